@@ -1,0 +1,88 @@
+// The Vision Transformer as a description: sizes, parameters, FLOPs. No tensors, no memory; 64-bit counts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::arch {
+
+enum class Pool { kClassToken, kAverage, kAttention };  // timm: 'token', 'avg', 'map'
+enum class PositionEmbedding { kLearned, kSinCos2d };
+enum class Head { kLinear, kTanh };  // kTanh: Linear(width, width) + tanh + Linear(width, classes)
+
+/// Everything that decides the function a ViT computes. Defaults are ViT-B/16 at 224 px (timm's
+/// vit_base_patch16_224).
+struct VitConfig {
+  int64_t image_size = 224;  // pixels, square
+  int64_t patch_size = 16;
+  int64_t channels = 3;
+  int64_t width = 768;
+  int64_t depth = 12;
+  int64_t heads = 12;
+  int64_t mlp_width = 3072;
+  int64_t classes = 1000;
+  int64_t registers = 0;
+  bool class_token = true;
+  Pool pool = Pool::kClassToken;
+  PositionEmbedding position_embedding = PositionEmbedding::kLearned;
+  Head head = Head::kLinear;
+  bool qk_norm = false;
+  double layer_scale = 0.0;  // initial value of LayerScale's gamma; 0: no LayerScale
+  double drop_path = 0.0;    // rate of the last block; earlier blocks linearly less, the first 0
+  double dropout = 0.0;  // after position embedding, attention projection, both MLP layers, before the head
+  double norm_epsilon = 1e-6;
+
+  int64_t grid() const { return image_size / patch_size; }
+  int64_t patches() const { return grid() * grid(); }
+  int64_t prefix_tokens() const { return (class_token ? 1 : 0) + registers; }
+  int64_t tokens() const { return patches() + prefix_tokens(); }
+  int64_t head_width() const { return width / heads; }
+  bool operator==(const VitConfig&) const = default;
+};
+
+/// Throws UserError where a value is out of range: heads that do not divide the width, an image size that is
+/// no multiple of the patch, pool "cls" without a class token, sin-cos embedding with width % 4 != 0, ...
+void check(const VitConfig& config);
+
+enum class Init { kZero, kOne, kConstant, kTruncatedNormal, kUniform };
+
+/// One parameter: name (timm's), shape, how it is initialised, which unit gathers it.
+struct ParameterSpec {
+  std::string name;            // "blocks.3.attn.qkv.weight"
+  std::vector<int64_t> shape;  // as in timm's state dict
+  Init init = Init::kZero;
+  double init_value = 0.0;  // constant, standard deviation, or bound of the uniform
+  std::string unit;         // "stem", "blocks.3", "head"
+  bool decay = false;   // weight decay applies (matrices and convolutions; not bias, norm, tokens, positions)
+  bool buffer = false;  // computed, not trained (the sin-cos position embedding)
+  int64_t numel() const;
+};
+
+/// All parameters in forward order (timm's state-dict order within a unit). A sin-cos position embedding is
+/// listed with buffer = true.
+std::vector<ParameterSpec> parameters(const VitConfig& config);
+
+/// Trained parameters (buffers are not counted).
+int64_t parameter_count(const VitConfig& config);
+
+/// Forward FLOPs of one image: 2 x MACs of MACs = L(4Nd^2 + 2Ndm + 2N^2d) + N_p*C*P^2*d + d*classes
+/// (N tokens, N_p patches), plus d^2 for a tanh head and the attention pool's own matrices. A training step
+/// is 3 x this (performance figures without recompute).
+double forward_flops(const VitConfig& config);
+
+/// A named size of the ladder (patch and image size included).
+struct NamedSize {
+  std::string name;  // "B/16"
+  VitConfig config;
+};
+
+/// mu/16, Ti/16, S/16, M/16, B/16, L/16, So400m/14, H/14, g/14, G/14, e/14, 10B/14, 60B/14, 120B/14.
+const std::vector<NamedSize>& size_ladder();
+
+/// Config for "S/16", "S" (the ladder's own patch) or timm's "vit_small_patch16_224". Unknown: UserError that
+/// names the nearest.
+VitConfig vit_config(std::string_view name);
+
+}  // namespace tessera::arch

@@ -1,0 +1,10 @@
+#include "tessera/base/error.h"
+
+namespace tessera::detail {
+
+void check_failed(const char* file, int line, const char* expression, const std::string& values) {
+  throw InternalError(concat("[check] ", expression, " failed", values.empty() ? "" : ": ", values, " (",
+                             file, ":", line, "; this is a fault of Tessera, please report it)"));
+}
+
+}  // namespace tessera::detail

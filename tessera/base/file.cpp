@@ -1,0 +1,134 @@
+#include "tessera/base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail(const char* action, const fs::path& path, int error) {
+  const char* advice = error == ENOSPC || error == EDQUOT ? "; free some space or choose another folder" : "";
+  user_error(concat("file.", action), "cannot ", action, " ", path.string(), ": ", std::strerror(error),
+             advice);
+}
+
+void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), std::min<size_t>(bytes.size(), 1U << 30));
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      fail("write", path, errno);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path) {
+  const FileReader reader(path);
+  std::string content(reader.size(), '\0');
+  reader.read(0, std::as_writable_bytes(std::span(content)));
+  return content;
+}
+
+void write_file_atomic(const fs::path& path, std::string_view content) {
+  const fs::path temporary = path.string() + concat(".tmp", ::getpid());
+  {
+    FileWriter writer(temporary);
+    writer.write(std::as_bytes(std::span(content)));
+    writer.finish();
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    fail("write", path, error);
+  }
+  sync_folder(path.parent_path());
+}
+
+void sync_folder(const fs::path& folder) {
+  const fs::path target = folder.empty() ? fs::path(".") : folder;
+  const int fd = ::open(target.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail("open", target, errno);
+  ::fsync(fd);  // some network file systems refuse this on folders; the rename itself stands
+  ::close(fd);
+}
+
+FileWriter::FileWriter(fs::path path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail("create", path_, errno);
+}
+
+FileWriter::~FileWriter() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!finished_) ::unlink(path_.c_str());
+}
+
+void FileWriter::write(std::span<const std::byte> bytes) { write_all(fd_, bytes, path_); }
+
+void FileWriter::finish() {
+  if (::fsync(fd_) != 0) fail("sync", path_, errno);
+  const int fd = fd_;
+  fd_ = -1;
+  if (::close(fd) != 0) fail("close", path_, errno);
+  finished_ = true;
+}
+
+FileReader::FileReader(fs::path path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) fail("open", path_, errno);
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0) {
+    const int error = errno;
+    ::close(fd_);
+    fail("stat", path_, error);
+  }
+  if (!S_ISREG(info.st_mode)) {
+    ::close(fd_);
+    user_error("file.open", "a regular file: ", path_.string(), " is none");
+  }
+  size_ = static_cast<uint64_t>(info.st_size);
+}
+
+FileReader::~FileReader() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void FileReader::read(uint64_t offset, std::span<std::byte> bytes) const {
+  const size_t wanted = bytes.size();
+  while (!bytes.empty()) {
+    const ssize_t count =
+        ::pread(fd_, bytes.data(), std::min<size_t>(bytes.size(), 1U << 30), static_cast<off_t>(offset));
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      fail("read", path_, errno);
+    }
+    if (count == 0) {
+      user_error("file.read", "file is cut off: expected ", wanted, " bytes at offset ",
+                 offset + bytes.size() - wanted, " of ", path_.string(), ", which has ", size_, " bytes");
+    }
+    bytes = bytes.subspan(static_cast<size_t>(count));
+    offset += static_cast<uint64_t>(count);
+  }
+}
+
+TemporaryFolder::TemporaryFolder(std::string_view prefix) {
+  std::string pattern = (fs::temp_directory_path() / concat(prefix, ".XXXXXX")).string();
+  if (::mkdtemp(pattern.data()) == nullptr) fail("create", pattern, errno);
+  path_ = pattern;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+}  // namespace tessera

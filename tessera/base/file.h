@@ -1,0 +1,74 @@
+// Files: whole reads, and writes that either happen or don't. Safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// The whole file. Errors: UserError that names path and reason.
+std::string read_file(const std::filesystem::path& path);
+
+/// Writes to a temporary name beside `path`, syncs, renames, syncs the folder: after a crash there is the
+/// old content or the new, never a part. Errors: UserError (disk full, no permission) that names the path;
+/// the old content stays and the temporary file is removed.
+void write_file_atomic(const std::filesystem::path& path, std::string_view content);
+
+/// Makes a rename or a new file in this folder survive a power cut.
+void sync_folder(const std::filesystem::path& folder);
+
+/// An open file that is written in pieces. Every call throws UserError with path and reason on failure.
+class FileWriter {
+ public:
+  explicit FileWriter(std::filesystem::path path);
+  ~FileWriter();  // closes; removes the file unless finish() succeeded
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  /// Syncs to disk and closes.
+  void finish();
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  bool finished_ = false;
+};
+
+/// Random reads of one file, any number of threads at once. Errors: UserError with path and reason.
+class FileReader {
+ public:
+  explicit FileReader(std::filesystem::path path);
+  ~FileReader();
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+
+  uint64_t size() const { return size_; }
+  const std::filesystem::path& path() const { return path_; }
+  /// Reads exactly bytes.size() bytes from `offset`; short reads are a UserError ("file is cut off").
+  void read(uint64_t offset, std::span<std::byte> bytes) const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  uint64_t size_ = 0;
+};
+
+/// A fresh folder that is removed with all it holds at the end of its scope.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(std::string_view prefix);
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,59 @@
+#include "tessera/base/log.h"
+
+#include <chrono>
+#include <ctime>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+std::string timestamp() {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto millis =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char buffer[64];
+  const size_t length = std::strftime(buffer, sizeof buffer, "%Y-%m-%d %H:%M:%S", &local);
+  std::snprintf(buffer + length, sizeof buffer - length, ".%03d", static_cast<int>(millis));
+  return buffer;
+}
+
+}  // namespace
+
+Log::~Log() {
+  if (file_ != nullptr) std::fclose(file_);
+}
+
+void Log::open_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  std::FILE* file = std::fopen(path.c_str(), "ae");
+  if (file == nullptr) {
+    user_error("log.open", "a log file that can be written: cannot open ", path.string());
+  }
+  const std::lock_guard lock(mutex_);
+  if (file_ != nullptr) std::fclose(file_);
+  file_ = file;
+}
+
+void Log::put(const char* level, const std::string& line, std::FILE* stream) {
+  const std::lock_guard lock(mutex_);
+  if (console_) {
+    if (before_line_) before_line_();
+    std::fprintf(stream, "%s%s\n", level, line.c_str());
+    std::fflush(stream);
+  }
+  if (file_ != nullptr) {
+    std::fprintf(file_, "%s %s%s\n", timestamp().c_str(), level, line.c_str());
+    std::fflush(file_);
+  }
+}
+
+void Log::info(const std::string& line) { put("", line, stdout); }
+void Log::warn(const std::string& line) { put("warning: ", line, stderr); }
+void Log::error(const std::string& line) { put("error: ", line, stderr); }
+
+}  // namespace tessera

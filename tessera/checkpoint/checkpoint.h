@@ -1,0 +1,91 @@
+// State on disk: one safetensors file per rank and a JSON manifest that is written last. docs/checkpoints.md
+// is the format page.
+//
+// A tensor is saved as flat slices: elements [begin, end) of the row-major flattened global tensor. Loading
+// reads whatever slices overlap the wanted ones, so any number of ranks can load what any number saved.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera::checkpoint {
+
+/// A part of a global tensor in this rank's memory.
+struct Slice {
+  std::string name;            // "param/blocks.0.attn.qkv.weight", "adamw.exp_avg/..."
+  std::string dtype;           // safetensors name
+  std::vector<int64_t> shape;  // of the global tensor
+  int64_t begin = 0, end = 0;  // elements of the flattened global tensor
+  std::byte* data = nullptr;   // (end - begin) elements; read by save, written by load
+};
+
+/// The run's position: small values that every rank holds alike (step, epoch, best metric, ...). JSON text.
+struct Progress {
+  int64_t step = 0;
+  std::string json = "{}";  // anything else the loop wants back, an object
+  std::string recipe_toml;  // the recipe of the run
+  std::string plan_json;    // its plan
+  std::string model_json;   // description of the model, compared on load
+};
+
+/// How ranks talk during a save: gathers every rank's text on every rank, in rank order. World 1: returns
+/// {text}.
+struct Ranks {
+  int64_t rank = 0, world = 1;
+  std::function<std::vector<std::string>(const std::string&)> all_gather;
+};
+
+struct SaveOptions {
+  std::filesystem::path folder;  // "<run>/checkpoints"
+  int64_t keep = 3;              // newest complete checkpoints kept; 0: all. "best" is kept besides.
+  bool best = false;             // also becomes "best"
+};
+
+/// Collective. Writes <folder>/step_00001234.tmp/{shard-00000-of-00002.safetensors, ..., manifest.json},
+/// syncs, renames the folder to step_00001234, then removes old ones and stale .tmp folders. Older
+/// checkpoints are untouched by any failure. Returns the final path. A failure on one rank becomes an error
+/// on all (they exchange success before the manifest).
+std::filesystem::path save(const SaveOptions& options, const std::vector<Slice>& slices,
+                           const Progress& progress, const Ranks& ranks);
+
+/// Resolves "latest", "best", a step number, or a path, in the folder. Empty optional: "latest" and there is
+/// none. Errors: UserError that names what is there ("no manifest.json: the save did not finish; use
+/// step_00000900").
+std::optional<std::filesystem::path> find(const std::filesystem::path& folder, const std::string& which);
+
+/// What a checkpoint holds.
+struct Manifest {
+  int64_t schema = 1;
+  int64_t world = 1;
+  Progress progress;
+  struct Tensor {
+    std::string name, dtype;
+    std::vector<int64_t> shape;
+  };
+  std::vector<Tensor> tensors;
+};
+/// Errors: UserError on a missing or broken manifest, a newer schema.
+Manifest read_manifest(const std::filesystem::path& checkpoint);
+
+/// Fills the slices' memory. Local: every rank reads what it needs. Errors: UserError when a tensor is
+/// missing or has another shape (lists the first differing names and shapes), a shard file is missing, a
+/// checksum differs (each shard file that is read is verified once unless `verify` is false).
+void load(const std::filesystem::path& checkpoint, const std::vector<Slice>& slices, bool verify = true);
+
+/// Checks every shard's checksum and every tensor's coverage; returns the list of faults (empty: sound).
+std::vector<std::string> verify(const std::filesystem::path& checkpoint);
+
+/// Writes one safetensors file of all tensors whose name starts with `prefix` (removed from the name), one
+/// tensor in memory at a time. `metadata` goes into the header. Atomic (temporary name, then rename).
+void export_safetensors(const std::filesystem::path& checkpoint, const std::string& prefix,
+                        const std::filesystem::path& output,
+                        const std::map<std::string, std::string>& metadata);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,19 @@
+// What the loader hands to the training loop.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+/// One micro-batch of one rank. Plain memory, so that this room needs no LibTorch.
+struct Batch {
+  std::vector<float> images;      // [size, channels, height, width], normalised
+  std::vector<int64_t> labels;    // [size]
+  std::vector<uint64_t> samples;  // [size] index in the source: names the sample in every random draw
+  int64_t size = 0;
+  int64_t channels = 0, height = 0, width = 0;
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,57 @@
+// Who am I among the ranks: local ranks started by the program itself, or the variables a launcher set.
+// No LibTorch: the parent of local ranks never loads it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::launch {
+
+/// This process's place.
+struct Ranks {
+  int64_t rank = 0, world = 1;
+  int64_t local_rank = 0, local_world = 1;  // on this host
+  std::string master_host = "127.0.0.1";
+  uint16_t master_port = 0;         // 0 with world 1: no rendezvous needed
+  int master_listen_fd = -1;        // rank 0 of local ranks: the listening socket the parent opened
+  std::string launcher = "single";  // "single", "local", "torchrun", "slurm", "openmpi", "environment"
+};
+
+/// Reads the environment: TESSERA_* (set by run_local for its children), torchrun / plain RANK, WORLD_SIZE,
+/// LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; Slurm SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID,
+/// SLURM_NODELIST (first host, ranges understood), SLURM_JOB_ID (port); OpenMPI OMPI_COMM_WORLD_* and PMIX_*.
+/// A world of one where nothing is set. Errors: UserError on values that contradict or miss (names the
+/// variable).
+Ranks ranks_from_environment();
+
+struct LocalOptions {
+  int64_t procs = 2;
+  std::string log_dir;        // rank N > 0 writes to <log_dir>/rank-N.log; may be empty until known (then a
+                              // temporary folder holds them and is named when something fails)
+  int64_t grace_seconds = 5;  // after one rank failed, others get this long to say what they saw
+};
+
+/// Starts `procs` copies of this program with the same arguments plus TESSERA_* variables, waits for all.
+/// Forwards SIGINT and SIGTERM once each to every rank; a second one within the run kills at once. SIGHUP is
+/// ignored. When a rank dies, names it with its signal or exit code, ends the others, returns that rank's
+/// exit code (or 3 for a signal). Children die with the parent (PR_SET_PDEATHSIG). No process, port or file
+/// stays.
+int run_local(const LocalOptions& options, const std::vector<std::string>& arguments);
+
+/// In a rank: SIGINT/SIGTERM set a flag (two within 300 ms count as one, launchers repeat them), a later
+/// second one ends the process at once (exit 130/143); SIGHUP and SIGPIPE are ignored.
+void install_signal_handlers();
+/// Has SIGINT or SIGTERM arrived?
+bool stop_requested();
+/// For tests and time limits.
+void request_stop();
+
+/// Cores this process may use (affinity and cgroup limit respected).
+int64_t available_cores();
+/// Bytes of memory this process may use (cgroup limit respected) and what is free now.
+int64_t available_memory();
+
+}  // namespace tessera::launch

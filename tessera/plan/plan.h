@@ -1,0 +1,64 @@
+// How a model is laid out over ranks, and what that costs. Numbers only: no tensors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/arch/vit.h"
+
+namespace tessera::plan {
+
+/// What of a unit's state is split over the ranks (ZeRO, arXiv 1910.02054).
+enum class Level {
+  kReplicate,  // nothing (data parallel)
+  kZero1,      // optimizer state and master weights
+  kZero2,      // + gradients; parameters stay gathered between forward and backward
+  kZero3,      // + parameters: gathered for forward, again for backward
+};
+
+/// One unit of communication: what is gathered and reduced at once.
+struct UnitPlan {
+  std::string name;  // "stem", "blocks.3", "head"
+  Level level = Level::kZero3;
+  bool recompute = false;  // drop activations in forward, compute them again in backward
+  bool operator==(const UnitPlan&) const = default;
+};
+
+/// A layout. Immutable once made; saved as plan.json with every run and checkpoint.
+struct Plan {
+  int64_t world = 1;
+  int64_t prefetch = 1;  // units gathered ahead of the one that computes
+  std::vector<UnitPlan> units;
+  bool operator==(const Plan&) const = default;
+};
+
+/// The same level for every unit of the ViT (stem, blocks.*, head); recompute applies to blocks.
+Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, bool recompute,
+                  int64_t prefetch);
+
+std::string to_json(const Plan& plan);
+/// Errors: UserError with `where` (a path) when the text is no plan.
+Plan plan_from_json(const std::string& text, const std::string& where);
+
+std::string to_string(Level level);           // "replicate", "zero1", "zero2", "zero3"
+Level level_from_string(const std::string&);  // UserError that names the nearest
+
+/// Bytes per rank while training, above the idle program. See docs/memory.md for the derivation.
+struct Memory {
+  double states = 0;       // master weights, gradients, two Adam moments (fp32), sharded as the plan says
+  double gathered = 0;     // compute-dtype parameters of the units gathered at once, and their gradients
+  double activations = 0;  // of one micro-batch
+  double total() const { return states + gathered + activations; }
+};
+
+struct Precision {
+  int64_t compute_bytes = 4;  // 2: bf16
+  int64_t reduce_bytes = 4;
+};
+
+/// Predicted peak per rank for `batch` images a rank and micro-batch.
+Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Precision& precision,
+                      int64_t batch);
+
+}  // namespace tessera::plan

@@ -1,0 +1,138 @@
+// Everything a run was asked to do, as one value: read from TOML, environment and --set, checked, printed,
+// saved. One table in recipe.cpp (key, default, check, help) gives the TOML keys, --set, --help and the saved
+// recipe.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/arch/vit.h"
+#include "tessera/data/loader.h"
+#include "tessera/plan/plan.h"
+
+namespace tessera::recipe {
+
+enum class Dtype {
+  kAuto,
+  kFloat32,
+  kBFloat16
+};  // kAuto: bf16 where the CPU has AMX or a GPU is used, else fp32
+
+struct DataRecipe {
+  std::string source = "";  // "idx:PATH", "folder:PATH", "fake:N"
+  std::string train = "train", val = "val";
+  int64_t workers = -1;  // per rank; -1: what the machine has to spare, at least 1
+  int64_t prefetch = 4;
+  std::string on_error = "skip";  // or "fail"
+  double error_limit = 0.01;
+  data::TransformOptions transform;  // image_size and channels follow the model
+};
+
+struct TrainRecipe {
+  // Any two of the three fix the third (0: not given); see resolve_batch.
+  int64_t batch = 0, batch_per_rank = 0, accumulation = 0;
+  double epochs = 0;  // one of epochs and steps
+  int64_t steps = 0;
+  uint64_t seed = 0;
+  double eval_every_epochs = 1;  // 0: only at the end
+  int64_t eval_every_steps = 0;  // given: wins
+  int64_t eval_batch = 0;        // per rank; 0: that of training
+  bool eval_first = false;       // also before the first step
+  int64_t log_every = 10;
+  double clip = 1.0;  // global gradient norm; 0: off
+  double label_smoothing = 0.0;
+};
+
+struct OptimizerRecipe {
+  std::string name = "adamw";
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.05;
+};
+
+struct ScheduleRecipe {
+  std::string name = "cosine";  // cosine, linear, constant
+  double warmup_epochs = 0;     // one of the two
+  int64_t warmup_steps = 0;
+  double warmup_from = 0.0;  // learning rate at step 0
+  double min_lr = 0.0;
+};
+
+struct ShardRecipe {
+  plan::Level level = plan::Level::kZero3;
+  bool recompute = false;
+  int64_t prefetch = 1;
+};
+
+struct PrecisionRecipe {
+  Dtype compute = Dtype::kAuto;
+  Dtype reduce = Dtype::kFloat32;
+};
+
+struct CheckpointRecipe {
+  double every_epochs = 1;  // 0: only at the end (and on a signal)
+  int64_t every_steps = 0;  // given: wins
+  int64_t keep = 3;         // newest; "best" is kept besides
+};
+
+struct RunRecipe {
+  std::string dir = "";       // run folder; "": runs/<name>
+  int64_t threads = 0;        // compute threads a rank; 0: cores / local ranks, at least 1
+  double timeout = 600;       // seconds a collective may wait
+  bool deterministic = true;  // also fixes the number of threads a sum is split over
+};
+
+struct Recipe {
+  std::string name = "run";
+  arch::VitConfig model;
+  DataRecipe data;
+  TrainRecipe train;
+  OptimizerRecipe optimizer;
+  ScheduleRecipe schedule;
+  ShardRecipe shard;
+  PrecisionRecipe precision;
+  CheckpointRecipe checkpoint;
+  RunRecipe run;
+};
+
+/// Reads a TOML file. `${NAME}` and `${NAME:-default}` in any string come from the environment. Relative
+/// paths in a recipe are relative to the recipe file; those given by --set are relative to the working
+/// directory. `model.preset = "S/16"` (any name arch::vit_config knows) sets all of [model], single keys then
+/// win. `sets`: "room.key=value" pairs, applied in order after the file; value is TOML, a bare word is a
+/// string. Errors: UserError with file, line and key; an unknown key names the nearest; out of range names
+/// the range.
+Recipe read_recipe(const std::filesystem::path& path, const std::vector<std::string>& sets);
+/// The same from text (`where` for messages, `base` for relative paths).
+Recipe parse_recipe(const std::string& toml, const std::string& where, const std::filesystem::path& base,
+                    const std::vector<std::string>& sets);
+
+/// Full TOML of every key, with help as comments; parse_recipe gives the same value back.
+std::string to_toml(const Recipe& recipe);
+/// Keys whose values differ, for "resumed with another recipe" messages: "train.batch: 256 -> 512".
+std::vector<std::string> difference(const Recipe& a, const Recipe& b);
+
+/// (key, type, default, help) of every option, for --help and docs.
+struct OptionHelp {
+  std::string key, type, default_value, help;
+};
+std::vector<OptionHelp> option_help();
+
+/// The three batch numbers, all fixed. Any two of batch, batch_per_rank and accumulation fix the third; with
+/// only batch, accumulation is 1. Errors: UserError in one line when they contradict or do not divide ("batch
+/// 100 on 3 ranks ...").
+struct BatchSizes {
+  int64_t batch = 0, per_rank = 0, accumulation = 1;
+};
+BatchSizes resolve_batch(const TrainRecipe& train, int64_t world);
+
+/// Total optimizer steps and warmup steps for a training set of this size.
+struct StepCounts {
+  int64_t steps_per_epoch = 0, total = 0, warmup = 0;
+};
+StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batch);
+
+/// Learning rate of step `step` (0-based, the step about to be made).
+double learning_rate(const Recipe& recipe, const StepCounts& counts, int64_t step);
+
+}  // namespace tessera::recipe

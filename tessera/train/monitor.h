@@ -1,0 +1,43 @@
+// What a run says while it runs: console bar or plain lines, metrics.csv, metrics.jsonl, TensorBoard events.
+// Rank 0 only; belongs to the training thread. No LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "tessera/base/log.h"
+#include "tessera/train/report.h"
+
+namespace tessera::train {
+
+struct MonitorOptions {
+  std::filesystem::path run_dir;
+  int64_t total_steps = 0;
+  int64_t log_every = 10;  // steps between lines when not on a terminal, and between rows of the files
+  bool resume = false;     // append to the files, after dropping rows beyond `resume_step`
+  int64_t resume_step = 0;
+  double peak_tflops = 0;  // of the machine, measured; 0: share is not shown
+};
+
+class Monitor {
+ public:
+  Monitor(MonitorOptions options, Log& log);
+  ~Monitor();
+  /// Every step. Draws the bar (at most 10 times a second) or prints a line every log_every steps.
+  void step(const StepMetrics& metrics);
+  void eval(const EvalMetrics& metrics);
+  /// Replaces the bar's label while evaluating or saving ("evaluating 3/79").
+  void status(const std::string& text);
+  /// Removes the bar.
+  void finish();
+  const std::vector<StepMetrics>& steps() const;
+  const std::vector<EvalMetrics>& evals() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera::train

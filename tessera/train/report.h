@@ -1,0 +1,55 @@
+// report.html: a run one can look at, in one self-contained file. No LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+/// One line of metrics.csv / metrics.jsonl.
+struct StepMetrics {
+  int64_t step = 0;
+  double epoch = 0;  // with fraction
+  double loss = 0, learning_rate = 0, gradient_norm = 0;
+  double images_per_second = 0, tflops = 0, data_wait = 0;  // data_wait: share of the time, 0..1
+  double comm_wait = 0;                                     // share of the time, 0..1
+  double memory_bytes = 0;                                  // resident now, this rank
+  double seconds = 0;                                       // since the start of training
+};
+
+struct EvalMetrics {
+  int64_t step = 0;
+  double epoch = 0;
+  double top1 = 0, top5 = 0;  // percent
+  double loss = 0;
+  int64_t samples = 0;
+  double seconds = 0;
+};
+
+/// A test image with what the model said.
+struct PredictionSample {
+  int64_t width = 0, height = 0, channels = 0;
+  std::vector<uint8_t> pixels;  // [height, width, channels]
+  std::string truth, prediction;
+  double confidence = 0;  // 0..1
+};
+
+struct ReportInput {
+  std::string title;                                       // recipe's name
+  std::vector<std::pair<std::string, std::string>> facts;  // "parameters" -> "1,234,567", in order
+  std::vector<StepMetrics> steps;
+  std::vector<EvalMetrics> evals;
+  std::vector<std::string> classes;
+  std::vector<std::vector<int64_t>> confusion;  // [truth][prediction]; may be empty
+  std::vector<PredictionSample> samples;        // may be empty
+  std::string recipe_toml;
+};
+
+/// Writes the page atomically: loss, learning-rate, accuracy and throughput curves (inline SVG), a grid of
+/// test images with predictions (inline PNG), the confusion matrix, facts, recipe. Reads well at 1280 and 400
+/// px, light and dark.
+void write_report(const std::filesystem::path& path, const ReportInput& input);
+
+}  // namespace tessera::train

@@ -1,0 +1,116 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "tessera/base/checksum.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/random.h"
+#include "tessera/base/text.h"
+
+namespace tessera {
+namespace {
+
+// Known answers of Philox4x32-10 (Random123's kat_vectors): zero counter, zero key.
+TEST(Random, PhiloxKnownAnswer) {
+  const auto words = philox(0, 0);
+  EXPECT_EQ(words[0], 0x6627e8d5U);
+  EXPECT_EQ(words[1], 0xe169c58dU);
+  EXPECT_EQ(words[2], 0xbc57ac4cU);
+  EXPECT_EQ(words[3], 0x9b00dbd8U);
+}
+
+TEST(Random, PiecesEqualTheWhole) {
+  for (const uint64_t begin : {0ULL, 1ULL, 3ULL, 17ULL}) {
+    std::vector<float> whole(101), part(50);
+    fill_normal(7, 0, whole, 1.0F, 2.0F, 2.0F);
+    fill_normal(7, begin, part, 1.0F, 2.0F, 2.0F);
+    for (size_t i = 0; i < part.size(); ++i) EXPECT_EQ(part[i], whole[begin + i]);
+    fill_uniform(7, 0, whole);
+    fill_uniform(7, begin, part);
+    for (size_t i = 0; i < part.size(); ++i) EXPECT_EQ(part[i], whole[begin + i]);
+  }
+}
+
+TEST(Random, MomentsAndRange) {
+  std::vector<float> values(1 << 16);
+  fill_normal(random_key(3, "w"), 0, values, 0.0F, 1.0F, 2.0F);
+  double sum = 0, squares = 0;
+  for (const float v : values) {
+    ASSERT_LE(std::abs(v), 2.0F);
+    sum += v;
+    squares += double{v} * v;
+  }
+  EXPECT_NEAR(sum / values.size(), 0.0, 0.02);
+  EXPECT_NEAR(squares / values.size(), 0.92, 0.02);  // variance of a clamped normal
+  std::vector<int> counts(10);
+  for (uint64_t i = 0; i < 10000; ++i) ++counts.at(random_below(5, i, 10));
+  for (const int count : counts) EXPECT_NEAR(count, 1000, 150);
+}
+
+TEST(Random, KeysDiffer) {
+  EXPECT_NE(random_key(0, "a"), random_key(0, "b"));
+  EXPECT_NE(random_key(0, "a"), random_key(1, "a"));
+  EXPECT_NE(random_key(uint64_t{5}, uint64_t{0}), random_key(uint64_t{5}, uint64_t{1}));
+}
+
+TEST(File, AtomicWriteLeavesNothingBeside) {
+  const TemporaryFolder folder("tessera-base");
+  const auto path = folder.path() / "a.txt";
+  write_file_atomic(path, "one");
+  write_file_atomic(path, "two");
+  EXPECT_EQ(read_file(path), "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(File, ErrorsNameThePath) {
+  try {
+    read_file("/nonexistent/file");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("/nonexistent/file"), std::string::npos);
+  }
+  const TemporaryFolder folder("tessera-base");
+  write_file_atomic(folder.path() / "short", "abc");
+  const FileReader reader(folder.path() / "short");
+  std::vector<std::byte> bytes(4);
+  EXPECT_THROW(reader.read(0, bytes), UserError);
+}
+
+TEST(Text, NearestNamesTypos) {
+  const std::vector<std::string> keys = {"train.batch", "train.epochs", "model.width"};
+  EXPECT_EQ(nearest("train.bacth", keys), "train.batch");
+  EXPECT_EQ(nearest("zzz", keys), "");
+}
+
+TEST(Text, Numbers) {
+  EXPECT_EQ(human_count(86567656), "86,567,656");
+  EXPECT_EQ(human_count(-1000), "-1,000");
+  EXPECT_EQ(human_count(999), "999");
+  EXPECT_EQ(human_bytes(512), "512 B");
+  EXPECT_EQ(human_bytes(4.0 * 1024 * 1024 * 1024), "4.00 GiB");
+  EXPECT_EQ(human_seconds(187), "3 min 07 s");
+}
+
+TEST(Checksum, PiecesEqualTheWhole) {
+  const std::string text = "the quick brown fox";
+  Checksum whole, pieces;
+  whole.update(std::as_bytes(std::span(text)));
+  pieces.update(std::as_bytes(std::span(text).subspan(0, 5)));
+  pieces.update(std::as_bytes(std::span(text).subspan(5)));
+  EXPECT_EQ(whole.hex(), pieces.hex());
+}
+
+TEST(Check, NamesExpressionAndValues) {
+  try {
+    TESSERA_CHECK_EQ(1 + 1, 3);
+    FAIL();
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("1 + 1 == 3"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("2 against 3"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
