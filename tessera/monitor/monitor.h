@@ -8,9 +8,9 @@
 #include <string>
 
 #include "tessera/base/log.h"
-#include "tessera/train/report.h"
+#include "tessera/monitor/report.h"
 
-namespace tessera::train {
+namespace tessera::monitor {
 
 struct MonitorOptions {
   std::filesystem::path run_dir;
@@ -40,4 +40,4 @@ class Monitor {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace tessera::train
+}  // namespace tessera::monitor

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::train {
+namespace tessera::monitor {
 
 /// One line of metrics.csv / metrics.jsonl.
 struct StepMetrics {
@@ -52,4 +52,4 @@ struct ReportInput {
 /// px, light and dark.
 void write_report(const std::filesystem::path& path, const ReportInput& input);
 
-}  // namespace tessera::train
+}  // namespace tessera::monitor
