@@ -47,7 +47,7 @@ class InternalError : public Error {
 template <typename... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
-  (out << ... << parts);
+  static_cast<void>((out << ... << parts));
   return out.str();
 }
 
@@ -64,11 +64,11 @@ namespace detail {
 }  // namespace tessera
 
 /// Our own faults: prints the expression, the given values, file and line.
-#define TESSERA_CHECK(condition, ...)                                                                     \
-  do {                                                                                                    \
-    if (!(condition)) [[unlikely]] {                                                                      \
-      ::tessera::detail::check_failed(__FILE__, __LINE__, #condition, ::tessera::concat("" __VA_ARGS__)); \
-    }                                                                                                     \
+#define TESSERA_CHECK(condition, ...)                                                                  \
+  do {                                                                                                 \
+    if (!(condition)) [[unlikely]] {                                                                   \
+      ::tessera::detail::check_failed(__FILE__, __LINE__, #condition, ::tessera::concat(__VA_ARGS__)); \
+    }                                                                                                  \
   } while (false)
 
 #define TESSERA_CHECK_EQ(a, b)                                                               \

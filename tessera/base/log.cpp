@@ -41,7 +41,7 @@ void Log::open_file(const std::filesystem::path& path) {
 
 void Log::put(const char* level, const std::string& line, std::FILE* stream) {
   const std::lock_guard lock(mutex_);
-  if (console_) {
+  if (console_ && stream != nullptr) {
     if (before_line_) before_line_();
     std::fprintf(stream, "%s%s\n", level, line.c_str());
     std::fflush(stream);
@@ -54,6 +54,6 @@ void Log::put(const char* level, const std::string& line, std::FILE* stream) {
 
 void Log::info(const std::string& line) { put("", line, stdout); }
 void Log::warn(const std::string& line) { put("warning: ", line, stderr); }
-void Log::error(const std::string& line) { put("error: ", line, stderr); }
+void Log::record(const std::string& line) { put("", line, nullptr); }
 
 }  // namespace tessera

@@ -12,7 +12,7 @@ namespace tessera {
 
 class Log {
  public:
-  /// `console`: print lines to stdout, warnings and errors to stderr.
+  /// `console`: print lines to stdout, warnings to stderr.
   explicit Log(bool console) : console_(console) {}
   ~Log();
   Log(const Log&) = delete;
@@ -23,7 +23,8 @@ class Log {
 
   void info(const std::string& line);
   void warn(const std::string& line);
-  void error(const std::string& line);
+  /// To the file only.
+  void record(const std::string& line);
 
   bool console() const { return console_; }
   /// Called before each console line, to clear a progress bar in the way. Set once, before threads start.

@@ -1,0 +1,64 @@
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/cli/commands.h"
+#include "tessera/cli/engine.h"
+#include "tessera/launch/launch.h"
+
+namespace tessera::cli {
+namespace {
+
+struct EvalOptions {
+  train::EvalJob job;
+  int64_t procs = 0;
+};
+
+int evaluate(const EvalOptions& options, const std::vector<std::string>& arguments) {
+  const launch::Ranks ranks = launch::ranks_from_environment();
+  if (options.procs > 1 && ranks.launcher != "local") {
+    if (ranks.world > 1)
+      user_error("eval", "either --procs or a launcher: ", ranks.launcher, " has started ranks");
+    launch::LocalOptions local;
+    local.procs = options.procs;
+    return launch::run_local(local, arguments);
+  }
+  launch::install_signal_handlers();
+  return engine().eval(options.job, ranks);
+}
+
+}  // namespace
+
+Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
+  auto options = std::make_shared<EvalOptions>();
+  CLI::App* command = app.add_subcommand("eval", "Evaluate a checkpoint, on any number of ranks");
+  command
+      ->add_option("checkpoint", options->job.checkpoint,
+                   "A run's folder (its best checkpoint) or a checkpoint's")
+      ->required();
+  command->add_option("--split", options->job.split, "Split to evaluate (default: the recipe's data.val)");
+  command->add_option("--set", options->job.sets, "Change a recipe key, for example data.source (repeatable)")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  command->add_option("--procs", options->procs, "Local ranks to start");
+  command->add_flag("--json", options->job.json, "Print JSON");
+  command->add_option("--output", options->job.output, "Also write the JSON to this file");
+  return [options, arguments = std::move(arguments)] { return evaluate(*options, arguments); };
+}
+
+Action add_predict(CLI::App& app) {
+  auto job = std::make_shared<train::PredictJob>();
+  CLI::App* command = app.add_subcommand("predict", "Say what is in image files");
+  command->add_option("checkpoint", job->checkpoint, "A run's folder (its best checkpoint) or a checkpoint's")
+      ->required();
+  command->add_option("images", job->images, "JPEG or PNG files")->required();
+  command->add_option("--top", job->top, "How many classes to print")
+      ->default_val(5)
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--json", job->json, "Print JSON");
+  return [job] { return engine().predict(*job); };
+}
+
+}  // namespace tessera::cli

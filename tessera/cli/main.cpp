@@ -1,0 +1,102 @@
+// The program: argv to one library call. LibTorch is loaded only by commands that compute (engine.h).
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include "tessera/base/error.h"
+#include "tessera/base/version.h"
+#include "tessera/cli/commands.h"
+#include "tessera/cli/engine.h"
+#include "tessera/launch/launch.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr const char* kFooter = R"(
+Start here:
+  tessera train recipes/quickstart.toml --procs 2     train a small ViT on 2 local processes
+  tessera eval runs/quickstart                        evaluate its best checkpoint
+  tessera predict runs/quickstart photo.png           the five likeliest classes of an image
+  tessera models --ranks 8                            sizes, FLOPs and memory of the ladder
+  tessera options train                               every recipe key of a room, with its default
+
+A recipe is a TOML file; any of its keys can be set on the command line: --set optimizer.lr=3e-4.
+Under torchrun, srun or mpirun, start the same command without --procs.
+Exit codes: 0 done, 2 wrong input or machine, 3 another rank or the network, 4 a fault of Tessera.)";
+
+void print_version(bool verbose) {
+  const BuildInfo& build = build_info();
+  std::cout << "tessera " << build.version << " (" << build.commit << ")\n";
+  if (!verbose) return;
+  std::cout << "built with " << build.compiler << ", " << build.build_type << "\n"
+            << "cores " << launch::available_cores() << ", memory free "
+            << launch::available_memory() / (1024 * 1024) << " MiB\n";
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    for (const char* prefix : {"TESSERA_", "OMP_", "MKL_", "GLOO_", "NCCL_", "SLURM_", "OMPI_COMM",
+                               "LD_LIBRARY_PATH", "LD_PRELOAD", "RANK=", "WORLD_SIZE=", "MASTER_"}) {
+      if (text.rfind(prefix, 0) == 0) std::cout << text << "\n";
+    }
+  }
+  std::cout << engine().torch_info() << std::endl;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Tessera trains Vision Transformers, sharded over processes, from one command.", "tessera");
+  app.footer(kFooter);
+  app.require_subcommand(0, 1);
+  bool version = false, verbose = false;
+  app.add_flag("--version", version, "Print the version");
+  app.add_flag("--verbose", verbose, "With --version: all that a bug report needs");
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  struct Command {
+    const char* name;
+    Action action;
+  };
+  const std::vector<Command> commands = {
+      {"train", add_train(app, arguments)}, {"eval", add_eval(app, arguments)},
+      {"predict", add_predict(app)},        {"models", add_models(app)},
+      {"checkpoint", add_checkpoint(app)},  {"options", add_options(app)},
+  };
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    throw UserError(concat("[cli] ", error.what(), " (see tessera --help)"));
+  }
+  if (version) {
+    print_version(verbose);
+    return kExitDone;
+  }
+  for (const Command& command : commands) {
+    if (app.got_subcommand(command.name)) return command.action();
+  }
+  std::cout << app.help();
+  return kExitDone;
+}
+
+/// After a failure: no destructor of a half-dead process group may delay the end.
+[[noreturn]] void fail(int exit_code, const char* message) {
+  std::fprintf(stderr, "error: %s\n", message);
+  std::fflush(nullptr);
+  std::_Exit(exit_code);
+}
+
+}  // namespace
+}  // namespace tessera::cli
+
+int main(int argc, char** argv) {
+  try {
+    return tessera::cli::run(argc, argv);
+  } catch (const tessera::Error& error) {
+    tessera::cli::fail(error.exit_code(), error.what());
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    tessera::cli::fail(
+        tessera::kExitInternal,
+        tessera::concat("[internal] ", text.substr(0, text.find('\n')),
+                        " (a fault of Tessera, please report it with `tessera --version --verbose`)")
+            .c_str());
+  }
+}

@@ -1,0 +1,61 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/commands.h"
+#include "tessera/cli/models_command.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::cli {
+
+Action add_options(CLI::App& app) {
+  auto room = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand("options", "Every recipe key with type, default and meaning");
+  command->add_option("room", *room, "Only keys of this table: model, data, train, optimizer, ...");
+  return [room] {
+    std::vector<std::string> rooms;
+    bool any = false;
+    for (const auto& option : recipe::option_help()) {
+      const std::string own = option.key.substr(0, option.key.find('.'));
+      if (rooms.empty() || rooms.back() != own) rooms.push_back(own);
+      if (!room->empty() && own != *room) continue;
+      any = true;
+      std::cout << option.key << " (" << option.type << ", default " << option.default_value << ")\n    "
+                << option.help << "\n";
+    }
+    if (!any) {
+      const std::string close = nearest(*room, rooms);
+      user_error("options", "one of ", join(rooms, ", "), ": got ", *room,
+                 close.empty() ? "" : concat(" (did you mean ", close, "?)"));
+    }
+    return static_cast<int>(kExitDone);
+  };
+}
+
+Action add_models(CLI::App& app) {
+  struct Options {
+    ModelsQuery query;
+    std::string level = "zero3";
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("models", "The size ladder: parameters, FLOPs, memory per rank");
+  command->add_option("name", options->query.name, "Only this size, for example B/16");
+  command->add_option("--ranks", options->query.ranks, "Ranks the state is split over")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--level", options->level, "replicate, zero1, zero2 or zero3")->default_val("zero3");
+  command->add_option("--batch", options->query.batch, "Images per rank and micro-batch")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--recompute", options->query.recompute,
+                    "Drop activations and compute them again in backward");
+  command->add_flag("--bf16", options->query.bf16, "Compute in bf16 (else fp32)");
+  command->add_flag("--json", options->query.json, "Print JSON");
+  return [options] {
+    options->query.level = plan::level_from_string(options->level);
+    print_models(options->query, std::cout);
+    return static_cast<int>(kExitDone);
+  };
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,108 @@
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "tessera/base/error.h"
+#include "tessera/cli/commands.h"
+#include "tessera/cli/engine.h"
+#include "tessera/launch/launch.h"
+#include "tessera/recipe/run_folder.h"
+
+namespace tessera::cli {
+namespace fs = std::filesystem;
+namespace {
+
+struct TrainOptions {
+  std::string recipe;
+  std::vector<std::string> sets;
+  std::string resume;
+  int64_t procs = 0;
+  bool fake_data = false, dry_run = false, force = false;
+};
+
+/// `--resume RUN_FOLDER` without a recipe continues that run with its own.
+void take_recipe_from_run(TrainOptions& options) {
+  if (!options.recipe.empty()) return;
+  const fs::path run = options.resume;
+  if (options.resume.empty() || !fs::exists(run / "recipe.toml")) {
+    user_error("train", "a recipe file or --resume RUN_FOLDER: neither was given (recipes/ has examples)");
+  }
+  options.recipe = (run / "recipe.toml").string();
+  options.sets.insert(options.sets.begin(), "run.dir=\"" + fs::absolute(run).string() + "\"");
+  options.resume = "latest";
+}
+
+train::TrainJob make_job(TrainOptions options, const std::vector<std::string>& arguments) {
+  take_recipe_from_run(options);
+  if (options.fake_data) options.sets.push_back("data.source=\"fake:\"");
+  train::TrainJob job;
+  job.recipe = recipe::read_recipe(options.recipe, options.sets);
+  job.resume = options.resume;
+  job.force = options.force;
+  job.dry_run = options.dry_run;
+  job.command = arguments;
+  return job;
+}
+
+int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
+                    const std::vector<std::string>& arguments) {
+  const fs::path folder = recipe::choose_run_folder(job.recipe, !job.resume.empty());
+  ::setenv("TESSERA_RUN_DIR", folder.c_str(), 1);
+  std::error_code failed;
+  fs::create_directories(folder / "logs", failed);
+  if (failed)
+    user_error("train.folder", "a run folder: cannot create ", folder.string(), ": ", failed.message());
+  launch::LocalOptions local;
+  local.procs = options.procs;
+  local.log_dir = (folder / "logs").string();
+  return launch::run_local(local, arguments);
+}
+
+int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
+  if (options.procs < 0) user_error("train", "--procs of at least 1: got ", options.procs);
+  launch::Ranks ranks = launch::ranks_from_environment();
+  const train::TrainJob job = make_job(options, arguments);
+  if (options.procs > 0 && ranks.launcher != "local") {
+    if (ranks.world > 1) {
+      user_error("train", "either --procs or a launcher: ", ranks.launcher, " has started ", ranks.world,
+                 " ranks and --procs asks for ", options.procs, " more (drop --procs)");
+    }
+    if (options.dry_run) {
+      ranks.world = ranks.local_world = options.procs;
+    } else if (options.procs > 1) {
+      return run_local_ranks(options, job, arguments);
+    }
+  }
+  launch::install_signal_handlers();
+  return engine().train(job, ranks);
+}
+
+}  // namespace
+
+Action add_train(CLI::App& app, std::vector<std::string> arguments) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = app.add_subcommand("train", "Train a model as a recipe says");
+  command->add_option("recipe", options->recipe, "Recipe (TOML); `tessera options` lists every key");
+  command->add_option("--set", options->sets, "Change a recipe key: --set train.epochs=3 (repeatable)")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  command->add_option("--procs", options->procs,
+                      "Local ranks to start (without: what the launcher set, or one)");
+  command
+      ->add_option("--resume", options->resume,
+                   "Continue: latest (default), best, a step, a checkpoint's or a run's folder")
+      ->expected(0, 1)
+      ->default_str("");
+  command->add_flag("--fake-data", options->fake_data, "Synthetic images instead of data.source");
+  command->add_flag("--dry-run", options->dry_run,
+                    "Say what would be trained, in which layout and memory; do nothing");
+  command->add_flag("--force", options->force, "Run although the predicted memory exceeds this machine's");
+  return [options, command, arguments = std::move(arguments)] {
+    if (command->count("--resume") > 0 && options->resume.empty()) options->resume = "latest";
+    return train(*options, arguments);
+  };
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,214 @@
+#include "tessera/mesh/mesh.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/mesh/transport.h"
+
+namespace tessera::mesh {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using StorePointer = c10::intrusive_ptr<c10d::Store>;
+
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+/// The address of this host that reaches `host`: what the kernel would route from (no packet is sent).
+std::string address_towards(const std::string& host, uint16_t port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
+    user_error("mesh.connect", "the name of the first host: cannot resolve ", host, " (check MASTER_ADDR)");
+  }
+  std::string address = "127.0.0.1";
+  const int fd = ::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_storage local{};
+  socklen_t length = sizeof local;
+  char text[NI_MAXHOST];
+  if (fd >= 0 && ::connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof text, nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+    address = text;
+  }
+  if (fd >= 0) ::close(fd);
+  ::freeaddrinfo(found);
+  return address;
+}
+
+StorePointer open_store(const Rendezvous& rendezvous) {
+  c10d::TCPStoreOptions options;
+  options.port = rendezvous.port;
+  options.isServer = rendezvous.rank == 0;
+  options.waitWorkers = false;  // we wait ourselves, to name who is missing
+  options.timeout = rendezvous.timeout;
+  if (options.isServer && rendezvous.listen_fd >= 0) options.masterListenFd = rendezvous.listen_fd;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options);
+  } catch (const std::exception& error) {
+    const std::string reason = first_line(error);
+    if (options.isServer && reason.find("EADDRINUSE") != std::string::npos) {
+      user_error("mesh.connect", "a free port for the rendezvous: port ", rendezvous.port,
+                 " is in use (choose another MASTER_PORT, or end the program that holds it)");
+    }
+    throw CommError(
+        concat("[mesh.connect] the rendezvous at ", rendezvous.host, ":", rendezvous.port, ": ", reason));
+  }
+}
+
+/// Waits until key(rank) exists for all ranks; throws a CommError that names those missing.
+void wait_for_all(const StorePointer& store, const Rendezvous& rendezvous,
+                  const std::function<std::string(int64_t)>& key) {
+  const auto start = Clock::now();
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < rendezvous.world; ++rank) keys.push_back(key(rank));
+  for (auto pause = std::chrono::milliseconds(2); !store->check(keys);
+       pause = std::min(pause * 2, std::chrono::milliseconds(100))) {
+    if (rendezvous.stop && rendezvous.stop()) {
+      throw CommError("[mesh.connect] all ranks: stopped by a signal while waiting for them");
+    }
+    if (Clock::now() - start > rendezvous.timeout) {
+      std::vector<std::string> missing;
+      for (int64_t rank = 0; rank < rendezvous.world; ++rank) {
+        if (!store->check({keys[static_cast<size_t>(rank)]})) missing.push_back(std::to_string(rank));
+      }
+      throw CommError(concat("[mesh.connect] ", rendezvous.world, " ranks within ",
+                             rendezvous.timeout.count() / 1000.0, " s: no word from rank ",
+                             join(missing, ", ")));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+void compare_fingerprints(const StorePointer& store, int64_t rank, int64_t world, const std::string& mine) {
+  std::vector<std::string> different;
+  for (int64_t other = 0; other < world; ++other) {
+    if (store->get_to_str(concat("joined/", other)) != mine) different.push_back(std::to_string(other));
+  }
+  if (!different.empty()) {
+    user_error("mesh.connect", "the same build, recipe and settings on every rank: rank ",
+               join(different, ", "), " differs from rank ", rank);
+  }
+}
+
+}  // namespace
+
+Mesh::Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::string& fingerprint)
+    : rank_(rendezvous.rank), world_size_(rendezvous.world), axes_(std::move(axes)) {
+  if (world_size_ == 1) {
+    make_groups([](const std::string&, int64_t, int64_t) { return nullptr; }, rendezvous.timeout);
+    return;
+  }
+  const StorePointer store = open_store(rendezvous);
+  store_ = std::shared_ptr<void>(store.get(), [store](void*) {});
+  try {
+    store->set(concat("joined/", rank_), bytes_of(fingerprint));
+    wait_for_all(store, rendezvous, [](int64_t rank) { return concat("joined/", rank); });
+    compare_fingerprints(store, rank_, world_size_, fingerprint);
+    const std::string address = address_towards(rendezvous.host, rendezvous.port);
+    make_groups(
+        [&](const std::string& name, int64_t rank, int64_t size) {
+          return gloo_transport(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, address,
+                                rendezvous.timeout);
+        },
+        rendezvous.timeout);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw CommError(concat("[mesh.connect] ", world_size_, " connected ranks: ", first_line(error)));
+  }
+}
+
+std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes) {
+  std::unique_ptr<Mesh> mesh(new Mesh());
+  mesh->rank_ = rank;
+  mesh->axes_ = std::move(axes);
+  for (const Axis& axis : mesh->axes_) mesh->world_size_ *= axis.size;
+  mesh->make_groups([](const std::string&, int64_t r, int64_t size) { return pretend_transport(r, size); },
+                    std::chrono::milliseconds(0));
+  return mesh;
+}
+
+Mesh::~Mesh() = default;
+
+void Mesh::make_groups(
+    const std::function<std::shared_ptr<Transport>(const std::string&, int64_t, int64_t)>& make_transport,
+    std::chrono::milliseconds timeout) {
+  int64_t product = 1;
+  for (const Axis& axis : axes_) product *= axis.size;
+  TESSERA_CHECK_EQ(product, world_size_);
+  const auto make = [&](const std::string& axis, const std::string& line, int64_t rank, int64_t size) {
+    return std::make_unique<Group>(axis, rank, size, size > 1 ? make_transport(line, rank, size) : nullptr,
+                                   timeout);
+  };
+  world_ = make("world", "world", rank_, world_size_);
+  single_ = make("single", "single", 0, 1);
+  for (const Axis& axis : axes_) {
+    std::string line = axis.name;
+    for (const Axis& other : axes_) {
+      if (other.name != axis.name) line += concat("/", other.name, coordinate(other.name));
+    }
+    groups_.push_back(make(axis.name, line, coordinate(axis.name), axis.size));
+  }
+}
+
+int64_t Mesh::coordinate(const std::string& axis) const {
+  int64_t rest = rank_;
+  for (auto it = axes_.rbegin(); it != axes_.rend(); ++it) {
+    if (it->name == axis) return rest % it->size;
+    rest /= it->size;
+  }
+  return 0;
+}
+
+Group& Mesh::group(const std::string& axis) {
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].name == axis) return *groups_[i];
+  }
+  return *single_;
+}
+
+std::string Mesh::describe() const {
+  std::string text = concat("rank ", rank_, "/", world_size_);
+  for (const Axis& axis : axes_) {
+    if (axis.size > 1) text += concat(" ", axis.name, coordinate(axis.name));
+  }
+  return text;
+}
+
+std::string Mesh::name_silent_ranks(std::chrono::milliseconds patience) {
+  if (!store_) return "";
+  auto* store = static_cast<c10d::Store*>(store_.get());
+  std::vector<std::string> silent;
+  try {
+    store->set(concat("alive/", rank_), bytes_of("1"));
+    const auto start = Clock::now();
+    do {
+      silent.clear();
+      for (int64_t rank = 0; rank < world_size_; ++rank) {
+        if (!store->check({concat("alive/", rank)})) silent.push_back(std::to_string(rank));
+      }
+      if (silent.empty()) return "every rank is alive";
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    } while (Clock::now() - start < patience);
+  } catch (const std::exception&) {
+    return "rank 0, which holds the rendezvous, is gone";
+  }
+  return concat("no sign of life from rank ", join(silent, ", "));
+}
+
+}  // namespace tessera::mesh

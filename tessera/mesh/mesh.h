@@ -1,0 +1,78 @@
+// All ranks of a run and the named axes they lie along.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/mesh/group.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace tessera::mesh {
+
+/// Where and as whom to meet.
+struct Rendezvous {
+  int64_t rank = 0, world = 1;
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;
+  int listen_fd = -1;  // rank 0: an already listening socket to serve the store on; -1: bind `port`
+  std::chrono::milliseconds timeout{600'000};
+  /// Polled while ranks wait for each other; true ends the wait with a CommError.
+  std::function<bool()> stop;
+};
+
+struct Axis {
+  std::string name;
+  int64_t size = 1;
+};
+
+/// Ranks in row-major order over the axes, the last axis fastest: with {pp 2, shard 4}, rank 5 is pp 1,
+/// shard 1. Owned by one thread; passed by reference, there is no global one.
+class Mesh {
+ public:
+  /// Collective: waits until every rank has come, names those that have not (CommError). Ranks that run
+  /// another build or `fingerprint` (recipe and model) are named in a UserError.
+  Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::string& fingerprint);
+  /// One process plays `rank` of a mesh of `axes`: gathers repeat its own shard, reductions multiply it.
+  static std::unique_ptr<Mesh> pretend(int64_t rank, std::vector<Axis> axes);
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  int64_t rank() const { return rank_; }
+  int64_t world_size() const { return world_size_; }
+  const std::vector<Axis>& axes() const { return axes_; }
+  /// This rank's place on an axis; an axis that was not given has size 1.
+  int64_t coordinate(const std::string& axis) const;
+  /// This rank's line along an axis.
+  Group& group(const std::string& axis);
+  /// All ranks.
+  Group& world() { return *world_; }
+  /// "rank 3/8 pp1 shard1".
+  std::string describe() const;
+
+  /// After a CommError: tells the others that this rank is alive, waits up to `patience` for their word, and
+  /// returns a sentence naming the ranks that gave none.
+  std::string name_silent_ranks(std::chrono::milliseconds patience);
+
+ private:
+  Mesh() = default;
+  void make_groups(const std::function<std::shared_ptr<Transport>(const std::string& name, int64_t rank,
+                                                                  int64_t size)>& make_transport,
+                   std::chrono::milliseconds timeout);
+
+  int64_t rank_ = 0, world_size_ = 1;
+  std::vector<Axis> axes_;
+  std::unique_ptr<Group> world_;
+  std::vector<std::unique_ptr<Group>> groups_;  // one per axis
+  std::unique_ptr<Group> single_;               // any axis not given
+  std::shared_ptr<void> store_;                 // c10d::Store
+};
+
+}  // namespace tessera::mesh

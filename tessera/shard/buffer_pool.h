@@ -1,0 +1,26 @@
+// Memory for gathered units, kept for the next unit of the same size: a training step in its steady state
+// asks the system for no page. Belongs to the training thread.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace tessera::shard {
+
+class BufferPool {
+ public:
+  /// `bytes` of memory, contents undefined.
+  c10::DataPtr take(size_t bytes);
+  void give_back(c10::DataPtr memory, size_t bytes);
+  /// Bytes in the pool and handed out.
+  int64_t total_bytes() const { return total_bytes_; }
+
+ private:
+  std::map<size_t, std::vector<c10::DataPtr>> free_;
+  int64_t total_bytes_ = 0;
+};
+
+}  // namespace tessera::shard

@@ -1,0 +1,79 @@
+// A model that runs as parts, each a unit of sharding: gathers ahead, releases behind, recomputes where the
+// plan says, reduces gradients as backward passes. One training thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/mesh/mesh.h"
+#include "tessera/plan/plan.h"
+#include "tessera/shard/unit.h"
+
+namespace tessera::shard {
+
+/// A piece of the model that computes with the given parameters and no others. `forward` reads the parameter
+/// tensors when it is called and must give the same result when called again with the same input (recompute).
+struct Part {
+  std::string name;
+  std::vector<NamedTensor> parameters;
+  std::function<at::Tensor(const at::Tensor&)> forward;
+};
+
+class ShardedModel {
+ public:
+  /// Units in `plan` must carry the parts' names. State is split over the mesh's axis "shard" and replicated
+  /// over "dp"; replicated units (plan::Level::kReplicate) are replicated over all ranks.
+  ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Precision precision, mesh::Mesh& mesh);
+  ~ShardedModel();
+  ShardedModel(const ShardedModel&) = delete;
+  ShardedModel& operator=(const ShardedModel&) = delete;
+
+  /// Runs all parts. With gradients enabled, prepares backward. Collective: every rank calls it equally
+  /// often.
+  at::Tensor forward(const at::Tensor& input);
+  /// Backward of a loss made from forward's output. Gradients of earlier micro-batches are added to. `last`:
+  /// of the optimizer step's micro-batches. Afterwards (with last) every unit's gradient() is complete.
+  void backward(const at::Tensor& loss, bool last);
+  /// After an optimizer step or loading.
+  void parameters_changed();
+
+  /// This rank's share of the squared norm of the gradient: summed over all ranks it is the whole. Local.
+  double local_gradient_square_sum() const;
+
+  const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
+  Precision precision() const { return precision_; }
+  /// The unit that computes or is waited for, for error messages.
+  const std::string& current_unit() const { return current_unit_; }
+
+ private:
+  class RecomputedPart;
+
+  at::Tensor run_part(size_t index, const at::Tensor& input);
+  void gather_for_forward(size_t index);
+  void gather_for_backward(size_t index);
+  void gradients_ready(size_t index);
+  void watch_gradients(size_t index);
+
+  std::vector<Part> parts_;
+  std::vector<bool> recompute_;
+  int64_t prefetch_;
+  Precision precision_;
+  mesh::Mesh& mesh_;
+  BufferPool pool_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::string current_unit_ = "none";
+
+  // Of the backward under way.
+  bool last_micro_batch_ = false;
+  std::vector<int64_t> gradients_missing_;  // by unit
+  std::vector<int64_t> gradients_expected_;
+  int64_t unit_in_reduction_ = -1;
+  std::vector<std::shared_ptr<void>> accumulators_;  // autograd nodes whose hooks count gradients
+};
+
+}  // namespace tessera::shard

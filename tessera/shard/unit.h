@@ -1,0 +1,120 @@
+// One unit of communication: parameters that are gathered, used, released and reduced together.
+//
+// A unit's parameters lie one after another in a flat tensor, padded to a multiple of the ranks. Rank r owns
+// slice r: the float32 master copy, its gradient and (elsewhere) the optimizer's state. Life of a ZeRO-3 unit
+// in a step:
+//
+//   sharded --start_gather--> gathering --finish_gather--> gathered --release--> sharded      (forward)
+//   sharded --start_gather--> ... gathered --start_reduce (gradients leave)--> released        (backward)
+//
+// The module's parameter tensors stay the same objects throughout; only the storage under them is filled and
+// emptied. Autograd's saved tensors share that storage, so a unit must be gathered again before its backward
+// runs. Belongs to the training thread; gathers and reductions run in the background between start and
+// finish.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/mesh/group.h"
+#include "tessera/plan/plan.h"
+#include "tessera/shard/buffer_pool.h"
+
+namespace tessera::shard {
+
+using NamedTensor = std::pair<std::string, at::Tensor>;
+
+struct Precision {
+  at::ScalarType compute = at::kFloat;  // parameters as gathered, activations
+  at::ScalarType reduce = at::kFloat;   // gradients on the wire; sums are float32
+};
+
+/// The part of one parameter that this rank owns.
+struct Piece {
+  std::string name;
+  std::vector<int64_t> shape;  // of the whole parameter
+  int64_t begin = 0, end = 0;  // elements of the flattened parameter; may be empty
+  at::Tensor master;           // 1-D float32 view, end - begin elements
+  at::Tensor gradient;         // the same of the reduced gradient
+  int64_t unit_offset = 0;     // of `master` within the unit's shard
+};
+
+class Unit {
+ public:
+  /// Takes over the storage of `parameters` (they may be hollow; sizes and requires_grad are kept, the dtype
+  /// becomes the compute dtype). Master values start uninitialised: fill them through pieces(), then call
+  /// parameters_changed(). `shard`: who the state is split over; `replicate`: who holds copies.
+  Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level level, Precision precision,
+       mesh::Group& shard, mesh::Group& replicate, BufferPool& pool);
+
+  const std::string& name() const { return name_; }
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  int64_t shard_numel() const { return shard_numel_; }
+  int64_t numel() const { return numel_; }
+  at::Tensor master() const { return master_; }      // [shard_numel] float32
+  at::Tensor gradient() const { return gradient_; }  // [shard_numel] float32, valid after finish_reduce
+  int64_t replicas() const { return replicate_.size(); }
+  int64_t replica() const { return replicate_.rank(); }  // which of the equal copies this rank holds
+  /// Are parameters released between forward and backward?
+  bool resharded_after_forward() const { return splits_parameters_; }
+
+  /// Starts to gather the parameters in the compute dtype, if they are not there. Collective.
+  void start_gather();
+  /// Blocks until the parameters can be used.
+  void finish_gather();
+  /// Gives the gathered memory back (levels that keep parameters: does nothing until they change).
+  void release();
+
+  /// Takes the gradients out of the parameters and starts to sum them over the ranks. `last`: of the step's
+  /// micro-batches; ZeRO-1 and replication communicate only then. Collective.
+  void start_reduce(bool last);
+  /// Blocks until gradient() holds the sum over ranks and over the micro-batches so far.
+  void finish_reduce();
+
+  /// The master values changed (optimizer step, loading): gathered copies are stale, gradients start anew.
+  void parameters_changed();
+
+  const std::vector<NamedTensor>& parameters() const { return parameters_; }
+
+ private:
+  enum class State { kSharded, kGathering, kGathered };
+
+  void make_layout();
+  void adopt_parameters();
+  void free_gathered();
+  void copy_gradients_to(at::Tensor flat, bool add);
+  void sum_over_replicas();
+
+  std::string name_;
+  std::vector<NamedTensor> parameters_;
+  plan::Level level_;
+  Precision precision_;
+  mesh::Group& shard_;
+  mesh::Group& replicate_;
+  BufferPool& pool_;
+
+  State state_ = State::kSharded;
+  bool splits_parameters_ = false;  // ZeRO-3 over more than one rank
+  bool has_gradient_ = false;       // gradient_ holds earlier micro-batches
+  bool has_accumulated_ = false;    // accumulated_ does
+  bool last_micro_batch_ = false;
+
+  int64_t numel_ = 0, padded_numel_ = 0, shard_numel_ = 0;
+  std::vector<int64_t> offsets_;  // of each parameter in the flat tensor
+  std::vector<Piece> pieces_;
+
+  at::Tensor master_;         // [shard_numel] float32
+  at::Tensor gradient_;       // [shard_numel] float32
+  at::Tensor compute_shard_;  // [shard_numel] compute dtype; master_ itself where that is float32
+  at::Tensor full_;           // [padded_numel] compute dtype, storage empty while sharded
+  at::Tensor accumulated_;    // [padded_numel] float32: unreduced gradients (ZeRO-1)
+  at::Tensor reduced_;        // [shard_numel] float32: result of the reduction under way
+  mesh::Pending gather_, reduce_;
+};
+
+}  // namespace tessera::shard

@@ -1,0 +1,15 @@
+// The commands that compute, one function each; entry.cpp offers them to the program.
+#pragma once
+
+#include <string>
+
+#include "tessera/train/entry.h"
+
+namespace tessera::train {
+
+int train(const TrainJob& job, const launch::Ranks& ranks);
+int eval(const EvalJob& job, const launch::Ranks& ranks);
+int predict(const PredictJob& job);
+std::string torch_info();
+
+}  // namespace tessera::train

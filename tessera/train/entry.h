@@ -1,0 +1,49 @@
+// The door between the program, which starts without LibTorch, and libtessera.so, which it loads when a
+// command computes. Plain values in, exit code out. No LibTorch in this header.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/launch/launch.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::train {
+
+struct TrainJob {
+  recipe::Recipe recipe;
+  std::string resume;    // "", "latest", "best", a step or a path
+  bool force = false;    // run although the predicted memory exceeds the machine's
+  bool dry_run = false;  // say what would be done, do nothing
+  std::vector<std::string> command;
+};
+
+struct EvalJob {
+  std::string checkpoint;         // a checkpoint's folder or a run's
+  std::vector<std::string> sets;  // recipe keys to change: data.source, data.val, ...
+  std::string split;              // "" : the recipe's validation split
+  bool json = false;
+  std::string output;  // also write the JSON here
+};
+
+struct PredictJob {
+  std::string checkpoint;
+  std::vector<std::string> images;
+  int64_t top = 5;
+  bool json = false;
+};
+
+/// The functions of libtessera.so. Each throws tessera::Error.
+struct Entry {
+  int (*train)(const TrainJob& job, const launch::Ranks& ranks);
+  int (*eval)(const EvalJob& job, const launch::Ranks& ranks);
+  int (*predict)(const PredictJob& job);
+  /// LibTorch's version, path and build options, for `tessera --version --verbose`.
+  std::string (*torch_info)();
+};
+
+}  // namespace tessera::train
+
+/// What the program looks up after loading the library.
+extern "C" const tessera::train::Entry* tessera_entry();

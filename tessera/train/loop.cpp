@@ -1,0 +1,208 @@
+#include "tessera/train/loop.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "tessera/arch/vit.h"
+#include "tessera/base/error.h"
+#include "tessera/base/random.h"
+#include "tessera/base/text.h"
+#include "tessera/train/memory.h"
+
+namespace tessera::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Names the first parameter, in forward order, whose gradient is not finite on any rank. Collective.
+[[noreturn]] void stop_at_bad_number(const TrainState& state, double loss, mesh::Mesh& mesh) {
+  std::string first;
+  for (const auto& unit : state.sharded->units()) {
+    for (const shard::Piece& piece : unit->pieces()) {
+      if (first.empty() && !piece.gradient.isfinite().all().item<bool>()) first = piece.name;
+    }
+  }
+  const auto names = mesh.world().all_gather_text(first, "bad number");
+  std::string which = "the loss";
+  for (const std::string& name : names) {
+    if (!name.empty()) which = concat("the gradient of ", name);
+  }
+  user_error("train.step", "finite numbers in step ", state.step, ": ", which, " is not finite (loss ", loss,
+             "; lower optimizer.lr, raise schedule.warmup_steps, or set precision.compute = \"fp32\")");
+}
+
+}  // namespace
+
+StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
+                      double lr, bool stop, mesh::Mesh& mesh) {
+  const uint64_t key =
+      random_key(random_key(state.recipe.train.seed, "step"), static_cast<uint64_t>(state.step));
+  double loss_sum = 0;
+  for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
+    const data::Batch batch = loader.next();
+    const at::Tensor logits = forward(state, batch, /*training=*/true, key);
+    // Sum over samples / global batch: micro-batches and ranks add up to the mean over the global batch.
+    const at::Tensor loss = at::cross_entropy_loss(logits, at::tensor(batch.labels), {}, at::Reduction::Sum,
+                                                   -100, state.recipe.train.label_smoothing) /
+                            static_cast<double>(sizes.batch);
+    state.sharded->backward(loss, micro + 1 == sizes.accumulation);
+    loss_sum += loss.item<double>();
+  }
+
+  at::Tensor sums =
+      at::tensor({loss_sum, state.sharded->local_gradient_square_sum(), stop ? 1.0 : 0.0}, at::kDouble);
+  mesh.world().all_reduce(sums, "step");
+  const double* sum = sums.const_data_ptr<double>();
+  const StepResult result{sum[0], std::sqrt(sum[1]), sum[2] > 0};
+  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
+    stop_at_bad_number(state, result.loss, mesh);
+  }
+
+  const double clip = state.recipe.train.clip;
+  const double scale = clip > 0 ? std::min(1.0, clip / (result.gradient_norm + 1e-6)) : 1.0;
+  state.optimizer->step(lr, scale);
+  state.sharded->parameters_changed();
+  ++state.step;
+  return result;
+}
+
+namespace {
+
+/// Which steps evaluate and save. A step count of 0 means: only at the end.
+struct Schedule {
+  int64_t eval_every, save_every, total;
+
+  static Schedule of(const recipe::Recipe& recipe, const recipe::StepCounts& counts) {
+    const auto steps = [&](int64_t every_steps, double every_epochs) {
+      if (every_steps > 0 || every_epochs <= 0) return every_steps;
+      return std::max<int64_t>(1, std::llround(every_epochs * static_cast<double>(counts.steps_per_epoch)));
+    };
+    return {steps(recipe.train.eval_every_steps, recipe.train.eval_every_epochs),
+            steps(recipe.checkpoint.every_steps, recipe.checkpoint.every_epochs), counts.total};
+  }
+  bool due(int64_t every, int64_t step) const { return step == total || (every > 0 && step % every == 0); }
+};
+
+/// The loop's own bookkeeping: times, the last evaluation, what rank 0 says.
+class Loop {
+ public:
+  Loop(TrainState& state, const LoopInput& input, mesh::Mesh& mesh, monitor::Monitor* monitor, Log& log)
+      : state_(state),
+        input_(input),
+        mesh_(mesh),
+        monitor_(monitor),
+        log_(log),
+        schedule_(Schedule::of(state.recipe, input.counts)),
+        first_step_(state.step),
+        step_flops_(3.0 * arch::forward_flops(state.recipe.model) * static_cast<double>(input.sizes.batch)) {
+    result_.train_seconds = state.seconds;
+  }
+
+  LoopResult run() {
+    bool stop = state_.recipe.train.eval_first && state_.step == 0 && evaluate_now();
+    data::TrainLoader loader(input_.train, state_.recipe.data.transform, input_.loader, state_.step);
+    while (state_.step < input_.counts.total && !stop) {
+      const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
+      const auto start = Clock::now();
+      const double waited = mesh_.world().wait_seconds() + mesh_.group("shard").wait_seconds();
+      const StepResult step = train_step(state_, loader, input_.sizes, lr, input_.stop_requested(), mesh_);
+      const double seconds = seconds_since(start);
+      result_.train_seconds += seconds;
+      state_.seconds = result_.train_seconds;
+      const double comm = mesh_.world().wait_seconds() + mesh_.group("shard").wait_seconds() - waited;
+      tell(step, lr, seconds, loader.take_wait_seconds(), comm);
+      stop = step.stop;
+      const bool eval_due = schedule_.due(schedule_.eval_every, state_.step);
+      const bool save_due = schedule_.due(schedule_.save_every, state_.step);
+      bool best = false;
+      if (eval_due && !stop) {
+        stop = evaluate_now();
+        best = !stop && result_.last.metrics.top1 > state_.best_top1;
+        if (best) state_.best_top1 = result_.last.metrics.top1;
+      }
+      if (save_due || best || stop) save(best);
+    }
+    if (loader.broken_samples() > 0)
+      log_.warn(concat(loader.broken_samples(), " broken training samples were skipped"));
+    result_.finished = state_.step >= input_.counts.total && !stop;
+    const double images = static_cast<double>((state_.step - first_step_) * input_.sizes.batch);
+    result_.images_per_second = own_seconds_ > 0 ? images / own_seconds_ : 0;
+    return std::move(result_);
+  }
+
+ private:
+  void tell(const StepResult& step, double lr, double seconds, double data_wait, double comm_wait) {
+    own_seconds_ += seconds;
+    if (monitor_ == nullptr) return;
+    monitor::StepMetrics metrics;
+    metrics.step = state_.step;
+    metrics.epoch = epoch();
+    metrics.loss = step.loss;
+    metrics.learning_rate = lr;
+    metrics.gradient_norm = step.gradient_norm;
+    metrics.images_per_second = static_cast<double>(input_.sizes.batch) / seconds;
+    metrics.tflops = step_flops_ / seconds / 1e12;
+    metrics.data_wait = data_wait / seconds;
+    metrics.comm_wait = comm_wait / seconds;
+    metrics.memory_bytes = static_cast<double>(resident_bytes());
+    metrics.seconds = result_.train_seconds;
+    monitor_->step(metrics);
+  }
+
+  double epoch() const {
+    return static_cast<double>(state_.step) / static_cast<double>(input_.counts.steps_per_epoch);
+  }
+
+  /// True: some rank was asked to stop meanwhile.
+  bool evaluate_now() {
+    EvaluateOptions options;
+    options.batch =
+        state_.recipe.train.eval_batch > 0 ? state_.recipe.train.eval_batch : input_.sizes.per_rank;
+    options.keep_samples = 48;
+    options.stop = input_.stop_requested;
+    if (monitor_ != nullptr) {
+      options.progress = [this](int64_t done, int64_t total) {
+        monitor_->status(concat("evaluating ", done, "/", total));
+      };
+    }
+    Evaluation evaluation = evaluate(state_, input_.val, input_.loader, options, mesh_);
+    if (evaluation.stopped) return true;
+    evaluation.metrics.step = state_.step;
+    evaluation.metrics.epoch = epoch();
+    if (monitor_ != nullptr) monitor_->eval(evaluation.metrics);
+    result_.last = std::move(evaluation);
+    return false;
+  }
+
+  void save(bool best) {
+    if (monitor_ != nullptr) monitor_->status("saving a checkpoint");
+    result_.checkpoint = save_state(state_, mesh_, input_.run_dir / "checkpoints", best);
+  }
+
+  TrainState& state_;
+  const LoopInput& input_;
+  mesh::Mesh& mesh_;
+  monitor::Monitor* monitor_;
+  Log& log_;
+  Schedule schedule_;
+  int64_t first_step_;
+  double step_flops_;
+  double own_seconds_ = 0;
+  LoopResult result_;
+};
+
+}  // namespace
+
+LoopResult run(TrainState& state, const LoopInput& input, mesh::Mesh& mesh, monitor::Monitor* monitor,
+               Log& log) {
+  return Loop(state, input, mesh, monitor, log).run();
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,57 @@
+// The training loop as a function: load, forward, backward, update; evaluate and save when due; stop when
+// asked.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "tessera/base/log.h"
+#include "tessera/data/loader.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/monitor/monitor.h"
+#include "tessera/recipe/recipe.h"
+#include "tessera/train/evaluate.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+
+/// What one optimizer step did, the same on every rank (but for the times).
+struct StepResult {
+  double loss = 0;           // mean over the global batch
+  double gradient_norm = 0;  // before clipping
+  bool stop = false;         // some rank was asked to stop
+};
+
+/// One optimizer step over `sizes.accumulation` micro-batches. Collective. `stop`: this rank wants to stop.
+/// Throws UserError when loss or gradient is not finite, naming the first bad tensor.
+StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
+                      double lr, bool stop, mesh::Mesh& mesh);
+
+/// What the loop needs besides the state.
+struct LoopInput {
+  const data::Source& train;
+  const data::Source& val;
+  recipe::BatchSizes sizes;
+  recipe::StepCounts counts;
+  data::LoaderOptions loader;
+  std::filesystem::path run_dir;
+  double peak_tflops = 0;  // of this rank's threads, measured
+  std::function<bool()> stop_requested;
+};
+
+struct LoopResult {
+  bool finished = false;  // false: stopped early, state saved
+  Evaluation last;        // newest complete evaluation
+  std::filesystem::path checkpoint;
+  double train_seconds = 0;  // all of the run, without evaluation and saving
+  double images_per_second = 0;
+};
+
+/// Collective. Trains from state.step to counts.total. `monitor` is null except on rank 0.
+LoopResult run(TrainState& state, const LoopInput& input, mesh::Mesh& mesh, monitor::Monitor* monitor,
+               Log& log);
+
+}  // namespace tessera::train

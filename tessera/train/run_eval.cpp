@@ -1,0 +1,135 @@
+// `tessera eval` and `tessera predict`: a trained model from any checkpoint, on any number of ranks.
+#include <ATen/ATen.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/text.h"
+#include "tessera/base/version.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/train/commands.h"
+#include "tessera/train/evaluate.h"
+#include "tessera/train/session.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+namespace fs = std::filesystem;
+namespace {
+
+struct Trained {
+  fs::path checkpoint;
+  recipe::Recipe recipe;
+};
+
+/// The checkpoint meant by a path (its own folder, or a run's: the best, else the latest) and the recipe
+/// saved in it.
+Trained open_checkpoint(const std::string& path, const std::vector<std::string>& sets) {
+  const fs::path checkpoints = fs::path(path) / "checkpoints";
+  std::optional<fs::path> found;
+  if (fs::is_directory(checkpoints)) {
+    found = fs::exists(checkpoints / "best.json") ? checkpoint::find(checkpoints, "best")
+                                                  : checkpoint::find(checkpoints, "latest");
+    if (!found) user_error("checkpoint.find", "a complete checkpoint: ", checkpoints.string(), " holds none");
+  } else {
+    found = checkpoint::find(path, path);
+  }
+  const auto manifest = checkpoint::read_manifest(*found);
+  return {*found, recipe::parse_recipe(manifest.progress.recipe_toml, (*found / "manifest.json").string(),
+                                       ".", sets)};
+}
+
+nlohmann::ordered_json to_json(const monitor::EvalMetrics& metrics, const fs::path& checkpoint) {
+  return {{"top1", metrics.top1},       {"top5", metrics.top5},       {"loss", metrics.loss},
+          {"samples", metrics.samples}, {"seconds", metrics.seconds}, {"checkpoint", checkpoint.string()}};
+}
+
+}  // namespace
+
+int eval(const EvalJob& job, const launch::Ranks& ranks) {
+  Log log(ranks.rank == 0 && !job.json);
+  const Trained trained = open_checkpoint(job.checkpoint, job.sets);
+  const int64_t threads = set_threads(trained.recipe, ranks);
+  const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
+  const auto source = data::open_source(trained.recipe.data.source, split, source_options(trained.recipe));
+  auto mesh = connect(trained.recipe, ranks, concat(build_info().commit, trained.checkpoint.string()));
+  std::string where = "evaluating";
+  try {
+    return guarded(
+        [&] {
+          const auto state = assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false);
+          load_state(*state, trained.checkpoint);
+          EvaluateOptions options;
+          options.batch = trained.recipe.train.eval_batch > 0
+                              ? trained.recipe.train.eval_batch
+                              : recipe::resolve_batch(trained.recipe.train, 1).per_rank;
+          options.stop = launch::stop_requested;
+          Evaluation result =
+              evaluate(*state, *source, loader_options(trained.recipe, ranks, threads, log), options, *mesh);
+          if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
+          if (result.broken > 0) log.warn(concat(result.broken, " broken samples count as wrong"));
+          const auto json = to_json(result.metrics, trained.checkpoint);
+          if (ranks.rank == 0) {
+            if (!job.output.empty()) write_file_atomic(job.output, json.dump(2) + "\n");
+            if (job.json) std::cout << json.dump(2) << std::endl;
+          }
+          char line[160];
+          std::snprintf(line, sizeof line,
+                        "top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images of %s in %s",
+                        result.metrics.top1, result.metrics.top5, result.metrics.loss,
+                        static_cast<long>(result.metrics.samples), split.c_str(),
+                        human_seconds(result.metrics.seconds).c_str());
+          log.info(line);
+          mesh->world().barrier("the end");
+          return static_cast<int>(kExitDone);
+        },
+        *mesh, [&] { return where; });
+  } catch (const std::exception&) {
+    static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
+    throw;
+  }
+}
+
+int predict(const PredictJob& job) {
+  const Trained trained = open_checkpoint(job.checkpoint, {});
+  const launch::Ranks alone;
+  set_threads(trained.recipe, alone);
+  const auto mesh = connect(trained.recipe, alone, "");
+  const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false);
+  load_state(*state, trained.checkpoint);
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < trained.recipe.model.classes; ++i) names.push_back(std::to_string(i));
+  std::copy_n(state->classes.begin(), std::min(state->classes.size(), names.size()), names.begin());
+
+  const at::NoGradGuard no_grad;
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  const auto& model = trained.recipe.model;
+  for (const std::string& path : job.images) {
+    data::Batch batch;
+    batch.images = data::load_image_for_eval(path, trained.recipe.data.transform);
+    batch.size = 1;
+    batch.channels = model.channels;
+    batch.height = batch.width = model.image_size;
+    batch.samples = {0};
+    const at::Tensor probabilities = forward(*state, batch, false, 0).softmax(1).select(0, 0);
+    const auto [confidence, index] = probabilities.topk(std::min(job.top, model.classes));
+    nlohmann::ordered_json entry = {{"image", path}, {"predictions", nlohmann::ordered_json::array()}};
+    if (!job.json) std::cout << path << "\n";
+    for (int64_t k = 0; k < index.numel(); ++k) {
+      const auto& name = names.at(static_cast<size_t>(index[k].item<int64_t>()));
+      const double p = confidence[k].item<double>();
+      entry["predictions"].push_back(
+          {{"class", name}, {"label", index[k].item<int64_t>()}, {"probability", p}});
+      if (!job.json) std::printf("  %6.2f %%  %s\n", 100 * p, name.c_str());
+    }
+    std::fflush(stdout);
+    all.push_back(entry);
+  }
+  if (job.json) std::cout << all.dump(2) << std::endl;
+  return kExitDone;
+}
+
+}  // namespace tessera::train

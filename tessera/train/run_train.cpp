@@ -1,0 +1,267 @@
+// `tessera train`: from a recipe to a trained model, a report and a summary.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/text.h"
+#include "tessera/base/version.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/monitor/monitor.h"
+#include "tessera/monitor/report.h"
+#include "tessera/recipe/run_folder.h"
+#include "tessera/train/commands.h"
+#include "tessera/train/loop.h"
+#include "tessera/train/memory.h"
+#include "tessera/train/rates.h"
+#include "tessera/train/session.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+namespace fs = std::filesystem;
+namespace {
+
+/// Everything known before the first step.
+struct Prepared {
+  TrainJob job;
+  launch::Ranks ranks;
+  int64_t threads = 1;
+  fs::path run_dir;
+  plan::Plan plan;
+  recipe::BatchSizes sizes;
+  recipe::StepCounts counts;
+  std::unique_ptr<data::Source> train, val;
+  data::LoaderOptions loader;
+  double peak_tflops = 0;
+};
+
+std::string dtype_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
+
+void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
+  const auto found = static_cast<int64_t>(source.classes().size());
+  if (found > recipe.model.classes) {
+    user_error("train.data", "at most model.classes = ", recipe.model.classes,
+               " classes: ", recipe.data.source, " has ", found, " (set model.classes = ", found, ")");
+  }
+}
+
+void open_data(Prepared& p) {
+  const recipe::Recipe& recipe = p.job.recipe;
+  p.train = data::open_source(recipe.data.source, recipe.data.train, source_options(recipe));
+  p.val = data::open_source(recipe.data.source, recipe.data.val, source_options(recipe));
+  check_classes(*p.train, recipe);
+  check_classes(*p.val, recipe);
+  p.sizes = recipe::resolve_batch(recipe.train, p.ranks.world);
+  p.counts = recipe::count_steps(recipe, p.train->size(), p.sizes.batch);
+}
+
+std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
+  const recipe::Recipe& recipe = p.job.recipe;
+  const auto& model = recipe.model;
+  const plan::Memory memory = plan::predict_memory(model, p.plan, plan_precision(recipe), p.sizes.per_rank);
+  return {
+      {"model",
+       concat("ViT, width ", model.width, ", depth ", model.depth, ", heads ", model.heads, ", patch ",
+              model.patch_size, ", ", model.tokens(), " tokens of a ", model.image_size, " px image")},
+      {"parameters", human_count(arch::parameter_count(model))},
+      {"forward GFLOP per image", concat(arch::forward_flops(model) / 1e9)},
+      {"data",
+       concat(recipe.data.source, ": ", human_count(p.train->size()), " training and ",
+              human_count(p.val->size()), " validation images, ", p.train->classes().size(), " classes")},
+      {"ranks", concat(p.ranks.world, " (", p.ranks.launcher, "), ", p.threads, " compute thread",
+                       p.threads > 1 ? "s" : "", " and ", p.loader.workers, " data worker",
+                       p.loader.workers == 1 ? "" : "s", " each")},
+      {"layout", concat(plan::to_string(recipe.shard.level), recipe.shard.recompute ? " with recompute" : "",
+                        ", ", p.plan.units.size(), " units")},
+      {"batch", concat(p.sizes.batch, " = ", p.ranks.world, " ranks x ", p.sizes.per_rank, " x ",
+                       p.sizes.accumulation, " accumulated")},
+      {"steps", concat(human_count(p.counts.total), " (", p.counts.steps_per_epoch, " an epoch, ",
+                       p.counts.warmup, " of warmup)")},
+      {"precision",
+       concat(dtype_name(resolve_dtype(recipe.precision.compute)), " compute, fp32 master weights, ",
+              dtype_name(resolve_dtype(recipe.precision.reduce)), " gradients on the wire")},
+      {"predicted memory per rank",
+       concat(human_bytes(memory.total()), " (states ", human_bytes(memory.states), ", gathered ",
+              human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ")")},
+      {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
+  };
+}
+
+void print_facts(const Prepared& p, Log& log) {
+  for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
+}
+
+/// Puts saved state into `state`; says what differs from the saved run.
+void resume(const Prepared& p, TrainState& state, Log& log) {
+  const fs::path folder = p.run_dir / "checkpoints";
+  const bool is_path = fs::is_directory(p.job.resume);
+  const auto checkpoint =
+      is_path ? checkpoint::find(p.job.resume, p.job.resume) : checkpoint::find(folder, p.job.resume);
+  if (!checkpoint) {
+    log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
+    return;
+  }
+  load_state(state, *checkpoint);
+  log.info(concat("resumed from ", checkpoint->string(), " at step ", state.step));
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(*checkpoint);
+  if (manifest.world != p.ranks.world) {
+    log.info(concat("  saved by ", manifest.world, " ranks, now ", p.ranks.world));
+  }
+  const recipe::Recipe saved = recipe::parse_recipe(manifest.progress.recipe_toml, "manifest", ".", {});
+  for (const std::string& line : recipe::difference(saved, p.job.recipe))
+    log.warn(concat("differs from the saved run: ", line));
+}
+
+void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh) {
+  at::Tensor peaks = at::zeros({mesh.world_size()}, at::kDouble);
+  peaks[mesh.rank()] = static_cast<double>(peak_resident_bytes());
+  mesh.world().all_reduce(peaks, "peak memory");
+  if (mesh.rank() != 0) return;
+  nlohmann::ordered_json traffic;
+  for (const auto& [kind, counted] : mesh.group("shard").traffic()) {
+    traffic[kind] = {
+        {"calls", counted.calls}, {"bytes_sent", counted.bytes_sent}, {"wait_seconds", counted.wait_seconds}};
+  }
+  const auto& metrics = result.last.metrics;
+  const nlohmann::ordered_json summary = {
+      {"val_top1", metrics.top1},
+      {"val_top5", metrics.top5},
+      {"val_loss", metrics.loss},
+      {"val_samples", metrics.samples},
+      {"train_seconds", result.train_seconds},
+      {"images_per_second", result.images_per_second},
+      {"steps", p.counts.total},
+      {"world_size", p.ranks.world},
+      {"peak_rss_bytes", static_cast<int64_t>(peaks.max().item<double>())},
+      {"parameters", arch::parameter_count(p.job.recipe.model)},
+      {"checkpoint", result.checkpoint.string()},
+      {"communication", traffic},
+      {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
+  };
+  write_file_atomic(p.run_dir / "summary.json", summary.dump(2) + "\n");
+}
+
+void write_report(const Prepared& p, const LoopResult& result, const monitor::Monitor& monitor) {
+  monitor::ReportInput report;
+  report.title = p.job.recipe.name;
+  report.facts = facts(p);
+  report.facts.emplace_back("training time", human_seconds(result.train_seconds));
+  report.steps = monitor.steps();
+  report.evals = monitor.evals();
+  report.classes = p.val->classes();
+  report.confusion = result.last.confusion;
+  report.samples = result.last.samples;
+  report.recipe_toml = recipe::to_toml(p.job.recipe);
+  monitor::write_report(p.run_dir / "report.html", report);
+}
+
+void say_how_it_ended(const Prepared& p, const LoopResult& result, Log& log) {
+  if (!result.finished) {
+    log.info(concat("stopped early; state saved in ", result.checkpoint.string()));
+    log.info("continue with the same command and --resume latest");
+    return;
+  }
+  char line[128];
+  std::snprintf(line, sizeof line, "val top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images",
+                result.last.metrics.top1, result.last.metrics.top5, result.last.metrics.loss,
+                static_cast<long>(result.last.metrics.samples));
+  log.info(concat("done: ", line));
+  log.info(concat("  trained for ", human_seconds(result.train_seconds), " at ",
+                  static_cast<int64_t>(result.images_per_second), " images/s"));
+  log.info(concat("  checkpoint ", result.checkpoint.string()));
+  log.info(concat("  report     ", (p.run_dir / "report.html").string()));
+  log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));
+}
+
+/// All ranks write into the folder that rank 0 chose.
+fs::path agree_on_run_folder(const TrainJob& job, mesh::Mesh& mesh) {
+  const std::string mine =
+      mesh.rank() == 0 ? recipe::choose_run_folder(job.recipe, !job.resume.empty()).string() : std::string();
+  const fs::path folder = mesh.world().all_gather_text(mine, "run folder").front();
+  std::error_code failed;
+  fs::create_directories(folder / "logs", failed);
+  if (failed)
+    user_error("train.folder", "a run folder: cannot create ", folder.string(), ": ", failed.message());
+  return folder;
+}
+
+int train_in_mesh(Prepared& p, mesh::Mesh& mesh, Log& log, std::function<std::string()>& where) {
+  const bool first = mesh.rank() == 0;
+  if (!p.job.force) check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+  where = [] { return "while building the model"; };
+  const auto state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true);
+  where = [raw = state.get()] { return concat("step ", raw->step, ", unit ", raw->sharded->current_unit()); };
+  if (!p.job.resume.empty()) resume(p, *state, log);
+  state->classes = p.val->classes();
+  if (first) {
+    write_file_atomic(p.run_dir / "recipe.toml", recipe::to_toml(p.job.recipe));
+    write_file_atomic(p.run_dir / "plan.json", plan::to_json(p.plan));
+  }
+  std::unique_ptr<monitor::Monitor> monitor;
+  if (first) {
+    monitor = std::make_unique<monitor::Monitor>(
+        monitor::MonitorOptions{p.run_dir, p.counts.total, p.job.recipe.train.log_every, state->step > 0,
+                                state->step, p.peak_tflops * static_cast<double>(p.ranks.world)},
+        log);
+  }
+  const LoopInput input{*p.train, *p.val,    p.sizes,       p.counts,
+                        p.loader, p.run_dir, p.peak_tflops, launch::stop_requested};
+  const LoopResult result = run(*state, input, mesh, monitor.get(), log);
+  if (monitor) monitor->finish();
+  if (result.finished) {
+    where = [] { return "while writing the summary"; };
+    write_summary(p, result, mesh);
+    if (first) write_report(p, result, *monitor);
+  }
+  mesh.world().barrier("the end");
+  if (first) say_how_it_ended(p, result, log);
+  return kExitDone;
+}
+
+}  // namespace
+
+int train(const TrainJob& job, const launch::Ranks& ranks) {
+  Log log(ranks.rank == 0);
+  Prepared p;
+  p.job = job;
+  p.ranks = ranks;
+  p.threads = set_threads(job.recipe, ranks);
+  p.plan = make_plan(job.recipe, ranks.world);
+  p.loader = loader_options(job.recipe, ranks, p.threads, log);
+  open_data(p);
+  p.loader.batch = p.sizes.batch;
+  p.loader.accumulation = p.sizes.accumulation;
+  if (job.dry_run) {
+    log.info(
+        concat("dry run of ", job.recipe.name, " on ", ranks.world, " ranks; nothing is trained or written"));
+    print_facts(p, log);
+    return kExitDone;
+  }
+  if (ranks.world > launch::available_cores() && ranks.rank == 0 && ranks.local_world == ranks.world) {
+    log.warn(concat(ranks.world, " ranks share ", launch::available_cores(), " cores: each will be slow"));
+  }
+  auto mesh = connect(job.recipe, ranks,
+                      concat(build_info().version, build_info().commit, recipe::to_toml(job.recipe)));
+  std::function<std::string()> where = [] { return "before the first step"; };
+  try {
+    return guarded(
+        [&] {
+          p.run_dir = agree_on_run_folder(job, *mesh);
+          log.open_file(p.run_dir / "logs" / concat("rank-", ranks.rank, ".log"));
+          log.info(concat("training ", job.recipe.name, " in ", p.run_dir.string()));
+          print_facts(p, log);
+          p.peak_tflops = measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute));
+          return train_in_mesh(p, *mesh, log, where);
+        },
+        *mesh, where);
+  } catch (const std::exception& error) {
+    log.record(concat("error: ", error.what()));  // the program prints it on the console
+    static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
+    throw;
+  }
+}
+
+}  // namespace tessera::train

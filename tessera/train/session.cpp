@@ -1,0 +1,126 @@
+#include "tessera/train/session.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <new>
+#include <regex>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr auto kPatienceForSilentRanks = std::chrono::milliseconds(3000);
+
+/// Bytes named in an allocator's message; 0: not a message about memory.
+double bytes_wanted(const std::exception& error) {
+  static const std::regex pattern("tr(?:y|ied) to allocate (\\d+) bytes");
+  const std::string text = error.what();
+  std::smatch match;
+  if (std::regex_search(text, match, pattern)) return std::stod(match[1]);
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? -1 : 0;
+}
+
+std::string saving(const char* change, double before, double after) {
+  return before > after ? concat("; ", change, " would save ", human_bytes(before - after)) : "";
+}
+
+}  // namespace
+
+int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
+  const int64_t threads =
+      recipe.run.threads > 0
+          ? recipe.run.threads
+          : std::max<int64_t>(1, launch::available_cores() / std::max<int64_t>(1, ranks.local_world));
+  at::set_num_threads(static_cast<int>(threads));
+  return threads;
+}
+
+std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
+                                    const std::string& fingerprint) {
+  mesh::Rendezvous rendezvous;
+  rendezvous.rank = ranks.rank;
+  rendezvous.world = ranks.world;
+  rendezvous.host = ranks.master_host;
+  rendezvous.port = ranks.master_port;
+  rendezvous.listen_fd = ranks.master_listen_fd;
+  rendezvous.timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
+  rendezvous.stop = launch::stop_requested;
+  return std::make_unique<mesh::Mesh>(rendezvous, std::vector<mesh::Axis>{{"shard", ranks.world}},
+                                      fingerprint);
+}
+
+plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
+  return plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
+                            recipe.shard.prefetch);
+}
+
+plan::Precision plan_precision(const recipe::Recipe& recipe) {
+  const auto bytes = [](recipe::Dtype dtype) { return resolve_dtype(dtype) == at::kBFloat16 ? 2 : 4; };
+  return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce)};
+}
+
+data::SourceOptions source_options(const recipe::Recipe& recipe) {
+  return {recipe.model.image_size, recipe.model.channels, recipe.model.classes};
+}
+
+data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
+                                   Log& log) {
+  data::LoaderOptions options;
+  options.seed = recipe.train.seed;
+  options.rank = ranks.rank;
+  options.world = ranks.world;
+  const int64_t spare = launch::available_cores() / std::max<int64_t>(1, ranks.local_world) - threads;
+  options.workers = recipe.data.workers >= 0 ? recipe.data.workers : std::max<int64_t>(1, spare);
+  options.prefetch = recipe.data.prefetch;
+  options.fail_on_error = recipe.data.on_error == "fail";
+  options.error_limit = recipe.data.error_limit;
+  options.warn = [&log](const std::string& line) { log.warn(line); };
+  return options;
+}
+
+void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                  const launch::Ranks& ranks) {
+  const plan::Precision precision = plan_precision(recipe);
+  const auto predict = [&](const plan::Plan& p, int64_t batch) {
+    return plan::predict_memory(recipe.model, p, precision, batch).total();
+  };
+  const double needed = predict(plan, batch_per_rank) * static_cast<double>(ranks.local_world);
+  const auto available = static_cast<double>(launch::available_memory());
+  if (needed <= available) return;
+  recipe::Recipe cheaper = recipe;
+  cheaper.shard.recompute = true;
+  const double one = needed / static_cast<double>(ranks.local_world);
+  user_error("train.memory", "a run that fits this host: ", ranks.local_world,
+             " ranks are predicted to need ", human_bytes(needed), " and ", human_bytes(available),
+             " are free (per rank",
+             saving("shard.recompute = true", one, predict(make_plan(cheaper, ranks.world), batch_per_rank)),
+             saving("half the batch per rank", one, predict(plan, std::max<int64_t>(1, batch_per_rank / 2))),
+             "; --force runs it anyway)");
+}
+
+int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where) {
+  try {
+    return body();
+  } catch (const CommError& error) {
+    const std::string silent = mesh.name_silent_ranks(kPatienceForSilentRanks);
+    throw CommError(
+        concat(error.what(), " (", mesh.describe(), ", ", where(), silent.empty() ? "" : "; ", silent, ")"));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (const double bytes = bytes_wanted(error); bytes != 0) {
+      user_error(
+          "train.memory", "enough memory: out of memory on ", mesh.describe(), ", ", where(), ", wanting ",
+          bytes > 0 ? human_bytes(bytes) : "more than there is",
+          " (shard.recompute = true drops most activations, a smaller train.batch_per_rank shrinks them, "
+          "more ranks split the states; `tessera models` prints how much)");
+    }
+    throw;
+  }
+}
+
+}  // namespace tessera::train

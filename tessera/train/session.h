@@ -1,0 +1,40 @@
+// What every command that computes sets up first: threads, ranks that met, dtype, log.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tessera/base/log.h"
+#include "tessera/data/source.h"
+#include "tessera/launch/launch.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/plan/plan.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::train {
+
+/// Sets the intra-op threads: recipe.run.threads, or this host's cores shared by its ranks. Returns the
+/// number.
+int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks);
+
+/// Meets the other ranks. Never freed after a failure: destructors of a broken group may wait.
+std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
+                                    const std::string& fingerprint);
+
+plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
+plan::Precision plan_precision(const recipe::Recipe& recipe);
+data::SourceOptions source_options(const recipe::Recipe& recipe);
+/// Common loader settings; workers chosen by the machine where the recipe leaves it open.
+data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
+                                   Log& log);
+
+/// Refuses (UserError, with what would save how much) a run that will not fit this host's memory.
+void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                  const launch::Ranks& ranks);
+
+/// Runs `body` and turns what it throws into one of our errors that says where: silent ranks after a
+/// CommError, step, unit and wanted bytes when memory ran out. `where` is asked after the failure.
+int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where);
+
+}  // namespace tessera::train

@@ -1,0 +1,126 @@
+#include "tessera/train/state.h"
+
+#include <ATen/ATen.h>
+#include <ATen/cpu/Utils.h>
+
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+namespace {
+
+std::unordered_map<std::string, arch::ParameterSpec> specs_by_name(const arch::VitConfig& config) {
+  std::unordered_map<std::string, arch::ParameterSpec> specs;
+  for (auto& spec : arch::parameters(config)) specs.emplace(spec.name, spec);
+  return specs;
+}
+
+void initialise(TrainState& state) {
+  const auto specs = specs_by_name(state.recipe.model);
+  for (const auto& unit : state.sharded->units()) {
+    for (const shard::Piece& piece : unit->pieces()) {
+      if (piece.master.numel() == 0) continue;
+      models::initialise(specs.at(piece.name), state.recipe.model, state.recipe.train.seed, piece.begin,
+                         piece.master);
+    }
+  }
+  state.sharded->parameters_changed();
+}
+
+/// All of this rank's state; for saving, replicated state only on its first holder.
+std::vector<checkpoint::Slice> slices_of(const TrainState& state, bool for_saving) {
+  std::vector<checkpoint::Slice> slices;
+  for (const auto& unit : state.sharded->units()) {
+    if (for_saving && unit->replica() != 0) continue;
+    for (const shard::Piece& piece : unit->pieces())
+      slices.push_back(piece_slice("param/", piece, unit->master()));
+  }
+  if (state.optimizer) state.optimizer->append_slices(slices, for_saving);
+  return slices;
+}
+
+}  // namespace
+
+at::ScalarType resolve_dtype(recipe::Dtype dtype) {
+  if (dtype == recipe::Dtype::kAuto) return at::cpu::is_amx_tile_supported() ? at::kBFloat16 : at::kFloat;
+  return dtype == recipe::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+}
+
+std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
+                                     bool with_optimizer) {
+  auto state = std::make_unique<TrainState>();
+  state->recipe = recipe;
+  state->plan = plan;
+  state->model = std::make_unique<models::VisionTransformer>(recipe.model);
+  std::vector<shard::Part> parts;
+  for (const models::Segment& segment : state->model->segments()) {
+    parts.push_back(
+        {segment.name, segment.parameters, [&segment, context = &state->context](const at::Tensor& x) {
+           return segment.forward(x, *context);
+         }});
+  }
+  const shard::Precision precision{resolve_dtype(recipe.precision.compute),
+                                   resolve_dtype(recipe.precision.reduce)};
+  state->sharded = std::make_unique<shard::ShardedModel>(std::move(parts), plan, precision, mesh);
+  initialise(*state);
+  if (with_optimizer) {
+    const auto specs = specs_by_name(recipe.model);
+    state->optimizer = std::make_unique<AdamwOptimizer>(
+        *state->sharded, recipe.optimizer, [&](const std::string& name) { return specs.at(name).decay; });
+  }
+  return state;
+}
+
+at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
+  state.context = {training, key, batch.samples};
+  const at::Tensor images =
+      at::from_blob(const_cast<float*>(batch.images.data()),
+                    {batch.size, batch.channels, batch.height, batch.width}, at::kFloat);
+  return state.sharded->forward(images);
+}
+
+std::string model_json(const arch::VitConfig& config) {
+  nlohmann::ordered_json json = {{"kind", "vit"}};
+  for (const auto& spec : arch::parameters(config)) {
+    if (!spec.buffer) json["parameters"][spec.name] = spec.shape;
+  }
+  return json.dump();
+}
+
+checkpoint::Ranks checkpoint_ranks(mesh::Mesh& mesh) {
+  return {mesh.rank(), mesh.world_size(),
+          [&mesh](const std::string& text) { return mesh.world().all_gather_text(text, "checkpoint"); }};
+}
+
+std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
+                                 bool best) {
+  checkpoint::Progress progress;
+  progress.step = state.step;
+  progress.json = nlohmann::json{
+      {"optimizer_steps", state.optimizer->steps()},
+      {"best_top1", state.best_top1},
+      {"seconds", state.seconds},
+      {"classes",
+       state.classes}}.dump();
+  progress.recipe_toml = recipe::to_toml(state.recipe);
+  progress.plan_json = plan::to_json(state.plan);
+  progress.model_json = model_json(state.recipe.model);
+  return checkpoint::save({folder, state.recipe.checkpoint.keep, best}, slices_of(state, true), progress,
+                          checkpoint_ranks(mesh));
+}
+
+void load_state(TrainState& state, const std::filesystem::path& checkpoint) {
+  checkpoint::load(checkpoint, slices_of(state, false));
+  const checkpoint::Progress progress = checkpoint::read_manifest(checkpoint).progress;
+  state.step = progress.step;
+  const auto json = nlohmann::json::parse(progress.json);
+  state.best_top1 = json.value("best_top1", -1.0);
+  state.seconds = json.value("seconds", 0.0);
+  state.classes = json.value("classes", std::vector<std::string>());
+  if (state.optimizer) state.optimizer->set_steps(json.value("optimizer_steps", progress.step));
+  state.sharded->parameters_changed();
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,56 @@
+// Everything a training run changes, as a value, and the only place that knows model, plan and mesh together.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/data/batch.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/models/vit.h"
+#include "tessera/plan/plan.h"
+#include "tessera/recipe/recipe.h"
+#include "tessera/shard/sharded_model.h"
+#include "tessera/train/optimizer.h"
+
+namespace tessera::train {
+
+struct TrainState {
+  recipe::Recipe recipe;
+  plan::Plan plan;
+  std::unique_ptr<models::VisionTransformer> model;
+  std::unique_ptr<shard::ShardedModel> sharded;
+  std::unique_ptr<AdamwOptimizer> optimizer;  // null when only evaluating
+  models::ForwardContext context;             // of the micro-batch under way; parts read it through a pointer
+  int64_t step = 0;                           // optimizer steps made
+  double best_top1 = -1;                      // percent, of all evaluations so far
+  double seconds = 0;                         // of training so far
+  std::vector<std::string> classes;           // names in label order, saved for `predict`
+};
+
+/// bf16 where asked for, or where "auto" and the CPU multiplies bf16 in tiles (AMX).
+at::ScalarType resolve_dtype(recipe::Dtype dtype);
+
+/// Builds (no memory), shards, initialises. Initial values do not depend on the plan. Collective only in that
+/// every rank must call it. `with_optimizer`: false for evaluation.
+std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
+                                     bool with_optimizer);
+
+/// Logits [size, classes] float32 of a batch of any size >= 1, through the sharded model. `key`: the step's,
+/// for dropout; used when `training`. Collective.
+at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key);
+
+/// JSON description of what decides a checkpoint's compatibility.
+std::string model_json(const arch::VitConfig& config);
+
+checkpoint::Ranks checkpoint_ranks(mesh::Mesh& mesh);
+/// Collective. Returns the checkpoint's folder.
+std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
+                                 bool best);
+/// Parameters, and with an optimizer also its state and the run's position.
+void load_state(TrainState& state, const std::filesystem::path& checkpoint);
+
+}  // namespace tessera::train
