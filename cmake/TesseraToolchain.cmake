@@ -6,7 +6,8 @@ if(TESSERA_WERROR)
   target_compile_options(tessera_settings INTERFACE -Werror)
 endif()
 if(TESSERA_SANITIZE)
-  target_compile_options(tessera_settings INTERFACE -fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(tessera_settings INTERFACE -fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
   target_link_options(tessera_settings INTERFACE -fsanitize=${TESSERA_SANITIZE})
 endif()
 target_include_directories(tessera_settings INTERFACE

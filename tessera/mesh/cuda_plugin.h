@@ -1,0 +1,48 @@
+// What libtessera_cuda.so offers. The program never links it: where a GPU is, it opens the library with
+// dlopen and asks for `tessera_cuda_plugin` with dlsym. The functions are safe from any thread and throw
+// tessera::Error.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace c10d {
+class Backend;
+class Store;
+}  // namespace c10d
+
+namespace tessera::mesh {
+
+struct CudaDevice {
+  std::string name;  // "NVIDIA H200"
+  int major = 0;     // compute capability
+  int minor = 0;     //
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+};
+
+struct CudaPlugin {
+  /// Counted up with every change of this struct; whoever opens the library compares it with
+  /// kCudaPluginVersion.
+  int version;
+  /// GPUs this process may use; 0 without a GPU or driver.
+  int (*device_count)();
+  /// Facts of one of them. Requires: 0 <= index < device_count().
+  CudaDevice (*device)(int index);
+  /// Runs a small kernel of ours on the GPU: a UserError when this build has no code for its generation.
+  void (*check_device)(int index);
+  /// An NCCL group of `size` processes that meet in `store`, this one as `rank` on the GPU `device`. Local:
+  /// NCCL itself connects at the first collective.
+  c10::intrusive_ptr<c10d::Backend> (*nccl_backend)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int size, int device, std::chrono::milliseconds timeout);
+};
+
+inline constexpr int kCudaPluginVersion = 1;
+inline constexpr const char* kCudaPluginSymbol = "tessera_cuda_plugin";
+
+}  // namespace tessera::mesh
+
+extern "C" const tessera::mesh::CudaPlugin* tessera_cuda_plugin();

@@ -1,0 +1,31 @@
+#!/usr/bin/env python3
+"""Every public header compiles alone: check_headers.py torch-free|torch COMPILER [FLAGS...].
+
+The torch-free rooms are compiled without LibTorch's folders, the others with the FLAGS that name them.
+"""
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import sys
+
+from check_rooms import TORCH_FREE
+
+kind, compiler, flags = sys.argv[1], sys.argv[2], sys.argv[3:]
+root = pathlib.Path(__file__).resolve().parents[2]
+headers = [path.relative_to(root) for path in sorted(root.glob("tessera/*/*.h"))
+           if (path.parent.name in TORCH_FREE) == (kind == "torch-free")]
+
+
+def compile_alone(header):
+    command = [compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-I.",
+               *flags, "-x", "c++", "-include", str(header), os.devnull]
+    return header, subprocess.run(command, cwd=root, capture_output=True, text=True)
+
+
+with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    failed = [(header, run.stderr) for header, run in pool.map(compile_alone, headers) if run.returncode]
+for header, output in failed:
+    print(f"{header} does not compile alone:\n{output}")
+print(f"{len(headers)} headers, {len(failed)} that do not compile alone")
+sys.exit(1 if failed or not headers else 0)
