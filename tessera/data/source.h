@@ -7,13 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "tessera/formats/image.h"
+
 namespace tessera::data {
 
-/// A decoded image: interleaved bytes, row after row.
-struct Image {
-  int64_t width = 0, height = 0, channels = 0;  // channels 1 or 3
-  std::vector<uint8_t> pixels;                  // [height, width, channels]
-};
+using Image = formats::Image;
 
 /// Any number of threads may call `read` at once.
 class Source {

@@ -1,0 +1,77 @@
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/data/broken_samples.h"
+#include "tessera/data/loader.h"
+#include "tessera/data/prefetch.h"
+#include "tessera/data/sample_batch.h"
+#include "tessera/data/transform.h"
+
+namespace tessera::data {
+
+struct EvalLoader::State : BatchMaker {
+  State(const Source& source_, TransformOptions transform_, LoaderOptions options_)
+      : source(source_),
+        transform(std::move(transform_)),
+        options(std::move(options_)),
+        micro(micro_batch(options)),
+        share((source.size() - options.rank + options.world - 1) / options.world),
+        broken(source.size(), options),
+        prefetcher(*this, prefetch_options(options, transform, 0)) {}
+
+  bool start(int64_t index, Batch* batch) const override {
+    const int64_t left = share - index * micro;
+    if (left <= 0) return false;
+    allocate(std::min(left, micro), transform.options(), batch);
+    return true;
+  }
+
+  void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
+    for (int64_t i = part.first; i < part.last && !stop; ++i) {
+      make_sample(options.rank + (index * micro + i) * options.world, i, batch);
+    }
+  }
+
+  void make_sample(int64_t sample, int64_t i, Batch* batch) const {
+    const auto at = static_cast<size_t>(i);
+    batch->samples[at] = static_cast<uint64_t>(sample);
+    try {
+      const Image image = source.read(sample, transform.options().channels);
+      transform.eval(image, batch->images.data() + i * transform.sample_size());
+      batch->labels[at] = source.label(sample);
+    } catch (const UserError& error) {
+      broken.add(sample, error);
+      batch->labels[at] = -1;  // its numbers are still the zeros of the allocation
+    }
+  }
+
+  const Source& source;
+  const Transform transform;
+  const LoaderOptions options;
+  const int64_t micro;
+  const int64_t share;  // samples of this rank
+  mutable BrokenSamples broken;
+  Prefetcher prefetcher;  // last: its threads use all the others
+};
+
+EvalLoader::EvalLoader(const Source& source, TransformOptions transform, LoaderOptions options)
+    : state_(std::make_unique<State>(source, std::move(transform), std::move(options))) {}
+EvalLoader::~EvalLoader() = default;
+
+bool EvalLoader::next(Batch* batch) { return state_->prefetcher.next(batch); }
+int64_t EvalLoader::broken_samples() const { return state_->broken.count(); }
+
+std::vector<float> load_image_for_eval(const std::string& path, const TransformOptions& options) {
+  const Transform transform(options);
+  const std::string bytes = read_file(path);
+  const Image image = formats::convert_channels(
+      formats::decode_image({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, path),
+      options.channels);
+  std::vector<float> out(static_cast<size_t>(transform.sample_size()));
+  transform.eval(image, out.data());
+  return out;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <optional>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/text.h"
+#include "tessera/data/open_source.h"
+#include "tessera/formats/gzip.h"
+#include "tessera/formats/idx.h"
+
+namespace tessera::data {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kWhere = "data.open_idx";
+const std::vector<std::string> kFashion = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+                                           "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
+
+/// "train-images-idx3-ubyte", as well "train-images.idx3-ubyte"; unpacked wins over .gz.
+std::optional<fs::path> find_idx(const fs::path& folder, const std::string& stem, char rank) {
+  for (const char* ending : {"", ".gz"}) {
+    for (const char* separator : {"-", "."}) {
+      const fs::path path = folder / concat(stem, separator, "idx", rank, "-ubyte", ending);
+      std::error_code ignored;
+      if (fs::exists(path, ignored)) return path;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<fs::path> find_images(const fs::path& folder, const std::string& part) {
+  const auto gray = find_idx(folder, part + "-images", '3');
+  return gray ? gray : find_idx(folder, part + "-images", '4');
+}
+
+formats::Idx read_idx(const fs::path& path) {
+  return formats::parse_idx(formats::gunzip(read_file(path), path.string()), path.string());
+}
+
+formats::Idx read_labels(const fs::path& path) {
+  formats::Idx labels = read_idx(path);
+  if (labels.dims.size() != 1) {
+    user_error(kWhere, "labels of 1 dimension: found ", labels.dims.size(), " (", path.string(), ")");
+  }
+  return labels;
+}
+
+int64_t largest_label(const formats::Idx& labels) {
+  const auto values = labels.values();
+  return values.empty() ? -1 : *std::max_element(values.begin(), values.end());
+}
+
+class IdxSource : public Source {
+ public:
+  IdxSource(const fs::path& images, const fs::path& labels, std::vector<std::string> classes)
+      : images_(read_idx(images)),
+        labels_(read_labels(labels)),
+        classes_(std::move(classes)),
+        name_(images.filename().string()) {
+    const auto& dims = images_.dims;
+    if (dims.size() != 3 && !(dims.size() == 4 && (dims[3] == 1 || dims[3] == 3))) {
+      user_error(kWhere, "images of 3 dimensions (or 4, the last 1 or 3): found ", dims.size(), " (",
+                 images.string(), ")");
+    }
+    if (dims[0] != labels_.dims[0]) {
+      user_error(kWhere, "as many labels as images: found ", labels_.dims[0], " for ", dims[0], " (",
+                 labels.string(), ")");
+    }
+    if (dims[0] == 0 || dims[1] == 0 || dims[2] == 0) {
+      user_error(kWhere, "at least one image of at least one pixel: found ", dims[0], " of ", dims[1], " x ",
+                 dims[2], " (", images.string(), ")");
+    }
+    channels_ = dims.size() == 4 ? dims[3] : 1;
+  }
+
+  int64_t size() const override { return images_.dims[0]; }
+  int64_t label(int64_t index) const override { return labels_.values()[static_cast<size_t>(index)]; }
+  Image read(int64_t index, int64_t channels) const override {
+    Image image{images_.dims[2], images_.dims[1], channels_, {}};
+    const auto count = static_cast<size_t>(image.width * image.height * image.channels);
+    const auto bytes = images_.values().subspan(static_cast<size_t>(index) * count, count);
+    image.pixels.assign(bytes.begin(), bytes.end());
+    return formats::convert_channels(std::move(image), channels);
+  }
+  std::string sample_name(int64_t index) const override { return concat(name_, "[", index, "]"); }
+  const std::vector<std::string>& classes() const override { return classes_; }
+
+ private:
+  formats::Idx images_, labels_;
+  std::vector<std::string> classes_;
+  std::string name_;
+  int64_t channels_ = 1;
+};
+
+/// Numbers up to the largest label of either part, so that both parts have the same classes; the known names
+/// where the folder's name says that it is Fashion-MNIST.
+std::vector<std::string> class_names(const fs::path& folder) {
+  int64_t largest = -1;
+  for (const char* part : {"train", "t10k"}) {
+    if (const auto path = find_idx(folder, concat(part, "-labels"), '1')) {
+      largest = std::max(largest, largest_label(read_labels(*path)));
+    }
+  }
+  std::string name = fs::absolute(folder).lexically_normal().string();
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (name.find("fashion") != std::string::npos && largest + 1 == static_cast<int64_t>(kFashion.size())) {
+    return kFashion;
+  }
+  std::vector<std::string> names;
+  for (int64_t label = 0; label <= largest; ++label) names.push_back(std::to_string(label));
+  return names;
+}
+
+}  // namespace
+
+bool holds_idx_files(const fs::path& folder) {
+  return find_images(folder, "train").has_value() || find_images(folder, "t10k").has_value();
+}
+
+std::unique_ptr<Source> open_idx(const fs::path& folder, const std::string& split) {
+  static const std::vector<std::string> kSplits = {"train", "val", "validation", "test"};
+  if (std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
+    user_error(kWhere, "a split of the MNIST family (train, val, test): found '", split, "'");
+  }
+  const std::string part = split == "train" ? "train" : "t10k";
+  const auto images = find_images(folder, part), labels = find_idx(folder, part + "-labels", '1');
+  if (!images || !labels) {
+    user_error(kWhere, "a file ", part, images ? "-labels-idx1-ubyte" : "-images-idx3-ubyte",
+               " or the same with .gz: found none (in ", folder.string(), ")");
+  }
+  return std::make_unique<IdxSource>(*images, *labels, class_names(folder));
+}
+
+}  // namespace tessera::data

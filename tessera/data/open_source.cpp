@@ -1,0 +1,53 @@
+#include "tessera/data/open_source.h"
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::data {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kWhere = "data.open_source";
+const std::vector<std::string> kKinds = {"idx", "folder", "fake"};
+
+void check_folder(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) user_error(kWhere, "a data folder: ", folder.string(), " does not exist");
+  if (!fs::is_directory(folder, ignored))
+    user_error(kWhere, "a data folder: ", folder.string(), " is a file");
+  std::error_code unreadable;
+  const fs::directory_iterator entries(folder, unreadable);
+  if (unreadable) user_error(kWhere, "a data folder: ", folder.string(), ": ", unreadable.message());
+  if (entries == fs::directory_iterator())
+    user_error(kWhere, "a data folder: ", folder.string(), " is empty");
+}
+
+std::unique_ptr<Source> open_path(const fs::path& folder, const std::string& split) {
+  check_folder(folder);
+  return holds_idx_files(folder) ? open_idx(folder, split) : open_folder(folder, split);
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split,
+                                    const SourceOptions& options) {
+  if (spec.empty()) user_error(kWhere, "a source such as folder:PATH: found nothing (set data.source)");
+  const size_t colon = spec.find(':');
+  const std::string kind = spec.substr(0, colon);
+  const std::string path = colon == std::string::npos ? "" : spec.substr(colon + 1);
+  std::error_code ignored;
+  if (kind == "fake" && (colon != std::string::npos || !fs::exists(spec, ignored))) {
+    return open_fake(path, split, options);
+  }
+  if (colon == std::string::npos || fs::exists(spec, ignored)) return open_path(spec, split);
+  if (kind == "idx" || kind == "folder") {
+    if (path.empty()) user_error(kWhere, "a folder after ", kind, ": found nothing");
+    check_folder(path);
+    return kind == "idx" ? open_idx(path, split) : open_folder(path, split);
+  }
+  const std::string near = nearest(kind, kKinds);
+  user_error(kWhere, "a kind of source (", join(kKinds, ", "), "): found '", kind, "' in ", spec,
+             near.empty() ? "" : concat(" (did you mean ", near, ":", path, "?)"));
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,137 @@
+#include "tessera/data/prefetch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+namespace tessera::data {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+Prefetcher::Prefetcher(const BatchMaker& maker, PrefetchOptions options)
+    : maker_(maker),
+      options_(options),
+      slots_(static_cast<size_t>(options.ahead)),
+      next_(options.first),
+      begun_(options.first),
+      end_(std::numeric_limits<int64_t>::max()) {
+  for (int64_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { work(); });
+}
+
+Prefetcher::~Prefetcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  work_.notify_all();
+  for (auto& thread : threads_) thread.join();
+}
+
+bool Prefetcher::next(Batch* batch) {
+  const auto start = Clock::now();
+  if (options_.workers == 0) {
+    const bool made = make_here(batch);
+    const std::lock_guard lock(mutex_);
+    wait_seconds_ += seconds_since(start);
+    return made;
+  }
+  std::unique_lock lock(mutex_);
+  Slot& slot = this->slot(next_);
+  ready_.wait(lock, [&] { return next_ >= end_ || slot.ready(); });
+  wait_seconds_ += seconds_since(start);
+  if (next_ >= end_) return false;
+  if (slot.error) std::rethrow_exception(slot.error);
+  *batch = std::move(slot.batch);
+  slot = Slot();
+  ++next_;
+  lock.unlock();
+  work_.notify_all();
+  return true;
+}
+
+double Prefetcher::take_wait_seconds() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(wait_seconds_, 0.0);
+}
+
+bool Prefetcher::make_here(Batch* batch) {
+  Batch made;
+  if (!maker_.start(next_, &made)) return false;
+  maker_.fill(next_, {0, made.size}, stop_, &made);
+  *batch = std::move(made);
+  ++next_;
+  return true;
+}
+
+void Prefetcher::work() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    int64_t index = next_;
+    while (index < begun_ && slot(index).claimed == slot(index).size) ++index;
+    if (index < begun_) {
+      make_part(slot(index), index, lock);
+    } else if (!beginning_ && begun_ < std::min(next_ + options_.ahead, end_)) {
+      begin_batch(lock);
+    } else {
+      work_.wait(lock);
+    }
+  }
+}
+
+// Outside the lock: giving a large batch its memory takes milliseconds.
+void Prefetcher::begin_batch(std::unique_lock<std::mutex>& lock) {
+  const int64_t index = begun_;
+  beginning_ = true;
+  lock.unlock();
+  Batch batch;
+  std::exception_ptr error;
+  bool exists = true;
+  try {
+    exists = maker_.start(index, &batch);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  beginning_ = false;
+  if (exists) {
+    Slot& slot = this->slot(index);
+    slot.size = error ? 0 : batch.size;
+    slot.batch = std::move(batch);
+    slot.error = error;
+    slot.started = true;
+    ++begun_;
+  } else {
+    end_ = index;
+  }
+  work_.notify_all();
+  ready_.notify_one();
+}
+
+void Prefetcher::make_part(Slot& slot, int64_t index, std::unique_lock<std::mutex>& lock) {
+  const Part part{slot.claimed, std::min(slot.claimed + options_.part_samples, slot.size)};
+  slot.claimed = part.last;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    maker_.fill(index, part, stop_, &slot.batch);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  if (error && (!slot.error || part.first < slot.error_at)) {
+    slot.error = error;
+    slot.error_at = part.first;
+  }
+  slot.done += part.last - part.first;
+  if (slot.ready()) ready_.notify_one();
+}
+
+}  // namespace tessera::data

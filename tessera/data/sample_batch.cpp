@@ -1,0 +1,43 @@
+#include "tessera/data/sample_batch.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+
+int64_t micro_batch(const LoaderOptions& o) {
+  constexpr const char* kWhere = "data.loader";
+  if (o.world < 1 || o.rank < 0 || o.rank >= o.world) {
+    user_error(kWhere, "a rank below the number of ranks: found rank ", o.rank, " of ", o.world);
+  }
+  if (o.accumulation < 1) user_error(kWhere, "an accumulation of at least 1: found ", o.accumulation);
+  if (o.workers < 0) user_error(kWhere, "a number of workers of at least 0: found ", o.workers);
+  if (o.prefetch < 1) user_error(kWhere, "a prefetch of at least 1: found ", o.prefetch);
+  const int64_t shares = o.world * o.accumulation;
+  if (o.batch < 1 || o.batch % shares != 0) {
+    user_error(kWhere, "a batch that is a multiple of ranks x accumulation = ", o.world, " x ",
+               o.accumulation, ": found ", o.batch, " (the nearest larger one is ",
+               (std::max<int64_t>(o.batch, 1) / shares + 1) * shares, ")");
+  }
+  return o.batch / shares;
+}
+
+void allocate(int64_t size, const TransformOptions& transform, Batch* batch) {
+  batch->size = size;
+  batch->channels = transform.channels;
+  batch->height = batch->width = transform.image_size;
+  const auto count = static_cast<size_t>(size);
+  batch->images.resize(count *
+                       static_cast<size_t>(transform.channels * transform.image_size * transform.image_size));
+  batch->labels.resize(count);
+  batch->samples.resize(count);
+}
+
+PrefetchOptions prefetch_options(const LoaderOptions& options, const Transform& transform, int64_t first) {
+  constexpr int64_t kPartNumbers = 1 << 20;  // 4 MiB of numbers: several milliseconds of decoding
+  const int64_t part = std::max<int64_t>(1, kPartNumbers / transform.sample_size());
+  return {first, options.workers, options.prefetch, part};
+}
+
+}  // namespace tessera::data

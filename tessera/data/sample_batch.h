@@ -1,0 +1,23 @@
+// What the two loaders share: checking the share of a rank, giving a batch its memory.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/data/batch.h"
+#include "tessera/data/loader.h"
+#include "tessera/data/prefetch.h"
+#include "tessera/data/transform.h"
+
+namespace tessera::data {
+
+/// Samples of one micro-batch: batch / (world * accumulation).
+/// Errors: UserError on values out of range, and on a batch that does not divide.
+int64_t micro_batch(const LoaderOptions& options);
+
+/// Memory for `size` samples.
+void allocate(int64_t size, const TransformOptions& transform, Batch* batch);
+
+/// From the loader's options; `first`: number of the first batch.
+PrefetchOptions prefetch_options(const LoaderOptions& options, const Transform& transform, int64_t first);
+
+}  // namespace tessera::data

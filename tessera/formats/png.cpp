@@ -1,0 +1,120 @@
+#include "tessera/formats/png.h"
+
+#include <png.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "tessera/base/error.h"
+
+namespace tessera::formats {
+namespace {
+
+/// One decoding. Each function that calls libpng sets the jump target anew and holds no local with a
+/// destructor, so that a jump out of libpng skips none.
+class Reader {
+ public:
+  explicit Reader(std::span<const uint8_t> bytes) : bytes_(bytes) {
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
+    info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
+    TESSERA_CHECK(info_ != nullptr, "libpng cannot start");
+  }
+  ~Reader() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  bool read_header() {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    png_set_read_fn(png_, this, on_read);
+    // Sizes are judged by pixels, with a message of our own; unknown chunks are never stored.
+    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, 0);
+    png_read_info(png_, info_);
+    return true;
+  }
+
+  /// To 8-bit gray or RGB.
+  bool convert() {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    const int type = png_get_color_type(png_, info_);
+    if (type == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png_);
+    if (type == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(png_);
+    png_set_strip_16(png_);
+    png_set_strip_alpha(png_);
+    passes_ = png_set_interlace_handling(png_);
+    png_read_update_info(png_, info_);
+    return true;
+  }
+
+  bool read_rows(uint8_t* pixels) {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    const size_t stride = png_get_rowbytes(png_, info_), rows = png_get_image_height(png_, info_);
+    for (int pass = 0; pass < passes_; ++pass) {
+      for (size_t y = 0; y < rows; ++y) png_read_row(png_, pixels + y * stride, nullptr);
+    }
+    return true;
+  }
+
+  int64_t width() const { return png_get_image_width(png_, info_); }
+  int64_t height() const { return png_get_image_height(png_, info_); }
+  int64_t channels() const { return png_get_channels(png_, info_); }
+  const char* message() const { return message_; }
+
+ private:
+  [[noreturn]] static void on_error(png_structp png, png_const_charp message) {
+    auto* self = static_cast<Reader*>(png_get_error_ptr(png));
+    std::snprintf(self->message_, sizeof self->message_, "%s", message);
+    png_longjmp(png, 1);
+  }
+  static void on_warning(png_structp, png_const_charp) {}
+  static void on_read(png_structp png, png_bytep out, size_t count) {
+    auto* self = static_cast<Reader*>(png_get_io_ptr(png));
+    if (count > self->bytes_.size()) png_error(png, "the data end before the last pixel");
+    std::memcpy(out, self->bytes_.data(), count);
+    self->bytes_ = self->bytes_.subspan(count);
+  }
+
+  std::span<const uint8_t> bytes_;
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+  int passes_ = 1;
+  char message_[128] = {};
+};
+
+}  // namespace
+
+Image decode_png(std::span<const uint8_t> bytes, const std::string& name, int64_t max_pixels) {
+  Reader reader(bytes);
+  const auto refuse = [&] {
+    user_error("formats.decode_png", "a PNG image: ", reader.message(), " (", name, ")");
+  };
+  if (!reader.read_header()) refuse();
+  check_pixels("formats.decode_png", reader.width(), reader.height(), name, max_pixels);
+  if (!reader.convert()) refuse();
+  Image image;
+  image.width = reader.width();
+  image.height = reader.height();
+  image.channels = reader.channels();
+  TESSERA_CHECK(image.channels == 1 || image.channels == 3, "channels ", image.channels);
+  image.pixels.resize(static_cast<size_t>(image.width * image.height * image.channels));
+  if (!reader.read_rows(image.pixels.data())) refuse();
+  return image;
+}
+
+std::vector<uint8_t> encode_png(const uint8_t* pixels, int64_t width, int64_t height, int64_t channels) {
+  TESSERA_CHECK(width > 0 && height > 0 && (channels == 1 || channels == 3 || channels == 4), "", width,
+                " x ", height, " x ", channels);
+  png_image image = {};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<uint32_t>(width);
+  image.height = static_cast<uint32_t>(height);
+  image.format = channels == 1 ? PNG_FORMAT_GRAY : channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_RGBA;
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
+  std::vector<uint8_t> out(size);
+  const int written = png_image_write_to_memory(&image, out.data(), &size, 0, pixels, 0, nullptr);
+  TESSERA_CHECK(written != 0, "", image.message);
+  out.resize(size);
+  return out;
+}
+
+}  // namespace tessera::formats
