@@ -49,6 +49,9 @@ function(tessera_test name)
     TESSERA_BINARY_DIR="${CMAKE_BINARY_DIR}")
   if(T_TORCH)
     target_link_libraries(test_${name} PRIVATE tessera torch)
+    # The precompiled headers were made with -fPIC, and only the same setting may reuse them.
+    set_target_properties(test_${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(test_${name} PRIVATE -fPIC)
     tessera_use_torch_pch(test_${name})
   endif()
   gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60

@@ -44,7 +44,7 @@ std::vector<checkpoint::Slice> slices_of(const TrainState& state, bool for_savin
 }  // namespace
 
 at::ScalarType resolve_dtype(recipe::Dtype dtype) {
-  if (dtype == recipe::Dtype::kAuto) return at::cpu::is_amx_tile_supported() ? at::kBFloat16 : at::kFloat;
+  if (dtype == recipe::Dtype::kAuto) return at::cpu::init_amx() ? at::kBFloat16 : at::kFloat;
   return dtype == recipe::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
 }
 

@@ -1,0 +1,133 @@
+#include "tessera/mesh/mesh.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "ranks.h"
+
+namespace tessera {
+namespace {
+
+using mesh::Mesh;
+using testing::run_ranks;
+
+// Every rank's contribution has a closed form, so every result does.
+TEST(Collectives, GridOfRanksAndSizes) {
+  for (const int64_t world : {1, 2, 3, 5}) {
+    run_ranks({{"shard", world}}, [&](Mesh& mesh) {
+      mesh::Group& group = mesh.group("shard");
+      const int64_t rank = group.rank();
+      for (const int64_t n : {1, 4, 100, 10001}) {
+        at::Tensor gathered = at::empty({world * n});
+        group.all_gather(gathered, at::full({n}, static_cast<float>(rank + 1)), "t").wait();
+        for (int64_t r = 0; r < world; ++r) {
+          EXPECT_TRUE(gathered.narrow(0, r * n, n).eq(static_cast<float>(r + 1)).all().item<bool>());
+        }
+        at::Tensor sum = at::empty({n});
+        const at::Tensor input = at::arange(world * n, at::kFloat) * static_cast<float>(rank + 1);
+        group.reduce_scatter(sum, input, "t").wait();
+        const float factor = static_cast<float>(world * (world + 1)) / 2.0F;
+        EXPECT_TRUE(at::allclose(sum, at::arange(rank * n, (rank + 1) * n, at::kFloat) * factor));
+      }
+      at::Tensor values = at::tensor({static_cast<double>(rank), 1.0}, at::kDouble);
+      group.all_reduce(values, "t");
+      EXPECT_EQ(values[0].item<double>(), static_cast<double>(world * (world - 1)) / 2.0);
+      EXPECT_EQ(values[1].item<double>(), static_cast<double>(world));
+      const auto texts = group.all_gather_text(std::string(static_cast<size_t>(rank), 'x'), "t");
+      ASSERT_EQ(texts.size(), static_cast<size_t>(world));
+      for (size_t r = 0; r < texts.size(); ++r) EXPECT_EQ(texts[r], std::string(r, 'x'));
+    });
+  }
+}
+
+TEST(Collectives, BytesSentAreTheMinimum) {
+  const int64_t world = 3, n = 1000;
+  run_ranks({{"shard", world}}, [&](Mesh& mesh) {
+    mesh::Group& group = mesh.group("shard");
+    at::Tensor full = at::ones({world * n}), part = at::ones({n});
+    group.all_gather(full, part, "t").wait();
+    group.reduce_scatter(part, full, "t").wait();
+    EXPECT_EQ(group.traffic().at("all_gather").bytes_sent, (world - 1) * n * 4);
+    EXPECT_EQ(group.traffic().at("reduce_scatter").bytes_sent, (world - 1) * n * 4);
+    at::Tensor half = at::ones({world * n}, at::kBFloat16);
+    group.reduce_scatter(part, half, "t").wait();
+    EXPECT_EQ(group.traffic().at("reduce_scatter").bytes_sent, (world - 1) * n * 6);
+    EXPECT_EQ(part[0].item<float>(), 3.0F);
+  });
+}
+
+TEST(Mesh, AxesAreRowMajor) {
+  run_ranks({{"dp", 2}, {"shard", 2}}, [](Mesh& mesh) {
+    EXPECT_EQ(mesh.coordinate("dp"), mesh.rank() / 2);
+    EXPECT_EQ(mesh.coordinate("shard"), mesh.rank() % 2);
+    EXPECT_EQ(mesh.group("tp").size(), 1);
+    at::Tensor values = at::tensor({static_cast<double>(mesh.rank())}, at::kDouble);
+    mesh.group("shard").all_reduce(values, "t");
+    EXPECT_EQ(values.item<double>(), mesh.rank() < 2 ? 1.0 : 5.0);
+  });
+}
+
+TEST(Mesh, ADifferentRecipeIsNamed) {
+  uint16_t port = 0;
+  const int fd = testing::listen_on_loopback(&port);
+  std::vector<std::string> messages(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      mesh::Rendezvous rendezvous;
+      rendezvous.rank = rank;
+      rendezvous.world = 2;
+      rendezvous.port = port;
+      rendezvous.listen_fd = rank == 0 ? fd : -1;
+      try {
+        const Mesh mesh(rendezvous, {{"shard", 2}}, rank == 0 ? "a" : "b");
+      } catch (const UserError& error) {
+        messages[static_cast<size_t>(rank)] = error.what();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the store lives with rank 0
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_NE(messages[0].find("rank 1 differs from rank 0"), std::string::npos) << messages[0];
+  EXPECT_NE(messages[1].find("rank 0 differs from rank 1"), std::string::npos) << messages[1];
+}
+
+TEST(Mesh, ARankThatNeverComesIsNamed) {
+  uint16_t port = 0;
+  mesh::Rendezvous rendezvous;
+  rendezvous.world = 3;
+  rendezvous.listen_fd = testing::listen_on_loopback(&port);
+  rendezvous.port = port;
+  rendezvous.timeout = std::chrono::milliseconds(500);
+  try {
+    const Mesh mesh(rendezvous, {{"shard", 3}}, "a");
+    FAIL();
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what()).find("no word from rank 1, 2"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Mesh, APortInUseIsNamed) {
+  mesh::Rendezvous rendezvous;
+  rendezvous.world = 2;
+  uint16_t port = 0;
+  testing::listen_on_loopback(&port);
+  rendezvous.port = port;
+  try {
+    const Mesh mesh(rendezvous, {{"shard", 2}}, "a");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find(concat("port ", port, " is in use")), std::string::npos) << error.what();
+  }
+}
+
+TEST(Mesh, PretendRepeatsItsOwnShard) {
+  const auto mesh = Mesh::pretend(3, {{"shard", 128}});
+  at::Tensor full = at::zeros({512});
+  mesh->group("shard").all_gather(full, at::ones({4}), "t").wait();
+  EXPECT_EQ(full.sum().item<float>(), 512.0F);
+  EXPECT_EQ(mesh->group("shard").traffic().at("all_gather").bytes_sent, 127 * 16);
+}
+
+}  // namespace
+}  // namespace tessera

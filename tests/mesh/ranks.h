@@ -1,0 +1,62 @@
+// Ranks as threads of one process: each has a Mesh of its own over Gloo on loopback.
+#pragma once
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/mesh/mesh.h"
+
+namespace tessera::testing {
+
+/// A listening socket on a free port of loopback.
+inline int listen_on_loopback(uint16_t* port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  TESSERA_CHECK(fd >= 0 && ::bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 && ::listen(fd, 64) == 0 &&
+                ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+  *port = ntohs(address.sin_port);
+  return fd;
+}
+
+/// Runs body(mesh) on every rank of axes; rethrows the first rank's exception.
+inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<void(mesh::Mesh&)>& body) {
+  int64_t world = 1;
+  for (const auto& axis : axes) world *= axis.size;
+  uint16_t port = 0;
+  const int fd = world > 1 ? listen_on_loopback(&port) : -1;
+  std::vector<std::exception_ptr> failures(static_cast<size_t>(world));
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        mesh::Rendezvous rendezvous;
+        rendezvous.rank = rank;
+        rendezvous.world = world;
+        rendezvous.port = port;
+        rendezvous.listen_fd = rank == 0 ? fd : -1;
+        rendezvous.timeout = std::chrono::milliseconds(30'000);
+        mesh::Mesh mesh(rendezvous, axes, "test");
+        body(mesh);
+        mesh.world().barrier("end of test");
+      } catch (...) {
+        failures[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace tessera::testing
