@@ -60,16 +60,18 @@ struct ParameterSpec {
   int64_t numel() const;
 };
 
-/// All parameters in forward order (timm's state-dict order within a unit). A sin-cos position embedding is
-/// listed with buffer = true.
+/// All parameters in forward order (timm's state-dict order within a unit). pos_embed is (1, tokens, width)
+/// and covers class token and registers, as timm's default does. A sin-cos position embedding is listed with
+/// buffer = true and the same shape; the rows of class token and registers are 0. Initial values:
+/// parameters.cpp. Takes a config that check() accepts.
 std::vector<ParameterSpec> parameters(const VitConfig& config);
 
 /// Trained parameters (buffers are not counted).
 int64_t parameter_count(const VitConfig& config);
 
 /// Forward FLOPs of one image: 2 x MACs of MACs = L(4Nd^2 + 2Ndm + 2N^2d) + N_p*C*P^2*d + d*classes
-/// (N tokens, N_p patches), plus d^2 for a tanh head and the attention pool's own matrices. A training step
-/// is 3 x this (performance figures without recompute).
+/// (N tokens, N_p patches), plus d^2 for a tanh head, plus 2d^2 + 2N_p d^2 + 2N_p d + 2dm for the attention
+/// pool. A training step is 3 x this (performance figures without recompute).
 double forward_flops(const VitConfig& config);
 
 /// A named size of the ladder (patch and image size included).
@@ -81,8 +83,9 @@ struct NamedSize {
 /// mu/16, Ti/16, S/16, M/16, B/16, L/16, So400m/14, H/14, g/14, G/14, e/14, 10B/14, 60B/14, 120B/14.
 const std::vector<NamedSize>& size_ladder();
 
-/// Config for "S/16", "S" (the ladder's own patch) or timm's "vit_small_patch16_224". Unknown: UserError that
-/// names the nearest.
+/// Config for "S/16", "S" (the ladder's own patch), "S/8" (any patch) or timm's "vit_small_patch16_224" (tiny
+/// to gigantic, any patch and image size). Not checked: image and patch may be changed before check().
+/// Unknown: UserError that names the nearest.
 VitConfig vit_config(std::string_view name);
 
 }  // namespace tessera::arch

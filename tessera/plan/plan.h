@@ -33,12 +33,15 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-/// The same level for every unit of the ViT (stem, blocks.*, head); recompute applies to blocks.
+/// The same level for every unit of the ViT (stem, blocks.*, head); recompute applies to blocks. Errors:
+/// UserError when world or prefetch is out of range.
 Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, bool recompute,
                   int64_t prefetch);
 
 std::string to_json(const Plan& plan);
-/// Errors: UserError with `where` (a path) when the text is no plan.
+/// Every key is required and no other is known: {"format": "tessera.plan", "version": 1, "world", "prefetch",
+/// "units": [{"name", "level", "recompute"}]}. Errors: UserError with `where` (a path) when the text is no
+/// plan.
 Plan plan_from_json(const std::string& text, const std::string& where);
 
 std::string to_string(Level level);           // "replicate", "zero1", "zero2", "zero3"
@@ -57,8 +60,12 @@ struct Precision {
   int64_t reduce_bytes = 4;
 };
 
-/// Predicted peak per rank for `batch` images a rank and micro-batch.
+/// Predicted peak per rank for `batch` images a rank and micro-batch. Errors: UserError when the plan's units
+/// are not the model's.
 Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Precision& precision,
                       int64_t batch);
+
+/// "1.20 GiB a rank: states 0.90 GiB, gathered 0.10 GiB, activations 0.20 GiB".
+std::string describe(const Memory& memory);
 
 }  // namespace tessera::plan

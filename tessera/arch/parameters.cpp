@@ -1,0 +1,111 @@
+// Every parameter of a ViT. Names, order and initial values are those of timm's VisionTransformer with its
+// defaults (weight_init=''):
+//   linear layers      weight truncated normal, std 0.02; bias 0
+//   patch_embed.proj   weight and bias uniform in +-1/sqrt(channels * patch^2) (PyTorch's default for Conv2d)
+//   pos_embed          truncated normal, std 0.02
+//   cls_token, reg_token   normal, std 1e-6
+//   attn_pool.latent   truncated normal, std 1/sqrt(width)
+//   norms              weight 1, bias 0
+//   ls1, ls2           gamma constant: VitConfig::layer_scale
+// timm truncates at +-2 (not at two standard deviations), which for these values is no truncation at all;
+// only attn_pool.latent is cut at two standard deviations.
+#include <cmath>
+
+#include "tessera/arch/vit.h"
+
+namespace tessera::arch {
+namespace {
+
+constexpr double kWeightStd = 0.02, kTokenStd = 1e-6;
+
+/// Collects specs of one unit after another.
+class Listing {
+ public:
+  void unit(std::string name) { unit_ = std::move(name); }
+
+  ParameterSpec& add(std::string name, std::vector<int64_t> shape, Init init, double value = 0.0) {
+    specs_.push_back({std::move(name), std::move(shape), init, value, unit_, false, false});
+    return specs_.back();
+  }
+  void linear(const std::string& name, int64_t in, int64_t out) {
+    add(name + ".weight", {out, in}, Init::kTruncatedNormal, kWeightStd).decay = true;
+    add(name + ".bias", {out}, Init::kZero);
+  }
+  void norm(const std::string& name, int64_t width) {
+    add(name + ".weight", {width}, Init::kOne);
+    add(name + ".bias", {width}, Init::kZero);
+  }
+  std::vector<ParameterSpec> take() { return std::move(specs_); }
+
+ private:
+  std::string unit_;
+  std::vector<ParameterSpec> specs_;
+};
+
+void list_stem(const VitConfig& c, Listing& list) {
+  list.unit("stem");
+  if (c.class_token) list.add("cls_token", {1, 1, c.width}, Init::kTruncatedNormal, kTokenStd);
+  if (c.registers > 0) list.add("reg_token", {1, c.registers, c.width}, Init::kTruncatedNormal, kTokenStd);
+  // One row for every token: class token, registers, patches.
+  auto& position = list.add("pos_embed", {1, c.tokens(), c.width}, Init::kTruncatedNormal, kWeightStd);
+  if (c.position_embedding == PositionEmbedding::kSinCos2d) {
+    position.buffer = true;
+    position.init = Init::kZero;
+    position.init_value = 0.0;
+  }
+  const double bound = 1.0 / std::sqrt(static_cast<double>(c.channels * c.patch_size * c.patch_size));
+  list.add("patch_embed.proj.weight", {c.width, c.channels, c.patch_size, c.patch_size}, Init::kUniform,
+           bound)
+      .decay = true;
+  list.add("patch_embed.proj.bias", {c.width}, Init::kUniform, bound);
+}
+
+void list_block(const VitConfig& c, int64_t index, Listing& list) {
+  const std::string block = "blocks." + std::to_string(index);
+  list.unit(block);
+  list.norm(block + ".norm1", c.width);
+  list.linear(block + ".attn.qkv", c.width, 3 * c.width);
+  if (c.qk_norm) {
+    list.norm(block + ".attn.q_norm", c.head_width());
+    list.norm(block + ".attn.k_norm", c.head_width());
+  }
+  list.linear(block + ".attn.proj", c.width, c.width);
+  if (c.layer_scale > 0) list.add(block + ".ls1.gamma", {c.width}, Init::kConstant, c.layer_scale);
+  list.norm(block + ".norm2", c.width);
+  list.linear(block + ".mlp.fc1", c.width, c.mlp_width);
+  list.linear(block + ".mlp.fc2", c.mlp_width, c.width);
+  if (c.layer_scale > 0) list.add(block + ".ls2.gamma", {c.width}, Init::kConstant, c.layer_scale);
+}
+
+void list_attention_pool(const VitConfig& c, Listing& list) {
+  list.add("attn_pool.latent", {1, 1, c.width}, Init::kTruncatedNormal,
+           1.0 / std::sqrt(static_cast<double>(c.width)));
+  list.linear("attn_pool.q", c.width, c.width);
+  list.linear("attn_pool.kv", c.width, 2 * c.width);
+  list.linear("attn_pool.proj", c.width, c.width);
+  list.norm("attn_pool.norm", c.width);
+  list.linear("attn_pool.mlp.fc1", c.width, c.mlp_width);
+  list.linear("attn_pool.mlp.fc2", c.mlp_width, c.width);
+}
+
+void list_head(const VitConfig& c, Listing& list) {
+  list.unit("head");
+  // With average pooling the last norm comes after the pool, under another name.
+  if (c.pool != Pool::kAverage) list.norm("norm", c.width);
+  if (c.pool == Pool::kAttention) list_attention_pool(c, list);
+  if (c.pool == Pool::kAverage) list.norm("fc_norm", c.width);
+  if (c.head == Head::kTanh) list.linear("pre_logits.fc", c.width, c.width);
+  list.linear("head", c.width, c.classes);
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> parameters(const VitConfig& config) {
+  Listing list;
+  list_stem(config, list);
+  for (int64_t i = 0; i < config.depth; ++i) list_block(config, i, list);
+  list_head(config, list);
+  return list.take();
+}
+
+}  // namespace tessera::arch

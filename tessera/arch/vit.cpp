@@ -1,0 +1,95 @@
+#include "tessera/arch/vit.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::arch {
+namespace {
+
+void in_range(const char* key, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return;
+  user_error("arch.check", key, " must be between ", low, " and ", high, ": found ", value);
+}
+
+// Rates: 1 would drop everything. Written so that NaN fails too.
+void rate(const char* key, double value) {
+  if (value >= 0.0 && value < 1.0) return;
+  user_error("arch.check", key, " must be at least 0 and below 1: found ", value);
+}
+
+// The bounds keep every product in this room below 2^63.
+void check_ranges(const VitConfig& c) {
+  in_range("image_size", c.image_size, 1, 1 << 16);
+  in_range("patch_size", c.patch_size, 1, 1 << 16);
+  in_range("channels", c.channels, 1, 1024);
+  in_range("width", c.width, 1, 1 << 20);
+  in_range("depth", c.depth, 1, 4096);
+  in_range("heads", c.heads, 1, 1 << 16);
+  in_range("mlp_width", c.mlp_width, 1, 1 << 22);
+  in_range("classes", c.classes, 1, 1 << 27);
+  in_range("registers", c.registers, 0, 1 << 16);
+  rate("drop_path", c.drop_path);
+  rate("dropout", c.dropout);
+  if (!(c.layer_scale >= 0.0 && c.layer_scale <= 1e6)) {
+    user_error("arch.check", "layer_scale must be between 0 (none) and 1e6: found ", c.layer_scale);
+  }
+  if (!(c.norm_epsilon > 0.0 && c.norm_epsilon <= 1.0)) {
+    user_error("arch.check", "norm_epsilon must be above 0 and at most 1: found ", c.norm_epsilon);
+  }
+}
+
+}  // namespace
+
+void check(const VitConfig& c) {
+  check_ranges(c);
+  if (c.image_size % c.patch_size != 0) {
+    const int64_t below = c.grid() * c.patch_size, above = below + c.patch_size;
+    const std::string nearest =
+        below > 0 ? concat("sizes: ", below, " and ", above) : concat("size: ", above);
+    user_error("arch.check", "image_size must be a multiple of patch_size: found ", c.image_size, " and ",
+               c.patch_size, " (nearest image ", nearest, ")");
+  }
+  if (c.width % c.heads != 0) {
+    user_error("arch.check", "heads must divide width: found ", c.heads, " heads and width ", c.width);
+  }
+  if (c.pool == Pool::kClassToken && !c.class_token) {
+    user_error("arch.check", "pool \"cls\" needs a class token: found class_token = false ",
+               "(set class_token = true, or pool = \"gap\" or \"map\")");
+  }
+  if (c.position_embedding == PositionEmbedding::kSinCos2d && c.width % 4 != 0) {
+    user_error("arch.check", "position_embedding \"sincos2d\" needs a width that is a multiple of 4: found ",
+               c.width);
+  }
+}
+
+int64_t ParameterSpec::numel() const {
+  int64_t product = 1;
+  for (const int64_t size : shape) product *= size;
+  return product;
+}
+
+int64_t parameter_count(const VitConfig& config) {
+  int64_t sum = 0;
+  for (const auto& spec : parameters(config)) {
+    if (!spec.buffer) sum += spec.numel();
+  }
+  return sum;
+}
+
+double forward_flops(const VitConfig& c) {
+  const auto n = static_cast<double>(c.tokens());
+  const auto patches = static_cast<double>(c.patches());
+  const auto d = static_cast<double>(c.width);
+  const auto m = static_cast<double>(c.mlp_width);
+  const double block = 4 * n * d * d + 2 * n * d * m + 2 * n * n * d;
+  const double stem =
+      patches * static_cast<double>(c.channels) * static_cast<double>(c.patch_size * c.patch_size) * d;
+  double head = d * static_cast<double>(c.classes);
+  if (c.head == Head::kTanh) head += d * d;
+  if (c.pool == Pool::kAttention) {
+    // One latent attends to the patches: q and proj of the latent, kv of the patches, scores and sum, MLP.
+    head += 2 * d * d + 2 * patches * d * d + 2 * patches * d + 2 * d * m;
+  }
+  return 2 * (static_cast<double>(c.depth) * block + stem + head);
+}
+
+}  // namespace tessera::arch

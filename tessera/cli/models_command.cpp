@@ -1,0 +1,106 @@
+#include "tessera/cli/models_command.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::cli {
+namespace {
+
+struct Row {
+  std::string name;
+  int64_t parameters = 0;
+  double flops = 0;
+  plan::Memory memory;
+};
+
+Row make_row(const ModelsQuery& query, const arch::NamedSize& size) {
+  arch::check(size.config);
+  const auto layout = plan::uniform_plan(size.config, query.ranks, query.level, query.recompute, 1);
+  const plan::Precision precision{query.bf16 ? 2 : 4, 4};
+  return {size.name, arch::parameter_count(size.config), arch::forward_flops(size.config),
+          plan::predict_memory(size.config, layout, precision, query.batch)};
+}
+
+std::vector<Row> make_rows(const ModelsQuery& query) {
+  if (query.batch < 1) user_error("cli.models", "batch must be at least 1: found ", query.batch);
+  std::vector<Row> rows;
+  if (query.name) {
+    rows.push_back(make_row(query, {*query.name, arch::vit_config(*query.name)}));
+  } else {
+    for (const auto& size : arch::size_ladder()) rows.push_back(make_row(query, size));
+  }
+  return rows;
+}
+
+std::string gigaflops(double flops) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, flops < 1e11 ? "%.2f" : "%.1f", flops / 1e9);
+  return buffer;
+}
+
+using Cells = std::array<std::string, 7>;
+
+Cells cells(const Row& row) {
+  return {row.name,
+          human_count(row.parameters),
+          gigaflops(row.flops),
+          human_bytes(row.memory.states),
+          human_bytes(row.memory.gathered),
+          human_bytes(row.memory.activations),
+          human_bytes(row.memory.total())};
+}
+
+void print_table(const ModelsQuery& query, const std::vector<Row>& rows, std::ostream& out) {
+  std::vector<Cells> lines = {
+      {"model", "parameters", "GFLOP/image", "states", "gathered", "activations", "memory/rank"}};
+  for (const auto& row : rows) lines.push_back(cells(row));
+  std::array<size_t, std::tuple_size_v<Cells>> widths{};
+  for (const auto& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) widths.at(i) = std::max(widths.at(i), line.at(i).size());
+  }
+  for (const auto& line : lines) {
+    out << line[0] << std::string(widths[0] - line[0].size(), ' ');
+    for (size_t i = 1; i < line.size(); ++i) {
+      out << "  " << std::string(widths.at(i) - line.at(i).size(), ' ') << line.at(i);
+    }
+    out << '\n';
+  }
+  out << "GFLOP/image: forward; a training step is 3 x this. Memory: training with AdamW, " << query.ranks
+      << (query.ranks == 1 ? " rank, " : " ranks, ") << plan::to_string(query.level) << ", " << query.batch
+      << (query.batch == 1 ? " image" : " images") << " per rank, compute " << (query.bf16 ? "bf16" : "fp32")
+      << (query.recompute ? ", with recompute.\n" : ", without recompute.\n");
+}
+
+void print_json(const ModelsQuery& query, const std::vector<Row>& rows, std::ostream& out) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  const auto bytes = [](double value) { return static_cast<int64_t>(value); };
+  for (const auto& row : rows) {
+    list.push_back({{"name", row.name},
+                    {"parameters", row.parameters},
+                    {"forward_flops", row.flops},
+                    {"ranks", query.ranks},
+                    {"level", plan::to_string(query.level)},
+                    {"batch_per_rank", query.batch},
+                    {"recompute", query.recompute},
+                    {"compute", query.bf16 ? "bf16" : "fp32"},
+                    {"states_bytes", bytes(row.memory.states)},
+                    {"gathered_bytes", bytes(row.memory.gathered)},
+                    {"activations_bytes", bytes(row.memory.activations)},
+                    {"memory_bytes", bytes(row.memory.total())}});
+  }
+  out << list.dump(2) << '\n';
+}
+
+}  // namespace
+
+void print_models(const ModelsQuery& query, std::ostream& out) {
+  const auto rows = make_rows(query);
+  query.json ? print_json(query, rows, out) : print_table(query, rows, out);
+}
+
+}  // namespace tessera::cli

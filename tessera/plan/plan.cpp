@@ -1,0 +1,177 @@
+#include "tessera/plan/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::plan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "tessera.plan";
+constexpr int64_t kVersion = 1, kLargestWorld = 1 << 24, kLargestPrefetch = 1 << 16;
+constexpr std::array kLevels = {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3};
+
+std::vector<std::string> level_names() {
+  std::vector<std::string> names;
+  for (const Level level : kLevels) names.push_back(to_string(level));
+  return names;
+}
+
+/// Reads plan.json field by field; every error names the file.
+class Reader {
+ public:
+  explicit Reader(const std::string& where) : where_(where) {}
+
+  template <typename... Parts>
+  [[noreturn]] void fail(const Parts&... message) const {
+    user_error("plan.plan_from_json", message..., " (", where_, ")");
+  }
+
+  void keys(const Json& object, const std::string& what, const std::vector<std::string>& known) const {
+    if (!object.is_object()) fail(what, " must be an object: found ", shown(object));
+    for (const auto& [key, value] : object.items()) {
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      const std::string near = nearest(key, known);
+      fail(what, " holds an unknown key: found \"", escape(key), "\"; ",
+           near.empty() ? "known: " + join(known, ", ") : "did you mean \"" + near + "\"?");
+    }
+    for (const auto& key : known) {
+      if (!object.contains(key)) fail(what, " must hold \"", key, "\": found none");
+    }
+  }
+
+  int64_t integer(const Json& object, const char* key, int64_t low, int64_t high) const {
+    const Json& value = object[key];
+    // An unsigned number beyond int64 turns negative in get<int64_t>() and fails as well.
+    if (value.is_number_integer()) {
+      const auto number = value.get<int64_t>();
+      if (number >= low && number <= high) return number;
+    }
+    fail("\"", key, "\" must be an integer between ", low, " and ", high, ": found ", shown(value));
+  }
+
+  std::string text(const Json& object, const char* key) const {
+    if (!object[key].is_string()) fail("\"", key, "\" must be a string: found ", shown(object[key]));
+    return object[key].get<std::string>();
+  }
+
+  bool boolean(const Json& object, const char* key) const {
+    if (!object[key].is_boolean()) fail("\"", key, "\" must be true or false: found ", shown(object[key]));
+    return object[key].get<bool>();
+  }
+
+  UnitPlan unit(const Json& object) const {
+    keys(object, "a unit", {"name", "level", "recompute"});
+    UnitPlan unit{text(object, "name"), Level::kZero3, boolean(object, "recompute")};
+    if (unit.name.empty()) fail("\"name\" of a unit must not be empty: found \"\"");
+    const std::string level = text(object, "level");
+    const auto names = level_names();
+    const auto at = std::find(names.begin(), names.end(), level);
+    if (at == names.end()) {
+      fail("\"level\" must be one of ", join(names, ", "), ": found \"", escape(level), "\"");
+    }
+    unit.level = kLevels.at(at - names.begin());
+    return unit;
+  }
+
+ private:
+  /// A value as it stood in the text, cut to a readable length.
+  static std::string shown(const Json& value) {
+    std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    if (text.size() > 40) text = text.substr(0, 40) + "...";
+    return text;
+  }
+
+  const std::string& where_;
+};
+
+}  // namespace
+
+Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, bool recompute,
+                  int64_t prefetch) {
+  if (world < 1 || world > kLargestWorld) {
+    user_error("plan.uniform_plan", "world must be between 1 and ", kLargestWorld, " ranks: found ", world);
+  }
+  if (prefetch < 0 || prefetch > kLargestPrefetch) {
+    user_error("plan.uniform_plan", "prefetch must be between 0 and ", kLargestPrefetch, " units: found ",
+               prefetch);
+  }
+  Plan plan{world, prefetch, {}};
+  plan.units.push_back({"stem", level, false});
+  for (int64_t i = 0; i < config.depth; ++i) plan.units.push_back({concat("blocks.", i), level, recompute});
+  plan.units.push_back({"head", level, false});
+  return plan;
+}
+
+std::string to_json(const Plan& plan) {
+  Json json = {
+      {"format", kFormat}, {"version", kVersion}, {"world", plan.world}, {"prefetch", plan.prefetch}};
+  json["units"] = Json::array();
+  for (const auto& unit : plan.units) {
+    json["units"].push_back(
+        {{"name", unit.name}, {"level", to_string(unit.level)}, {"recompute", unit.recompute}});
+  }
+  return json.dump(2) + "\n";
+}
+
+Plan plan_from_json(const std::string& text, const std::string& where) {
+  const Reader reader(where);
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    reader.fail("expected JSON: found something else at byte ", error.byte);
+  }
+  reader.keys(json, "a plan", {"format", "version", "world", "prefetch", "units"});
+  if (reader.text(json, "format") != kFormat) {
+    reader.fail("\"format\" must be \"", kFormat, "\": found \"", escape(json["format"].get<std::string>()),
+                "\"");
+  }
+  reader.integer(json, "version", kVersion, kVersion);
+  Plan plan{reader.integer(json, "world", 1, kLargestWorld),
+            reader.integer(json, "prefetch", 0, kLargestPrefetch),
+            {}};
+  if (!json["units"].is_array() || json["units"].empty()) {
+    reader.fail("\"units\" must be a list of at least one unit: found none");
+  }
+  std::set<std::string> names;
+  for (const auto& unit : json["units"]) {
+    plan.units.push_back(reader.unit(unit));
+    const std::string& name = plan.units.back().name;
+    if (!names.insert(name).second) reader.fail("units must differ: found \"", escape(name), "\" twice");
+  }
+  return plan;
+}
+
+std::string to_string(Level level) {
+  switch (level) {
+    case Level::kReplicate:
+      return "replicate";
+    case Level::kZero1:
+      return "zero1";
+    case Level::kZero2:
+      return "zero2";
+    case Level::kZero3:
+      return "zero3";
+  }
+  TESSERA_CHECK(false, "level ", static_cast<int>(level));
+  return {};
+}
+
+Level level_from_string(const std::string& name) {
+  const auto names = level_names();
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == name) return kLevels.at(i);
+  }
+  const std::string near = nearest(name, names);
+  user_error("plan.level_from_string", "a level must be one of ", join(names, ", "), ": found \"",
+             escape(name), "\"", near.empty() ? "" : " (did you mean \"" + near + "\"?)");
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,270 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "tessera/arch/vit.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+
+namespace tessera::arch {
+namespace {
+
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Printed by `timm_counts.py counts`.
+TEST(Sizes, CountsAreThoseOfTimm) {
+  const std::vector<std::pair<std::string, int64_t>> timm = {
+      {"mu/16", 76712},        {"Ti/16", 5717416},       {"S/16", 22050664},       {"M/16", 38837736},
+      {"B/16", 86567656},      {"L/16", 304326632},      {"So400m/14", 413597656}, {"H/14", 632045800},
+      {"g/14", 1012611432},    {"G/14", 1844440680},     {"e/14", 3807214312},     {"10B/14", 10077917160},
+      {"60B/14", 60423281640}, {"120B/14", 118415461352}};
+  ASSERT_EQ(size_ladder().size(), timm.size());
+  for (size_t i = 0; i < timm.size(); ++i) {
+    EXPECT_EQ(size_ladder()[i].name, timm[i].first);
+    EXPECT_EQ(parameter_count(size_ladder()[i].config), timm[i].second) << timm[i].first;
+    EXPECT_NO_THROW(check(size_ladder()[i].config)) << timm[i].first;
+  }
+}
+
+// Parameters of timm.create_model(name).
+TEST(Sizes, TimmNames) {
+  const std::vector<std::pair<std::string, int64_t>> timm = {
+      {"vit_tiny_patch16_224", 5717416},     {"vit_small_patch16_224", 22050664},
+      {"vit_base_patch16_224", 86567656},    {"vit_base_patch16_384", 86859496},
+      {"vit_base_patch8_224", 86576872},     {"vit_base_patch32_224", 88224232},
+      {"vit_large_patch16_224", 304326632},  {"vit_large_patch14_224", 304203752},
+      {"vit_giant_patch14_224", 1012611432}, {"vit_gigantic_patch14_224", 1844440680}};
+  for (const auto& [name, count] : timm) EXPECT_EQ(parameter_count(vit_config(name)), count) << name;
+  EXPECT_EQ(vit_config("S"), vit_config("S/16"));
+  EXPECT_EQ(vit_config("S/16"), vit_config("vit_small_patch16_224"));
+  EXPECT_EQ(vit_config("B/16"), VitConfig{});
+  EXPECT_EQ(vit_config("B/32").patch_size, 32);
+}
+
+TEST(Sizes, TanhHeadAddsOneMatrix) {
+  VitConfig config = vit_config("B/16");
+  config.head = Head::kTanh;
+  EXPECT_EQ(parameter_count(config), 87158248);
+}
+
+TEST(Sizes, UnknownNamesNameTheNearest) {
+  EXPECT_EQ(error_of([] { vit_config("So40m/14"); }),
+            "[arch.vit_config] expected the name of a ViT, like S/16 or vit_small_patch16_224: found "
+            "\"So40m/14\" (did you mean \"So400m/14\"?)");
+  EXPECT_NE(error_of([] { vit_config("vit_smal_patch16_224"); }).find("mean \"vit_small_patch16_224\"?"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { vit_config("something else"); }).find("(known: mu/16, Ti/16, "), std::string::npos);
+  for (const char* name : {"", "/", "S/", "S/0", "S/-1", "S/16x", "S/99999999999999999999", "vit_",
+                           "vit_small", "vit_small_patch", "vit_small_patch_224", "vit_small_patch16_",
+                           "vit_small_patch16", "vit_none_patch16_224", "s/16\n"}) {
+    const std::string message = error_of([&] { vit_config(name); });
+    EXPECT_TRUE(message.starts_with("[arch.vit_config] ")) << name << ": " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+  }
+}
+
+/// "name size size ..." of every parameter.
+std::vector<std::string> listing(const VitConfig& config) {
+  std::vector<std::string> lines;
+  for (const auto& spec : parameters(config)) {
+    std::string line = spec.name;
+    for (const int64_t size : spec.shape) line += concat(" ", size);
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+VitConfig small_config() {
+  VitConfig config;
+  config.image_size = 32;
+  config.patch_size = 8;
+  config.width = 64;
+  config.depth = 2;
+  config.heads = 4;
+  config.mlp_width = 256;
+  config.classes = 10;
+  return config;
+}
+
+// timm_parameters.txt is printed by `timm_counts.py names`.
+TEST(Parameters, NamesShapesAndOrderAreThoseOfTimm) {
+  std::map<std::string, VitConfig> variants;
+  variants["plain"] = small_config();
+  VitConfig& gap = variants["gap"] = small_config();
+  gap.class_token = false;
+  gap.pool = Pool::kAverage;
+  gap.channels = 1;
+  VitConfig& registers = variants["registers"] = small_config();
+  registers.registers = 4;
+  registers.layer_scale = 1e-5;
+  registers.qk_norm = true;
+  VitConfig& map = variants["map"] = small_config();
+  map.class_token = false;
+  map.pool = Pool::kAttention;
+
+  std::map<std::string, std::vector<std::string>> timm;
+  std::istringstream file(read_file(TESSERA_SOURCE_DIR "/tests/arch/timm_parameters.txt"));
+  for (std::string line; std::getline(file, line);) {
+    const size_t space = line.find(' ');
+    timm[line.substr(0, space)].push_back(line.substr(space + 1));
+  }
+  ASSERT_EQ(timm.size(), variants.size());
+  for (const auto& [name, config] : variants) EXPECT_EQ(listing(config), timm[name]) << name;
+}
+
+TEST(Parameters, UnitsInForwardOrder) {
+  std::vector<std::string> units;
+  for (const auto& spec : parameters(small_config())) {
+    if (units.empty() || units.back() != spec.unit) units.push_back(spec.unit);
+  }
+  EXPECT_EQ(units, (std::vector<std::string>{"stem", "blocks.0", "blocks.1", "head"}));
+}
+
+TEST(Parameters, DecayAndInitialValues) {
+  VitConfig config = small_config();
+  config.registers = 2;
+  config.layer_scale = 0.25;
+  config.pool = Pool::kAttention;
+  config.head = Head::kTanh;
+  std::set<std::string> names;
+  for (const auto& spec : parameters(config)) {
+    EXPECT_TRUE(names.insert(spec.name).second) << spec.name;
+    EXPECT_FALSE(spec.buffer);
+    const bool matrix = spec.name.ends_with(".weight") && spec.shape.size() >= 2;
+    EXPECT_EQ(spec.decay, matrix) << spec.name;
+    const bool bias = spec.name.ends_with(".bias");
+    if (spec.name.starts_with("patch_embed")) {
+      EXPECT_EQ(spec.init, Init::kUniform);
+      EXPECT_DOUBLE_EQ(spec.init_value, 1.0 / std::sqrt(3.0 * 8 * 8));
+    } else if (matrix || spec.name == "pos_embed") {
+      EXPECT_EQ(spec.init, Init::kTruncatedNormal) << spec.name;
+      EXPECT_EQ(spec.init_value, 0.02) << spec.name;
+    } else if (spec.name == "cls_token" || spec.name == "reg_token") {
+      EXPECT_EQ(spec.init, Init::kTruncatedNormal) << spec.name;
+      EXPECT_EQ(spec.init_value, 1e-6) << spec.name;
+    } else if (spec.name == "attn_pool.latent") {
+      EXPECT_EQ(spec.init_value, 0.125);  // 1/sqrt(64)
+    } else if (spec.name.ends_with(".gamma")) {
+      EXPECT_EQ(spec.init, Init::kConstant) << spec.name;
+      EXPECT_EQ(spec.init_value, 0.25) << spec.name;
+    } else {
+      EXPECT_EQ(spec.init, bias ? Init::kZero : Init::kOne) << spec.name;
+    }
+  }
+  EXPECT_TRUE(names.contains("pre_logits.fc.weight"));
+}
+
+TEST(Parameters, SinCosPositionsAreNotTrained) {
+  VitConfig config = small_config();
+  const int64_t learned = parameter_count(config);
+  config.position_embedding = PositionEmbedding::kSinCos2d;
+  EXPECT_EQ(learned - parameter_count(config), 17 * 64);
+  int buffers = 0;
+  for (const auto& spec : parameters(config)) {
+    if (!spec.buffer) continue;
+    ++buffers;
+    EXPECT_EQ(spec.name, "pos_embed");
+    EXPECT_EQ(spec.shape, (std::vector<int64_t>{1, 17, 64}));
+  }
+  EXPECT_EQ(buffers, 1);
+}
+
+// The table of published figures: forward and training GFLOP per image.
+TEST(Flops, EqualThePublishedTable) {
+  struct Row {
+    const char* name;
+    double forward, step;
+  };
+  for (const Row& row :
+       {Row{"Ti/16", 2.51, 7.52}, Row{"S/16", 9.20, 27.59}, Row{"B/16", 35.13, 105.4},
+        Row{"L/16", 123.1, 369.3}, Row{"L/14", 162.0, 486.1}, Row{"H/14", 334.6, 1003.8},
+        Row{"g/14", 534.1, 1602.2}, Row{"G/14", 967.5, 2902.5}, Row{"10B/14", 5198, 15595}}) {
+    const double gflop = forward_flops(vit_config(row.name)) / 1e9;
+    EXPECT_NEAR(3 * gflop / row.step, 1.0, 1e-3) << row.name;
+    EXPECT_NEAR(gflop / row.forward, 1.0, row.forward < 5 ? 2e-3 : 1e-3) << row.name;  // 2.51 is rounded
+  }
+}
+
+TEST(Flops, CountedByHand) {
+  VitConfig config = small_config();  // 16 patches, 17 tokens, 2 blocks
+  const double block = 4.0 * 17 * 64 * 64 + 2.0 * 17 * 64 * 256 + 2.0 * 17 * 17 * 64;
+  const double plain = 2 * block + 16.0 * 3 * 64 * 64 + 64 * 10;
+  EXPECT_EQ(forward_flops(config), 2 * plain);
+  config.head = Head::kTanh;
+  EXPECT_EQ(forward_flops(config), 2 * (plain + 64 * 64));
+  config.pool = Pool::kAttention;
+  const double pool = 2.0 * 64 * 64 + 16.0 * 64 * 128 + 2.0 * 16 * 64 + 2.0 * 64 * 256;
+  EXPECT_EQ(forward_flops(config), 2 * (plain + 64 * 64 + pool));
+}
+
+TEST(Check, NamesWhatIsOutOfRange) {
+  const auto message = [](const std::function<void(VitConfig&)>& change) {
+    VitConfig config;
+    change(config);
+    return error_of([&] { check(config); });
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(message([](VitConfig&) {}), "no error");
+  EXPECT_EQ(message([](VitConfig& c) { c.heads = 7; }),
+            "[arch.check] heads must divide width: found 7 heads and width 768");
+  EXPECT_EQ(
+      message([](VitConfig& c) { c.image_size = 225; }),
+      "[arch.check] image_size must be a multiple of patch_size: found 225 and 16 (nearest image sizes: "
+      "224 and 240)");
+  EXPECT_EQ(
+      message([](VitConfig& c) { c.class_token = false; }),
+      "[arch.check] pool \"cls\" needs a class token: found class_token = false (set class_token = true, "
+      "or pool = \"gap\" or \"map\")");
+  EXPECT_EQ(message([](VitConfig& c) {
+              c.position_embedding = PositionEmbedding::kSinCos2d;
+              c.width = 6;
+              c.heads = 3;
+            }),
+            "[arch.check] position_embedding \"sincos2d\" needs a width that is a multiple of 4: found 6");
+  EXPECT_EQ(message([](VitConfig& c) { c.depth = 0; }),
+            "[arch.check] depth must be between 1 and 4096: found 0");
+  EXPECT_EQ(message([](VitConfig& c) { c.registers = -1; }),
+            "[arch.check] registers must be between 0 and 65536: found -1");
+  EXPECT_EQ(message([](VitConfig& c) { c.drop_path = 1.0; }),
+            "[arch.check] drop_path must be at least 0 and below 1: found 1");
+  EXPECT_EQ(message([&](VitConfig& c) { c.dropout = nan; }),
+            "[arch.check] dropout must be at least 0 and below 1: found nan");
+  EXPECT_EQ(message([](VitConfig& c) { c.layer_scale = -1; }),
+            "[arch.check] layer_scale must be between 0 (none) and 1e6: found -1");
+  EXPECT_EQ(message([](VitConfig& c) { c.norm_epsilon = 0; }),
+            "[arch.check] norm_epsilon must be above 0 and at most 1: found 0");
+}
+
+// Nothing overflows at the largest values that are let through.
+TEST(Check, LargestConfigCountsIn64Bits) {
+  VitConfig config;
+  config.image_size = 1 << 16;
+  config.patch_size = 1;
+  config.channels = 1024;
+  config.width = 1 << 20;
+  config.heads = 1 << 16;
+  config.mlp_width = 1 << 22;
+  config.classes = 1 << 27;
+  config.depth = 4096;
+  check(config);
+  const double block = 4.0 * std::pow(2, 40) + 2.0 * std::pow(2, 42);
+  EXPECT_NEAR(
+      static_cast<double>(parameter_count(config)) / (4096 * block + std::pow(2, 52) + std::pow(2, 47)), 1.0,
+      1e-3);
+  EXPECT_GT(forward_flops(config), 1e27);
+}
+
+}  // namespace
+}  // namespace tessera::arch

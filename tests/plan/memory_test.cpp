@@ -1,0 +1,145 @@
+// Small cases of docs/memory.md, computed by hand.
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/plan/plan.h"
+
+namespace tessera::plan {
+namespace {
+
+// 4 patches of 2 x 2 pixels, width 8, MLP 16, 2 heads, 3 classes, average pool: 4 tokens.
+//   stem   pos_embed 4*8 + patch weight 8*4 + bias 8                        = 72
+//   block  norms 4*8, qkv 8*24+24, proj 8*8+8, fc1 8*16+16, fc2 16*8+8      = 600
+//   head   fc_norm 2*8 + 8*3+3                                              = 43
+arch::VitConfig tiny(int64_t depth = 2) {
+  arch::VitConfig config;
+  config.image_size = 4;
+  config.patch_size = 2;
+  config.channels = 1;
+  config.width = 8;
+  config.depth = depth;
+  config.heads = 2;
+  config.mlp_width = 16;
+  config.classes = 3;
+  config.class_token = false;
+  config.pool = arch::Pool::kAverage;
+  return config;
+}
+
+constexpr Precision kFp32{4, 4}, kBf16{2, 4};
+
+Memory memory(Level level, int64_t world, const Precision& precision, bool recompute = false,
+              int64_t prefetch = 1, int64_t batch = 1) {
+  return predict_memory(tiny(), uniform_plan(tiny(), world, level, recompute, prefetch), precision, batch);
+}
+
+TEST(Memory, States) {
+  ASSERT_EQ(arch::parameter_count(tiny()), 72 + 2 * 600 + 43);
+  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).states, 16 * 1315);
+  // Padded to 4 ranks: 72, 600, 600, 44.
+  EXPECT_EQ(memory(Level::kZero1, 4, kFp32).states, 12 * 1316 / 4 + 4 * 1315);
+  EXPECT_EQ(memory(Level::kZero2, 4, kFp32).states, 16 * 1316 / 4);
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32).states, 16 * 1316 / 4);
+  EXPECT_EQ(memory(Level::kZero3, 1, kFp32).states, 16 * 1315);
+  EXPECT_EQ(memory(Level::kZero3, 4, kBf16).states, 16 * 1316 / 4);
+  // More ranks than parameters of the head: one each.
+  EXPECT_EQ(memory(Level::kZero3, 1000, kFp32).states, 16 * 4);
+}
+
+TEST(Memory, Gathered) {
+  // Window of two blocks, one block's gradient, its reduce buffer.
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32).gathered, 4 * 1200 + 4 * 600 + 4 * 600);
+  EXPECT_EQ(memory(Level::kZero3, 4, kBf16).gathered, 2 * 1200 + 2 * 600 + 4 * 600);
+  EXPECT_EQ(memory(Level::kZero3, 4, Precision{2, 2}).gathered, 2 * 1200 + 2 * 600 + 2 * 600);
+  EXPECT_EQ(memory(Level::kZero3, 1, kFp32).gathered, 4 * 1200 + 4 * 600);  // nobody to reduce with
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 0).gathered, 4 * 600 + 4 * 600 + 4 * 600);
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 2).gathered, 4 * 1272 + 4 * 600 + 4 * 600);
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 99).gathered, 4 * 1316 + 4 * 600 + 4 * 600);
+  EXPECT_EQ(memory(Level::kZero2, 4, kBf16).gathered, 2 * 1316 + 2 * 600 + 4 * 600);
+  EXPECT_EQ(memory(Level::kZero1, 4, kFp32).gathered, 4 * 1316 + 4 * 600);
+  EXPECT_EQ(memory(Level::kZero1, 4, kBf16).gathered, 2 * 1316 + 2 * 600 + 4 * 600);
+  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).gathered, 0);
+  EXPECT_EQ(memory(Level::kReplicate, 4, kBf16).gathered, 2 * 1316 + 2 * 600);
+}
+
+TEST(Memory, MixedLevels) {
+  Plan plan = uniform_plan(tiny(), 2, Level::kZero3, false, 1);
+  plan.units[0].level = plan.units[3].level = Level::kReplicate;
+  const Memory mixed = predict_memory(tiny(), plan, kFp32, 1);
+  EXPECT_EQ(mixed.states, 16 * (72 + 43) + 16 * 1200 / 2);
+  EXPECT_EQ(mixed.gathered, 4 * 1200 + 4 * 600 + 4 * 600);
+}
+
+TEST(Memory, SinCosPositionsAreBuffers) {
+  arch::VitConfig config = tiny();
+  config.position_embedding = arch::PositionEmbedding::kSinCos2d;
+  const Memory m = predict_memory(config, uniform_plan(config, 1, Level::kReplicate, false, 1), kFp32, 1);
+  EXPECT_EQ(m.states, 16 * (1315 - 32));
+  EXPECT_EQ(m.gathered, 4 * 32);
+}
+
+// Per image. Block: 4 tokens * (c * (8*8 + 2*16) + 4 * (2*2 + 2)) = 4 * (96c + 24).
+// Stem: 16 pixels. Head: 3 classes * 8 + 16c. Working set: 4 tokens * (8 + 32) * c.
+TEST(Memory, Activations) {
+  const double block = 4 * (96 * 4 + 24), stem = 16 * 4, head = 24 + 16 * 4, working = 4 * 40 * 4;
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32).activations, stem + 2 * block + head + working);
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 1, 7).activations,
+            7 * (stem + 2 * block + head + working));
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, true).activations,
+            stem + 2 * (4 * 8 * 4) + (block - 4 * 8 * 4) + head + working);
+  EXPECT_EQ(memory(Level::kReplicate, 1, kBf16).activations,
+            16 * (4 + 2) + 2 * 4 * (96 * 2 + 24) + (24 + 16 * 2) + 4 * 40 * 2);
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, true, 1, 0).activations, 0);
+}
+
+double activations(const arch::VitConfig& config) {
+  return predict_memory(config, uniform_plan(config, 1, Level::kZero3, false, 1), kFp32, 1).activations;
+}
+
+TEST(Memory, OptionsAddTheirTerms) {
+  const double plain = activations(tiny(1));
+  arch::VitConfig config = tiny(1);
+  config.qk_norm = true;
+  EXPECT_EQ(activations(config) - plain, 4 * (4 * 16 + 4 * 8));
+  config = tiny(1);
+  config.layer_scale = 0.1;
+  EXPECT_EQ(activations(config) - plain, 4 * 4 * 16);
+  config = tiny(1);
+  config.dropout = 0.1;
+  EXPECT_EQ(activations(config) - plain, 4 * 4 * (16 + 16) + 4 * 4 * 8);
+  config = tiny(1);
+  config.pool = arch::Pool::kAttention;
+  EXPECT_EQ(activations(config) - plain, 2 * 4 * 4 * 8 + 2 * 4 * 4 + 4 * (2 * 4 * 8 + 4 * 8 + 2 * 16));
+}
+
+TEST(Memory, RefusesAPlanOfAnotherModel) {
+  const auto message = [](const Plan& plan) {
+    try {
+      predict_memory(tiny(), plan, kFp32, 1);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message(uniform_plan(tiny(3), 1, Level::kZero3, false, 1)),
+            "[plan.predict_memory] the plan must have the model's 4 units: found 5");
+  Plan plan = uniform_plan(tiny(), 1, Level::kZero3, false, 1);
+  plan.units[1].name = "layer";
+  EXPECT_EQ(message(plan), "[plan.predict_memory] unit 1 of the plan must be \"blocks.0\": found \"layer\"");
+}
+
+// What a reader of the seed's figures expects: 10 B parameters over 128 ranks.
+TEST(Memory, TenBillionOverManyRanks) {
+  const auto config = arch::vit_config("10B");
+  const Memory m = predict_memory(config, uniform_plan(config, 128, Level::kZero3, true, 1), kBf16, 8);
+  EXPECT_NEAR(m.states, 16 * 10077917160.0 / 128, 16 * 128);
+  EXPECT_LT(m.total(), 16.0 * 1024 * 1024 * 1024);
+}
+
+TEST(Memory, Describe) {
+  EXPECT_EQ(describe(Memory{1024, 512, 512}),
+            "2.00 KiB a rank: states 1.00 KiB, gathered 512 B, activations 512 B");
+}
+
+}  // namespace
+}  // namespace tessera::plan

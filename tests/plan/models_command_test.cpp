@@ -1,0 +1,89 @@
+#include "tessera/cli/models_command.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tessera/base/error.h"
+
+namespace tessera::cli {
+namespace {
+
+std::string printed(const ModelsQuery& query) {
+  std::ostringstream out;
+  print_models(query, out);
+  return out.str();
+}
+
+TEST(Models, TableShowsTheWholeLadder) {
+  ModelsQuery query;
+  query.ranks = 8;
+  query.bf16 = query.recompute = true;
+  const std::string table = printed(query);
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 1 + 14 + 1);
+  for (const char* part :
+       {"mu/16 ", "So400m/14 ", "120B/14 ", "86,567,656", "10,077,917,160", "35.13", "5198"}) {
+    EXPECT_NE(table.find(part), std::string::npos) << part;
+  }
+  EXPECT_NE(table.find("8 ranks, zero3, 1 image per rank, compute bf16, with recompute."), std::string::npos);
+  // Columns line up: every line of the table is equally long.
+  std::istringstream lines(table);
+  std::string first, line;
+  std::getline(lines, first);
+  for (int i = 0; i < 14; ++i) {
+    std::getline(lines, line);
+    EXPECT_EQ(line.size(), first.size()) << line;
+  }
+}
+
+TEST(Models, JsonHoldsWhatTheFormulasSay) {
+  ModelsQuery query;
+  query.name = "L/14";
+  query.ranks = 4;
+  query.level = plan::Level::kZero2;
+  query.batch = 16;
+  query.json = true;
+  const auto list = nlohmann::json::parse(printed(query));
+  ASSERT_EQ(list.size(), 1U);
+  const auto config = arch::vit_config("L/14");
+  const auto layout = plan::uniform_plan(config, 4, plan::Level::kZero2, false, 1);
+  const auto memory = plan::predict_memory(config, layout, {4, 4}, 16);
+  EXPECT_EQ(list[0]["name"], "L/14");
+  EXPECT_EQ(list[0]["parameters"], arch::parameter_count(config));
+  EXPECT_EQ(list[0]["forward_flops"], arch::forward_flops(config));
+  EXPECT_EQ(list[0]["level"], "zero2");
+  EXPECT_EQ(list[0]["states_bytes"], memory.states);
+  EXPECT_EQ(list[0]["gathered_bytes"], memory.gathered);
+  EXPECT_EQ(list[0]["activations_bytes"], memory.activations);
+  EXPECT_EQ(list[0]["memory_bytes"], memory.total());
+}
+
+TEST(Models, Errors) {
+  const auto message = [](const ModelsQuery& query) {
+    try {
+      printed(query);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  ModelsQuery query;
+  query.name = "B/15";
+  EXPECT_EQ(
+      message(query),
+      "[arch.check] image_size must be a multiple of patch_size: found 224 and 15 (nearest image sizes: "
+      "210 and 225)");
+  query.name = "So401m";
+  EXPECT_NE(message(query).find("did you mean \"So400m\"?"), std::string::npos);
+  query = {};
+  query.ranks = 0;
+  EXPECT_EQ(message(query), "[plan.uniform_plan] world must be between 1 and 16777216 ranks: found 0");
+  query = {};
+  query.batch = 0;
+  EXPECT_EQ(message(query), "[cli.models] batch must be at least 1: found 0");
+}
+
+}  // namespace
+}  // namespace tessera::cli

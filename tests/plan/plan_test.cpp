@@ -1,0 +1,160 @@
+#include "tessera/plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tessera/base/error.h"
+#include "tessera/base/random.h"
+
+namespace tessera::plan {
+namespace {
+
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+arch::VitConfig two_blocks() {
+  arch::VitConfig config;
+  config.depth = 2;
+  return config;
+}
+
+TEST(Plan, UniformCoversEveryUnit) {
+  const Plan plan = uniform_plan(two_blocks(), 4, Level::kZero2, true, 3);
+  EXPECT_EQ(plan.world, 4);
+  EXPECT_EQ(plan.prefetch, 3);
+  const std::vector<UnitPlan> units = {{"stem", Level::kZero2, false},
+                                       {"blocks.0", Level::kZero2, true},
+                                       {"blocks.1", Level::kZero2, true},
+                                       {"head", Level::kZero2, false}};
+  EXPECT_EQ(plan.units, units);
+  // The units are those that the model's parameters name.
+  size_t at = 0;
+  for (const auto& spec : arch::parameters(two_blocks())) {
+    if (spec.unit != plan.units.at(at).name) ++at;
+    EXPECT_EQ(spec.unit, plan.units.at(at).name);
+  }
+  EXPECT_EQ(at, 3U);
+}
+
+TEST(Plan, UniformRefusesWhatCannotBe) {
+  EXPECT_EQ(error_of([] { uniform_plan(two_blocks(), 0, Level::kZero3, false, 1); }),
+            "[plan.uniform_plan] world must be between 1 and 16777216 ranks: found 0");
+  EXPECT_EQ(error_of([] { uniform_plan(two_blocks(), 1, Level::kZero3, false, -1); }),
+            "[plan.uniform_plan] prefetch must be between 0 and 65536 units: found -1");
+}
+
+TEST(Plan, LevelsByName) {
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
+    EXPECT_EQ(level_from_string(to_string(level)), level);
+  }
+  EXPECT_EQ(error_of([] { level_from_string("zero4"); }),
+            "[plan.level_from_string] a level must be one of replicate, zero1, zero2, zero3: found \"zero4\" "
+            "(did you mean \"zero1\"?)");
+  EXPECT_EQ(error_of([] { level_from_string(""); }),
+            "[plan.level_from_string] a level must be one of replicate, zero1, zero2, zero3: found \"\"");
+}
+
+TEST(PlanJson, RoundTrip) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Plan plan{static_cast<int64_t>(random_below(seed, 0, 1 << 20)) + 1,
+              static_cast<int64_t>(random_below(seed, 1, 9)),
+              {}};
+    const auto units = random_below(seed, 2, 7) + 1;
+    for (uint64_t i = 0; i < units; ++i) {
+      plan.units.push_back({concat("unit \"", i, "\" \u00e9"),
+                            static_cast<Level>(random_below(seed, 10 + i, 4)),
+                            random_below(seed, 20 + i, 2) == 1});
+    }
+    EXPECT_EQ(plan_from_json(to_json(plan), "plan.json"), plan);
+  }
+}
+
+TEST(PlanJson, TextIsStable) {
+  const Plan plan{2, 1, {{"stem", Level::kZero3, false}}};
+  EXPECT_EQ(to_json(plan), R"({
+  "format": "tessera.plan",
+  "version": 1,
+  "world": 2,
+  "prefetch": 1,
+  "units": [
+    {
+      "name": "stem",
+      "level": "zero3",
+      "recompute": false
+    }
+  ]
+}
+)");
+}
+
+TEST(PlanJson, ErrorsNameFileAndFault) {
+  const std::string good = to_json(Plan{2, 1, {{"stem", Level::kZero3, false}}});
+  const auto message = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+    const std::string prefix = "[plan.plan_from_json] ", suffix = " (p.json)";
+    std::string error = error_of([&] { plan_from_json(text, "p.json"); });
+    EXPECT_TRUE(error.starts_with(prefix) && error.ends_with(suffix)) << error;
+    return error.substr(prefix.size(), error.size() - prefix.size() - suffix.size());
+  };
+  EXPECT_EQ(message("{", "["), "expected JSON: found something else at byte 13");
+  EXPECT_EQ(message("\"world\"", "\"wrold\""),
+            "a plan holds an unknown key: found \"wrold\"; did you mean \"world\"?");
+  EXPECT_EQ(message("\"world\": 2,", ""), "a plan must hold \"world\": found none");
+  EXPECT_EQ(message("tessera.plan", "other"), "\"format\" must be \"tessera.plan\": found \"other\"");
+  EXPECT_EQ(message("\"version\": 1", "\"version\": 2"),
+            "\"version\" must be an integer between 1 and 1: found 2");
+  EXPECT_EQ(message("\"world\": 2", "\"world\": 0"),
+            "\"world\" must be an integer between 1 and 16777216: found 0");
+  EXPECT_EQ(message("\"world\": 2", "\"world\": 18446744073709551615"),
+            "\"world\" must be an integer between 1 and 16777216: found 18446744073709551615");
+  EXPECT_EQ(message("\"prefetch\": 1", "\"prefetch\": 1.5"),
+            "\"prefetch\" must be an integer between 0 and 65536: found 1.5");
+  EXPECT_EQ(message("\"zero3\"", "\"zero5\""),
+            "\"level\" must be one of replicate, zero1, zero2, zero3: found \"zero5\"");
+  EXPECT_EQ(message("\"recompute\": false", "\"recompute\": 0"),
+            "\"recompute\" must be true or false: found 0");
+  EXPECT_EQ(message("\"stem\"", "\"\""), "\"name\" of a unit must not be empty: found \"\"");
+  EXPECT_EQ(message("\"stem\"", "7"), "\"name\" must be a string: found 7");
+  EXPECT_EQ(message("  \"units\": [\n    {", "  \"units\": [\n 5, {"), "a unit must be an object: found 5");
+  Plan twice{1, 0, {{"a", Level::kZero1, false}, {"a", Level::kZero1, true}}};
+  EXPECT_EQ(error_of([&] { plan_from_json(to_json(twice), "p.json"); }),
+            "[plan.plan_from_json] units must differ: found \"a\" twice (p.json)");
+  EXPECT_EQ(error_of([&] { plan_from_json(to_json(Plan{}), "p.json"); }),
+            "[plan.plan_from_json] \"units\" must be a list of at least one unit: found none (p.json)");
+  EXPECT_EQ(error_of([&] { plan_from_json("[1]", "p.json"); }),
+            "[plan.plan_from_json] a plan must be an object: found [1] (p.json)");
+}
+
+// Any cut or changed byte either fails with one line or gives a plan that can be written again.
+TEST(PlanJson, SurvivesDamage) {
+  const std::string good = to_json(uniform_plan(two_blocks(), 4, Level::kZero1, true, 2));
+  for (size_t i = 0; i <= good.size(); ++i) {
+    for (const int change : {-1, 0, int{'"'}, int{'}'}, int{'9'}, 0xff}) {
+      std::string text = good;
+      if (change < 0) {
+        text.resize(i);
+      } else if (i < text.size()) {
+        text[i] = static_cast<char>(change);
+      }
+      try {
+        const Plan plan = plan_from_json(text, "p.json");
+        EXPECT_EQ(plan_from_json(to_json(plan), "p.json"), plan);
+      } catch (const UserError& error) {
+        EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::plan
