@@ -27,6 +27,8 @@ function(tessera_use_torch_pch target)
     target_link_libraries(tessera_torch_pch PUBLIC tessera_settings torch_headers)
     target_precompile_headers(tessera_torch_pch PRIVATE <torch/torch.h>)
   endif()
+  # CMake compiles programs with -fPIE; the precompiled headers, made with -fPIC, serve only what has the same.
+  target_compile_options(${target} PRIVATE -fPIC)
   target_precompile_headers(${target} REUSE_FROM tessera_torch_pch)
 endfunction()
 

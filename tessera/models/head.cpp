@@ -1,0 +1,55 @@
+#include "tessera/models/ends.h"
+#include "tessera/ops/attention.h"
+#include "tessera/ops/linear.h"
+
+namespace tessera::models {
+
+AttentionPool::AttentionPool(const ParameterScope& scope, const arch::VitConfig& config)
+    : heads_(config.heads),
+      latent_(scope.get("latent")),
+      query_(scope.child("q")),
+      key_value_(scope.child("kv")),
+      proj_(scope.child("proj")),
+      norm_(scope.child("norm"), config.norm_epsilon),
+      fc1_(scope.child("mlp").child("fc1")),
+      fc2_(scope.child("mlp").child("fc2")) {}
+
+at::Tensor AttentionPool::forward(const at::Tensor& tokens) const {
+  const int64_t batch = tokens.size(0), count = tokens.size(1), width = tokens.size(2);
+  const at::Tensor query = query_(latent_).view({1, 1, heads_, width / heads_}).expand({batch, -1, -1, -1});
+  const auto key_value = key_value_(tokens).view({batch, count, 2, heads_, width / heads_}).unbind(2);
+  const at::Tensor x = proj_(ops::attention(query, key_value[0], key_value[1])).view({batch, width});
+  return ops::linear_add(ops::linear_gelu(norm_(x), fc1_.weight, fc1_.bias), fc2_.weight, fc2_.bias, x);
+}
+
+HeadEnd::HeadEnd(const ParameterMap& map, const arch::VitConfig& config)
+    : config_(config),
+      norm_(ParameterScope(map, config.pool == arch::Pool::kAverage ? "fc_norm." : "norm."),
+            config.norm_epsilon),
+      dropout_(config.dropout, "head_drop"),
+      classifier_(ParameterScope(map, "head.")) {
+  if (config.pool == arch::Pool::kAttention) {
+    attention_pool_.emplace(ParameterScope(map, "attn_pool."), config);
+  }
+  if (config.head == arch::Head::kTanh) {
+    pre_logits_.emplace(ParameterScope(map, "pre_logits.fc."));
+  }
+}
+
+at::Tensor HeadEnd::forward(const at::Tensor& tokens, const ForwardContext& context) const {
+  at::Tensor x = dropout_(pooled(tokens), context);
+  if (pre_logits_) {
+    x = (*pre_logits_)(x).tanh();
+  }
+  return classifier_(x).to(at::kFloat);
+}
+
+at::Tensor HeadEnd::pooled(const at::Tensor& tokens) const {
+  if (config_.pool == arch::Pool::kClassToken) {
+    return norm_(tokens.select(1, 0));  // timm norms every token first and then drops all but this one
+  }
+  const at::Tensor patches = tokens.slice(1, config_.prefix_tokens());
+  return attention_pool_ ? attention_pool_->forward(norm_(patches)) : norm_(patches.mean(1));
+}
+
+}  // namespace tessera::models

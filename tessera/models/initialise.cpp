@@ -1,0 +1,70 @@
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <span>
+
+#include "tessera/base/error.h"
+#include "tessera/base/random.h"
+#include "tessera/models/position_embedding.h"
+#include "tessera/models/vit.h"
+
+namespace tessera::models {
+namespace {
+
+// timm's trunc_normal_ cuts at +-2, not at two standard deviations: for a std of 0.02 that is 100 of them. We
+// clamp there instead of redrawing (and so the attention pool's latent, which timm cuts at 2 std, is not
+// cut).
+constexpr double kCut = 2.0;
+
+}  // namespace
+
+void initialise(const arch::ParameterSpec& spec, const arch::VitConfig& config, uint64_t seed, int64_t begin,
+                at::Tensor out) {
+  TESSERA_CHECK(out.dim() == 1 && out.scalar_type() == at::kFloat && out.is_contiguous(), "out of ", spec.name);
+  TESSERA_CHECK(begin >= 0 && begin + out.numel() <= spec.numel(), "", spec.name, " has ", spec.numel(),
+                " elements, asked for ", begin, " + ", out.numel());
+  const std::span<float> values(out.mutable_data_ptr<float>(), static_cast<size_t>(out.numel()));
+  const uint64_t key = random_key(seed, spec.name), first = static_cast<uint64_t>(begin);
+  const auto value = static_cast<float>(spec.init_value);
+  if (spec.buffer) {
+    out.copy_(sin_cos_position_embedding(config).view({-1}).narrow(0, begin, out.numel()));
+    return;
+  }
+  switch (spec.init) {
+    case arch::Init::kZero:
+      std::fill(values.begin(), values.end(), 0.0F);
+      break;
+    case arch::Init::kOne:
+      std::fill(values.begin(), values.end(), 1.0F);
+      break;
+    case arch::Init::kConstant:
+      std::fill(values.begin(), values.end(), value);
+      break;
+    case arch::Init::kTruncatedNormal:
+      fill_normal(key, first, values, 0.0F, value, static_cast<float>(kCut / spec.init_value));
+      break;
+    case arch::Init::kUniform:
+      fill_uniform(key, first, values);
+      for (float& v : values) {
+        v = (2.0F * v - 1.0F) * value;
+      }
+      break;
+  }
+}
+
+void allocate(VisionTransformer& model, uint64_t seed, at::ScalarType dtype) {
+  const at::NoGradGuard no_grad;
+  const auto parameters = model.named_parameters();
+  for (const auto& spec : arch::parameters(model.config())) {
+    if (spec.buffer) {
+      continue;
+    }
+    at::Tensor values = at::empty({spec.numel()}, at::TensorOptions().dtype(at::kFloat));
+    initialise(spec, model.config(), seed, 0, values);
+    at::Tensor parameter = parameters[spec.name];
+    parameter.set_data(values.view(spec.shape).to(dtype));
+  }
+}
+
+}  // namespace tessera::models

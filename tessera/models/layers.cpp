@@ -1,0 +1,93 @@
+#include "tessera/models/layers.h"
+
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/layer_norm.h>
+
+#include "tessera/base/random.h"
+#include "tessera/ops/attention.h"
+#include "tessera/ops/linear.h"
+#include "tessera/ops/random_mask.h"
+
+namespace tessera::models {
+namespace {
+
+ParameterScope block_scope(const ParameterMap& map, int64_t block) {
+  return {map, "blocks." + std::to_string(block) + "."};
+}
+
+std::string block_name(int64_t block, const char* part) {
+  return "blocks." + std::to_string(block) + "." + part;
+}
+
+std::vector<LayerNorm> qk_norms(const ParameterScope& attention, const arch::VitConfig& config) {
+  if (!config.qk_norm) {
+    return {};
+  }
+  return {LayerNorm(attention.child("q_norm"), config.norm_epsilon),
+          LayerNorm(attention.child("k_norm"), config.norm_epsilon)};
+}
+
+}  // namespace
+
+at::Tensor Linear::operator()(const at::Tensor& x) const { return ops::linear(x, weight, bias); }
+
+at::Tensor LayerNorm::operator()(const at::Tensor& x) const {
+  return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon);
+}
+
+at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& context) const {
+  return active(context) ? ops::dropout(x, rate, random_key(context.key, name), context.samples) : x;
+}
+
+at::Tensor Residual::operator()(const at::Tensor& x, const at::Tensor& branch,
+                                const ForwardContext& context) const {
+  if (!drop_path.active(context)) {
+    return gamma.defined() ? at::addcmul(x, branch, gamma) : x + branch;
+  }
+  const at::Tensor mask = ops::drop_path_mask(drop_path.rate, random_key(context.key, drop_path.name),
+                                              context.samples, x.scalar_type());
+  return at::addcmul(x, gamma.defined() ? branch * gamma : branch, mask.to(x.device()).view({-1, 1, 1}));
+}
+
+AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block,
+                                 double drop_path)
+    : heads_(config.heads),
+      norm_(block_scope(map, block).child("norm1"), config.norm_epsilon),
+      qkv_(block_scope(map, block).child("attn").child("qkv")),
+      proj_(block_scope(map, block).child("attn").child("proj")),
+      qk_norms_(qk_norms(block_scope(map, block).child("attn"), config)),
+      proj_dropout_(config.dropout, block_name(block, "attn.proj_drop")),
+      residual_(block_scope(map, block).find("ls1.gamma"), drop_path, block_name(block, "drop_path1")) {}
+
+at::Tensor AttentionBranch::forward(const at::Tensor& x, const ForwardContext& context) const {
+  const at::Tensor qkv = qkv_(norm_(x));  // [batch, tokens, 3 * width]
+  const at::Tensor mixed = qk_norms_.empty() ? ops::self_attention(qkv, heads_) : normed_heads(qkv);
+  if (residual_.plain(context) && !proj_dropout_.active(context)) {
+    return ops::linear_add(mixed, proj_.weight, proj_.bias, x);
+  }
+  return residual_(x, proj_dropout_(proj_(mixed), context), context);
+}
+
+at::Tensor AttentionBranch::normed_heads(const at::Tensor& qkv) const {
+  const int64_t batch = qkv.size(0), tokens = qkv.size(1), width = qkv.size(2) / 3;
+  const auto parts = qkv.view({batch, tokens, 3, heads_, width / heads_}).unbind(2);
+  return ops::attention(qk_norms_[0](parts[0]), qk_norms_[1](parts[1]), parts[2]);
+}
+
+MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path)
+    : norm_(block_scope(map, block).child("norm2"), config.norm_epsilon),
+      fc1_(block_scope(map, block).child("mlp").child("fc1")),
+      fc2_(block_scope(map, block).child("mlp").child("fc2")),
+      dropout1_(config.dropout, block_name(block, "mlp.drop1")),
+      dropout2_(config.dropout, block_name(block, "mlp.drop2")),
+      residual_(block_scope(map, block).find("ls2.gamma"), drop_path, block_name(block, "drop_path2")) {}
+
+at::Tensor MlpBranch::forward(const at::Tensor& x, const ForwardContext& context) const {
+  const at::Tensor hidden = dropout1_(ops::linear_gelu(norm_(x), fc1_.weight, fc1_.bias), context);
+  if (residual_.plain(context) && !dropout2_.active(context)) {
+    return ops::linear_add(hidden, fc2_.weight, fc2_.bias, x);
+  }
+  return residual_(x, dropout2_(fc2_(hidden), context), context);
+}
+
+}  // namespace tessera::models

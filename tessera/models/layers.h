@@ -1,0 +1,83 @@
+// The parts of a Vision Transformer. Each holds handles of its parameters, not copies: whatever memory a
+// parameter has when forward runs is what it reads.
+#pragma once
+
+#include <torch/types.h>
+
+#include <string>
+
+#include "tessera/arch/vit.h"
+#include "tessera/models/parameter_tree.h"
+#include "tessera/models/vit.h"
+
+namespace tessera::models {
+
+struct Linear {
+  explicit Linear(const ParameterScope& scope) : weight(scope.get("weight")), bias(scope.get("bias")) {}
+  at::Tensor operator()(const at::Tensor& x) const;
+
+  at::Tensor weight;  // [out, in]
+  at::Tensor bias;    // [out]
+};
+
+struct LayerNorm {
+  LayerNorm(const ParameterScope& scope, double epsilon_)
+      : weight(scope.get("weight")), bias(scope.get("bias")), epsilon(epsilon_) {}
+  at::Tensor operator()(const at::Tensor& x) const;
+
+  at::Tensor weight, bias;  // [width]
+  double epsilon;
+};
+
+/// Random numbers of one place in the model: a rate and the name that its masks depend on.
+struct Dropout {
+  Dropout(double rate_, std::string name_) : rate(rate_), name(std::move(name_)) {}
+  bool active(const ForwardContext& context) const { return context.training && rate > 0.0; }
+  at::Tensor operator()(const at::Tensor& x, const ForwardContext& context) const;
+
+  double rate;
+  std::string name;
+};
+
+/// x + drop_path(gamma * branch), gamma and drop-path where there are any.
+struct Residual {
+  Residual(at::Tensor gamma_, double rate, std::string name)
+      : gamma(std::move(gamma_)), drop_path(rate, std::move(name)) {}
+  bool plain(const ForwardContext& context) const { return !gamma.defined() && !drop_path.active(context); }
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& branch, const ForwardContext& context) const;
+
+  at::Tensor gamma;  // [width] or undefined: no LayerScale
+  Dropout drop_path;
+};
+
+/// norm1 and attention: x -> x + proj(attention(qkv(norm1(x)))).
+class AttentionBranch {
+ public:
+  AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);
+  at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const;
+
+ private:
+  at::Tensor normed_heads(const at::Tensor& qkv) const;  // attention with q/k norm
+
+  int64_t heads_;
+  LayerNorm norm_;
+  Linear qkv_, proj_;
+  std::vector<LayerNorm> qk_norms_;  // none, or those of q and k
+  Dropout proj_dropout_;
+  Residual residual_;
+};
+
+/// norm2 and MLP: x -> x + fc2(gelu(fc1(norm2(x)))).
+class MlpBranch {
+ public:
+  MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);
+  at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const;
+
+ private:
+  LayerNorm norm_;
+  Linear fc1_, fc2_;
+  Dropout dropout1_, dropout2_;
+  Residual residual_;
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,39 @@
+// From the parameter specs of a model to handles: the module tree that owns them, and lookup by name.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/arch/vit.h"
+
+namespace tessera::models {
+
+using ParameterMap = std::map<std::string, at::Tensor>;
+
+/// Registers a hollow float32 parameter (a filled buffer where spec.buffer) for every spec, below submodules
+/// named by the dots of its name. The handles stay valid when others replace the data under them.
+ParameterMap register_parameters(torch::nn::Module& root, const arch::VitConfig& config,
+                                 const std::vector<arch::ParameterSpec>& specs);
+
+/// The parameters whose names start with a prefix, by the rest of their names.
+class ParameterScope {
+ public:
+  ParameterScope(const ParameterMap& all, std::string prefix) : all_(&all), prefix_(std::move(prefix)) {}
+  /// The scope one level down: scope.child("attn") holds "<prefix>attn.".
+  ParameterScope child(const std::string& name) const { return {*all_, prefix_ + name + "."}; }
+  bool has(const std::string& name) const { return all_->contains(prefix_ + name); }
+  /// Requires: has(name).
+  at::Tensor get(const std::string& name) const;
+  /// Undefined tensor where there is none.
+  at::Tensor find(const std::string& name) const { return has(name) ? get(name) : at::Tensor(); }
+
+ private:
+  const ParameterMap* all_;
+  std::string prefix_;
+};
+
+}  // namespace tessera::models

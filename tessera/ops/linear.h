@@ -1,0 +1,16 @@
+// Linear layers with what follows them. Differentiable once. Any device and float dtype.
+#pragma once
+
+#include <torch/types.h>
+
+namespace tessera::ops {
+
+/// x weight^T + bias. `x`: [..., in]; `weight`: [out, in]; `bias`: [out]; result [..., out].
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+/// gelu(x weight^T + bias), the exact GELU.
+at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+/// residual + x weight^T + bias. `residual`: [..., out].
+at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      const at::Tensor& residual);
+
+}  // namespace tessera::ops

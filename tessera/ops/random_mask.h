@@ -1,0 +1,28 @@
+// Dropout and drop-path with counter-based masks: a mask is a function of (layer key, sample number,
+// element), so any rank, any split of the batch and any recomputation draws the same one. Safe from any
+// thread.
+//
+// Masks are made on the CPU and copied to the tensor's device.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <span>
+
+namespace tessera::ops {
+
+/// Multipliers [samples.size(), elements] in `dtype`: 0 with probability `rate`, else 1 / (1 - rate). The
+/// rate is rounded to 1/65536 (16 random bits an element); the multiplier fits the rounded rate, so the mean
+/// is exact. Requires: 0 <= rate <= 1.
+at::Tensor dropout_mask(double rate, uint64_t layer_key, std::span<const uint64_t> samples, int64_t elements,
+                        at::ScalarType dtype);
+
+/// x * mask. `x`: [batch, ...], batch = samples.size(). A rate of 0 returns `x` itself.
+at::Tensor dropout(const at::Tensor& x, double rate, uint64_t layer_key, std::span<const uint64_t> samples);
+
+/// One multiplier a sample, [samples.size()] in `dtype`: 0 with probability `rate`, else 1 / (1 - rate).
+at::Tensor drop_path_mask(double rate, uint64_t layer_key, std::span<const uint64_t> samples,
+                          at::ScalarType dtype);
+
+}  // namespace tessera::ops

@@ -1,0 +1,77 @@
+#include "tests/models/formula.h"
+
+#include <torch/torch.h>
+
+#include <bit>
+#include <numeric>
+
+namespace tessera::models::formula {
+namespace {
+
+uint64_t mix(uint64_t z) {
+  z += 0x9E3779B97F4A7C15ULL;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  return z ^ (z >> 31);
+}
+
+uint64_t key_of(const std::string& name) {
+  uint64_t key = 0xCBF29CE484222325ULL;
+  for (const char c : name) {
+    key = (key ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
+  }
+  return mix(key);
+}
+
+}  // namespace
+
+uint64_t word(const std::string& name, uint64_t index) { return mix(key_of(name) ^ index); }
+
+at::Tensor uniform(const std::string& name, int64_t count) {
+  at::Tensor out = torch::empty({count});
+  auto* data = out.data_ptr<float>();
+  const uint64_t key = key_of(name);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto top = static_cast<int64_t>(mix(key ^ static_cast<uint64_t>(i)) >> 40) - (1 << 23);
+    data[i] = static_cast<float>(top) * 0x1p-23F;
+  }
+  return out;
+}
+
+at::Tensor weights(const std::string& name, at::IntArrayRef shape) {
+  const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  const at::Tensor u = uniform(name, count);
+  at::Tensor value;
+  if (name.ends_with("gamma")) {
+    value = 0.5 + u * 0.25;
+  } else if (name.ends_with("weight") && shape.size() == 1) {
+    value = 1.0 + u * 0.25;
+  } else if (name.ends_with("weight")) {
+    const auto fan_in = static_cast<uint64_t>(count / shape[0]);
+    const int gain = name == "head.weight" ? 1 : 0;
+    value = u * std::ldexp(1.0, gain - static_cast<int>((std::bit_width(fan_in) - 1) / 2));
+  } else if (name.ends_with("bias")) {
+    value = u * 0.125;
+  } else {
+    value = u * 0.5;
+  }
+  return value.view(shape);
+}
+
+void fill(VisionTransformer& model, at::ScalarType dtype) {
+  const torch::NoGradGuard no_grad;
+  for (auto& item : model.named_parameters()) {
+    item.value().set_data(weights(item.key(), item.value().sizes()).to(dtype));
+  }
+}
+
+at::Tensor images(const std::string& name, int64_t count, const arch::VitConfig& config) {
+  const int64_t size = config.image_size;
+  return uniform(name, count * config.channels * size * size).view({count, config.channels, size, size});
+}
+
+at::Tensor targets(int64_t count, int64_t classes, int64_t step) {
+  return (7 + 37 * torch::arange(count) + 11 * step) % classes;
+}
+
+}  // namespace tessera::models::formula

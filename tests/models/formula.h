@@ -1,0 +1,27 @@
+// Weights, images and targets that make_parity_fixture.py makes too, bit for bit: an integer hash of
+// (name, element) scaled to float32.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "tessera/models/vit.h"
+
+namespace tessera::models::formula {
+
+/// Word `index` of the stream `name`.
+uint64_t word(const std::string& name, uint64_t index);
+/// [count] float32 in [-1, 1).
+at::Tensor uniform(const std::string& name, int64_t count);
+/// The value of a parameter, float32.
+at::Tensor weights(const std::string& name, at::IntArrayRef shape);
+/// Gives every parameter of the model its value, in memory of its own.
+void fill(VisionTransformer& model, at::ScalarType dtype = at::kFloat);
+/// [count, channels, size, size] float32.
+at::Tensor images(const std::string& name, int64_t count, const arch::VitConfig& config);
+/// [count] int64.
+at::Tensor targets(int64_t count, int64_t classes, int64_t step = 0);
+
+}  // namespace tessera::models::formula

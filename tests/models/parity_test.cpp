@@ -1,0 +1,157 @@
+// Against timm 1.0.31: same weights and images, so the same logits, losses, gradients and training curve. The
+// fixture is made by make_parity_fixture.py.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tests/models/formula.h"
+
+namespace tessera::models {
+namespace {
+
+using nlohmann::json;
+
+const json& fixture() {
+  static const json loaded =
+      json::parse(std::ifstream(std::string(TESSERA_SOURCE_DIR) + "/tests/models/fixtures/parity.json"));
+  return loaded;
+}
+
+arch::VitConfig config_of(const json& description) {
+  if (description.is_string()) {
+    return arch::vit_config(description.get<std::string>());
+  }
+  arch::VitConfig config;
+  config.image_size = description["image_size"];
+  config.patch_size = description["patch_size"];
+  config.channels = description["channels"];
+  config.width = description["width"];
+  config.depth = description["depth"];
+  config.heads = description["heads"];
+  config.mlp_width = description["mlp_width"];
+  config.classes = description["classes"];
+  config.registers = description["registers"];
+  config.class_token = description["class_token"];
+  config.qk_norm = description["qk_norm"];
+  config.layer_scale = description["layer_scale"];
+  const std::string pool = description["pool"];
+  config.pool = pool == "token" ? arch::Pool::kClassToken
+                : pool == "avg" ? arch::Pool::kAverage
+                                : arch::Pool::kAttention;
+  return config;
+}
+
+ForwardContext training_context(int64_t batch) {
+  ForwardContext context{true, 1, {}};
+  for (int64_t i = 0; i < batch; ++i) {
+    context.samples.push_back(static_cast<uint64_t>(i));
+  }
+  return context;
+}
+
+// The largest error of a gradient tensor, as a share of its largest value. Some gradients are zero but for
+// rounding (a key's bias moves all scores of a query alike): those are compared with 1 instead.
+double gradient_error(const std::string& name, const at::Tensor& gradient, const json& expected) {
+  const at::Tensor flat = gradient.reshape({-1}).to(torch::kDouble);
+  const double largest = expected["max"], norm = expected["norm"];
+  const bool zero = largest < 1e-12;
+  double error = std::abs(flat.abs().max().item<double>() - largest) / (zero ? 1.0 : largest);
+  error = std::max(error, std::abs(flat.norm().item<double>() - norm) / (zero ? 1.0 : norm));
+  const auto sample = expected["sample"].get<std::vector<double>>();
+  for (size_t i = 0; i < sample.size(); ++i) {
+    const auto index =
+        static_cast<int64_t>(formula::word(name + "/sample", i) % static_cast<uint64_t>(flat.numel()));
+    error = std::max(error, std::abs(flat[index].item<double>() - sample[i]) / (zero ? 1.0 : largest));
+  }
+  const auto projections = expected["projections"].get<std::vector<double>>();
+  for (size_t k = 0; k < projections.size(); ++k) {
+    const at::Tensor direction = formula::uniform(name + "/projection/" + std::to_string(k), flat.numel());
+    const double dot = flat.dot(direction.to(torch::kDouble)).item<double>();
+    error = std::max(error, std::abs(dot - projections[k]) / (zero ? 1.0 : norm));
+  }
+  return error;
+}
+
+class Parity : public testing::TestWithParam<const char*> {};
+
+TEST_P(Parity, LogitsLossAndGradientsAreTimms) {
+  const json& expected = fixture()["cases"][GetParam()];
+  const int64_t batch = expected["batch"];
+  VisionTransformer model(config_of(expected["config"]));
+  formula::fill(model);
+  const at::Tensor logits =
+      model.forward(formula::images("images", batch, model.config()), training_context(batch));
+  const at::Tensor expected_logits =
+      torch::tensor(expected["logits"].get<std::vector<double>>(), torch::kDouble).view(logits.sizes());
+  EXPECT_GE(logits.std().item<double>(), 0.5);
+  const double logits_error = (logits.to(torch::kDouble) - expected_logits).abs().max().item<double>();
+  EXPECT_LE(logits_error, 1e-5);
+  const at::Tensor loss = torch::cross_entropy_loss(logits, formula::targets(batch, model.config().classes));
+  EXPECT_NEAR(loss.item<double>(), expected["loss"].get<double>(), 1e-5);
+  loss.backward();
+
+  const auto parameters = model.named_parameters();
+  ASSERT_EQ(parameters.size(), expected["gradients"].size());
+  double worst = 0.0;
+  for (const auto& item : parameters) {
+    ASSERT_TRUE(expected["gradients"].contains(item.key())) << item.key();
+    const json& gradient = expected["gradients"][item.key()];
+    ASSERT_EQ(item.value().sizes().vec(), gradient["shape"].get<std::vector<int64_t>>()) << item.key();
+    const double error = gradient_error(item.key(), item.value().grad(), gradient);
+    EXPECT_LE(error, 1e-4) << item.key();
+    worst = std::max(worst, error);
+  }
+  std::cout << GetParam() << ": logits' std " << logits.std().item<double>() << ", their error "
+            << logits_error << ", the gradients' worst " << worst << "\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Timm, Parity,
+                         testing::Values("vit_tiny_patch16_224", "gap_no_class_token",
+                                         "registers_layer_scale", "registers_gap_qk_norm", "attention_pool"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// LibTorch's own AdamW and clipping: what is tested is that our model learns as PyTorch's does.
+TEST(Parity, TwentyAdamWStepsGivePyTorchsLossCurve) {
+  const json& expected = fixture()["training"];
+  const json& recipe = expected["recipe"];
+  VisionTransformer model(config_of(expected["config"]));
+  formula::fill(model);
+  std::vector<at::Tensor> decay, rest, all;
+  const auto parameters = model.named_parameters();
+  for (const auto& spec : arch::parameters(model.config())) {
+    (spec.decay ? decay : rest).push_back(parameters[spec.name]);
+    all.push_back(parameters[spec.name]);
+  }
+  using Options = torch::optim::AdamWOptions;
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(decay, std::make_unique<Options>(Options().weight_decay(recipe["weight_decay"])));
+  groups.emplace_back(rest, std::make_unique<Options>(Options().weight_decay(0.0)));
+  torch::optim::AdamW optimizer(groups, Options());
+  const auto losses = expected["losses"].get<std::vector<double>>();
+  const auto norms = expected["gradient_norms"].get<std::vector<double>>();
+  const int64_t batch = recipe["batch"];
+  for (int64_t step = 0; step < recipe["steps"].get<int64_t>(); ++step) {
+    const double warmup = std::min(1.0, static_cast<double>(step + 1) / recipe["warmup"].get<double>());
+    for (auto& group : optimizer.param_groups()) {
+      static_cast<Options&>(group.options()).lr(recipe["lr"].get<double>() * warmup);
+    }
+    const int64_t number = step % recipe["batches"].get<int64_t>();
+    const at::Tensor logits = model.forward(
+        formula::images("images/" + std::to_string(number), batch, model.config()), training_context(batch));
+    const at::Tensor loss =
+        torch::cross_entropy_loss(logits, formula::targets(batch, model.config().classes, number));
+    optimizer.zero_grad();
+    loss.backward();
+    const double norm = torch::nn::utils::clip_grad_norm_(all, recipe["clip"].get<double>());
+    optimizer.step();
+    EXPECT_NEAR(loss.item<double>(), losses[step], 1e-4) << "step " << step;
+    EXPECT_NEAR(norm, norms[step], 1e-3 * norms[step]) << "step " << step;
+  }
+  EXPECT_LT(losses.back(), 0.1 * losses.front()) << "the curve should be that of a model that learns";
+}
+
+}  // namespace
+}  // namespace tessera::models

@@ -1,0 +1,279 @@
+#include "tessera/models/vit.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/base/error.h"
+#include "tests/models/formula.h"
+
+namespace tessera::models {
+namespace {
+
+arch::VitConfig small_config() {
+  arch::VitConfig config;
+  config.image_size = 16;
+  config.patch_size = 4;
+  config.channels = 1;
+  config.width = 32;
+  config.depth = 3;
+  config.heads = 4;
+  config.mlp_width = 64;
+  config.classes = 10;
+  return config;
+}
+
+struct Variant {
+  const char* name;
+  void (*change)(arch::VitConfig&);
+};
+
+const Variant kVariants[] = {
+    {"class_token", [](arch::VitConfig&) {}},
+    {"gap",
+     [](arch::VitConfig& c) {
+       c.pool = arch::Pool::kAverage;
+       c.class_token = false;
+     }},
+    {"map", [](arch::VitConfig& c) { c.pool = arch::Pool::kAttention; }},
+    {"registers_layer_scale",
+     [](arch::VitConfig& c) {
+       c.registers = 3;
+       c.layer_scale = 0.1;
+     }},
+    {"qk_norm", [](arch::VitConfig& c) { c.qk_norm = true; }},
+    {"sin_cos",
+     [](arch::VitConfig& c) {
+       c.position_embedding = arch::PositionEmbedding::kSinCos2d;
+       c.registers = 2;
+     }},
+    {"tanh_head", [](arch::VitConfig& c) { c.head = arch::Head::kTanh; }},
+    {"one_block", [](arch::VitConfig& c) { c.depth = 1; }},
+};
+
+class Variants : public testing::TestWithParam<Variant> {
+ protected:
+  arch::VitConfig config() const {
+    arch::VitConfig config = small_config();
+    GetParam().change(config);
+    return config;
+  }
+};
+
+TEST_P(Variants, ParametersAreThoseOfTheDescriptionAndStartHollow) {
+  const VisionTransformer model(config());
+  const auto parameters = model.named_parameters();
+  const auto buffers = model.named_buffers();
+  size_t index = 0;
+  for (const auto& spec : arch::parameters(config())) {
+    if (spec.buffer) {
+      ASSERT_TRUE(buffers.contains(spec.name));
+      EXPECT_EQ(buffers[spec.name].sizes().vec(), spec.shape);
+      continue;
+    }
+    ASSERT_LT(index, parameters.size());
+    EXPECT_EQ(parameters[index].key(), spec.name);
+    EXPECT_EQ(parameters[index].value().sizes().vec(), spec.shape);
+    EXPECT_EQ(parameters[index].value().storage().nbytes(), 0U) << spec.name;
+    EXPECT_TRUE(parameters[index].value().requires_grad());
+    ++index;
+  }
+  EXPECT_EQ(index, parameters.size());
+}
+
+TEST_P(Variants, SegmentsHoldEveryParameterOnceInOrder) {
+  const VisionTransformer model(config());
+  const auto parameters = model.named_parameters();
+  size_t index = 0;
+  for (const auto& segment : model.segments()) {
+    for (const auto& [name, tensor] : segment.parameters) {
+      EXPECT_EQ(name, parameters[index].key());
+      EXPECT_TRUE(tensor.is_same(parameters[index].value()));
+      ++index;
+    }
+  }
+  EXPECT_EQ(index, parameters.size());
+  EXPECT_EQ(model.segments().size(), static_cast<size_t>(config().depth) + 2);
+  EXPECT_EQ(model.segments().front().name, "stem");
+  EXPECT_EQ(model.segments()[1].name, "blocks.0");
+  EXPECT_EQ(model.segments().back().name, "head");
+}
+
+TEST_P(Variants, EveryParameterGetsAGradientInEitherType) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    VisionTransformer model(config());
+    formula::fill(model, dtype);
+    const at::Tensor logits = model.forward(formula::images("images", 3, config()), {true, 5, {0, 1, 2}});
+    EXPECT_EQ(logits.sizes().vec(), (std::vector<int64_t>{3, 10}));
+    EXPECT_EQ(logits.scalar_type(), at::kFloat);
+    logits.square().sum().backward();
+    for (const auto& item : model.named_parameters()) {
+      ASSERT_TRUE(item.value().grad().defined()) << item.key();
+      EXPECT_EQ(item.value().grad().scalar_type(), dtype);
+      EXPECT_GT(item.value().grad().abs().max().item<double>(), 0.0) << item.key();
+    }
+  }
+}
+
+TEST_P(Variants, Bf16FollowsFp32) {
+  VisionTransformer model(config());
+  const at::Tensor images = formula::images("images", 3, config());
+  formula::fill(model);
+  const at::Tensor exact = model.forward(images, {});
+  formula::fill(model, at::kBFloat16);
+  const at::Tensor logits = model.forward(images, {});
+  EXPECT_LT((logits - exact).abs().max().item<double>(), 0.1 * exact.abs().max().item<double>());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Variants, testing::ValuesIn(kVariants),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(VisionTransformer, ReadsWhateverMemoryItsParametersHaveAtTheCall) {
+  VisionTransformer model(small_config());
+  const at::Tensor images = formula::images("images", 2, small_config());
+  allocate(model, 1);
+  const at::Tensor first = model.forward(images, {});
+  allocate(model, 2);
+  const at::Tensor second = model.forward(images, {});
+  EXPECT_FALSE(torch::equal(first, second));
+  allocate(model, 1);
+  EXPECT_TRUE(torch::equal(first, model.forward(images, {})));
+}
+
+// What a shard unit does: parameters are views of one flat buffer, whose memory goes after forward and comes
+// back before backward.
+TEST(VisionTransformer, MemoryMayGoBetweenForwardAndBackward) {
+  VisionTransformer model(small_config()), plain(small_config());
+  allocate(plain, 3);
+  const at::Tensor images = formula::images("images", 2, small_config());
+  plain.forward(images, {true, 1, {0, 1}}).sum().backward();
+
+  const auto& block = model.segments()[1];
+  allocate(model, 3);
+  int64_t count = 0;
+  for (const auto& [name, parameter] : block.parameters) {
+    count += parameter.numel();
+  }
+  at::Tensor flat = torch::empty({count});
+  std::vector<at::Tensor> views;
+  int64_t begin = 0;
+  for (auto [name, parameter] : block.parameters) {
+    views.push_back(flat.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
+    views.back().copy_(parameter.detach());
+    parameter.set_data(views.back());
+    begin += parameter.numel();
+  }
+  const at::Tensor saved = flat.clone();
+  const at::Tensor sum = model.forward(images, {true, 1, {0, 1}}).sum();
+  flat.zero_();
+  flat.copy_(saved);
+  sum.backward();
+  const auto expected = plain.named_parameters();
+  for (const auto& item : model.named_parameters()) {
+    EXPECT_TRUE(torch::equal(item.value().grad(), expected[item.key()].grad())) << item.key();
+  }
+}
+
+TEST(VisionTransformer, ImagesOfAnotherSizeAreOurFault) {
+  VisionTransformer model(small_config());
+  allocate(model, 1);
+  EXPECT_THROW(model.forward(torch::zeros({1, 1, 8, 16}), {}), InternalError);
+}
+
+TEST(VisionTransformer, AWrongConfigIsRefused) {
+  arch::VitConfig config = small_config();
+  config.heads = 5;
+  EXPECT_THROW(VisionTransformer{config}, UserError);
+}
+
+TEST(VisionTransformer, ImagesMayHaveAnyFloatTypeAndStrides) {
+  VisionTransformer model(small_config());
+  allocate(model, 1);
+  const at::Tensor images = torch::round(formula::images("images", 2, small_config()) * 64) / 64;
+  const at::Tensor logits = model.forward(images, {});
+  EXPECT_TRUE(torch::equal(logits, model.forward(images.to(at::kDouble), {})));
+  EXPECT_TRUE(torch::equal(logits, model.forward(images.to(at::kBFloat16), {})));
+  const at::Tensor strided = images.transpose(2, 3).contiguous().transpose(2, 3);
+  EXPECT_TRUE(torch::equal(logits, model.forward(strided, {})));
+}
+
+TEST(VisionTransformer, SinCosPositionsAreAFunctionOfRowAndColumn) {
+  arch::VitConfig config = small_config();  // 4 x 4 patches, width 32: quarters of 8
+  config.position_embedding = arch::PositionEmbedding::kSinCos2d;
+  const VisionTransformer model(config);
+  const at::Tensor table = model.named_buffers()["pos_embed"];
+  ASSERT_EQ(table.sizes().vec(), (std::vector<int64_t>{1, 17, 32}));
+  EXPECT_EQ(table[0][0].abs().max().item<float>(), 0.0F);  // the class token
+  const at::Tensor patch = table[0][1 + 2 * 4 + 3];        // row 2, column 3
+  for (int i = 0; i < 8; ++i) {
+    const double frequency = std::pow(10000.0, -i / 7.0);
+    EXPECT_NEAR(patch[i].item<double>(), std::sin(3 * frequency), 1e-6);
+    EXPECT_NEAR(patch[8 + i].item<double>(), std::cos(3 * frequency), 1e-6);
+    EXPECT_NEAR(patch[16 + i].item<double>(), std::sin(2 * frequency), 1e-6);
+    EXPECT_NEAR(patch[24 + i].item<double>(), std::cos(2 * frequency), 1e-6);
+  }
+}
+
+TEST(Initialise, IsTheSameForAnySplit) {
+  for (const auto& spec : arch::parameters(small_config())) {
+    at::Tensor whole = torch::empty({spec.numel()});
+    initialise(spec, small_config(), 42, 0, whole);
+    for (const int64_t pieces : {2, 3, 7}) {
+      at::Tensor joined = torch::empty({spec.numel()});
+      for (int64_t p = 0; p < pieces; ++p) {
+        const int64_t begin = spec.numel() * p / pieces, end = spec.numel() * (p + 1) / pieces;
+        initialise(spec, small_config(), 42, begin, joined.narrow(0, begin, end - begin));
+      }
+      EXPECT_TRUE(torch::equal(whole, joined)) << spec.name << " in " << pieces;
+    }
+  }
+}
+
+TEST(Initialise, HasTheDescribedDistribution) {
+  const arch::VitConfig config = small_config();
+  at::Tensor normal = torch::empty({30000});
+  const arch::ParameterSpec wide{"w", {30000}, arch::Init::kTruncatedNormal, 0.02, "head", true, false};
+  initialise(wide, config, 1, 0, normal);
+  EXPECT_NEAR(normal.mean().item<double>(), 0.0, 0.0005);
+  EXPECT_NEAR(normal.std().item<double>(), 0.02, 0.0005);
+  at::Tensor uniform = torch::empty({30000});
+  const arch::ParameterSpec flat{"u", {30000}, arch::Init::kUniform, 0.25, "stem", true, false};
+  initialise(flat, config, 1, 0, uniform);
+  EXPECT_NEAR(uniform.std().item<double>(), 0.5 / std::sqrt(12.0), 0.005);
+  EXPECT_LE(uniform.abs().max().item<double>(), 0.25);
+  at::Tensor other = torch::empty({30000});
+  initialise(wide, config, 2, 0, other);
+  EXPECT_FALSE(torch::equal(normal, other));
+  initialise({"c", {4}, arch::Init::kConstant, 0.125, "", false, false}, config, 1, 0, other.narrow(0, 0, 4));
+  EXPECT_TRUE(torch::equal(other.narrow(0, 0, 4), torch::full({4}, 0.125F)));
+}
+
+TEST(Initialise, AllocateGivesEveryParameterItsInitialValue) {
+  VisionTransformer model(small_config());
+  allocate(model, 9, at::kBFloat16);
+  const auto parameters = model.named_parameters();
+  for (const auto& spec : arch::parameters(small_config())) {
+    at::Tensor value = torch::empty({spec.numel()});
+    initialise(spec, small_config(), 9, 0, value);
+    EXPECT_TRUE(torch::equal(parameters[spec.name], value.view(spec.shape).to(at::kBFloat16))) << spec.name;
+  }
+}
+
+TEST(HollowTensor, HasSizesAndNoMemory) {
+  const at::Tensor tensor = hollow_tensor({1 << 20, 1 << 20}, at::kBFloat16);
+  EXPECT_EQ(tensor.numel(), int64_t{1} << 40);
+  EXPECT_EQ(tensor.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(tensor.storage().nbytes(), 0U);
+}
+
+// A model far larger than this machine's memory can be described.
+TEST(HollowTensor, TenBillionParametersTakeNoMemory) {
+  const VisionTransformer model(arch::vit_config("10B/14"));
+  int64_t count = 0;
+  for (const auto& parameter : model.parameters()) {
+    count += parameter.numel();
+  }
+  EXPECT_EQ(count, arch::parameter_count(model.config()));
+}
+
+}  // namespace
+}  // namespace tessera::models
