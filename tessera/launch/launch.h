@@ -17,14 +17,17 @@ struct Ranks {
   std::string master_host = "127.0.0.1";
   uint16_t master_port = 0;         // 0 with world 1: no rendezvous needed
   int master_listen_fd = -1;        // rank 0 of local ranks: the listening socket the parent opened
+  bool master_is_served = false;    // torchrun's agent serves the store there: rank 0 connects as well
   std::string launcher = "single";  // "single", "local", "torchrun", "slurm", "openmpi", "environment"
 };
 
-/// Reads the environment: TESSERA_* (set by run_local for its children), torchrun / plain RANK, WORLD_SIZE,
-/// LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; Slurm SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID,
-/// SLURM_NODELIST (first host, ranges understood), SLURM_JOB_ID (port); OpenMPI OMPI_COMM_WORLD_* and PMIX_*.
-/// A world of one where nothing is set. Errors: UserError on values that contradict or miss (names the
-/// variable).
+/// Reads the environment; the first of these that is there decides (README.md of this room has the whole
+/// table): TESSERA_* (set by run_local for its children); torchrun / plain RANK and WORLD_SIZE, LOCAL_RANK,
+/// LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; OpenMPI OMPI_COMM_WORLD_* and PMIX_NAMESPACE (port); a Slurm
+/// step's SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_NODELIST (first host, ranges understood),
+/// SLURM_JOB_ID (port). A world of one where nothing is set, and in a Slurm job outside of srun. An empty
+/// variable counts as not set. The listening socket gets close-on-exec here, so that a rank's own children do
+/// not inherit it. Errors: UserError on values that contradict or miss (names the variable).
 Ranks ranks_from_environment();
 
 struct LocalOptions {
@@ -34,11 +37,14 @@ struct LocalOptions {
   int64_t grace_seconds = 5;  // after one rank failed, others get this long to say what they saw
 };
 
-/// Starts `procs` copies of this program with the same arguments plus TESSERA_* variables, waits for all.
-/// Forwards SIGINT and SIGTERM once each to every rank; a second one within the run kills at once. SIGHUP is
-/// ignored. When a rank dies, names it with its signal or exit code, ends the others, returns that rank's
-/// exit code (or 3 for a signal). Children die with the parent (PR_SET_PDEATHSIG). No process, port or file
-/// stays.
+/// Starts `procs` copies of this program with `arguments` (those after the program's name) plus TESSERA_*
+/// variables, waits for all. Ranks start with SIGINT and SIGTERM blocked (install_signal_handlers opens them,
+/// so none is lost while LibTorch loads) and with an empty stdin. Call it from the main thread, before other
+/// threads exist. Errors: UserError (no process, socket or log file to be had; a launcher started this
+/// program already). Forwards SIGINT and SIGTERM once each to every rank; a second one within the run kills
+/// at once. SIGHUP is ignored. When a rank dies, names it with its signal or exit code, ends the others,
+/// returns that rank's exit code (or 3 for a signal). Children die with the parent (PR_SET_PDEATHSIG). No
+/// process, port or file stays.
 int run_local(const LocalOptions& options, const std::vector<std::string>& arguments);
 
 /// In a rank: SIGINT/SIGTERM set a flag (two within 300 ms count as one, launchers repeat them), a later

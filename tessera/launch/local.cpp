@@ -1,0 +1,304 @@
+// The parent of local ranks: starts them, waits, forwards signals, says who failed. It computes nothing.
+#include <arpa/inet.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "tessera/base/error.h"
+#include "tessera/launch/launch.h"
+#include "tessera/launch/obituary.h"
+#include "tessera/launch/process.h"
+
+namespace tessera::launch {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kWhere = "launch.local";
+constexpr auto kOneRequest = std::chrono::milliseconds(300);  // signals closer than this are one request
+constexpr auto kReaping = std::chrono::seconds(4);            // after SIGKILL, for the kernel
+
+[[noreturn]] void cannot(const char* what) {
+  const int error = errno;
+  user_error(kWhere, "to start local ranks: ", what, " failed: ", std::strerror(error));
+}
+
+/// One line on stderr, on a row of its own even where rank 0 draws a progress bar.
+void say(const std::string& line) {
+  std::fprintf(stderr, "%s%s\n", ::isatty(STDERR_FILENO) == 1 ? "\r\033[K" : "", line.c_str());
+}
+
+/// SIGCHLD, SIGINT and SIGTERM arrive through a descriptor; SIGHUP and SIGPIPE are ignored. Undone at the
+/// end.
+class Signals {
+ public:
+  Signals() {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    for (const int signal : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&wanted, signal);
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    sigemptyset(&ignore.sa_mask);
+    ::sigaction(SIGHUP, &ignore, &hangup_);
+    ::sigaction(SIGPIPE, &ignore, &pipe_);
+    ignore.sa_handler = SIG_DFL;  // inherited as ignored it would reap our children for us
+    ::sigaction(SIGCHLD, &ignore, &child_);
+    ::pthread_sigmask(SIG_BLOCK, &wanted, &mask_);
+    fd_ = ::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd_ < 0) {
+      restore();
+      cannot("signalfd");
+    }
+  }
+  ~Signals() {
+    ::close(fd_);
+    restore();
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  /// Sleeps until a signal or `until`. Returns the SIGINT and SIGTERM that came.
+  std::vector<int> wait(std::optional<Clock::time_point> until) const {
+    int milliseconds = -1;
+    if (until) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - Clock::now()).count();
+      milliseconds = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
+    }
+    pollfd descriptor{fd_, POLLIN, 0};
+    ::poll(&descriptor, 1, milliseconds);
+    std::vector<int> stops;
+    for (signalfd_siginfo info{}; ::read(fd_, &info, sizeof info) == sizeof info;) {
+      if (info.ssi_signo != SIGCHLD) stops.push_back(static_cast<int>(info.ssi_signo));
+    }
+    return stops;
+  }
+
+ private:
+  void restore() const {
+    ::sigaction(SIGHUP, &hangup_, nullptr);
+    ::sigaction(SIGPIPE, &pipe_, nullptr);
+    ::sigaction(SIGCHLD, &child_, nullptr);
+    ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+  }
+  int fd_ = -1;
+  sigset_t mask_{};
+  struct sigaction hangup_ {
+  }, pipe_{}, child_{};
+};
+
+/// A socket that listens on a free port of 127.0.0.1. Rank 0 inherits it: no other program can take the port
+/// between its choice and its use.
+class Listener {
+ public:
+  Listener() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    if (fd_ < 0 || ::bind(fd_, generic, size) != 0 || ::listen(fd_, SOMAXCONN) != 0 ||
+        ::getsockname(fd_, generic, &size) != 0) {
+      close();
+      cannot("a listening socket on 127.0.0.1");
+    }
+    port_ = ntohs(address.sin_port);
+  }
+  ~Listener() { close(); }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  int fd() const { return fd_; }
+  uint16_t port() const { return port_; }
+  void close() {
+    const int error = errno;
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+    errno = error;
+  }
+
+ private:
+  int fd_;
+  uint16_t port_ = 0;
+};
+
+/// Where ranks > 0 write: the given folder, or a temporary one that stays only if something failed.
+class LogFolder {
+ public:
+  explicit LogFolder(const LocalOptions& options) : path_(options.log_dir) {
+    std::error_code error;
+    if (options.procs == 1) return;
+    if (path_.empty()) {
+      std::string name = (fs::temp_directory_path(error) / "tessera-logs-XXXXXX").string();
+      if (::mkdtemp(name.data()) == nullptr) cannot("a temporary folder for logs");
+      path_ = name;
+      temporary_ = true;
+    } else {
+      fs::create_directories(path_, error);
+      if (error) user_error(kWhere, "a folder for logs: cannot make ", path_.string(), ": ", error.message());
+    }
+  }
+  ~LogFolder() {
+    std::error_code ignored;
+    if (temporary_) fs::remove_all(path_, ignored);
+  }
+  LogFolder(const LogFolder&) = delete;
+  LogFolder& operator=(const LogFolder&) = delete;
+
+  fs::path file(int64_t rank) const { return rank == 0 ? "" : path_ / concat("rank-", rank, ".log"); }
+  /// Keeps a temporary folder in which something was written, and names it.
+  std::string keep() {
+    const bool written = temporary_ && std::any_of(fs::directory_iterator(path_), {}, [](const auto& entry) {
+                           std::error_code ignored;
+                           return entry.file_size(ignored) > 0;
+                         });
+    if (!written) return "";
+    temporary_ = false;
+    return concat(" (logs in ", path_.string(), ")");
+  }
+
+ private:
+  fs::path path_;
+  bool temporary_ = false;
+};
+
+/// All ranks of one run.
+class Crew {
+ public:
+  Crew(const LocalOptions& options, const std::vector<std::string>& arguments)
+      : grace_(std::chrono::seconds(options.grace_seconds)), logs_(options) {
+    Listener listener;
+    for (int64_t rank = 0; rank < options.procs; ++rank) {
+      RankStart start{
+          rank, options.procs, arguments, listener.port(), rank == 0 ? listener.fd() : -1, logs_.file(rank)};
+      ranks_.push_back(std::make_unique<RankProcess>(start));
+      if (rank == 0) listener.close();  // when rank 0 dies the others are to be refused, not kept waiting
+    }
+  }
+
+  /// Until all have ended. Returns the exit code of the run.
+  int wait() {
+    while (true) {
+      reap();
+      const auto now = Clock::now();
+      if (!named_ && !failures_.empty() && (now >= verdict_time() || !running())) name_culprit();
+      if (!running()) return exit_code();
+      if (!killed_ && !failures_.empty() && now >= grace_end()) kill_late_ones();
+      if (killed_ && now >= *killed_ + kReaping) return give_up();
+      for (const int signal : signals_.wait(next_deadline())) stop(signal);
+    }
+  }
+
+ private:
+  bool running() const {
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->running(); });
+  }
+  Clock::time_point grace_end() const { return failures_.first_death() + grace_; }
+  Clock::time_point verdict_time() const { return failures_.verdict_time(grace_end()); }
+
+  std::optional<Clock::time_point> next_deadline() const {
+    if (killed_) return *killed_ + kReaping;
+    if (failures_.empty()) return std::nullopt;
+    return named_ ? grace_end() : verdict_time();
+  }
+
+  void reap() {
+    for (const auto& rank : ranks_) {
+      // What dies after our own SIGKILL is no cause.
+      if (rank->reap() && !rank->ending().good() && !killed_) failures_.add(*rank, Clock::now());
+    }
+  }
+
+  void name_culprit() {
+    named_ = true;
+    say(concat("error: [", kWhere, "] ", obituary_line(failures_.culprit(), std::ssize(ranks_)),
+               logs_.keep()));
+  }
+
+  void kill_late_ones() {
+    for (const auto& rank : ranks_) {
+      if (!rank->running()) continue;
+      say(concat("warning: [", kWhere, "] rank ", rank->rank(), " of ", ranks_.size(), " (pid ", rank->pid(),
+                 ") did not end within ", std::chrono::duration_cast<std::chrono::seconds>(grace_).count(),
+                 " s of that and was killed"));
+    }
+    kill_all();
+  }
+
+  void kill_all() {
+    killed_ = Clock::now();
+    for (const auto& rank : ranks_) {
+      if (rank->running()) rank->kill();
+    }
+  }
+
+  void stop(int signal) {
+    const auto now = Clock::now();
+    if (!stop_) {
+      stop_ = now;
+      for (const auto& rank : ranks_) rank->forward(signal);
+    } else if (now - *stop_ > kOneRequest && !killed_) {
+      second_stop_ = signal;
+      kill_all();
+    }
+  }
+
+  int exit_code() const {
+    if (second_stop_) return 128 + *second_stop_;
+    if (failures_.empty()) return kExitDone;
+    const Ending& ending = failures_.culprit().ending();
+    return ending.signal != 0 ? kExitCommunication : ending.code;
+  }
+
+  /// A process that SIGKILL does not end waits inside the kernel, for a disk or a device.
+  int give_up() {
+    for (auto& rank : ranks_) {
+      if (!rank->running()) continue;
+      say(concat("error: [", kWhere, "] rank ", rank->rank(), " of ", ranks_.size(), " (pid ", rank->pid(),
+                 ") hangs in the kernel: SIGKILL did not end it"));
+      rank->abandon();
+    }
+    return exit_code();
+  }
+
+  Signals signals_;
+  Clock::duration grace_;
+  LogFolder logs_;
+  std::vector<std::unique_ptr<RankProcess>> ranks_;
+  Obituary failures_;
+  bool named_ = false;
+  std::optional<Clock::time_point> stop_, killed_;
+  std::optional<int> second_stop_;
+};
+
+void check(const LocalOptions& options) {
+  if (options.procs < 1 || options.procs > 4096) {
+    user_error(kWhere, "1 to 4096 local ranks: --procs ", options.procs);
+  }
+  const Ranks ranks = ranks_from_environment();
+  if (ranks.launcher == "local" || ranks.world > 1) {
+    user_error(kWhere, "ranks started here or by a launcher, not by both: --procs ", options.procs,
+               ", but this process is rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher,
+               "; drop --procs)");
+  }
+  const int64_t cores = available_cores();
+  if (options.procs > cores) {
+    say(concat("warning: [", kWhere, "] ", options.procs, " ranks share ", cores,
+               cores == 1 ? " core" : " cores", ": this works, but slowly"));
+  }
+}
+
+}  // namespace
+
+int run_local(const LocalOptions& options, const std::vector<std::string>& arguments) {
+  check(options);
+  return Crew(options, arguments).wait();
+}
+
+}  // namespace tessera::launch

@@ -1,0 +1,129 @@
+#include "tessera/launch/machine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tessera/launch/launch.h"
+
+namespace tessera::launch {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+/// The first number in a file; nothing where there is no file or no number ("max").
+std::optional<int64_t> number_in(const fs::path& file) {
+  std::ifstream in(file);
+  int64_t number = 0;
+  if (!(in >> number)) return std::nullopt;
+  return number;
+}
+
+/// The number after `key` in a file of lines "key number".
+std::optional<int64_t> number_after(const fs::path& file, const std::string& key) {
+  std::ifstream in(file);
+  std::string line;
+  while (std::getline(in, line)) {
+    std::istringstream words(line);
+    std::string word;
+    int64_t number = 0;
+    if (words >> word >> number && word == key) return number;
+  }
+  return std::nullopt;
+}
+
+/// Folders of this process' cgroup and of all above it, for version 2 (controller "") or a controller of
+/// version 1. In a container /proc/self/cgroup may give the host's path while only the part below is mounted:
+/// folders that are missing are simply looked at in vain.
+std::vector<fs::path> cgroup_folders(const fs::path& root, const std::string& controller) {
+  std::ifstream in(root / "proc/self/cgroup");
+  std::string line, path = "/";
+  while (std::getline(in, line)) {  // "4:cpu,cpuacct:/path", version 2 "0::/path"
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool found = controller.empty()
+                           ? controllers.empty()
+                           : ("," + controllers + ",").find("," + controller + ",") != std::string::npos;
+    if (found) path = line.substr(second + 1);
+  }
+  const fs::path top = root / "sys/fs/cgroup" / controller;
+  std::vector<fs::path> folders = {top};
+  fs::path folder = top;
+  for (const auto& part : fs::path(path).relative_path()) {
+    if (part == "..") break;  // another cgroup namespace: only the top is ours to see
+    folders.push_back(folder /= part);
+  }
+  return folders;
+}
+
+void lower(int64_t& value, std::optional<int64_t> limit) {
+  if (limit) value = std::min(value, std::max<int64_t>(*limit, 0));
+}
+
+std::optional<int64_t> cores_of(std::optional<int64_t> quota, std::optional<int64_t> period) {
+  if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
+  return (*quota + *period - 1) / *period;
+}
+
+/// limit - usage, page cache that can be dropped not counted as used.
+std::optional<int64_t> left(const fs::path& folder, const char* limit, const char* usage, const char* cache) {
+  const auto bytes = number_in(folder / limit), used = number_in(folder / usage);
+  if (!bytes || !used) return std::nullopt;
+  return *bytes - std::max<int64_t>(*used - number_after(folder / "memory.stat", cache).value_or(0), 0);
+}
+
+int64_t affinity_cores() {
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a mask smaller than its own
+    cpu_set_t* mask = CPU_ALLOC(cpus);
+    const size_t size = CPU_ALLOC_SIZE(cpus);
+    const int count = ::sched_getaffinity(0, size, mask) == 0 ? CPU_COUNT_S(size, mask) : 0;
+    CPU_FREE(mask);
+    if (count > 0) return count;
+  }
+  return 1;
+}
+
+}  // namespace
+
+int64_t cgroup_cores(const fs::path& root) {
+  int64_t cores = kNoLimit;
+  for (const auto& folder : cgroup_folders(root, "")) {
+    std::ifstream in(folder / "cpu.max");  // "150000 100000" or "max 100000"
+    int64_t quota = 0, period = 0;
+    if (in >> quota >> period) lower(cores, cores_of(quota, period));
+  }
+  for (const auto& folder : cgroup_folders(root, "cpu")) {
+    lower(cores, cores_of(number_in(folder / "cpu.cfs_quota_us"), number_in(folder / "cpu.cfs_period_us")));
+  }
+  return cores;
+}
+
+int64_t free_memory(const fs::path& root) {
+  int64_t bytes = kNoLimit;
+  if (const auto available = number_after(root / "proc/meminfo", "MemAvailable:")) bytes = *available * 1024;
+  for (const auto& folder : cgroup_folders(root, "")) {
+    lower(bytes, left(folder, "memory.max", "memory.current", "inactive_file"));
+  }
+  for (const auto& folder : cgroup_folders(root, "memory")) {
+    lower(bytes, left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"));
+  }
+  return bytes;
+}
+
+int64_t available_cores() {
+  int64_t cores = affinity_cores();
+  lower(cores, cgroup_cores("/"));
+  return std::max<int64_t>(cores, 1);
+}
+
+int64_t available_memory() { return free_memory("/"); }
+
+}  // namespace tessera::launch

@@ -1,0 +1,57 @@
+#include "tessera/launch/obituary.h"
+
+#include <signal.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr auto kSettle = std::chrono::milliseconds(25);
+
+bool is_cause(const Ending& ending) { return ending.signal != 0 || ending.code != kExitCommunication; }
+
+std::string signal_text(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  std::string text = concat("was killed by signal ", signal, " (", name == nullptr ? "" : "SIG",
+                            name == nullptr ? "unknown" : name);
+  if (signal == SIGKILL) text += "; the kernel's out-of-memory killer also does this: see dmesg";
+  return text + ")";
+}
+
+}  // namespace
+
+void Obituary::add(const RankProcess& rank, Clock::time_point now) {
+  if (dead_.empty()) first_ = now;
+  if (is_cause(rank.ending())) first_cause_ = std::min(first_cause_, now);
+  dead_.push_back(&rank);
+}
+
+Clock::time_point Obituary::verdict_time(Clock::time_point latest) const {
+  return first_cause_ == Clock::time_point::max() ? latest : std::min(first_cause_ + kSettle, latest);
+}
+
+const RankProcess& Obituary::culprit() const {
+  const auto first = [&](auto condition) {
+    const auto found =
+        std::find_if(dead_.begin(), dead_.end(), [&](const auto* rank) { return condition(rank->ending()); });
+    return found == dead_.end() ? nullptr : *found;
+  };
+  if (const auto* rank = first([](const Ending& ending) { return ending.signal != 0; })) return *rank;
+  if (const auto* rank = first(is_cause)) return *rank;
+  return *dead_.front();
+}
+
+std::string obituary_line(const RankProcess& rank, int64_t world) {
+  const Ending& ending = rank.ending();
+  const std::string how =
+      ending.signal != 0 ? signal_text(ending.signal) : concat("ended with exit code ", ending.code);
+  const std::string words = ending.signal == SIGKILL ? "" : rank.last_words();
+  return concat("rank ", rank.rank(), " of ", world, " (pid ", rank.pid(), ") ", how,
+                words.empty() ? "" : concat("; last lines of ", rank.log().string(), ": "), words);
+}
+
+}  // namespace tessera::launch

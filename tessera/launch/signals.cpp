@@ -1,0 +1,55 @@
+// A rank's signals. The handler touches lock-free atomics only.
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "tessera/launch/launch.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr int64_t kOneRequest = 300'000'000;  // ns: signals closer than this to the first repeat it
+
+std::atomic<bool> g_stop = false;
+std::atomic<int64_t> g_first_signal = 0;
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
+int64_t now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+void on_signal(int signal) {
+  int64_t first = 0;
+  const int64_t time = now();
+  if (!g_first_signal.compare_exchange_strong(first, time) && time - first > kOneRequest)
+    ::_exit(128 + signal);
+  g_stop = true;
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  struct sigaction action {};
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGHUP, &action, nullptr);
+  ::sigaction(SIGPIPE, &action, nullptr);
+  action.sa_handler = on_signal;
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    ::sigaction(signal, &action, nullptr);
+    sigaddset(&stops, signal);
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);  // run_local starts ranks with them blocked
+}
+
+bool stop_requested() { return g_stop; }
+void request_stop() { g_stop = true; }
+
+}  // namespace tessera::launch

@@ -1,0 +1,41 @@
+#include "tessera/launch/variables.h"
+
+#include <charconv>
+#include <cstdlib>
+
+#include "tessera/base/error.h"
+
+namespace tessera::launch {
+
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+std::optional<int64_t> number_variable(const char* name, int64_t least, int64_t most) {
+  const auto text = variable(name);
+  if (!text) return std::nullopt;
+  int64_t number = 0;
+  const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), number);
+  if (problem != std::errc() || end != text->data() + text->size() || number < least || number > most) {
+    user_error("launch.environment", name, " as an integer of ", least, " to ", most, ": it is '", *text,
+               "'");
+  }
+  return number;
+}
+
+std::string needed_variable(const char* name, std::string_view because) {
+  const auto text = variable(name);
+  if (!text) user_error("launch.environment", name, ", because ", because, " is set: it is not set");
+  return *text;
+}
+
+int64_t needed_number(const char* name, int64_t least, int64_t most, std::string_view because) {
+  needed_variable(name, because);
+  return *number_variable(name, least, most);
+}
+
+uint16_t port_of_job(uint64_t number) { return static_cast<uint16_t>(20000 + number % 10000); }
+
+}  // namespace tessera::launch

@@ -1,0 +1,105 @@
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+
+#include "tessera/base/file.h"
+#include "tessera/launch/launch.h"
+#include "tessera/launch/machine.h"
+
+namespace tessera::launch {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr int64_t kNone = INT64_MAX;
+using Files = std::map<std::string, std::string>;
+
+/// A made-up proc/ and sys/.
+struct Machine {
+  explicit Machine(const Files& files) : folder("machine") {
+    for (const auto& [name, content] : files) {
+      fs::create_directories((folder.path() / name).parent_path());
+      std::ofstream(folder.path() / name) << content;
+    }
+  }
+  int64_t cores() const { return cgroup_cores(folder.path()); }
+  int64_t memory() const { return free_memory(folder.path()); }
+  TemporaryFolder folder;
+};
+
+TEST(Machine, CoresOfCgroupVersion2) {
+  const auto cores = [](const std::string& max) {
+    return Machine({{"proc/self/cgroup", "0::/a/b\n"}, {"sys/fs/cgroup/a/b/cpu.max", max}}).cores();
+  };
+  EXPECT_EQ(cores("max 100000\n"), kNone);
+  EXPECT_EQ(cores("200000 100000\n"), 2);
+  EXPECT_EQ(cores("150000 100000\n"), 2);  // 1.5 cores
+  EXPECT_EQ(cores("1000 100000\n"), 1);
+  EXPECT_EQ(cores(""), kNone);
+  // A limit of a folder above holds as well.
+  EXPECT_EQ(Machine({{"proc/self/cgroup", "0::/a/b\n"},
+                     {"sys/fs/cgroup/a/cpu.max", "300000 100000"},
+                     {"sys/fs/cgroup/a/b/cpu.max", "400000 100000"}})
+                .cores(),
+            3);
+}
+
+TEST(Machine, CoresOfCgroupVersion1) {
+  const Files proc = {{"proc/self/cgroup", "9:name=systemd:/\n4:cpu,cpuacct:/docker/x\n0::/\n"}};
+  const auto cores = [&](const std::string& folder, const std::string& quota) {
+    Files files = proc;
+    files[folder + "/cpu.cfs_quota_us"] = quota;
+    files[folder + "/cpu.cfs_period_us"] = "100000\n";
+    return Machine(files).cores();
+  };
+  EXPECT_EQ(cores("sys/fs/cgroup/cpu/docker/x", "250000\n"), 3);
+  EXPECT_EQ(cores("sys/fs/cgroup/cpu/docker/x", "-1\n"), kNone);
+  EXPECT_EQ(cores("sys/fs/cgroup/cpu", "400000\n"), 4);  // in a container, where its own folder is the top
+  EXPECT_EQ(cores("sys/fs/cgroup/cpu/other", "100000\n"), kNone);
+}
+
+TEST(Machine, FreeMemory) {
+  const Files host = {{"proc/meminfo", "MemTotal:  9000 kB\nMemFree: 10 kB\nMemAvailable:    1000 kB\n"},
+                      {"proc/self/cgroup", "4:memory:/job\n0::/job\n"}};
+  EXPECT_EQ(Machine(host).memory(), 1000 * 1024);
+  EXPECT_EQ(Machine({}).memory(), kNone);
+  Files two = host;
+  two["sys/fs/cgroup/job/memory.max"] = "max\n";
+  two["sys/fs/cgroup/job/memory.current"] = "5000\n";
+  EXPECT_EQ(Machine(two).memory(), 1000 * 1024);
+  two["sys/fs/cgroup/job/memory.max"] = "8000\n";
+  EXPECT_EQ(Machine(two).memory(), 3000);
+  two["sys/fs/cgroup/job/memory.stat"] = "anon 1\ninactive_file 2000\n";
+  EXPECT_EQ(Machine(two).memory(), 5000);
+  two["sys/fs/cgroup/job/memory.max"] = "1000\n";
+  EXPECT_EQ(Machine(two).memory(), 0);
+  Files one = host;
+  one["sys/fs/cgroup/memory/job/memory.limit_in_bytes"] = "9223372036854771712\n";
+  one["sys/fs/cgroup/memory/job/memory.usage_in_bytes"] = "5000\n";
+  EXPECT_EQ(Machine(one).memory(), 1000 * 1024);
+  one["sys/fs/cgroup/memory/job/memory.limit_in_bytes"] = "7000\n";
+  one["sys/fs/cgroup/memory/job/memory.stat"] = "inactive_file 1\ntotal_inactive_file 500\n";
+  EXPECT_EQ(Machine(one).memory(), 2500);
+}
+
+TEST(Machine, ThisOne) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  EXPECT_GE(available_cores(), 1);
+  EXPECT_LE(available_cores(), CPU_COUNT(&before));
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  }
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(available_cores(), 1);
+  ::sched_setaffinity(0, sizeof before, &before);
+  EXPECT_GT(available_memory(), int64_t{1} << 20);
+  EXPECT_LT(available_memory(), int64_t{1} << 50);
+}
+
+}  // namespace
+}  // namespace tessera::launch
