@@ -94,15 +94,21 @@ void wait_for_all(const StorePointer& store, const Rendezvous& rendezvous,
   }
 }
 
-void compare_fingerprints(const StorePointer& store, int64_t rank, int64_t world, const std::string& mine) {
+void compare_fingerprints(const StorePointer& store, const Rendezvous& rendezvous, const std::string& mine) {
   std::vector<std::string> different;
-  for (int64_t other = 0; other < world; ++other) {
+  for (int64_t other = 0; other < rendezvous.world; ++other) {
     if (store->get_to_str(concat("joined/", other)) != mine) different.push_back(std::to_string(other));
   }
-  if (!different.empty()) {
-    user_error("mesh.connect", "the same build, recipe and settings on every rank: rank ",
-               join(different, ", "), " differs from rank ", rank);
+  if (different.empty()) return;
+  // The store lives with rank 0: let everyone read what it needs before the first leaves.
+  try {
+    store->set(concat("compared/", rendezvous.rank), bytes_of("1"));
+    wait_for_all(store, rendezvous, [](int64_t rank) { return concat("compared/", rank); });
+  } catch (const std::exception&) {
+    // Rank 0 has seen all and left.
   }
+  user_error("mesh.connect", "the same build, recipe and settings on every rank: rank ", join(different, ", "),
+             " differs from rank ", rendezvous.rank);
 }
 
 }  // namespace
@@ -118,7 +124,7 @@ Mesh::Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::stri
   try {
     store->set(concat("joined/", rank_), bytes_of(fingerprint));
     wait_for_all(store, rendezvous, [](int64_t rank) { return concat("joined/", rank); });
-    compare_fingerprints(store, rank_, world_size_, fingerprint);
+    compare_fingerprints(store, rendezvous, fingerprint);
     const std::string address = address_towards(rendezvous.host, rendezvous.port);
     make_groups(
         [&](const std::string& name, int64_t rank, int64_t size) {

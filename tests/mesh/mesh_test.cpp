@@ -84,7 +84,6 @@ TEST(Mesh, ADifferentRecipeIsNamed) {
       } catch (const UserError& error) {
         messages[static_cast<size_t>(rank)] = error.what();
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the store lives with rank 0
     });
   }
   for (auto& thread : threads) thread.join();
