@@ -1,0 +1,135 @@
+#include "tessera/checkpoint/folder.h"
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/checkpoint/names.h"
+
+namespace tessera::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+bool is_complete(const fs::path& checkpoint) {
+  std::error_code ignored;
+  return fs::exists(checkpoint / names::kManifest, ignored);
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  return names;
+}
+
+void rename_or_throw(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) {
+    user_error("checkpoint.commit", "cannot rename ", from.string(), " to ", to.filename().string(), ": ",
+               error.message());
+  }
+}
+
+// A checkpoint goes as a whole: first it takes the name that nobody reads, then its files go.
+void retire(const fs::path& folder, const std::string& name, int64_t step) {
+  std::error_code ignored;
+  const fs::path grave = folder / names::temporary(step);
+  fs::rename(folder / name, grave, ignored);
+  fs::remove_all(grave, ignored);
+}
+
+}  // namespace
+
+std::map<int64_t, fs::path> complete_checkpoints(const fs::path& folder) {
+  std::map<int64_t, fs::path> complete;
+  for (const auto& name : names_in(folder)) {
+    if (!is_complete(folder / name)) continue;
+    if (const auto step = names::parse_step(name)) complete[*step] = folder / name;
+    if (const auto step = names::parse_step(name, names::kReplaced)) complete.emplace(*step, folder / name);
+  }
+  return complete;
+}
+
+std::string advice_beside(const fs::path& checkpoint) {
+  const fs::path folder = fs::absolute(checkpoint).lexically_normal();
+  const bool named = folder.has_filename();  // not written with a '/' at the end
+  const fs::path self = named ? folder : folder.parent_path();
+  const auto complete = complete_checkpoints(self.parent_path());
+  for (auto at = complete.rbegin(); at != complete.rend(); ++at) {
+    if (at->second.filename() != self.filename()) return "use " + at->second.filename().string();
+  }
+  return "there is no other complete checkpoint beside it";
+}
+
+std::optional<int64_t> read_best(const fs::path& folder) {
+  const fs::path path = folder / names::kBest;
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return std::nullopt;
+  const auto value = nlohmann::json::parse(read_file(path), nullptr, false);
+  if (!value.is_object() || !value.contains("step") || !value["step"].is_number_unsigned()) {
+    user_error("checkpoint.find", "{\"step\": N}: found something else (", path.string(),
+               "; remove the file, or name a step)");
+  }
+  return value["step"].get<int64_t>();
+}
+
+void write_best(const fs::path& folder, int64_t step) {
+  write_file_atomic(folder / names::kBest, concat("{\"step\": ", step, "}\n"));
+}
+
+void recover(const fs::path& folder) {
+  std::error_code ignored;
+  const auto found = names_in(folder);
+  for (const auto& name : found) {
+    const bool half_best = name.starts_with(std::string(names::kBest).append(names::kTemporary));
+    if (half_best || names::parse_step(name, names::kTemporary)) fs::remove_all(folder / name, ignored);
+  }
+  for (const auto& name : found) {
+    const auto step = names::parse_step(name, names::kReplaced);
+    if (!step) continue;
+    if (is_complete(folder / name) && !is_complete(folder / names::step(*step))) {
+      retire(folder, names::step(*step), *step);
+      rename_or_throw(folder / name, folder / names::step(*step));
+    } else {
+      retire(folder, name, *step);
+    }
+  }
+}
+
+void commit(const fs::path& folder, int64_t step) {
+  const fs::path target = folder / names::step(step), aside = folder / names::replaced(step);
+  std::error_code ignored;
+  const bool replace = fs::exists(target, ignored);
+  if (replace) rename_or_throw(target, aside);
+  try {
+    rename_or_throw(folder / names::temporary(step), target);
+  } catch (const UserError&) {
+    if (replace) rename_or_throw(aside, target);
+    throw;
+  }
+  sync_folder(folder);
+  if (replace) retire(folder, names::replaced(step), step);
+}
+
+void remove_old(const fs::path& folder, int64_t keep, int64_t step) {
+  if (keep <= 0) return;
+  std::optional<int64_t> best;
+  try {
+    best = read_best(folder);
+  } catch (const UserError&) {
+    return;  // nobody knows which is best: remove nothing
+  }
+  const auto complete = complete_checkpoints(folder);
+  int64_t newer = 0;
+  for (auto at = complete.rbegin(); at != complete.rend(); ++at) {
+    if (newer++ < keep || at->first == step || at->first == best) continue;
+    retire(folder, at->second.filename().string(), at->first);
+  }
+}
+
+}  // namespace tessera::checkpoint

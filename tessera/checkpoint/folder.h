@@ -1,0 +1,36 @@
+// A folder of checkpoints: which are complete, which may go, which is best. Private to the room.
+//
+// Reading is safe at any time. What changes the folder is called by rank 0 during a save only.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace tessera::checkpoint {
+
+/// Complete checkpoints by step. A crash while a step was saved once more may have left only its
+/// predecessor "step_N.old": that one counts then.
+std::map<int64_t, std::filesystem::path> complete_checkpoints(const std::filesystem::path& folder);
+
+/// "use step_00000900": the newest complete checkpoint beside this one, or that there is none.
+std::string advice_beside(const std::filesystem::path& checkpoint);
+
+/// The step that best.json names; none without one. Errors: UserError when it cannot be understood.
+std::optional<int64_t> read_best(const std::filesystem::path& folder);
+void write_best(const std::filesystem::path& folder, int64_t step);
+
+/// Clears what saves that were killed left behind: folders half written, half removed or half replaced.
+void recover(const std::filesystem::path& folder);
+
+/// Makes the written folder of `step` the checkpoint of `step`. One that exists already is moved aside
+/// first, put back should the move fail, and removed last. Errors: UserError.
+void commit(const std::filesystem::path& folder, int64_t step);
+
+/// Removes all complete checkpoints but the `keep` newest, the best and `step`. A checkpoint that cannot be
+/// removed stays; the next save tries again.
+void remove_old(const std::filesystem::path& folder, int64_t keep, int64_t step);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <unordered_map>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/layout.h"
+#include "tessera/checkpoint/shard_file.h"
+
+namespace tessera::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kListed = 3;  // differences named in full
+
+// A part of a piece that goes to memory, in elements.
+struct Part {
+  PieceIndex from;
+  int64_t skip = 0, count = 0;  // within the piece
+  std::byte* to = nullptr;
+};
+
+std::string first_few(std::vector<std::string> lines) {
+  const size_t more = lines.size() - std::min(lines.size(), kListed);
+  lines.resize(lines.size() - more);
+  return join(lines, "; ") + (more > 0 ? concat("; and ", more, " more") : "");
+}
+
+// Finds every slice's tensor, or throws with the first that differ.
+std::vector<size_t> match(const fs::path& checkpoint, const StoredManifest& stored,
+                          const std::vector<Slice>& slices) {
+  std::unordered_map<std::string, size_t> index;
+  for (size_t i = 0; i < stored.manifest.tensors.size(); ++i) index[stored.manifest.tensors[i].name] = i;
+  std::vector<size_t> tensors;
+  std::vector<std::string> other_model, other_dtype;
+  for (const auto& slice : slices) {
+    const auto at = index.find(slice.name);
+    tensors.push_back(at == index.end() ? 0 : at->second);
+    if (at == index.end()) {
+      other_model.push_back(concat(slice.name, ' ', shape_text(slice.shape), " is not in the checkpoint"));
+      continue;
+    }
+    const auto& tensor = stored.manifest.tensors[at->second];
+    if (tensor.shape != slice.shape) {
+      other_model.push_back(concat(slice.name, " is ", shape_text(tensor.shape), " in the checkpoint, ",
+                                   shape_text(slice.shape), " in this run"));
+    } else if (tensor.dtype != slice.dtype) {
+      other_dtype.push_back(
+          concat(slice.name, " is ", tensor.dtype, " in the checkpoint, ", slice.dtype, " in this run"));
+    }
+  }
+  if (!other_model.empty()) {
+    user_error("checkpoint.load", "a checkpoint of this model: it is of another: ", first_few(other_model),
+               " (", checkpoint.string(), "; take the recipe that is saved with it)");
+  }
+  if (!other_dtype.empty()) {
+    user_error("checkpoint.load", "a checkpoint of the same dtypes: ", first_few(other_dtype), " (",
+               checkpoint.string(), "; take the precision it was saved with)");
+  }
+  return tensors;
+}
+
+// The parts of one tensor's pieces that a slice wants, each added to the list of its shard.
+void collect(const StoredManifest& stored, size_t tensor, const Slice& slice,
+             std::vector<std::vector<Part>>& by_shard) {
+  const auto size = static_cast<int64_t>(formats::dtype_size(slice.dtype));
+  TESSERA_CHECK(0 <= slice.begin && slice.begin <= slice.end && slice.end <= count_of(slice.shape),
+                "slice of ", slice.name);
+  const auto& pieces = stored.pieces[tensor];
+  auto piece = std::partition_point(pieces.begin(), pieces.end(),
+                                    [&](const Piece& p) { return p.end <= slice.begin; });
+  for (; piece != pieces.end() && piece->begin < slice.end; ++piece) {
+    const int64_t begin = std::max(piece->begin, slice.begin), end = std::min(piece->end, slice.end);
+    if (begin >= end) continue;
+    by_shard[static_cast<size_t>(piece->shard)].push_back(
+        {.from = {tensor, static_cast<size_t>(piece - pieces.begin())},
+         .skip = begin - piece->begin,
+         .count = end - begin,
+         .to = slice.data + (begin - slice.begin) * size});
+  }
+}
+
+}  // namespace
+
+void load(const fs::path& checkpoint, const std::vector<Slice>& slices, bool verify) {
+  const StoredManifest stored = read_stored(checkpoint);
+  const auto tensors = match(checkpoint, stored, slices);
+  std::vector<std::vector<Part>> by_shard(stored.shards.size());
+  for (size_t i = 0; i < slices.size(); ++i) collect(stored, tensors[i], slices[i], by_shard);
+
+  for (size_t shard = 0; shard < by_shard.size(); ++shard) {
+    if (by_shard[shard].empty()) continue;
+    const ShardFile file(checkpoint, stored, static_cast<int64_t>(shard));
+    std::vector<ShardFile::Copy> copies;
+    for (const auto& part : by_shard[shard]) {
+      const auto size = formats::dtype_size(stored.manifest.tensors[part.from.tensor].dtype);
+      copies.push_back({.offset = file.offset(part.from) + static_cast<uint64_t>(part.skip) * size,
+                        .to = {part.to, static_cast<uint64_t>(part.count) * size}});
+    }
+    if (verify) {
+      file.read_and_verify(std::move(copies));
+    } else {
+      file.read(copies);
+    }
+  }
+}
+
+}  // namespace tessera::checkpoint

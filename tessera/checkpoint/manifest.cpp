@@ -1,0 +1,231 @@
+#include "tessera/checkpoint/manifest.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+
+#include "tessera/base/checksum.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/folder.h"
+#include "tessera/checkpoint/names.h"
+#include "tessera/formats/safetensors_header.h"
+
+namespace tessera::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+using json = nlohmann::ordered_json;
+
+constexpr int kMaxDepth = 64;
+constexpr std::string_view kTail = "\"xxh3\": \"";
+constexpr size_t kTailBytes = kTail.size() + 16 + 3;  // the digits, then "}\n
+
+std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+json parse_json(std::string_view text) {
+  return json::parse(text.begin(), text.end(), [](int depth, json::parse_event_t, json&) {
+    if (depth > kMaxDepth) user_error("checkpoint.manifest", "nested at most ", kMaxDepth, " deep: deeper");
+    return true;
+  });
+}
+
+// What the loop gave as JSON text; empty stays empty (null).
+json embedded(const std::string& text, const char* what) {
+  if (text.empty()) return nullptr;
+  try {
+    return parse_json(text);
+  } catch (const json::exception& error) {
+    user_error("checkpoint.save", "JSON as the run's ", what, ": ", error.what());
+  }
+}
+
+std::string text_of(const json& value) { return value.is_null() ? std::string() : dump(value); }
+
+std::string checksum_of(std::string_view text) {
+  Checksum checksum;
+  checksum.update(std::as_bytes(std::span(text)));
+  return checksum.hex();
+}
+
+// Everything below reads; a wrong type or a missing key is a json::exception, a wrong value a UserError.
+
+struct Reader {
+  const std::string& where;
+
+  [[noreturn]] void broken(const std::string& message) const {
+    user_error("checkpoint.manifest", message, " (", where, "; the file is damaged)");
+  }
+  int64_t integer(const json& value) const {
+    if (!value.is_number_integer() || value.get<int64_t>() < 0 ||
+        (value.is_number_unsigned() &&
+         value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})) {
+      broken(concat("whole numbers from 0: found ", dump(value)));
+    }
+    return value.get<int64_t>();
+  }
+  Progress progress(const json& root) const {
+    return {.step = integer(root.at("step")),
+            .json = text_of(root.at("progress")),
+            .recipe_toml = root.at("recipe").get<std::string>(),
+            .plan_json = text_of(root.at("plan")),
+            .model_json = text_of(root.at("model"))};
+  }
+  std::vector<ShardFact> shards(const json& list, int64_t world) const {
+    if (!list.is_array() || world < 1 || static_cast<int64_t>(list.size()) != world) {
+      broken(concat("one shard for each of ", world, " ranks: found ", list.size()));
+    }
+    std::vector<ShardFact> shards;
+    for (const json& shard : list) {
+      const auto name = names::shard(static_cast<int64_t>(shards.size()), world);
+      if (shard.at("file").get<std::string>() != name) {
+        broken(concat("shard ", name, ": found ", dump(shard.at("file"))));
+      }
+      shards.push_back({.bytes = static_cast<uint64_t>(integer(shard.at("bytes"))),
+                        .checksum = shard.at("xxh3").get<std::string>()});
+    }
+    return shards;
+  }
+  Manifest::Tensor tensor(const json& value) const {
+    Manifest::Tensor tensor{.name = value.at("name").get<std::string>(),
+                            .dtype = value.at("dtype").get<std::string>(),
+                            .shape = {}};
+    formats::dtype_size(tensor.dtype);
+    if (!value.at("shape").is_array()) broken("a shape that is a list: found " + dump(value.at("shape")));
+    for (const json& dim : value.at("shape")) tensor.shape.push_back(integer(dim));
+    int64_t bytes = 0;
+    const auto count = formats::element_count(tensor.shape);
+    if (!count ||
+        __builtin_mul_overflow(*count, static_cast<int64_t>(formats::dtype_size(tensor.dtype)), &bytes)) {
+      broken(concat("a size that fits 63 bits: ", escape(tensor.name), ' ', shape_text(tensor.shape)));
+    }
+    return tensor;
+  }
+  std::vector<Piece> pieces(const json& list, const Manifest::Tensor& tensor, int64_t world) const {
+    std::vector<Piece> pieces;
+    const int64_t count = count_of(tensor.shape);
+    int64_t position = 0;
+    if (!list.is_array()) broken("slices as a list: found " + dump(list));
+    for (const json& item : list) {
+      if (!item.is_array() || item.size() != 3) broken("slices [shard, begin, end]: found " + dump(item));
+      const Piece piece{integer(item[0]), integer(item[1]), integer(item[2])};
+      const bool filled = piece.end > piece.begin || (count == 0 && piece.end == 0 && list.size() == 1);
+      if (piece.shard >= world || piece.begin != position || !filled) {
+        broken(concat("slices that follow each other: ", escape(tensor.name), " has ", dump(item)));
+      }
+      position = piece.end;
+      pieces.push_back(piece);
+    }
+    if (position != count || pieces.empty()) {
+      broken(concat("slices of all ", count, " elements: ", escape(tensor.name), " has ", position));
+    }
+    return pieces;
+  }
+  StoredManifest all(const json& root) const {
+    StoredManifest stored;
+    stored.manifest.schema = integer(root.at("schema"));
+    if (stored.manifest.schema > kSchema) {
+      user_error("checkpoint.manifest", "schema ", kSchema, " or older: found ", stored.manifest.schema, " (",
+                 where, "; saved by a newer version of this program, use that one)");
+    }
+    if (stored.manifest.schema != kSchema) broken(concat("schema ", kSchema, ": found 0"));
+    stored.manifest.world = integer(root.at("world"));
+    stored.manifest.progress = progress(root);
+    stored.shards = shards(root.at("shards"), stored.manifest.world);
+    if (!root.at("tensors").is_array()) broken("a list of tensors: found something else");
+    std::unordered_set<std::string> seen;
+    for (const json& value : root.at("tensors")) {
+      const auto& added = stored.manifest.tensors.emplace_back(tensor(value));
+      if (!seen.insert(added.name).second)
+        broken(concat("every tensor once: ", escape(added.name), " twice"));
+      stored.pieces.push_back(pieces(value.at("slices"), added, stored.manifest.world));
+    }
+    return stored;
+  }
+};
+
+}  // namespace
+
+int64_t count_of(const std::vector<int64_t>& shape) {
+  const auto count = formats::element_count(shape);
+  TESSERA_CHECK(count, "shape ", shape_text(shape));
+  return *count;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::vector<std::string> dims;
+  for (const int64_t dim : shape) dims.push_back(std::to_string(dim));
+  return '[' + join(dims, ", ") + ']';
+}
+
+std::string manifest_text(const StoredManifest& stored) {
+  const auto& [schema, world, progress, tensors] = stored.manifest;
+  std::string text = concat("{\"format\": \"tessera checkpoint\",\n\"schema\": ", schema,
+                            ",\n\"step\": ", progress.step, ",\n\"world\": ", world, ",\n");
+  const auto field = [&](const char* name, const json& value) {
+    text += concat('"', name, "\": ", dump(value), ",\n");
+  };
+  field("progress", embedded(progress.json, "progress"));
+  field("recipe", progress.recipe_toml);
+  field("plan", embedded(progress.plan_json, "plan"));
+  field("model", embedded(progress.model_json, "model"));
+  text += "\"shards\": [";
+  for (int64_t rank = 0; rank < world; ++rank) {
+    const auto& [bytes, checksum] = stored.shards.at(static_cast<size_t>(rank));
+    const json shard = {{"file", names::shard(rank, world)}, {"bytes", bytes}, {"xxh3", checksum}};
+    text += (rank == 0 ? "\n" : ",\n") + dump(shard);
+  }
+  text += "],\n\"tensors\": [";
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    json slices = json::array();
+    for (const auto& piece : stored.pieces[i]) slices.push_back({piece.shard, piece.begin, piece.end});
+    const auto& [name, dtype, shape] = tensors[i];
+    const json tensor = {{"name", name}, {"dtype", dtype}, {"shape", shape}, {"slices", slices}};
+    text += (i == 0 ? "\n" : ",\n") + dump(tensor);
+  }
+  text += "],\n";
+  const std::string checksum = checksum_of(text);
+  return text.append(kTail).append(checksum).append("\"}\n");
+}
+
+StoredManifest parse_manifest(std::string_view text, const std::string& where) {
+  const Reader reader{where};
+  try {
+    return reader.all(parse_json(text));
+  } catch (const json::parse_error& error) {
+    reader.broken(concat("JSON: it stops being JSON at byte ", error.byte));
+  } catch (const json::exception& error) {
+    reader.broken(concat("a manifest of schema ", kSchema, ": ", error.what()));
+  }
+}
+
+StoredManifest read_stored(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / names::kManifest;
+  std::error_code ignored;
+  if (!fs::is_directory(checkpoint, ignored)) {
+    user_error("checkpoint.load", "a checkpoint folder: there is none at ", checkpoint.string());
+  }
+  if (!fs::exists(path, ignored)) {
+    user_error("checkpoint.load", "a complete checkpoint: ", checkpoint.string(), " has no ",
+               names::kManifest, " (the save did not finish; ", advice_beside(checkpoint), ')');
+  }
+  const std::string text = read_file(path);
+  const bool sealed =
+      text.size() >= kTailBytes && text.compare(text.size() - kTailBytes, kTail.size(), kTail) == 0;
+  if (sealed) {
+    const auto body = std::string_view(text).substr(0, text.size() - kTailBytes);
+    const auto stated = text.substr(text.size() - kTailBytes + kTail.size(), 16);
+    if (const auto found = checksum_of(body); found != stated) {
+      user_error("checkpoint.manifest", "checksum ", escape(stated), ": found ", found, " (", path.string(),
+                 "; the file was changed or damaged; ", advice_beside(checkpoint), ')');
+    }
+  }
+  auto stored = parse_manifest(text, path.string());
+  if (!sealed) Reader{path.string()}.broken("a checksum as its last line: there is none");
+  return stored;
+}
+
+Manifest read_manifest(const fs::path& checkpoint) { return read_stored(checkpoint).manifest; }
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,52 @@
+// The manifest: what manifest.json says, as a value. Pure but for read_stored. docs/checkpoints.md has the
+// schema.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/checkpoint/checkpoint.h"
+
+namespace tessera::checkpoint {
+
+inline constexpr int64_t kSchema = 1;
+
+/// One shard file as it was written.
+struct ShardFact {
+  uint64_t bytes = 0;
+  std::string checksum;
+};
+
+/// Elements [begin, end) of a flattened tensor, in the file of rank `shard`.
+struct Piece {
+  int64_t shard = 0, begin = 0, end = 0;
+};
+
+/// A manifest with the places of its tensors' pieces.
+struct StoredManifest {
+  Manifest manifest;
+  std::vector<ShardFact> shards;           // by rank
+  std::vector<std::vector<Piece>> pieces;  // by tensor; in order they cover the tensor exactly
+};
+
+/// Text of manifest.json; the last line holds the checksum of all before it. Errors: UserError when a text
+/// of `progress` that must be JSON is none.
+std::string manifest_text(const StoredManifest& stored);
+
+/// Errors: UserError on broken JSON, a newer schema, pieces that do not cover a tensor. Does not look at
+/// the checksum. `where` names the file.
+StoredManifest parse_manifest(std::string_view text, const std::string& where);
+
+/// Reads and checks the manifest of a checkpoint folder. Errors: as parse_manifest, and UserError on a
+/// missing manifest or one that differs from its checksum.
+StoredManifest read_stored(const std::filesystem::path& checkpoint);
+
+/// Elements of a tensor. Requires: a shape that fits 63 bits.
+int64_t count_of(const std::vector<int64_t>& shape);
+/// "[2, 3]".
+std::string shape_text(const std::vector<int64_t>& shape);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,62 @@
+// Every file name of a checkpoint folder, built and parsed in one place. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tessera::checkpoint::names {
+
+inline constexpr const char* kManifest = "manifest.json";
+inline constexpr const char* kBest = "best.json";
+inline constexpr std::string_view kTemporary = ".tmp";  // being written, or being removed: never read
+inline constexpr std::string_view kReplaced = ".old";   // complete, while its step is saved once more
+
+/// "step_00001234".
+inline std::string step(int64_t step) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "step_%08lld", static_cast<long long>(step));
+  return buffer;
+}
+inline std::string temporary(int64_t number) { return step(number).append(kTemporary); }
+inline std::string replaced(int64_t number) { return step(number).append(kReplaced); }
+
+/// "shard-00000-of-00002.safetensors".
+inline std::string shard(int64_t rank, int64_t world) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, "shard-%05lld-of-%05lld.safetensors", static_cast<long long>(rank),
+                static_cast<long long>(world));
+  return buffer;
+}
+
+/// Name of elements [begin, end) of a tensor inside a shard file: the tensor's own when it is whole.
+inline std::string piece(const std::string& tensor, int64_t begin, int64_t end, int64_t count) {
+  if (begin == 0 && end == count) return tensor;
+  return tensor + '[' + std::to_string(begin) + ':' + std::to_string(end) + ']';
+}
+
+/// A number made of digits only (at most 18, so that it fits).
+inline std::optional<int64_t> parse_number(std::string_view text) {
+  if (text.empty() || text.size() > 18) return std::nullopt;
+  int64_t value = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return std::nullopt;
+    value = value * 10 + (c - '0');
+  }
+  return value;
+}
+
+/// The step of "step_00001234" + `suffix`; none for any other name.
+inline std::optional<int64_t> parse_step(std::string_view name, std::string_view suffix = "") {
+  constexpr std::string_view kPrefix = "step_";
+  if (!name.starts_with(kPrefix) || !name.ends_with(suffix)) return std::nullopt;
+  if (name.size() < kPrefix.size() + suffix.size()) return std::nullopt;
+  const auto digits = name.substr(kPrefix.size(), name.size() - kPrefix.size() - suffix.size());
+  const auto number = parse_number(digits);
+  if (!number || name != step(*number).append(suffix)) return std::nullopt;
+  return number;
+}
+
+}  // namespace tessera::checkpoint::names

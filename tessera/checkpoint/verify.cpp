@@ -1,0 +1,28 @@
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/layout.h"
+#include "tessera/checkpoint/shard_file.h"
+
+namespace tessera::checkpoint {
+
+std::vector<std::string> verify(const std::filesystem::path& checkpoint) {
+  std::vector<std::string> faults;
+  try {
+    const StoredManifest stored = read_stored(checkpoint);  // checks that the pieces cover every tensor
+    const auto by_shard = pieces_by_shard(stored);
+    for (size_t shard = 0; shard < by_shard.size(); ++shard) {
+      try {
+        const ShardFile file(checkpoint, stored, static_cast<int64_t>(shard));
+        file.read_and_verify({});
+        for (const auto index : by_shard[shard]) file.offset(index);
+      } catch (const UserError& error) {
+        faults.emplace_back(error.what());
+      }
+    }
+  } catch (const UserError& error) {
+    faults.emplace_back(error.what());
+  }
+  return faults;
+}
+
+}  // namespace tessera::checkpoint

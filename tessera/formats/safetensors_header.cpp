@@ -1,0 +1,286 @@
+#include "tessera/formats/safetensors_header.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <unordered_set>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::formats {
+namespace {
+
+using json = nlohmann::json;
+
+constexpr uint64_t kLengthBytes = 8;
+constexpr uint64_t kMaxHeader = 100'000'000;  // the reference reader's limit
+constexpr std::string_view kMetadata = "__metadata__";
+
+struct Dtype {
+  std::string_view name;
+  uint64_t bits;
+};
+// In the reference's order, narrowest first: it decides where the writer puts a tensor.
+constexpr std::array<Dtype, 22> kDtypes = {
+    {{"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+     {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+     {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}}};
+
+const Dtype* find_dtype(std::string_view name) {
+  const auto at =
+      std::find_if(kDtypes.begin(), kDtypes.end(), [&](const Dtype& d) { return d.name == name; });
+  return at == kDtypes.end() ? nullptr : at;
+}
+
+[[noreturn]] void broken(const std::string& where, const std::string& expected_and_found) {
+  user_error("formats.safetensors", expected_and_found, " (", where, "; not a sound safetensors file)");
+}
+
+// Fills a header while the JSON is read: nothing but what the format allows is ever held, and a key that
+// comes twice is seen.
+class HeaderHandler final : public nlohmann::json_sax<json> {
+ public:
+  HeaderHandler(SafetensorsHeader& header, const std::string& where) : header_(header), where_(where) {}
+
+  bool start_object(std::size_t) override {
+    if (++depth_ > 2 || in_array_) wrong_value();
+    return true;
+  }
+  bool end_object() override {
+    if (--depth_ == 1 && !in_metadata_) finish_entry();
+    return true;
+  }
+  bool key(string_t& key) override {
+    if (depth_ == 1) {
+      if (!names_.insert(key).second) broken(where_, concat("every name once: \"", escape(key), "\" twice"));
+      in_metadata_ = key == kMetadata;
+      if (!in_metadata_) header_.entries.push_back({.name = key, .dtype = {}, .shape = {}});
+      offsets_.clear();
+      fields_.clear();
+    } else if (!fields_.insert(key).second) {
+      broken(where_, concat("every key once: \"", escape(key), "\" twice in ", subject()));
+    }
+    field_ = key;
+    return true;
+  }
+  bool string(string_t& value) override {
+    if (depth_ == 2 && in_metadata_) {
+      header_.metadata[field_] = value;
+    } else if (depth_ == 2 && field_ == "dtype" && !in_array_) {
+      header_.entries.back().dtype = value;
+    } else {
+      wrong_value();
+    }
+    return true;
+  }
+  bool start_array(std::size_t) override {
+    if (depth_ != 2 || in_metadata_ || in_array_ || (field_ != "shape" && field_ != "data_offsets")) {
+      wrong_value();
+    }
+    return in_array_ = true;
+  }
+  bool end_array() override {
+    in_array_ = false;
+    return true;
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (!in_array_) wrong_value();
+    if (field_ == "data_offsets") {
+      offsets_.push_back(value);
+    } else if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      wrong_value();
+    } else {
+      header_.entries.back().shape.push_back(static_cast<int64_t>(value));
+    }
+    return true;
+  }
+  bool number_integer(number_integer_t) override { wrong_value(); }  // below zero
+  bool number_float(number_float_t, const string_t&) override { wrong_value(); }
+  bool boolean(bool) override { wrong_value(); }
+  bool null() override { wrong_value(); }
+  bool binary(binary_t&) override { wrong_value(); }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    broken(where_, concat("a JSON header: it stops being JSON at byte ", position));
+  }
+
+ private:
+  std::string subject() const {
+    if (depth_ == 0) return "the header";
+    if (in_metadata_) return "the metadata";
+    return header_.entries.empty() ? "the header"
+                                   : concat("tensor \"", escape(header_.entries.back().name), '"');
+  }
+  [[noreturn]] void wrong_value() const {
+    broken(where_, concat("tensors with dtype, shape and data_offsets, and metadata of strings: another ",
+                          "value at key \"", escape(field_), "\" of ", subject()));
+  }
+  void finish_entry() {
+    auto& entry = header_.entries.back();
+    if (!fields_.count("dtype") || !fields_.count("shape") || offsets_.size() != 2 || fields_.size() != 3) {
+      broken(where_, concat("dtype, shape and two data_offsets: others in ", subject()));
+    }
+    entry.begin = offsets_[0];
+    entry.end = offsets_[1];
+  }
+
+  SafetensorsHeader& header_;
+  const std::string& where_;
+  int depth_ = 0;
+  bool in_metadata_ = false, in_array_ = false;
+  std::string field_;
+  std::vector<uint64_t> offsets_;
+  std::unordered_set<std::string> names_, fields_;
+};
+
+// Bytes of a tensor; none when they are no whole number or do not fit 63 bits.
+std::optional<uint64_t> byte_count(const std::vector<int64_t>& shape, uint64_t bits) {
+  const auto count = element_count(shape);
+  uint64_t total = 0;
+  if (!count || __builtin_mul_overflow(static_cast<uint64_t>(*count), bits, &total) || total % 8 != 0) {
+    return std::nullopt;
+  }
+  return total / 8;
+}
+
+void check_entries(const SafetensorsHeader& header, uint64_t buffer_size, const std::string& where) {
+  uint64_t position = 0;
+  for (const auto& entry : header.entries) {
+    const std::string name = concat('"', escape(entry.name), '"');
+    const Dtype* dtype = find_dtype(entry.dtype);
+    if (dtype == nullptr)
+      broken(where, concat("a known dtype: \"", escape(entry.dtype), "\" of tensor ", name));
+    if (entry.begin != position || entry.end < entry.begin) {
+      broken(where, concat("tensors one after the other: ", name, " at bytes ", entry.begin, " to ",
+                           entry.end, ", expected to start at ", position));
+    }
+    const auto bytes = byte_count(entry.shape, dtype->bits);
+    if (!bytes || *bytes != entry.end - entry.begin) {
+      broken(where,
+             concat("as many bytes as dtype and shape say: tensor ", name, " has ", entry.end - entry.begin,
+                    ", expected ", bytes ? std::to_string(*bytes) : std::string("no such size")));
+    }
+    position = entry.end;
+  }
+  if (position != buffer_size) {
+    broken(where, concat("a buffer of ", position, " bytes: the file holds ", buffer_size));
+  }
+}
+
+uint64_t header_length(std::span<const std::byte> file_start, uint64_t file_size, const std::string& where) {
+  if (file_size < kLengthBytes || file_start.size() < kLengthBytes) {
+    broken(where, concat("at least 8 bytes: the file has ", file_size));
+  }
+  uint64_t length = 0;
+  for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(file_start[i]) << (8 * i);
+  if (length > kMaxHeader)
+    broken(where, concat("a header of at most ", kMaxHeader, " bytes: it claims ", length));
+  if (length > file_size - kLengthBytes) {
+    broken(where, concat("a header of ", length, " bytes: the file ends after ", file_size - kLengthBytes,
+                         " of them"));
+  }
+  return length;
+}
+
+std::string json_string(const std::string& text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace
+
+uint64_t dtype_size(const std::string& dtype) {
+  const Dtype* found = find_dtype(dtype);
+  if (found == nullptr) {
+    std::vector<std::string> names;
+    for (const auto& known : kDtypes) names.emplace_back(known.name);
+    user_error("formats.dtype_size", "a dtype of safetensors (", join(names, ", "), "): \"", escape(dtype),
+               '"');
+  }
+  if (found->bits % 8 != 0) {
+    user_error("formats.dtype_size", "a dtype of whole bytes: ", dtype, " has ", found->bits, " bits");
+  }
+  return found->bits / 8;
+}
+
+std::optional<int64_t> element_count(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t dim : shape) {
+    if (dim < 0 || __builtin_mul_overflow(count, dim, &count)) return std::nullopt;
+  }
+  return count;
+}
+
+bool safetensors_order(const SafetensorsEntry& a, const SafetensorsEntry& b) {
+  const Dtype *left = find_dtype(a.dtype), *right = find_dtype(b.dtype);
+  return left != right ? left > right : a.name < b.name;
+}
+
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file_start, uint64_t file_size,
+                                           const std::string& where) {
+  const uint64_t length = header_length(file_start, file_size, where);
+  TESSERA_CHECK(file_start.size() >= kLengthBytes + length, "the whole header must be given");
+  const std::string_view text(reinterpret_cast<const char*>(file_start.data()) + kLengthBytes, length);
+  if (text.empty() || text.front() != '{') broken(where, "a header that starts with '{': it does not");
+  SafetensorsHeader header;
+  header.buffer_start = kLengthBytes + length;
+  HeaderHandler handler(header, where);
+  json::sax_parse(text.begin(), text.end(), &handler);
+  std::stable_sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  });
+  check_entries(header, file_size - header.buffer_start, where);
+  return header;
+}
+
+SafetensorsHeader read_safetensors_header(const FileReader& file) {
+  const std::string where = file.path().string();
+  std::vector<std::byte> start(std::min(file.size(), kLengthBytes));
+  file.read(0, start);
+  const uint64_t length = header_length(start, file.size(), where);
+  start.resize(kLengthBytes + length);
+  file.read(0, start);
+  return parse_safetensors_header(start, file.size(), where);
+}
+
+std::string safetensors_header_text(std::vector<SafetensorsEntry>& entries,
+                                    const std::map<std::string, std::string>& metadata) {
+  std::string text(kLengthBytes, '\0');
+  const auto key = [&](const std::string& name) {
+    text += text.size() == kLengthBytes ? "{" : ",";
+    text += json_string(name) + ':';
+  };
+  if (!metadata.empty()) {
+    key(std::string(kMetadata));
+    const char* separator = "{";
+    for (const auto& [name, value] : metadata) {
+      text += separator + json_string(name) + ':' + json_string(value);
+      separator = ",";
+    }
+    text += '}';
+  }
+  uint64_t position = 0;
+  for (auto& entry : entries) {
+    const auto count = element_count(entry.shape);
+    TESSERA_CHECK(count && entry.name != kMetadata, "tensor ", entry.name);
+    entry.begin = position;
+    entry.end = position += static_cast<uint64_t>(*count) * dtype_size(entry.dtype);
+    key(entry.name);
+    text += "{\"dtype\":" + json_string(entry.dtype) + ",\"shape\":" + json(entry.shape).dump() +
+            ",\"data_offsets\":[" + std::to_string(entry.begin) + ',' + std::to_string(entry.end) + "]}";
+  }
+  text += text.size() == kLengthBytes ? "{}" : "}";
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size() - kLengthBytes;
+  if (length > kMaxHeader) {
+    user_error("formats.safetensors", "a header of at most ", kMaxHeader, " bytes: ", entries.size(),
+               " tensors need ", length);
+  }
+  for (uint64_t i = 0; i < kLengthBytes; ++i) text[i] = static_cast<char>(length >> (8 * i) & 0xFF);
+  return text;
+}
+
+}  // namespace tessera::formats

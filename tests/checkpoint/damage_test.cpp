@@ -1,0 +1,142 @@
+// Checkpoints that are damaged, of another model, or newer than this program.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "sample_state.h"
+#include "tessera/base/file.h"
+
+namespace tessera::checkpoint {
+namespace {
+using namespace testing;
+namespace fs = std::filesystem;
+
+class Damage : public ::testing::Test {
+ protected:
+  Damage() {
+    save_sample({.folder = folder.path()}, 900, 2);
+    save_sample({.folder = folder.path()}, 1000, 2);
+  }
+  std::string load_error(const Tensors& tensors = sample_tensors()) {
+    auto state = part_of(tensors, 0, 1);
+    return message_of([&] { load(checkpoint, state.slices); });
+  }
+  static void overwrite(const fs::path& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  }
+  const TemporaryFolder folder{"tessera-checkpoint"};
+  const fs::path checkpoint = folder.path() / "step_00001000";
+  const fs::path shard = checkpoint / "shard-00001-of-00002.safetensors";
+  const fs::path manifest = checkpoint / "manifest.json";
+  const std::string where = " (" + checkpoint.string() + "; use step_00000900)";
+};
+
+TEST_F(Damage, MissingManifest) {
+  fs::remove(manifest);
+  EXPECT_EQ(load_error(), "[checkpoint.load] a complete checkpoint: " + checkpoint.string() +
+                              " has no manifest.json (the save did not finish; use step_00000900)");
+  EXPECT_EQ(message_of([&] { read_manifest(folder.path() / "none"); }),
+            "[checkpoint.load] a checkpoint folder: there is none at " + (folder.path() / "none").string());
+  fs::remove_all(folder.path() / "step_00000900");
+  EXPECT_NE(load_error().find("(the save did not finish; there is no other complete checkpoint beside it)"),
+            std::string::npos);
+}
+
+TEST_F(Damage, MissingShard) {
+  fs::remove(shard);
+  const std::string text =
+      "[checkpoint.shard] shard-00001-of-00002.safetensors as it was saved: the file is missing" + where;
+  EXPECT_EQ(load_error(), text);
+  EXPECT_EQ(verify(checkpoint), Names({text}));
+}
+
+TEST_F(Damage, CutOffShard) {
+  const auto size = fs::file_size(shard);
+  fs::resize_file(shard, size - 1);
+  EXPECT_EQ(load_error(),
+            concat("[checkpoint.shard] shard-00001-of-00002.safetensors as it was saved: it has ", size - 1,
+                   " bytes, expected ", size) +
+                where);
+}
+
+TEST_F(Damage, AnyFlippedByteOfAShardIsFound) {
+  const std::string sound = read_file(shard);
+  for (size_t i = 0; i < sound.size(); i += 11) {
+    std::string bytes = sound;
+    bytes[i] = static_cast<char>(bytes[i] ^ 4);
+    overwrite(shard, bytes);
+    const auto error = load_error();
+    EXPECT_TRUE(error.starts_with("[checkpoint.shard] shard-00001-of-00002.safetensors as it was saved: "))
+        << i << error;
+    EXPECT_TRUE(error.ends_with(where)) << error;
+    EXPECT_EQ(verify(checkpoint), Names({error}));
+  }
+  std::string bytes = sound;
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  overwrite(shard, bytes);
+  EXPECT_NE(load_error().find("as it was saved: its checksum is "), std::string::npos) << load_error();
+}
+
+TEST_F(Damage, AShardOfAnotherStepIsFound) {
+  fs::copy_file(folder.path() / "step_00000900" / shard.filename(), shard,
+                fs::copy_options::overwrite_existing);
+  EXPECT_NE(load_error(), "no error");
+}
+
+TEST_F(Damage, AnyFlippedByteOfTheManifestIsFound) {
+  const std::string sound = read_file(manifest);
+  for (size_t i = 0; i < sound.size(); i += 3) {
+    std::string bytes = sound;
+    bytes[i] = static_cast<char>(bytes[i] ^ 1);
+    overwrite(manifest, bytes);
+    EXPECT_TRUE(load_error().starts_with("[checkpoint.manifest] ")) << i << load_error();
+    EXPECT_EQ(verify(checkpoint).size(), 1U);
+  }
+  std::string bytes = sound;
+  bytes[bytes.find("width")] = 'W';
+  overwrite(manifest, bytes);
+  EXPECT_NE(
+      load_error().find("(" + manifest.string() + "; the file was changed or damaged; use step_00000900)"),
+      std::string::npos);
+}
+
+TEST_F(Damage, BrokenManifests) {
+  const std::string sound = read_file(manifest);
+  overwrite(manifest, sound.substr(0, sound.size() / 2));
+  EXPECT_NE(load_error().find("[checkpoint.manifest] JSON: it stops being JSON at byte "), std::string::npos);
+  overwrite(manifest, "");
+  EXPECT_EQ(load_error(), "[checkpoint.manifest] JSON: it stops being JSON at byte 1 (" + manifest.string() +
+                              "; the file is damaged)");
+  overwrite(manifest, "{\"schema\": 2}");
+  EXPECT_EQ(load_error(), "[checkpoint.manifest] schema 1 or older: found 2 (" + manifest.string() +
+                              "; saved by a newer version of this program, use that one)");
+  overwrite(manifest, sound.substr(0, sound.rfind(",\n\"xxh3\"")) + "}\n");
+  EXPECT_EQ(load_error(), "[checkpoint.manifest] a checksum as its last line: there is none (" +
+                              manifest.string() + "; the file is damaged)");
+}
+
+TEST_F(Damage, AnotherModel) {
+  Tensors other = sample_tensors();
+  other[0].shape = {1, 1, 6};
+  other[1].shape = {13, 7};
+  other[4].name = "param/full";
+  other[7].shape = {9};
+  EXPECT_EQ(
+      load_error(other),
+      "[checkpoint.load] a checkpoint of this model: it is of another: param/cls_token is [1, 1, 5] in the "
+      "checkpoint, [1, 1, 6] in this run; param/blocks.0.qkv.weight is [7, 13] in the checkpoint, [13, 7] "
+      "in this run; param/full [11] is not in the checkpoint; and 1 more (" +
+          checkpoint.string() + "; take the recipe that is saved with it)");
+}
+
+TEST_F(Damage, AnotherDtype) {
+  Tensors other = sample_tensors();
+  other[4].dtype = "F32";
+  EXPECT_EQ(load_error(other),
+            "[checkpoint.load] a checkpoint of the same dtypes: param/half is BF16 in the checkpoint, F32 in "
+            "this run (" +
+                checkpoint.string() + "; take the precision it was saved with)");
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint

@@ -1,0 +1,104 @@
+#include <gtest/gtest.h>
+
+#include "sample_state.h"
+#include "tessera/base/file.h"
+#include "tessera/checkpoint/names.h"
+
+namespace tessera::checkpoint {
+namespace {
+using namespace testing;
+namespace fs = std::filesystem;
+
+class Find : public ::testing::Test {
+ protected:
+  Find() {
+    for (const int64_t step : {800, 900, 1000}) save_sample({.folder = checkpoints}, step);
+    fs::remove(checkpoints / "step_00001000" / "manifest.json");
+  }
+  std::string error(const std::string& which) {
+    return message_of([&] { find(checkpoints, which); });
+  }
+  const TemporaryFolder run{"tessera-checkpoint"};
+  const fs::path checkpoints = run.path() / "checkpoints";
+};
+
+TEST_F(Find, LatestIsTheHighestStepWithAManifest) {
+  EXPECT_EQ(find(checkpoints, "latest"), checkpoints / "step_00000900");
+}
+
+TEST_F(Find, LatestOfNothingIsNothing) { EXPECT_EQ(find(run.path() / "nowhere", "latest"), std::nullopt); }
+
+TEST_F(Find, StepsAndPaths) {
+  for (const auto& which : {std::string("800"), std::string("00800"), std::string("step_00000800"),
+                            (checkpoints / "step_00000800").string()}) {
+    EXPECT_EQ(find(checkpoints, which), checkpoints / "step_00000800") << which;
+  }
+  EXPECT_EQ(find("elsewhere", checkpoints.string()), checkpoints / "step_00000900");
+  EXPECT_EQ(find("elsewhere", run.path().string()), checkpoints / "step_00000900");
+}
+
+TEST_F(Find, AnUnfinishedStepNamesOneThatIsComplete) {
+  EXPECT_EQ(error("1000"), "[checkpoint.find] a complete step_00001000: it has no manifest.json (" +
+                               (checkpoints / "step_00001000").string() +
+                               "; the save did not finish; use step_00000900)");
+  EXPECT_EQ(error((checkpoints / "step_00001000/").string()),
+            "[checkpoint.find] a complete checkpoint: " + (checkpoints / "step_00001000/").string() +
+                " has no manifest.json (the save did not finish; use step_00000900)");
+  fs::rename(checkpoints / "step_00001000", checkpoints / "step_00001000.tmp");
+  EXPECT_EQ(error("1000"), "[checkpoint.find] a complete step_00001000: it has no manifest.json (" +
+                               (checkpoints / "step_00001000.tmp").string() +
+                               "; the save did not finish; use step_00000900)");
+}
+
+TEST_F(Find, AnUnknownStepListsWhatIsThere) {
+  EXPECT_EQ(error("850"),
+            "[checkpoint.find] a checkpoint of step 850: there are step_00000900, step_00000800 (" +
+                checkpoints.string() + "; name one of them, or latest)");
+  for (int64_t step = 1; step <= 5; ++step) save_sample({.folder = checkpoints, .keep = 0}, step);
+  EXPECT_EQ(error("850"),
+            "[checkpoint.find] a checkpoint of step 850: there are step_00000900, step_00000800, "
+            "step_00000005, step_00000004, step_00000003 and 2 older (" +
+                checkpoints.string() + "; name one of them, or latest)");
+  EXPECT_EQ(message_of([&] { find(run.path(), "3"); }),
+            "[checkpoint.find] a checkpoint of step 3: there are none (" + run.path().string() +
+                "; name one of them, or latest)");
+}
+
+TEST_F(Find, Best) {
+  EXPECT_EQ(error("best"),
+            "[checkpoint.find] a checkpoint marked as best: there is no best.json, only step_00000900, "
+            "step_00000800 (" +
+                checkpoints.string() + "; use latest)");
+  write_file_atomic(checkpoints / "best.json", R"({"step": 800})");
+  EXPECT_EQ(find(checkpoints, "best"), checkpoints / "step_00000800");
+  for (const char* text : {"", "[]", R"({"step": -1})", R"({"step": "1"})"}) {
+    write_file_atomic(checkpoints / "best.json", text);
+    EXPECT_EQ(error("best"), "[checkpoint.find] {\"step\": N}: found something else (" +
+                                 (checkpoints / "best.json").string() + "; remove the file, or name a step)");
+  }
+}
+
+TEST_F(Find, AWrongWordNamesTheNearest) {
+  EXPECT_EQ(
+      error("lastest"),
+      "[checkpoint.find] latest, best, a step or a path: found \"lastest\", did you mean latest? (there "
+      "are step_00000900, step_00000800 in " +
+          checkpoints.string() + ")");
+  EXPECT_NE(error("/no/such/path").find("found \"/no/such/path\" (there are"), std::string::npos);
+}
+
+TEST(Names, OnlyWhatWasBuiltIsParsed) {
+  EXPECT_EQ(names::step(1234), "step_00001234");
+  EXPECT_EQ(names::parse_step(names::step(123456789012)), 123456789012);
+  EXPECT_EQ(names::parse_step("step_00000007.tmp", ".tmp"), 7);
+  EXPECT_EQ(names::shard(3, 12), "shard-00003-of-00012.safetensors");
+  for (const char* wrong : {"step_", "step_7", "step_000000007", "step_0000000a", "step_00000007.tmp", "",
+                            "step_00000007 ", "step_9999999999999999999"}) {
+    EXPECT_EQ(names::parse_step(wrong), std::nullopt) << wrong;
+  }
+  EXPECT_EQ(names::piece("w", 0, 6, 6), "w");
+  EXPECT_EQ(names::piece("w", 0, 5, 6), "w[0:5]");
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint
