@@ -173,12 +173,19 @@ class Crew {
  public:
   Crew(const LocalOptions& options, const std::vector<std::string>& arguments)
       : grace_(std::chrono::seconds(options.grace_seconds)), logs_(options) {
-    Listener listener;
+    std::optional<Listener> listener;
+    if (options.procs > 1) listener.emplace();
     for (int64_t rank = 0; rank < options.procs; ++rank) {
-      RankStart start{
-          rank, options.procs, arguments, listener.port(), rank == 0 ? listener.fd() : -1, logs_.file(rank)};
+      RankStart start;
+      start.rank = rank;
+      start.world = options.procs;
+      start.arguments = arguments;
+      start.log = logs_.file(rank);
+      if (listener) start.master_port = listener->port();
+      if (listener && rank == 0) start.listen_fd = listener->fd();
       ranks_.push_back(std::make_unique<RankProcess>(start));
-      if (rank == 0) listener.close();  // when rank 0 dies the others are to be refused, not kept waiting
+      // When rank 0 dies the others are to be refused, not kept waiting.
+      if (listener && rank == 0) listener->close();
     }
   }
 

@@ -40,8 +40,8 @@ class Environment {
 };
 
 std::string show(const Ranks& r) {
-  return concat(r.launcher, " ", r.rank, "/", r.world, " local ", r.local_rank, "/", r.local_world, " ", r.master_host,
-                ":", r.master_port, r.master_is_served ? " served" : "");
+  return concat(r.launcher, " ", r.rank, "/", r.world, " local ", r.local_rank, "/", r.local_world, " ",
+                r.master_host, ":", r.master_port, r.master_is_served ? " served" : "");
 }
 
 /// The ranks as one line, or the text of the error.
@@ -73,7 +73,8 @@ const Variables kTorchrun = {{"RANK", "5"},
                              {"MASTER_PORT", "29500"},
                              {"TORCHELASTIC_RUN_ID", "none"},
                              {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
-const Variables kPlain = {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "29500"}};
+const Variables kPlain = {
+    {"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "29500"}};
 const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                             {"PMIX_NAMESPACE", "1146421249"},    {"PMIX_RANK", "1"}};
@@ -97,7 +98,8 @@ TEST(Environment, AWorldOfOneWhereNothingIsSet) {
 TEST(Environment, LocalRanks) {
   EXPECT_EQ(ranks_of(kLocal), "local 1/2 local 1/2 127.0.0.1:4000");
   // Local ranks inside any launcher's process are what their parent says.
-  EXPECT_EQ(ranks_of(with(with(with(kLocal, kTorchrun), kOpenMpi), kSlurm)), "local 1/2 local 1/2 127.0.0.1:4000");
+  EXPECT_EQ(ranks_of(with(with(with(kLocal, kTorchrun), kOpenMpi), kSlurm)),
+            "local 1/2 local 1/2 127.0.0.1:4000");
   EXPECT_EQ(ranks_of({{"TESSERA_RANK", "0"},
                       {"TESSERA_WORLD_SIZE", "1"},
                       {"TESSERA_LOCAL_RANK", "0"},
@@ -160,7 +162,8 @@ TEST(Environment, PlainRankVariablesThatMissOrContradict) {
       {with(kPlain, {{"WORLD_SIZE", "99999999999999999999"}}),
        "WORLD_SIZE as an integer of 1 to 2147483648: it is '99999999999999999999'"},
       {with(kPlain, {{"LOCAL_RANK", "1"}}), "LOCAL_WORLD_SIZE, because LOCAL_RANK is set: it is not set"},
-      {with(kPlain, {{"LOCAL_WORLD_SIZE", "2"}}), "LOCAL_RANK, because LOCAL_WORLD_SIZE is set: it is not set"},
+      {with(kPlain, {{"LOCAL_WORLD_SIZE", "2"}}),
+       "LOCAL_RANK, because LOCAL_WORLD_SIZE is set: it is not set"},
       {with(kPlain, {{"LOCAL_WORLD_SIZE", "5"}}), "LOCAL_WORLD_SIZE as an integer of 1 to 4: it is '5'"},
       {with(kPlain, {{"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
        "LOCAL_RANK as an integer of 0 to 1: it is '2'"},
@@ -176,28 +179,34 @@ TEST(Environment, OpenMpi) {
   EXPECT_EQ(ranks, ranks_of(kOpenMpi));
   EXPECT_EQ(ranks, ranks_of(with(kSlurm, kOpenMpi)));  // mpirun in a Slurm job
   EXPECT_NE(ranks, ranks_of(with(kOpenMpi, {{"PMIX_NAMESPACE", "prterun-host-77@1"}})));
-  EXPECT_EQ(ranks, ranks_of(with(kOpenMpi, {{"PMIX_NAMESPACE", ""}, {"OMPI_MCA_ess_base_jobid", "1146421249"}})));
+  EXPECT_EQ(ranks,
+            ranks_of(with(kOpenMpi, {{"PMIX_NAMESPACE", ""}, {"OMPI_MCA_ess_base_jobid", "1146421249"}})));
   const Variables hosts = with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "3"}});
-  EXPECT_EQ(ranks_of(with(hosts, {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "1"}})), "openmpi 3/4 local 1/2 node1:1");
+  EXPECT_EQ(ranks_of(with(hosts, {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "1"}})),
+            "openmpi 3/4 local 1/2 node1:1");
   EXPECT_EQ(ranks_of(hosts),
-            "[launch.environment] MASTER_ADDR as the host of rank 0, because mpirun started ranks on several hosts: it "
+            "[launch.environment] MASTER_ADDR as the host of rank 0, because mpirun started ranks on several "
+            "hosts: it "
             "is not set (start with mpirun -x MASTER_ADDR=<first host>)");
   EXPECT_EQ(ranks_of(with(kOpenMpi, {{"PMIX_NAMESPACE", ""}})),
-            "[launch.environment] MASTER_PORT, because mpirun gave no PMIX_NAMESPACE to derive one from: it is not set "
+            "[launch.environment] MASTER_PORT, because mpirun gave no PMIX_NAMESPACE to derive one from: it "
+            "is not set "
             "(start with mpirun -x MASTER_PORT=29500)");
   EXPECT_EQ(ranks_of(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", ""}})),
             "[launch.environment] OMPI_COMM_WORLD_SIZE, because OMPI_COMM_WORLD_RANK is set: it is not set");
   EXPECT_EQ(ranks_of({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}),
             "openmpi 0/1 local 0/1 127.0.0.1:0");
   EXPECT_EQ(ranks_of({{"PMIX_RANK", "0"}}),
-            "[launch.environment] RANK and WORLD_SIZE, because PMIX_RANK is set but nothing tells the number of ranks: "
+            "[launch.environment] RANK and WORLD_SIZE, because PMIX_RANK is set but nothing tells the number "
+            "of ranks: "
             "they are not set (start with mpirun or srun)");
 }
 
 TEST(Environment, Slurm) {
   EXPECT_EQ(ranks_of(kSlurm), "slurm 4/5 local 0/1 node003:24567");  // 20000 + job mod 10000
   EXPECT_EQ(ranks_of(with(kSlurm, {{"SLURM_STEP_ID", "1"}})), "slurm 4/5 local 0/1 node003:25564");
-  EXPECT_EQ(ranks_of(with(kSlurm, {{"MASTER_ADDR", "ib0"}, {"MASTER_PORT", "7"}})), "slurm 4/5 local 0/1 ib0:7");
+  EXPECT_EQ(ranks_of(with(kSlurm, {{"MASTER_ADDR", "ib0"}, {"MASTER_PORT", "7"}})),
+            "slurm 4/5 local 0/1 ib0:7");
   EXPECT_EQ(ranks_of(with(kSlurm, {{"SLURM_STEP_NODELIST", ""}, {"SLURM_STEP_NUM_TASKS", ""}})),
             "slurm 4/9 local 0/1 other1:24567");
   // One host: no name to resolve.

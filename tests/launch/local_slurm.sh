@@ -117,6 +117,8 @@ start() {
     command -v "$program" >/dev/null || fail 2 "$program is missing (apt-get install slurm-wlm munge)"
   done
   [ "${#dir}" -le 90 ] || fail 2 "a folder name of 90 characters or less: $dir has ${#dir}"
+  # What a cluster that died left here: its ports may be others' by now.
+  pid_of "$dir/slurmctld.pid" slurmctld >/dev/null || stop
   mkdir -p "$dir/state" "$dir/spool" || fail 2 "cannot make $dir"
   chmod 755 "$dir"
   export SLURM_CONF="$dir/slurm.conf"

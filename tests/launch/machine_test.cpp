@@ -1,3 +1,5 @@
+#include "tessera/launch/machine.h"
+
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -7,7 +9,6 @@
 
 #include "tessera/base/file.h"
 #include "tessera/launch/launch.h"
-#include "tessera/launch/machine.h"
 
 namespace tessera::launch {
 namespace {
