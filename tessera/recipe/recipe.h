@@ -1,6 +1,6 @@
 // Everything a run was asked to do, as one value: read from TOML, environment and --set, checked, printed,
-// saved. One table in recipe.cpp (key, default, check, help) gives the TOML keys, --set, --help and the saved
-// recipe.
+// saved. One table in options.cpp (key, field, range, help) gives the TOML keys, --set, --help and the saved
+// recipe. Pure functions, safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -96,12 +96,18 @@ struct Recipe {
   RunRecipe run;
 };
 
-/// Reads a TOML file. `${NAME}` and `${NAME:-default}` in any string come from the environment. Relative
-/// paths in a recipe are relative to the recipe file; those given by --set are relative to the working
-/// directory. `model.preset = "S/16"` (any name arch::vit_config knows) sets all of [model], single keys then
-/// win. `sets`: "room.key=value" pairs, applied in order after the file; value is TOML, a bare word is a
-/// string. Errors: UserError with file, line and key; an unknown key names the nearest; out of range names
-/// the range.
+/// Reads a TOML file.
+///
+/// Environment: `${NAME}` and `${NAME:-default}` (for NAME unset or empty) in any string; `$${` is `${`
+/// itself. Paths (data.source after its kind, run.dir): relative ones in a recipe are relative to the recipe
+/// file, those given by --set to the working directory; the Recipe holds absolute ones. Model: `model.preset
+/// = "S/16"` (any name arch::vit_config knows) sets all of [model], single keys then win. Where width is
+/// given and neither mlp_width nor mlp_ratio, the MLP keeps the preset's (or B/16's) ratio. Grey models
+/// (channels = 1) get data.mean 0.449 and data.std 0.226 unless given. `sets`: "room.key=value" pairs,
+/// applied in order after the file; value is TOML, a bare word is a string. Of train.epochs and train.steps
+/// (schedule.warmup_*, model.mlp_*) one may be given; by --set, it replaces the file's other.
+///
+/// Errors: UserError with file, line and key; an unknown key names the nearest; out of range names the range.
 Recipe read_recipe(const std::filesystem::path& path, const std::vector<std::string>& sets);
 /// The same from text (`where` for messages, `base` for relative paths).
 Recipe parse_recipe(const std::string& toml, const std::string& where, const std::filesystem::path& base,
@@ -126,13 +132,19 @@ struct BatchSizes {
 };
 BatchSizes resolve_batch(const TrainRecipe& train, int64_t world);
 
-/// Total optimizer steps and warmup steps for a training set of this size.
+/// Steps of a training set of this size: an epoch is floor(samples / batch) steps, epochs are rounded to
+/// whole steps, at least one. A run shorter than its warmup ends within it. Errors: UserError when the set is
+/// smaller than one batch.
 struct StepCounts {
   int64_t steps_per_epoch = 0, total = 0, warmup = 0;
 };
 StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batch);
 
-/// Learning rate of step `step` (0-based, the step about to be made).
+/// Learning rate of step s (0-based, the step about to be made), with w warmup steps of t in all:
+///   s < w     warmup_from + (lr - warmup_from) * s / w
+///   cosine    min_lr + (lr - min_lr) * (1 + cos(pi * p)) / 2, p = (s - w) / (t - w), at most 1
+///   linear    lr + (min_lr - lr) * p
+///   constant  lr
 double learning_rate(const Recipe& recipe, const StepCounts& counts, int64_t step);
 
 }  // namespace tessera::recipe

@@ -1,0 +1,82 @@
+#include "tessera/recipe/option.h"
+
+#include <charconv>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::recipe {
+namespace {
+
+std::string number_text(double value) {
+  char buffer[64];
+  const auto result = std::to_chars(buffer, buffer + sizeof buffer, value);
+  std::string text(buffer, result.ptr);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+/// A bound as a person writes it: "1000000", "0.5".
+std::string bound_text(double value) {
+  const std::string text = number_text(value);
+  return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
+}
+
+std::string list_text(const std::vector<double>& values) {
+  std::vector<std::string> words;
+  for (const double value : values) words.push_back(number_text(value));
+  return "[" + join(words, ", ") + "]";
+}
+
+}  // namespace
+
+std::string to_text(const Value& value) {
+  switch (static_cast<Type>(value.index())) {
+    case Type::kBool:
+      return std::get<bool>(value) ? "true" : "false";
+    case Type::kInteger:
+      return std::to_string(std::get<int64_t>(value));
+    case Type::kNumber:
+      return number_text(std::get<double>(value));
+    case Type::kText:
+      return "\"" + escape(std::get<std::string>(value)) + "\"";
+    case Type::kNumbers:
+      return list_text(std::get<std::vector<double>>(value));
+  }
+  return {};
+}
+
+bool Range::holds(double value) const {
+  return (low_open ? value > low : value >= low) && (high_open ? value < high : value <= high);
+}
+
+std::string Range::text() const {
+  if (!low_open && !high_open) return concat("between ", bound_text(low), " and ", bound_text(high));
+  return concat(low_open ? "above " : "at least ", bound_text(low), " and ",
+                high_open ? "below " : "at most ", bound_text(high));
+}
+
+std::string Option::type_text() const {
+  switch (type) {
+    case Type::kBool:
+      return "true or false";
+    case Type::kInteger:
+      return "integer " + range.text();
+    case Type::kNumber:
+      return "number " + range.text();
+    case Type::kText:
+      return path ? "path" : choices.empty() ? "text" : join(choices, " | ");
+    case Type::kNumbers:
+      return concat("list of ", length > 0 ? std::to_string(length) + " " : "", "numbers ", range.text());
+  }
+  return {};
+}
+
+const Option* find_option(const std::string& key) {
+  for (const auto& option : options()) {
+    if (option.key == key) return &option;
+  }
+  return nullptr;
+}
+
+}  // namespace tessera::recipe

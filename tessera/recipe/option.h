@@ -1,0 +1,60 @@
+// What one option is: the row of the table in options.cpp. Private to this room.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::recipe {
+
+/// What a key may hold. The order is that of `Type`.
+using Value = std::variant<bool, int64_t, double, std::string, std::vector<double>>;
+enum class Type { kBool, kInteger, kNumber, kText, kNumbers };
+
+/// As TOML, shortest text that reads back to the same value.
+std::string to_text(const Value& value);
+
+/// Bounds of a number; an open bound is not itself allowed.
+struct Range {
+  double low = 0, high = 0;
+  bool low_open = false, high_open = false;
+  bool holds(double value) const;  // false for NaN
+  std::string text() const;        // "between 0 and 1", "above 0 and at most 1"
+};
+
+struct Option {
+  std::string key;
+  Type type = Type::kText;
+  std::string help;
+  Range range;                       // numbers, each of a list
+  std::vector<std::string> choices;  // text; empty: anything
+  size_t length = 0;                 // lists; 0: any
+  bool path = false;                 // relative ones are made absolute
+  std::function<void(Recipe&, const Value&)> set;
+  std::function<Value(const Recipe&)> get;  // none: shorthand for other keys, never printed (model.preset)
+
+  std::string type_text() const;
+};
+
+/// Every option, in the order in which they are printed.
+const std::vector<Option>& options();
+/// Null when there is none.
+const Option* find_option(const std::string& key);
+
+/// Throws UserError where values contradict each other. `where` names the source.
+void check_recipe(const Recipe& recipe, const std::string& where);
+
+/// Replaces ${NAME} and ${NAME:-default} (used when NAME is unset or empty) by the environment's values;
+/// `$${` stands for `${` itself. `where` for messages.
+std::string expand_environment(const std::string& text, const std::string& where);
+/// Writes text so that expand_environment gives it back.
+std::string protect_from_environment(const std::string& text);
+
+/// "folder:../data" or "../data" -> absolute, below `base`; "fake:N" and "" stay.
+std::string absolute_path(const std::string& spec, const std::filesystem::path& base);
+
+}  // namespace tessera::recipe

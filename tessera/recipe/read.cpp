@@ -1,0 +1,228 @@
+// TOML, environment and --set to a checked Recipe.
+#include <cmath>
+#include <map>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/text.h"
+#include "tessera/recipe/option.h"
+#include "tessera/recipe/toml_text.h"
+
+namespace tessera::recipe {
+namespace {
+
+/// Text that can be printed and saved: UTF-8 without control characters.
+bool is_plain(const std::string& text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const size_t length = byte < 0x80       ? 1
+                          : byte >> 5 == 6  ? 2
+                          : byte >> 4 == 14 ? 3
+                          : byte >> 3 == 30 ? 4
+                                            : 0;
+    if (length == 0 || i + length > text.size() || byte < 0x20 || byte == 0x7F) return false;
+    uint32_t code = length == 1 ? byte : byte & (0xFFU >> (length + 1));
+    for (size_t k = 1; k < length; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + k]);
+      if (next >> 6 != 2) return false;
+      code = code << 6 | (next & 0x3FU);
+    }
+    static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (code < kLeast[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    i += length;
+  }
+  return true;
+}
+
+/// The right key in no room or in another one, else the most similar; may be empty.
+std::string nearest_key(const std::string& key) {
+  const auto last = [](const std::string& full) { return full.substr(full.rfind('.') + 1); };
+  std::vector<std::string> keys, same;
+  for (const auto& option : options()) {
+    keys.push_back(option.key);
+    if (last(option.key) == last(key)) same.push_back(option.key);
+  }
+  if (same.empty()) return nearest(key, keys);
+  const std::string near = nearest(key, same);
+  return near.empty() ? same.front() : near;
+}
+
+[[noreturn]] void unknown_key(const Entry& entry) {
+  const std::string near = nearest_key(entry.key);
+  user_error("recipe.parse", "expected a key of a recipe: found \"", escape(entry.key), "\" (", entry.where,
+             "; ",
+             near.empty() ? "a file printed by `tessera train --dry-run` holds all keys"
+                          : "did you mean \"" + near + "\"?",
+             ")");
+}
+
+/// The wording for the type an option takes.
+std::string wanted(const Option& option) {
+  switch (option.type) {
+    case Type::kBool:
+      return "true or false";
+    case Type::kInteger:
+      return "an integer";
+    case Type::kNumber:
+      return "a number";
+    case Type::kText:
+      return "text in quotes";
+    case Type::kNumbers:
+      return option.length > 0 ? concat("a list of ", option.length, " numbers") : "a list of numbers";
+  }
+  return {};
+}
+
+void check_range(const Option& option, const Entry& entry, double value) {
+  if (option.range.holds(value)) return;
+  user_error("recipe.parse", option.key, " must be ", option.range.text(), ": found ", entry.found, " (",
+             entry.where, ")");
+}
+
+void check_choice(const Option& option, const Entry& entry, const std::string& value) {
+  if (option.choices.empty()) return;
+  for (const auto& choice : option.choices) {
+    if (choice == value) return;
+  }
+  const std::string near = nearest(value, option.choices);
+  user_error("recipe.parse", option.key, " must be one of ", join(option.choices, ", "), ": found \"",
+             escape(value), "\" (", entry.where, near.empty() ? "" : "; did you mean \"" + near + "\"?", ")");
+}
+
+/// The entry's value in the option's type, expanded and checked.
+Value checked_value(const Option& option, const Entry& entry) {
+  Value value = entry.value.value_or(Value());
+  if (option.type == Type::kNumber && std::holds_alternative<int64_t>(value)) {
+    value = static_cast<double>(std::get<int64_t>(value));
+  }
+  const bool right_type = entry.value && value.index() == static_cast<size_t>(option.type);
+  const auto* list = std::get_if<std::vector<double>>(&value);
+  if (!right_type || (list != nullptr && option.length > 0 && list->size() != option.length)) {
+    user_error("recipe.parse", option.key, " must be ", wanted(option), ": found ", entry.found, " (",
+               entry.where, ")");
+  }
+  if (const auto* integer = std::get_if<int64_t>(&value)) {
+    check_range(option, entry, static_cast<double>(*integer));
+  } else if (const auto* number = std::get_if<double>(&value)) {
+    check_range(option, entry, *number);
+  } else if (list != nullptr) {
+    for (const double element : *list) check_range(option, entry, element);
+  } else if (auto* text = std::get_if<std::string>(&value)) {
+    *text = expand_environment(*text, entry.where + ", " + option.key);
+    if (!is_plain(*text)) {
+      user_error("recipe.parse", option.key, " must be UTF-8 text without control characters: found \"",
+                 escape(*text), "\" (", entry.where, ")");
+    }
+    check_choice(option, entry, *text);
+  }
+  return value;
+}
+
+/// A value with where it came from.
+struct Given {
+  Value value;
+  std::string where;
+  bool from_set = false;
+};
+using GivenMap = std::map<std::string, Given>;
+
+void take(const Entry& entry, const std::filesystem::path& base, bool from_set, GivenMap& given) {
+  const Option* option = find_option(entry.key);
+  if (option == nullptr) unknown_key(entry);
+  Given value{checked_value(*option, entry), entry.where, from_set};
+  if (option->path) value.value = absolute_path(std::get<std::string>(value.value), base);
+  given[entry.key] = std::move(value);
+}
+
+/// "room.key=value": TOML where it is a value of the right kind, else the bare text.
+Entry parse_set(const std::string& set) {
+  const size_t equals = set.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    user_error("recipe.parse", "--set must be room.key=value: found \"", escape(set), "\"");
+  }
+  const std::string key = set.substr(0, equals), text = set.substr(equals + 1);
+  const auto parsed = parse_toml_value(text);
+  Entry entry = parsed.value_or(Entry{});
+  const Option* option = find_option(key);
+  const bool is_text = entry.value && std::holds_alternative<std::string>(*entry.value);
+  if (!parsed || (option != nullptr && option->type == Type::kText && !is_text)) {
+    entry.value = text;
+    entry.found = "the text " + to_text(text);
+  }
+  entry.key = key;
+  entry.where = "--set " + escape(set);
+  return entry;
+}
+
+bool is_given(const GivenMap& given, const std::string& key) {
+  const auto at = given.find(key);
+  if (at == given.end()) return false;
+  if (const auto* integer = std::get_if<int64_t>(&at->second.value)) return *integer != 0;
+  if (const auto* number = std::get_if<double>(&at->second.value)) return *number != 0;
+  return true;
+}
+
+/// Of two keys that say the same thing only one may be given. One given by --set replaces the file's other.
+void only_one(const std::string& a, const std::string& b, GivenMap& given) {
+  if (!is_given(given, a) || !is_given(given, b)) return;
+  const Given &first = given.at(a), &second = given.at(b);
+  if (first.from_set != second.from_set) {
+    given.erase(first.from_set ? b : a);
+    return;
+  }
+  user_error("recipe.parse", "only one of ", a, " and ", b, " may be given: found both (", first.where,
+             " and ", second.where, "; drop one)");
+}
+
+/// [model]: preset, then single keys, then the MLP's width from the ratio.
+void set_model(const GivenMap& given, Recipe& recipe) {
+  if (const auto preset = given.find("model.preset"); preset != given.end()) {
+    try {
+      recipe.model = arch::vit_config(std::get<std::string>(preset->second.value));
+    } catch (const UserError& error) {
+      throw UserError(concat(error.what(), " (", preset->second.where, ", model.preset)"));
+    }
+  }
+  double ratio = static_cast<double>(recipe.model.mlp_width) / static_cast<double>(recipe.model.width);
+  if (is_given(given, "model.mlp_ratio")) ratio = std::get<double>(given.at("model.mlp_ratio").value);
+  const auto width = given.find("model.width");
+  if (width != given.end()) recipe.model.width = std::get<int64_t>(width->second.value);
+  recipe.model.mlp_width = std::llround(ratio * static_cast<double>(recipe.model.width));
+}
+
+/// What follows from other keys.
+void complete(const GivenMap& given, Recipe& recipe) {
+  auto& transform = recipe.data.transform;
+  transform.image_size = recipe.model.image_size;
+  transform.channels = recipe.model.channels;
+  // Grey images: the averages of ImageNet's three channels.
+  if (recipe.model.channels == 1 && !given.contains("data.mean")) transform.mean = {0.449F};
+  if (recipe.model.channels == 1 && !given.contains("data.std")) transform.std = {0.226F};
+}
+
+}  // namespace
+
+Recipe parse_recipe(const std::string& toml, const std::string& where, const std::filesystem::path& base,
+                    const std::vector<std::string>& sets) {
+  GivenMap given;
+  for (const auto& entry : parse_toml(toml, where)) take(entry, base, false, given);
+  for (const auto& set : sets) take(parse_set(set), std::filesystem::current_path(), true, given);
+  only_one("train.epochs", "train.steps", given);
+  only_one("schedule.warmup_epochs", "schedule.warmup_steps", given);
+  only_one("model.mlp_ratio", "model.mlp_width", given);
+
+  Recipe recipe;
+  set_model(given, recipe);
+  for (const auto& option : options()) {
+    if (const auto at = given.find(option.key); at != given.end()) option.set(recipe, at->second.value);
+  }
+  complete(given, recipe);
+  check_recipe(recipe, where);
+  return recipe;
+}
+
+Recipe read_recipe(const std::filesystem::path& path, const std::vector<std::string>& sets) {
+  return parse_recipe(read_file(path), path.string(), std::filesystem::absolute(path).parent_path(), sets);
+}
+
+}  // namespace tessera::recipe

@@ -1,0 +1,99 @@
+// Batch sizes, numbers of steps, learning rates.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "tessera/base/error.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::recipe {
+namespace {
+
+constexpr const char* kBatch = "recipe.resolve_batch";
+
+/// `share` must divide `batch`.
+int64_t divide(int64_t batch, int64_t share, const std::string& what) {
+  if (batch % share == 0) return batch / share;
+  const int64_t below = batch / share * share;
+  const std::string near = below > 0 ? concat(below, " and ", below + share) : std::to_string(share);
+  user_error(kBatch, "train.batch must be a multiple of ", what, ": found batch ", batch, " (nearest: ", near,
+             ")");
+}
+
+std::string ranks_text(int64_t world) { return concat(world, world == 1 ? " rank" : " ranks"); }
+
+void check_numbers(const TrainRecipe& train, int64_t world) {
+  TESSERA_CHECK(world >= 1, "world ", world);
+  if (train.batch < 0 || train.batch_per_rank < 0 || train.accumulation < 0) {
+    user_error(kBatch, "train.batch, train.batch_per_rank and train.accumulation must be at least 0: found ",
+               train.batch, ", ", train.batch_per_rank, ", ", train.accumulation);
+  }
+  if (train.batch == 0 && train.batch_per_rank == 0) {
+    user_error(kBatch, "train.batch or train.batch_per_rank must be given: found neither");
+  }
+  const double product = static_cast<double>(world) *
+                         static_cast<double>(std::max<int64_t>(train.accumulation, 1)) *
+                         static_cast<double>(std::max<int64_t>(train.batch_per_rank, 1));
+  if (product > 1e15) {
+    user_error(kBatch, "the global batch must be at most 1e15 images: found ", train.batch_per_rank, " x ",
+               ranks_text(world), " x accumulation ", train.accumulation);
+  }
+}
+
+}  // namespace
+
+BatchSizes resolve_batch(const TrainRecipe& train, int64_t world) {
+  check_numbers(train, world);
+  BatchSizes sizes{train.batch, train.batch_per_rank, std::max<int64_t>(train.accumulation, 1)};
+  const int64_t share = world * sizes.accumulation;
+  if (sizes.batch == 0) {
+    sizes.batch = sizes.per_rank * share;
+  } else if (sizes.per_rank == 0) {
+    sizes.per_rank = divide(sizes.batch, share,
+                            concat(ranks_text(world), " x accumulation ", sizes.accumulation, " = ", share));
+  } else if (train.accumulation == 0) {
+    const int64_t micro_batch = world * sizes.per_rank;
+    sizes.accumulation =
+        divide(sizes.batch, micro_batch,
+               concat(ranks_text(world), " x batch_per_rank ", sizes.per_rank, " = ", micro_batch));
+  } else if (sizes.batch != sizes.per_rank * share) {
+    user_error(kBatch, "train.batch must be batch_per_rank x ranks x accumulation = ", sizes.per_rank, " x ",
+               world, " x ", sizes.accumulation, " = ", sizes.per_rank * share, ": found ", sizes.batch,
+               " (give any two of the three)");
+  }
+  return sizes;
+}
+
+StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batch) {
+  TESSERA_CHECK(batch >= 1, "batch ", batch);
+  StepCounts counts;
+  counts.steps_per_epoch = train_samples / batch;
+  if (counts.steps_per_epoch < 1) {
+    user_error("recipe.count_steps", "the training set must hold at least one batch of ", batch,
+               " images: found ", train_samples, " (make train.batch smaller)");
+  }
+  const auto steps = [&](double epochs) {
+    const double exact = epochs * static_cast<double>(counts.steps_per_epoch);
+    return static_cast<int64_t>(std::llround(std::min(exact, 1e15)));
+  };
+  counts.total =
+      recipe.train.steps > 0 ? recipe.train.steps : std::max<int64_t>(steps(recipe.train.epochs), 1);
+  counts.warmup =
+      recipe.schedule.warmup_steps > 0 ? recipe.schedule.warmup_steps : steps(recipe.schedule.warmup_epochs);
+  return counts;
+}
+
+double learning_rate(const Recipe& recipe, const StepCounts& counts, int64_t step) {
+  const double lr = recipe.optimizer.lr, from = recipe.schedule.warmup_from, least = recipe.schedule.min_lr;
+  if (step < counts.warmup) {
+    return from + (lr - from) * static_cast<double>(step) / static_cast<double>(counts.warmup);
+  }
+  const double length = static_cast<double>(std::max<int64_t>(counts.total - counts.warmup, 1));
+  const double progress = std::min(static_cast<double>(step - counts.warmup) / length, 1.0);
+  if (recipe.schedule.name == "constant") return lr;
+  if (recipe.schedule.name == "linear") return lr + (least - lr) * progress;
+  TESSERA_CHECK(recipe.schedule.name == "cosine", "schedule ", recipe.schedule.name);
+  return least + (lr - least) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+}
+
+}  // namespace tessera::recipe

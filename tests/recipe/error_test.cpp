@@ -1,0 +1,171 @@
+// The text of every error.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/recipe/recipe_text.h"
+
+namespace tessera::recipe {
+namespace {
+
+TEST(Errors, UnknownKeysNameTheNearest) {
+  EXPECT_EQ(read_error("[train]\n\nbacth = 3"),
+            "[recipe.parse] expected a key of a recipe: found \"train.bacth\" (test.toml:3; did you mean "
+            "\"train.batch\"?)");
+  EXPECT_EQ(read_error("[trian]\nbatch = 3"),
+            "[recipe.parse] expected a key of a recipe: found \"trian.batch\" (test.toml:2; did you mean "
+            "\"train.batch\"?)");
+  EXPECT_NE(read_error("shrad.prefetch = 3").find("\"shard.prefetch\"?"), std::string::npos);
+  EXPECT_EQ(read_error("", {"train.lr=1"}),
+            "[recipe.parse] expected a key of a recipe: found \"train.lr\" (--set train.lr=1; did you mean "
+            "\"optimizer.lr\"?)");
+  EXPECT_EQ(read_error("warmup_steps = 3"),
+            "[recipe.parse] expected a key of a recipe: found \"warmup_steps\" (test.toml:1; did you mean "
+            "\"schedule.warmup_steps\"?)");
+  EXPECT_EQ(
+      read_error("zzzzzz = 3"),
+      "[recipe.parse] expected a key of a recipe: found \"zzzzzz\" (test.toml:1; a file printed by `tessera "
+      "train --dry-run` holds all keys)");
+  EXPECT_NE(read_error("train = 3").find("found \"train\""), std::string::npos);
+  EXPECT_NE(read_error("[model.width]\nx = 1").find("model.width must be an integer: found a table"),
+            std::string::npos);
+}
+
+TEST(Errors, WrongTypes) {
+  EXPECT_EQ(read_error("train.batch = '3'"),
+            "[recipe.parse] train.batch must be an integer: found the text \"3\" (test.toml:1)");
+  EXPECT_EQ(read_error("train.batch = 1e3"),
+            "[recipe.parse] train.batch must be an integer: found the number 1000.0 (test.toml:1)");
+  EXPECT_EQ(
+      read_error("", {"train.batch=many"}),
+      "[recipe.parse] train.batch must be an integer: found the text \"many\" (--set train.batch=many)");
+  EXPECT_EQ(read_error("", {"train.batch="}),
+            "[recipe.parse] train.batch must be an integer: found the text \"\" (--set train.batch=)");
+  EXPECT_EQ(read_error("optimizer.lr = true"),
+            "[recipe.parse] optimizer.lr must be a number: found the flag true (test.toml:1)");
+  EXPECT_EQ(read_error("data.flip = 1"),
+            "[recipe.parse] data.flip must be true or false: found the integer 1 (test.toml:1)");
+  EXPECT_EQ(read_error("name = 7"),
+            "[recipe.parse] name must be text in quotes: found the integer 7 (test.toml:1)");
+  EXPECT_EQ(read_error("data.crop_scale = [1, 2, 3]"),
+            "[recipe.parse] data.crop_scale must be a list of 2 numbers: found the list [1.0, 2.0, 3.0] "
+            "(test.toml:1)");
+  EXPECT_EQ(read_error("data.mean = 0.5"),
+            "[recipe.parse] data.mean must be a list of numbers: found the number 0.5 (test.toml:1)");
+  EXPECT_EQ(read_error("data.mean = ['a']"),
+            "[recipe.parse] data.mean must be a list of numbers: found a list that holds more than numbers "
+            "(test.toml:1)");
+  EXPECT_EQ(read_error("train.seed = 2024-01-01"),
+            "[recipe.parse] train.seed must be an integer: found a date or time (test.toml:1)");
+}
+
+TEST(Errors, OutOfRangeNamesTheRange) {
+  EXPECT_EQ(read_error("[model]\ndepth = 0"),
+            "[recipe.parse] model.depth must be between 1 and 4096: found the integer 0 (test.toml:2)");
+  EXPECT_EQ(read_error("model.dropout = 1"),
+            "[recipe.parse] model.dropout must be at least 0 and below 1: found the integer 1 (test.toml:1)");
+  EXPECT_EQ(
+      read_error("optimizer.epsilon = 0.0"),
+      "[recipe.parse] optimizer.epsilon must be above 0 and at most 1: found the number 0.0 (test.toml:1)");
+  EXPECT_EQ(read_error("optimizer.lr = nan"),
+            "[recipe.parse] optimizer.lr must be between 0 and 1000: found the number nan (test.toml:1)");
+  EXPECT_EQ(read_error("optimizer.lr = inf"),
+            "[recipe.parse] optimizer.lr must be between 0 and 1000: found the number inf (test.toml:1)");
+  EXPECT_EQ(read_error("data.crop_scale = [0, 1]"),
+            "[recipe.parse] data.crop_scale must be above 0 and at most 1: found the list [0.0, 1.0] "
+            "(test.toml:1)");
+  EXPECT_EQ(read_error("train.seed = -1").substr(0, 44), "[recipe.parse] train.seed must be between 0 ");
+}
+
+TEST(Errors, Choices) {
+  EXPECT_EQ(read_error("shard.level = 'zero4'"),
+            "[recipe.parse] shard.level must be one of replicate, zero1, zero2, zero3: found \"zero4\" "
+            "(test.toml:1; did you mean \"zero1\"?)");
+  EXPECT_EQ(read_error("", {"data.on_error=explode"}),
+            "[recipe.parse] data.on_error must be one of skip, fail: found \"explode\" (--set "
+            "data.on_error=explode)");
+  EXPECT_EQ(
+      read_error("\nmodel.preset = 'So40m'"),
+      "[arch.vit_config] expected the name of a ViT, like S/16 or vit_small_patch16_224: found \"So40m\" "
+      "(did you mean \"So400m\"?) (test.toml:2, model.preset)");
+}
+
+TEST(Errors, LengthOfTheRun) {
+  EXPECT_EQ(error_of([] { parse_recipe("", "test.toml", "/", {}); }),
+            "[recipe.parse] one of train.epochs and train.steps must be given: found neither (test.toml)");
+  EXPECT_EQ(
+      error_of([] { parse_recipe("[train]\nepochs = 1\nsteps = 2", "test.toml", "/", {}); }),
+      "[recipe.parse] only one of train.epochs and train.steps may be given: found both (test.toml:2 and "
+      "test.toml:3; drop one)");
+  EXPECT_EQ(read_error("", {"train.epochs=1"}),
+            "[recipe.parse] only one of train.epochs and train.steps may be given: found both (--set "
+            "train.epochs=1 and --set train.steps=10; drop one)");
+  EXPECT_EQ(
+      read_error("[schedule]\nwarmup_epochs = 1\nwarmup_steps = 2"),
+      "[recipe.parse] only one of schedule.warmup_epochs and schedule.warmup_steps may be given: found both "
+      "(test.toml:2 and test.toml:3; drop one)");
+  EXPECT_EQ(read_error("[model]\nmlp_ratio = 4\nmlp_width = 2"),
+            "[recipe.parse] only one of model.mlp_ratio and model.mlp_width may be given: found both "
+            "(test.toml:2 and test.toml:3; drop one)");
+}
+
+TEST(Errors, Contradictions) {
+  EXPECT_EQ(read_error("model.heads = 7"),
+            "[arch.check] heads must divide width: found 7 heads and width 768 (test.toml, [model])");
+  EXPECT_EQ(read_error("model.channels = 2"),
+            "[recipe.parse] model.channels must be 1 or 3: found 2 (test.toml)");
+  EXPECT_EQ(read_error("data.mean = [0.1, 0.2]"),
+            "[recipe.parse] data.mean must hold one number or one a channel, 3: found 2 (test.toml)");
+  EXPECT_EQ(read_error("data.std = []"),
+            "[recipe.parse] data.std must hold one number or one a channel, 3: found 0 (test.toml)");
+  EXPECT_EQ(read_error("data.crop_scale = [0.5, 0.25]"),
+            "[recipe.parse] data.crop_scale must be [least, most]: found [0.5, 0.25] (test.toml)");
+  EXPECT_EQ(read_error("data.crop_ratio = [2, 1]"),
+            "[recipe.parse] data.crop_ratio must be [least, most]: found [2, 1] (test.toml)");
+  EXPECT_EQ(read_error("[schedule]\nmin_lr = 0.5"),
+            "[recipe.parse] schedule.min_lr must be at most optimizer.lr: found 0.5 and 0.001 (test.toml)");
+  EXPECT_EQ(read_error("[schedule]\nmin_lr = 0.5\nname = 'constant'"), "no error");
+}
+
+TEST(Errors, Environment) {
+  unsetenv("TESSERA_TEST_UNSET");
+  EXPECT_EQ(
+      read_error("[data]\nsource = 'folder:${TESSERA_TEST_UNSET}'"),
+      "[recipe.parse] the environment variable TESSERA_TEST_UNSET must be set: found none (test.toml:2, "
+      "data.source; set it, or give a default: ${TESSERA_TEST_UNSET:-default})");
+  EXPECT_EQ(
+      read_error("name = '${A'"),
+      "[recipe.parse] expected a closing } after ${: found none in \"${A\" (test.toml:1, name; write $${ for "
+      "a literal ${)");
+  for (const char* bad : {"", "1A", "A B", "A:=b", "A:-${B"}) {
+    EXPECT_EQ(read_error(concat("name = '${", bad, "}'")),
+              concat("[recipe.parse] expected ${NAME} or ${NAME:-default}: found \"${", bad,
+                     "}\" (test.toml:1, name; write $${ for a literal ${)"));
+  }
+}
+
+TEST(Errors, NoToml) {
+  const std::string message = read_error("name = 'a'\n[train\nbatch = 3");
+  EXPECT_TRUE(message.starts_with("[recipe.parse] expected TOML: ")) << message;
+  EXPECT_NE(message.find("(test.toml:2, column "), std::string::npos) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+  EXPECT_TRUE(read_error("name = 'a'\nname = 'b'").starts_with("[recipe.parse] expected TOML: "));
+  EXPECT_EQ(read_error("", {"train.batch"}),
+            "[recipe.parse] --set must be room.key=value: found \"train.batch\"");
+  EXPECT_EQ(read_error("", {"=3"}), "[recipe.parse] --set must be room.key=value: found \"=3\"");
+}
+
+TEST(Errors, TextMustBePrintable) {
+  EXPECT_EQ(
+      read_error("name = \"a\\nb\""),
+      "[recipe.parse] name must be UTF-8 text without control characters: found \"a\\nb\" (test.toml:1)");
+  for (const char* bad : {"\xff", "a\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x7f"}) {
+    EXPECT_NE(read_error("", {std::string("name=") + bad}).find("must be UTF-8 text"), std::string::npos);
+  }
+  EXPECT_EQ(read("", {"name=\u00e9 \u4e2d \U0001F600"}).name, "\u00e9 \u4e2d \U0001F600");
+  // A value cannot smuggle in other keys.
+  EXPECT_NE(read_error("", {"name=1\ntrain.batch = 7"}).find("must be UTF-8 text"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::recipe

@@ -1,0 +1,193 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tessera/base/file.h"
+#include "tests/recipe/recipe_text.h"
+
+namespace tessera::recipe {
+namespace {
+
+TEST(Read, EmptyIsAllDefaults) {
+  const Recipe recipe = read("");
+  Recipe defaults;
+  defaults.train.steps = 10;
+  EXPECT_EQ(difference(defaults, recipe), std::vector<std::string>{});
+  EXPECT_EQ(recipe.model, arch::VitConfig{});
+}
+
+TEST(Read, EveryKindOfValue) {
+  const Recipe recipe = read(R"(
+name = "a run"
+[model]
+channels = 3
+pool = "gap"
+class_token = false
+layer_scale = 1
+[data]
+crop = "pad"
+crop_scale = [0.5, 1]
+mean = [0.5, 0.25, 0]
+interpolation = "bicubic"
+[optimizer]
+lr = 3e-4
+[shard]
+level = "zero1"
+[precision]
+compute = "bf16"
+)");
+  EXPECT_EQ(recipe.name, "a run");
+  EXPECT_EQ(recipe.model.pool, arch::Pool::kAverage);
+  EXPECT_FALSE(recipe.model.class_token);
+  EXPECT_EQ(recipe.model.layer_scale, 1.0);  // an integer is a number
+  EXPECT_EQ(recipe.data.transform.train_crop, data::TrainCrop::kPad);
+  EXPECT_EQ(recipe.data.transform.crop_scale_min, 0.5);
+  EXPECT_EQ(recipe.data.transform.crop_scale_max, 1.0);
+  EXPECT_EQ(recipe.data.transform.mean, (std::vector<float>{0.5F, 0.25F, 0.0F}));
+  EXPECT_TRUE(recipe.data.transform.bicubic);
+  EXPECT_EQ(recipe.optimizer.lr, 3e-4);
+  EXPECT_EQ(recipe.shard.level, plan::Level::kZero1);
+  EXPECT_EQ(recipe.precision.compute, Dtype::kBFloat16);
+}
+
+TEST(Read, PresetSetsTheModelAndSingleKeysWin) {
+  EXPECT_EQ(read("model.preset = 'S/16'").model, arch::vit_config("S/16"));
+  arch::VitConfig config = arch::vit_config("So400m");
+  config.classes = 10;
+  EXPECT_EQ(read("[model]\nclasses = 10\npreset = 'So400m'").model, config);
+  EXPECT_EQ(read("model.classes = 10", {"model.preset=So400m"}).model, config);
+  EXPECT_EQ(read("model.preset = 'S/7'\nmodel.image_size = 28").model.tokens(), 17);
+}
+
+TEST(Read, MlpFollowsTheWidth) {
+  EXPECT_EQ(read("model.width = 192").model.mlp_width, 768);
+  EXPECT_EQ(read("model.preset = 'So400m'\nmodel.width = 576").model.mlp_width, 2152);
+  EXPECT_EQ(read("model.width = 192\nmodel.mlp_ratio = 2.5").model.mlp_width, 480);
+  EXPECT_EQ(read("model.width = 192\nmodel.mlp_width = 100").model.mlp_width, 100);
+  EXPECT_EQ(read("model.mlp_width = 100", {"model.mlp_ratio=2"}).model.mlp_width, 1536);
+}
+
+TEST(Read, TransformFollowsTheModel) {
+  const Recipe grey = read("[model]\nchannels = 1\nimage_size = 32");
+  EXPECT_EQ(grey.data.transform.image_size, 32);
+  EXPECT_EQ(grey.data.transform.channels, 1);
+  EXPECT_EQ(grey.data.transform.mean, std::vector<float>{0.449F});
+  EXPECT_EQ(grey.data.transform.std, std::vector<float>{0.226F});
+  EXPECT_EQ(read("model.channels = 1\ndata.mean = [0.1]").data.transform.mean, std::vector<float>{0.1F});
+}
+
+TEST(Sets, WinOverTheFileInOrder) {
+  EXPECT_EQ(read("train.batch = 1", {"train.batch=2", "train.batch=3"}).train.batch, 3);
+  EXPECT_EQ(read("", {"name=quick"}).name, "quick");
+  EXPECT_EQ(read("", {"name=\"two words\""}).name, "two words");
+  EXPECT_EQ(read("", {"name=two words"}).name, "two words");
+  EXPECT_EQ(read("", {"name=123"}).name, "123");
+  EXPECT_EQ(read("", {"name=true"}).name, "true");
+  EXPECT_EQ(read("", {"name=a=b # c"}).name, "a=b # c");
+  EXPECT_EQ(read("", {"name="}).name, "");
+  EXPECT_EQ(read("", {"data.flip=false"}).data.transform.flip, false);
+  EXPECT_EQ(read("", {"optimizer.lr=1"}).optimizer.lr, 1.0);
+  EXPECT_EQ(read("", {"data.crop_scale=[0.1, 0.2]"}).data.transform.crop_scale_max, 0.2);
+  EXPECT_EQ(read("", {"model.pool=gap"}).model.pool, arch::Pool::kAverage);
+}
+
+TEST(Sets, OneOfAPairReplacesTheOther) {
+  const auto parsed = [](const std::string& toml, const std::vector<std::string>& sets) {
+    return parse_recipe(toml, "test.toml", "/base", sets);
+  };
+  EXPECT_EQ(parsed("train.epochs = 3", {"train.steps=5"}).train.epochs, 0);
+  EXPECT_EQ(parsed("train.steps = 3", {"train.epochs=1.5"}).train.steps, 0);
+  EXPECT_EQ(parsed("train.epochs = 3", {"train.steps=0"}).train.epochs, 3);  // 0: not given
+  const Recipe warm = read("schedule.warmup_epochs = 1", {"schedule.warmup_steps=7"});
+  EXPECT_EQ(warm.schedule.warmup_epochs, 0);
+  EXPECT_EQ(warm.schedule.warmup_steps, 7);
+}
+
+TEST(Environment, Expands) {
+  setenv("TESSERA_TEST_NAME", "value", 1);
+  setenv("TESSERA_TEST_EMPTY", "", 1);
+  unsetenv("TESSERA_TEST_UNSET");
+  EXPECT_EQ(read("name = 'a ${TESSERA_TEST_NAME} b'").name, "a value b");
+  EXPECT_EQ(read("name = '${TESSERA_TEST_NAME:-other}'").name, "value");
+  EXPECT_EQ(read("name = '${TESSERA_TEST_UNSET:-other}'").name, "other");
+  EXPECT_EQ(read("name = '${TESSERA_TEST_UNSET:-}'").name, "");
+  EXPECT_EQ(read("name = '${TESSERA_TEST_EMPTY:-other}'").name, "other");
+  EXPECT_EQ(read("name = '${TESSERA_TEST_EMPTY}'").name, "");
+  EXPECT_EQ(read("name = '$${TESSERA_TEST_NAME}'").name, "${TESSERA_TEST_NAME}");
+  EXPECT_EQ(read("name = '$5 and $$5 and $'").name, "$5 and $$5 and $");
+  EXPECT_EQ(read("", {"name=${TESSERA_TEST_NAME}"}).name, "value");
+  EXPECT_EQ(read("model.pool = '${TESSERA_TEST_UNSET:-map}'").model.pool, arch::Pool::kAttention);
+}
+
+TEST(Environment, PrintedTextReadsBack) {
+  for (const char* name : {"${X}", "$${X}", "$$${X}", "${", "$", "$$", "a${b", "quo\\\"te", "\u00e9\u4e2d"}) {
+    Recipe recipe;
+    recipe.train.steps = 1;
+    recipe.name = name;
+    EXPECT_EQ(parse_recipe(to_toml(recipe), "t", "/", {}).name, name);
+  }
+}
+
+TEST(Paths, AreRelativeToTheFileAndSetsToTheWorkingDirectory) {
+  const auto source = [](const std::string& spec) {
+    return read("data.source = '" + spec + "'").data.source;
+  };
+  EXPECT_EQ(source("folder:../data"), "folder:/data");
+  EXPECT_EQ(source("folder:data/x"), "folder:/base/data/x");
+  EXPECT_EQ(source("idx:/data//mnist"), "idx:/data/mnist");
+  EXPECT_EQ(source("some/folder"), "/base/some/folder");
+  EXPECT_EQ(source("fake:100"), "fake:100");
+  EXPECT_EQ(source("fake"), "fake");
+  EXPECT_EQ(source("folder:"), "folder:");
+  EXPECT_EQ(source(""), "");
+  const auto here = std::filesystem::current_path();
+  EXPECT_EQ(read("", {"data.source=folder:x"}).data.source, "folder:" + (here / "x").string());
+  EXPECT_EQ(read("run.dir = 'runs/a'").run.dir, "/base/runs/a");
+  EXPECT_EQ(read("run.dir = 'runs/a'", {"run.dir=b"}).run.dir, (here / "b").string());
+  EXPECT_EQ(read("").run.dir, "");
+}
+
+TEST(Paths, ReadRecipeUsesTheFilesFolder) {
+  const TemporaryFolder folder("tessera-recipe");
+  write_file_atomic(folder.path() / "r.toml", "train.steps = 1\ndata.source = 'folder:d'\n");
+  EXPECT_EQ(read_recipe(folder.path() / "r.toml", {}).data.source,
+            "folder:" + (folder.path() / "d").string());
+  EXPECT_NE(error_of([&] { read_recipe(folder.path() / "none.toml", {}); }).find("none.toml"),
+            std::string::npos);
+}
+
+TEST(Print, HelpCoversEveryKeyOnce) {
+  const auto help = option_help();
+  EXPECT_GT(help.size(), 70U);
+  for (const auto& row : help) {
+    EXPECT_FALSE(row.key.empty() || row.type.empty() || row.help.empty()) << row.key;
+    EXPECT_EQ(std::count_if(help.begin(), help.end(), [&](const auto& r) { return r.key == row.key; }), 1);
+    EXPECT_LT(row.help.size(), 110U) << row.key;
+  }
+  const auto at =
+      std::find_if(help.begin(), help.end(), [](const auto& r) { return r.key == "model.dropout"; });
+  EXPECT_EQ(at->type, "number at least 0 and below 1");
+  EXPECT_EQ(at->default_value, "0.0");
+}
+
+TEST(Print, TomlHoldsHelp) {
+  const std::string toml = to_toml(read("data.mean = [0.485]"));
+  EXPECT_TRUE(
+      toml.starts_with("name = \"run\"                      # of the run\n\n[model]\nimage_size = 224  "))
+      << toml.substr(0, 200);
+  EXPECT_NE(
+      toml.find("\npool = \"cls\"                      # class token, average of the patches, or attention "
+                "pool: cls | gap | map\n"),
+      std::string::npos);
+  EXPECT_NE(toml.find("\nmean = [0.485] "), std::string::npos);
+  EXPECT_EQ(toml.find("\npreset"), std::string::npos);
+}
+
+TEST(Print, DifferenceNamesKeysAndValues) {
+  const std::vector<std::string> expected = {"model.pool: \"cls\" -> \"map\"", "train.batch: 0 -> 512"};
+  EXPECT_EQ(difference(read(""), read("train.batch = 512\nmodel.pool = 'map'")), expected);
+}
+
+}  // namespace
+}  // namespace tessera::recipe

@@ -1,0 +1,33 @@
+// Short ways to read recipes in tests.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::recipe {
+
+/// Reads text, with a length given by --set so that the text need not.
+inline Recipe read(const std::string& toml, std::vector<std::string> sets = {}) {
+  sets.insert(sets.begin(), "train.steps=10");
+  return parse_recipe(toml, "test.toml", "/base", sets);
+}
+
+/// The message of the UserError, "no error" without one.
+inline std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+inline std::string read_error(const std::string& toml, const std::vector<std::string>& sets = {}) {
+  return error_of([&] { read(toml, sets); });
+}
+
+}  // namespace tessera::recipe

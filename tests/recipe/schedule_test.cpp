@@ -1,0 +1,138 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/recipe/recipe_text.h"
+
+namespace tessera::recipe {
+namespace {
+
+std::string resolved(int64_t batch, int64_t per_rank, int64_t accumulation, int64_t world) {
+  TrainRecipe train;
+  train.batch = batch;
+  train.batch_per_rank = per_rank;
+  train.accumulation = accumulation;
+  try {
+    const BatchSizes sizes = resolve_batch(train, world);
+    return concat(sizes.batch, " = ", sizes.per_rank, " x ", world, " x ", sizes.accumulation);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+}
+
+TEST(Batch, AnyTwoFixTheThird) {
+  EXPECT_EQ(resolved(96, 0, 0, 3), "96 = 32 x 3 x 1");
+  EXPECT_EQ(resolved(0, 32, 0, 3), "96 = 32 x 3 x 1");
+  EXPECT_EQ(resolved(96, 16, 0, 3), "96 = 16 x 3 x 2");
+  EXPECT_EQ(resolved(96, 0, 4, 3), "96 = 8 x 3 x 4");
+  EXPECT_EQ(resolved(0, 8, 4, 3), "96 = 8 x 3 x 4");
+  EXPECT_EQ(resolved(96, 8, 4, 3), "96 = 8 x 3 x 4");
+  EXPECT_EQ(resolved(1, 0, 0, 1), "1 = 1 x 1 x 1");
+}
+
+TEST(Batch, ContradictionsAreOneLine) {
+  EXPECT_EQ(
+      resolved(100, 0, 0, 3),
+      "[recipe.resolve_batch] train.batch must be a multiple of 3 ranks x accumulation 1 = 3: found batch "
+      "100 (nearest: 99 and 102)");
+  EXPECT_EQ(
+      resolved(100, 0, 8, 1),
+      "[recipe.resolve_batch] train.batch must be a multiple of 1 rank x accumulation 8 = 8: found batch 100 "
+      "(nearest: 96 and 104)");
+  EXPECT_EQ(
+      resolved(2, 0, 0, 3),
+      "[recipe.resolve_batch] train.batch must be a multiple of 3 ranks x accumulation 1 = 3: found batch 2 "
+      "(nearest: 3)");
+  EXPECT_EQ(
+      resolved(100, 16, 0, 3),
+      "[recipe.resolve_batch] train.batch must be a multiple of 3 ranks x batch_per_rank 16 = 48: found "
+      "batch 100 (nearest: 96 and 144)");
+  EXPECT_EQ(
+      resolved(100, 16, 2, 3),
+      "[recipe.resolve_batch] train.batch must be batch_per_rank x ranks x accumulation = 16 x 3 x 2 = 96: "
+      "found 100 (give any two of the three)");
+  EXPECT_EQ(resolved(0, 0, 4, 3),
+            "[recipe.resolve_batch] train.batch or train.batch_per_rank must be given: found neither");
+  EXPECT_EQ(
+      resolved(-1, 0, 0, 3),
+      "[recipe.resolve_batch] train.batch, train.batch_per_rank and train.accumulation must be at least 0: "
+      "found -1, 0, 0");
+  EXPECT_EQ(
+      resolved(0, 1000000000, 1000000, 1000),
+      "[recipe.resolve_batch] the global batch must be at most 1e15 images: found 1000000000 x 1000 ranks x "
+      "accumulation 1000000");
+}
+
+TEST(Steps, EpochsAndSteps) {
+  Recipe recipe;
+  recipe.train.epochs = 2.5;
+  recipe.schedule.warmup_epochs = 0.5;
+  StepCounts counts = count_steps(recipe, 1050, 100);
+  EXPECT_EQ(counts.steps_per_epoch, 10);
+  EXPECT_EQ(counts.total, 25);
+  EXPECT_EQ(counts.warmup, 5);
+  recipe.train.epochs = 0;
+  recipe.train.steps = 7;
+  recipe.schedule.warmup_epochs = 0;
+  recipe.schedule.warmup_steps = 3;
+  counts = count_steps(recipe, 1050, 100);
+  EXPECT_EQ(counts.total, 7);
+  EXPECT_EQ(counts.warmup, 3);
+  recipe.train.steps = 0;
+  recipe.train.epochs = 0.001;
+  EXPECT_EQ(count_steps(recipe, 1050, 100).total, 1);
+  EXPECT_EQ(count_steps(recipe, 100, 100).steps_per_epoch, 1);
+  EXPECT_EQ(
+      error_of([&] { count_steps(recipe, 99, 100); }),
+      "[recipe.count_steps] the training set must hold at least one batch of 100 images: found 99 (make "
+      "train.batch smaller)");
+}
+
+// The published length of the 90-epoch run: round(1281167 / 1024 * 90) = 112,603 with the remainder kept;
+// here the remainder of an epoch is dropped.
+TEST(Steps, ImageNet) {
+  Recipe recipe;
+  recipe.train.epochs = 90;
+  EXPECT_EQ(count_steps(recipe, 1281167, 1024).total, 1251 * 90);
+}
+
+Recipe scheduled(const std::string& name) {
+  Recipe recipe;
+  recipe.optimizer.lr = 1.0;
+  recipe.schedule.name = name;
+  recipe.schedule.warmup_from = 0.2;
+  recipe.schedule.min_lr = 0.1;
+  return recipe;
+}
+
+TEST(LearningRate, WarmupThenCosine) {
+  const Recipe recipe = scheduled("cosine");
+  const StepCounts counts{10, 14, 4};
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 0), 0.2);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 1), 0.4);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 3), 0.8);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 4), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 9), 0.55);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 13), 0.1 + 0.9 * 0.5 * (1 + std::cos(M_PI * 0.9)));
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 14), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 1000), 0.1);
+}
+
+TEST(LearningRate, LinearAndConstant) {
+  const StepCounts counts{10, 14, 4};
+  EXPECT_DOUBLE_EQ(learning_rate(scheduled("linear"), counts, 9), 0.55);
+  EXPECT_DOUBLE_EQ(learning_rate(scheduled("linear"), counts, 14), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(scheduled("constant"), counts, 13), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(scheduled("constant"), counts, 2), 0.6);
+}
+
+TEST(LearningRate, WithoutWarmupAndWithNothingElse) {
+  EXPECT_DOUBLE_EQ(learning_rate(scheduled("cosine"), {10, 10, 0}, 0), 1.0);
+  // A run shorter than its warmup.
+  EXPECT_DOUBLE_EQ(learning_rate(scheduled("cosine"), {10, 2, 4}, 1), 0.4);
+  // A run that is all warmup.
+  EXPECT_DOUBLE_EQ(learning_rate(scheduled("cosine"), {10, 4, 4}, 3), 0.8);
+}
+
+}  // namespace
+}  // namespace tessera::recipe

@@ -1,0 +1,54 @@
+// The recipes in recipes/ can be read and say what their comments promise.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/recipe/recipe_text.h"
+
+namespace tessera::recipe {
+namespace {
+
+const std::filesystem::path kFolder = std::filesystem::path(TESSERA_SOURCE_DIR) / "recipes";
+
+TEST(Shipped, AllCanBeReadAndTrained) {
+  int count = 0;
+  for (const auto& file : std::filesystem::directory_iterator(kFolder)) {
+    if (file.path().extension() != ".toml") continue;
+    ++count;
+    SCOPED_TRACE(file.path());
+    Recipe recipe;
+    ASSERT_NO_THROW(recipe = read_recipe(file.path(), {}));
+    EXPECT_EQ(recipe.name, file.path().stem());
+    EXPECT_FALSE(recipe.data.source.empty());
+    for (const int64_t world : {1, 2, 4}) EXPECT_NO_THROW(resolve_batch(recipe.train, world));
+    const Recipe again = parse_recipe(to_toml(recipe), "saved", "/", {});
+    EXPECT_EQ(difference(recipe, again), std::vector<std::string>{});
+  }
+  EXPECT_GE(count, 4);
+}
+
+TEST(Shipped, Quickstart) {
+  unsetenv("TESSERA_FASHION_MNIST");
+  const Recipe recipe = read_recipe(kFolder / "quickstart.toml", {});
+  EXPECT_EQ(recipe.data.source, "idx:/usr/share/datasets/fashion-mnist");
+  EXPECT_EQ(recipe.model.tokens(), 16);
+  EXPECT_EQ(recipe.shard.level, plan::Level::kZero3);
+}
+
+TEST(Shipped, TenBillion) {
+  unsetenv("IMAGENET");
+  const Recipe recipe = read_recipe(kFolder / "vit_10b.toml", {});
+  EXPECT_EQ(arch::parameter_count(recipe.model), 10077917160);
+  EXPECT_EQ(recipe.data.source, "fake:1281167");
+  const StepCounts counts = count_steps(recipe, 1281167, recipe.train.batch);
+  EXPECT_EQ(counts.total, 1251 * 300);
+  EXPECT_EQ(counts.warmup, 10000);
+  EXPECT_EQ(learning_rate(recipe, counts, 0), 0.0);
+  EXPECT_EQ(learning_rate(recipe, counts, 10000), 1e-3);
+  EXPECT_EQ(recipe.optimizer.weight_decay, 0.1);
+  EXPECT_EQ(recipe.train.clip, 1.0);
+  EXPECT_TRUE(recipe.shard.recompute);
+}
+
+}  // namespace
+}  // namespace tessera::recipe
