@@ -1,0 +1,152 @@
+#include "tessera/monitor/metrics_row.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace tessera::monitor {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The shortest text that reads back as the same number; "nan" and "inf" for what JSON cannot say.
+std::string shortest(double value) {
+  std::array<char, 32> buffer{};
+  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  return {buffer.data(), end};
+}
+
+double number(const Json& row, const char* key) {
+  const auto& value = row.at(key);
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+StepMetrics step_from(const Json& row) {
+  StepMetrics m;
+  m.step = row.at("step").get<int64_t>();
+  m.epoch = number(row, "epoch");
+  m.loss = number(row, "loss");
+  m.learning_rate = number(row, "learning_rate");
+  m.gradient_norm = number(row, "gradient_norm");
+  m.images_per_second = number(row, "images_per_second");
+  m.tflops = number(row, "tflops");
+  m.data_wait = number(row, "data_wait");
+  m.comm_wait = number(row, "comm_wait");
+  m.memory_bytes = number(row, "memory_bytes");
+  m.seconds = number(row, "seconds");
+  return m;
+}
+
+EvalMetrics eval_from(const Json& row) {
+  EvalMetrics m;
+  m.step = row.at("step").get<int64_t>();
+  m.epoch = number(row, "epoch");
+  m.top1 = number(row, "top1");
+  m.top5 = number(row, "top5");
+  m.loss = number(row, "loss");
+  m.samples = row.at("samples").get<int64_t>();
+  m.seconds = number(row, "seconds");
+  return m;
+}
+
+template <typename Row>
+void put(std::vector<Row>& rows, const Row& row, int64_t last_step) {
+  while (!rows.empty() && rows.back().step >= row.step) rows.pop_back();
+  if (row.step <= last_step) rows.push_back(row);
+}
+
+void parse_line(std::string_view line, int64_t last_step, History& history) {
+  try {
+    const Json row = Json::parse(line);
+    const std::string kind = row.at("kind").get<std::string>();
+    if (kind == "step") {
+      put(history.steps, step_from(row), last_step);
+    } else if (kind == "eval") {
+      put(history.evals, eval_from(row), last_step);
+    } else {
+      ++history.damaged;
+    }
+  } catch (const Json::exception&) {
+    ++history.damaged;
+  }
+}
+
+template <typename PutRow>
+void in_order(const History& history, const PutRow& put_row) {
+  auto eval = history.evals.begin();
+  for (const auto& step : history.steps) {
+    for (; eval != history.evals.end() && eval->step < step.step; ++eval) put_row(*eval);
+    put_row(step);
+  }
+  for (; eval != history.evals.end(); ++eval) put_row(*eval);
+}
+
+}  // namespace
+
+std::string csv_header() {
+  return "kind,step,epoch,loss,learning_rate,gradient_norm,images_per_second,tflops,data_wait,comm_wait,"
+         "memory_bytes,top1,top5,samples,seconds\n";
+}
+
+std::string csv_row(const StepMetrics& m) {
+  std::string row = "step," + std::to_string(m.step);
+  for (const double value : {m.epoch, m.loss, m.learning_rate, m.gradient_norm, m.images_per_second, m.tflops,
+                             m.data_wait, m.comm_wait, m.memory_bytes}) {
+    row += "," + shortest(value);
+  }
+  return row + ",,,," + shortest(m.seconds) + "\n";
+}
+
+std::string csv_row(const EvalMetrics& m) {
+  return "eval," + std::to_string(m.step) + "," + shortest(m.epoch) + "," + shortest(m.loss) + ",,,,,,,," +
+         shortest(m.top1) + "," + shortest(m.top5) + "," + std::to_string(m.samples) + "," +
+         shortest(m.seconds) + "\n";
+}
+
+std::string json_row(const StepMetrics& m) {
+  const Json row = {{"kind", "step"},
+                    {"step", m.step},
+                    {"epoch", m.epoch},
+                    {"loss", m.loss},
+                    {"learning_rate", m.learning_rate},
+                    {"gradient_norm", m.gradient_norm},
+                    {"images_per_second", m.images_per_second},
+                    {"tflops", m.tflops},
+                    {"data_wait", m.data_wait},
+                    {"comm_wait", m.comm_wait},
+                    {"memory_bytes", m.memory_bytes},
+                    {"seconds", m.seconds}};
+  return row.dump() + "\n";
+}
+
+std::string json_row(const EvalMetrics& m) {
+  const Json row = {{"kind", "eval"}, {"step", m.step}, {"epoch", m.epoch},     {"top1", m.top1},
+                    {"top5", m.top5}, {"loss", m.loss}, {"samples", m.samples}, {"seconds", m.seconds}};
+  return row.dump() + "\n";
+}
+
+History parse_history(std::string_view jsonl, int64_t last_step) {
+  History history;
+  while (!jsonl.empty()) {
+    const size_t end = std::min(jsonl.find('\n'), jsonl.size());
+    if (end > 0) parse_line(jsonl.substr(0, end), last_step, history);
+    jsonl.remove_prefix(std::min(end + 1, jsonl.size()));
+  }
+  return history;
+}
+
+std::string to_csv(const History& history) {
+  std::string out = csv_header();
+  in_order(history, [&](const auto& row) { out += csv_row(row); });
+  return out;
+}
+
+std::string to_jsonl(const History& history) {
+  std::string out;
+  in_order(history, [&](const auto& row) { out += json_row(row); });
+  return out;
+}
+
+}  // namespace tessera::monitor
