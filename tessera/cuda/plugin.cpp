@@ -21,8 +21,8 @@ c10::intrusive_ptr<c10d::Backend> nccl_backend(const c10::intrusive_ptr<c10d::St
                                                std::chrono::milliseconds timeout) {
   const int devices = device_count();
   if (device_index < 0 || device_index >= devices) {
-    user_error("cuda.nccl_backend", "expected a GPU below ", devices, " for rank ", rank, ": found ",
-               device_index, " (start no more ranks on this host than it has GPUs)");
+    user_error("cuda.nccl_backend", "expected one of this host's ", devices, " GPUs for rank ", rank,
+               ": found number ", device_index, " (start no more ranks on this host than it has GPUs)");
   }
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
