@@ -60,8 +60,10 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
 }
 
 int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
-  if (options.procs < 0) user_error("train", "--procs of at least 1: got ", options.procs);
   launch::Ranks ranks = launch::ranks_from_environment();
+  const bool starts_ranks = options.procs > 1 && ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
+  if (!starts_ranks) launch::install_signal_handlers();  // first of all: a stop asked for early counts
+  if (options.procs < 0) user_error("train", "--procs of at least 1: got ", options.procs);
   const train::TrainJob job = make_job(options, arguments);
   if (options.procs > 0 && ranks.launcher != "local") {
     if (ranks.world > 1) {
@@ -70,11 +72,10 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
     }
     if (options.dry_run) {
       ranks.world = ranks.local_world = options.procs;
-    } else if (options.procs > 1) {
+    } else if (starts_ranks) {
       return run_local_ranks(options, job, arguments);
     }
   }
-  launch::install_signal_handlers();
   return engine().train(job, ranks);
 }
 

@@ -53,12 +53,14 @@ std::string address_towards(const std::string& host, uint16_t port) {
 StorePointer open_store(const Rendezvous& rendezvous) {
   c10d::TCPStoreOptions options;
   options.port = rendezvous.port;
-  options.isServer = rendezvous.rank == 0;
+  options.isServer = rendezvous.rank == 0 && !rendezvous.served;
   options.waitWorkers = false;  // we wait ourselves, to name who is missing
   options.timeout = rendezvous.timeout;
   if (options.isServer && rendezvous.listen_fd >= 0) options.masterListenFd = rendezvous.listen_fd;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options);
+    // A prefix of our own: a launcher's store holds keys of others.
+    return c10::make_intrusive<c10d::PrefixStore>("tessera",
+                                                  c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options));
   } catch (const std::exception& error) {
     const std::string reason = first_line(error);
     if (options.isServer && reason.find("EADDRINUSE") != std::string::npos) {

@@ -47,6 +47,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
   rendezvous.host = ranks.master_host;
   rendezvous.port = ranks.master_port;
   rendezvous.listen_fd = ranks.master_listen_fd;
+  rendezvous.served = ranks.master_is_served;
   rendezvous.timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
   rendezvous.stop = launch::stop_requested;
   return std::make_unique<mesh::Mesh>(rendezvous, std::vector<mesh::Axis>{{"shard", ranks.world}},
