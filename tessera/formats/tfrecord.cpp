@@ -71,7 +71,8 @@ std::optional<std::string> TfRecordReader::next() {
     broken("a length with the right checksum", read_little_endian<uint64_t>(header.data()));
   }
   const auto length = read_little_endian<uint64_t>(header.data());
-  if (length > left - kHeader - kFooter) broken(concat("a record of ", length, " bytes"), left - kHeader);
+  if (length > left - kHeader - kFooter)
+    broken(concat("a record of ", length, " bytes"), left - kHeader - kFooter);
   std::string payload(length, '\0');
   file_.read(offset_ + kHeader, std::as_writable_bytes(std::span(payload)));
   std::array<std::byte, kFooter> footer{};
