@@ -61,7 +61,8 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
 
 int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
   launch::Ranks ranks = launch::ranks_from_environment();
-  const bool starts_ranks = options.procs > 1 && ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
+  const bool starts_ranks =
+      options.procs > 1 && ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
   if (!starts_ranks) launch::install_signal_handlers();  // first of all: a stop asked for early counts
   if (options.procs < 0) user_error("train", "--procs of at least 1: got ", options.procs);
   const train::TrainJob job = make_job(options, arguments);

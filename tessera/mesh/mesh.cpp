@@ -59,8 +59,8 @@ StorePointer open_store(const Rendezvous& rendezvous) {
   if (options.isServer && rendezvous.listen_fd >= 0) options.masterListenFd = rendezvous.listen_fd;
   try {
     // A prefix of our own: a launcher's store holds keys of others.
-    return c10::make_intrusive<c10d::PrefixStore>("tessera",
-                                                  c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options));
+    return c10::make_intrusive<c10d::PrefixStore>(
+        "tessera", c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options));
   } catch (const std::exception& error) {
     const std::string reason = first_line(error);
     if (options.isServer && reason.find("EADDRINUSE") != std::string::npos) {
@@ -109,8 +109,8 @@ void compare_fingerprints(const StorePointer& store, const Rendezvous& rendezvou
   } catch (const std::exception&) {
     // Rank 0 has seen all and left.
   }
-  user_error("mesh.connect", "the same build, recipe and settings on every rank: rank ", join(different, ", "),
-             " differs from rank ", rendezvous.rank);
+  user_error("mesh.connect", "the same build, recipe and settings on every rank: rank ",
+             join(different, ", "), " differs from rank ", rendezvous.rank);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ struct Rendezvous {
   int64_t rank = 0, world = 1;
   std::string host = "127.0.0.1";
   uint16_t port = 0;
-  int listen_fd = -1;  // rank 0: an already listening socket to serve the store on; -1: bind `port`
+  int listen_fd = -1;   // rank 0: an already listening socket to serve the store on; -1: bind `port`
   bool served = false;  // a launcher serves a store at host:port: rank 0 connects like everyone
   std::chrono::milliseconds timeout{600'000};
   /// Polled while ranks wait for each other; true ends the wait with a CommError.

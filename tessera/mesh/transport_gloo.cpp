@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <mutex>
-
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -16,7 +15,8 @@ class GlooTransport : public Transport {
   GlooTransport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
                 const std::string& interface_address, std::chrono::milliseconds timeout) {
     // c10d's flight recorder is one per process, and groups on several threads (ranks as threads) race in it
-    // (torch 2.11: its status map is written outside its lock). Someone who wants it can still set the variable.
+    // (torch 2.11: its status map is written outside its lock). Someone who wants it can still set the
+    // variable.
     static std::once_flag once;
     std::call_once(once, [] { ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0); });
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);

@@ -97,7 +97,8 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
   data::LoaderOptions own = loader_options;
   own.rank = mesh.rank();
   own.world = mesh.world_size();
-  own.batch = options.batch;
+  own.batch = options.batch * mesh.world_size();
+  own.accumulation = 1;
   data::EvalLoader loader(source, state.recipe.data.transform, own);
   const int64_t most_samples = (source.size() + mesh.world_size() - 1) / mesh.world_size();
   const int64_t batches = (most_samples + options.batch - 1) / options.batch;
@@ -121,6 +122,7 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
     if (options.progress) options.progress(i + 1, batches);
   }
   counts.finish(mesh, result);
+  if (!result.stopped) TESSERA_CHECK_EQ(result.metrics.samples, source.size());
   result.broken = loader.broken_samples();
   result.metrics.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -116,7 +116,8 @@ TEST(Mesh, APortInUseIsNamed) {
     const Mesh mesh(rendezvous, {{"shard", 2}}, "a");
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find(concat("port ", port, " is in use")), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(concat("port ", port, " is in use")), std::string::npos)
+        << error.what();
   }
 }
 

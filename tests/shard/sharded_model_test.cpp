@@ -40,7 +40,8 @@ plan::Plan make_plan(int64_t world, Level level, bool recompute, int64_t prefetc
   plan.world = world;
   plan.prefetch = prefetch;
   plan.units.push_back({"stem", level, false});
-  for (int64_t i = 0; i < kDepth; ++i) plan.units.push_back({"blocks." + std::to_string(i), level, recompute});
+  for (int64_t i = 0; i < kDepth; ++i)
+    plan.units.push_back({"blocks." + std::to_string(i), level, recompute});
   plan.units.push_back({"head", level, false});
   return plan;
 }
@@ -127,8 +128,10 @@ TEST_P(Layouts, EqualOneRank) {
     for (const bool recompute : {false, true}) {
       for (const int64_t prefetch : {0, 1, 2}) {
         testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-          const Result result = train(mesh, make_plan(world, level, recompute, prefetch), accumulation, at::kFloat);
-          SCOPED_TRACE(concat("accumulation ", accumulation, " recompute ", recompute, " prefetch ", prefetch));
+          const Result result =
+              train(mesh, make_plan(world, level, recompute, prefetch), accumulation, at::kFloat);
+          SCOPED_TRACE(
+              concat("accumulation ", accumulation, " recompute ", recompute, " prefetch ", prefetch));
           expect_close(result, expected, 2e-6);
         });
       }
@@ -141,7 +144,8 @@ INSTANTIATE_TEST_SUITE_P(All, Layouts,
                                                               Level::kZero3),
                                             ::testing::Values(1, 2, 3, 4)),
                          [](const auto& info) {
-                           return concat(plan::to_string(std::get<0>(info.param)), "_", std::get<1>(info.param));
+                           return concat(plan::to_string(std::get<0>(info.param)), "_",
+                                         std::get<1>(info.param));
                          });
 
 TEST(Layouts, HybridShardsInsideAndReplicatesAcross) {
@@ -189,7 +193,8 @@ TEST(Traffic, EqualsTheFormula) {
       const auto padded = [&](int64_t n) { return (n + world - 1) / world * world; };
       const int64_t stem = padded(3 * kWidth + kWidth), block = padded(kWidth * kWidth + kWidth);
       const int64_t head = padded(kWidth * kClasses + kClasses), all = stem + kDepth * block + head;
-      const int64_t steps = 3, share = 4 * (world - 1);  // float32 bytes times ranks sent to; of all / world each
+      const int64_t steps = 3,
+                    share = 4 * (world - 1);  // float32 bytes times ranks sent to; of all / world each
       const int64_t micro = steps * accumulation;
       int64_t gathered = steps * all, reduced = micro * all;  // ZeRO-2: parameters once a step
       if (level == Level::kZero3) gathered = micro * (2 * all - head);
