@@ -86,7 +86,7 @@ struct TrainLoader::State : BatchMaker {
 
   /// A broken sample is replaced by the next readable one of the source.
   void make_sample(int64_t sample, int64_t epoch, int64_t i, Batch* batch) const {
-    for (;; sample = (sample + 1) % source.size()) {
+    for (int64_t tries = 0; tries < source.size(); ++tries, sample = (sample + 1) % source.size()) {
       if (broken.known(sample)) continue;
       try {
         const Image image = source.read(sample, transform.options().channels);
@@ -99,6 +99,7 @@ struct TrainLoader::State : BatchMaker {
         broken.add(sample, error);
       }
     }
+    user_error("data.loader", "at least one readable sample: found none of ", source.size());
   }
 
   const Source& source;

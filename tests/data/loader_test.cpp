@@ -1,0 +1,314 @@
+#include "tessera/data/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+#include "tests/data/error_text.h"
+#include "tests/data/folder_maker.h"
+
+namespace tessera::data {
+namespace {
+
+/// Image i is one pixel of level i % 256, label i % 10; the given samples cannot be read.
+class Pixels : public Source {
+ public:
+  explicit Pixels(int64_t size, std::set<int64_t> broken = {}) : size_(size), broken_(std::move(broken)) {}
+  int64_t size() const override { return size_; }
+  int64_t label(int64_t index) const override { return index % 10; }
+  Image read(int64_t index, int64_t channels) const override {
+    if (broken_.contains(index)) user_error("test.read", "a pixel: found none (", sample_name(index), ")");
+    return {1, 1, channels, std::vector<uint8_t>(static_cast<size_t>(channels), static_cast<uint8_t>(index))};
+  }
+  std::string sample_name(int64_t index) const override { return concat("pixel-", index); }
+  const std::vector<std::string>& classes() const override { return classes_; }
+
+ private:
+  int64_t size_;
+  std::set<int64_t> broken_;
+  std::vector<std::string> classes_ = std::vector<std::string>(10, "a digit");
+};
+
+TransformOptions one_pixel() {
+  TransformOptions options;
+  options.image_size = 1;
+  options.channels = 1;
+  options.train_crop = TrainCrop::kNone;
+  options.eval_crop = EvalCrop::kSquash;
+  options.mean = {0.0F};
+  options.std = {1.0F / 255.0F};
+  return options;
+}
+
+LoaderOptions share(int64_t rank, int64_t world, int64_t batch, int64_t accumulation, int64_t workers) {
+  LoaderOptions options;
+  options.seed = 11;
+  options.rank = rank;
+  options.world = world;
+  options.batch = batch;
+  options.accumulation = accumulation;
+  options.workers = workers;
+  return options;
+}
+
+void expect_pixels(const Batch& batch) {
+  ASSERT_EQ(batch.images.size(), static_cast<size_t>(batch.size));
+  for (size_t i = 0; i < batch.images.size(); ++i) {
+    EXPECT_NEAR(batch.images[i], static_cast<double>(batch.samples[i] % 256), 1e-3);
+    EXPECT_EQ(batch.labels[i], static_cast<int64_t>(batch.samples[i] % 10));
+  }
+}
+
+TEST(Order, APermutationOfItsOwnEachEpoch) {
+  for (const int64_t size : {0, 1, 2, 1000}) {
+    auto order = epoch_permutation(3, 0, size);
+    ASSERT_EQ(order.size(), static_cast<size_t>(size));
+    std::sort(order.begin(), order.end());
+    for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], i);
+  }
+  EXPECT_EQ(epoch_permutation(3, 5, 1000), epoch_permutation(3, 5, 1000));
+  EXPECT_NE(epoch_permutation(3, 5, 1000), epoch_permutation(3, 6, 1000));
+  EXPECT_NE(epoch_permutation(3, 5, 1000), epoch_permutation(4, 5, 1000));
+}
+
+TEST(Order, EveryPlaceIsEquallyLikely) {
+  std::vector<int> counts(25);
+  for (int64_t epoch = 0; epoch < 2000; ++epoch) {
+    const auto order = epoch_permutation(1, epoch, 5);
+    for (size_t i = 0; i < 5; ++i) ++counts[i * 5 + order[i]];
+  }
+  for (const int count : counts) EXPECT_NEAR(count, 400, 80);
+}
+
+TEST(Order, StepsPerEpoch) {
+  EXPECT_EQ(steps_per_epoch(1000, 128), 7);
+  EXPECT_EQ(steps_per_epoch(128, 128), 1);
+  EXPECT_EQ(
+      error_text([] { steps_per_epoch(1000, 1024); }),
+      "[data.loader] at least one batch of samples: the source holds 1,000 and the batch is 1,024 (choose a "
+      "smaller batch)");
+  EXPECT_EQ(error_text([] { steps_per_epoch(1000, 0); }), "[data.loader] a batch of at least 1: found 0");
+}
+
+// The samples of step s are the same at any layout, and go where the contract says.
+TEST(TrainLoader, TheSameStepsAtAnyLayout) {
+  const Pixels source(100);
+  constexpr int64_t kBatch = 24, kSteps = 10;  // 4 steps an epoch: crosses two epochs
+  for (const auto& [world, accumulation, workers] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
+           {1, 1, 0}, {1, 2, 1}, {2, 1, 2}, {3, 2, 3}, {4, 3, 1}}) {
+    for (int64_t rank = 0; rank < world; ++rank) {
+      TrainLoader loader(source, one_pixel(), share(rank, world, kBatch, accumulation, workers), 0);
+      const int64_t micro = kBatch / (world * accumulation);
+      for (int64_t step = 0; step < kSteps; ++step) {
+        const auto order = epoch_permutation(11, step / 4, 100);
+        for (int64_t a = 0; a < accumulation; ++a) {
+          const Batch batch = loader.next();
+          ASSERT_EQ(batch.size, micro);
+          const int64_t begin = step % 4 * kBatch + (rank * accumulation + a) * micro;
+          for (int64_t i = 0; i < micro; ++i) {
+            ASSERT_EQ(batch.samples[static_cast<size_t>(i)], order[static_cast<size_t>(begin + i)]);
+          }
+          expect_pixels(batch);
+        }
+      }
+    }
+  }
+}
+
+TEST(TrainLoader, StartsAtAnyStep) {
+  const auto source = open_source("fake:40", "train", {12, 3, 4});
+  TransformOptions transform;
+  transform.image_size = 8;
+  for (const int64_t first : {0, 3, 4, 5, 1003}) {
+    TrainLoader from_first(*source, transform, share(0, 1, 8, 2, 2), first);
+    TrainLoader from_before(*source, transform, share(0, 1, 8, 2, 0), std::max<int64_t>(first - 3, 0));
+    for (int64_t i = 0; i < 2 * std::min<int64_t>(first, 3); ++i) from_before.next();
+    for (int i = 0; i < 6; ++i) {
+      const Batch a = from_first.next(), b = from_before.next();
+      EXPECT_EQ(a.samples, b.samples);
+      EXPECT_EQ(a.images, b.images);
+    }
+  }
+}
+
+TEST(TrainLoader, BrokenSamplesAreReplacedByTheirSuccessors) {
+  const Pixels source(100, {7, 8, 99});
+  for (const int64_t workers : {0, 3}) {
+    LoaderOptions options = share(0, 1, 25, 1, workers);
+    options.error_limit = 0.05;
+    std::mutex mutex;
+    std::multiset<std::string> warnings;
+    options.warn = [&](const std::string& line) {
+      const std::lock_guard lock(mutex);
+      warnings.insert(line);
+    };
+    TrainLoader loader(source, one_pixel(), options, 0);
+    std::multiset<uint64_t> seen;
+    for (int step = 0; step < 8; ++step) {  // two epochs
+      const Batch batch = loader.next();
+      expect_pixels(batch);
+      seen.insert(batch.samples.begin(), batch.samples.end());
+    }
+    EXPECT_EQ(seen.size(), 200U);
+    EXPECT_EQ(seen.count(7) + seen.count(8) + seen.count(99), 0U);
+    EXPECT_EQ(seen.count(9), 6U);
+    EXPECT_EQ(seen.count(0), 4U);
+    EXPECT_EQ(loader.broken_samples(), 3);
+    EXPECT_EQ(warnings, (std::multiset<std::string>{
+                            "broken sample 7 skipped: [test.read] a pixel: found none (pixel-7)",
+                            "broken sample 8 skipped: [test.read] a pixel: found none (pixel-8)",
+                            "broken sample 99 skipped: [test.read] a pixel: found none (pixel-99)"}));
+  }
+}
+
+TEST(TrainLoader, BrokenSamplesCanEndARun) {
+  const Pixels source(100, {7, 8, 9});
+  const auto error = [&](bool fail, double limit, const Source& from) {
+    LoaderOptions options = share(0, 1, 20, 1, 1);
+    options.fail_on_error = fail;
+    options.error_limit = limit;
+    TrainLoader loader(from, one_pixel(), options, 0);
+    return error_text([&] {
+      for (int step = 0; step < 5; ++step) loader.next();
+    });
+  };
+  EXPECT_TRUE(error(true, 1.0, source).starts_with("[test.read] a pixel: found none (pixel-"));
+  const std::string text = error(false, 0.02, source);
+  EXPECT_TRUE(
+      text.starts_with("[data.loader] at most 2 % of the samples broken: found 3 of 100 (the last: "
+                       "[test.read] a pixel: found none (pixel-"))
+      << text;
+  EXPECT_TRUE(text.ends_with("; mend or remove the files, or raise data.error_limit)")) << text;
+  EXPECT_EQ(error(false, 0.03, source), "(no error)");
+  EXPECT_EQ(error(false, 0.01, Pixels(20, {7})), "(no error)");  // a single one is borne
+  EXPECT_NE(error(false, 0.0, Pixels(20, {7})), "(no error)");
+  std::set<int64_t> all;
+  for (int64_t i = 0; i < 20; ++i) all.insert(i);
+  EXPECT_TRUE(
+      error(false, 1.0, Pixels(20, all))
+          .starts_with("[data.loader] at most 100 % of the samples broken: found 20 of 20 (the last: "));
+  LoaderOptions options = share(0, 1, 20, 20, 0);  // micro-batches of one: the second one finds all known
+  options.error_limit = 1.0;
+  const Pixels none(20, all);
+  TrainLoader loader(none, one_pixel(), options, 0);
+  EXPECT_NE(error_text([&] { loader.next(); }), "(no error)");
+  EXPECT_EQ(error_text([&] { loader.next(); }),
+            "[data.loader] at least one readable sample: found none of 20");
+}
+
+TEST(TrainLoader, AnImageThatIsNone) {
+  const TemporaryFolder temporary("tessera-data");
+  for (int i = 0; i < 9; ++i) write_image(temporary.path() / "train" / "a" / concat(i, ".png"), 100);
+  write_text(temporary.path() / "train" / "a" / "9.png", "<html>not found</html>");
+  const auto source = open_source(temporary.path().string(), "train", {});
+  LoaderOptions options = share(0, 1, 10, 1, 2);
+  TransformOptions transform;
+  transform.image_size = 4;
+  std::string warning;
+  options.warn = [&](const std::string& line) { warning = line; };
+  {
+    TrainLoader loader(*source, transform, options, 0);
+    const Batch batch = loader.next();
+    EXPECT_EQ(std::count(batch.samples.begin(), batch.samples.end(), 0U), 2);
+    EXPECT_EQ(loader.broken_samples(), 1);
+  }
+  const std::string reason =
+      "[formats.decode_image] a JPEG or PNG image: found a file that starts with the bytes 3c 68 74 6d "
+      "(train/a/9.png)";
+  EXPECT_EQ(warning, "broken sample 9 skipped: " + reason);
+  options.fail_on_error = true;
+  TrainLoader loader(*source, transform, options, 0);
+  EXPECT_EQ(error_text([&] { loader.next(); }), reason);
+}
+
+TEST(TrainLoader, Errors) {
+  const Pixels source(100);
+  const auto error = [&](auto change) {
+    LoaderOptions options = share(0, 2, 20, 1, 1);
+    change(options);
+    return error_text([&] { TrainLoader(source, one_pixel(), options, 0); });
+  };
+  EXPECT_EQ(error([](auto& o) { o.batch = 21; }),
+            "[data.loader] a batch that is a multiple of ranks x accumulation = 2 x 1: found 21 (the nearest "
+            "larger one "
+            "is 22)");
+  EXPECT_EQ(error([](auto& o) { o.rank = 2; }),
+            "[data.loader] a rank below the number of ranks: found rank 2 of 2");
+  EXPECT_EQ(error([](auto& o) { o.accumulation = 0; }),
+            "[data.loader] an accumulation of at least 1: found 0");
+  EXPECT_EQ(error([](auto& o) { o.workers = -1; }),
+            "[data.loader] a number of workers of at least 0: found -1");
+  EXPECT_EQ(error([](auto& o) { o.prefetch = 0; }), "[data.loader] a prefetch of at least 1: found 0");
+  EXPECT_EQ(error([](auto& o) { o.batch = 200; }),
+            "[data.loader] at least one batch of samples: the source holds 100 and the batch is 200 (choose "
+            "a smaller "
+            "batch)");
+}
+
+TEST(EvalLoader, EverySampleExactlyOnce) {
+  for (const int64_t size : {0, 1, 7, 1000, 1001}) {
+    const Pixels source(size);
+    for (int64_t world = 1; world <= 5; ++world) {
+      for (int64_t workers = 0; workers <= 4; ++workers) {
+        std::vector<int> seen(static_cast<size_t>(size));
+        int64_t fewest = INT64_MAX, most = 0;
+        for (int64_t rank = 0; rank < world; ++rank) {
+          EvalLoader loader(source, one_pixel(), share(rank, world, 32 * world, 1, workers));
+          Batch batch;
+          int64_t batches = 0, expected = rank;
+          while (loader.next(&batch)) {
+            ++batches;
+            ASSERT_GE(batch.size, 1);
+            ASSERT_LE(batch.size, 32);
+            expect_pixels(batch);
+            for (const uint64_t sample : batch.samples) {
+              ASSERT_EQ(static_cast<int64_t>(sample), expected);
+              expected += world;
+              ++seen[sample];
+            }
+          }
+          EXPECT_FALSE(loader.next(&batch));
+          fewest = std::min(fewest, batches);
+          most = std::max(most, batches);
+        }
+        EXPECT_LE(most - fewest, 1);
+        for (const int count : seen) ASSERT_EQ(count, 1);
+      }
+    }
+  }
+}
+
+TEST(EvalLoader, ABrokenSampleIsDeliveredAsZeros) {
+  const Pixels source(10, {3});
+  for (const int64_t workers : {0, 2}) {
+    EvalLoader loader(source, one_pixel(), share(0, 1, 10, 1, workers));
+    Batch batch;
+    ASSERT_TRUE(loader.next(&batch));
+    EXPECT_EQ(batch.size, 10);
+    EXPECT_EQ(batch.labels[3], -1);
+    EXPECT_EQ(batch.images[3], 0.0F);
+    EXPECT_EQ(batch.samples[3], 3U);
+    EXPECT_EQ(batch.labels[4], 4);
+    EXPECT_EQ(loader.broken_samples(), 1);
+  }
+}
+
+TEST(LoadImage, ThroughTheEvalTransform) {
+  const TemporaryFolder temporary("tessera-data");
+  write_image(temporary.path() / "a.png", 51, 9);
+  TransformOptions options;
+  options.image_size = 4;
+  options.mean = {0.2F};
+  options.std = {0.5F};
+  const auto numbers = load_image_for_eval((temporary.path() / "a.png").string(), options);
+  ASSERT_EQ(numbers.size(), 48U);
+  for (const float number : numbers) EXPECT_NEAR(number, 0.0F, 1e-6F);
+  const std::string missing = (temporary.path() / "b.png").string();
+  EXPECT_EQ(error_text([&] { load_image_for_eval(missing, options); }),
+            "[file.open] cannot open " + missing + ": No such file or directory");
+}
+
+}  // namespace
+}  // namespace tessera::data

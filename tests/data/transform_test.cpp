@@ -1,0 +1,246 @@
+#include "tessera/data/transform.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tessera/base/file.h"
+#include "tessera/data/crop.h"
+#include "tessera/data/resize.h"
+#include "tests/data/error_text.h"
+
+namespace tessera::data {
+namespace {
+
+// The formula of make_resize_expected.py.
+Image picture(int64_t width, int64_t height, int64_t channels) {
+  Image image{width, height, channels, {}};
+  for (int64_t y = 0; y < height; ++y) {
+    for (int64_t x = 0; x < width; ++x) {
+      for (int64_t c = 0; c < channels; ++c) {
+        image.pixels.push_back(
+            static_cast<uint8_t>(x * 7 + y * 13 + c * 29 + x * y * 3 + (x / 5) * (y / 3) * 17));
+      }
+    }
+  }
+  return image;
+}
+
+TEST(Resize, EqualsPillowAndTorchvision) {
+  const auto cases =
+      nlohmann::json::parse(read_file(std::string(TESSERA_SOURCE_DIR) + "/tests/data/resize_expected.json"));
+  ASSERT_EQ(cases.size(), 20U);
+  for (const auto& c : cases) {
+    const int64_t width = c["width"], height = c["height"], channels = c["channels"];
+    const int64_t out_width = c["out_width"], out_height = c["out_height"];
+    Scaling scaling{
+        {0, 0, width, height}, out_width, out_height, {0, 0, out_width, out_height}, Filter::kBilinear};
+    if (c["kind"] == "crop") scaling.source = {c["box"][0], c["box"][1], c["box"][2], c["box"][3]};
+    if (c["kind"] == "eval") {
+      TransformOptions options;
+      options.image_size = 14;
+      scaling = eval_scaling(width, height, options);
+    }
+    if (c["filter"] == "bicubic") scaling.filter = Filter::kBicubic;
+    const Image out = resize(picture(width, height, channels), scaling);
+    EXPECT_EQ(out.pixels, c["pixels"].get<std::vector<uint8_t>>())
+        << c["kind"] << " " << width << " x " << height;
+  }
+}
+
+TEST(Resize, AWindowIsACutOutOfTheWhole) {
+  const Image image = picture(31, 27, 3);
+  const Image whole = resize(image, {{2, 3, 29, 20}, 16, 12, {0, 0, 16, 12}, Filter::kBicubic});
+  const Image part = resize(image, {{2, 3, 29, 20}, 16, 12, {5, 4, 7, 6}, Filter::kBicubic});
+  for (int64_t y = 0; y < 6; ++y) {
+    for (int64_t i = 0; i < 21; ++i) {
+      EXPECT_EQ(part.pixels[static_cast<size_t>(y * 21 + i)],
+                whole.pixels[static_cast<size_t>((y + 4) * 48 + 15 + i)]);
+    }
+  }
+}
+
+TEST(Crop, RandomResizedStaysInsideAndCoversItsRange) {
+  TransformOptions options;
+  for (const auto& [width, height] :
+       std::vector<std::pair<int64_t, int64_t>>{{100, 80}, {1, 1}, {7, 300}, {300, 2}}) {
+    double smallest = 1, largest = 0;
+    for (uint64_t key = 0; key < 500; ++key) {
+      const Box box = random_resized_crop(width, height, options, key);
+      ASSERT_GE(box.x, 0);
+      ASSERT_GE(box.y, 0);
+      ASSERT_GE(box.width, 1);
+      ASSERT_GE(box.height, 1);
+      ASSERT_LE(box.x + box.width, width);
+      ASSERT_LE(box.y + box.height, height);
+      const double share = static_cast<double>(box.width * box.height) / static_cast<double>(width * height);
+      smallest = std::min(smallest, share);
+      largest = std::max(largest, share);
+    }
+    if (width == 100) {
+      EXPECT_LT(smallest, 0.12);
+      EXPECT_GT(largest, 0.85);
+    }
+  }
+}
+
+TEST(Crop, RandomResizedFallsBackToTheCentre) {
+  TransformOptions options;
+  options.crop_scale_min = options.crop_scale_max = 1.0;
+  options.crop_ratio_min = options.crop_ratio_max = 1.0;  // the whole area as a square: impossible here
+  const Box wide = random_resized_crop(90, 40, options, 3);
+  EXPECT_EQ((std::vector<int64_t>{wide.x, wide.y, wide.width, wide.height}),
+            (std::vector<int64_t>{25, 0, 40, 40}));
+  const Box tall = random_resized_crop(10, 31, options, 3);
+  EXPECT_EQ((std::vector<int64_t>{tall.x, tall.y, tall.width, tall.height}),
+            (std::vector<int64_t>{0, 10, 10, 10}));
+}
+
+TEST(Crop, EvalScaling) {
+  TransformOptions options;
+  const Scaling scaling = eval_scaling(500, 375, options);
+  EXPECT_EQ(scaling.height, 256);
+  EXPECT_EQ(scaling.width, 341);
+  EXPECT_EQ(scaling.window.x, 58);  // 58.5 to even
+  EXPECT_EQ(scaling.window.y, 16);
+  options.eval_crop = EvalCrop::kSquash;
+  const Scaling squash = eval_scaling(500, 375, options);
+  EXPECT_EQ(squash.width, 224);
+  EXPECT_EQ(squash.height, 224);
+}
+
+TransformOptions plain(int64_t size, int64_t channels) {
+  TransformOptions options;
+  options.image_size = size;
+  options.channels = channels;
+  options.train_crop = TrainCrop::kNone;
+  options.eval_crop = EvalCrop::kSquash;
+  options.flip = false;
+  options.mean = {0.25F};
+  options.std = {0.5F};
+  return options;
+}
+
+TEST(Transform, NormalisesToPlanes) {
+  TransformOptions options = plain(2, 3);
+  options.mean = {0.0F, 0.5F, 1.0F};
+  options.std = {1.0F, 0.5F, 0.25F};
+  std::vector<float> out(12), trained(12);
+  const Image image{2, 2, 3, {0, 0, 0, 255, 255, 255, 51, 51, 51, 102, 102, 102}};
+  Transform(options).eval(image, out.data());
+  Transform(options).train(image, {1, 2, 3}, trained.data());
+  const std::vector<float> expected = {0, 1, 0.2F, 0.4F, -1, 1, -0.6F, -0.2F, -4, 0, -3.2F, -2.4F};
+  for (size_t i = 0; i < 12; ++i) EXPECT_NEAR(out[i], expected[i], 1e-6) << i;
+  EXPECT_EQ(trained, out);
+}
+
+TEST(Transform, FlipMirrorsHalfOfTheSamples) {
+  TransformOptions options = plain(5, 3);
+  const Image image = picture(5, 5, 3);
+  std::vector<float> straight(75), out(75);
+  Transform(options).train(image, {0, 0, 0}, straight.data());
+  options.flip = true;
+  int flipped = 0;
+  for (uint64_t sample = 0; sample < 200; ++sample) {
+    Transform(options).train(image, {0, 0, sample}, out.data());
+    if (out == straight) continue;
+    ++flipped;
+    for (size_t row = 0; row < 15; ++row) {
+      for (size_t x = 0; x < 5; ++x) ASSERT_EQ(out[row * 5 + x], straight[row * 5 + 4 - x]);
+    }
+  }
+  EXPECT_NEAR(flipped, 100, 30);
+}
+
+TEST(Transform, PadCropShiftsOverZeros) {
+  TransformOptions options = plain(4, 1);
+  options.train_crop = TrainCrop::kPad;
+  options.crop_padding = 2;
+  options.mean = {0.0F};
+  options.std = {1.0F / 255.0F};
+  Image image{4, 4, 1, {}};
+  for (int i = 1; i <= 16; ++i) image.pixels.push_back(static_cast<uint8_t>(i));
+  std::set<std::pair<int, int>> seen;
+  std::vector<float> out(16);
+  for (uint64_t sample = 0; sample < 400; ++sample) {
+    Transform(options).train(image, {9, 1, sample}, out.data());
+    int found = 0;
+    for (int dy = -2; dy <= 2; ++dy) {
+      for (int dx = -2; dx <= 2; ++dx) {
+        bool same = true;
+        for (int y = 0; y < 4; ++y) {
+          for (int x = 0; x < 4; ++x) {
+            const int sy = y + dy, sx = x + dx;
+            const bool inside = sy >= 0 && sy < 4 && sx >= 0 && sx < 4;
+            const float expected = inside ? image.pixels[static_cast<size_t>(sy * 4 + sx)] : 0.0F;
+            same = same && std::abs(out[static_cast<size_t>(y * 4 + x)] - expected) < 1e-3F;
+          }
+        }
+        if (same) {
+          ++found;
+          seen.insert({dx, dy});
+        }
+      }
+    }
+    ASSERT_EQ(found, 1) << sample;
+  }
+  EXPECT_EQ(seen.size(), 25U);
+}
+
+TEST(Transform, PaddingLargerThanTheImage) {
+  TransformOptions options = plain(3, 1);
+  options.train_crop = TrainCrop::kPad;
+  options.crop_padding = 50;
+  std::vector<float> out(9);
+  for (uint64_t sample = 0; sample < 100; ++sample)
+    Transform(options).train(picture(3, 3, 1), {0, 0, sample}, out.data());
+}
+
+TEST(Transform, ASampleIsAFunctionOfSeedEpochAndSample) {
+  TransformOptions options = plain(8, 3);
+  options.train_crop = TrainCrop::kRandomResized;
+  options.flip = true;
+  const Transform transform(options);
+  const Image image = picture(40, 30, 3);
+  const auto look = [&](SampleKey key) {
+    std::vector<float> out(192);
+    transform.train(image, key, out.data());
+    return out;
+  };
+  EXPECT_EQ(look({1, 2, 3}), look({1, 2, 3}));
+  EXPECT_NE(look({1, 2, 3}), look({0, 2, 3}));
+  EXPECT_NE(look({1, 2, 3}), look({1, 0, 3}));
+  EXPECT_NE(look({1, 2, 3}), look({1, 2, 0}));
+}
+
+TEST(Transform, Errors) {
+  const auto error = [](auto change) {
+    TransformOptions options = plain(8, 3);
+    change(options);
+    return error_text([&] { Transform{options}; });
+  };
+  EXPECT_EQ(error([](auto& o) { o.image_size = 0; }),
+            "[data.transform] an image size of at least 1: found 0");
+  EXPECT_EQ(error([](auto& o) { o.channels = 4; }), "[data.transform] 1 or 3 channels: found 4");
+  EXPECT_EQ(error([](auto& o) { o.crop_scale_min = 0; }),
+            "[data.transform] a smallest crop area above 0: found 0");
+  EXPECT_EQ(error([](auto& o) { o.crop_scale_max = 1.5; }),
+            "[data.transform] a largest crop area between the smallest and 1: found 1.5");
+  EXPECT_EQ(error([](auto& o) { o.crop_ratio_min = -1; }),
+            "[data.transform] a smallest crop aspect ratio above 0: found -1");
+  EXPECT_EQ(error([](auto& o) { o.crop_ratio_max = 0.5; }),
+            "[data.transform] a largest crop aspect ratio not below the smallest: found 0.5");
+  EXPECT_EQ(error([](auto& o) { o.crop_padding = -1; }),
+            "[data.transform] a crop padding of at least 0: found -1");
+  EXPECT_EQ(error([](auto& o) { o.eval_crop_ratio = 1.25; }),
+            "[data.transform] an evaluation crop ratio above 0 and up to 1: found 1.25");
+  EXPECT_EQ(error([](auto& o) { o.mean = {0, 0}; }), "[data.transform] a mean of 1 or 3 values: found 2");
+  EXPECT_EQ(error([](auto& o) { o.std = {}; }),
+            "[data.transform] a standard deviation of 1 or 3 values: found 0");
+  EXPECT_EQ(error([](auto& o) { o.std = {0}; }), "[data.transform] a standard deviation above 0: found 0");
+}
+
+}  // namespace
+}  // namespace tessera::data

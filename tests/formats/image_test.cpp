@@ -1,0 +1,257 @@
+#include "tessera/formats/image.h"
+
+#include <gtest/gtest.h>
+
+// libjpeg's header needs <cstdio> before it.
+#include <jpeglib.h>
+#include <png.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/file.h"
+#include "tessera/formats/png.h"
+#include "tests/data/error_text.h"
+#include "tests/data/shared_data.h"
+
+namespace tessera::formats {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+Bytes gradient(int64_t width, int64_t height, int64_t channels) {
+  Bytes pixels;
+  for (int64_t y = 0; y < height; ++y) {
+    for (int64_t x = 0; x < width; ++x) {
+      for (int64_t c = 0; c < channels; ++c) pixels.push_back(static_cast<uint8_t>(4 * x + 2 * y + 40 * c));
+    }
+  }
+  return pixels;
+}
+
+Bytes encode_jpeg(const Bytes& pixels, int width, int height, J_COLOR_SPACE space, bool progressive) {
+  jpeg_compress_struct info = {};
+  jpeg_error_mgr errors = {};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  unsigned char* out = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&info, &out, &size);
+  info.image_width = static_cast<JDIMENSION>(width);
+  info.image_height = static_cast<JDIMENSION>(height);
+  info.input_components = space == JCS_GRAYSCALE ? 1 : space == JCS_CMYK ? 4 : 3;
+  info.in_color_space = space;
+  jpeg_set_defaults(&info);
+  if (space == JCS_CMYK) jpeg_set_colorspace(&info, JCS_YCCK);
+  jpeg_set_quality(&info, 98, TRUE);
+  if (progressive) jpeg_simple_progression(&info);
+  jpeg_start_compress(&info, TRUE);
+  while (info.next_scanline < info.image_height) {
+    auto* row = const_cast<uint8_t*>(
+        &pixels[size_t{info.next_scanline} * static_cast<size_t>(width * info.input_components)]);
+    jpeg_write_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_compress(&info);
+  Bytes bytes(out, out + size);
+  jpeg_destroy_compress(&info);
+  std::free(out);
+  return bytes;
+}
+
+void expect_near(const Bytes& found, const Bytes& expected, int tolerance) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], tolerance) << i;
+}
+
+TEST(Jpeg, GrayColourProgressive) {
+  for (const bool progressive : {false, true}) {
+    const Image gray =
+        decode_image(encode_jpeg(gradient(21, 17, 1), 21, 17, JCS_GRAYSCALE, progressive), "g");
+    EXPECT_EQ(gray.channels, 1);
+    expect_near(gray.pixels, gradient(21, 17, 1), 4);
+    const Image colour = decode_image(encode_jpeg(gradient(21, 17, 3), 21, 17, JCS_RGB, progressive), "c");
+    EXPECT_EQ(colour.width, 21);
+    EXPECT_EQ(colour.height, 17);
+    EXPECT_EQ(colour.channels, 3);
+    expect_near(colour.pixels, gradient(21, 17, 3), 12);
+  }
+}
+
+TEST(Jpeg, CmykIsInverted) {
+  Bytes cmyk;  // one colour: 200/255 of the paper's red, ... under a key of 128
+  for (int i = 0; i < 64; ++i) cmyk.insert(cmyk.end(), {200, 100, 50, 128});
+  const Image image = decode_image(encode_jpeg(cmyk, 8, 8, JCS_CMYK, false), "cmyk");
+  EXPECT_EQ(image.channels, 3);
+  ASSERT_EQ(image.pixels.size(), 192U);
+  EXPECT_NEAR(image.pixels[0], 200 * 128 / 255, 2);
+  EXPECT_NEAR(image.pixels[1], 100 * 128 / 255, 2);
+  EXPECT_NEAR(image.pixels[2], 50 * 128 / 255, 2);
+}
+
+TEST(Jpeg, TruncationIsAnErrorButAMissingEndMarkerIsNot) {
+  Bytes noise(64 * 64 * 3);
+  uint32_t state = 7;
+  for (auto& byte : noise) byte = static_cast<uint8_t>((state = state * 1664525U + 1013904223U) >> 24);
+  for (const bool progressive : {false, true}) {
+    const Bytes whole = encode_jpeg(noise, 64, 64, JCS_RGB, progressive);
+    for (size_t size = 3; size + 40 < whole.size(); size += 97) {
+      EXPECT_THROW(decode_image(std::span(whole).first(size), "cut.jpg"), UserError) << size;
+    }
+    const auto without_end = std::span(whole).first(whole.size() - 2);
+    if (progressive) {
+      EXPECT_THROW(decode_image(without_end, "cut.jpg"), UserError);
+    } else {
+      EXPECT_EQ(decode_image(without_end, "cut.jpg").pixels, decode_image(whole, "whole.jpg").pixels);
+    }
+  }
+  const Bytes whole = encode_jpeg(noise, 64, 64, JCS_RGB, false);
+  EXPECT_EQ(error_text([&] { decode_image(std::span(whole).first(whole.size() / 2), "dir/cut.jpg"); }),
+            "[formats.decode_jpeg] a JPEG image: the data end before the last pixel (dir/cut.jpg)");
+}
+
+TEST(Jpeg, BombsAreRefusedByTheirHeader) {
+  Bytes bytes = encode_jpeg(gradient(8, 8, 1), 8, 8, JCS_GRAYSCALE, false);
+  for (size_t i = 0; i + 8 < bytes.size(); ++i) {
+    if (bytes[i] != 0xFF || bytes[i + 1] != 0xC0) continue;
+    bytes[i + 5] = bytes[i + 6] = bytes[i + 7] = bytes[i + 8] = 0xFF;  // height and width
+    break;
+  }
+  const std::string text = error_text([&] { decode_image(bytes, "bomb.jpg"); });
+  // libjpeg itself refuses more than 65,500; 65,500 x 65,500 is ours to refuse.
+  EXPECT_EQ(
+      text,
+      "[formats.decode_jpeg] a JPEG image: Maximum supported image dimension is 65500 pixels (bomb.jpg)");
+  EXPECT_EQ(error_text([&] {
+              decode_image(encode_jpeg(gradient(20, 20, 1), 20, 20, JCS_GRAYSCALE, false), "b", 399);
+            }),
+            "[formats.decode_jpeg] an image of 1 to 399 pixels: found 20 x 20 (b)");
+}
+
+TEST(Png, EncoderAndDecoderAgree) {
+  for (const int64_t channels : {1, 3}) {
+    for (const auto& [width, height] : std::map<int64_t, int64_t>{{1, 1}, {17, 5}, {64, 64}}) {
+      const Bytes pixels = gradient(width, height, channels);
+      const Image image = decode_image(encode_png(pixels.data(), width, height, channels), "p");
+      EXPECT_EQ(image.width, width);
+      EXPECT_EQ(image.height, height);
+      EXPECT_EQ(image.channels, channels);
+      EXPECT_EQ(image.pixels, pixels);
+    }
+  }
+  const Bytes transparent = {10, 20, 30, 0, 40, 50, 60, 255};
+  EXPECT_EQ(decode_image(encode_png(transparent.data(), 2, 1, 4), "p").pixels,
+            (Bytes{10, 20, 30, 40, 50, 60}));
+}
+
+/// A PNG of `rows` as they are stored in the file.
+Bytes write_png(int width, int height, int depth, int type, bool interlaced, const std::vector<Bytes>& rows,
+                const std::vector<png_color>& palette) {
+  Bytes out;
+  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
+  png_infop info = png_create_info_struct(png);
+  png_set_write_fn(
+      png, &out,
+      [](png_structp p, png_bytep data, size_t size) {
+        auto* bytes = static_cast<Bytes*>(png_get_io_ptr(p));
+        bytes->insert(bytes->end(), data, data + size);
+      },
+      nullptr);
+  png_set_IHDR(png, info, static_cast<uint32_t>(width), static_cast<uint32_t>(height), depth, type,
+               interlaced ? PNG_INTERLACE_ADAM7 : PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
+               PNG_FILTER_TYPE_DEFAULT);
+  if (!palette.empty()) png_set_PLTE(png, info, palette.data(), static_cast<int>(palette.size()));
+  png_write_info(png, info);
+  const int passes = png_set_interlace_handling(png);
+  for (int pass = 0; pass < passes; ++pass) {
+    for (const auto& row : rows) png_write_row(png, row.data());
+  }
+  png_write_end(png, nullptr);
+  png_destroy_write_struct(&png, &info);
+  return out;
+}
+
+TEST(Png, PaletteDepthsInterlacing) {
+  const std::vector<png_color> palette = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}};
+  for (const bool interlaced : {false, true}) {
+    // Two bits a pixel: 2 1 0 | 1 2 2.
+    const Image colours = decode_image(
+        write_png(3, 2, 2, PNG_COLOR_TYPE_PALETTE, interlaced, {{0b10010000}, {0b01101000}}, palette), "p");
+    EXPECT_EQ(colours.channels, 3);
+    EXPECT_EQ(colours.pixels, (Bytes{7, 8, 9, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7, 8, 9, 7, 8, 9}));
+    const Image bits =
+        decode_image(write_png(3, 1, 1, PNG_COLOR_TYPE_GRAY, interlaced, {{0b10100000}}, {}), "p");
+    EXPECT_EQ(bits.pixels, (Bytes{255, 0, 255}));
+    const Image deep = decode_image(
+        write_png(2, 1, 16, PNG_COLOR_TYPE_GRAY, interlaced, {{0x12, 0xFF, 0xFF, 0x00}}, {}), "p");
+    EXPECT_EQ(deep.pixels, (Bytes{0x12, 0xFF}));
+    const Image deep_alpha = decode_image(
+        write_png(1, 1, 16, PNG_COLOR_TYPE_RGB_ALPHA, interlaced, {{1, 9, 2, 9, 3, 9, 0, 9}}, {}), "p");
+    EXPECT_EQ(deep_alpha.pixels, (Bytes{1, 2, 3}));
+    const Image gray_alpha =
+        decode_image(write_png(2, 1, 8, PNG_COLOR_TYPE_GRAY_ALPHA, interlaced, {{50, 0, 60, 255}}, {}), "p");
+    EXPECT_EQ(gray_alpha.channels, 1);
+    EXPECT_EQ(gray_alpha.pixels, (Bytes{50, 60}));
+  }
+}
+
+TEST(Png, Errors) {
+  const Bytes pixels = gradient(32, 32, 3);
+  const Bytes whole = encode_png(pixels.data(), 32, 32, 3);
+  for (size_t size = 8; size + 16 < whole.size(); ++size) {
+    EXPECT_THROW(decode_image(std::span(whole).first(size), "cut.png"), UserError) << size;
+  }
+  EXPECT_EQ(error_text([&] { decode_image(std::span(whole).first(whole.size() / 2), "cut.png"); }),
+            "[formats.decode_png] a PNG image: the data end before the last pixel (cut.png)");
+  Bytes damaged = whole;
+  damaged[damaged.size() - 20] ^= 1;
+  EXPECT_THROW(decode_image(damaged, "damaged.png"), UserError);
+  EXPECT_EQ(error_text([&] { decode_image(whole, "big.png", 1023); }),
+            "[formats.decode_png] an image of 1 to 1,023 pixels: found 32 x 32 (big.png)");
+}
+
+TEST(Image, WhatIsNone) {
+  EXPECT_EQ(error_text([] { decode_image({}, "a.jpg"); }),
+            "[formats.decode_image] a JPEG or PNG image: found an empty file (a.jpg)");
+  const Bytes text = {'h', 'e', 'l', 'l', 'o'};
+  EXPECT_EQ(error_text([&] { decode_image(text, "a.jpg"); }),
+            "[formats.decode_image] a JPEG or PNG image: found a file that starts with the bytes 68 65 6c 6c "
+            "(a.jpg)");
+}
+
+TEST(Image, Channels) {
+  const Image gray = convert_channels({2, 1, 3, {255, 0, 0, 10, 200, 30}}, 1);
+  EXPECT_EQ(gray.pixels, (Bytes{76, 124}));  // Pillow: Image.new("RGB", ...).convert("L")
+  EXPECT_EQ(convert_channels(gray, 3).pixels, (Bytes{76, 76, 76, 124, 124, 124}));
+}
+
+// The files that others found odd, against what Pillow says of them.
+TEST(Image, OddFilesAsPillow) {
+  TESSERA_SHARED_OR_SKIP(folder, "odd");
+  const auto cases = nlohmann::json::parse(read_file(folder / "expected.json"));
+  for (const auto& entry : cases) {
+    const std::string name = entry.at("file");
+    const bool accepted = entry.at("pillow") == "ok";
+    const std::string bytes = read_file(folder / name);
+    Image image;
+    const std::string error = error_text([&] {
+      image = decode_image({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, name);
+    });
+    const bool ours = error == "(no error)";
+    EXPECT_EQ(ours, accepted) << name << ": " << error << " but Pillow: " << entry.at("pillow");
+    if (!ours || !accepted) continue;
+    EXPECT_EQ(image.width, entry.at("size")[0]) << name;
+    EXPECT_EQ(image.height, entry.at("size")[1]) << name;
+    const Image rgb = convert_channels(image, 3);
+    for (size_t c = 0; c < 3; ++c) {
+      double sum = 0;
+      for (size_t i = c; i < rgb.pixels.size(); i += 3) sum += rgb.pixels[i];
+      EXPECT_NEAR(sum / static_cast<double>(rgb.width * rgb.height), entry.at("rgb_mean")[c], 0.5) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::formats
