@@ -40,6 +40,10 @@ double seconds_since(Clock::time_point start) {
 
 }  // namespace
 
+double clip_scale(double clip, double gradient_norm) {
+  return clip > 0 ? std::min(1.0, clip / (gradient_norm + 1e-6)) : 1.0;
+}
+
 StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
                       double lr, bool stop, mesh::Mesh& mesh) {
   const uint64_t key =
@@ -65,9 +69,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     stop_at_bad_number(state, result.loss, mesh);
   }
 
-  const double clip = state.recipe.train.clip;
-  const double scale = clip > 0 ? std::min(1.0, clip / (result.gradient_norm + 1e-6)) : 1.0;
-  state.optimizer->step(lr, scale);
+  state.optimizer->step(lr, clip_scale(state.recipe.train.clip, result.gradient_norm));
   state.sharded->parameters_changed();
   ++state.step;
   return result;
