@@ -21,7 +21,8 @@ constexpr double kCut = 2.0;
 
 void initialise(const arch::ParameterSpec& spec, const arch::VitConfig& config, uint64_t seed, int64_t begin,
                 at::Tensor out) {
-  TESSERA_CHECK(out.dim() == 1 && out.scalar_type() == at::kFloat && out.is_contiguous(), "out of ", spec.name);
+  TESSERA_CHECK(out.dim() == 1 && out.scalar_type() == at::kFloat && out.is_contiguous(), "out of ",
+                spec.name);
   TESSERA_CHECK(begin >= 0 && begin + out.numel() <= spec.numel(), "", spec.name, " has ", spec.numel(),
                 " elements, asked for ", begin, " + ", out.numel());
   const std::span<float> values(out.mutable_data_ptr<float>(), static_cast<size_t>(out.numel()));
