@@ -1,10 +1,10 @@
 #include "tessera/models/layers.h"
 
 #include <ATen/ops/addcmul.h>
-#include <ATen/ops/layer_norm.h>
 
 #include "tessera/base/random.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/random_mask.h"
 
@@ -32,7 +32,7 @@ std::vector<LayerNorm> qk_norms(const ParameterScope& attention, const arch::Vit
 at::Tensor Linear::operator()(const at::Tensor& x) const { return ops::linear(x, weight, bias); }
 
 at::Tensor LayerNorm::operator()(const at::Tensor& x) const {
-  return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon);
+  return ops::layer_norm(x, weight, bias, epsilon);
 }
 
 at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& context) const {

@@ -18,8 +18,7 @@ at::Tensor Stem::forward(const at::Tensor& images, const ForwardContext& context
   TESSERA_CHECK(images.dim() == 4 && images.size(1) == config_.channels &&
                     images.size(2) == config_.image_size && images.size(3) == config_.image_size,
                 "images of another size: ", images.sizes());
-  const at::Tensor embedded =
-      ops::linear(patches(images), projection_.weight.view({config_.width, -1}), projection_.bias);
+  const at::Tensor embedded = ops::linear(patches(images), projection_.weight, projection_.bias);
   const at::Tensor tokens = with_prefix(embedded) + positions(embedded.scalar_type(), embedded.device());
   return dropout_(tokens, context);
 }

@@ -1,18 +1,128 @@
 #include "tessera/ops/attention.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/ops/amx_attention.h"
+#include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// [batch, tokens, heads, head width], the last dim without gaps.
+amx::Heads heads_of(const at::Tensor& t) {
+  return {const_cast<uint16_t*>(bits(t)), t.stride(0), t.stride(1), t.stride(2)};
+}
+
+amx::AttentionShape shape_of(const at::Tensor& q, const at::Tensor& k) {
+  return {q.size(2), q.size(1), k.size(1), q.size(3)};
+}
+
+template <typename Body>
+void over_heads(const at::Tensor& q, int64_t scratch_size, const Body& body) {
+  at::parallel_for(0, q.size(0) * q.size(2), 4, [&](int64_t begin, int64_t end) {
+    const at::Tensor scratch = bf16_scratch(scratch_size);
+    body(begin, end, mutable_bits(scratch));
+  });
+}
+
+// Result [batch, queries, heads, head width] and statistics for backward.
+std::pair<at::Tensor, at::Tensor> run(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const amx::AttentionShape shape = shape_of(q, k);
+  at::Tensor out = at::empty(q.sizes(), q.options());
+  at::Tensor stats = at::empty({q.size(0), q.size(2), q.size(1), 2}, q.options().dtype(at::kFloat));
+  over_heads(q, amx::attention_scratch(shape), [&](int64_t begin, int64_t end, uint16_t* scratch) {
+    amx::attention(heads_of(q), heads_of(k), heads_of(v), shape, begin, end, heads_of(out),
+                   stats.mutable_data_ptr<float>(), scratch);
+  });
+  return {out, stats};
+}
+
+void run_backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& gradient,
+                  const at::Tensor& stats, const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv) {
+  const amx::AttentionShape shape = shape_of(q, k);
+  over_heads(q, amx::attention_backward_scratch(shape), [&](int64_t begin, int64_t end, uint16_t* scratch) {
+    amx::attention_backward(heads_of(q), heads_of(k), heads_of(v), shape, begin, end, heads_of(gradient),
+                            stats.const_data_ptr<float>(), heads_of(dq), heads_of(dk), heads_of(dv), scratch);
+  });
+}
+
+class FastAttention : public torch::autograd::Function<FastAttention> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v) {
+    const auto [out, stats] = run(q, k, v);
+    ctx->save_for_backward({q, k, v, stats});
+    return out.view({q.size(0), q.size(1), -1});
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
+    const at::Tensor gradient = gradients[0].contiguous().view(q.sizes());
+    const at::Tensor dq = at::empty(q.sizes(), q.options()), dk = at::empty(k.sizes(), k.options()),
+                     dv = at::empty(v.sizes(), v.options());
+    run_backward(q, k, v, gradient, saved[3], dq, dk, dv);
+    return {dq, dk, dv};
+  }
+};
+
+// q, k and v are views of one tensor, and so are their gradients: nothing is split or joined.
+class FastSelfAttention : public torch::autograd::Function<FastSelfAttention> {
+ public:
+  static std::vector<at::Tensor> parts(const at::Tensor& qkv, int64_t heads) {
+    return qkv.view({qkv.size(0), qkv.size(1), 3, heads, qkv.size(2) / 3 / heads}).unbind(2);
+  }
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv_given, int64_t heads) {
+    const at::Tensor qkv = qkv_given.contiguous();
+    const auto p = parts(qkv, heads);
+    const auto [out, stats] = run(p[0], p[1], p[2]);
+    ctx->save_for_backward({qkv, stats});
+    ctx->saved_data["heads"] = heads;
+    return out.view({qkv.size(0), qkv.size(1), -1});
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const int64_t heads = ctx->saved_data["heads"].toInt();
+    const at::Tensor result = at::empty(saved[0].sizes(), saved[0].options());
+    const auto p = parts(saved[0], heads), d = parts(result, heads);
+    run_backward(p[0], p[1], p[2], gradients[0].contiguous().view(p[0].sizes()), saved[1], d[0], d[1], d[2]);
+    return {result, at::Tensor()};
+  }
+};
+
+// oneDNN without AMX is slower in bf16 than fp32 attention with its two casts.
+at::Tensor by_libtorch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const bool widen = q.is_cpu() && q.scalar_type() == at::kBFloat16 && !cpu_has_amx();
+  const auto ready = [&](const at::Tensor& t) { return (widen ? t.to(at::kFloat) : t).transpose(1, 2); };
+  return at::scaled_dot_product_attention(ready(q), ready(k), ready(v))
+      .transpose(1, 2)
+      .flatten(2)
+      .to(q.scalar_type());
+}
+
+at::Tensor without_gaps(const at::Tensor& t) { return t.stride(-1) == 1 ? t : t.contiguous(); }
+
+}  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-      .transpose(1, 2)
-      .flatten(2);
+  const bool small = q.size(1) <= amx::kMostTokens && k.size(1) <= amx::kMostTokens;
+  if (small && fits_kernels(q) && fits_kernels(k) && fits_kernels(v)) {
+    return FastAttention::apply(without_gaps(q), without_gaps(k), without_gaps(v));
+  }
+  return by_libtorch(q, k, v);
 }
 
 at::Tensor self_attention(const at::Tensor& qkv, int64_t heads) {
-  const auto parts = qkv.unflatten(2, {3, heads, -1}).unbind(2);
-  return attention(parts[0], parts[1], parts[2]);
+  if (qkv.size(1) <= amx::kMostTokens && fits_kernels(qkv)) {
+    return FastSelfAttention::apply(qkv, heads);
+  }
+  const auto parts = FastSelfAttention::parts(qkv, heads);
+  return by_libtorch(parts[0], parts[1], parts[2]);
 }
 
 }  // namespace tessera::ops

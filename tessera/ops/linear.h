@@ -5,7 +5,8 @@
 
 namespace tessera::ops {
 
-/// x weight^T + bias. `x`: [..., in]; `weight`: [out, in]; `bias`: [out]; result [..., out].
+/// x weight^T + bias. `x`: [..., in]; `weight`: [out, in], or [out, ...] with `in` elements a row; `bias`:
+/// [out]; result [..., out].
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 /// gelu(x weight^T + bias), the exact GELU.
 at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);

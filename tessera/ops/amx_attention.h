@@ -1,0 +1,36 @@
+// Attention in bf16 on AMX tiles: a block of 32 queries sees all tokens at once, the scores stay in the
+// cache. Sums and softmax are fp32. Requires cpu_has_amx().
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::ops::amx {
+
+/// One of q, k, v, their gradients or the output: element (sample, token, head, i) lies at data + sample *
+/// sample_step + token * token_step + head * head_step + i.
+struct Heads {
+  uint16_t* data;
+  int64_t sample_step, token_step, head_step;
+};
+
+struct AttentionShape {
+  int64_t heads, queries, tokens, head_width;
+};
+
+/// Tokens and queries up to which the kernels keep their scores in the L2 cache.
+constexpr int64_t kMostTokens = 640;
+
+/// Elements of scratch that a call needs.
+int64_t attention_scratch(const AttentionShape& shape);
+int64_t attention_backward_scratch(const AttentionShape& shape);
+
+/// Heads [begin, end) counted over all samples. stats [samples * heads, queries, 2]: what backward needs.
+void attention(const Heads& q, const Heads& k, const Heads& v, const AttentionShape& shape, int64_t begin,
+               int64_t end, const Heads& out, float* stats, uint16_t* scratch);
+
+/// Writes the gradients of q, k and v from that of the output, `gradient`.
+void attention_backward(const Heads& q, const Heads& k, const Heads& v, const AttentionShape& shape,
+                        int64_t begin, int64_t end, const Heads& gradient, const float* stats,
+                        const Heads& dq, const Heads& dk, const Heads& dv, uint16_t* scratch);
+
+}  // namespace tessera::ops::amx

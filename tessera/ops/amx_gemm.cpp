@@ -1,0 +1,94 @@
+#include "tessera/ops/amx_gemm.h"
+
+#include "tessera/ops/amx_tiles.h"
+
+namespace tessera::ops::amx {
+namespace {
+
+// 16 columns of one row.
+inline void finish(const Epilogue& e, __m512 c, int64_t at, int64_t column, __mmask16 mask) {
+  if (e.bias != nullptr) {
+    c = _mm512_add_ps(c, avx512::load_bf16(e.bias + column, mask));
+  }
+  if (e.linear != nullptr) {
+    avx512::store_bf16(e.linear + at, mask, c);
+    c = avx512::gelu(c);
+  }
+  if (e.residual != nullptr) {
+    c = _mm512_add_ps(c, avx512::load_bf16(e.residual + at, mask));
+  }
+  avx512::store_bf16(e.out + at, mask, c);
+}
+
+void finish_block(const Epilogue& e, const float* c, int64_t row, int64_t rows, int64_t column,
+                  int64_t columns) {
+  for (int64_t half = 0; half < 32 && column + half < columns; half += 16) {
+    const __mmask16 mask = avx512::first_lanes(columns - column - half);
+    for (int64_t i = 0; i < rows; ++i) {
+      finish(e, _mm512_load_ps(c + i * 32 + half), (row + i) * columns + column + half, column + half, mask);
+    }
+  }
+}
+
+}  // namespace
+
+void pack_transposed(const uint16_t* w, int64_t n_size, int64_t k_size, uint16_t* packed) {
+  pack_right_transposed(w, k_size, n_size, k_size, packed);
+}
+
+void pack(const uint16_t* w, int64_t k_size, int64_t n_size, uint16_t* packed) {
+  pack_right(w, n_size, k_size, n_size, packed);
+}
+
+void multiply_transposed(const uint16_t* w, int64_t w_columns, int64_t begin, int64_t end, int64_t k,
+                         const uint16_t* packed, int64_t columns, const Epilogue& epilogue, float* sums,
+                         uint16_t* scratch) {
+  const Tiles tiles;
+  alignas(64) float c[kRows * kRows], block_sums[kRows];
+  const int64_t blocks = (k + 31) / 32, padded_k = blocks * 32;
+  for (int64_t row = begin; row < end; row += kRows) {
+    const int64_t rows = min_of(end - row, kRows);
+    pack_left(w + row, w_columns, k, rows, scratch, block_sums);
+    for (int64_t i = 0; i < rows; ++i) {
+      sums[row + i] = block_sums[i];
+    }
+    for (int64_t column = 0; column < columns; column += 32) {
+      product(scratch, 16 * padded_k, kTile, 32, packed + column * padded_k, 16 * padded_k, blocks, c, kRows);
+      finish_block(epilogue, c, row, rows, column, columns);
+    }
+  }
+}
+
+void multiply(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
+              int64_t columns, const Epilogue& epilogue) {
+  const Tiles tiles;
+  alignas(64) float c[32 * 32];
+  const int64_t blocks = (k + 31) / 32, padded_k = blocks * 32;
+  uint16_t* scratch = nullptr;
+  for (int64_t row = begin; row < end; row += kRows) {
+    const int64_t rows = min_of(end - row, kRows);
+    const uint16_t* left = a + row * k;
+    if (rows < kRows || k != padded_k) {
+      if (scratch == nullptr) {
+        scratch = new uint16_t[kRows * padded_k];
+      }
+      copy_padded(left, k, rows, k, scratch);
+      left = scratch;
+    }
+    for (int64_t column = 0; column < columns; column += 32) {
+      product(left, 16 * padded_k, 32, padded_k, packed + column * padded_k, 16 * padded_k, blocks, c, kRows);
+      finish_block(epilogue, c, row, rows, column, columns);
+    }
+  }
+  delete[] scratch;
+}
+
+void gelu_backward(const uint16_t* gradient, const uint16_t* linear, uint16_t* out, int64_t count) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const __mmask16 mask = avx512::first_lanes(count - i);
+    const __m512 derivative = avx512::gelu_derivative(avx512::load_bf16(linear + i, mask));
+    avx512::store_bf16(out + i, mask, _mm512_mul_ps(derivative, avx512::load_bf16(gradient + i, mask)));
+  }
+}
+
+}  // namespace tessera::ops::amx

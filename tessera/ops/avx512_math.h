@@ -1,0 +1,67 @@
+// Vector maths of the AVX-512 kernels. Private to files compiled for those instructions, and without any
+// standard header: an inline function of theirs compiled here must not serve the rest of the program.
+#pragma once
+
+#include <immintrin.h>
+#include <stdint.h>
+
+namespace tessera::ops::avx512 {
+namespace {
+
+inline __m512 load_bf16(const uint16_t* p, __mmask16 mask) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)), 16));
+}
+
+inline void store_bf16(uint16_t* p, __mmask16 mask, __m512 v) {
+  _mm256_mask_storeu_epi16(p, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+}
+
+/// The first `count` of 16 lanes.
+inline __mmask16 first_lanes(int64_t count) {
+  return count >= 16 ? __mmask16(0xFFFF) : static_cast<__mmask16>((1U << count) - 1U);
+}
+
+/// e^x for x <= 88; relative error 3e-6. NaN stays NaN.
+inline __m512 exp(__m512 x) {
+  const __m512 t = _mm512_max_ps(_mm512_set1_ps(-200.0F), _mm512_mul_ps(x, _mm512_set1_ps(1.44269504F)));
+  const __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 f = _mm512_sub_ps(t, n);
+  __m512 p = _mm512_set1_ps(0.00133335581F);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.00961812911F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0555041087F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.240226507F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693147181F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));
+  return _mm512_scalef_ps(p, n);
+}
+
+/// The normal distribution at x: density e^(-x^2/2) without its factor, and the cumulative (Abramowitz and
+/// Stegun 7.1.26, absolute error 2e-7).
+struct Normal {
+  __m512 exponential, cumulative;
+};
+
+inline Normal normal(__m512 x) {
+  const __m512 one = _mm512_set1_ps(1.0F);
+  const __m512 magnitude = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.707106781F));
+  const __m512 e = exp(_mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(-0.5F)));
+  const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(magnitude, _mm512_set1_ps(0.3275911F), one));
+  __m512 p = _mm512_set1_ps(1.061405429F);
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.453152027F));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.421413741F));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.284496736F));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.254829592F));
+  const __m512 tail = _mm512_mul_ps(_mm512_mul_ps(_mm512_mul_ps(p, t), e), _mm512_set1_ps(0.5F));
+  const __mmask16 negative = _mm512_movepi32_mask(_mm512_castps_si512(x));
+  return {e, _mm512_mask_blend_ps(negative, _mm512_sub_ps(one, tail), tail)};
+}
+
+inline __m512 gelu(__m512 x) { return _mm512_mul_ps(x, normal(x).cumulative); }
+
+inline __m512 gelu_derivative(__m512 x) {
+  const Normal n = normal(x);
+  return _mm512_fmadd_ps(_mm512_mul_ps(x, n.exponential), _mm512_set1_ps(0.398942280F), n.cumulative);
+}
+
+}  // namespace
+}  // namespace tessera::ops::avx512

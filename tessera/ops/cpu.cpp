@@ -1,0 +1,90 @@
+#include "tessera/ops/cpu.h"
+
+#include <malloc.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace tessera::ops {
+namespace {
+
+#if defined(__x86_64__)
+
+struct CpuId {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+CpuId cpuid(unsigned leaf, unsigned subleaf) {
+  CpuId out;
+  if (__get_cpuid_count(leaf, subleaf, &out.eax, &out.ebx, &out.ecx, &out.edx) == 0) {
+    return {};
+  }
+  return out;
+}
+
+bool announces_amx() {
+  constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24, kAvx512Bf16 = 1U << 5;
+  const CpuId features = cpuid(7, 0);
+  return (features.edx & kAmxBf16) != 0 && (features.edx & kAmxTile) != 0 &&
+         (cpuid(7, 1).eax & kAvx512Bf16) != 0;
+}
+
+// Linux lets a process use the 8 KiB of tile registers only after it has asked.
+bool request_tiles() {
+#if defined(__linux__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+#else
+
+bool announces_amx() { return false; }
+bool request_tiles() { return false; }
+
+#endif
+
+bool has_tile_palette() {
+#if defined(__x86_64__)
+  return cpuid(0x1D, 0).eax >= 1;
+#else
+  return false;
+#endif
+}
+
+// Runs when the library is loaded, before oneDNN reads the variable in its first operation.
+const bool kOneDnnLimited = [] {
+  return onednn_would_misuse_amx() && setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16", 0) == 0;
+}();
+
+}  // namespace
+
+bool cpu_has_amx() {
+  static const bool has = [] {
+    const char* wanted = std::getenv("TESSERA_AMX");
+    return (wanted == nullptr || std::string_view(wanted) != "0") && announces_amx() && request_tiles();
+  }();
+  return has;
+}
+
+bool onednn_would_misuse_amx() { return announces_amx() && !has_tile_palette(); }
+
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  constexpr int kLargestThreshold = 32 << 20, kNever = 0x7FFFFFFF, kGrowth = 64 << 20;
+  mallopt(M_MMAP_THRESHOLD, kLargestThreshold);
+  mallopt(M_TRIM_THRESHOLD, kNever);
+  mallopt(M_TOP_PAD, kGrowth);
+#endif
+}
+
+}  // namespace tessera::ops

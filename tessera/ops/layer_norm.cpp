@@ -1,0 +1,69 @@
+#include "tessera/ops/layer_norm.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/ops/avx512_norm.h"
+#include "tessera/ops/fast_path.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Rows whose sums are added up apart: fixed, so that sums do not depend on the number of threads.
+constexpr int64_t kChunk = 1024;
+
+class FastLayerNorm : public torch::autograd::Function<FastLayerNorm> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
+                            const at::Tensor& bias, double epsilon) {
+    const at::Tensor x = x_given.contiguous();
+    const int64_t width = weight.size(0), rows = x.numel() / width;
+    at::Tensor y = at::empty_like(x);
+    at::Tensor stats = at::empty({rows, 2}, x.options().dtype(at::kFloat));
+    at::parallel_for(0, rows, 256, [&](int64_t begin, int64_t end) {
+      avx512::layer_norm(bits(x) + begin * width, end - begin, width, bits(weight), bits(bias),
+                         static_cast<float>(epsilon), mutable_bits(y) + begin * width,
+                         stats.mutable_data_ptr<float>() + 2 * begin);
+    });
+    ctx->save_for_backward({x, weight, stats});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &stats = saved[2];
+    const at::Tensor gradient = gradients[0].contiguous();
+    const int64_t width = weight.size(0), rows = x.numel() / width;
+    const int64_t chunks = (rows + kChunk - 1) / kChunk;
+    at::Tensor dx = at::empty_like(x);
+    at::Tensor sums = at::zeros({chunks, 2, width}, stats.options());
+    at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t chunk = begin; chunk < end; ++chunk) {
+        const int64_t row = chunk * kChunk, at = row * width;
+        float* chunk_sums = sums.mutable_data_ptr<float>() + 2 * chunk * width;
+        avx512::layer_norm_backward(bits(gradient) + at, bits(x) + at, std::min(kChunk, rows - row), width,
+                                    bits(weight), stats.const_data_ptr<float>() + 2 * row,
+                                    mutable_bits(dx) + at, chunk_sums, chunk_sums + width);
+      }
+    });
+    const at::Tensor total = sums.sum(0).to(at::kBFloat16);
+    return {dx, total[0], total[1], at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
+  if (fits_kernels(x) && fits_kernels(weight) && fits_kernels(bias)) {
+    return FastLayerNorm::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
+  }
+  return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon);
+}
+
+}  // namespace tessera::ops

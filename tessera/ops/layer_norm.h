@@ -1,0 +1,11 @@
+// Layer normalisation over the last dim. Differentiable once. Any device and float dtype.
+#pragma once
+
+#include <torch/types.h>
+
+namespace tessera::ops {
+
+/// (x - mean) / sqrt(variance + epsilon) * weight + bias. `x`: [..., width]; `weight`, `bias`: [width].
+at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon);
+
+}  // namespace tessera::ops

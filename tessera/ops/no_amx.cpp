@@ -1,0 +1,46 @@
+// Where the compiler's target has no AMX: cpu_has_amx() is false there, so nothing of this runs.
+#include "tessera/base/error.h"
+#include "tessera/ops/amx_attention.h"
+#include "tessera/ops/amx_gemm.h"
+#include "tessera/ops/avx512_norm.h"
+
+namespace tessera::ops {
+namespace {
+[[noreturn]] void absent() { throw InternalError("[ops.amx] this build has no AMX kernels"); }
+}  // namespace
+
+namespace amx {
+void pack_transposed(const uint16_t*, int64_t, int64_t, uint16_t*) { absent(); }
+void pack(const uint16_t*, int64_t, int64_t, uint16_t*) { absent(); }
+void multiply(const uint16_t*, int64_t, int64_t, int64_t, const uint16_t*, int64_t, const Epilogue&) {
+  absent();
+}
+void multiply_transposed(const uint16_t*, int64_t, int64_t, int64_t, int64_t, const uint16_t*, int64_t,
+                         const Epilogue&, float*, uint16_t*) {
+  absent();
+}
+void gelu_backward(const uint16_t*, const uint16_t*, uint16_t*, int64_t) { absent(); }
+int64_t attention_scratch(const AttentionShape&) { absent(); }
+int64_t attention_backward_scratch(const AttentionShape&) { absent(); }
+void attention(const Heads&, const Heads&, const Heads&, const AttentionShape&, int64_t, int64_t,
+               const Heads&, float*, uint16_t*) {
+  absent();
+}
+void attention_backward(const Heads&, const Heads&, const Heads&, const AttentionShape&, int64_t, int64_t,
+                        const Heads&, const float*, const Heads&, const Heads&, const Heads&, uint16_t*) {
+  absent();
+}
+}  // namespace amx
+
+namespace avx512 {
+void layer_norm(const uint16_t*, int64_t, int64_t, const uint16_t*, const uint16_t*, float, uint16_t*,
+                float*) {
+  absent();
+}
+void layer_norm_backward(const uint16_t*, const uint16_t*, int64_t, int64_t, const uint16_t*, const float*,
+                         uint16_t*, float*, float*) {
+  absent();
+}
+}  // namespace avx512
+
+}  // namespace tessera::ops

@@ -1,0 +1,110 @@
+#include "tessera/ops/linear.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/ops/cpu.h"
+
+namespace tessera::ops {
+namespace {
+
+struct Sizes {
+  int64_t rows, in, out;
+};
+
+at::Tensor values(at::IntArrayRef shape, at::ScalarType dtype, double scale) {
+  return (torch::randn(shape) * scale).to(dtype).requires_grad_();
+}
+
+// The largest difference as a share of the largest value.
+double error(const at::Tensor& a, const at::Tensor& exact) {
+  return ((a.to(torch::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
+}
+
+enum Then { kNothing, kGelu, kAdd };
+
+class LinearOps : public testing::TestWithParam<std::tuple<Sizes, at::ScalarType, Then>> {};
+
+TEST_P(LinearOps, ValueAndGradientsAreThoseOfTheFormula) {
+  torch::manual_seed(1);
+  const auto [sizes, dtype, then] = GetParam();
+  std::vector<at::Tensor> inputs = {values({sizes.rows, sizes.in}, dtype, 1.0),
+                                    values({sizes.out, sizes.in}, dtype, 1.0 / std::sqrt(sizes.in)),
+                                    values({sizes.out}, dtype, 0.5),
+                                    values({sizes.rows, sizes.out}, dtype, 1.0)};
+  const at::Tensor direction = torch::randn({sizes.rows, sizes.out}).to(dtype);
+  std::vector<at::Tensor> exact;
+  for (const auto& input : inputs) {
+    exact.push_back(input.detach().to(torch::kDouble).requires_grad_());
+  }
+  const auto formula = [then = then](const std::vector<at::Tensor>& t) {
+    const at::Tensor y = torch::mm(t[0], t[1].t()) + t[2];
+    return then == kGelu ? torch::gelu(y) : then == kAdd ? y + t[3] : y;
+  };
+  const at::Tensor y = then == kGelu  ? linear_gelu(inputs[0], inputs[1], inputs[2])
+                       : then == kAdd ? linear_add(inputs[0], inputs[1], inputs[2], inputs[3])
+                                      : linear(inputs[0], inputs[1], inputs[2]);
+  const at::Tensor expected = formula(exact);
+  const double tolerance = dtype == at::kFloat ? 1e-5 : 0.01;
+  EXPECT_EQ(y.scalar_type(), dtype);
+  EXPECT_LT(error(y, expected), tolerance);
+  y.backward(direction);
+  expected.backward(direction.to(torch::kDouble));
+  for (size_t i = 0; i < (then == kAdd ? 4 : 3); ++i) {
+    EXPECT_LT(error(inputs[i].grad(), exact[i].grad()), tolerance) << "input " << i;
+  }
+}
+
+// Sizes that fill tiles, and sizes that fill none of them.
+INSTANTIATE_TEST_SUITE_P(Grid, LinearOps,
+                         testing::Combine(testing::Values(Sizes{64, 64, 96}, Sizes{33, 49, 130},
+                                                          Sizes{1, 1, 1}, Sizes{100, 128, 10},
+                                                          Sizes{31, 33, 15}, Sizes{257, 96, 48}),
+                                          testing::Values(at::kFloat, at::kBFloat16),
+                                          testing::Values(kNothing, kGelu, kAdd)));
+
+TEST(Linear, TakesAnyShapeAndConvolutionWeights) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = torch::randn({3, 5, 48}).to(dtype);
+    const at::Tensor weight = (torch::randn({32, 3, 4, 4}) / 7).to(dtype).requires_grad_();
+    const at::Tensor bias = torch::zeros({32}, dtype);
+    const at::Tensor y = linear(x, weight, bias);
+    EXPECT_EQ(y.sizes().vec(), (std::vector<int64_t>{3, 5, 32}));
+    y.sum().backward();
+    EXPECT_EQ(weight.grad().sizes().vec(), weight.sizes().vec());
+    EXPECT_TRUE(torch::equal(linear(x.transpose(0, 1).contiguous().transpose(0, 1), weight, bias), y));
+    EXPECT_EQ(linear(x.narrow(0, 0, 0), weight, bias).sizes().vec(), (std::vector<int64_t>{0, 5, 32}));
+  }
+}
+
+// A row's result does not depend on the rows beside it.
+TEST(Linear, Bf16IsBitwiseTheSameInAnyBatch) {
+  if (!cpu_has_amx()) {
+    GTEST_SKIP() << "no AMX";
+  }
+  const at::Tensor x = torch::randn({100, 128}).to(at::kBFloat16);
+  const at::Tensor weight = torch::randn({96, 128}).to(at::kBFloat16),
+                   bias = torch::randn({96}).to(at::kBFloat16);
+  const at::Tensor whole = linear_gelu(x, weight, bias);
+  EXPECT_TRUE(torch::equal(whole.narrow(0, 37, 20), linear_gelu(x.narrow(0, 37, 20), weight, bias)));
+}
+
+TEST(LinearGelu, ExtremesOfTheActivation) {
+  const at::Tensor weight = torch::eye(32).to(at::kBFloat16), bias = torch::zeros({32}, at::kBFloat16);
+  at::Tensor x = torch::zeros({1, 32}, at::kBFloat16);
+  x[0][0] = 1000;
+  x[0][1] = -1000;
+  x[0][2] = 1e-3;
+  x[0][3] = -4.0;
+  const at::Tensor y = linear_gelu(x, weight, bias).to(at::kFloat)[0];
+  EXPECT_EQ(y[0].item<float>(), 1000.0F);
+  EXPECT_EQ(y[1].item<float>(), 0.0F);
+  EXPECT_NEAR(y[2].item<float>(), 5e-4, 5e-6);
+  EXPECT_NEAR(y[3].item<float>(), -4.0 * 3.167e-5, 3e-6);
+  EXPECT_EQ(y[4].item<float>(), 0.0F);
+  x[0][5] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(linear_gelu(x, weight, bias)[0][5].item<float>()));
+}
+
+}  // namespace
+}  // namespace tessera::ops
