@@ -127,6 +127,8 @@ Plan plan_from_json(const std::string& text, const std::string& where) {
     json = Json::parse(text);
   } catch (const Json::parse_error& error) {
     reader.fail("expected JSON: found something else at byte ", error.byte);
+  } catch (const Json::out_of_range&) {
+    reader.fail("expected JSON: found a number beyond the range of a double");
   }
   reader.keys(json, "a plan", {"format", "version", "world", "prefetch", "units"});
   if (reader.text(json, "format") != kFormat) {

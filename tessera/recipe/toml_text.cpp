@@ -1,12 +1,53 @@
 #include "tessera/recipe/toml_text.h"
 
-#include <toml++/toml.h>
+#include <algorithm>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 
 namespace tessera::recipe {
+
+/// Thrown where the TOML library finds its own assumptions broken.
+struct BrokenToml {};
+[[noreturn]] static void broken_toml() { throw BrokenToml(); }
+
+}  // namespace tessera::recipe
+
+// Note [Faults of the TOML library]. Version 3.3 asserts on some malformed text ("[#"): an abort in debug
+// builds, a wrong promise to the optimizer in release builds. In every build it is to be an error instead. It
+// also reaches an "unreachable" place on some non-ASCII characters outside of quotes; first_bare_non_ascii()
+// refuses them first.
+#undef NDEBUG
+#define TOML_ASSERT(expression) ((expression) ? void() : ::tessera::recipe::broken_toml())
+#include <toml++/toml.h>
+
+namespace tessera::recipe {
 namespace {
+
+/// Where the first byte above 0x7F stands that is in no string and no comment (where TOML is ASCII); npos:
+/// nowhere.
+size_t first_bare_non_ascii(const std::string& text) {
+  size_t i = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
+  while (i < text.size()) {
+    const char c = text[i];
+    if (c == '#') {
+      i = std::min(text.find('\n', i), text.size());
+    } else if (c == '"' || c == '\'') {
+      const bool multi_line = text.compare(i, 3, std::string(3, c)) == 0;
+      const std::string end(multi_line ? 3 : 1, c);
+      for (i += end.size(); i < text.size() && text.compare(i, end.size(), end) != 0; ++i) {
+        if (text[i] == '\n' && !multi_line) break;  // a string that does not end: the parser says so
+        if (text[i] == '\\' && c == '"') ++i;
+      }
+      i += end.size();
+    } else if (static_cast<unsigned char>(c) >= 0x80) {
+      return i;
+    } else {
+      ++i;
+    }
+  }
+  return std::string::npos;
+}
 
 std::string shortened(std::string text) {
   if (text.size() > 60) text = text.substr(0, 57) + "...";
@@ -52,17 +93,26 @@ void flatten(const toml::table& table, const std::string& prefix, const std::str
 }  // namespace
 
 std::vector<Entry> parse_toml(const std::string& text, const std::string& where) {
+  if (const size_t at = first_bare_non_ascii(text); at != std::string::npos) {
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+    user_error("recipe.parse", "expected TOML: found a character that must be in quotes (", where, ":", line,
+               ")");
+  }
   std::vector<Entry> entries;
   try {
     flatten(toml::parse(text), "", where, entries);
   } catch (const toml::parse_error& error) {
     user_error("recipe.parse", "expected TOML: ", escape(error.description()), " (", where, ":",
                error.source().begin.line, ", column ", error.source().begin.column, ")");
+  } catch (const BrokenToml&) {
+    user_error("recipe.parse", "expected TOML: found a key or table header that cannot be read (", where,
+               ")");
   }
   return entries;
 }
 
 std::optional<Entry> parse_toml_value(const std::string& text) {
+  if (first_bare_non_ascii(text) != std::string::npos) return {};
   try {
     const toml::table table = toml::parse("v = " + text);
     if (table.size() != 1) return {};
@@ -70,6 +120,8 @@ std::optional<Entry> parse_toml_value(const std::string& text) {
     read_value(*table.get("v"), entry);
     return entry;
   } catch (const toml::parse_error&) {
+    return {};
+  } catch (const BrokenToml&) {
     return {};
   }
 }

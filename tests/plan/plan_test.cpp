@@ -107,6 +107,8 @@ TEST(PlanJson, ErrorsNameFileAndFault) {
     return error.substr(prefix.size(), error.size() - prefix.size() - suffix.size());
   };
   EXPECT_EQ(message("{", "["), "expected JSON: found something else at byte 13");
+  EXPECT_EQ(message("\"world\": 2", "\"world\": 1e999"),
+            "expected JSON: found a number beyond the range of a double");
   EXPECT_EQ(message("\"world\"", "\"wrold\""),
             "a plan holds an unknown key: found \"wrold\"; did you mean \"world\"?");
   EXPECT_EQ(message("\"world\": 2,", ""), "a plan must hold \"world\": found none");

@@ -149,6 +149,11 @@ TEST(Errors, NoToml) {
   EXPECT_TRUE(message.starts_with("[recipe.parse] expected TOML: ")) << message;
   EXPECT_NE(message.find("(test.toml:2, column "), std::string::npos) << message;
   EXPECT_EQ(message.find('\n'), std::string::npos);
+  EXPECT_EQ(read_error("[#"),
+            "[recipe.parse] expected TOML: found a key or table header that cannot be read (test.toml)");
+  EXPECT_EQ(read_error("# \u00e9\nname = '''\u00e9\n'''\ntrain.batch = 1.\u042b"),
+            "[recipe.parse] expected TOML: found a character that must be in quotes (test.toml:4)");
+  EXPECT_EQ(read_error("\xEF\xBB\xBFname = \"\\\"\u00e9\" # \u00e9"), "no error");
   EXPECT_TRUE(read_error("name = 'a'\nname = 'b'").starts_with("[recipe.parse] expected TOML: "));
   EXPECT_EQ(read_error("", {"train.batch"}),
             "[recipe.parse] --set must be room.key=value: found \"train.batch\"");
