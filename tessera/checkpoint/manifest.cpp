@@ -20,13 +20,13 @@ using json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 64;
 constexpr std::string_view kTail = "\"xxh3\": \"";
-constexpr size_t kTailBytes = kTail.size() + 16 + 3;  // the digits, then "}\n
+constexpr size_t kTailBytes = kTail.size() + 16 + 3;  // the digits, a quote, a brace, a line end
 
 std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-json parse_json(std::string_view text) {
-  return json::parse(text.begin(), text.end(), [](int depth, json::parse_event_t, json&) {
-    if (depth > kMaxDepth) user_error("checkpoint.manifest", "nested at most ", kMaxDepth, " deep: deeper");
+json parse_json(std::string_view text, int max_depth) {
+  return json::parse(text.begin(), text.end(), [=](int depth, json::parse_event_t, json&) {
+    if (depth > max_depth) user_error("checkpoint.manifest", "nested at most ", max_depth, " deep: deeper");
     return true;
   });
 }
@@ -35,7 +35,7 @@ json parse_json(std::string_view text) {
 json embedded(const std::string& text, const char* what) {
   if (text.empty()) return nullptr;
   try {
-    return parse_json(text);
+    return parse_json(text, kMaxDepth - 1);  // one level more within the manifest
   } catch (const json::exception& error) {
     user_error("checkpoint.save", "JSON as the run's ", what, ": ", error.what());
   }
@@ -192,7 +192,7 @@ std::string manifest_text(const StoredManifest& stored) {
 StoredManifest parse_manifest(std::string_view text, const std::string& where) {
   const Reader reader{where};
   try {
-    return reader.all(parse_json(text));
+    return reader.all(parse_json(text, kMaxDepth));
   } catch (const json::parse_error& error) {
     reader.broken(concat("JSON: it stops being JSON at byte ", error.byte));
   } catch (const json::exception& error) {

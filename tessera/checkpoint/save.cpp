@@ -51,8 +51,7 @@ class Talk {
       first = rank;
     }
     if (failures > 0) {
-      const auto others =
-          failures == 1 ? std::string() : concat(" (and ", failures - 1, " other ranks failed)");
+      const auto others = failures == 1 ? std::string() : concat(" (", failures, " ranks failed in all)");
       user_error("checkpoint.save", names::step(step_), " written by every rank: rank ", first, " of ",
                  answers.size(), " failed: ", answers[first].substr(1), others, " (", consequence, ')');
     }

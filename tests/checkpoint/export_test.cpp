@@ -17,7 +17,8 @@ int64_t wrong_bytes_of(const formats::SafetensorsReader& reader, const std::stri
   for (const auto& entry : reader.entries()) {
     std::vector<std::byte> bytes(entry.end - entry.begin);
     reader.read(entry, 0, bytes);
-    for (size_t i = 0; i < bytes.size(); ++i) wrong += bytes[i] != sample_byte(prefix + entry.name, i, 0);
+    const SampleBytes sample(prefix + entry.name, 0);
+    for (size_t i = 0; i < bytes.size(); ++i) wrong += bytes[i] != sample(i);
   }
   return wrong;
 }

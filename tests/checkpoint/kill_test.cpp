@@ -90,7 +90,7 @@ TEST(Killed, At50RandomMomentsNothingOlderIsLost) {
   auto& diary = *new (shared) Diary{};
   auto& running = *new (static_cast<std::byte*>(shared) + 1024) std::atomic<bool>;
   std::mt19937 random(2024);
-  std::uniform_int_distribution<int> delay(0, 60'000);  // microseconds: about four saves
+  std::uniform_int_distribution<int> delay(0, 120'000);  // microseconds: several saves
   for (int round = 0; round < 50 && !HasFatalFailure(); ++round) {
     running = false;
     const pid_t child = ::fork();

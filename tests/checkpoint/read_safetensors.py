@@ -27,9 +27,10 @@ EXPECTED = {  # name: (dtype, shape), as tests/checkpoint/sample_state.h has the
 
 
 def sample_byte(name, position):
-    value = position * 31
+    value = 0
     for c in name.encode():
         value = (value * 33 + c) & MASK
+    value = (value + position * 31) & MASK
     return (value ^ (value >> 8) ^ (value >> 16)) & 0xFF
 
 

@@ -30,11 +30,20 @@ inline Tensors sample_tensors() {
           {"mask", "BOOL", {3, 3}}};
 }
 
-inline std::byte sample_byte(const std::string& name, uint64_t position, int64_t generation) {
-  uint64_t value = position * 31 + static_cast<uint64_t>(generation) * 17;
-  for (const char c : name) value = value * 33 + static_cast<unsigned char>(c);
-  return static_cast<std::byte>(value ^ (value >> 8) ^ (value >> 16));
-}
+/// The bytes of a tensor, each a function of (name, position, generation).
+class SampleBytes {
+ public:
+  SampleBytes(const std::string& name, int64_t generation) : generation_(static_cast<uint64_t>(generation)) {
+    for (const char c : name) hash_ = hash_ * 33 + static_cast<unsigned char>(c);
+  }
+  std::byte operator()(uint64_t position) const {
+    const uint64_t value = hash_ + position * 31 + generation_ * 17;
+    return static_cast<std::byte>(value ^ (value >> 8) ^ (value >> 16));
+  }
+
+ private:
+  uint64_t hash_ = 0, generation_;
+};
 
 /// One rank's slices and their memory. Movable, not copyable: slices point into the memory.
 struct RankState {
@@ -49,7 +58,7 @@ struct RankState {
     slices.push_back({tensor.name, tensor.dtype, tensor.shape, begin, end, bytes.data()});
   }
   void fill(int64_t generation) {
-    for_each([&](std::byte& byte, std::byte wanted) { byte = wanted; }, generation);
+    for_each([](std::byte& byte, std::byte wanted) { byte = wanted; }, generation);
   }
   /// Bytes that differ from the formula.
   int64_t wrong(int64_t generation) {
@@ -59,11 +68,13 @@ struct RankState {
   }
 
  private:
-  void for_each(const std::function<void(std::byte&, std::byte)>& visit, int64_t generation) {
+  template <typename Visit>
+  void for_each(const Visit& visit, int64_t generation) {
     for (size_t i = 0; i < slices.size(); ++i) {
+      const SampleBytes sample(slices[i].name, generation);
       const auto first = static_cast<uint64_t>(slices[i].begin) * formats::dtype_size(slices[i].dtype);
       for (size_t k = 0; k < memory[i].size(); ++k) {
-        visit(memory[i][k], sample_byte(slices[i].name, first + k, generation));
+        visit(memory[i][k], sample(first + k));
       }
     }
   }
