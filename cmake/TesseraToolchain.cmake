@@ -1,7 +1,8 @@
 # Compiler settings for our own targets: warnings, sanitizers, ccache.
 add_library(tessera_settings INTERFACE)
 # -Wrestrict: false alarms of g++ 12 on std::string (GCC bug 105651).
-target_compile_options(tessera_settings INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-restrict)
+target_compile_options(tessera_settings INTERFACE -Wall -Wextra -Wno-unused-parameter
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(TESSERA_WERROR)
   target_compile_options(tessera_settings INTERFACE -Werror)
 endif()
