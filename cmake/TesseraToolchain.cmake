@@ -1,13 +1,15 @@
 # Compiler settings for our own targets: warnings, sanitizers, ccache.
 add_library(tessera_settings INTERFACE)
 # -Wrestrict: false alarms of g++ 12 on std::string (GCC bug 105651).
-target_compile_options(tessera_settings INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-restrict)
+target_compile_options(tessera_settings INTERFACE -Wall -Wextra -Wno-unused-parameter
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(TESSERA_WERROR)
   target_compile_options(tessera_settings INTERFACE -Werror)
 endif()
 if(TESSERA_SANITIZE)
+  # -Wmaybe-uninitialized: false alarms of g++ 12 on std::regex under sanitizers.
   target_compile_options(tessera_settings INTERFACE -fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer
-    -fno-sanitize-recover=all)
+    -fno-sanitize-recover=all $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(tessera_settings INTERFACE -fsanitize=${TESSERA_SANITIZE})
 endif()
 target_include_directories(tessera_settings INTERFACE
