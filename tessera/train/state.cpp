@@ -1,12 +1,12 @@
 #include "tessera/train/state.h"
 
 #include <ATen/ATen.h>
-#include <ATen/cpu/Utils.h>
 
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/cpu.h"
 
 namespace tessera::train {
 namespace {
@@ -44,7 +44,7 @@ std::vector<checkpoint::Slice> slices_of(const TrainState& state, bool for_savin
 }  // namespace
 
 at::ScalarType resolve_dtype(recipe::Dtype dtype) {
-  if (dtype == recipe::Dtype::kAuto) return at::cpu::init_amx() ? at::kBFloat16 : at::kFloat;
+  if (dtype == recipe::Dtype::kAuto) return ops::cpu_has_amx() ? at::kBFloat16 : at::kFloat;
   return dtype == recipe::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
 }
 
