@@ -165,6 +165,7 @@ void Monitor::step(const StepMetrics& metrics) {
   if (row) state_->write_row(metrics);
   if (state_->bar) {
     state_->bar->draw(state_->progress, false);
+    if (row) state_->log.record(plain_line(state_->progress));
   } else if (row) {
     state_->log.info(plain_line(state_->progress));
   }
