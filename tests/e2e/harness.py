@@ -92,6 +92,10 @@ class Run:
     def text(self):
         return self.output.read_text(errors="replace")
 
+    def tail(self):
+        """The end of its output, to be shown when something went wrong."""
+        return "\n... " + self.text()[-3000:]
+
     def processes(self):
         """pid -> environment of every process of this run."""
         found = {}
@@ -126,11 +130,16 @@ class Run:
             if value:
                 return value
             if self.ended():
-                raise AssertionError(f"{what}: the run ended first, exit {self.process.returncode}\n{self.text()}")
+                raise AssertionError(f"{what}: the run ended first, exit {self.process.returncode}{self.tail()}")
             time.sleep(0.005)
-        raise AssertionError(f"{what}: not within {seconds} s\n{self.text()}")
+        raise AssertionError(f"{what}: not within {seconds} s{self.tail()}")
 
-    def wait_for_text(self, text, seconds=30):
+    def wait_for_step(self, step, run_dir, seconds=60):
+        """Until the run's files (a terminal shows a bar, no lines) have a row of this step."""
+        path = pathlib.Path(run_dir) / "metrics.jsonl"
+        self.wait_for(lambda: path.exists() and f'"step":{step},' in path.read_text(), f"step {step}", seconds)
+
+    def wait_for_text(self, text, seconds=60):
         self.wait_for(lambda: text in self.text(), f"'{text}' in the output", seconds)
 
     def wait(self, seconds=60):
@@ -140,12 +149,12 @@ class Run:
         except subprocess.TimeoutExpired:
             tree = {pid: program_of(pid) for pid in self.processes()}
             self.kill()
-            raise AssertionError(f"still running after {seconds} s: {self.words} {tree}\n{self.text()}") from None
+            raise AssertionError(f"still running after {seconds} s: {self.words} {tree}{self.tail()}") from None
 
     def done(self, seconds=60):
         """Waits for success; returns the output."""
         code = self.wait(seconds)
-        check(code == 0, "exit 0 was expected:", code, self.words, "\n" + self.text())
+        check(code == 0, "exit 0 was expected:", code, self.words, self.tail())
         return self.text()
 
     def check_nothing_left(self, seconds=2.0):
@@ -154,7 +163,7 @@ class Run:
         while self.processes() and time.monotonic() < end:
             time.sleep(0.02)
         left = {pid: program_of(pid) for pid in self.processes()}
-        check(not left, "processes are left:", left, "\n" + self.text())
+        check(not left, "processes are left:", left, self.tail())
         busy = self.ports & listening_ports()
         check(not busy, "ports are still listened on:", busy)
 

@@ -47,16 +47,16 @@ def one_moment(chance, phase, ranks, victim, number, trained):
         time.sleep(pause)
         run.note_ports()
         pid = run.pid if victim is None else run.ranks().get(victim)
-        check(pid is not None and not run.ended(), label, "was over too early\n" + run.text())
+        check(pid is not None and not run.ended(), label, "was over too early" + run.tail())
         killed_at = time.monotonic()
         send(pid, number)
         code = run.wait(END_LIMIT)
         seconds = time.monotonic() - killed_at
-        check(code != 0, label, "gave exit 0\n" + run.text())
+        check(code != 0, label, "gave exit 0" + run.tail())
         run.check_nothing_left(END_LIMIT - seconds)
         if victim is not None:
             expected = f"rank {victim} of {ranks} (pid {pid}) was killed by signal {number.value} ({number.name}"
-            check(expected in run.text(), label, f"expected '{expected}'\n" + run.text())
+            check(expected in run.text(), label, f"expected '{expected}'" + run.tail())
             check(code == 3, label, "exit 3 was expected:", code)
         sound = verify(folder / "run", folder)
         print(f"  {label}, {pause:.3f} s into it: ended in {seconds:.2f} s, {sound} sound checkpoints", flush=True)

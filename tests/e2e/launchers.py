@@ -5,13 +5,15 @@ Under each, two ranks train; and when one of them is killed, the other ends with
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import time
 
-from harness import END_LIMIT, PROGRAM, SOURCE, Run, Skip, check, main, scratch, send, settings, summary, tiny_recipe
+from harness import (END_LIMIT, PROGRAM, SOURCE, Run, Skip, check, is_zombie, main, scratch, send, settings, summary,
+                     tiny_recipe)
 
 SLURM = SOURCE / "tests/launch/local_slurm.sh"
 
@@ -94,38 +96,80 @@ def trains(name):
             run.check_nothing_left()
 
 
-def all_ranks(runs):
-    return {rank: pid for run in runs for rank, pid in run.ranks().items()}
+# How the launcher, or else the surviving rank itself, names the dead one.
+NAMED = {
+    "torchrun": r"rank +: {0} \(local_rank: {0}\)\s+exitcode +: -9",
+    "mpirun": r"process rank {0} with PID \d+ .*\s*exited on signal 9",
+    "srun": r"task {0}: Killed",
+    "by hand": r"(?!)",
+}
+SILENT = [r"rank 0, which holds the rendezvous, is gone", r"no sign of life from rank 1"]
 
 
-def gone(pid):
-    return not pathlib.Path(f"/proc/{pid}").exists() or "\nState:\tZ" in pathlib.Path(f"/proc/{pid}/status").read_text()
+def is_gone(pid):
+    return is_zombie(pid) or not pathlib.Path(f"/proc/{pid}").exists()
 
 
 def dies(name, victim):
-    """Rank `victim` is killed: the other rank ends within 10 s, not with success, and says who is silent."""
-    endless = command_of(folder="@", train__steps=1000000) if False else None
-    del endless
+    """Rank `victim` is killed: the other one ends within 10 s, not with success, and the dead one is named."""
     with scratch() as folder, LAUNCHERS[name](folder, command_of(folder, train__steps=1000000)) as (first, runs):
-        first.wait_for_text("step 3/", 60)
-        ranks = all_ranks(runs)
+        first.wait_for_step(3, folder / "run")
+        ranks = {rank: pid for run in runs for rank, pid in run.ranks().items()}
         check(sorted(ranks) == [0, 1], name, ranks)
-        send(ranks[victim], signal.SIGKILL)
+        for run in runs:
+            run.note_ports()
         killed_at = time.monotonic()
-        while not gone(ranks[1 - victim]) and time.monotonic() < killed_at + END_LIMIT:
+        send(ranks[victim], signal.SIGKILL)
+        while not is_gone(ranks[1 - victim]) and time.monotonic() < killed_at + END_LIMIT:
             time.sleep(0.02)
         seconds = time.monotonic() - killed_at
-        check(gone(ranks[1 - victim]), name, f"rank {1 - victim} still runs after {seconds:.1f} s")
+        check(is_gone(ranks[1 - victim]), name, f"rank {1 - victim} still runs after {seconds:.1f} s")
         for run in runs:
-            code = run.wait(30)  # launchers take their time
-            check(code != 0, name, "gave exit 0\n" + run.text())
+            check(run.wait(30) != 0, name, "gave exit 0" + run.tail())  # launchers take their time
             run.check_nothing_left(5)
-        text = "".join(run.text() for run in runs) + "".join(
-            log.read_text() for log in (folder / "run/logs").glob("rank-*.log"))
-        named = "rank 0, which holds the rendezvous, is gone" if victim == 0 else "no sign of life from rank 1"
-        print(f"  {name}: rank {victim} killed, the other ended after {seconds:.2f} s", flush=True)
-        return named in text, text
+        text = "".join(run.text() for run in runs)
+        own = re.search(SILENT[victim], text) is not None
+        check(own or re.search(NAMED[name].format(victim), text), name, f"does not name rank {victim}\n" + text)
+        print(f"  {name}: rank {victim} killed, the other ended after {seconds:.2f} s"
+              f"{', naming it' if own else ''}", flush=True)
+
+
+def torchrun_trains():
+    trains("torchrun")
+
+
+def torchrun_dies():
+    for victim in (0, 1):
+        dies("torchrun", victim)
+
+
+def mpirun_trains():
+    trains("mpirun")
+
+
+def mpirun_dies():
+    for victim in (0, 1):
+        dies("mpirun", victim)
+
+
+def srun_trains():
+    trains("srun")
+
+
+def srun_dies():
+    for victim in (0, 1):
+        dies("srun", victim)
+
+
+def by_hand_trains():
+    trains("by hand")
+
+
+def by_hand_dies():
+    for victim in (0, 1):
+        dies("by hand", victim)
 
 
 if __name__ == "__main__":
-    main()
+    main(by_hand_trains, by_hand_dies, mpirun_trains, mpirun_dies, srun_trains, srun_dies, torchrun_trains,
+         torchrun_dies)

@@ -17,18 +17,12 @@ STEPS = 150
 WHOLE = settings(train__steps=STEPS, train__eval_every_epochs=0, schedule__warmup_steps=5)
 
 
-def at_step(run, folder, step):
-    """Waits until the run has taken `step` steps. Lines of a terminal are no lines: the files tell."""
-    path = folder / "run/metrics.jsonl"
-    run.wait_for(lambda: path.exists() and f'"step":{step},' in path.read_text(), f"step {step}")
-
-
 def check_stopped(run, folder, limit=STOP_LIMIT):
     """It ended with success in time, before its last step, and left a sound checkpoint."""
     code = run.wait(limit)
-    check(code == 0, "exit 0 was expected:", code, "\n" + run.text())
+    check(code == 0, "exit 0 was expected:", code, run.tail())
     run.check_nothing_left()
-    check(verify(folder / "run", folder) == 1, "one checkpoint was expected\n" + run.text())
+    check(verify(folder / "run", folder) == 1, "one checkpoint was expected" + run.tail())
     check(not (folder / "run/summary.json").exists(), "the run was over before the signal")
 
 
@@ -51,7 +45,7 @@ def stop_and_resume():
         ):
             with scratch() as inner:
                 with train(inner, "--procs", before, *WHOLE) as run:
-                    at_step(run, inner, 20)
+                    run.wait_for_step(20, inner / "run")
                     send(run.pid, number)
                     check_stopped(run, inner)
                     check("stopped early; state saved in" in run.text(), run.text())
@@ -64,20 +58,20 @@ def second_signal_ends_at_once():
     """A rank that hears nothing (SIGSTOP) keeps the run from stopping in order; the second signal does not wait."""
     for number in (signal.SIGINT, signal.SIGTERM):
         with scratch() as folder, train(folder, "--procs", 2, *settings(train__steps=1000000)) as run:
-            at_step(run, folder, 3)
+            run.wait_for_step(3, folder / "run")
             send(run.ranks()[1], signal.SIGSTOP)
             send(run.pid, number)
             time.sleep(1.0)
-            check(not run.ended(), "the first signal ended it\n" + run.text())
+            check(not run.ended(), "the first signal ended it" + run.tail())
             send(run.pid, number)
             code = run.wait(2)
-            check(code == 128 + number, f"exit {128 + number} was expected:", code, "\n" + run.text())
+            check(code == 128 + number, f"exit {128 + number} was expected:", code, run.tail())
             run.check_nothing_left()
 
 
 def hangup_does_not_end_a_run():
     with scratch() as folder, train(folder, "--procs", 2, *WHOLE) as run:
-        at_step(run, folder, 3)
+        run.wait_for_step(3, folder / "run")
         for pid in run.processes():
             send(pid, signal.SIGHUP)
         run.done()
@@ -109,7 +103,7 @@ def drain(master):
 def ctrl_c():
     for procs in (1, 2):
         with scratch() as folder, on_terminal(folder, "--procs", procs, *WHOLE) as (run, master):
-            at_step(run, folder, 20)
+            run.wait_for_step(20, folder / "run")
             drain(master)
             os.write(master, b"\x03")
             end = time.monotonic() + STOP_LIMIT
@@ -123,7 +117,7 @@ def ctrl_c():
 def lost_terminal_does_not_end_a_run():
     for procs in (1, 2):
         with scratch() as folder, on_terminal(folder, "--procs", procs, *WHOLE) as (run, master):
-            at_step(run, folder, 3)
+            run.wait_for_step(3, folder / "run")
             os.close(master)
             run.done()
             check(summary(folder / "run")["steps"] == STEPS, summary(folder / "run"))
