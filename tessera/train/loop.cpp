@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
@@ -142,7 +143,10 @@ class Loop {
  private:
   void tell(const StepResult& step, double lr, double seconds, double data_wait, double comm_wait) {
     own_seconds_ += seconds;
-    if (monitor_ == nullptr) return;
+    if (monitor_ == nullptr) {
+      record(step, seconds, data_wait / seconds, comm_wait / seconds);
+      return;
+    }
     monitor::StepMetrics metrics;
     metrics.step = state_.step;
     metrics.epoch = epoch();
@@ -156,6 +160,16 @@ class Loop {
     metrics.memory_bytes = static_cast<double>(resident_bytes());
     metrics.seconds = result_.train_seconds;
     monitor_->step(metrics);
+  }
+
+  /// What a rank without a monitor leaves in its log: how far it came, and what it waited for.
+  void record(const StepResult& step, double seconds, double data_wait, double comm_wait) {
+    if (state_.step % state_.recipe.train.log_every != 0 && state_.step != input_.counts.total) return;
+    char line[160];
+    std::snprintf(line, sizeof line, "step %ld/%ld  loss %.4f  %.3f s  data %.0f %%  comm %.0f %%",
+                  static_cast<long>(state_.step), static_cast<long>(input_.counts.total), step.loss, seconds,
+                  100 * data_wait, 100 * comm_wait);
+    log_.record(line);
   }
 
   double epoch() const {

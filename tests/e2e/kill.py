@@ -1,0 +1,95 @@
+"""A rank, or the parent of all ranks, dies at a random moment: all end, the dead one is named, nothing is lost or left.
+
+TESSERA_E2E_SEED repeats a sequence of moments, TESSERA_E2E_MOMENTS says how many.
+"""
+import os
+import random
+import signal
+import time
+
+from harness import END_LIMIT, check, main, scratch, send, settings, tessera, train, verify
+
+ENDLESS = settings(train__steps=1000000, train__eval_every_epochs=0)
+# What fills nearly all of a run's time in each phase.
+PHASES = {
+    "start": ENDLESS,
+    "rendezvous": ENDLESS,
+    "step": ENDLESS + settings(checkpoint__every_steps=50),
+    "save": ENDLESS + settings(checkpoint__every_steps=1, checkpoint__keep=2),
+    "eval": ENDLESS + settings(train__eval_every_steps=1, data__source="fake:4096", checkpoint__every_steps=1),
+    "eval command": [],
+}
+
+
+def start_victim(phase, ranks, folder, trained):
+    """A run that is in `phase`, and does not leave it by itself soon."""
+    if phase == "eval command":
+        many = settings(data__source="fake:400000")
+        run = tessera("eval", trained, "--procs", ranks, *many, folder=folder)
+        run.wait_for(lambda: len(run.ranks()) == ranks, "all ranks")
+        return run
+    run = train(folder, "--procs", ranks, *PHASES[phase])
+    if phase == "start":
+        return run
+    run.wait_for(lambda: len(run.ranks()) == ranks, "all ranks")
+    if phase != "rendezvous":
+        run.wait_for_text("step 3/" if phase != "eval" else "evaluation at step 1 ")
+    return run
+
+
+def one_moment(chance, phase, ranks, victim, number, trained):
+    name = "the parent" if victim is None else f"rank {victim}"
+    label = f"{number.name} to {name} of {ranks} in {phase}"
+    with scratch() as folder, start_victim(phase, ranks, folder, trained) as run:
+        pause = {"start": 0.05, "rendezvous": 0.8}.get(phase, 0.6) * chance.random()
+        if phase in ("start", "rendezvous") and victim is not None:
+            run.wait_for(lambda: victim in run.ranks(), name)
+        time.sleep(pause)
+        run.note_ports()
+        pid = run.pid if victim is None else run.ranks().get(victim)
+        check(pid is not None and not run.ended(), label, "was over too early" + run.tail())
+        killed_at = time.monotonic()
+        send(pid, number)
+        code = run.wait(END_LIMIT)
+        seconds = time.monotonic() - killed_at
+        check(code != 0, label, "gave exit 0" + run.tail())
+        run.check_nothing_left(END_LIMIT - seconds)
+        if victim is not None:
+            expected = f"rank {victim} of {ranks} (pid {pid}) was killed by signal {number.value} ({number.name}"
+            check(expected in run.text(), label, f"expected '{expected}'" + run.tail())
+            check(code == 3, label, "exit 3 was expected:", code)
+        sound = verify(folder / "run", folder)
+        print(f"  {label}, {pause:.3f} s into it: ended in {seconds:.2f} s, {sound} sound checkpoints", flush=True)
+        check(phase not in ("save", "eval") or sound > 0, label, "lost its checkpoints")
+
+
+def random_moments():
+    seed = int(os.environ.get("TESSERA_E2E_SEED", random.randrange(1 << 30)))
+    count = int(os.environ.get("TESSERA_E2E_MOMENTS", 4))
+    print(f"TESSERA_E2E_SEED={seed} TESSERA_E2E_MOMENTS={count}", flush=True)
+    chance = random.Random(seed)
+    phases = list(PHASES)
+    chance.shuffle(phases)
+    with scratch() as folder:
+        train(folder, "--procs", 1).done()
+        for index in range(count):
+            ranks = chance.choice([2, 4])
+            victim = chance.choice([None, *range(ranks)] + list(range(ranks)))
+            number = chance.choice([signal.SIGKILL, signal.SIGABRT])
+            one_moment(chance, phases[index % len(phases)], ranks, victim, number, folder / "run")
+
+
+def resumes_after_a_kill():
+    """What a dead run left can be continued."""
+    with scratch() as folder:
+        with train(folder, "--procs", 2, *settings(train__steps=5000, checkpoint__every_steps=5)) as run:
+            run.wait_for_text("step 23/")
+            send(run.ranks()[1], signal.SIGKILL)
+            check(run.wait(END_LIMIT) == 3, run.text())
+        check(verify(folder / "run", folder) > 0, "no checkpoint")
+        text = train(folder, "--procs", 2, "--resume", "latest", *settings(train__steps=40)).done()
+        check("resumed from" in text, text)
+
+
+if __name__ == "__main__":
+    main(random_moments, resumes_after_a_kill)

@@ -1,0 +1,129 @@
+"""SIGINT, SIGTERM and Ctrl-C save and end a run; a second one ends it at once; a lost terminal does not end it.
+
+What was stopped continues with the numbers of a run that never was: the same bits on as many ranks.
+"""
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import termios
+import time
+
+from harness import check, losses, main, no_core_dump, scratch, send, settings, summary, train, verify
+
+STOP_LIMIT = 30.0
+STEPS = 150
+WHOLE = settings(train__steps=STEPS, train__eval_every_epochs=0, schedule__warmup_steps=5)
+
+
+def check_stopped(run, folder, limit=STOP_LIMIT):
+    """It ended with success in time, before its last step, and left a sound checkpoint."""
+    code = run.wait(limit)
+    check(code == 0, "exit 0 was expected:", code, run.tail())
+    run.check_nothing_left()
+    check(verify(folder / "run", folder) == 1, "one checkpoint was expected" + run.tail())
+    check(not (folder / "run/summary.json").exists(), "the run was over before the signal")
+
+
+def check_same_losses(found, expected, tolerance=0.0):
+    check([step for step, _ in found] == [step for step, _ in expected], "other steps:", found)
+    for (step, loss), (_, wanted) in zip(found, expected):
+        check(abs(loss - wanted) <= tolerance * abs(wanted), f"loss of step {step}: {loss}, expected {wanted}")
+
+
+def stop_and_resume():
+    """Stopped by SIGINT or SIGTERM on 2 ranks; resumed on 2 (the same bits), 1 and 4 ranks (1e-5)."""
+    with scratch() as folder:
+        train(folder, "--procs", 2, *WHOLE, run="whole").done()
+        expected = losses(folder / "whole")
+        check(len(expected) == STEPS, "a row a step was expected:", len(expected))
+        for number, before, after, tolerance in (
+            (signal.SIGINT, 2, 2, 0.0),
+            (signal.SIGTERM, 2, 1, 1e-5),
+            (signal.SIGTERM, 1, 4, 1e-5),
+        ):
+            with scratch() as inner:
+                with train(inner, "--procs", before, *WHOLE) as run:
+                    run.wait_for_step(20, inner / "run")
+                    send(run.pid, number)
+                    check_stopped(run, inner)
+                    check("stopped early; state saved in" in run.text(), run.text())
+                train(inner, "--procs", after, "--resume", "latest", *WHOLE).done()
+                check_same_losses(losses(inner / "run"), expected, tolerance)
+                check(summary(inner / "run")["world_size"] == after, summary(inner / "run"))
+
+
+def second_signal_ends_at_once():
+    """A rank that hears nothing (SIGSTOP) keeps the run from stopping in order; the second signal does not wait."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with scratch() as folder, train(folder, "--procs", 2, *settings(train__steps=1000000)) as run:
+            run.wait_for_step(3, folder / "run")
+            send(run.ranks()[1], signal.SIGSTOP)
+            send(run.pid, number)
+            time.sleep(1.0)
+            check(not run.ended(), "the first signal ended it" + run.tail())
+            send(run.pid, number)
+            code = run.wait(2)
+            check(code == 128 + number, f"exit {128 + number} was expected:", code, run.tail())
+            run.check_nothing_left()
+
+
+def hangup_does_not_end_a_run():
+    with scratch() as folder, train(folder, "--procs", 2, *WHOLE) as run:
+        run.wait_for_step(3, folder / "run")
+        for pid in run.processes():
+            send(pid, signal.SIGHUP)
+        run.done()
+        check(summary(folder / "run")["steps"] == STEPS, summary(folder / "run"))
+
+
+@contextlib.contextmanager
+def on_terminal(folder, *words):
+    """A run whose parent leads the foreground group of a new terminal; yields it and the terminal's other end."""
+    master, slave = pty.openpty()
+
+    def take_terminal():
+        no_core_dump()
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    with train(folder, *words, stdin=slave, stdout=slave, stderr=slave, preexec_fn=take_terminal) as run:
+        os.close(slave)
+        os.set_blocking(master, False)
+        yield run, master
+
+
+def drain(master):
+    with contextlib.suppress(OSError):
+        while os.read(master, 65536):
+            pass
+
+
+def ctrl_c():
+    for procs in (1, 2):
+        with scratch() as folder, on_terminal(folder, "--procs", procs, *WHOLE) as (run, master):
+            run.wait_for_step(20, folder / "run")
+            drain(master)
+            os.write(master, b"\x03")
+            end = time.monotonic() + STOP_LIMIT
+            while not run.ended() and time.monotonic() < end:
+                drain(master)  # a terminal that nobody reads holds its writers
+                time.sleep(0.02)
+            check_stopped(run, folder, 1)
+            os.close(master)
+
+
+def lost_terminal_does_not_end_a_run():
+    for procs in (1, 2):
+        with scratch() as folder, on_terminal(folder, "--procs", procs, *WHOLE) as (run, master):
+            run.wait_for_step(3, folder / "run")
+            os.close(master)
+            run.done()
+            check(summary(folder / "run")["steps"] == STEPS, summary(folder / "run"))
+            run.check_nothing_left()
+
+
+if __name__ == "__main__":
+    main(stop_and_resume, second_signal_ends_at_once, hangup_does_not_end_a_run, ctrl_c,
+         lost_terminal_does_not_end_a_run)
