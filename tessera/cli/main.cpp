@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
@@ -63,7 +64,12 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    throw UserError(concat("[cli] ", error.what(), " (see tessera --help)"));
+    std::vector<std::string> names;
+    for (const Command& command : commands) names.emplace_back(command.name);
+    const std::string close = arguments.empty() ? "" : nearest(arguments[0], names);
+    const bool typo = !close.empty() && close != arguments[0];
+    throw UserError(concat("[cli] ", error.what(), typo ? concat("; did you mean ", close, "?") : "",
+                           " (see tessera --help)"));
   }
   if (version) {
     print_version(verbose);

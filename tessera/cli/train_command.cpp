@@ -73,6 +73,7 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
     }
     if (options.dry_run) {
       ranks.world = ranks.local_world = options.procs;
+      ranks.launcher = "local";
     } else if (starts_ranks) {
       return run_local_ranks(options, job, arguments);
     }

@@ -269,7 +269,6 @@ void add_machine(std::vector<Option>& table) {
       path("run.dir", "folder of the run; empty: runs/<name>", FIELD(run.dir)),
       integer("run.threads", "compute threads a rank; 0: cores / local ranks", {0, 4096}, FIELD(run.threads)),
       number("run.timeout", "seconds a collective may wait", {0, 1e6, true}, FIELD(run.timeout)),
-      flag("run.deterministic", "the same bits on every run, at some cost", FIELD(run.deterministic)),
   };
   table.insert(table.end(), rows.begin(), rows.end());
 }

@@ -77,10 +77,9 @@ struct CheckpointRecipe {
 };
 
 struct RunRecipe {
-  std::string dir = "";       // run folder; "": runs/<name>
-  int64_t threads = 0;        // compute threads a rank; 0: cores / local ranks, at least 1
-  double timeout = 600;       // seconds a collective may wait
-  bool deterministic = true;  // also fixes the number of threads a sum is split over
+  std::string dir = "";  // run folder; "": runs/<name>
+  int64_t threads = 0;   // compute threads a rank; 0: cores / local ranks, at least 1
+  double timeout = 600;  // seconds a collective may wait
 };
 
 struct Recipe {

@@ -132,6 +132,8 @@ class Loop {
       }
       if (save_due || best || stop) save(best);
     }
+    // A run that was finished already still says what it reached.
+    if (!stop && result_.last.metrics.samples == 0) stop = evaluate_now();
     if (loader.broken_samples() > 0)
       log_.warn(concat(loader.broken_samples(), " broken training samples were skipped"));
     result_.finished = state_.step >= input_.counts.total && !stop;

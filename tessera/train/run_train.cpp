@@ -94,15 +94,16 @@ void print_facts(const Prepared& p, Log& log) {
   for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
 }
 
-/// Puts saved state into `state`; says what differs from the saved run.
-void resume(const Prepared& p, TrainState& state, Log& log) {
+/// Puts saved state into `state`; says what differs from the saved run. Returns the checkpoint's folder,
+/// empty when there was none.
+fs::path resume(const Prepared& p, TrainState& state, Log& log) {
   const fs::path folder = p.run_dir / "checkpoints";
   const bool is_path = fs::is_directory(p.job.resume);
   const auto checkpoint =
       is_path ? checkpoint::find(p.job.resume, p.job.resume) : checkpoint::find(folder, p.job.resume);
   if (!checkpoint) {
     log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
-    return;
+    return {};
   }
   load_state(state, *checkpoint);
   log.info(concat("resumed from ", checkpoint->string(), " at step ", state.step));
@@ -113,6 +114,22 @@ void resume(const Prepared& p, TrainState& state, Log& log) {
   const recipe::Recipe saved = recipe::parse_recipe(manifest.progress.recipe_toml, "manifest", ".", {});
   for (const std::string& line : recipe::difference(saved, p.job.recipe))
     log.warn(concat("differs from the saved run: ", line));
+  return *checkpoint;
+}
+
+/// What this rank sent, by axis (the control messages of all ranks are "world") and kind.
+nlohmann::ordered_json communication(mesh::Mesh& mesh) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  const auto add = [&](mesh::Group& group) {
+    for (const auto& [kind, counted] : group.traffic()) {
+      json[group.axis()][kind] = {{"calls", counted.calls},
+                                  {"bytes_sent", counted.bytes_sent},
+                                  {"wait_seconds", counted.wait_seconds}};
+    }
+  };
+  for (const mesh::Axis& axis : mesh.axes()) add(mesh.group(axis.name));
+  add(mesh.world());
+  return json;
 }
 
 void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh) {
@@ -120,11 +137,7 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
   peaks[mesh.rank()] = static_cast<double>(peak_resident_bytes());
   mesh.world().all_reduce(peaks, "peak memory");
   if (mesh.rank() != 0) return;
-  nlohmann::ordered_json traffic;
-  for (const auto& [kind, counted] : mesh.group("shard").traffic()) {
-    traffic[kind] = {
-        {"calls", counted.calls}, {"bytes_sent", counted.bytes_sent}, {"wait_seconds", counted.wait_seconds}};
-  }
+  const nlohmann::ordered_json traffic = communication(mesh);
   const auto& metrics = result.last.metrics;
   const nlohmann::ordered_json summary = {
       {"val_top1", metrics.top1},
@@ -194,7 +207,8 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, Log& log, std::function<std::st
   where = [] { return "while building the model"; };
   const auto state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true);
   where = [raw = state.get()] { return concat("step ", raw->step, ", unit ", raw->sharded->current_unit()); };
-  if (!p.job.resume.empty()) resume(p, *state, log);
+  fs::path resumed;
+  if (!p.job.resume.empty()) resumed = resume(p, *state, log);
   state->classes = p.val->classes();
   if (first) {
     write_file_atomic(p.run_dir / "recipe.toml", recipe::to_toml(p.job.recipe));
@@ -209,7 +223,8 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, Log& log, std::function<std::st
   }
   const LoopInput input{*p.train, *p.val,    p.sizes,       p.counts,
                         p.loader, p.run_dir, p.peak_tflops, launch::stop_requested};
-  const LoopResult result = run(*state, input, mesh, monitor.get(), log);
+  LoopResult result = run(*state, input, mesh, monitor.get(), log);
+  if (result.checkpoint.empty()) result.checkpoint = resumed;  // nothing was left to train
   if (monitor) monitor->finish();
   if (result.finished) {
     where = [] { return "while writing the summary"; };

@@ -111,9 +111,26 @@ std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std:
                           checkpoint_ranks(mesh));
 }
 
+namespace {
+
+/// A deeper model's checkpoint holds all that a shallower one asks for, and still is not its own.
+void check_no_surplus(const std::string& saved, const arch::VitConfig& config,
+                      const std::filesystem::path& checkpoint) {
+  const auto theirs = nlohmann::json::parse(saved), ours = nlohmann::json::parse(model_json(config));
+  for (const auto& [name, shape] : theirs.at("parameters").items()) {
+    if (!ours.at("parameters").contains(name)) {
+      user_error("checkpoint.load", "a checkpoint of this model: ", checkpoint.string(), " also holds ", name,
+                 " ", shape.dump(), ", which the model has not (use the recipe it was saved with)");
+    }
+  }
+}
+
+}  // namespace
+
 void load_state(TrainState& state, const std::filesystem::path& checkpoint) {
-  checkpoint::load(checkpoint, slices_of(state, false));
   const checkpoint::Progress progress = checkpoint::read_manifest(checkpoint).progress;
+  check_no_surplus(progress.model_json, state.recipe.model, checkpoint);
+  checkpoint::load(checkpoint, slices_of(state, false));
   state.step = progress.step;
   const auto json = nlohmann::json::parse(progress.json);
   state.best_top1 = json.value("best_top1", -1.0);

@@ -229,6 +229,15 @@ TEST(Resume, AnotherModelIsNamed) {
       EXPECT_NE(std::string(error.what()).find("24"), std::string::npos) << error.what();
       EXPECT_NE(std::string(error.what()).find("32"), std::string::npos) << error.what();
     }
+    // A shallower model would find all it asks for.
+    const recipe::Recipe shallow = make_recipe({"model.depth=2"});
+    const auto part = assemble(shallow, make_plan(shallow, 1), mesh, true);
+    try {
+      load_state(*part, *checkpoint::find(folder.path(), "latest"));
+      FAIL();
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("also holds blocks.2."), std::string::npos) << error.what();
+    }
   });
 }
 
