@@ -5,6 +5,14 @@
 namespace tessera::ops::amx {
 namespace {
 
+// Half of the L2 cache: as much of a packed factor stays there while all rows pass by.
+constexpr int64_t kCacheElements = 512 * 1024;
+
+int64_t column_chunk(int64_t padded_k) {
+  const int64_t columns = kCacheElements / padded_k / 32 * 32;
+  return columns < 32 ? 32 : columns;
+}
+
 // 16 columns of one row.
 inline void finish(const Epilogue& e, __m512 c, int64_t at, int64_t column, __mmask16 mask) {
   if (e.bias != nullptr) {
@@ -40,47 +48,62 @@ void pack(const uint16_t* w, int64_t k_size, int64_t n_size, uint16_t* packed) {
   pack_right(w, n_size, k_size, n_size, packed);
 }
 
+void multiply(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
+              int64_t columns, const Epilogue& epilogue) {
+  const Tiles tiles;
+  const int64_t padded_k = padded(k), chunk = column_chunk(padded_k);
+  alignas(64) float c[kRows * kRows];
+  uint16_t* scratch = nullptr;
+  for (int64_t first = 0; first < columns; first += chunk) {
+    for (int64_t row = begin; row < end; row += kRows) {
+      const int64_t rows = min_of(end - row, kRows);
+      const uint16_t* left = a + row * k;
+      if (rows < kRows || k != padded_k) {
+        scratch = scratch == nullptr ? new uint16_t[kRows * padded_k] : scratch;
+        copy_padded(left, k, rows, k, scratch);
+        left = scratch;
+      }
+      for (int64_t column = first; column < min_of(first + chunk, columns); column += 32) {
+        product(left, 16 * padded_k, 32, padded_k, packed + column * padded_k, 16 * padded_k, padded_k / 32,
+                c, kRows);
+        finish_block(epilogue, c, row, rows, column, columns);
+      }
+    }
+  }
+  delete[] scratch;
+}
+
+int64_t transposed_group(int64_t k) {
+  const int64_t rows = kCacheElements / 2 / padded(k) / kRows * kRows;
+  return rows < kRows ? kRows : rows;
+}
+
 void multiply_transposed(const uint16_t* w, int64_t w_columns, int64_t begin, int64_t end, int64_t k,
                          const uint16_t* packed, int64_t columns, const Epilogue& epilogue, float* sums,
                          uint16_t* scratch) {
   const Tiles tiles;
+  const int64_t padded_k = padded(k), chunk = column_chunk(padded_k), group = transposed_group(k);
   alignas(64) float c[kRows * kRows], block_sums[kRows];
-  const int64_t blocks = (k + 31) / 32, padded_k = blocks * 32;
-  for (int64_t row = begin; row < end; row += kRows) {
-    const int64_t rows = min_of(end - row, kRows);
-    pack_left(w + row, w_columns, k, rows, scratch, block_sums);
-    for (int64_t i = 0; i < rows; ++i) {
-      sums[row + i] = block_sums[i];
-    }
-    for (int64_t column = 0; column < columns; column += 32) {
-      product(scratch, 16 * padded_k, kTile, 32, packed + column * padded_k, 16 * padded_k, blocks, c, kRows);
-      finish_block(epilogue, c, row, rows, column, columns);
-    }
-  }
-}
-
-void multiply(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
-              int64_t columns, const Epilogue& epilogue) {
-  const Tiles tiles;
-  alignas(64) float c[32 * 32];
-  const int64_t blocks = (k + 31) / 32, padded_k = blocks * 32;
-  uint16_t* scratch = nullptr;
-  for (int64_t row = begin; row < end; row += kRows) {
-    const int64_t rows = min_of(end - row, kRows);
-    const uint16_t* left = a + row * k;
-    if (rows < kRows || k != padded_k) {
-      if (scratch == nullptr) {
-        scratch = new uint16_t[kRows * padded_k];
+  for (int64_t group_begin = begin; group_begin < end; group_begin += group) {
+    const int64_t group_end = min_of(group_begin + group, end);
+    for (int64_t row = group_begin; row < group_end; row += kRows) {
+      const int64_t rows = min_of(group_end - row, kRows);
+      pack_left(w + row, w_columns, k, rows, scratch + (row - group_begin) * padded_k, block_sums);
+      for (int64_t i = 0; i < rows; ++i) {
+        sums[row + i] = block_sums[i];
       }
-      copy_padded(left, k, rows, k, scratch);
-      left = scratch;
     }
-    for (int64_t column = 0; column < columns; column += 32) {
-      product(left, 16 * padded_k, 32, padded_k, packed + column * padded_k, 16 * padded_k, blocks, c, kRows);
-      finish_block(epilogue, c, row, rows, column, columns);
+    for (int64_t first = 0; first < columns; first += chunk) {
+      for (int64_t row = group_begin; row < group_end; row += kRows) {
+        const uint16_t* left = scratch + (row - group_begin) * padded_k;
+        for (int64_t column = first; column < min_of(first + chunk, columns); column += 32) {
+          product(left, 16 * padded_k, kTile, 32, packed + column * padded_k, 16 * padded_k, padded_k / 32, c,
+                  kRows);
+          finish_block(epilogue, c, row, min_of(group_end - row, kRows), column, columns);
+        }
+      }
     }
   }
-  delete[] scratch;
 }
 
 void gelu_backward(const uint16_t* gradient, const uint16_t* linear, uint16_t* out, int64_t count) {

@@ -33,8 +33,11 @@ struct Epilogue {
 /// Rows [begin, end) of a [rows, k] times the packed factor [k, columns]. begin: a multiple of 32.
 void multiply(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
               int64_t columns, const Epilogue& epilogue);
+/// Rows that multiply_transposed packs at a time.
+int64_t transposed_group(int64_t k);
 /// Rows [begin, end) of the transpose of w [k, w_columns] times the packed factor [k, columns], and the sums
-/// of w's columns [begin, end). begin: a multiple of 32. `scratch`: packed_size(k, kRows) elements.
+/// of w's columns [begin, end). begin: a multiple of 32. `scratch`: packed_size(k, transposed_group(k))
+/// elements.
 void multiply_transposed(const uint16_t* w, int64_t w_columns, int64_t begin, int64_t end, int64_t k,
                          const uint16_t* packed, int64_t columns, const Epilogue& epilogue, float* sums,
                          uint16_t* scratch);

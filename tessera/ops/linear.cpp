@@ -55,7 +55,7 @@ std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient
   const amx::Epilogue epilogue{mutable_bits(result), nullptr, nullptr, nullptr};
   auto* sums_data = sums.mutable_data_ptr<float>();
   over_row_blocks(out, [&](int64_t begin, int64_t end) {
-    at::Tensor left = bf16_scratch(amx::packed_size(rows, amx::kRows));
+    at::Tensor left = bf16_scratch(amx::packed_size(rows, std::min(amx::transposed_group(rows), out)));
     amx::multiply_transposed(bits(gradient), out, begin, end, rows, bits(packed), in, epilogue, sums_data,
                              mutable_bits(left));
   });

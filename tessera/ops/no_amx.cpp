@@ -15,6 +15,7 @@ void pack(const uint16_t*, int64_t, int64_t, uint16_t*) { absent(); }
 void multiply(const uint16_t*, int64_t, int64_t, int64_t, const uint16_t*, int64_t, const Epilogue&) {
   absent();
 }
+int64_t transposed_group(int64_t) { absent(); }
 void multiply_transposed(const uint16_t*, int64_t, int64_t, int64_t, int64_t, const uint16_t*, int64_t,
                          const Epilogue&, float*, uint16_t*) {
   absent();

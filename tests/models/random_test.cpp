@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/ops/cpu.h"
 #include "tests/models/formula.h"
 
 namespace tessera::models {
@@ -43,6 +44,19 @@ TEST_P(Random, SameNumbersForASampleInAnyBatch) {
   const at::Tensor half = model_.forward(images_.narrow(0, 2, 3), {true, 7, {12, 13, 14}});
   EXPECT_LT((whole - back).abs().max().item<double>(), 1e-5);
   EXPECT_LT((whole.narrow(0, 2, 3) - half).abs().max().item<double>(), 1e-5);
+}
+
+// The bf16 kernels treat every sample alike, so there it is the same bit for bit.
+TEST_P(Random, InBf16ASampleIsBitwiseTheSameInAnyBatch) {
+  if (!ops::cpu_has_amx()) {
+    GTEST_SKIP() << "no AMX";
+  }
+  formula::fill(model_, at::kBFloat16);
+  const at::Tensor whole = model_.forward(images_, {true, 7, {10, 11, 12, 13, 14, 15}});
+  EXPECT_TRUE(
+      torch::equal(whole.narrow(0, 2, 3), model_.forward(images_.narrow(0, 2, 3), {true, 7, {12, 13, 14}})));
+  EXPECT_TRUE(
+      torch::equal(whole.flip(0), model_.forward(images_.flip(0), {true, 7, {15, 14, 13, 12, 11, 10}})));
 }
 
 TEST_P(Random, RepeatsBitwiseAndDependsOnKeyAndSample) {
