@@ -31,8 +31,8 @@ def exported_weights_agree():
         done = subprocess.run(words, capture_output=True, text=True, timeout=300)
         check(done.returncode == 0, done.stdout, done.stderr)
         found = json.loads(done.stdout)
-        print(f"  Tessera {expected['val_top1']:.2f} %, timm {found['top1']:.2f} %, loss {expected['val_loss']:.6f} and "
-              f"{found['loss']:.6f}, {found['parameters']} parameters", flush=True)
+        print(f"  Tessera: top-1 {expected['val_top1']:.2f} %, loss {expected['val_loss']:.6f}", flush=True)
+        print(f"  timm:    top-1 {found['top1']:.2f} %, loss {found['loss']:.6f}", flush=True)
         check(expected["val_top1"] > 40, "40 steps learn something:", expected["val_top1"])
         check(found["samples"] == expected["val_samples"] == 10000, found)
         check(found["parameters"] == expected["parameters"], found, expected["parameters"])

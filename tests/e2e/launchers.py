@@ -28,7 +28,8 @@ def free_port():
 @contextlib.contextmanager
 def torchrun(folder, command):
     words = [peers_python("torch"), "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python"]
-    with Run([*words, "--master-addr=127.0.0.1", f"--master-port={free_port()}", *command], folder, {"OMP_NUM_THREADS": "1"}) as run:
+    words += ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    with Run([*words, *command], folder, {"OMP_NUM_THREADS": "1"}) as run:
         yield run, [run]
 
 
