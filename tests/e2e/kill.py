@@ -45,7 +45,7 @@ def one_moment(chance, phase, ranks, victim, number, trained):
         if phase in ("start", "rendezvous") and victim is not None:
             run.wait_for(lambda: victim in run.ranks(), name)
         time.sleep(pause)
-        run.note_ports()
+        run.note_sockets()
         pid = run.pid if victim is None else run.ranks().get(victim)
         check(pid is not None and not run.ended(), label, "was over too early" + run.tail())
         killed_at = time.monotonic()

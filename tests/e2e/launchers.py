@@ -108,7 +108,7 @@ def dies(name, victim):
         ranks = {rank: pid for run in runs for rank, pid in run.ranks().items()}
         check(sorted(ranks) == [0, 1], name, ranks)
         for run in runs:
-            run.note_ports()
+            run.note_sockets()
         killed_at = time.monotonic()
         send(ranks[victim], signal.SIGKILL)
         while not is_gone(ranks[1 - victim]) and time.monotonic() < killed_at + END_LIMIT:
