@@ -81,7 +81,9 @@ def broken_images():
         text = train(folder, *keys, *settings(data__error_limit=0.5), run="skips").done()
         check("2 broken training samples were skipped" in text, text)
         check("003.png" in text, "the first broken image is named", text)
-        check_refused(train(folder, *keys, *settings(data__on_error="fail"), run="fails"), r"00[34]\.png")
+        failing = train(folder, "--procs", 2, *keys, *settings(data__on_error="fail"), run="fails")
+        check_refused(failing, r"00[34]\.png")
+        failing.check_nothing_left()
         check_refused(train(folder, *keys, *settings(data__error_limit=0.001), run="limit"), r"data\.error_limit")
 
 
@@ -174,10 +176,22 @@ def out_of_memory():
                       r"shard\.recompute = true would save [\d.]+ [KMG]iB; half the batch per rank would save")
 
 
+HUGE = """
+name = "huge"
+[model]
+preset = "120B/14"
+[train]
+batch = 1024
+steps = 1
+[precision]
+compute = "fp32"
+"""
+
+
 def predicted_memory():
     """A run that cannot fit is refused before its first step; nothing of it is built."""
     with scratch() as folder:
-        recipe = tiny_recipe(folder, 'name = "huge"\n[model]\npreset = "120B/14"\n[train]\nbatch = 1024\nsteps = 1\n')
+        recipe = tiny_recipe(folder, HUGE)
         run = train(folder, "--fake-data", recipe=recipe)
         check_refused(run, r"a run that fits this host: 1 rank is predicted to need [\d.]+ TiB and .* are free.*"
                            r"shard\.recompute = true would save.*half the batch per rank would save.*--force")
