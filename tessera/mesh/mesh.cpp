@@ -20,6 +20,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
+constexpr auto kPatienceAfterStop = std::chrono::seconds(10);
+
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
@@ -80,7 +82,8 @@ void wait_for_all(const StorePointer& store, const Rendezvous& rendezvous,
   for (int64_t rank = 0; rank < rendezvous.world; ++rank) keys.push_back(key(rank));
   for (auto pause = std::chrono::milliseconds(2); !store->check(keys);
        pause = std::min(pause * 2, std::chrono::milliseconds(100))) {
-    if (rendezvous.stop && rendezvous.stop()) {
+    // A stop asked for while ranks are on their way takes effect in order, after the first step.
+    if (rendezvous.stop && rendezvous.stop() && Clock::now() - start > kPatienceAfterStop) {
       throw CommError("[mesh.connect] all ranks: stopped by a signal while waiting for them");
     }
     if (Clock::now() - start > rendezvous.timeout) {

@@ -24,7 +24,7 @@ struct Rendezvous {
   int listen_fd = -1;   // rank 0: an already listening socket to serve the store on; -1: bind `port`
   bool served = false;  // a launcher serves a store at host:port: rank 0 connects like everyone
   std::chrono::milliseconds timeout{600'000};
-  /// Polled while ranks wait for each other; true ends the wait with a CommError.
+  /// Polled while ranks wait for each other; true ends a wait of more than 10 s with a CommError.
   std::function<bool()> stop;
 };
 

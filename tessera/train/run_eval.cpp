@@ -86,7 +86,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           mesh->world().barrier("the end");
           return static_cast<int>(kExitDone);
         },
-        *mesh, [&] { return where; });
+        *mesh, [&] { return where; }, "; a smaller train.eval_batch would save activations");
   } catch (const std::exception&) {
     static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
     throw;

@@ -271,9 +271,10 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
           p.peak_tflops = measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute));
           return train_in_mesh(p, *mesh, log, where);
         },
-        *mesh, where);
+        *mesh, where, memory_savings(job.recipe, p.plan, p.sizes.per_rank, ranks));
   } catch (const std::exception& error) {
-    log.record(concat("error: ", error.what()));  // the program prints it on the console
+    // The program prints it on the console. That is where a local rank > 0 has its log.
+    if (ranks.launcher != "local" || ranks.rank == 0) log.record(concat("error: ", error.what()));
     static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
     throw;
   }

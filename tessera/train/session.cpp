@@ -85,27 +85,35 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
   return options;
 }
 
-void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
-                  const launch::Ranks& ranks) {
+std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                           const launch::Ranks& ranks) {
   const plan::Precision precision = plan_precision(recipe);
   const auto predict = [&](const plan::Plan& p, int64_t batch) {
     return plan::predict_memory(recipe.model, p, precision, batch).total();
   };
-  const double needed = predict(plan, batch_per_rank) * static_cast<double>(ranks.local_world);
-  const auto available = static_cast<double>(launch::available_memory());
-  if (needed <= available) return;
   recipe::Recipe cheaper = recipe;
   cheaper.shard.recompute = true;
-  const double one = needed / static_cast<double>(ranks.local_world);
-  user_error("train.memory", "a run that fits this host: ", ranks.local_world,
-             " ranks are predicted to need ", human_bytes(needed), " and ", human_bytes(available),
-             " are free (per rank",
-             saving("shard.recompute = true", one, predict(make_plan(cheaper, ranks.world), batch_per_rank)),
-             saving("half the batch per rank", one, predict(plan, std::max<int64_t>(1, batch_per_rank / 2))),
-             "; --force runs it anyway)");
+  const double now = predict(plan, batch_per_rank);
+  return concat(
+      saving("shard.recompute = true", now, predict(make_plan(cheaper, ranks.world), batch_per_rank)),
+      saving("half the batch per rank", now, predict(plan, std::max<int64_t>(1, batch_per_rank / 2))),
+      saving("twice the ranks", now, predict(make_plan(recipe, 2 * ranks.world), batch_per_rank)));
 }
 
-int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where) {
+void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                  const launch::Ranks& ranks) {
+  const double one = plan::predict_memory(recipe.model, plan, plan_precision(recipe), batch_per_rank).total();
+  const double needed = one * static_cast<double>(ranks.local_world);
+  const auto available = static_cast<double>(launch::available_memory());
+  if (needed <= available) return;
+  user_error("train.memory", "a run that fits this host: ", ranks.local_world,
+             ranks.local_world == 1 ? " rank is" : " ranks are", " predicted to need ", human_bytes(needed),
+             " and ", human_bytes(available), " are free (per rank",
+             memory_savings(recipe, plan, batch_per_rank, ranks), "; --force runs it anyway)");
+}
+
+int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,
+            const std::string& savings) {
   try {
     return body();
   } catch (const CommError& error) {
@@ -116,11 +124,9 @@ int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::funct
     throw;
   } catch (const std::exception& error) {
     if (const double bytes = bytes_wanted(error); bytes != 0) {
-      user_error(
-          "train.memory", "enough memory: out of memory on ", mesh.describe(), ", ", where(), ", wanting ",
-          bytes > 0 ? human_bytes(bytes) : "more than there is",
-          " (shard.recompute = true drops most activations, a smaller train.batch_per_rank shrinks them, "
-          "more ranks split the states; `tessera models` prints how much)");
+      user_error("train.memory", "enough memory: out of memory on ", mesh.describe(), ", ", where(),
+                 ", wanting ", bytes > 0 ? human_bytes(bytes) : "more than there is", " (per rank", savings,
+                 ")");
     }
     throw;
   }

@@ -33,8 +33,13 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
 void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                   const launch::Ranks& ranks);
 
+/// Which settings would save how much memory a rank: "; shard.recompute = true would save 3 GiB; ...".
+std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                           const launch::Ranks& ranks);
+
 /// Runs `body` and turns what it throws into one of our errors that says where: silent ranks after a
-/// CommError, step, unit and wanted bytes when memory ran out. `where` is asked after the failure.
-int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where);
+/// CommError, step, unit, wanted bytes and `savings` when memory ran out. `where` is asked after the failure.
+int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,
+            const std::string& savings);
 
 }  // namespace tessera::train

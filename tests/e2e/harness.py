@@ -87,7 +87,7 @@ class Run:
             popen.setdefault("stderr", out)
             self.process = subprocess.Popen(self.words, env=environment, cwd=folder, **popen)
         self.pid = self.process.pid
-        self.ports = set()
+        self.sockets = {}  # inode -> port
 
     def text(self):
         return self.output.read_text(errors="replace")
@@ -115,9 +115,11 @@ class Run:
                 found[int(rank)] = pid
         return found
 
-    def note_ports(self):
-        """Remembers the ports on which processes of this run listen now."""
-        self.ports |= listening_ports(self.processes())
+    def note_sockets(self):
+        """Remembers the sockets on which processes of this run listen now."""
+        listening = listening_sockets()
+        held = set().union(*map(sockets_of, self.processes()))
+        self.sockets |= {inode: port for inode, port in listening.items() if inode in held}
 
     def ended(self):
         return self.process.poll() is not None
@@ -158,14 +160,16 @@ class Run:
         return self.text()
 
     def check_nothing_left(self, seconds=2.0):
-        """No process of this run, and nobody on the ports it listened on."""
+        """No process of this run, and none of the sockets on which it listened."""
         end = time.monotonic() + seconds
-        while self.processes() and time.monotonic() < end:
+        while time.monotonic() < end:
+            left = {pid: program_of(pid) for pid in self.processes()}
+            listening = self.sockets.keys() & listening_sockets().keys()
+            if not left and not listening:
+                return
             time.sleep(0.02)
-        left = {pid: program_of(pid) for pid in self.processes()}
         check(not left, "processes are left:", left, self.tail())
-        busy = self.ports & listening_ports()
-        check(not busy, "ports are still listened on:", busy)
+        check(not listening, "ports are still listened on:", [self.sockets[socket] for socket in listening])
 
     def kill(self):
         for pid in self.processes():
@@ -226,26 +230,28 @@ def program_of(pid):
         return ""
 
 
-def listening_ports(pids=None):
-    """TCP ports listened on: by these processes, or by anyone."""
-    inodes = {}
+def listening_sockets():
+    """inode -> port of every TCP socket of this host that listens."""
+    found = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
             for line in pathlib.Path(table).read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[3] == "0A":
-                    inodes[fields[9]] = int(fields[1].rsplit(":", 1)[1], 16)
-    if pids is None:
-        return set(inodes.values())
-    ports = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for descriptor in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    link = os.readlink(f"/proc/{pid}/fd/{descriptor}")
-                    if link.startswith("socket:["):
-                        ports.add(inodes.get(link[8:-1]))
-    return ports - {None}
+                    found[fields[9]] = int(fields[1].rsplit(":", 1)[1], 16)
+    return found
+
+
+def sockets_of(pid):
+    """Inodes of the sockets a process holds."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                link = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+                if link.startswith("socket:["):
+                    found.add(link[8:-1])
+    return found
 
 
 def checkpoints(run_dir):

@@ -4,6 +4,8 @@ TESSERA_E2E_SEED repeats a sequence of moments, TESSERA_E2E_MOMENTS says how man
 """
 import os
 import random
+import re
+import resource
 import signal
 import time
 
@@ -45,7 +47,7 @@ def one_moment(chance, phase, ranks, victim, number, trained):
         if phase in ("start", "rendezvous") and victim is not None:
             run.wait_for(lambda: victim in run.ranks(), name)
         time.sleep(pause)
-        run.note_ports()
+        run.note_sockets()
         pid = run.pid if victim is None else run.ranks().get(victim)
         check(pid is not None and not run.ended(), label, "was over too early" + run.tail())
         killed_at = time.monotonic()
@@ -91,5 +93,21 @@ def resumes_after_a_kill():
         check("resumed from" in text, text)
 
 
+def one_rank_out_of_memory():
+    """Rank 1 may not have what its evaluation needs: it says so, rank 0 does not wait for it."""
+    keys = settings(train__steps=1000000, train__eval_every_steps=50, train__eval_batch=4096, model__image_size=64,
+                    data__source="fake:8192", data__prefetch=1)
+    with scratch() as folder, train(folder, "--procs", 2, *keys) as run:
+        run.wait_for_step(5, folder / "run")
+        pid = run.ranks()[1]
+        mapped = int(re.search(r"VmSize:\s+(\d+) kB", open(f"/proc/{pid}/status").read())[1]) << 10
+        resource.prlimit(pid, resource.RLIMIT_AS, (mapped + (96 << 20), mapped + (96 << 20)))
+        code = run.wait(60)
+        check(code == 2, "exit 2 was expected:", code, run.tail())
+        check(f"rank 1 of 2 (pid {pid}) ended with exit code 2" in run.text(), run.tail())
+        check("out of memory on rank 1/2" in run.text(), run.tail())
+        run.check_nothing_left()
+
+
 if __name__ == "__main__":
-    main(random_moments, resumes_after_a_kill)
+    main(random_moments, resumes_after_a_kill, one_rank_out_of_memory)

@@ -14,16 +14,9 @@ import time
 
 from harness import (END_LIMIT, PROGRAM, SOURCE, Run, Skip, check, is_zombie, main, scratch, send, settings, summary,
                      tiny_recipe)
+from peers import peers_python
 
 SLURM = SOURCE / "tests/launch/local_slurm.sh"
-
-
-def peers_python():
-    """A Python that has the full torch; None where there is none."""
-    for path in (os.environ.get("TESSERA_PEERS_PYTHON", ""), str(SOURCE / ".venv-peers/bin/python")):
-        if path and os.access(path, os.X_OK):
-            return path
-    return None
 
 
 def free_port():
@@ -34,11 +27,9 @@ def free_port():
 
 @contextlib.contextmanager
 def torchrun(folder, command):
-    python = peers_python()
-    if python is None:
-        raise Skip("no full torch: ./dev peers makes .venv-peers, or TESSERA_PEERS_PYTHON names a Python that has it")
-    words = [python, "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", "--master-addr=127.0.0.1"]
-    with Run([*words, f"--master-port={free_port()}", *command], folder, {"OMP_NUM_THREADS": "1"}) as run:
+    words = [peers_python("torch"), "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python"]
+    words += ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    with Run([*words, *command], folder, {"OMP_NUM_THREADS": "1"}) as run:
         yield run, [run]
 
 
@@ -117,7 +108,7 @@ def dies(name, victim):
         ranks = {rank: pid for run in runs for rank, pid in run.ranks().items()}
         check(sorted(ranks) == [0, 1], name, ranks)
         for run in runs:
-            run.note_ports()
+            run.note_sockets()
         killed_at = time.monotonic()
         send(ranks[victim], signal.SIGKILL)
         while not is_gone(ranks[1 - victim]) and time.monotonic() < killed_at + END_LIMIT:

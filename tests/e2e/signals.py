@@ -54,6 +54,17 @@ def stop_and_resume():
                 check(summary(inner / "run")["world_size"] == after, summary(inner / "run"))
 
 
+def stop_while_starting():
+    """Asked for before the ranks have met, a stop takes effect after the first step: in order all the same."""
+    for procs, pause in ((1, 0.05), (1, 0.3), (2, 0.0), (2, 0.2), (2, 0.5), (4, 0.3)):
+        with scratch() as folder, train(folder, "--procs", procs, *WHOLE) as run:
+            if procs > 1:
+                run.wait_for(lambda: len(run.ranks()) == procs, "all ranks")
+            time.sleep(pause)
+            send(run.pid, signal.SIGTERM)
+            check_stopped(run, folder)
+
+
 def second_signal_ends_at_once():
     """A rank that hears nothing (SIGSTOP) keeps the run from stopping in order; the second signal does not wait."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -125,5 +136,5 @@ def lost_terminal_does_not_end_a_run():
 
 
 if __name__ == "__main__":
-    main(stop_and_resume, second_signal_ends_at_once, hangup_does_not_end_a_run, ctrl_c,
+    main(stop_and_resume, stop_while_starting, second_signal_ends_at_once, hangup_does_not_end_a_run, ctrl_c,
          lost_terminal_does_not_end_a_run)

@@ -1,0 +1,211 @@
+"""Wrong input of every kind: one clear line, exit 2, and nothing lost."""
+import contextlib
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+
+from files import make_idx_folder, make_image_folder
+from harness import (Skip, check, checkpoints, main, no_core_dump, scratch, settings, summary, tessera, tiny_recipe,
+                     train, verify)
+
+
+def check_refused(run, pattern, code=2):
+    """It ends with `code`, and one line of its output begins with error: and matches the pattern."""
+    found = run.wait(60)
+    check(found == code, f"exit {code} was expected:", found, run.words, run.tail())
+    lines = [line for line in run.text().splitlines() if line.startswith("error: ")]
+    check(any(re.search(pattern, line) for line in lines), f"'{pattern}' was expected", run.words, run.tail())
+    check(len([line for line in lines if "[launch.local]" not in line]) == 1, "one error line", run.tail())
+
+
+# Recipe keys -> what the error has to say.
+KEYS = [
+    (["model.widht=64"], r'found "model\.widht" .*did you mean "model\.width"\?'),
+    (["modle.width=64"], r'"modle.*did you mean "model'),
+    (["train.batch=-3"], r"train\.batch must be between 0 and 1e\+09: found the integer -3"),
+    (["model.dropout=1.5"], r"model\.dropout must be at least 0 and below 1: found"),
+    (["model.depth=many"], r"model\.depth must be an integer.*found"),
+    (["model.heads=5"], r"heads must divide width: found 5 heads and width 32"),
+    (["model.image_size=17"], r"image_size must be a multiple of patch_size: found 17 and 8.*16 and 24"),
+    (["train.batch=33"], r"train\.batch must be a multiple of 2 ranks x accumulation 1 = 2: found batch 33 .*32 and"),
+    (["data.source=folder:/nowhere/at-all"], r"a data folder: /nowhere/at-all does not exist"),
+    (["data.source=foldr:/tmp"], r"found 'foldr'.*did you mean folder:/tmp\?"),
+    (["train.batch=512", "data.source=fake:300"], r"at least one batch of 512 images: found 300"),
+]
+
+
+def recipe_keys():
+    with scratch() as folder:
+        for keys, pattern in KEYS:
+            words = [word for key in keys for word in ("--set", key)]
+            check_refused(train(folder, "--procs", 2, *words), pattern)
+            check(not checkpoints(folder / "run"), keys, "wrote a checkpoint")
+
+
+def arguments():
+    with scratch() as folder:
+        check_refused(tessera("train", folder=folder), r"a recipe file or --resume RUN_FOLDER: neither was given")
+        check_refused(tessera("train", "no.toml", folder=folder), r"cannot open no\.toml: No such file")
+        check_refused(tessera("trian", folder=folder), r"trian")
+        check_refused(tessera("eval", "nowhere", folder=folder), r"nowhere")
+        (folder / "broken.toml").write_text("[model\nwidth = 3\n")
+        check_refused(tessera("train", "broken.toml", folder=folder), r"broken\.toml.*1")
+        launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
+                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29876"}
+        check_refused(train(folder, "--procs", 2, env=launched),
+                      r"either --procs or a launcher: environment has started 2 ranks and --procs asks for 2 more")
+
+
+def data_files():
+    with scratch() as folder:
+        (folder / "empty").mkdir()
+        check_refused(train(folder, *settings(data__source=f"{folder}/empty")), r"a data folder: .*/empty is empty")
+        idx = make_idx_folder(folder / "idx")
+        train(folder, *settings(data__source=f"idx:{idx}"), run="whole").done()
+        images = idx / "train-images-idx3-ubyte.gz"
+        images.write_bytes(images.read_bytes()[:-40])
+        check_refused(train(folder, *settings(data__source=f"idx:{idx}")), 
+                      r"a complete gzip file: the data end after .*train-images-idx3-ubyte\.gz; it is cut off")
+
+
+def broken_images():
+    """Two of 80 images are none: skipped with a count, or fatal, or too many of them."""
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos")
+        (photos / "train/dark/003.png").write_bytes(b"this is no image")
+        (photos / "train/light/004.png").write_bytes((photos / "train/light/005.png").read_bytes()[:60])
+        keys = settings(data__source=f"folder:{photos}", train__batch=16, train__steps=5)
+        text = train(folder, *keys, *settings(data__error_limit=0.5), run="skips").done()
+        check("2 broken training samples were skipped" in text, text)
+        check("003.png" in text, "the first broken image is named", text)
+        failing = train(folder, "--procs", 2, *keys, *settings(data__on_error="fail"), run="fails")
+        check_refused(failing, r"00[34]\.png")
+        failing.check_nothing_left()
+        check_refused(train(folder, *keys, *settings(data__error_limit=0.001), run="limit"), r"data\.error_limit")
+
+
+def damaged_checkpoints():
+    with scratch() as folder:
+        train(folder, "--procs", 2, *settings(checkpoint__every_steps=3)).done()
+        older, newest = checkpoints(folder / "run")
+        shard = "shard-00001-of-00002.safetensors"
+
+        def flip(path):
+            content = bytearray((path / shard).read_bytes())
+            content[-100] ^= 1
+            (path / shard).write_bytes(content)
+
+        for damage, pattern in (
+            (lambda path: (path / "manifest.json").unlink(), rf"has no manifest\.json.*use {older.name}"),
+            (lambda path: (path / shard).unlink(), rf"{shard} as it was saved: the file is missing.*use {older.name}"),
+            (flip, rf"{shard} as it was saved: .*use {older.name}"),
+        ):
+            shutil.copytree(newest, folder / "sound")
+            damage(newest)
+            check_refused(tessera("eval", newest, folder=folder), pattern)
+            check_refused(train(folder, "--procs", 2, "--resume", newest), pattern)
+            verified = tessera("checkpoint", "verify", newest, folder=folder)
+            check(verified.wait() == 2, verified.tail())
+            tessera("checkpoint", "verify", older, folder=folder).done()
+            shutil.rmtree(newest)
+            (folder / "sound").rename(newest)
+        check_refused(train(folder, "--resume", "latest", *settings(model__width=64)),
+                      r"it is of another: param/pos_embed is \[1, 4, 32\] in the checkpoint, \[1, 4, 64\] in this run;")
+        check(verify(folder / "run", folder) == 2, "the checkpoints stayed")
+        check_refused(train(folder), r"a folder without a run: .*/run holds one \(continue it with --resume")
+
+
+def full_disk():
+    """The disk fills up while a run saves: the older checkpoints stay sound."""
+    if os.getuid() != 0:
+        raise Skip("mounting a small disk needs root")
+    with scratch() as folder:
+        disk = folder / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk]
+        if subprocess.run(mount, capture_output=True).returncode != 0:
+            raise Skip("mounting a tmpfs is not allowed here")
+        try:
+            with train(folder, "--procs", 2, run="disk/run",
+                       *settings(train__steps=1000000, train__eval_every_epochs=0, checkpoint__every_steps=5)) as run:
+                run.wait_for(lambda: len(checkpoints(disk / "run")) >= 2, "two checkpoints")
+                with contextlib.suppress(OSError), open(disk / "filler", "wb") as filler:
+                    while True:
+                        filler.write(bytes(1 << 16))
+                        filler.flush()
+                check_refused(run, r"\[checkpoint\.save\].*No space left on device.*older checkpoints are untouched")
+                run.check_nothing_left()
+            check(verify(disk / "run", folder) >= 1, "older checkpoints")
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
+
+def port_in_use():
+    with scratch() as folder, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        check_refused(train(folder, env=environment), rf"port {port} is in use \(choose another MASTER_PORT")
+
+
+def more_ranks_than_cores():
+    with scratch() as folder:
+        cores = len(os.sched_getaffinity(0))
+        ranks = min(2 * cores, 8)
+        if ranks <= cores:
+            raise Skip(f"{cores} cores are more than this test starts ranks")
+        text = train(folder, "--procs", ranks, *settings(train__steps=2)).done(120)
+        check(re.search(rf"warning: .*{ranks} ranks share {cores} core", text), text)
+        check(summary(folder / "run")["world_size"] == ranks, text)
+
+
+def out_of_memory():
+    """One rank may not have what a step needs: one line says rank, step, unit, bytes, and what would save how much."""
+    def limit():
+        no_core_dump()
+        resource.setrlimit(resource.RLIMIT_AS, (1_600 << 20, 1_600 << 20))
+
+    with scratch() as folder:
+        keys = settings(train__batch=4096, data__source="fake:4096", model__image_size=64, data__prefetch=1)
+        check_refused(train(folder, *keys, preexec_fn=limit),
+                      r"out of memory on rank 0/1, step 0, unit \S+, wanting [\d.]+ [KMG]iB.*"
+                      r"shard\.recompute = true would save [\d.]+ [KMG]iB; half the batch per rank would save")
+
+
+HUGE = """
+name = "huge"
+[model]
+preset = "120B/14"
+[train]
+batch = 1024
+steps = 1
+[precision]
+compute = "fp32"
+"""
+
+
+def predicted_memory():
+    """A run that cannot fit is refused before its first step; nothing of it is built."""
+    with scratch() as folder:
+        recipe = tiny_recipe(folder, HUGE)
+        run = train(folder, "--fake-data", recipe=recipe)
+        check_refused(run, r"a run that fits this host: 1 rank is predicted to need [\d.]+ TiB and .* are free.*"
+                           r"shard\.recompute = true would save.*half the batch per rank would save.*--force")
+        check("step 1" not in run.text() and not checkpoints(folder / "run"), run.tail())
+
+
+def another_torch():
+    with scratch() as folder:
+        (folder / "libtorch_cpu.so").symlink_to("/etc/hostname")
+        check_refused(train(folder, env={"LD_LIBRARY_PATH": str(folder)}),
+                      rf"built with, \S+/libtorch_cpu\.so: LD_LIBRARY_PATH puts {folder}/libtorch_cpu\.so first")
+        tessera("models", folder=folder, env={"LD_LIBRARY_PATH": str(folder)}).done()  # needs no LibTorch
+
+
+if __name__ == "__main__":
+    main(recipe_keys, arguments, data_files, broken_images, damaged_checkpoints, full_disk, port_in_use,
+         more_ranks_than_cores, out_of_memory, predicted_memory, another_torch)

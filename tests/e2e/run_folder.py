@@ -1,0 +1,135 @@
+"""What a run leaves behind, and what eval, predict and --help make of it."""
+import csv
+import json
+import os
+import re
+import subprocess
+import time
+
+from files import make_image_folder
+from harness import PROGRAM, check, losses, main, rows, scratch, settings, summary, tessera, train
+
+NUMBERS = ("val_top1", "val_loss", "train_seconds", "images_per_second", "steps", "world_size", "peak_rss_bytes",
+           "parameters")
+FILES = ("recipe.toml", "plan.json", "metrics.jsonl", "metrics.csv", "summary.json", "report.html", "checkpoints",
+         "logs/rank-0.log", "logs/rank-1.log")
+
+
+def folder_of_a_run():
+    with scratch() as folder:
+        text = train(folder, "--procs", 2).done()
+        run = folder / "run"
+        for name in FILES:
+            check((run / name).exists(), name, "is missing")
+            check(name == "checkpoints" or (run / name).stat().st_size > 0, name, "is empty")
+        check(list(run.glob("tensorboard/events.out.tfevents.*")), "TensorBoard events are missing")
+
+        found = summary(run)
+        for name in NUMBERS:
+            check(isinstance(found[name], (int, float)) and found[name] >= 0, name, found)
+        check(found["steps"] == 6 and found["world_size"] == 2, found)
+        check(20 << 20 < found["peak_rss_bytes"] < 4 << 30, found)
+        check(os.path.exists(os.path.join(found["checkpoint"], "manifest.json")), found["checkpoint"])
+        plan = json.loads((run / "plan.json").read_text())
+        check(found["plan"] == plan and plan["world"] == 2 and len(plan["units"]) == 4, plan)
+
+        check([step for step, _ in losses(run)] == [1, 2, 3, 4, 5, 6], losses(run))
+        with open(run / "metrics.csv", newline="") as file:
+            table = list(csv.DictReader(file))
+        check(len(table) == 6 + len(rows(run, "eval")), table)
+        check(float(table[0]["loss"]) == losses(run)[0][1], table[0])
+        check(rows(run, "eval")[-1]["top1"] == found["val_top1"], found)
+
+        for rank in (0, 1):
+            log = (run / f"logs/rank-{rank}.log").read_text()
+            for step in range(1, 7):
+                check(re.search(rf"^\d{{4}}-\d\d-\d\d \S+ step {step}/6 ", log, re.M), f"rank {rank}, step {step}", log)
+        report = (run / "report.html").read_text()
+        check("<svg" in report and "http://" not in report.replace("http://www.w3.org/", ""), "not self-contained")
+        for path in ("summary.json", "report.html"):
+            check(str(run / path) in text, path, "is not named at the end", text)
+
+
+def repeats_from_its_own_recipe():
+    """The saved recipe.toml says all: training from it gives the same bits."""
+    with scratch() as folder:
+        train(folder, "--procs", 2, *settings(train__seed=7, optimizer__lr=3e-4)).done()
+        train(folder, "--procs", 2, recipe=folder / "run/recipe.toml", run="again").done()
+        check(losses(folder / "run") == losses(folder / "again"), "other losses")
+        other = train(folder, "--procs", 2, *settings(train__seed=8, optimizer__lr=3e-4), run="other")
+        other.done()
+        check(losses(folder / "run") != losses(folder / "other"), "the seed changes nothing")
+
+
+def eval_on_any_number_of_ranks():
+    with scratch() as folder:
+        # 250 images do not divide by 3 or 4 ranks.
+        train(folder, "--procs", 2, *settings(data__source="fake:250", train__steps=12)).done()
+        expected = summary(folder / "run")
+        for ranks in (1, 2, 3, 4):
+            words = ("eval", expected["checkpoint"], "--procs", ranks, "--json", "--output", f"eval-{ranks}.json")
+            run = tessera(*words, folder=folder)
+            run.done()
+            found = json.loads((folder / f"eval-{ranks}.json").read_text())
+            check(found["samples"] == 250, ranks, found)
+            check(found["top1"] == expected["val_top1"], ranks, "ranks:", found, expected["val_top1"])
+            check(abs(found["loss"] - expected["val_loss"]) <= 1e-5 * expected["val_loss"], ranks, found)
+
+
+def predict_images():
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos")
+        keys = settings(data__source=f"folder:{photos}", model__classes=2, train__batch=16, train__steps=30,
+                        data__flip="false", data__crop="none")
+        train(folder, *keys).done()
+        check(summary(folder / "run")["val_top1"] > 90, "dark and light are easy:", summary(folder / "run"))
+        images = [photos / "val/dark/007.png", photos / "val/light/007.png", photos / "val/light/000.jpg"]
+        text = tessera("predict", folder / "run", *images, folder=folder).done()
+        for image in images:
+            check(re.search(rf"^{image}\n +[\d.]+ %  (dark|light)\n +[\d.]+ %  (dark|light)$", text, re.M), text)
+        found = json.loads(tessera("predict", folder / "run", *images, "--json", folder=folder).done())
+        check([entry["image"] for entry in found] == [str(image) for image in images], found)
+        for entry, name in zip(found[:2], ("dark", "light")):
+            check(entry["predictions"][0]["class"] == name, entry)
+            check(abs(sum(one["probability"] for one in entry["predictions"]) - 1) < 1e-5, entry)
+
+        train(folder, *settings(train__steps=2), run="ten").done()
+        found = json.loads(tessera("predict", folder / "ten", images[0], "--json", folder=folder).done())
+        chances = [one["probability"] for one in found[0]["predictions"]]
+        check(len(chances) == 5 and chances == sorted(chances, reverse=True), "top 5", found)
+
+
+def help_is_instant():
+    """Half of ten tries take less than 0.1 s, and the loader never looks at LibTorch."""
+    times = []
+    for _ in range(10):
+        start = time.monotonic()
+        text = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
+        times.append(time.monotonic() - start)
+    check("tessera train recipes/quickstart.toml" in text, text)
+    check(sorted(times)[5] < 0.1, times)
+    loaded = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True,
+                            env={**os.environ, "LD_DEBUG": "libs"}).stderr
+    check("libtessera_core.so" in loaded, "the loader said nothing", loaded)
+    check("libtorch" not in loaded and "libc10" not in loaded, "LibTorch was loaded", loaded)
+
+
+def parent_has_no_torch():
+    """The parent of local ranks stays small: only the ranks map LibTorch."""
+    with scratch() as folder, train(folder, "--procs", 2, *settings(train__steps=1000000)) as run:
+        run.wait_for_step(2, folder / "run")
+        for pid in (run.pid, *run.ranks().values()):
+            with open(f"/proc/{pid}/maps") as maps:
+                check(("libtorch_cpu" in maps.read()) == (pid != run.pid), "who maps LibTorch:", pid, run.pid)
+
+
+def version_for_a_bug_report():
+    with scratch() as folder:
+        text = tessera("--version", "--verbose", folder=folder).done()
+        for word in ("tessera ", "LibTorch 2.", "cores ", "memory free", "built with"):
+            check(word in text, f"'{word}' is missing:", text)
+
+
+if __name__ == "__main__":
+    main(folder_of_a_run, repeats_from_its_own_recipe, eval_on_any_number_of_ranks, predict_images, help_is_instant,
+         parent_has_no_torch, version_for_a_bug_report)
