@@ -42,7 +42,8 @@ struct LoaderOptions {
   int64_t workers = 1;   // decoding threads; 0: decode in next()
   int64_t prefetch = 4;  // micro-batches ready ahead, at most
   bool fail_on_error = false;  // else a broken sample is skipped (replaced by its successor) with a count
-  double error_limit = 0.01;   // share of broken samples above which the run stops
+  double error_limit =
+      0.01;  // share of broken samples above which the run stops (one is borne at any above 0)
   std::function<void(const std::string&)>
       warn;  // one named warning per broken sample; called from any thread
 };
@@ -75,6 +76,7 @@ class TrainLoader {
 
 /// Every sample of the source exactly once over all ranks, in order, without augmentation. Rank r takes
 /// samples r, r + world, ...; its last batch may be short and ranks may differ by one batch in number.
+/// A batch holds batch / (world * accumulation) samples, as in training.
 class EvalLoader {
  public:
   EvalLoader(const Source& source, TransformOptions transform, LoaderOptions options);
