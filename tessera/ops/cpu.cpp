@@ -76,7 +76,10 @@ bool cpu_has_amx() {
   return has;
 }
 
-bool onednn_would_misuse_amx() { return announces_amx() && !has_tile_palette(); }
+bool onednn_would_misuse_amx() {
+  static const bool would = announces_amx() && !has_tile_palette();
+  return would;
+}
 
 void keep_freed_memory() {
 #if defined(__GLIBC__)
