@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
-#include "tessera/formats/png_encode.h"
+#include "tessera/formats/png.h"
 
 namespace tessera::monitor {
 namespace {
