@@ -1,6 +1,5 @@
 #include "tessera/ops/cpu.h"
 
-#include <malloc.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -79,15 +78,6 @@ bool cpu_has_amx() {
 bool onednn_would_misuse_amx() {
   static const bool would = announces_amx() && !has_tile_palette();
   return would;
-}
-
-void keep_freed_memory() {
-#if defined(__GLIBC__)
-  constexpr int kLargestThreshold = 32 << 20, kNever = 0x7FFFFFFF, kGrowth = 64 << 20;
-  mallopt(M_MMAP_THRESHOLD, kLargestThreshold);
-  mallopt(M_TRIM_THRESHOLD, kNever);
-  mallopt(M_TOP_PAD, kGrowth);
-#endif
 }
 
 }  // namespace tessera::ops

@@ -1,4 +1,4 @@
-// What this CPU can do, and two things about the process that decide how fast and whether it computes.
+// What this CPU can do, and a guard against what oneDNN believes of it.
 #pragma once
 
 namespace tessera::ops {
@@ -11,10 +11,5 @@ bool cpu_has_amx();
 /// oneDNN to AVX-512 there (environment variable ONEDNN_MAX_CPU_ISA, unless it is set already); our own
 /// kernels need no palette from CPUID.
 bool onednn_would_misuse_amx();
-
-/// Keeps freed memory in the process instead of giving it back to the system after every tensor: page faults
-/// of fresh memory otherwise take more time than the maths. For programs to call at start; no effect
-/// elsewhere than with glibc.
-void keep_freed_memory();
 
 }  // namespace tessera::ops

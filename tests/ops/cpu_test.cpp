@@ -17,13 +17,6 @@ TEST(Cpu, OneDnnComputesInBf16) {
   EXPECT_EQ(torch::mm(a, a)[5][7].item<float>(), 64.0F);
 }
 
-TEST(Cpu, FreedMemoryIsKept) {
-  keep_freed_memory();
-  for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(torch::zeros({1 << 20}).sum().item<float>(), 0.0F);
-  }
-}
-
 TEST(Cpu, TheAnswerDoesNotChange) { EXPECT_EQ(cpu_has_amx(), cpu_has_amx()); }
 
 }  // namespace
