@@ -44,7 +44,8 @@ int verify(const fs::path& path) {
   const std::vector<std::string> faults = checkpoint::verify(path);
   for (const std::string& fault : faults) std::cout << fault << "\n";
   if (!faults.empty())
-    user_error("checkpoint.verify", "a sound checkpoint: ", path.string(), " has ", faults.size(), faults.size() == 1 ? " fault" : " faults");
+    user_error("checkpoint.verify", "a sound checkpoint: ", path.string(), " has ", faults.size(),
+               faults.size() == 1 ? " fault" : " faults");
   std::cout << path.string() << " is sound\n";
   return kExitDone;
 }

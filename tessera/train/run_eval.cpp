@@ -52,7 +52,7 @@ nlohmann::ordered_json to_json(const monitor::EvalMetrics& metrics, const fs::pa
 int eval(const EvalJob& job, const launch::Ranks& ranks) {
   Log log(ranks.rank == 0 && !job.json);
   const Trained trained = open_checkpoint(job.checkpoint, job.sets);
-  const int64_t threads = prepare_process(trained.recipe, ranks);
+  const int64_t threads = set_threads(trained.recipe, ranks);
   const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
   const auto source = data::open_source(trained.recipe.data.source, split, source_options(trained.recipe));
   auto mesh = connect(trained.recipe, ranks, concat(build_info().commit, trained.checkpoint.string()));
@@ -96,7 +96,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
 int predict(const PredictJob& job) {
   const Trained trained = open_checkpoint(job.checkpoint, {});
   const launch::Ranks alone;
-  prepare_process(trained.recipe, alone);
+  set_threads(trained.recipe, alone);
   const auto mesh = connect(trained.recipe, alone, "");
   const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false);
   load_state(*state, trained.checkpoint);

@@ -243,7 +243,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   Prepared p;
   p.job = job;
   p.ranks = ranks;
-  p.threads = prepare_process(job.recipe, ranks);
+  p.threads = set_threads(job.recipe, ranks);
   p.plan = make_plan(job.recipe, ranks.world);
   p.loader = loader_options(job.recipe, ranks, p.threads, log);
   open_data(p);

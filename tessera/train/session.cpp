@@ -8,7 +8,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/ops/cpu.h"
 #include "tessera/train/state.h"
 
 namespace tessera::train {
@@ -31,13 +30,12 @@ std::string saving(const char* change, double before, double after) {
 
 }  // namespace
 
-int64_t prepare_process(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
+int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
   const int64_t threads =
       recipe.run.threads > 0
           ? recipe.run.threads
           : std::max<int64_t>(1, launch::available_cores() / std::max<int64_t>(1, ranks.local_world));
   at::set_num_threads(static_cast<int>(threads));
-  ops::keep_freed_memory();
   return threads;
 }
 

@@ -214,7 +214,7 @@ TEST(Report, FolderThatIsNotThereIsAUserError) {
 }
 
 TEST(Png, ReadsBackAsItWas) {
-  for (const int64_t channels : {1, 2, 3, 4}) {
+  for (const int64_t channels : {1, 3, 4}) {
     for (const auto& [width, height] : {std::pair<int64_t, int64_t>{1, 1}, {7, 3}, {224, 1}, {64, 65}}) {
       const PredictionSample sample = make_sample(width, height, channels);
       const auto bytes = formats::encode_png(sample.pixels.data(), width, height, channels);
