@@ -33,14 +33,15 @@ void print_version(bool verbose) {
   std::cout << "built with " << build.compiler << ", " << build.build_type << "\n"
             << "cores " << launch::available_cores() << ", memory free "
             << launch::available_memory() / (1024 * 1024) << " MiB\n";
+  const std::string torch = engine().torch_info();  // loaded first: loading may set ONEDNN_MAX_CPU_ISA
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string text = *variable;
-    for (const char* prefix : {"TESSERA_", "OMP_", "MKL_", "GLOO_", "NCCL_", "SLURM_", "OMPI_COMM",
+    for (const char* prefix : {"TESSERA_", "OMP_", "MKL_", "GLOO_", "NCCL_", "ONEDNN_", "SLURM_", "OMPI_COMM",
                                "LD_LIBRARY_PATH", "LD_PRELOAD", "RANK=", "WORLD_SIZE=", "MASTER_"}) {
       if (text.rfind(prefix, 0) == 0) std::cout << text << "\n";
     }
   }
-  std::cout << engine().torch_info() << std::endl;
+  std::cout << torch << std::endl;
 }
 
 int run(int argc, char** argv) {

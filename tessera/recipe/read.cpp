@@ -50,9 +50,7 @@ std::string nearest_key(const std::string& key) {
 [[noreturn]] void unknown_key(const Entry& entry) {
   const std::string near = nearest_key(entry.key);
   user_error("recipe.parse", "expected a key of a recipe: found \"", escape(entry.key), "\" (", entry.where,
-             "; ",
-             near.empty() ? "a file printed by `tessera train --dry-run` holds all keys"
-                          : "did you mean \"" + near + "\"?",
+             "; ", near.empty() ? "`tessera options` lists every key" : "did you mean \"" + near + "\"?",
              ")");
 }
 

@@ -22,10 +22,10 @@ TEST(Errors, UnknownKeysNameTheNearest) {
   EXPECT_EQ(read_error("warmup_steps = 3"),
             "[recipe.parse] expected a key of a recipe: found \"warmup_steps\" (test.toml:1; did you mean "
             "\"schedule.warmup_steps\"?)");
-  EXPECT_EQ(
-      read_error("zzzzzz = 3"),
-      "[recipe.parse] expected a key of a recipe: found \"zzzzzz\" (test.toml:1; a file printed by `tessera "
-      "train --dry-run` holds all keys)");
+  EXPECT_EQ(read_error("zzzzzz = 3"),
+            "[recipe.parse] expected a key of a recipe: found \"zzzzzz\" (test.toml:1; `tessera options` "
+            "lists every "
+            "key)");
   EXPECT_NE(read_error("train = 3").find("found \"train\""), std::string::npos);
   EXPECT_NE(read_error("[model.width]\nx = 1").find("model.width must be an integer: found a table"),
             std::string::npos);
