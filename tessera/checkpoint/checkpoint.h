@@ -60,6 +60,11 @@ std::filesystem::path save(const SaveOptions& options, const std::vector<Slice>&
 /// step_00000900").
 std::optional<std::filesystem::path> find(const std::filesystem::path& folder, const std::string& which);
 
+/// Renames complete checkpoints of steps after `step` to abandoned_step_...: after resuming from an earlier
+/// one they are another branch, and "latest" must not return to it. Forgets a "best" among them. One rank
+/// calls it.
+void set_aside_after(const std::filesystem::path& folder, int64_t step);
+
 /// What a checkpoint holds.
 struct Manifest {
   int64_t schema = 1;

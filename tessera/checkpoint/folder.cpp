@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 
 namespace tessera::checkpoint {
@@ -130,6 +131,19 @@ void remove_old(const fs::path& folder, int64_t keep, int64_t step) {
     if (newer++ < keep || at->first == step || at->first == best) continue;
     retire(folder, at->second.filename().string(), at->first);
   }
+}
+
+void set_aside_after(const fs::path& folder, int64_t step) {
+  const std::optional<int64_t> best = read_best(folder);
+  std::error_code ignored;
+  if (best && *best > step) fs::remove(folder / names::kBest, ignored);
+  for (const auto& [later, path] : complete_checkpoints(folder)) {
+    if (later <= step) continue;
+    const fs::path aside = folder / names::abandoned(later);
+    fs::remove_all(aside, ignored);  // of an earlier branch
+    rename_or_throw(path, aside);
+  }
+  sync_folder(folder);
 }
 
 }  // namespace tessera::checkpoint

@@ -21,6 +21,7 @@ inline std::string step(int64_t step) {
   return buffer;
 }
 inline std::string temporary(int64_t number) { return step(number).append(kTemporary); }
+inline std::string abandoned(int64_t number) { return "abandoned_" + step(number); }
 inline std::string replaced(int64_t number) { return step(number).append(kReplaced); }
 
 /// "shard-00000-of-00002.safetensors".

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 
 #include "tessera/base/error.h"
@@ -98,6 +99,8 @@ int main(int argc, char** argv) {
     return tessera::cli::run(argc, argv);
   } catch (const tessera::Error& error) {
     tessera::cli::fail(error.exit_code(), error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    tessera::cli::fail(tessera::kExitUser, tessera::concat("[file] ", error.what()).c_str());
   } catch (const std::exception& error) {
     const std::string text = error.what();
     tessera::cli::fail(

@@ -47,7 +47,7 @@ train::TrainJob make_job(TrainOptions options, const std::vector<std::string>& a
 
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
                     const std::vector<std::string>& arguments) {
-  const fs::path folder = recipe::choose_run_folder(job.recipe, !job.resume.empty());
+  const fs::path folder = recipe::choose_run_folder(job.recipe, job.resume);
   ::setenv("TESSERA_RUN_DIR", folder.c_str(), 1);
   std::error_code failed;
   fs::create_directories(folder / "logs", failed);

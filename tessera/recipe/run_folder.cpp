@@ -10,9 +10,18 @@ namespace {
 
 bool holds_a_run(const fs::path& folder) { return fs::exists(folder / "recipe.toml"); }
 
+/// "latest", "best" and steps are those of the run itself; a path is only when it lies in run.dir.
+bool continues_its_run(const Recipe& recipe, const std::string& resume) {
+  if (resume.empty() || !fs::is_directory(resume)) return !resume.empty();
+  if (recipe.run.dir.empty()) return false;
+  const auto within = fs::weakly_canonical(resume).lexically_relative(fs::weakly_canonical(recipe.run.dir));
+  return !within.empty() && *within.begin() != "..";
+}
+
 }  // namespace
 
-fs::path choose_run_folder(const Recipe& recipe, bool resuming) {
+fs::path choose_run_folder(const Recipe& recipe, const std::string& resume) {
+  const bool resuming = continues_its_run(recipe, resume);
   if (const char* chosen = std::getenv("TESSERA_RUN_DIR"); chosen != nullptr && *chosen != '\0')
     return chosen;
   if (!recipe.run.dir.empty()) {

@@ -47,6 +47,7 @@ class Counts {
     const double* sums = sums_.const_data_ptr<double>();
     const double samples = std::max(sums[0], 1.0);
     result.metrics.samples = static_cast<int64_t>(sums[0]);
+    result.broken = static_cast<int64_t>(sums[0] - sums[4]);
     result.metrics.loss = sums[1] / std::max(sums[4], 1.0);
     result.metrics.top1 = 100.0 * sums[2] / samples;
     result.metrics.top5 = 100.0 * sums[3] / samples;
@@ -70,10 +71,12 @@ void keep_samples(const data::Source& source, const data::Batch& batch, const at
     if (truth < 0) continue;
     const data::Image image =
         source.read(static_cast<int64_t>(batch.samples[static_cast<size_t>(i)]), batch.channels);
-    const auto& classes = source.classes();
-    samples.push_back(
-        {image.width, image.height, image.channels, image.pixels, classes.at(static_cast<size_t>(truth)),
-         classes.at(static_cast<size_t>(prediction[i].item<int64_t>())), confidence[i].item<double>()});
+    const auto name = [&classes = source.classes()](int64_t label) {
+      const auto index = static_cast<size_t>(label);  // the model may have more classes than the data
+      return index < classes.size() ? classes[index] : std::to_string(label);
+    };
+    samples.push_back({image.width, image.height, image.channels, image.pixels, name(truth),
+                       name(prediction[i].item<int64_t>()), confidence[i].item<double>()});
   }
 }
 
@@ -123,7 +126,6 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
   }
   counts.finish(mesh, result);
   if (!result.stopped) TESSERA_CHECK_EQ(result.metrics.samples, source.size());
-  result.broken = loader.broken_samples();
   result.metrics.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
@@ -24,17 +25,19 @@ double seconds_since(Clock::time_point start) {
 
 /// Names the first parameter, in forward order, whose gradient is not finite on any rank. Collective.
 [[noreturn]] void stop_at_bad_number(const TrainState& state, double loss, mesh::Mesh& mesh) {
-  std::string first;
+  std::vector<std::string> names;  // in forward order, the same on every rank
+  size_t first = std::numeric_limits<size_t>::max();
   for (const auto& unit : state.sharded->units()) {
     for (const shard::Piece& piece : unit->pieces()) {
-      if (first.empty() && !piece.gradient.isfinite().all().item<bool>()) first = piece.name;
+      const bool bad = !piece.gradient.isfinite().all().item<bool>();
+      if (bad && first > names.size()) first = names.size();
+      names.push_back(piece.name);
     }
   }
-  const auto names = mesh.world().all_gather_text(first, "bad number");
-  std::string which = "the loss";
-  for (const std::string& name : names) {
-    if (!name.empty()) which = concat("the gradient of ", name);
+  for (const std::string& other : mesh.world().all_gather_text(std::to_string(first), "bad number")) {
+    first = std::min<size_t>(first, std::stoull(other));
   }
+  const std::string which = first < names.size() ? concat("the gradient of ", names[first]) : "the loss";
   user_error("train.step", "finite numbers in step ", state.step, ": ", which, " is not finite (loss ", loss,
              "; lower optimizer.lr, raise schedule.warmup_steps, or set precision.compute = \"fp32\")");
 }
@@ -110,6 +113,7 @@ class Loop {
 
   LoopResult run() {
     bool stop = state_.recipe.train.eval_first && state_.step == 0 && evaluate_now();
+    if (stop) save(false);
     data::TrainLoader loader(input_.train, state_.recipe.data.transform, input_.loader, state_.step);
     while (state_.step < input_.counts.total && !stop) {
       const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
@@ -134,8 +138,7 @@ class Loop {
     }
     // A run that was finished already still says what it reached.
     if (!stop && result_.last.metrics.samples == 0) stop = evaluate_now();
-    if (loader.broken_samples() > 0)
-      log_.warn(concat(loader.broken_samples(), " broken training samples were skipped"));
+    tell_broken_samples(loader.broken_samples());
     result_.finished = state_.step >= input_.counts.total && !stop;
     const double images = static_cast<double>((state_.step - first_step_) * input_.sizes.batch);
     result_.images_per_second = own_seconds_ > 0 ? images / own_seconds_ : 0;
@@ -143,6 +146,14 @@ class Loop {
   }
 
  private:
+  /// Of all ranks.
+  void tell_broken_samples(int64_t mine) {
+    at::Tensor count = at::full({1}, static_cast<double>(mine), at::kDouble);
+    mesh_.world().all_reduce(count, "broken samples");
+    const auto all = static_cast<int64_t>(count.item<double>());
+    if (all > 0) log_.warn(concat(all, " broken training samples were skipped"));
+  }
+
   void tell(const StepResult& step, double lr, double seconds, double data_wait, double comm_wait) {
     own_seconds_ += seconds;
     if (monitor_ == nullptr) {
@@ -192,6 +203,8 @@ class Loop {
     }
     Evaluation evaluation = evaluate(state_, input_.val, input_.loader, options, mesh_);
     if (evaluation.stopped) return true;
+    if (evaluation.broken > 0)
+      log_.warn(concat(evaluation.broken, " broken validation samples count as wrong"));
     evaluation.metrics.step = state_.step;
     evaluation.metrics.epoch = epoch();
     if (monitor_ != nullptr) monitor_->eval(evaluation.metrics);

@@ -63,8 +63,9 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           const auto state = assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false);
           load_state(*state, trained.checkpoint);
           EvaluateOptions options;
-          options.batch = trained.recipe.train.eval_batch > 0
-                              ? trained.recipe.train.eval_batch
+          options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
+                          : trained.recipe.train.batch_per_rank > 0
+                              ? trained.recipe.train.batch_per_rank
                               : recipe::resolve_batch(trained.recipe.train, 1).per_rank;
           options.stop = launch::stop_requested;
           Evaluation result =

@@ -96,25 +96,32 @@ void print_facts(const Prepared& p, Log& log) {
 
 /// Puts saved state into `state`; says what differs from the saved run. Returns the checkpoint's folder,
 /// empty when there was none.
-fs::path resume(const Prepared& p, TrainState& state, Log& log) {
+fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
   const fs::path folder = p.run_dir / "checkpoints";
-  const bool is_path = fs::is_directory(p.job.resume);
-  const auto checkpoint =
-      is_path ? checkpoint::find(p.job.resume, p.job.resume) : checkpoint::find(folder, p.job.resume);
-  if (!checkpoint) {
+  // Rank 0 looks, all take what it found: a rank that sees another disk fails instead of starting anew.
+  std::optional<fs::path> found;
+  if (mesh.rank() == 0) {
+    const bool is_path = fs::is_directory(p.job.resume);
+    found = checkpoint::find(is_path ? fs::path(p.job.resume) : folder, p.job.resume);
+  }
+  const fs::path checkpoint =
+      mesh.world().all_gather_text(found ? fs::absolute(*found).string() : "", "resume").front();
+  if (checkpoint.empty()) {
     log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
     return {};
   }
-  load_state(state, *checkpoint);
-  log.info(concat("resumed from ", checkpoint->string(), " at step ", state.step));
-  const checkpoint::Manifest manifest = checkpoint::read_manifest(*checkpoint);
+  load_state(state, checkpoint);
+  log.info(concat("resumed from ", checkpoint.string(), " at step ", state.step));
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
   if (manifest.world != p.ranks.world) {
     log.info(concat("  saved by ", manifest.world, " ranks, now ", p.ranks.world));
   }
   const recipe::Recipe saved = recipe::parse_recipe(manifest.progress.recipe_toml, "manifest", ".", {});
   for (const std::string& line : recipe::difference(saved, p.job.recipe))
     log.warn(concat("differs from the saved run: ", line));
-  return *checkpoint;
+  mesh.world().barrier("resume");  // all have read
+  if (mesh.rank() == 0 && checkpoint.parent_path() == folder) checkpoint::set_aside_after(folder, state.step);
+  return checkpoint;
 }
 
 /// What this rank sent, by axis (the control messages of all ranks are "world") and kind.
@@ -192,7 +199,7 @@ void say_how_it_ended(const Prepared& p, const LoopResult& result, Log& log) {
 /// All ranks write into the folder that rank 0 chose.
 fs::path agree_on_run_folder(const TrainJob& job, mesh::Mesh& mesh) {
   const std::string mine =
-      mesh.rank() == 0 ? recipe::choose_run_folder(job.recipe, !job.resume.empty()).string() : std::string();
+      mesh.rank() == 0 ? recipe::choose_run_folder(job.recipe, job.resume).string() : std::string();
   const fs::path folder = mesh.world().all_gather_text(mine, "run folder").front();
   std::error_code failed;
   fs::create_directories(folder / "logs", failed);
@@ -203,12 +210,14 @@ fs::path agree_on_run_folder(const TrainJob& job, mesh::Mesh& mesh) {
 
 int train_in_mesh(Prepared& p, mesh::Mesh& mesh, Log& log, std::function<std::string()>& where) {
   const bool first = mesh.rank() == 0;
-  if (!p.job.force) check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+  // One rank a host looks, before any has taken memory.
+  if (!p.job.force && p.ranks.local_rank == 0) check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+  mesh.world().barrier("memory check");
   where = [] { return "while building the model"; };
   const auto state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true);
   where = [raw = state.get()] { return concat("step ", raw->step, ", unit ", raw->sharded->current_unit()); };
   fs::path resumed;
-  if (!p.job.resume.empty()) resumed = resume(p, *state, log);
+  if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
   state->classes = p.val->classes();
   if (first) {
     write_file_atomic(p.run_dir / "recipe.toml", recipe::to_toml(p.job.recipe));

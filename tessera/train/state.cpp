@@ -98,12 +98,12 @@ std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std:
                                  bool best) {
   checkpoint::Progress progress;
   progress.step = state.step;
-  progress.json = nlohmann::json{
-      {"optimizer_steps", state.optimizer->steps()},
-      {"best_top1", state.best_top1},
-      {"seconds", state.seconds},
-      {"classes",
-       state.classes}}.dump();
+  const nlohmann::json json = {{"optimizer_steps", state.optimizer->steps()},
+                               {"best_top1", state.best_top1},
+                               {"seconds", state.seconds},
+                               {"classes", state.classes}};
+  // Folder names may be no UTF-8.
+  progress.json = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   progress.recipe_toml = recipe::to_toml(state.recipe);
   progress.plan_json = plan::to_json(state.plan);
   progress.model_json = model_json(state.recipe.model);

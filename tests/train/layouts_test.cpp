@@ -214,6 +214,20 @@ TEST(Resume, OnOtherRanksFollowsTheSameCurve) {
   }
 }
 
+TEST(Resume, FromAnEarlierStepLeavesTheOtherBranch) {
+  const TemporaryFolder folder("tessera-resume");
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe();
+    const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
+    for (state->step = 1; state->step <= 3; ++state->step)
+      save_state(*state, mesh, folder.path(), state->step == 3);
+    checkpoint::set_aside_after(folder.path(), 2);
+    EXPECT_EQ(checkpoint::find(folder.path(), "latest")->filename(), "step_00000002");
+    EXPECT_TRUE(std::filesystem::exists(folder.path() / "abandoned_step_00000003" / "manifest.json"));
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / "best.json"));
+  });
+}
+
 TEST(Resume, AnotherModelIsNamed) {
   const TemporaryFolder folder("tessera-resume");
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
