@@ -1,6 +1,6 @@
-// What libtessera_cuda.so offers. The program never links it: where a GPU is, it opens the library with
-// dlopen and asks for `tessera_cuda_plugin` with dlsym. The functions are safe from any thread and throw
-// tessera::Error.
+// What libtessera_cuda.so offers. Nothing links it: it is meant to be opened where a GPU is (not done yet),
+// with dlopen and asked for `tessera_cuda_plugin` with dlsym. The functions are safe from any thread and
+// throw tessera::Error.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

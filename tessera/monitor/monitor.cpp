@@ -173,7 +173,7 @@ void Monitor::step(const StepMetrics& metrics) {
 
 void Monitor::eval(const EvalMetrics& metrics) {
   auto& evals = state_->history.evals;
-  // A resumed run may repeat the evaluation it was stopped in.
+  // A finished run that is resumed evaluates once more.
   if (!evals.empty() && evals.back().step == metrics.step) evals.pop_back();
   evals.push_back(metrics);
   state_->progress.status.clear();

@@ -15,11 +15,7 @@
 
 namespace tessera::recipe {
 
-enum class Dtype {
-  kAuto,
-  kFloat32,
-  kBFloat16
-};  // kAuto: bf16 where the CPU has AMX or a GPU is used, else fp32
+enum class Dtype { kAuto, kFloat32, kBFloat16 };  // kAuto: bf16 where the CPU has AMX, else fp32
 
 struct DataRecipe {
   std::string source = "";  // "idx:PATH", "folder:PATH", "fake:N"
