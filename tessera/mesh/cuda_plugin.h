@@ -1,6 +1,6 @@
 // What libtessera_cuda.so offers. The program never links it: where a GPU is, it opens the library with
 // dlopen and asks for `tessera_cuda_plugin` with dlsym. The functions are safe from any thread and throw
-// tessera::Error.
+// tessera::Error. Who calls nccl_backend includes Backend.hpp and Store.hpp of c10d as well.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
