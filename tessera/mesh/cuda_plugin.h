@@ -1,6 +1,6 @@
 // What libtessera_cuda.so offers. Nothing links it: it is meant to be opened where a GPU is (not done yet),
 // with dlopen and asked for `tessera_cuda_plugin` with dlsym. The functions are safe from any thread and
-// throw tessera::Error.
+// throw tessera::Error. Who calls nccl_backend includes Backend.hpp and Store.hpp of c10d as well.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
