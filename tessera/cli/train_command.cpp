@@ -33,7 +33,7 @@ void take_recipe_from_run(TrainOptions& options) {
   options.resume = "latest";
 }
 
-train::TrainJob make_job(TrainOptions options, const std::vector<std::string>& arguments) {
+train::TrainJob make_job(TrainOptions options) {
   take_recipe_from_run(options);
   if (options.fake_data) options.sets.push_back("data.source=\"fake:\"");
   train::TrainJob job;
@@ -41,7 +41,6 @@ train::TrainJob make_job(TrainOptions options, const std::vector<std::string>& a
   job.resume = options.resume;
   job.force = options.force;
   job.dry_run = options.dry_run;
-  job.command = arguments;
   return job;
 }
 
@@ -65,7 +64,7 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
       options.procs > 1 && ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
   if (!starts_ranks) launch::install_signal_handlers();  // first of all: a stop asked for early counts
   if (options.procs < 0) user_error("train", "--procs of at least 1: got ", options.procs);
-  const train::TrainJob job = make_job(options, arguments);
+  const train::TrainJob job = make_job(options);
   if (options.procs > 0 && ranks.launcher != "local") {
     if (ranks.world > 1) {
       user_error("train", "either --procs or a launcher: ", ranks.launcher, " has started ", ranks.world,

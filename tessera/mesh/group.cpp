@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <chrono>
+
 #include "tessera/base/error.h"
 #include "tessera/mesh/transport.h"
 
@@ -69,9 +71,8 @@ void Pending::wait() {
   if (state->finish) state->finish();
 }
 
-Group::Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
-             std::chrono::milliseconds timeout)
-    : axis_(std::move(axis)), rank_(rank), size_(size), transport_(std::move(transport)), timeout_(timeout) {
+Group::Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport)
+    : axis_(std::move(axis)), rank_(rank), size_(size), transport_(std::move(transport)) {
   TESSERA_CHECK(size == 1 || transport_ != nullptr, "axis ", axis_);
 }
 

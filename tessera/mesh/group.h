@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -48,8 +47,7 @@ class Transport;
 class Group {
  public:
   /// `transport` may be null when size is 1.
-  Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
-        std::chrono::milliseconds timeout);
+  Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -79,7 +77,6 @@ class Group {
   std::string axis_;
   int64_t rank_, size_;
   std::shared_ptr<Transport> transport_;
-  std::chrono::milliseconds timeout_;
   std::map<std::string, Traffic> traffic_;
 };
 

@@ -121,7 +121,7 @@ void compare_fingerprints(const StorePointer& store, const Rendezvous& rendezvou
 Mesh::Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::string& fingerprint)
     : rank_(rendezvous.rank), world_size_(rendezvous.world), axes_(std::move(axes)) {
   if (world_size_ == 1) {
-    make_groups([](const std::string&, int64_t, int64_t) { return nullptr; }, rendezvous.timeout);
+    make_groups([](const std::string&, int64_t, int64_t) { return nullptr; });
     return;
   }
   const StorePointer store = open_store(rendezvous);
@@ -131,12 +131,10 @@ Mesh::Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::stri
     wait_for_all(store, rendezvous, [](int64_t rank) { return concat("joined/", rank); });
     compare_fingerprints(store, rendezvous, fingerprint);
     const std::string address = address_towards(rendezvous.host, rendezvous.port);
-    make_groups(
-        [&](const std::string& name, int64_t rank, int64_t size) {
-          return gloo_transport(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, address,
-                                rendezvous.timeout);
-        },
-        rendezvous.timeout);
+    make_groups([&](const std::string& name, int64_t rank, int64_t size) {
+      return gloo_transport(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, address,
+                            rendezvous.timeout);
+    });
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -149,22 +147,19 @@ std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes) {
   mesh->rank_ = rank;
   mesh->axes_ = std::move(axes);
   for (const Axis& axis : mesh->axes_) mesh->world_size_ *= axis.size;
-  mesh->make_groups([](const std::string&, int64_t r, int64_t size) { return pretend_transport(r, size); },
-                    std::chrono::milliseconds(0));
+  mesh->make_groups([](const std::string&, int64_t r, int64_t size) { return pretend_transport(r, size); });
   return mesh;
 }
 
 Mesh::~Mesh() = default;
 
 void Mesh::make_groups(
-    const std::function<std::shared_ptr<Transport>(const std::string&, int64_t, int64_t)>& make_transport,
-    std::chrono::milliseconds timeout) {
+    const std::function<std::shared_ptr<Transport>(const std::string&, int64_t, int64_t)>& make_transport) {
   int64_t product = 1;
   for (const Axis& axis : axes_) product *= axis.size;
   TESSERA_CHECK_EQ(product, world_size_);
   const auto make = [&](const std::string& axis, const std::string& line, int64_t rank, int64_t size) {
-    return std::make_unique<Group>(axis, rank, size, size > 1 ? make_transport(line, rank, size) : nullptr,
-                                   timeout);
+    return std::make_unique<Group>(axis, rank, size, size > 1 ? make_transport(line, rank, size) : nullptr);
   };
   world_ = make("world", "world", rank_, world_size_);
   single_ = make("single", "single", 0, 1);
@@ -191,6 +186,12 @@ Group& Mesh::group(const std::string& axis) {
     if (axes_[i].name == axis) return *groups_[i];
   }
   return *single_;
+}
+
+double Mesh::wait_seconds() const {
+  double total = world_->wait_seconds();
+  for (const auto& group : groups_) total += group->wait_seconds();
+  return total;
 }
 
 std::string Mesh::describe() const {

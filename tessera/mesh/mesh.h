@@ -55,6 +55,8 @@ class Mesh {
   Group& group(const std::string& axis);
   /// All ranks.
   Group& world() { return *world_; }
+  /// Seconds the training thread has stood still for collectives of any group so far.
+  double wait_seconds() const;
   /// "rank 3/8 pp1 shard1".
   std::string describe() const;
 
@@ -65,8 +67,7 @@ class Mesh {
  private:
   Mesh() = default;
   void make_groups(const std::function<std::shared_ptr<Transport>(const std::string& name, int64_t rank,
-                                                                  int64_t size)>& make_transport,
-                   std::chrono::milliseconds timeout);
+                                                                  int64_t size)>& make_transport);
 
   int64_t rank_ = 0, world_size_ = 1;
   std::vector<Axis> axes_;

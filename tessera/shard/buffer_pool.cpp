@@ -11,7 +11,6 @@ c10::DataPtr BufferPool::take(size_t bytes) {
     free.pop_back();
     return memory;
   }
-  total_bytes_ += static_cast<int64_t>(bytes);
   return c10::GetCPUAllocator()->allocate(bytes);
 }
 

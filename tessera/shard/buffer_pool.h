@@ -4,7 +4,7 @@
 
 #include <c10/core/Allocator.h>
 
-#include <cstdint>
+#include <cstddef>
 #include <map>
 #include <vector>
 
@@ -15,12 +15,9 @@ class BufferPool {
   /// `bytes` of memory, contents undefined.
   c10::DataPtr take(size_t bytes);
   void give_back(c10::DataPtr memory, size_t bytes);
-  /// Bytes in the pool and handed out.
-  int64_t total_bytes() const { return total_bytes_; }
 
  private:
   std::map<size_t, std::vector<c10::DataPtr>> free_;
-  int64_t total_bytes_ = 0;
 };
 
 }  // namespace tessera::shard

@@ -59,7 +59,7 @@ class ShardedModel::RecomputedPart : public torch::autograd::Function<Recomputed
 
 ShardedModel::ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Precision precision,
                            mesh::Mesh& mesh)
-    : parts_(std::move(parts)), prefetch_(plan.prefetch), precision_(precision), mesh_(mesh) {
+    : parts_(std::move(parts)), prefetch_(plan.prefetch) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const auto unit_plan =
         std::find_if(plan.units.begin(), plan.units.end(),

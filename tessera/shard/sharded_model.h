@@ -46,7 +46,6 @@ class ShardedModel {
   double local_gradient_square_sum() const;
 
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
-  Precision precision() const { return precision_; }
   /// The unit that computes or is waited for, for error messages.
   const std::string& current_unit() const { return current_unit_; }
 
@@ -62,8 +61,6 @@ class ShardedModel {
   std::vector<Part> parts_;
   std::vector<bool> recompute_;
   int64_t prefetch_;
-  Precision precision_;
-  mesh::Mesh& mesh_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::string current_unit_ = "none";

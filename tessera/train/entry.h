@@ -16,7 +16,6 @@ struct TrainJob {
   std::string resume;    // "", "latest", "best", a step or a path
   bool force = false;    // run although the predicted memory exceeds the machine's
   bool dry_run = false;  // say what would be done, do nothing
-  std::vector<std::string> command;
 };
 
 struct EvalJob {

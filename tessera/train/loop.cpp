@@ -107,9 +107,7 @@ class Loop {
         log_(log),
         schedule_(Schedule::of(state.recipe, input.counts)),
         first_step_(state.step),
-        step_flops_(3.0 * arch::forward_flops(state.recipe.model) * static_cast<double>(input.sizes.batch)) {
-    result_.train_seconds = state.seconds;
-  }
+        step_flops_(3.0 * arch::forward_flops(state.recipe.model) * static_cast<double>(input.sizes.batch)) {}
 
   LoopResult run() {
     bool stop = state_.recipe.train.eval_first && state_.step == 0 && evaluate_now();
@@ -118,13 +116,11 @@ class Loop {
     while (state_.step < input_.counts.total && !stop) {
       const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
       const auto start = Clock::now();
-      const double waited = mesh_.world().wait_seconds() + mesh_.group("shard").wait_seconds();
+      const double waited = mesh_.wait_seconds();
       const StepResult step = train_step(state_, loader, input_.sizes, lr, input_.stop_requested(), mesh_);
       const double seconds = seconds_since(start);
-      result_.train_seconds += seconds;
-      state_.seconds = result_.train_seconds;
-      const double comm = mesh_.world().wait_seconds() + mesh_.group("shard").wait_seconds() - waited;
-      tell(step, lr, seconds, loader.take_wait_seconds(), comm);
+      state_.seconds += seconds;
+      tell(step, lr, seconds, loader.take_wait_seconds(), mesh_.wait_seconds() - waited);
       stop = step.stop;
       const bool eval_due = schedule_.due(schedule_.eval_every, state_.step);
       const bool save_due = schedule_.due(schedule_.save_every, state_.step);
@@ -139,6 +135,7 @@ class Loop {
     // A run that was finished already still says what it reached.
     if (!stop && result_.last.metrics.samples == 0) stop = evaluate_now();
     tell_broken_samples(loader.broken_samples());
+    result_.train_seconds = state_.seconds;
     result_.finished = state_.step >= input_.counts.total && !stop;
     const double images = static_cast<double>((state_.step - first_step_) * input_.sizes.batch);
     result_.images_per_second = own_seconds_ > 0 ? images / own_seconds_ : 0;
@@ -171,7 +168,7 @@ class Loop {
     metrics.data_wait = data_wait / seconds;
     metrics.comm_wait = comm_wait / seconds;
     metrics.memory_bytes = static_cast<double>(resident_bytes());
-    metrics.seconds = result_.train_seconds;
+    metrics.seconds = state_.seconds;
     monitor_->step(metrics);
   }
 

@@ -42,7 +42,6 @@ struct LoopInput {
   recipe::StepCounts counts;
   data::LoaderOptions loader;
   std::filesystem::path run_dir;
-  double peak_tflops = 0;  // of this rank's threads, measured
   std::function<bool()> stop_requested;
 };
 

@@ -230,8 +230,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, Log& log, std::function<std::st
                                 state->step, p.peak_tflops * static_cast<double>(p.ranks.world)},
         log);
   }
-  const LoopInput input{*p.train, *p.val,    p.sizes,       p.counts,
-                        p.loader, p.run_dir, p.peak_tflops, launch::stop_requested};
+  const LoopInput input{*p.train, *p.val, p.sizes, p.counts, p.loader, p.run_dir, launch::stop_requested};
   LoopResult result = run(*state, input, mesh, monitor.get(), log);
   if (result.checkpoint.empty()) result.checkpoint = resumed;  // nothing was left to train
   if (monitor) monitor->finish();
