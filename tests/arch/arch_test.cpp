@@ -10,18 +10,10 @@
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tests/error_text.h"
 
 namespace tessera::arch {
 namespace {
-
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // Printed by `timm_counts.py counts`.
 TEST(Sizes, CountsAreThoseOfTimm) {
@@ -60,16 +52,17 @@ TEST(Sizes, TanhHeadAddsOneMatrix) {
 }
 
 TEST(Sizes, UnknownNamesNameTheNearest) {
-  EXPECT_EQ(error_of([] { vit_config("So40m/14"); }),
+  EXPECT_EQ(error_text([] { vit_config("So40m/14"); }),
             "[arch.vit_config] expected the name of a ViT, like S/16 or vit_small_patch16_224: found "
             "\"So40m/14\" (did you mean \"So400m/14\"?)");
-  EXPECT_NE(error_of([] { vit_config("vit_smal_patch16_224"); }).find("mean \"vit_small_patch16_224\"?"),
+  EXPECT_NE(error_text([] { vit_config("vit_smal_patch16_224"); }).find("mean \"vit_small_patch16_224\"?"),
             std::string::npos);
-  EXPECT_NE(error_of([] { vit_config("something else"); }).find("(known: mu/16, Ti/16, "), std::string::npos);
+  EXPECT_NE(error_text([] { vit_config("something else"); }).find("(known: mu/16, Ti/16, "),
+            std::string::npos);
   for (const char* name : {"", "/", "S/", "S/0", "S/-1", "S/16x", "S/99999999999999999999", "vit_",
                            "vit_small", "vit_small_patch", "vit_small_patch_224", "vit_small_patch16_",
                            "vit_small_patch16", "vit_none_patch16_224", "s/16\n"}) {
-    const std::string message = error_of([&] { vit_config(name); });
+    const std::string message = error_text([&] { vit_config(name); });
     EXPECT_TRUE(message.starts_with("[arch.vit_config] ")) << name << ": " << message;
     EXPECT_EQ(message.find('\n'), std::string::npos);
   }
@@ -213,7 +206,7 @@ TEST(Check, NamesWhatIsOutOfRange) {
   const auto message = [](const std::function<void(VitConfig&)>& change) {
     VitConfig config;
     change(config);
-    return error_of([&] { check(config); });
+    return error_text([&] { check(config); });
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(message([](VitConfig&) {}), "no error");

@@ -19,7 +19,7 @@ class Damage : public ::testing::Test {
   }
   std::string load_error(const Tensors& tensors = sample_tensors()) {
     auto state = part_of(tensors, 0, 1);
-    return message_of([&] { load(checkpoint, state.slices); });
+    return error_text([&] { load(checkpoint, state.slices); });
   }
   static void overwrite(const fs::path& path, const std::string& bytes) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
@@ -35,7 +35,7 @@ TEST_F(Damage, MissingManifest) {
   fs::remove(manifest);
   EXPECT_EQ(load_error(), "[checkpoint.load] a complete checkpoint: " + checkpoint.string() +
                               " has no manifest.json (the save did not finish; use step_00000900)");
-  EXPECT_EQ(message_of([&] { read_manifest(folder.path() / "none"); }),
+  EXPECT_EQ(error_text([&] { read_manifest(folder.path() / "none"); }),
             "[checkpoint.load] a checkpoint folder: there is none at " + (folder.path() / "none").string());
   fs::remove_all(folder.path() / "step_00000900");
   EXPECT_NE(load_error().find("(the save did not finish; there is no other complete checkpoint beside it)"),

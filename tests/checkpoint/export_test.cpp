@@ -52,22 +52,22 @@ TEST(Export, Errors) {
   save_sample({.folder = folder.path()}, 1, 2);
   const auto checkpoint = folder.path() / "step_00000001", output = folder.path() / "out.safetensors";
   EXPECT_EQ(
-      message_of([&] { export_safetensors(checkpoint, "ema/", output, {}); }),
+      error_text([&] { export_safetensors(checkpoint, "ema/", output, {}); }),
       "[checkpoint.export] tensors whose names begin with \"ema/\": there are none, only adamw.exp_avg/, "
       "param/ (" +
           checkpoint.string() + ")");
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(error_text([&] {
               export_safetensors(checkpoint, "param/", "/no/such/folder/x", {});
             }).find("cannot create /no/such/folder/x.tmp"),
             std::string::npos);
   fs::create_directory(output);
-  EXPECT_EQ(message_of([&] { export_safetensors(checkpoint, "param/", output, {}); }),
+  EXPECT_EQ(error_text([&] { export_safetensors(checkpoint, "param/", output, {}); }),
             "[checkpoint.export] cannot write " + output.string() + ": Is a directory");
   const auto shard = checkpoint / "shard-00001-of-00002.safetensors";
   std::string bytes = read_file(shard);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   std::ofstream(shard, std::ios::binary) << bytes;
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(error_text([&] {
               export_safetensors(checkpoint, "param/", folder.path() / "x", {});
             }).find("its checksum is"),
             std::string::npos);

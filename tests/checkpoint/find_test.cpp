@@ -16,7 +16,7 @@ class Find : public ::testing::Test {
     fs::remove(checkpoints / "step_00001000" / "manifest.json");
   }
   std::string error(const std::string& which) {
-    return message_of([&] { find(checkpoints, which); });
+    return error_text([&] { find(checkpoints, which); });
   }
   const TemporaryFolder run{"tessera-checkpoint"};
   const fs::path checkpoints = run.path() / "checkpoints";
@@ -59,7 +59,7 @@ TEST_F(Find, AnUnknownStepListsWhatIsThere) {
             "[checkpoint.find] a checkpoint of step 850: there are step_00000900, step_00000800, "
             "step_00000005, step_00000004, step_00000003 and 2 older (" +
                 checkpoints.string() + "; name one of them, or latest)");
-  EXPECT_EQ(message_of([&] { find(run.path(), "3"); }),
+  EXPECT_EQ(error_text([&] { find(run.path(), "3"); }),
             "[checkpoint.find] a checkpoint of step 3: there are none (" + run.path().string() +
                 "; name one of them, or latest)");
 }

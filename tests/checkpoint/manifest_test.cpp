@@ -35,7 +35,7 @@ TEST(ManifestText, ProgressMustBeJson) {
   StoredManifest stored;
   stored.shards.resize(1);
   stored.manifest.progress.json = "{oops";
-  EXPECT_TRUE(message_of([&] {
+  EXPECT_TRUE(error_text([&] {
                 manifest_text(stored);
               }).starts_with("[checkpoint.save] JSON as the run's progress: "));
 }
@@ -81,12 +81,12 @@ TEST(ParseManifest, EveryFaultHasItsLine) {
        "every tensor once: w twice"},
   };
   for (const auto& [text, expected] : cases) {
-    const auto error = message_of([&] { parse_manifest(text, "m.json"); });
+    const auto error = error_text([&] { parse_manifest(text, "m.json"); });
     EXPECT_NE(error.find(expected), std::string::npos) << error << "\nexpected " << expected;
   }
   std::string renamed = sound;
   renamed.replace(renamed.find("shard-00001"), 11, "../../shard");
-  EXPECT_EQ(message_of([&] { parse_manifest(renamed, "m.json"); }),
+  EXPECT_EQ(error_text([&] { parse_manifest(renamed, "m.json"); }),
             "[checkpoint.manifest] shard shard-00001-of-00002.safetensors: found "
             "\"../../shard-of-00002.safetensors\" (m.json; the file is damaged)");
 }

@@ -9,7 +9,6 @@
 
 namespace tessera::formats {
 namespace {
-using checkpoint::testing::message_of;
 
 std::string file_of(const std::string& header, size_t buffer_bytes) {
   std::string bytes(8, '\0');
@@ -126,7 +125,7 @@ TEST(Safetensors, EveryFaultHasItsLine) {
       {file_of("{" + good + "}", 3), "a buffer of 4 bytes: the file holds 3"},
   };
   for (const auto& [bytes, expected] : cases) {
-    const auto error = message_of([&] { parse(bytes); });
+    const auto error = error_text([&] { parse(bytes); });
     EXPECT_TRUE(error.starts_with("[formats.safetensors] ")) << error;
     EXPECT_TRUE(error.ends_with(" (f.safetensors; not a sound safetensors file)")) << error;
     EXPECT_NE(error.find(expected), std::string::npos) << error << "\nexpected " << expected;
@@ -137,7 +136,7 @@ TEST(Safetensors, ReaderNamesTheFile) {
   const TemporaryFolder folder("tessera-safetensors");
   const auto path = folder.path() / "short.safetensors";
   write_file_atomic(path, "abc");
-  EXPECT_EQ(message_of([&] { SafetensorsReader reader(path); }),
+  EXPECT_EQ(error_text([&] { SafetensorsReader reader(path); }),
             "[formats.safetensors] at least 8 bytes: the file has 3 (" + path.string() +
                 "; not a sound safetensors file)");
 }
@@ -147,8 +146,8 @@ TEST(Safetensors, DtypeSizes) {
   EXPECT_EQ(dtype_size("BF16"), 2U);
   EXPECT_EQ(dtype_size("BOOL"), 1U);
   EXPECT_EQ(dtype_size("C64"), 8U);
-  EXPECT_NE(message_of([] { dtype_size("float"); }).find("I64, U64): \"float\""), std::string::npos);
-  EXPECT_EQ(message_of([] { dtype_size("F4"); }),
+  EXPECT_NE(error_text([] { dtype_size("float"); }).find("I64, U64): \"float\""), std::string::npos);
+  EXPECT_EQ(error_text([] { dtype_size("F4"); }),
             "[formats.dtype_size] a dtype of whole bytes: F4 has 4 bits");
 }
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/formats/safetensors.h"
+#include "tests/error_text.h"
 
 namespace tessera::checkpoint::testing {
 
@@ -123,17 +123,6 @@ inline int64_t wrong_bytes(const std::filesystem::path& checkpoint, int64_t worl
     wrong += state.wrong(generation);
   }
   return wrong;
-}
-
-/// Text of the UserError that `work` throws.
-inline std::string message_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const UserError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "more than one line";
-    return error.what();
-  }
-  return "no error";
 }
 
 /// Names in a folder, sorted.

@@ -138,7 +138,7 @@ TEST(Load, WithoutVerifyingOnlyWantedBytesAreRead) {
   bytes[buffer + unwanted->begin] ^= 1;
   std::ofstream(shard, std::ios::binary) << bytes;
   EXPECT_EQ(wrong_bytes(shard.parent_path(), 1, 0, false, {sample_tensors()[1]}), 0);
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(error_text([&] {
               wrong_bytes(shard.parent_path(), 1, 0, true, {sample_tensors()[1]});
             }).find("its checksum is"),
             std::string::npos);

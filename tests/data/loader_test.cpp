@@ -6,8 +6,8 @@
 #include <mutex>
 #include <set>
 
-#include "tests/data/error_text.h"
 #include "tests/data/folder_maker.h"
+#include "tests/error_text.h"
 
 namespace tessera::data {
 namespace {
@@ -181,9 +181,9 @@ TEST(TrainLoader, BrokenSamplesCanEndARun) {
                        "[test.read] a pixel: found none (pixel-"))
       << text;
   EXPECT_TRUE(text.ends_with("; mend or remove the files, or raise data.error_limit)")) << text;
-  EXPECT_EQ(error(false, 0.03, source), "(no error)");
-  EXPECT_EQ(error(false, 0.01, Pixels(20, {7})), "(no error)");  // a single one is borne
-  EXPECT_NE(error(false, 0.0, Pixels(20, {7})), "(no error)");
+  EXPECT_EQ(error(false, 0.03, source), "no error");
+  EXPECT_EQ(error(false, 0.01, Pixels(20, {7})), "no error");  // a single one is borne
+  EXPECT_NE(error(false, 0.0, Pixels(20, {7})), "no error");
   std::set<int64_t> all;
   for (int64_t i = 0; i < 20; ++i) all.insert(i);
   EXPECT_TRUE(
@@ -193,7 +193,7 @@ TEST(TrainLoader, BrokenSamplesCanEndARun) {
   options.error_limit = 1.0;
   const Pixels none(20, all);
   TrainLoader loader(none, one_pixel(), options, 0);
-  EXPECT_NE(error_text([&] { loader.next(); }), "(no error)");
+  EXPECT_NE(error_text([&] { loader.next(); }), "no error");
   EXPECT_EQ(error_text([&] { loader.next(); }),
             "[data.loader] at least one readable sample: found none of 20");
 }

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tessera/base/random.h"
-#include "tests/data/error_text.h"
+#include "tests/error_text.h"
 
 namespace tessera::data {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <set>
 
-#include "tests/data/error_text.h"
 #include "tests/data/folder_maker.h"
 #include "tests/data/shared_data.h"
+#include "tests/error_text.h"
 
 namespace tessera::data {
 namespace {

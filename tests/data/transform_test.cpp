@@ -9,7 +9,7 @@
 #include "tessera/base/file.h"
 #include "tessera/data/crop.h"
 #include "tessera/data/resize.h"
-#include "tests/data/error_text.h"
+#include "tests/error_text.h"
 
 namespace tessera::data {
 namespace {

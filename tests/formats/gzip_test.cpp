@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include "tests/data/error_text.h"
+#include "tests/error_text.h"
 
 namespace tessera::formats {
 namespace {

@@ -2,22 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
+#include "tests/error_text.h"
 
 namespace tessera::plan {
 namespace {
-
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 arch::VitConfig two_blocks() {
   arch::VitConfig config;
@@ -44,9 +34,9 @@ TEST(Plan, UniformCoversEveryUnit) {
 }
 
 TEST(Plan, UniformRefusesWhatCannotBe) {
-  EXPECT_EQ(error_of([] { uniform_plan(two_blocks(), 0, Level::kZero3, false, 1); }),
+  EXPECT_EQ(error_text([] { uniform_plan(two_blocks(), 0, Level::kZero3, false, 1); }),
             "[plan.uniform_plan] world must be between 1 and 16777216 ranks: found 0");
-  EXPECT_EQ(error_of([] { uniform_plan(two_blocks(), 1, Level::kZero3, false, -1); }),
+  EXPECT_EQ(error_text([] { uniform_plan(two_blocks(), 1, Level::kZero3, false, -1); }),
             "[plan.uniform_plan] prefetch must be between 0 and 65536 units: found -1");
 }
 
@@ -54,10 +44,10 @@ TEST(Plan, LevelsByName) {
   for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
     EXPECT_EQ(level_from_string(to_string(level)), level);
   }
-  EXPECT_EQ(error_of([] { level_from_string("zero4"); }),
+  EXPECT_EQ(error_text([] { level_from_string("zero4"); }),
             "[plan.level_from_string] a level must be one of replicate, zero1, zero2, zero3: found \"zero4\" "
             "(did you mean \"zero1\"?)");
-  EXPECT_EQ(error_of([] { level_from_string(""); }),
+  EXPECT_EQ(error_text([] { level_from_string(""); }),
             "[plan.level_from_string] a level must be one of replicate, zero1, zero2, zero3: found \"\"");
 }
 
@@ -102,7 +92,7 @@ TEST(PlanJson, ErrorsNameFileAndFault) {
     EXPECT_NE(at, std::string::npos) << from;
     text.replace(at, from.size(), to);
     const std::string prefix = "[plan.plan_from_json] ", suffix = " (p.json)";
-    std::string error = error_of([&] { plan_from_json(text, "p.json"); });
+    std::string error = error_text([&] { plan_from_json(text, "p.json"); });
     EXPECT_TRUE(error.starts_with(prefix) && error.ends_with(suffix)) << error;
     return error.substr(prefix.size(), error.size() - prefix.size() - suffix.size());
   };
@@ -129,11 +119,11 @@ TEST(PlanJson, ErrorsNameFileAndFault) {
   EXPECT_EQ(message("\"stem\"", "7"), "\"name\" must be a string: found 7");
   EXPECT_EQ(message("  \"units\": [\n    {", "  \"units\": [\n 5, {"), "a unit must be an object: found 5");
   Plan twice{1, 0, {{"a", Level::kZero1, false}, {"a", Level::kZero1, true}}};
-  EXPECT_EQ(error_of([&] { plan_from_json(to_json(twice), "p.json"); }),
+  EXPECT_EQ(error_text([&] { plan_from_json(to_json(twice), "p.json"); }),
             "[plan.plan_from_json] units must differ: found \"a\" twice (p.json)");
-  EXPECT_EQ(error_of([&] { plan_from_json(to_json(Plan{}), "p.json"); }),
+  EXPECT_EQ(error_text([&] { plan_from_json(to_json(Plan{}), "p.json"); }),
             "[plan.plan_from_json] \"units\" must be a list of at least one unit: found none (p.json)");
-  EXPECT_EQ(error_of([&] { plan_from_json("[1]", "p.json"); }),
+  EXPECT_EQ(error_text([&] { plan_from_json("[1]", "p.json"); }),
             "[plan.plan_from_json] a plan must be an object: found [1] (p.json)");
 }
 

@@ -91,10 +91,10 @@ TEST(Errors, Choices) {
 }
 
 TEST(Errors, LengthOfTheRun) {
-  EXPECT_EQ(error_of([] { parse_recipe("", "test.toml", "/", {}); }),
+  EXPECT_EQ(error_text([] { parse_recipe("", "test.toml", "/", {}); }),
             "[recipe.parse] one of train.epochs and train.steps must be given: found neither (test.toml)");
   EXPECT_EQ(
-      error_of([] { parse_recipe("[train]\nepochs = 1\nsteps = 2", "test.toml", "/", {}); }),
+      error_text([] { parse_recipe("[train]\nepochs = 1\nsteps = 2", "test.toml", "/", {}); }),
       "[recipe.parse] only one of train.epochs and train.steps may be given: found both (test.toml:2 and "
       "test.toml:3; drop one)");
   EXPECT_EQ(read_error("", {"train.epochs=1"}),

@@ -107,7 +107,7 @@ TEST(Property, EveryKeyIsReadIntoItsField) {
       Recipe changed = base;
       option.set(changed, draw(option, draws));
       const std::vector<std::string> wanted = difference(base, changed);
-      if (wanted.empty() || error_of([&] { check_recipe(changed, ""); }) != "no error") continue;
+      if (wanted.empty() || error_text([&] { check_recipe(changed, ""); }) != "no error") continue;
       Value value = option.get(changed);
       if (auto* words = std::get_if<std::string>(&value)) *words = protect_from_environment(*words);
       const Recipe read = parse_recipe(text, "t", "/", {option.key + "=" + to_text(value)});

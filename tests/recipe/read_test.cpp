@@ -153,7 +153,7 @@ TEST(Paths, ReadRecipeUsesTheFilesFolder) {
   write_file_atomic(folder.path() / "r.toml", "train.steps = 1\ndata.source = 'folder:d'\n");
   EXPECT_EQ(read_recipe(folder.path() / "r.toml", {}).data.source,
             "folder:" + (folder.path() / "d").string());
-  EXPECT_NE(error_of([&] { read_recipe(folder.path() / "none.toml", {}); }).find("none.toml"),
+  EXPECT_NE(error_text([&] { read_recipe(folder.path() / "none.toml", {}); }).find("none.toml"),
             std::string::npos);
 }
 

@@ -1,12 +1,12 @@
 // Short ways to read recipes in tests.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/recipe/recipe.h"
+#include "tests/error_text.h"
 
 namespace tessera::recipe {
 
@@ -17,17 +17,8 @@ inline Recipe read(const std::string& toml, std::vector<std::string> sets = {}) 
 }
 
 /// The message of the UserError, "no error" without one.
-inline std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 inline std::string read_error(const std::string& toml, const std::vector<std::string>& sets = {}) {
-  return error_of([&] { read(toml, sets); });
+  return error_text([&] { read(toml, sets); });
 }
 
 }  // namespace tessera::recipe

@@ -83,7 +83,7 @@ TEST(Steps, EpochsAndSteps) {
   EXPECT_EQ(count_steps(recipe, 1050, 100).total, 1);
   EXPECT_EQ(count_steps(recipe, 100, 100).steps_per_epoch, 1);
   EXPECT_EQ(
-      error_of([&] { count_steps(recipe, 99, 100); }),
+      error_text([&] { count_steps(recipe, 99, 100); }),
       "[recipe.count_steps] the training set must hold at least one batch of 100 images: found 99 (make "
       "train.batch smaller)");
 }
