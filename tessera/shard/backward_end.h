@@ -5,8 +5,8 @@
 
 namespace tessera::shard {
 
-/// Runs `work` when the backward pass that this thread is in is over, all of it: not at the end of a pass that
-/// recompute runs within it. Requires: called while autograd runs a node or hook on this thread.
+/// Runs `work` when the backward pass that this thread is in is over, all of it: not at the end of a pass
+/// that recompute runs within it. Requires: called while autograd runs a node or hook on this thread.
 void at_end_of_backward(std::function<void()> work);
 
 /// While one lives, this thread runs a backward pass within another.

@@ -11,9 +11,10 @@
 //   sharded.clip_grad_norm(1.0);
 //   optimizer.step();                                               // the next forward gathers what is new
 //
-// The network's parameters stay the same tensor objects, but their memory comes when an operation reads one of
-// them and goes when no operation needs it any more. So they can be read inside forward() and in backward only;
-// elsewhere that is a UserError, and the optimizer works on parameters(). docs/library.md has the whole story.
+// The network's parameters stay the same tensor objects, but their memory comes when an operation reads one
+// of them and goes when no operation needs it any more. So they can be read inside forward() and in backward
+// only; elsewhere that is a UserError, and the optimizer works on parameters(). docs/library.md has the whole
+// story.
 //
 // A ShardedModule belongs to one thread, and every rank makes the same calls in the same order.
 #pragma once
@@ -51,16 +52,16 @@ struct FullyShardOptions {
   bool root_stays_gathered = true;
   MixedPrecision precision;
   Gradients gradients = Gradients::kMean;
-  /// Do micro-batches before the last one reduce their gradients (ZeRO-2 and 3; a rank then holds no more than
-  /// its share)? false: they are added up locally, in float32, and travel once a step.
+  /// Do micro-batches before the last one reduce their gradients (ZeRO-2 and 3; a rank then holds no more
+  /// than its share)? false: they are added up locally, in float32, and travel once a step.
   bool reduce_every_micro_batch = true;
-  int64_t prefetch = 1;         // units that are gathered ahead of the one that computes
-  int64_t units_in_flight = 0;  // most units gathered at once; 0: prefetch + 1
+  int64_t prefetch = 1;             // units that are gathered ahead of the one that computes
+  int64_t units_in_flight = 0;      // most units gathered at once; 0: prefetch + 1
   int64_t bucket_bytes = 25 << 20;  // replicated units are reduced in pieces of about this size
   /// Start from rank 0's parameters and buffers. false: every rank must hold the same already.
   bool sync_initial_values = true;
-  /// Called for every unit that is a child of a torch::nn::Sequential: what it returns takes the child's place
-  /// in the Sequential (the child keeps its name and its parameters). Null: nothing is replaced.
+  /// Called for every unit that is a child of a torch::nn::Sequential: what it returns takes the child's
+  /// place in the Sequential (the child keeps its name and its parameters). Null: nothing is replaced.
   std::function<torch::nn::AnyModule(const std::string& name, torch::nn::AnyModule child)> wrap;
 };
 
@@ -71,7 +72,7 @@ struct ParameterShard {
   int64_t begin = 0, end = 0;  // elements of the flattened parameter; may be empty
   at::Tensor values;           // [end - begin] master dtype; the leaf that parameters() gives if trainable
   bool trainable = true;
-  bool replica = false;        // another rank holds the same slice and counts it
+  bool replica = false;  // another rank holds the same slice and counts it
 };
 
 /// Facts of one unit, for people and tests.
@@ -86,10 +87,10 @@ class UnitBuilder;
 
 class ShardedModule {
  public:
-  /// Collective. Takes over the memory of `module`'s parameters: each rank keeps its shards. Freeze parameters
-  /// (requires_grad) before this. State is split over the mesh's axis "shard" and replicated over "dp"; units
-  /// of Level::kReplicate are replicated over all ranks. Errors: UserError when ranks disagree about the units,
-  /// names the first rank and unit that differ.
+  /// Collective. Takes over the memory of `module`'s parameters: each rank keeps its shards. Freeze
+  /// parameters (requires_grad) before this. State is split over the mesh's axis "shard" and replicated over
+  /// "dp"; units of Level::kReplicate are replicated over all ranks. Errors: UserError when ranks disagree
+  /// about the units, names the first rank and unit that differ.
   ShardedModule(std::shared_ptr<torch::nn::Module> module, mesh::Mesh& mesh, FullyShardOptions options = {});
   /// The same of a module whose children were sharded as they were built.
   ShardedModule(std::shared_ptr<torch::nn::Module> module, UnitBuilder&& builder);
@@ -120,8 +121,8 @@ class ShardedModule {
 
   /// 2-norm of the whole gradient, the same on every rank. Collective.
   double grad_norm();
-  /// Scales all gradients by max_norm / (norm + 1e-6) if that is below 1, as torch::nn::utils::clip_grad_norm_
-  /// does; returns the norm before. Collective.
+  /// Scales all gradients by max_norm / (norm + 1e-6) if that is below 1, as
+  /// torch::nn::utils::clip_grad_norm_ does; returns the norm before. Collective.
   double clip_grad_norm(double max_norm);
   /// 2-norms of whole tensors, one for each of parameters() (what LARS and LAMB need), from local shards in
   /// that order: of the parameters themselves, their gradients or an optimizer's updates; an undefined tensor
@@ -158,8 +159,8 @@ class ShardedModule {
   std::shared_ptr<Engine> engine_;
 };
 
-/// For networks larger than this host's memory: a constructor shards each child as soon as it exists, so never
-/// more than about three units exist whole.
+/// For networks larger than this host's memory: a constructor shards each child as soon as it exists, so
+/// never more than about three units exist whole.
 ///
 ///   Net(tessera::shard::UnitBuilder* builder) {
 ///     for (int i = 0; i < depth; ++i) {
@@ -178,8 +179,8 @@ class UnitBuilder {
   UnitBuilder(UnitBuilder&&) noexcept;
   UnitBuilder& operator=(UnitBuilder&&) noexcept;
 
-  /// All parameters of `module` that are in no unit yet become the unit `name` (the path that the child has in
-  /// the finished network). Collective. Errors: UserError when ranks disagree.
+  /// All parameters of `module` that are in no unit yet become the unit `name` (the path that the child has
+  /// in the finished network). Collective. Errors: UserError when ranks disagree.
   void shard_now(torch::nn::Module& module, const std::string& name, const UnitOptions& unit = {});
 
  private:

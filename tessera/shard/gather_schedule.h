@@ -1,5 +1,5 @@
-// When the units of a network that nobody described are gathered and released: it watches which units are read,
-// in what order, and expects the same order next time. Private to the room; no tensors.
+// When the units of a network that nobody described are gathered and released: it watches which units are
+// read, in what order, and expects the same order next time. Private to the room; no tensors.
 //
 // A pass is a forward or a backward. In the first one of a kind nothing is known: a unit is gathered when it
 // is read, and the one that was not read for longest makes room. Later passes follow the order of the last
@@ -68,7 +68,7 @@ class GatherSchedule {
   Pass pass_ = Pass::kNone;
   std::map<Pass, std::vector<size_t>> orders_;  // of the last pass of each kind, no unit twice in a row
   std::vector<size_t> expected_, seen_;
-  size_t position_ = 0;    // in expected_, of the unit read last
+  size_t position_ = 0;     // in expected_, of the unit read last
   bool following_ = false;  // something has been read where it was expected
 };
 

@@ -16,8 +16,8 @@ namespace tessera::shard {
 
 using plan::Level;
 
-/// Dtypes of a unit's floating-point parameters. Unset: the parameter's own (`reduce`: float32, or float64 for
-/// float64 parameters). float32, bfloat16 and float64 are allowed; float64 parameters keep float64 unless
+/// Dtypes of a unit's floating-point parameters. Unset: the parameter's own (`reduce`: float32, or float64
+/// for float64 parameters). float32, bfloat16 and float64 are allowed; float64 parameters keep float64 unless
 /// `compute` or `master` say otherwise.
 struct MixedPrecision {
   std::optional<at::ScalarType> compute;  // parameters as gathered, and so the operations that read them
@@ -38,9 +38,10 @@ struct UnitOptions {
 };
 
 /// Asked for every module below the root, children first: is it a unit? `name`: its path ("blocks.3");
-/// `numel`: elements of its parameters that none of its children's units took. The same answers on every rank.
-using Policy =
-    std::function<std::optional<UnitOptions>(const std::string& name, torch::nn::Module& module, int64_t numel)>;
+/// `numel`: elements of its parameters that none of its children's units took. The same answers on every
+/// rank.
+using Policy = std::function<std::optional<UnitOptions>(const std::string& name, torch::nn::Module& module,
+                                                        int64_t numel)>;
 
 /// Modules that hold at least `threshold` parameters outside of smaller units.
 Policy by_parameter_count(int64_t threshold, UnitOptions unit = {});

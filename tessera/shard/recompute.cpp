@@ -100,7 +100,7 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
     context->set_materialize_grads(false);
     context->save_for_backward(inputs.vec());
     context->saved_data["job"] =
-        c10::IValue::make_capsule(c10::intrusive_ptr<Job>::reclaim_copy(job));
+        c10::IValue::make_capsule(c10::intrusive_ptr<Job>::unsafe_reclaim_from_nonowning(job));
     return job->body(inputs.vec());
   }
 

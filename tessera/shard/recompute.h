@@ -23,9 +23,9 @@ namespace tessera::shard {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// The general form: any number of tensors in and out. What `body` captures must live until backward. The second
-/// run draws the same random numbers from LibTorch's CPU generator and leaves buffers (BatchNorm's running
-/// statistics) as the first did. May be nested. Any thread.
+/// The general form: any number of tensors in and out. What `body` captures must live until backward. The
+/// second run draws the same random numbers from LibTorch's CPU generator and leaves buffers (BatchNorm's
+/// running statistics) as the first did. May be nested. Any thread.
 Tensors recompute_list(const std::function<Tensors(const Tensors&)>& body, const Tensors& inputs);
 
 namespace detail {
@@ -43,9 +43,8 @@ Result from_list(Tensors outputs) {
   } else if constexpr (std::is_same_v<Result, Tensors>) {
     return outputs;
   } else {
-    return [&]<size_t... I>(std::index_sequence<I...>) {
-      return Result{outputs.at(I)...};
-    }(std::make_index_sequence<std::tuple_size_v<Result>>{});
+    return [&]<size_t... I>(std::index_sequence<I...>) { return Result{outputs.at(I)...}; }
+    (std::make_index_sequence<std::tuple_size_v<Result>>{});
   }
 }
 }  // namespace detail
@@ -55,9 +54,8 @@ template <typename Body, typename... Inputs>
 auto recompute(Body body, const Inputs&... inputs) {
   using Result = std::decay_t<std::invoke_result_t<Body, const Inputs&...>>;
   const auto run = [body = std::move(body)](const Tensors& list) mutable {
-    return [&]<size_t... I>(std::index_sequence<I...>) {
-      return detail::to_list(body(list[I]...));
-    }(std::make_index_sequence<sizeof...(Inputs)>{});
+    return [&]<size_t... I>(std::index_sequence<I...>) { return detail::to_list(body(list[I]...)); }
+    (std::make_index_sequence<sizeof...(Inputs)>{});
   };
   return detail::from_list<Result>(recompute_list(run, {inputs...}));
 }

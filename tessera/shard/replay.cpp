@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -24,26 +25,35 @@ bool is_changed(const c10::Argument& argument) {
   return name == "running_mean" || name == "running_var";
 }
 
+template <typename Visit>
+void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined() && value.toTensor().has_storage()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      if (tensor.defined() && tensor.has_storage()) visit(tensor);
+    }
+  }
+}
+
 void watch_then_call(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard once(kReplayKey);
   Replay* replay = Replay::current();
   const auto& arguments = operation.schema().arguments();
+  std::vector<const void*> there_before;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const c10::IValue& value = torch::jit::peek(*stack, i, arguments.size());
-    if (!is_changed(arguments[i])) continue;
-    if (value.isTensor()) {
-      replay->will_change(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) replay->will_change(tensor);
-    }
+    for_each_tensor(torch::jit::peek(*stack, i, arguments.size()), [&](const at::Tensor& tensor) {
+      there_before.push_back(storage_of(tensor));
+      if (is_changed(arguments[i])) replay->will_change(tensor);
+    });
   }
   operation.callBoxed(stack);
   for (const c10::IValue& value : torch::jit::last(*stack, operation.schema().returns().size())) {
-    if (value.isTensor()) {
-      replay->has_made(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) replay->has_made(tensor);
-    }
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      const void* storage = storage_of(tensor);
+      const bool is_view = std::find(there_before.begin(), there_before.end(), storage) != there_before.end();
+      if (!is_view) replay->has_made(tensor);
+    });
   }
 }
 
@@ -62,18 +72,13 @@ Replay::~Replay() {
 Replay* Replay::current() { return innermost; }
 
 void Replay::will_change(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
   const void* storage = storage_of(tensor);
   if (made_.count(storage) > 0 || kept_.count(storage) > 0) return;
   const at::NoGradGuard no_grad;
   kept_.emplace(storage, Kept{tensor, tensor.detach().clone()});
 }
 
-void Replay::has_made(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
-  // In place, or a view: its storage was there before.
-  if (kept_.count(storage_of(tensor)) == 0) made_.insert(storage_of(tensor));
-}
+void Replay::has_made(const at::Tensor& tensor) { made_.insert(storage_of(tensor)); }
 
 }  // namespace tessera::shard
 

@@ -19,7 +19,7 @@ class Replay {
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
-  /// Called for each operation: `tensor` is about to be changed; `tensor` has been made.
+  /// Of an operation: `tensor` is about to be changed; `tensor` has been made. Requires: it has a storage.
   void will_change(const at::Tensor& tensor);
   void has_made(const at::Tensor& tensor);
   /// The innermost one of this thread, or null.

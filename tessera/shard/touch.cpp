@@ -58,10 +58,10 @@ const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsaf
 /// Operations that look at a tensor's shape or make a view of it, and never read its numbers.
 bool only_makes_a_view(const c10::OperatorHandle& operation) {
   static constexpr std::array<std::string_view, 20> kViews = {
-      "aten::alias",   "aten::as_strided", "aten::data",          "aten::detach",    "aten::detach_",
-      "aten::expand",  "aten::is_leaf",    "aten::narrow",        "aten::output_nr", "aten::permute",
-      "aten::select",  "aten::set_data",   "aten::requires_grad_", "aten::slice",    "aten::squeeze",
-      "aten::t",       "aten::transpose",  "aten::unsqueeze",     "aten::view",      "aten::_version"};
+      "aten::alias",  "aten::as_strided", "aten::data",           "aten::detach",    "aten::detach_",
+      "aten::expand", "aten::is_leaf",    "aten::narrow",         "aten::output_nr", "aten::permute",
+      "aten::select", "aten::set_data",   "aten::requires_grad_", "aten::slice",     "aten::squeeze",
+      "aten::t",      "aten::transpose",  "aten::unsqueeze",      "aten::view",      "aten::_version"};
   return std::find(kViews.begin(), kViews.end(), operation.schema().name()) != kViews.end();
 }
 
@@ -81,7 +81,8 @@ class Touches {
       if (it == all_.end()) it = all_.insert(all_.end(), Touched{target, {}});
       it->units.push_back(unit);
     } else if (tensor.numel() > 0 && tensor.storage().nbytes() == 0) {
-      user_error("shard.touch", "a parameter of a living ShardedModule: its memory went with the ShardedModule (keep "
+      user_error("shard.touch",
+                 "a parameter of a living ShardedModule: its memory went with the ShardedModule (keep "
                  "that as long as the network is used)");
     }
   }

@@ -2,9 +2,9 @@
 //
 // C++ modules have no hooks, so the dispatcher is asked instead: a parameter of a sharded network carries one
 // more dispatch key, above all others. An operation with such an argument therefore comes here first, whoever
-// calls it: a module's forward, a custom autograd function, or autograd itself in backward (what autograd saved
-// of a parameter, and views of it, carry the key as well). The owner brings the memory, and the operation goes
-// on as if nothing had been. Operations that read no such parameter pay nothing.
+// calls it: a module's forward, a custom autograd function, or autograd itself in backward (what autograd
+// saved of a parameter, and views of it, carry the key as well). The owner brings the memory, and the
+// operation goes on as if nothing had been. Operations that read no such parameter pay nothing.
 //
 // The key is DispatchKey::TESTING_ONLY_GenericWrapper: of LibTorch's keys the one that is above autograd and
 // autocast, goes with a tensor, and has no use of its own in a program.
