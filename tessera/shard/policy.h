@@ -20,10 +20,12 @@ using plan::Level;
 /// for float64 parameters). float32, bfloat16 and float64 are allowed; float64 parameters keep float64 unless
 /// `compute` or `master` say otherwise.
 struct MixedPrecision {
-  std::optional<at::ScalarType> compute;  // parameters as gathered, and so the operations that read them
-  std::optional<at::ScalarType> reduce;   // gradients on the wire; they are summed in float32 (or float64)
-  std::optional<at::ScalarType> buffer;   // floating-point buffers, such as BatchNorm's running statistics
-  std::optional<at::ScalarType> master;   // the shards that the optimizer changes, and their gradients
+  std::optional<at::ScalarType> compute = {};  // parameters as gathered, and so the operations that read them
+  std::optional<at::ScalarType> reduce =
+      {};  // gradients on the wire; they are summed in float32 (or float64)
+  std::optional<at::ScalarType> buffer =
+      {};  // floating-point buffers, such as BatchNorm's running statistics
+  std::optional<at::ScalarType> master = {};  // the shards that the optimizer changes, and their gradients
 };
 
 /// Settings of one unit.
@@ -34,7 +36,7 @@ struct UnitOptions {
   /// Keep only the unit's input in forward and run it again in backward. Possible for children of a
   /// torch::nn::Sequential alone (elsewhere a UserError that says what to do): see recompute.h.
   bool recompute = false;
-  std::optional<MixedPrecision> precision;  // unset: that of FullyShardOptions
+  std::optional<MixedPrecision> precision = {};  // unset: that of FullyShardOptions
 };
 
 /// Asked for every module below the root, children first: is it a unit? `name`: its path ("blocks.3");

@@ -153,5 +153,119 @@ INSTANTIATE_TEST_SUITE_P(All, AnyLevel,
                                          std::get<1>(info.param));
                          });
 
+TEST(FullyShard, AnyPrefetchLimitAndRootEqualTheUnshardedModule) {
+  const Result expected = unsharded();
+  for (const bool root_stays : {true, false}) {
+    for (const int64_t prefetch : {0, 1, 3}) {
+      for (const int64_t in_flight : {0, 1, 4}) {
+        FullyShardOptions options = all_at(Level::kZero3);
+        options.root_stays_gathered = root_stays;
+        options.prefetch = prefetch;
+        options.units_in_flight = in_flight;
+        testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+          SCOPED_TRACE(concat("root stays ", root_stays, " prefetch ", prefetch, " in flight ", in_flight));
+          expect_close(sharded(mesh, options, 2), expected, 2e-6);
+        });
+      }
+    }
+  }
+}
+
+TEST(FullyShard, HybridShardsInsideAndReplicatesAcross) {
+  const Result expected = unsharded();
+  for (const Level level : {Level::kZero1, Level::kZero2, Level::kZero3}) {
+    testing::run_ranks({{"dp", 2}, {"shard", 2}}, [&](mesh::Mesh& mesh) {
+      expect_close(sharded(mesh, all_at(level), 3), expected, 2e-6);
+    });
+  }
+}
+
+TEST(FullyShard, EveryUnitMayHaveALevelOfItsOwn) {
+  const Result expected = unsharded();
+  FullyShardOptions options;
+  options.policy = [](const std::string& name, torch::nn::Module&, int64_t) -> std::optional<UnitOptions> {
+    if (name == "embedding") return UnitOptions{.level = Level::kReplicate};
+    if (name == "fc1") return UnitOptions{.level = Level::kZero1};
+    if (name == "twice") return UnitOptions{.level = Level::kZero2};
+    if (name == "fc2") return UnitOptions{.level = Level::kZero3};
+    return std::nullopt;
+  };
+  testing::run_ranks({{"shard", 3}},
+                     [&](mesh::Mesh& mesh) { expect_close(sharded(mesh, options, 2), expected, 2e-6); });
+}
+
+TEST(FullyShard, ReplicatedUnitsAreReducedInBuckets) {
+  const Result expected = unsharded();
+  FullyShardOptions options;
+  options.policy = shard::no_units();
+  options.root.level = Level::kReplicate;
+  options.bucket_bytes = 300;  // less than some parameters
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    expect_close(sharded(mesh, options, 2), expected, 2e-6);
+    EXPECT_GT(mesh.world().traffic().at("reduce_scatter").calls, 5);
+  });
+}
+
+// 2 ranks with the same samples: (g + g) / 2 is g, so no sum is reordered and not one bit may differ.
+TEST(FullyShard, IsBitwiseWhereNoSumIsReordered) {
+  const Result expected = unsharded();
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
+    for (const int64_t world : {1, 2}) {
+      testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+        auto net = std::make_shared<ForeignNet>();
+        testing::set_values(*net);
+        net->eval();
+        ShardedModule module(net, mesh, all_at(level));
+        torch::optim::SGD optimizer(module.parameters(),
+                                    torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+        Result result;
+        for (int64_t step = 0; step < kSteps; ++step) {
+          optimizer.zero_grad();
+          const at::Tensor loss = module.forward([&] { return loss_of(*net, 0, kBatch); });
+          loss.backward();
+          EXPECT_EQ(loss.item<double>(), expected.values[static_cast<size_t>(2 * step)]);
+          // The norm's own sum is another one: clip by the unsharded one's value.
+          const double norm = module.grad_norm(), known = expected.values[static_cast<size_t>(2 * step + 1)];
+          EXPECT_NEAR(norm, known, 1e-6 * known);
+          const double factor = static_cast<float>(kClip / (known + 1e-6));
+          for (const at::Tensor& parameter : module.parameters()) {
+            if (parameter.grad().defined() && factor < 1) parameter.grad().mul_(factor);
+          }
+          optimizer.step();
+        }
+        module.with_full_parameters([&] { put_whole(result, *net); });
+        for (const auto& [name, value] : expected.parameters) {
+          EXPECT_TRUE(result.parameters.at(name).equal(value)) << plan::to_string(level) << " " << name;
+        }
+      });
+    }
+  }
+}
+
+TEST(FullyShard, Bf16FollowsTheUnshardedModule) {
+  const Result expected = unsharded();
+  for (const auto& reduce : {at::kFloat, at::kBFloat16}) {
+    FullyShardOptions options = all_at(Level::kZero3);
+    options.precision.compute = at::kBFloat16;
+    options.precision.reduce = reduce;
+    options.precision.buffer = at::kBFloat16;
+    testing::run_ranks({{"shard", 2}},
+                       [&](mesh::Mesh& mesh) { expect_close(sharded(mesh, options, 2), expected, 3e-2); });
+  }
+}
+
+TEST(FullyShard, Float64AndBf16Masters) {
+  const Result expected = unsharded();
+  FullyShardOptions options = all_at(Level::kZero3);
+  options.precision.master = at::kDouble;
+  testing::run_ranks({{"shard", 2}},
+                     [&](mesh::Mesh& mesh) { expect_close(sharded(mesh, options), expected, 2e-6); });
+  options.precision.master = at::kBFloat16;
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    const Result result = sharded(mesh, options);
+    EXPECT_NEAR(result.values[0], expected.values[0], 2e-2 * expected.values[0]);
+  });
+}
+
 }  // namespace
 }  // namespace tessera
