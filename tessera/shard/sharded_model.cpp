@@ -81,11 +81,14 @@ ShardedModel::~ShardedModel() = default;
 
 void ShardedModel::watch_gradients(size_t index) {
   int64_t expected = 0;
-  for (const auto& [name, parameter] : units_[index]->parameters()) {
-    if (!parameter.requires_grad()) continue;
+  const auto& parameters = units_[index]->parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].second.requires_grad()) continue;
     ++expected;
-    const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    accumulator->add_post_hook(std::make_unique<GradientAccumulated>([this, index] {
+    const auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i].second);
+    accumulator->add_post_hook(std::make_unique<GradientAccumulated>([this, index, i] {
+      units_[index]->take_gradient(i);
+      advance_reduction();
       if (--gradients_missing_[index] == 0) gradients_ready(index);
     }));
     accumulators_.push_back(accumulator);  // the parameter itself holds it only weakly
@@ -127,15 +130,21 @@ void ShardedModel::gather_for_forward(size_t index) {
 
 void ShardedModel::gather_for_backward(size_t index) {
   current_unit_ = units_[index]->name();
+  advance_reduction();
   units_[index]->finish_gather();
   const size_t ahead = std::min(index, static_cast<size_t>(prefetch_));
   for (size_t distance = 1; distance <= ahead; ++distance) units_[index - distance]->start_gather();
+}
+
+void ShardedModel::advance_reduction() {
+  if (unit_in_reduction_ >= 0) units_[static_cast<size_t>(unit_in_reduction_)]->advance_reduce();
 }
 
 void ShardedModel::gradients_ready(size_t index) {
   // One reduction under way at a time bounds the memory of unreduced gradients.
   if (unit_in_reduction_ >= 0) units_[static_cast<size_t>(unit_in_reduction_)]->finish_reduce();
   units_[index]->start_reduce(last_micro_batch_);
+  units_[index]->advance_reduce();
   units_[index]->release();
   unit_in_reduction_ = static_cast<int64_t>(index);
 }

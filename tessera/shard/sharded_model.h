@@ -55,6 +55,7 @@ class ShardedModel {
   at::Tensor run_part(size_t index, const at::Tensor& input);
   void gather_for_forward(size_t index);
   void gather_for_backward(size_t index);
+  void advance_reduction();
   void gradients_ready(size_t index);
   void watch_gradients(size_t index);
 

@@ -12,6 +12,14 @@ namespace {
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
+/// A 1-D tensor that says it has memory, so that views of it can be made, and has none.
+at::Tensor without_memory(int64_t numel, at::ScalarType dtype) {
+  const auto bytes = static_cast<size_t>(numel) * at::elementSize(dtype);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, at::kCPU),
+                       c10::GetCPUAllocator(), /*resizable=*/true);
+  return at::empty({0}, dtype).set_(std::move(storage), 0, {numel});
+}
+
 /// Adds without touching autograd's record of the destination.
 void put(at::Tensor destination, const at::Tensor& source, bool add) {
   if (add) {
@@ -34,6 +42,7 @@ Unit::Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level le
       pool_(pool) {
   const at::NoGradGuard no_grad;
   splits_parameters_ = level_ == plan::Level::kZero3 && shard_.size() > 1;
+  taken_.resize(parameters_.size());
   make_layout();
   adopt_parameters();
 }
@@ -65,7 +74,7 @@ void Unit::make_layout() {
 void Unit::adopt_parameters() {
   compute_shard_ = precision_.compute == at::kFloat ? master_ : at::empty({shard_numel_}, precision_.compute);
   // Alone, the shard is the whole: parameters are views of it and there is nothing to gather, ever.
-  full_ = shard_.size() == 1 ? compute_shard_ : at::empty({padded_numel_}, precision_.compute);
+  full_ = shard_.size() == 1 ? compute_shard_ : without_memory(padded_numel_, precision_.compute);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& parameter = parameters_[i].second;
     parameter.set_data(full_.narrow(0, offsets_[i], parameter.numel()).view(parameter.sizes()));
@@ -73,7 +82,6 @@ void Unit::adopt_parameters() {
   if (shard_.size() == 1) {
     state_ = State::kGathered;
   } else {
-    storage_of(full_)->set_data_ptr_noswap(c10::DataPtr(nullptr, at::kCPU));
     storage_of(full_)->set_nbytes(0);
   }
 }
@@ -110,42 +118,57 @@ void Unit::free_gathered() {
   state_ = State::kSharded;
 }
 
-void Unit::copy_gradients_to(at::Tensor flat, bool add) {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    at::Tensor& parameter = parameters_[i].second;
-    at::Tensor slot = flat.narrow(0, offsets_[i], parameter.numel());
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (gradient.defined()) {
-      put(slot, gradient.reshape({-1}), add);
-      gradient.reset();
-    } else if (!add) {
-      slot.zero_();  // unused in this micro-batch
-    }
+/// Where the gradients of a micro-batch go, and whether those of earlier ones are there.
+at::Tensor& Unit::collected_gradients(bool* hold_earlier) {
+  if (shard_.size() == 1) {
+    *hold_earlier = has_gradient_;
+    return gradient_;
   }
-  if (!add && padded_numel_ > numel_) flat.narrow(0, numel_, padded_numel_ - numel_).zero_();
+  if (level_ == plan::Level::kZero1) {
+    if (!accumulated_.defined()) accumulated_ = at::empty({padded_numel_}, at::kFloat);
+    *hold_earlier = has_accumulated_;
+    return accumulated_;
+  }
+  if (!collected_.defined()) collected_ = pool_.tensor(padded_numel_, full_.options());
+  *hold_earlier = false;
+  return collected_;
+}
+
+void Unit::take_gradient(size_t index) {
+  at::Tensor& parameter = parameters_[index].second;
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined()) return;
+  const at::NoGradGuard no_grad;
+  bool add = false;
+  const at::Tensor slot = collected_gradients(&add).narrow(0, offsets_[index], parameter.numel());
+  put(slot, gradient.reshape({-1}), add || taken_[index]);
+  gradient.reset();
+  taken_[index] = true;
 }
 
 void Unit::start_reduce(bool last) {
   const at::NoGradGuard no_grad;
   last_micro_batch_ = last;
+  bool hold_earlier = false;
+  at::Tensor& collected = collected_gradients(&hold_earlier);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    take_gradient(i);
+    if (!taken_[i] && !hold_earlier) {
+      collected.narrow(0, offsets_[i], parameters_[i].second.numel()).zero_();  // unused so far
+    }
+    taken_[i] = false;
+  }
+  if (!hold_earlier && padded_numel_ > numel_) collected.narrow(0, numel_, padded_numel_ - numel_).zero_();
   if (shard_.size() == 1) {
-    copy_gradients_to(gradient_, has_gradient_);
     has_gradient_ = true;
     return;
   }
-  at::Tensor flat;
-  if (level_ == plan::Level::kZero1) {
-    if (!accumulated_.defined()) accumulated_ = at::empty({padded_numel_}, at::kFloat);
-    copy_gradients_to(accumulated_, has_accumulated_);
-    has_accumulated_ = !last;
-    if (!last) return;
-    flat = accumulated_.to(precision_.reduce);
-  } else {
-    flat = at::empty({padded_numel_}, precision_.reduce);
-    copy_gradients_to(flat, false);
-  }
+  has_accumulated_ = level_ == plan::Level::kZero1 && !last;
+  if (has_accumulated_) return;
   reduced_ = has_gradient_ ? at::empty_like(gradient_) : gradient_;
-  reduce_ = shard_.reduce_scatter(reduced_, flat, name_);
+  const at::Tensor input = collected;
+  collected_.reset();  // goes when the last piece of it has left
+  reduce_ = shard_.reduce_scatter(reduced_, input, precision_.reduce, name_);
 }
 
 void Unit::finish_reduce() {
@@ -166,7 +189,7 @@ void Unit::sum_over_replicas() {
   if (replicate_.size() == 1) return;
   // Reduce-scatter, then gather: the minimum on the wire and the same bits on every replica.
   at::Tensor mine = at::empty({shard_numel_ / replicate_.size()}, at::kFloat);
-  replicate_.reduce_scatter(mine, gradient_.to(precision_.reduce), name_).wait();
+  replicate_.reduce_scatter(mine, gradient_, precision_.reduce, name_).wait();
   replicate_.all_gather(gradient_, mine, name_).wait();
 }
 

@@ -70,9 +70,14 @@ class Unit {
   /// Gives the gathered memory back (levels that keep parameters: does nothing until they change).
   void release();
 
-  /// Takes the gradients out of the parameters and starts to sum them over the ranks. `last`: of the step's
+  /// Moves the gradient of parameters()[index], if there is one, to where the unit collects its gradients,
+  /// and so frees autograd's.
+  void take_gradient(size_t index);
+  /// Takes what gradients are left and starts to sum them over the ranks. `last`: of the step's
   /// micro-batches; ZeRO-1 and replication communicate only then. Collective.
   void start_reduce(bool last);
+  /// Lets a reduction under way go on, without waiting.
+  void advance_reduce() { reduce_.advance(); }
   /// Blocks until gradient() holds the sum over ranks and over the micro-batches so far.
   void finish_reduce();
 
@@ -87,7 +92,7 @@ class Unit {
   void make_layout();
   void adopt_parameters();
   void free_gathered();
-  void copy_gradients_to(at::Tensor flat, bool add);
+  at::Tensor& collected_gradients(bool* hold_earlier);
   void sum_over_replicas();
 
   std::string name_;
@@ -103,6 +108,7 @@ class Unit {
   bool has_gradient_ = false;       // gradient_ holds earlier micro-batches
   bool has_accumulated_ = false;    // accumulated_ does
   bool last_micro_batch_ = false;
+  std::vector<bool> taken_;  // by parameter: its gradient of this micro-batch is collected
 
   int64_t numel_ = 0, padded_numel_ = 0, shard_numel_ = 0;
   std::vector<int64_t> offsets_;  // of each parameter in the flat tensor
@@ -112,6 +118,7 @@ class Unit {
   at::Tensor gradient_;       // [shard_numel] float32
   at::Tensor compute_shard_;  // [shard_numel] compute dtype; master_ itself where that is float32
   at::Tensor full_;           // [padded_numel] compute dtype, storage empty while sharded
+  at::Tensor collected_;      // [padded_numel] compute dtype: gradients of this micro-batch, unreduced
   at::Tensor accumulated_;    // [padded_numel] float32: unreduced gradients (ZeRO-1)
   at::Tensor reduced_;        // [shard_numel] float32: result of the reduction under way
   mesh::Pending gather_, reduce_;
