@@ -41,6 +41,8 @@ int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
 
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::string& fingerprint) {
+  const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
+  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
   mesh::Rendezvous rendezvous;
   rendezvous.rank = ranks.rank;
   rendezvous.world = ranks.world;
@@ -50,8 +52,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
   rendezvous.served = ranks.master_is_served;
   rendezvous.timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
   rendezvous.stop = launch::stop_requested;
-  return std::make_unique<mesh::Mesh>(rendezvous, std::vector<mesh::Axis>{{"shard", ranks.world}},
-                                      fingerprint);
+  return std::make_unique<mesh::Mesh>(rendezvous, axes, fingerprint);
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
