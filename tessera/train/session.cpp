@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/library/run.h"
 #include "tessera/train/state.h"
 
 namespace tessera::train {
@@ -43,16 +44,8 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
                                     const std::string& fingerprint) {
   const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
   if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
-  mesh::Rendezvous rendezvous;
-  rendezvous.rank = ranks.rank;
-  rendezvous.world = ranks.world;
-  rendezvous.host = ranks.master_host;
-  rendezvous.port = ranks.master_port;
-  rendezvous.listen_fd = ranks.master_listen_fd;
-  rendezvous.served = ranks.master_is_served;
-  rendezvous.timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
-  rendezvous.stop = launch::stop_requested;
-  return std::make_unique<mesh::Mesh>(rendezvous, axes, fingerprint);
+  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
+  return std::make_unique<mesh::Mesh>(library::rendezvous(ranks, timeout), axes, fingerprint);
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
