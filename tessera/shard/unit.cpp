@@ -113,7 +113,7 @@ void Unit::set_values(const std::vector<at::Tensor>& values, std::optional<bool>
 }
 
 at::Tensor Unit::watch_use() {
-  for (auto& [parameter_name, parameter] : parameters_) parameter.set_data(with_touch_key(parameter));
+  for (auto& [parameter_name, parameter] : parameters_) set_touch_key(parameter);
   return full_;
 }
 
