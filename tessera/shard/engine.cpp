@@ -97,9 +97,10 @@ bool ShardedModule::Engine::may_touch() const {
 }
 
 void ShardedModule::Engine::touch(std::span<const size_t> units) {
-  if (parameters_readable_) return;
+  const bool backward = autograd_runs();
+  if (parameters_readable_ || (in_backward_ == backward && schedule_.read_last(units))) return;
   with_error_context([&] {
-    if (autograd_runs()) {
+    if (backward) {
       enter_backward();
     } else if (schedule_.pass() == Pass::kNone) {
       schedule_.begin(at::GradMode::is_enabled() ? Pass::kForward : Pass::kInference);
