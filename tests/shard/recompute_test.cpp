@@ -1,5 +1,6 @@
 #include "tessera/shard/recompute.h"
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
