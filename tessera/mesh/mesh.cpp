@@ -142,19 +142,24 @@ Mesh::Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::stri
   }
 }
 
-std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes) {
+std::unique_ptr<Mesh> Mesh::over(int64_t rank, std::vector<Axis> axes, const TransportMaker& make_transport) {
   std::unique_ptr<Mesh> mesh(new Mesh());
   mesh->rank_ = rank;
   mesh->axes_ = std::move(axes);
   for (const Axis& axis : mesh->axes_) mesh->world_size_ *= axis.size;
-  mesh->make_groups([](const std::string&, int64_t r, int64_t size) { return pretend_transport(r, size); });
+  mesh->make_groups(make_transport);
   return mesh;
+}
+
+std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes) {
+  return over(rank, std::move(axes), [](const std::string&, int64_t line_rank, int64_t size) {
+    return pretend_transport(line_rank, size);
+  });
 }
 
 Mesh::~Mesh() = default;
 
-void Mesh::make_groups(
-    const std::function<std::shared_ptr<Transport>(const std::string&, int64_t, int64_t)>& make_transport) {
+void Mesh::make_groups(const TransportMaker& make_transport) {
   int64_t product = 1;
   for (const Axis& axis : axes_) product *= axis.size;
   TESSERA_CHECK_EQ(product, world_size_);

@@ -33,6 +33,11 @@ struct Axis {
   int64_t size = 1;
 };
 
+/// Makes the transport of one group of more than one rank. `line`: "world", or the axis and the coordinates
+/// on the others ("shard/dp1"); `rank` and `size` are the group's.
+using TransportMaker =
+    std::function<std::shared_ptr<Transport>(const std::string& line, int64_t rank, int64_t size)>;
+
 /// Ranks in row-major order over the axes, the last axis fastest: with {pp 2, shard 4}, rank 5 is pp 1,
 /// shard 1. Owned by one thread; passed by reference, there is no global one.
 class Mesh {
@@ -40,6 +45,9 @@ class Mesh {
   /// Collective: waits until every rank has come, names those that have not (CommError). Ranks that run
   /// another build or `fingerprint` (recipe and model) are named in a UserError.
   Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::string& fingerprint);
+  /// A mesh over transports of the caller's.
+  static std::unique_ptr<Mesh> over(int64_t rank, std::vector<Axis> axes,
+                                    const TransportMaker& make_transport);
   /// One process plays `rank` of a mesh of `axes`: gathers repeat its own shard, reductions multiply it.
   static std::unique_ptr<Mesh> pretend(int64_t rank, std::vector<Axis> axes);
   ~Mesh();
@@ -66,8 +74,7 @@ class Mesh {
 
  private:
   Mesh() = default;
-  void make_groups(const std::function<std::shared_ptr<Transport>(const std::string& name, int64_t rank,
-                                                                  int64_t size)>& make_transport);
+  void make_groups(const TransportMaker& make_transport);
 
   int64_t rank_ = 0, world_size_ = 1;
   std::vector<Axis> axes_;

@@ -12,6 +12,7 @@
 
 #include "tessera/mesh/mesh.h"
 #include "tessera/plan/plan.h"
+#include "tessera/shard/reductions.h"
 #include "tessera/shard/unit.h"
 
 namespace tessera::shard {
@@ -55,8 +56,6 @@ class ShardedModel {
   at::Tensor run_part(size_t index, const at::Tensor& input);
   void gather_for_forward(size_t index);
   void gather_for_backward(size_t index);
-  void gradients_ready(size_t index);
-  void watch_gradients(size_t index);
 
   std::vector<Part> parts_;
   std::vector<bool> recompute_;
@@ -65,12 +64,7 @@ class ShardedModel {
   std::vector<std::unique_ptr<Unit>> units_;
   std::string current_unit_ = "none";
 
-  // Of the backward under way.
-  bool last_micro_batch_ = false;
-  std::vector<int64_t> gradients_missing_;  // by unit
-  std::vector<int64_t> gradients_expected_;
-  int64_t unit_in_reduction_ = -1;
-  std::vector<std::shared_ptr<void>> accumulators_;  // autograd nodes whose hooks count gradients
+  Reductions reductions_;
 };
 
 }  // namespace tessera::shard
