@@ -69,7 +69,8 @@ class Mesh {
   std::string describe() const;
 
   /// After a CommError: tells the others that this rank is alive, waits up to `patience` for their word, and
-  /// returns a sentence naming the ranks that gave none.
+  /// returns a sentence naming the ranks that gave none, and what the others began last if it is something
+  /// else.
   std::string name_silent_ranks(std::chrono::milliseconds patience);
 
  private:
@@ -81,7 +82,8 @@ class Mesh {
   std::unique_ptr<Group> world_;
   std::vector<std::unique_ptr<Group>> groups_;  // one per axis
   std::unique_ptr<Group> single_;               // any axis not given
-  std::shared_ptr<void> store_;                 // c10d::Store
+  std::shared_ptr<LastOperation> last_operation_ = std::make_shared<LastOperation>();
+  std::shared_ptr<void> store_;  // c10d::Store
 };
 
 }  // namespace tessera::mesh

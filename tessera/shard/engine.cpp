@@ -235,7 +235,8 @@ void ShardedModule::Engine::hand_out_gradients() {
                                     [&](const std::string& text) { return text[character] == '1'; });
     at::Tensor& gradient = shards_[i].values.mutable_grad();
     if (!in_use && !gradient.defined()) continue;
-    const at::Tensor sum = flats_[place.flat]->pieces()[place.piece].gradient;
+    // As optimizers expect it: no view in autograd's eyes.
+    const at::Tensor sum = flats_[place.flat]->pieces()[place.piece].gradient.variable_data();
     gradient = sum.to(shards_[i].values.scalar_type());
   }
 }

@@ -76,6 +76,7 @@ void Reductions::reduce(size_t unit) {
   // One sum over a shard axis under way at a time bounds the memory of unreduced gradients.
   for (const size_t earlier : in_flight_) watched_[earlier]->unit->advance_reduce_stage();
   watched.unit->start_reduce();
+  watched.unit->advance_reduce();
   watched.reduced = true;
   std::erase_if(in_flight_, [&](size_t earlier) { return !watched_[earlier]->unit->reducing(); });
   if (watched.unit->reducing()) in_flight_.push_back(unit);

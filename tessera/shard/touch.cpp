@@ -130,13 +130,14 @@ void bring_memory_then_call(const c10::OperatorHandle& operation, torch::jit::St
 
 }  // namespace
 
-at::Tensor with_touch_key(const at::Tensor& tensor) {
+void set_touch_key(at::Tensor& parameter) {
   at::Tensor keyed = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(tensor.storage()), tensor.key_set().add(kTouchKey), tensor.dtype());
+      c10::Storage(parameter.storage()), parameter.key_set().add(kTouchKey), parameter.dtype());
   c10::TensorImpl* implementation = keyed.unsafeGetTensorImpl();
-  implementation->set_sizes_and_strides(tensor.sizes(), tensor.strides());
-  implementation->set_storage_offset(tensor.storage_offset());
-  return keyed;
+  implementation->set_sizes_and_strides(parameter.sizes(), parameter.strides());
+  implementation->set_storage_offset(parameter.storage_offset());
+  const c10::impl::ExcludeDispatchKeyGuard not_a_touch(kTouchKey);
+  parameter.set_data(keyed);
 }
 
 TouchEntry::TouchEntry(const at::Tensor& tensor, std::weak_ptr<TouchTarget> target, size_t unit)

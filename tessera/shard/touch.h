@@ -29,8 +29,8 @@ class TouchTarget {
   virtual bool may_touch() const = 0;
 };
 
-/// The same memory under a tensor with the key: make views of it, and put them under parameters.
-at::Tensor with_touch_key(const at::Tensor& tensor);
+/// Gives a parameter the key; its memory stays what it is.
+void set_touch_key(at::Tensor& parameter);
 
 /// From now on, and until the entry dies, reading `tensor`'s memory touches `unit` of `target`. Any thread.
 class TouchEntry {

@@ -13,6 +13,14 @@ namespace {
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
+/// A 1-D tensor that says it has memory, so that views of it can be made, and has none.
+at::Tensor without_memory(int64_t numel, at::ScalarType dtype) {
+  const auto bytes = static_cast<size_t>(numel) * at::elementSize(dtype);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, at::kCPU),
+                       c10::GetCPUAllocator(), /*resizable=*/true);
+  return at::empty({0}, dtype).set_(std::move(storage), 0, {numel});
+}
+
 /// Adds without touching autograd's record of the destination.
 void put(at::Tensor destination, const at::Tensor& source, bool add) {
   if (add) {
@@ -68,7 +76,7 @@ void Unit::adopt_parameters() {
   compute_shard_ =
       precision_.compute == precision_.master ? master_ : at::empty({shard_numel_}, precision_.compute);
   // Alone, the shard is the whole: parameters are views of it and there is nothing to gather, ever.
-  full_ = shard_.size() == 1 ? compute_shard_ : at::empty({padded_numel_}, precision_.compute);
+  full_ = shard_.size() == 1 ? compute_shard_ : without_memory(padded_numel_, precision_.compute);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& parameter = parameters_[i].second;
     parameter.set_data(full_.narrow(0, offsets_[i], parameter.numel()).view(parameter.sizes()));
@@ -76,7 +84,6 @@ void Unit::adopt_parameters() {
   if (shard_.size() == 1) {
     state_ = State::kGathered;
   } else {
-    storage_of(full_)->set_data_ptr_noswap(c10::DataPtr(nullptr, at::kCPU));
     storage_of(full_)->set_nbytes(0);
   }
 }
@@ -106,7 +113,7 @@ void Unit::set_values(const std::vector<at::Tensor>& values, std::optional<bool>
 }
 
 at::Tensor Unit::watch_use() {
-  for (auto& [parameter_name, parameter] : parameters_) parameter.set_data(with_touch_key(parameter));
+  for (auto& [parameter_name, parameter] : parameters_) set_touch_key(parameter);
   return full_;
 }
 

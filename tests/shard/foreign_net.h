@@ -47,7 +47,7 @@ inline void set_values(torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   for (auto& entry : module.named_parameters()) {
     at::Tensor& parameter = entry.value();
-    if (!parameter.defined() || parameter.dim() < 2 || parameter.numel() == 0) continue;
+    if (!parameter.defined() || !parameter.is_floating_point() || parameter.numel() == 0) continue;
     std::vector<float> values(static_cast<size_t>(parameter.numel()));
     fill_normal(random_key(5, entry.key()), 0, values, 0.0F, 0.4F, 3.0F);
     parameter.copy_(at::from_blob(values.data(), parameter.sizes(), at::kFloat));
