@@ -42,8 +42,7 @@ ShardedModel::ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Prec
                            mesh::Mesh& mesh)
     : parts_(std::move(parts)),
       prefetch_(plan.prefetch),
-      reductions_(
-          {.first_gradient = {}, .gradients_left = [this](size_t index) { units_[index]->release(); }}) {
+      reductions_({.first_gradient = {}, .gradients_left = [this](size_t index) { gradients_left(index); }}) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const auto unit_plan =
         std::find_if(plan.units.begin(), plan.units.end(),
@@ -100,6 +99,11 @@ void ShardedModel::gather_for_backward(size_t index) {
   units_[index]->finish_gather();
   const size_t ahead = std::min(index, static_cast<size_t>(prefetch_));
   for (size_t distance = 1; distance <= ahead; ++distance) units_[index - distance]->start_gather();
+}
+
+void ShardedModel::gradients_left(size_t index) {
+  if (prefetch_ == 0) units_[index]->finish_reduce();
+  units_[index]->release();
 }
 
 void ShardedModel::backward(const at::Tensor& loss, bool last) {

@@ -42,6 +42,8 @@ class ShardedModel {
   void backward(const at::Tensor& loss, bool last);
   /// After an optimizer step or loading.
   void parameters_changed();
+  /// Units that are gathered ahead of the one that computes. 0: nothing overlaps, reductions neither.
+  void set_prefetch(int64_t units) { prefetch_ = units; }
 
   /// This rank's share of the squared norm of the gradient: summed over all ranks it is the whole. Local.
   double local_gradient_square_sum() const;
@@ -56,6 +58,7 @@ class ShardedModel {
   at::Tensor run_part(size_t index, const at::Tensor& input);
   void gather_for_forward(size_t index);
   void gather_for_backward(size_t index);
+  void gradients_left(size_t index);
 
   std::vector<Part> parts_;
   std::vector<bool> recompute_;
