@@ -14,6 +14,7 @@
 namespace tessera::shard {
 namespace {
 
+constexpr size_t kOperationsCompared = 100'000;
 constexpr auto kPatienceForSilentRanks = std::chrono::milliseconds(3000);
 
 std::string checksum_of(const std::string& text) {
@@ -89,7 +90,9 @@ void ShardedModule::Engine::with_error_context(const std::function<void()>& work
 }
 
 void ShardedModule::Engine::record(const char* operation, size_t unit) {
-  operations_.push_back(concat(operation, " ", members_[unit].name));
+  // Forwards without a backward leave theirs; nobody compares that many.
+  if (operations_.size() < kOperationsCompared)
+    operations_.push_back(concat(operation, " ", members_[unit].name));
 }
 
 bool ShardedModule::Engine::may_touch() const {
@@ -152,6 +155,7 @@ void ShardedModule::Engine::leave_backward() {
     in_backward_ = false;
     if (micro_batch_ + 1 < micro_batches_) return;
     hand_out_gradients();
+    operations_.clear();
     accumulating_ = false;
     parameters_may_have_changed_ = true;  // a step may follow, and optimizers leave no trace
     ++step_;
@@ -171,7 +175,6 @@ void ShardedModule::Engine::set_micro_batch(int64_t index, int64_t count) {
 void ShardedModule::Engine::begin_gradients() {
   accumulating_ = true;
   reductions_.forget_arrived();
-  operations_.clear();
   const at::NoGradGuard no_grad;
   std::vector<bool> keep(flats_.size());
   for (size_t i = 0; i < shards_.size(); ++i) {
