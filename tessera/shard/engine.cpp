@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/shard/backward_end.h"
+#include "tessera/shard/tensor_memory.h"
 
 namespace tessera::shard {
 namespace {
@@ -68,6 +69,7 @@ ShardedModule::Engine::Engine(mesh::Mesh& mesh, FullyShardOptions options)
                            schedule_.done_with(member);
                          }
                        }}) {
+  keep_tensor_memory();  // building and training free what is large, and malloc would keep much of it
   if (options_.prefetch < 0 || options_.units_in_flight < 0 || options_.bucket_bytes < 1) {
     user_error("shard.ShardedModule",
                "prefetch and units_in_flight of at least 0, bucket_bytes of at least 1: ", options_.prefetch,
