@@ -199,6 +199,10 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"world_size", p.ranks.world},
       {"parameters", arch::parameter_count(p.job.recipe.model)},
       {"checkpoint", result.checkpoint.string()},
+      {"checkpoint_saves",
+       {{"saves", result.saves.saves},
+        {"stalled_seconds", result.saves.stalled},
+        {"written_seconds", result.saves.written}}},
       {"communication", traffic},
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };
