@@ -20,12 +20,26 @@ void sum_rows_in_order(at::Tensor output, const at::Tensor& received) {
 
 }  // namespace
 
-Group::Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport)
-    : axis_(std::move(axis)), rank_(rank), size_(size), transport_(std::move(transport)) {
+Group::Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
+             std::shared_ptr<LastOperation> last)
+    : axis_(std::move(axis)),
+      rank_(rank),
+      size_(size),
+      transport_(std::move(transport)),
+      last_(std::move(last)) {
   TESSERA_CHECK(size == 1 || transport_ != nullptr, "axis ", axis_);
 }
 
 Group::~Group() = default;
+
+std::string Group::begins(const char* kind, const std::string& what) {
+  std::string name = concat(kind, " ", what, " over axis ", axis_);
+  if (last_) {
+    ++last_->number;
+    last_->name = name;
+  }
+  return name;
+}
 
 namespace {
 
@@ -97,7 +111,7 @@ Pending Group::all_gather(at::Tensor output, at::Tensor input, const std::string
     return {};
   }
   const auto bytes = static_cast<int64_t>(input.nbytes()) * (size_ - 1);
-  return begin(traffic_["all_gather"], bytes, concat("all_gather ", what, " over axis ", axis_),
+  return begin(traffic_["all_gather"], bytes, begins("all_gather", what),
                [=, transport = transport_.get()] { return transport->all_gather(output, input); });
 }
 
@@ -115,7 +129,7 @@ Pending Group::reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarTyp
   traffic.bytes_sent += n * static_cast<int64_t>(at::elementSize(wire)) * (size_ - 1);
   const auto reduction =
       std::make_shared<Reduction>(std::move(output), input, wire, size_, width, transport_);
-  return {traffic, concat("reduce_scatter ", what, " over axis ", axis_), (n + width - 1) / width,
+  return {traffic, begins("reduce_scatter", what), (n + width - 1) / width,
           [reduction](int64_t piece) { return reduction->start(piece); }};
 }
 
@@ -125,7 +139,7 @@ void Group::all_reduce(at::Tensor& values, const std::string& what) {
   at::Tensor all = at::empty({size_, values.numel()}, values.options());
   const auto bytes = static_cast<int64_t>(values.nbytes()) * (size_ - 1);
   at::Tensor flat = values.reshape({-1}).contiguous();
-  begin(traffic_["all_reduce"], bytes, concat("all_reduce ", what, " over axis ", axis_), [&] {
+  begin(traffic_["all_reduce"], bytes, begins("all_reduce", what), [&] {
     return transport_->all_gather(all.view({-1}), flat);
   }).wait();
   at::Tensor sum = all.select(0, 0).clone();
@@ -138,8 +152,7 @@ std::vector<std::string> Group::all_gather_text(const std::string& text, const s
   auto gather = [&](const at::Tensor& input) {
     at::Tensor output = at::empty({size_ * input.numel()}, input.options());
     begin(traffic_["control"], static_cast<int64_t>(input.nbytes()) * (size_ - 1),
-          concat("all_gather_text ", what, " over axis ", axis_),
-          [&] { return transport_->all_gather(output, input); })
+          begins("all_gather_text", what), [&] { return transport_->all_gather(output, input); })
         .wait();
     return output;
   };

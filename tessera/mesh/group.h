@@ -20,10 +20,17 @@ namespace tessera::mesh {
 /// pretend backend lets one process play rank r of N.
 class Transport;
 
+/// The collective that this rank began last, over all groups of its mesh.
+struct LastOperation {
+  int64_t number = 0;  // of collectives begun so far
+  std::string name;
+};
+
 class Group {
  public:
-  /// `transport` may be null when size is 1.
-  Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport);
+  /// `transport` may be null when size is 1. `last`: told of every collective; may be null.
+  Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
+        std::shared_ptr<LastOperation> last = nullptr);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -57,11 +64,15 @@ class Group {
   void set_piece_numbers(int64_t numbers) { piece_numbers_ = numbers; }
 
  private:
+  /// "all_gather stem over axis shard", which begins now.
+  std::string begins(const char* kind, const std::string& what);
+
   std::string axis_;
   int64_t rank_, size_;
   std::shared_ptr<Transport> transport_;
   int64_t piece_numbers_ = plan::kPieceNumbers;
   std::map<std::string, Traffic> traffic_;
+  std::shared_ptr<LastOperation> last_;
 };
 
 }  // namespace tessera::mesh

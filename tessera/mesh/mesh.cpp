@@ -20,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
+constexpr size_t kRanksNamed = 4;  // of those that did something else
 constexpr auto kPatienceAfterStop = std::chrono::seconds(10);
 
 std::string first_line(const std::exception& error) {
@@ -162,7 +163,8 @@ Mesh::~Mesh() = default;
 
 std::unique_ptr<Group> Mesh::make_group(const std::string& axis, const std::string& line, int64_t rank,
                                         int64_t size) const {
-  return std::make_unique<Group>(axis, rank, size, size > 1 ? make_transport_(line, rank, size) : nullptr);
+  return std::make_unique<Group>(axis, rank, size, size > 1 ? make_transport_(line, rank, size) : nullptr,
+                                 last_operation_);
 }
 
 void Mesh::make_groups(TransportMaker make_transport) {
@@ -182,7 +184,10 @@ void Mesh::make_groups(TransportMaker make_transport) {
 }
 
 std::unique_ptr<Group> Mesh::another_group(const std::string& name) {
-  return make_group(name, "another/" + name, rank_, world_size_);
+  const std::string line = "another/" + name;
+  // Another thread's collectives have an order of their own: last_operation_ does not hear of them.
+  return std::make_unique<Group>(name, rank_, world_size_,
+                                 world_size_ > 1 ? make_transport_(line, rank_, world_size_) : nullptr);
 }
 
 int64_t Mesh::coordinate(const std::string& axis) const {
@@ -218,22 +223,33 @@ std::string Mesh::describe() const {
 std::string Mesh::name_silent_ranks(std::chrono::milliseconds patience) {
   if (!store_) return "";
   auto* store = static_cast<c10d::Store*>(store_.get());
-  std::vector<std::string> silent;
+  std::vector<std::string> silent, elsewhere;
+  const auto key = [](int64_t rank) { return concat("alive/", rank); };
+  const std::string mine = concat("collective ", last_operation_->number, ", ", last_operation_->name);
   try {
-    store->set(concat("alive/", rank_), bytes_of("1"));
+    store->set(key(rank_), bytes_of(mine));
     const auto start = Clock::now();
     do {
       silent.clear();
+      elsewhere.clear();
       for (int64_t rank = 0; rank < world_size_; ++rank) {
-        if (!store->check({concat("alive/", rank)})) silent.push_back(std::to_string(rank));
+        if (!store->check({key(rank)})) {
+          silent.push_back(std::to_string(rank));
+        } else if (const std::string theirs = store->get_to_str(key(rank)); theirs != mine) {
+          elsewhere.push_back(concat("rank ", rank, " began ", theirs));
+        }
       }
-      if (silent.empty()) return "every rank is alive";
+      if (silent.empty()) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     } while (Clock::now() - start < patience);
   } catch (const std::exception&) {
     return "rank 0, which holds the rendezvous, is gone";
   }
-  return concat("no sign of life from rank ", join(silent, ", "));
+  std::string text =
+      silent.empty() ? "every rank is alive" : concat("no sign of life from rank ", join(silent, ", "));
+  if (elsewhere.empty()) return text;
+  if (elsewhere.size() > kRanksNamed) elsewhere.resize(kRanksNamed);
+  return concat(text, "; this rank began ", mine, "; ", join(elsewhere, "; "));
 }
 
 }  // namespace tessera::mesh

@@ -72,7 +72,8 @@ class Mesh {
   std::string describe() const;
 
   /// After a CommError: tells the others that this rank is alive, waits up to `patience` for their word, and
-  /// returns a sentence naming the ranks that gave none.
+  /// returns a sentence naming the ranks that gave none, and what the others began last if it is something
+  /// else.
   std::string name_silent_ranks(std::chrono::milliseconds patience);
 
  private:
@@ -87,6 +88,7 @@ class Mesh {
   std::vector<std::unique_ptr<Group>> groups_;  // one per axis
   std::unique_ptr<Group> single_;               // any axis not given
   TransportMaker make_transport_;
+  std::shared_ptr<LastOperation> last_operation_ = std::make_shared<LastOperation>();
   std::shared_ptr<void> store_;  // c10d::Store
 };
 
