@@ -65,13 +65,14 @@ void Saver::save(bool best) {
     times_.written += seconds_since(start);
   } else {
     at::Tensor copy = copy_slices(request.slices);
-    writer_ = std::async(
-        std::launch::async, [request = std::move(request), copy = std::move(copy), &group = *group_] {
-          const auto begin = Clock::now();
-          const auto checkpoint =
-              checkpoint::save(request.options, request.slices, request.progress, checkpoint_ranks(group));
-          return Written{checkpoint, seconds_since(begin)};
-        });
+    writer_ = std::async(std::launch::async,
+                         [request = std::move(request), copy = std::move(copy), &group = *group_]() mutable {
+                           const auto begin = Clock::now();
+                           const auto checkpoint = checkpoint::save(
+                               request.options, request.slices, request.progress, checkpoint_ranks(group));
+                           copy.reset();  // not only when the next save asks how this one went
+                           return Written{checkpoint, seconds_since(begin)};
+                         });
   }
   times_.stalled += seconds_since(start);
 }

@@ -140,6 +140,15 @@ TEST(Memory, OptionsAddTheirTerms) {
   EXPECT_EQ(activations(config) - plain, 2 * 4 * 4 * 8 + 2 * 4 * 4 + 4 * (2 * 4 * 8 + 4 * 8 + 2 * 16));
 }
 
+TEST(Memory, SavedAreWeightsAndMoments) {
+  const auto saved = [](Level level, int64_t world) {
+    return saved_bytes(tiny(), uniform_plan(tiny(), world, level, false, 1));
+  };
+  EXPECT_EQ(saved(Level::kZero3, 4), 12 * 1316 / 4);
+  EXPECT_EQ(saved(Level::kZero1, 4), 12 * 1316 / 4);
+  EXPECT_EQ(saved(Level::kReplicate, 4), 12 * 1316);
+}
+
 TEST(Memory, RefusesAPlanOfAnotherModel) {
   const auto message = [](const Plan& plan) {
     try {
