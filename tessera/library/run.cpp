@@ -72,9 +72,12 @@ int run(const std::function<int(mesh::Mesh&)>& body, const ConnectOptions& optio
     mesh->world().barrier("the end");
     return exit_code;
   } catch (const CommError& error) {
-    const std::string silent = mesh ? mesh->name_silent_ranks(kPatienceForSilentRanks) : "";
-    end(kExitCommunication, concat(error.what(), mesh ? concat(" (", mesh->describe(), ")") : "",
-                                   silent.empty() ? "" : "; ", silent));
+    // A sharded module has asked who is silent already.
+    const bool all_said = !mesh || std::string(error.what()).find(mesh->describe()) != std::string::npos;
+    if (all_said) end(kExitCommunication, error.what());
+    const std::string silent = mesh->name_silent_ranks(kPatienceForSilentRanks);
+    end(kExitCommunication,
+        concat(error.what(), " (", mesh->describe(), ")", silent.empty() ? "" : "; ", silent));
   } catch (const Error& error) {
     end(error.exit_code(), error.what());
   } catch (const std::exception& error) {

@@ -171,6 +171,10 @@ std::vector<std::string> Group::all_gather_text(const std::string& text, const s
 
 void Group::barrier(const std::string& what) { all_gather_text("", what); }
 
+void Group::abort() {
+  if (transport_) transport_->abort();
+}
+
 double Group::wait_seconds() const {
   double total = 0;
   for (const auto& [kind, traffic] : traffic_) total += traffic.wait_seconds;

@@ -57,6 +57,8 @@ class Group {
   /// By kind: "all_gather", "reduce_scatter", "all_reduce", "control".
   const std::map<std::string, Traffic>& traffic() const { return traffic_; }
   double wait_seconds() const;
+  /// Makes what waits for other ranks fail, on this rank. From any thread.
+  void abort();
 
   /// For tests: pieces of reductions of another size.
   void set_piece_numbers(int64_t numbers) { piece_numbers_ = numbers; }

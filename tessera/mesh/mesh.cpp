@@ -132,10 +132,11 @@ Mesh::Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::stri
     wait_for_all(store, rendezvous, [](int64_t rank) { return concat("joined/", rank); });
     compare_fingerprints(store, rendezvous, fingerprint);
     const std::string address = address_towards(rendezvous.host, rendezvous.port);
-    make_groups([&](const std::string& name, int64_t rank, int64_t size) {
-      return gloo_transport(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, address,
-                            rendezvous.timeout);
-    });
+    make_groups(
+        [store, address, timeout = rendezvous.timeout](const std::string& line, int64_t rank, int64_t size) {
+          return gloo_transport(c10::make_intrusive<c10d::PrefixStore>(line, store), rank, size, address,
+                                timeout);
+        });
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -160,23 +161,33 @@ std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes) {
 
 Mesh::~Mesh() = default;
 
-void Mesh::make_groups(const TransportMaker& make_transport) {
+std::unique_ptr<Group> Mesh::make_group(const std::string& axis, const std::string& line, int64_t rank,
+                                        int64_t size) const {
+  return std::make_unique<Group>(axis, rank, size, size > 1 ? make_transport_(line, rank, size) : nullptr,
+                                 last_operation_);
+}
+
+void Mesh::make_groups(TransportMaker make_transport) {
+  make_transport_ = std::move(make_transport);
   int64_t product = 1;
   for (const Axis& axis : axes_) product *= axis.size;
   TESSERA_CHECK_EQ(product, world_size_);
-  const auto make = [&](const std::string& axis, const std::string& line, int64_t rank, int64_t size) {
-    return std::make_unique<Group>(axis, rank, size, size > 1 ? make_transport(line, rank, size) : nullptr,
-                                   last_operation_);
-  };
-  world_ = make("world", "world", rank_, world_size_);
-  single_ = make("single", "single", 0, 1);
+  world_ = make_group("world", "world", rank_, world_size_);
+  single_ = make_group("single", "single", 0, 1);
   for (const Axis& axis : axes_) {
     std::string line = axis.name;
     for (const Axis& other : axes_) {
       if (other.name != axis.name) line += concat("/", other.name, coordinate(other.name));
     }
-    groups_.push_back(make(axis.name, line, coordinate(axis.name), axis.size));
+    groups_.push_back(make_group(axis.name, line, coordinate(axis.name), axis.size));
   }
+}
+
+std::unique_ptr<Group> Mesh::another_group(const std::string& name) {
+  const std::string line = "another/" + name;
+  // Another thread's collectives have an order of their own: last_operation_ does not hear of them.
+  return std::make_unique<Group>(name, rank_, world_size_,
+                                 world_size_ > 1 ? make_transport_(line, rank_, world_size_) : nullptr);
 }
 
 int64_t Mesh::coordinate(const std::string& axis) const {

@@ -63,6 +63,9 @@ class Mesh {
   Group& group(const std::string& axis);
   /// All ranks.
   Group& world() { return *world_; }
+  /// A group of all ranks with an order of its own, for the collectives of another thread. Collective: every
+  /// rank makes its groups in the same order.
+  std::unique_ptr<Group> another_group(const std::string& name);
   /// Seconds the training thread has stood still for collectives of any group so far.
   double wait_seconds() const;
   /// "rank 3/8 pp1 shard1".
@@ -75,13 +78,16 @@ class Mesh {
 
  private:
   Mesh() = default;
-  void make_groups(const TransportMaker& make_transport);
+  void make_groups(TransportMaker make_transport);
+  std::unique_ptr<Group> make_group(const std::string& axis, const std::string& line, int64_t rank,
+                                    int64_t size) const;
 
   int64_t rank_ = 0, world_size_ = 1;
   std::vector<Axis> axes_;
   std::unique_ptr<Group> world_;
   std::vector<std::unique_ptr<Group>> groups_;  // one per axis
   std::unique_ptr<Group> single_;               // any axis not given
+  TransportMaker make_transport_;
   std::shared_ptr<LastOperation> last_operation_ = std::make_shared<LastOperation>();
   std::shared_ptr<void> store_;  // c10d::Store
 };

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kCacheElements = 512 * 1024;
 
 // A longer k is cut: too few columns of it would fit there.
-constexpr int64_t kDeep = 8192, kCut = 4096;
+constexpr int64_t kDeep = 4096, kCut = 2048;
 
 int64_t column_chunk(int64_t padded_k) {
   const int64_t columns = kCacheElements / padded_k / 32 * 32;

@@ -193,6 +193,17 @@ Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Pre
   return memory;
 }
 
+double saved_bytes(const arch::VitConfig& config, const Plan& plan) {
+  check_units(config, plan);
+  auto sizes = unit_sizes(config);
+  double numbers = 0;
+  for (const auto& unit : plan.units) {
+    const double all = padded(sizes[unit.name].parameters, plan.world);
+    numbers += unit.level == Level::kReplicate ? all : all / static_cast<double>(plan.world);
+  }
+  return 3 * kFloatBytes * numbers;
+}
+
 std::string describe(const Memory& memory) {
   return concat(human_bytes(memory.total()), " a rank: states ", human_bytes(memory.states), ", gathered ",
                 human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations));

@@ -70,6 +70,10 @@ struct Precision {
 Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Precision& precision,
                       int64_t batch);
 
+/// Bytes of a checkpoint that one rank holds: master weights and both moments in fp32. Errors: as
+/// predict_memory.
+double saved_bytes(const arch::VitConfig& config, const Plan& plan);
+
 /// "1.20 GiB a rank: states 0.90 GiB, gathered 0.10 GiB, activations 0.20 GiB".
 std::string describe(const Memory& memory);
 

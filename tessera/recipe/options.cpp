@@ -266,6 +266,8 @@ void add_machine(std::vector<Option>& table) {
       integer("checkpoint.every_steps", "where given it wins over every_epochs", kCount,
               FIELD(checkpoint.every_steps)),
       integer("checkpoint.keep", "newest ones to keep, besides the best", {1, 1e6}, FIELD(checkpoint.keep)),
+      flag("checkpoint.async", "training waits for a copy only, 12 bytes a parameter of the rank's share",
+           FIELD(checkpoint.async)),
       path("run.dir", "folder of the run; empty: runs/<name>", FIELD(run.dir)),
       integer("run.threads", "compute threads a rank; 0: cores / local ranks", {0, 4096}, FIELD(run.threads)),
       number("run.timeout", "seconds a collective may wait", {0, 1e6, true}, FIELD(run.timeout)),

@@ -70,6 +70,7 @@ struct CheckpointRecipe {
   double every_epochs = 1;  // 0: only at the end (and on a signal)
   int64_t every_steps = 0;  // given: wins
   int64_t keep = 3;         // newest; "best" is kept besides
+  bool async = false;       // copied, then written beside the training
 };
 
 struct RunRecipe {

@@ -1,5 +1,6 @@
 // Memory for gathered units and their gradients, kept for the next unit of the same size: a training step in
-// its steady state asks the system for no page. Belongs to the training thread.
+// its steady state asks the system for no page. Safe from any thread: what a collective sends dies on the
+// transport's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +8,8 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 namespace tessera::shard {
@@ -16,11 +19,15 @@ class BufferPool {
   /// `bytes` of memory, contents undefined.
   c10::DataPtr take(size_t bytes);
   void give_back(c10::DataPtr memory, size_t bytes);
-  /// A 1-D tensor over such memory, which it gives back when it dies. The pool must outlive it.
+  /// A 1-D tensor over such memory, which it gives back when it dies; that may be after the pool's end.
   at::Tensor tensor(int64_t numel, const at::TensorOptions& options);
 
  private:
-  std::map<size_t, std::vector<c10::DataPtr>> free_;
+  struct Shelf {
+    std::mutex mutex;
+    std::map<size_t, std::vector<c10::DataPtr>> free;  // by bytes
+  };
+  std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
 };
 
 }  // namespace tessera::shard

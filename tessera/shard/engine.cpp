@@ -10,10 +10,12 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/shard/backward_end.h"
+#include "tessera/shard/tensor_memory.h"
 
 namespace tessera::shard {
 namespace {
 
+constexpr size_t kOperationsCompared = 100'000;
 constexpr auto kPatienceForSilentRanks = std::chrono::milliseconds(3000);
 
 std::string checksum_of(const std::string& text) {
@@ -67,6 +69,7 @@ ShardedModule::Engine::Engine(mesh::Mesh& mesh, FullyShardOptions options)
                            schedule_.done_with(member);
                          }
                        }}) {
+  keep_tensor_memory();  // building and training free what is large, and malloc would keep much of it
   if (options_.prefetch < 0 || options_.units_in_flight < 0 || options_.bucket_bytes < 1) {
     user_error("shard.ShardedModule",
                "prefetch and units_in_flight of at least 0, bucket_bytes of at least 1: ", options_.prefetch,
@@ -89,7 +92,9 @@ void ShardedModule::Engine::with_error_context(const std::function<void()>& work
 }
 
 void ShardedModule::Engine::record(const char* operation, size_t unit) {
-  operations_.push_back(concat(operation, " ", members_[unit].name));
+  // Forwards without a backward leave theirs; nobody compares that many.
+  if (operations_.size() < kOperationsCompared)
+    operations_.push_back(concat(operation, " ", members_[unit].name));
 }
 
 bool ShardedModule::Engine::may_touch() const {
@@ -97,9 +102,10 @@ bool ShardedModule::Engine::may_touch() const {
 }
 
 void ShardedModule::Engine::touch(std::span<const size_t> units) {
-  if (parameters_readable_) return;
+  const bool backward = autograd_runs();
+  if (parameters_readable_ || (in_backward_ == backward && schedule_.read_last(units))) return;
   with_error_context([&] {
-    if (autograd_runs()) {
+    if (backward) {
       enter_backward();
     } else if (schedule_.pass() == Pass::kNone) {
       schedule_.begin(at::GradMode::is_enabled() ? Pass::kForward : Pass::kInference);
@@ -151,6 +157,7 @@ void ShardedModule::Engine::leave_backward() {
     in_backward_ = false;
     if (micro_batch_ + 1 < micro_batches_) return;
     hand_out_gradients();
+    operations_.clear();
     accumulating_ = false;
     parameters_may_have_changed_ = true;  // a step may follow, and optimizers leave no trace
     ++step_;
@@ -170,7 +177,6 @@ void ShardedModule::Engine::set_micro_batch(int64_t index, int64_t count) {
 void ShardedModule::Engine::begin_gradients() {
   accumulating_ = true;
   reductions_.forget_arrived();
-  operations_.clear();
   const at::NoGradGuard no_grad;
   std::vector<bool> keep(flats_.size());
   for (size_t i = 0; i < shards_.size(); ++i) {

@@ -263,8 +263,12 @@ void ShardedModule::Engine::list_shards() {
     if (found == place_by_parameter_.end() || !listed.insert(identity).second) continue;
     const Unit& flat = *flats_[found->second.flat];
     const Piece& piece = flat.pieces()[found->second.piece];
-    ParameterShard shard{entry.key(),       piece.shape,           piece.begin,
-                         piece.end,         piece.master.detach(), entry.value().requires_grad(),
+    ParameterShard shard{entry.key(),
+                         piece.shape,
+                         piece.begin,
+                         piece.end,
+                         piece.master.variable_data(),
+                         entry.value().requires_grad(),
                          flat.replica() > 0};
     if (shard.trainable) shard.values.set_requires_grad(true);
     shards_.push_back(std::move(shard));

@@ -46,11 +46,11 @@ enum class Gradients {
 
 struct FullyShardOptions {
   Policy policy = by_parameter_count(100'000'000);
-  UnitOptions root;  // the unit of all parameters that `policy` left over
+  UnitOptions root = {};  // the unit of all parameters that `policy` left over
   /// The root unit, once gathered, stays until the optimizer may have changed it (so it is gathered once a
   /// step). false: it comes and goes like any other.
   bool root_stays_gathered = true;
-  MixedPrecision precision;
+  MixedPrecision precision = {};
   Gradients gradients = Gradients::kMean;
   /// Do micro-batches before the last one reduce their gradients (ZeRO-2 and 3; a rank then holds no more
   /// than its share)? false: they are added up locally, in float32, and travel once a step.
@@ -62,7 +62,7 @@ struct FullyShardOptions {
   bool sync_initial_values = true;
   /// Called for every unit that is a child of a torch::nn::Sequential: what it returns takes the child's
   /// place in the Sequential (the child keeps its name and its parameters). Null: nothing is replaced.
-  std::function<torch::nn::AnyModule(const std::string& name, torch::nn::AnyModule child)> wrap;
+  std::function<torch::nn::AnyModule(const std::string& name, torch::nn::AnyModule child)> wrap = {};
 };
 
 /// What this rank holds of one parameter.

@@ -33,7 +33,7 @@ void GatherSchedule::begin(Pass pass) {
 }
 
 void GatherSchedule::touch(std::span<const size_t> read) {
-  if (read.size() == 1 && !seen_.empty() && seen_.back() == read[0] && there_[read[0]]) return;
+  if (read_last(read)) return;
   for (const size_t unit : read) {
     if (seen_.empty() || seen_.back() != unit) seen_.push_back(unit);
     follow(unit);

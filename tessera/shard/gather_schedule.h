@@ -37,6 +37,10 @@ class GatherSchedule {
   /// expected to go through the last forward in reverse.
   void begin(Pass pass);
   Pass pass() const { return pass_; }
+  /// Is it the one unit that was read last, and there? Then touch() would do nothing.
+  bool read_last(std::span<const size_t> read) const {
+    return read.size() == 1 && !seen_.empty() && seen_.back() == read[0] && there_[read[0]];
+  }
   /// These units (ascending, not empty) are read now.
   void touch(std::span<const size_t> read);
   /// Nothing will read this unit again in this pass.

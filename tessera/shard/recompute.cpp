@@ -76,6 +76,19 @@ class AutocastAgain {
   Autocast now_ = Autocast::current();
 };
 
+/// Autocast keeps casts of weights. One made without gradients, as in forward here, would take the gradient
+/// from whoever uses it next, and one made in backward would outlive the weight's value.
+class NoKeptCasts {
+ public:
+  NoKeptCasts() { at::autocast::set_autocast_cache_enabled(false); }
+  ~NoKeptCasts() { at::autocast::set_autocast_cache_enabled(before_); }
+  NoKeptCasts(const NoKeptCasts&) = delete;
+  NoKeptCasts& operator=(const NoKeptCasts&) = delete;
+
+ private:
+  bool before_ = at::autocast::is_autocast_cache_enabled();
+};
+
 /// What forward leaves behind for backward, besides the inputs.
 struct Job : torch::CustomClassHolder {
   std::function<Tensors(const Tensors&)> body;
@@ -86,6 +99,7 @@ struct Job : torch::CustomClassHolder {
   Tensors run_again(const Tensors& inputs) const {
     const RandomNumbersAgain same_numbers(random);
     const AutocastAgain same_dtypes(autocast);
+    const NoKeptCasts no_kept_casts;
     const Replay buffers_unchanged;
     const at::AutoGradMode with_gradients(true);
     return body(inputs);
@@ -101,6 +115,7 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
     context->save_for_backward(inputs.vec());
     context->saved_data["job"] =
         c10::IValue::make_capsule(c10::intrusive_ptr<Job>::unsafe_reclaim_from_nonowning(job));
+    const NoKeptCasts no_kept_casts;
     return job->body(inputs.vec());
   }
 

@@ -11,7 +11,8 @@ namespace {
 
 double square_sum(const at::Tensor& values) {
   if (!values.defined() || values.numel() == 0) return 0;
-  const at::Tensor flat = values.detach().reshape({-1});
+  at::Tensor flat = values.detach().reshape({-1});
+  if (flat.scalar_type() == at::kBFloat16) flat = flat.to(at::kFloat);
   return at::dot(flat, flat).item<double>();
 }
 

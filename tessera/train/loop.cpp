@@ -105,6 +105,7 @@ class Loop {
         mesh_(mesh),
         monitor_(monitor),
         log_(log),
+        saver_(state, mesh, input.run_dir / "checkpoints"),
         schedule_(Schedule::of(state.recipe, input.counts)),
         first_step_(state.step),
         end_(input.steps_only > 0 ? state.step + input.steps_only : input.counts.total),
@@ -145,6 +146,8 @@ class Loop {
     // A run that was finished already still says what it reached.
     if (!stop && !steps_only && result_.last.metrics.samples == 0) stop = evaluate_now();
     tell_broken_samples(loader.broken_samples());
+    result_.checkpoint = saver_.finish();
+    result_.saves = saver_.times();
     result_.train_seconds = state_.seconds;
     result_.finished = state_.step >= end_ && !stop;
     const double images = static_cast<double>((state_.step - first_step_) * input_.sizes.batch);
@@ -229,7 +232,7 @@ class Loop {
 
   void save(bool best) {
     if (monitor_ != nullptr) monitor_->status("saving a checkpoint");
-    result_.checkpoint = save_state(state_, mesh_, input_.run_dir / "checkpoints", best);
+    saver_.save(best);
   }
 
   TrainState& state_;
@@ -237,6 +240,7 @@ class Loop {
   mesh::Mesh& mesh_;
   monitor::Monitor* monitor_;
   Log& log_;
+  Saver saver_;
   Schedule schedule_;
   int64_t first_step_, end_;
   double step_flops_;

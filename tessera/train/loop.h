@@ -14,6 +14,7 @@
 #include "tessera/monitor/monitor.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/train/evaluate.h"
+#include "tessera/train/saver.h"
 #include "tessera/train/state.h"
 
 namespace tessera::train {
@@ -53,6 +54,7 @@ struct LoopResult {
   double train_seconds = 0;  // all of the run, without evaluation and saving
   double images_per_second = 0;
   StepResult last_step;
+  SaveTimes saves;
 };
 
 /// Collective. Trains from state.step to counts.total, or as far as input.steps_only says. `monitor` is null

@@ -40,10 +40,6 @@ struct Prepared {
   int64_t idle_bytes = 0;  // resident before the model is built: the program, LibTorch, threads
 };
 
-plan::Memory predicted_memory(const Prepared& p) {
-  return plan::predict_memory(p.job.recipe.model, p.plan, plan_precision(p.job.recipe), p.sizes.per_rank);
-}
-
 std::string dtype_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
 
 void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
@@ -67,7 +63,8 @@ void open_data(Prepared& p) {
 std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
   const auto& model = recipe.model;
-  const plan::Memory memory = predicted_memory(p);
+  const plan::Memory memory = plan::predict_memory(model, p.plan, plan_precision(recipe), p.sizes.per_rank);
+  const double predicted = predicted_memory(recipe, p.plan, p.sizes.per_rank);
   return {
       {"model",
        concat("ViT, width ", model.width, ", depth ", model.depth, ", heads ", model.heads, ", patch ",
@@ -90,8 +87,9 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
        concat(dtype_name(resolve_dtype(recipe.precision.compute)), " compute, fp32 master weights, ",
               dtype_name(resolve_dtype(recipe.precision.reduce)), " gradients on the wire")},
       {"predicted memory per rank",
-       concat(human_bytes(memory.total()), " (states ", human_bytes(memory.states), ", gathered ",
-              human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ")")},
+       concat(human_bytes(predicted), " (states ", human_bytes(memory.states), ", gathered ",
+              human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations),
+              recipe.checkpoint.async ? ", and a checkpoint's copy)" : ")")},
       {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
   };
 }
@@ -155,7 +153,8 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
   const int64_t peak = peak_resident_bytes();
   return {{"peak_rss_bytes", largest(peak)},
           {"training_memory_bytes", largest(peak - p.idle_bytes)},
-          {"predicted_memory_bytes", static_cast<int64_t>(predicted_memory(p).total())}};
+          {"predicted_memory_bytes",
+           static_cast<int64_t>(predicted_memory(p.job.recipe, p.plan, p.sizes.per_rank))}};
 }
 
 /// A pretended run has trained nothing: it says what a step costs, and no accuracy.
@@ -199,6 +198,10 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"world_size", p.ranks.world},
       {"parameters", arch::parameter_count(p.job.recipe.model)},
       {"checkpoint", result.checkpoint.string()},
+      {"checkpoint_saves",
+       {{"saves", result.saves.saves},
+        {"stalled_seconds", result.saves.stalled},
+        {"written_seconds", result.saves.written}}},
       {"communication", traffic},
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };

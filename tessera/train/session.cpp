@@ -77,12 +77,14 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
   return options;
 }
 
+double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
+  const double copy = recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan) : 0;
+  return plan::predict_memory(recipe.model, plan, plan_precision(recipe), batch_per_rank).total() + copy;
+}
+
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                            const launch::Ranks& ranks) {
-  const plan::Precision precision = plan_precision(recipe);
-  const auto predict = [&](const plan::Plan& p, int64_t batch) {
-    return plan::predict_memory(recipe.model, p, precision, batch).total();
-  };
+  const auto predict = [&](const plan::Plan& p, int64_t batch) { return predicted_memory(recipe, p, batch); };
   recipe::Recipe cheaper = recipe;
   cheaper.shard.recompute = true;
   const double now = predict(plan, batch_per_rank);
@@ -94,7 +96,7 @@ std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan,
 
 void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                   const launch::Ranks& ranks) {
-  const double one = plan::predict_memory(recipe.model, plan, plan_precision(recipe), batch_per_rank).total();
+  const double one = predicted_memory(recipe, plan, batch_per_rank);
   const double needed = one * static_cast<double>(ranks.local_world);
   const auto available = static_cast<double>(launch::available_memory());
   if (needed <= available) return;

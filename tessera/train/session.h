@@ -29,6 +29,9 @@ data::SourceOptions source_options(const recipe::Recipe& recipe);
 data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
                                    Log& log);
 
+/// Bytes: plan::predict_memory's total, and with checkpoint.async the copy that is being written.
+double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank);
+
 /// Refuses (UserError, with what would save how much) a run that will not fit this host's memory.
 void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                   const launch::Ranks& ranks);

@@ -89,13 +89,14 @@ std::string model_json(const arch::VitConfig& config) {
   return json.dump();
 }
 
-checkpoint::Ranks checkpoint_ranks(mesh::Mesh& mesh) {
-  return {mesh.rank(), mesh.world_size(),
-          [&mesh](const std::string& text) { return mesh.world().all_gather_text(text, "checkpoint"); }};
+checkpoint::Ranks checkpoint_ranks(mesh::Mesh& mesh) { return checkpoint_ranks(mesh.world()); }
+
+checkpoint::Ranks checkpoint_ranks(mesh::Group& group) {
+  return {group.rank(), group.size(),
+          [&group](const std::string& text) { return group.all_gather_text(text, "checkpoint"); }};
 }
 
-std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
-                                 bool best) {
+SaveRequest save_request(const TrainState& state, const std::filesystem::path& folder, bool best) {
   checkpoint::Progress progress;
   progress.step = state.step;
   const nlohmann::json json = {{"optimizer_steps", state.optimizer->steps()},
@@ -108,8 +109,13 @@ std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std:
   progress.recipe_toml = recipe::to_toml(state.recipe);
   progress.plan_json = plan::to_json(state.plan);
   progress.model_json = model_json(state.recipe.model);
-  return checkpoint::save({folder, state.recipe.checkpoint.keep, best}, slices_of(state, true), progress,
-                          checkpoint_ranks(mesh));
+  return {{folder, state.recipe.checkpoint.keep, best}, slices_of(state, true), std::move(progress)};
+}
+
+std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
+                                 bool best) {
+  const SaveRequest request = save_request(state, folder, best);
+  return checkpoint::save(request.options, request.slices, request.progress, checkpoint_ranks(mesh));
 }
 
 namespace {

@@ -48,6 +48,14 @@ at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, u
 std::string model_json(const arch::VitConfig& config);
 
 checkpoint::Ranks checkpoint_ranks(mesh::Mesh& mesh);
+checkpoint::Ranks checkpoint_ranks(mesh::Group& group);
+/// What checkpoint::save is given; the slices point into `state`.
+struct SaveRequest {
+  checkpoint::SaveOptions options;
+  std::vector<checkpoint::Slice> slices;
+  checkpoint::Progress progress;
+};
+SaveRequest save_request(const TrainState& state, const std::filesystem::path& folder, bool best);
 /// Collective. Returns the checkpoint's folder.
 std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
                                  bool best);

@@ -18,6 +18,7 @@ PHASES = {
     "rendezvous": ENDLESS,
     "step": ENDLESS + settings(checkpoint__every_steps=50),
     "save": ENDLESS + settings(checkpoint__every_steps=1, checkpoint__keep=2),
+    "save beside": ENDLESS + settings(checkpoint__every_steps=1, checkpoint__keep=2, checkpoint__async="true"),
     "eval": ENDLESS + settings(train__eval_every_steps=1, data__source="fake:4096", checkpoint__every_steps=1),
     "eval command": [],
 }
@@ -62,7 +63,7 @@ def one_moment(chance, phase, ranks, victim, number, trained):
             check(code == 3, label, "exit 3 was expected:", code)
         sound = verify(folder / "run", folder)
         print(f"  {label}, {pause:.3f} s into it: ended in {seconds:.2f} s, {sound} sound checkpoints", flush=True)
-        check(phase not in ("save", "eval") or sound > 0, label, "lost its checkpoints")
+        check(phase not in ("save", "save beside", "eval") or sound > 0, label, "lost its checkpoints")
 
 
 def random_moments():

@@ -16,17 +16,19 @@ namespace tessera::testing {
 
 /// One operation: what this rank gave and what it got from all.
 struct Exchange {
-  mesh::Movement movement;
   at::Tensor input, output;
 };
 
-/// By group ("world", "shard"), in the order in which they were started. One rank's thread uses it.
-using Recording = std::map<std::string, std::deque<Exchange>>;
+/// In the order in which they were started. How gathers and exchanges mix depends on when messages arrive.
+using Conversation = std::map<mesh::Movement, std::deque<Exchange>>;
+
+/// By group ("world", "shard"). One rank's thread uses it.
+using Recording = std::map<std::string, Conversation>;
 
 /// Talks as `real` does and keeps what was said.
 class RecordingTransport : public mesh::Transport {
  public:
-  RecordingTransport(std::shared_ptr<mesh::Transport> real, std::deque<Exchange>& kept)
+  RecordingTransport(std::shared_ptr<mesh::Transport> real, Conversation& kept)
       : real_(std::move(real)), kept_(kept) {}
 
   mesh::Waiter all_gather(at::Tensor output, at::Tensor input) override {
@@ -40,27 +42,26 @@ class RecordingTransport : public mesh::Transport {
  private:
   mesh::Waiter keep(mesh::Movement movement, const at::Tensor& output, const at::Tensor& input,
                     mesh::Waiter waiter) {
-    const size_t place = kept_.size();
-    kept_.push_back({movement, input.clone(), {}});
-    return {[this, place, output, wait = std::move(waiter.wait)] {
+    Exchange& exchange = kept_[movement].emplace_back(Exchange{input.clone(), {}});
+    return {[&exchange, output, wait = std::move(waiter.wait)] {
               wait();
-              kept_[place].output = output.clone();
+              exchange.output = output.clone();
             },
             std::move(waiter.done)};
   }
 
   std::shared_ptr<mesh::Transport> real_;
-  std::deque<Exchange>& kept_;
+  Conversation& kept_;  // references into its queues stay good while they grow
 };
 
 /// Answers each operation as the recording's next of the group. The pretended rank must give what the real
 /// one gave, bit by bit.
-inline mesh::Answer replay(std::deque<Exchange>& kept) {
+inline mesh::Answer replay(Conversation& kept) {
   return [&kept](mesh::Movement movement, at::Tensor output, const at::Tensor& input) {
-    ASSERT_FALSE(kept.empty()) << "more operations than were recorded";
-    const Exchange next = std::move(kept.front());
-    kept.pop_front();
-    ASSERT_EQ(next.movement, movement);
+    auto& line = kept[movement];
+    ASSERT_FALSE(line.empty()) << "more operations than were recorded";
+    const Exchange next = std::move(line.front());
+    line.pop_front();
     EXPECT_TRUE(next.input.equal(input.reshape(next.input.sizes()))) << "another contribution";
     output.copy_(next.output.view(output.sizes()));
   };

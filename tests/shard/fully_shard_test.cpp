@@ -227,9 +227,9 @@ TEST(FullyShard, IsBitwiseWhereNoSumIsReordered) {
           // The norm's own sum is another one: clip by the unsharded one's value.
           const double norm = module.grad_norm(), known = expected.values[static_cast<size_t>(2 * step + 1)];
           EXPECT_NEAR(norm, known, 1e-6 * known);
-          const double factor = static_cast<float>(kClip / (known + 1e-6));
+          const at::Tensor factor = kClip / (at::full({}, known, at::kFloat) + 1e-6);
           for (const at::Tensor& parameter : module.parameters()) {
-            if (parameter.grad().defined() && factor < 1) parameter.grad().mul_(factor);
+            if (parameter.grad().defined()) parameter.grad().mul_(factor.clamp_max(1.0));
           }
           optimizer.step();
         }

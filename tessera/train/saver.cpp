@@ -1,0 +1,87 @@
+#include "tessera/train/saver.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cstring>
+
+namespace tessera::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPatienceAfterError = std::chrono::seconds(10);
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Lets the slices point to a copy of what they pointed to; the tensor returned holds it.
+at::Tensor copy_slices(std::vector<checkpoint::Slice>& slices) {
+  const auto bytes = [](const checkpoint::Slice& slice) {
+    return (slice.end - slice.begin) * static_cast<int64_t>(sizeof(float));
+  };
+  int64_t total = 0;
+  for (const auto& slice : slices) total += bytes(slice);
+  at::Tensor copy = at::empty({total}, at::kByte);
+  auto* to = reinterpret_cast<std::byte*>(copy.data_ptr<uint8_t>());
+  for (auto& slice : slices) {
+    const auto size = static_cast<size_t>(bytes(slice));
+    if (size > 0) std::memcpy(to, slice.data, size);
+    slice.data = to;
+    to += size;
+  }
+  return copy;
+}
+
+}  // namespace
+
+Saver::Saver(TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder)
+    : state_(state), mesh_(mesh), folder_(std::move(folder)) {
+  if (state.recipe.checkpoint.async) group_ = mesh.another_group("checkpoint");
+}
+
+Saver::~Saver() {
+  if (!writer_.valid() || writer_.wait_for(kPatienceAfterError) == std::future_status::ready) return;
+  group_->abort();
+  writer_.wait();
+}
+
+void Saver::wait_for_writer() {
+  if (!writer_.valid()) return;
+  const Written written = writer_.get();
+  newest_ = written.checkpoint;
+  times_.written += written.seconds;
+}
+
+void Saver::save(bool best) {
+  const auto start = Clock::now();
+  wait_for_writer();
+  SaveRequest request = save_request(state_, folder_, best);
+  ++times_.saves;
+  if (!group_) {
+    newest_ =
+        checkpoint::save(request.options, request.slices, request.progress, checkpoint_ranks(mesh_.world()));
+    times_.written += seconds_since(start);
+  } else {
+    at::Tensor copy = copy_slices(request.slices);
+    writer_ = std::async(std::launch::async,
+                         [request = std::move(request), copy = std::move(copy), &group = *group_]() mutable {
+                           const auto begin = Clock::now();
+                           const auto checkpoint = checkpoint::save(
+                               request.options, request.slices, request.progress, checkpoint_ranks(group));
+                           copy.reset();  // not only when the next save asks how this one went
+                           return Written{checkpoint, seconds_since(begin)};
+                         });
+  }
+  times_.stalled += seconds_since(start);
+}
+
+std::filesystem::path Saver::finish() {
+  const auto start = Clock::now();
+  wait_for_writer();
+  times_.stalled += seconds_since(start);
+  return newest_;
+}
+
+}  // namespace tessera::train

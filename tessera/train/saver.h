@@ -1,0 +1,54 @@
+// Saves a run's state, in the training thread or beside it.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+
+#include "tessera/mesh/mesh.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+
+/// Seconds, on this rank.
+struct SaveTimes {
+  int64_t saves = 0;
+  double stalled = 0;  // training stood still: copies, waits for the save before, and saves not beside it
+  double written = 0;  // from the start of each save to its end
+};
+
+/// Belongs to the training thread. With checkpoint.async a save copies this rank's state and returns; a
+/// thread writes the copy, one save at a time, and talks to the other ranks' threads over a group of its own.
+class Saver {
+ public:
+  /// Collective. `state` and `mesh` outlive it. `folder`: the run's checkpoints.
+  Saver(TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder);
+  /// After an error: gives a save under way a few seconds to end. What it leaves unfinished is no checkpoint.
+  ~Saver();
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+
+  /// Collective. Throws what this save threw, or the one before it.
+  void save(bool best);
+  /// Waits for the save under way; throws what it threw. Returns the newest checkpoint, empty without any.
+  std::filesystem::path finish();
+  const SaveTimes& times() const { return times_; }
+
+ private:
+  void wait_for_writer();
+
+  TrainState& state_;
+  mesh::Mesh& mesh_;
+  std::filesystem::path folder_, newest_;
+  std::unique_ptr<mesh::Group> group_;  // of the writing threads; null when saves are not beside the training
+  SaveTimes times_;
+  struct Written {
+    std::filesystem::path checkpoint;
+    double seconds = 0;
+  };
+  std::future<Written> writer_;
+};
+
+}  // namespace tessera::train

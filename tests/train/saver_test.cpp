@@ -1,0 +1,128 @@
+// Saves beside the training: what is saved is the state when save() was called, errors come with the next
+// call.
+#include "tessera/train/saver.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "../mesh/ranks.h"
+#include "tessera/base/file.h"
+#include "tessera/train/session.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr int64_t kWorld = 2;
+
+recipe::Recipe make_recipe(bool async) {
+  return recipe::parse_recipe(R"(
+name = "saver"
+[model]
+image_size = 16
+patch_size = 8
+width = 24
+depth = 2
+heads = 2
+mlp_width = 40
+classes = 7
+[data]
+source = "fake:96"
+[train]
+batch = 16
+steps = 6
+[checkpoint]
+keep = 2
+)",
+                              "test", ".", {async ? "checkpoint.async=true" : "checkpoint.async=false"});
+}
+
+std::unique_ptr<TrainState> make_state(bool async, mesh::Mesh& mesh) {
+  const recipe::Recipe recipe = make_recipe(async);
+  return assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, true);
+}
+
+std::vector<at::Tensor> masters(const TrainState& state) {
+  std::vector<at::Tensor> copies;
+  for (const auto& unit : state.sharded->units()) copies.push_back(unit->master().clone());
+  return copies;
+}
+
+void change(TrainState& state) {
+  for (const auto& unit : state.sharded->units()) unit->master().fill_(7.0);
+}
+
+/// One folder for all ranks.
+struct Folder {
+  TemporaryFolder base{"tessera-saver"};
+  std::filesystem::path path = base.path() / "checkpoints";
+};
+
+class SaverTable : public ::testing::TestWithParam<bool> {};
+
+TEST_P(SaverTable, WritesTheStateAsItWasWhenAsked) {
+  const bool async = GetParam();
+  const Folder folder;
+  testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
+    const auto state = make_state(async, mesh);
+    const auto expected = masters(*state);
+    Saver saver(*state, mesh, folder.path);
+    EXPECT_EQ(saver.finish(), std::filesystem::path());
+    saver.save(false);
+    change(*state);
+    const auto checkpoint = saver.finish();
+    EXPECT_EQ(checkpoint.filename(), "step_00000000");
+    load_state(*state, checkpoint);
+    const auto found = masters(*state);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
+    EXPECT_EQ(saver.times().saves, 1);
+    EXPECT_GT(saver.times().written, 0.0);
+    EXPECT_GT(saver.times().stalled, 0.0);
+  });
+}
+
+TEST_P(SaverTable, SavesFollowEachOtherAndTheOldestGo) {
+  const bool async = GetParam();
+  const Folder folder;
+  testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
+    const auto state = make_state(async, mesh);
+    Saver saver(*state, mesh, folder.path);
+    for (state->step = 1; state->step <= 4; ++state->step) saver.save(state->step == 1);
+    EXPECT_EQ(saver.finish().filename(), "step_00000004");
+    EXPECT_EQ(saver.times().saves, 4);
+    for (const int step : {1, 3, 4}) {  // the best, and two
+      EXPECT_TRUE(std::filesystem::exists(folder.path / concat("step_0000000", step) / "manifest.json"))
+          << step;
+    }
+    EXPECT_FALSE(std::filesystem::exists(folder.path / "step_00000002"));
+  });
+}
+
+TEST_P(SaverTable, AFailureIsAnErrorOfEveryRank) {
+  const bool async = GetParam();
+  const Folder folder;
+  std::ofstream(folder.path) << "a file where the folder should be";
+  testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
+    const auto state = make_state(async, mesh);
+    Saver saver(*state, mesh, folder.path);
+    std::string message;
+    try {
+      saver.save(false);
+      EXPECT_TRUE(async) << "a save that waits says so at once";
+      saver.finish();
+    } catch (const UserError& error) {
+      message = error.what();
+    }
+    EXPECT_EQ(message.rfind("[checkpoint.save] step_00000000 written by every rank: rank 0 of 2 failed: ", 0),
+              0U)
+        << message;
+    EXPECT_EQ(saver.finish(), std::filesystem::path());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, SaverTable, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "beside_the_training" : "at_once"; });
+
+}  // namespace
+}  // namespace tessera::train
