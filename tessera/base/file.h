@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,6 +57,22 @@ class FileReader {
   std::filesystem::path path_;
   int fd_ = -1;
   uint64_t size_ = 0;
+};
+
+/// A lock on a file that other processes see, held until destruction or the end of the process, however that
+/// comes.
+class FileLock {
+ public:
+  /// Creates the file if need be. Empty: another process holds the lock. On a file system without locks the
+  /// lock is given and holds nobody off. Errors: UserError with path and reason.
+  static std::optional<FileLock> try_take(const std::filesystem::path& path);
+  ~FileLock();
+  FileLock(FileLock&& other) noexcept;
+  FileLock& operator=(FileLock&& other) noexcept;
+
+ private:
+  explicit FileLock(int fd) : fd_(fd) {}
+  int fd_ = -1;
 };
 
 /// A fresh folder that is removed with all it holds at the end of its scope.

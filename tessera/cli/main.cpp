@@ -1,5 +1,6 @@
 // The program: argv to one library call. LibTorch is loaded only by commands that compute (engine.h).
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -45,6 +46,16 @@ void print_version(bool verbose) {
   std::cout << torch << std::endl;
 }
 
+/// CLI11 takes a vector from its end. What follows "--" would go to no subcommand: `launch` needs none.
+std::vector<std::string> in_parsing_order(std::vector<std::string> words) {
+  if (!words.empty() && words.front() == "launch") {
+    const auto separator = std::find(words.begin(), words.end(), "--");
+    if (separator != words.end()) words.erase(separator);
+  }
+  std::reverse(words.begin(), words.end());
+  return words;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Tessera trains Vision Transformers, sharded over processes, from one command.", "tessera");
   app.footer(kFooter);
@@ -61,9 +72,10 @@ int run(int argc, char** argv) {
       {"train", add_train(app, arguments)}, {"eval", add_eval(app, arguments)},
       {"predict", add_predict(app)},        {"models", add_models(app)},
       {"checkpoint", add_checkpoint(app)},  {"options", add_options(app)},
+      {"launch", add_launch(app)},
   };
   try {
-    app.parse(argc, argv);
+    app.parse(in_parsing_order(arguments));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     std::vector<std::string> names;

@@ -46,15 +46,11 @@ train::TrainJob make_job(TrainOptions options) {
 
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
                     const std::vector<std::string>& arguments) {
-  const fs::path folder = recipe::choose_run_folder(job.recipe, job.resume);
-  ::setenv("TESSERA_RUN_DIR", folder.c_str(), 1);
-  std::error_code failed;
-  fs::create_directories(folder / "logs", failed);
-  if (failed)
-    user_error("train.folder", "a run folder: cannot create ", folder.string(), ": ", failed.message());
+  const recipe::RunFolder folder = recipe::claim_run_folder(job.recipe, job.resume);
+  ::setenv("TESSERA_RUN_DIR", folder.path.c_str(), 1);
   launch::LocalOptions local;
   local.procs = options.procs;
-  local.log_dir = (folder / "logs").string();
+  local.log_dir = (folder.path / "logs").string();
   return launch::run_local(local, arguments);
 }
 

@@ -32,19 +32,20 @@ Ranks ranks_from_environment();
 
 struct LocalOptions {
   int64_t procs = 2;
+  std::string program;        // a path or a name on PATH; empty: this program once more
   std::string log_dir;        // rank N > 0 writes to <log_dir>/rank-N.log; may be empty until known (then a
                               // temporary folder holds them and is named when something fails)
   int64_t grace_seconds = 5;  // after one rank failed, others get this long to say what they saw
 };
 
-/// Starts `procs` copies of this program with `arguments` (those after the program's name) plus TESSERA_*
-/// variables, waits for all. Ranks start with SIGINT and SIGTERM blocked (install_signal_handlers opens them,
-/// so none is lost while LibTorch loads) and with an empty stdin. Call it from the main thread, before other
-/// threads exist. Errors: UserError (no process, socket or log file to be had; a launcher started this
-/// program already). Forwards SIGINT and SIGTERM once each to every rank; a second one within the run kills
-/// at once. SIGHUP is ignored. When a rank dies, names it with its signal or exit code, ends the others,
-/// returns that rank's exit code (or 3 for a signal). Children die with the parent (PR_SET_PDEATHSIG). No
-/// process, port or file stays.
+/// Starts `procs` copies of the program with `arguments` (those after the program's name) plus TESSERA_*
+/// variables, waits for all. Ranks have an empty stdin. Copies of this program start with SIGINT and SIGTERM
+/// blocked (install_signal_handlers opens them, so none is lost while LibTorch loads). Call it from the main
+/// thread, before other threads exist. Errors: UserError (no such program; no process, socket or log file to
+/// be had; a launcher started this program already). Forwards SIGINT and SIGTERM once each to every rank; a
+/// second one within the run kills at once. SIGHUP is ignored. When a rank dies, names it with its signal or
+/// exit code, ends the others, returns that rank's exit code (or 3 for a signal). Children die with the
+/// parent (PR_SET_PDEATHSIG). No process, port or file stays.
 int run_local(const LocalOptions& options, const std::vector<std::string>& arguments);
 
 /// In a rank: SIGINT/SIGTERM set a flag (two within 300 ms count as one, launchers repeat them), a later

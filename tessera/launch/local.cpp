@@ -179,6 +179,7 @@ class Crew {
       RankStart start;
       start.rank = rank;
       start.world = options.procs;
+      start.program = options.program;
       start.arguments = arguments;
       start.log = logs_.file(rank);
       if (listener) start.master_port = listener->port();

@@ -10,8 +10,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -22,8 +24,10 @@ namespace {
 /// Everything the child needs between fork and exec, made before the fork: the child may only make system
 /// calls.
 struct Image {
+  std::string program;
   std::vector<std::string> words, settings;
   std::vector<char*> argv, envp;
+  bool stops_blocked = false;
   std::string oom_score;
   pid_t parent = ::getpid();
   int null_fd = -1, log_fd = -1, listen_fd = -1, report_fd = -1;
@@ -67,7 +71,7 @@ std::string oom_score() {
   ::_exit(127);
 }
 
-void set_up_signals() {
+void set_up_signals(bool stops_blocked) {
   struct sigaction action {};
   sigemptyset(&action.sa_mask);
   action.sa_handler = SIG_IGN;
@@ -75,8 +79,10 @@ void set_up_signals() {
   for (const int signal : {SIGHUP, SIGPIPE, SIGTTOU}) ::sigaction(signal, &action, nullptr);
   sigset_t stops;
   sigemptyset(&stops);
-  sigaddset(&stops, SIGINT);
-  sigaddset(&stops, SIGTERM);
+  if (stops_blocked) {
+    sigaddset(&stops, SIGINT);
+    sigaddset(&stops, SIGTERM);
+  }
   ::sigprocmask(SIG_SETMASK, &stops, nullptr);  // until install_signal_handlers
 }
 
@@ -85,7 +91,7 @@ void set_up_signals() {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != image.parent) ::_exit(127);  // it died before the line above
-  set_up_signals();
+  set_up_signals(image.stops_blocked);
   const int score = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
   [[maybe_unused]] const ssize_t done = ::write(score, image.oom_score.data(), image.oom_score.size());
   if (::dup2(image.null_fd, STDIN_FILENO) < 0) give_up(image, errno);
@@ -96,13 +102,25 @@ void set_up_signals() {
   }
   ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);  // kernels before 5.11 lack it: then strangers' files stay open
   if (image.listen_fd >= 0) ::fcntl(image.listen_fd, F_SETFD, 0);
-  ::execve("/proc/self/exe", image.argv.data(), image.envp.data());
+  ::execve(image.program.c_str(), image.argv.data(), image.envp.data());
   give_up(image, errno);
 }
 
 [[noreturn]] void cannot(const RankStart& start, const std::string& what, int error, const char* advice) {
   user_error("launch.local", "to start rank ", start.rank, " of ", start.world, ": ", what,
              " failed: ", std::strerror(error), advice);
+}
+
+/// As a shell would find it: a path, or a name on PATH.
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* path = std::getenv("PATH");
+  std::stringstream folders(path != nullptr ? path : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return name;
 }
 
 class Descriptor {
@@ -137,8 +155,12 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank), log_(start
 
   Image image;
   std::error_code ignored;
+  image.stops_blocked = start.program.empty();
+  image.program = start.program.empty() ? "/proc/self/exe" : find_program(start.program);
   image.words = start.arguments;
-  image.words.insert(image.words.begin(), std::filesystem::read_symlink("/proc/self/exe", ignored).string());
+  image.words.insert(image.words.begin(), start.program.empty()
+                                              ? std::filesystem::read_symlink(image.program, ignored).string()
+                                              : start.program);
   image.settings = environment_of(start);
   image.argv = pointers(image.words);
   image.envp = pointers(image.settings);

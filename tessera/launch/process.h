@@ -21,6 +21,7 @@ struct Ending {
 /// What one rank is started with.
 struct RankStart {
   int64_t rank = 0, world = 1;
+  std::string program;                 // as in LocalOptions
   std::vector<std::string> arguments;  // after the program's name
   uint16_t master_port = 0;
   int listen_fd = -1;         // rank 0: handed over to it
@@ -29,7 +30,7 @@ struct RankStart {
 
 class RankProcess {
  public:
-  /// Starts this program once more, in a process group of its own that dies with the calling thread. Errors:
+  /// Starts the program, in a process group of its own that dies with the calling thread. Errors:
   /// UserError (log file, fork, exec).
   explicit RankProcess(const RankStart& start);
   /// Kills what still runs.

@@ -34,6 +34,8 @@ int width_of(int fd) {
 
 bool can_draw(int fd) {
   const char* terminal = std::getenv("TERM");
+  // mpirun gives each rank a terminal of its own and passes on what it reads there, also into files.
+  if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr) return false;
   return ::isatty(fd) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
 }
 

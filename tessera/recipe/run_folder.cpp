@@ -18,25 +18,63 @@ bool continues_its_run(const Recipe& recipe, const std::string& resume) {
   return !within.empty() && *within.begin() != "..";
 }
 
+/// Empty: another process has it.
+std::optional<RunFolder> try_claim(const fs::path& folder) {
+  create_run_folder(folder);
+  auto lock = FileLock::try_take(folder / ".lock");
+  if (!lock) return std::nullopt;
+  return RunFolder{fs::absolute(folder), std::move(lock)};
+}
+
+RunFolder claim(const fs::path& folder) {
+  auto claimed = try_claim(folder);
+  if (!claimed) {
+    user_error("train.folder", "a run that no other process is writing: ", folder.string(),
+               " is in use (wait for that process to end, or set another run.dir)");
+  }
+  return std::move(*claimed);
+}
+
+fs::path numbered(const std::string& name, int number) {
+  return fs::path("runs") / (number == 1 ? name : concat(name, "-", number));
+}
+
+RunFolder claim_new(const std::string& name) {
+  for (int number = 1;; ++number) {
+    if (holds_a_run(numbered(name, number))) continue;
+    auto claimed = try_claim(numbered(name, number));
+    // Whoever had the lock a moment ago may have left a run.
+    if (claimed && !holds_a_run(claimed->path)) return std::move(*claimed);
+  }
+}
+
 }  // namespace
 
-fs::path choose_run_folder(const Recipe& recipe, const std::string& resume) {
+RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume) {
+  if (const char* chosen = std::getenv("TESSERA_RUN_DIR"); chosen != nullptr && *chosen != '\0') {
+    create_run_folder(chosen);
+    return {fs::absolute(chosen), std::nullopt};
+  }
   const bool resuming = continues_its_run(recipe, resume);
-  if (const char* chosen = std::getenv("TESSERA_RUN_DIR"); chosen != nullptr && *chosen != '\0')
-    return chosen;
   if (!recipe.run.dir.empty()) {
-    if (!resuming && holds_a_run(recipe.run.dir)) {
+    RunFolder folder = claim(recipe.run.dir);
+    if (!resuming && holds_a_run(folder.path)) {
       user_error("train.folder", "a folder without a run: ", recipe.run.dir,
                  " holds one (continue it with --resume, or set another run.dir)");
     }
-    return fs::absolute(recipe.run.dir);
+    return folder;
   }
-  const auto numbered = [&](int number) {
-    return fs::path("runs") / (number == 1 ? recipe.name : concat(recipe.name, "-", number));
-  };
-  int next = 1;
-  while (holds_a_run(numbered(next))) ++next;
-  return fs::absolute(resuming && next > 1 ? numbered(next - 1) : numbered(next));
+  int count = 0;
+  while (holds_a_run(numbered(recipe.name, count + 1))) ++count;
+  return resuming && count > 0 ? claim(numbered(recipe.name, count)) : claim_new(recipe.name);
+}
+
+void create_run_folder(const fs::path& folder) {
+  std::error_code failed;
+  fs::create_directories(folder / "logs", failed);
+  if (failed) {
+    user_error("train.folder", "a run folder: cannot create ", folder.string(), ": ", failed.message());
+  }
 }
 
 }  // namespace tessera::recipe

@@ -2,18 +2,28 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
+#include "tessera/base/file.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::recipe {
 
-/// The folder for this run: run.dir where given, else runs/<name>, or runs/<name>-2, -3, ... where earlier
-/// runs took the name. `resume` (the value of --resume, empty without):
-/// the newest existing one, unless it is the path of a checkpoint outside run.dir, which starts a run of its
-/// own. The variable TESSERA_RUN_DIR (set by the parent of local ranks, so that all agree) wins. Does not
-/// create it. Errors: UserError when run.dir holds a run already and nobody asked to resume it: no run
-/// overwrites another.
-std::filesystem::path choose_run_folder(const Recipe& recipe, const std::string& resume);
+struct RunFolder {
+  std::filesystem::path path;    // absolute, exists, with a folder `logs`
+  std::optional<FileLock> lock;  // keeps other processes out while the run goes on
+};
+
+/// Takes the folder for this run: run.dir where given, else runs/<name>, or runs/<name>-2, -3, ... where
+/// earlier runs, or runs that go on now, took the name. `resume` (the value of --resume, empty without): the
+/// newest existing one, unless it is the path of a checkpoint outside run.dir, which starts a run of its own.
+/// The variable TESSERA_RUN_DIR (set by the parent of local ranks, which holds the lock for them) wins. One
+/// process of a run calls it. Errors: UserError when run.dir holds a run already and nobody asked to resume
+/// it (no run overwrites another), when another process writes this run, when it cannot be created.
+RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume);
+
+/// Creates the folder and its `logs` where they do not exist. Errors: UserError with path and reason.
+void create_run_folder(const std::filesystem::path& folder);
 
 }  // namespace tessera::recipe

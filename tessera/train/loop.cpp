@@ -110,8 +110,15 @@ class Loop {
         step_flops_(3.0 * arch::forward_flops(state.recipe.model) * static_cast<double>(input.sizes.batch)) {}
 
   LoopResult run() {
-    bool stop = state_.recipe.train.eval_first && state_.step == 0 && evaluate_now();
-    if (stop) save(false);
+    bool stop = false;
+    if (state_.eval_due) {  // the stop that ended the last process put it off
+      const bool best = evaluate_and_rank();
+      stop = state_.eval_due;
+      if (best || stop) save(best);
+    } else if (state_.recipe.train.eval_first && state_.step == 0) {
+      stop = evaluate_now();
+      if (stop) save(false);
+    }
     data::TrainLoader loader(input_.train, state_.recipe.data.transform, input_.loader, state_.step);
     while (state_.step < input_.counts.total && !stop) {
       const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
@@ -122,13 +129,12 @@ class Loop {
       state_.seconds += seconds;
       tell(step, lr, seconds, loader.take_wait_seconds(), mesh_.wait_seconds() - waited);
       stop = step.stop;
-      const bool eval_due = schedule_.due(schedule_.eval_every, state_.step);
       const bool save_due = schedule_.due(schedule_.save_every, state_.step);
       bool best = false;
-      if (eval_due && !stop) {
-        stop = evaluate_now();
-        best = !stop && result_.last.metrics.top1 > state_.best_top1;
-        if (best) state_.best_top1 = result_.last.metrics.top1;
+      state_.eval_due = schedule_.due(schedule_.eval_every, state_.step);
+      if (state_.eval_due && !stop) {
+        best = evaluate_and_rank();
+        stop = state_.eval_due;
       }
       if (save_due || best || stop) save(best);
     }
@@ -184,6 +190,14 @@ class Loop {
 
   double epoch() const {
     return static_cast<double>(state_.step) / static_cast<double>(input_.counts.steps_per_epoch);
+  }
+
+  /// Is this the best so far? Stays due when some rank was asked to stop meanwhile.
+  bool evaluate_and_rank() {
+    state_.eval_due = evaluate_now();
+    const bool best = !state_.eval_due && result_.last.metrics.top1 > state_.best_top1;
+    if (best) state_.best_top1 = result_.last.metrics.top1;
+    return best;
   }
 
   /// True: some rank was asked to stop meanwhile.

@@ -56,7 +56,6 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
   const auto source = data::open_source(trained.recipe.data.source, split, source_options(trained.recipe));
   auto mesh = connect(trained.recipe, ranks, concat(build_info().commit, trained.checkpoint.string()));
-  std::string where = "evaluating";
   try {
     return guarded(
         [&] {
@@ -87,36 +86,40 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           mesh->world().barrier("the end");
           return static_cast<int>(kExitDone);
         },
-        *mesh, [&] { return where; }, "; a smaller train.eval_batch would save activations");
+        *mesh, [] { return "evaluating"; }, "; a smaller train.eval_batch would save activations");
   } catch (const std::exception&) {
     static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
     throw;
   }
 }
 
-int predict(const PredictJob& job) {
-  const Trained trained = open_checkpoint(job.checkpoint, {});
-  const launch::Ranks alone;
-  set_threads(trained.recipe, alone);
-  const auto mesh = connect(trained.recipe, alone, "");
-  const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false);
-  load_state(*state, trained.checkpoint);
-  std::vector<std::string> names;
-  for (int64_t i = 0; i < trained.recipe.model.classes; ++i) names.push_back(std::to_string(i));
-  std::copy_n(state->classes.begin(), std::min(state->classes.size(), names.size()), names.begin());
+namespace {
 
+std::vector<std::string> class_names(const TrainState& state) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < state.recipe.model.classes; ++i) names.push_back(std::to_string(i));
+  std::copy_n(state.classes.begin(), std::min(state.classes.size(), names.size()), names.begin());
+  return names;
+}
+
+at::Tensor probabilities(TrainState& state, const std::string& image) {
+  const auto& model = state.recipe.model;
+  data::Batch batch;
+  batch.images = data::load_image_for_eval(image, state.recipe.data.transform);
+  batch.size = 1;
+  batch.channels = model.channels;
+  batch.height = batch.width = model.image_size;
+  batch.samples = {0};
+  return forward(state, batch, false, 0).softmax(1).select(0, 0);
+}
+
+void predict_images(const PredictJob& job, TrainState& state) {
   const at::NoGradGuard no_grad;
+  const std::vector<std::string> names = class_names(state);
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  const auto& model = trained.recipe.model;
   for (const std::string& path : job.images) {
-    data::Batch batch;
-    batch.images = data::load_image_for_eval(path, trained.recipe.data.transform);
-    batch.size = 1;
-    batch.channels = model.channels;
-    batch.height = batch.width = model.image_size;
-    batch.samples = {0};
-    const at::Tensor probabilities = forward(*state, batch, false, 0).softmax(1).select(0, 0);
-    const auto [confidence, index] = probabilities.topk(std::min(job.top, model.classes));
+    const auto [confidence, index] =
+        probabilities(state, path).topk(std::min(job.top, state.recipe.model.classes));
     nlohmann::ordered_json entry = {{"image", path}, {"predictions", nlohmann::ordered_json::array()}};
     if (!job.json) std::cout << path << "\n";
     for (int64_t k = 0; k < index.numel(); ++k) {
@@ -130,7 +133,23 @@ int predict(const PredictJob& job) {
     all.push_back(entry);
   }
   if (job.json) std::cout << all.dump(2) << std::endl;
-  return kExitDone;
+}
+
+}  // namespace
+
+int predict(const PredictJob& job) {
+  const Trained trained = open_checkpoint(job.checkpoint, {});
+  const launch::Ranks alone;
+  set_threads(trained.recipe, alone);
+  const auto mesh = connect(trained.recipe, alone, "");
+  return guarded(
+      [&] {
+        const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false);
+        load_state(*state, trained.checkpoint);
+        predict_images(job, *state);
+        return static_cast<int>(kExitDone);
+      },
+      *mesh, [] { return "predicting"; }, "");
 }
 
 }  // namespace tessera::train

@@ -195,26 +195,26 @@ void say_how_it_ended(const Prepared& p, const LoopResult& result, Log& log) {
   log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));
 }
 
-/// All ranks write into the folder that rank 0 chose.
-fs::path agree_on_run_folder(const TrainJob& job, mesh::Mesh& mesh) {
-  const std::string mine =
-      mesh.rank() == 0 ? recipe::choose_run_folder(job.recipe, job.resume).string() : std::string();
-  const fs::path folder = mesh.world().all_gather_text(mine, "run folder").front();
-  std::error_code failed;
-  fs::create_directories(folder / "logs", failed);
-  if (failed)
-    user_error("train.folder", "a run folder: cannot create ", folder.string(), ": ", failed.message());
+/// All ranks write into the folder that rank 0 took, and holds. A rank on another disk makes its own of that
+/// name.
+recipe::RunFolder agree_on_run_folder(const TrainJob& job, mesh::Mesh& mesh) {
+  recipe::RunFolder folder;
+  if (mesh.rank() == 0) folder = recipe::claim_run_folder(job.recipe, job.resume);
+  folder.path = mesh.world().all_gather_text(folder.path.string(), "run folder").front();
+  if (mesh.rank() != 0) recipe::create_run_folder(folder.path);
   return folder;
 }
 
-int train_in_mesh(Prepared& p, mesh::Mesh& mesh, Log& log, std::function<std::string()>& where) {
+/// `state` and `where` belong to the caller: after an error they say how far this came.
+int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& state, Log& log,
+                  std::function<std::string()>& where) {
   const bool first = mesh.rank() == 0;
   // One rank a host looks, before any has taken memory.
   if (!p.job.force && p.ranks.local_rank == 0) check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
   mesh.world().barrier("memory check");
   where = [] { return "while building the model"; };
-  const auto state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true);
-  where = [raw = state.get()] { return concat("step ", raw->step, ", unit ", raw->sharded->current_unit()); };
+  state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true);
+  where = [&state] { return concat("step ", state->step, ", unit ", state->sharded->current_unit()); };
   fs::path resumed;
   if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
   state->classes = p.val->classes();
@@ -267,16 +267,18 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   }
   auto mesh = connect(job.recipe, ranks,
                       concat(build_info().version, build_info().commit, recipe::to_toml(job.recipe)));
+  std::unique_ptr<TrainState> state;
   std::function<std::string()> where = [] { return "before the first step"; };
   try {
     return guarded(
         [&] {
-          p.run_dir = agree_on_run_folder(job, *mesh);
+          const recipe::RunFolder folder = agree_on_run_folder(job, *mesh);
+          p.run_dir = folder.path;
           log.open_file(p.run_dir / "logs" / concat("rank-", ranks.rank, ".log"));
           log.info(concat("training ", job.recipe.name, " in ", p.run_dir.string()));
           print_facts(p, log);
           p.peak_tflops = measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute));
-          return train_in_mesh(p, *mesh, log, where);
+          return train_in_mesh(p, *mesh, state, log, where);
         },
         *mesh, where, memory_savings(job.recipe, p.plan, p.sizes.per_rank, ranks));
   } catch (const std::exception& error) {

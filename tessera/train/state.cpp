@@ -100,6 +100,7 @@ std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std:
   progress.step = state.step;
   const nlohmann::json json = {{"optimizer_steps", state.optimizer->steps()},
                                {"best_top1", state.best_top1},
+                               {"eval_due", state.eval_due},
                                {"seconds", state.seconds},
                                {"classes", state.classes}};
   // Folder names may be no UTF-8.
@@ -134,6 +135,7 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint) {
   state.step = progress.step;
   const auto json = nlohmann::json::parse(progress.json);
   state.best_top1 = json.value("best_top1", -1.0);
+  state.eval_due = json.value("eval_due", false);
   state.seconds = json.value("seconds", 0.0);
   state.classes = json.value("classes", std::vector<std::string>());
   if (state.optimizer) state.optimizer->set_steps(json.value("optimizer_steps", progress.step));

@@ -27,6 +27,7 @@ struct TrainState {
   models::ForwardContext context;             // of the micro-batch under way; parts read it through a pointer
   int64_t step = 0;                           // optimizer steps made
   double best_top1 = -1;                      // percent, of all evaluations so far
+  bool eval_due = false;                      // of this step, put off by a stop
   double seconds = 0;                         // of training so far
   std::vector<std::string> classes;           // names in label order, saved for `predict`
 };

@@ -80,7 +80,7 @@ def command_of(folder, **keys):
 def trains(name):
     with scratch() as folder, LAUNCHERS[name](folder, command_of(folder)) as (_, runs):
         for run in runs:
-            run.done()
+            check("\033" not in run.done(), name, "drew on a file" + run.tail())
         found = summary(folder / "run")
         check(found["world_size"] == 2 and found["steps"] == 3, name, found)
         for run in runs:

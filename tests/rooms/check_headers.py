@@ -6,6 +6,7 @@ The torch-free rooms are compiled without LibTorch's folders, the others with th
 import concurrent.futures
 import os
 import pathlib
+import platform
 import subprocess
 import sys
 
@@ -16,9 +17,15 @@ root = pathlib.Path(__file__).resolve().parents[2]
 headers = [path.relative_to(root) for path in sorted(root.glob("tessera/*/*.h"))
            if (path.parent.name in TORCH_FREE) == (kind == "torch-free")]
 
+# Private to kernels that are compiled for these instructions.
+VECTOR_HEADERS = {"amx_tiles.h", "avx512_math.h"}
+if platform.machine() != "x86_64":
+    headers = [header for header in headers if header.name not in VECTOR_HEADERS]
+
 
 def compile_alone(header):
-    command = [compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-I.",
+    vector = ["-march=sapphirerapids"] if header.name in VECTOR_HEADERS else []
+    command = [compiler, *vector, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-I.",
                *flags, "-x", "c++", "-include", str(header), os.devnull]
     return header, subprocess.run(command, cwd=root, capture_output=True, text=True)
 

@@ -228,6 +228,40 @@ TEST(Resume, FromAnEarlierStepLeavesTheOtherBranch) {
   });
 }
 
+/// Runs the loop on one rank; the steps that were evaluated.
+std::vector<int64_t> evaluated_steps(TrainState& state, mesh::Mesh& mesh,
+                                     const std::filesystem::path& run_dir,
+                                     const std::function<bool()>& stop) {
+  const recipe::Recipe& recipe = state.recipe;
+  const auto source = data::open_source(recipe.data.source, "train", source_options(recipe));
+  Log log(false);
+  data::LoaderOptions options = loader_options(recipe, {}, 1, log);
+  const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, 1);
+  options.batch = sizes.batch;
+  const recipe::StepCounts counts = recipe::count_steps(recipe, source->size(), sizes.batch);
+  monitor::Monitor monitor({run_dir, counts.total, 1, state.step > 0, state.step, 0}, log);
+  run(state, {*source, *source, sizes, counts, options, run_dir, stop}, mesh, &monitor, log);
+  std::vector<int64_t> steps;
+  for (const auto& metrics : monitor.evals()) steps.push_back(metrics.step);
+  return steps;
+}
+
+TEST(Resume, AnEvaluationCutShortIsMadeUp) {
+  const TemporaryFolder folder("tessera-resume");
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe({"train.eval_every_steps=2", "checkpoint.every_steps=100"});
+    const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
+    int asked = 0;  // once in each step, then by the evaluation after the second
+    EXPECT_EQ(evaluated_steps(*state, mesh, folder.path(), [&] { return ++asked > 2; }),
+              std::vector<int64_t>());
+    const auto resumed = assemble(recipe, make_plan(recipe, 1), mesh, true);
+    load_state(*resumed, *checkpoint::find(folder.path() / "checkpoints", "latest"));
+    EXPECT_EQ(resumed->step, 2);
+    EXPECT_EQ(evaluated_steps(*resumed, mesh, folder.path(), [] { return false; }),
+              (std::vector<int64_t>{2, 4, 6}));
+  });
+}
+
 TEST(Resume, AnotherModelIsNamed) {
   const TemporaryFolder folder("tessera-resume");
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {

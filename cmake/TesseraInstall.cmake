@@ -1,0 +1,13 @@
+# cmake --install: bin/tessera, the two libraries, the headers, the recipes, and find_package(tessera).
+include(CMakePackageConfigHelpers)
+set(package_dir lib/cmake/tessera)
+set_target_properties(tessera_program PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib")
+set_target_properties(tessera tessera_core PROPERTIES INSTALL_RPATH "\$ORIGIN")
+install(TARGETS tessera_program tessera tessera_core RUNTIME DESTINATION bin LIBRARY DESTINATION lib)
+install(DIRECTORY tessera DESTINATION include FILES_MATCHING PATTERN "*.h" PATTERN cli EXCLUDE PATTERN cuda EXCLUDE)
+install(DIRECTORY recipes DESTINATION share/tessera)
+tessera_torch_version(${TESSERA_TORCH_REAL} TESSERA_TORCH_VERSION)
+configure_file(cmake/tesseraConfig.cmake.in generated/tesseraConfig.cmake @ONLY)
+write_basic_package_version_file(generated/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/generated/tesseraConfig.cmake ${CMAKE_BINARY_DIR}/generated/tesseraConfigVersion.cmake
+  cmake/TesseraTorch.cmake DESTINATION ${package_dir})

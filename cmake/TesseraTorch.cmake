@@ -1,0 +1,30 @@
+# LibTorch by hand, for this build and for those who use the installed package: its own find_package(Torch) demands a
+# CUDA toolkit, and libtorch.so pulls CUDA in. torch_cpu and c10 are all that the CPU side needs.
+
+# tessera_import_torch(FOLDER HEADERS_TARGET TARGET): targets for the torch package (lib/, include/) in FOLDER.
+function(tessera_import_torch folder headers target)
+  get_filename_component(folder ${folder} REALPATH)
+  if(NOT EXISTS ${folder}/lib/libtorch_cpu.so)
+    message(FATAL_ERROR "LibTorch not found: expected ${folder}/lib/libtorch_cpu.so "
+                        "(run ./dev setup, or pass -DTESSERA_TORCH_DIR=<folder of the torch package>)")
+  endif()
+  add_library(${headers} INTERFACE IMPORTED GLOBAL)
+  target_include_directories(${headers} SYSTEM INTERFACE
+    ${folder}/include ${folder}/include/torch/csrc/api/include)
+  target_compile_definitions(${headers} INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+  add_library(${target} INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(${target} INTERFACE ${headers} ${folder}/lib/libtorch_cpu.so ${folder}/lib/libc10.so)
+  get_filename_component(site_packages ${folder}/.. REALPATH)
+  target_link_options(${target} INTERFACE
+    -Wl,-rpath,${folder}/lib -Wl,-rpath-link,${site_packages}/nvidia/cu13/lib)
+endfunction()
+
+# tessera_torch_version(FOLDER VARIABLE): "2.11.0" of the torch package in FOLDER; empty where it does not say.
+function(tessera_torch_version folder variable)
+  set(version "")
+  if(EXISTS ${folder}/version.py)
+    file(STRINGS ${folder}/version.py line REGEX "^__version__")
+    string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" version "${line}")
+  endif()
+  set(${variable} "${version}" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,108 @@
+#include "tessera/shard/sync_batch_norm.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace tessera::shard {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kOverSamplesAndPlace[] = {0, 2, 3};
+
+/// [channels] -> a shape that spreads over [samples, channels, height, width].
+at::Tensor spread(const at::Tensor& channels) { return channels.view({1, -1, 1, 1}); }
+
+at::Tensor channel_sum(const at::Tensor& x) { return x.sum(kOverSamplesAndPlace, false, at::kDouble); }
+
+/// Moments over all ranks: mean and (biased) variance [channels] float64, and how many values each has.
+struct Moments {
+  at::Tensor mean, variance;
+  double count = 0;
+};
+
+Moments moments_of(const at::Tensor& input, mesh::Group& group) {
+  const int64_t channels = input.size(1);
+  const auto mine = static_cast<double>(input.numel() / channels);
+  // Centred on this rank's mean first: the square of a large mean would drown the variance.
+  const at::Tensor sums = channel_sum(input), mean = sums / std::max(mine, 1.0);
+  const at::Tensor squares = channel_sum((input - spread(mean.to(input.scalar_type()))).square());
+  at::Tensor all = at::cat({sums, at::full({1}, mine, at::kDouble)});
+  group.all_reduce(all, "batch norm");
+  Moments result;
+  result.count = all[channels].item<double>();
+  result.mean = all.narrow(0, 0, channels) / result.count;
+  at::Tensor deviations = squares + mine * (mean - result.mean).square();
+  group.all_reduce(deviations, "batch norm");
+  result.variance = deviations / result.count;
+  return result;
+}
+
+class SyncNorm : public torch::autograd::Function<SyncNorm> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
+                            const at::Tensor& bias, const at::Tensor& mean, const at::Tensor& scale,
+                            double count, mesh::Group* group) {
+    const at::Tensor normalised = (input.to(at::kFloat) - spread(mean)) * spread(scale);
+    context->save_for_backward({normalised, weight, scale});
+    context->saved_data["count"] = count;
+    context->saved_data["group"] = reinterpret_cast<int64_t>(group);
+    context->saved_data["dtype"] = input.scalar_type();
+    return (normalised * spread(weight.to(at::kFloat)) + spread(bias.to(at::kFloat))).to(input.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &normalised = saved[0], &weight = saved[1], &scale = saved[2];
+    const at::Tensor gradient = gradients[0].to(at::kFloat);
+    const at::Tensor bias_gradient = channel_sum(gradient),
+                     weight_gradient = channel_sum(gradient * normalised);
+    at::Tensor all = at::cat({bias_gradient, weight_gradient});
+    reinterpret_cast<mesh::Group*>(context->saved_data["group"].toInt())->all_reduce(all, "batch norm");
+    const at::Tensor means = (all / context->saved_data["count"].toDouble()).to(at::kFloat);
+    const int64_t channels = weight.numel();
+    const at::Tensor centred = gradient - spread(means.narrow(0, 0, channels)) -
+                               normalised * spread(means.narrow(0, channels, channels));
+    const at::Tensor input_gradient = centred * spread(scale * weight.to(at::kFloat));
+    const at::Tensor none;
+    return {input_gradient.to(context->saved_data["dtype"].toScalarType()),
+            weight_gradient.to(weight.scalar_type()),
+            bias_gradient.to(weight.scalar_type()),
+            none,
+            none,
+            none,
+            none};
+  }
+};
+
+}  // namespace
+
+SyncBatchNorm2dImpl::SyncBatchNorm2dImpl(int64_t channels, mesh::Group* group, double eps, double momentum)
+    : group_(group), eps_(eps), momentum_(momentum) {
+  weight = register_parameter("weight", at::ones({channels}));
+  bias = register_parameter("bias", at::zeros({channels}));
+  running_mean = register_buffer("running_mean", at::zeros({channels}));
+  running_var = register_buffer("running_var", at::ones({channels}));
+  num_batches_tracked = register_buffer("num_batches_tracked", at::zeros({}, at::kLong));
+}
+
+at::Tensor SyncBatchNorm2dImpl::forward(const at::Tensor& input) {
+  if (is_training()) num_batches_tracked.add_(1);
+  if (!is_training() || group_ == nullptr || group_->size() == 1) {
+    return at::batch_norm(input, weight, bias, running_mean, running_var, is_training(), momentum_, eps_,
+                          false);
+  }
+  Moments moments;
+  {
+    const at::NoGradGuard no_grad;
+    moments = moments_of(input, *group_);
+    const double unbiased = moments.count / std::max(moments.count - 1, 1.0);
+    running_mean.lerp_(moments.mean.to(running_mean.scalar_type()), momentum_);
+    running_var.lerp_((moments.variance * unbiased).to(running_var.scalar_type()), momentum_);
+  }
+  return SyncNorm::apply(input, weight, bias, moments.mean.to(at::kFloat),
+                         (moments.variance + eps_).rsqrt().to(at::kFloat), moments.count, group_);
+}
+
+}  // namespace tessera::shard

@@ -1,0 +1,89 @@
+// Which folder a run gets, and that no two runs get the same.
+#include "tessera/recipe/run_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/file.h"
+#include "tests/error_text.h"
+
+namespace tessera::recipe {
+namespace {
+namespace fs = std::filesystem;
+
+/// Runs in a folder of its own; `runs/` is made below the working directory.
+class RunFolders : public ::testing::Test {
+ protected:
+  RunFolders() : folder_("tessera-runs"), before_(fs::current_path()) { fs::current_path(folder_.path()); }
+  ~RunFolders() override { fs::current_path(before_); }
+
+  static Recipe named(const std::string& name, const std::string& dir = "") {
+    Recipe recipe;
+    recipe.name = name;
+    recipe.run.dir = dir;
+    return recipe;
+  }
+  static void leave_a_run_in(const fs::path& folder) { write_file_atomic(folder / "recipe.toml", "x"); }
+
+  TemporaryFolder folder_;
+  fs::path before_;
+};
+
+TEST_F(RunFolders, AreNumberedAndResumeTakesTheNewest) {
+  for (const char* expected : {"mine", "mine-2", "mine-3"}) {
+    const RunFolder claimed = claim_run_folder(named("mine"), "");
+    EXPECT_EQ(claimed.path, fs::current_path() / "runs" / expected);
+    EXPECT_TRUE(fs::is_directory(claimed.path / "logs"));
+    leave_a_run_in(claimed.path);
+  }
+  EXPECT_EQ(claim_run_folder(named("mine"), "latest").path.filename(), "mine-3");
+  EXPECT_EQ(claim_run_folder(named("other"), "latest").path.filename(), "other");
+}
+
+TEST_F(RunFolders, StartedInOneInstantAreDifferent) {
+  constexpr int kRuns = 8;
+  std::vector<RunFolder> claimed(kRuns);
+  std::vector<std::thread> threads;
+  for (RunFolder& mine : claimed) {
+    threads.emplace_back([&mine] { mine = claim_run_folder(named("mine"), ""); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<fs::path> paths;
+  for (const RunFolder& mine : claimed) paths.insert(mine.path);
+  EXPECT_EQ(paths.size(), kRuns);
+}
+
+TEST_F(RunFolders, ARunThatNeverBeganLeavesItsNameFree) {
+  claim_run_folder(named("mine"), "");
+  EXPECT_EQ(claim_run_folder(named("mine"), "").path.filename(), "mine");
+}
+
+TEST_F(RunFolders, ARunThatGoesOnIsNotContinued) {
+  const RunFolder claimed = claim_run_folder(named("mine", "here"), "");
+  leave_a_run_in(claimed.path);
+  EXPECT_EQ(error_text([] { claim_run_folder(named("mine", "here"), "latest"); }),
+            "[train.folder] a run that no other process is writing: here is in use (wait for that process to "
+            "end, or set another run.dir)");
+}
+
+TEST_F(RunFolders, AGivenFolderIsNeverOverwritten) {
+  leave_a_run_in(claim_run_folder(named("mine", "here"), "").path);
+  EXPECT_EQ(
+      error_text([] { claim_run_folder(named("mine", "here"), ""); }),
+      "[train.folder] a folder without a run: here holds one (continue it with --resume, or set another "
+      "run.dir)");
+  EXPECT_EQ(claim_run_folder(named("mine", "here"), "latest").path, fs::current_path() / "here");
+}
+
+TEST_F(RunFolders, WhatCannotBeCreatedIsNamed) {
+  write_file_atomic("file", "x");
+  EXPECT_EQ(error_text([] { claim_run_folder(named("mine", "file/run"), ""); }),
+            "[train.folder] a run folder: cannot create file/run: Not a directory");
+}
+
+}  // namespace
+}  // namespace tessera::recipe

@@ -1,0 +1,85 @@
+// Statistics over all ranks: ranks with parts of a batch compute what one rank with all of it does.
+#include "tessera/shard/sync_batch_norm.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "../mesh/ranks.h"
+
+namespace tessera::shard {
+namespace {
+
+struct Result {
+  at::Tensor output, input_gradient, weight_gradient, bias_gradient, mean, variance;
+};
+
+/// One batch, and weights with which its loss has a gradient everywhere.
+struct Batch {
+  Batch() {
+    torch::manual_seed(3);
+    input = torch::randn({5, 4, 3, 2}) * 2 + 50;
+    factors = torch::randn({5, 4, 3, 2});
+  }
+  at::Tensor input, factors;
+};
+
+/// Samples [first, last) of the batch.
+Result run(const Batch& batch, mesh::Group* group, int64_t first, int64_t last) {
+  SyncBatchNorm2d norm(4, group);
+  {
+    const torch::NoGradGuard no_grad;
+    norm->weight.copy_(torch::tensor({1.0F, -2.0F, 0.5F, 3.0F}));
+    norm->bias.copy_(torch::tensor({0.0F, 1.0F, 2.0F, -1.0F}));
+  }
+  at::Tensor input = batch.input.slice(0, first, last).clone().set_requires_grad(true);
+  const at::Tensor output = norm->forward(input);
+  (output.square() * batch.factors.slice(0, first, last)).sum().backward();
+  EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 1);
+  return {output.detach(),   input.grad(),       norm->weight.grad(),
+          norm->bias.grad(), norm->running_mean, norm->running_var};
+}
+
+void expect_near(const at::Tensor& a, const at::Tensor& b, double tolerance) {
+  ASSERT_EQ(a.sizes(), b.sizes());
+  EXPECT_LE((a - b).abs().max().item<double>(), tolerance * (1 + b.abs().max().item<double>()));
+}
+
+TEST(SyncBatchNorm, PartsOfABatchGiveWhatTheWholeGives) {
+  const Batch batch;
+  const Result whole = run(batch, nullptr, 0, 5);
+  for (const auto& bounds : {std::vector<int64_t>{0, 3, 5}, {0, 1, 2, 5}}) {
+    const auto world = static_cast<int64_t>(bounds.size()) - 1;
+    std::vector<Result> parts(bounds.size() - 1);
+    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+      const auto rank = static_cast<size_t>(mesh.rank());
+      parts[rank] = run(batch, &mesh.world(), bounds[rank], bounds[rank + 1]);
+    });
+    std::vector<at::Tensor> outputs, gradients;
+    at::Tensor weight = torch::zeros(4), bias = torch::zeros(4);
+    for (const Result& part : parts) {
+      outputs.push_back(part.output);
+      gradients.push_back(part.input_gradient);
+      weight += part.weight_gradient;
+      bias += part.bias_gradient;
+      expect_near(part.mean, whole.mean, 1e-6);
+      expect_near(part.variance, whole.variance, 1e-5);
+    }
+    expect_near(torch::cat(outputs), whole.output, 1e-5);
+    expect_near(torch::cat(gradients), whole.input_gradient, 2e-5);
+    expect_near(weight, whole.weight_gradient, 1e-5);
+    expect_near(bias, whole.bias_gradient, 1e-5);
+  }
+}
+
+TEST(SyncBatchNorm, EvaluationUsesTheRunningStatistics) {
+  testing::run_ranks({{"shard", 2}}, [](mesh::Mesh& mesh) {
+    SyncBatchNorm2d norm(2, &mesh.world());
+    norm->eval();
+    const at::Tensor input = torch::full({1, 2, 2, 2}, static_cast<float>(mesh.rank()));
+    expect_near(norm->forward(input), input / std::sqrt(1 + 1e-5), 1e-6);
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::shard
