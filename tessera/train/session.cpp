@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/library/run.h"
 #include "tessera/train/state.h"
 
 namespace tessera::train {
@@ -41,17 +42,9 @@ int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
 
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::string& fingerprint) {
-  mesh::Rendezvous rendezvous;
-  rendezvous.rank = ranks.rank;
-  rendezvous.world = ranks.world;
-  rendezvous.host = ranks.master_host;
-  rendezvous.port = ranks.master_port;
-  rendezvous.listen_fd = ranks.master_listen_fd;
-  rendezvous.served = ranks.master_is_served;
-  rendezvous.timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
-  rendezvous.stop = launch::stop_requested;
-  return std::make_unique<mesh::Mesh>(rendezvous, std::vector<mesh::Axis>{{"shard", ranks.world}},
-                                      fingerprint);
+  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
+  return std::make_unique<mesh::Mesh>(library::rendezvous(ranks, timeout),
+                                      std::vector<mesh::Axis>{{"shard", ranks.world}}, fingerprint);
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {

@@ -1,0 +1,42 @@
+// Checkpoints of sharded modules: any LibTorch network and its optimizer, on any number of ranks and levels.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "tessera/shard/fully_shard.h"
+
+namespace tessera::library {
+
+/// What the program wants back besides the tensors.
+struct Position {
+  int64_t step = 0;
+  std::string json = "{}";  // an object: epoch, best metric, ...
+};
+
+/// Writes <folder>/step_<step> as tessera::checkpoint::save does (docs/checkpoints.md): a shard file per
+/// rank, then the manifest; the newest `keep` stay (0: all). Tensors: "param/NAME" in the master dtype,
+/// "buffer/NAME" as rank 0 has them, and, with an optimizer, "optimizer/KIND/NAME". Optimizers over
+/// sharded.parameters(): torch::optim::SGD, Adam, AdamW, RMSprop, Adagrad (UserError on another). Returns the
+/// checkpoint's folder. Collective. Errors: as checkpoint::save.
+std::filesystem::path save_module(const std::filesystem::path& folder, const Position& position,
+                                  shard::ShardedModule& sharded,
+                                  const torch::optim::Optimizer* optimizer = nullptr, int64_t keep = 3);
+
+/// Loads what save_module wrote, on any number of ranks and any level. `checkpoint`: its folder, or the
+/// folder of checkpoints (then the latest). Without an optimizer its state is not read. Collective. Errors:
+/// UserError (none there, another network, damage), as checkpoint::load.
+Position load_module(const std::filesystem::path& checkpoint, shard::ShardedModule& sharded,
+                     torch::optim::Optimizer* optimizer = nullptr);
+
+/// Fills a network that is not sharded from one safetensors file, such as `tessera checkpoint consolidate` or
+/// timm write: parameters and buffers by their names, converted to the network's dtypes. `prefix` stands
+/// before the names in the file ("param/"). Errors: UserError that names the first tensors that are missing
+/// or have another shape.
+void load_safetensors(const std::filesystem::path& file, torch::nn::Module& module,
+                      const std::string& prefix = "");
+
+}  // namespace tessera::library

@@ -1,0 +1,85 @@
+#include "tessera/library/run.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "tessera/base/error.h"
+#include "tessera/base/version.h"
+
+namespace tessera::library {
+namespace {
+
+constexpr auto kPatienceForSilentRanks = std::chrono::milliseconds(3000);
+
+/// The axes with the open one filled in.
+std::vector<mesh::Axis> fit(std::vector<mesh::Axis> axes, int64_t world) {
+  int64_t given = 1, open = 0;
+  std::string text;
+  for (const mesh::Axis& axis : axes) {
+    (axis.size == 0 ? open : given) *= axis.size == 0 ? 0 : axis.size;
+    open += axis.size == 0 ? 1 : 0;
+    text += concat(text.empty() ? "" : " x ", axis.name, " ", axis.size);
+  }
+  const bool fits = given > 0 && open <= 1 && (open == 1 ? world % given == 0 : world == given);
+  if (!fits) {
+    user_error("library.connect", "axes that make up the ", world, " ranks (one may be 0, the rest): ", text);
+  }
+  for (mesh::Axis& axis : axes) {
+    if (axis.size == 0) axis.size = world / given;
+  }
+  return axes;
+}
+
+[[noreturn]] void end(int exit_code, const std::string& message) {
+  std::fprintf(stderr, "error: %s\n", message.c_str());
+  std::fflush(nullptr);
+  std::_Exit(exit_code);
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+mesh::Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::milliseconds timeout) {
+  mesh::Rendezvous rendezvous;
+  rendezvous.rank = ranks.rank;
+  rendezvous.world = ranks.world;
+  rendezvous.host = ranks.master_host;
+  rendezvous.port = ranks.master_port;
+  rendezvous.listen_fd = ranks.master_listen_fd;
+  rendezvous.served = ranks.master_is_served;
+  rendezvous.timeout = timeout;
+  rendezvous.stop = launch::stop_requested;
+  return rendezvous;
+}
+
+std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options) {
+  const launch::Ranks ranks = launch::ranks_from_environment();
+  const int64_t share = launch::available_cores() / std::max<int64_t>(1, ranks.local_world);
+  at::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : std::max<int64_t>(1, share)));
+  return std::make_unique<mesh::Mesh>(rendezvous(ranks, options.timeout), fit(options.axes, ranks.world),
+                                      concat(build_info().commit, options.fingerprint));
+}
+
+int run(const std::function<int(mesh::Mesh&)>& body, const ConnectOptions& options) {
+  std::unique_ptr<mesh::Mesh> mesh;
+  try {
+    mesh = connect(options);
+    const int exit_code = body(*mesh);
+    mesh->world().barrier("the end");
+    return exit_code;
+  } catch (const CommError& error) {
+    const std::string silent = mesh ? mesh->name_silent_ranks(kPatienceForSilentRanks) : "";
+    end(kExitCommunication, concat(error.what(), mesh ? concat(" (", mesh->describe(), ")") : "",
+                                   silent.empty() ? "" : "; ", silent));
+  } catch (const Error& error) {
+    end(error.exit_code(), error.what());
+  } catch (const std::exception& error) {
+    end(kExitInternal, first_line(error.what()));
+  }
+}
+
+}  // namespace tessera::library

@@ -1,0 +1,39 @@
+// A training program of one's own among its ranks: who the others are, and an end with one clear line.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/launch/launch.h"
+#include "tessera/mesh/mesh.h"
+
+namespace tessera::library {
+
+struct ConnectOptions {
+  /// Named axes of the ranks, the last one fastest. One of them may have size 0: what is left of the world.
+  std::vector<mesh::Axis> axes = {{"shard", 0}};
+  std::chrono::milliseconds timeout{600'000};  // of every collective
+  /// Ranks whose fingerprints differ are told so instead of training something else together.
+  std::string fingerprint;
+  /// LibTorch's threads in this process; 0: the host's cores divided by its ranks.
+  int64_t threads = 0;
+};
+
+/// Where `ranks` meet.
+mesh::Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::milliseconds timeout);
+
+/// Meets the ranks that `tessera launch`, torchrun, mpirun or srun started (launch::ranks_from_environment;
+/// alone where nobody did) and sets LibTorch's threads. Collective. Errors: UserError (axes that do not fit
+/// the world, another build or fingerprint), CommError (a rank that does not come, by number).
+std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options = {});
+
+/// For main(): connects, runs `body`, returns its exit code. A failure becomes one line on stderr and the
+/// exit code 2 (wrong input), 3 (another rank or the network; ranks that gave no sign of life are named) or 4
+/// (any other exception), at once: no destructor waits for ranks that are gone.
+int run(const std::function<int(mesh::Mesh&)>& body, const ConnectOptions& options = {});
+
+}  // namespace tessera::library
