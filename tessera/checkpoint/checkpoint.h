@@ -24,6 +24,7 @@ struct Slice {
   std::vector<int64_t> shape;  // of the global tensor
   int64_t begin = 0, end = 0;  // elements of the flattened global tensor
   std::byte* data = nullptr;   // (end - begin) elements; read by save, written by load
+  bool replica = false;        // a lower rank has the same: saved only where folders are not shared
 };
 
 /// The run's position: small values that every rank holds alike (step, epoch, best metric, ...); what rank 0

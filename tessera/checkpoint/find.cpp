@@ -185,10 +185,13 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
     }
     if (common.step) wanted = std::to_string(*common.step);
   }
-  for (const size_t i : open) {
-    const auto found = find(parts[i], wanted);
-    if (!found) user_error("checkpoint.find", "a complete checkpoint: ", parts[i].string(), " holds none");
-    parts[i] = *found;
+  for (size_t k = 0; k < open.size(); ++k) {
+    fs::path& part = parts[open[k]];
+    // What holds none and is no run is meant to be a checkpoint: its own path says what is wrong with it.
+    const bool by_path = steps[k].empty() && part == places[open[k]];
+    const auto found = by_path ? find(part, part.string()) : find(part, wanted);
+    if (!found) user_error("checkpoint.find", "a complete checkpoint: ", part.string(), " holds none");
+    part = *found;
   }
   return Folders(parts);
 }

@@ -85,7 +85,7 @@ void commit_all(const fs::path& folder, int64_t step, Talk& talk, bool first, co
 
 }  // namespace
 
-fs::path save(const SaveOptions& options, const std::vector<Slice>& slices, const Progress& progress,
+fs::path save(const SaveOptions& options, const std::vector<Slice>& all, const Progress& progress,
               const Ranks& ranks) {
   const int64_t step = progress.step;
   TESSERA_CHECK(step >= 0 && ranks.rank >= 0 && ranks.rank < ranks.world);
@@ -94,6 +94,8 @@ fs::path save(const SaveOptions& options, const std::vector<Slice>& slices, cons
 
   const Sharing sharing = find_sharing(options.folder, talk, lost);
   const bool first = sharing.leads(ranks.rank);
+  std::vector<Slice> slices = all;
+  if (sharing.one_folder()) std::erase_if(slices, [](const Slice& slice) { return slice.replica; });
   const TemporaryCheckpoint temporary(options.folder / names::temporary(step), first);
   const auto texts = talk.all(
       [&] {

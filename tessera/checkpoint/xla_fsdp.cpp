@@ -38,10 +38,10 @@ struct RankFile {
   std::vector<uint64_t> begins;  // by slot: byte of the file
 };
 
-std::string kind_prefix(const std::string& state) {
+std::string kind_prefix(const std::string& state, bool for_library) {
   if (state.empty()) return "param/";
-  if (state == "exp_avg" || state == "exp_avg_sq") return concat("adamw.", state, '/');
-  return concat("optimizer.", state, '/');
+  if (!for_library && (state == "exp_avg" || state == "exp_avg_sq")) return concat("adamw.", state, '/');
+  return concat("optimizer/", state, '/');
 }
 
 void check_ranks(const std::vector<RankFile>& files) {
@@ -136,7 +136,7 @@ void XlaFsdpCheckpoint::State::add(const XlaRank& first, size_t slot, const XlaF
     for (const auto& [from, to] : options.rename) {
       if (name.starts_with(from)) name = to + name.substr(from.size());
     }
-    name = (sharded ? kind_prefix(kind) : "buffer/") + name;
+    name = (sharded ? kind_prefix(kind, options.for_library) : "buffer/") + name;
     if (!names.insert(name).second) {
       user_error("checkpoint.import", "one tensor of each name: ", escape(name), " comes twice (",
                  first.path.string(), ')');
@@ -154,16 +154,22 @@ void XlaFsdpCheckpoint::State::add(const XlaRank& first, size_t slot, const XlaF
 
 void XlaFsdpCheckpoint::State::describe(const XlaRank& first, const XlaFsdpOptions& options) {
   nlohmann::ordered_json model = {{"kind", "imported"}, {"parameters", nlohmann::ordered_json::object()}};
+  nlohmann::ordered_json position = {{"optimizer_steps", first.optimizer_steps},
+                                     {"imported", "PyTorch/XLA FSDP"}};
   for (const auto& tensor : tensors) {
-    if (tensor.name.starts_with("param/")) model["parameters"][tensor.name.substr(6)] = tensor.shape;
+    if (!tensor.name.starts_with("param/")) continue;
+    const std::string name = tensor.name.substr(6);
+    model["parameters"][name] = tensor.shape;
+    if (options.for_library) position["steps"][name] = first.optimizer_steps;  // it counts each parameter's
   }
-  const nlohmann::ordered_json position = {{"optimizer_steps", first.optimizer_steps},
-                                           {"imported", "PyTorch/XLA FSDP"}};
+  const auto text = [](const auto& json) {
+    return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  };
   progress = {.step = first.optimizer_steps,
-              .json = position.dump(),
+              .json = text(position),
               .recipe_toml = options.recipe_toml,
               .plan_json = {},
-              .model_json = model.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)};
+              .model_json = text(model)};
 }
 
 XlaFsdpCheckpoint::XlaFsdpCheckpoint(const std::vector<fs::path>& files, const XlaFsdpOptions& options)

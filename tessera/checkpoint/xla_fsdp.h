@@ -19,12 +19,13 @@ std::vector<std::filesystem::path> xla_fsdp_files(const std::string& prefix, con
 struct XlaFsdpOptions {
   bool with_optimizer = true;                                    // where the files have one
   std::vector<std::pair<std::string, std::string>> rename = {};  // beginnings of parameters' names, in turn
-  std::string recipe_toml = {};                                  // goes into the progress
+  bool for_library = false;      // optimizer state as library::load_module wants it, not as training does
+  std::string recipe_toml = {};  // goes into the progress
 };
 
 /// Parameters "param/<name>", buffers "buffer/<name>" (those of rank 0), and of the optimizer's state what is
 /// sharded like the parameters: "adamw.exp_avg/<name>", "adamw.exp_avg_sq/<name>", else
-/// "optimizer.<kind>/<name>". Names are those of the unwrapped module; flattened groups are taken apart;
+/// "optimizer/<kind>/<name>". Names are those of the unwrapped module; flattened groups are taken apart;
 /// padding is dropped. Works for `flatten_parameters` and `shard_param_on_dim_0` as well. Step: the
 /// optimizer's.
 ///

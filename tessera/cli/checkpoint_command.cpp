@@ -35,7 +35,7 @@ struct Options {
 struct XlaOptions {
   std::string prefix, suffix = "*.pth", output, recipe;
   std::vector<std::string> rename;
-  bool without_optimizer = false;
+  bool without_optimizer = false, for_library = false;
   int64_t ranks = 1;
 };
 
@@ -131,8 +131,10 @@ folders, which it makes one of, and for fewer or more files. Bit for bit the sam
 }
 
 int import_xla_fsdp(const XlaOptions& options) {
-  checkpoint::XlaFsdpOptions wanted{
-      .with_optimizer = !options.without_optimizer, .rename = {}, .recipe_toml = {}};
+  checkpoint::XlaFsdpOptions wanted{.with_optimizer = !options.without_optimizer,
+                                    .rename = {},
+                                    .for_library = options.for_library,
+                                    .recipe_toml = {}};
   for (const auto& pair : options.rename) {
     const size_t at = pair.find('=');
     if (at == std::string::npos || at == 0) {
@@ -166,6 +168,8 @@ void add_import(CLI::App* command, const std::shared_ptr<XlaOptions>& options) {
       ->required();
   tool->add_option("--ranks", options->ranks, "Of a checkpoint: number of shard files")->default_val("1");
   tool->add_flag("--without-optimizer", options->without_optimizer, "Parameters and buffers alone");
+  tool->add_flag("--for-library", options->for_library,
+                 "Optimizer state as load_module wants it, not tessera train");
   tool->add_option("--rename", options->rename, "FROM=TO: beginnings of names, in turn");
   tool->add_option("--recipe", options->recipe,
                    "Recipe to keep in the checkpoint, so that eval and predict know it")

@@ -86,6 +86,18 @@ TEST_P(XlaFsdp, AsOneFileWithoutTheOptimizer) {
   EXPECT_NE(reader.find("blocks.0.norm.num_batches_tracked"), nullptr);
   EXPECT_EQ(reader.find("adamw.exp_avg/pos_embed"), nullptr);
 }
+TEST_P(XlaFsdp, StateAsTheLibraryNamesIt) {
+  XlaFsdpCheckpoint source(xla_fsdp_files(kFixtures + GetParam(), "_rank-*-of-*.pth"), {.for_library = true});
+  const auto& tensors = source.tensors();
+  const auto named = [&](const std::string& name) {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const auto& tensor) { return tensor.name == name; });
+  };
+  EXPECT_TRUE(named("optimizer/exp_avg_sq/blocks.0.norm.bias"));
+  EXPECT_FALSE(named("adamw.exp_avg_sq/blocks.0.norm.bias"));
+  EXPECT_NE(source.progress().json.find(R"("blocks.0.norm.bias":2)"), std::string::npos)
+      << source.progress().json;
+}
 INSTANTIATE_TEST_SUITE_P(Written, XlaFsdp, ::testing::Values("plain", "flat", "dim0"));
 
 class WrongXlaFiles : public ::testing::Test {

@@ -73,6 +73,21 @@ def each_host_keeps_its_part_and_resumes():
         check(losses(folder / "nodea") == losses(other / "nodea"), "after going back")
 
 
+def replicated_state_is_on_every_host():
+    """Each host can be resumed and evaluated from its own folder alone."""
+    need_namespaces()
+    with scratch() as folder:
+        keys = settings(shard__level="replicate", checkpoint__every_steps=2, schedule__name="constant")
+        train_on_two_hosts(folder, *keys, *settings(train__steps=2))
+        out = train_on_two_hosts(folder, "--resume", "latest", *keys, *settings(train__steps=4))
+        check("at step 2" in out[0], out[0])
+        for host in HOSTS:
+            tessera("checkpoint", "consolidate", folder / host, "-o", f"{host}.safetensors", folder=folder).done()
+        weights = {(folder / f"{host}.safetensors").read_bytes() for host in HOSTS}
+        check(len(weights) == 1, "each folder has all parameters")
+        tessera("checkpoint", "verify", *(folder / host for host in HOSTS), folder=folder).done()
+
+
 def parts_become_one():
     need_namespaces()
     with scratch() as folder:
@@ -100,4 +115,4 @@ def parts_become_one():
 
 
 if __name__ == "__main__":
-    main(each_host_keeps_its_part_and_resumes, parts_become_one)
+    main(each_host_keeps_its_part_and_resumes, replicated_state_is_on_every_host, parts_become_one)
