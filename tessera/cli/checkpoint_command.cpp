@@ -80,7 +80,7 @@ CLI::App* add_tool(CLI::App* command, const std::shared_ptr<Options>& options, c
   CLI::App* tool = command->add_subcommand(name, help);
   tool->add_option("FOLDER", options->places, "Run, folder of checkpoints, or checkpoint; of all hosts")
       ->required()
-      ->expected(1, 1 << 20);
+      ->expected(-1);
   tool->add_option("--which", options->which, "Of a run: latest, best or a step")->default_val("latest");
   tool->footer(kPlaces + footer);
   return tool;
