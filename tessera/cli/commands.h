@@ -17,6 +17,7 @@ using Action = std::function<int()>;
 Action add_train(CLI::App& app, std::vector<std::string> arguments);
 Action add_eval(CLI::App& app, std::vector<std::string> arguments);
 Action add_predict(CLI::App& app);
+Action add_bench(CLI::App& app, std::vector<std::string> arguments);
 Action add_launch(CLI::App& app);
 Action add_models(CLI::App& app);
 Action add_checkpoint(CLI::App& app);

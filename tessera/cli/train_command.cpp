@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -18,6 +19,7 @@ struct TrainOptions {
   std::vector<std::string> sets;
   std::string resume;
   int64_t procs = 0;
+  int64_t pretend_world = 0, pretend_steps = 1;
   bool fake_data = false, dry_run = false, force = false;
 };
 
@@ -41,6 +43,7 @@ train::TrainJob make_job(TrainOptions options) {
   job.resume = options.resume;
   job.force = options.force;
   job.dry_run = options.dry_run;
+  job.pretend_steps = options.pretend_steps;
   return job;
 }
 
@@ -54,8 +57,31 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
   return launch::run_local(local, arguments);
 }
 
+/// Rank 0 of a world whose other ranks do not exist.
+launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& real) {
+  if (options.pretend_world < 2 || options.pretend_steps < 1) {
+    user_error("train", "--pretend-world of at least 2 and --pretend-steps of at least 1: got ",
+               options.pretend_world, " and ", options.pretend_steps);
+  }
+  if (options.procs > 0 || real.world > 1) {
+    user_error("train", "one process for --pretend-world: ",
+               options.procs > 0 ? "--procs" : concat("launcher ", real.launcher), " asks for ",
+               std::max(options.procs, real.world), " (drop one of the two)");
+  }
+  if (!options.resume.empty()) {
+    user_error("train",
+               "a run from the start for --pretend-world: --resume was given (a pretended run neither ",
+               "loads nor saves checkpoints)");
+  }
+  launch::Ranks ranks;
+  ranks.world = options.pretend_world;
+  ranks.launcher = "pretend";
+  return ranks;
+}
+
 int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
   launch::Ranks ranks = launch::ranks_from_environment();
+  if (options.pretend_world != 0) ranks = pretended_ranks(options, ranks);
   const bool starts_ranks =
       options.procs > 1 && ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
   if (!starts_ranks) launch::install_signal_handlers();  // first of all: a stop asked for early counts
@@ -88,6 +114,10 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
       ->take_all();
   command->add_option("--procs", options->procs,
                       "Local ranks to start (without: what the launcher set, or one)");
+  command->add_option(
+      "--pretend-world", options->pretend_world,
+      "Be rank 0 of N alone: what one step of a large run takes here. Trains and saves nothing");
+  command->add_option("--pretend-steps", options->pretend_steps, "Steps of --pretend-world (1)");
   command
       ->add_option("--resume", options->resume,
                    "Continue: latest (default), best, a step, a checkpoint's or a run's folder")

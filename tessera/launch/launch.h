@@ -18,7 +18,9 @@ struct Ranks {
   uint16_t master_port = 0;         // 0 with world 1: no rendezvous needed
   int master_listen_fd = -1;        // rank 0 of local ranks: the listening socket the parent opened
   bool master_is_served = false;    // torchrun's agent serves the store there: rank 0 connects as well
-  std::string launcher = "single";  // "single", "local", "torchrun", "slurm", "openmpi", "environment"
+  std::string launcher = "single";  // "single", "local", "torchrun", "slurm", "openmpi", "environment",
+                                    // "pretend": the other ranks do not exist (tessera train --pretend-world)
+  bool pretended() const { return launcher == "pretend"; }
 };
 
 /// Reads the environment; the first of these that is there decides (README.md of this room has the whole

@@ -2,19 +2,13 @@
 
 #include <ATen/ATen.h>
 
-#include <chrono>
+#include <algorithm>
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/transport.h"
 
 namespace tessera::mesh {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// output [n] float32 <- sum of the rows of received [size, n], first row first.
 void sum_rows_in_order(at::Tensor output, const at::Tensor& received) {
@@ -26,78 +20,87 @@ void sum_rows_in_order(at::Tensor output, const at::Tensor& received) {
 
 }  // namespace
 
-struct Pending::State {
-  Waiter waiter;                 // the transport's operation
-  std::function<void()> finish;  // local work on its result
-  Traffic* traffic = nullptr;
-  std::string operation;  // for the message
-  Clock::time_point started = Clock::now();
-};
-
-Pending::Pending() = default;
-Pending::Pending(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Pending::Pending(Pending&&) noexcept = default;
-
-Pending& Pending::operator=(Pending&& other) noexcept {
-  TESSERA_CHECK(state_ == nullptr, "an operation under way would be lost");
-  state_ = std::move(other.state_);
-  return *this;
-}
-
-Pending::~Pending() {
-  // The operation writes into tensors that die with this object, so it must end first.
-  if (state_ && state_->waiter) {
-    try {
-      state_->waiter();
-    } catch (const std::exception&) {
-      // Whoever called wait() on this or another operation has reported the failure.
-    }
-  }
-}
-
-void Pending::wait() {
-  if (!state_) return;
-  const auto state = std::move(state_);
-  const auto start = Clock::now();
-  try {
-    if (state->waiter) state->waiter();
-  } catch (const std::exception& error) {
-    std::string reason = error.what();
-    reason = reason.substr(0, reason.find('\n'));  // c10d appends a stack trace
-    throw CommError(concat("[mesh.", state->operation, "] an answer from every rank: ", reason, " (after ",
-                           seconds_since(state->started), " s)"));
-  }
-  state->traffic->wait_seconds += seconds_since(start);
-  if (state->finish) state->finish();
-}
-
-Group::Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport)
-    : axis_(std::move(axis)), rank_(rank), size_(size), transport_(std::move(transport)) {
+Group::Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
+             std::shared_ptr<LastOperation> last)
+    : axis_(std::move(axis)),
+      rank_(rank),
+      size_(size),
+      transport_(std::move(transport)),
+      last_(std::move(last)) {
   TESSERA_CHECK(size == 1 || transport_ != nullptr, "axis ", axis_);
 }
 
 Group::~Group() = default;
 
+std::string Group::begins(const char* kind, const std::string& what) {
+  std::string name = concat(kind, " ", what, " over axis ", axis_);
+  if (last_) {
+    ++last_->number;
+    last_->name = name;
+  }
+  return name;
+}
+
 namespace {
 
+/// A collective that is one operation of the transport without work afterwards.
 template <typename Start>
-Pending begin(Traffic& traffic, int64_t bytes, std::string operation, std::function<void()> finish,
-              Start start) {
-  auto state = std::make_unique<Pending::State>();
-  state->traffic = &traffic;
-  state->operation = std::move(operation);
-  state->finish = std::move(finish);
+Pending begin(Traffic& traffic, int64_t bytes, std::string operation, const Start& start) {
   ++traffic.calls;
   traffic.bytes_sent += bytes;
-  try {
-    state->waiter = start();
-  } catch (const std::exception& error) {
-    std::string reason = error.what();
-    throw CommError(concat("[mesh.", state->operation,
-                           "] an answer from every rank: ", reason.substr(0, reason.find('\n'))));
-  }
-  return Pending(std::move(state));
+  return {traffic, std::move(operation), 1, [start](int64_t) { return Pending::Piece{start(), {}}; }};
 }
+
+/// Piece p of a reduction is columns [p * width, (p + 1) * width) of every rank's slice.
+class Reduction : public std::enable_shared_from_this<Reduction> {
+ public:
+  Reduction(at::Tensor output, const at::Tensor& input, at::ScalarType wire, int64_t size, int64_t width,
+            std::shared_ptr<Transport> transport)
+      : output_(std::move(output)),
+        input_(input.view({size, output_.numel()})),
+        wire_(wire),
+        size_(size),
+        width_(width),
+        transport_(std::move(transport)) {}
+
+  Pending::Piece start(int64_t piece) {
+    const int64_t first = piece * width_, columns = std::min(width_, output_.numel() - first);
+    const bool as_it_lies = columns == output_.numel() && input_.scalar_type() == wire_;
+    at::Tensor staged = as_it_lies ? input_ : take();
+    at::Tensor sent = part(staged, columns);
+    if (!as_it_lies) sent.view({size_, columns}).copy_(input_.narrow(1, first, columns));
+    if (first + columns == output_.numel()) input_.reset();  // all has been read
+    const at::Tensor received = take();
+    Waiter waiter = transport_->all_to_all(part(received, columns), sent);
+    return {std::move(waiter), [self = shared_from_this(), first, columns, staged, received] {
+              self->finish(first, columns, staged, received);
+            }};
+  }
+
+ private:
+  void finish(int64_t first, int64_t columns, const at::Tensor& staged, const at::Tensor& received) {
+    sum_rows_in_order(output_.narrow(0, first, columns), part(received, columns).view({size_, columns}));
+    if (!input_.defined()) return;  // no piece follows
+    spare_.push_back(received);
+    spare_.push_back(staged);
+  }
+  at::Tensor take() {
+    if (spare_.empty()) return at::empty({size_ * width_}, output_.options().dtype(wire_));
+    at::Tensor buffer = std::move(spare_.back());
+    spare_.pop_back();
+    return buffer;
+  }
+  at::Tensor part(const at::Tensor& buffer, int64_t columns) const {
+    return buffer.view({-1}).narrow(0, 0, size_ * columns);
+  }
+
+  at::Tensor output_;  // [n] float32
+  at::Tensor input_;   // [size, n] until the last piece has left
+  at::ScalarType wire_;
+  int64_t size_, width_;
+  std::shared_ptr<Transport> transport_;
+  std::vector<at::Tensor> spare_;  // [size * width], of pieces that have ended
+};
 
 }  // namespace
 
@@ -108,21 +111,26 @@ Pending Group::all_gather(at::Tensor output, at::Tensor input, const std::string
     return {};
   }
   const auto bytes = static_cast<int64_t>(input.nbytes()) * (size_ - 1);
-  return begin(traffic_["all_gather"], bytes, concat("all_gather ", what, " over axis ", axis_), {},
-               [&] { return transport_->all_gather(output, input); });
+  return begin(traffic_["all_gather"], bytes, begins("all_gather", what),
+               [=, transport = transport_.get()] { return transport->all_gather(output, input); });
 }
 
-Pending Group::reduce_scatter(at::Tensor output, at::Tensor input, const std::string& what) {
+Pending Group::reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarType wire,
+                              const std::string& what) {
   TESSERA_CHECK_EQ(output.numel() * size_, input.numel());
   if (size_ == 1) {
     output.copy_(input);
     return {};
   }
-  at::Tensor received = at::empty_like(input);
-  const auto bytes = static_cast<int64_t>(input.nbytes()) / size_ * (size_ - 1);
-  auto finish = [output, received, size = size_] { sum_rows_in_order(output, received.view({size, -1})); };
-  return begin(traffic_["reduce_scatter"], bytes, concat("reduce_scatter ", what, " over axis ", axis_),
-               finish, [&] { return transport_->all_to_all(received, input); });
+  const int64_t n = output.numel(),
+                width = std::clamp<int64_t>(piece_numbers_ / size_, 1, std::max<int64_t>(n, 1));
+  Traffic& traffic = traffic_["reduce_scatter"];
+  ++traffic.calls;
+  traffic.bytes_sent += n * static_cast<int64_t>(at::elementSize(wire)) * (size_ - 1);
+  const auto reduction =
+      std::make_shared<Reduction>(std::move(output), input, wire, size_, width, transport_);
+  return {traffic, begins("reduce_scatter", what), (n + width - 1) / width,
+          [reduction](int64_t piece) { return reduction->start(piece); }};
 }
 
 void Group::all_reduce(at::Tensor& values, const std::string& what) {
@@ -131,7 +139,7 @@ void Group::all_reduce(at::Tensor& values, const std::string& what) {
   at::Tensor all = at::empty({size_, values.numel()}, values.options());
   const auto bytes = static_cast<int64_t>(values.nbytes()) * (size_ - 1);
   at::Tensor flat = values.reshape({-1}).contiguous();
-  begin(traffic_["all_reduce"], bytes, concat("all_reduce ", what, " over axis ", axis_), {}, [&] {
+  begin(traffic_["all_reduce"], bytes, begins("all_reduce", what), [&] {
     return transport_->all_gather(all.view({-1}), flat);
   }).wait();
   at::Tensor sum = all.select(0, 0).clone();
@@ -144,8 +152,7 @@ std::vector<std::string> Group::all_gather_text(const std::string& text, const s
   auto gather = [&](const at::Tensor& input) {
     at::Tensor output = at::empty({size_ * input.numel()}, input.options());
     begin(traffic_["control"], static_cast<int64_t>(input.nbytes()) * (size_ - 1),
-          concat("all_gather_text ", what, " over axis ", axis_), {},
-          [&] { return transport_->all_gather(output, input); })
+          begins("all_gather_text", what), [&] { return transport_->all_gather(output, input); })
         .wait();
     return output;
   };

@@ -6,48 +6,31 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tessera/mesh/pending.h"
+#include "tessera/plan/plan.h"
+
 namespace tessera::mesh {
-
-/// What one kind of collective has done so far on this rank.
-struct Traffic {
-  int64_t calls = 0;
-  int64_t bytes_sent = 0;   // payload this rank sends: the theoretical minimum of the algorithm used
-  double wait_seconds = 0;  // time the calling thread stood still for it
-};
-
-/// A collective under way. Keeps its tensors alive. wait() may be called once; without it, destruction waits
-/// and drops errors.
-class Pending {
- public:
-  struct State;
-  Pending();
-  explicit Pending(std::unique_ptr<State> state);
-  Pending(Pending&&) noexcept;
-  Pending& operator=(Pending&&) noexcept;
-  ~Pending();
-
-  /// Blocks until the result is in the output tensor. Throws CommError.
-  void wait();
-  bool active() const { return state_ != nullptr; }
-
- private:
-  std::unique_ptr<State> state_;
-};
 
 /// How a group talks: c10d's backends behind one interface, so that other headers stay free of c10d. The
 /// pretend backend lets one process play rank r of N.
 class Transport;
 
+/// The collective that this rank began last, over all groups of its mesh.
+struct LastOperation {
+  int64_t number = 0;  // of collectives begun so far
+  std::string name;
+};
+
 class Group {
  public:
-  /// `transport` may be null when size is 1.
-  Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport);
+  /// `transport` may be null when size is 1. `last`: told of every collective; may be null.
+  Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
+        std::shared_ptr<LastOperation> last = nullptr);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -59,10 +42,12 @@ class Group {
   /// output [size * n] <- concatenation of every rank's input [n], same dtype, contiguous. `what` names the
   /// unit in errors.
   Pending all_gather(at::Tensor output, at::Tensor input, const std::string& what);
-  /// output [n] float32 <- sum over ranks, in rank order, of their slice of input [size * n] (float32 or
-  /// bfloat16; summed in float32). Each rank sends its slices straight to their owners: (size - 1) / size of
-  /// the input, the minimum, and the sum does not depend on timing.
-  Pending reduce_scatter(at::Tensor output, at::Tensor input, const std::string& what);
+  /// output [n] float32 <- sum over ranks, in rank order, of their slice of input [size * n], which travels
+  /// as `wire` (float32 or bfloat16; summed in float32). Each rank sends its slices straight to their owners:
+  /// (size - 1) / size of the input, the minimum, and the sum does not depend on timing. A large input
+  /// travels in pieces of plan::kPieceNumbers, plan::kPiecesUnderWay of them at once: that bounds the memory
+  /// it takes. Pieces after the first ones start in advance() and wait().
+  Pending reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarType wire, const std::string& what);
   /// values (small, float64, contiguous) <- sum over ranks, the same bits on every rank.
   void all_reduce(at::Tensor& values, const std::string& what);
   /// Every rank's text on every rank, in rank order.
@@ -73,11 +58,19 @@ class Group {
   const std::map<std::string, Traffic>& traffic() const { return traffic_; }
   double wait_seconds() const;
 
+  /// For tests: pieces of reductions of another size.
+  void set_piece_numbers(int64_t numbers) { piece_numbers_ = numbers; }
+
  private:
+  /// "all_gather stem over axis shard", which begins now.
+  std::string begins(const char* kind, const std::string& what);
+
   std::string axis_;
   int64_t rank_, size_;
   std::shared_ptr<Transport> transport_;
+  int64_t piece_numbers_ = plan::kPieceNumbers;
   std::map<std::string, Traffic> traffic_;
+  std::shared_ptr<LastOperation> last_;
 };
 
 }  // namespace tessera::mesh

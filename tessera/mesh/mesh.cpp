@@ -20,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
+constexpr size_t kRanksNamed = 4;  // of those that did something else
 constexpr auto kPatienceAfterStop = std::chrono::seconds(10);
 
 std::string first_line(const std::exception& error) {
@@ -142,24 +143,30 @@ Mesh::Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::stri
   }
 }
 
-std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes) {
+std::unique_ptr<Mesh> Mesh::over(int64_t rank, std::vector<Axis> axes, const TransportMaker& make_transport) {
   std::unique_ptr<Mesh> mesh(new Mesh());
   mesh->rank_ = rank;
   mesh->axes_ = std::move(axes);
   for (const Axis& axis : mesh->axes_) mesh->world_size_ *= axis.size;
-  mesh->make_groups([](const std::string&, int64_t r, int64_t size) { return pretend_transport(r, size); });
+  mesh->make_groups(make_transport);
   return mesh;
+}
+
+std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes) {
+  return over(rank, std::move(axes), [](const std::string&, int64_t line_rank, int64_t size) {
+    return pretend_transport(line_rank, size);
+  });
 }
 
 Mesh::~Mesh() = default;
 
-void Mesh::make_groups(
-    const std::function<std::shared_ptr<Transport>(const std::string&, int64_t, int64_t)>& make_transport) {
+void Mesh::make_groups(const TransportMaker& make_transport) {
   int64_t product = 1;
   for (const Axis& axis : axes_) product *= axis.size;
   TESSERA_CHECK_EQ(product, world_size_);
   const auto make = [&](const std::string& axis, const std::string& line, int64_t rank, int64_t size) {
-    return std::make_unique<Group>(axis, rank, size, size > 1 ? make_transport(line, rank, size) : nullptr);
+    return std::make_unique<Group>(axis, rank, size, size > 1 ? make_transport(line, rank, size) : nullptr,
+                                   last_operation_);
   };
   world_ = make("world", "world", rank_, world_size_);
   single_ = make("single", "single", 0, 1);
@@ -205,22 +212,33 @@ std::string Mesh::describe() const {
 std::string Mesh::name_silent_ranks(std::chrono::milliseconds patience) {
   if (!store_) return "";
   auto* store = static_cast<c10d::Store*>(store_.get());
-  std::vector<std::string> silent;
+  std::vector<std::string> silent, elsewhere;
+  const auto key = [](int64_t rank) { return concat("alive/", rank); };
+  const std::string mine = concat("collective ", last_operation_->number, ", ", last_operation_->name);
   try {
-    store->set(concat("alive/", rank_), bytes_of("1"));
+    store->set(key(rank_), bytes_of(mine));
     const auto start = Clock::now();
     do {
       silent.clear();
+      elsewhere.clear();
       for (int64_t rank = 0; rank < world_size_; ++rank) {
-        if (!store->check({concat("alive/", rank)})) silent.push_back(std::to_string(rank));
+        if (!store->check({key(rank)})) {
+          silent.push_back(std::to_string(rank));
+        } else if (const std::string theirs = store->get_to_str(key(rank)); theirs != mine) {
+          elsewhere.push_back(concat("rank ", rank, " began ", theirs));
+        }
       }
-      if (silent.empty()) return "every rank is alive";
+      if (silent.empty()) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     } while (Clock::now() - start < patience);
   } catch (const std::exception&) {
     return "rank 0, which holds the rendezvous, is gone";
   }
-  return concat("no sign of life from rank ", join(silent, ", "));
+  std::string text =
+      silent.empty() ? "every rank is alive" : concat("no sign of life from rank ", join(silent, ", "));
+  if (elsewhere.empty()) return text;
+  if (elsewhere.size() > kRanksNamed) elsewhere.resize(kRanksNamed);
+  return concat(text, "; this rank began ", mine, "; ", join(elsewhere, "; "));
 }
 
 }  // namespace tessera::mesh

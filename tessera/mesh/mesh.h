@@ -33,6 +33,11 @@ struct Axis {
   int64_t size = 1;
 };
 
+/// Makes the transport of one group of more than one rank. `line`: "world", or the axis and the coordinates
+/// on the others ("shard/dp1"); `rank` and `size` are the group's.
+using TransportMaker =
+    std::function<std::shared_ptr<Transport>(const std::string& line, int64_t rank, int64_t size)>;
+
 /// Ranks in row-major order over the axes, the last axis fastest: with {pp 2, shard 4}, rank 5 is pp 1,
 /// shard 1. Owned by one thread; passed by reference, there is no global one.
 class Mesh {
@@ -40,6 +45,9 @@ class Mesh {
   /// Collective: waits until every rank has come, names those that have not (CommError). Ranks that run
   /// another build or `fingerprint` (recipe and model) are named in a UserError.
   Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::string& fingerprint);
+  /// A mesh over transports of the caller's.
+  static std::unique_ptr<Mesh> over(int64_t rank, std::vector<Axis> axes,
+                                    const TransportMaker& make_transport);
   /// One process plays `rank` of a mesh of `axes`: gathers repeat its own shard, reductions multiply it.
   static std::unique_ptr<Mesh> pretend(int64_t rank, std::vector<Axis> axes);
   ~Mesh();
@@ -61,20 +69,21 @@ class Mesh {
   std::string describe() const;
 
   /// After a CommError: tells the others that this rank is alive, waits up to `patience` for their word, and
-  /// returns a sentence naming the ranks that gave none.
+  /// returns a sentence naming the ranks that gave none, and what the others began last if it is something
+  /// else.
   std::string name_silent_ranks(std::chrono::milliseconds patience);
 
  private:
   Mesh() = default;
-  void make_groups(const std::function<std::shared_ptr<Transport>(const std::string& name, int64_t rank,
-                                                                  int64_t size)>& make_transport);
+  void make_groups(const TransportMaker& make_transport);
 
   int64_t rank_ = 0, world_size_ = 1;
   std::vector<Axis> axes_;
   std::unique_ptr<Group> world_;
   std::vector<std::unique_ptr<Group>> groups_;  // one per axis
   std::unique_ptr<Group> single_;               // any axis not given
-  std::shared_ptr<void> store_;                 // c10d::Store
+  std::shared_ptr<LastOperation> last_operation_ = std::make_shared<LastOperation>();
+  std::shared_ptr<void> store_;  // c10d::Store
 };
 
 }  // namespace tessera::mesh

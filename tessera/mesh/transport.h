@@ -9,15 +9,16 @@
 #include <memory>
 #include <string>
 
+#include "tessera/mesh/pending.h"
+
 namespace c10d {
 class Store;
 }
 
 namespace tessera::mesh {
 
-/// Waits for one operation; throws std::exception on failure or after the timeout.
-using Waiter = std::function<void()>;
-
+/// Every rank starts the gathers in one order and the exchanges in one order; the two do not wait for each
+/// other. Tensors live until the operation has ended.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -33,7 +34,13 @@ std::shared_ptr<Transport> gloo_transport(const c10::intrusive_ptr<c10d::Store>&
                                           int64_t size, const std::string& interface_address,
                                           std::chrono::milliseconds timeout);
 
-/// One process plays rank `rank` of `size`: the other ranks' contributions are copies of its own.
-std::shared_ptr<Transport> pretend_transport(int64_t rank, int64_t size);
+enum class Movement { kAllGather, kAllToAll };
+
+/// Fills `output` [size, n] with what every rank would have sent; `input` is what this rank gave.
+using Answer = std::function<void(Movement movement, at::Tensor output, const at::Tensor& input)>;
+
+/// One process plays rank `rank` of `size`. Without `answer` the other ranks' contributions are copies of its
+/// own.
+std::shared_ptr<Transport> pretend_transport(int64_t rank, int64_t size, Answer answer = {});
 
 }  // namespace tessera::mesh

@@ -7,29 +7,41 @@ namespace {
 
 class PretendTransport : public Transport {
  public:
-  PretendTransport(int64_t rank, int64_t size) : rank_(rank), size_(size) {}
+  PretendTransport(int64_t rank, int64_t size, Answer answer)
+      : rank_(rank), size_(size), answer_(std::move(answer)) {}
 
   Waiter all_gather(at::Tensor output, at::Tensor input) override {
-    output.view({size_, -1}).copy_(input.view({1, -1}).expand({size_, input.numel()}));
-    return [] {};
+    return answered(Movement::kAllGather, output, input);
   }
 
   Waiter all_to_all(at::Tensor output, at::Tensor input) override {
-    // Every other rank would send what this rank holds for itself.
-    output.view({size_, -1}).copy_(input.view({size_, -1}).narrow(0, rank_, 1).expand({size_, -1}));
-    return [] {};
+    return answered(Movement::kAllToAll, output, input);
   }
 
   void abort() override {}
 
  private:
+  Waiter answered(Movement movement, const at::Tensor& output, const at::Tensor& input) const {
+    const at::Tensor rows = output.view({size_, -1});
+    if (answer_) {
+      answer_(movement, rows, input);
+    } else if (movement == Movement::kAllGather) {
+      rows.copy_(input.view({1, -1}).expand({size_, input.numel()}));
+    } else {
+      // Every other rank would send what this rank holds for itself.
+      rows.copy_(input.view({size_, -1}).narrow(0, rank_, 1).expand({size_, -1}));
+    }
+    return {[] {}, [] { return true; }};
+  }
+
   int64_t rank_, size_;
+  Answer answer_;
 };
 
 }  // namespace
 
-std::shared_ptr<Transport> pretend_transport(int64_t rank, int64_t size) {
-  return std::make_shared<PretendTransport>(rank, size);
+std::shared_ptr<Transport> pretend_transport(int64_t rank, int64_t size, Answer answer) {
+  return std::make_shared<PretendTransport>(rank, size, std::move(answer));
 }
 
 }  // namespace tessera::mesh

@@ -8,6 +8,9 @@ namespace {
 // Half of the L2 cache: as much of a packed factor stays there while all rows pass by.
 constexpr int64_t kCacheElements = 512 * 1024;
 
+// A longer k is cut: too few columns of it would fit there.
+constexpr int64_t kDeep = 8192, kCut = 4096;
+
 int64_t column_chunk(int64_t padded_k) {
   const int64_t columns = kCacheElements / padded_k / 32 * 32;
   return columns < 32 ? 32 : columns;
@@ -40,17 +43,76 @@ void finish_block(const Epilogue& e, const float* c, int64_t row, int64_t rows, 
 
 }  // namespace
 
-void pack_transposed(const uint16_t* w, int64_t n_size, int64_t k_size, uint16_t* packed) {
-  pack_right_transposed(w, k_size, n_size, k_size, packed);
+void pack_transposed(const uint16_t* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
+                     uint16_t* packed) {
+  const int64_t first = begin * 32, count = min_of(n_size, end * 32) - first;
+  pack_right_transposed(w + first * k_size, k_size, count, k_size, packed + first * padded(k_size));
 }
 
-void pack(const uint16_t* w, int64_t k_size, int64_t n_size, uint16_t* packed) {
-  pack_right(w, n_size, k_size, n_size, packed);
+// Row by row, as w lies: 16 columns of every row would be a new page each.
+void pack(const uint16_t* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, uint16_t* packed) {
+  for (int64_t block = begin; block < end; ++block) {
+    const uint16_t* rows = w + block * 32 * n_size;
+    uint16_t* out = packed + block * kTile;
+    for (int64_t n = 0; n < padded(n_size); n += 16, out += 16 * padded(k_size)) {
+      const __mmask16 mask = n < n_size ? avx512::first_lanes(n_size - n) : __mmask16(0);
+      __m512i r[16];
+      interleave(rows + n, n_size, k_size - block * 32, mask, r, nullptr);
+      store_tile(r, out);
+    }
+  }
 }
+
+namespace {
+
+struct alignas(64) Block {
+  float c[kRows * kRows];
+};
+
+// Columns [first, last) of a product whose k is cut: one cut of the packed factor stays in the L2 cache while
+// all rows pass by, and sums wait in `sums`, one Block for each 32 rows and 32 columns, for the next. The
+// order of the sums, and so every bit, is that of one long k. `scratch`: 32 rows of one cut.
+void multiply_cut(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
+                  int64_t first, int64_t last, int64_t columns, const Epilogue& epilogue, Block* sums,
+                  uint16_t* scratch) {
+  const int64_t padded_k = padded(k);
+  for (int64_t cut = 0; cut < padded_k; cut += kCut) {
+    const int64_t depth = min_of(kCut, padded_k - cut);
+    Block* block = sums;
+    for (int64_t row = begin; row < end; row += kRows) {
+      const int64_t rows = min_of(end - row, kRows);
+      copy_padded(a + row * k + cut, k, rows, min_of(k - cut, depth), scratch);
+      for (int64_t column = first; column < last; column += 32, ++block) {
+        product(scratch, 16 * depth, 32, depth, packed + column * padded_k + cut * 16, 16 * padded_k,
+                depth / 32, block->c, kRows, cut > 0);
+        if (cut + depth == padded_k) finish_block(epilogue, block->c, row, rows, column, columns);
+      }
+    }
+  }
+}
+
+void multiply_deep(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
+                   int64_t columns, const Epilogue& epilogue) {
+  const int64_t chunk = column_chunk(kCut), row_blocks = blocks(end - begin);
+  auto* sums = new Block[static_cast<uint64_t>(row_blocks * chunk / 32)];
+  auto* scratch = new uint16_t[kRows * kCut];
+  for (int64_t first = 0; first < columns; first += chunk) {
+    multiply_cut(a, begin, end, k, packed, first, min_of(first + chunk, columns), columns, epilogue, sums,
+                 scratch);
+  }
+  delete[] scratch;
+  delete[] sums;
+}
+
+}  // namespace
 
 void multiply(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
               int64_t columns, const Epilogue& epilogue) {
   const Tiles tiles;
+  if (k > kDeep) {
+    multiply_deep(a, begin, end, k, packed, columns, epilogue);
+    return;
+  }
   const int64_t padded_k = padded(k), chunk = column_chunk(padded_k);
   alignas(64) float c[kRows * kRows];
   uint16_t* scratch = nullptr;

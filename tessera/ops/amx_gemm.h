@@ -18,10 +18,14 @@ constexpr int64_t packed_size(int64_t k, int64_t columns) {
   return (k + 31) / 32 * 32 * ((columns + 31) / 32 * 32);
 }
 
-/// Packs the right factor B[k][n] = w[n * k_size + k]: the transpose of w [n_size, k_size].
-void pack_transposed(const uint16_t* w, int64_t n_size, int64_t k_size, uint16_t* packed);
-/// Packs the right factor B[k][n] = w[k * n_size + n].
-void pack(const uint16_t* w, int64_t k_size, int64_t n_size, uint16_t* packed);
+constexpr int64_t blocks(int64_t size) { return (size + 31) / 32; }
+
+/// Packs the right factor B[k][n] = w[n * k_size + k], the transpose of w [n_size, k_size]: blocks
+/// [begin, end) of 32 n.
+void pack_transposed(const uint16_t* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
+                     uint16_t* packed);
+/// Packs the right factor B[k][n] = w[k * n_size + n]: blocks [begin, end) of 32 k.
+void pack(const uint16_t* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, uint16_t* packed);
 /// What becomes of a result c.
 struct Epilogue {
   uint16_t* out = nullptr;             // [rows, columns]

@@ -30,12 +30,27 @@ void over_row_blocks(int64_t rows, const Body& body) {
   });
 }
 
+// The right factor of a product, packed by all threads; `pack_blocks(begin, end, packed)` does some blocks of
+// 32 of the `size` along which it is split.
+template <typename Body>
+at::Tensor packed_factor(int64_t k, int64_t columns, int64_t size, const Body& pack_blocks) {
+  at::Tensor packed = bf16_scratch(amx::packed_size(k, columns));
+  at::parallel_for(0, amx::blocks(size), 4,
+                   [&](int64_t begin, int64_t end) { pack_blocks(begin, end, mutable_bits(packed)); });
+  return packed;
+}
+
+at::Tensor pack(const at::Tensor& w, int64_t k, int64_t columns) {
+  return packed_factor(k, columns, k, [&](int64_t begin, int64_t end, uint16_t* packed) {
+    amx::pack(bits(w), k, columns, begin, end, packed);
+  });
+}
+
 // gradient [rows, out] times weight [out, in].
 at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, int64_t rows, int64_t in,
                           at::IntArrayRef shape) {
   const int64_t out = weight.size(0);
-  at::Tensor packed = bf16_scratch(amx::packed_size(out, in));
-  amx::pack(bits(weight), out, in, mutable_bits(packed));
+  const at::Tensor packed = pack(weight, out, in);
   at::Tensor result = at::empty(shape, gradient.options());
   const amx::Epilogue epilogue{mutable_bits(result), nullptr, nullptr, nullptr};
   over_row_blocks(rows, [&](int64_t begin, int64_t end) {
@@ -48,8 +63,7 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, 
 std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient, const at::Tensor& x,
                                                       const at::Tensor& weight, int64_t rows, int64_t in) {
   const int64_t out = weight.size(0);
-  at::Tensor packed = bf16_scratch(amx::packed_size(rows, in));
-  amx::pack(bits(x), rows, in, mutable_bits(packed));
+  const at::Tensor packed = pack(x, rows, in);
   at::Tensor result = at::empty(weight.sizes(), weight.options());
   at::Tensor sums = at::empty({out}, at::TensorOptions().dtype(at::kFloat));
   const amx::Epilogue epilogue{mutable_bits(result), nullptr, nullptr, nullptr};
@@ -70,8 +84,9 @@ class FastLinear : public torch::autograd::Function<FastLinear> {
     const int64_t out = weight.size(0), in = weight.numel() / out, rows = x.numel() / in;
     auto shape = x.sizes().vec();
     shape.back() = out;
-    at::Tensor packed = bf16_scratch(amx::packed_size(in, out));
-    amx::pack_transposed(bits(weight), out, in, mutable_bits(packed));
+    const at::Tensor packed = packed_factor(in, out, out, [&](int64_t begin, int64_t end, uint16_t* to) {
+      amx::pack_transposed(bits(weight), out, in, begin, end, to);
+    });
     at::Tensor y = at::empty(shape, x.options());
     amx::Epilogue epilogue{mutable_bits(y), bits(bias), nullptr, nullptr};
     at::Tensor before_gelu, added;

@@ -10,8 +10,8 @@ namespace {
 }  // namespace
 
 namespace amx {
-void pack_transposed(const uint16_t*, int64_t, int64_t, uint16_t*) { absent(); }
-void pack(const uint16_t*, int64_t, int64_t, uint16_t*) { absent(); }
+void pack_transposed(const uint16_t*, int64_t, int64_t, int64_t, int64_t, uint16_t*) { absent(); }
+void pack(const uint16_t*, int64_t, int64_t, int64_t, int64_t, uint16_t*) { absent(); }
 void multiply(const uint16_t*, int64_t, int64_t, int64_t, const uint16_t*, int64_t, const Epilogue&) {
   absent();
 }

@@ -11,9 +11,11 @@ namespace tessera::plan {
 namespace {
 
 constexpr double kFloatBytes = 4;
+constexpr double kBatchesAhead = 4;  // decoded by the loader: data.prefetch's default
 
 struct UnitSize {
   double parameters = 0;  // trained
+  double largest = 0;     // of them, in one tensor
   double buffers = 0;
 };
 
@@ -27,7 +29,9 @@ std::map<std::string, UnitSize> unit_sizes(const arch::VitConfig& config) {
   std::map<std::string, UnitSize> sizes;
   for (const auto& spec : arch::parameters(config)) {
     UnitSize& size = sizes[spec.unit];
-    (spec.buffer ? size.buffers : size.parameters) += static_cast<double>(spec.numel());
+    const auto numel = static_cast<double>(spec.numel());
+    (spec.buffer ? size.buffers : size.parameters) += numel;
+    if (!spec.buffer) size.largest = std::max(size.largest, numel);
   }
   return sizes;
 }
@@ -51,57 +55,75 @@ double padded(double parameters, int64_t world) {
 }
 
 double state_bytes(const UnitSize& size, Level level, int64_t world) {
-  const double share = padded(size.parameters, world) / static_cast<double>(world);
-  switch (level) {
-    case Level::kReplicate:
-      return 4 * kFloatBytes * size.parameters;
-    case Level::kZero1:
-      return 3 * kFloatBytes * share + kFloatBytes * size.parameters;
-    case Level::kZero2:
-    case Level::kZero3:
-      return 4 * kFloatBytes * share;
-  }
-  return 0;
+  const double all = padded(size.parameters, world), share = all / static_cast<double>(world);
+  if (level == Level::kReplicate) return 4 * kFloatBytes * all;
+  const bool unreduced = level == Level::kZero1 && world > 1;  // gradients of the step so far
+  return 4 * kFloatBytes * share + (unreduced ? kFloatBytes * all : 0);
 }
 
-/// Compute-dtype parameters that stay on the rank for the whole step.
-double kept_bytes(const UnitSize& size, Level level, int64_t world, double compute) {
-  double bytes = compute * size.buffers;
-  const bool masters_serve = level == Level::kReplicate && compute == kFloatBytes;
-  if (level != Level::kZero3 && !masters_serve) bytes += compute * padded(size.parameters, world);
-  return bytes;
+/// What is held in the compute dtype from the first step to the last.
+double kept_bytes(const UnitSize& size, Level level, const Plan& plan, double compute) {
+  const bool narrow = compute < kFloatBytes;
+  const double all = padded(size.parameters, plan.world);
+  const double slice = level == Level::kReplicate ? all : all / static_cast<double>(plan.world);
+  return size.buffers * (kFloatBytes + (narrow ? compute : 0)) + (narrow ? compute * slice : 0);
 }
 
-/// The gradient of one unit between its computation and the place where states hold it.
-double gradient_bytes(const UnitSize& size, Level level, const Plan& plan, const Precision& precision) {
-  const double elements = padded(size.parameters, plan.world);
-  const bool in_place = level <= Level::kZero1 && precision.compute_bytes == kFloatBytes;
-  double bytes = in_place ? 0 : static_cast<double>(precision.compute_bytes) * elements;
-  if (level != Level::kReplicate && plan.world > 1) {
-    bytes += static_cast<double>(precision.reduce_bytes) * elements;
+/// How the gradients of a unit travel (mesh::Group::reduce_scatter).
+struct Reduction {
+  double bytes = 0;    // of its buffers
+  bool holds = false;  // what it was started with, besides
+};
+
+Reduction reduction(const UnitSize& size, Level level, const Plan& plan, const Precision& precision) {
+  if (plan.world == 1) return {};
+  const double all = padded(size.parameters, plan.world), share = all / static_cast<double>(plan.world);
+  const auto most = static_cast<double>(std::max<int64_t>(kPieceNumbers / plan.world, 1));
+  const double width = std::max(std::min(most, share), 1.0), pieces = std::ceil(share / width);
+  const double at_once = std::min(pieces, static_cast<double>(kPiecesUnderWay));
+  const int64_t given_bytes = level <= Level::kZero1 ? 4 : precision.compute_bytes;
+  const bool as_it_lies = pieces <= 1 && given_bytes == precision.reduce_bytes;
+  const double piece = width * static_cast<double>(plan.world * precision.reduce_bytes);
+  return {at_once * piece * (as_it_lies ? 1 : 2), as_it_lies || pieces > at_once};
+}
+
+/// The pool of shard::BufferPool: for each size, the most buffers in use at once.
+double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision) {
+  struct Count {
+    int64_t kept = 0, gathered_in_turn = 0, collecting = 0;
+    bool holds = false;
+  };
+  std::map<double, Count> by_size;
+  for (const auto& unit : plan.units) {
+    if (plan.world == 1 || unit.level == Level::kReplicate) continue;
+    const UnitSize& size = sizes[unit.name];
+    Count& count = by_size[padded(size.parameters, plan.world)];
+    ++(unit.level == Level::kZero3 ? count.gathered_in_turn : count.kept);
+    if (unit.level == Level::kZero1) continue;
+    ++count.collecting;
+    count.holds = reduction(size, unit.level, plan, precision).holds;
   }
-  return bytes;
+  double numbers = 0;
+  for (const auto& [size, count] : by_size) {
+    const int64_t gathered = count.kept + std::min(count.gathered_in_turn, 1 + plan.prefetch);
+    const int64_t gradients = std::min<int64_t>(count.collecting, count.holds ? 2 : 1);
+    numbers += size * static_cast<double>(gathered + gradients);
+  }
+  return numbers * static_cast<double>(precision.compute_bytes);
 }
 
 double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision) {
   const auto compute = static_cast<double>(precision.compute_bytes);
-  std::vector<double> gathered;  // 0 for units that are not gathered and freed
-  double kept = 0, gradient = 0;
+  double kept = 0, in_reduction = 0, largest = 0;
   for (const auto& unit : plan.units) {
     const UnitSize& size = sizes[unit.name];
-    kept += kept_bytes(size, unit.level, plan.world, compute);
-    gradient = std::max(gradient, gradient_bytes(size, unit.level, plan, precision));
-    gathered.push_back(unit.level == Level::kZero3 ? compute * padded(size.parameters, plan.world) : 0);
+    kept += kept_bytes(size, unit.level, plan, compute);
+    in_reduction = std::max(in_reduction, reduction(size, unit.level, plan, precision).bytes);
+    largest = std::max(largest, size.largest);
   }
-  double window = 0;  // the largest 1 + prefetch neighbours
-  for (size_t first = 0; first < gathered.size(); ++first) {
-    double sum = 0;
-    for (size_t i = first; i < gathered.size() && i - first <= static_cast<size_t>(plan.prefetch); ++i) {
-      sum += gathered[i];
-    }
-    window = std::max(window, sum);
-  }
-  return kept + window + gradient;
+  // A parameter's gradient as autograd hands it over, and its values as the kernels pack them.
+  const double one_parameter = 2 * compute * largest;
+  return kept + pool_bytes(plan, sizes, precision) + in_reduction + one_parameter;
 }
 
 /// One image; `c` bytes an element.
@@ -109,7 +131,7 @@ UnitActivations stem_activations(const arch::VitConfig& config, double c) {
   const auto tokens = static_cast<double>(config.tokens());
   const auto width = static_cast<double>(config.width);
   const double pixels = static_cast<double>(config.channels * config.image_size) * config.image_size;
-  const double image = kFloatBytes * pixels + (c < kFloatBytes ? c * pixels : 0);
+  const double image = kFloatBytes * pixels * (1 + kBatchesAhead) + (c < kFloatBytes ? c * pixels : 0);
   const double masks = config.dropout > 0 ? c * tokens * width : 0;
   return {image, image + masks};
 }
@@ -119,7 +141,8 @@ UnitActivations block_activations(const arch::VitConfig& config, double c) {
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
   const auto heads = static_cast<double>(config.heads);
   double elements = 8 * d + 2 * m;
-  double statistics = 2 * 2 + heads;  // mean and 1/std of two norms, logsumexp
+  // Mean and 1/std of two norms; of the softmax its logarithm, or with our kernels maximum and sum.
+  double statistics = 2 * 2 + (c < kFloatBytes ? 2 : 1) * heads;
   if (config.qk_norm) {
     elements += 2 * d;
     statistics += 2 * 2 * heads;

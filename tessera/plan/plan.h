@@ -47,6 +47,11 @@ Plan plan_from_json(const std::string& text, const std::string& where);
 std::string to_string(Level level);           // "replicate", "zero1", "zero2", "zero3"
 Level level_from_string(const std::string&);  // UserError that names the nearest
 
+/// How gradients travel: numbers of all ranks' slices in one piece, and pieces under way at once. The same on
+/// every rank.
+inline constexpr int64_t kPieceNumbers = int64_t{1} << 25;
+inline constexpr int64_t kPiecesUnderWay = 2;
+
 /// Bytes per rank while training, above the idle program. See docs/memory.md for the derivation.
 struct Memory {
   double states = 0;       // master weights, gradients, two Adam moments (fp32), sharded as the plan says

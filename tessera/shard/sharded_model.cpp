@@ -3,32 +3,13 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
 #include "tessera/base/error.h"
 
 namespace tessera::shard {
-namespace {
-
 using torch::autograd::variable_list;
-
-/// Calls back when a parameter's gradient has been accumulated.
-class GradientAccumulated : public torch::autograd::FunctionPostHook {
- public:
-  explicit GradientAccumulated(std::function<void()> callback) : callback_(std::move(callback)) {}
-  variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
-    callback_();
-    return outputs;
-  }
-
- private:
-  std::function<void()> callback_;
-};
-
-}  // namespace
 
 /// Activation checkpointing (Chen et al., arXiv 1604.06174): forward keeps only the input; backward runs the
 /// part again and differentiates that.
@@ -59,7 +40,9 @@ class ShardedModel::RecomputedPart : public torch::autograd::Function<Recomputed
 
 ShardedModel::ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Precision precision,
                            mesh::Mesh& mesh)
-    : parts_(std::move(parts)), prefetch_(plan.prefetch) {
+    : parts_(std::move(parts)),
+      prefetch_(plan.prefetch),
+      reductions_({.first_gradient = {}, .gradients_left = [this](size_t index) { gradients_left(index); }}) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const auto unit_plan =
         std::find_if(plan.units.begin(), plan.units.end(),
@@ -72,26 +55,11 @@ ShardedModel::ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Prec
     mesh::Group& replicate_group = replicated ? mesh.world() : mesh.group("dp");
     units_.push_back(std::make_unique<Unit>(parts_[i].name, parts_[i].parameters, unit_plan->level, precision,
                                             shard_group, replicate_group, pool_));
-    watch_gradients(i);
+    reductions_.watch(*units_.back());
   }
-  gradients_missing_ = gradients_expected_;
 }
 
 ShardedModel::~ShardedModel() = default;
-
-void ShardedModel::watch_gradients(size_t index) {
-  int64_t expected = 0;
-  for (const auto& [name, parameter] : units_[index]->parameters()) {
-    if (!parameter.requires_grad()) continue;
-    ++expected;
-    const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    accumulator->add_post_hook(std::make_unique<GradientAccumulated>([this, index] {
-      if (--gradients_missing_[index] == 0) gradients_ready(index);
-    }));
-    accumulators_.push_back(accumulator);  // the parameter itself holds it only weakly
-  }
-  gradients_expected_.push_back(expected);
-}
 
 at::Tensor ShardedModel::forward(const at::Tensor& input) {
   at::Tensor x = input;
@@ -127,29 +95,21 @@ void ShardedModel::gather_for_forward(size_t index) {
 
 void ShardedModel::gather_for_backward(size_t index) {
   current_unit_ = units_[index]->name();
+  reductions_.advance();
   units_[index]->finish_gather();
   const size_t ahead = std::min(index, static_cast<size_t>(prefetch_));
   for (size_t distance = 1; distance <= ahead; ++distance) units_[index - distance]->start_gather();
 }
 
-void ShardedModel::gradients_ready(size_t index) {
-  // One reduction under way at a time bounds the memory of unreduced gradients.
-  if (unit_in_reduction_ >= 0) units_[static_cast<size_t>(unit_in_reduction_)]->finish_reduce();
-  units_[index]->start_reduce(last_micro_batch_);
+void ShardedModel::gradients_left(size_t index) {
+  if (prefetch_ == 0) units_[index]->finish_reduce();
   units_[index]->release();
-  unit_in_reduction_ = static_cast<int64_t>(index);
 }
 
 void ShardedModel::backward(const at::Tensor& loss, bool last) {
-  last_micro_batch_ = last;
-  gradients_missing_ = gradients_expected_;
+  reductions_.begin(last);
   torch::autograd::backward({loss}, {});
-  // Units with parameters that this loss does not depend on still take part in the sum.
-  for (size_t i = units_.size(); i-- > 0;) {
-    if (gradients_missing_[i] > 0) gradients_ready(i);
-  }
-  if (unit_in_reduction_ >= 0) units_[static_cast<size_t>(unit_in_reduction_)]->finish_reduce();
-  unit_in_reduction_ = -1;
+  reductions_.finish();
 }
 
 void ShardedModel::parameters_changed() {

@@ -12,6 +12,7 @@
 
 #include "tessera/mesh/mesh.h"
 #include "tessera/plan/plan.h"
+#include "tessera/shard/reductions.h"
 #include "tessera/shard/unit.h"
 
 namespace tessera::shard {
@@ -41,6 +42,8 @@ class ShardedModel {
   void backward(const at::Tensor& loss, bool last);
   /// After an optimizer step or loading.
   void parameters_changed();
+  /// Units that are gathered ahead of the one that computes. 0: nothing overlaps, reductions neither.
+  void set_prefetch(int64_t units) { prefetch_ = units; }
 
   /// This rank's share of the squared norm of the gradient: summed over all ranks it is the whole. Local.
   double local_gradient_square_sum() const;
@@ -55,8 +58,7 @@ class ShardedModel {
   at::Tensor run_part(size_t index, const at::Tensor& input);
   void gather_for_forward(size_t index);
   void gather_for_backward(size_t index);
-  void gradients_ready(size_t index);
-  void watch_gradients(size_t index);
+  void gradients_left(size_t index);
 
   std::vector<Part> parts_;
   std::vector<bool> recompute_;
@@ -65,12 +67,7 @@ class ShardedModel {
   std::vector<std::unique_ptr<Unit>> units_;
   std::string current_unit_ = "none";
 
-  // Of the backward under way.
-  bool last_micro_batch_ = false;
-  std::vector<int64_t> gradients_missing_;  // by unit
-  std::vector<int64_t> gradients_expected_;
-  int64_t unit_in_reduction_ = -1;
-  std::vector<std::shared_ptr<void>> accumulators_;  // autograd nodes whose hooks count gradients
+  Reductions reductions_;
 };
 
 }  // namespace tessera::shard

@@ -6,11 +6,20 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/touch.h"
 
 namespace tessera::shard {
 namespace {
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
+/// A 1-D tensor that says it has memory, so that views of it can be made, and has none.
+at::Tensor without_memory(int64_t numel, at::ScalarType dtype) {
+  const auto bytes = static_cast<size_t>(numel) * at::elementSize(dtype);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, at::kCPU),
+                       c10::GetCPUAllocator(), /*resizable=*/true);
+  return at::empty({0}, dtype).set_(std::move(storage), 0, {numel});
+}
 
 /// Adds without touching autograd's record of the destination.
 void put(at::Tensor destination, const at::Tensor& source, bool add) {
@@ -34,6 +43,7 @@ Unit::Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level le
       pool_(pool) {
   const at::NoGradGuard no_grad;
   splits_parameters_ = level_ == plan::Level::kZero3 && shard_.size() > 1;
+  taken_.resize(parameters_.size());
   make_layout();
   adopt_parameters();
 }
@@ -47,8 +57,8 @@ void Unit::make_layout() {
   const int64_t parts = shard_.size() * replicate_.size();
   padded_numel_ = (numel_ + parts - 1) / parts * parts;
   shard_numel_ = padded_numel_ / shard_.size();
-  master_ = at::zeros({shard_numel_}, at::kFloat);
-  gradient_ = at::zeros({shard_numel_}, at::kFloat);
+  master_ = at::zeros({shard_numel_}, precision_.master);
+  gradient_ = at::zeros({shard_numel_}, precision_.sum);
 
   const int64_t shard_begin = shard_.rank() * shard_numel_, shard_end = shard_begin + shard_numel_;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -63,9 +73,10 @@ void Unit::make_layout() {
 }
 
 void Unit::adopt_parameters() {
-  compute_shard_ = precision_.compute == at::kFloat ? master_ : at::empty({shard_numel_}, precision_.compute);
+  compute_shard_ =
+      precision_.compute == precision_.master ? master_ : at::empty({shard_numel_}, precision_.compute);
   // Alone, the shard is the whole: parameters are views of it and there is nothing to gather, ever.
-  full_ = shard_.size() == 1 ? compute_shard_ : at::empty({padded_numel_}, precision_.compute);
+  full_ = shard_.size() == 1 ? compute_shard_ : without_memory(padded_numel_, precision_.compute);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& parameter = parameters_[i].second;
     parameter.set_data(full_.narrow(0, offsets_[i], parameter.numel()).view(parameter.sizes()));
@@ -73,13 +84,41 @@ void Unit::adopt_parameters() {
   if (shard_.size() == 1) {
     state_ = State::kGathered;
   } else {
-    storage_of(full_)->set_data_ptr_noswap(c10::DataPtr(nullptr, at::kCPU));
     storage_of(full_)->set_nbytes(0);
   }
 }
 
-void Unit::start_gather() {
-  if (state_ != State::kSharded) return;
+void Unit::set_values(const std::vector<at::Tensor>& values, std::optional<bool> counts) {
+  const at::NoGradGuard no_grad;
+  if (!counts || (shard_.size() == 1 && replicate_.size() == 1)) {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      const Piece& piece = pieces_[i];
+      at::Tensor master = piece.master;
+      master.copy_(values[i].reshape({-1}).narrow(0, piece.begin, piece.end - piece.begin));
+    }
+  } else {
+    // A sum in which all others add zeros: every rank receives its slice and no more.
+    at::Tensor flat = at::zeros({padded_numel_}, precision_.master);
+    for (size_t i = 0; *counts && i < values.size(); ++i) {
+      flat.narrow(0, offsets_[i], values[i].numel()).copy_(values[i].reshape({-1}));
+    }
+    shard_.reduce_scatter(master_, flat, precision_.master, name_).wait();
+    if (replicate_.size() > 1) {
+      at::Tensor part = at::empty({shard_numel_ / replicate_.size()}, precision_.master);
+      replicate_.reduce_scatter(part, master_, precision_.master, name_).wait();
+      replicate_.all_gather(master_, part, name_).wait();
+    }
+  }
+  parameters_changed();
+}
+
+at::Tensor Unit::watch_use() {
+  for (auto& [parameter_name, parameter] : parameters_) set_touch_key(parameter);
+  return full_;
+}
+
+bool Unit::start_gather() {
+  if (state_ != State::kSharded) return false;
   const size_t bytes = static_cast<size_t>(padded_numel_) * full_.element_size();
   c10::DataPtr memory = pool_.take(bytes);
   // The collective writes through a tensor of its own: one made over the same storage would count as a change
@@ -89,6 +128,7 @@ void Unit::start_gather() {
   storage_of(full_)->set_nbytes(bytes);
   gather_ = shard_.all_gather(target, compute_shard_, name_);
   state_ = State::kGathering;
+  return true;
 }
 
 void Unit::finish_gather() {
@@ -110,71 +150,134 @@ void Unit::free_gathered() {
   state_ = State::kSharded;
 }
 
-void Unit::copy_gradients_to(at::Tensor flat, bool add) {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    at::Tensor& parameter = parameters_[i].second;
-    at::Tensor slot = flat.narrow(0, offsets_[i], parameter.numel());
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (gradient.defined()) {
-      put(slot, gradient.reshape({-1}), add);
-      gradient.reset();
-    } else if (!add) {
-      slot.zero_();  // unused in this micro-batch
-    }
-  }
-  if (!add && padded_numel_ > numel_) flat.narrow(0, numel_, padded_numel_ - numel_).zero_();
+void Unit::begin_gradient(bool keep, double divisor) {
+  previous_ = keep ? gradient_.clone() : at::Tensor();
+  divisor_ = divisor;
+  has_gradient_ = has_accumulated_ = summed_ = false;
 }
 
-void Unit::start_reduce(bool last) {
-  const at::NoGradGuard no_grad;
-  last_micro_batch_ = last;
+bool Unit::collects_locally() const {
+  return level_ == plan::Level::kZero1 || (accumulate_locally_ && (has_accumulated_ || !last_micro_batch_));
+}
+
+/// Where the gradients of a micro-batch go, and whether those of earlier ones are there.
+at::Tensor& Unit::collected_gradients(bool* hold_earlier) {
   if (shard_.size() == 1) {
-    copy_gradients_to(gradient_, has_gradient_);
+    *hold_earlier = has_gradient_;
+    return gradient_;
+  }
+  if (collects_locally()) {
+    if (!accumulated_.defined()) accumulated_ = at::empty({padded_numel_}, precision_.sum);
+    *hold_earlier = has_accumulated_;
+    return accumulated_;
+  }
+  if (!collected_.defined()) collected_ = pool_.tensor(padded_numel_, full_.options());
+  *hold_earlier = false;
+  return collected_;
+}
+
+void Unit::take_gradient(size_t index) {
+  at::Tensor& parameter = parameters_[index].second;
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined()) return;
+  const at::NoGradGuard no_grad;
+  if (summed_) set_gradient_aside();
+  // A sum under way still reads what was collected.
+  if (reducing() && (shard_.size() == 1 || collects_locally())) advance_reduce_stage();
+  bool add = false;
+  const at::Tensor slot = collected_gradients(&add).narrow(0, offsets_[index], parameter.numel());
+  put(slot, gradient.reshape({-1}), add || taken_[index]);
+  gradient.reset();
+  taken_[index] = true;
+}
+
+void Unit::start_reduce() {
+  const at::NoGradGuard no_grad;
+  if (summed_) set_gradient_aside();
+  bool hold_earlier = false;
+  at::Tensor& collected = collected_gradients(&hold_earlier);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    take_gradient(i);
+    if (!taken_[i] && !hold_earlier) {
+      collected.narrow(0, offsets_[i], parameters_[i].second.numel()).zero_();  // unused so far
+    }
+    taken_[i] = false;
+  }
+  if (!hold_earlier && padded_numel_ > numel_) collected.narrow(0, numel_, padded_numel_ - numel_).zero_();
+  if (shard_.size() == 1) {
     has_gradient_ = true;
+    sum_over_replicas();
     return;
   }
-  at::Tensor flat;
-  if (level_ == plan::Level::kZero1) {
-    if (!accumulated_.defined()) accumulated_ = at::empty({padded_numel_}, at::kFloat);
-    copy_gradients_to(accumulated_, has_accumulated_);
-    has_accumulated_ = !last;
-    if (!last) return;
-    flat = accumulated_.to(precision_.reduce);
-  } else {
-    flat = at::empty({padded_numel_}, precision_.reduce);
-    copy_gradients_to(flat, false);
-  }
+  has_accumulated_ = collects_locally() && !last_micro_batch_;
+  if (has_accumulated_) return;
+  while (reducing()) advance_reduce_stage();
   reduced_ = has_gradient_ ? at::empty_like(gradient_) : gradient_;
-  reduce_ = shard_.reduce_scatter(reduced_, flat, name_);
+  const at::Tensor input = collected;
+  collected_.reset();  // goes when the last piece of it has left
+  reduce_ = shard_.reduce_scatter(reduced_, input, precision_.reduce, name_);
+  stage_ = Stage::kShards;
+}
+
+/// With the last micro-batch: starts the sum of gradient() over the replicas. Reduce-scatter, then gather:
+/// the minimum on the wire and the same bits on every replica.
+void Unit::sum_over_replicas() {
+  stage_ = Stage::kNone;
+  if (!last_micro_batch_ || replicate_.size() == 1) return;
+  summed_ = true;
+  replica_part_ = at::empty({shard_numel_ / replicate_.size()}, precision_.sum);
+  reduce_ = replicate_.reduce_scatter(replica_part_, gradient_, precision_.reduce, name_);
+  stage_ = Stage::kReplicas;
+}
+
+void Unit::advance_reduce_stage() {
+  const at::NoGradGuard no_grad;
+  reduce_.wait();
+  switch (stage_) {
+    case Stage::kShards:
+      if (has_gradient_) gradient_.add_(reduced_);
+      reduced_.reset();
+      has_gradient_ = true;
+      sum_over_replicas();
+      break;
+    case Stage::kReplicas:
+      reduce_ = replicate_.all_gather(gradient_, replica_part_, name_);
+      stage_ = Stage::kCopies;
+      break;
+    case Stage::kCopies:
+    case Stage::kNone:
+      replica_part_.reset();
+      stage_ = Stage::kNone;
+      break;
+  }
+}
+
+/// Gradients arrive after the sum over the ranks was complete: they are summed on their own and added to it.
+void Unit::set_gradient_aside() {
+  while (reducing()) advance_reduce_stage();
+  at::Tensor complete = gradient_.clone();
+  if (divisor_ != 1) complete.div_(divisor_);
+  if (previous_.defined()) complete.add_(previous_);
+  previous_ = std::move(complete);
+  has_gradient_ = summed_ = false;
 }
 
 void Unit::finish_reduce() {
   const at::NoGradGuard no_grad;
-  if (reduce_.active()) {
-    reduce_.wait();
-    if (has_gradient_) gradient_.add_(reduced_);
-    reduced_.reset();
-    has_gradient_ = true;
-  }
-  if (last_micro_batch_) {
-    sum_over_replicas();
-    last_micro_batch_ = false;
-  }
-}
-
-void Unit::sum_over_replicas() {
-  if (replicate_.size() == 1) return;
-  // Reduce-scatter, then gather: the minimum on the wire and the same bits on every replica.
-  at::Tensor mine = at::empty({shard_numel_ / replicate_.size()}, at::kFloat);
-  replicate_.reduce_scatter(mine, gradient_.to(precision_.reduce), name_).wait();
-  replicate_.all_gather(gradient_, mine, name_).wait();
+  while (reducing()) advance_reduce_stage();
+  if (!last_micro_batch_) return;
+  if (divisor_ != 1) gradient_.div_(divisor_);
+  if (previous_.defined()) gradient_.add_(previous_);
+  previous_.reset();
+  divisor_ = 1;
+  summed_ = true;
 }
 
 void Unit::parameters_changed() {
   const at::NoGradGuard no_grad;
   free_gathered();
   if (!compute_shard_.is_same(master_)) compute_shard_.copy_(master_);
-  has_gradient_ = false;
+  has_gradient_ = summed_ = false;
 }
 
 }  // namespace tessera::shard

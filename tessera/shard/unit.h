@@ -1,8 +1,8 @@
 // One unit of communication: parameters that are gathered, used, released and reduced together.
 //
 // A unit's parameters lie one after another in a flat tensor, padded to a multiple of the ranks. Rank r owns
-// slice r: the float32 master copy, its gradient and (elsewhere) the optimizer's state. Life of a ZeRO-3 unit
-// in a step:
+// slice r: the master copy (float32), its gradient and (elsewhere) the optimizer's state. Life of a ZeRO-3
+// unit in a step:
 //
 //   sharded --start_gather--> gathering --finish_gather--> gathered --release--> sharded      (forward)
 //   sharded --start_gather--> ... gathered --start_reduce (gradients leave)--> released        (backward)
@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +32,9 @@ using NamedTensor = std::pair<std::string, at::Tensor>;
 
 struct Precision {
   at::ScalarType compute = at::kFloat;  // parameters as gathered, activations
-  at::ScalarType reduce = at::kFloat;   // gradients on the wire; sums are float32
+  at::ScalarType reduce = at::kFloat;   // gradients on the wire
+  at::ScalarType master = at::kFloat;   // shards
+  at::ScalarType sum = at::kFloat;      // gradients where they are added: float32, float64 for such shards
 };
 
 /// The part of one parameter that this rank owns.
@@ -39,8 +42,8 @@ struct Piece {
   std::string name;
   std::vector<int64_t> shape;  // of the whole parameter
   int64_t begin = 0, end = 0;  // elements of the flattened parameter; may be empty
-  at::Tensor master;           // 1-D float32 view, end - begin elements
-  at::Tensor gradient;         // the same of the reduced gradient
+  at::Tensor master;           // 1-D view in the master dtype, end - begin elements
+  at::Tensor gradient;         // the same of the reduced gradient, in the sum's dtype
   int64_t unit_offset = 0;     // of `master` within the unit's shard
 };
 
@@ -56,24 +59,50 @@ class Unit {
   const std::vector<Piece>& pieces() const { return pieces_; }
   int64_t shard_numel() const { return shard_numel_; }
   int64_t numel() const { return numel_; }
-  at::Tensor master() const { return master_; }      // [shard_numel] float32
-  at::Tensor gradient() const { return gradient_; }  // [shard_numel] float32, valid after finish_reduce
+  int64_t padded_numel() const { return padded_numel_; }  // what a gather moves
+  at::Tensor master() const { return master_; }           // [shard_numel] master dtype
+  at::Tensor gradient() const { return gradient_; }  // [shard_numel] sum dtype, valid after finish_reduce
   int64_t replicas() const { return replicate_.size(); }
   int64_t replica() const { return replicate_.rank(); }  // which of the equal copies this rank holds
   /// Are parameters released between forward and backward?
   bool resharded_after_forward() const { return splits_parameters_; }
 
-  /// Starts to gather the parameters in the compute dtype, if they are not there. Collective.
-  void start_gather();
+  /// Fills the master values from `values`, one tensor for each parameter. `counts` unset: each rank takes
+  /// its slices of its own. Otherwise all ranks get those of the one rank of the mesh that says true.
+  /// Collective.
+  void set_values(const std::vector<at::Tensor>& values, std::optional<bool> counts);
+  /// From now on parameters carry the key of touch.h. Returns a tensor over the memory that comes and goes.
+  at::Tensor watch_use();
+
+  /// Starts to gather the parameters in the compute dtype, if they are not there; false if they are.
+  /// Collective.
+  bool start_gather();
   /// Blocks until the parameters can be used.
   void finish_gather();
   /// Gives the gathered memory back (levels that keep parameters: does nothing until they change).
   void release();
 
-  /// Takes the gradients out of the parameters and starts to sum them over the ranks. `last`: of the step's
-  /// micro-batches; ZeRO-1 and replication communicate only then. Collective.
-  void start_reduce(bool last);
-  /// Blocks until gradient() holds the sum over ranks and over the micro-batches so far.
+  /// Micro-batches before the last keep their gradients here, in the sum's dtype, instead of reducing them.
+  void accumulate_locally() { accumulate_locally_ = true; }
+  /// Gradients of a new step: gradient() will be (what is in it, if `keep`) + sum / divisor.
+  void begin_gradient(bool keep, double divisor);
+  /// A backward pass begins. `last`: of the step's micro-batches; what communicates once a step does so then.
+  void begin_backward(bool last) { last_micro_batch_ = last; }
+  /// Moves the gradient of parameters()[index], if there is one, to where the unit collects its gradients,
+  /// and so frees autograd's.
+  void take_gradient(size_t index);
+  /// Takes what gradients are left and starts to sum them over the ranks. May be called again for gradients
+  /// that came later. Collective.
+  void start_reduce();
+  /// Is a sum under way? It has up to three stages: over shards; over replicas; copies of that for the
+  /// replicas.
+  bool reducing() const { return stage_ != Stage::kNone; }
+  /// Lets the present stage go on, without waiting.
+  void advance_reduce() { reduce_.advance(); }
+  /// Waits for the present stage and starts the next.
+  void advance_reduce_stage();
+  /// Blocks until gradient() holds the sum over ranks and over the micro-batches so far; with the last one's,
+  /// the whole gradient.
   void finish_reduce();
 
   /// The master values changed (optimizer step, loading): gathered copies are stale, gradients start anew.
@@ -83,12 +112,15 @@ class Unit {
 
  private:
   enum class State { kSharded, kGathering, kGathered };
+  enum class Stage { kNone, kShards, kReplicas, kCopies };
 
   void make_layout();
   void adopt_parameters();
   void free_gathered();
-  void copy_gradients_to(at::Tensor flat, bool add);
+  bool collects_locally() const;
+  at::Tensor& collected_gradients(bool* hold_earlier);
   void sum_over_replicas();
+  void set_gradient_aside();
 
   std::string name_;
   std::vector<NamedTensor> parameters_;
@@ -102,18 +134,26 @@ class Unit {
   bool splits_parameters_ = false;  // ZeRO-3 over more than one rank
   bool has_gradient_ = false;       // gradient_ holds earlier micro-batches
   bool has_accumulated_ = false;    // accumulated_ does
-  bool last_micro_batch_ = false;
+  bool summed_ = false;             // and has been, or is being, summed over the replicas
+  bool accumulate_locally_ = false;
+  bool last_micro_batch_ = true;
+  double divisor_ = 1;
+  std::vector<bool> taken_;  // by parameter: its gradient of this micro-batch is collected
 
   int64_t numel_ = 0, padded_numel_ = 0, shard_numel_ = 0;
   std::vector<int64_t> offsets_;  // of each parameter in the flat tensor
   std::vector<Piece> pieces_;
 
-  at::Tensor master_;         // [shard_numel] float32
-  at::Tensor gradient_;       // [shard_numel] float32
-  at::Tensor compute_shard_;  // [shard_numel] compute dtype; master_ itself where that is float32
+  at::Tensor master_;         // [shard_numel] master dtype
+  at::Tensor gradient_;       // [shard_numel] sum dtype
+  at::Tensor compute_shard_;  // [shard_numel] compute dtype; master_ itself where that is the same
   at::Tensor full_;           // [padded_numel] compute dtype, storage empty while sharded
-  at::Tensor accumulated_;    // [padded_numel] float32: unreduced gradients (ZeRO-1)
-  at::Tensor reduced_;        // [shard_numel] float32: result of the reduction under way
+  at::Tensor collected_;      // [padded_numel] compute dtype: gradients of this micro-batch, unreduced
+  at::Tensor accumulated_;    // [padded_numel] sum dtype: unreduced gradients of several micro-batches
+  at::Tensor reduced_;        // [shard_numel] sum dtype: result of the reduction under way
+  at::Tensor replica_part_;   // [shard_numel / replicas] sum dtype: what this rank sums over the replicas
+  at::Tensor previous_;       // [shard_numel] sum dtype: complete gradients to be added to
+  Stage stage_ = Stage::kNone;
   mesh::Pending gather_, reduce_;
 };
 

@@ -10,6 +10,7 @@ namespace tessera::train {
 int train(const TrainJob& job, const launch::Ranks& ranks);
 int eval(const EvalJob& job, const launch::Ranks& ranks);
 int predict(const PredictJob& job);
+int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks);
 std::string torch_info();
 
 }  // namespace tessera::train

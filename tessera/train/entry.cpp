@@ -21,6 +21,7 @@ std::string torch_info() {
 
 const tessera::train::Entry* tessera_entry() {
   static const tessera::train::Entry entry = {tessera::train::train, tessera::train::eval,
-                                              tessera::train::predict, tessera::train::torch_info};
+                                              tessera::train::predict, tessera::train::bench_shard,
+                                              tessera::train::torch_info};
   return &entry;
 }

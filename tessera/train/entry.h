@@ -13,9 +13,10 @@ namespace tessera::train {
 
 struct TrainJob {
   recipe::Recipe recipe;
-  std::string resume;    // "", "latest", "best", a step or a path
-  bool force = false;    // run although the predicted memory exceeds the machine's
-  bool dry_run = false;  // say what would be done, do nothing
+  std::string resume;         // "", "latest", "best", a step or a path
+  bool force = false;         // run although the predicted memory exceeds the machine's
+  bool dry_run = false;       // say what would be done, do nothing
+  int64_t pretend_steps = 1;  // where the ranks are pretended: steps to make
 };
 
 struct EvalJob {
@@ -33,11 +34,19 @@ struct PredictJob {
   bool json = false;
 };
 
+struct BenchShardJob {
+  recipe::Recipe recipe;  // the model, train.batch_per_rank, shard.*, precision.*
+  int64_t rounds = 5;
+  bool json = false;
+  std::string output;  // also write the JSON here
+};
+
 /// The functions of libtessera.so. Each throws tessera::Error.
 struct Entry {
   int (*train)(const TrainJob& job, const launch::Ranks& ranks);
   int (*eval)(const EvalJob& job, const launch::Ranks& ranks);
   int (*predict)(const PredictJob& job);
+  int (*bench_shard)(const BenchShardJob& job, const launch::Ranks& ranks);
   /// LibTorch's version, path and build options, for `tessera --version --verbose`.
   std::string (*torch_info)();
 };

@@ -107,20 +107,22 @@ class Loop {
         log_(log),
         schedule_(Schedule::of(state.recipe, input.counts)),
         first_step_(state.step),
+        end_(input.steps_only > 0 ? state.step + input.steps_only : input.counts.total),
         step_flops_(3.0 * arch::forward_flops(state.recipe.model) * static_cast<double>(input.sizes.batch)) {}
 
   LoopResult run() {
+    const bool steps_only = input_.steps_only > 0;
     bool stop = false;
     if (state_.eval_due) {  // the stop that ended the last process put it off
       const bool best = evaluate_and_rank();
       stop = state_.eval_due;
       if (best || stop) save(best);
-    } else if (state_.recipe.train.eval_first && state_.step == 0) {
+    } else if (!steps_only && state_.recipe.train.eval_first && state_.step == 0) {
       stop = evaluate_now();
       if (stop) save(false);
     }
     data::TrainLoader loader(input_.train, state_.recipe.data.transform, input_.loader, state_.step);
-    while (state_.step < input_.counts.total && !stop) {
+    while (state_.step < end_ && !stop) {
       const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
       const auto start = Clock::now();
       const double waited = mesh_.wait_seconds();
@@ -128,7 +130,9 @@ class Loop {
       const double seconds = seconds_since(start);
       state_.seconds += seconds;
       tell(step, lr, seconds, loader.take_wait_seconds(), mesh_.wait_seconds() - waited);
+      result_.last_step = step;
       stop = step.stop;
+      if (steps_only) continue;
       const bool save_due = schedule_.due(schedule_.save_every, state_.step);
       bool best = false;
       state_.eval_due = schedule_.due(schedule_.eval_every, state_.step);
@@ -139,10 +143,10 @@ class Loop {
       if (save_due || best || stop) save(best);
     }
     // A run that was finished already still says what it reached.
-    if (!stop && result_.last.metrics.samples == 0) stop = evaluate_now();
+    if (!stop && !steps_only && result_.last.metrics.samples == 0) stop = evaluate_now();
     tell_broken_samples(loader.broken_samples());
     result_.train_seconds = state_.seconds;
-    result_.finished = state_.step >= input_.counts.total && !stop;
+    result_.finished = state_.step >= end_ && !stop;
     const double images = static_cast<double>((state_.step - first_step_) * input_.sizes.batch);
     result_.images_per_second = own_seconds_ > 0 ? images / own_seconds_ : 0;
     return std::move(result_);
@@ -234,7 +238,7 @@ class Loop {
   monitor::Monitor* monitor_;
   Log& log_;
   Schedule schedule_;
-  int64_t first_step_;
+  int64_t first_step_, end_;
   double step_flops_;
   double own_seconds_ = 0;
   LoopResult result_;

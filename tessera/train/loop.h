@@ -43,6 +43,7 @@ struct LoopInput {
   data::LoaderOptions loader;
   std::filesystem::path run_dir;
   std::function<bool()> stop_requested;
+  int64_t steps_only = 0;  // > 0: so many steps and nothing else, no evaluation, no checkpoint
 };
 
 struct LoopResult {
@@ -51,9 +52,11 @@ struct LoopResult {
   std::filesystem::path checkpoint;
   double train_seconds = 0;  // all of the run, without evaluation and saving
   double images_per_second = 0;
+  StepResult last_step;
 };
 
-/// Collective. Trains from state.step to counts.total. `monitor` is null except on rank 0.
+/// Collective. Trains from state.step to counts.total, or as far as input.steps_only says. `monitor` is null
+/// except on rank 0.
 LoopResult run(TrainState& state, const LoopInput& input, mesh::Mesh& mesh, monitor::Monitor* monitor,
                Log& log);
 

@@ -13,6 +13,7 @@
 #include "tessera/monitor/monitor.h"
 #include "tessera/monitor/report.h"
 #include "tessera/recipe/run_folder.h"
+#include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
@@ -36,7 +37,12 @@ struct Prepared {
   std::unique_ptr<data::Source> train, val;
   data::LoaderOptions loader;
   double peak_tflops = 0;
+  int64_t idle_bytes = 0;  // resident before the model is built: the program, LibTorch, threads
 };
+
+plan::Memory predicted_memory(const Prepared& p) {
+  return plan::predict_memory(p.job.recipe.model, p.plan, plan_precision(p.job.recipe), p.sizes.per_rank);
+}
 
 std::string dtype_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
 
@@ -61,7 +67,7 @@ void open_data(Prepared& p) {
 std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
   const auto& model = recipe.model;
-  const plan::Memory memory = plan::predict_memory(model, p.plan, plan_precision(recipe), p.sizes.per_rank);
+  const plan::Memory memory = predicted_memory(p);
   return {
       {"model",
        concat("ViT, width ", model.width, ", depth ", model.depth, ", heads ", model.heads, ", patch ",
@@ -138,14 +144,50 @@ nlohmann::ordered_json communication(mesh::Mesh& mesh) {
   return json;
 }
 
+/// Of the largest rank: its peak, what of it training took, and what was predicted for that.
+nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
+  const auto largest = [&](int64_t mine) {
+    const auto all = mesh.world().all_gather_text(std::to_string(mine), "peak memory");
+    const auto value = [](const std::string& text) { return std::stoll(text); };
+    return value(*std::ranges::max_element(all, {}, value));
+  };
+  const int64_t peak = peak_resident_bytes();
+  return {{"peak_rss_bytes", largest(peak)},
+          {"training_memory_bytes", largest(peak - p.idle_bytes)},
+          {"predicted_memory_bytes", static_cast<int64_t>(predicted_memory(p).total())}};
+}
+
+/// A pretended run has trained nothing: it says what a step costs, and no accuracy.
+void end_pretended(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh, Log& log) {
+  const int64_t steps = p.job.pretend_steps;
+  const nlohmann::ordered_json memory = memory_used(p, mesh);
+  nlohmann::ordered_json summary = {
+      {"pretended", true},
+      {"rank", mesh.rank()},
+      {"world_size", p.ranks.world},
+      {"steps", steps},
+      {"loss", result.last_step.loss},
+      {"gradient_norm", result.last_step.gradient_norm},
+      {"train_seconds", result.train_seconds},
+      {"parameters", arch::parameter_count(p.job.recipe.model)},
+      {"communication", communication(mesh)},
+      {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
+  };
+  summary.update(memory);
+  write_file_atomic(p.run_dir / "summary.json", summary.dump(2) + "\n");
+  log.info(concat("done: pretended to be ", mesh.describe(), " for ", steps, steps == 1 ? " step" : " steps",
+                  ": loss ", result.last_step.loss, ", ", human_seconds(result.train_seconds),
+                  ", peak memory ", human_bytes(memory.at("peak_rss_bytes").get<double>())));
+  log.info("  nothing is trained or saved: what other ranks would have sent were copies of this rank's");
+  log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));
+}
+
 void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh) {
-  at::Tensor peaks = at::zeros({mesh.world_size()}, at::kDouble);
-  peaks[mesh.rank()] = static_cast<double>(peak_resident_bytes());
-  mesh.world().all_reduce(peaks, "peak memory");
+  const nlohmann::ordered_json memory = memory_used(p, mesh);
   if (mesh.rank() != 0) return;
   const nlohmann::ordered_json traffic = communication(mesh);
   const auto& metrics = result.last.metrics;
-  const nlohmann::ordered_json summary = {
+  nlohmann::ordered_json summary = {
       {"val_top1", metrics.top1},
       {"val_top5", metrics.top5},
       {"val_loss", metrics.loss},
@@ -154,12 +196,12 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"images_per_second", result.images_per_second},
       {"steps", p.counts.total},
       {"world_size", p.ranks.world},
-      {"peak_rss_bytes", static_cast<int64_t>(peaks.max().item<double>())},
       {"parameters", arch::parameter_count(p.job.recipe.model)},
       {"checkpoint", result.checkpoint.string()},
       {"communication", traffic},
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };
+  summary.update(memory);
   write_file_atomic(p.run_dir / "summary.json", summary.dump(2) + "\n");
 }
 
@@ -212,6 +254,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   // One rank a host looks, before any has taken memory.
   if (!p.job.force && p.ranks.local_rank == 0) check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
   mesh.world().barrier("memory check");
+  p.idle_bytes = resident_bytes();
   where = [] { return "while building the model"; };
   state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true);
   where = [&state] { return concat("step ", state->step, ", unit ", state->sharded->current_unit()); };
@@ -229,8 +272,25 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
                                 state->step, p.peak_tflops * static_cast<double>(p.ranks.world)},
         log);
   }
-  const LoopInput input{*p.train, *p.val, p.sizes, p.counts, p.loader, p.run_dir, launch::stop_requested};
+  const bool pretended = p.ranks.pretended();
+  const LoopInput input{*p.train,
+                        *p.val,
+                        p.sizes,
+                        p.counts,
+                        p.loader,
+                        p.run_dir,
+                        launch::stop_requested,
+                        pretended ? p.job.pretend_steps : 0};
   LoopResult result = run(*state, input, mesh, monitor.get(), log);
+  if (pretended) {
+    monitor->finish();
+    if (result.finished) {
+      end_pretended(p, result, mesh, log);
+    } else {
+      log.info("stopped early; a pretended run saves nothing");
+    }
+    return kExitDone;
+  }
   if (result.checkpoint.empty()) result.checkpoint = resumed;  // nothing was left to train
   if (monitor) monitor->finish();
   if (result.finished) {
@@ -250,6 +310,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   Prepared p;
   p.job = job;
   p.ranks = ranks;
+  shard::keep_tensor_memory();
   p.threads = set_threads(job.recipe, ranks);
   p.plan = make_plan(job.recipe, ranks.world);
   p.loader = loader_options(job.recipe, ranks, p.threads, log);

@@ -42,9 +42,10 @@ int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
 
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::string& fingerprint) {
+  const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
+  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
-  return std::make_unique<mesh::Mesh>(library::rendezvous(ranks, timeout),
-                                      std::vector<mesh::Axis>{{"shard", ranks.world}}, fingerprint);
+  return std::make_unique<mesh::Mesh>(library::rendezvous(ranks, timeout), axes, fingerprint);
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {

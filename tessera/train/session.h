@@ -17,7 +17,8 @@ namespace tessera::train {
 /// Sets the intra-op threads: recipe.run.threads, or this host's cores shared by its ranks. Returns them.
 int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks);
 
-/// Meets the other ranks. Never freed after a failure: destructors of a broken group may wait.
+/// Meets the other ranks, or pretends that they are there. Never freed after a failure: destructors of a
+/// broken group may wait.
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::string& fingerprint);
 

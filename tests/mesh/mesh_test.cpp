@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ranks.h"
+#include "tessera/base/random.h"
 
 namespace tessera {
 namespace {
@@ -25,7 +26,7 @@ TEST(Collectives, GridOfRanksAndSizes) {
         }
         at::Tensor sum = at::empty({n});
         const at::Tensor input = at::arange(world * n, at::kFloat) * static_cast<float>(rank + 1);
-        group.reduce_scatter(sum, input, "t").wait();
+        group.reduce_scatter(sum, input, at::kFloat, "t").wait();
         const float factor = static_cast<float>(world * (world + 1)) / 2.0F;
         EXPECT_TRUE(at::allclose(sum, at::arange(rank * n, (rank + 1) * n, at::kFloat) * factor));
       }
@@ -46,14 +47,68 @@ TEST(Collectives, BytesSentAreTheMinimum) {
     mesh::Group& group = mesh.group("shard");
     at::Tensor full = at::ones({world * n}), part = at::ones({n});
     group.all_gather(full, part, "t").wait();
-    group.reduce_scatter(part, full, "t").wait();
+    group.reduce_scatter(part, full, at::kFloat, "t").wait();
     EXPECT_EQ(group.traffic().at("all_gather").bytes_sent, (world - 1) * n * 4);
     EXPECT_EQ(group.traffic().at("reduce_scatter").bytes_sent, (world - 1) * n * 4);
     at::Tensor half = at::ones({world * n}, at::kBFloat16);
-    group.reduce_scatter(part, half, "t").wait();
+    group.reduce_scatter(part, half, at::kBFloat16, "t").wait();
     EXPECT_EQ(group.traffic().at("reduce_scatter").bytes_sent, (world - 1) * n * 6);
     EXPECT_EQ(part[0].item<float>(), 3.0F);
   });
+}
+
+/// Sums of random numbers: only one order of adding gives these bits.
+at::Tensor random_input(int64_t rank, int64_t numel) {
+  at::Tensor input = at::empty({numel});
+  fill_normal(static_cast<uint64_t>(rank), 0, {input.data_ptr<float>(), static_cast<size_t>(numel)}, 0.0F,
+              1.0F, 9.0F);
+  return input;
+}
+
+// Whatever the pieces, the bits and the bytes are those of one piece.
+TEST(Collectives, ReductionInPiecesIsBitwiseThatOfOne) {
+  const int64_t n = 1001;
+  for (const int64_t world : {2, 3}) {
+    for (const auto wire : {at::kFloat, at::kBFloat16}) {
+      run_ranks({{"shard", world}}, [&](Mesh& mesh) {
+        mesh::Group& group = mesh.group("shard");
+        at::Tensor expected = at::zeros({n});
+        for (int64_t r = 0; r < world; ++r) {
+          expected.add_(random_input(r, world * n).to(wire).narrow(0, mesh.rank() * n, n));
+        }
+        for (const int64_t piece : {int64_t{1} << 25, world * n, world * n - 1, int64_t{700}, int64_t{64}}) {
+          group.set_piece_numbers(piece);
+          const int64_t before =
+              group.traffic().empty() ? 0 : group.traffic().at("reduce_scatter").bytes_sent;
+          at::Tensor found = at::empty({n});
+          mesh::Pending sum = group.reduce_scatter(found, random_input(mesh.rank(), world * n), wire, "t");
+          // Gathers in between, and progress made at other moments on every rank.
+          at::Tensor gathered = at::empty({world * 2});
+          for (int64_t i = 0; i < 3; ++i) {
+            if (i != mesh.rank()) sum.advance();
+            group.all_gather(gathered, at::full({2}, static_cast<float>(i)), "t").wait();
+          }
+          sum.wait();
+          EXPECT_FALSE(sum.active());
+          EXPECT_TRUE(found.equal(expected)) << "piece " << piece;
+          EXPECT_EQ(group.traffic().at("reduce_scatter").bytes_sent - before,
+                    n * (world - 1) * static_cast<int64_t>(at::elementSize(wire)));
+        }
+      });
+    }
+  }
+}
+
+TEST(Collectives, AdvanceEndsAReductionWithoutWaiting) {
+  const auto mesh = Mesh::pretend(1, {{"shard", 4}});
+  mesh::Group& group = mesh->group("shard");
+  group.set_piece_numbers(16);
+  at::Tensor sum = at::zeros({100});
+  mesh::Pending pending = group.reduce_scatter(sum, at::ones({400}), at::kFloat, "t");
+  EXPECT_TRUE(pending.advance());
+  EXPECT_TRUE(sum.eq(4).all().item<bool>());
+  pending.wait();
+  EXPECT_EQ(group.traffic().at("reduce_scatter").calls, 1);
 }
 
 TEST(Mesh, AxesAreRowMajor) {

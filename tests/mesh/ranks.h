@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <string>
@@ -30,7 +31,8 @@ inline int listen_on_loopback(uint16_t* port) {
 }
 
 /// Runs body(mesh) on every rank of axes; rethrows the first rank's exception.
-inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<void(mesh::Mesh&)>& body) {
+inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<void(mesh::Mesh&)>& body,
+                      std::chrono::milliseconds timeout = std::chrono::milliseconds(30'000)) {
   int64_t world = 1;
   for (const auto& axis : axes) world *= axis.size;
   uint16_t port = 0;
@@ -45,7 +47,7 @@ inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<v
         rendezvous.world = world;
         rendezvous.port = port;
         rendezvous.listen_fd = rank == 0 ? fd : -1;
-        rendezvous.timeout = std::chrono::milliseconds(30'000);
+        rendezvous.timeout = timeout;
         mesh::Mesh mesh(rendezvous, axes, "test");
         body(mesh);
         mesh.world().barrier("end of test");

@@ -63,6 +63,30 @@ INSTANTIATE_TEST_SUITE_P(Grid, LinearOps,
                                           testing::Values(at::kFloat, at::kBFloat16),
                                           testing::Values(kNothing, kGelu, kAdd)));
 
+// Long enough for the kernel to cut the sums into pieces; 8,200 ends in the middle of a tile.
+TEST(Linear, LongSumsAreThoseOfTheFormula) {
+  torch::manual_seed(2);
+  for (const int64_t in : {8192, 8193, 8200, 20480}) {
+    const at::Tensor x = torch::randn({70, in}).to(at::kBFloat16).requires_grad_();
+    const at::Tensor weight = (torch::randn({150, in}) / std::sqrt(in)).to(at::kBFloat16).requires_grad_();
+    const at::Tensor bias = torch::randn({150}).to(at::kBFloat16);
+    const at::Tensor residual = torch::randn({70, 150}).to(at::kBFloat16);
+    const at::Tensor exact = torch::mm(x.to(at::kDouble), weight.to(at::kDouble).t()) + bias.to(at::kDouble);
+    EXPECT_LT(error(linear(x, weight, bias), exact), 0.005) << in;
+    EXPECT_LT(error(linear_add(x, weight, bias, residual), exact + residual.to(at::kDouble)), 0.005) << in;
+    // Backward through the transposed weight: a sum over `in`.
+    const at::Tensor wide =
+        linear(residual, weight.detach().t().contiguous().requires_grad_(), bias.new_zeros({in}));
+    const at::Tensor back = residual.to(at::kDouble).matmul(weight.detach().to(at::kDouble));
+    EXPECT_LT(error(wide, back), 0.005) << in;
+    const at::Tensor leaf = residual.detach().clone().requires_grad_();
+    linear(leaf, weight.detach().t().contiguous().requires_grad_(), bias.new_zeros({in}))
+        .backward(x.detach());
+    const at::Tensor expected = x.detach().to(at::kDouble).matmul(weight.detach().to(at::kDouble).t());
+    EXPECT_LT(error(leaf.grad(), expected), 0.005) << in;
+  }
+}
+
 TEST(Linear, TakesAnyShapeAndConvolutionWeights) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor x = torch::randn({3, 5, 48}).to(dtype);

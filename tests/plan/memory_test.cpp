@@ -35,9 +35,10 @@ Memory memory(Level level, int64_t world, const Precision& precision, bool recom
 
 TEST(Memory, States) {
   ASSERT_EQ(arch::parameter_count(tiny()), 72 + 2 * 600 + 43);
-  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).states, 16 * 1315);
   // Padded to 4 ranks: 72, 600, 600, 44.
-  EXPECT_EQ(memory(Level::kZero1, 4, kFp32).states, 12 * 1316 / 4 + 4 * 1315);
+  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).states, 16 * 1316);
+  EXPECT_EQ(memory(Level::kZero1, 4, kFp32).states, 16 * 1316 / 4 + 4 * 1316);
+  EXPECT_EQ(memory(Level::kZero1, 1, kFp32).states, 16 * 1315);  // alone, nothing waits for others
   EXPECT_EQ(memory(Level::kZero2, 4, kFp32).states, 16 * 1316 / 4);
   EXPECT_EQ(memory(Level::kZero3, 4, kFp32).states, 16 * 1316 / 4);
   EXPECT_EQ(memory(Level::kZero3, 1, kFp32).states, 16 * 1315);
@@ -46,28 +47,51 @@ TEST(Memory, States) {
   EXPECT_EQ(memory(Level::kZero3, 1000, kFp32).states, 16 * 4);
 }
 
+// The largest tensor, qkv.weight, has 192 numbers: its gradient and its packed values are 2 * 192.
 TEST(Memory, Gathered) {
-  // Window of two blocks, one block's gradient, its reduce buffer.
-  EXPECT_EQ(memory(Level::kZero3, 4, kFp32).gathered, 4 * 1200 + 4 * 600 + 4 * 600);
-  EXPECT_EQ(memory(Level::kZero3, 4, kBf16).gathered, 2 * 1200 + 2 * 600 + 4 * 600);
-  EXPECT_EQ(memory(Level::kZero3, 4, Precision{2, 2}).gathered, 2 * 1200 + 2 * 600 + 2 * 600);
-  EXPECT_EQ(memory(Level::kZero3, 1, kFp32).gathered, 4 * 1200 + 4 * 600);  // nobody to reduce with
-  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 0).gathered, 4 * 600 + 4 * 600 + 4 * 600);
-  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 2).gathered, 4 * 1272 + 4 * 600 + 4 * 600);
-  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 99).gathered, 4 * 1316 + 4 * 600 + 4 * 600);
-  EXPECT_EQ(memory(Level::kZero2, 4, kBf16).gathered, 2 * 1316 + 2 * 600 + 4 * 600);
-  EXPECT_EQ(memory(Level::kZero1, 4, kFp32).gathered, 4 * 1316 + 4 * 600);
-  EXPECT_EQ(memory(Level::kZero1, 4, kBf16).gathered, 2 * 1316 + 2 * 600 + 4 * 600);
-  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).gathered, 0);
-  EXPECT_EQ(memory(Level::kReplicate, 4, kBf16).gathered, 2 * 1316 + 2 * 600);
+  const double fp32 = 4 * 2 * 192, bf16 = 2 * 2 * 192;
+  // Gathered: stem, both blocks, head. Their gradients travel as they lie, and so are held besides those that
+  // are being collected; the reduction receives into a buffer.
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32).gathered, 4 * 1316 + 4 * (72 + 2 * 600 + 44) + 4 * 600 + fp32);
+  // In bf16 gradients are cast to be sent: one collected block, buffers to send from and to receive into. The
+  // slice that is gathered from is a quarter of all.
+  EXPECT_EQ(memory(Level::kZero3, 4, kBf16).gathered,
+            2 * 1316 + 2 * (72 + 600 + 44) + 2 * 4 * 600 + 2 * 1316 / 4 + bf16);
+  EXPECT_EQ(memory(Level::kZero3, 4, Precision{2, 2}).gathered,
+            2 * 1316 + 2 * (72 + 2 * 600 + 44) + 2 * 600 + 2 * 1316 / 4 + bf16);
+  EXPECT_EQ(memory(Level::kZero3, 1, kFp32).gathered, fp32);             // nobody to share with
+  EXPECT_EQ(memory(Level::kZero3, 1, kBf16).gathered, 2 * 1315 + bf16);  // the parameters in bf16
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 0).gathered,
+            4 * (72 + 600 + 44) + 4 * (72 + 2 * 600 + 44) + 4 * 600 + fp32);
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 99).gathered, memory(Level::kZero3, 4, kFp32).gathered);
+  EXPECT_EQ(memory(Level::kZero2, 4, kBf16).gathered,
+            2 * 1316 + 2 * (72 + 600 + 44) + 2 * 4 * 600 + 2 * 1316 / 4 + bf16);
+  // ZeRO-1 sends the gradients of the step so far, which are among the states.
+  EXPECT_EQ(memory(Level::kZero1, 4, kFp32).gathered, 4 * 1316 + 4 * 600 + fp32);
+  EXPECT_EQ(memory(Level::kZero1, 4, kBf16).gathered, 2 * 1316 + 4 * 600 + 2 * 1316 / 4 + bf16);
+  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).gathered, 4 * 600 + fp32);
+  EXPECT_EQ(memory(Level::kReplicate, 4, kBf16).gathered, 2 * 1316 + 4 * 600 + bf16);
+}
+
+// A large unit's gradients travel in pieces: buffers are bounded, and what is left to send is held.
+TEST(Memory, PiecesBoundTheReduction) {
+  const auto config = arch::vit_config("10B");
+  const auto gathered = [&](int64_t reduce_bytes) {
+    return predict_memory(config, uniform_plan(config, 128, Level::kZero3, true, 1), {2, reduce_bytes}, 8)
+        .gathered;
+  };
+  EXPECT_EQ(gathered(4) - gathered(2), 2.0 * kPiecesUnderWay * kPieceNumbers * 2);
+  const double block = 314649600;  // 12 width^2 + 13 width, divisible by 128
+  EXPECT_GT(gathered(2), 2 * (2 + 2) * block);
+  EXPECT_LT(gathered(2), 2 * (2 + 2) * block + 1e9);
 }
 
 TEST(Memory, MixedLevels) {
   Plan plan = uniform_plan(tiny(), 2, Level::kZero3, false, 1);
   plan.units[0].level = plan.units[3].level = Level::kReplicate;
   const Memory mixed = predict_memory(tiny(), plan, kFp32, 1);
-  EXPECT_EQ(mixed.states, 16 * (72 + 43) + 16 * 1200 / 2);
-  EXPECT_EQ(mixed.gathered, 4 * 1200 + 4 * 600 + 4 * 600);
+  EXPECT_EQ(mixed.states, 16 * (72 + 44) + 16 * 1200 / 2);
+  EXPECT_EQ(mixed.gathered, 4 * 1200 + 4 * 1200 + 4 * 600 + 4 * 2 * 192);
 }
 
 TEST(Memory, SinCosPositionsAreBuffers) {
@@ -75,7 +99,10 @@ TEST(Memory, SinCosPositionsAreBuffers) {
   config.position_embedding = arch::PositionEmbedding::kSinCos2d;
   const Memory m = predict_memory(config, uniform_plan(config, 1, Level::kReplicate, false, 1), kFp32, 1);
   EXPECT_EQ(m.states, 16 * (1315 - 32));
-  EXPECT_EQ(m.gathered, 4 * 32);
+  EXPECT_EQ(m.gathered, 4 * 32 + 4 * 2 * 192);
+  const Memory narrow =
+      predict_memory(config, uniform_plan(config, 1, Level::kReplicate, false, 1), kBf16, 1);
+  EXPECT_EQ(narrow.gathered, (4 + 2) * 32 + 2 * (1315 - 32) + 2 * 2 * 192);
 }
 
 // Per image. Block: 4 tokens * (c * (8*8 + 2*16) + 4 * (2*2 + 2)) = 4 * (96c + 24).

@@ -1,0 +1,275 @@
+#include "tessera/shard/engine.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "tessera/base/checksum.h"
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/shard/backward_end.h"
+
+namespace tessera::shard {
+namespace {
+
+constexpr auto kPatienceForSilentRanks = std::chrono::milliseconds(3000);
+
+std::string checksum_of(const std::string& text) {
+  Checksum checksum;
+  checksum.update(std::as_bytes(std::span(text)));
+  return checksum.hex();
+}
+
+/// "'gather fc1' where rank 0 did 'gather fc2'": the first place where two lists differ.
+std::string first_difference(const std::string& theirs, const std::string& ours) {
+  std::istringstream a(theirs), b(ours);
+  std::string mine, other;
+  do {
+    if (!std::getline(a, other)) other = "nothing more";
+    if (!std::getline(b, mine)) mine = "nothing more";
+  } while (other == mine);
+  return concat("'", other, "' where rank 0 did '", mine, "'");
+}
+
+bool autograd_runs() { return torch::autograd::get_current_graph_task_id() != -1; }
+
+}  // namespace
+
+ShardedModule::Engine::Engine(mesh::Mesh& mesh, FullyShardOptions options)
+    : mesh_(mesh),
+      options_(std::move(options)),
+      schedule_({.start =
+                     [this](size_t unit) {
+                       for (const size_t flat : members_[unit].flats) {
+                         if (flats_[flat]->start_gather()) record("gather", unit);
+                       }
+                     },
+                 .finish =
+                     [this](size_t unit) {
+                       current_unit_ = members_[unit].name;
+                       for (const size_t flat : members_[unit].flats) flats_[flat]->finish_gather();
+                     },
+                 .release =
+                     [this](size_t unit) {
+                       for (const size_t flat : members_[unit].flats) flats_[flat]->release();
+                     }},
+                options_.prefetch,
+                options_.units_in_flight > 0 ? options_.units_in_flight : options_.prefetch + 1),
+      reductions_({.first_gradient = [this] { enter_backward(); },
+                   .gradients_left =
+                       [this](size_t watched) {
+                         const size_t member = member_of_[watched_flats_[watched]];
+                         record("reduce", member);
+                         if (members_[member].gradients_awaited > 0 &&
+                             --members_[member].gradients_awaited == 0) {
+                           schedule_.done_with(member);
+                         }
+                       }}) {
+  if (options_.prefetch < 0 || options_.units_in_flight < 0 || options_.bucket_bytes < 1) {
+    user_error("shard.ShardedModule",
+               "prefetch and units_in_flight of at least 0, bucket_bytes of at least 1: ", options_.prefetch,
+               ", ", options_.units_in_flight, " and ", options_.bucket_bytes);
+  }
+}
+
+ShardedModule::Engine::~Engine() = default;
+
+/// Adds to a communication error where it struck and which ranks are silent; the first time only.
+void ShardedModule::Engine::with_error_context(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const CommError& error) {
+    if (std::exchange(failed_, true)) throw;
+    const std::string silent = mesh_.name_silent_ranks(kPatienceForSilentRanks);
+    throw CommError(concat(error.what(), " (", mesh_.describe(), ", step ", step_ + 1, ", unit ",
+                           current_unit_, silent.empty() ? "" : "; ", silent, ")"));
+  }
+}
+
+void ShardedModule::Engine::record(const char* operation, size_t unit) {
+  operations_.push_back(concat(operation, " ", members_[unit].name));
+}
+
+bool ShardedModule::Engine::may_touch() const {
+  return forward_depth_ > 0 || parameters_readable_ || autograd_runs();
+}
+
+void ShardedModule::Engine::touch(std::span<const size_t> units) {
+  if (parameters_readable_) return;
+  with_error_context([&] {
+    if (autograd_runs()) {
+      enter_backward();
+    } else if (schedule_.pass() == Pass::kNone) {
+      schedule_.begin(at::GradMode::is_enabled() ? Pass::kForward : Pass::kInference);
+    }
+    schedule_.touch(units);
+  });
+}
+
+void ShardedModule::Engine::begin_forward() {
+  if (deferred_) std::rethrow_exception(std::exchange(deferred_, nullptr));
+  if (forward_depth_++ > 0) return;
+  if (in_backward_ && !autograd_runs()) {  // that backward failed half-way
+    in_backward_ = accumulating_ = false;
+    schedule_.end();
+  }
+  if (parameters_may_have_changed_) parameters_changed();
+  with_error_context(
+      [&] { schedule_.begin(at::GradMode::is_enabled() ? Pass::kForward : Pass::kInference); });
+}
+
+void ShardedModule::Engine::end_forward() {
+  if (--forward_depth_ > 0 || in_backward_) return;
+  try {
+    with_error_context([&] { schedule_.end(); });
+  } catch (...) {
+    deferred_ = std::current_exception();
+  }
+}
+
+void ShardedModule::Engine::enter_backward() {
+  if (in_backward_) return;
+  in_backward_ = true;
+  if (schedule_.pass() != Pass::kNone) schedule_.end();  // backward inside forward's body
+  if (!accumulating_) begin_gradients();
+  for (Member& member : members_) member.gradients_awaited = 0;
+  for (const size_t flat : watched_flats_) ++members_[member_of_[flat]].gradients_awaited;
+  reductions_.begin(micro_batch_ + 1 == micro_batches_);
+  schedule_.begin(Pass::kBackward);
+  at_end_of_backward([self = weak_from_this()] {
+    if (const auto engine = std::static_pointer_cast<Engine>(self.lock())) engine->leave_backward();
+  });
+}
+
+void ShardedModule::Engine::leave_backward() {
+  with_error_context([&] {
+    const at::NoGradGuard no_grad;
+    reductions_.finish();
+    schedule_.end();
+    in_backward_ = false;
+    if (micro_batch_ + 1 < micro_batches_) return;
+    hand_out_gradients();
+    accumulating_ = false;
+    parameters_may_have_changed_ = true;  // a step may follow, and optimizers leave no trace
+    ++step_;
+  });
+}
+
+void ShardedModule::Engine::set_micro_batch(int64_t index, int64_t count) {
+  if (index < 0 || index >= count) {
+    user_error("shard.set_micro_batch", "0 <= index < count: index ", index, " of ", count);
+  }
+  if (index == 0) accumulating_ = false;
+  micro_batch_ = index;
+  micro_batches_ = count;
+}
+
+/// Gradients of a new step; where the optimizer's were not set to zero, they are added to.
+void ShardedModule::Engine::begin_gradients() {
+  accumulating_ = true;
+  reductions_.forget_arrived();
+  operations_.clear();
+  const at::NoGradGuard no_grad;
+  std::vector<bool> keep(flats_.size());
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (shards_[i].trainable && shards_[i].values.grad().defined()) keep[places_[i].flat] = true;
+  }
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const Place place = places_[i];
+    if (!shards_[i].trainable || !keep[place.flat]) continue;
+    at::Tensor held = flats_[place.flat]->pieces()[place.piece].gradient;
+    const at::Tensor given = shards_[i].values.grad();
+    if (!given.defined()) {
+      held.zero_();
+    } else if (given.data_ptr() != held.data_ptr()) {
+      held.copy_(given);
+    }
+  }
+  const double contributions =
+      options_.gradients == Gradients::kMean ? static_cast<double>(mesh_.world_size() * micro_batches_) : 1.0;
+  for (const size_t flat : watched_flats_) flats_[flat]->begin_gradient(keep[flat], contributions);
+}
+
+/// '1' for each watched parameter that got a gradient on this rank.
+std::string ShardedModule::Engine::arrived_text() const {
+  std::string text;
+  for (size_t i = 0; i < watched_flats_.size(); ++i) {
+    for (const bool arrived : reductions_.arrived(i)) text += arrived ? '1' : '0';
+  }
+  return text;
+}
+
+/// Ranks compare what they did since the step began. Returns their arrived_text()s, one if all are equal.
+std::vector<std::string> ShardedModule::Engine::agree_on_step() {
+  mesh::Group& world = mesh_.world();
+  const std::string arrived = arrived_text(), operations = join(operations_, "\n");
+  const std::vector<std::string> sums =
+      world.all_gather_text(checksum_of(arrived + "\n" + operations), "end of step");
+  if (std::count(sums.begin(), sums.end(), sums[0]) == world.size()) return {arrived};
+  const std::vector<std::string> everyones = world.all_gather_text(operations, "operations of the step");
+  for (size_t rank = 1; rank < everyones.size(); ++rank) {
+    if (everyones[rank] == everyones[0]) continue;
+    throw CommError(
+        concat("[shard.backward] units gathered and reduced in the same order on every rank: in step ",
+               step_ + 1, " rank ", rank, " did ", first_difference(everyones[rank], everyones[0]),
+               " (does the forward depend on the rank's own data?)"));
+  }
+  return mesh_.world().all_gather_text(arrived, "parameters in use");
+}
+
+/// Fills .grad of every parameter that some rank's loss depended on.
+void ShardedModule::Engine::hand_out_gradients() {
+  const std::vector<std::string> arrived = agree_on_step();
+  std::vector<size_t> first(flats_.size());  // character of each flat's first parameter
+  for (size_t i = 0, at = 0; i < watched_flats_.size(); ++i) {
+    first[watched_flats_[i]] = at;
+    at += reductions_.arrived(i).size();
+  }
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!shards_[i].trainable) continue;
+    const Place place = places_[i];
+    const size_t character = first[place.flat] + place.piece;
+    const bool in_use = std::any_of(arrived.begin(), arrived.end(),
+                                    [&](const std::string& text) { return text[character] == '1'; });
+    at::Tensor& gradient = shards_[i].values.mutable_grad();
+    if (!in_use && !gradient.defined()) continue;
+    // As optimizers expect it: no view in autograd's eyes.
+    const at::Tensor sum = flats_[place.flat]->pieces()[place.piece].gradient.variable_data();
+    gradient = sum.to(shards_[i].values.scalar_type());
+  }
+}
+
+void ShardedModule::Engine::parameters_changed() {
+  parameters_may_have_changed_ = false;
+  for (const auto& flat : flats_) flat->parameters_changed();
+  schedule_.forget();
+}
+
+void ShardedModule::Engine::with_full_parameters(const std::function<void()>& body) {
+  if (parameters_may_have_changed_) parameters_changed();
+  with_error_context([&] {
+    for (const auto& flat : flats_) flat->start_gather();
+    for (const auto& flat : flats_) flat->finish_gather();
+  });
+  parameters_readable_ = true;
+  const auto close = [&] {
+    parameters_readable_ = false;
+    for (const auto& flat : flats_) flat->release();
+    schedule_.forget();
+  };
+  try {
+    body();
+  } catch (...) {
+    close();
+    throw;
+  }
+  close();
+}
+
+void ShardedModule::Engine::sum_over_ranks(at::Tensor& values, const std::string& what) {
+  with_error_context([&] { mesh_.world().all_reduce(values, what); });
+}
+
+}  // namespace tessera::shard

@@ -1,0 +1,114 @@
+// What a ShardedModule is inside: its units, when they come and go, and the life of a step. Private to the
+// room.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "tessera/shard/buffer_pool.h"
+#include "tessera/shard/fully_shard.h"
+#include "tessera/shard/gather_schedule.h"
+#include "tessera/shard/reductions.h"
+#include "tessera/shard/touch.h"
+#include "tessera/shard/unit.h"
+
+namespace tessera::shard {
+
+class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
+ public:
+  Engine(mesh::Mesh& mesh, FullyShardOptions options);
+  ~Engine() override;
+
+  // Building (engine_build.cpp).
+  void add_unit(const std::string& name, std::vector<NamedTensor> parameters, const UnitOptions& unit,
+                bool is_root);
+  /// Parameters of `module` that are in no unit yet, each once, floating-point ones only.
+  std::vector<NamedTensor> untaken(torch::nn::Module& module, const std::string& prefix) const;
+  void finish_building(std::shared_ptr<torch::nn::Module> module);
+
+  // Forward and backward (engine.cpp).
+  void begin_forward();
+  void end_forward();
+  void touch(std::span<const size_t> units) override;
+  bool may_touch() const override;
+  void set_micro_batch(int64_t index, int64_t count);
+  void parameters_changed();
+  void with_full_parameters(const std::function<void()>& body);
+  /// Sum over all ranks of local values, [n] float64. Collective.
+  void sum_over_ranks(at::Tensor& values, const std::string& what);
+
+  const std::vector<ParameterShard>& shards() const { return shards_; }
+  std::vector<UnitFacts> facts() const;
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+  mesh::Mesh& mesh() const { return mesh_; }
+  at::ScalarType compute_dtype() const;
+  int64_t step() const { return step_; }
+
+ private:
+  /// One unit as people see it: flat vectors of one dtype, and of trainable or frozen parameters only.
+  struct Member {
+    std::string name;
+    UnitOptions options;
+    std::vector<size_t> flats;
+    size_t gradients_awaited = 0;  // trainable flats whose gradients have not left in this backward
+  };
+  struct Place {
+    size_t flat = 0, piece = 0;
+  };
+
+  // Building.
+  void choose_units(torch::nn::Module& module, const std::string& prefix,
+                    std::unordered_set<const void*>& visited);
+  void replace_in_sequential(torch::nn::Module& parent, const std::string& child, const std::string& name,
+                             const UnitOptions& unit);
+  void add_flat(Member& member, std::vector<NamedTensor> parameters);
+  void agree(const std::string& name, const std::string& description);
+  std::string description(const std::string& name, const std::vector<NamedTensor>& parameters,
+                          const UnitOptions& unit) const;
+  void share_small_tensor(const at::Tensor& tensor, const std::string& name);
+  void list_shards();
+
+  // A step.
+  void enter_backward();
+  void leave_backward();
+  void begin_gradients();
+  void hand_out_gradients();
+  std::vector<std::string> agree_on_step();
+  std::string arrived_text() const;
+  void record(const char* operation, size_t unit);
+  void with_error_context(const std::function<void()>& work);
+
+  mesh::Mesh& mesh_;
+  FullyShardOptions options_;
+  std::shared_ptr<torch::nn::Module> module_;
+  BufferPool pool_;
+  std::vector<std::unique_ptr<Unit>> flats_;
+  std::vector<size_t> member_of_;  // by flat
+  std::vector<Member> members_;
+  std::vector<TouchEntry> entries_;
+  std::vector<ParameterShard> shards_;
+  std::vector<Place> places_;                                  // by shard
+  std::unordered_map<const void*, Place> place_by_parameter_;  // TensorImpl of the network's parameter
+  GatherSchedule schedule_;
+  Reductions reductions_;
+  std::vector<size_t> watched_flats_;  // by number within reductions_
+
+  int forward_depth_ = 0;
+  bool in_backward_ = false;
+  bool parameters_readable_ = false;  // with_full_parameters
+  bool parameters_may_have_changed_ = false;
+  int64_t micro_batch_ = 0, micro_batches_ = 1;
+  bool accumulating_ = false;  // gradients of an unfinished step are held
+  int64_t step_ = 0;
+  std::string current_unit_ = "none";
+  std::vector<std::string> operations_;  // collectives started in this step, for comparison
+  std::exception_ptr deferred_;          // what a destructor could not throw
+  bool failed_ = false;
+};
+
+}  // namespace tessera::shard

@@ -1,0 +1,300 @@
+// How a network becomes units: chosen by the policy, agreed on by all ranks, filled with rank 0's values.
+#include <ATen/ATen.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/engine.h"
+#include "tessera/shard/recompute.h"
+
+namespace tessera::shard {
+namespace {
+
+bool is_floating(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()); }
+
+std::string join_path(const std::string& prefix, const std::string& name) {
+  return prefix.empty() ? name : prefix + "." + name;
+}
+
+void check_dtype(std::optional<at::ScalarType> dtype, const char* setting) {
+  if (!dtype || *dtype == at::kFloat || *dtype == at::kBFloat16 || *dtype == at::kDouble) return;
+  user_error("shard.ShardedModule", "float32, bfloat16 or float64 as precision.", setting, ": ",
+             at::toString(*dtype));
+}
+
+MixedPrecision checked(const MixedPrecision& precision) {
+  check_dtype(precision.compute, "compute");
+  check_dtype(precision.reduce, "reduce");
+  check_dtype(precision.buffer, "buffer");
+  check_dtype(precision.master, "master");
+  return precision;
+}
+
+/// What the settings mean for parameters of `own` dtype.
+Precision resolve(const MixedPrecision& precision, at::ScalarType own) {
+  Precision resolved;
+  resolved.master = precision.master.value_or(own);
+  resolved.compute = precision.compute.value_or(own);
+  resolved.sum = resolved.master == at::kDouble ? at::kDouble : at::kFloat;
+  resolved.reduce = precision.reduce.value_or(resolved.sum);
+  return resolved;
+}
+
+std::string text_of(at::IntArrayRef shape) {
+  std::ostringstream out;
+  out << shape;
+  return out.str();
+}
+
+/// The first line in which two descriptions differ, of each.
+std::pair<std::string, std::string> first_differing_lines(const std::string& a, const std::string& b) {
+  std::istringstream first(a), second(b);
+  std::string x, y;
+  do {
+    if (!std::getline(first, x)) x = "nothing";
+    if (!std::getline(second, y)) y = "nothing";
+  } while (x == y);
+  return {x, y};
+}
+
+}  // namespace
+
+std::string ShardedModule::Engine::description(const std::string& name,
+                                               const std::vector<NamedTensor>& parameters,
+                                               const UnitOptions& unit) const {
+  std::string text = concat("unit ", name, ": ", plan::to_string(unit.level));
+  const MixedPrecision& precision = unit.precision ? *unit.precision : options_.precision;
+  const auto add = [&](const char* what, std::optional<at::ScalarType> dtype) {
+    if (dtype) text += concat(", ", what, " ", at::toString(*dtype));
+  };
+  add("compute", precision.compute);
+  add("reduce", precision.reduce);
+  add("master", precision.master);
+  for (const auto& [parameter, tensor] : parameters) {
+    text += concat("\n", parameter, " ", text_of(tensor.sizes()), " ", at::toString(tensor.scalar_type()),
+                   tensor.requires_grad() ? "" : " frozen");
+  }
+  return text;
+}
+
+void ShardedModule::Engine::agree(const std::string& name, const std::string& description) {
+  mesh::Group& world = mesh_.world();
+  const std::vector<std::string> texts = world.all_gather_text(description, "description of unit " + name);
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    const auto [theirs, ours] = first_differing_lines(texts[rank], texts[0]);
+    const std::string unit = texts[0].substr(5, texts[0].find(':') - 5);
+    user_error("shard.ShardedModule", "the same network, policy and dtypes on every rank: in unit ", unit,
+               " rank ", rank, " has '", theirs, "' where rank 0 has '", ours, "'");
+  }
+}
+
+std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& module,
+                                                        const std::string& prefix) const {
+  std::vector<NamedTensor> found;
+  std::unordered_set<const void*> seen;
+  for (const auto& entry : module.named_parameters()) {
+    const at::Tensor& parameter = entry.value();
+    const void* identity = parameter.unsafeGetTensorImpl();
+    if (!parameter.defined() || !is_floating(parameter)) continue;
+    if (place_by_parameter_.count(identity) > 0 || !seen.insert(identity).second) continue;
+    found.emplace_back(join_path(prefix, entry.key()), parameter);
+  }
+  return found;
+}
+
+void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedTensor> parameters,
+                                     const UnitOptions& unit, bool is_root) {
+  checked(unit.precision ? *unit.precision : options_.precision);
+  with_error_context([&] { agree(name, description(name, parameters, unit)); });
+  const size_t index = members_.size();
+  members_.push_back({name, unit, {}});
+  // One flat vector for each dtype, and for trainable and frozen parameters: those of a vector share their
+  // fate.
+  std::map<std::pair<at::ScalarType, bool>, std::vector<NamedTensor>> groups;
+  for (auto& named : parameters) {
+    groups[{named.second.scalar_type(), !named.second.requires_grad()}].push_back(std::move(named));
+  }
+  parameters.clear();
+  for (auto& [kind, group] : groups) {
+    if (unit.level != Level::kReplicate) {
+      add_flat(members_[index], std::move(group));
+      continue;
+    }
+    // Replicated parameters are never gathered, so a bucket of gradients is all that a unit is.
+    std::vector<NamedTensor> bucket;
+    int64_t bytes = 0;
+    for (auto& named : group) {
+      const auto size = static_cast<int64_t>(named.second.nbytes());
+      if (!bucket.empty() && bytes + size > options_.bucket_bytes) {
+        add_flat(members_[index], std::exchange(bucket, {}));
+        bytes = 0;
+      }
+      bytes += size;
+      bucket.push_back(std::move(named));
+    }
+    add_flat(members_[index], std::move(bucket));
+  }
+  schedule_.add_unit(unit.level == Level::kZero3 && !(is_root && options_.root_stays_gathered));
+}
+
+void ShardedModule::Engine::add_flat(Member& member, std::vector<NamedTensor> parameters) {
+  const at::NoGradGuard no_grad;
+  const size_t index = flats_.size();
+  const UnitOptions& unit = member.options;
+  const bool replicated = unit.level == Level::kReplicate;
+  const Precision precision =
+      resolve(unit.precision ? *unit.precision : options_.precision, parameters.front().second.scalar_type());
+  const bool trainable = parameters.front().second.requires_grad();
+  std::vector<at::Tensor> values;
+  int64_t numel = 0;
+  for (auto& [name, parameter] : parameters) {
+    place_by_parameter_[parameter.unsafeGetTensorImpl()] = {index, values.size()};
+    values.push_back(parameter.variable_data());
+    numel += parameter.numel();
+  }
+  mesh::Group& shard = replicated || numel == 0 ? mesh_.group("") : mesh_.group("shard");
+  mesh::Group& replicate = numel == 0 ? mesh_.group("") : (replicated ? mesh_.world() : mesh_.group("dp"));
+  flats_.push_back(std::make_unique<Unit>(member.name, std::move(parameters), unit.level, precision, shard,
+                                          replicate, pool_));
+  Unit& flat = *flats_.back();
+  if (!options_.reduce_every_micro_batch) flat.accumulate_locally();
+  with_error_context([&] {
+    flat.set_values(values, options_.sync_initial_values ? std::optional(mesh_.rank() == 0) : std::nullopt);
+  });
+  member.flats.push_back(index);
+  member_of_.push_back(static_cast<size_t>(&member - members_.data()));
+  if (shard.size() > 1) entries_.emplace_back(flat.watch_use(), weak_from_this(), member_of_.back());
+  if (trainable) {
+    reductions_.watch(flat);
+    watched_flats_.push_back(index);
+  }
+}
+
+void ShardedModule::Engine::choose_units(torch::nn::Module& module, const std::string& prefix,
+                                         std::unordered_set<const void*>& visited) {
+  for (const auto& entry : module.named_children()) {
+    torch::nn::Module& child = *entry.value();
+    if (!visited.insert(&child).second) continue;
+    const std::string name = join_path(prefix, entry.key());
+    choose_units(child, name, visited);
+    std::vector<NamedTensor> parameters = untaken(child, name);
+    int64_t numel = 0;
+    for (const auto& [parameter, tensor] : parameters) numel += tensor.numel();
+    const auto unit = options_.policy ? options_.policy(name, child, numel) : std::nullopt;
+    if (!unit) continue;
+    replace_in_sequential(module, entry.key(), name, *unit);
+    if (!parameters.empty()) add_unit(name, std::move(parameters), *unit, /*is_root=*/false);
+  }
+}
+
+/// Lets `wrap` and recompute take a child's place where C++ allows it: a Sequential calls its children
+/// through AnyModule.
+void ShardedModule::Engine::replace_in_sequential(torch::nn::Module& parent, const std::string& child,
+                                                  const std::string& name, const UnitOptions& unit) {
+  auto* sequential = parent.as<torch::nn::Sequential>();
+  if (sequential == nullptr) {
+    if (unit.recompute) {
+      user_error("shard.ShardedModule", "recompute for children of a torch::nn::Sequential: ", name,
+                 " is called by its type, which C++ cannot intercept (write shard::recompute([&](x) { return "
+                 "child->forward(x); }, x) where it is called)");
+    }
+    return;
+  }
+  size_t index = 0;
+  for (const auto& entry : parent.named_children()) {
+    if (entry.key() == child) break;
+    ++index;
+  }
+  torch::nn::AnyModule& place = *(sequential->begin() + static_cast<ptrdiff_t>(index));
+  if (options_.wrap) place = options_.wrap(name, place);
+  if (unit.recompute) place = recomputed(name, place);
+}
+
+void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> module) {
+  module_ = std::move(module);
+  checked(options_.precision);
+  std::unordered_set<const void*> visited = {module_.get()};
+  choose_units(*module_, "", visited);
+  std::vector<NamedTensor> rest = untaken(*module_, "");
+  if (options_.root.recompute) {
+    user_error("shard.ShardedModule",
+               "recompute for units below the root: the root itself asks for it (write "
+               "shard::recompute inside its forward)");
+  }
+  if (!rest.empty()) add_unit("root", std::move(rest), options_.root, /*is_root=*/true);
+  with_error_context([&] { agree("(end)", concat("unit (end): ", members_.size(), " units")); });
+
+  const at::NoGradGuard no_grad;
+  for (const auto& entry : module_->named_parameters()) {
+    if (!is_floating(entry.value())) share_small_tensor(entry.value(), entry.key());
+  }
+  for (const auto& entry : module_->named_buffers()) {
+    at::Tensor buffer = entry.value();
+    if (!buffer.defined()) continue;
+    share_small_tensor(buffer, entry.key());
+    if (options_.precision.buffer && is_floating(buffer)) {
+      buffer.set_data(buffer.to(*options_.precision.buffer));
+    }
+  }
+  list_shards();
+}
+
+/// Rank 0's value everywhere.
+void ShardedModule::Engine::share_small_tensor(const at::Tensor& tensor, const std::string& name) {
+  mesh::Group& world = mesh_.world();
+  if (!options_.sync_initial_values || world.size() == 1 || tensor.numel() == 0) return;
+  const at::Tensor mine = tensor.variable_data().contiguous().view({-1}).view(at::kByte);
+  at::Tensor all = at::empty({world.size() * mine.numel()}, at::kByte);
+  with_error_context([&] { world.all_gather(all, mine, name).wait(); });
+  at::Tensor values = tensor.variable_data();
+  values.copy_(all.narrow(0, 0, mine.numel()).view(tensor.scalar_type()).view(tensor.sizes()));
+}
+
+void ShardedModule::Engine::list_shards() {
+  const at::NoGradGuard no_grad;
+  std::unordered_set<const void*> listed;
+  for (const auto& entry : module_->named_parameters()) {
+    const void* identity = entry.value().unsafeGetTensorImpl();
+    const auto found = place_by_parameter_.find(identity);
+    if (found == place_by_parameter_.end() || !listed.insert(identity).second) continue;
+    const Unit& flat = *flats_[found->second.flat];
+    const Piece& piece = flat.pieces()[found->second.piece];
+    ParameterShard shard{entry.key(),       piece.shape,           piece.begin,
+                         piece.end,         piece.master.detach(), entry.value().requires_grad(),
+                         flat.replica() > 0};
+    if (shard.trainable) shard.values.set_requires_grad(true);
+    shards_.push_back(std::move(shard));
+    places_.push_back(found->second);
+  }
+  if (shards_.size() != place_by_parameter_.size()) {
+    user_error(
+        "shard.ShardedModule",
+        "units of parameters that the network holds: ", place_by_parameter_.size() - shards_.size(),
+        " parameters were sharded that are not among its named_parameters() (register the children that "
+        "shard_now() was given)");
+  }
+}
+
+std::vector<UnitFacts> ShardedModule::Engine::facts() const {
+  std::vector<UnitFacts> facts;
+  for (const Member& member : members_) {
+    UnitFacts fact{member.name, member.options.level, 0, 0};
+    for (const size_t flat : member.flats) {
+      fact.numel += flats_[flat]->numel();
+      fact.padded_numel += flats_[flat]->padded_numel();
+    }
+    facts.push_back(std::move(fact));
+  }
+  return facts;
+}
+
+at::ScalarType ShardedModule::Engine::compute_dtype() const {
+  const MixedPrecision& precision = options_.root.precision ? *options_.root.precision : options_.precision;
+  return precision.compute.value_or(at::kFloat);
+}
+
+}  // namespace tessera::shard

@@ -1,0 +1,191 @@
+// Sharding for any LibTorch module: a few lines in a training program of one's own.
+//
+//   auto mesh = tessera::library::connect();                        // who are the other ranks?
+//   auto net = std::make_shared<Net>();                             // any torch::nn::Module, unmodified
+//   tessera::shard::ShardedModule sharded(net, *mesh);
+//   torch::optim::SGD optimizer(sharded.parameters(), 0.01);
+//   ...
+//   optimizer.zero_grad();
+//   auto loss = sharded.forward([&] { return loss_of(net->forward(x), target); });
+//   loss.backward();                                                // reduces the gradients as well
+//   sharded.clip_grad_norm(1.0);
+//   optimizer.step();                                               // the next forward gathers what is new
+//
+// The network's parameters stay the same tensor objects, but their memory comes when an operation reads one
+// of them and goes when no operation needs it any more. So they can be read inside forward() and in backward
+// only; elsewhere that is a UserError, and the optimizer works on parameters(). docs/library.md has the whole
+// story.
+//
+// A ShardedModule belongs to one thread, and every rank makes the same calls in the same order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tessera/mesh/mesh.h"
+#include "tessera/shard/policy.h"
+
+namespace tessera::shard {
+
+/// What .grad holds after backward. With R ranks and M micro-batches a step, and L[r,m] the loss that rank r
+/// called backward on in micro-batch m:
+enum class Gradients {
+  kMean,  // the gradient of sum(L[r,m]) / (R * M): of the mean over the global batch's samples where L is a
+          // mean over samples and all micro-batches are equally large
+  kSum,   // the gradient of sum(L[r,m]): for losses that are divided by the global batch already
+};
+
+struct FullyShardOptions {
+  Policy policy = by_parameter_count(100'000'000);
+  UnitOptions root;  // the unit of all parameters that `policy` left over
+  /// The root unit, once gathered, stays until the optimizer may have changed it (so it is gathered once a
+  /// step). false: it comes and goes like any other.
+  bool root_stays_gathered = true;
+  MixedPrecision precision;
+  Gradients gradients = Gradients::kMean;
+  /// Do micro-batches before the last one reduce their gradients (ZeRO-2 and 3; a rank then holds no more
+  /// than its share)? false: they are added up locally, in float32, and travel once a step.
+  bool reduce_every_micro_batch = true;
+  int64_t prefetch = 1;             // units that are gathered ahead of the one that computes
+  int64_t units_in_flight = 0;      // most units gathered at once; 0: prefetch + 1
+  int64_t bucket_bytes = 25 << 20;  // replicated units are reduced in pieces of about this size
+  /// Start from rank 0's parameters and buffers. false: every rank must hold the same already.
+  bool sync_initial_values = true;
+  /// Called for every unit that is a child of a torch::nn::Sequential: what it returns takes the child's
+  /// place in the Sequential (the child keeps its name and its parameters). Null: nothing is replaced.
+  std::function<torch::nn::AnyModule(const std::string& name, torch::nn::AnyModule child)> wrap;
+};
+
+/// What this rank holds of one parameter.
+struct ParameterShard {
+  std::string name;            // "blocks.0.fc1.weight"
+  std::vector<int64_t> shape;  // of the whole parameter
+  int64_t begin = 0, end = 0;  // elements of the flattened parameter; may be empty
+  at::Tensor values;           // [end - begin] master dtype; the leaf that parameters() gives if trainable
+  bool trainable = true;
+  bool replica = false;  // another rank holds the same slice and counts it
+};
+
+/// Facts of one unit, for people and tests.
+struct UnitFacts {
+  std::string name;
+  Level level = Level::kZero3;
+  int64_t numel = 0;         // elements of its parameters
+  int64_t padded_numel = 0;  // what a gather moves
+};
+
+class UnitBuilder;
+
+class ShardedModule {
+ public:
+  /// Collective. Takes over the memory of `module`'s parameters: each rank keeps its shards. Freeze
+  /// parameters (requires_grad) before this. State is split over the mesh's axis "shard" and replicated over
+  /// "dp"; units of Level::kReplicate are replicated over all ranks. Errors: UserError when ranks disagree
+  /// about the units, names the first rank and unit that differ.
+  ShardedModule(std::shared_ptr<torch::nn::Module> module, mesh::Mesh& mesh, FullyShardOptions options = {});
+  /// The same of a module whose children were sharded as they were built.
+  ShardedModule(std::shared_ptr<torch::nn::Module> module, UnitBuilder&& builder);
+  ~ShardedModule();
+  ShardedModule(ShardedModule&&) noexcept;
+  ShardedModule& operator=(ShardedModule&&) noexcept;
+
+  /// Runs `body`, which may use the module in any way, and returns its result. Calls may be nested with those
+  /// of other sharded modules. Collective.
+  template <typename Body>
+  std::invoke_result_t<Body> forward(Body&& body) {
+    const ForwardScope scope(*this);
+    return std::forward<Body>(body)();
+  }
+
+  /// The backward passes from here on are of micro-batch `index` of `count` in this optimizer step. Gradients
+  /// are complete, and in .grad, after the last one's. Without a call every backward is a whole step. Errors:
+  /// UserError when 0 <= index < count does not hold.
+  void set_micro_batch(int64_t index, int64_t count);
+
+  /// The trainable parameters' local shards: 1-D leaves in the order of module->named_parameters(), possibly
+  /// of 0 elements. As with any parameter, backward adds to a .grad that is there. A parameter that no rank's
+  /// loss depended on gets none.
+  std::vector<at::Tensor> parameters() const;
+  std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
+  /// The same with all facts, and frozen parameters as well.
+  const std::vector<ParameterShard>& shards() const;
+
+  /// 2-norm of the whole gradient, the same on every rank. Collective.
+  double grad_norm();
+  /// Scales all gradients by max_norm / (norm + 1e-6) if that is below 1, as
+  /// torch::nn::utils::clip_grad_norm_ does; returns the norm before. Collective.
+  double clip_grad_norm(double max_norm);
+  /// 2-norms of whole tensors, one for each of parameters() (what LARS and LAMB need), from local shards in
+  /// that order: of the parameters themselves, their gradients or an optimizer's updates; an undefined tensor
+  /// counts as zeros. Returns [parameters().size()] float64. Collective: one all-reduce.
+  at::Tensor tensor_norms(const std::vector<at::Tensor>& local);
+
+  /// After changing parameters() by other means than optimizer steps between backward and forward: gathered
+  /// copies are stale.
+  void parameters_changed();
+  /// Runs `body` while all parameters can be read, whole and in the compute dtype. Collective.
+  void with_full_parameters(const std::function<void()>& body);
+  /// A floating-point tensor in the root unit's compute dtype, others as they are: for forward's inputs.
+  at::Tensor cast(const at::Tensor& input) const;
+
+  const std::shared_ptr<torch::nn::Module>& module() const;
+  mesh::Mesh& mesh() const;
+  std::vector<UnitFacts> units() const;
+  int64_t step() const;  // backward passes of last micro-batches so far
+
+  class Engine;
+
+ private:
+  class ForwardScope {
+   public:
+    explicit ForwardScope(ShardedModule& sharded);
+    ~ForwardScope();
+    ForwardScope(const ForwardScope&) = delete;
+    ForwardScope& operator=(const ForwardScope&) = delete;
+
+   private:
+    Engine& engine_;
+  };
+
+  std::shared_ptr<Engine> engine_;
+};
+
+/// For networks larger than this host's memory: a constructor shards each child as soon as it exists, so
+/// never more than about three units exist whole.
+///
+///   Net(tessera::shard::UnitBuilder* builder) {
+///     for (int i = 0; i < depth; ++i) {
+///       auto block = register_module("block" + std::to_string(i), Block(width));
+///       if (builder) builder->shard_now(*block, "block" + std::to_string(i));
+///     }
+///   }
+///   ...
+///   tessera::shard::UnitBuilder builder(*mesh, options);
+///   auto net = std::make_shared<Net>(&builder);
+///   tessera::shard::ShardedModule sharded(net, std::move(builder));      // the rest becomes the root unit
+class UnitBuilder {
+ public:
+  explicit UnitBuilder(mesh::Mesh& mesh, FullyShardOptions options = {});
+  ~UnitBuilder();
+  UnitBuilder(UnitBuilder&&) noexcept;
+  UnitBuilder& operator=(UnitBuilder&&) noexcept;
+
+  /// All parameters of `module` that are in no unit yet become the unit `name` (the path that the child has
+  /// in the finished network). Collective. Errors: UserError when ranks disagree.
+  void shard_now(torch::nn::Module& module, const std::string& name, const UnitOptions& unit = {});
+
+ private:
+  friend class ShardedModule;
+  std::shared_ptr<ShardedModule::Engine> engine_;
+};
+
+}  // namespace tessera::shard

@@ -1,0 +1,21 @@
+#include "tessera/shard/policy.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::shard {
+
+Policy by_parameter_count(int64_t threshold, UnitOptions unit) {
+  if (threshold < 1) {
+    user_error("shard.by_parameter_count", "a threshold of at least 1 parameter: ", threshold,
+               " (no_units() keeps everything in the root unit)");
+  }
+  return [threshold, unit](const std::string&, torch::nn::Module&, int64_t numel) {
+    return numel >= threshold ? std::optional(unit) : std::nullopt;
+  };
+}
+
+Policy no_units() {
+  return [](const std::string&, torch::nn::Module&, int64_t) { return std::nullopt; };
+}
+
+}  // namespace tessera::shard

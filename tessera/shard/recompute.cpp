@@ -1,0 +1,156 @@
+#include "tessera/shard/recompute.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+#include <array>
+#include <mutex>
+#include <optional>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/backward_end.h"
+#include "tessera/shard/replay.h"
+
+namespace tessera::shard {
+namespace {
+
+using torch::autograd::AutogradContext;
+
+at::Tensor random_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_random_state(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+/// The generator as it was when `state` was taken, for a while.
+class RandomNumbersAgain {
+ public:
+  explicit RandomNumbersAgain(const at::Tensor& state) : now_(random_state()) { set_random_state(state); }
+  ~RandomNumbersAgain() { set_random_state(now_); }
+  RandomNumbersAgain(const RandomNumbersAgain&) = delete;
+  RandomNumbersAgain& operator=(const RandomNumbersAgain&) = delete;
+
+ private:
+  at::Tensor now_;
+};
+
+struct Autocast {
+  static constexpr std::array<at::DeviceType, 2> kDevices = {at::kCPU, at::kCUDA};
+  std::array<bool, 2> enabled{};
+  std::array<at::ScalarType, 2> dtype{};
+
+  static Autocast current() {
+    Autocast now;
+    for (size_t i = 0; i < kDevices.size(); ++i) {
+      now.enabled[i] = at::autocast::is_autocast_enabled(kDevices[i]);
+      now.dtype[i] = at::autocast::get_autocast_dtype(kDevices[i]);
+    }
+    return now;
+  }
+  void set() const {
+    for (size_t i = 0; i < kDevices.size(); ++i) {
+      at::autocast::set_autocast_enabled(kDevices[i], enabled[i]);
+      at::autocast::set_autocast_dtype(kDevices[i], dtype[i]);
+    }
+  }
+};
+
+class AutocastAgain {
+ public:
+  explicit AutocastAgain(const Autocast& then) { then.set(); }
+  ~AutocastAgain() { now_.set(); }
+  AutocastAgain(const AutocastAgain&) = delete;
+  AutocastAgain& operator=(const AutocastAgain&) = delete;
+
+ private:
+  Autocast now_ = Autocast::current();
+};
+
+/// What forward leaves behind for backward, besides the inputs.
+struct Job : torch::CustomClassHolder {
+  std::function<Tensors(const Tensors&)> body;
+  at::Tensor random;
+  Autocast autocast;
+
+  /// The same run as in forward, with gradients.
+  Tensors run_again(const Tensors& inputs) const {
+    const RandomNumbersAgain same_numbers(random);
+    const AutocastAgain same_dtypes(autocast);
+    const Replay buffers_unchanged;
+    const at::AutoGradMode with_gradients(true);
+    return body(inputs);
+  }
+};
+
+/// `trigger` requires a gradient: without it nothing would be differentiated where no input does.
+class Recomputed : public torch::autograd::Function<Recomputed> {
+ public:
+  static Tensors forward(AutogradContext* context, const at::Tensor& /*trigger*/, at::TensorList inputs,
+                         Job* job) {
+    context->set_materialize_grads(false);
+    context->save_for_backward(inputs.vec());
+    context->saved_data["job"] =
+        c10::IValue::make_capsule(c10::intrusive_ptr<Job>::unsafe_reclaim_from_nonowning(job));
+    return job->body(inputs.vec());
+  }
+
+  static Tensors backward(AutogradContext* context, const Tensors& output_gradients) {
+    Tensors inputs;
+    for (const at::Tensor& saved : context->get_saved_variables()) {
+      inputs.push_back(saved.defined() ? saved.detach().requires_grad_(saved.requires_grad()) : saved);
+    }
+    const auto job = c10::static_intrusive_pointer_cast<Job>(context->saved_data["job"].toCapsule());
+    const InnerBackward inner;
+    const Tensors outputs = job->run_again(inputs);
+    Tensors roots, gradients;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!output_gradients[i].defined() || !outputs[i].requires_grad()) continue;
+      roots.push_back(outputs[i]);
+      gradients.push_back(output_gradients[i]);
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, gradients);
+    Tensors result = {at::Tensor()};
+    for (const at::Tensor& input : inputs) result.push_back(input.defined() ? input.grad() : input);
+    result.emplace_back();
+    return result;
+  }
+};
+
+class RecomputedModule : public torch::nn::Module {
+ public:
+  explicit RecomputedModule(torch::nn::AnyModule child) : child_(std::move(child)) {}
+  at::Tensor forward(at::Tensor input) {
+    return recompute([child = child_](const at::Tensor& x) mutable { return child.forward(x); }, input);
+  }
+
+ private:
+  torch::nn::AnyModule child_;
+};
+
+}  // namespace
+
+Tensors recompute_list(const std::function<Tensors(const Tensors&)>& body, const Tensors& inputs) {
+  if (!at::GradMode::is_enabled()) return body(inputs);
+  auto job = c10::make_intrusive<Job>();
+  job->body = body;
+  job->random = random_state();
+  job->autocast = Autocast::current();
+  const at::Tensor trigger = at::empty({0}).requires_grad_(true);
+  return Recomputed::apply(trigger, at::TensorList(inputs), job.get());
+}
+
+torch::nn::AnyModule recomputed(const std::string& /*name*/, torch::nn::AnyModule child) {
+  return torch::nn::AnyModule(std::make_shared<RecomputedModule>(std::move(child)));
+}
+
+}  // namespace tessera::shard

@@ -1,0 +1,133 @@
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/engine.h"
+#include "tessera/shard/fully_shard.h"
+
+namespace tessera::shard {
+namespace {
+
+double square_sum(const at::Tensor& values) {
+  if (!values.defined() || values.numel() == 0) return 0;
+  const at::Tensor flat = values.detach().reshape({-1});
+  return at::dot(flat, flat).item<double>();
+}
+
+}  // namespace
+
+ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module, mesh::Mesh& mesh,
+                             FullyShardOptions options)
+    : ShardedModule(std::move(module), UnitBuilder(mesh, std::move(options))) {}
+
+ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module, UnitBuilder&& builder)
+    : engine_(std::move(builder.engine_)) {
+  engine_->finish_building(std::move(module));
+}
+
+ShardedModule::~ShardedModule() = default;
+ShardedModule::ShardedModule(ShardedModule&&) noexcept = default;
+ShardedModule& ShardedModule::operator=(ShardedModule&&) noexcept = default;
+
+ShardedModule::ForwardScope::ForwardScope(ShardedModule& sharded) : engine_(*sharded.engine_) {
+  engine_.begin_forward();
+}
+
+ShardedModule::ForwardScope::~ForwardScope() { engine_.end_forward(); }
+
+void ShardedModule::set_micro_batch(int64_t index, int64_t count) { engine_->set_micro_batch(index, count); }
+
+std::vector<at::Tensor> ShardedModule::parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (const ParameterShard& shard : engine_->shards()) {
+    if (shard.trainable) tensors.push_back(shard.values);
+  }
+  return tensors;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> ShardedModule::named_parameters() const {
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  for (const ParameterShard& shard : engine_->shards()) {
+    if (shard.trainable) named.emplace_back(shard.name, shard.values);
+  }
+  return named;
+}
+
+const std::vector<ParameterShard>& ShardedModule::shards() const { return engine_->shards(); }
+
+double ShardedModule::grad_norm() {
+  double sum = 0;
+  for (const ParameterShard& shard : engine_->shards()) {
+    if (shard.trainable && !shard.replica) sum += square_sum(shard.values.grad());
+  }
+  at::Tensor total = at::full({1}, sum, at::kDouble);
+  engine_->sum_over_ranks(total, "gradient norm");
+  return std::sqrt(total.item<double>());
+}
+
+double ShardedModule::clip_grad_norm(double max_norm) {
+  const double norm = grad_norm();
+  const double coefficient = max_norm / (norm + 1e-6);
+  if (coefficient < 1) {
+    const at::NoGradGuard no_grad;
+    for (const ParameterShard& shard : engine_->shards()) {
+      if (shard.trainable && shard.values.grad().defined()) shard.values.grad().mul_(coefficient);
+    }
+  }
+  return norm;
+}
+
+at::Tensor ShardedModule::tensor_norms(const std::vector<at::Tensor>& local) {
+  std::vector<double> sums;
+  for (const ParameterShard& shard : engine_->shards()) {
+    if (!shard.trainable) continue;
+    const size_t index = sums.size();
+    if (index < local.size() && local[index].defined() && local[index].numel() != shard.end - shard.begin) {
+      user_error("shard.tensor_norms", "local shards in the order of parameters(): tensor ", index, " has ",
+                 local[index].numel(), " elements, the shard of ", shard.name, " has ",
+                 shard.end - shard.begin);
+    }
+    sums.push_back(index < local.size() && !shard.replica ? square_sum(local[index]) : 0);
+  }
+  if (local.size() != sums.size()) {
+    user_error("shard.tensor_norms", "one tensor for each of parameters(): ", local.size(), " for ",
+               sums.size());
+  }
+  at::Tensor totals = at::tensor(sums, at::kDouble);
+  engine_->sum_over_ranks(totals, "norms of tensors");
+  return totals.sqrt_();
+}
+
+void ShardedModule::parameters_changed() { engine_->parameters_changed(); }
+
+void ShardedModule::with_full_parameters(const std::function<void()>& body) {
+  engine_->with_full_parameters(body);
+}
+
+at::Tensor ShardedModule::cast(const at::Tensor& input) const {
+  return at::isFloatingType(input.scalar_type()) ? input.to(engine_->compute_dtype()) : input;
+}
+
+const std::shared_ptr<torch::nn::Module>& ShardedModule::module() const { return engine_->module(); }
+mesh::Mesh& ShardedModule::mesh() const { return engine_->mesh(); }
+std::vector<UnitFacts> ShardedModule::units() const { return engine_->facts(); }
+int64_t ShardedModule::step() const { return engine_->step(); }
+
+UnitBuilder::UnitBuilder(mesh::Mesh& mesh, FullyShardOptions options)
+    : engine_(std::make_shared<ShardedModule::Engine>(mesh, std::move(options))) {}
+
+UnitBuilder::~UnitBuilder() = default;
+UnitBuilder::UnitBuilder(UnitBuilder&&) noexcept = default;
+UnitBuilder& UnitBuilder::operator=(UnitBuilder&&) noexcept = default;
+
+void UnitBuilder::shard_now(torch::nn::Module& module, const std::string& name, const UnitOptions& unit) {
+  if (unit.recompute) {
+    user_error("shard.shard_now", "recompute for children that a policy chooses: ", name,
+               " is built by hand (write shard::recompute where it is called)");
+  }
+  auto parameters = engine_->untaken(module, name);
+  if (!parameters.empty()) engine_->add_unit(name, std::move(parameters), unit, /*is_root=*/false);
+}
+
+}  // namespace tessera::shard

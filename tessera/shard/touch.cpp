@@ -1,0 +1,156 @@
+#include "tessera/shard/touch.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <shared_mutex>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/base/error.h"
+
+namespace tessera::shard {
+namespace {
+
+constexpr auto kTouchKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+
+struct Owner {
+  std::weak_ptr<TouchTarget> target;
+  size_t unit = 0;
+};
+
+/// By storage, over all sharded networks of the process.
+class Registry {
+ public:
+  void add(const void* storage, Owner owner) {
+    const std::unique_lock lock(mutex_);
+    owners_[storage] = std::move(owner);
+  }
+  void remove(const void* storage) {
+    const std::unique_lock lock(mutex_);
+    owners_.erase(storage);
+  }
+  /// The owner; unit -1 where there is none.
+  std::pair<std::shared_ptr<TouchTarget>, size_t> find(const void* storage) const {
+    const std::shared_lock lock(mutex_);
+    const auto it = owners_.find(storage);
+    if (it == owners_.end()) return {nullptr, 0};
+    return {it->second.target.lock(), it->second.unit};
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<const void*, Owner> owners_;
+};
+
+Registry& registry() {
+  static Registry* const registry = new Registry();  // outlives every tensor
+  return *registry;
+}
+
+const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
+/// Operations that look at a tensor's shape or make a view of it, and never read its numbers.
+bool only_makes_a_view(const c10::OperatorHandle& operation) {
+  static constexpr std::array<std::string_view, 20> kViews = {
+      "aten::alias",  "aten::as_strided", "aten::data",           "aten::detach",    "aten::detach_",
+      "aten::expand", "aten::is_leaf",    "aten::narrow",         "aten::output_nr", "aten::permute",
+      "aten::select", "aten::set_data",   "aten::requires_grad_", "aten::slice",     "aten::squeeze",
+      "aten::t",      "aten::transpose",  "aten::unsqueeze",      "aten::view",      "aten::_version"};
+  return std::find(kViews.begin(), kViews.end(), operation.schema().name()) != kViews.end();
+}
+
+/// The units that one operation reads: few, most often one.
+struct Touched {
+  std::shared_ptr<TouchTarget> target;
+  std::vector<size_t> units;
+};
+
+class Touches {
+ public:
+  void look_at(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.key_set().has(kTouchKey) || !tensor.has_storage()) return;
+    const auto [target, unit] = registry().find(storage_of(tensor));
+    if (target) {
+      auto it = std::find_if(all_.begin(), all_.end(), [&](const Touched& t) { return t.target == target; });
+      if (it == all_.end()) it = all_.insert(all_.end(), Touched{target, {}});
+      it->units.push_back(unit);
+    } else if (tensor.numel() > 0 && tensor.storage().nbytes() == 0) {
+      user_error("shard.touch",
+                 "a parameter of a living ShardedModule: its memory went with the ShardedModule (keep "
+                 "that as long as the network is used)");
+    }
+  }
+  void look_at(const c10::IValue& value) {
+    if (value.isTensor()) {
+      look_at(value.toTensor());
+    } else if (value.isTensorList() || value.isList()) {
+      for (const c10::IValue& element : value.toListRef()) {
+        if (element.isTensor()) look_at(element.toTensor());
+      }
+    }
+  }
+
+  void bring(const c10::OperatorHandle& operation) {
+    for (Touched& touched : all_) {
+      if (!touched.target->may_touch()) {
+        if (only_makes_a_view(operation)) continue;
+        user_error("shard.touch", "sharded parameters to be read inside ShardedModule::forward or backward: ",
+                   operation.schema().name(),
+                   " reads one elsewhere (put it into the body given to forward(), read parameters() or use "
+                   "with_full_parameters())");
+      }
+      std::sort(touched.units.begin(), touched.units.end());
+      touched.units.erase(std::unique(touched.units.begin(), touched.units.end()), touched.units.end());
+      touched.target->touch(touched.units);
+    }
+  }
+
+ private:
+  std::vector<Touched> all_;
+};
+
+/// Stands before every operation that has a keyed tensor among its arguments.
+void bring_memory_then_call(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard once(kTouchKey);
+  {
+    Touches touches;
+    for (const c10::IValue& argument : torch::jit::last(*stack, operation.schema().arguments().size())) {
+      touches.look_at(argument);
+    }
+    touches.bring(operation);
+  }
+  operation.callBoxed(stack);
+}
+
+}  // namespace
+
+void set_touch_key(at::Tensor& parameter) {
+  at::Tensor keyed = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(parameter.storage()), parameter.key_set().add(kTouchKey), parameter.dtype());
+  c10::TensorImpl* implementation = keyed.unsafeGetTensorImpl();
+  implementation->set_sizes_and_strides(parameter.sizes(), parameter.strides());
+  implementation->set_storage_offset(parameter.storage_offset());
+  const c10::impl::ExcludeDispatchKeyGuard not_a_touch(kTouchKey);
+  parameter.set_data(keyed);
+}
+
+TouchEntry::TouchEntry(const at::Tensor& tensor, std::weak_ptr<TouchTarget> target, size_t unit)
+    : storage_(storage_of(tensor)) {
+  registry().add(storage_, {std::move(target), unit});
+}
+
+TouchEntry::~TouchEntry() {
+  if (storage_ != nullptr) registry().remove(storage_);
+}
+
+}  // namespace tessera::shard
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&tessera::shard::bring_memory_then_call>());
+}

@@ -1,0 +1,181 @@
+// `tessera bench shard`: how much of the communication hides behind computation, for a model of random
+// images.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/random.h"
+#include "tessera/base/text.h"
+#include "tessera/base/version.h"
+#include "tessera/train/commands.h"
+#include "tessera/train/session.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+data::Batch random_batch(const arch::VitConfig& model, int64_t size) {
+  data::Batch batch;
+  batch.size = size;
+  batch.channels = model.channels;
+  batch.height = batch.width = model.image_size;
+  batch.images.resize(static_cast<size_t>(size * model.channels * model.image_size * model.image_size));
+  fill_normal(1, 0, batch.images, 0.0F, 1.0F, 2.0F);
+  for (int64_t i = 0; i < size; ++i) {
+    batch.samples.push_back(static_cast<uint64_t>(i));
+    batch.labels.push_back(i % model.classes);
+  }
+  return batch;
+}
+
+/// Forward and backward of one micro-batch, the step's only one, with all its communication.
+void step(TrainState& state, const data::Batch& batch) {
+  const at::Tensor logits = forward(state, batch, /*training=*/true, 1);
+  state.sharded->backward(at::cross_entropy_loss(logits, at::tensor(batch.labels)), /*last=*/true);
+  state.sharded->parameters_changed();
+}
+
+/// What step() moves, in its order, without any computation.
+void communicate(TrainState& state) {
+  const auto& units = state.sharded->units();
+  for (const auto& unit : units) {
+    unit->finish_gather();
+    if (unit != units.back()) unit->release();
+  }
+  for (size_t i = units.size(); i-- > 0;) {
+    units[i]->finish_gather();
+    units[i]->begin_backward(/*last=*/true);
+    units[i]->start_reduce();
+    units[i]->finish_reduce();
+    units[i]->release();
+  }
+  state.sharded->parameters_changed();
+}
+
+/// Medians over rounds of seconds, of the slowest rank.
+struct Seconds {
+  double overlapped = 0, one_by_one = 0, computing = 0, communicating = 0;
+  double hidden_share() const {
+    return (one_by_one - overlapped) / std::max(std::min(computing, communicating), 1e-9);
+  }
+};
+
+double slowest_rank(double seconds, mesh::Mesh& mesh) {
+  at::Tensor all = at::zeros({mesh.world_size()}, at::kDouble);
+  all[mesh.rank()] = seconds;
+  mesh.world().all_reduce(all, "time");
+  return all.max().item<double>();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+Seconds measure(const BenchShardJob& job, mesh::Mesh& mesh, TrainState& real, TrainState& alone) {
+  const data::Batch batch = random_batch(job.recipe.model, job.recipe.train.batch_per_rank);
+  const auto time = [&](const std::function<void()>& work) {
+    mesh.world().barrier("bench");
+    const auto start = Clock::now();
+    work();
+    return slowest_rank(std::chrono::duration<double>(Clock::now() - start).count(), mesh);
+  };
+  std::vector<double> overlapped, one_by_one, computing, communicating;
+  // Interleaved, so that whatever else the machine does meets all four alike. Round 0 warms up.
+  for (int64_t round = 0; round <= job.rounds; ++round) {
+    real.sharded->set_prefetch(std::max<int64_t>(1, job.recipe.shard.prefetch));
+    const double a = time([&] { step(real, batch); });
+    real.sharded->set_prefetch(0);
+    const double b = time([&] { step(real, batch); });
+    const double c = time([&] { step(alone, batch); });
+    const double d = time([&] { communicate(real); });
+    if (round == 0) continue;
+    overlapped.push_back(a);
+    one_by_one.push_back(b);
+    computing.push_back(c);
+    communicating.push_back(d);
+  }
+  return {median(overlapped), median(one_by_one), median(computing), median(communicating)};
+}
+
+/// Bytes this rank sends in one step, over all axes.
+nlohmann::ordered_json bytes_of_a_step(mesh::Mesh& mesh, TrainState& state, const data::Batch& batch) {
+  std::map<std::string, int64_t> before, after;
+  const auto count = [&](std::map<std::string, int64_t>& bytes) {
+    for (const mesh::Axis& axis : mesh.axes()) {
+      for (const auto& [kind, traffic] : mesh.group(axis.name).traffic()) bytes[kind] += traffic.bytes_sent;
+    }
+  };
+  count(before);
+  step(state, batch);
+  count(after);
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [kind, bytes] : after) json[kind] = bytes - before[kind];
+  return json;
+}
+
+void print(const nlohmann::ordered_json& json, const Seconds& seconds) {
+  std::printf("%-34s %9.1f ms\n", "step, communication overlapped", 1e3 * seconds.overlapped);
+  std::printf("%-34s %9.1f ms\n", "step, one thing after another", 1e3 * seconds.one_by_one);
+  std::printf("%-34s %9.1f ms\n", "computation alone", 1e3 * seconds.computing);
+  std::printf("%-34s %9.1f ms\n", "communication alone", 1e3 * seconds.communicating);
+  std::printf("%-34s %9.2f\n", "hidden share", seconds.hidden_share());
+  for (const auto& [kind, bytes] : json.at("bytes_sent").items()) {
+    std::printf("%-34s %12s a rank and step\n", kind.c_str(), human_bytes(bytes.get<double>()).c_str());
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
+  set_threads(job.recipe, ranks);
+  auto mesh = connect(job.recipe, ranks, concat(build_info().commit, recipe::to_toml(job.recipe)));
+  try {
+    return guarded(
+        [&] {
+          const plan::Plan plan = make_plan(job.recipe, ranks.world);
+          const auto real = assemble(job.recipe, plan, *mesh, /*with_optimizer=*/false);
+          const auto nobody = mesh::Mesh::pretend(ranks.rank, mesh->axes());
+          const auto alone = assemble(job.recipe, plan, *nobody, /*with_optimizer=*/false);
+          const Seconds seconds = measure(job, *mesh, *real, *alone);
+          const auto batch = random_batch(job.recipe.model, job.recipe.train.batch_per_rank);
+          const nlohmann::ordered_json json = {
+              {"world_size", ranks.world},
+              {"images_per_rank", batch.size},
+              {"level", plan::to_string(job.recipe.shard.level)},
+              {"step_seconds", seconds.overlapped},
+              {"step_seconds_without_overlap", seconds.one_by_one},
+              {"compute_seconds", seconds.computing},
+              {"communication_seconds", seconds.communicating},
+              {"hidden_share", seconds.hidden_share()},
+              {"bytes_sent", bytes_of_a_step(*mesh, *real, batch)},
+          };
+          if (ranks.rank == 0) {
+            if (job.json) {
+              std::cout << json.dump(2) << std::endl;
+            } else {
+              print(json, seconds);
+            }
+            if (!job.output.empty()) write_file_atomic(job.output, json.dump(2) + "\n");
+          }
+          mesh->world().barrier("the end");
+          return static_cast<int>(kExitDone);
+        },
+        *mesh, [] { return "benchmarking"; }, "; a smaller --batch would save activations");
+  } catch (const std::exception&) {
+    static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
+    throw;
+  }
+}
+
+}  // namespace tessera::train

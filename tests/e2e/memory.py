@@ -1,0 +1,128 @@
+"""Memory of real runs beside the formula that `tessera models` prints, and the step of a model larger than this machine.
+
+TESSERA_E2E_MEMORY: "small" the table of layouts, "10B" and "60B" one step of one rank of them.
+"""
+import os
+
+from harness import SOURCE, check, main, scratch, settings, summary, train
+
+MEDIUM = """
+name = "medium"
+[model]
+image_size = 64
+patch_size = 8
+width = 512
+depth = 8
+heads = 8
+mlp_width = 2048
+classes = 10
+class_token = false
+pool = "gap"
+[data]
+source = "fake:256"
+[train]
+batch = 64
+steps = 3
+log_every = 1
+[checkpoint]
+every_epochs = 0
+[run]
+threads = 1
+"""
+LEAST, MOST = 0.7, 1.1  # measured / predicted
+
+# ranks, and what is set
+CASES = [(1, {}), (1, {"shard__recompute": "true"}), (1, {"precision__compute": '"fp32"'})]
+CASES += [(2, {"shard__level": f'"{level}"', "precision__compute": f'"{dtype}"'})
+          for level in ("replicate", "zero1", "zero2", "zero3") for dtype in ("fp32", "bf16")]
+CASES += [(2, {"shard__recompute": "true", "precision__compute": '"bf16"'}),
+          (2, {"shard__recompute": "true", "precision__compute": '"fp32"', "train__accumulation": 2}),
+          (3, {"shard__prefetch": 2, "precision__reduce": '"bf16"', "train__batch": 48}),
+          (4, {"shard__level": '"zero2"', "shard__recompute": "true"})]
+
+
+def ratio_of(folder, ranks, changes):
+    recipe = folder / "medium.toml"
+    recipe.write_text(MEDIUM)
+    train(folder, "--procs", ranks, *settings(**changes), recipe=recipe).done(200)
+    found = summary(folder / "run")
+    return found["training_memory_bytes"], found["predicted_memory_bytes"]
+
+
+def follows_the_formula():
+    bad = []
+    for ranks, changes in CASES:
+        with scratch() as folder:
+            measured, predicted = ratio_of(folder, ranks, changes)
+        ratio = measured / predicted
+        print(f"  {ranks} ranks {changes}: measured {measured >> 20} MiB, predicted {predicted >> 20} MiB, "
+              f"{ratio:.2f}", flush=True)
+        if not LEAST <= ratio <= MOST:
+            bad.append((ranks, changes, ratio))
+    check(not bad, "outside of the bounds:", bad)
+
+
+def one_step(name, world, most_gib, parameters):
+    """One rank's whole step: summary.json, and nothing else is claimed."""
+    with scratch() as folder:
+        recipe = SOURCE / f"recipes/{name}.toml"
+        run = train(folder, "--pretend-world", world, recipe=recipe)
+        text = run.done(3000)
+        found = summary(folder / "run")
+        print(f"  {name}: {found['train_seconds']:.0f} s, peak {found['peak_rss_bytes'] / 2**30:.2f} GiB, loss "
+              f"{found['loss']:.3f}, predicted {found['predicted_memory_bytes'] / 2**30:.2f} GiB", flush=True)
+        check(found["pretended"] is True and found["world_size"] == world and found["steps"] == 1, found)
+        check(found["parameters"] == parameters, found["parameters"])
+        check(found["peak_rss_bytes"] <= most_gib * 2**30, "peak", found["peak_rss_bytes"])
+        check(0 < found["loss"] < 1e3 and 0 < found["gradient_norm"] < 1e9, found)
+        check(found["training_memory_bytes"] <= MOST * found["predicted_memory_bytes"], found)
+        traffic = found["communication"]["shard"]
+        for kind, times in (("all_gather", 2 * 2), ("reduce_scatter", 4)):
+            # Bytes sent: a share of (N - 1) / N of every parameter, for gathers twice but for the head's.
+            most = times * parameters * (world - 1) / world
+            check(0.99 * most < traffic[kind]["bytes_sent"] <= 1.001 * most, kind, traffic)
+        check(not any((folder / "run").glob("checkpoints/*")), "a checkpoint was saved")
+        check(not any("val" in key or "top1" in key for key in found), found)
+        check("nothing is trained or saved" in text, text)
+
+
+def ten_billion():
+    one_step("vit_10b", 128, 6, 10077917160)
+
+
+def sixty_billion():
+    one_step("vit_60b", 1024, 12, 60423281640)
+
+
+def small_pretended_run():
+    """What a pretended run writes and refuses."""
+    with scratch() as folder:
+        run = train(folder, "--pretend-world", 8, "--pretend-steps", 2, *settings(train__batch=64))
+        run.done()
+        found = summary(folder / "run")
+        check(found["pretended"] is True and found["steps"] == 2 and found["world_size"] == 8, found)
+        check(found["communication"]["shard"]["reduce_scatter"]["calls"] == 2 * 4, found)
+        for name in ("report.html", "checkpoints"):
+            check(not (folder / "run" / name).exists(), name, "was written")
+        for words, expected in (
+                (("--pretend-world", 1), "[train] --pretend-world of at least 2 and --pretend-steps of at least 1: "
+                                         "got 1 and 1"),
+                (("--pretend-world", 8, "--procs", 2), "[train] one process for --pretend-world: --procs asks for 2"),
+                (("--pretend-world", 8, "--resume"), "[train] a run from the start for --pretend-world: --resume was"),
+                (("--pretend-world", 5), "train.batch must be a multiple of 5 ranks")):
+            failed = train(folder, *words, run="refused")
+            check(failed.wait() == 2, words, failed.text())
+            check(expected in failed.text(), words, failed.text())
+        with_launcher = train(folder, "--pretend-world", 8, run="refused",
+                              env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
+        check(with_launcher.wait() == 2, with_launcher.text())
+        check("one process for --pretend-world: launcher environment asks for 2" in with_launcher.text(),
+              with_launcher.text())
+        text = train(folder, "--pretend-world", 8, "--dry-run", run="dry").done()
+        check("8 (pretend)" in text and "dry run" in text, text)
+
+
+TESTS = {"small": (small_pretended_run, follows_the_formula), "10B": (ten_billion,), "60B": (sixty_billion,)}
+
+if __name__ == "__main__":
+    main(*TESTS[os.environ.get("TESSERA_E2E_MEMORY", "small")])

@@ -1,0 +1,133 @@
+// Ranks that do not do the same are told so.
+#include <gtest/gtest.h>
+
+#include "../error_text.h"
+#include "../mesh/ranks.h"
+#include "foreign_net.h"
+#include "tessera/shard/fully_shard.h"
+
+namespace tessera {
+namespace {
+
+using shard::FullyShardOptions;
+using shard::Level;
+using shard::ShardedModule;
+
+struct Pair : torch::nn::Module {
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  explicit Pair(int64_t width = 4, int64_t out = 4) {
+    first = register_module("first", torch::nn::Linear(4, width));
+    second = register_module("second", torch::nn::Linear(width, out));
+  }
+};
+
+/// The error of wrapping on every rank; options and network depend on the rank.
+void expect_refused(const std::function<std::shared_ptr<Pair>(int64_t)>& net,
+                    const std::function<void(int64_t, FullyShardOptions&)>& change,
+                    const std::string& expected) {
+  testing::run_ranks({{"shard", 3}}, [&](mesh::Mesh& mesh) {
+    FullyShardOptions options;
+    options.policy = shard::by_type<torch::nn::Linear>();
+    change(mesh.rank(), options);
+    EXPECT_EQ(error_text([&] { ShardedModule(net(mesh.rank()), mesh, options); }), expected);
+  });
+}
+
+TEST(Disagreement, IsNamedByRankAndUnitWhenANetworkIsWrapped) {
+  const auto same = [](int64_t) { return std::make_shared<Pair>(); };
+  const auto nothing = [](int64_t, FullyShardOptions&) {};
+  expect_refused(
+      [](int64_t rank) { return std::make_shared<Pair>(4, rank == 2 ? 5 : 4); }, nothing,
+      "[shard.ShardedModule] the same network, policy and dtypes on every rank: in unit second rank 2 has "
+      "'second.weight [5, 4] Float' where rank 0 has 'second.weight [4, 4] Float'");
+  expect_refused(
+      [](int64_t rank) {
+        auto net = std::make_shared<Pair>();
+        if (rank == 1) net->first->bias.requires_grad_(false);
+        return net;
+      },
+      nothing,
+      "[shard.ShardedModule] the same network, policy and dtypes on every rank: in unit first rank 1 has "
+      "'first.bias [4] "
+      "Float frozen' where rank 0 has 'first.bias [4] Float'");
+  expect_refused(
+      same,
+      [](int64_t rank, FullyShardOptions& options) {
+        if (rank == 1) options.policy = shard::no_units();
+      },
+      "[shard.ShardedModule] the same network, policy and dtypes on every rank: in unit first rank 1 has "
+      "'unit root: "
+      "zero3' where rank 0 has 'unit first: zero3'");
+  expect_refused(
+      same,
+      [](int64_t rank, FullyShardOptions& options) {
+        if (rank == 2) options.precision.compute = at::kBFloat16;
+      },
+      "[shard.ShardedModule] the same network, policy and dtypes on every rank: in unit first rank 2 has "
+      "'unit first: "
+      "zero3, compute BFloat16' where rank 0 has 'unit first: zero3'");
+  expect_refused(
+      same, [](int64_t, FullyShardOptions& options) { options.precision.reduce = at::kHalf; },
+      "[shard.ShardedModule] float32, bfloat16 or float64 as precision.reduce: Half");
+}
+
+// Both units have the same size, so the wrong bytes would arrive without a word.
+TEST(Disagreement, AnOrderOfItsOwnIsFoundAtTheEndOfTheStep) {
+  testing::run_ranks({{"shard", 2}}, [](mesh::Mesh& mesh) {
+    auto net = std::make_shared<Pair>();
+    FullyShardOptions options;
+    options.policy = shard::by_type<torch::nn::Linear>();
+    ShardedModule sharded(net, mesh, options);
+    const at::Tensor loss = sharded.forward([&] {
+      auto& layer = mesh.rank() == 0 ? net->first : net->second;
+      return layer->forward(at::ones({1, 4})).sum();
+    });
+    try {
+      loss.backward();
+      ADD_FAILURE() << "no error";
+    } catch (const CommError& error) {
+      EXPECT_EQ(std::string(error.what())
+                    .find("[shard.backward] units gathered and reduced in the same order on every "
+                          "rank: in step 1 rank 1 did 'gather second' where rank 0 did 'gather first'"),
+                0U)
+          << error.what();
+    }
+  });
+}
+
+TEST(Disagreement, AMissingCallIsNamedWithUnitStepAndRanks) {
+  std::string message;
+  const auto train = [&](mesh::Mesh& mesh) {
+    auto net = std::make_shared<Pair>();
+    FullyShardOptions options;
+    options.policy = shard::by_type<torch::nn::Linear>();
+    ShardedModule sharded(net, mesh, options);
+    const auto forward = [&] {
+      return sharded.forward([&] {
+        return net->second->forward(net->first->forward(at::ones({1, 4}))).sum();
+      });
+    };
+    forward().backward();
+    if (mesh.rank() == 1) {
+      try {
+        mesh.world().barrier("a call of its own");
+      } catch (const CommError&) {
+        mesh.name_silent_ranks(std::chrono::seconds(4));
+      }
+      return;
+    }
+    try {
+      forward();
+    } catch (const CommError& error) {
+      message = error.what();
+    }
+  };
+  EXPECT_THROW(testing::run_ranks({{"shard", 2}}, train, std::chrono::milliseconds(1500)), CommError);
+  for (const char* part : {"[mesh.all_gather first over axis shard]", "rank 0/2", "step 2", "unit first",
+                           "every rank is alive", "rank 1", "a call of its own"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << " in " << message;
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,192 @@
+// Bytes on the wire of a sharded module against docs/sharding.md, and memory while it is built.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <numeric>
+
+#include "../mesh/ranks.h"
+#include "foreign_net.h"
+#include "tessera/shard/fully_shard.h"
+#include "tessera/shard/recompute.h"
+
+namespace tessera {
+namespace {
+
+using shard::FullyShardOptions;
+using shard::Level;
+using shard::ShardedModule;
+using shard::UnitOptions;
+
+/// A chain of layers of odd sizes; `scale` belongs to the root and is read first.
+struct Chain : torch::nn::Module {
+  static constexpr int64_t kWidth = 7, kLayers = 4;
+  std::vector<torch::nn::Linear> layers;
+  at::Tensor scale;
+  Chain() {
+    for (int64_t i = 0; i < kLayers; ++i) {
+      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
+    }
+    scale = register_parameter("scale", torch::ones({kWidth}));
+  }
+  at::Tensor forward(at::Tensor x, bool recompute) {
+    x = x * scale;
+    for (auto& layer : layers) {
+      const auto run = [&](const at::Tensor& h) { return torch::tanh(layer->forward(h)) + h; };
+      x = recompute ? shard::recompute(run, x) : run(x);
+    }
+    return x;
+  }
+};
+
+struct Sent {
+  int64_t gathered = 0, reduced = 0;
+};
+
+Sent sent(mesh::Mesh& mesh, const std::string& axis) {
+  const auto& traffic = axis == "world" ? mesh.world().traffic() : mesh.group(axis).traffic();
+  const auto bytes = [&](const char* kind) {
+    return traffic.count(kind) > 0 ? traffic.at(kind).bytes_sent : 0;
+  };
+  return {bytes("all_gather"), bytes("reduce_scatter")};
+}
+
+struct Setting {
+  Level level = Level::kZero3;
+  int64_t world = 2, accumulation = 1;
+  bool recompute = false, root_stays = true, every = true;
+  at::ScalarType compute = at::kFloat, reduce = at::kFloat;
+};
+
+/// What one rank sent in three steps.
+Sent measure(const Setting& setting) {
+  Sent result;
+  testing::run_ranks({{"shard", setting.world}}, [&](mesh::Mesh& mesh) {
+    auto net = std::make_shared<Chain>();
+    FullyShardOptions options;
+    options.policy = shard::by_type<torch::nn::Linear>({.level = setting.level});
+    options.root.level = setting.level;
+    options.root_stays_gathered = setting.root_stays;
+    options.reduce_every_micro_batch = setting.every;
+    options.precision.compute = setting.compute;
+    options.precision.reduce = setting.reduce;
+    ShardedModule sharded(net, mesh, options);
+    torch::optim::SGD optimizer(sharded.parameters(), 0.1);
+    const std::string axis = setting.level == Level::kReplicate ? "world" : "shard";
+    const Sent before = sent(mesh, axis);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      for (int64_t a = 0; a < setting.accumulation; ++a) {
+        sharded.set_micro_batch(a, setting.accumulation);
+        sharded
+            .forward([&] {
+              return net->forward(sharded.cast(at::ones({2, 7})).requires_grad_(true), setting.recompute)
+                  .sum();
+            })
+            .backward();
+      }
+      optimizer.step();
+    }
+    const Sent after = sent(mesh, axis);
+    if (mesh.rank() == 0) result = {after.gathered - before.gathered, after.reduced - before.reduced};
+  });
+  return result;
+}
+
+/// docs/sharding.md, "On the wire".
+Sent formula(const Setting& s) {
+  const auto padded = [&](int64_t n) { return (n + s.world - 1) / s.world * s.world; };
+  const int64_t layer = padded(Chain::kWidth * Chain::kWidth + Chain::kWidth), root = padded(Chain::kWidth);
+  const int64_t layers = Chain::kLayers * layer, all = layers + root, a = s.accumulation, last = layer;
+  const auto c = static_cast<int64_t>(at::elementSize(s.compute)),
+             r = static_cast<int64_t>(at::elementSize(s.reduce));
+  int64_t gathered = 0, reduced = (s.every ? a : 1) * r * all;
+  switch (s.level) {
+    case Level::kReplicate:
+      gathered = 4 * all;
+      reduced = r * all;
+      break;
+    case Level::kZero1:
+      gathered = c * all;
+      reduced = r * all;
+      break;
+    case Level::kZero2:
+      gathered = c * all;
+      break;
+    case Level::kZero3:
+      gathered = c * (a * (2 * layers - last) + (s.root_stays ? root : 2 * a * root));
+      break;
+  }
+  return {3 * gathered / s.world * (s.world - 1), 3 * reduced / s.world * (s.world - 1)};
+}
+
+TEST(FullyShardTraffic, EqualsTheFormula) {
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
+    for (const int64_t world : {2, 3}) {
+      for (const int64_t accumulation : {1, 3}) {
+        for (const bool recompute : {false, true}) {
+          for (const bool root_stays : {true, false}) {
+            for (const bool every : {true, false}) {
+              const Setting setting{level,      world, accumulation, recompute,
+                                    root_stays, every, at::kFloat,   at::kFloat};
+              const Sent measured = measure(setting), expected = formula(setting);
+              SCOPED_TRACE(concat(plan::to_string(level), " world ", world, " accumulation ", accumulation,
+                                  " recompute ", recompute, " root stays ", root_stays, " every ", every));
+              EXPECT_EQ(measured.gathered, expected.gathered);
+              EXPECT_EQ(measured.reduced, expected.reduced);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(FullyShardTraffic, CountsTheDtypesOnTheWire) {
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero3}) {
+    const Setting setting{level, 2, 2, false, true, true, at::kBFloat16, at::kBFloat16};
+    EXPECT_EQ(measure(setting).gathered, formula(setting).gathered) << plan::to_string(level);
+    EXPECT_EQ(measure(setting).reduced, formula(setting).reduced) << plan::to_string(level);
+  }
+}
+
+int64_t status_bytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(field + ":", 0) == 0) return std::stol(line.substr(field.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+/// 16 layers of 8 MiB each, sharded as they are built if there is a builder.
+struct Large : torch::nn::Module {
+  static constexpr int64_t kWidth = 1448;
+  explicit Large(shard::UnitBuilder* builder) {
+    for (int i = 0; i < 16; ++i) {
+      const std::string name = "layer" + std::to_string(i);
+      auto layer = register_module(name, torch::nn::Linear(kWidth, kWidth));
+      if (builder != nullptr) builder->shard_now(*layer, name);
+    }
+    head = register_module("head", torch::nn::Linear(kWidth, 3));
+  }
+  torch::nn::Linear head{nullptr};
+};
+
+TEST(UnitBuilder, NeverHoldsMoreThanThreeUnitsAndTheShards) {
+  const auto mesh = mesh::Mesh::pretend(0, {{"shard", 8}});
+  FullyShardOptions options;
+  options.sync_initial_values = false;
+  std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+  const int64_t before = status_bytes("VmRSS");
+  shard::UnitBuilder builder(*mesh, options);
+  auto net = std::make_shared<Large>(&builder);
+  ShardedModule sharded(net, std::move(builder));
+  const int64_t peak = status_bytes("VmHWM") - before;
+  ASSERT_EQ(sharded.units().size(), 17U);
+  const int64_t unit = 4 * sharded.units()[0].numel, all = 16 * unit;
+  EXPECT_LE(peak, 3 * unit + all / 8 + (4 << 20)) << "bytes of a unit: " << unit;
+  EXPECT_EQ(sharded.shards()[0].name, "layer0.weight");
+  EXPECT_EQ(sharded.shards().size(), 34U);
+}
+
+}  // namespace
+}  // namespace tessera

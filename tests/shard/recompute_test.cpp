@@ -1,0 +1,234 @@
+#include "tessera/shard/recompute.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "../error_text.h"
+#include "../mesh/ranks.h"
+#include "foreign_net.h"
+#include "tessera/shard/fully_shard.h"
+
+namespace tessera {
+namespace {
+
+using shard::FullyShardOptions;
+using shard::recompute;
+using shard::ShardedModule;
+using shard::UnitOptions;
+
+/// Two blocks with batch normalisation and dropout; `how` runs a block.
+struct Blocks : torch::nn::Module {
+  torch::nn::Linear fc1{nullptr}, fc2{nullptr};
+  torch::nn::BatchNorm1d norm1{nullptr}, norm2{nullptr};
+  Blocks() {
+    fc1 = register_module("fc1", torch::nn::Linear(5, 8));
+    norm1 = register_module("norm1", torch::nn::BatchNorm1d(8));
+    fc2 = register_module("fc2", torch::nn::Linear(8, 8));
+    norm2 = register_module("norm2", torch::nn::BatchNorm1d(8));
+  }
+  at::Tensor first(const at::Tensor& x) {
+    at::Tensor h = norm1->forward(fc1->forward(x)).reshape({-1, 8});
+    h = h.relu_();  // in place, on what the block made itself
+    return torch::dropout(h, 0.4, is_training());
+  }
+  at::Tensor second(const at::Tensor& x) {
+    return torch::dropout(norm2->forward(fc2->forward(x)), 0.4, is_training()) + x;
+  }
+
+  enum class How { kPlain, kRecompute, kNested };
+  at::Tensor forward(const at::Tensor& x, How how) {
+    if (how == How::kPlain) return second(first(x));
+    const auto both = [&](const at::Tensor& h) {
+      return recompute([&](const at::Tensor& g) { return second(g); },
+                       recompute([&](const at::Tensor& g) { return first(g); }, h));
+    };
+    return how == How::kRecompute ? both(x) : recompute(both, x);
+  }
+};
+
+struct Outcome {
+  std::vector<at::Tensor> tensors;  // loss, gradients, buffers
+};
+
+template <typename Net>
+void put_buffers(Outcome& outcome, const Net& net) {
+  for (const at::Tensor& buffer : net.buffers()) outcome.tensors.push_back(buffer.clone());
+}
+
+void expect_equal(const Outcome& a, const Outcome& b) {
+  ASSERT_EQ(a.tensors.size(), b.tensors.size());
+  for (size_t i = 0; i < a.tensors.size(); ++i)
+    EXPECT_TRUE(a.tensors[i].equal(b.tensors[i])) << "tensor " << i;
+}
+
+Outcome run_plain(Blocks::How how, bool input_requires_grad) {
+  Blocks net;
+  testing::set_values(net);
+  torch::manual_seed(3);
+  Outcome outcome;
+  const at::Tensor x = testing::normal("x", {6, 5}).requires_grad_(input_requires_grad);
+  for (int step = 0; step < 2; ++step) {
+    const at::Tensor loss = net.forward(x, how).square().sum();
+    const at::Tensor after = torch::rand({2});  // drawn between forward and backward
+    loss.backward();
+    outcome.tensors.insert(outcome.tensors.end(), {loss.detach(), after, torch::rand({2})});
+  }
+  for (const at::Tensor& parameter : net.parameters()) outcome.tensors.push_back(parameter.grad());
+  if (input_requires_grad) outcome.tensors.push_back(x.grad());
+  put_buffers(outcome, net);
+  return outcome;
+}
+
+TEST(Recompute, RepeatsRandomNumbersAndCountsStatisticsOnce) {
+  for (const bool input_requires_grad : {false, true}) {
+    const Outcome expected = run_plain(Blocks::How::kPlain, input_requires_grad);
+    expect_equal(run_plain(Blocks::How::kRecompute, input_requires_grad), expected);
+    expect_equal(run_plain(Blocks::How::kNested, input_requires_grad), expected);
+  }
+}
+
+// Ranks are threads with one generator, so dropout only alone; rank 0 of 1 shards as well.
+TEST(Recompute, IsBitwiseUnderSharding) {
+  for (const int64_t world : {1, 2, 3}) {
+    std::vector<Outcome> outcomes;
+    for (const auto how : {Blocks::How::kPlain, Blocks::How::kRecompute, Blocks::How::kNested}) {
+      Outcome outcome;
+      testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+        auto net = std::make_shared<Blocks>();
+        testing::set_values(*net);
+        if (world > 1) {
+          net->eval();
+          net->norm1->train();
+          net->norm2->train();
+        } else {
+          torch::manual_seed(3);
+        }
+        FullyShardOptions options;
+        options.policy = shard::by_type<torch::nn::Linear, torch::nn::BatchNorm1d>();
+        ShardedModule sharded(net, mesh, options);
+        Outcome mine;
+        for (int step = 0; step < 3; ++step) {
+          const at::Tensor x = testing::normal("x" + std::to_string(mesh.rank()), {6, 5});
+          at::Tensor loss = sharded.forward([&] { return net->forward(x, how).square().mean(); });
+          loss.backward();
+          mine.tensors.push_back(loss.detach());
+        }
+        for (const at::Tensor& parameter : sharded.parameters())
+          mine.tensors.push_back(parameter.grad().clone());
+        put_buffers(mine, *net);
+        if (mesh.rank() == 0) outcome = mine;
+      });
+      outcomes.push_back(outcome);
+    }
+    expect_equal(outcomes[1], outcomes[0]);
+    expect_equal(outcomes[2], outcomes[0]);
+  }
+}
+
+TEST(Recompute, SeveralTensorsInAndOut) {
+  const at::Tensor a = testing::normal("a", {3}).requires_grad_(true),
+                   b = testing::normal("b", {3}).requires_grad_(true);
+  const at::Tensor index = at::arange(3);
+  const auto body = [](const at::Tensor& x, const at::Tensor& y, const at::Tensor& i) {
+    return std::tuple(x * y, y.sin(), i + 1);
+  };
+  const auto [product, sine, next] = recompute(body, a, b, index);
+  EXPECT_TRUE(next.equal(index + 1));
+  EXPECT_FALSE(next.requires_grad());
+  (product.sum() * 2 + sine.sum()).backward();
+  EXPECT_TRUE(at::allclose(a.grad(), b * 2));
+  EXPECT_TRUE(at::allclose(b.grad(), a * 2 + b.cos()));
+  a.mutable_grad().reset();
+  b.mutable_grad().reset();
+  std::get<0>(recompute(body, a, b, index)).sum().backward();  // the other output is not differentiated
+  EXPECT_TRUE(at::allclose(a.grad(), b));
+  const at::NoGradGuard no_grad;
+  EXPECT_FALSE(std::get<0>(recompute(body, a, b, index)).requires_grad());
+}
+
+TEST(Recompute, RunsWithTheAutocastOfForward) {
+  torch::nn::Linear linear(4, 4);
+  int runs = 0;
+  const at::Tensor x = testing::normal("x", {2, 4});
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const at::Tensor y = recompute(
+      [&](const at::Tensor& h) {
+        ++runs;
+        const at::Tensor out = linear->forward(h);
+        EXPECT_EQ(out.scalar_type(), at::kBFloat16);
+        return out;
+      },
+      x);
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  y.sum().backward();
+  EXPECT_EQ(runs, 2);
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+}
+
+/// A Sequential of blocks, and a child that is called by its type.
+struct Tower : torch::nn::Module {
+  torch::nn::Sequential blocks;
+  torch::nn::Linear head{nullptr};
+  Tower() {
+    for (int i = 0; i < 3; ++i) blocks->push_back(torch::nn::Linear(4, 4));
+    register_module("blocks", blocks);
+    head = register_module("head", torch::nn::Linear(4, 2));
+  }
+  at::Tensor forward(const at::Tensor& x) { return head->forward(blocks->forward(x)); }
+};
+
+TEST(Recompute, ThePolicyAsksForItInASequential) {
+  const at::Tensor x = testing::normal("x", {3, 4});
+  std::vector<at::Tensor> gradients[2];
+  for (const bool recomputes : {false, true}) {
+    testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+      auto net = std::make_shared<Tower>();
+      testing::set_values(*net);
+      int wrapped = 0;
+      FullyShardOptions options;
+      options.policy = [&](const std::string& name, torch::nn::Module&,
+                           int64_t) -> std::optional<UnitOptions> {
+        if (name.rfind("blocks.", 0) != 0) return std::nullopt;
+        return UnitOptions{.recompute = recomputes};
+      };
+      options.wrap = [&](const std::string&, torch::nn::AnyModule child) {
+        ++wrapped;
+        return child;
+      };
+      ShardedModule sharded(net, mesh, options);
+      EXPECT_EQ(wrapped, 3);
+      EXPECT_EQ(sharded.units().size(), 4U);
+      EXPECT_EQ(sharded.shards()[0].name, "blocks.0.weight");
+      sharded.forward([&] { return net->forward(x).square().sum(); }).backward();
+      if (mesh.rank() == 0) {
+        for (const at::Tensor& parameter : sharded.parameters())
+          gradients[recomputes].push_back(parameter.grad().clone());
+      }
+    });
+  }
+  for (size_t i = 0; i < gradients[0].size(); ++i) EXPECT_TRUE(gradients[1][i].equal(gradients[0][i]));
+}
+
+TEST(Recompute, OfAChildThatIsCalledByItsTypeIsRefused) {
+  testing::run_ranks({{"shard", 1}}, [](mesh::Mesh& mesh) {
+    FullyShardOptions options;
+    options.policy = [](const std::string& name, torch::nn::Module&, int64_t) -> std::optional<UnitOptions> {
+      if (name != "head") return std::nullopt;
+      return UnitOptions{.recompute = true};
+    };
+    EXPECT_EQ(error_text([&] { ShardedModule(std::make_shared<Tower>(), mesh, options); }),
+              "[shard.ShardedModule] recompute for children of a torch::nn::Sequential: head is called by "
+              "its type, which "
+              "C++ cannot intercept (write shard::recompute([&](x) { return child->forward(x); }, x) where "
+              "it is called)");
+    options = {};
+    options.root.recompute = true;
+    EXPECT_EQ(error_text([&] { ShardedModule(std::make_shared<Tower>(), mesh, options); }),
+              "[shard.ShardedModule] recompute for units below the root: the root itself asks for it (write "
+              "shard::recompute inside its forward)");
+  });
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,71 @@
+// Models larger than this machine are built as one rank's shards, never whole.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iostream>
+#include <string>
+
+#include "tessera/arch/vit.h"
+#include "tessera/base/error.h"
+#include "tessera/shard/tensor_memory.h"
+#include "tessera/train/session.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+/// Bytes of a line of /proc/self/status.
+int64_t status_bytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+/// The peak starts anew from what is resident now.
+bool forget_peak() {
+  std::ofstream clear("/proc/self/clear_refs");
+  clear << "5";
+  clear.flush();
+  return clear.good() && status_bytes("VmHWM") < status_bytes("VmRSS") + kMiB;
+}
+
+struct Large {
+  const char* preset;
+  int64_t world;
+};
+
+class Building : public ::testing::TestWithParam<Large> {};
+
+TEST_P(Building, TakesTheShardsAndAtMost512MiBMore) {
+  const auto [preset, world] = GetParam();
+  shard::keep_tensor_memory();
+  const recipe::Recipe recipe = recipe::parse_recipe(
+      "[data]\nsource = \"fake:16\"\n[train]\nbatch_per_rank = 1\nsteps = 1\n", "test", ".",
+      {concat("model.preset=\"", preset, "\""), "precision.compute=\"bf16\"", "shard.recompute=true"});
+  const auto mesh = mesh::Mesh::pretend(0, {{"shard", world}});
+  if (!forget_peak()) GTEST_SKIP() << "the kernel does not forget the peak of this process";
+  const int64_t before = status_bytes("VmRSS");
+  const auto state = assemble(recipe, make_plan(recipe, world), *mesh, /*with_optimizer=*/true);
+  const int64_t peak = status_bytes("VmHWM") - before, held = status_bytes("VmRSS") - before;
+
+  int64_t numbers = 0;
+  for (const auto& unit : state->sharded->units()) numbers += unit->shard_numel();
+  EXPECT_GE(numbers, arch::parameter_count(recipe.model) / world);
+  const int64_t shards = numbers * (4 * 4 + 2);  // master, gradient, two moments; the slice in bf16
+  EXPECT_LE(peak, shards + 512 * kMiB);
+  EXPECT_GE(held, numbers * (4 + 2));  // the values are there
+  std::cout << preset << " over " << world << " ranks: shards " << shards / kMiB << " MiB, peak "
+            << peak / kMiB << " MiB\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Ladder, Building,
+                         ::testing::Values(Large{"10B/14", 128}, Large{"60B/14", 1024},
+                                           Large{"120B/14", 2048}),
+                         [](const auto& info) { return concat("over_", info.param.world, "_ranks"); });
+
+}  // namespace
+}  // namespace tessera::train

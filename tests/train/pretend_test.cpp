@@ -1,0 +1,134 @@
+// A pretended rank: only the transport is another one.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "../mesh/recorded.h"
+#include "tessera/base/error.h"
+#include "tessera/train/loop.h"
+#include "tessera/train/session.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr int64_t kWorld = 4;
+
+recipe::Recipe make_recipe(const std::string& compute) {
+  return recipe::parse_recipe(R"(
+name = "pretend"
+[model]
+image_size = 16
+patch_size = 8
+width = 24
+depth = 3
+heads = 2
+mlp_width = 40
+classes = 7
+drop_path = 0.3
+dropout = 0.2
+[data]
+source = "fake:96"
+workers = 1
+[train]
+batch = 32
+accumulation = 2
+steps = 3
+clip = 0.05
+[schedule]
+warmup_steps = 1
+[shard]
+recompute = true
+)",
+                              "test", ".", {"precision.compute=\"" + compute + "\""});
+}
+
+/// What a rank computed in three steps.
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::vector<at::Tensor> gradients, masters;  // of each unit's shard: of every step, after the last
+};
+
+Outcome train_rank(mesh::Mesh& mesh, const recipe::Recipe& recipe) {
+  const auto state = assemble(recipe, make_plan(recipe, kWorld), mesh, true);
+  for (const auto& axis : mesh.axes()) mesh.group(axis.name).set_piece_numbers(1000);
+  const auto source = data::open_source(recipe.data.source, "train", source_options(recipe));
+  Log log(false);
+  launch::Ranks ranks;
+  ranks.rank = mesh.rank();
+  ranks.world = kWorld;
+  const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, kWorld);
+  data::LoaderOptions options = loader_options(recipe, ranks, 1, log);
+  options.batch = sizes.batch;
+  options.accumulation = sizes.accumulation;
+  data::TrainLoader loader(*source, recipe.data.transform, options, 0);
+  Outcome outcome;
+  for (int step = 0; step < 3; ++step) {
+    const StepResult result = train_step(*state, loader, sizes, 1e-2, false, mesh);
+    outcome.losses.push_back(result.loss);
+    outcome.norms.push_back(result.gradient_norm);
+    for (const auto& unit : state->sharded->units()) outcome.gradients.push_back(unit->gradient().clone());
+  }
+  for (const auto& unit : state->sharded->units()) outcome.masters.push_back(unit->master().clone());
+  return outcome;
+}
+
+/// Four ranks over Gloo, as threads; rank 0's outcome and all that it was sent.
+Outcome train_for_real(const recipe::Recipe& recipe, testing::Recording& recording) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  Outcome outcome;
+  std::vector<std::future<void>> ranks;
+  for (int64_t rank = 0; rank < kWorld; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      const auto mesh = mesh::Mesh::over(
+          rank, {{"shard", kWorld}},
+          [&](const std::string& line, int64_t r, int64_t size) -> std::shared_ptr<mesh::Transport> {
+            auto gloo = mesh::gloo_transport(c10::make_intrusive<c10d::PrefixStore>(line, store), r, size,
+                                             "127.0.0.1", std::chrono::seconds(30));
+            if (rank != 0) return gloo;
+            return std::make_shared<testing::RecordingTransport>(std::move(gloo), recording[line]);
+          });
+      Outcome mine = train_rank(*mesh, recipe);
+      if (rank == 0) outcome = std::move(mine);
+      mesh->world().barrier("end of test");
+    }));
+  }
+  for (auto& rank : ranks) rank.get();
+  return outcome;
+}
+
+void expect_equal(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
+}
+
+class Pretend : public ::testing::TestWithParam<const char*> {};
+
+// Fed with what the others of a real run had sent, the pretended rank 0 computes what the real one did.
+TEST_P(Pretend, GivenARealRunsMessagesItIsThatRank) {
+  at::set_num_threads(1);
+  const recipe::Recipe recipe = make_recipe(GetParam());
+  testing::Recording recording;
+  const Outcome expected = train_for_real(recipe, recording);
+  const auto mesh =
+      mesh::Mesh::over(0, {{"shard", kWorld}}, [&](const std::string& line, int64_t rank, int64_t size) {
+        return mesh::pretend_transport(rank, size, testing::replay(recording[line]));
+      });
+  const Outcome found = train_rank(*mesh, recipe);
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.norms, expected.norms);
+  expect_equal(found.gradients, expected.gradients);
+  expect_equal(found.masters, expected.masters);
+  EXPECT_GT(found.gradients.at(1).abs().max().item<float>(), 0.0F);
+  EXPECT_TRUE(recording.at("shard").empty());  // not one message less
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, Pretend, ::testing::Values("fp32", "bf16"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace tessera::train
