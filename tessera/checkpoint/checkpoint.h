@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::checkpoint {
@@ -24,9 +24,11 @@ struct Slice {
   std::vector<int64_t> shape;  // of the global tensor
   int64_t begin = 0, end = 0;  // elements of the flattened global tensor
   std::byte* data = nullptr;   // (end - begin) elements; read by save, written by load
+  bool replica = false;        // a lower rank has the same: saved only where folders are not shared
 };
 
-/// The run's position: small values that every rank holds alike (step, epoch, best metric, ...). JSON text.
+/// The run's position: small values that every rank holds alike (step, epoch, best metric, ...); what rank 0
+/// has of them is saved. JSON text.
 struct Progress {
   int64_t step = 0;
   std::string json = "{}";  // anything else the loop wants back, an object
@@ -40,10 +42,19 @@ struct Progress {
 struct Ranks {
   int64_t rank = 0, world = 1;
   std::function<std::vector<std::string>(const std::string&)> all_gather;
+  std::string host = {};  // for errors and the manifest; empty: the system's name for this host
+};
+
+/// The folders that together hold one checkpoint: one, or, where hosts saved into folders of their own, those
+/// of all hosts. Each has the whole manifest and the shard files of its host's ranks.
+struct Folders {
+  Folders(std::filesystem::path folder) : paths{std::move(folder)} {}
+  explicit Folders(std::vector<std::filesystem::path> folders) : paths(std::move(folders)) {}
+  std::vector<std::filesystem::path> paths;  // at least one
 };
 
 struct SaveOptions {
-  std::filesystem::path folder;  // "<run>/checkpoints"
+  std::filesystem::path folder;  // "<run>/checkpoints"; ranks may see the same files there or different ones
   int64_t keep = 3;              // newest complete checkpoints kept; 0: all. "best" is kept besides.
   bool best = false;             // also becomes "best"
 };
@@ -52,6 +63,9 @@ struct SaveOptions {
 /// syncs, renames the folder to step_00001234, then removes old ones and stale .tmp folders. Older
 /// checkpoints are untouched by any failure. Returns the final path. A failure on one rank becomes an error
 /// on all (they exchange success before the manifest).
+///
+/// Ranks that do not see each other's files (a folder of each host's own) write to what they see: every
+/// folder gets the shards of its ranks and the same manifest, and none is renamed before all are complete.
 std::filesystem::path save(const SaveOptions& options, const std::vector<Slice>& slices,
                            const Progress& progress, const Ranks& ranks);
 
@@ -60,10 +74,20 @@ std::filesystem::path save(const SaveOptions& options, const std::vector<Slice>&
 /// step_00000900").
 std::optional<std::filesystem::path> find(const std::filesystem::path& folder, const std::string& which);
 
+/// The same for all ranks together, each of which may see files of its own: "latest" is the newest step that
+/// every rank sees. Collective. Errors: as above on every rank, and UserError that names rank and host when
+/// one sees no such checkpoint or that of another save.
+std::optional<std::filesystem::path> find(const std::filesystem::path& folder, const std::string& which,
+                                          const Ranks& ranks);
+
+/// The checkpoint whose parts lie at `places` (each a checkpoint, a folder of checkpoints or a run): `which`
+/// as above, "latest" being the newest step that all of them have. Errors: as find.
+Folders find_parts(const std::vector<std::filesystem::path>& places, const std::string& which);
+
 /// Renames complete checkpoints of steps after `step` to abandoned_step_...: after resuming from an earlier
-/// one they are another branch, and "latest" must not return to it. Forgets a "best" among them. One rank
-/// calls it.
-void set_aside_after(const std::filesystem::path& folder, int64_t step);
+/// one they are another branch, and "latest" must not return to it. Forgets a "best" among them. Collective:
+/// one rank of those that see the same files does it.
+void set_aside_after(const std::filesystem::path& folder, int64_t step, const Ranks& ranks = {});
 
 /// What a checkpoint holds.
 struct Manifest {
@@ -76,21 +100,17 @@ struct Manifest {
   };
   std::vector<Tensor> tensors;
 };
-/// Errors: UserError on a missing or broken manifest, a newer schema.
-Manifest read_manifest(const std::filesystem::path& checkpoint);
+/// Errors: UserError on a missing or broken manifest, a newer schema, folders of different saves.
+Manifest read_manifest(const Folders& checkpoint);
 
 /// Fills the slices' memory. Local: every rank reads what it needs. Errors: UserError when a tensor is
-/// missing or has another shape (lists the first differing names and shapes), a shard file is missing, a
-/// checksum differs (each shard file that is read is verified once unless `verify` is false).
-void load(const std::filesystem::path& checkpoint, const std::vector<Slice>& slices, bool verify = true);
+/// missing or has another shape (lists the first differing names and shapes), a shard file is missing (names
+/// the rank and host that wrote it), a checksum differs (each shard file that is read is verified once unless
+/// `verify` is false).
+void load(const Folders& checkpoint, const std::vector<Slice>& slices, bool verify = true);
 
-/// Checks every shard's checksum and every tensor's coverage; returns the list of faults (empty: sound).
-std::vector<std::string> verify(const std::filesystem::path& checkpoint);
-
-/// Writes one safetensors file of all tensors whose name starts with `prefix` (removed from the name), one
-/// tensor in memory at a time. `metadata` goes into the header. Atomic (temporary name, then rename).
-void export_safetensors(const std::filesystem::path& checkpoint, const std::string& prefix,
-                        const std::filesystem::path& output,
-                        const std::map<std::string, std::string>& metadata);
+/// Checks every shard's size, checksum and header and every tensor's coverage; returns the list of faults
+/// (empty: sound).
+std::vector<std::string> verify(const Folders& checkpoint);
 
 }  // namespace tessera::checkpoint

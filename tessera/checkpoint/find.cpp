@@ -1,8 +1,15 @@
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <sstream>
+
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/folder.h"
+#include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/checkpoint/talk.h"
 
 namespace tessera::checkpoint {
 namespace fs = std::filesystem;
@@ -73,6 +80,120 @@ std::optional<fs::path> find(const fs::path& folder, const std::string& which) {
   if (const auto step = names::parse_number(which)) return find_step(folder, *step);
   if (const auto step = names::parse_step(which)) return find_step(folder, *step);
   return find_path(folder, which);
+}
+
+namespace {
+
+std::set<int64_t> steps_in(const fs::path& folder) {
+  std::set<int64_t> steps;
+  for (const auto& [step, path] : complete_checkpoints(folder)) steps.insert(step);
+  return steps;
+}
+
+// The newest step that is in all of them; none when there is none anywhere.
+struct Common {
+  std::optional<int64_t> step;
+  std::optional<size_t> lacks;  // the first without the newest step of all, when nothing is common
+  int64_t newest = -1;
+};
+Common newest_common(const std::vector<std::set<int64_t>>& all) {
+  Common common;
+  std::set<int64_t> shared = all.at(0);
+  for (const auto& steps : all) {
+    std::erase_if(shared, [&](int64_t step) { return steps.count(step) == 0; });
+    if (!steps.empty()) common.newest = std::max(common.newest, *steps.rbegin());
+  }
+  if (!shared.empty()) common.step = *shared.rbegin();
+  if (shared.empty() && common.newest >= 0) {
+    const auto at =
+        std::find_if(all.begin(), all.end(), [&](const auto& s) { return s.count(common.newest) == 0; });
+    common.lacks = static_cast<size_t>(at - all.begin());
+  }
+  return common;
+}
+
+// "latest" as a step that every rank sees; none when no rank sees any.
+std::optional<std::string> latest_of_all(const fs::path& folder, Talk& talk) {
+  const auto texts = talk.all(
+      [&] {
+        std::vector<std::string> words;
+        for (const int64_t step : steps_in(folder)) words.push_back(std::to_string(step));
+        return join(words, " ");
+      },
+      folder.string());
+  std::vector<std::set<int64_t>> all;
+  for (const auto& text : texts) {
+    std::istringstream words(text);
+    all.emplace_back(std::istream_iterator<int64_t>(words), std::istream_iterator<int64_t>());
+  }
+  const Common common = newest_common(all);
+  if (common.lacks) {
+    const auto has =
+        std::find_if(all.begin(), all.end(), [&](const auto& s) { return s.count(common.newest) > 0; });
+    user_error(talk.where(), "a checkpoint that every rank sees: ", talk.name(*common.lacks), " sees no ",
+               names::step(common.newest), ", which ", talk.name(static_cast<size_t>(has - all.begin())),
+               " sees (", folder.string(),
+               "; resume on the hosts that saved it, or make one folder of all parts with tessera "
+               "checkpoint reshard)");
+  }
+  if (!common.step) return std::nullopt;
+  return std::to_string(*common.step);
+}
+
+}  // namespace
+
+std::optional<fs::path> find(const fs::path& folder, const std::string& which, const Ranks& ranks) {
+  if (ranks.world == 1) return find(folder, which);
+  Talk talk(ranks, "checkpoint.find", "a checkpoint that every rank sees");
+  const auto wanted = which == "latest" ? latest_of_all(folder, talk) : which;
+  if (!wanted) return std::nullopt;
+  fs::path found;
+  const auto seals = talk.all(
+      [&] {
+        found = *find(folder, *wanted);
+        return manifest_seal(found);
+      },
+      folder.string());
+  for (size_t rank = 1; rank < seals.size(); ++rank) {
+    if (seals[rank] == seals[0]) continue;
+    user_error(talk.where(), "the same checkpoint on every rank: ", talk.name(rank),
+               " sees another save of it than ", talk.name(0), " (", found.string(),
+               "; move one of them away)");
+  }
+  return found;
+}
+
+Folders find_parts(const std::vector<fs::path>& places, const std::string& which) {
+  TESSERA_CHECK(!places.empty());
+  std::vector<fs::path> parts = places;
+  std::vector<size_t> open;  // places that hold checkpoints and are none
+  std::vector<std::set<int64_t>> steps;
+  std::error_code ignored;
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (fs::exists(places[i] / names::kManifest, ignored)) continue;
+    if (fs::is_directory(places[i] / "checkpoints", ignored)) parts[i] = places[i] / "checkpoints";
+    open.push_back(i);
+    steps.push_back(steps_in(parts[i]));
+  }
+  auto wanted = which;
+  if (which == "latest" && open.size() > 1) {
+    const Common common = newest_common(steps);
+    if (common.lacks) {
+      user_error("checkpoint.find", "a step that all folders have: ", parts[open[*common.lacks]].string(),
+                 " lacks ", names::step(common.newest),
+                 " (give the folders of one run, or name a step with --which)");
+    }
+    if (common.step) wanted = std::to_string(*common.step);
+  }
+  for (size_t k = 0; k < open.size(); ++k) {
+    fs::path& part = parts[open[k]];
+    // What holds none and is no run is meant to be a checkpoint: its own path says what is wrong with it.
+    const bool by_path = steps[k].empty() && part == places[open[k]];
+    const auto found = by_path ? find(part, part.string()) : find(part, wanted);
+    if (!found) user_error("checkpoint.find", "a complete checkpoint: ", part.string(), " holds none");
+    part = *found;
+  }
+  return Folders(parts);
 }
 
 }  // namespace tessera::checkpoint

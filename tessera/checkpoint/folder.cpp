@@ -7,6 +7,7 @@
 #include "tessera/base/file.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/checkpoint/sharing.h"
 
 namespace tessera::checkpoint {
 namespace fs = std::filesystem;
@@ -88,7 +89,9 @@ void recover(const fs::path& folder) {
   const auto found = names_in(folder);
   for (const auto& name : found) {
     const bool half_best = name.starts_with(std::string(names::kBest).append(names::kTemporary));
-    if (half_best || names::parse_step(name, names::kTemporary)) fs::remove_all(folder / name, ignored);
+    const bool mark = name.starts_with("rank-") && name.ends_with(names::kMark);
+    if (half_best || mark || names::parse_step(name, names::kTemporary))
+      fs::remove_all(folder / name, ignored);
   }
   for (const auto& name : found) {
     const auto step = names::parse_step(name, names::kReplaced);
@@ -114,7 +117,19 @@ void commit(const fs::path& folder, int64_t step) {
     throw;
   }
   sync_folder(folder);
-  if (replace) retire(folder, names::replaced(step), step);
+}
+
+void finish_commit(const fs::path& folder, int64_t step) {
+  std::error_code ignored;
+  if (fs::exists(folder / names::replaced(step), ignored)) retire(folder, names::replaced(step), step);
+}
+
+void undo_commit(const fs::path& folder, int64_t step) {
+  const fs::path aside = folder / names::replaced(step);
+  std::error_code ignored;
+  retire(folder, names::step(step), step);
+  if (fs::exists(aside, ignored)) rename_or_throw(aside, folder / names::step(step));
+  sync_folder(folder);
 }
 
 void remove_old(const fs::path& folder, int64_t keep, int64_t step) {
@@ -133,7 +148,9 @@ void remove_old(const fs::path& folder, int64_t keep, int64_t step) {
   }
 }
 
-void set_aside_after(const fs::path& folder, int64_t step) {
+namespace {
+
+void set_aside_here(const fs::path& folder, int64_t step) {
   const std::optional<int64_t> best = read_best(folder);
   std::error_code ignored;
   if (best && *best > step) fs::remove(folder / names::kBest, ignored);
@@ -144,6 +161,20 @@ void set_aside_after(const fs::path& folder, int64_t step) {
     rename_or_throw(path, aside);
   }
   sync_folder(folder);
+}
+
+}  // namespace
+
+void set_aside_after(const fs::path& folder, int64_t step, const Ranks& ranks) {
+  Talk talk(ranks, "checkpoint.set_aside", "checkpoints after step " + std::to_string(step) + " set aside");
+  const std::string consequence = "latest may still be one of them; move them away";
+  const Sharing sharing = find_sharing(folder, talk, consequence);
+  talk.all(
+      [&] {
+        if (sharing.leads(ranks.rank)) set_aside_here(folder, step);
+        return std::string();
+      },
+      consequence);
 }
 
 }  // namespace tessera::checkpoint

@@ -1,6 +1,7 @@
 // A folder of checkpoints: which are complete, which may go, which is best. Private to the room.
 //
-// Reading is safe at any time. What changes the folder is called by rank 0 during a save only.
+// Reading is safe at any time. What changes the folder is called by one of the ranks that see it, during a
+// save only.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,16 @@ std::string advice_beside(const std::filesystem::path& checkpoint);
 std::optional<int64_t> read_best(const std::filesystem::path& folder);
 void write_best(const std::filesystem::path& folder, int64_t step);
 
-/// Clears what saves that were killed left behind: folders half written, half removed or half replaced.
+/// Clears what saves that were killed left behind: folders half written, half removed or half replaced,
+/// marks.
 void recover(const std::filesystem::path& folder);
 
 /// Makes the written folder of `step` the checkpoint of `step`. One that exists already is moved aside
-/// first, put back should the move fail, and removed last. Errors: UserError.
+/// first, and put back should the move fail. Errors: UserError.
 void commit(const std::filesystem::path& folder, int64_t step);
+/// After a commit: removes what was moved aside, or puts it back and removes what was committed.
+void finish_commit(const std::filesystem::path& folder, int64_t step);
+void undo_commit(const std::filesystem::path& folder, int64_t step);
 
 /// Removes all complete checkpoints but the `keep` newest, the best and `step`. A checkpoint that cannot be
 /// removed stays; the next save tries again.

@@ -13,15 +13,30 @@ namespace {
 
 using json = nlohmann::json;
 
-// Sorts a tensor's pieces, drops empty ones and those that a lower rank holds too, checks the rest.
-void settle(std::vector<Piece>& pieces, const Manifest::Tensor& tensor) {
+// Makes one piece with copies of those that several ranks hold alike: one for each folder.
+std::vector<Piece> unite(const std::vector<Piece>& sorted, const std::vector<int64_t>& folder_of) {
+  std::vector<Piece> united;
+  std::vector<int64_t> folders;  // that have the last piece
+  for (const auto& piece : sorted) {
+    const bool same = !united.empty() && united.back().begin == piece.begin && united.back().end == piece.end;
+    if (!same) folders.clear();
+    const int64_t folder = folder_of.at(static_cast<size_t>(piece.shard));
+    if (std::find(folders.begin(), folders.end(), folder) != folders.end()) continue;
+    folders.push_back(folder);
+    same ? united.back().copies.push_back(piece.shard) : united.push_back(piece);
+  }
+  return united;
+}
+
+// Sorts a tensor's pieces, drops empty ones, unites equal ones, checks the rest.
+void settle(std::vector<Piece>& pieces, const Manifest::Tensor& tensor,
+            const std::vector<int64_t>& folder_of) {
   const int64_t count = count_of(tensor.shape);
   std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
     return std::tie(a.begin, a.end, a.shard) < std::tie(b.begin, b.end, b.shard);
   });
   if (count > 0) std::erase_if(pieces, [](const Piece& piece) { return piece.begin == piece.end; });
-  const auto same = [](const Piece& a, const Piece& b) { return a.begin == b.begin && a.end == b.end; };
-  pieces.erase(std::unique(pieces.begin(), pieces.end(), same), pieces.end());
+  pieces = unite(pieces, folder_of);
   int64_t position = 0;
   for (const auto& piece : pieces) {
     TESSERA_CHECK(piece.begin == position && piece.end >= piece.begin, "tensor ", tensor.name, ": rank ",
@@ -55,7 +70,8 @@ std::vector<Slice> parse_slices(const std::string& text) {
   return slices;
 }
 
-StoredManifest plan_pieces(const std::vector<std::vector<Slice>>& by_rank) {
+StoredManifest plan_pieces(const std::vector<std::vector<Slice>>& by_rank,
+                           const std::vector<int64_t>& folder_of) {
   StoredManifest stored;
   stored.manifest.world = static_cast<int64_t>(by_rank.size());
   stored.shards.resize(by_rank.size());
@@ -77,7 +93,7 @@ StoredManifest plan_pieces(const std::vector<std::vector<Slice>>& by_rank) {
       stored.pieces[at->second].push_back({static_cast<int64_t>(rank), slice.begin, slice.end});
     }
   }
-  for (size_t i = 0; i < tensors.size(); ++i) settle(stored.pieces[i], tensors[i]);
+  for (size_t i = 0; i < tensors.size(); ++i) settle(stored.pieces[i], tensors[i], folder_of);
   return stored;
 }
 
@@ -86,6 +102,8 @@ std::vector<std::vector<PieceIndex>> pieces_by_shard(const StoredManifest& store
   for (size_t i = 0; i < stored.pieces.size(); ++i) {
     for (size_t j = 0; j < stored.pieces[i].size(); ++j) {
       by_shard.at(static_cast<size_t>(stored.pieces[i][j].shard)).push_back({i, j});
+      for (const int64_t shard : stored.pieces[i][j].copies)
+        by_shard.at(static_cast<size_t>(shard)).push_back({i, j});
     }
   }
   const auto width = [&](PieceIndex at) {

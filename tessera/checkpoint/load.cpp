@@ -8,7 +8,6 @@
 #include "tessera/checkpoint/shard_file.h"
 
 namespace tessera::checkpoint {
-namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kListed = 3;  // differences named in full
@@ -27,7 +26,7 @@ std::string first_few(std::vector<std::string> lines) {
 }
 
 // Finds every slice's tensor, or throws with the first that differ.
-std::vector<size_t> match(const fs::path& checkpoint, const StoredManifest& stored,
+std::vector<size_t> match(const Folders& checkpoint, const StoredManifest& stored,
                           const std::vector<Slice>& slices) {
   std::unordered_map<std::string, size_t> index;
   for (size_t i = 0; i < stored.manifest.tensors.size(); ++i) index[stored.manifest.tensors[i].name] = i;
@@ -51,17 +50,17 @@ std::vector<size_t> match(const fs::path& checkpoint, const StoredManifest& stor
   }
   if (!other_model.empty()) {
     user_error("checkpoint.load", "a checkpoint of this model: it is of another: ", first_few(other_model),
-               " (", checkpoint.string(), "; take the recipe that is saved with it)");
+               " (", checkpoint.paths.at(0).string(), "; take the recipe that is saved with it)");
   }
   if (!other_dtype.empty()) {
     user_error("checkpoint.load", "a checkpoint of the same dtypes: ", first_few(other_dtype), " (",
-               checkpoint.string(), "; take the precision it was saved with)");
+               checkpoint.paths.at(0).string(), "; take the precision it was saved with)");
   }
   return tensors;
 }
 
 // The parts of one tensor's pieces that a slice wants, each added to the list of its shard.
-void collect(const StoredManifest& stored, size_t tensor, const Slice& slice,
+void collect(const StoredManifest& stored, ShardPlaces& places, size_t tensor, const Slice& slice,
              std::vector<std::vector<Part>>& by_shard) {
   const auto size = static_cast<int64_t>(formats::dtype_size(slice.dtype));
   TESSERA_CHECK(0 <= slice.begin && slice.begin <= slice.end && slice.end <= count_of(slice.shape),
@@ -72,7 +71,7 @@ void collect(const StoredManifest& stored, size_t tensor, const Slice& slice,
   for (; piece != pieces.end() && piece->begin < slice.end; ++piece) {
     const int64_t begin = std::max(piece->begin, slice.begin), end = std::min(piece->end, slice.end);
     if (begin >= end) continue;
-    by_shard[static_cast<size_t>(piece->shard)].push_back(
+    by_shard[static_cast<size_t>(places.shard_of(*piece))].push_back(
         {.from = {tensor, static_cast<size_t>(piece - pieces.begin())},
          .skip = begin - piece->begin,
          .count = end - begin,
@@ -82,11 +81,12 @@ void collect(const StoredManifest& stored, size_t tensor, const Slice& slice,
 
 }  // namespace
 
-void load(const fs::path& checkpoint, const std::vector<Slice>& slices, bool verify) {
+void load(const Folders& checkpoint, const std::vector<Slice>& slices, bool verify) {
   const StoredManifest stored = read_stored(checkpoint);
   const auto tensors = match(checkpoint, stored, slices);
   std::vector<std::vector<Part>> by_shard(stored.shards.size());
-  for (size_t i = 0; i < slices.size(); ++i) collect(stored, tensors[i], slices[i], by_shard);
+  ShardPlaces places(checkpoint, stored);
+  for (size_t i = 0; i < slices.size(); ++i) collect(stored, places, tensors[i], slices[i], by_shard);
 
   for (size_t shard = 0; shard < by_shard.size(); ++shard) {
     if (by_shard[shard].empty()) continue;

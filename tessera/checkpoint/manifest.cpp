@@ -1,7 +1,9 @@
 #include "tessera/checkpoint/manifest.h"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <unordered_set>
 
 #include "tessera/base/checksum.h"
@@ -83,7 +85,8 @@ struct Reader {
         broken(concat("shard ", name, ": found ", dump(shard.at("file"))));
       }
       shards.push_back({.bytes = static_cast<uint64_t>(integer(shard.at("bytes"))),
-                        .checksum = shard.at("xxh3").get<std::string>()});
+                        .checksum = shard.at("xxh3").get<std::string>(),
+                        .host = shard.value("host", std::string())});
     }
     return shards;
   }
@@ -122,6 +125,20 @@ struct Reader {
     }
     return pieces;
   }
+  // [[shard, begin, end], ...]: what further shards have, each exactly one of the pieces.
+  void copies(const json& list, const std::string& name, int64_t world, std::vector<Piece>& pieces) const {
+    if (!list.is_array()) broken("copies as a list: found " + dump(list));
+    for (const json& item : list) {
+      if (!item.is_array() || item.size() != 3) broken("copies [shard, begin, end]: found " + dump(item));
+      const int64_t shard = integer(item[0]), begin = integer(item[1]), end = integer(item[2]);
+      const auto at = std::lower_bound(pieces.begin(), pieces.end(), begin,
+                                       [](const Piece& piece, int64_t value) { return piece.begin < value; });
+      const bool known = at != pieces.end() && at->begin == begin && at->end == end && shard < world &&
+                         (at->copies.empty() ? at->shard : at->copies.back()) < shard;
+      if (!known) broken(concat("copies of slices, by rank: ", escape(name), " has ", dump(item)));
+      at->copies.push_back(shard);
+    }
+  }
   StoredManifest all(const json& root) const {
     StoredManifest stored;
     stored.manifest.schema = integer(root.at("schema"));
@@ -140,6 +157,9 @@ struct Reader {
       if (!seen.insert(added.name).second)
         broken(concat("every tensor once: ", escape(added.name), " twice"));
       stored.pieces.push_back(pieces(value.at("slices"), added, stored.manifest.world));
+      if (value.contains("copies")) {
+        copies(value.at("copies"), added.name, stored.manifest.world, stored.pieces.back());
+      }
     }
     return stored;
   }
@@ -172,16 +192,21 @@ std::string manifest_text(const StoredManifest& stored) {
   field("model", embedded(progress.model_json, "model"));
   text += "\"shards\": [";
   for (int64_t rank = 0; rank < world; ++rank) {
-    const auto& [bytes, checksum] = stored.shards.at(static_cast<size_t>(rank));
-    const json shard = {{"file", names::shard(rank, world)}, {"bytes", bytes}, {"xxh3", checksum}};
+    const auto& [bytes, checksum, host] = stored.shards.at(static_cast<size_t>(rank));
+    json shard = {{"file", names::shard(rank, world)}, {"bytes", bytes}, {"xxh3", checksum}};
+    if (!host.empty()) shard["host"] = host;
     text += (rank == 0 ? "\n" : ",\n") + dump(shard);
   }
   text += "],\n\"tensors\": [";
   for (size_t i = 0; i < tensors.size(); ++i) {
-    json slices = json::array();
-    for (const auto& piece : stored.pieces[i]) slices.push_back({piece.shard, piece.begin, piece.end});
+    json slices = json::array(), copies = json::array();
+    for (const auto& piece : stored.pieces[i]) {
+      slices.push_back({piece.shard, piece.begin, piece.end});
+      for (const int64_t shard : piece.copies) copies.push_back({shard, piece.begin, piece.end});
+    }
     const auto& [name, dtype, shape] = tensors[i];
-    const json tensor = {{"name", name}, {"dtype", dtype}, {"shape", shape}, {"slices", slices}};
+    json tensor = {{"name", name}, {"dtype", dtype}, {"shape", shape}, {"slices", slices}};
+    if (!copies.empty()) tensor["copies"] = copies;
     text += (i == 0 ? "\n" : ",\n") + dump(tensor);
   }
   text += "],\n";
@@ -200,7 +225,9 @@ StoredManifest parse_manifest(std::string_view text, const std::string& where) {
   }
 }
 
-StoredManifest read_stored(const fs::path& checkpoint) {
+namespace {
+
+std::string manifest_of(const fs::path& checkpoint) {
   const fs::path path = checkpoint / names::kManifest;
   std::error_code ignored;
   if (!fs::is_directory(checkpoint, ignored)) {
@@ -210,22 +237,42 @@ StoredManifest read_stored(const fs::path& checkpoint) {
     user_error("checkpoint.load", "a complete checkpoint: ", checkpoint.string(), " has no ",
                names::kManifest, " (the save did not finish; ", advice_beside(checkpoint), ')');
   }
-  const std::string text = read_file(path);
-  const bool sealed =
-      text.size() >= kTailBytes && text.compare(text.size() - kTailBytes, kTail.size(), kTail) == 0;
-  if (sealed) {
-    const auto body = std::string_view(text).substr(0, text.size() - kTailBytes);
-    const auto stated = text.substr(text.size() - kTailBytes + kTail.size(), 16);
-    if (const auto found = checksum_of(body); found != stated) {
-      user_error("checkpoint.manifest", "checksum ", escape(stated), ": found ", found, " (", path.string(),
-                 "; the file was changed or damaged; ", advice_beside(checkpoint), ')');
+  return read_file(path);
+}
+
+// What the last line states; empty without one.
+std::string stated_seal(std::string_view text) {
+  if (text.size() < kTailBytes || !text.substr(text.size() - kTailBytes).starts_with(kTail)) return {};
+  return std::string(text.substr(text.size() - kTailBytes + kTail.size(), 16));
+}
+
+}  // namespace
+
+std::string manifest_seal(const fs::path& checkpoint) { return stated_seal(manifest_of(checkpoint)); }
+
+StoredManifest read_stored(const Folders& checkpoint) {
+  const fs::path& folder = checkpoint.paths.at(0);
+  const std::string where = (folder / names::kManifest).string(), text = manifest_of(folder);
+  const std::string stated = stated_seal(text);
+  if (!stated.empty()) {
+    const auto found = checksum_of(std::string_view(text).substr(0, text.size() - kTailBytes));
+    if (found != stated) {
+      user_error("checkpoint.manifest", "checksum ", escape(stated), ": found ", found, " (", where,
+                 "; the file was changed or damaged; ", advice_beside(folder), ')');
     }
   }
-  auto stored = parse_manifest(text, path.string());
-  if (!sealed) Reader{path.string()}.broken("a checksum as its last line: there is none");
+  auto stored = parse_manifest(text, where);
+  if (stated.empty()) Reader{where}.broken("a checksum as its last line: there is none");
+  for (const auto& other : std::span(checkpoint.paths).subspan(1)) {
+    if (manifest_of(other) != text) {
+      user_error("checkpoint.manifest", "folders with parts of one save: ", other.string(),
+                 " has another manifest than ", folder.string(),
+                 " (give the folders of one step of one run)");
+    }
+  }
   return stored;
 }
 
-Manifest read_manifest(const fs::path& checkpoint) { return read_stored(checkpoint).manifest; }
+Manifest read_manifest(const Folders& checkpoint) { return read_stored(checkpoint).manifest; }
 
 }  // namespace tessera::checkpoint

@@ -18,11 +18,13 @@ inline constexpr int64_t kSchema = 1;
 struct ShardFact {
   uint64_t bytes = 0;
   std::string checksum;
+  std::string host = {};  // whose folder has it; empty: one folder has all
 };
 
 /// Elements [begin, end) of a flattened tensor, in the file of rank `shard`.
 struct Piece {
   int64_t shard = 0, begin = 0, end = 0;
+  std::vector<int64_t> copies = {};  // shards of other folders that have it as well
 };
 
 /// A manifest with the places of its tensors' pieces.
@@ -40,9 +42,12 @@ std::string manifest_text(const StoredManifest& stored);
 /// the checksum. `where` names the file.
 StoredManifest parse_manifest(std::string_view text, const std::string& where);
 
-/// Reads and checks the manifest of a checkpoint folder. Errors: as parse_manifest, and UserError on a
-/// missing manifest or one that differs from its checksum.
-StoredManifest read_stored(const std::filesystem::path& checkpoint);
+/// Reads and checks the manifest that all folders of a checkpoint have. Errors: as parse_manifest, and
+/// UserError on a missing manifest, one that differs from its checksum or from that of another folder.
+StoredManifest read_stored(const Folders& checkpoint);
+
+/// The checksum that a checkpoint folder's manifest states of itself: equal for parts of one save.
+std::string manifest_seal(const std::filesystem::path& checkpoint);
 
 /// Elements of a tensor. Requires: a shape that fits 63 bits.
 int64_t count_of(const std::vector<int64_t>& shape);

@@ -24,6 +24,15 @@ inline std::string temporary(int64_t number) { return step(number).append(kTempo
 inline std::string abandoned(int64_t number) { return "abandoned_" + step(number); }
 inline std::string replaced(int64_t number) { return step(number).append(kReplaced); }
 
+inline constexpr std::string_view kMark = ".mark";  // a rank's, while ranks find out who sees what
+/// "rank-00003-0123456789abcdef.mark".
+inline std::string mark(int64_t rank, uint64_t token) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, "rank-%05lld-%016llx", static_cast<long long>(rank),
+                static_cast<unsigned long long>(token));
+  return std::string(buffer).append(kMark);
+}
+
 /// "shard-00000-of-00002.safetensors".
 inline std::string shard(int64_t rank, int64_t world) {
   char buffer[64];

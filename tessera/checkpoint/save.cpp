@@ -1,7 +1,6 @@
 // The save, in the order that makes it safe: shards, manifest, rename, then removal of what is too old.
 // Between these steps the ranks tell each other how it went.
 #include <map>
-#include <new>
 #include <sstream>
 #include <tuple>
 
@@ -12,12 +11,14 @@
 #include "tessera/checkpoint/layout.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/checkpoint/shard_file.h"
+#include "tessera/checkpoint/sharing.h"
 
 namespace tessera::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
-// Rank 0's hold on the folder being written: it goes unless it was committed.
+// The hold of a folder's first rank on what is being written there: it goes unless it was committed.
 class TemporaryCheckpoint {
  public:
   TemporaryCheckpoint(fs::path path, bool owner) : path_(std::move(path)), owner_(owner) {}
@@ -34,111 +35,68 @@ class TemporaryCheckpoint {
   bool owner_;
 };
 
-// The ranks' talk: a step's work runs on each rank, then all know every rank's answer or throw alike.
-class Talk {
- public:
-  Talk(const Ranks& ranks, int64_t step) : ranks_(ranks), step_(step) {}
-
-  /// Runs `work` on this rank and gathers what it returns. A failure anywhere becomes one UserError
-  /// everywhere that ends in `consequence`.
-  template <typename Work>
-  std::vector<std::string> all(const Work& work, const std::string& consequence) const {
-    auto answers = gather(attempt(work));
-    size_t failures = 0, first = 0;
-    for (size_t rank = answers.size(); rank-- > 0;) {
-      if (answers[rank][0] != kFailed) continue;
-      ++failures;
-      first = rank;
-    }
-    if (failures > 0) {
-      const auto others = failures == 1 ? std::string() : concat(" (", failures, " ranks failed in all)");
-      user_error("checkpoint.save", names::step(step_), " written by every rank: rank ", first, " of ",
-                 answers.size(), " failed: ", answers[first].substr(1), others, " (", consequence, ')');
-    }
-    for (auto& answer : answers) answer.erase(0, 1);
-    return answers;
-  }
-
- private:
-  static constexpr char kDone = '+', kFailed = '-';
-
-  template <typename Work>
-  static std::string attempt(const Work& work) {
-    try {
-      return kDone + work();
-    } catch (const std::bad_alloc&) {
-      return kFailed + std::string("out of memory");
-    } catch (const std::exception& error) {
-      return kFailed + std::string(error.what());
-    }
-  }
-  std::vector<std::string> gather(const std::string& answer) const {
-    if (ranks_.world == 1 && !ranks_.all_gather) return {answer};
-    auto answers = ranks_.all_gather(answer);
-    TESSERA_CHECK_EQ(static_cast<int64_t>(answers.size()), ranks_.world);
-    for (const auto& text : answers) TESSERA_CHECK(!text.empty());
-    return answers;
-  }
-
-  const Ranks& ranks_;
-  int64_t step_;
-};
-
 void prepare(const SaveOptions& options, const fs::path& temporary) {
-  std::error_code error;
-  fs::create_directories(options.folder, error);
-  if (error) {
-    user_error("file.create", "cannot create ", options.folder.string(), ": ", error.message());
-  }
-  sync_folder(fs::absolute(options.folder).parent_path());
   recover(options.folder);
+  std::error_code error;
   fs::create_directory(temporary, error);
   if (error) user_error("file.create", "cannot create ", temporary.string(), ": ", error.message());
 }
 
 // Returns "<bytes> <checksum>" of the file.
-std::string write_shard(const fs::path& path, const StoredManifest& plan, int64_t rank,
-                        const std::vector<Slice>& slices, int64_t step) {
+std::string write_slices(const fs::path& path, const StoredManifest& plan, int64_t rank,
+                         const std::vector<Slice>& slices) {
   std::map<std::tuple<std::string_view, int64_t, int64_t>, const Slice*> mine;
   for (const auto& slice : slices) mine[{slice.name, slice.begin, slice.end}] = &slice;
-  std::vector<formats::SafetensorsEntry> entries;
-  std::vector<std::span<const std::byte>> contents;
-  const auto by_shard = pieces_by_shard(plan);
-  for (const auto index : by_shard.at(static_cast<size_t>(rank))) {
+  const auto fact = write_shard(path, plan, rank, [&](PieceIndex index, formats::SafetensorsWriter& writer) {
+    const auto& tensor = plan.manifest.tensors[index.tensor];
     const auto& piece = plan.pieces[index.tensor][index.piece];
-    const auto& entry = entries.emplace_back(shard_entry(plan, index));
-    const Slice& slice = *mine.at({plan.manifest.tensors[index.tensor].name, piece.begin, piece.end});
-    const auto bytes = static_cast<uint64_t>(piece.end - piece.begin) * formats::dtype_size(entry.dtype);
-    contents.emplace_back(slice.data, bytes);
-  }
-  formats::SafetensorsWriter writer(path, std::move(entries),
-                                    {{"format", "tessera shard"}, {"step", std::to_string(step)}});
-  for (const auto& bytes : contents) writer.write(bytes);
-  const std::string checksum = writer.finish();
-  return concat(fs::file_size(path), ' ', checksum);
+    const Slice& slice = *mine.at({tensor.name, piece.begin, piece.end});
+    const auto bytes = static_cast<uint64_t>(piece.end - piece.begin) * formats::dtype_size(tensor.dtype);
+    writer.write({slice.data, bytes});
+  });
+  return concat(fact.bytes, ' ', fact.checksum);
 }
 
-void write_manifest(const fs::path& temporary, StoredManifest plan, const Progress& progress,
-                    const std::vector<std::string>& facts) {
-  plan.manifest.schema = kSchema;
-  plan.manifest.progress = progress;
+void add_facts(StoredManifest& plan, const Talk& talk, const Sharing& sharing,
+               const std::vector<std::string>& facts) {
   for (size_t rank = 0; rank < facts.size(); ++rank) {
     std::istringstream(facts[rank]) >> plan.shards[rank].bytes >> plan.shards[rank].checksum;
+    if (!sharing.one_folder()) plan.shards[rank].host = talk.hosts()[rank];
   }
-  write_file_atomic(temporary / names::kManifest, manifest_text(plan));
+}
+
+// Renames every folder's checkpoint into place, or none: where one cannot, the others take it back.
+void commit_all(const fs::path& folder, int64_t step, Talk& talk, bool first, const std::string& lost) {
+  bool committed = false;
+  try {
+    talk.all(
+        [&] {
+          if (first) commit(folder, step);
+          committed = first;
+          return std::string();
+        },
+        lost);
+  } catch (const UserError&) {
+    if (committed) undo_commit(folder, step);
+    throw;
+  }
+  if (committed) finish_commit(folder, step);
 }
 
 }  // namespace
 
-fs::path save(const SaveOptions& options, const std::vector<Slice>& slices, const Progress& progress,
+fs::path save(const SaveOptions& options, const std::vector<Slice>& all, const Progress& progress,
               const Ranks& ranks) {
   const int64_t step = progress.step;
   TESSERA_CHECK(step >= 0 && ranks.rank >= 0 && ranks.rank < ranks.world);
-  const bool first = ranks.rank == 0;
-  const TemporaryCheckpoint temporary(options.folder / names::temporary(step), first);
-  const Talk talk(ranks, step);
+  Talk talk(ranks, "checkpoint.save", names::step(step) + " written by every rank");
   const std::string lost = names::step(step) + " was not saved; older checkpoints are untouched";
 
+  const Sharing sharing = find_sharing(options.folder, talk, lost);
+  const bool first = sharing.leads(ranks.rank);
+  std::vector<Slice> slices = all;
+  if (sharing.one_folder()) std::erase_if(slices, [](const Slice& slice) { return slice.replica; });
+  const TemporaryCheckpoint temporary(options.folder / names::temporary(step), first);
   const auto texts = talk.all(
       [&] {
         if (first) prepare(options, temporary.path());
@@ -147,30 +105,35 @@ fs::path save(const SaveOptions& options, const std::vector<Slice>& slices, cons
       lost);
   std::vector<std::vector<Slice>> by_rank;
   for (const auto& text : texts) by_rank.push_back(parse_slices(text));
-  const StoredManifest plan = plan_pieces(by_rank);
+  StoredManifest plan = plan_pieces(by_rank, sharing.first);
+  plan.manifest.schema = kSchema;
+  plan.manifest.progress = progress;
 
   const auto facts = talk.all(
       [&] {
         const fs::path path = temporary.path() / names::shard(ranks.rank, ranks.world);
-        return write_shard(path, plan, ranks.rank, slices, step);
+        return write_slices(path, plan, ranks.rank, slices);
       },
       lost);
-  talk.all(
-      [&] {
-        if (!first) return std::string();
-        write_manifest(temporary.path(), plan, progress, facts);
-        commit(options.folder, step);
-        return std::string();
-      },
-      lost);
-  talk.all(
-      [&] {
-        if (!first) return std::string();
-        if (options.best) write_best(options.folder, step);
-        remove_old(options.folder, options.keep, step);
-        return std::string();
-      },
-      names::step(step) + " is saved, but not marked as best");
+  const auto by_first = [&](const auto& work) {  // once in every folder
+    return [&, work] {
+      if (first) work();
+      return std::string();
+    };
+  };
+  const fs::path manifest = temporary.path() / names::kManifest;
+  add_facts(plan, talk, sharing, facts);
+  std::string text;  // rank 0's, as only it knows its progress; others need it where they have another folder
+  if (!sharing.one_folder()) {
+    text = talk.all([&] { return ranks.rank == 0 ? manifest_text(plan) : std::string(); }, lost)[0];
+  }
+  talk.all(by_first([&] { write_file_atomic(manifest, text.empty() ? manifest_text(plan) : text); }), lost);
+  commit_all(options.folder, step, talk, first, lost);
+  talk.all(by_first([&] {
+             if (options.best) write_best(options.folder, step);
+             remove_old(options.folder, options.keep, step);
+           }),
+           names::step(step) + " is saved, but not marked as best");
   return options.folder / names::step(step);
 }
 

@@ -4,6 +4,7 @@
 
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/names.h"
 
@@ -15,8 +16,41 @@ constexpr uint64_t kReadBytes = 1 << 20;  // stays in the cache between reading 
 
 }  // namespace
 
-ShardFile::ShardFile(const fs::path& checkpoint, const StoredManifest& stored, int64_t shard)
+ShardFact write_shard(const fs::path& path, const StoredManifest& plan, int64_t shard,
+                      const std::function<void(PieceIndex, formats::SafetensorsWriter&)>& write_piece) {
+  const auto pieces = pieces_by_shard(plan).at(static_cast<size_t>(shard));
+  std::vector<formats::SafetensorsEntry> entries;
+  for (const auto index : pieces) entries.push_back(shard_entry(plan, index));
+  formats::SafetensorsWriter writer(
+      path, std::move(entries),
+      {{"format", "tessera shard"}, {"step", std::to_string(plan.manifest.progress.step)}});
+  for (const auto index : pieces) write_piece(index, writer);
+  const std::string checksum = writer.finish();
+  return {.bytes = fs::file_size(path), .checksum = checksum};
+}
+
+const fs::path* ShardPlaces::folder_of(int64_t shard) {
+  auto& place = places_.at(static_cast<size_t>(shard));
+  if (place) return *place;
+  place = nullptr;
+  const std::string name = names::shard(shard, stored_.manifest.world);
+  std::error_code ignored;
+  for (const auto& folder : checkpoint_.paths) {
+    if (*place == nullptr && fs::exists(folder / name, ignored)) place = &folder;
+  }
+  return *place;
+}
+
+int64_t ShardPlaces::shard_of(const Piece& piece) {
+  if (folder_of(piece.shard) != nullptr) return piece.shard;
+  const auto there = std::find_if(piece.copies.begin(), piece.copies.end(),
+                                  [&](int64_t shard) { return folder_of(shard) != nullptr; });
+  return there == piece.copies.end() ? piece.shard : *there;
+}
+
+ShardFile::ShardFile(const Folders& checkpoint, const StoredManifest& stored, int64_t shard)
     : checkpoint_(checkpoint),
+      shard_(shard),
       name_(names::shard(shard, stored.manifest.world)),
       stored_(stored),
       fact_(stored.shards.at(static_cast<size_t>(shard))),
@@ -30,19 +64,40 @@ ShardFile::ShardFile(const fs::path& checkpoint, const StoredManifest& stored, i
 }
 
 FileReader ShardFile::open() const {
-  const fs::path path = checkpoint_ / name_;
+  const fs::path* folder = ShardPlaces(checkpoint_, stored_).folder_of(shard_);
+  if (folder == nullptr) missing();
+  const fs::path path = *folder / name_;
   std::error_code error;
   const auto size = fs::file_size(path, error);
-  if (error == std::errc::no_such_file_or_directory) damaged("the file is missing");
   if (!error && size != fact_.bytes) {
     damaged(concat("it has ", size, " bytes, expected ", fact_.bytes));
   }
   return FileReader(path);
 }
 
+std::string ShardFile::where() const {
+  std::vector<std::string> folders;
+  for (const auto& folder : checkpoint_.paths) folders.push_back(folder.string());
+  return join(folders, ", ");
+}
+
+void ShardFile::missing() const {
+  if (fact_.host.empty()) damaged("the file is missing");
+  user_error("checkpoint.shard", name_, " as it was saved: the file is missing, rank ", shard_,
+             " wrote it on host ", fact_.host, " (", where(),
+             "; give the folders of all hosts: tessera checkpoint reshard makes one of them)");
+}
+
 void ShardFile::damaged(const std::string& how) const {
-  user_error("checkpoint.shard", name_, " as it was saved: ", how, " (", checkpoint_.string(), "; ",
-             advice_beside(checkpoint_), ')');
+  user_error("checkpoint.shard", name_, " as it was saved: ", how, " (", where(), "; ",
+             advice_beside(checkpoint_.paths.at(0)), ')');
+}
+
+void ShardFile::check_header(const std::vector<PieceIndex>& pieces) const {
+  for (const auto index : pieces) offset(index);
+  if (header_.entries.size() != pieces.size()) {
+    damaged(concat("its header has ", header_.entries.size(), " tensors, expected ", pieces.size()));
+  }
 }
 
 uint64_t ShardFile::offset(PieceIndex index) const {

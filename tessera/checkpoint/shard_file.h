@@ -1,4 +1,5 @@
-// One shard file of a checkpoint, read against what the manifest says of it. Private to the room.
+// One shard file of a checkpoint, written as planned and read against what the manifest says of it. Private
+// to the room.
 //
 // Every fault (missing, cut off, another checksum, another header) is the UserError
 // "[checkpoint.shard] shard-... as it was saved: ...".
@@ -7,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -14,20 +17,46 @@
 
 #include "tessera/base/file.h"
 #include "tessera/checkpoint/layout.h"
+#include "tessera/formats/safetensors.h"
 #include "tessera/formats/safetensors_header.h"
 
 namespace tessera::checkpoint {
 
+/// Writes the file of `shard`: its header, then every piece by a call of `write_piece` in the planned order.
+/// Syncs it. Errors: UserError with path and reason; the file is removed.
+ShardFact write_shard(const std::filesystem::path& path, const StoredManifest& plan, int64_t shard,
+                      const std::function<void(PieceIndex, formats::SafetensorsWriter&)>& write_piece);
+
+/// Which of a checkpoint's shard files are where. Remembers what it has looked for; one thread.
+class ShardPlaces {
+ public:
+  /// `checkpoint` and `stored` must outlive the object.
+  ShardPlaces(const Folders& checkpoint, const StoredManifest& stored)
+      : checkpoint_(checkpoint), stored_(stored), places_(stored.shards.size()) {}
+
+  /// The folder that has the file; none where it is missing.
+  const std::filesystem::path* folder_of(int64_t shard);
+  /// A shard whose file is there and has this piece; the piece's own where none is.
+  int64_t shard_of(const Piece& piece);
+
+ private:
+  const Folders& checkpoint_;
+  const StoredManifest& stored_;
+  std::vector<std::optional<const std::filesystem::path*>> places_;
+};
+
 class ShardFile {
  public:
   /// Opens the file and reads its header. `stored` must outlive the object.
-  ShardFile(const std::filesystem::path& checkpoint, const StoredManifest& stored, int64_t shard);
+  ShardFile(const Folders& checkpoint, const StoredManifest& stored, int64_t shard);
 
   /// Bytes of the file that go to memory.
   struct Copy {
     uint64_t offset = 0;
     std::span<std::byte> to;
   };
+  /// Checks that the file has the pieces planned for it and nothing else.
+  void check_header(const std::vector<PieceIndex>& pieces) const;
   /// Byte of the file where a piece begins.
   uint64_t offset(PieceIndex index) const;
   /// Makes the copies and nothing else.
@@ -38,9 +67,12 @@ class ShardFile {
 
  private:
   [[noreturn]] void damaged(const std::string& how) const;
+  [[noreturn]] void missing() const;
+  std::string where() const;
   FileReader open() const;
 
-  std::filesystem::path checkpoint_;
+  Folders checkpoint_;
+  int64_t shard_;
   std::string name_;
   const StoredManifest& stored_;
   ShardFact fact_;

@@ -107,10 +107,10 @@ std::string optimizer_name(const char* slot, const std::string& parameter) {
   return concat("optimizer/", slot, "/", parameter);
 }
 
-void append_parameters(std::vector<Slice>& slices, const shard::ShardedModule& sharded, bool for_saving) {
+void append_parameters(std::vector<Slice>& slices, const shard::ShardedModule& sharded) {
   for (const auto& shard : sharded.shards()) {
-    if (for_saving && shard.replica) continue;
     slices.push_back(slice_of("param/" + shard.name, shard.values, shard.shape, shard.begin, shard.end));
+    slices.back().replica = shard.replica;
   }
 }
 
@@ -119,6 +119,7 @@ void append_buffers(std::vector<Slice>& slices, const shard::ShardedModule& shar
     const at::Tensor& values = buffer.value();
     if (values.defined()) {
       slices.push_back(slice_of("buffer/" + buffer.key(), values, values.sizes().vec(), 0, values.numel()));
+      slices.back().replica = sharded.mesh().rank() != 0;
     }
   }
 }
@@ -132,11 +133,11 @@ void append_optimizer(std::vector<Slice>& slices, const shard::ShardedModule& sh
     if (found == optimizer.state().end()) continue;
     const Slots slots = slots_of(*found->second);
     if (slots.step != nullptr) steps[shard.name] = *slots.step;
-    if (shard.replica) continue;
     for (const auto& [name, tensor] : slots.tensors) {
       if (!tensor->defined()) continue;
       slices.push_back(
           slice_of(optimizer_name(name, shard.name), *tensor, shard.shape, shard.begin, shard.end));
+      slices.back().replica = shard.replica;
     }
   }
 }
@@ -163,6 +164,11 @@ void append_fresh_optimizer(std::vector<Slice>& slices, const shard::ShardedModu
   }
 }
 
+checkpoint::Ranks ranks_of(mesh::Mesh& mesh) {
+  return {mesh.rank(), mesh.world_size(),
+          [&mesh](const std::string& text) { return mesh.world().all_gather_text(text, "checkpoint"); }};
+}
+
 std::string describe(const shard::ShardedModule& sharded) {
   nlohmann::ordered_json json = {{"kind", "module"}};
   for (const auto& shard : sharded.shards()) json["parameters"][shard.name] = shard.shape;
@@ -176,8 +182,8 @@ fs::path save_module(const fs::path& folder, const Position& position, shard::Sh
   mesh::Mesh& mesh = sharded.mesh();
   std::vector<Slice> slices;
   nlohmann::json steps = nlohmann::json::object();
-  append_parameters(slices, sharded, /*for_saving=*/true);
-  if (mesh.rank() == 0) append_buffers(slices, sharded);
+  append_parameters(slices, sharded);
+  append_buffers(slices, sharded);
   if (optimizer != nullptr) append_optimizer(slices, sharded, *optimizer, steps);
   checkpoint::Progress progress;
   progress.step = position.step;
@@ -186,23 +192,20 @@ fs::path save_module(const fs::path& folder, const Position& position, shard::Sh
   checkpoint::SaveOptions options;
   options.folder = folder;
   options.keep = keep;
-  return checkpoint::save(options, slices, progress,
-                          {mesh.rank(), mesh.world_size(), [&mesh](const std::string& text) {
-                             return mesh.world().all_gather_text(text, "checkpoint");
-                           }});
+  return checkpoint::save(options, slices, progress, ranks_of(mesh));
 }
 
 Position load_module(const fs::path& checkpoint, shard::ShardedModule& sharded, Optimizer* optimizer) {
   mesh::Mesh& mesh = sharded.mesh();
   const bool is_one = fs::exists(checkpoint / "manifest.json");
-  const auto found = checkpoint::find(checkpoint, is_one ? checkpoint.string() : "latest");
+  const auto found = checkpoint::find(checkpoint, is_one ? checkpoint.string() : "latest", ranks_of(mesh));
   if (!found) {
     user_error("library.load_module", "a complete checkpoint: ", checkpoint.string(), " holds none");
   }
   const checkpoint::Manifest manifest = checkpoint::read_manifest(*found);
   const auto json = nlohmann::json::parse(manifest.progress.json);
   std::vector<Slice> slices;
-  append_parameters(slices, sharded, /*for_saving=*/false);
+  append_parameters(slices, sharded);
   append_buffers(slices, sharded);
   if (optimizer != nullptr) {
     append_fresh_optimizer(slices, sharded, *optimizer, manifest,

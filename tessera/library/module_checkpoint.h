@@ -19,9 +19,10 @@ struct Position {
 
 /// Writes <folder>/step_<step> as tessera::checkpoint::save does (docs/checkpoints.md): a shard file per
 /// rank, then the manifest; the newest `keep` stay (0: all). Tensors: "param/NAME" in the master dtype,
-/// "buffer/NAME" as rank 0 has them, and, with an optimizer, "optimizer/KIND/NAME". Optimizers over
-/// sharded.parameters(): torch::optim::SGD, Adam, AdamW, RMSprop, Adagrad (UserError on another). Returns the
-/// checkpoint's folder. Collective. Errors: as checkpoint::save.
+/// "buffer/NAME" as rank 0 has them (in folders that hosts do not share: the first rank of each), and, with
+/// an optimizer, "optimizer/KIND/NAME". Optimizers over sharded.parameters(): torch::optim::SGD, Adam, AdamW,
+/// RMSprop, Adagrad (UserError on another). Returns the checkpoint's folder. Collective. Errors: as
+/// checkpoint::save.
 std::filesystem::path save_module(const std::filesystem::path& folder, const Position& position,
                                   shard::ShardedModule& sharded,
                                   const torch::optim::Optimizer* optimizer = nullptr, int64_t keep = 3);

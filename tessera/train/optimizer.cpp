@@ -38,17 +38,17 @@ void AdamwOptimizer::step(double lr, double grad_scale) {
   }
 }
 
-checkpoint::Slice piece_slice(const std::string& prefix, const shard::Piece& piece, const at::Tensor& flat) {
+checkpoint::Slice piece_slice(const std::string& prefix, const shard::Unit& unit, const shard::Piece& piece,
+                              const at::Tensor& flat) {
   auto* data = reinterpret_cast<std::byte*>(flat.data_ptr<float>() + piece.unit_offset);
-  return {prefix + piece.name, "F32", piece.shape, piece.begin, piece.end, data};
+  return {prefix + piece.name, "F32", piece.shape, piece.begin, piece.end, data, unit.replica() != 0};
 }
 
-void AdamwOptimizer::append_slices(std::vector<checkpoint::Slice>& slices, bool for_saving) const {
+void AdamwOptimizer::append_slices(std::vector<checkpoint::Slice>& slices) const {
   for (const UnitState& state : states_) {
-    if (for_saving && state.unit->replica() != 0) continue;
     for (const shard::Piece& piece : state.unit->pieces()) {
-      slices.push_back(piece_slice("adamw.exp_avg/", piece, state.exp_avg));
-      slices.push_back(piece_slice("adamw.exp_avg_sq/", piece, state.exp_avg_sq));
+      slices.push_back(piece_slice("adamw.exp_avg/", *state.unit, piece, state.exp_avg));
+      slices.push_back(piece_slice("adamw.exp_avg_sq/", *state.unit, piece, state.exp_avg_sq));
     }
   }
 }

@@ -26,7 +26,7 @@ class AdamwOptimizer {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
   /// This rank's slices of both moments; for saving, replicated ones only on their first holder.
-  void append_slices(std::vector<checkpoint::Slice>& slices, bool for_saving) const;
+  void append_slices(std::vector<checkpoint::Slice>& slices) const;
 
  private:
   struct UnitState {
@@ -41,6 +41,7 @@ class AdamwOptimizer {
 };
 
 /// A slice over 1-D float32 memory of one piece of a unit.
-checkpoint::Slice piece_slice(const std::string& prefix, const shard::Piece& piece, const at::Tensor& flat);
+checkpoint::Slice piece_slice(const std::string& prefix, const shard::Unit& unit, const shard::Piece& piece,
+                              const at::Tensor& flat);
 
 }  // namespace tessera::train

@@ -102,18 +102,15 @@ void print_facts(const Prepared& p, Log& log) {
 /// empty when there was none.
 fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
   const fs::path folder = p.run_dir / "checkpoints";
-  // Rank 0 looks, all take what it found: a rank that sees another disk fails instead of starting anew.
-  std::optional<fs::path> found;
-  if (mesh.rank() == 0) {
-    const bool is_path = fs::is_directory(p.job.resume);
-    found = checkpoint::find(is_path ? fs::path(p.job.resume) : folder, p.job.resume);
-  }
-  const fs::path checkpoint =
-      mesh.world().all_gather_text(found ? fs::absolute(*found).string() : "", "resume").front();
-  if (checkpoint.empty()) {
+  // All look together: hosts may have folders of their own, and one that sees nothing must not start anew.
+  const bool is_path = fs::is_directory(p.job.resume);
+  const auto found =
+      checkpoint::find(is_path ? fs::path(p.job.resume) : folder, p.job.resume, checkpoint_ranks(mesh));
+  if (!found) {
     log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
     return {};
   }
+  const fs::path checkpoint = fs::absolute(*found);
   load_state(state, checkpoint);
   log.info(concat("resumed from ", checkpoint.string(), " at step ", state.step));
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
@@ -124,7 +121,9 @@ fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log
   for (const std::string& line : recipe::difference(saved, p.job.recipe))
     log.warn(concat("differs from the saved run: ", line));
   mesh.world().barrier("resume");  // all have read
-  if (mesh.rank() == 0 && checkpoint.parent_path() == folder) checkpoint::set_aside_after(folder, state.step);
+  if (checkpoint.parent_path() == fs::absolute(folder)) {
+    checkpoint::set_aside_after(folder, state.step, checkpoint_ranks(mesh));
+  }
   return checkpoint;
 }
 

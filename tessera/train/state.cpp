@@ -29,15 +29,14 @@ void initialise(TrainState& state) {
   state.sharded->parameters_changed();
 }
 
-/// All of this rank's state; for saving, replicated state only on its first holder.
-std::vector<checkpoint::Slice> slices_of(const TrainState& state, bool for_saving) {
+/// All of this rank's state.
+std::vector<checkpoint::Slice> slices_of(const TrainState& state) {
   std::vector<checkpoint::Slice> slices;
   for (const auto& unit : state.sharded->units()) {
-    if (for_saving && unit->replica() != 0) continue;
     for (const shard::Piece& piece : unit->pieces())
-      slices.push_back(piece_slice("param/", piece, unit->master()));
+      slices.push_back(piece_slice("param/", *unit, piece, unit->master()));
   }
-  if (state.optimizer) state.optimizer->append_slices(slices, for_saving);
+  if (state.optimizer) state.optimizer->append_slices(slices);
   return slices;
 }
 
@@ -109,7 +108,7 @@ SaveRequest save_request(const TrainState& state, const std::filesystem::path& f
   progress.recipe_toml = recipe::to_toml(state.recipe);
   progress.plan_json = plan::to_json(state.plan);
   progress.model_json = model_json(state.recipe.model);
-  return {{folder, state.recipe.checkpoint.keep, best}, slices_of(state, true), std::move(progress)};
+  return {{folder, state.recipe.checkpoint.keep, best}, slices_of(state), std::move(progress)};
 }
 
 std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
@@ -137,7 +136,7 @@ void check_no_surplus(const std::string& saved, const arch::VitConfig& config,
 void load_state(TrainState& state, const std::filesystem::path& checkpoint) {
   const checkpoint::Progress progress = checkpoint::read_manifest(checkpoint).progress;
   check_no_surplus(progress.model_json, state.recipe.model, checkpoint);
-  checkpoint::load(checkpoint, slices_of(state, false));
+  checkpoint::load(checkpoint, slices_of(state));
   state.step = progress.step;
   const auto json = nlohmann::json::parse(progress.json);
   state.best_top1 = json.value("best_top1", -1.0);

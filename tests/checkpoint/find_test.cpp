@@ -100,5 +100,25 @@ TEST(Names, OnlyWhatWasBuiltIsParsed) {
   EXPECT_EQ(names::piece("w", 0, 5, 6), "w[0:5]");
 }
 
+TEST_F(Find, PartsOfRunsFoldersAndCheckpoints) {
+  const auto one = checkpoints / "step_00000900";
+  EXPECT_EQ(find_parts({run.path()}, "latest").paths, std::vector<fs::path>({one}));
+  EXPECT_EQ(find_parts({checkpoints}, "800").paths, std::vector<fs::path>({checkpoints / "step_00000800"}));
+  EXPECT_EQ(find_parts({one, run.path()}, "latest").paths, std::vector<fs::path>({one, one}));
+  const auto error = [&](const fs::path& place, const std::string& which = "latest") {
+    return error_text([&] { find_parts({place}, which); });
+  };
+  EXPECT_EQ(error(checkpoints / "step_00001000"),
+            "[checkpoint.find] a complete checkpoint: " + (checkpoints / "step_00001000").string() +
+                " has no manifest.json (the save did not finish; use step_00000900)");
+  EXPECT_TRUE(error(run.path(), "7")
+                  .starts_with("[checkpoint.find] a checkpoint of step 7: there are step_00000900"));
+  EXPECT_TRUE(
+      error(run.path() / "nowhere").starts_with("[checkpoint.find] latest, best, a step or a path: found "));
+  fs::create_directories(run.path() / "new" / "checkpoints");
+  EXPECT_EQ(error(run.path() / "new"), "[checkpoint.find] a complete checkpoint: " +
+                                           (run.path() / "new" / "checkpoints").string() + " holds none");
+}
+
 }  // namespace
 }  // namespace tessera::checkpoint

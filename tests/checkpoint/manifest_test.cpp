@@ -46,6 +46,24 @@ TEST(ParseManifest, SoundOnes) {
   EXPECT_EQ(parse_manifest(manifest_with(tensor_with("[[0, 0, 1]]", "[]")), "m").pieces[0][0].end, 1);
 }
 
+TEST(ParseManifest, CopiesAreOfSlicesByRank) {
+  const auto text = [](const std::string& copies) {
+    return manifest_with(tensor_with("[[0, 0, 4], [0, 4, 6]], \"copies\": " + copies));
+  };
+  const auto stored = parse_manifest(text("[[1, 0, 4]]"), "m");
+  EXPECT_EQ(stored.pieces[0][0].copies, std::vector<int64_t>({1}));
+  EXPECT_TRUE(stored.pieces[0][1].copies.empty());
+  for (const char* wrong :
+       {"[[1, 0, 3]]", "[[1, 1, 4]]", "[[2, 0, 4]]", "[[0, 0, 4]]", "[[1, 0, 4], [1, 0, 4]]"}) {
+    const auto error = error_text([&] { parse_manifest(text(wrong), "m"); });
+    EXPECT_TRUE(error.starts_with("[checkpoint.manifest] copies of slices, by rank: w has [")) << error;
+  }
+  EXPECT_EQ(error_text([&] { parse_manifest(text("3"), "m"); }),
+            "[checkpoint.manifest] copies as a list: found 3 (m; the file is damaged)");
+  EXPECT_EQ(error_text([&] { parse_manifest(text("[[1, 0]]"), "m"); }),
+            "[checkpoint.manifest] copies [shard, begin, end]: found [1,0] (m; the file is damaged)");
+}
+
 TEST(ParseManifest, EveryFaultHasItsLine) {
   const std::string sound = manifest_with(tensor_with("[[0, 0, 6]]"));
   const auto without = [&](const std::string& key) {

@@ -1,5 +1,7 @@
 """Reads OURS with Python's safetensors, checks every byte by formula, and writes the same tensors to THEIRS.
 
+Parameters have lost "param/" in both.
+
 Usage: read_safetensors.py OURS THEIRS. Exit code 77: safetensors or torch is not installed.
 """
 
@@ -40,9 +42,10 @@ def main(ours, theirs):
         metadata = file.metadata()
         for name in file.keys():
             tensors[name] = file.get_tensor(name)
-    assert set(tensors) == set(EXPECTED), sorted(tensors)
+    written = {name: name.removeprefix("param/") for name in EXPECTED}
+    assert set(tensors) == set(written.values()), sorted(tensors)
     for name, (dtype, shape) in EXPECTED.items():
-        tensor = tensors[name]
+        tensor = tensors[written[name]]
         assert tensor.dtype == dtype and list(tensor.shape) == shape, (name, tensor.dtype, tensor.shape)
         found = tensor.contiguous().reshape(-1).view(torch.uint8).tolist() if tensor.numel() else []
         wanted = [sample_byte(name, i) for i in range(len(found))]

@@ -1,0 +1,107 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/convert.h"
+#include "tessera/checkpoint/tools.h"
+#include "tessera/formats/safetensors.h"
+#include "tessera/formats/safetensors_header.h"
+
+namespace tessera::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+struct Chosen {
+  size_t tensor = 0;
+  formats::SafetensorsEntry entry;  // as it is written
+};
+
+// The name without "param/" or "buffer/"; none for other state.
+std::optional<std::string> weight_name(const std::string& name) {
+  for (const std::string_view prefix : {"param/", "buffer/"}) {
+    if (name.starts_with(prefix) && name.size() > prefix.size()) return name.substr(prefix.size());
+  }
+  return std::nullopt;
+}
+
+// "adamw.exp_avg/, param/": what the names begin with, up to the first '/'.
+std::string beginnings(const TensorSource& source) {
+  std::set<std::string> found;
+  for (const auto& tensor : source.tensors()) found.insert(tensor.name.substr(0, tensor.name.find('/') + 1));
+  found.erase("");
+  return found.empty() ? "none" : join({found.begin(), found.end()}, ", ");
+}
+
+std::vector<Chosen> choose(const TensorSource& source, const ConsolidateOptions& options) {
+  std::vector<Chosen> chosen;
+  std::set<std::string> names;
+  for (size_t i = 0; i < source.tensors().size(); ++i) {
+    const auto& tensor = source.tensors()[i];
+    const auto weight = weight_name(tensor.name);
+    if (!weight && !options.with_state) continue;
+    const bool converted = weight && !options.dtype.empty() && is_floating(tensor.dtype);
+    const auto& entry =
+        chosen.emplace_back(Chosen{i, {weight.value_or(tensor.name), tensor.dtype, tensor.shape}}).entry;
+    if (converted) chosen.back().entry.dtype = options.dtype;
+    if (!names.insert(entry.name).second) {
+      user_error("checkpoint.consolidate", "one tensor of each name: a parameter and a buffer are both ",
+                 escape(entry.name));
+    }
+  }
+  if (chosen.empty()) {
+    user_error("checkpoint.consolidate", "parameters (param/...): there are none, only ", beginnings(source));
+  }
+  std::sort(chosen.begin(), chosen.end(),
+            [](const Chosen& a, const Chosen& b) { return formats::safetensors_order(a.entry, b.entry); });
+  return chosen;
+}
+
+void write_tensor(TensorSource& source, const Chosen& chosen, formats::SafetensorsWriter& writer,
+                  std::vector<std::byte>& window) {
+  const auto& tensor = source.tensors()[chosen.tensor];
+  const int64_t count = count_of(tensor.shape);
+  const auto size = static_cast<int64_t>(formats::dtype_size(tensor.dtype));
+  const int64_t most = static_cast<int64_t>(kWindowBytes) / size;
+  for (int64_t begin = 0; begin < count; begin += most) {
+    window.resize(static_cast<size_t>(std::min(most, count - begin) * size));
+    source.read(chosen.tensor, begin, window);
+    if (tensor.dtype == chosen.entry.dtype) {
+      writer.write(window);
+    } else {
+      writer.write(convert(window, tensor.dtype, chosen.entry.dtype));
+    }
+  }
+}
+
+}  // namespace
+
+void consolidate(TensorSource& source, const fs::path& output, const ConsolidateOptions& options) {
+  if (!options.dtype.empty()) check_convertible(options.dtype);
+  const auto chosen = choose(source, options);
+  std::vector<formats::SafetensorsEntry> entries;
+  for (const auto& one : chosen) entries.push_back(one.entry);
+  auto metadata = options.metadata;
+  metadata.insert({{"format", "pt"},
+                   {"tessera.step", std::to_string(source.progress().step)},
+                   {"tessera.recipe", source.progress().recipe_toml}});
+
+  const fs::path temporary = output.string() + concat(".tmp", ::getpid());
+  formats::SafetensorsWriter writer(temporary, entries, metadata);
+  std::vector<std::byte> window;
+  for (const auto& one : chosen) write_tensor(source, one, writer, window);
+  writer.finish();
+  if (::rename(temporary.c_str(), output.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    user_error("checkpoint.consolidate", "cannot write ", output.string(), ": ", std::strerror(error));
+  }
+  sync_folder(fs::absolute(output).parent_path());
+}
+
+}  // namespace tessera::checkpoint

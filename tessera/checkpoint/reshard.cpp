@@ -1,0 +1,79 @@
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/checkpoint/folder.h"
+#include "tessera/checkpoint/layout.h"
+#include "tessera/checkpoint/names.h"
+#include "tessera/checkpoint/shard_file.h"
+#include "tessera/checkpoint/tools.h"
+
+namespace tessera::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kMaxRanks = 99'999;  // five digits of a shard's name
+
+// Equal parts of every flattened tensor; the last ones may be empty.
+StoredManifest equal_slices(const TensorSource& source, int64_t world) {
+  std::vector<std::vector<Slice>> by_rank(static_cast<size_t>(world));
+  for (const auto& tensor : source.tensors()) {
+    const int64_t count = count_of(tensor.shape), part = (count + world - 1) / world;
+    for (int64_t rank = 0; rank < world; ++rank) {
+      by_rank[static_cast<size_t>(rank)].push_back({.name = tensor.name,
+                                                    .dtype = tensor.dtype,
+                                                    .shape = tensor.shape,
+                                                    .begin = std::min(rank * part, count),
+                                                    .end = std::min((rank + 1) * part, count)});
+    }
+  }
+  return plan_pieces(by_rank, std::vector<int64_t>(static_cast<size_t>(world), 0));
+}
+
+void write_piece(TensorSource& source, const StoredManifest& plan, PieceIndex index,
+                 formats::SafetensorsWriter& writer, std::vector<std::byte>& window) {
+  const auto& piece = plan.pieces[index.tensor][index.piece];
+  const auto size = static_cast<int64_t>(formats::dtype_size(plan.manifest.tensors[index.tensor].dtype));
+  const int64_t most = static_cast<int64_t>(kWindowBytes) / size;
+  for (int64_t begin = piece.begin; begin < piece.end; begin += most) {
+    window.resize(static_cast<size_t>(std::min(most, piece.end - begin) * size));
+    source.read(index.tensor, begin, window);
+    writer.write(window);
+  }
+}
+
+}  // namespace
+
+fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
+  if (world < 1 || world > kMaxRanks) {
+    user_error("checkpoint.reshard", "1 to ", kMaxRanks, " ranks: found ", world);
+  }
+  StoredManifest plan = equal_slices(source, world);
+  plan.manifest.schema = kSchema;
+  plan.manifest.progress = source.progress();
+  const int64_t step = plan.manifest.progress.step;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) user_error("file.create", "cannot create ", folder.string(), ": ", error.message());
+  recover(folder);
+  const fs::path temporary = folder / names::temporary(step);
+  fs::create_directory(temporary, error);
+  if (error) user_error("file.create", "cannot create ", temporary.string(), ": ", error.message());
+  try {
+    std::vector<std::byte> window;
+    for (int64_t rank = 0; rank < world; ++rank) {
+      plan.shards[static_cast<size_t>(rank)] = write_shard(
+          temporary / names::shard(rank, world), plan, rank,
+          [&](PieceIndex index, auto& writer) { write_piece(source, plan, index, writer, window); });
+    }
+    write_file_atomic(temporary / names::kManifest, manifest_text(plan));
+    commit(folder, step);
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+  finish_commit(folder, step);
+  return folder / names::step(step);
+}
+
+}  // namespace tessera::checkpoint

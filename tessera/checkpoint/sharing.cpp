@@ -1,0 +1,78 @@
+#include "tessera/checkpoint/sharing.h"
+
+#include <algorithm>
+#include <random>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/checkpoint/names.h"
+
+namespace tessera::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+void make_folder(const fs::path& folder) {
+  std::error_code error, ignored;
+  fs::create_directories(folder, error);
+  if (error && !fs::is_directory(folder, ignored)) {
+    user_error("file.create", "cannot create ", folder.string(), ": ", error.message());
+  }
+  sync_folder(fs::absolute(folder).parent_path());
+}
+
+// An empty file that is there as long as its object.
+class Mark {
+ public:
+  ~Mark() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove(path_, ignored);
+  }
+  void put(fs::path path) {
+    path_ = std::move(path);
+    FileWriter(path_).finish();
+  }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+bool Sharing::one_folder() const {
+  return std::all_of(first.begin(), first.end(), [](int64_t rank) { return rank == 0; });
+}
+
+Sharing find_sharing(const fs::path& folder, Talk& talk, const std::string& consequence) {
+  Mark mark;
+  const auto marks = talk.all(
+      [&] {
+        make_folder(folder);
+        if (talk.ranks().world == 1) return std::string();
+        std::random_device random;
+        const std::string name = names::mark(talk.ranks().rank, uint64_t{random()} << 32 | random());
+        mark.put(folder / name);
+        return name;
+      },
+      consequence);
+  const auto lowest = talk.all(
+      [&] {
+        int64_t rank = 0;
+        std::error_code ignored;
+        while (rank < talk.ranks().rank && !fs::exists(folder / marks[static_cast<size_t>(rank)], ignored))
+          ++rank;
+        return std::to_string(rank);
+      },
+      consequence);
+  Sharing sharing;
+  for (const auto& rank : lowest) sharing.first.push_back(std::stoll(rank));
+  for (size_t rank = 0; rank < lowest.size(); ++rank) {
+    const auto first = static_cast<size_t>(sharing.first[rank]);
+    if (sharing.leads(sharing.first[rank])) continue;
+    user_error(talk.where(), "folders that two ranks share or do not: ", talk.name(rank),
+               " sees the files of rank ", first, ", which sees those of rank ", sharing.first[first],
+               ", which ", talk.name(rank), " does not see (", folder.string(), "; ", consequence, ')');
+  }
+  return sharing;
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,31 @@
+// Whole tensors that can be read in parts, wherever they lie: what consolidate, reshard and imports write
+// from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tessera/checkpoint/checkpoint.h"
+
+namespace tessera::checkpoint {
+
+/// One thread at a time.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  /// Names as in a checkpoint: "param/blocks.0.attn.qkv.weight", "adamw.exp_avg/...".
+  virtual const std::vector<Manifest::Tensor>& tensors() const = 0;
+  /// Elements of the flattened tensor (its number in the list) from `begin` on, as many as `out` has bytes
+  /// for. Errors: UserError when a file is missing or damaged.
+  virtual void read(size_t tensor, int64_t begin, std::span<std::byte> out) = 0;
+  /// The position and recipe that go with the tensors.
+  virtual const Progress& progress() const = 0;
+};
+
+/// Bytes that the tools hold of a tensor at a time.
+inline constexpr uint64_t kWindowBytes = 16 << 20;
+
+}  // namespace tessera::checkpoint

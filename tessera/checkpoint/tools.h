@@ -1,0 +1,44 @@
+// What can be done with a checkpoint without a model: one file of it, the same for other ranks, its facts. No
+// tensor is ever held whole: kWindowBytes of it at a time, whatever the model.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/tensor_source.h"
+
+namespace tessera::checkpoint {
+
+struct ConsolidateOptions {
+  bool with_state = false;  // also what is neither parameter nor buffer, under its full name
+  std::string dtype = {};   // of floating-point parameters and buffers: F32, BF16, F16; empty: as saved
+  std::map<std::string, std::string> metadata = {};  // added to format, tessera.step and tessera.recipe
+};
+
+/// Writes one safetensors file of whole tensors, as Python's safetensors lays them out. Parameters and
+/// buffers lose "param/" and "buffer/". Atomic (temporary name, sync, rename). Errors: UserError when nothing
+/// is to be written, two names become one, a dtype cannot be converted, or source or output fail.
+void consolidate(TensorSource& source, const std::filesystem::path& output,
+                 const ConsolidateOptions& options);
+
+/// Writes a checkpoint as `world` ranks would have saved it into `folder`: every tensor in equal slices of
+/// the flattened elements, bit for bit. Atomic, like save; an existing one of the same step is replaced.
+/// Nobody else may save into the folder meanwhile. Returns the checkpoint. Errors: UserError.
+std::filesystem::path reshard(TensorSource& source, const std::filesystem::path& folder, int64_t world);
+
+/// What a checkpoint says of itself and which of its files are there. Reads no tensor.
+struct Inspection {
+  StoredManifest stored;
+  struct File {
+    std::string name;
+    std::filesystem::path folder;  // empty: missing
+    uint64_t bytes = 0;            // found
+  };
+  std::vector<File> files;  // by rank
+};
+/// Errors: UserError on a missing or broken manifest.
+Inspection inspect(const Folders& checkpoint);
+
+}  // namespace tessera::checkpoint

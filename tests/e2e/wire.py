@@ -1,0 +1,124 @@
+"""Two hosts, as network namespaces joined by one cable: bytes on the wire, and communication behind computation.
+
+Needs root and Debian's iproute2. The namespaces are this test's own and gone at its end.
+"""
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+
+from harness import PROGRAM, Run, Skip, check, main, scratch, summary, tiny_recipe
+
+_names = itertools.count()
+PORT = 29533
+
+
+def system(*words):
+    result = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    check(result.returncode == 0, *words, result.stderr)
+    return result.stdout
+
+
+class Hosts:
+    """Two namespaces with one network card each, `wire`, at 10.99.0.1 and 10.99.0.2."""
+
+    def __init__(self):
+        word = f"tessera-{os.getpid()}-{next(_names)}"
+        self.names = [f"{word}-0", f"{word}-1"]
+
+    def __enter__(self):
+        try:
+            for name in self.names:
+                system("ip", "netns", "add", name)
+            system("ip", "-n", self.names[0], "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns",
+                   self.names[1])
+            for rank, name in enumerate(self.names):
+                system("ip", "-n", name, "address", "add", f"10.99.0.{rank + 1}/24", "dev", "wire")
+                system("ip", "-n", name, "link", "set", "wire", "up")
+                system("ip", "-n", name, "link", "set", "lo", "up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def throttle(self, bytes_per_second):
+        for name in self.names:
+            system("tc", "-n", name, "qdisc", "replace", "dev", "wire", "root", "tbf", "rate",
+                   f"{int(bytes_per_second * 8)}bit", "burst", "1mb", "latency", "50ms")
+
+    def sent_bytes(self, rank):
+        (link,) = json.loads(system("ip", "-n", self.names[rank], "-s", "-j", "link", "show", "wire"))
+        return link["stats64"]["tx"]["bytes"]
+
+    @contextlib.contextmanager
+    def ranks(self, folder, *words):
+        """The program on both hosts, as a launcher that sets RANK and WORLD_SIZE starts it."""
+        runs = []
+        try:
+            for rank, name in enumerate(self.names):
+                environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                               "MASTER_ADDR": "10.99.0.1", "MASTER_PORT": str(PORT)}
+                runs.append(Run(["ip", "netns", "exec", name, PROGRAM, *words], folder, environment))
+            yield runs
+        finally:
+            for run in runs:
+                run.kill()
+
+
+def need_namespaces():
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+        raise Skip("needs root and iproute2 (apt-get install iproute2)")
+    probe = subprocess.run(["ip", "netns", "add", f"tessera-{os.getpid()}-probe"], capture_output=True, text=True)
+    if probe.returncode != 0:
+        raise Skip(f"no network namespaces here: {probe.stderr.strip()}")
+    system("ip", "netns", "delete", f"tessera-{os.getpid()}-probe")
+
+
+def counted_bytes_are_the_interfaces():
+    """What a run counts, for every level, is what its card sent, within 2 %."""
+    need_namespaces()
+    for level in ("replicate", "zero1", "zero2", "zero3"):
+        with Hosts() as hosts, scratch() as folder:
+            before = hosts.sent_bytes(0)
+            words = ["train", tiny_recipe(folder), "--set", f"run.dir={folder}/run", "--set", f"shard.level={level}",
+                     "--set", "model.width=512", "--set", "model.mlp_width=2048", "--set", "model.depth=4",
+                     "--set", "train.accumulation=2", "--set", "train.steps=8"]
+            with hosts.ranks(folder, *words) as runs:
+                for run in runs:
+                    run.done(120)
+            sent = hosts.sent_bytes(0) - before
+            counted = sum(kind["bytes_sent"] for axis in summary(folder / "run")["communication"].values()
+                          for kind in axis.values())
+            print(f"  {level}: counted {counted}, the card sent {sent} ({100 * (sent / counted - 1):+.2f} %)", flush=True)
+            check(abs(sent / counted - 1) <= 0.02, level, counted, sent)
+
+
+def bench_shard(hosts, folder, rounds):
+    with hosts.ranks(folder, "bench", "shard", "--model", "B/16", "--batch", os.environ.get("TESSERA_E2E_BATCH", "32"),
+                     "--rounds", rounds, "--set", "run.threads=1", "--output", folder / "bench.json") as runs:
+        for run in runs:
+            run.done(900)
+    found = json.loads((folder / "bench.json").read_text())
+    print("  ", {name: round(value, 3) for name, value in found.items() if isinstance(value, float)}, flush=True)
+    return found
+
+
+def communication_hides_behind_computation():
+    """On a cable so slow that messages alone take 0.5 to 1.0 of the computation, at least 0.8 of them hide."""
+    need_namespaces()
+    with Hosts() as hosts, scratch() as folder:
+        free = bench_shard(hosts, folder, 1)
+        hosts.throttle(sum(free["bytes_sent"].values()) / (0.7 * free["compute_seconds"]))
+        found = bench_shard(hosts, folder, 5)
+        share = found["communication_seconds"] / found["compute_seconds"]
+        check(0.5 <= share <= 1.0, "communication takes", share, "of the computation")
+        check(found["hidden_share"] >= 0.8, "hidden share", found["hidden_share"])
+
+
+main(counted_bytes_are_the_interfaces, communication_hides_behind_computation)

@@ -1,0 +1,121 @@
+#include "tessera/formats/pickle.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/error_text.h"
+
+namespace tessera::formats {
+namespace {
+
+using namespace std::string_literals;
+using Kind = PickleValue::Kind;
+
+bool known(std::string_view name) { return name == "collections.OrderedDict" || name == "a.B"; }
+
+Pickle parse(const std::string& text) { return parse_pickle(std::as_bytes(std::span(text)), known, "test"); }
+std::string error(const std::string& text) {
+  return error_text([&] { parse(text); });
+}
+
+TEST(Pickle, PlainValues) {
+  // (None, True, False, -5, 200, 60000, 2**40, -1, 0, 1.5, "é", b"\x00\x01")
+  const auto pickle = parse(
+      "\x80\x02(N\x88\x89J\xfb\xff\xff\xffK\xc8M\x60\xea\x8a\x06\x00\x00\x00\x00\x00\x01"
+      "\x8a\x01\xff\x8a\x00G\x3f\xf8\x00\x00\x00\x00\x00\x00X\x02\x00\x00\x00\xc3\xa9"
+      "C\x02\x00\x01t."s);
+  const auto& items = pickle.root().items;
+  ASSERT_EQ(items.size(), 12U);
+  EXPECT_TRUE(pickle.root().is(Kind::kTuple));
+  EXPECT_TRUE(items[0]->is(Kind::kNone));
+  EXPECT_TRUE(items[1]->flag);
+  EXPECT_FALSE(items[2]->flag);
+  const std::vector<int64_t> numbers = {-5, 200, 60000, int64_t{1} << 40, -1, 0};
+  for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(items[3 + i]->number, numbers[i]) << i;
+  EXPECT_EQ(items[9]->real, 1.5);
+  EXPECT_EQ(items[10]->text, "é");
+  EXPECT_EQ(items[11]->text, "\x00\x01"s);
+}
+
+TEST(Pickle, ContainersAndMemory) {
+  // x = [1]; {"a": x, "b": x, "a": (2, 3)} in an OrderedDict
+  const auto pickle = parse(
+      "\x80\x02"
+      "ccollections\nOrderedDict\nq\x00)Rq\x01(X\x01\x00\x00\x00"
+      "a]q\x02K\x01"
+      "a"
+      "X\x01\x00\x00\x00"
+      "bh\x02X\x01\x00\x00\x00"
+      "aK\x02K\x03\x86u."s);
+  const PickleValue& root = pickle.root();
+  ASSERT_TRUE(root.is(Kind::kDict));
+  EXPECT_EQ(root.entries.size(), 3U);
+  EXPECT_EQ(root.entries[0].second, root.find("b")) << "the same list";
+  EXPECT_EQ(root.find("b")->items.at(0)->number, 1);
+  EXPECT_EQ(root.find("a")->items.at(1)->number, 3) << "the last one of a key wins";
+  EXPECT_EQ(root.find("c"), nullptr);
+}
+
+TEST(Pickle, ObjectsAreNamesWithArguments) {
+  // a.B(7), with state {"x": 1}; protocol 4's way to name it
+  for (const auto& named : {"ca\nB\n"s,
+                            "\x8c\x01"
+                            "a\x8c\x01"
+                            "B\x93"s}) {
+    const auto pickle = parse("\x80\x04" + named + "K\x07\x85R}\x8c\x01xK\x01sb."s);
+    const PickleValue& root = pickle.root();
+    ASSERT_TRUE(root.is(Kind::kObject));
+    EXPECT_EQ(root.describe(), "an object of a.B");
+    EXPECT_EQ(root.items.at(0)->items.at(0)->number, 7);
+    EXPECT_EQ(root.items.at(1)->find("x")->number, 1);
+  }
+}
+
+TEST(Pickle, AListThatHoldsItselfIsRead) {
+  const auto pickle = parse(
+      "\x80\x02]q\x00h\x00"
+      "a."s);
+  EXPECT_EQ(pickle.root().items.at(0), &pickle.root());
+}
+
+TEST(Pickle, WhatIsNoDataIsNamed) {
+  EXPECT_EQ(error("\x80\x02"
+                  "cos\nsystem\nX\x02\x00\x00\x00ls\x85R."s),
+            "[formats.pickle] classes that hold data: found os.system (test, byte 2 of the pickle)");
+  EXPECT_EQ(error("\x80\x02(K\x01io\nx\n."s),
+            "[formats.pickle] operations that hold data: found 0x69 (test, byte 5 of the pickle)");
+  EXPECT_EQ(error("\x80\x06."s),
+            "[formats.pickle] protocol 5 or older: found 6 (test, byte 0 of the pickle)");
+  EXPECT_EQ(error("\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."s),
+            "[formats.pickle] whole numbers of 64 bits: found one of 9 bytes (test, byte 0 of the pickle)");
+  EXPECT_EQ(error("K\x01K\x02R."s),
+            "[formats.pickle] arguments as a tuple: found an integer (test, byte 4 of the pickle)");
+  EXPECT_EQ(error("K\x01)R."s),
+            "[formats.pickle] a class to make an object of: found an integer (test, byte 3 of the pickle)");
+}
+
+TEST(Pickle, BrokenOnes) {
+  EXPECT_EQ(error(""), "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
+  EXPECT_EQ(error("."), "[formats.pickle] one value at the end: found others (test, byte 0 of the pickle)");
+  EXPECT_EQ(error("NN."), "[formats.pickle] one value at the end: found others (test, byte 2 of the pickle)");
+  EXPECT_EQ(error("(N."), "[formats.pickle] one value at the end: found others (test, byte 2 of the pickle)");
+  EXPECT_EQ(error("0"), "[formats.pickle] a value on the stack: there is none (test, byte 0 of the pickle)");
+  EXPECT_EQ(error("N(0"),
+            "[formats.pickle] a value on the stack: there is none (test, byte 2 of the pickle)");
+  EXPECT_EQ(error("e"), "[formats.pickle] a mark on the stack: there is none (test, byte 0 of the pickle)");
+  EXPECT_EQ(error("h\x05"),
+            "[formats.pickle] a value remembered as 5: there is none (test, byte 0 of the pickle)");
+  EXPECT_EQ(error("N(Ne"), "[formats.pickle] a list to append to: found None (test, byte 3 of the pickle)");
+  EXPECT_EQ(error("]NNs"),
+            "[formats.pickle] a dict to set items of: found a list (test, byte 3 of the pickle)");
+  EXPECT_EQ(error("}(Nu"),
+            "[formats.pickle] keys with values: the last has none (test, byte 3 of the pickle)");
+  EXPECT_EQ(error("N}b"),
+            "[formats.pickle] an object to give state to: found None (test, byte 2 of the pickle)");
+  EXPECT_EQ(error("X\xff\xff\xff\x7f"
+                  "a"),
+            "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
+  EXPECT_EQ(error("ca\nB"), "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
+}
+
+}  // namespace
+}  // namespace tessera::formats
