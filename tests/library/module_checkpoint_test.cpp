@@ -136,7 +136,7 @@ TEST_P(ModuleCheckpoint, IsTheSameStateOnOtherRanksAndLevels) {
       training.steps(2);
       training.sharded->with_full_parameters([&] {
         for (const auto& entry : training.net->named_parameters()) {
-          EXPECT_TRUE(at::allclose(entry.value(), uninterrupted.at(entry.key()), 1e-4, 1e-5))
+          EXPECT_TRUE(at::allclose(entry.value(), uninterrupted.at(entry.key()), 1e-3, 1e-3))
               << name << " " << entry.key();
         }
       });
