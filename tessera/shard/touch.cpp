@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <shared_mutex>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "tessera/base/error.h"
 
@@ -68,7 +68,7 @@ bool only_makes_a_view(const c10::OperatorHandle& operation) {
 /// The units that one operation reads: few, most often one.
 struct Touched {
   std::shared_ptr<TouchTarget> target;
-  std::vector<size_t> units;
+  c10::SmallVector<size_t, 4> units;
 };
 
 class Touches {
@@ -78,7 +78,10 @@ class Touches {
     const auto [target, unit] = registry().find(storage_of(tensor));
     if (target) {
       auto it = std::find_if(all_.begin(), all_.end(), [&](const Touched& t) { return t.target == target; });
-      if (it == all_.end()) it = all_.insert(all_.end(), Touched{target, {}});
+      if (it == all_.end()) {
+        all_.push_back({target, {}});
+        it = all_.end() - 1;
+      }
       it->units.push_back(unit);
     } else if (tensor.numel() > 0 && tensor.storage().nbytes() == 0) {
       user_error("shard.touch",
@@ -107,12 +110,12 @@ class Touches {
       }
       std::sort(touched.units.begin(), touched.units.end());
       touched.units.erase(std::unique(touched.units.begin(), touched.units.end()), touched.units.end());
-      touched.target->touch(touched.units);
+      touched.target->touch({touched.units.data(), touched.units.size()});
     }
   }
 
  private:
-  std::vector<Touched> all_;
+  c10::SmallVector<Touched, 2> all_;
 };
 
 /// Stands before every operation that has a keyed tensor among its arguments.

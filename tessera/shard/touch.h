@@ -23,7 +23,7 @@ class TouchTarget {
  public:
   virtual ~TouchTarget() = default;
   /// An operation is about to read these units, in ascending order: their memory must be there when this
-  /// returns. `needs_data`: false for operations that only make views.
+  /// returns.
   virtual void touch(std::span<const size_t> units) = 0;
   /// May memory come now? Otherwise reading is an error. Views may be made at any time.
   virtual bool may_touch() const = 0;
