@@ -14,6 +14,13 @@ namespace {
 
 constexpr uint64_t kReadBytes = 1 << 20;  // stays in the cache between reading and summing up
 
+const fs::path* folder_with(const Folders& checkpoint, const std::string& file) {
+  std::error_code ignored;
+  const auto at = std::find_if(checkpoint.paths.begin(), checkpoint.paths.end(),
+                               [&](const fs::path& folder) { return fs::exists(folder / file, ignored); });
+  return at == checkpoint.paths.end() ? nullptr : &*at;
+}
+
 }  // namespace
 
 ShardFact write_shard(const fs::path& path, const StoredManifest& plan, int64_t shard,
@@ -31,13 +38,7 @@ ShardFact write_shard(const fs::path& path, const StoredManifest& plan, int64_t 
 
 const fs::path* ShardPlaces::folder_of(int64_t shard) {
   auto& place = places_.at(static_cast<size_t>(shard));
-  if (place) return *place;
-  place = nullptr;
-  const std::string name = names::shard(shard, stored_.manifest.world);
-  std::error_code ignored;
-  for (const auto& folder : checkpoint_.paths) {
-    if (*place == nullptr && fs::exists(folder / name, ignored)) place = &folder;
-  }
+  if (!place) place = folder_with(checkpoint_, names::shard(shard, stored_.manifest.world));
   return *place;
 }
 
@@ -64,7 +65,7 @@ ShardFile::ShardFile(const Folders& checkpoint, const StoredManifest& stored, in
 }
 
 FileReader ShardFile::open() const {
-  const fs::path* folder = ShardPlaces(checkpoint_, stored_).folder_of(shard_);
+  const fs::path* folder = folder_with(checkpoint_, name_);
   if (folder == nullptr) missing();
   const fs::path path = *folder / name_;
   std::error_code error;

@@ -25,7 +25,7 @@ class AdamwOptimizer {
   /// Updates made so far (bias correction).
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
-  /// This rank's slices of both moments; for saving, replicated ones only on their first holder.
+  /// This rank's slices of both moments.
   void append_slices(std::vector<checkpoint::Slice>& slices) const;
 
  private:
