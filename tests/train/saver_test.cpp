@@ -50,7 +50,9 @@ std::vector<at::Tensor> masters(const TrainState& state) {
 }
 
 void change(TrainState& state) {
-  for (const auto& unit : state.sharded->units()) unit->master().fill_(7.0);
+  for (const auto& unit : state.sharded->units()) {
+    for (shard::Piece piece : unit->pieces()) piece.master.fill_(7.0);  // the padding is not saved
+  }
 }
 
 /// One folder for all ranks.
