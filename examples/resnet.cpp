@@ -2,7 +2,7 @@
 //
 //   ./dev example resnet --model resnet18 --data folder:DIR --classes 10 --image_size 96 --epochs 3
 //
-// The defaults are the recipe for ImageNet-1k with ResNet-50 of the README beside this file.
+// The defaults are the recipe for ImageNet-1k with ResNet-50 of README.md here.
 #include "resnet.h"
 
 #include <tessera/formats/safetensors.h>
