@@ -255,7 +255,7 @@ void add_machine(std::vector<Option>& table) {
                     FIELD(shard.level)),
       flag("shard.recompute", "compute blocks again in backward instead of keeping them",
            FIELD(shard.recompute)),
-      integer("shard.prefetch", "units gathered ahead", {0, 64}, FIELD(shard.prefetch)),
+      integer("shard.prefetch", "units gathered ahead; 0: nothing overlaps", {0, 64}, FIELD(shard.prefetch)),
       choice<Dtype>("precision.compute", "auto: bf16 where the CPU has AMX",
                     {{"auto", Dtype::kAuto}, {"fp32", Dtype::kFloat32}, {"bf16", Dtype::kBFloat16}},
                     FIELD(precision.compute)),
