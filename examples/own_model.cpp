@@ -29,8 +29,8 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-/// Scores of every word for the next place, from words and a vector of context. `builder` is null where the
-/// network is not sharded.
+/// Scores of every word for each place, from the words there and a vector of context. `builder` is null where
+/// the network is not sharded.
 struct Net : torch::nn::Module {
   Net(int64_t words, int64_t width, int64_t depth, shard::UnitBuilder* builder) {
     embed = register_module("embed", torch::nn::Embedding(words, width));
@@ -93,7 +93,7 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
     const torch::Tensor tokens = torch::randint(words, {4, 16}), facts = torch::randn({4, 8});
     const torch::Tensor loss = sharded.forward([&] {
       const torch::Tensor scores = net->forward(tokens, facts);
-      return torch::nn::functional::cross_entropy(scores.flatten(0, 1), tokens.flatten());
+      return torch::nn::functional::cross_entropy(scores.flatten(0, 1), ((tokens + 1) % words).flatten());
     });
     optimizer.zero_grad();
     loss.backward();
