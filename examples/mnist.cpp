@@ -106,9 +106,10 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
   const auto checkpoint = tessera::library::save_module(arguments.text("folder"), {}, sharded, &optimizer);
 
   // One file of the shards, and a network of its own that knows nothing of sharding.
+  // Running statistics of the norms are each rank's own; the file has rank 0's, so the last digit may differ.
   const std::filesystem::path file = checkpoint / "consolidated.safetensors";
   if (mesh.rank() == 0) {
-    tessera::checkpoint::StoredCheckpoint stored({checkpoint});
+    tessera::checkpoint::StoredCheckpoint stored{tessera::checkpoint::Folders(checkpoint)};
     tessera::checkpoint::consolidate(stored, file, {});
   }
   mesh.world().barrier("consolidated");
