@@ -26,7 +26,7 @@ class FakeSource : public Source {
 
   int64_t size() const override { return count_; }
   int64_t label(int64_t index) const override { return index % options_.fake_classes; }
-  Image read(int64_t index, int64_t channels) const override {
+  Stored load(int64_t index) const override {
     const int64_t side = options_.fake_image_size;
     Image image{side, side, options_.fake_channels, {}};
     image.pixels = noise(random_key(noise_key_, static_cast<uint64_t>(index)), side * side * image.channels);
@@ -38,7 +38,7 @@ class FakeSource : public Source {
       uint8_t* row = image.pixels.data() + static_cast<size_t>(y) * levels.size();
       for (size_t i = 0; i < levels.size(); ++i) row[i] = static_cast<uint8_t>(row[i] + levels[i]);
     }
-    return formats::convert_channels(std::move(image), channels);
+    return {{}, std::move(image)};
   }
   std::string sample_name(int64_t index) const override { return concat("fake-", split_, "[", index, "]"); }
   const std::vector<std::string>& classes() const override { return classes_; }

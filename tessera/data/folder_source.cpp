@@ -71,12 +71,7 @@ class FolderSource : public Source {
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }
   int64_t label(int64_t index) const override { return labels_[static_cast<size_t>(index)]; }
-  Image read(int64_t index, int64_t channels) const override {
-    const std::string bytes = read_file(root_ / relative(index));
-    const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-    return formats::convert_channels(formats::decode_image({data, bytes.size()}, sample_name(index)),
-                                     channels);
-  }
+  Stored load(int64_t index) const override { return {read_file(root_ / relative(index)), {}}; }
   std::string sample_name(int64_t index) const override {
     return (root_.filename() / relative(index)).string();
   }

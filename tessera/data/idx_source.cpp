@@ -75,12 +75,12 @@ class IdxSource : public Source {
 
   int64_t size() const override { return images_.dims[0]; }
   int64_t label(int64_t index) const override { return labels_.values()[static_cast<size_t>(index)]; }
-  Image read(int64_t index, int64_t channels) const override {
+  Stored load(int64_t index) const override {
     Image image{images_.dims[2], images_.dims[1], channels_, {}};
     const auto count = static_cast<size_t>(image.width * image.height * image.channels);
     const auto bytes = images_.values().subspan(static_cast<size_t>(index) * count, count);
     image.pixels.assign(bytes.begin(), bytes.end());
-    return formats::convert_channels(std::move(image), channels);
+    return {{}, std::move(image)};
   }
   std::string sample_name(int64_t index) const override { return concat(name_, "[", index, "]"); }
   const std::vector<std::string>& classes() const override { return classes_; }

@@ -1,5 +1,7 @@
 #include "tessera/data/open_source.h"
 
+#include <utility>
+
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 
@@ -28,6 +30,16 @@ std::unique_ptr<Source> open_path(const fs::path& folder, const std::string& spl
 }
 
 }  // namespace
+
+Image Source::read(int64_t index, int64_t channels) const {
+  Stored stored = load(index);
+  if (stored.file.empty() && !stored.pixels.pixels.empty()) {
+    return formats::convert_channels(std::move(stored.pixels), channels);
+  }
+  const auto* bytes = reinterpret_cast<const uint8_t*>(stored.file.data());
+  return formats::convert_channels(formats::decode_image({bytes, stored.file.size()}, sample_name(index)),
+                                   channels);
+}
 
 std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split,
                                     const SourceOptions& options) {

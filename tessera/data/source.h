@@ -13,19 +13,29 @@ namespace tessera::data {
 
 using Image = formats::Image;
 
-/// Any number of threads may call `read` at once.
+/// One sample as its source keeps it.
+struct Stored {
+  std::string file;  // the bytes of an image file (JPEG, PNG); empty where `pixels` holds the image
+  Image pixels;      // of sources that keep plain pixels (idx, fake)
+};
+
+/// Any number of threads may call the const functions at once.
 class Source {
  public:
   virtual ~Source() = default;
   virtual int64_t size() const = 0;
   virtual int64_t label(int64_t index) const = 0;
-  /// Decodes sample `index`, converted to `channels` (1: luma, 3: RGB).
+  /// Fetches sample `index` without decoding it.
   /// Errors: UserError that names the sample (its file) and the reason.
-  virtual Image read(int64_t index, int64_t channels) const = 0;
+  virtual Stored load(int64_t index) const = 0;
   /// "train/dress/0001.jpg", "train-images-idx3-ubyte.gz[17]".
   virtual std::string sample_name(int64_t index) const = 0;
   /// Class names in label order; may be numbers.
   virtual const std::vector<std::string>& classes() const = 0;
+
+  /// Loads and decodes the whole of sample `index`, converted to `channels` (1: luma, 3: RGB).
+  /// Errors: as load(), and on bytes that are no image.
+  Image read(int64_t index, int64_t channels) const;
 };
 
 /// Opens `spec` = "<kind>:<path>" (idx:, folder:, fake:) and the split ("train", "val", "test").

@@ -18,9 +18,9 @@ class Pixels : public Source {
   explicit Pixels(int64_t size, std::set<int64_t> broken = {}) : size_(size), broken_(std::move(broken)) {}
   int64_t size() const override { return size_; }
   int64_t label(int64_t index) const override { return index % 10; }
-  Image read(int64_t index, int64_t channels) const override {
-    if (broken_.contains(index)) user_error("test.read", "a pixel: found none (", sample_name(index), ")");
-    return {1, 1, channels, std::vector<uint8_t>(static_cast<size_t>(channels), static_cast<uint8_t>(index))};
+  Stored load(int64_t index) const override {
+    if (broken_.contains(index)) user_error("test.load", "a pixel: found none (", sample_name(index), ")");
+    return {{}, {1, 1, 1, {static_cast<uint8_t>(index)}}};
   }
   std::string sample_name(int64_t index) const override { return concat("pixel-", index); }
   const std::vector<std::string>& classes() const override { return classes_; }
@@ -157,9 +157,9 @@ TEST(TrainLoader, BrokenSamplesAreReplacedByTheirSuccessors) {
     EXPECT_EQ(seen.count(0), 4U);
     EXPECT_EQ(loader.broken_samples(), 3);
     EXPECT_EQ(warnings, (std::multiset<std::string>{
-                            "broken sample 7 skipped: [test.read] a pixel: found none (pixel-7)",
-                            "broken sample 8 skipped: [test.read] a pixel: found none (pixel-8)",
-                            "broken sample 99 skipped: [test.read] a pixel: found none (pixel-99)"}));
+                            "broken sample 7 skipped: [test.load] a pixel: found none (pixel-7)",
+                            "broken sample 8 skipped: [test.load] a pixel: found none (pixel-8)",
+                            "broken sample 99 skipped: [test.load] a pixel: found none (pixel-99)"}));
   }
 }
 
@@ -174,11 +174,11 @@ TEST(TrainLoader, BrokenSamplesCanEndARun) {
       for (int step = 0; step < 5; ++step) loader.next();
     });
   };
-  EXPECT_TRUE(error(true, 1.0, source).starts_with("[test.read] a pixel: found none (pixel-"));
+  EXPECT_TRUE(error(true, 1.0, source).starts_with("[test.load] a pixel: found none (pixel-"));
   const std::string text = error(false, 0.02, source);
   EXPECT_TRUE(
       text.starts_with("[data.loader] at most 2 % of the samples broken: found 3 of 100 (the last: "
-                       "[test.read] a pixel: found none (pixel-"))
+                       "[test.load] a pixel: found none (pixel-"))
       << text;
   EXPECT_TRUE(text.ends_with("; mend or remove the files, or raise data.error_limit)")) << text;
   EXPECT_EQ(error(false, 0.03, source), "no error");
