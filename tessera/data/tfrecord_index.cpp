@@ -54,6 +54,7 @@ std::string missing(const char* what, const std::string& key, const std::vector<
                     const std::vector<Feature>& features) {
   std::vector<std::string> names;
   for (const auto& feature : features) names.push_back(escape(feature.name));
+  std::sort(names.begin(), names.end());  // writers give them in any order
   if (names.size() > 10) names.resize(10);
   return concat("a feature ", key.empty() ? join(usual, " or ") : key, " with the ", what, ": found ",
                 names.empty() ? "none" : join(names, ", "));

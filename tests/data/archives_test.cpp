@@ -5,6 +5,7 @@
 #include "tessera/data/source.h"
 #include "tests/data/folder_maker.h"
 #include "tests/data/shared_data.h"
+#include "tests/data/tar_maker.h"
 #include "tests/error_text.h"
 
 namespace tessera::data {
@@ -209,22 +210,10 @@ TEST_F(Archives, TarCutMidFile) {
   EXPECT_EQ(load_error(*unreadable, 0), "[file.open] a regular file: " + shard + " is none");
 }
 
-/// A tar file of ustar members.
+/// A tar file of these members.
 std::string tar(const std::vector<std::pair<std::string, std::string>>& members) {
   std::string all;
-  for (const auto& [name, content] : members) {
-    std::string header(512, '\0');
-    char size[12];
-    std::snprintf(size, sizeof size, "%011zo", content.size());
-    header.replace(0, name.size(), name).replace(124, 11, size).replace(148, 8, "        ");
-    header[156] = '0';
-    unsigned sum = 0;
-    for (const char c : header) sum += static_cast<uint8_t>(c);
-    char digits[8];
-    std::snprintf(digits, sizeof digits, "%06o", sum);
-    header.replace(148, 7, digits, 7);
-    all += header + content + std::string((512 - content.size() % 512) % 512, '\0');
-  }
+  for (const auto& [name, content] : members) all += tar_member(name, content);
   return all + std::string(1024, '\0');
 }
 

@@ -81,7 +81,7 @@ TEST_F(FindShards, NamedEntriesAndFolders) {
   EXPECT_EQ(find(at + "z", "val"), "z/test/1.tar");
   EXPECT_EQ(find(at + "z/{split}/*.tar", "val"), "z/test/1.tar");
   EXPECT_EQ(error(at + "none", "train"),
-            "[data.open_wds] tar files of the split train: found none (in " + at + "none)");
+            "[data.open_wds] tar files: 1 of 1 are not there, the first is " + at + "none");
 }
 
 TEST(DaliIndex, Versions) {

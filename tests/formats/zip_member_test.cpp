@@ -45,8 +45,8 @@ TEST_F(ZipMemberTest, Errors) {
   const std::string damaged = error(0, [](std::string& bytes, ZipMember& m) { bytes[m.header + 60] ^= 1; });
   EXPECT_TRUE(damaged.starts_with("[formats.zip] content with CRC ")) << damaged;
   EXPECT_TRUE(damaged.ends_with(first)) << damaged;
-  EXPECT_EQ(error(1, [](std::string& bytes, ZipMember& m) { bytes[m.header + 41] ^= 0x7f; }),
-            "[formats.zip] sound deflated data of 77 bytes: found other" + second);
+  EXPECT_EQ(error(1, [](std::string&, ZipMember& m) { m.size = 76; }),
+            "[formats.zip] sound deflated data of 76 bytes: found other" + second);
   EXPECT_EQ(error(0, [](std::string& bytes, ZipMember& m) { bytes[m.header + 30] = 'x'; }),
             "[formats.zip] its header at byte 0: found other bytes" + first);
   EXPECT_EQ(error(0, [](std::string&, ZipMember& m) { m.encrypted = true; }),
@@ -59,7 +59,7 @@ TEST_F(ZipMemberTest, Errors) {
             "[formats.zip] sizes that go together: found " +
                 std::to_string(read_zip_directory(FileReader(kFixtures / "train.zip"))[1].packed_size) +
                 " bytes packed and 1048576 unpacked" + second);
-  EXPECT_EQ(error(0, [](std::string& bytes, ZipMember&) { bytes.resize(100); }),
+  EXPECT_EQ(error(0, [](std::string& bytes, ZipMember&) { bytes.resize(90); }),
             "[formats.zip] a member inside of the file: its 69 bytes from 0 leave it" + first);
   EXPECT_EQ(error(0, [](std::string& bytes, ZipMember&) { bytes.resize(105); }),
             "[formats.zip] a whole member: the archive is cut off" + first);
