@@ -184,14 +184,13 @@ void add_data(std::vector<Option>& table) {
       number("data.error_limit", "share of broken images above which the run stops", {0, 1},
              FIELD(data.error_limit)),
       path("data.index_dir",
-           "where index files lie: a folder ({split} is replaced), \"beside\" the data, \"none\"; \"\": "
-           "$XDG_CACHE_HOME or ~/.cache, tessera/index",
+           "folder of index files ({split} is replaced), \"beside\" the data or \"none\"; \"\": the user's "
+           "cache",
            FIELD(data.index_dir), {"beside", "none"}),
-      text("data.image_key", "feature (tfrecord) or ending (wds) that holds the image; \"\": found out",
+      text("data.image_key", "of the image: tfrecord's feature, wds's ending; \"\": found out",
            FIELD(data.image_key)),
       text("data.label_key",
-           "feature (tfrecord), ending or JSON field (wds: \"cls\", \"json:label\") of the label; \"\": "
-           "found out",
+           "of the label: tfrecord's feature, wds's ending or \"json:field\"; \"\": found out",
            FIELD(data.label_key)),
       integer("data.label_offset", "added to each label of zip, wds, tfrecord; -1 where they count from 1",
               {-1e6, 1e6}, FIELD(data.label_offset)),
