@@ -53,8 +53,10 @@ void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
 
 void open_data(Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
-  p.train = data::open_source(recipe.data.source, recipe.data.train, source_options(recipe));
-  p.val = data::open_source(recipe.data.source, recipe.data.val, source_options(recipe));
+  data::SourceOptions options = source_options(recipe);
+  options.warn = p.loader.warn;
+  p.train = data::open_source(recipe.data.source, recipe.data.train, options);
+  p.val = data::open_source(recipe.data.source, recipe.data.val, options);
   check_classes(*p.train, recipe);
   check_classes(*p.val, recipe);
   p.sizes = recipe::resolve_batch(recipe.train, p.ranks.world);

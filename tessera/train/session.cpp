@@ -56,7 +56,13 @@ plan::Precision plan_precision(const recipe::Recipe& recipe) {
 }
 
 data::SourceOptions source_options(const recipe::Recipe& recipe) {
-  return {recipe.model.image_size, recipe.model.channels, recipe.model.classes};
+  data::SourceOptions options{recipe.model.image_size, recipe.model.channels, recipe.model.classes};
+  options.index_dir = recipe.data.index_dir;
+  options.image_key = recipe.data.image_key;
+  options.label_key = recipe.data.label_key;
+  options.label_offset = recipe.data.label_offset;
+  options.classes = recipe.data.classes;
+  return options;
 }
 
 data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
