@@ -9,6 +9,8 @@ find_package(CLI11 REQUIRED)
 find_path(TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
+find_path(LIBDEFLATE_INCLUDE libdeflate.h REQUIRED)
+find_library(LIBDEFLATE_LIBRARY deflate REQUIRED)
 
 if(TESSERA_TORCH)
   include(TesseraTorch)

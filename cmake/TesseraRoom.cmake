@@ -57,5 +57,6 @@ function(tessera_test name)
     tessera_use_torch_pch(test_${name})
   endif()
   gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+    PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} ENVIRONMENT "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache"
+    SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
 endfunction()

@@ -1,4 +1,5 @@
-// Any file is a zip archive or a UserError; what is said to be a stored member lies inside of the file.
+// Any file is a zip archive or a UserError; what is said to be a stored member lies inside of the file, and a
+// member is read whole or not at all.
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
@@ -18,6 +19,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       try {
         const uint64_t begin = tessera::formats::stored_member_offset(file, member);
         TESSERA_CHECK(begin <= size && member.size <= size - begin, member.name);
+      } catch (const tessera::UserError&) {
+      }
+      try {
+        TESSERA_CHECK_EQ(tessera::formats::read_zip_member(file, member).size(), member.size);
       } catch (const tessera::UserError&) {
       }
     }

@@ -1,9 +1,16 @@
+#include <dirent.h>
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <map>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
+#include "tessera/data/in_parallel.h"
+#include "tessera/data/indexed_source.h"
 #include "tessera/data/open_source.h"
 
 namespace tessera::data {
@@ -12,90 +19,87 @@ namespace {
 
 constexpr const char* kWhere = "data.open_folder";
 
-bool is_image_name(const std::string& name) {
-  std::string ending = fs::path(name).extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
-}
-
 struct Listing {
   std::vector<std::string> folders, images;  // sorted by bytes, the same on every machine
 };
 
+/// Asks the file system only where the folder's entry does not say: for links, and on some network file
+/// systems.
+bool is_folder(const fs::path& folder, const dirent& entry) {
+  if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return entry.d_type == DT_DIR;
+  std::error_code ignored;
+  return fs::is_directory(folder / entry.d_name, ignored);
+}
+
 /// Hidden entries are left out. A dangling link with an image's name counts as an image, and breaks as one.
+/// Names are bytes: any encoding.
 Listing list(const fs::path& folder) {
   Listing listing;
-  std::error_code error;
-  fs::directory_iterator entries(folder, error);
-  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
-    std::string name = entries->path().filename().string();
-    std::error_code ignored;
-    if (name.starts_with(".")) continue;
-    if (entries->is_directory(ignored)) {
-      listing.folders.push_back(std::move(name));
-    } else if (is_image_name(name)) {
-      listing.images.push_back(std::move(name));
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
+  errno = entries ? 0 : errno;
+  const auto next = [&]() -> const dirent* { return entries ? ::readdir(entries.get()) : nullptr; };
+  while (const dirent* entry = next()) {
+    if (entry->d_name[0] == '.') continue;
+    if (is_folder(folder, *entry)) {
+      listing.folders.emplace_back(entry->d_name);
+    } else if (is_image_name(entry->d_name)) {
+      listing.images.emplace_back(entry->d_name);
     }
+    errno = 0;
   }
-  if (error) user_error(kWhere, "a readable folder: ", folder.string(), ": ", error.message());
+  if (errno != 0) user_error(kWhere, "a readable folder: ", folder.string(), ": ", std::strerror(errno));
   std::sort(listing.folders.begin(), listing.folders.end());
   std::sort(listing.images.begin(), listing.images.end());
   return listing;
 }
 
-class FolderSource : public Source {
+/// `root`/<class>/<image>, for the classes that have a folder there; names in messages start with the split.
+class FolderSource : public IndexedSource {
  public:
-  /// `root`/<class>/<image>; names in messages start with the split.
-  FolderSource(fs::path root, std::vector<std::string> classes)
-      : root_(std::move(root)), classes_(std::move(classes)) {
-    std::map<std::string, int64_t> label_of;
-    for (size_t i = 0; i < classes_.size(); ++i) label_of[classes_[i]] = static_cast<int64_t>(i);
-    for (const auto& name : list(root_).folders) {
-      const auto found = label_of.find(name);
-      if (found == label_of.end()) {
-        const std::string near = nearest(name, classes_);
-        user_error(kWhere, "the classes of the train split: found another one, '", name, "' (in ",
-                   root_.string(), near.empty() ? ")" : concat("; the nearest is '", near, "')"));
-      }
-      for (auto& file : list(root_ / name).images) {
-        files_.push_back(std::move(file));
-        labels_.push_back(static_cast<int32_t>(found->second));
-      }
-    }
-    if (files_.empty()) {
-      user_error(kWhere, "images named .jpg, .jpeg or .png in the class folders: found none (in ",
-                 root_.string(), ")");
-    }
-  }
-
-  int64_t size() const override { return static_cast<int64_t>(files_.size()); }
-  int64_t label(int64_t index) const override { return labels_[static_cast<size_t>(index)]; }
-  Stored load(int64_t index) const override { return {read_file(root_ / relative(index)), {}}; }
-  std::string sample_name(int64_t index) const override {
-    return (root_.filename() / relative(index)).string();
-  }
-  const std::vector<std::string>& classes() const override { return classes_; }
+  FolderSource(fs::path root, OpenedIndex opened)
+      : IndexedSource(std::move(opened)), root_(std::move(root)) {}
+  std::string sample_name(int64_t i) const override { return (root_.filename() / relative(i)).string(); }
 
  private:
-  fs::path relative(int64_t index) const {
-    return fs::path(classes_[static_cast<size_t>(label(index))]) / files_[static_cast<size_t>(index)];
+  std::string fetch(int64_t i) const override { return read_file(root_ / relative(i)); }
+  fs::path relative(int64_t i) const {
+    return fs::path(classes()[static_cast<size_t>(label(i))]) / index().name(i);
   }
-
-  fs::path root_;
-  std::vector<std::string> classes_;
-  std::vector<std::string> files_;  // by class, then by name
-  std::vector<int32_t> labels_;
+  const fs::path root_;
 };
 
-std::vector<std::string> accepted_names(const std::string& split) {
-  if (split == "val") return {"val", "validation", "test"};
-  if (split == "validation") return {"validation", "val"};
-  return {split};
+void check_folders(const fs::path& root, const std::vector<std::string>& folders,
+                   const std::vector<std::string>& classes) {
+  for (const auto& name : folders) {
+    if (std::binary_search(classes.begin(), classes.end(), name)) continue;
+    const std::string near = nearest(name, classes);
+    user_error(kWhere, "the classes of the train split: found another one, '", name, "' (in ", root.string(),
+               near.empty() ? ")" : concat("; the nearest is '", near, "')"));
+  }
+}
+
+void build_index(const fs::path& root, const std::vector<std::string>& folders,
+                 const std::vector<std::string>& classes, IndexBuilder& builder) {
+  std::vector<std::vector<std::string>> images(folders.size());
+  in_parallel(folders.size(), kInputThreads, [&](size_t i) { images[i] = list(root / folders[i]).images; });
+  builder.set_files({root.filename().string()});
+  builder.set_classes(classes);
+  for (size_t i = 0; i < folders.size(); ++i) {
+    const auto found = std::lower_bound(classes.begin(), classes.end(), folders[i]);
+    for (const auto& name : images[i]) builder.add({.name = name, .label = found - classes.begin()});
+    if (images[i].empty()) {
+      builder.note(concat("[", kWhere, "] images in every class folder: found none in ",
+                          escape((root / folders[i]).string())));
+    }
+  }
+  if (builder.size() == 0) {
+    user_error(kWhere, "images named .jpg, .jpeg or .png in the class folders: found none (in ",
+               root.string(), ")");
+  }
 }
 
 fs::path find_split(const fs::path& folder, const std::string& split) {
-  const auto names = accepted_names(split);
+  const auto names = accepted_splits(split);
   for (const auto& name : names) {
     std::error_code ignored;
     if (fs::is_directory(folder / name, ignored)) return folder / name;
@@ -115,17 +119,23 @@ fs::path find_split(const fs::path& folder, const std::string& split) {
 
 }  // namespace
 
-std::unique_ptr<Source> open_folder(const fs::path& folder, const std::string& split) {
-  const fs::path normal = (folder / "").lexically_normal().parent_path();  // without a slash at the end
+std::unique_ptr<Source> open_folder(const fs::path& folder, const std::string& split,
+                                    const SourceOptions& options) {
+  const fs::path normal =
+      (fs::absolute(folder) / "").lexically_normal().parent_path();  // without a slash at the end
   const fs::path root = find_split(normal, split);
   std::error_code ignored;
   const fs::path train = normal / "train";
-  auto classes = list(fs::is_directory(train, ignored) ? train : root).folders;
-  if (classes.empty()) {
-    user_error(kWhere, "a folder for each class: found none (in ",
-               (fs::is_directory(train, ignored) ? train : root).string(), ")");
-  }
-  return std::make_unique<FolderSource>(root, std::move(classes));
+  const fs::path with_classes = fs::is_directory(train, ignored) ? train : root;
+  const auto folders = list(root).folders,
+             classes = with_classes == root ? folders : list(with_classes).folders;
+  if (classes.empty())
+    user_error(kWhere, "a folder for each class: found none (in ", with_classes.string(), ")");
+  check_folders(root, folders, classes);
+  IndexRequest request{"folder", normal, split, "", {root, with_classes}, {}};
+  for (const auto& name : folders) request.inputs.push_back(root / name);
+  request.build = [&](IndexBuilder& builder) { build_index(root, folders, classes, builder); };
+  return std::make_unique<FolderSource>(root, open_index(request, options));
 }
 
 }  // namespace tessera::data

@@ -1,5 +1,7 @@
 #include "tessera/data/open_source.h"
 
+#include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -10,7 +12,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kWhere = "data.open_source";
-const std::vector<std::string> kKinds = {"idx", "folder", "fake"};
+const std::vector<std::string> kKinds = {"folder", "zip", "wds", "tfrecord", "idx", "cifar", "fake"};
 
 void check_folder(const fs::path& folder) {
   std::error_code ignored;
@@ -24,12 +26,26 @@ void check_folder(const fs::path& folder) {
     user_error(kWhere, "a data folder: ", folder.string(), " is empty");
 }
 
-std::unique_ptr<Source> open_path(const fs::path& folder, const std::string& split) {
+std::unique_ptr<Source> open_path(const fs::path& folder, const std::string& split,
+                                  const SourceOptions& options) {
   check_folder(folder);
-  return holds_idx_files(folder) ? open_idx(folder, split) : open_folder(folder, split);
+  return holds_idx_files(folder) ? open_idx(folder, split) : open_folder(folder, split, options);
 }
 
 }  // namespace
+
+bool is_image_name(std::string_view name) {
+  std::string ending(name.substr(std::min(name.rfind('.'), name.size())));
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
+}
+
+std::vector<std::string> accepted_splits(const std::string& split) {
+  if (split == "val") return {"val", "validation", "test"};
+  if (split == "validation") return {"validation", "val"};
+  return {split};
+}
 
 Image Source::read(int64_t index, int64_t channels) const {
   Stored stored = load(index);
@@ -51,15 +67,20 @@ std::unique_ptr<Source> open_source(const std::string& spec, const std::string& 
   if (kind == "fake" && (colon != std::string::npos || !fs::exists(spec, ignored))) {
     return open_fake(path, split, options);
   }
-  if (colon == std::string::npos || fs::exists(spec, ignored)) return open_path(spec, split);
-  if (kind == "idx" || kind == "folder") {
-    if (path.empty()) user_error(kWhere, "a folder after ", kind, ": found nothing");
-    check_folder(path);
-    return kind == "idx" ? open_idx(path, split) : open_folder(path, split);
+  if (colon == std::string::npos || fs::exists(spec, ignored)) return open_path(spec, split, options);
+  const bool known = std::find(kKinds.begin(), kKinds.end(), kind) != kKinds.end();
+  if (!known) {
+    const std::string near = nearest(kind, kKinds);
+    user_error(kWhere, "a kind of source (", join(kKinds, ", "), "): found '", kind, "' in ", spec,
+               near.empty() ? "" : concat(" (did you mean ", near, ":", path, "?)"));
   }
-  const std::string near = nearest(kind, kKinds);
-  user_error(kWhere, "a kind of source (", join(kKinds, ", "), "): found '", kind, "' in ", spec,
-             near.empty() ? "" : concat(" (did you mean ", near, ":", path, "?)"));
+  if (path.empty()) user_error(kWhere, "a path after ", kind, ": found nothing");
+  if (kind == "wds") return open_wds(path, split, options);
+  if (kind == "tfrecord") return open_tfrecord(path, split, options);
+  if (kind == "cifar") return open_cifar(path, split);
+  check_folder(path);
+  if (kind == "zip") return open_zip(path, split, options);
+  return kind == "idx" ? open_idx(path, split) : open_folder(path, split, options);
 }
 
 }  // namespace tessera::data

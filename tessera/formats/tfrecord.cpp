@@ -1,13 +1,12 @@
 #include "tessera/formats/tfrecord.h"
 
 #include <array>
+#include <cstring>
 
 #include "tessera/base/error.h"
 
 namespace tessera::formats {
 namespace {
-
-constexpr uint64_t kHeader = 12, kFooter = 4;  // length and its CRC; the payload's CRC
 
 constexpr std::array<uint32_t, 256> make_table() {
   std::array<uint32_t, 256> table{};
@@ -32,14 +31,37 @@ Integer read_little_endian(const std::byte* bytes) {
   return value;
 }
 
-}  // namespace
-
-uint32_t crc32c(std::span<const std::byte> bytes) {
+uint32_t crc32c_by_table(std::span<const std::byte> bytes) {
   uint32_t crc = 0xFFFFFFFFU;
   for (const std::byte byte : bytes) {
     crc = (crc >> 8) ^ kTable[(crc ^ static_cast<uint32_t>(byte)) & 0xFFU];
   }
   return ~crc;
+}
+
+#if defined(__x86_64__)
+/// The instruction does eight bytes in three cycles, the table one in about three.
+__attribute__((target("sse4.2"))) uint32_t crc32c_by_instruction(std::span<const std::byte> bytes) {
+  uint64_t crc = 0xFFFFFFFFU;
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), sizeof word);
+    crc = __builtin_ia32_crc32di(crc, word);
+  }
+  auto rest = static_cast<uint32_t>(crc);
+  for (const std::byte byte : bytes) rest = __builtin_ia32_crc32qi(rest, std::to_integer<uint8_t>(byte));
+  return ~rest;
+}
+#endif
+
+}  // namespace
+
+uint32_t crc32c(std::span<const std::byte> bytes) {
+#if defined(__x86_64__)
+  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+  if (has_instruction) return crc32c_by_instruction(bytes);
+#endif
+  return crc32c_by_table(bytes);
 }
 
 uint32_t masked_crc32c(std::span<const std::byte> bytes) {
@@ -49,12 +71,33 @@ uint32_t masked_crc32c(std::span<const std::byte> bytes) {
 
 std::string tfrecord(std::string_view payload) {
   std::string out;
-  out.reserve(payload.size() + kHeader + kFooter);
+  out.reserve(payload.size() + kRecordHeader + kRecordFooter);
   append_little_endian(out, static_cast<uint64_t>(payload.size()));
   append_little_endian(out, masked_crc32c(std::as_bytes(std::span(out))));
   out += payload;
   append_little_endian(out, masked_crc32c(std::as_bytes(std::span(payload))));
   return out;
+}
+
+std::optional<uint64_t> record_length(std::span<const std::byte> header) {
+  TESSERA_CHECK_EQ(header.size(), kRecordHeader);
+  if (read_little_endian<uint32_t>(&header[8]) != masked_crc32c(header.first(8))) return std::nullopt;
+  return read_little_endian<uint64_t>(header.data());
+}
+
+std::span<const std::byte> record_payload(std::span<const std::byte> frame, const std::string& where) {
+  TESSERA_CHECK(frame.size() >= kRecordHeader + kRecordFooter);
+  const auto payload = frame.subspan(kRecordHeader, frame.size() - kRecordHeader - kRecordFooter);
+  if (record_length(frame.first(kRecordHeader)) != payload.size()) {
+    user_error("formats.tfrecord", "a record of ", payload.size(), " bytes: found another length (", where,
+               "; the file is damaged)");
+  }
+  const auto stored = read_little_endian<uint32_t>(frame.data() + kRecordHeader + payload.size());
+  if (const uint32_t computed = masked_crc32c(payload); stored != computed) {
+    user_error("formats.tfrecord", "a record with checksum ", stored, ": found ", computed, " (", where,
+               "; the file is damaged)");
+  }
+  return payload;
 }
 
 std::optional<std::string> TfRecordReader::next() {
@@ -64,24 +107,20 @@ std::optional<std::string> TfRecordReader::next() {
     user_error("formats.tfrecord", expected, ": found ", found, " (offset ", offset_, " of ",
                file_.path().string(), "; the file is cut off or damaged)");
   };
-  if (left < kHeader + kFooter) broken("at least 16 bytes of a record", left);
-  std::array<std::byte, kHeader> header{};
+  if (left < kRecordHeader + kRecordFooter) broken("at least 16 bytes of a record", left);
+  std::array<std::byte, kRecordHeader> header{};
   file_.read(offset_, header);
-  if (read_little_endian<uint32_t>(&header[8]) != masked_crc32c(std::span(header).first(8))) {
-    broken("a length with the right checksum", read_little_endian<uint64_t>(header.data()));
-  }
-  const auto length = read_little_endian<uint64_t>(header.data());
-  if (length > left - kHeader - kFooter)
-    broken(concat("a record of ", length, " bytes"), left - kHeader - kFooter);
-  std::string payload(length, '\0');
-  file_.read(offset_ + kHeader, std::as_writable_bytes(std::span(payload)));
-  std::array<std::byte, kFooter> footer{};
-  file_.read(offset_ + kHeader + length, footer);
-  const uint32_t stored = read_little_endian<uint32_t>(footer.data());
-  const uint32_t computed = masked_crc32c(std::as_bytes(std::span(payload)));
-  if (stored != computed) broken(concat("a record with checksum ", stored), computed);
-  offset_ += kHeader + length + kFooter;
-  return payload;
+  const auto known = record_length(header);
+  if (!known) broken("a length with the right checksum", read_little_endian<uint64_t>(header.data()));
+  const uint64_t length = *known;
+  if (length > left - kRecordHeader - kRecordFooter)
+    broken(concat("a record of ", length, " bytes"), left - kRecordHeader - kRecordFooter);
+  std::string frame(kRecordHeader + length + kRecordFooter, '\0');
+  file_.read(offset_, std::as_writable_bytes(std::span(frame)));
+  const auto payload = record_payload(std::as_bytes(std::span(frame)),
+                                      concat("offset ", offset_, " of ", file_.path().string()));
+  offset_ += kRecordHeader + length + kRecordFooter;
+  return std::string(reinterpret_cast<const char*>(payload.data()), payload.size());
 }
 
 }  // namespace tessera::formats

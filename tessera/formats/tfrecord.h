@@ -22,6 +22,14 @@ uint32_t masked_crc32c(std::span<const std::byte> bytes);
 /// `payload` with its frame around it.
 std::string tfrecord(std::string_view payload);
 
+inline constexpr uint64_t kRecordHeader = 12, kRecordFooter = 4;  // length and its CRC; the payload's CRC
+
+/// The payload's length from the first kRecordHeader bytes of a frame; nothing where its CRC is wrong.
+std::optional<uint64_t> record_length(std::span<const std::byte> header);
+/// The payload within a whole frame. `where` names it in messages. Errors: UserError on a wrong CRC or
+/// length.
+std::span<const std::byte> record_payload(std::span<const std::byte> frame, const std::string& where);
+
 /// Reads the records of a file in order. Errors: UserError that names the file, the offset and what is wrong.
 class TfRecordReader {
  public:

@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kLocal = 0x04034b50, kEntry = 0x02014b50, kEnd = 0x06054b50, kEnd64 = 0x06064b50,
                    kLocator64 = 0x07064b50;
 constexpr uint64_t kLocalBytes = 30, kEntryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
-constexpr uint64_t kMaxComment = 0xFFFF, kMaxMembers = 4'000'000, kMaxDirectory = uint64_t{1} << 30;
+constexpr uint64_t kMaxComment = 0xFFFF, kMaxMembers = 200'000'000, kMaxDirectory = uint64_t{1} << 34;
 constexpr uint16_t kExtra64 = 1;
 
 [[noreturn]] void broken(const FileReader& file, const std::string& expected_and_found) {
@@ -155,22 +155,25 @@ bool looks_like_zip(std::span<const std::byte> start) {
   return start.size() >= 4 && Block(start).u32(0) == kLocal;
 }
 
-std::vector<ZipMember> read_zip_directory(const FileReader& file) {
+void visit_zip_directory(const FileReader& file, const std::function<void(ZipMember)>& visit) {
   const Directory directory = find_directory(file);
   const auto bytes = read_at(file, directory.offset, directory.size);
   const Block block(bytes);
+  uint64_t count = 0;
+  for (size_t at = 0; at < block.size(); ++count) visit(read_entry(file, block, at));
+  if (count != directory.members) {
+    broken(file, concat(directory.members, " members: the directory has ", count));
+  }
+}
+
+std::vector<ZipMember> read_zip_directory(const FileReader& file) {
   std::vector<ZipMember> members;
   std::unordered_set<std::string> names;
-  size_t at = 0;
-  while (at < block.size()) {
-    members.push_back(read_entry(file, block, at));
-    if (!names.insert(members.back().name).second) {
-      broken(file, concat("every name once: ", escape(members.back().name), " twice"));
-    }
-  }
-  if (members.size() != directory.members) {
-    broken(file, concat(directory.members, " members: the directory has ", members.size()));
-  }
+  visit_zip_directory(file, [&](ZipMember member) {
+    if (!names.insert(member.name).second)
+      broken(file, concat("every name once: ", escape(member.name), " twice"));
+    members.push_back(std::move(member));
+  });
   return members;
 }
 

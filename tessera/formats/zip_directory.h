@@ -1,9 +1,10 @@
-// The directory of a zip archive: names, places and sizes of its members, zip64 included. Reads no member.
-// Pure but for the file; safe from any number of threads.
+// The directory of a zip archive, zip64 included: names, places and sizes of its members; and the content of
+// one. Pure but for the file; safe from any number of threads.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,13 +26,20 @@ struct ZipMember {
 /// True where the bytes begin like a zip archive with at least one member.
 bool looks_like_zip(std::span<const std::byte> start);
 
-/// The members in the directory's order. Errors: UserError that names the file when it is no zip archive, is
-/// cut off, spans several disks, has more than 4 million members, two of one name, or a place outside of the
-/// file.
+/// Calls `visit` with each member in the directory's order. Errors: UserError that names the file when it is
+/// no zip archive, is cut off, spans several disks, or has a member outside of the file.
+void visit_zip_directory(const FileReader& file, const std::function<void(ZipMember)>& visit);
+
+/// All members. Errors: the same, and two members of one name.
 std::vector<ZipMember> read_zip_directory(const FileReader& file);
 
 /// Byte of the file where a stored member's bytes begin. Errors: UserError when it is packed or encrypted,
 /// its local header is not where the directory says or names another member, or its bytes leave the file.
 uint64_t stored_member_offset(const FileReader& file, const ZipMember& member);
+
+/// The unpacked content of a stored or deflated member, its CRC checked. Errors: UserError that names archive
+/// and member when it is encrypted, packed otherwise, above 1 GiB, cut off, damaged, or not where the
+/// directory says.
+std::string read_zip_member(const FileReader& file, const ZipMember& member);
 
 }  // namespace tessera::formats

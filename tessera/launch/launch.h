@@ -60,6 +60,8 @@ void request_stop();
 
 /// Cores this process may use (affinity and cgroup limit respected).
 int64_t available_cores();
+/// This host's cores divided by its ranks, at least 1.
+int64_t cores_per_rank(const Ranks& ranks);
 /// Bytes of memory this process may use (cgroup limit respected) and what is free now.
 int64_t available_memory();
 

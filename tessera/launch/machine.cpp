@@ -124,6 +124,10 @@ int64_t available_cores() {
   return std::max<int64_t>(cores, 1);
 }
 
+int64_t cores_per_rank(const Ranks& ranks) {
+  return std::max<int64_t>(1, available_cores() / std::max<int64_t>(1, ranks.local_world));
+}
+
 int64_t available_memory() { return free_memory("/"); }
 
 }  // namespace tessera::launch

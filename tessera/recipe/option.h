@@ -34,6 +34,7 @@ struct Option {
   std::vector<std::string> choices;  // text; empty: anything
   size_t length = 0;                 // lists; 0: any
   bool path = false;                 // relative ones are made absolute
+  std::vector<std::string> words;    // of a path: stay as they are
   std::function<void(Recipe&, const Value&)> set;
   std::function<Value(const Recipe&)> get;  // none: shorthand for other keys, never printed (model.preset)
 
@@ -54,7 +55,8 @@ std::string expand_environment(const std::string& text, const std::string& where
 /// Writes text so that expand_environment gives it back.
 std::string protect_from_environment(const std::string& text);
 
-/// "folder:../data" or "../data" -> absolute, below `base`; "fake:N" and "" stay.
+/// "folder:../data" or "../data" -> absolute, below `base`; each entry of a list of shards; "fake:N" and ""
+/// stay.
 std::string absolute_path(const std::string& spec, const std::filesystem::path& base);
 
 }  // namespace tessera::recipe

@@ -55,9 +55,10 @@ Option text(std::string key, std::string help, Field field, std::vector<std::str
 }
 
 template <typename Field>
-Option path(std::string key, std::string help, Field field) {
+Option path(std::string key, std::string help, Field field, std::vector<std::string> words = {}) {
   Option option = text(std::move(key), std::move(help), field);
   option.path = true;
+  option.words = std::move(words);
   return option;
 }
 
@@ -170,7 +171,10 @@ void add_model(std::vector<Option>& table) {
 void add_data(std::vector<Option>& table) {
   using data::EvalCrop, data::TrainCrop;
   const std::vector<Option> rows = {
-      path("data.source", "\"idx:PATH\", \"folder:PATH\" or \"fake:IMAGES\"", FIELD(data.source)),
+      path("data.source",
+           "folder:PATH, zip:PATH, wds:SHARDS, tfrecord:PATH, idx:PATH, cifar:PATH or fake:IMAGES "
+           "(docs/data.md)",
+           FIELD(data.source)),
       text("data.train", "split to train on", FIELD(data.train)),
       text("data.val", "split to evaluate on", FIELD(data.val)),
       integer("data.workers", "decoding threads a rank; -1: what the machine has to spare", {-1, 1024},
@@ -179,6 +183,20 @@ void add_data(std::vector<Option>& table) {
       text("data.on_error", "what a broken image does", FIELD(data.on_error), {"skip", "fail"}),
       number("data.error_limit", "share of broken images above which the run stops", {0, 1},
              FIELD(data.error_limit)),
+      path("data.index_dir",
+           "where index files lie: a folder ({split} is replaced), \"beside\" the data, \"none\"; \"\": "
+           "$XDG_CACHE_HOME or ~/.cache, tessera/index",
+           FIELD(data.index_dir), {"beside", "none"}),
+      text("data.image_key", "feature (tfrecord) or ending (wds) that holds the image; \"\": found out",
+           FIELD(data.image_key)),
+      text("data.label_key",
+           "feature (tfrecord), ending or JSON field (wds: \"cls\", \"json:label\") of the label; \"\": "
+           "found out",
+           FIELD(data.label_key)),
+      integer("data.label_offset", "added to each label of zip, wds, tfrecord; -1 where they count from 1",
+              {-1e6, 1e6}, FIELD(data.label_offset)),
+      path("data.classes", "file of class names, one a line; \"\": classes.txt beside the data, else numbers",
+           FIELD(data.classes)),
       choice<TrainCrop>("data.crop", "for training; none: resize only",
                         {{"none", TrainCrop::kNone},
                          {"random_resized", TrainCrop::kRandomResized},

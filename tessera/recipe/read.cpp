@@ -1,4 +1,5 @@
 // TOML, environment and --set to a checked Recipe.
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -128,7 +129,11 @@ void take(const Entry& entry, const std::filesystem::path& base, bool from_set, 
   const Option* option = find_option(entry.key);
   if (option == nullptr) unknown_key(entry);
   Given value{checked_value(*option, entry), entry.where, from_set};
-  if (option->path) value.value = absolute_path(std::get<std::string>(value.value), base);
+  if (option->path) {
+    const auto& text = std::get<std::string>(value.value);
+    const bool word = std::find(option->words.begin(), option->words.end(), text) != option->words.end();
+    if (!word) value.value = absolute_path(text, base);
+  }
   given[entry.key] = std::move(value);
 }
 

@@ -18,12 +18,16 @@ namespace tessera::recipe {
 enum class Dtype { kAuto, kFloat32, kBFloat16 };  // kAuto: bf16 where the CPU has AMX, else fp32
 
 struct DataRecipe {
-  std::string source = "";  // "idx:PATH", "folder:PATH", "fake:N"
+  std::string source = "";  // "folder:PATH", "zip:PATH", "wds:SHARDS"; see data/source.h
   std::string train = "train", val = "val";
   int64_t workers = -1;  // per rank; -1: what the machine has to spare, at least 1
   int64_t prefetch = 4;
   std::string on_error = "skip";  // or "fail"
   double error_limit = 0.01;
+  std::string index_dir = "";                  // "": the user's cache; "beside", "none", or a folder
+  std::string image_key = "", label_key = "";  // "": found out
+  int64_t label_offset = 0;
+  std::string classes = "";          // file of names
   data::TransformOptions transform;  // image_size and channels follow the model
 };
 
@@ -95,13 +99,14 @@ struct Recipe {
 /// Reads a TOML file.
 ///
 /// Environment: `${NAME}` and `${NAME:-default}` (for NAME unset or empty) in any string; `$${` is `${`
-/// itself. Paths (data.source after its kind, run.dir): relative ones in a recipe are relative to the recipe
-/// file, those given by --set to the working directory; the Recipe holds absolute ones. Model: `model.preset
-/// = "S/16"` (any name arch::vit_config knows) sets all of [model], single keys then win. Where width is
-/// given and neither mlp_width nor mlp_ratio, the MLP keeps the preset's (or B/16's) ratio. Grey models
-/// (channels = 1) get data.mean 0.449 and data.std 0.226 unless given. `sets`: "room.key=value" pairs,
-/// applied in order after the file; value is TOML, a bare word is a string. Of train.epochs and train.steps
-/// (schedule.warmup_*, model.mlp_*) one may be given; by --set, it replaces the file's other.
+/// itself. Paths (data.source after its kind, data.index_dir, data.classes, run.dir): relative ones in a
+/// recipe are relative to the recipe file, those given by --set to the working directory; the Recipe holds
+/// absolute ones. Model: `model.preset = "S/16"` (any name arch::vit_config knows) sets all of [model],
+/// single keys then win. Where width is given and neither mlp_width nor mlp_ratio, the MLP keeps the preset's
+/// (or B/16's) ratio. Grey models (channels = 1) get data.mean 0.449 and data.std 0.226 unless given. `sets`:
+/// "room.key=value" pairs, applied in order after the file; value is TOML, a bare word is a string. Of
+/// train.epochs and train.steps (schedule.warmup_*, model.mlp_*) one may be given; by --set, it replaces the
+/// file's other.
 ///
 /// Errors: UserError with file, line and key; an unknown key names the nearest; out of range names the range.
 Recipe read_recipe(const std::filesystem::path& path, const std::vector<std::string>& sets);

@@ -81,8 +81,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-Seconds measure(const BenchShardJob& job, mesh::Mesh& mesh, TrainState& real, TrainState& alone) {
-  const data::Batch batch = random_batch(job.recipe.model, job.recipe.train.batch_per_rank);
+Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& mesh, TrainState& real,
+                TrainState& alone) {
   const auto time = [&](const std::function<void()>& work) {
     mesh.world().barrier("bench");
     const auto start = Clock::now();
@@ -147,8 +147,8 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
           const auto real = assemble(job.recipe, plan, *mesh, /*with_optimizer=*/false);
           const auto nobody = mesh::Mesh::pretend(ranks.rank, mesh->axes());
           const auto alone = assemble(job.recipe, plan, *nobody, /*with_optimizer=*/false);
-          const Seconds seconds = measure(job, *mesh, *real, *alone);
           const auto batch = random_batch(job.recipe.model, job.recipe.train.batch_per_rank);
+          const Seconds seconds = measure(job, batch, *mesh, *real, *alone);
           const nlohmann::ordered_json json = {
               {"world_size", ranks.world},
               {"images_per_rank", batch.size},

@@ -54,7 +54,9 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   const Trained trained = open_checkpoint(job.checkpoint, job.sets);
   const int64_t threads = set_threads(trained.recipe, ranks);
   const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
-  const auto source = data::open_source(trained.recipe.data.source, split, source_options(trained.recipe));
+  data::SourceOptions source_settings = source_options(trained.recipe);
+  source_settings.warn = [&log](const std::string& line) { log.warn(line); };
+  const auto source = data::open_source(trained.recipe.data.source, split, source_settings);
   auto mesh = connect(trained.recipe, ranks, concat(build_info().commit, trained.checkpoint.string()));
   try {
     return guarded(

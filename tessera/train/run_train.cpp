@@ -10,6 +10,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/library/module_checkpoint.h"
 #include "tessera/monitor/monitor.h"
 #include "tessera/monitor/report.h"
 #include "tessera/recipe/run_folder.h"
@@ -52,8 +53,10 @@ void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
 
 void open_data(Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
-  p.train = data::open_source(recipe.data.source, recipe.data.train, source_options(recipe));
-  p.val = data::open_source(recipe.data.source, recipe.data.val, source_options(recipe));
+  data::SourceOptions options = source_options(recipe);
+  options.warn = p.loader.warn;
+  p.train = data::open_source(recipe.data.source, recipe.data.train, options);
+  p.val = data::open_source(recipe.data.source, recipe.data.val, options);
   check_classes(*p.train, recipe);
   check_classes(*p.val, recipe);
   p.sizes = recipe::resolve_batch(recipe.train, p.ranks.world);
@@ -104,8 +107,8 @@ fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log
   const fs::path folder = p.run_dir / "checkpoints";
   // All look together: hosts may have folders of their own, and one that sees nothing must not start anew.
   const bool is_path = fs::is_directory(p.job.resume);
-  const auto found =
-      checkpoint::find(is_path ? fs::path(p.job.resume) : folder, p.job.resume, checkpoint_ranks(mesh));
+  const auto found = checkpoint::find(is_path ? fs::path(p.job.resume) : folder, p.job.resume,
+                                      library::checkpoint_ranks(mesh.world()));
   if (!found) {
     log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
     return {};
@@ -122,7 +125,7 @@ fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log
     log.warn(concat("differs from the saved run: ", line));
   mesh.world().barrier("resume");  // all have read
   if (checkpoint.parent_path() == fs::absolute(folder)) {
-    checkpoint::set_aside_after(folder, state.step, checkpoint_ranks(mesh));
+    checkpoint::set_aside_after(folder, state.step, library::checkpoint_ranks(mesh.world()));
   }
   return checkpoint;
 }

@@ -21,13 +21,14 @@ TEST(OpenSource, Errors) {
   const std::string root = temporary.path().string();
   EXPECT_EQ(open_error(""),
             "[data.open_source] a source such as folder:PATH: found nothing (set data.source)");
-  EXPECT_EQ(
-      open_error("fodler:x"),
-      "[data.open_source] a kind of source (idx, folder, fake): found 'fodler' in fodler:x (did you mean "
-      "folder:x?)");
+  EXPECT_EQ(open_error("fodler:x"),
+            "[data.open_source] a kind of source (folder, zip, wds, tfrecord, idx, cifar, fake): found "
+            "'fodler' in fodler:x (did you mean "
+            "folder:x?)");
   EXPECT_EQ(open_error("s3:bucket"),
-            "[data.open_source] a kind of source (idx, folder, fake): found 's3' in s3:bucket");
-  EXPECT_EQ(open_error("idx:"), "[data.open_source] a folder after idx: found nothing");
+            "[data.open_source] a kind of source (folder, zip, wds, tfrecord, idx, cifar, fake): found 's3' "
+            "in s3:bucket");
+  EXPECT_EQ(open_error("idx:"), "[data.open_source] a path after idx: found nothing");
   for (const std::string kind : {"idx:", "folder:", ""}) {
     EXPECT_EQ(open_error(kind + root + "/none"),
               "[data.open_source] a data folder: " + root + "/none does not exist");
@@ -65,6 +66,31 @@ TEST(FolderSource, SortedAndTheSameClassesInEverySplit) {
   EXPECT_EQ(val->size(), 1);
   EXPECT_EQ(val->label(0), 2);
   EXPECT_EQ(val->classes(), train->classes());
+}
+
+TEST(FolderSource, AnyBytesAreAName) {
+  const TemporaryFolder temporary("tessera-data");
+  write_image(temporary.path() / "train" / "caf\xe9" / "\xff\xfe.png", 9);
+  const auto source = open_source(temporary.path().string(), "train", {});
+  ASSERT_EQ(source->size(), 1);
+  EXPECT_EQ(source->sample_name(0), "train/caf\xe9/\xff\xfe.png");
+  EXPECT_EQ(source->read(0, 1).pixels[0], 9);
+}
+
+TEST(FolderSource, AnEmptyClassIsNamedAndCounts) {
+  const TemporaryFolder temporary("tessera-data");
+  const fs::path train = temporary.path() / "train";
+  write_image(train / "b" / "1.png", 9);
+  fs::create_directories(train / "a");
+  std::vector<std::string> warnings;
+  SourceOptions options;
+  options.warn = [&](const std::string& line) { warnings.push_back(line); };
+  const auto source = open_source(temporary.path().string(), "train", options);
+  EXPECT_EQ(source->classes().size(), 2U);
+  EXPECT_EQ(source->label(0), 1);
+  EXPECT_EQ(warnings,
+            std::vector<std::string>{"[data.open_folder] images in every class folder: found none in " +
+                                     (train / "a").string()});
 }
 
 TEST(FolderSource, ReadErrorsNameTheFile) {

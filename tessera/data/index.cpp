@@ -1,0 +1,34 @@
+#include "tessera/data/index.h"
+
+#include <chrono>
+
+#include "tessera/base/error.h"
+#include "tessera/data/indexed_source.h"
+
+namespace tessera::data {
+
+IndexReport make_index(const std::string& spec, const std::string& split, const std::string& dir,
+                       const SourceOptions& options) {
+  SourceOptions here = options;
+  here.index_dir = dir;
+  const auto start = std::chrono::steady_clock::now();
+  const auto source = open_source(spec, split, here);
+  IndexReport report;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.samples = source->size();
+  report.classes = static_cast<int64_t>(source->classes().size());
+  const auto* indexed = dynamic_cast<const IndexedSource*>(source.get());
+  if (indexed == nullptr) return report;
+  const OpenedIndex& opened = indexed->opened();
+  if (!opened.not_written.empty()) {
+    user_error("data.make_index", "a folder for the index that can be written: ", opened.not_written,
+               " (choose another)");
+  }
+  report.file = opened.file;
+  report.made = opened.made;
+  std::error_code ignored;
+  if (!report.file.empty()) report.bytes = std::filesystem::file_size(report.file, ignored);
+  return report;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,214 @@
+#include "tessera/data/index_cache.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "tessera/base/error.h"
+#include "tessera/data/in_parallel.h"
+#include "tessera/data/index_layout.h"
+
+namespace tessera::data {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kWhere = "data.index";
+using Clock = std::chrono::system_clock;
+/// Two changes within one tick of a file system's clock have the same time.
+constexpr auto kTick = std::chrono::milliseconds(20);
+/// What is found in less time is not kept in the user's cache.
+constexpr auto kWorthKeeping = std::chrono::milliseconds(100);
+
+struct Stamp {
+  int64_t size = 0, nanoseconds = 0;
+};
+
+Stamp stamp(const fs::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0)
+    user_error(kWhere, path.string(), " to be readable: ", std::strerror(errno));
+  constexpr int64_t kSecond = 1'000'000'000;
+  return {S_ISDIR(info.st_mode) ? 0 : info.st_size, info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec};
+}
+
+std::vector<Stamp> stamps(const std::vector<fs::path>& inputs) {
+  std::vector<Stamp> all(inputs.size());
+  in_parallel(inputs.size(), inputs.size() < 64 ? 1 : kInputThreads,
+              [&](size_t i) { all[i] = stamp(inputs[i]); });
+  return all;
+}
+
+/// What the index is of, to the last byte and nanosecond. Two equal texts: the same content.
+std::string identity(const IndexRequest& request) {
+  auto all = stamps(request.inputs);
+  const auto fresh = [](const Stamp& s) {
+    const Clock::time_point changed{std::chrono::nanoseconds(s.nanoseconds)};
+    const auto age = Clock::now() - changed;
+    return age < kTick && age > -kTick;
+  };
+  if (std::any_of(all.begin(), all.end(), fresh)) {  // a later change shall have another time
+    std::this_thread::sleep_for(2 * kTick);
+    all = stamps(request.inputs);
+  }
+  std::string text = concat(request.kind, "\n", request.split, "\n", request.settings, "\n");
+  for (size_t i = 0; i < all.size(); ++i) {
+    text += concat(request.inputs[i].lexically_relative(request.data).string(), " ", all[i].size, " ",
+                   all[i].nanoseconds, "\n");
+  }
+  return text;
+}
+
+fs::path user_cache() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && cache[0] == '/') return fs::path(cache) / "tessera" / "index";
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || home[0] != '/') return {};
+  return fs::path(home) / ".cache" / "tessera" / "index";
+}
+
+/// "folder-imagenet-train-0123456789abcdef.index". In the user's cache the place of the data decides; a
+/// folder that was chosen for them may be mounted elsewhere, like the data themselves.
+fs::path file_name(const IndexRequest& request, bool in_user_cache) {
+  const std::string stem = request.data.filename().string();
+  std::string name = concat(request.kind, "-", stem, "-", request.split);
+  const std::string key = concat(in_user_cache ? request.data.string() : stem, "\n", request.kind, "\n",
+                                 request.split, "\n", request.settings);
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.') c = '-';
+  }
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx",
+                static_cast<unsigned long long>(checksum64(std::as_bytes(std::span(key)))));
+  return concat(name.substr(0, 120), "-", hash, ".index");
+}
+
+void write_index(const fs::path& path, const std::string& bytes, const std::string& windows) {
+  const fs::path temporary = path.string() + concat(".tmp", ::getpid());
+  {
+    FileWriter writer(temporary);
+    writer.write(std::as_bytes(std::span(bytes)));
+    writer.write(std::as_bytes(std::span(windows)));
+    writer.finish();
+  }
+  std::error_code error;
+  fs::rename(temporary, path, error);
+  if (!error) return;
+  fs::remove(temporary, error);
+  user_error(kWhere, "to rename ", temporary.string(), ": ", error.message());
+}
+
+/// Waits for its turn to make the file: others of this host find it made.
+FileLock take_turn(const fs::path& path, const SourceOptions& options) {
+  const fs::path lock = path.string() + ".lock";
+  for (int tries = 0;; ++tries) {
+    if (auto taken = FileLock::try_take(lock)) return std::move(*taken);
+    if (tries == 100 && options.warn)
+      options.warn(concat("waiting for another process that makes ", path.string()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+SampleIndex parse_own(std::string bytes, const std::string& windows) {
+  auto index = SampleIndex::parse(std::move(bytes), {nullptr, 0, windows});
+  TESSERA_CHECK(index.has_value(), "an index that cannot be read back");
+  return std::move(*index);
+}
+
+OpenedIndex build_in_memory(const IndexRequest& request, const std::string& identity) {
+  IndexBuilder builder;
+  request.build(builder);
+  return {parse_own(builder.finish(identity), builder.windows()), {}, true, {}};
+}
+
+/// The turn of a process; its file goes when the turn ends. One who waits for a file that is gone finds the
+/// index.
+class Turn {
+ public:
+  Turn(fs::path path, const SourceOptions& options)
+      : path_(std::move(path)), lock_(take_turn(path_, options)) {}
+  ~Turn() {
+    std::error_code ignored;
+    fs::remove(path_.string() + ".lock", ignored);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  fs::path path_;
+  FileLock lock_;
+};
+
+OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const SourceOptions& options) {
+  const std::string wanted = identity(request);
+  if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, false, {}};
+  std::optional<Turn> turn;
+  OpenedIndex opened;
+  try {
+    fs::create_directories(path.parent_path());
+    turn.emplace(path, options);
+    if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, false, {}};
+  } catch (const UserError& error) {
+    opened.not_written = error.what();
+  } catch (const fs::filesystem_error& error) {
+    opened.not_written = error.what();
+  }
+  const auto start = std::chrono::steady_clock::now();
+  IndexBuilder builder;
+  request.build(builder);
+  const bool quick = options.index_dir.empty() && std::chrono::steady_clock::now() - start < kWorthKeeping;
+  if (quick) opened.not_written.clear();
+  std::string bytes = builder.finish(wanted);
+  if (!quick && opened.not_written.empty()) {
+    try {
+      write_index(path, bytes, builder.windows());
+      if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, true, {}};
+      opened.not_written =
+          concat("[data.index] ", path.string(), " to read back as it was written: found other bytes");
+    } catch (const UserError& error) {
+      opened.not_written = error.what();
+    }
+  }
+  opened.index = parse_own(std::move(bytes), builder.windows());
+  opened.made = true;
+  return opened;
+}
+
+}  // namespace
+
+std::string with_split(std::string text, const std::string& split) {
+  static const std::string kPlace = "{split}";
+  for (size_t at = text.find(kPlace); at != std::string::npos; at = text.find(kPlace, at + split.size())) {
+    text.replace(at, kPlace.size(), split);
+  }
+  return text;
+}
+
+fs::path index_folder(const IndexRequest& request, const SourceOptions& options) {
+  std::error_code ignored;
+  if (options.index_dir == "none") return {};
+  if (options.index_dir.empty()) return user_cache();
+  if (options.index_dir != "beside") return fs::absolute(with_split(options.index_dir, request.split));
+  return fs::is_directory(request.data, ignored) ? request.data : request.data.parent_path();
+}
+
+OpenedIndex open_index(const IndexRequest& request, const SourceOptions& options) {
+  const fs::path folder = index_folder(request, options);
+  OpenedIndex opened =
+      folder.empty() ? build_in_memory(request, identity(request))
+                     : open_file(folder / file_name(request, options.index_dir.empty()), request, options);
+  if (!options.warn) return opened;
+  for (const auto& note : opened.index.notes()) options.warn(note);
+  if (!opened.not_written.empty()) {
+    options.warn(
+        concat("the index is made anew at every start: ", opened.not_written, " (set data.index_dir)"));
+  }
+  return opened;
+}
+
+}  // namespace tessera::data

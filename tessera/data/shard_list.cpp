@@ -1,0 +1,212 @@
+#include "tessera/data/shard_list.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/data/index_cache.h"
+#include "tessera/data/open_source.h"
+
+namespace tessera::data {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kMaxNames = 1'000'000;
+
+/// "000..146" -> "000", "001", ...; nothing where it is no range.
+std::optional<std::vector<std::string>> expand_range(std::string_view text) {
+  const size_t dots = text.find("..");
+  if (dots == std::string_view::npos) return std::nullopt;
+  const std::string_view first = text.substr(0, dots), last = text.substr(dots + 2);
+  uint64_t from = 0, to = 0;
+  const auto is_number = [](std::string_view word, uint64_t& value) {
+    const auto parsed = std::from_chars(word.data(), word.data() + word.size(), value);
+    return parsed.ec == std::errc() && parsed.ptr == word.data() + word.size();
+  };
+  if (!is_number(first, from) || !is_number(last, to)) return std::nullopt;
+  if (from > to || to - from >= kMaxNames) {
+    user_error("data.shards", "a range of 1 to ", kMaxNames, " numbers that runs upwards: found {", text,
+               "}");
+  }
+  std::vector<std::string> words;
+  for (uint64_t number = from; number <= to; ++number) {
+    std::string word = std::to_string(number);
+    words.push_back(std::string(first.size() > word.size() ? first.size() - word.size() : 0, '0') + word);
+  }
+  return words;
+}
+
+/// The alternatives of what is between braces; none: the braces are to be left alone.
+std::vector<std::string> alternatives(const std::string& inside) {
+  if (auto range = expand_range(inside)) return *range;
+  std::vector<std::string> words;
+  if (inside.find(',') == std::string::npos) return words;
+  for (size_t at = 0; at <= inside.size();) {
+    const size_t end = std::min(inside.find(',', at), inside.size());
+    words.push_back(inside.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+/// The words of a name, in small letters: "ImageNet-train-000.tar" -> imagenet, train, 000, tar.
+std::set<std::string> words_of(const std::string& name) {
+  std::set<std::string> words;
+  std::string word;
+  for (const char c : name + ".") {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    } else {
+      words.insert(std::exchange(word, ""));
+    }
+  }
+  return words;
+}
+
+/// Splits that the file's name speaks of, else those of its folder's name.
+std::set<std::string> splits_named(const fs::path& file, const std::string& split) {
+  const std::set<std::string> known = {"train", "val", "validation", "test", split};
+  for (const auto& name : {file.filename().string(), file.parent_path().filename().string()}) {
+    std::set<std::string> found;
+    for (const auto& word : words_of(name)) {
+      if (known.contains(word)) found.insert(word);
+    }
+    if (!found.empty()) return found;
+  }
+  return {};
+}
+
+std::vector<fs::path> shards_in(const fs::path& folder, const ShardKind& kind) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    std::error_code ignored;
+    if (!name.starts_with('.') && kind.is_shard(name) && !entry->is_directory(ignored))
+      files.push_back(entry->path());
+  }
+  if (error) user_error(kind.where, "a readable folder: ", folder.string(), ": ", error.message());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<fs::path> glob_files(const std::string& pattern) {
+  glob_t found{};
+  std::vector<fs::path> files;
+  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  return files;
+}
+
+struct Found {
+  std::vector<fs::path> named;  // for this split and no other
+  std::vector<fs::path> any;    // the names of the files decide
+};
+
+/// The files of one entry under one of the names that the split may have.
+void resolve(const std::string& entry, const std::string& name, const ShardKind& kind, Found& found) {
+  std::string pattern = entry;
+  bool named = false;
+  const size_t equals = entry.find('=');
+  if (equals != std::string::npos && entry.find('/') > equals && !fs::exists(entry)) {
+    if (entry.substr(0, equals) != name) return;
+    pattern = entry.substr(equals + 1);
+    named = true;
+  }
+  named = named || pattern.find("{split}") != std::string::npos;
+  std::vector<std::string> missing;
+  std::vector<fs::path> files;
+  for (const auto& path : expand_braces(with_split(pattern, name))) {
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored) && !kind.is_shard(fs::path(path).filename().string())) {
+      const bool has_split = fs::is_directory(fs::path(path) / name, ignored);
+      named = named || has_split;
+      const auto inside = shards_in(has_split ? fs::path(path) / name : fs::path(path), kind);
+      files.insert(files.end(), inside.begin(), inside.end());
+    } else if (!fs::exists(path, ignored) && path.find_first_of("*?[") != std::string::npos) {
+      const auto globbed = glob_files(path);
+      files.insert(files.end(), globbed.begin(), globbed.end());
+    } else if (fs::exists(path, ignored)) {
+      files.emplace_back(path);
+    } else {
+      missing.push_back(path);
+    }
+  }
+  if (!missing.empty() && (!files.empty() || !named)) {
+    user_error(kind.where, kind.what, ": ", missing.size(), " of ", missing.size() + files.size(),
+               " are not there, the first is ", missing.front());
+  }
+  auto& target = named ? found.named : found.any;
+  for (const auto& file : files) target.push_back(fs::absolute(file).lexically_normal());
+}
+
+}  // namespace
+
+std::vector<std::string> expand_braces(const std::string& pattern) {
+  for (size_t open = pattern.find('{'); open != std::string::npos; open = pattern.find('{', open + 1)) {
+    const size_t close = pattern.find('}', open);
+    if (close == std::string::npos) break;
+    const auto words = alternatives(pattern.substr(open + 1, close - open - 1));
+    if (words.empty()) continue;
+    std::vector<std::string> all;
+    const auto rests = expand_braces(pattern.substr(close + 1));
+    if (rests.size() > kMaxNames / words.size()) {
+      user_error("data.shards", "at most ", kMaxNames, " names: found more in ", pattern);
+    }
+    for (const auto& word : words) {
+      for (const auto& rest : rests) all.push_back(pattern.substr(0, open) + word + rest);
+    }
+    return all;
+  }
+  return {pattern};
+}
+
+std::vector<std::string> split_list(const std::string& list) {
+  std::vector<std::string> entries(1);
+  int depth = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i] == '{') ++depth;
+    if (list[i] == '}') depth = std::max(0, depth - 1);
+    const bool colons = list.compare(i, 2, "::") == 0;
+    if (depth == 0 && (list[i] == ',' || colons)) {
+      entries.emplace_back();
+      i += colons ? 1 : 0;
+    } else {
+      entries.back() += list[i];
+    }
+  }
+  std::erase(entries, "");
+  return entries;
+}
+
+std::vector<fs::path> find_shards(const std::string& list, const std::string& split, const ShardKind& kind) {
+  std::set<std::string> others;  // splits that the files speak of
+  const auto entries = split_list(list);
+  for (const auto& name : accepted_splits(split)) {
+    Found found;
+    for (const auto& entry : entries) resolve(entry, name, kind, found);
+    std::vector<fs::path> files = found.named;
+    bool some_named = false;
+    for (const auto& file : found.any) {
+      const auto named = splits_named(file, split);
+      some_named = some_named || !named.empty();
+      if (named.contains(name)) files.push_back(file);
+      others.insert(named.begin(), named.end());
+    }
+    if (!some_named) files.insert(files.end(), found.any.begin(), found.any.end());
+    if (!files.empty()) return files;
+  }
+  user_error(kind.where, kind.what, " of the split ", split, ": found ",
+             others.empty() ? "none" : concat("only ", join({others.begin(), others.end()}, ", ")), " (in ",
+             list, ")");
+}
+
+}  // namespace tessera::data

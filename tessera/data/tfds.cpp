@@ -1,0 +1,171 @@
+#include "tessera/data/tfds.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::data {
+namespace fs = std::filesystem;
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kWhere = "data.tfds";
+constexpr const char* kUsualTemplate = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}";
+
+/// A member of an object; null where it is none or has no such member.
+const Json* member(const Json* json, const char* name) {
+  if (json == nullptr || !json->is_object()) return nullptr;
+  const auto found = json->find(name);
+  return found == json->end() ? nullptr : &*found;
+}
+
+std::string text(const Json* json, const std::string& otherwise) {
+  return json != nullptr && json->is_string() ? json->get<std::string>() : otherwise;
+}
+
+/// 64-bit integers are strings in protobuf's JSON. Nothing: neither.
+std::optional<int64_t> number(const Json& json) {
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (!json.is_string()) return std::nullopt;
+  const auto digits = json.get<std::string>();
+  int64_t value = 0;
+  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) return std::nullopt;
+  return value;
+}
+
+Json parse(const std::string& content, const std::string& where) {
+  Json json = Json::parse(content, nullptr, false);
+  if (!json.is_object()) user_error(kWhere, "a JSON object: found other text (", where, ")");
+  return json;
+}
+
+void replace(std::string& text, const std::string& word, const std::string& by) {
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + by.size())) {
+    text.replace(at, word.size(), by);
+  }
+}
+
+std::string five_digits(size_t number) {
+  std::array<char, 24> digits{};
+  std::snprintf(digits.data(), digits.size(), "%05zu", number);
+  return digits.data();
+}
+
+/// "5.1.0" -> {5, 1, 0}; nothing where it is no version.
+std::optional<std::array<int64_t, 3>> version_of(const std::string& name) {
+  std::array<int64_t, 3> version{};
+  int used = 0;
+  if (std::sscanf(name.c_str(), "%5ld.%5ld.%5ld%n", &version[0], &version[1], &version[2], &used) != 3)
+    return std::nullopt;
+  if (static_cast<size_t>(used) != name.size()) return std::nullopt;
+  return version;
+}
+
+std::vector<fs::path> folders_in(const fs::path& folder) {
+  std::vector<fs::path> folders;
+  std::error_code error, ignored;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (entry->is_directory(ignored)) folders.push_back(entry->path());
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+bool has_info(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(folder / "dataset_info.json", ignored);
+}
+
+fs::path newest_version(const fs::path& folder) {
+  fs::path newest;
+  std::optional<std::array<int64_t, 3>> best;
+  for (const auto& path : folders_in(folder)) {
+    const auto version = version_of(path.filename().string());
+    if (!version || !has_info(path) || (best && *version < *best)) continue;
+    best = version;
+    newest = path;
+  }
+  return newest;
+}
+
+}  // namespace
+
+TfdsInfo parse_tfds_info(const std::string& content, const std::string& where) {
+  const Json json = parse(content, where);
+  TfdsInfo info{text(member(&json, "name"), ""), text(member(&json, "fileFormat"), "tfrecord"), {}};
+  const Json* splits = member(&json, "splits");
+  if (splits == nullptr || !splits->is_array())
+    user_error(kWhere, "a list of splits: found none (", where, ")");
+  for (const auto& item : *splits) {
+    TfdsInfo::Split split{
+        text(member(&item, "name"), ""), text(member(&item, "filepathTemplate"), kUsualTemplate), {}};
+    const Json* lengths = member(&item, "shardLengths");
+    if (split.name.empty() || lengths == nullptr || !lengths->is_array()) {
+      user_error(kWhere, "splits with a name and shardLengths: found one without (", where, ")");
+    }
+    for (const auto& length : *lengths) {
+      const auto value = number(length);
+      if (!value || *value < 0)
+        user_error(kWhere, "numbers in shardLengths: found another value (", where, ")");
+      split.shard_lengths.push_back(*value);
+    }
+    info.splits.push_back(std::move(split));
+  }
+  return info;
+}
+
+TfdsFeatures parse_tfds_features(const std::string& content, const std::string& where) {
+  const Json json = parse(content, where);
+  const Json* features = member(member(&json, "featuresDict"), "features");
+  if (features == nullptr) features = member(&json, "content");  // before version 4.5 of TFDS
+  if (features == nullptr || !features->is_object()) {
+    user_error(kWhere, "a dictionary of features: found none (", where, ")");
+  }
+  TfdsFeatures found;
+  for (const auto& [name, feature] : features->items()) {
+    const std::string kind = text(member(&feature, "pythonClassName"), text(member(&feature, "type"), ""));
+    if (kind.ends_with(".Image")) found.images.push_back(name);
+    if (kind.ends_with(".ClassLabel")) found.labels.push_back(name);
+  }
+  return found;
+}
+
+std::string tfds_file_name(const TfdsInfo& info, const TfdsInfo::Split& split, size_t shard) {
+  std::string name = split.file_template;
+  const std::string index = five_digits(shard), count = five_digits(split.shard_lengths.size());
+  replace(name, "{SHARD_X_OF_Y}", concat(index, "-of-", count));
+  replace(name, "{SHARD_INDEX}", index);
+  replace(name, "{NUM_SHARDS}", count);
+  replace(name, "{FILEFORMAT}", info.file_format);
+  replace(name, "{SPLIT}", split.name);
+  replace(name, "{DATASET}", info.name);
+  return name;
+}
+
+fs::path find_tfds_version(const fs::path& folder) {
+  if (has_info(folder)) return folder;
+  if (fs::path newest = newest_version(folder); !newest.empty()) return newest;
+  std::vector<std::string> configurations;
+  fs::path newest;
+  for (const auto& path : folders_in(folder)) {
+    fs::path version = newest_version(path);
+    if (version.empty()) continue;
+    configurations.push_back(path.filename().string());
+    newest = std::move(version);
+  }
+  if (configurations.size() > 1) {
+    user_error(kWhere, "one configuration: found ", join(configurations, ", "), " (in ", folder.string(),
+               "; add one of them to the path)");
+  }
+  return newest;
+}
+
+}  // namespace tessera::data

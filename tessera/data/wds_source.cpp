@@ -1,0 +1,90 @@
+// WebDataset: shards of tar files, plain or packed by gzip, read in place.
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/data/class_names.h"
+#include "tessera/data/indexed_shards.h"
+#include "tessera/data/open_source.h"
+#include "tessera/data/shard_list.h"
+#include "tessera/data/wds_index.h"
+
+namespace tessera::data {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kWhere = "data.open_wds";
+
+bool is_tar_name(const std::string& name) {
+  return name.ends_with(".tar") || name.ends_with(".tar.gz") || name.ends_with(".tgz");
+}
+
+class WdsSource : public IndexedSource {
+ public:
+  WdsSource(std::vector<fs::path> shards, OpenedIndex opened)
+      : IndexedSource(std::move(opened)), archives_(std::move(shards)) {}
+
+ private:
+  std::string fetch(int64_t i) const override {
+    const IndexedSample sample = index().sample(i);
+    const auto archive = archives_.open(sample.file);
+    if (sample.method == kGzipped) return read_gzipped(index(), *archive, sample);
+    if (sample.size > archive->size()) {
+      user_error("data.wds", "a shard that has not changed: it got shorter (", archive->path().string(), ")");
+    }
+    std::string content(sample.size, '\0');
+    archive->read(sample.offset, std::as_writable_bytes(std::span(content)));
+    return content;
+  }
+  const ArchiveFiles archives_;
+};
+
+/// "x.idx" beside the shard or in data.index_dir, or "idx_<number>.txt" in there or in its folder of the
+/// split.
+std::optional<fs::path> find_dali_index(const fs::path& shard, size_t number, const std::string& split,
+                                        const SourceOptions& options) {
+  const std::string name = shard.stem().string() + ".idx";
+  std::vector<fs::path> places = {shard.parent_path() / name};
+  if (!options.index_dir.empty() && options.index_dir != "beside" && options.index_dir != "none") {
+    const fs::path folder = with_split(options.index_dir, split);
+    for (const auto& place : {folder / split, folder}) {
+      places.push_back(place / name);
+      places.push_back(place / concat("idx_", number, ".txt"));
+    }
+  }
+  const auto found = std::find_if(places.begin(), places.end(), [](const fs::path& place) {
+    std::error_code ignored;
+    return fs::is_regular_file(place, ignored);
+  });
+  return found == places.end() ? std::nullopt : std::optional(*found);
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_wds(const std::string& list, const std::string& split,
+                                 const SourceOptions& options) {
+  const auto shards = find_shards(list, split, {kWhere, "tar or tar.gz files", is_tar_name});
+  const auto class_file = find_class_file(options, shards.front().parent_path());
+  IndexRequest request = shard_request("wds", shards, split,
+                                       concat("label_offset ", options.label_offset, "\nimage_key ",
+                                              options.image_key, "\nlabel_key ", options.label_key),
+                                       class_file);
+  std::vector<WdsShard> numbered;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    numbered.push_back({shards[i], static_cast<uint32_t>(i), find_dali_index(shards[i], i, split, options)});
+    if (numbered.back().dali_index) request.inputs.push_back(*numbered.back().dali_index);
+  }
+  request.build = [&](IndexBuilder& builder) {
+    const LabelReader labels(class_file ? read_class_names(*class_file) : std::vector<std::string>(),
+                             options.label_offset);
+    const WdsKeys keys = wds_keys(options);
+    build_from_shards(
+        shards, labels.classes(),
+        [&](size_t i, IndexBuilder& part) { index_wds_shard(numbered[i], keys, labels, part); }, builder);
+    if (builder.size() == 0)
+      user_error(kWhere, "samples: found none in ", shards.size(), " shards (the first is ",
+                 shards.front().string(), ")");
+  };
+  return std::make_unique<WdsSource>(shards, open_index(request, options));
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,252 @@
+// Zipped ImageNet: <split>.zip, read in place, and <split>_map.txt.
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <unordered_map>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/data/class_names.h"
+#include "tessera/data/indexed_source.h"
+#include "tessera/data/open_source.h"
+#include "tessera/data/zip_map.h"
+#include "tessera/formats/zip_directory.h"
+
+namespace tessera::data {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kWhere = "data.open_zip";
+
+class ZipSource : public IndexedSource {
+ public:
+  ZipSource(const fs::path& archive, OpenedIndex opened)
+      : IndexedSource(std::move(opened)), archive_(archive) {}
+
+ private:
+  std::string fetch(int64_t i) const override {
+    const IndexedSample sample = index().sample(i);
+    return formats::read_zip_member(archive_, {.name = std::string(sample.name),
+                                               .size = sample.unpacked,
+                                               .packed_size = sample.size,
+                                               .header = sample.offset,
+                                               .crc32 = sample.crc32,
+                                               .method = sample.method});
+  }
+  const FileReader archive_;
+};
+
+/// The files of one split; the map may be missing.
+struct ZipFiles {
+  fs::path archive, map;
+  std::string stem;  // "train"
+  bool has_map() const { return !map.empty(); }
+};
+
+std::optional<ZipFiles> find_files(const fs::path& folder, const std::string& stem) {
+  std::error_code ignored;
+  ZipFiles files{folder / (stem + ".zip"), folder / (stem + "_map.txt"), stem};
+  if (!fs::exists(files.archive, ignored)) return std::nullopt;
+  if (!fs::exists(files.map, ignored)) files.map.clear();
+  return files;
+}
+
+ZipFiles find_split(const fs::path& folder, const std::string& split) {
+  const auto names = accepted_splits(split);
+  for (const auto& name : names) {
+    if (auto files = find_files(folder, name)) return *files;
+  }
+  std::vector<std::string> expected, found;
+  for (const auto& name : names) expected.push_back(name + ".zip");
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".zip") found.push_back(entry.path().filename().string());
+  }
+  std::sort(found.begin(), found.end());
+  user_error(kWhere, "an archive ", join(expected, " or "), ": found ",
+             found.empty() ? "none" : join(found, ", "), " (in ", folder.string(), ")");
+}
+
+/// The folder that holds a member: "n01440764" of "train/n01440764/1.JPEG".
+std::string folder_of(std::string_view name) { return fs::path(name).parent_path().filename().string(); }
+
+/// Every class by its folder, where the map says of each folder one label and of each label one folder; else
+/// none.
+std::vector<std::string> folder_names(const std::string& map) {
+  std::map<int64_t, std::string> names;
+  std::map<std::string, int64_t> labels;
+  bool one_to_one = true;
+  const LabelReader numbers({}, 0);
+  std::string ignored;
+  read_map(map, [&](const MapLine& line) {
+    const auto label = numbers.read(line.label, ignored);
+    const size_t slash = line.name.rfind('/');
+    if (!one_to_one || !label) return;
+    const std::string folder = slash == std::string_view::npos ? "" : folder_of(line.name);
+    one_to_one = !folder.empty() && names.emplace(*label, folder).first->second == folder &&
+                 labels.emplace(folder, *label).first->second == *label;
+  });
+  if (!one_to_one || names.empty() || names.rbegin()->first + 1 != static_cast<int64_t>(names.size()))
+    return {};
+  std::vector<std::string> in_order;
+  for (auto& [label, name] : names) in_order.push_back(std::move(name));
+  return in_order;
+}
+
+/// The members of an archive by name. Of two of one name the later one is meant, as zip's own tools do.
+class Members {
+ public:
+  Members(const fs::path& archive, std::string stem, IndexBuilder& builder) : prefix_(std::move(stem) + "/") {
+    int64_t twice = 0;
+    std::string example;
+    formats::visit_zip_directory(FileReader(archive), [&](formats::ZipMember member) {
+      if (member.name.ends_with('/')) return;
+      const auto found = by_name_.find(member.name);
+      if (found != by_name_.end()) {
+        if (twice++ == 0) example = member.name;
+        *found->second = std::move(member);
+        return;
+      }
+      members_.push_back(std::move(member));
+      by_name_.emplace(members_.back().name, &members_.back());
+    });
+    if (twice > 0) {
+      builder.note(concat("[", kWhere, "] every name once: found ", twice,
+                          " twice, of which the last ones are used (", escape(example), " in ",
+                          archive.string(), ")"));
+    }
+  }
+  /// By its name, or with the split's folder before it ("train/n01440764/1.JPEG").
+  const formats::ZipMember* find(std::string_view name) const {
+    auto found = by_name_.find(name);
+    if (found == by_name_.end()) found = by_name_.find(concat(prefix_, name));
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+  const std::deque<formats::ZipMember>& all() const { return members_; }
+
+ private:
+  std::string prefix_;
+  std::deque<formats::ZipMember> members_;  // which stay where they are: the names are views into them
+  std::unordered_map<std::string_view, formats::ZipMember*> by_name_;
+};
+
+IndexedSample place_of(const formats::ZipMember& member, int64_t label) {
+  return {.name = member.name,
+          .label = label,
+          .offset = member.header,
+          .size = member.packed_size,
+          .unpacked = member.size,
+          .crc32 = member.crc32,
+          .method = static_cast<uint8_t>(std::min<uint16_t>(member.method, UINT8_MAX))};
+}
+
+void build_from_map(const ZipFiles& files, const std::string& map, const LabelReader& labels,
+                    IndexBuilder& builder) {
+  const Members members(files.archive, files.stem, builder);
+  std::unordered_map<const formats::ZipMember*, int64_t> listed;  // and in which line
+  read_map(map, [&](const MapLine& line) {
+    const std::string where = concat(" (line ", line.number, " of ", files.map.string(), ")");
+    const auto broken = [&](const std::string& what) {
+      builder.add_broken({.name = line.name}, concat("[data.zip] ", what, where));
+    };
+    const formats::ZipMember* member = members.find(line.name);
+    if (member == nullptr)
+      return broken(concat("a member ", escape(line.name), " in ", files.archive.string(), ": found none"));
+    const auto [first, is_new] = listed.emplace(member, line.number);
+    if (!is_new)
+      return broken(concat("every name once: found ", escape(line.name), " in line ", first->second, " too"));
+    if (member->encrypted)
+      return broken(concat("members that are not encrypted: ", escape(line.name), " is"));
+    std::string problem;
+    const auto label = labels.read(line.label, problem);
+    if (!label) return broken(concat(problem, " for ", escape(line.name)));
+    builder.add(place_of(*member, *label));
+  });
+  if (builder.size() == 0)
+    user_error(kWhere, "lines with a name and a label: found none (", files.map.string(), ")");
+}
+
+/// Without a map a member's folder is its class.
+void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexBuilder& builder) {
+  const Members members(files.archive, files.stem, builder);
+  std::vector<const formats::ZipMember*> images;
+  for (const auto& member : members.all()) {
+    if (is_image_name(member.name)) images.push_back(&member);
+  }
+  std::sort(images.begin(), images.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
+  for (const auto* member : images) {
+    std::string problem;
+    const auto label = labels.read(folder_of(member->name), problem);
+    if (label) {
+      builder.add(place_of(*member, *label));
+    } else {
+      builder.add_broken(
+          {.name = member->name},
+          concat("[data.zip] a class folder of the train split: found '", escape(folder_of(member->name)),
+                 "' (", escape(member->name), " in ", files.archive.string(), ")"));
+    }
+  }
+  if (images.empty()) {
+    user_error(kWhere, "images named .jpg, .jpeg or .png: found none (in ", files.archive.string(), ")");
+  }
+}
+
+std::vector<std::string> folders_of(const ZipFiles& files) {
+  std::vector<std::string> names;
+  formats::visit_zip_directory(FileReader(files.archive), [&](const formats::ZipMember& member) {
+    if (!is_image_name(member.name)) return;
+    std::string folder = folder_of(member.name);
+    if (names.empty() || names.back() != folder) names.push_back(std::move(folder));
+  });
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  if (names.empty() || (names.size() == 1 && (names[0].empty() || names[0] == files.stem))) {
+    user_error(kWhere, "a map beside an archive without class folders: there is no ", files.stem,
+               "_map.txt (beside ", files.archive.string(), ")");
+  }
+  return names;
+}
+
+void build_index(const ZipFiles& files, const std::optional<ZipFiles>& train,
+                 const std::optional<fs::path>& class_file, int64_t offset, IndexBuilder& builder) {
+  const ZipFiles& with_classes = train ? *train : files;
+  builder.set_files({files.archive.filename().string()});
+  std::vector<std::string> names;
+  if (class_file) names = read_class_names(*class_file);
+  if (!files.has_map()) {
+    if (names.empty()) names = folders_of(with_classes);
+    build_from_folders(files, LabelReader(names, 0), builder);
+    builder.set_classes(names);
+    return;
+  }
+  if (names.empty() && offset == 0 && with_classes.has_map())
+    names = folder_names(read_file(with_classes.map));
+  build_from_map(files, read_file(files.map), LabelReader(names, offset), builder);
+  if (names.empty()) {
+    builder.number_classes();
+  } else {
+    builder.set_classes(names);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_zip(const fs::path& folder, const std::string& split,
+                                 const SourceOptions& options) {
+  const fs::path normal = (fs::absolute(folder) / "").lexically_normal().parent_path();
+  const ZipFiles files = find_split(normal, split);
+  const auto train = find_files(normal, "train");
+  const auto class_file = find_class_file(options, normal);
+  IndexRequest request{"zip",           normal, split, concat("label_offset ", options.label_offset),
+                       {files.archive}, {}};
+  if (files.has_map()) request.inputs.push_back(files.map);
+  if (train) request.inputs.push_back(train->has_map() ? train->map : train->archive);
+  if (class_file) request.inputs.push_back(*class_file);
+  request.build = [&](IndexBuilder& builder) {
+    build_index(files, train, class_file, options.label_offset, builder);
+  };
+  return std::make_unique<ZipSource>(files.archive, open_index(request, options));
+}
+
+}  // namespace tessera::data

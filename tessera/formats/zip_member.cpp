@@ -1,0 +1,95 @@
+// The content of a member: PKWARE's APPNOTE 6.3, 4.3.7 (local header) and 4.4.5 (methods).
+#include <libdeflate.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/formats/zip_directory.h"
+
+namespace tessera::formats {
+namespace {
+
+constexpr uint64_t kHeader = 30, kMaxSize = uint64_t{1} << 30;
+constexpr uint64_t kExtraGuess = 64;  // of the local header; a longer one costs a second read
+constexpr uint64_t kLargestRatio = 1032, kDeflateSlack = 64;
+constexpr uint16_t kStored = 0, kDeflate = 8;
+
+[[noreturn]] void broken(const FileReader& file, const ZipMember& member,
+                         const std::string& expected_and_found) {
+  user_error("formats.zip", expected_and_found, " (", escape(member.name), " in ", file.path().string(), ")");
+}
+
+uint64_t u16(const std::string& bytes, size_t at) {
+  return static_cast<uint8_t>(bytes[at]) | uint64_t{static_cast<uint8_t>(bytes[at + 1])} << 8;
+}
+
+void check(const FileReader& file, const ZipMember& member) {
+  if (member.encrypted) broken(file, member, "a member that is not encrypted: it is");
+  if (member.method != kStored && member.method != kDeflate) {
+    broken(file, member, concat("a member that is stored or deflated: its method is ", member.method));
+  }
+  if (member.size > kMaxSize)
+    broken(file, member, concat("a member of at most 1 GiB: it has ", member.size, " bytes"));
+  const bool possible = member.method == kStored
+                            ? member.size == member.packed_size
+                            : member.size <= member.packed_size * kLargestRatio + kDeflateSlack;
+  if (member.packed_size > kMaxSize || !possible) {
+    broken(file, member,
+           concat("sizes that go together: found ", member.packed_size, " bytes packed and ", member.size,
+                  " unpacked"));
+  }
+  if (member.header > file.size() || file.size() - member.header < kHeader + member.packed_size) {
+    broken(file, member,
+           concat("a member inside of the file: its ", member.packed_size, " bytes from ", member.header,
+                  " leave it"));
+  }
+}
+
+/// The packed bytes at the end of `bytes`, from the archive with mostly one read.
+std::string packed_bytes(const FileReader& file, const ZipMember& member) {
+  const uint64_t room = file.size() - member.header, rest = member.name.size() + member.packed_size;
+  std::string bytes(std::min(room, kHeader + rest + kExtraGuess), '\0');
+  file.read(member.header, std::as_writable_bytes(std::span(bytes)));
+  if (!bytes.starts_with("PK\3\4") || u16(bytes, 26) != member.name.size() ||
+      bytes.compare(kHeader, member.name.size(), member.name) != 0) {
+    broken(file, member, concat("its header at byte ", member.header, ": found other bytes"));
+  }
+  const uint64_t start = kHeader + member.name.size() + u16(bytes, 28);
+  if (start > room || room - start < member.packed_size)
+    broken(file, member, "a whole member: the archive is cut off");
+  if (start + member.packed_size <= bytes.size()) {
+    bytes.resize(start + member.packed_size);
+    bytes.erase(0, start);
+    return bytes;
+  }
+  bytes.resize(member.packed_size);
+  file.read(member.header + start, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+}  // namespace
+
+std::string read_zip_member(const FileReader& file, const ZipMember& member) {
+  check(file, member);
+  std::string content = packed_bytes(file, member);
+  if (member.method == kDeflate) {
+    struct Free {
+      void operator()(libdeflate_decompressor* d) const { libdeflate_free_decompressor(d); }
+    };
+    thread_local const std::unique_ptr<libdeflate_decompressor, Free> inflater(
+        libdeflate_alloc_decompressor());
+    std::string unpacked(member.size, '\0');
+    const auto code = libdeflate_deflate_decompress(inflater.get(), content.data(), content.size(),
+                                                    unpacked.data(), unpacked.size(), nullptr);
+    if (code != LIBDEFLATE_SUCCESS)
+      broken(file, member, concat("sound deflated data of ", member.size, " bytes: found other"));
+    content = std::move(unpacked);
+  }
+  const uint32_t crc = libdeflate_crc32(0, content.data(), content.size());
+  if (crc != member.crc32) broken(file, member, concat("content with CRC ", member.crc32, ": found ", crc));
+  return content;
+}
+
+}  // namespace tessera::formats

@@ -1,0 +1,401 @@
+// zip:, wds:, tfrecord: and cifar: over files that Python's writers made (make_archive_fixtures.py): image i
+// of a set has the one level 20 i and the label i % 3.
+#include <gtest/gtest.h>
+
+#include "tessera/data/source.h"
+#include "tests/data/folder_maker.h"
+#include "tests/data/shared_data.h"
+#include "tests/data/tar_maker.h"
+#include "tests/error_text.h"
+
+namespace tessera::data {
+namespace {
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+const fs::path kFixtures = fs::path(TESSERA_SOURCE_DIR) / "tests" / "data" / "fixtures";
+
+/// A copy of fixtures that a test may damage.
+class Archives : public ::testing::Test {
+ protected:
+  Archives() {
+    options.index_dir = "none";
+    options.warn = [this](const std::string& line) { warnings.push_back(line); };
+  }
+  fs::path copy(const std::string& name) {
+    fs::copy(kFixtures / name, temporary.path() / name, fs::copy_options::recursive);
+    return temporary.path() / name;
+  }
+  std::unique_ptr<Source> open(const std::string& spec, const std::string& split = "train") {
+    warnings.clear();
+    return open_source(spec, split, options);
+  }
+  std::string open_error(const std::string& spec, const std::string& split = "train") {
+    return error_text([&] { open(spec, split); });
+  }
+  /// Samples `first`, first + 1, ... of the set.
+  static void expect_set(const Source& source, int64_t count, int64_t first = 0) {
+    ASSERT_EQ(source.size(), count);
+    for (int64_t i = 0; i < count; ++i) {
+      EXPECT_EQ(source.label(i), (first + i) % 3) << i;
+      EXPECT_EQ(source.read(i, 1).pixels, std::vector<uint8_t>(64, static_cast<uint8_t>(20 * (first + i))))
+          << i;
+    }
+  }
+  static std::string load_error(const Source& source, int64_t i) {
+    return error_text([&] { source.load(i); });
+  }
+  const TemporaryFolder temporary{"tessera-archives"};
+  SourceOptions options;
+  Names warnings;
+};
+
+TEST_F(Archives, ZippedImageNet) {
+  const auto train = open("zip:" + (kFixtures / "zip").string());
+  expect_set(*train, 6);
+  EXPECT_EQ(train->classes(), (Names{"n00", "n01", "n02"}));
+  EXPECT_EQ(train->sample_name(4), "train.zip/n01/4.png");
+  const auto val = open("zip:" + (kFixtures / "zip").string(), "val");
+  expect_set(*val, 3);
+  EXPECT_EQ(val->classes(), train->classes()) << "names from the training map";
+  EXPECT_EQ(val->sample_name(2), "val.zip/val_2.png");
+  EXPECT_TRUE(warnings.empty());
+}
+
+TEST_F(Archives, ZipMapsWithFaults) {
+  const fs::path root = copy("zip");
+  const std::string map = (root / "train_map.txt").string(), zip = (root / "train.zip").string();
+  write_text(map,
+             "n00/0.png\t0\nn00/missing.png\t0\nn00/0.png\t1\nn01/1.png\tone\nn02/2.png\nn00/3.png\t-1\n");
+  const auto source = open("zip:" + root.string());
+  ASSERT_EQ(source->size(), 6);
+  EXPECT_EQ(load_error(*source, 0), "no error");
+  EXPECT_EQ(load_error(*source, 1),
+            "[data.zip] a member n00/missing.png in " + zip + ": found none (line 2 of " + map + ")");
+  EXPECT_EQ(load_error(*source, 2),
+            "[data.zip] every name once: found n00/0.png in line 1 too (line 3 of " + map + ")");
+  EXPECT_EQ(load_error(*source, 3),
+            "[data.zip] a label, a number: found 'one' for n01/1.png (line 4 of " + map + ")");
+  EXPECT_EQ(load_error(*source, 4),
+            "[data.zip] a label, a number: found '' for n02/2.png (line 5 of " + map + ")");
+  EXPECT_EQ(load_error(*source, 5),
+            "[data.zip] a label from 0 to 999999: found -1 for n00/3.png (line 6 of " + map + ")");
+  EXPECT_EQ(source->label(1), -1);
+  write_text(map, "\n");
+  EXPECT_EQ(open_error("zip:" + root.string()),
+            "[data.open_zip] lines with a name and a label: found none (" + map + ")");
+  write_text(zip, "no zip");
+  write_text(map, "a\t1\n");
+  EXPECT_EQ(open_error("zip:" + root.string()),
+            "[formats.zip] a zip directory at the end of the file: there is none (" + zip +
+                "; no sound zip archive)");
+  fs::remove(zip);
+  EXPECT_EQ(open_error("zip:" + root.string()),
+            "[data.open_zip] an archive train.zip: found val.zip (in " + root.string() + ")");
+}
+
+TEST_F(Archives, ZipWithoutMapTakesFoldersAsClasses) {
+  const fs::path root = copy("zip");
+  fs::remove(root / "train_map.txt");
+  const auto train = open("zip:" + root.string());
+  ASSERT_EQ(train->size(), 6);
+  EXPECT_EQ(train->classes(), (Names{"n00", "n01", "n02"}));
+  EXPECT_EQ(train->sample_name(1), "train.zip/n00/3.png");
+  EXPECT_EQ(train->read(1, 1).pixels[0], 60);
+  fs::remove(root / "val_map.txt");
+  fs::remove(root / "train.zip");
+  EXPECT_EQ(
+      open_error("zip:" + root.string(), "val"),
+      "[data.open_zip] a map beside an archive without class folders: there is no val_map.txt (beside " +
+          (root / "val.zip").string() + ")");
+}
+
+TEST_F(Archives, ClassFileAndLabelOffset) {
+  const fs::path root = copy("zip");
+  write_text(root / "classes.txt", "cat\ndog\r\nfish\n");
+  EXPECT_EQ(open("zip:" + root.string())->classes(), (Names{"cat", "dog", "fish"}));
+  write_text(root / "names", "none\ncat\ndog\nfish");
+  options.classes = (root / "names").string();
+  options.label_offset = 1;
+  const auto source = open("zip:" + root.string());
+  EXPECT_EQ(source->label(0), 1);
+  EXPECT_EQ(source->classes()[1], "cat");
+  write_text(root / "names", "cat\ncat");
+  EXPECT_EQ(open_error("zip:" + root.string()),
+            "[data.classes] every class name once: found 'cat' twice (" + (root / "names").string() + ")");
+  write_text(root / "names", " \n");
+  EXPECT_EQ(open_error("zip:" + root.string()),
+            "[data.classes] class names, one a line: found none (" + (root / "names").string() + ")");
+}
+
+TEST_F(Archives, WebDataset) {
+  for (const std::string list : {"", "/*.tar", "/set-train-{000000..000001}.tar"}) {
+    const auto train = open("wds:" + (kFixtures / "wds").string() + list);
+    expect_set(*train, 6);
+    EXPECT_EQ(train->classes(), (Names{"0", "1", "2"}));
+    EXPECT_EQ(train->sample_name(3), "set-train-000001.tar/0003.png");
+    EXPECT_TRUE(warnings.empty());
+  }
+}
+
+TEST_F(Archives, WebDatasetPackedWithJsonLabels) {
+  const auto val = open("wds:" + (kFixtures / "wds").string(), "val");
+  expect_set(*val, 4);
+  EXPECT_EQ(val->sample_name(1), "set-val-000000.tar.gz/n1/0001.png");
+  options.label_key = "json:text";
+  const auto texts = open("wds:" + (kFixtures / "wds").string(), "val");
+  EXPECT_EQ(load_error(*texts, 0), "[data.wds] a label, a number: found 'x' (sample n0/0000 of " +
+                                       (kFixtures / "wds" / "set-val-000000.tar.gz").string() + ")");
+  options.label_key = "json:no.such";
+  EXPECT_EQ(load_error(*open("wds:" + (kFixtures / "wds").string(), "val"), 0),
+            "[data.wds] a label in the field 'no.such' of the JSON member: found no such field (sample "
+            "n0/0000 of " +
+                (kFixtures / "wds" / "set-val-000000.tar.gz").string() + ")");
+}
+
+TEST_F(Archives, PackedShardsThroughAnIndexFile) {
+  options.index_dir = (temporary.path() / "indexes").string();
+  for (int start = 0; start < 2; ++start) expect_set(*open("wds:" + (kFixtures / "wds").string(), "val"), 4);
+}
+
+TEST_F(Archives, DaliIndexes) {
+  const fs::path root = copy("wds"), indexes = copy("wds_index");
+  options.index_dir = indexes.string();
+  expect_set(*open("wds:" + root.string()), 6);
+  EXPECT_TRUE(warnings.empty());
+  // Proof that it is looked at: without the second sample it lists.
+  const std::string first = read_file(indexes / "idx_0.txt");
+  const size_t line = first.find('\n', first.find('\n') + 1) + 1;
+  write_text(indexes / "idx_0.txt",
+             "v1.2 2" + first.substr(6, line - 6) + first.substr(first.find('\n', line) + 1));
+  EXPECT_EQ(open("wds:" + root.string())->size(), 5);
+  // One that does not fit is named, and the archive is read.
+  write_text(indexes / "idx_0.txt", read_file(indexes / "idx_1.txt"));
+  expect_set(*open("wds:" + root.string()), 6);
+  const std::string shard = (root / "set-train-000000.tar").string();
+  EXPECT_EQ(warnings,
+            Names{"[data.wds] an index that fits " + shard + ": " + (indexes / "idx_0.txt").string() +
+                  " does not ([data.wds] the header of 0003.cls before byte 1536: found another); the "
+                  "archive itself is read"});
+  fs::remove_all(indexes);
+  write_text(root / "set-train-000000.idx", first);
+  options.index_dir = "none";
+  expect_set(*open("wds:" + root.string()), 6);
+}
+
+TEST_F(Archives, TarCutMidFile) {
+  const fs::path root = copy("wds");
+  const std::string shard = (root / "set-train-000000.tar").string();
+  fs::resize_file(shard, 3584 + 20);  // within the first image
+  const auto source = open("wds:" + root.string());
+  ASSERT_EQ(source->size(), 4);
+  EXPECT_EQ(load_error(*source, 0),
+            "[formats.tar] the whole content of 0000.png: 49 bytes are missing, the archive is cut off "
+            "(byte 3604 of " +
+                shard + ")");
+  EXPECT_EQ(source->label(0), -1);
+  EXPECT_EQ(source->label(1), 0);
+  fs::resize_file(shard, 100);  // nothing of it is left
+  EXPECT_EQ(
+      load_error(*open("wds:" + root.string()), 0),
+      "[formats.tar] a header of 512 bytes: found 100, the archive is cut off (byte 0 of " + shard + ")");
+  fs::resize_file(shard, 0);
+  EXPECT_EQ(open("wds:" + root.string())->size(), 3);
+  EXPECT_EQ(warnings,
+            Names{"[data.wds] an end mark in " + shard + ": found none, the archive may be cut off"});
+  fs::remove(shard);
+  fs::create_directory(shard);
+  const auto unreadable = open("wds:" + (root / "set-train-{000000..000001}.tar").string());
+  ASSERT_EQ(unreadable->size(), 4);
+  EXPECT_EQ(load_error(*unreadable, 0), "[file.open] a regular file: " + shard + " is none");
+}
+
+/// A tar file of these members.
+std::string tar(const std::vector<std::pair<std::string, std::string>>& members) {
+  std::string all;
+  for (const auto& [name, content] : members) all += tar_member(name, content);
+  return all + std::string(1024, '\0');
+}
+
+TEST_F(Archives, WebDatasetSamplesWithFaults) {
+  const std::string image = read_file(kFixtures / "wds" / "set-train-000000.tar").substr(3584, 69);
+  const fs::path shard = temporary.path() / "x.tar";
+  write_text(shard, tar({{"README", "x"},
+                         {"._1.png", "hidden"},
+                         {"1.png", image},
+                         {"1.cls", "2"},
+                         {"2.png", image},
+                         {"3.cls", "1"},
+                         {"4.JPG", image},
+                         {"4.cls", "many"},
+                         {"5.png", image},
+                         {"5.png", image},
+                         {"5.cls", "1"},
+                         {"1.png", image},
+                         {"1.cls", "2"},
+                         {"\xff\xfe.png", image},
+                         {"\xff\xfe.cls", " 1 \n"},
+                         {"6.txt", "x"}}));
+  const auto source = open("wds:" + shard.string());
+  const std::string of = " of " + shard.string() + ")";
+  ASSERT_EQ(source->size(), 7);
+  EXPECT_EQ(load_error(*source, 0), "no error");
+  EXPECT_EQ(load_error(*source, 1), "[data.wds] a label (.cls or .json): found none (sample 2" + of);
+  EXPECT_EQ(load_error(*source, 2), "[data.wds] an image (.jpg, .jpeg or .png): found none (sample 3" + of);
+  EXPECT_EQ(load_error(*source, 3), "[data.wds] a label, a number: found 'many' (sample 4" + of);
+  EXPECT_EQ(load_error(*source, 4), "[data.wds] every member once: found 5.png twice (sample 5" + of);
+  EXPECT_EQ(load_error(*source, 5), "[data.wds] every key once: found 1 twice (sample 1" + of);
+  EXPECT_EQ(source->label(6), 1);
+  EXPECT_EQ(source->sample_name(6), "x.tar/\xff\xfe.png");
+  EXPECT_EQ(source->read(6, 1).pixels.size(), 64U);
+  options.image_key = "txt";
+  EXPECT_EQ(open("wds:" + shard.string())->sample_name(6), "x.tar/6.txt");
+  write_text(shard, tar({{"README", "x"}}));
+  EXPECT_EQ(open_error("wds:" + shard.string()),
+            "[data.open_wds] samples: found none in 1 shards (the first is " + shard.string() + ")");
+}
+
+TEST_F(Archives, TfRecords) {
+  options.label_offset = -1;
+  const auto train = open("tfrecord:" + (kFixtures / "tfrecord").string());
+  expect_set(*train, 4);
+  EXPECT_EQ(train->sample_name(2), "train-00001-of-00002[0]");
+  EXPECT_EQ(train->classes(), (Names{"0", "1", "2"}));
+  options.label_offset = 0;
+  const auto packed = open("tfrecord:" + (kFixtures / "tfrecord").string(), "val");
+  expect_set(*packed, 3);
+  EXPECT_EQ(packed->sample_name(1), "validation.tfrecord.gz[1]");
+  options.image_key = "picture";
+  const std::string file = (kFixtures / "tfrecord" / "validation.tfrecord.gz").string();
+  EXPECT_EQ(load_error(*open("tfrecord:" + file, "val"), 0),
+            "[data.tfrecord] a feature picture with the image: found image, label, weight (byte 0 of " +
+                file + ")");
+  options.image_key = "label";
+  EXPECT_EQ(
+      load_error(*open("tfrecord:" + file, "val"), 0),
+      "[data.tfrecord] the bytes of one image file in label: found another type (byte 0 of " + file + ")");
+  options.image_key = "";
+  options.label_key = "weight";
+  EXPECT_EQ(load_error(*open("tfrecord:" + file, "val"), 0),
+            "[data.tfrecord] one integer or text as the label in weight: found another type (byte 0 of " +
+                file + ")");
+}
+
+TEST_F(Archives, TfRecordsWithWrongChecksumsOrCutOff) {
+  const fs::path root = copy("tfrecord");
+  const std::string first = (root / "train-00000-of-00002").string();
+  const std::string whole = read_file(first);
+  std::string damaged = whole;
+  damaged[60] = static_cast<char>(damaged[60] ^ 1);  // in the image of record 0
+  write_text(first, damaged);
+  const auto source = open("tfrecord:" + root.string());
+  ASSERT_EQ(source->size(), 4);
+  const std::string error = load_error(*source, 0);
+  EXPECT_TRUE(error.starts_with("[formats.tfrecord] a record with checksum ")) << error;
+  EXPECT_TRUE(error.ends_with(" (" + first + "[0]; the file is damaged)")) << error;
+  EXPECT_EQ(load_error(*source, 1), "no error");
+  damaged = whole;
+  damaged[3] = 1;  // in the length of record 0
+  write_text(first, damaged);
+  const auto lost = open("tfrecord:" + root.string());
+  ASSERT_EQ(lost->size(), 3);
+  EXPECT_EQ(load_error(*lost, 0),
+            "[data.tfrecord] a record's length with the right CRC: found another (byte 0 of " + first +
+                "; what follows is lost)");
+  fs::resize_file(first, whole.size() - 1);
+  write_text(first, whole.substr(0, whole.size() - 1));
+  const auto cut = open("tfrecord:" + root.string());
+  ASSERT_EQ(cut->size(), 4);
+  const std::string where = std::to_string(16 + static_cast<uint8_t>(whole[0]));
+  EXPECT_EQ(load_error(*cut, 1), "[data.tfrecord] a whole record: the file is cut off (byte " + where +
+                                     " of " + first + "; what follows is lost)");
+}
+
+TEST_F(Archives, RealTfRecordFiles) {
+  TESSERA_SHARED_OR_SKIP(folder, "records");
+  const auto source = open("tfrecord:" + (folder / "cifar10_{split}.tfrecord").string());
+  EXPECT_GT(source->size(), 100);
+  EXPECT_EQ(source->classes().size(), 10U);
+  for (int64_t i = 0; i < source->size(); i += 10) EXPECT_EQ(source->read(i, 3).width, 32);
+  const auto samples = open("wds:" + (folder / "sample.tgz").string());
+  EXPECT_GT(samples->size(), 10);
+  for (int64_t i = 0; i < samples->size(); ++i) EXPECT_GT(samples->read(i, 3).width, 0);
+}
+
+TEST_F(Archives, TensorFlowDatasets) {
+  const std::string root = (kFixtures / "tfds" / "tiny").string();
+  const auto newest = open("tfrecord:" + root);
+  expect_set(*newest, 3);
+  EXPECT_EQ(newest->classes(), (Names{"cat", "dog", "fish"}));
+  EXPECT_EQ(newest->sample_name(1), "tiny-train.tfrecord-00000-of-00001[1]");
+  expect_set(*open("tfrecord:" + root + "/1.2.0/"), 1);
+  EXPECT_EQ(open_error("tfrecord:" + root, "val"),
+            "[data.open_tfrecord] a split val or validation or test: found train (in " + root +
+                "/1.10.0/dataset_info.json)");
+  const fs::path copied = copy("tfds") / "tiny";
+  fs::create_directories(copied / "b");
+  fs::rename(copied / "1.2.0", copied / "b" / "1.2.0");
+  fs::create_directories(copied / "a");
+  fs::rename(copied / "1.10.0", copied / "a" / "1.10.0");
+  EXPECT_EQ(
+      open_error("tfrecord:" + copied.string()),
+      "[data.tfds] one configuration: found a, b (in " + copied.string() + "; add one of them to the path)");
+  expect_set(*open("tfrecord:" + (copied / "a").string()), 3);
+  std::string info = read_file(copied / "a" / "1.10.0" / "dataset_info.json");
+  info.replace(info.find("\"3\""), 3, "\"4\"");
+  write_text(copied / "a" / "1.10.0" / "dataset_info.json", info);
+  open("tfrecord:" + (copied / "a").string());
+  EXPECT_EQ(warnings, Names{"[data.open_tfrecord] 4 records, as dataset_info.json says: found 3 (" +
+                            (copied / "a" / "1.10.0" / "tiny-train.tfrecord-00000-of-00001").string() + ")"});
+  info.replace(info.find("\"tfrecord\""), 10, "\"riegeli\"");
+  write_text(copied / "a" / "1.10.0" / "dataset_info.json", info);
+  EXPECT_EQ(open_error("tfrecord:" + (copied / "a").string()),
+            "[data.open_tfrecord] files in the format tfrecord: found riegeli (" +
+                (copied / "a" / "1.10.0" / "dataset_info.json").string() + ")");
+}
+
+TEST_F(Archives, Cifar) {
+  for (const std::string path : {"cifar", "cifar/cifar-10-binary.tar.gz"}) {
+    const fs::path root = path == "cifar" ? copy("cifar") : kFixtures / path;
+    if (path == "cifar") fs::remove_all(root / "cifar-100-binary");
+    const auto train = open("cifar:" + root.string());
+    ASSERT_EQ(train->size(), 10);
+    EXPECT_EQ(train->label(2), 2);
+    EXPECT_EQ(train->label(3), 9);
+    EXPECT_EQ(train->classes()[9], "truck");
+    EXPECT_EQ(train->sample_name(3), "data_batch_2.bin[1]");
+    const Image image = train->read(2, 3);
+    EXPECT_EQ(image.width, 32);
+    EXPECT_EQ((std::vector<uint8_t>(image.pixels.begin(), image.pixels.begin() + 4)),
+              (std::vector<uint8_t>{20, 21, 22, 20}));
+    const auto val = open("cifar:" + root.string(), "val");
+    ASSERT_EQ(val->size(), 1);
+    EXPECT_EQ(val->label(0), 7);
+  }
+  const auto hundred = open("cifar:" + (kFixtures / "cifar").string(), "test");
+  ASSERT_EQ(hundred->size(), 2);
+  EXPECT_EQ(hundred->label(0), 99) << "the fine label";
+  EXPECT_EQ(hundred->classes().size(), 100U);
+}
+
+TEST_F(Archives, CifarErrors) {
+  const fs::path root = copy("cifar") / "cifar-100-binary";
+  const std::string spec = "cifar:" + root.string(), in = " (in " + root.string() + ")";
+  fs::resize_file(root / "train.bin", 3073);
+  EXPECT_EQ(
+      open_error(spec),
+      "[data.open_cifar] records of 3074 bytes in train.bin: found 3073 bytes, the file is cut off" + in);
+  write_text(root / "train.bin", std::string(3074, '\x64'));
+  EXPECT_EQ(open_error(spec), "[data.open_cifar] labels below 100 in train.bin: found 100 in record 0" + in);
+  fs::remove(root / "train.bin");
+  EXPECT_EQ(open_error(spec), "[data.open_cifar] a file train.bin of CIFAR-100: found none" + in);
+  fs::remove(root / "test.bin");
+  EXPECT_EQ(
+      open_error(spec),
+      "[data.open_cifar] data_batch_1.bin (CIFAR-10) or train.bin (CIFAR-100): found no .bin file" + in);
+  EXPECT_EQ(open_error(spec, "odd"), "[data.open_cifar] a split of CIFAR (train, val, test): found 'odd'");
+  EXPECT_EQ(open_error("cifar:/none"), "[data.open_cifar] a folder or an archive: /none does not exist");
+}
+
+}  // namespace
+}  // namespace tessera::data
