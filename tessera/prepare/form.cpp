@@ -1,0 +1,32 @@
+#include <algorithm>
+#include <array>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/prepare/writer.h"
+
+namespace tessera::prepare {
+namespace {
+
+constexpr std::array<const char*, 4> kNames = {"folder", "wds", "zip", "tfrecord"};
+
+}  // namespace
+
+Form form_of(const std::string& name) {
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (name == kNames[i]) return static_cast<Form>(i);
+  }
+  const std::vector<std::string> names(kNames.begin(), kNames.end());
+  const std::string near = nearest(name, names);
+  user_error("prepare.form", "a form (", join(names, ", "), "): found '", escape(name), "'",
+             near.empty() ? "" : concat(" (did you mean ", near, "?)"));
+}
+
+size_t shard_count(const Split& split) {
+  return static_cast<size_t>(std::count_if(split.parts.begin(), split.parts.end(),
+                                           [](const Part& part) { return part.samples > 0; }));
+}
+
+const char* form_name(Form form) { return kNames[static_cast<size_t>(form)]; }
+
+}  // namespace tessera::prepare

@@ -1,0 +1,150 @@
+#include "tessera/prepare/journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::prepare {
+namespace fs = std::filesystem;
+namespace {
+
+using Json = nlohmann::json;
+using Command = std::map<std::string, std::string>;
+
+constexpr const char* kWhere = "prepare.journal";
+constexpr const char* kName = "pack.jsonl";
+
+/// Bytes that are no UTF-8 (names of files may be anything) are replaced.
+std::string line_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void check_empty(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename() == kName) continue;
+    user_error(kWhere, "an empty folder, or one that the same command began to fill: found ",
+               escape(entry.path().filename().string()), " (in ", folder.string(), ")");
+  }
+}
+
+void check_same(const Command& before, const Command& now, const fs::path& path) {
+  for (const auto& [name, value] : now) {
+    const auto found = before.find(name);
+    const std::string old = found == before.end() ? "" : found->second;
+    if (old == value) continue;
+    user_error(kWhere, "the command that began to fill this folder: ", name, " was '", escape(old), "', is '",
+               escape(value), "' (", path.string(), "; repeat that command, or choose another folder)");
+  }
+}
+
+}  // namespace
+
+Journal::Journal(const fs::path& folder, const Command& command) : path_(folder / kName) {
+  fs::create_directories(folder);
+  if (!fs::exists(path_)) check_empty(folder);  // a folder that is refused stays as it is
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) user_error(kWhere, "a folder to write in: ", path_.string(), ": ", std::strerror(errno));
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(fd_);
+    user_error(kWhere, "a folder that no other process fills: one does (", folder.string(), ")");
+  }
+  try {
+    begin(folder, command);
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+Journal::~Journal() { ::close(fd_); }
+
+void Journal::begin(const fs::path& folder, const Command& command) {
+  const std::string text = read_file(path_);
+  const size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+  if (::ftruncate(fd_, static_cast<off_t>(whole)) != 0) {
+    user_error(kWhere, "a file to write: ", path_.string(), ": ", std::strerror(errno));
+  }
+  if (whole == 0) {
+    check_empty(folder);
+    write_line(line_of({{"command", command}}));
+    return;
+  }
+  try {
+    size_t at = text.find('\n') + 1;
+    check_same(Json::parse(text.substr(0, at)).at("command").get<Command>(), command, path_);
+    while (at < whole) {
+      const size_t end = text.find('\n', at) + 1;
+      read_line(text.substr(at, end - at));
+      at = end;
+    }
+  } catch (const Json::exception&) {
+    user_error(kWhere, "a journal of an earlier run: found something else (", path_.string(),
+               "; choose another folder)");
+  }
+}
+
+void Journal::read_line(const std::string& line) {
+  const Json json = Json::parse(line);
+  if (json.contains("end")) {
+    parts_.push_back({.split = json.at("split"),
+                      .end = json.at("end"),
+                      .samples = json.at("samples"),
+                      .jpegs = json.at("jpegs"),
+                      .bytes = json.at("bytes"),
+                      .left_out = json.at("left_out")});
+  } else if (json.contains("split_done")) {
+    splits_done_.push_back(json.at("split_done"));
+  } else {
+    done_ = json.at("done");
+  }
+}
+
+void Journal::write_line(const std::string& line) {
+  const ssize_t count = ::write(fd_, line.data(), line.size());
+  if (count != static_cast<ssize_t>(line.size()) || ::fsync(fd_) != 0) {
+    user_error(kWhere, "room for the journal: ", path_.string(), ": ",
+               count >= 0 ? "no space" : std::strerror(errno),
+               " (free some space, then repeat the same command: it goes on from here)");
+  }
+}
+
+std::vector<Part> Journal::parts(const std::string& split) const {
+  std::vector<Part> found;
+  std::copy_if(parts_.begin(), parts_.end(), std::back_inserter(found),
+               [&](const Part& part) { return part.split == split; });
+  return found;
+}
+
+bool Journal::split_done(const std::string& split) const {
+  return std::find(splits_done_.begin(), splits_done_.end(), split) != splits_done_.end();
+}
+
+void Journal::add(const Part& part) {
+  write_line(line_of({{"split", part.split},
+                      {"end", part.end},
+                      {"samples", part.samples},
+                      {"jpegs", part.jpegs},
+                      {"bytes", part.bytes},
+                      {"left_out", part.left_out}}));
+  parts_.push_back(part);
+}
+
+void Journal::end_split(const std::string& split) {
+  write_line(line_of({{"split_done", split}}));
+  splits_done_.push_back(split);
+}
+
+void Journal::end() {
+  write_line(line_of({{"done", true}}));
+  done_ = true;
+}
+
+}  // namespace tessera::prepare
