@@ -41,7 +41,7 @@ def encode(photos, number):
     texture = detail(photos[(number * 7 + 3) % len(photos)], size)
     strength = Image.fromarray(numpy.abs(texture[:, :, 0]).clip(0, 255).astype("uint8"))
     busy = numpy.asarray(strength.filter(ImageFilter.GaussianBlur(8)), numpy.float32)[:, :, None]
-    luma = random.normal(0, 1, (size[1], size[0], 1)) * (3.8 + busy * 0.9)
+    luma = random.normal(0, 1, (size[1], size[0], 1)) * (8.4 + busy * 0.9)
     chroma = random.normal(0, 1.5, (size[1], size[0], 3))
     pixels = (base + 1.3 * texture + luma + chroma).clip(0, 255).astype("uint8")
     out = io.BytesIO()

@@ -21,8 +21,8 @@ struct Options {
 };
 
 constexpr const char* kFooter = R"(
-Images are taken from all over the source. Stages run on one thread with the encoded bytes in memory (but `read`, which
-fetches them); the pipeline is the training loader: random-resized-crop, flip, normalise, batches of --batch.
+Images are taken from all over the source. Stages are CPU time of one thread with the encoded bytes in memory (`read`,
+which fetches them, is wall time); the pipeline is the training loader: random-resized-crop, flip, normalise, batches of --batch.
 `read` and the first pipeline come from the disk, or from the page cache when the files were read shortly before.
 
   tessera data bench folder:/data/imagenet
@@ -44,11 +44,12 @@ void print_text(const data::Measurement& m) {
     std::printf("%-18s %10.1f %12.0f %10.1f\n", stage.name.c_str(), stage.seconds * 1e6, rate,
                 rate * m.mean_bytes / 1e6);
   }
-  std::printf("\n%-18s %10s %12s %10s\n", "pipeline, threads", "scaling", "images/s", "MB/s");
+  std::printf("\n%-18s %10s %12s %10s %14s\n", "pipeline, threads", "scaling", "images/s", "MB/s",
+              "CPU us/image");
   for (const data::Pipeline& pipeline : m.pipelines) {
-    std::printf("%-18ld %8.1f %% %12.0f %10.1f\n", static_cast<long>(pipeline.threads),
+    std::printf("%-18ld %8.1f %% %12.0f %10.1f %14.1f\n", static_cast<long>(pipeline.threads),
                 100 * scaling(m, pipeline), pipeline.images_per_second,
-                pipeline.images_per_second * m.mean_bytes / 1e6);
+                pipeline.images_per_second * m.mean_bytes / 1e6, pipeline.cpu_seconds * 1e6);
   }
   std::printf("\npeak memory %s\n", human_bytes(static_cast<double>(m.peak_rss_bytes)).c_str());
 }
@@ -59,6 +60,7 @@ void print_json(const data::Measurement& m) {
   for (const data::Pipeline& pipeline : m.pipelines) {
     pipelines.push_back({{"threads", pipeline.threads},
                          {"images_per_second", pipeline.images_per_second},
+                         {"cpu_seconds_per_image", pipeline.cpu_seconds},
                          {"scaling", scaling(m, pipeline)}});
   }
   const nlohmann::ordered_json all = {{"images", m.images},

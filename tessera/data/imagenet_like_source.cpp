@@ -16,28 +16,28 @@ constexpr uint64_t kSeed = 0x1336E7;
 /// Smooth values in [-1, 1] from a grid of random ones, `cell` pixels apart.
 class SmoothNoise {
  public:
-  SmoothNoise(uint64_t key, int64_t width, int64_t cell)
-      : key_(key), cell_(cell), columns_(width / cell + 2) {}
+  SmoothNoise(uint64_t key, int64_t width, int64_t height, int64_t cell)
+      : cell_(cell),
+        columns_(width / cell + 2),
+        corners_(static_cast<size_t>(columns_ * (height / cell + 2))) {
+    fill_uniform(key, 0, corners_);
+    for (int64_t i = 0; i < cell; ++i) {
+      const float t = static_cast<float>(i) / static_cast<float>(cell);
+      ease_.push_back(t * t * (3 - 2 * t));
+    }
+  }
 
   float at(int64_t x, int64_t y) const {
-    const int64_t column = x / cell_, row = y / cell_;
-    const auto ease = [this](int64_t place) {
-      const float t = static_cast<float>(place % cell_) / static_cast<float>(cell_);
-      return t * t * (3 - 2 * t);
-    };
-    const float u = ease(x), v = ease(y);
-    const float above = corner(column, row) * (1 - u) + corner(column + 1, row) * u;
-    const float below = corner(column, row + 1) * (1 - u) + corner(column + 1, row + 1) * u;
-    return above * (1 - v) + below * v;
+    const float* above = corners_.data() + y / cell_ * columns_ + x / cell_;
+    const float* below = above + columns_;
+    const float u = ease_[static_cast<size_t>(x % cell_)], v = ease_[static_cast<size_t>(y % cell_)];
+    const float top = above[0] + u * (above[1] - above[0]), bottom = below[0] + u * (below[1] - below[0]);
+    return 2 * (top + v * (bottom - top)) - 1;
   }
 
  private:
-  float corner(int64_t column, int64_t row) const {
-    return 2 * random_uniform(key_, static_cast<uint64_t>(row * columns_ + column)) - 1;
-  }
-
-  uint64_t key_;
   int64_t cell_, columns_;
+  std::vector<float> corners_, ease_;  // [rows, columns] in [0, 1); [cell]
 };
 
 /// Octaves of smooth noise whose strength falls as their wavelength, as in photos, and a sensor's grain, both
@@ -46,10 +46,11 @@ Image picture(uint64_t key, int64_t width, int64_t height) {
   Image image{width, height, 3, std::vector<uint8_t>(static_cast<size_t>(3 * width * height))};
   std::vector<SmoothNoise> octaves;
   for (uint64_t octave = 0; octave < kOctaves; ++octave) {
-    octaves.emplace_back(random_key(key, octave), width, int64_t{128} >> octave);
+    octaves.emplace_back(random_key(key, octave), width, height, int64_t{128} >> octave);
   }
-  const SmoothNoise busy(random_key(key, "busy"), width, 96), red(random_key(key, "red"), width, 64),
-      blue(random_key(key, "blue"), width, 64);
+  const SmoothNoise busy(random_key(key, "busy"), width, height, 96);
+  const SmoothNoise red(random_key(key, "red"), width, height, 64);
+  const SmoothNoise blue(random_key(key, "blue"), width, height, 64);
   const uint64_t grain = random_key(key, "grain");
   uint8_t* out = image.pixels.data();
   for (int64_t y = 0; y < height; ++y) {
@@ -63,7 +64,7 @@ Image picture(uint64_t key, int64_t width, int64_t height) {
       const auto words = philox(grain, static_cast<uint64_t>(y * width + x));
       for (size_t c = 0; c < 3; ++c) {
         const float noise = static_cast<float>((words[3] >> 8 & 255) + (words[c] & 63)) - 159.0F;
-        *out++ = static_cast<uint8_t>(std::clamp(luma + tints[c] + noise * 0.19F * texture, 0.0F, 255.0F));
+        *out++ = static_cast<uint8_t>(std::clamp(luma + tints[c] + noise * 0.36F * texture, 0.0F, 255.0F));
       }
     }
   }

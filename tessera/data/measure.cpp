@@ -1,9 +1,9 @@
 #include "tessera/data/measure.h"
 
 #include <sys/resource.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 
 #include "tessera/base/error.h"
@@ -14,7 +14,11 @@
 namespace tessera::data {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+double now(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
@@ -22,12 +26,12 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double seconds_of(int64_t rounds, const std::function<void()>& work) {
+double seconds_of(int64_t rounds, clockid_t clock, const std::function<void()>& work) {
   std::vector<double> seconds;
   for (int64_t round = 0; round < rounds; ++round) {
-    const auto start = Clock::now();
+    const double start = now(clock);
     work();
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    seconds.push_back(now(clock) - start);
   }
   return median(std::move(seconds));
 }
@@ -77,14 +81,14 @@ void measure_stages(const Source& source, const Held& held, const MeasureOptions
                     Measurement* result) {
   const Transform transform(options.transform);
   std::vector<float> numbers(static_cast<size_t>(transform.sample_size()));
-  const auto each = [&](const std::function<void(size_t)>& work) {
-    const double seconds = seconds_of(options.rounds, [&] {
+  const auto each = [&](const std::function<void(size_t)>& work, clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
+    const double seconds = seconds_of(options.rounds, clock, [&] {
       for (size_t i = 0; i < held.samples.size(); ++i) work(i);
     });
     return seconds / static_cast<double>(held.samples.size());
   };
   const auto key = [](size_t i) { return SampleKey{1, 0, i}; };
-  const double read = each([&](size_t i) { source.load(held.indices[i]); });
+  const double read = each([&](size_t i) { source.load(held.indices[i]); }, CLOCK_MONOTONIC);
   const double header = each([&](size_t i) { open(held.samples[i]); });
   const double whole = each([&](size_t i) { formats::read_whole(*open(held.samples[i])); });
   const double crop = each([&](size_t i) { transform.decode_only(held.samples[i], "data bench", key(i)); });
@@ -96,19 +100,23 @@ void measure_stages(const Source& source, const Held& held, const MeasureOptions
       {"resize", image - crop}, {"normalise", all - image}, {"decode to numbers", all}};
 }
 
-double pipeline(const Source& source, const MeasureOptions& options, int64_t threads) {
+Pipeline run_pipeline(const Source& source, const MeasureOptions& options, int64_t threads) {
   LoaderOptions loader_options;
   loader_options.batch = std::min(options.batch, source.size());
   loader_options.workers = threads;
   loader_options.fail_on_error = true;
   TrainLoader loader(source, options.transform, loader_options, 0);
   const int64_t batches = std::max<int64_t>(1, options.images / loader_options.batch);
+  const auto images = static_cast<double>(batches * loader_options.batch);
   // What was made ahead before the clock started must not count: as much is ahead again when it stops.
-  for (int64_t i = 0; i < loader_options.prefetch + 1; ++i) loader.next();
-  const double seconds = seconds_of(options.rounds, [&] {
-    for (int64_t i = 0; i < batches; ++i) loader.next();
+  for (int64_t i = 0; i < loader_options.prefetch + 1; ++i) loader.give_back(loader.next());
+  std::vector<double> cpu;
+  const double seconds = seconds_of(options.rounds, CLOCK_MONOTONIC, [&] {
+    const double start = now(CLOCK_PROCESS_CPUTIME_ID);
+    for (int64_t i = 0; i < batches; ++i) loader.give_back(loader.next());
+    cpu.push_back((now(CLOCK_PROCESS_CPUTIME_ID) - start) / images);
   });
-  return static_cast<double>(batches * loader_options.batch) / seconds;
+  return {threads, images / seconds, median(cpu)};
 }
 
 }  // namespace
@@ -125,7 +133,7 @@ Measurement measure(const Source& source, const MeasureOptions& options) {
     measure_stages(source, held, options, &result);
   }
   for (const int64_t threads : options.threads) {
-    result.pipelines.push_back({threads, pipeline(source, options, threads)});
+    result.pipelines.push_back(run_pipeline(source, options, threads));
   }
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);

@@ -21,12 +21,13 @@ struct MeasureOptions {
 
 struct Stage {
   std::string name;
-  double seconds = 0;  // an image, of one thread
+  double seconds = 0;  // an image; of one thread's CPU time, but for `read`
 };
 
 struct Pipeline {
   int64_t threads = 0;
   double images_per_second = 0;
+  double cpu_seconds = 0;  // an image, of all threads: what it costs, however busy the machine is
 };
 
 struct Measurement {

@@ -122,6 +122,8 @@ Batch TrainLoader::next() {
   return batch;
 }
 
+void TrainLoader::give_back(Batch batch) { state_->prefetcher.give_back(std::move(batch)); }
+
 double TrainLoader::take_wait_seconds() { return state_->prefetcher.take_wait_seconds(); }
 int64_t TrainLoader::broken_samples() const { return state_->broken.count(); }
 

@@ -2,13 +2,23 @@
 
 #include <jpegint.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+
+// The loop is compiled twice: shifts by a number of bits, of which it is full, are quicker with BMI2.
+#define TESSERA_INLINE __attribute__((always_inline)) inline
+#if defined(__x86_64__)
+#define TESSERA_BMI2 __attribute__((target("bmi,bmi2")))
+#else
+#define TESSERA_BMI2
+#endif
 
 namespace tessera::formats {
 namespace {
 
 constexpr int kBlock = DCTSIZE2;
+constexpr uint32_t kShortBits = 18;       // three such symbols fit into a refilled window
 constexpr uint32_t kEndOfBlock = kBlock;  // an advance that leaves the block from any position
 
 /// Where the k-th coefficient of a scan lies in its block (zigzag, ITU-T T.81 figure A.6). Positions behind
@@ -34,11 +44,6 @@ constexpr std::array<uint8_t, 2 * kBlock> make_natural_order() {
 constexpr auto kNaturalOrder = make_natural_order();
 static_assert(kNaturalOrder[2] == 8 && kNaturalOrder[35] == 56 && kNaturalOrder[63] == 63);
 
-/// `size` bits as the signed value they stand for (T.81 figure F.12).
-constexpr int32_t extend(int32_t value, uint32_t size) {
-  return size == 0 || (value >> (size - 1)) != 0 ? value : value - (1 << size) + 1;
-}
-
 constexpr bool holds_ff(uint64_t bytes) {
   return ((bytes & ~(bytes + 0x0101010101010101U)) & 0x8080808080808080U) != 0;
 }
@@ -55,70 +60,82 @@ uint32_t JpegHuffman::Table::advance_of(uint32_t symbol) const {
 void JpegHuffman::Table::build(const JHUFF_TBL& from, bool dc) {
   is_dc = dc;
   std::memcpy(symbols.data(), from.huffval, symbols.size());
-  entries.fill(kPartial | kLong);
+  entries.fill(kLong);
   int32_t code = 0, index = 0;
   for (uint32_t length = 1; length <= 16; ++length, code <<= 1) {
     offset[length] = index - code;
     for (int32_t end = index + from.bits[length]; index < end; ++index, ++code) {
       if (length > kLookBits) continue;
       const uint32_t symbol = symbols[static_cast<size_t>(index)], size = dc ? symbol : symbol & 15;
-      const uint32_t rest = kLookBits - length;
-      uint32_t* first = &entries[static_cast<size_t>(code) << rest];
-      for (uint32_t i = 0; i < 1U << rest; ++i) {
-        if (size > rest) {
-          first[i] = size << 16 | advance_of(symbol) << 8 | kPartial | length;
-        } else {
-          const int32_t value = extend(static_cast<int32_t>(i >> (rest - size)), size);
-          first[i] = static_cast<uint32_t>(value) << 16 | advance_of(symbol) << 8 | (length + size);
-        }
-      }
+      if (length + size > kShortBits) continue;
+      const uint32_t entry = advance_of(symbol) << 24 | size << 16 | length << 8 | (length + size);
+      std::fill_n(&entries[static_cast<size_t>(code) << (kLookBits - length)], 1 << (kLookBits - length),
+                  entry);
     }
     last_code[length] = from.bits[length] == 0 ? -1 : code - 1;
   }
 }
 
 // At least 56 bits afterwards: a symbol takes 31 at most.
-inline void JpegHuffman::Bits::refill() {
-  if (end - next >= 8) [[likely]] {
+TESSERA_INLINE JpegHuffman::Bits JpegHuffman::refill(Bits bits) {
+  if (bits.end - bits.next >= 8) [[likely]] {
     uint64_t bytes;
-    std::memcpy(&bytes, next, 8);
+    std::memcpy(&bytes, bits.next, 8);
     if (!holds_ff(bytes)) [[likely]] {
       if constexpr (std::endian::native == std::endian::little) bytes = __builtin_bswap64(bytes);
-      window |= bytes >> count;
-      next += (63 - count) >> 3;
-      count |= 56;
-      return;
+      bits.window |= bytes >> bits.count;
+      bits.next += (63 - bits.count) >> 3;
+      bits.count |= 56;
+      return bits;
     }
   }
-  refill_by_bytes();
+  return refill_by_bytes(bits);
 }
 
-void JpegHuffman::Bits::refill_by_bytes() {
-  window = count == 0 ? 0 : window & ~uint64_t{0} << (64 - count);
-  for (; count <= 56; count += 8) {
+JpegHuffman::Bits JpegHuffman::refill_by_bytes(Bits bits) {
+  bits.window = bits.count == 0 ? 0 : bits.window & ~uint64_t{0} << (64 - bits.count);
+  for (; bits.count <= 56; bits.count += 8) {
     uint64_t byte = 0;
-    if (end - next >= 2 && next[0] == 0xFF && next[1] == 0) {
+    const int64_t left = bits.end - bits.next;
+    if (left >= 2 && bits.next[0] == 0xFF && bits.next[1] == 0) {
       byte = 0xFF;
-      next += 2;
-    } else if (end - next >= 1 && next[0] != 0xFF) {
-      byte = *next++;
+      bits.next += 2;
+    } else if (left >= 1 && bits.next[0] != 0xFF) {
+      byte = *bits.next++;
     } else {
-      made_up += 8;
+      bits.made_up += 8;
     }
-    window |= byte << (56 - count);
+    bits.window |= byte << (56 - bits.count);
   }
+  return bits;
 }
 
-inline void JpegHuffman::Bits::drop(uint32_t bits) {
-  window <<= bits;
-  count -= static_cast<int>(bits);
+TESSERA_INLINE JpegHuffman::Bits JpegHuffman::drop(Bits bits, uint32_t count) {
+  bits.window <<= count & 63;
+  bits.count -= count & 63;
+  return bits;
 }
 
-inline int32_t JpegHuffman::Bits::take_value(uint32_t size) {
-  if (size == 0) return 0;
-  const int32_t value = extend(static_cast<int32_t>(window >> (64 - size)), size);
-  drop(size);
-  return value;
+// The bits behind the code as the signed value they stand for (T.81 figure F.12): with a first bit of 0 they
+// count from -2^size + 1.
+TESSERA_INLINE int32_t JpegHuffman::value_of(uint64_t window, uint32_t entry) {
+  const uint32_t size = entry >> 16 & 63;
+  const uint64_t bits = window << (entry >> 8 & 63);
+  const auto magnitude = static_cast<int32_t>(bits >> 1 >> (63 - size));
+  const auto is_negative = static_cast<int32_t>(bits >> 63) - 1;  // all bits set, or none
+  return magnitude + (is_negative & (1 - (1 << size)));
+}
+
+JpegHuffman::Symbol JpegHuffman::any_symbol(Bits bits, const Table& table) {
+  for (uint32_t length = 1; length <= 16; ++length) {
+    const auto code = static_cast<int32_t>(bits.window >> (64 - length));
+    if (code > table.last_code[length]) continue;
+    const uint32_t symbol = table.symbols[static_cast<size_t>(code + table.offset[length]) & 255];
+    const uint32_t size = table.is_dc ? symbol : symbol & 15;
+    const int32_t value = value_of(bits.window, size << 16 | length << 8);
+    return {drop(bits, length + size), value, table.advance_of(symbol), true};
+  }
+  return {};
 }
 
 bool JpegHuffman::suits(const jpeg_decompress_struct& info) {
@@ -148,10 +165,74 @@ void JpegHuffman::attach(jpeg_decompress_struct& info, void (*give_up)(j_decompr
   restart_interval_ = until_restart_ = info.restart_interval;
   next_restart_ = 0;
   info.client_data = this;
-  info.entropy->decode_mcu = decode_mcu;
+  info.entropy->decode_mcu = decode_mcu_anywhere;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("bmi2")) info.entropy->decode_mcu = decode_mcu_bmi2;
+#endif
 }
 
-boolean JpegHuffman::decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
+template <bool kKeep>
+TESSERA_INLINE bool JpegHuffman::decode_ac(Bits& in_out, const Table& table, JCOEF* block) {
+  Bits bits = in_out;
+  uint32_t k = 0;  // position of the last coefficient
+  while (true) {
+    bits = refill(bits);
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; ++i) {
+      const uint32_t entry = table.entries[bits.window >> (64 - kLookBits)];
+      int32_t value = 0;
+      if ((entry & Table::kLong) == 0) [[likely]] {
+        if constexpr (kKeep) value = value_of(bits.window, entry);
+        bits = drop(bits, entry);
+        k += entry >> 24;
+      } else {
+        if (i > 0) break;  // it may need more bits than are left
+        const Symbol symbol = any_symbol(bits, table);
+        if (!symbol.good) return false;
+        bits = symbol.bits;
+        value = symbol.value;
+        k += symbol.advance;
+        i = 2;
+      }
+      if constexpr (kKeep) block[kNaturalOrder[k]] = static_cast<JCOEF>(value);
+      if (k >= kBlock - 1) {
+        in_out = bits;
+        return true;
+      }
+    }
+  }
+}
+
+template <bool kKeep>
+TESSERA_INLINE bool JpegHuffman::decode_blocks(const jpeg_decompress_struct& info, JBLOCKROW* blocks) {
+  Bits bits = bits_;
+  for (int i = 0; i < info.blocks_in_MCU; ++i) {
+    Component& component = components_[static_cast<size_t>(info.MCU_membership[i])];
+    bits = refill(bits);
+    const uint32_t entry = component.dc->entries[bits.window >> (64 - kLookBits)];
+    if ((entry & Table::kLong) == 0) [[likely]] {
+      component.last_dc += value_of(bits.window, entry);
+      bits = drop(bits, entry);
+    } else {
+      const Symbol symbol = any_symbol(bits, *component.dc);
+      if (!symbol.good) return false;
+      bits = symbol.bits;
+      component.last_dc += symbol.value;
+    }
+    // No image has larger ones; how they wrap round is for libjpeg to say.
+    if (component.last_dc < INT16_MIN || component.last_dc > INT16_MAX) return false;
+    JCOEF* block = nullptr;
+    if constexpr (kKeep) {
+      block = *blocks[i];
+      block[0] = static_cast<JCOEF>(component.last_dc);
+    }
+    if (!decode_ac<kKeep>(bits, *component.ac, block)) return false;
+  }
+  bits_ = bits;
+  return bits.count >= bits.made_up;
+}
+
+TESSERA_INLINE boolean JpegHuffman::decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
   auto& self = *static_cast<JpegHuffman*>(info->client_data);
   if (self.restart_interval_ != 0) {
     if (self.until_restart_ == 0 && !self.restart()) self.give_up_(info);
@@ -165,85 +246,12 @@ boolean JpegHuffman::decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
   return TRUE;
 }
 
-template <bool kKeep>
-bool JpegHuffman::decode_blocks(const jpeg_decompress_struct& info, JBLOCKROW* blocks) {
-  Bits bits = bits_;  // in registers
-  for (int i = 0; i < info.blocks_in_MCU; ++i) {
-    Component& component = components_[static_cast<size_t>(info.MCU_membership[i])];
-    bits.refill();
-    if (!decode_dc(bits, component)) return false;
-    JCOEF* block = nullptr;
-    if constexpr (kKeep) {
-      block = *blocks[i];
-      block[0] = static_cast<JCOEF>(component.last_dc);
-    }
-    if (!decode_ac<kKeep>(bits, *component.ac, block)) return false;
-  }
-  bits_ = bits;
-  return bits.count >= bits.made_up;
+boolean JpegHuffman::decode_mcu_anywhere(j_decompress_ptr info, JBLOCKROW* blocks) {
+  return decode_mcu(info, blocks);
 }
 
-inline bool JpegHuffman::decode_dc(Bits& bits, Component& component) {
-  const Table& table = *component.dc;
-  const uint32_t entry = table.entries[bits.window >> (64 - kLookBits)];
-  int32_t difference = static_cast<int32_t>(entry) >> 16;
-  if ((entry & Table::kPartial) == 0) {
-    bits.drop(entry & 63);
-  } else {
-    uint32_t size = entry >> 16;
-    if ((entry & Table::kLong) == 0) {
-      bits.drop(entry & 63);
-    } else if (!long_symbol(bits, table, &size)) {
-      return false;
-    }
-    difference = bits.take_value(size);
-  }
-  component.last_dc += difference;
-  // No image has them; how they wrap round is for libjpeg to say.
-  return component.last_dc >= INT16_MIN && component.last_dc <= INT16_MAX;
-}
-
-template <bool kKeep>
-inline bool JpegHuffman::decode_ac(Bits& bits, const Table& table, JCOEF* block) {
-  uint32_t k = 1;
-  const auto put = [&](int32_t value, uint32_t advance) {
-    k += advance;
-    if constexpr (kKeep) block[kNaturalOrder[k - 1]] = static_cast<JCOEF>(value);
-  };
-  while (true) {
-    bits.refill();
-    // Two symbols of kLookBits and a long one fit into 56 bits.
-    uint32_t entry = table.entries[bits.window >> (64 - kLookBits)];
-    for (int i = 0; i < 2 && (entry & Table::kPartial) == 0; ++i) {
-      bits.drop(entry & 63);
-      put(static_cast<int32_t>(entry) >> 16, entry >> 8 & 255);
-      if (k >= kBlock) return true;
-      entry = table.entries[bits.window >> (64 - kLookBits)];
-    }
-    if ((entry & Table::kPartial) == 0) {
-      bits.drop(entry & 63);
-      put(static_cast<int32_t>(entry) >> 16, entry >> 8 & 255);
-    } else if ((entry & Table::kLong) == 0) {
-      bits.drop(entry & 63);
-      put(bits.take_value(entry >> 16), entry >> 8 & 255);
-    } else {
-      uint32_t symbol;
-      if (!long_symbol(bits, table, &symbol)) return false;
-      put(bits.take_value(symbol & 15), table.advance_of(symbol));
-    }
-    if (k >= kBlock) return true;
-  }
-}
-
-bool JpegHuffman::long_symbol(Bits& bits, const Table& table, uint32_t* symbol) {
-  for (uint32_t length = kLookBits + 1; length <= 16; ++length) {
-    const auto code = static_cast<int32_t>(bits.window >> (64 - length));
-    if (code > table.last_code[length]) continue;
-    *symbol = table.symbols[static_cast<size_t>(code + table.offset[length]) & 255];
-    bits.drop(length);
-    return true;
-  }
-  return false;
+TESSERA_BMI2 boolean JpegHuffman::decode_mcu_bmi2(j_decompress_ptr info, JBLOCKROW* blocks) {
+  return decode_mcu(info, blocks);
 }
 
 bool JpegHuffman::restart() {
@@ -252,7 +260,7 @@ bool JpegHuffman::restart() {
   if (bits_.end - bits_.next < 2 || bits_.next[0] != 0xFF || bits_.next[1] != JPEG_RST0 + next_restart_) {
     return false;
   }
-  bits_ = {0, 0, 0, bits_.next + 2, bits_.end};
+  bits_ = {0, 0, bits_.next + 2, bits_.end, 0};
   next_restart_ = (next_restart_ + 1) & 7;
   until_restart_ = restart_interval_;
   for (Component& component : components_) component.last_dc = 0;

@@ -28,16 +28,16 @@ class JpegHuffman {
               JDIMENSION last);
 
  private:
-  static constexpr int kLookBits = 11;
+  static constexpr int kLookBits = 10;
   static constexpr int kTables = NUM_HUFF_TBLS;
 
-  /// Note [Huffman tables]: the next kLookBits bits name an entry. Where code and value fit into them, it
-  /// holds
-  ///   bits 31..16 the coefficient, 15..8 by how many places the position advances, 5..0 the bits used.
-  /// kPartial: code fits, its value follows: 31..16 the value's bits, 5..0 those of the code alone.
-  /// kLong: the code is longer than kLookBits. "End of block" advances beyond the block's end.
+  /// Note [Huffman tables]: the next kLookBits bits name an entry, from which a symbol and its value are
+  /// taken without a branch:
+  ///   5..0 bits of code and value together, 13..8 of the code, 21..16 of the value, 31..24 by how many
+  ///   places the position advances. "End of block" advances beyond the block's end.
+  /// kLong instead: a longer code, or more than kShortBits together.
   struct Table {
-    static constexpr uint32_t kPartial = 0x80, kLong = 0x40;
+    static constexpr uint32_t kLong = 0x40;
     std::array<uint32_t, 1 << kLookBits> entries;
     std::array<int32_t, 17> last_code;  // largest code of a length, -1 if none
     std::array<int32_t, 17> offset;     // symbol index = code + offset
@@ -51,15 +51,10 @@ class JpegHuffman {
   /// The next bits of the scan, left-aligned; below `count` lie copies of bits to come, or zeros.
   struct Bits {
     uint64_t window = 0;
-    int count = 0;
-    int made_up = 0;  // of `count`: zeros beyond a marker or the end
+    int64_t count = 0;
     const uint8_t* next = nullptr;
     const uint8_t* end = nullptr;
-
-    void refill();
-    void refill_by_bytes();
-    void drop(uint32_t bits);
-    int32_t take_value(uint32_t size);
+    int64_t made_up = 0;  // of `count`: zeros beyond a marker or the end
   };
 
   struct Component {
@@ -68,14 +63,28 @@ class JpegHuffman {
     int32_t last_dc = 0;
   };
 
-  static boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks);
-  bool restart();
-  static bool long_symbol(Bits& bits, const Table& table, uint32_t* symbol);
-  static bool decode_dc(Bits& bits, Component& component);
+  /// A symbol by the canonical code, of any length.
+  struct Symbol {
+    Bits bits;  // behind it
+    int32_t value = 0;
+    uint32_t advance = 0;
+    bool good = false;
+  };
+
+  // By value: what has no address stays in registers.
+  static Bits refill_by_bytes(Bits bits);
+  static Bits refill(Bits bits);
+  static Bits drop(Bits bits, uint32_t count);
+  static int32_t value_of(uint64_t window, uint32_t entry);
+  static Symbol any_symbol(Bits bits, const Table& table);
   template <bool kKeep>
   static bool decode_ac(Bits& bits, const Table& table, JCOEF* block);
   template <bool kKeep>
   bool decode_blocks(const jpeg_decompress_struct& info, JBLOCKROW* blocks);
+  static boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks);
+  static boolean decode_mcu_anywhere(j_decompress_ptr info, JBLOCKROW* blocks);
+  static boolean decode_mcu_bmi2(j_decompress_ptr info, JBLOCKROW* blocks);
+  bool restart();
 
   std::array<Table, kTables> dc_, ac_;
   std::array<Component, MAX_COMPS_IN_SCAN> components_;

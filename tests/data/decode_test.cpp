@@ -7,6 +7,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/random.h"
 #include "tessera/data/crop.h"
+#include "tessera/data/loader.h"
 #include "tessera/data/orientation.h"
 #include "tessera/data/pixel_kernels.h"
 #include "tessera/data/transform.h"
@@ -146,6 +147,30 @@ TEST(Decode, TrainingDoesNotSeeDamageBelowItsCrop) {
   }
   EXPECT_GT(good, 5);
   EXPECT_GT(broken, 5);
+}
+
+TEST(TrainLoader, MakesBatchesInMemoryGivenBack) {
+  const auto source = open_source("fake:40", "train", {12, 3, 4});
+  for (const int64_t workers : {0, 2}) {
+    LoaderOptions loader_options;
+    loader_options.batch = 8;
+    loader_options.workers = workers;
+    TrainLoader fresh(*source, options(8, TrainCrop::kNone), loader_options, 0);
+    TrainLoader recycling(*source, options(8, TrainCrop::kNone), loader_options, 0);
+    const float* given_back = nullptr;
+    bool seen_again = false;
+    for (int i = 0; i < 12; ++i) {
+      const Batch expected = fresh.next();
+      Batch batch = recycling.next();
+      EXPECT_EQ(batch.images, expected.images);
+      EXPECT_EQ(batch.labels, expected.labels);
+      EXPECT_EQ(batch.samples, expected.samples);
+      seen_again = seen_again || batch.images.data() == given_back;
+      if (i == 0) given_back = batch.images.data();
+      recycling.give_back(std::move(batch));
+    }
+    EXPECT_TRUE(seen_again);
+  }
 }
 
 TEST(Orientation, EqualsPillowsExifTranspose) {
