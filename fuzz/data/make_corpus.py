@@ -1,4 +1,4 @@
-"""Writes the seeds of fuzz/corpus/{gzip,idx,jpeg,png}. Run with a Python that has pillow."""
+"""Writes the seeds of fuzz/corpus/{gzip,idx,jpeg,png,region}. Run with a Python that has pillow."""
 import gzip
 import io
 import pathlib
@@ -60,6 +60,22 @@ def main():
     put("png/alpha.png", encoded(picture.convert("RGBA"), "PNG"))
     put("png/deep.png", encoded(gray.convert("I;16"), "PNG"))
     put("png/cut.png", encoded(picture, "PNG")[:-200])
+
+    # The place of the part, then the file.
+    wide = Image.frombytes("RGB", (70, 50), bytes((i * 37 + i // 7) % 256 for i in range(70 * 50 * 3)))
+    put("region/middle.jpg", bytes([0x80, 1, 1, 9, 5, 0]) + encoded(wide, "JPEG"))
+    put("region/half.jpg", bytes([0x41, 0, 0, 3, 3, 0]) + encoded(wide, "JPEG", quality=95))
+    put("region/eighth.jpg", bytes([0x23, 0, 0, 1, 1, 0]) + encoded(wide, "JPEG", subsampling=0))
+    put("region/restarts.jpg", bytes([0x10, 1, 2, 7, 7, 0]) + encoded(wide, "JPEG", restart_marker_blocks=2))
+    put("region/optimised.jpg", bytes([0x10, 0, 1, 200, 90, 0]) + encoded(wide, "JPEG", optimize=True, quality=30))
+    put("region/progressive.jpg", bytes([0x50, 1, 0, 9, 9, 0]) + encoded(wide, "JPEG", progressive=True))
+    put("region/cmyk.jpg", bytes([0x50, 0, 0, 4, 4, 0]) + encoded(wide.convert("CMYK"), "JPEG"))
+    damaged = bytearray(encoded(wide, "JPEG", quality=95))
+    damaged[len(damaged) // 2] = 0xff
+    put("region/damaged.jpg", bytes([0x30, 1, 1, 40, 40, 0]) + bytes(damaged))
+    put("region/oriented.jpg", bytes(6) + encoded(wide, "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01"
+                                                  b"\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"))
+    put("region/rows.png", bytes([0, 3, 5, 7, 9, 0]) + encoded(wide, "PNG"))
 
 
 main()

@@ -9,6 +9,7 @@ namespace tessera::data {
 namespace {
 
 constexpr int kTries = 10;
+constexpr uint64_t kInceptionTries = 100;
 
 double uniform(uint64_t key, uint64_t index, double low, double high) {
   return low + (high - low) * random_uniform53(key, index);
@@ -46,11 +47,44 @@ Box random_resized_crop(int64_t width, int64_t height, const TransformOptions& o
   return box;
 }
 
-Scaling eval_scaling(int64_t width, int64_t height, const TransformOptions& options) {
+Box inception_crop(int64_t width, int64_t height, const TransformOptions& options, uint64_t key) {
+  const double area = static_cast<double>(width) * static_cast<double>(height);
+  const double least = options.crop_scale_min * area, most = options.crop_scale_max * area;
+  const auto below = [&](uint64_t index, int64_t bound) {
+    return static_cast<int64_t>(random_below(key, index, static_cast<uint64_t>(std::max<int64_t>(1, bound))));
+  };
+  for (uint64_t index = 0; index < 4 * kInceptionTries; index += 4) {
+    const double aspect = uniform(key, index, options.crop_ratio_min, options.crop_ratio_max);
+    const auto width_of = [&](int64_t h) { return round_even(static_cast<double>(h) * aspect); };
+    int64_t h = round_even(std::sqrt(least / aspect));
+    int64_t highest = round_even(std::sqrt(most / aspect));
+    if (width_of(highest) > width) {
+      highest = static_cast<int64_t>((static_cast<double>(width) + 0.5 - 1e-7) / aspect);
+      if (width_of(highest) > width) --highest;
+    }
+    highest = std::min(highest, height);
+    h = std::min(h, highest);
+    h += below(index + 1, highest - h + 1);
+    // Rounding alone shall not fail a try.
+    const auto area_of = [&](int64_t rows) { return static_cast<double>(rows * width_of(rows)); };
+    if (area_of(h) < least) ++h;
+    if (area_of(h) > most) --h;
+    const int64_t w = width_of(h);
+    if (h < 1 || w < 1 || h > height || w > width || area_of(h) < least || area_of(h) > most) continue;
+    return {below(index + 3, width - w), below(index + 2, height - h), w, h};
+  }
+  return {0, 0, width, height};
+}
+
+Scaling squash_scaling(int64_t width, int64_t height, const TransformOptions& options) {
   const int64_t size = options.image_size;
-  Scaling scaling{{0, 0, width, height}, size, size, {0, 0, size, size}, Filter::kBilinear};
-  if (options.bicubic) scaling.filter = Filter::kBicubic;
-  if (options.eval_crop == EvalCrop::kSquash) return scaling;
+  const Filter filter = options.bicubic ? Filter::kBicubic : Filter::kBilinear;
+  return {{0, 0, width, height}, size, size, {0, 0, size, size}, filter};
+}
+
+Scaling center_scaling(int64_t width, int64_t height, const TransformOptions& options) {
+  const int64_t size = options.image_size;
+  Scaling scaling = squash_scaling(width, height, options);
   // The small addend keeps 224 / 0.875 at 256 where the division falls just below.
   const auto side = static_cast<int64_t>(static_cast<double>(size) / options.eval_crop_ratio + 1e-9);
   const int64_t shorter = std::min(width, height);
@@ -59,6 +93,11 @@ Scaling eval_scaling(int64_t width, int64_t height, const TransformOptions& opti
   scaling.window.x = round_even(static_cast<double>(scaling.width - size) / 2.0);
   scaling.window.y = round_even(static_cast<double>(scaling.height - size) / 2.0);
   return scaling;
+}
+
+Scaling eval_scaling(int64_t width, int64_t height, const TransformOptions& options) {
+  const bool squash = options.eval_crop == EvalCrop::kSquash;
+  return squash ? squash_scaling(width, height, options) : center_scaling(width, height, options);
 }
 
 }  // namespace tessera::data

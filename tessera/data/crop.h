@@ -12,8 +12,20 @@ namespace tessera::data {
 /// box within the ratios. The draws are elements 0, 1, ... of the stream `key`.
 Box random_resized_crop(int64_t width, int64_t height, const TransformOptions& options, uint64_t key);
 
+/// TensorFlow's sample_distorted_bounding_box without boxes, as big_vision's inception_crop calls it. Against
+/// torchvision's: the aspect ratio is uniform, not log-uniform; the height, not the area, is uniform between
+/// those of the least and the largest area at this ratio; the last row and column of places are never drawn;
+/// of up to 100 tries; and the whole image, not its centre, is taken when all fail.
+Box inception_crop(int64_t width, int64_t height, const TransformOptions& options, uint64_t key);
+
+/// The whole image squashed to the size.
+Scaling squash_scaling(int64_t width, int64_t height, const TransformOptions& options);
+
 /// Resize(short side to image_size / eval_crop_ratio) and CenterCrop(image_size) of torchvision and timm, as
-/// one scaling; or the whole image squashed to the size.
+/// one scaling.
+Scaling center_scaling(int64_t width, int64_t height, const TransformOptions& options);
+
+/// Whichever options.eval_crop names.
 Scaling eval_scaling(int64_t width, int64_t height, const TransformOptions& options);
 
 }  // namespace tessera::data

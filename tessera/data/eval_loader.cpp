@@ -38,8 +38,8 @@ struct EvalLoader::State : BatchMaker {
     const auto at = static_cast<size_t>(i);
     batch->samples[at] = static_cast<uint64_t>(sample);
     try {
-      const Image image = source.read(sample, transform.options().channels);
-      transform.eval(image, batch->images.data() + i * transform.sample_size());
+      transform.eval(source.load(sample), source.sample_name(sample),
+                     batch->images.data() + i * transform.sample_size());
       batch->labels[at] = source.label(sample);
     } catch (const UserError& error) {
       broken.add(sample, error);
@@ -65,12 +65,8 @@ int64_t EvalLoader::broken_samples() const { return state_->broken.count(); }
 
 std::vector<float> load_image_for_eval(const std::string& path, const TransformOptions& options) {
   const Transform transform(options);
-  const std::string bytes = read_file(path);
-  const Image image = formats::convert_channels(
-      formats::decode_image({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, path),
-      options.channels);
   std::vector<float> out(static_cast<size_t>(transform.sample_size()));
-  transform.eval(image, out.data());
+  transform.eval({read_file(path), {}}, path, out.data());
   return out;
 }
 

@@ -14,7 +14,9 @@
 
 namespace tessera::data {
 
-enum class TrainCrop { kNone, kRandomResized, kPad };  // kNone: resize to the size; kPad: zero-pad and crop
+// kNone: resize to the size; kInception: TensorFlow's random crop; kPad: zero-pad and crop; kCenter: as in
+// evaluation.
+enum class TrainCrop { kNone, kRandomResized, kInception, kPad, kCenter };
 enum class EvalCrop { kSquash, kCenter };  // kCenter: short side to size / eval_crop_ratio, centre
 
 /// Pixels to numbers.
@@ -28,7 +30,9 @@ struct TransformOptions {
   bool flip = true;                                               // horizontally with probability 1/2
   EvalCrop eval_crop = EvalCrop::kCenter;
   double eval_crop_ratio = 0.875;
-  bool bicubic = false;  // else bilinear; both antialiased
+  bool bicubic = false;     // else bilinear; both antialiased
+  bool exif = false;        // turn photos as their EXIF orientation says
+  bool dct_scaling = true;  // training: decode JPEGs at 1/2, 1/4, 1/8 where the crop stays large enough
   std::vector<float> mean = {0.485F, 0.456F, 0.406F}, std = {0.229F, 0.224F, 0.225F};  // one or per channel
 };
 
@@ -65,6 +69,8 @@ class TrainLoader {
   /// Of step s with global batch B, rank r takes micro-batch a = samples [((r * accumulation + a) * b, ... +
   /// b) of the step's B samples, b = B / (world * accumulation).
   Batch next();
+  /// Takes back a batch the step is done with: its memory, some tens of MB, serves a later one.
+  void give_back(Batch batch);
   /// Seconds next() has waited for data since the last call of this function.
   double take_wait_seconds();
   int64_t broken_samples() const;

@@ -62,8 +62,21 @@ double Prefetcher::take_wait_seconds() {
   return std::exchange(wait_seconds_, 0.0);
 }
 
+void Prefetcher::give_back(Batch batch) {
+  const std::lock_guard lock(mutex_);
+  if (static_cast<int64_t>(spare_.size()) < options_.ahead) spare_.push_back(std::move(batch));
+}
+
+Batch Prefetcher::take_spare() {
+  const std::lock_guard lock(mutex_);
+  if (spare_.empty()) return {};
+  Batch batch = std::move(spare_.back());
+  spare_.pop_back();
+  return batch;
+}
+
 bool Prefetcher::make_here(Batch* batch) {
-  Batch made;
+  Batch made = take_spare();
   if (!maker_.start(next_, &made)) return false;
   maker_.fill(next_, {0, made.size}, stop_, &made);
   *batch = std::move(made);
@@ -91,7 +104,7 @@ void Prefetcher::begin_batch(std::unique_lock<std::mutex>& lock) {
   const int64_t index = begun_;
   beginning_ = true;
   lock.unlock();
-  Batch batch;
+  Batch batch = take_spare();
   std::exception_ptr error;
   bool exists = true;
   try {

@@ -47,6 +47,9 @@ class Prefetcher {
   /// False at the end. Rethrows what making this batch threw (the error of its first sample in order), and
   /// throws it again when called again.
   bool next(Batch* batch);
+  /// Takes back a batch that is no longer needed: a later one is made in its memory, which is then neither
+  /// asked for nor cleared again. From any thread.
+  void give_back(Batch batch);
   /// Seconds next() has waited, or worked without workers, since the last call.
   double take_wait_seconds();
 
@@ -61,6 +64,7 @@ class Prefetcher {
     bool ready() const { return started && done == size; }
   };
 
+  Batch take_spare();
   void work();
   bool make_here(Batch* batch);
   void begin_batch(std::unique_lock<std::mutex>& lock);
@@ -72,10 +76,11 @@ class Prefetcher {
   std::mutex mutex_;
   std::condition_variable work_, ready_;
   std::vector<Slot> slots_;
-  int64_t next_ = 0;        // the consumer's next batch
-  int64_t begun_ = 0;       // batches below it have been begun
-  int64_t end_;             // known when a start() returned false
-  bool beginning_ = false;  // one thread is inside start()
+  std::vector<Batch> spare_;  // given back, at most `ahead`
+  int64_t next_ = 0;          // the consumer's next batch
+  int64_t begun_ = 0;         // batches below it have been begun
+  int64_t end_;               // known when a start() returned false
+  bool beginning_ = false;    // one thread is inside start()
   std::atomic<bool> stop_ = false;
   double wait_seconds_ = 0;
   std::vector<std::thread> threads_;

@@ -89,9 +89,9 @@ struct TrainLoader::State : BatchMaker {
     for (int64_t tries = 0; tries < source.size(); ++tries, sample = (sample + 1) % source.size()) {
       if (broken.known(sample)) continue;
       try {
-        const Image image = source.read(sample, transform.options().channels);
         const auto id = static_cast<uint64_t>(sample);
-        transform.train(image, {options.seed, epoch, id}, batch->images.data() + i * transform.sample_size());
+        transform.train(source.load(sample), source.sample_name(sample), {options.seed, epoch, id},
+                        batch->images.data() + i * transform.sample_size());
         batch->labels[static_cast<size_t>(i)] = source.label(sample);
         batch->samples[static_cast<size_t>(i)] = id;
         return;
@@ -121,6 +121,8 @@ Batch TrainLoader::next() {
   TESSERA_CHECK(state_->prefetcher.next(&batch), "training batches never end");
   return batch;
 }
+
+void TrainLoader::give_back(Batch batch) { state_->prefetcher.give_back(std::move(batch)); }
 
 double TrainLoader::take_wait_seconds() { return state_->prefetcher.take_wait_seconds(); }
 int64_t TrainLoader::broken_samples() const { return state_->broken.count(); }

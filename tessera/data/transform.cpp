@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
 #include "tessera/data/crop.h"
-#include "tessera/data/resize.h"
-#include "tessera/data/vector_clones.h"
+#include "tessera/data/orientation.h"
+#include "tessera/data/pixel_kernels.h"
 
 namespace tessera::data {
 namespace {
@@ -40,38 +44,53 @@ float channel_value(const std::vector<float>& values, int64_t channel, int64_t c
   return values.size() == 1 ? values[0] : values[static_cast<size_t>(channel)];
 }
 
-TESSERA_VECTOR_CLONES
-void normalise_gray(const uint8_t* row, int64_t width, float scale, float shift, float* out) {
-  for (int64_t x = 0; x < width; ++x) out[x] = static_cast<float>(row[x]) * scale + shift;
+uint64_t stream(const SampleKey& key, const char* purpose) {
+  return random_key(random_key(random_key(key.seed, purpose), static_cast<uint64_t>(key.epoch)), key.sample);
 }
 
-/// One row of RGB to a row in each of the three planes.
-TESSERA_VECTOR_CLONES
-void normalise_rgb(const uint8_t* row, int64_t width, const float* scale, const float* shift, int64_t plane,
-                   float* out) {
-  float *red = out, *green = out + plane, *blue = out + 2 * plane;
-  for (int64_t x = 0; x < width; ++x) {
-    red[x] = static_cast<float>(row[3 * x]) * scale[0] + shift[0];
-    green[x] = static_cast<float>(row[3 * x + 1]) * scale[1] + shift[1];
-    blue[x] = static_cast<float>(row[3 * x + 2]) * scale[2] + shift[2];
+/// The image moved by (x, y) pixels; zeros come in from the sides.
+Image moved(const Image& image, int64_t x, int64_t y) {
+  Image out{image.width, image.height, image.channels, std::vector<uint8_t>(image.pixels.size())};
+  const int64_t count = image.width - std::abs(x), left = std::max<int64_t>(0, x);
+  const int64_t last = std::min(image.height, image.height + y);
+  for (int64_t row = std::max<int64_t>(0, y); row < last && count > 0; ++row) {
+    const int64_t to = row * image.width + left, from = (row - y) * image.width + left - x;
+    std::memcpy(out.pixels.data() + to * image.channels, image.pixels.data() + from * image.channels,
+                static_cast<size_t>(count * image.channels));
   }
+  return out;
 }
 
-void reverse_pixels(uint8_t* row, int64_t width, int64_t channels) {
-  if (channels == 1) {
-    std::reverse(row, row + width);
-    return;
+std::unique_ptr<formats::ImageReader> open_stored(const Stored& stored, const std::string& name, bool exif) {
+  if (stored.file.empty() && !stored.pixels.pixels.empty()) return formats::open_pixels(stored.pixels);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(stored.file.data());
+  return formats::open_image({bytes, stored.file.size()}, name, {formats::kMaxPixels, exif});
+}
+
+/// The strongest shrinking of the decoder that leaves at least one pixel for each output in both directions.
+int64_t choose_shrink(const Scaling& scaling, int64_t most) {
+  int64_t shrink = 1;
+  while (2 * shrink <= most && scaling.source.width >= 2 * shrink * scaling.width &&
+         scaling.source.height >= 2 * shrink * scaling.height) {
+    shrink *= 2;
   }
-  for (int64_t a = 0, b = width - 1; a < b; ++a, --b)
-    std::swap_ranges(row + 3 * a, row + 3 * a + 3, row + 3 * b);
+  return shrink;
 }
 
 }  // namespace
 
-/// Where the square shown lies on an image of image_size: beside it are zeros.
-struct Transform::Placement {
-  int64_t x = 0, y = 0;
+/// What is shown of a sample.
+struct Transform::View {
+  std::function<Scaling(int64_t width, int64_t height)> scaling;  // of the upright picture
   bool flip = false;
+  bool may_shrink = false;
+};
+
+/// The reader stands before the first row of what is shown.
+struct Transform::Opened {
+  std::unique_ptr<formats::ImageReader> reader;
+  std::optional<Resizer> resizer;
+  Turn turn;  // of the resized picture
 };
 
 Transform::Transform(TransformOptions options) : options_(std::move(options)) {
@@ -89,69 +108,82 @@ int64_t Transform::sample_size() const {
   return options_.channels * options_.image_size * options_.image_size;
 }
 
-Image Transform::whole_at_size(const Image& image) const {
-  const int64_t size = options_.image_size;
-  const Filter filter = options_.bicubic ? Filter::kBicubic : Filter::kBilinear;
-  return resize(image, {{0, 0, image.width, image.height}, size, size, {0, 0, size, size}, filter});
-}
-
-void Transform::train(const Image& image, const SampleKey& key, float* out) const {
-  const auto stream = [&](const char* purpose) {
-    return random_key(random_key(random_key(key.seed, purpose), static_cast<uint64_t>(key.epoch)),
-                      key.sample);
-  };
-  const int64_t size = options_.image_size;
-  Placement placement;
-  placement.flip = options_.flip && (random_word(stream("flip"), 0) & 1) != 0;
+Scaling Transform::train_scaling(int64_t width, int64_t height, const SampleKey& key) const {
+  if (options_.train_crop == TrainCrop::kCenter) return center_scaling(width, height, options_);
+  Scaling scaling = squash_scaling(width, height, options_);
   if (options_.train_crop == TrainCrop::kRandomResized) {
-    const Box box = random_resized_crop(image.width, image.height, options_, stream("crop"));
-    const Filter filter = options_.bicubic ? Filter::kBicubic : Filter::kBilinear;
-    emit(resize(image, {box, size, size, {0, 0, size, size}, filter}), placement, out);
-    return;
+    scaling.source = random_resized_crop(width, height, options_, stream(key, "crop"));
+  } else if (options_.train_crop == TrainCrop::kInception) {
+    scaling.source = inception_crop(width, height, options_, stream(key, "crop"));
   }
-  if (options_.train_crop == TrainCrop::kPad) {
-    const auto places = static_cast<uint64_t>(2 * options_.crop_padding + 1);
-    const uint64_t crop = stream("crop");
-    placement.x = static_cast<int64_t>(random_below(crop, 0, places)) - options_.crop_padding;
-    placement.y = static_cast<int64_t>(random_below(crop, 1, places)) - options_.crop_padding;
-  }
-  if (image.width == size && image.height == size) {
-    emit(image, placement, out);
-  } else {
-    emit(whole_at_size(image), placement, out);
-  }
+  return scaling;
 }
 
-void Transform::eval(const Image& image, float* out) const {
-  const int64_t size = options_.image_size;
-  if (image.width == size && image.height == size && options_.eval_crop == EvalCrop::kSquash) {
-    emit(image, {}, out);
-  } else {
-    emit(resize(image, eval_scaling(image.width, image.height, options_)), {}, out);
-  }
+Transform::View Transform::train_view(const SampleKey& key) const {
+  const bool flip = options_.flip && (random_word(stream(key, "flip"), 0) & 1) != 0;
+  return {[this, key](int64_t width, int64_t height) { return train_scaling(width, height, key); }, flip,
+          options_.dct_scaling};
 }
 
-void Transform::emit(const Image& image, const Placement& placement, float* out) const {
+Transform::Opened Transform::open(const Stored& stored, const std::string& name, const View& view) const {
+  Opened opened{open_stored(stored, name, options_.exif), {}, {}};
+  const formats::ImageHeader& header = opened.reader->header();
+  const Turn upright = turn_of(header.orientation);
+  const Scaling wanted =
+      upright.swap ? view.scaling(header.height, header.width) : view.scaling(header.width, header.height);
+  const Scaling scaling = to_stored(wanted, upright, header.width, header.height);
+  const int64_t shrink = view.may_shrink ? choose_shrink(scaling, header.max_shrink) : 1;
+  opened.turn = view.flip ? mirrored(upright) : upright;
+  // The resize mirrors rows at no cost.
+  opened.resizer.emplace(scaling, shrink, std::exchange(opened.turn.flip_x, false));
+  opened.reader->start(opened.resizer->reads(), shrink);
+  return opened;
+}
+
+Image Transform::show(const Stored& stored, const std::string& name, const View& view) const {
+  const Opened opened = open(stored, name, view);
+  return turned(opened.resizer->run(*opened.reader, options_.channels), opened.turn);
+}
+
+void Transform::decode_only(const Stored& stored, const std::string& name, const SampleKey& key) const {
+  const Opened opened = open(stored, name, train_view(key));
+  for (int64_t y = 0; y < opened.resizer->reads().height; ++y) opened.reader->next_row();
+}
+
+Image Transform::train_image(const Stored& stored, const std::string& name, const SampleKey& key) const {
+  const View view = train_view(key);
+  Image image = show(stored, name, view);
+  if (options_.train_crop != TrainCrop::kPad) return image;
+  const auto places = static_cast<uint64_t>(2 * options_.crop_padding + 1);
+  const uint64_t draws = stream(key, "crop");
+  const int64_t x = options_.crop_padding - static_cast<int64_t>(random_below(draws, 0, places));
+  const int64_t y = options_.crop_padding - static_cast<int64_t>(random_below(draws, 1, places));
+  return moved(image, view.flip ? -x : x, y);
+}
+
+Image Transform::eval_image(const Stored& stored, const std::string& name) const {
+  const auto scaling = [this](int64_t width, int64_t height) {
+    return eval_scaling(width, height, options_);
+  };
+  return show(stored, name, {scaling, false, false});
+}
+
+void Transform::train(const Stored& stored, const std::string& name, const SampleKey& key, float* out) const {
+  normalise(train_image(stored, name, key), out);
+}
+
+void Transform::eval(const Stored& stored, const std::string& name, float* out) const {
+  normalise(eval_image(stored, name), out);
+}
+
+void Transform::normalise(const Image& image, float* out) const {
   const int64_t size = options_.image_size, channels = options_.channels;
   TESSERA_CHECK_EQ(image.channels, channels);
   TESSERA_CHECK(image.width == size && image.height == size, "", image.width, " x ", image.height);
-  std::vector<uint8_t> row(static_cast<size_t>(size * channels));
-  const int64_t left = std::clamp<int64_t>(-placement.x, 0, size);  // zeros on the left
-  const int64_t count = std::max<int64_t>(0, size - std::abs(placement.x));
+  const PixelKernels& kernels = pixel_kernels();
   for (int64_t y = 0; y < size; ++y) {
-    const int64_t from = y + placement.y;
-    std::fill(row.begin(), row.end(), 0);
-    if (from >= 0 && from < size && count > 0) {
-      const int64_t x = std::max<int64_t>(placement.x, 0);
-      std::memcpy(row.data() + left * channels, image.pixels.data() + (from * size + x) * channels,
-                  static_cast<size_t>(count * channels));
-    }
-    if (placement.flip) reverse_pixels(row.data(), size, channels);
-    if (channels == 3) {
-      normalise_rgb(row.data(), size, scale_.data(), shift_.data(), size * size, out + y * size);
-    } else {
-      normalise_gray(row.data(), size, scale_[0], shift_[0], out + y * size);
-    }
+    kernels.normalise(image.pixels.data() + y * size * channels, size, channels, scale_.data(), shift_.data(),
+                      size * size, out + y * size);
   }
 }
 

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "tessera/data/loader.h"
+#include "tessera/data/resize.h"
 
 namespace tessera::data {
 
@@ -23,14 +25,25 @@ class Transform {
   const TransformOptions& options() const { return options_; }
   /// Numbers of one sample: channels * image_size * image_size.
   int64_t sample_size() const;
-  /// `out`: [channels, image_size, image_size] f32. Requires: image.channels == options().channels.
-  void train(const Image& image, const SampleKey& key, float* out) const;
-  void eval(const Image& image, float* out) const;
+  /// Sample `name` (for messages) to `out`: [channels, image_size, image_size] f32. Of an encoded sample only
+  /// the part shown is decoded.
+  /// Errors: UserError that names the sample and why it cannot be decoded.
+  void train(const Stored& stored, const std::string& name, const SampleKey& key, float* out) const;
+  void eval(const Stored& stored, const std::string& name, float* out) const;
+  /// The pictures before they become numbers: image_size x image_size, `channels` channels.
+  Image train_image(const Stored& stored, const std::string& name, const SampleKey& key) const;
+  Image eval_image(const Stored& stored, const std::string& name) const;
+  /// Decodes what train_image() would and drops it: for measuring.
+  void decode_only(const Stored& stored, const std::string& name, const SampleKey& key) const;
 
  private:
-  struct Placement;
-  void emit(const Image& image, const Placement& placement, float* out) const;
-  Image whole_at_size(const Image& image) const;
+  struct View;
+  struct Opened;
+  Opened open(const Stored& stored, const std::string& name, const View& view) const;
+  Image show(const Stored& stored, const std::string& name, const View& view) const;
+  View train_view(const SampleKey& key) const;
+  Scaling train_scaling(int64_t width, int64_t height, const SampleKey& key) const;
+  void normalise(const Image& image, float* out) const;
 
   TransformOptions options_;
   std::vector<float> scale_, shift_;  // [channels]: number = byte * scale + shift

@@ -6,22 +6,23 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
+#include "tessera/formats/exif.h"
 
 namespace tessera::formats {
 namespace {
 
 /// One decoding. Each function that calls libpng sets the jump target anew and holds no local with a
 /// destructor, so that a jump out of libpng skips none.
-class Reader {
+class Decoding {
  public:
-  explicit Reader(std::span<const uint8_t> bytes) : bytes_(bytes) {
+  explicit Decoding(std::span<const uint8_t> bytes) : bytes_(bytes) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
     info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
     TESSERA_CHECK(info_ != nullptr, "libpng cannot start");
   }
-  ~Reader() { png_destroy_read_struct(&png_, &info_, nullptr); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  ~Decoding() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  Decoding(const Decoding&) = delete;
+  Decoding& operator=(const Decoding&) = delete;
 
   bool read_header() {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
@@ -46,15 +47,31 @@ class Reader {
     return true;
   }
 
-  bool read_rows(uint8_t* pixels) {
+  /// Interlaced images: the whole, row after row.
+  bool read_whole(uint8_t* pixels) {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
-    const size_t stride = png_get_rowbytes(png_, info_), rows = png_get_image_height(png_, info_);
+    const size_t stride = row_bytes(), rows = png_get_image_height(png_, info_);
     for (int pass = 0; pass < passes_; ++pass) {
       for (size_t y = 0; y < rows; ++y) png_read_row(png_, pixels + y * stride, nullptr);
     }
     return true;
   }
 
+  bool read_row(uint8_t* row) {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    png_read_row(png_, row, nullptr);
+    return true;
+  }
+
+  int exif_orientation() {
+    png_uint_32 size = 0;
+    png_bytep tiff = nullptr;
+    if (png_get_eXIf_1(png_, info_, &size, &tiff) == 0) return 1;
+    return formats::exif_orientation({tiff, size});
+  }
+
+  bool interlaced() const { return passes_ > 1; }
+  size_t row_bytes() const { return png_get_rowbytes(png_, info_); }
   int64_t width() const { return png_get_image_width(png_, info_); }
   int64_t height() const { return png_get_image_height(png_, info_); }
   int64_t channels() const { return png_get_channels(png_, info_); }
@@ -62,13 +79,13 @@ class Reader {
 
  private:
   [[noreturn]] static void on_error(png_structp png, png_const_charp message) {
-    auto* self = static_cast<Reader*>(png_get_error_ptr(png));
+    auto* self = static_cast<Decoding*>(png_get_error_ptr(png));
     std::snprintf(self->message_, sizeof self->message_, "%s", message);
     png_longjmp(png, 1);
   }
   static void on_warning(png_structp, png_const_charp) {}
   static void on_read(png_structp png, png_bytep out, size_t count) {
-    auto* self = static_cast<Reader*>(png_get_io_ptr(png));
+    auto* self = static_cast<Decoding*>(png_get_io_ptr(png));
     if (count > self->bytes_.size()) png_error(png, "the data end before the last pixel");
     std::memcpy(out, self->bytes_.data(), count);
     self->bytes_ = self->bytes_.subspan(count);
@@ -81,24 +98,62 @@ class Reader {
   char message_[128] = {};
 };
 
+class PngReader : public ImageReader {
+ public:
+  PngReader(std::span<const uint8_t> bytes, const std::string& name, const OpenOptions& options)
+      : name_(name), decoding_(bytes) {
+    if (!decoding_.read_header()) refuse();
+    header_.width = decoding_.width();
+    header_.height = decoding_.height();
+    check_pixels("formats.decode_png", header_.width, header_.height, name, options.max_pixels);
+    if (!decoding_.convert()) refuse();
+    header_.channels = decoding_.channels();
+    TESSERA_CHECK(header_.channels == 1 || header_.channels == 3, "channels ", header_.channels);
+    if (options.read_orientation) header_.orientation = decoding_.exif_orientation();
+  }
+
+  void start(const Box& part, int64_t shrink) override {
+    TESSERA_CHECK_EQ(shrink, 1);
+    part_ = part;
+    stride_ = decoding_.row_bytes();
+    const int64_t rows = decoding_.interlaced() ? header_.height : 1;
+    rows_.resize(stride_ * static_cast<size_t>(rows) + kRowPadding);
+    if (decoding_.interlaced()) {
+      if (!decoding_.read_whole(rows_.data())) refuse();
+      return;
+    }
+    for (int64_t y = 0; y < part.y; ++y) {
+      if (!decoding_.read_row(rows_.data())) refuse();
+    }
+  }
+
+  const uint8_t* next_row() override {
+    const uint8_t* row = rows_.data() + part_.x * header_.channels;
+    if (decoding_.interlaced()) {
+      row += static_cast<size_t>(part_.y++) * stride_;
+    } else if (!decoding_.read_row(rows_.data())) {
+      refuse();
+    }
+    return row;
+  }
+
+ private:
+  [[noreturn]] void refuse() const {
+    user_error("formats.decode_png", "a PNG image: ", decoding_.message(), " (", name_, ")");
+  }
+
+  const std::string name_;
+  Decoding decoding_;
+  Box part_;
+  size_t stride_ = 0;
+  std::vector<uint8_t> rows_;  // one, or all of an interlaced image
+};
+
 }  // namespace
 
-Image decode_png(std::span<const uint8_t> bytes, const std::string& name, int64_t max_pixels) {
-  Reader reader(bytes);
-  const auto refuse = [&] {
-    user_error("formats.decode_png", "a PNG image: ", reader.message(), " (", name, ")");
-  };
-  if (!reader.read_header()) refuse();
-  check_pixels("formats.decode_png", reader.width(), reader.height(), name, max_pixels);
-  if (!reader.convert()) refuse();
-  Image image;
-  image.width = reader.width();
-  image.height = reader.height();
-  image.channels = reader.channels();
-  TESSERA_CHECK(image.channels == 1 || image.channels == 3, "channels ", image.channels);
-  image.pixels.resize(static_cast<size_t>(image.width * image.height * image.channels));
-  if (!reader.read_rows(image.pixels.data())) refuse();
-  return image;
+std::unique_ptr<ImageReader> open_png(std::span<const uint8_t> bytes, const std::string& name,
+                                      const OpenOptions& options) {
+  return std::make_unique<PngReader>(bytes, name, options);
 }
 
 std::vector<uint8_t> encode_png(const uint8_t* pixels, int64_t width, int64_t height, int64_t channels) {

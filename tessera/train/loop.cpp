@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 #include <cstdio>
 #include <limits>
 
@@ -54,7 +55,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
       random_key(random_key(state.recipe.train.seed, "step"), static_cast<uint64_t>(state.step));
   double loss_sum = 0;
   for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
-    const data::Batch batch = loader.next();
+    data::Batch batch = loader.next();
     const at::Tensor logits = forward(state, batch, /*training=*/true, key);
     // Sum over samples / global batch: micro-batches and ranks add up to the mean over the global batch.
     const at::Tensor loss = at::cross_entropy_loss(logits, at::tensor(batch.labels), {}, at::Reduction::Sum,
@@ -62,6 +63,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
                             static_cast<double>(sizes.batch);
     state.sharded->backward(loss, micro + 1 == sizes.accumulation);
     loss_sum += loss.item<double>();
+    loader.give_back(std::move(batch));
   }
 
   at::Tensor sums =

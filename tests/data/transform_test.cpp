@@ -111,6 +111,8 @@ TEST(Crop, EvalScaling) {
   EXPECT_EQ(squash.height, 224);
 }
 
+Stored stored(const Image& image) { return {{}, image}; }
+
 TransformOptions plain(int64_t size, int64_t channels) {
   TransformOptions options;
   options.image_size = size;
@@ -129,8 +131,8 @@ TEST(Transform, NormalisesToPlanes) {
   options.std = {1.0F, 0.5F, 0.25F};
   std::vector<float> out(12), trained(12);
   const Image image{2, 2, 3, {0, 0, 0, 255, 255, 255, 51, 51, 51, 102, 102, 102}};
-  Transform(options).eval(image, out.data());
-  Transform(options).train(image, {1, 2, 3}, trained.data());
+  Transform(options).eval(stored(image), "picture", out.data());
+  Transform(options).train(stored(image), "picture", {1, 2, 3}, trained.data());
   const std::vector<float> expected = {0, 1, 0.2F, 0.4F, -1, 1, -0.6F, -0.2F, -4, 0, -3.2F, -2.4F};
   for (size_t i = 0; i < 12; ++i) EXPECT_NEAR(out[i], expected[i], 1e-6) << i;
   EXPECT_EQ(trained, out);
@@ -140,11 +142,11 @@ TEST(Transform, FlipMirrorsHalfOfTheSamples) {
   TransformOptions options = plain(5, 3);
   const Image image = picture(5, 5, 3);
   std::vector<float> straight(75), out(75);
-  Transform(options).train(image, {0, 0, 0}, straight.data());
+  Transform(options).train(stored(image), "picture", {0, 0, 0}, straight.data());
   options.flip = true;
   int flipped = 0;
   for (uint64_t sample = 0; sample < 200; ++sample) {
-    Transform(options).train(image, {0, 0, sample}, out.data());
+    Transform(options).train(stored(image), "picture", {0, 0, sample}, out.data());
     if (out == straight) continue;
     ++flipped;
     for (size_t row = 0; row < 15; ++row) {
@@ -165,7 +167,7 @@ TEST(Transform, PadCropShiftsOverZeros) {
   std::set<std::pair<int, int>> seen;
   std::vector<float> out(16);
   for (uint64_t sample = 0; sample < 400; ++sample) {
-    Transform(options).train(image, {9, 1, sample}, out.data());
+    Transform(options).train(stored(image), "picture", {9, 1, sample}, out.data());
     int found = 0;
     for (int dy = -2; dy <= 2; ++dy) {
       for (int dx = -2; dx <= 2; ++dx) {
@@ -195,7 +197,7 @@ TEST(Transform, PaddingLargerThanTheImage) {
   options.crop_padding = 50;
   std::vector<float> out(9);
   for (uint64_t sample = 0; sample < 100; ++sample)
-    Transform(options).train(picture(3, 3, 1), {0, 0, sample}, out.data());
+    Transform(options).train(stored(picture(3, 3, 1)), "picture", {0, 0, sample}, out.data());
 }
 
 TEST(Transform, ASampleIsAFunctionOfSeedEpochAndSample) {
@@ -206,7 +208,7 @@ TEST(Transform, ASampleIsAFunctionOfSeedEpochAndSample) {
   const Image image = picture(40, 30, 3);
   const auto look = [&](SampleKey key) {
     std::vector<float> out(192);
-    transform.train(image, key, out.data());
+    transform.train(stored(image), "picture", key, out.data());
     return out;
   };
   EXPECT_EQ(look({1, 2, 3}), look({1, 2, 3}));

@@ -1,13 +1,8 @@
 #include "tessera/formats/image.h"
 
 #include <gtest/gtest.h>
-
-// libjpeg's header needs <cstdio> before it.
-#include <jpeglib.h>
 #include <png.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -16,11 +11,10 @@
 #include "tessera/formats/png.h"
 #include "tests/data/shared_data.h"
 #include "tests/error_text.h"
+#include "tests/formats/jpeg_maker.h"
 
 namespace tessera::formats {
 namespace {
-
-using Bytes = std::vector<uint8_t>;
 
 Bytes gradient(int64_t width, int64_t height, int64_t channels) {
   Bytes pixels;
@@ -33,32 +27,11 @@ Bytes gradient(int64_t width, int64_t height, int64_t channels) {
 }
 
 Bytes encode_jpeg(const Bytes& pixels, int width, int height, J_COLOR_SPACE space, bool progressive) {
-  jpeg_compress_struct info = {};
-  jpeg_error_mgr errors = {};
-  info.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&info);
-  unsigned char* out = nullptr;
-  unsigned long size = 0;
-  jpeg_mem_dest(&info, &out, &size);
-  info.image_width = static_cast<JDIMENSION>(width);
-  info.image_height = static_cast<JDIMENSION>(height);
-  info.input_components = space == JCS_GRAYSCALE ? 1 : space == JCS_CMYK ? 4 : 3;
-  info.in_color_space = space;
-  jpeg_set_defaults(&info);
-  if (space == JCS_CMYK) jpeg_set_colorspace(&info, JCS_YCCK);
-  jpeg_set_quality(&info, 98, TRUE);
-  if (progressive) jpeg_simple_progression(&info);
-  jpeg_start_compress(&info, TRUE);
-  while (info.next_scanline < info.image_height) {
-    auto* row = const_cast<uint8_t*>(
-        &pixels[size_t{info.next_scanline} * static_cast<size_t>(width * info.input_components)]);
-    jpeg_write_scanlines(&info, &row, 1);
-  }
-  jpeg_finish_compress(&info);
-  Bytes bytes(out, out + size);
-  jpeg_destroy_compress(&info);
-  std::free(out);
-  return bytes;
+  JpegKind kind;
+  kind.space = space;
+  kind.progressive = progressive;
+  if (space == JCS_GRAYSCALE) kind.across = kind.down = 1;
+  return encode_jpeg(pixels, width, height, kind);
 }
 
 void expect_near(const Bytes& found, const Bytes& expected, int tolerance) {
