@@ -16,7 +16,7 @@ class Permutation {
   /// Requires: size >= 0, below 2^62.
   Permutation(uint64_t key, int64_t size) : key_(key), size_(static_cast<uint64_t>(size)) {}
 
-  /// Element `place`. Requires: 0 <= place < size. About 0.3 us.
+  /// Element `place`. Requires: 0 <= place < size. Less than a microsecond.
   int64_t operator()(int64_t place) const;
 
  private:
