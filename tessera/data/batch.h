@@ -11,8 +11,10 @@ namespace tessera::data {
 struct Batch {
   std::vector<float> images;      // [size, channels, height, width], normalised
   std::vector<int64_t> labels;    // [size]
-  std::vector<uint64_t> samples;  // [size] index in the source: names the sample in every random draw
-  int64_t size = 0;
+  std::vector<uint64_t> samples;  // [size] index in the source (+ k * its size for copy k of a sample that is
+                                  // repeated): names the sample in every random draw
+  int64_t size = 0;               // 0: this rank has none of a training step's samples
+  int64_t step_size = 0;          // training: samples of the whole step, over ranks and micro-batches
   int64_t channels = 0, height = 0, width = 0;
 };
 

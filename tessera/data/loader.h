@@ -36,6 +36,35 @@ struct TransformOptions {
   std::vector<float> mean = {0.485F, 0.456F, 0.406F}, std = {0.229F, 0.224F, 0.225F};  // one or per channel
 };
 
+/// What the sample at a place of an epoch is (docs/data.md, "Order").
+enum class Order {
+  kShuffle,    // one random permutation of all samples
+  kShards,     // shards permuted, then the samples of `mixed_shards` shards at a time
+  kSequential  // as the source lists them
+};
+
+/// What becomes of the samples of an epoch that fill no whole batch.
+enum class Remainder {
+  kDrop,  // left out, others each epoch
+  kKeep,  // a last step with fewer samples
+  kCarry  // the next epoch's samples complete the batch
+};
+
+/// Samples [first, first + size) of a source are drawn with probability weight / (sum of weights).
+struct MixPart {
+  int64_t size = 0;
+  double weight = 1;
+};
+
+/// Which samples a step has. The same for all ranks.
+struct OrderOptions {
+  Order order = Order::kShuffle;
+  int64_t mixed_shards = 16;  // kShards: how many are mixed with each other
+  Remainder remainder = Remainder::kDrop;
+  int64_t repeats = 1;            // copies of a sample in a row, each with an augmentation of its own
+  std::vector<MixPart> mix = {};  // parts of the source, in its order; empty: one part, all
+};
+
 /// The share of one rank in the order of the global batch.
 struct LoaderOptions {
   uint64_t seed = 0;
@@ -45,9 +74,13 @@ struct LoaderOptions {
       1;                 // micro-batches per step and rank; batch must be a multiple of world * accumulation
   int64_t workers = 1;   // decoding threads; 0: decode in next()
   int64_t prefetch = 4;  // micro-batches ready ahead, at most
+  OrderOptions order;
   bool fail_on_error = false;  // else a broken sample is skipped (replaced by its successor) with a count
   double error_limit =
       0.01;  // share of broken samples above which the run stops (one is borne at any above 0)
+  bool ranks_decide = false;      // the limit is judged over all ranks by TrainLoader::merge_broken() and by
+                                  // whoever adds up evaluations, not by this rank alone
+  std::vector<int> worker_cores;  // cores the workers may run on; empty: any
   std::function<void(const std::string&)>
       warn;  // one named warning per broken sample; called from any thread
 };
@@ -55,9 +88,8 @@ struct LoaderOptions {
 /// Steps an epoch: floor(size / batch); the remainder is dropped, another one each epoch.
 /// Throws UserError when the source holds less than one batch.
 int64_t steps_per_epoch(int64_t samples, int64_t batch);
-
-/// The position of a sample in an epoch: element `position` of the epoch's permutation.
-std::vector<uint64_t> epoch_permutation(uint64_t seed, int64_t epoch, int64_t samples);
+/// The same for any remainder: rounded up where it is kept, the exact fraction where it is carried over.
+double steps_per_epoch(int64_t samples, int64_t batch, Remainder remainder);
 
 /// Training batches without end. One thread calls next(); workers decode ahead. Starts at any step in O(1)
 /// decoded samples, which is what resume needs.
@@ -67,13 +99,25 @@ class TrainLoader {
   ~TrainLoader();
   /// The next micro-batch of this rank: `accumulation` of them make a step. Rethrows a worker's error.
   /// Of step s with global batch B, rank r takes micro-batch a = samples [((r * accumulation + a) * b, ... +
-  /// b) of the step's B samples, b = B / (world * accumulation).
+  /// b) of the step's B samples, b = B / (world * accumulation). The last step of an epoch whose remainder is
+  /// kept has fewer than B, so a micro-batch may be short or empty; Batch::step_size says of how many samples
+  /// the step's mean is.
   Batch next();
   /// Takes back a batch the step is done with: its memory, some tens of MB, serves a later one.
   void give_back(Batch batch);
   /// Seconds next() has waited for data since the last call of this function.
   double take_wait_seconds();
+  /// Broken samples this rank knows of.
   int64_t broken_samples() const;
+
+  /// With `ranks_decide`: samples this rank found broken and has not reported. When any rank has some, all
+  /// ranks gather their reports and merge all of them, before they use what the step computed.
+  int64_t unreported_broken() const;
+  std::string report_broken();
+  /// Errors: UserError, the same on all ranks, when more than the limit are broken.
+  void merge_broken(const std::vector<std::string>& reports);
+  /// Broken samples in the reports merged so far, each once: the same on all ranks.
+  int64_t agreed_broken() const;
 
  private:
   struct State;
@@ -87,7 +131,8 @@ class EvalLoader {
  public:
   EvalLoader(const Source& source, TransformOptions transform, LoaderOptions options);
   ~EvalLoader();
-  /// False at the end. A broken sample counts as wrong: it is delivered as zeros with label -1.
+  /// False at the end. A broken sample counts as wrong: it is delivered as zeros with label -1. An empty
+  /// source has no batch.
   bool next(Batch* batch);
   int64_t broken_samples() const;
 

@@ -1,5 +1,7 @@
 #include "tessera/data/prefetch.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -14,14 +16,27 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// Keeps this thread to some cores. Where they went away meanwhile it runs anywhere, which is only slower.
+void stay_on(const std::vector<int>& cores) {
+  if (cores.empty()) return;
+  const int highest = *std::max_element(cores.begin(), cores.end());
+  cpu_set_t* mask = CPU_ALLOC(highest + 1);
+  if (mask == nullptr) return;
+  const size_t size = CPU_ALLOC_SIZE(highest + 1);
+  CPU_ZERO_S(size, mask);
+  for (const int core : cores) CPU_SET_S(static_cast<size_t>(core), size, mask);
+  static_cast<void>(::sched_setaffinity(0, size, mask));
+  CPU_FREE(mask);
+}
+
 }  // namespace
 
 Prefetcher::Prefetcher(const BatchMaker& maker, PrefetchOptions options)
     : maker_(maker),
-      options_(options),
-      slots_(static_cast<size_t>(options.ahead)),
-      next_(options.first),
-      begun_(options.first),
+      options_(std::move(options)),
+      slots_(static_cast<size_t>(options_.ahead)),
+      next_(options_.first),
+      begun_(options_.first),
       end_(std::numeric_limits<int64_t>::max()) {
   for (int64_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { work(); });
 }
@@ -85,6 +100,7 @@ bool Prefetcher::make_here(Batch* batch) {
 }
 
 void Prefetcher::work() {
+  stay_on(options_.cores);
   std::unique_lock lock(mutex_);
   while (!stop_) {
     int64_t index = next_;

@@ -30,10 +30,11 @@ class BatchMaker {
 };
 
 struct PrefetchOptions {
-  int64_t first = 0;         // number of the first batch
-  int64_t workers = 0;       // 0: made in next()
-  int64_t ahead = 1;         // batches in work or ready, at most
-  int64_t part_samples = 1;  // samples a worker takes at once, so that all can work on one batch
+  int64_t first = 0;            // number of the first batch
+  int64_t workers = 0;          // 0: made in next()
+  int64_t ahead = 1;            // batches in work or ready, at most
+  int64_t part_samples = 1;     // samples a worker takes at once, so that all can work on one batch
+  std::vector<int> cores = {};  // the workers run on; empty: any
 };
 
 class Prefetcher {

@@ -37,7 +37,7 @@ void allocate(int64_t size, const TransformOptions& transform, Batch* batch) {
 PrefetchOptions prefetch_options(const LoaderOptions& options, const Transform& transform, int64_t first) {
   constexpr int64_t kPartNumbers = 1 << 20;  // 4 MiB of numbers: several milliseconds of decoding
   const int64_t part = std::max<int64_t>(1, kPartNumbers / transform.sample_size());
-  return {first, options.workers, options.prefetch, part};
+  return {first, options.workers, options.prefetch, part, options.worker_cores};
 }
 
 }  // namespace tessera::data

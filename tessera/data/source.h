@@ -34,6 +34,9 @@ class Source {
   virtual std::string sample_name(int64_t index) const = 0;
   /// Class names in label order; may be numbers.
   virtual const std::vector<std::string>& classes() const = 0;
+  /// Where each archive file starts in the list (the first at 0), for an order that reads a few at a time;
+  /// empty where there are none.
+  virtual std::vector<int64_t> shard_starts() const { return {}; }
 
   /// Loads and decodes the whole of sample `index`, converted to `channels` (1: luma, 3: RGB).
   /// Errors: as load(), and on bytes that are no image.

@@ -1,62 +1,15 @@
 #include <algorithm>
-#include <map>
-#include <mutex>
-#include <numeric>
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/base/random.h"
-#include "tessera/base/text.h"
 #include "tessera/data/broken_samples.h"
 #include "tessera/data/loader.h"
 #include "tessera/data/prefetch.h"
 #include "tessera/data/sample_batch.h"
+#include "tessera/data/sample_order.h"
 #include "tessera/data/transform.h"
 
 namespace tessera::data {
-
-int64_t steps_per_epoch(int64_t samples, int64_t batch) {
-  if (batch < 1) user_error("data.loader", "a batch of at least 1: found ", batch);
-  if (samples < batch) {
-    user_error("data.loader", "at least one batch of samples: the source holds ", human_count(samples),
-               " and the batch is ", human_count(batch), " (choose a smaller batch)");
-  }
-  return samples / batch;
-}
-
-std::vector<uint64_t> epoch_permutation(uint64_t seed, int64_t epoch, int64_t samples) {
-  const uint64_t key = random_key(random_key(seed, "order"), static_cast<uint64_t>(epoch));
-  std::vector<uint64_t> order(static_cast<size_t>(samples));
-  std::iota(order.begin(), order.end(), 0);
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_below(key, i - 1, i)]);
-  return order;
-}
-
-namespace {
-
-/// The permutations of the epochs in work: two, while the workers cross from one to the next.
-class EpochOrder {
- public:
-  EpochOrder(uint64_t seed, int64_t samples) : seed_(seed), samples_(samples) {}
-
-  std::shared_ptr<const std::vector<uint64_t>> of(int64_t epoch) const {
-    const std::lock_guard lock(mutex_);
-    auto& order = orders_[epoch];
-    if (!order) {
-      order = std::make_shared<const std::vector<uint64_t>>(epoch_permutation(seed_, epoch, samples_));
-      while (orders_.size() > 2) orders_.erase(orders_.begin());
-    }
-    return order;
-  }
-
- private:
-  const uint64_t seed_;
-  const int64_t samples_;
-  mutable std::mutex mutex_;
-  mutable std::map<int64_t, std::shared_ptr<const std::vector<uint64_t>>> orders_;
-};
-
-}  // namespace
 
 struct TrainLoader::State : BatchMaker {
   State(const Source& source_, TransformOptions transform_, LoaderOptions options_, int64_t first_step)
@@ -64,33 +17,39 @@ struct TrainLoader::State : BatchMaker {
         transform(std::move(transform_)),
         options(std::move(options_)),
         micro(micro_batch(options)),
-        epoch_steps(steps_per_epoch(source.size(), options.batch)),
-        order(options.seed, source.size()),
+        order(source, options.seed, options.batch, options.order),
         broken(source.size(), options),
         prefetcher(*this, prefetch_options(options, transform, first_step * options.accumulation)) {}
 
-  bool start(int64_t, Batch* batch) const override {
-    allocate(micro, transform.options(), batch);
+  /// Where micro-batch `index` of this rank begins in its step.
+  int64_t begin(int64_t index) const {
+    return (options.rank * options.accumulation + index % options.accumulation) * micro;
+  }
+
+  bool start(int64_t index, Batch* batch) const override {
+    const int64_t all = order.step_size(index / options.accumulation);
+    allocate(std::clamp<int64_t>(all - begin(index), 0, micro), transform.options(), batch);
+    batch->step_size = all;
     return true;
   }
 
   void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
-    const int64_t step = index / options.accumulation, epoch = step / epoch_steps;
-    const int64_t share = options.rank * options.accumulation + index % options.accumulation;
-    const int64_t begin = step % epoch_steps * options.batch + share * micro;
-    const auto permutation = order.of(epoch);
     for (int64_t i = part.first; i < part.last && !stop; ++i) {
-      make_sample(static_cast<int64_t>((*permutation)[static_cast<size_t>(begin + i)]), epoch, i, batch);
+      make_sample(order.at(index / options.accumulation, begin(index) + i), i, batch);
     }
   }
 
   /// A broken sample is replaced by the next readable one of the source.
-  void make_sample(int64_t sample, int64_t epoch, int64_t i, Batch* batch) const {
+  void make_sample(const Draw& draw, int64_t i, Batch* batch) const {
+    int64_t sample = draw.sample;
     for (int64_t tries = 0; tries < source.size(); ++tries, sample = (sample + 1) % source.size()) {
       if (broken.known(sample)) continue;
+      // The ranks are about to stop together, in the step under way: no sample is worth a search any more.
+      if (options.ranks_decide && broken.too_many()) return;
       try {
-        const auto id = static_cast<uint64_t>(sample);
-        transform.train(source.load(sample), source.sample_name(sample), {options.seed, epoch, id},
+        const auto id = static_cast<uint64_t>(sample + draw.copy * source.size());
+        const SampleKey key{options.seed, draw.appearance, static_cast<uint64_t>(sample)};
+        transform.train(source.load(sample), source.sample_name(sample), key,
                         batch->images.data() + i * transform.sample_size());
         batch->labels[static_cast<size_t>(i)] = source.label(sample);
         batch->samples[static_cast<size_t>(i)] = id;
@@ -99,14 +58,15 @@ struct TrainLoader::State : BatchMaker {
         broken.add(sample, error);
       }
     }
+    if (options.ranks_decide) return;  // all are broken, and the ranks stop
     user_error("data.loader", "at least one readable sample: found none of ", source.size());
   }
 
   const Source& source;
   const Transform transform;
   const LoaderOptions options;
-  const int64_t micro, epoch_steps;
-  const EpochOrder order;
+  const int64_t micro;
+  const SampleOrder order;
   mutable BrokenSamples broken;
   Prefetcher prefetcher;  // last: its threads use all the others
 };
@@ -126,5 +86,9 @@ void TrainLoader::give_back(Batch batch) { state_->prefetcher.give_back(std::mov
 
 double TrainLoader::take_wait_seconds() { return state_->prefetcher.take_wait_seconds(); }
 int64_t TrainLoader::broken_samples() const { return state_->broken.count(); }
+int64_t TrainLoader::unreported_broken() const { return state_->broken.unreported(); }
+std::string TrainLoader::report_broken() { return state_->broken.report(); }
+void TrainLoader::merge_broken(const std::vector<std::string>& reports) { state_->broken.merge(reports); }
+int64_t TrainLoader::agreed_broken() const { return state_->broken.agreed(); }
 
 }  // namespace tessera::data

@@ -26,6 +26,24 @@ void check_data(const Recipe& recipe, const std::string& where) {
   }
 }
 
+void check_mix(const Recipe& recipe, const std::string& where) {
+  const auto& data = recipe.data;
+  const size_t weights = data.mix_weights.size(), sources = data.mix.size() + 1;
+  if (weights != 0 && (weights != sources || data.mix.empty())) {
+    user_error("recipe.parse", "data.mix_weights must hold a number for data.source and each of data.mix, ",
+               sources, ": found ", weights, " (", where, ")");
+  }
+  const size_t splits = data.mix_train.size();
+  if (splits > 1 ? splits != data.mix.size() : splits == 1 && data.mix.empty()) {
+    user_error("recipe.parse", "data.mix_train must hold one split for all of data.mix or one each, ",
+               data.mix.size(), ": found ", splits, " (", where, ")");
+  }
+  if (data.ram_cache == "part" && data.ram_cache_gib <= 0) {
+    user_error("recipe.parse", "data.ram_cache_gib must be above 0 with data.ram_cache = \"part\": found ",
+               data.ram_cache_gib, " (", where, ")");
+  }
+}
+
 void check_length(const Recipe& recipe, const std::string& where) {
   if (recipe.train.epochs == 0 && recipe.train.steps == 0) {
     user_error("recipe.parse", "one of train.epochs and train.steps must be given: found neither (", where,
@@ -47,6 +65,7 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
     throw UserError(concat(error.what(), " (", where, ", [model])"));
   }
   check_data(recipe, where);
+  check_mix(recipe, where);
   check_length(recipe, where);
 }
 

@@ -22,6 +22,14 @@ std::string bound_text(double value) {
   return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
 }
 
+std::string quoted(const std::string& text) { return "\"" + escape(text) + "\""; }
+
+std::string texts_text(const std::vector<std::string>& values) {
+  std::vector<std::string> words;
+  for (const std::string& value : values) words.push_back(quoted(value));
+  return "[" + join(words, ", ") + "]";
+}
+
 std::string list_text(const std::vector<double>& values) {
   std::vector<std::string> words;
   for (const double value : values) words.push_back(number_text(value));
@@ -39,9 +47,11 @@ std::string to_text(const Value& value) {
     case Type::kNumber:
       return number_text(std::get<double>(value));
     case Type::kText:
-      return "\"" + escape(std::get<std::string>(value)) + "\"";
+      return quoted(std::get<std::string>(value));
     case Type::kNumbers:
       return list_text(std::get<std::vector<double>>(value));
+    case Type::kTexts:
+      return texts_text(std::get<std::vector<std::string>>(value));
   }
   return {};
 }
@@ -68,6 +78,8 @@ std::string Option::type_text() const {
       return path ? "path" : choices.empty() ? "text" : join(choices, " | ");
     case Type::kNumbers:
       return concat("list of ", length > 0 ? std::to_string(length) + " " : "", "numbers ", range.text());
+    case Type::kTexts:
+      return path ? "list of paths" : "list of texts";
   }
   return {};
 }

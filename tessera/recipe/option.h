@@ -12,8 +12,8 @@
 namespace tessera::recipe {
 
 /// What a key may hold. The order is that of `Type`.
-using Value = std::variant<bool, int64_t, double, std::string, std::vector<double>>;
-enum class Type { kBool, kInteger, kNumber, kText, kNumbers };
+using Value = std::variant<bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
+enum class Type { kBool, kInteger, kNumber, kText, kNumbers, kTexts };
 
 /// As TOML, shortest text that reads back to the same value.
 std::string to_text(const Value& value);
@@ -33,7 +33,7 @@ struct Option {
   Range range;                       // numbers, each of a list
   std::vector<std::string> choices;  // text; empty: anything
   size_t length = 0;                 // lists; 0: any
-  bool path = false;                 // relative ones are made absolute
+  bool path = false;                 // text, texts: relative ones are made absolute
   std::vector<std::string> words;    // of a path: stay as they are
   std::function<void(Recipe&, const Value&)> set;
   std::function<Value(const Recipe&)> get;  // none: shorthand for other keys, never printed (model.preset)

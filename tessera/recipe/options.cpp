@@ -55,10 +55,33 @@ Option text(std::string key, std::string help, Field field, std::vector<std::str
 }
 
 template <typename Field>
+Option texts(std::string key, std::string help, Field field) {
+  Option option = row(std::move(key), Type::kTexts, std::move(help));
+  option.set = [field](Recipe& r, const Value& v) { field(r) = std::get<std::vector<std::string>>(v); };
+  option.get = [field](const Recipe& r) -> Value { return field(r); };
+  return option;
+}
+
+template <typename Field>
+Option numbers(std::string key, std::string help, Range range, Field field) {
+  Option option = row(std::move(key), Type::kNumbers, std::move(help), range);
+  option.set = [field](Recipe& r, const Value& v) { field(r) = std::get<std::vector<double>>(v); };
+  option.get = [field](const Recipe& r) -> Value { return field(r); };
+  return option;
+}
+
+template <typename Field>
 Option path(std::string key, std::string help, Field field, std::vector<std::string> words = {}) {
   Option option = text(std::move(key), std::move(help), field);
   option.path = true;
   option.words = std::move(words);
+  return option;
+}
+
+template <typename Field>
+Option paths(std::string key, std::string help, Field field) {
+  Option option = texts(std::move(key), std::move(help), field);
+  option.path = true;
   return option;
 }
 
@@ -168,15 +191,43 @@ void add_model(std::vector<Option>& table) {
   table.insert(table.end(), rows.begin(), rows.end());
 }
 
-void add_data(std::vector<Option>& table) {
-  using data::EvalCrop, data::TrainCrop;
+void add_sources(std::vector<Option>& table) {
+  using data::Order, data::Remainder;
   const std::vector<Option> rows = {
       path("data.source",
            "folder:PATH, zip:PATH, wds:SHARDS, tfrecord:PATH, idx:PATH, cifar:PATH or fake:IMAGES "
            "(docs/data.md)",
            FIELD(data.source)),
-      text("data.train", "split to train on", FIELD(data.train)),
-      text("data.val", "split to evaluate on", FIELD(data.val)),
+      text("data.train", "split to train on: train, train[:99%], train+extra", FIELD(data.train)),
+      text("data.val", "split to evaluate on, likewise", FIELD(data.val)),
+      paths("data.mix", "further sources to train on, with the classes of data.source", FIELD(data.mix)),
+      texts("data.mix_train", "their splits: one for all or one each; empty: that of data.train",
+            FIELD(data.mix_train)),
+      numbers("data.mix_weights", "of data.source and each of data.mix; empty: by size", {0, 1e12, true},
+              FIELD(data.mix_weights)),
+      choice<Order>(
+          "data.order", "of the training samples; shards: some archive files at a time",
+          {{"shuffle", Order::kShuffle}, {"shards", Order::kShards}, {"sequential", Order::kSequential}},
+          FIELD(data.order.order)),
+      integer("data.mixed_shards", "order = \"shards\": files that are mixed with each other", {1, 1 << 20},
+              FIELD(data.order.mixed_shards)),
+      choice<Remainder>(
+          "data.remainder", "an epoch's last samples, too few for a batch; keep: a short step",
+          {{"drop", Remainder::kDrop}, {"keep", Remainder::kKeep}, {"carry", Remainder::kCarry}},
+          FIELD(data.order.remainder)),
+      integer("data.repeats", "copies of each sample in a global batch, each augmented anew", {1, 1 << 10},
+              FIELD(data.order.repeats)),
+      text("data.ram_cache", "encoded training samples kept in memory, one copy a host",
+           FIELD(data.ram_cache), {"none", "part", "full"}),
+      number("data.ram_cache_gib", "ram_cache = \"part\": GiB a host, at most", {0, 1 << 20},
+             FIELD(data.ram_cache_gib)),
+  };
+  table.insert(table.end(), rows.begin(), rows.end());
+}
+
+void add_data(std::vector<Option>& table) {
+  using data::EvalCrop, data::TrainCrop;
+  const std::vector<Option> rows = {
       integer("data.workers", "decoding threads a rank; -1: what the machine has to spare", {-1, 1024},
               FIELD(data.workers)),
       integer("data.prefetch", "micro-batches decoded ahead", {1, 4096}, FIELD(data.prefetch)),
@@ -310,6 +361,7 @@ std::vector<Option> make_options() {
   std::vector<Option> table = {text(
       "name", "of the run", [](auto& recipe) -> auto& { return recipe.name; })};
   add_model(table);
+  add_sources(table);
   add_data(table);
   add_training(table);
   add_machine(table);

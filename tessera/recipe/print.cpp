@@ -6,6 +6,9 @@ namespace {
 
 std::string printed(Value value) {
   if (auto* text = std::get_if<std::string>(&value)) *text = protect_from_environment(*text);
+  if (auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+    for (std::string& text : *texts) text = protect_from_environment(text);
+  }
   return to_text(value);
 }
 

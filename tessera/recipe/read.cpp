@@ -68,6 +68,8 @@ std::string wanted(const Option& option) {
       return "text in quotes";
     case Type::kNumbers:
       return option.length > 0 ? concat("a list of ", option.length, " numbers") : "a list of numbers";
+    case Type::kTexts:
+      return "a list of texts in quotes";
   }
   return {};
 }
@@ -88,12 +90,30 @@ void check_choice(const Option& option, const Entry& entry, const std::string& v
              escape(value), "\" (", entry.where, near.empty() ? "" : "; did you mean \"" + near + "\"?", ")");
 }
 
+std::string expanded(const Option& option, const Entry& entry, const std::string& given) {
+  std::string text = expand_environment(given, entry.where + ", " + option.key);
+  if (!is_plain(text)) {
+    user_error("recipe.parse", option.key, " must be UTF-8 text without control characters: found \"",
+               escape(text), "\" (", entry.where, ")");
+  }
+  return text;
+}
+
+/// What stands for a value of another type: an integer for a number, one text for a list of one, and the
+/// empty list, which has no type of its own.
+Value in_type(Type type, Value value) {
+  if (type == Type::kNumber && std::holds_alternative<int64_t>(value)) {
+    return static_cast<double>(std::get<int64_t>(value));
+  }
+  if (type != Type::kTexts) return value;
+  if (const auto* text = std::get_if<std::string>(&value)) return std::vector<std::string>{*text};
+  const auto* numbers = std::get_if<std::vector<double>>(&value);
+  return numbers != nullptr && numbers->empty() ? std::vector<std::string>() : value;
+}
+
 /// The entry's value in the option's type, expanded and checked.
 Value checked_value(const Option& option, const Entry& entry) {
-  Value value = entry.value.value_or(Value());
-  if (option.type == Type::kNumber && std::holds_alternative<int64_t>(value)) {
-    value = static_cast<double>(std::get<int64_t>(value));
-  }
+  Value value = in_type(option.type, entry.value.value_or(Value()));
   const bool right_type = entry.value && value.index() == static_cast<size_t>(option.type);
   const auto* list = std::get_if<std::vector<double>>(&value);
   if (!right_type || (list != nullptr && option.length > 0 && list->size() != option.length)) {
@@ -107,12 +127,10 @@ Value checked_value(const Option& option, const Entry& entry) {
   } else if (list != nullptr) {
     for (const double element : *list) check_range(option, entry, element);
   } else if (auto* text = std::get_if<std::string>(&value)) {
-    *text = expand_environment(*text, entry.where + ", " + option.key);
-    if (!is_plain(*text)) {
-      user_error("recipe.parse", option.key, " must be UTF-8 text without control characters: found \"",
-                 escape(*text), "\" (", entry.where, ")");
-    }
+    *text = expanded(option, entry, *text);
     check_choice(option, entry, *text);
+  } else if (auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+    for (std::string& each : *texts) each = expanded(option, entry, each);
   }
   return value;
 }
@@ -130,9 +148,15 @@ void take(const Entry& entry, const std::filesystem::path& base, bool from_set, 
   if (option == nullptr) unknown_key(entry);
   Given value{checked_value(*option, entry), entry.where, from_set};
   if (option->path) {
-    const auto& text = std::get<std::string>(value.value);
-    const bool word = std::find(option->words.begin(), option->words.end(), text) != option->words.end();
-    if (!word) value.value = absolute_path(text, base);
+    const auto is_word = [option](const std::string& text) {
+      return std::find(option->words.begin(), option->words.end(), text) != option->words.end();
+    };
+    if (auto* text = std::get_if<std::string>(&value.value); text != nullptr && !is_word(*text)) {
+      *text = absolute_path(*text, base);
+    }
+    if (auto* texts = std::get_if<std::vector<std::string>>(&value.value)) {
+      for (std::string& text : *texts) text = absolute_path(text, base);
+    }
   }
   given[entry.key] = std::move(value);
 }
@@ -148,7 +172,12 @@ Entry parse_set(const std::string& set) {
   Entry entry = parsed.value_or(Entry{});
   const Option* option = find_option(key);
   const bool is_text = entry.value && std::holds_alternative<std::string>(*entry.value);
-  if (!parsed || (option != nullptr && option->type == Type::kText && !is_text)) {
+  const bool is_list = entry.value && std::holds_alternative<std::vector<std::string>>(*entry.value);
+  const bool is_empty_list = entry.found == "the list []";
+  const bool wants_text = option != nullptr && option->type == Type::kText && !is_text;
+  const bool wants_texts =
+      option != nullptr && option->type == Type::kTexts && !is_text && !is_list && !is_empty_list;
+  if (!parsed || wants_text || wants_texts) {
     entry.value = text;
     entry.found = "the text " + to_text(text);
   }

@@ -18,9 +18,15 @@ namespace tessera::recipe {
 enum class Dtype { kAuto, kFloat32, kBFloat16 };  // kAuto: bf16 where the CPU has AMX, else fp32
 
 struct DataRecipe {
-  std::string source = "";  // "folder:PATH", "zip:PATH", "wds:SHARDS"; see data/source.h
-  std::string train = "train", val = "val";
-  int64_t workers = -1;  // per rank; -1: what the machine has to spare, at least 1
+  std::string source = "";                   // "folder:PATH", "zip:PATH", "wds:SHARDS"; see data/source.h
+  std::string train = "train", val = "val";  // splits (data/split.h)
+  std::vector<std::string> mix;              // further sources to train on
+  std::vector<std::string> mix_train;        // their splits: none (as `train`), one for all, or one each
+  std::vector<double> mix_weights;           // of `source` and each of `mix`; empty: by size
+  data::OrderOptions order;                  // its `mix` follows from the sources
+  std::string ram_cache = "none";            // or "part", "full"
+  double ram_cache_gib = 0;                  // part: at most, a host
+  int64_t workers = -1;                      // per rank; -1: what the machine has to spare, at least 1
   int64_t prefetch = 4;
   std::string on_error = "skip";  // or "fail"
   double error_limit = 0.01;
@@ -135,11 +141,13 @@ struct BatchSizes {
 };
 BatchSizes resolve_batch(const TrainRecipe& train, int64_t world);
 
-/// Steps of a training set of this size: an epoch is floor(samples / batch) steps, epochs are rounded to
-/// whole steps, at least one. A run shorter than its warmup ends within it. Errors: UserError when the set is
-/// smaller than one batch.
+/// Steps of a training set of this size: an epoch is floor(samples / batch) steps (data.remainder = "keep":
+/// rounded up; "carry": samples / batch, not always whole), epochs are rounded to whole steps, at least one.
+/// A run shorter than its warmup ends within it. Errors: UserError when the set is smaller than one batch and
+/// the remainder is dropped.
 struct StepCounts {
-  int64_t steps_per_epoch = 0, total = 0, warmup = 0;
+  double steps_per_epoch = 0;
+  int64_t total = 0, warmup = 0;
 };
 StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batch);
 

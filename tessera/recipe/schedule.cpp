@@ -67,14 +67,14 @@ BatchSizes resolve_batch(const TrainRecipe& train, int64_t world) {
 StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batch) {
   TESSERA_CHECK(batch >= 1, "batch ", batch);
   StepCounts counts;
-  counts.steps_per_epoch = train_samples / batch;
-  if (counts.steps_per_epoch < 1) {
+  const data::Remainder remainder = recipe.data.order.remainder;
+  if (remainder == data::Remainder::kDrop && train_samples < batch) {
     user_error("recipe.count_steps", "the training set must hold at least one batch of ", batch,
                " images: found ", train_samples, " (make train.batch smaller)");
   }
+  counts.steps_per_epoch = data::steps_per_epoch(train_samples, batch, remainder);
   const auto steps = [&](double epochs) {
-    const double exact = epochs * static_cast<double>(counts.steps_per_epoch);
-    return static_cast<int64_t>(std::llround(std::min(exact, 1e15)));
+    return static_cast<int64_t>(std::llround(std::min(epochs * counts.steps_per_epoch, 1e15)));
   };
   counts.total =
       recipe.train.steps > 0 ? recipe.train.steps : std::max<int64_t>(steps(recipe.train.epochs), 1);

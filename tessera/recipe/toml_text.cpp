@@ -51,7 +51,13 @@ void read_value(const toml::node& node, Entry& entry) {
       numbers.push_back(*element.value<double>());
     }
     if (numbers.size() == list->size()) return set(std::move(numbers), "the list");
-    entry.found = "a list that holds more than numbers";
+    std::vector<std::string> texts;
+    for (const auto& element : *list) {
+      if (!element.is_string()) break;
+      texts.push_back(*element.value<std::string>());
+    }
+    if (texts.size() == list->size()) return set(std::move(texts), "the list");
+    entry.found = "a list that holds more than numbers or texts";
   } else {
     entry.found = node.is_table() ? "a table" : "a date or time";
   }

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "tessera/base/error.h"
+#include "tessera/data/broken_samples.h"
 
 namespace tessera::train {
 namespace {
@@ -80,17 +81,6 @@ void keep_samples(const data::Source& source, const data::Batch& batch, const at
   }
 }
 
-data::Batch stand_in(const TrainState& state) {
-  const auto& model = state.recipe.model;
-  data::Batch batch;
-  batch.size = 1;
-  batch.channels = model.channels;
-  batch.height = batch.width = model.image_size;
-  batch.images.resize(static_cast<size_t>(model.channels * model.image_size * model.image_size));
-  batch.samples = {0};
-  return batch;
-}
-
 }  // namespace
 
 Evaluation evaluate(TrainState& state, const data::Source& source, const data::LoaderOptions& loader_options,
@@ -125,6 +115,7 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
     if (options.progress) options.progress(i + 1, batches);
   }
   counts.finish(mesh, result);
+  if (own.ranks_decide) data::check_broken(result.broken, source.size(), own.error_limit, "");
   if (!result.stopped) TESSERA_CHECK_EQ(result.metrics.samples, source.size());
   result.metrics.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <utility>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
@@ -54,23 +54,32 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   const uint64_t key =
       random_key(random_key(state.recipe.train.seed, "step"), static_cast<uint64_t>(state.step));
   double loss_sum = 0;
+  int64_t samples = 0;  // of the step
   for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
     data::Batch batch = loader.next();
+    samples = batch.step_size;
+    const bool mine = batch.size > 0;  // else it helps the others to gather and to reduce
+    if (!mine) batch = stand_in(state);
     const at::Tensor logits = forward(state, batch, /*training=*/true, key);
-    // Sum over samples / global batch: micro-batches and ranks add up to the mean over the global batch.
-    const at::Tensor loss = at::cross_entropy_loss(logits, at::tensor(batch.labels), {}, at::Reduction::Sum,
-                                                   -100, state.recipe.train.label_smoothing) /
-                            static_cast<double>(sizes.batch);
+    // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
+    at::Tensor loss = at::cross_entropy_loss(logits, at::tensor(batch.labels), {}, at::Reduction::Sum, -100,
+                                             state.recipe.train.label_smoothing) /
+                      static_cast<double>(samples);
+    if (!mine) loss = loss * 0.0;
     state.sharded->backward(loss, micro + 1 == sizes.accumulation);
     loss_sum += loss.item<double>();
     loader.give_back(std::move(batch));
   }
 
-  at::Tensor sums =
-      at::tensor({loss_sum, state.sharded->local_gradient_square_sum(), stop ? 1.0 : 0.0}, at::kDouble);
+  at::Tensor sums = at::tensor({loss_sum, state.sharded->local_gradient_square_sum(), stop ? 1.0 : 0.0,
+                                static_cast<double>(loader.unreported_broken())},
+                               at::kDouble);
   mesh.world().all_reduce(sums, "step");
   const double* sum = sums.const_data_ptr<double>();
-  const StepResult result{sum[0], std::sqrt(sum[1]), sum[2] > 0};
+  const StepResult result{sum[0], std::sqrt(sum[1]), sum[2] > 0, samples};
+  if (sum[3] > 0) {
+    loader.merge_broken(mesh.world().all_gather_text(loader.report_broken(), "broken samples"));
+  }
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
     stop_at_bad_number(state, result.loss, mesh);
   }
@@ -90,7 +99,7 @@ struct Schedule {
   static Schedule of(const recipe::Recipe& recipe, const recipe::StepCounts& counts) {
     const auto steps = [&](int64_t every_steps, double every_epochs) {
       if (every_steps > 0 || every_epochs <= 0) return every_steps;
-      return std::max<int64_t>(1, std::llround(every_epochs * static_cast<double>(counts.steps_per_epoch)));
+      return std::max<int64_t>(1, std::llround(every_epochs * counts.steps_per_epoch));
     };
     return {steps(recipe.train.eval_every_steps, recipe.train.eval_every_epochs),
             steps(recipe.checkpoint.every_steps, recipe.checkpoint.every_epochs), counts.total};
@@ -109,9 +118,8 @@ class Loop {
         log_(log),
         saver_(state, mesh, input.checkpoints),
         schedule_(Schedule::of(state.recipe, input.counts)),
-        first_step_(state.step),
         end_(input.steps_only > 0 ? state.step + input.steps_only : input.counts.total),
-        step_flops_(3.0 * arch::forward_flops(state.recipe.model) * static_cast<double>(input.sizes.batch)) {}
+        image_flops_(3.0 * arch::forward_flops(state.recipe.model)) {}
 
   LoopResult run() {
     const bool steps_only = input_.steps_only > 0;
@@ -147,29 +155,29 @@ class Loop {
     }
     // A run that was finished already still says what it reached.
     if (!stop && !steps_only && result_.last.metrics.samples == 0) stop = evaluate_now();
-    tell_broken_samples(loader.broken_samples());
+    result_.broken_train = loader.agreed_broken();
+    if (result_.broken_train > 0) {
+      log_.warn(concat(result_.broken_train, " broken training samples were skipped"));
+    }
     result_.checkpoint = saver_.finish();
     result_.saves = saver_.times();
     result_.train_seconds = state_.seconds;
     result_.finished = state_.step >= end_ && !stop;
-    const double images = static_cast<double>((state_.step - first_step_) * input_.sizes.batch);
-    result_.images_per_second = own_seconds_ > 0 ? images / own_seconds_ : 0;
+    result_.images_per_second = own_seconds_ > 0 ? static_cast<double>(own_images_) / own_seconds_ : 0;
     return std::move(result_);
   }
 
  private:
-  /// Of all ranks.
-  void tell_broken_samples(int64_t mine) {
-    at::Tensor count = at::full({1}, static_cast<double>(mine), at::kDouble);
-    mesh_.world().all_reduce(count, "broken samples");
-    const auto all = static_cast<int64_t>(count.item<double>());
-    if (all > 0) log_.warn(concat(all, " broken training samples were skipped"));
-  }
-
   void tell(const StepResult& step, double lr, double seconds, double data_wait, double comm_wait) {
     own_seconds_ += seconds;
+    own_images_ += step.samples;
+    // Waits come in bursts: a line tells the mean since the line before.
+    if (is_line(state_.step - 1)) waits_ = {};
+    waits_.seconds += seconds;
+    waits_.data += data_wait;
+    waits_.comm += comm_wait;
     if (monitor_ == nullptr) {
-      record(step, seconds, data_wait / seconds, comm_wait / seconds);
+      record(step, seconds);
       return;
     }
     monitor::StepMetrics metrics;
@@ -178,28 +186,30 @@ class Loop {
     metrics.loss = step.loss;
     metrics.learning_rate = lr;
     metrics.gradient_norm = step.gradient_norm;
-    metrics.images_per_second = static_cast<double>(input_.sizes.batch) / seconds;
-    metrics.tflops = step_flops_ / seconds / 1e12;
-    metrics.data_wait = data_wait / seconds;
-    metrics.comm_wait = comm_wait / seconds;
+    metrics.images_per_second = static_cast<double>(step.samples) / seconds;
+    metrics.tflops = image_flops_ * metrics.images_per_second / 1e12;
+    metrics.data_wait = waits_.data / waits_.seconds;
+    metrics.comm_wait = waits_.comm / waits_.seconds;
     metrics.memory_bytes = static_cast<double>(resident_bytes());
     metrics.seconds = state_.seconds;
     monitor_->step(metrics);
   }
 
   /// What a rank without a monitor leaves in its log: how far it came, and what it waited for.
-  void record(const StepResult& step, double seconds, double data_wait, double comm_wait) {
-    if (state_.step % state_.recipe.train.log_every != 0 && state_.step != input_.counts.total) return;
+  void record(const StepResult& step, double seconds) {
+    if (!is_line(state_.step)) return;
     char line[160];
     std::snprintf(line, sizeof line, "step %ld/%ld  loss %.4f  %.3f s  data %.0f %%  comm %.0f %%",
                   static_cast<long>(state_.step), static_cast<long>(input_.counts.total), step.loss, seconds,
-                  100 * data_wait, 100 * comm_wait);
+                  100 * waits_.data / waits_.seconds, 100 * waits_.comm / waits_.seconds);
     log_.record(line);
   }
 
-  double epoch() const {
-    return static_cast<double>(state_.step) / static_cast<double>(input_.counts.steps_per_epoch);
+  bool is_line(int64_t step) const {
+    return step % state_.recipe.train.log_every == 0 || step == input_.counts.total;
   }
+
+  double epoch() const { return static_cast<double>(state_.step) / input_.counts.steps_per_epoch; }
 
   /// Is this the best so far? Stays due when some rank was asked to stop meanwhile.
   bool evaluate_and_rank() {
@@ -244,9 +254,13 @@ class Loop {
   Log& log_;
   Saver saver_;
   Schedule schedule_;
-  int64_t first_step_, end_;
-  double step_flops_;
+  int64_t end_;
+  double image_flops_;  // of forward and backward
   double own_seconds_ = 0;
+  int64_t own_images_ = 0;
+  struct {
+    double seconds = 0, data = 0, comm = 0;
+  } waits_;  // since the last line
   LoopResult result_;
 };
 

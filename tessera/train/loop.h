@@ -24,6 +24,7 @@ struct StepResult {
   double loss = 0;           // mean over the global batch
   double gradient_norm = 0;  // before clipping
   bool stop = false;         // some rank was asked to stop
+  int64_t samples = 0;       // of the global batch; fewer in the short last step of an epoch
 };
 
 /// What gradients are multiplied by so that their norm is at most `clip` (0: never clipped). As
@@ -31,7 +32,8 @@ struct StepResult {
 double clip_scale(double clip, double gradient_norm);
 
 /// One optimizer step over `sizes.accumulation` micro-batches. Collective. `stop`: this rank wants to stop.
-/// Throws UserError when loss or gradient is not finite, naming the first bad tensor.
+/// Throws UserError, before anything changes, when loss or gradient is not finite (names the first bad
+/// tensor) or too many samples are broken, and the same on every rank.
 StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
                       double lr, bool stop, mesh::Mesh& mesh);
 
@@ -54,6 +56,7 @@ struct LoopResult {
   double train_seconds = 0;  // all of the run, without evaluation and saving
   double images_per_second = 0;
   StepResult last_step;
+  int64_t broken_train = 0;  // training samples found broken by any rank, each once
   SaveTimes saves;
 };
 

@@ -11,6 +11,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/data/split.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/session.h"
@@ -54,9 +55,9 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   const Trained trained = open_checkpoint(job.checkpoint, job.sets);
   const int64_t threads = set_threads(trained.recipe, ranks);
   const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
-  data::SourceOptions source_settings = source_options(trained.recipe);
-  source_settings.warn = [&log](const std::string& line) { log.warn(line); };
-  const auto source = data::open_source(trained.recipe.data.source, split, source_settings);
+  const auto source =
+      data::open_splits(trained.recipe.data.source, split,
+                        source_options(trained.recipe, [&log](const std::string& line) { log.warn(line); }));
   auto mesh = connect(trained.recipe, ranks, concat(build_info().commit, trained.checkpoint.string()));
   try {
     return guarded(

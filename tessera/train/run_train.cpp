@@ -10,6 +10,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/data/split.h"
 #include "tessera/library/module_checkpoint.h"
 #include "tessera/monitor/monitor.h"
 #include "tessera/monitor/report.h"
@@ -43,6 +44,12 @@ struct Prepared {
 
 std::string dtype_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
 
+/// Whole, but for a remainder that is carried over.
+std::string steps_text(double steps) {
+  const auto whole = static_cast<int64_t>(steps);
+  return static_cast<double>(whole) == steps ? human_count(whole) : concat(steps);
+}
+
 void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
   const auto found = static_cast<int64_t>(source.classes().size());
   if (found > recipe.model.classes) {
@@ -53,10 +60,10 @@ void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
 
 void open_data(Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
-  data::SourceOptions options = source_options(recipe);
-  options.warn = p.loader.warn;
-  p.train = data::open_source(recipe.data.source, recipe.data.train, options);
-  p.val = data::open_source(recipe.data.source, recipe.data.val, options);
+  data::Mix mix = open_training(recipe, p.loader.warn);
+  p.train = std::move(mix.source);
+  p.loader.order.mix = std::move(mix.parts);
+  p.val = data::open_splits(recipe.data.source, recipe.data.val, source_options(recipe, p.loader.warn));
   check_classes(*p.train, recipe);
   check_classes(*p.val, recipe);
   p.sizes = recipe::resolve_batch(recipe.train, p.ranks.world);
@@ -74,17 +81,20 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
               model.patch_size, ", ", model.tokens(), " tokens of a ", model.image_size, " px image")},
       {"parameters", human_count(arch::parameter_count(model))},
       {"forward GFLOP per image", concat(arch::forward_flops(model) / 1e9)},
-      {"data",
-       concat(recipe.data.source, ": ", human_count(p.train->size()), " training and ",
-              human_count(p.val->size()), " validation images, ", p.train->classes().size(), " classes")},
+      {"data", concat(recipe.data.source, recipe.data.mix.empty() ? "" : " + " + join(recipe.data.mix, " + "),
+                      ": ", human_count(p.train->size()), " training and ", human_count(p.val->size()),
+                      " validation images, ", p.train->classes().size(), " classes")},
       {"ranks", concat(p.ranks.world, " (", p.ranks.launcher, "), ", p.threads, " compute thread",
                        p.threads > 1 ? "s" : "", " and ", p.loader.workers, " data worker",
-                       p.loader.workers == 1 ? "" : "s", " each")},
+                       p.loader.workers == 1 ? "" : "s", " each",
+                       p.loader.workers == 0           ? ""
+                       : p.loader.worker_cores.empty() ? ", sharing cores"
+                                                       : ", on cores of their own")},
       {"layout", concat(plan::to_string(recipe.shard.level), recipe.shard.recompute ? " with recompute" : "",
                         ", ", p.plan.units.size(), " units")},
       {"batch", concat(p.sizes.batch, " = ", p.ranks.world, " ranks x ", p.sizes.per_rank, " x ",
                        p.sizes.accumulation, " accumulated")},
-      {"steps", concat(human_count(p.counts.total), " (", p.counts.steps_per_epoch, " an epoch, ",
+      {"steps", concat(human_count(p.counts.total), " (", steps_text(p.counts.steps_per_epoch), " an epoch, ",
                        p.counts.warmup, " of warmup)")},
       {"precision",
        concat(dtype_name(resolve_dtype(recipe.precision.compute)), " compute, fp32 master weights, ",
@@ -194,6 +204,8 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"val_top5", metrics.top5},
       {"val_loss", metrics.loss},
       {"val_samples", metrics.samples},
+      {"broken_train_samples", result.broken_train},
+      {"broken_val_samples", result.last.broken},
       {"train_seconds", result.train_seconds},
       {"images_per_second", result.images_per_second},
       {"steps", p.counts.total},
@@ -345,6 +357,10 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
           log.open_file(p.run_dir / "logs" / concat("rank-", ranks.rank, ".log"));
           log.info(concat("training ", job.recipe.name, " in ", p.run_dir.string()));
           print_facts(p, log);
+          const double needed = predicted_memory(job.recipe, p.plan, p.sizes.per_rank);
+          const auto free = static_cast<double>(launch::available_memory());
+          p.train = with_ram_cache(std::move(p.train), job.recipe,
+                                   free - needed * static_cast<double>(ranks.local_world), *mesh, log);
           p.peak_tflops = measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute));
           return train_in_mesh(p, *mesh, state, log, where);
         },

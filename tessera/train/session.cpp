@@ -8,6 +8,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/data/ram_cache.h"
+#include "tessera/data/worker_cores.h"
 #include "tessera/library/run.h"
 #include "tessera/train/state.h"
 
@@ -25,6 +27,22 @@ double bytes_wanted(const std::exception& error) {
 
 std::string saving(const char* change, double before, double after) {
   return before > after ? concat("; ", change, " would save ", human_bytes(before - after)) : "";
+}
+
+void choose_workers(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads, Log& log,
+                    data::LoaderOptions& options) {
+  const int64_t cores = launch::cores_per_rank(ranks), spare = std::max<int64_t>(0, cores - threads);
+  options.workers = recipe.data.workers >= 0 ? recipe.data.workers : std::max<int64_t>(1, spare);
+  if (options.workers > std::max<int64_t>(1, spare) && ranks.local_rank == 0) {
+    log.warn(concat("data.workers = ", options.workers, " and ", threads, " compute threads share ", cores,
+                    cores == 1 ? " core" : " cores", " a rank: each will be slower"));
+  }
+  const auto allowed = data::allowed_cores();
+  // A limit on time instead of cores leaves the choice of cores to the kernel.
+  const bool all_ours = static_cast<int64_t>(allowed.size()) == launch::available_cores();
+  if (options.workers <= spare && all_ours) {
+    options.worker_cores = data::spare_cores(allowed, ranks.local_rank, ranks.local_world, threads);
+  }
 }
 
 }  // namespace
@@ -55,14 +73,41 @@ plan::Precision plan_precision(const recipe::Recipe& recipe) {
   return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce)};
 }
 
-data::SourceOptions source_options(const recipe::Recipe& recipe) {
+data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
   data::SourceOptions options{recipe.model.image_size, recipe.model.channels, recipe.model.classes};
   options.index_dir = recipe.data.index_dir;
   options.image_key = recipe.data.image_key;
   options.label_key = recipe.data.label_key;
   options.label_offset = recipe.data.label_offset;
   options.classes = recipe.data.classes;
+  options.warn = std::move(warn);
   return options;
+}
+
+data::Mix open_training(const recipe::Recipe& recipe, Warn warn) {
+  data::MixOptions mix{{recipe.data.source}, {recipe.data.train}, recipe.data.mix_weights};
+  const auto& splits = recipe.data.mix_train;
+  for (size_t i = 0; i < recipe.data.mix.size(); ++i) {
+    mix.specs.push_back(recipe.data.mix[i]);
+    mix.splits.push_back(splits.empty() ? recipe.data.train : splits.size() == 1 ? splits[0] : splits.at(i));
+  }
+  return data::open_mix(mix, source_options(recipe, std::move(warn)));
+}
+
+std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> source,
+                                             const recipe::Recipe& recipe, double free_bytes,
+                                             mesh::Mesh& mesh, Log& log) {
+  if (recipe.data.ram_cache == "none") return source;
+  data::RamCacheOptions options;
+  options.whole = recipe.data.ram_cache == "full";
+  options.bytes = recipe.data.ram_cache_gib * (1 << 30);
+  options.available_bytes = std::max(free_bytes, 0.0);
+  options.say = [&log](const std::string& line) { log.info(concat("  ", line)); };
+  options.warn = [&log](const std::string& line) { log.warn(line); };
+  return data::open_ram_cache(std::move(source), options, {mesh.rank(), [&mesh](const std::string& text) {
+                                                             return mesh.world().all_gather_text(text,
+                                                                                                 "ram cache");
+                                                           }});
 }
 
 data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
@@ -71,11 +116,12 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
   options.seed = recipe.train.seed;
   options.rank = ranks.rank;
   options.world = ranks.world;
-  const int64_t spare = launch::cores_per_rank(ranks) - threads;
-  options.workers = recipe.data.workers >= 0 ? recipe.data.workers : std::max<int64_t>(1, spare);
+  choose_workers(recipe, ranks, threads, log, options);
   options.prefetch = recipe.data.prefetch;
+  options.order = recipe.data.order;
   options.fail_on_error = recipe.data.on_error == "fail";
   options.error_limit = recipe.data.error_limit;
+  options.ranks_decide = true;
   options.warn = [&log](const std::string& line) { log.warn(line); };
   return options;
 }

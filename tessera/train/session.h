@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tessera/base/log.h"
-#include "tessera/data/source.h"
+#include "tessera/data/mix.h"
 #include "tessera/launch/launch.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/plan/plan.h"
@@ -24,8 +24,18 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
 plan::Precision plan_precision(const recipe::Recipe& recipe);
-data::SourceOptions source_options(const recipe::Recipe& recipe);
-/// Common loader settings; workers chosen by the machine where the recipe leaves it open.
+using Warn = std::function<void(const std::string& line)>;
+data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn);
+/// The recipe's training sources as one.
+data::Mix open_training(const recipe::Recipe& recipe, Warn warn);
+/// The source with data.ram_cache's memory; as it is with "none". Collective. Counts on `free_bytes` on this
+/// host.
+std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> source,
+                                             const recipe::Recipe& recipe, double free_bytes,
+                                             mesh::Mesh& mesh, Log& log);
+/// Common loader settings. Where the recipe leaves the workers open they are as many as the cores that the
+/// computing threads leave to this rank, and stay on those; where they leave none, one that shares theirs.
+/// More than that, asked for by the recipe, is warned about.
 data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
                                    Log& log);
 

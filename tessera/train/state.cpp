@@ -81,6 +81,18 @@ at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, u
   return state.sharded->forward(images);
 }
 
+data::Batch stand_in(const TrainState& state) {
+  const auto& model = state.recipe.model;
+  data::Batch batch;
+  batch.size = 1;
+  batch.channels = model.channels;
+  batch.height = batch.width = model.image_size;
+  batch.images.resize(static_cast<size_t>(model.channels * model.image_size * model.image_size));
+  batch.labels = {0};
+  batch.samples = {0};
+  return batch;
+}
+
 std::string model_json(const arch::VitConfig& config) {
   nlohmann::ordered_json json = {{"kind", "vit"}};
   for (const auto& spec : arch::parameters(config)) {

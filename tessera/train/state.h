@@ -44,6 +44,9 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
 /// for dropout; used when `training`. Collective.
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key);
 
+/// One black image, for a rank that has no sample while others compute: its result must not count.
+data::Batch stand_in(const TrainState& state);
+
 /// JSON description of what decides a checkpoint's compatibility.
 std::string model_json(const arch::VitConfig& config);
 

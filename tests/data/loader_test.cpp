@@ -6,81 +6,13 @@
 #include <mutex>
 #include <set>
 
+#include "tessera/data/sample_order.h"
 #include "tests/data/folder_maker.h"
+#include "tests/data/pixel_source.h"
 #include "tests/error_text.h"
 
 namespace tessera::data {
 namespace {
-
-/// Image i is one pixel of level i % 256, label i % 10; the given samples cannot be read.
-class Pixels : public Source {
- public:
-  explicit Pixels(int64_t size, std::set<int64_t> broken = {}) : size_(size), broken_(std::move(broken)) {}
-  int64_t size() const override { return size_; }
-  int64_t label(int64_t index) const override { return index % 10; }
-  Stored load(int64_t index) const override {
-    if (broken_.contains(index)) user_error("test.load", "a pixel: found none (", sample_name(index), ")");
-    return {{}, {1, 1, 1, {static_cast<uint8_t>(index)}}};
-  }
-  std::string sample_name(int64_t index) const override { return concat("pixel-", index); }
-  const std::vector<std::string>& classes() const override { return classes_; }
-
- private:
-  int64_t size_;
-  std::set<int64_t> broken_;
-  std::vector<std::string> classes_ = std::vector<std::string>(10, "a digit");
-};
-
-TransformOptions one_pixel() {
-  TransformOptions options;
-  options.image_size = 1;
-  options.channels = 1;
-  options.train_crop = TrainCrop::kNone;
-  options.eval_crop = EvalCrop::kSquash;
-  options.mean = {0.0F};
-  options.std = {1.0F / 255.0F};
-  return options;
-}
-
-LoaderOptions share(int64_t rank, int64_t world, int64_t batch, int64_t accumulation, int64_t workers) {
-  LoaderOptions options;
-  options.seed = 11;
-  options.rank = rank;
-  options.world = world;
-  options.batch = batch;
-  options.accumulation = accumulation;
-  options.workers = workers;
-  return options;
-}
-
-void expect_pixels(const Batch& batch) {
-  ASSERT_EQ(batch.images.size(), static_cast<size_t>(batch.size));
-  for (size_t i = 0; i < batch.images.size(); ++i) {
-    EXPECT_NEAR(batch.images[i], static_cast<double>(batch.samples[i] % 256), 1e-3);
-    EXPECT_EQ(batch.labels[i], static_cast<int64_t>(batch.samples[i] % 10));
-  }
-}
-
-TEST(Order, APermutationOfItsOwnEachEpoch) {
-  for (const int64_t size : {0, 1, 2, 1000}) {
-    auto order = epoch_permutation(3, 0, size);
-    ASSERT_EQ(order.size(), static_cast<size_t>(size));
-    std::sort(order.begin(), order.end());
-    for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], i);
-  }
-  EXPECT_EQ(epoch_permutation(3, 5, 1000), epoch_permutation(3, 5, 1000));
-  EXPECT_NE(epoch_permutation(3, 5, 1000), epoch_permutation(3, 6, 1000));
-  EXPECT_NE(epoch_permutation(3, 5, 1000), epoch_permutation(4, 5, 1000));
-}
-
-TEST(Order, EveryPlaceIsEquallyLikely) {
-  std::vector<int> counts(25);
-  for (int64_t epoch = 0; epoch < 2000; ++epoch) {
-    const auto order = epoch_permutation(1, epoch, 5);
-    for (size_t i = 0; i < 5; ++i) ++counts[i * 5 + order[i]];
-  }
-  for (const int count : counts) EXPECT_NEAR(count, 400, 80);
-}
 
 TEST(Order, StepsPerEpoch) {
   EXPECT_EQ(steps_per_epoch(1000, 128), 7);
@@ -96,19 +28,21 @@ TEST(Order, StepsPerEpoch) {
 TEST(TrainLoader, TheSameStepsAtAnyLayout) {
   const Pixels source(100);
   constexpr int64_t kBatch = 24, kSteps = 10;  // 4 steps an epoch: crosses two epochs
+  const SampleOrder order(source, 11, kBatch, {});
   for (const auto& [world, accumulation, workers] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
            {1, 1, 0}, {1, 2, 1}, {2, 1, 2}, {3, 2, 3}, {4, 3, 1}}) {
     for (int64_t rank = 0; rank < world; ++rank) {
       TrainLoader loader(source, one_pixel(), share(rank, world, kBatch, accumulation, workers), 0);
       const int64_t micro = kBatch / (world * accumulation);
       for (int64_t step = 0; step < kSteps; ++step) {
-        const auto order = epoch_permutation(11, step / 4, 100);
         for (int64_t a = 0; a < accumulation; ++a) {
           const Batch batch = loader.next();
           ASSERT_EQ(batch.size, micro);
-          const int64_t begin = step % 4 * kBatch + (rank * accumulation + a) * micro;
+          ASSERT_EQ(batch.step_size, kBatch);
+          const int64_t begin = (rank * accumulation + a) * micro;
           for (int64_t i = 0; i < micro; ++i) {
-            ASSERT_EQ(batch.samples[static_cast<size_t>(i)], order[static_cast<size_t>(begin + i)]);
+            const int64_t expected = order.at(step, begin + i).sample;
+            ASSERT_EQ(static_cast<int64_t>(batch.samples[static_cast<size_t>(i)]), expected);
           }
           expect_pixels(batch);
         }

@@ -81,10 +81,16 @@ def broken_images():
         text = train(folder, *keys, *settings(data__error_limit=0.5), run="skips").done()
         check("2 broken training samples were skipped" in text, text)
         check("003.png" in text, "the first broken image is named", text)
+        check(summary(folder / "skips")["broken_train_samples"] == 2, "counted in the summary")
+        text = train(folder, "--procs", 2, *keys, *settings(data__error_limit=0.5), run="skips2").done()
+        check(summary(folder / "skips2")["broken_train_samples"] == 2, "each once, whoever finds it", text)
         failing = train(folder, "--procs", 2, *keys, *settings(data__on_error="fail"), run="fails")
         check_refused(failing, r"00[34]\.png")
         failing.check_nothing_left()
-        check_refused(train(folder, *keys, *settings(data__error_limit=0.001), run="limit"), r"data\.error_limit")
+        for procs in ([], ["--procs", 2]):
+            limited = train(folder, *procs, *keys, *settings(data__error_limit=0.001), run=f"limit{len(procs)}")
+            check_refused(limited, r"at most 0\.1 % of the samples broken: found 2 of 80 .*data\.error_limit")
+            limited.check_nothing_left()
 
 
 def damaged_checkpoints():

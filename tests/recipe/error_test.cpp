@@ -53,7 +53,13 @@ TEST(Errors, WrongTypes) {
   EXPECT_EQ(read_error("data.mean = 0.5"),
             "[recipe.parse] data.mean must be a list of numbers: found the number 0.5 (test.toml:1)");
   EXPECT_EQ(read_error("data.mean = ['a']"),
-            "[recipe.parse] data.mean must be a list of numbers: found a list that holds more than numbers "
+            "[recipe.parse] data.mean must be a list of numbers: found the list [\"a\"] (test.toml:1)");
+  EXPECT_EQ(
+      read_error("data.mean = ['a', 1]"),
+      "[recipe.parse] data.mean must be a list of numbers: found a list that holds more than numbers or "
+      "texts (test.toml:1)");
+  EXPECT_EQ(read_error("data.mix = [1, 2]"),
+            "[recipe.parse] data.mix must be a list of texts in quotes: found the list [1.0, 2.0] "
             "(test.toml:1)");
   EXPECT_EQ(read_error("train.seed = 2024-01-01"),
             "[recipe.parse] train.seed must be an integer: found a date or time (test.toml:1)");
@@ -122,6 +128,20 @@ TEST(Errors, Contradictions) {
             "[recipe.parse] data.crop_scale must be [least, most]: found [0.5, 0.25] (test.toml)");
   EXPECT_EQ(read_error("data.crop_ratio = [2, 1]"),
             "[recipe.parse] data.crop_ratio must be [least, most]: found [2, 1] (test.toml)");
+  EXPECT_EQ(
+      read_error("[data]\nmix = ['folder:a']\nmix_weights = [1, 2, 3]"),
+      "[recipe.parse] data.mix_weights must hold a number for data.source and each of data.mix, 2: found "
+      "3 (test.toml)");
+  EXPECT_EQ(
+      read_error("[data]\nmix_weights = [1]"),
+      "[recipe.parse] data.mix_weights must hold a number for data.source and each of data.mix, 1: found "
+      "1 (test.toml)");
+  EXPECT_EQ(read_error("[data]\nmix = ['a', 'b', 'c']\nmix_train = ['train', 'val']"),
+            "[recipe.parse] data.mix_train must hold one split for all of data.mix or one each, 3: found 2 "
+            "(test.toml)");
+  EXPECT_EQ(read_error("[data]\nram_cache = 'part'"),
+            "[recipe.parse] data.ram_cache_gib must be above 0 with data.ram_cache = \"part\": found 0 "
+            "(test.toml)");
   EXPECT_EQ(read_error("[schedule]\nmin_lr = 0.5"),
             "[recipe.parse] schedule.min_lr must be at most optimizer.lr: found 0.5 and 0.001 (test.toml)");
   EXPECT_EQ(read_error("[schedule]\nmin_lr = 0.5\nname = 'constant'"), "no error");

@@ -58,6 +58,13 @@ Value draw(const Option& option, Draws& draws) {
       std::sort(values.begin(), values.end());
       return values;
     }
+    case Type::kTexts: {
+      std::vector<std::string> values(draws.below(3));
+      for (std::string& value : values) {
+        value = option.path ? absolute_path("idx:" + draw_text(draws), "/base") : draw_text(draws);
+      }
+      return values;
+    }
   }
   return {};
 }
@@ -71,6 +78,10 @@ void reconcile(Recipe& recipe, Draws& draws) {
   model.heads = static_cast<int64_t>(draws.below(32)) + 1;
   model.width = model.heads * 4 * (static_cast<int64_t>(draws.below(32)) + 1);
   if (model.pool == arch::Pool::kClassToken) model.class_token = true;
+  auto& data = recipe.data;
+  data.mix_train.resize(data.mix_train.empty() ? 0 : data.mix.size());
+  data.mix_weights = std::vector<double>(data.mix.empty() ? 0 : data.mix.size() + 1, 0.25);
+  if (data.ram_cache == "part") data.ram_cache_gib = std::max(data.ram_cache_gib, 0.5);
   recipe.data.transform.image_size = model.image_size;
   recipe.data.transform.channels = model.channels;
   recipe.train.steps = draws.below(2) == 0 ? 0 : std::max<int64_t>(recipe.train.steps, 1);
@@ -110,6 +121,9 @@ TEST(Property, EveryKeyIsReadIntoItsField) {
       if (wanted.empty() || error_text([&] { check_recipe(changed, ""); }) != "no error") continue;
       Value value = option.get(changed);
       if (auto* words = std::get_if<std::string>(&value)) *words = protect_from_environment(*words);
+      if (auto* list = std::get_if<std::vector<std::string>>(&value)) {
+        for (std::string& words : *list) words = protect_from_environment(words);
+      }
       const Recipe read = parse_recipe(text, "t", "/", {option.key + "=" + to_text(value)});
       EXPECT_EQ(difference(base, read), wanted) << option.key;
     }

@@ -88,12 +88,27 @@ TEST(Steps, EpochsAndSteps) {
       "train.batch smaller)");
 }
 
-// The published length of the 90-epoch run: round(1281167 / 1024 * 90) = 112,603 with the remainder kept;
-// here the remainder of an epoch is dropped.
+TEST(Steps, RemainderOfAnEpoch) {
+  Recipe recipe;
+  recipe.train.epochs = 3;
+  recipe.data.order.remainder = data::Remainder::kKeep;
+  EXPECT_EQ(count_steps(recipe, 1050, 100).steps_per_epoch, 11);
+  EXPECT_EQ(count_steps(recipe, 1050, 100).total, 33);
+  EXPECT_EQ(count_steps(recipe, 99, 100).total, 3);
+  recipe.data.order.remainder = data::Remainder::kCarry;
+  EXPECT_EQ(count_steps(recipe, 1050, 100).steps_per_epoch, 10.5);
+  EXPECT_EQ(count_steps(recipe, 1050, 100).total, 32);  // 31.5
+  EXPECT_EQ(count_steps(recipe, 99, 100).total, 3);
+}
+
+// The published length of the 90-epoch run, round(1281167 / 1024 * 90) = 112,603, is that of a remainder
+// which is carried over; by default the remainder of an epoch is dropped.
 TEST(Steps, ImageNet) {
   Recipe recipe;
   recipe.train.epochs = 90;
   EXPECT_EQ(count_steps(recipe, 1281167, 1024).total, 1251 * 90);
+  recipe.data.order.remainder = data::Remainder::kCarry;
+  EXPECT_EQ(count_steps(recipe, 1281167, 1024).total, 112603);
 }
 
 Recipe scheduled(const std::string& name) {

@@ -1,118 +1,15 @@
 // The same numbers at any layout: ranks x accumulation x recompute, initial values, resume, for the real ViT
 // with dropout and drop-path on.
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <cmath>
 #include <limits>
-#include <map>
 
-#include "../mesh/ranks.h"
+#include "small_run.h"
 #include "tessera/base/file.h"
 #include "tessera/train/evaluate.h"
-#include "tessera/train/loop.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 namespace {
-
-constexpr const char* kRecipe = R"(
-name = "layouts"
-[model]
-image_size = 16
-patch_size = 8
-channels = 3
-width = 24
-depth = 3
-heads = 2
-mlp_width = 40
-classes = 7
-drop_path = 0.3
-dropout = 0.2
-[data]
-source = "fake:96"
-workers = 1
-[train]
-batch = 48
-steps = 6
-seed = 5
-clip = 0.05
-label_smoothing = 0.1
-[optimizer]
-lr = 1e-2
-[schedule]
-warmup_steps = 2
-[precision]
-compute = "fp32"
-)";
-
-recipe::Recipe make_recipe(const std::vector<std::string>& sets = {}) {
-  return recipe::parse_recipe(kRecipe, "test", ".", sets);
-}
-
-using Parameters = std::map<std::string, at::Tensor>;
-
-Parameters gather_parameters(TrainState& state) {
-  Parameters whole;
-  for (const auto& unit : state.sharded->units()) {
-    unit->finish_gather();
-    for (const auto& [name, tensor] : unit->parameters()) whole[name] = tensor.detach().clone();
-    unit->release();
-  }
-  return whole;
-}
-
-struct Curve {
-  std::vector<double> losses, norms;
-  Parameters parameters;
-};
-
-/// Trains from the state's step to `until`.
-void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curve& curve) {
-  const recipe::Recipe& recipe = state.recipe;
-  const auto source = data::open_source(recipe.data.source, "train", source_options(recipe));
-  Log log(false);
-  launch::Ranks ranks;
-  ranks.rank = mesh.rank();
-  ranks.world = mesh.world_size();
-  data::LoaderOptions options = loader_options(recipe, ranks, 1, log);
-  const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, mesh.world_size());
-  options.batch = sizes.batch;
-  options.accumulation = sizes.accumulation;
-  const recipe::StepCounts counts = recipe::count_steps(recipe, source->size(), sizes.batch);
-  data::TrainLoader loader(*source, recipe.data.transform, options, state.step);
-  while (state.step < until) {
-    const double lr = recipe::learning_rate(recipe, counts, state.step);
-    const StepResult step = train_step(state, loader, sizes, lr, false, mesh);
-    curve.losses.push_back(step.loss);
-    curve.norms.push_back(step.gradient_norm);
-  }
-  curve.parameters = gather_parameters(state);
-}
-
-Curve train_layout(int64_t world, const std::vector<std::string>& sets, int64_t steps) {
-  at::set_num_threads(1);
-  Curve result;
-  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-    const recipe::Recipe recipe = make_recipe(sets);
-    const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
-    Curve curve;
-    train_until(*state, mesh, steps, curve);
-    if (mesh.rank() == 0) result = curve;
-  });
-  return result;
-}
-
-void expect_close(const Curve& a, const Curve& b, double tolerance) {
-  ASSERT_EQ(a.losses.size(), b.losses.size());
-  for (size_t i = 0; i < a.losses.size(); ++i) {
-    EXPECT_NEAR(a.losses[i], b.losses[i], tolerance * b.losses[i]) << "loss of step " << i;
-    EXPECT_NEAR(a.norms[i], b.norms[i], 20 * tolerance * b.norms[i]) << "gradient norm of step " << i;
-  }
-}
 
 TEST(Layouts, InitialWeightsAreBitwiseEqual) {
   const Parameters expected = train_layout(1, {}, 0).parameters;

@@ -1,0 +1,32 @@
+#include "tessera/data/mix.h"
+
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/data/joined_source.h"
+#include "tessera/data/split.h"
+
+namespace tessera::data {
+
+Mix open_mix(const MixOptions& mix, const SourceOptions& options) {
+  constexpr const char* kWhere = "data.mix";
+  const size_t count = mix.specs.size();
+  if (count == 0) user_error(kWhere, "at least one source: found none");
+  if (mix.splits.size() != 1 && mix.splits.size() != count) {
+    user_error(kWhere, "one split for all or one for each of ", count, " sources: found ", mix.splits.size());
+  }
+  if (!mix.weights.empty() && mix.weights.size() != count) {
+    user_error(kWhere, "a weight for each of ", count, " sources: found ", mix.weights.size());
+  }
+  if (count == 1) return {open_splits(mix.specs[0], mix.splits[0], options), {}};
+  Mix result;
+  std::vector<std::shared_ptr<const Source>> sources;
+  for (size_t i = 0; i < count; ++i) {
+    sources.push_back(open_splits(mix.specs[i], mix.splits[mix.splits.size() == 1 ? 0 : i], options));
+    if (!mix.weights.empty()) result.parts.push_back({sources[i]->size(), mix.weights[i]});
+  }
+  result.source = std::make_unique<JoinedSource>(std::move(sources));
+  return result;
+}
+
+}  // namespace tessera::data

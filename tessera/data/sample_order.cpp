@@ -1,0 +1,200 @@
+#include "tessera/data/sample_order.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/random.h"
+#include "tessera/base/text.h"
+#include "tessera/data/permutation.h"
+
+namespace tessera::data {
+namespace {
+
+constexpr const char* kWhere = "data.order";
+// A mix keeps its proportions exactly over each block of so many samples.
+constexpr int64_t kBlock = 10'000;
+// A source that is no archive counts as shards of so many neighbours.
+constexpr int64_t kNeighbours = 1024;
+
+uint64_t number(int64_t value) { return static_cast<uint64_t>(value); }
+
+}  // namespace
+
+int64_t steps_per_epoch(int64_t samples, int64_t batch) {
+  if (batch < 1) user_error("data.loader", "a batch of at least 1: found ", batch);
+  if (samples < batch) {
+    user_error("data.loader", "at least one batch of samples: the source holds ", human_count(samples),
+               " and the batch is ", human_count(batch), " (choose a smaller batch)");
+  }
+  return samples / batch;
+}
+
+double steps_per_epoch(int64_t samples, int64_t batch, Remainder remainder) {
+  if (remainder == Remainder::kDrop) return static_cast<double>(steps_per_epoch(samples, batch));
+  if (samples < 1) user_error("data.loader", "at least one sample: the source holds none");
+  if (batch < 1) user_error("data.loader", "a batch of at least 1: found ", batch);
+  if (remainder == Remainder::kKeep) return static_cast<double>((samples + batch - 1) / batch);
+  return static_cast<double>(samples) / static_cast<double>(batch);
+}
+
+SampleOrder::SampleOrder(const Source& source, uint64_t seed, int64_t batch, OrderOptions options)
+    : key_(random_key(seed, "order")),
+      samples_(source.size()),
+      batch_(batch),
+      steps_(static_cast<int64_t>(steps_per_epoch(source.size(), batch, options.remainder))),
+      options_(std::move(options)) {
+  if (options_.repeats < 1) user_error(kWhere, "at least 1 copy of a sample: found ", options_.repeats);
+  if (options_.mixed_shards < 1) {
+    user_error(kWhere, "at least 1 shard at a time: found ", options_.mixed_shards);
+  }
+  const auto starts = options_.order == Order::kShards ? source.shard_starts() : std::vector<int64_t>();
+  if (options_.mix.empty()) options_.mix = {{samples_, 1.0}};
+  int64_t first = 0;
+  for (const MixPart& part : options_.mix) {
+    add_part(first, part.size, starts);
+    first += part.size;
+  }
+  if (first != samples_) {
+    user_error(kWhere, "parts of a mix that make up the ", samples_, " samples: found ", first);
+  }
+  share_slots();
+}
+
+void SampleOrder::add_part(int64_t first, int64_t size, const std::vector<int64_t>& shard_starts) {
+  if (size < 1) user_error(kWhere, "at least one sample in each source of a mix: found none in one");
+  Part part{first, size, 0, 0, {}};
+  if (options_.order == Order::kShards) {
+    for (const int64_t start : shard_starts) {
+      if (start > first && start < first + size) part.shards.push_back(start);
+    }
+    const bool neighbours = shard_starts.empty();
+    for (int64_t at = first + kNeighbours; neighbours && at < first + size; at += kNeighbours) {
+      part.shards.push_back(at);
+    }
+    part.shards.insert(part.shards.begin(), first);
+    part.shards.push_back(first + size);
+  }
+  parts_.push_back(std::move(part));
+}
+
+// Largest remainders.
+void SampleOrder::share_slots() {
+  double sum = 0;
+  for (const MixPart& part : options_.mix) {
+    if (!(part.weight > 0) || !std::isfinite(part.weight)) {
+      user_error(kWhere, "weights above 0: found ", part.weight);
+    }
+    sum += part.weight;
+  }
+  std::vector<std::pair<double, size_t>> rest;  // negated, so that the largest comes first
+  int64_t given = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const double exact = options_.mix[i].weight / sum * static_cast<double>(kBlock);
+    parts_[i].slots = static_cast<int64_t>(exact);
+    given += parts_[i].slots;
+    rest.emplace_back(std::floor(exact) - exact, i);
+  }
+  std::sort(rest.begin(), rest.end());
+  for (size_t i = 0; given < kBlock; ++i, ++given) ++parts_[rest.at(i).second].slots;
+  int64_t slot = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].slots == 0) {
+      user_error(kWhere, "weights of at least 1 / ", kBlock, " of their sum: found ", options_.mix[i].weight,
+                 " of ", sum);
+    }
+    parts_[i].slot = slot;
+    slot += parts_[i].slots;
+  }
+}
+
+int64_t SampleOrder::step_size(int64_t step) const {
+  if (options_.remainder != Remainder::kKeep) return batch_;
+  return std::min(batch_, samples_ - step % steps_ * batch_);
+}
+
+Draw SampleOrder::at(int64_t step, int64_t i) const {
+  Place place;
+  if (options_.remainder == Remainder::kCarry) {
+    place = {(step * batch_ + i) / samples_, (step * batch_ + i) % samples_};
+  } else {
+    place = {step / steps_, step % steps_ * batch_ + i};
+  }
+  const int64_t copies = options_.repeats, copy = place.index % copies, index = place.index / copies;
+  Draw draw;
+  if (parts_.size() > 1) {
+    draw = of_mix(place.epoch * ((samples_ + copies - 1) / copies) + index);
+  } else {
+    draw = {in_pass(0, place.epoch, index), 0, place.epoch};
+  }
+  return {draw.sample, copy, draw.appearance * copies + copy};
+}
+
+Draw SampleOrder::of_mix(int64_t place) const {
+  const int64_t block = place / kBlock;
+  const Permutation slots(random_key(random_key(key_, "mix"), number(block)), kBlock);
+  const int64_t slot = slots(place % kBlock);
+  size_t part = 0;
+  while (slot >= parts_[part].slot + parts_[part].slots) ++part;
+  const int64_t drawn = block * parts_[part].slots + slot - parts_[part].slot;  // of this part, before
+  const int64_t pass = drawn / parts_[part].size;
+  return {in_pass(part, pass, drawn % parts_[part].size), 0, pass};
+}
+
+int64_t SampleOrder::in_pass(size_t part, int64_t pass, int64_t index) const {
+  const Part& own = parts_[part];
+  switch (options_.order) {
+    case Order::kShuffle:
+      return own.first + Permutation(random_key(random_key(key_, part), number(pass)), own.size)(index);
+    case Order::kShards:
+      return in_shards(part, pass, index);
+    case Order::kSequential:
+      break;
+  }
+  return own.first + index;
+}
+
+int64_t SampleOrder::in_shards(size_t part, int64_t pass, int64_t index) const {
+  const auto order = shard_order(part, pass);
+  const auto& starts = order->starts;
+  const auto shard_at = [&starts](int64_t place) {
+    return std::upper_bound(starts.begin(), starts.end(), place) - starts.begin() - 1;
+  };
+  const int64_t group = shard_at(index) / options_.mixed_shards;
+  const auto first_shard = static_cast<size_t>(group * options_.mixed_shards);
+  const size_t end_shard =
+      std::min(first_shard + static_cast<size_t>(options_.mixed_shards), starts.size() - 1);
+  const int64_t begin = starts[first_shard], size = starts[end_shard] - begin;
+  const uint64_t key = random_key(random_key(random_key(key_, "in shards"), number(pass)), number(group));
+  const int64_t mixed = begin + Permutation(random_key(key, part), size)(index - begin);
+  const auto shard = static_cast<size_t>(shard_at(mixed));
+  return parts_[part].shards[static_cast<size_t>(order->shards[shard])] + mixed - starts[shard];
+}
+
+// Two passes are in work while the workers cross from one to the next.
+std::shared_ptr<const SampleOrder::ShardOrder> SampleOrder::shard_order(size_t part, int64_t pass) const {
+  const std::lock_guard lock(mutex_);
+  auto& known = shard_orders_[{part, pass}];
+  if (known) return known;
+  const auto& shards = parts_[part].shards;
+  const auto count = static_cast<int64_t>(shards.size()) - 1;
+  const Permutation permutation(random_key(random_key(random_key(key_, "shards"), part), number(pass)),
+                                count);
+  ShardOrder order{{}, {0}};
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t shard = permutation(i);
+    order.shards.push_back(shard);
+    order.starts.push_back(order.starts.back() + shards[static_cast<size_t>(shard) + 1] -
+                           shards[static_cast<size_t>(shard)]);
+  }
+  auto made = std::make_shared<const ShardOrder>(std::move(order));
+  known = made;
+  std::erase_if(shard_orders_, [&](const auto& entry) {
+    return entry.first.first == part && std::abs(entry.first.second - pass) > 1;
+  });
+  return made;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,190 @@
+// The training loader at every order and layout, with broken samples that ranks judge together, and its
+// memory.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <set>
+
+#include "tests/data/pixel_source.h"
+#include "tests/error_text.h"
+
+namespace tessera::data {
+namespace {
+
+/// The samples of a step, from all ranks of a layout that starts there.
+std::vector<uint64_t> step_of(const Source& source, const OrderOptions& order, int64_t world,
+                              int64_t accumulation, int64_t step) {
+  std::vector<uint64_t> samples;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    LoaderOptions options = share(rank, world, 24, accumulation, rank % 2);
+    options.order = order;
+    TrainLoader loader(source, one_pixel(), options, step);
+    for (int64_t a = 0; a < accumulation; ++a) {
+      const Batch batch = loader.next();
+      samples.insert(samples.end(), batch.samples.begin(), batch.samples.end());
+    }
+  }
+  return samples;
+}
+
+// A run that continues in the middle of an epoch, on other ranks, sees what it would have seen.
+TEST(TrainLoader, EveryOrderContinuesAnywhereOnAnyRanks) {
+  const Pixels source(101, {}, {0, 10, 11, 40, 77});
+  std::vector<OrderOptions> orders(6);
+  orders[0].remainder = Remainder::kKeep;
+  orders[1].remainder = Remainder::kCarry;
+  orders[2].repeats = 3;
+  orders[3].mix = {{20, 2}, {81, 1}};
+  orders[4].order = Order::kShards;
+  orders[4].mixed_shards = 2;
+  orders[5] = {Order::kShards, 2, Remainder::kCarry, 2, {{40, 1}, {61, 3}}};
+  for (const OrderOptions& order : orders) {
+    for (const int64_t step : {0, 3, 4, 5, 1'000'003}) {
+      const auto expected = step_of(source, order, 1, 1, step);
+      EXPECT_EQ(step_of(source, order, 2, 3, step), expected);
+      EXPECT_EQ(step_of(source, order, 3, 1, step), expected);
+      EXPECT_EQ(step_of(source, order, 4, 2, step), expected);
+    }
+  }
+}
+
+// With a remainder that is kept, shares of the last step are short or empty; together the ranks have every
+// sample of every epoch once, and all know how many the step has.
+TEST(TrainLoader, AShortLastStepAtAnyLayout) {
+  const Pixels source(101);
+  constexpr int64_t kBatch = 24;  // 4 whole steps and one of 5 samples
+  for (const auto& [world, accumulation, workers] :
+       std::vector<std::tuple<int64_t, int64_t, int64_t>>{{1, 1, 0}, {2, 2, 2}, {4, 3, 1}, {6, 1, 0}}) {
+    std::vector<int> seen(101);
+    for (int64_t rank = 0; rank < world; ++rank) {
+      LoaderOptions options = share(rank, world, kBatch, accumulation, workers);
+      options.order.remainder = Remainder::kKeep;
+      TrainLoader loader(source, one_pixel(), options, 5);  // the second epoch
+      for (int64_t step = 0; step < 5; ++step) {
+        for (int64_t a = 0; a < accumulation; ++a) {
+          const Batch batch = loader.next();
+          EXPECT_EQ(batch.step_size, step < 4 ? kBatch : 5);
+          const int64_t begin = (rank * accumulation + a) * kBatch / (world * accumulation);
+          const int64_t left = std::max<int64_t>(batch.step_size - begin, 0);
+          EXPECT_EQ(batch.size, std::min(left, kBatch / (world * accumulation)));
+          expect_pixels(batch);
+          for (const uint64_t sample : batch.samples) ++seen[sample];
+        }
+      }
+    }
+    for (const int count : seen) EXPECT_EQ(count, 1);
+  }
+}
+
+// The copies of a sample get random draws of their own, and names that tell them apart.
+TEST(TrainLoader, RepeatedSamplesAreAugmentedApart) {
+  const auto source = open_source("fake:40", "train", {16, 3, 4});
+  TransformOptions transform;
+  transform.image_size = 8;
+  LoaderOptions options = share(0, 1, 12, 1, 2);
+  options.order.repeats = 3;
+  TrainLoader loader(*source, transform, options, 0);
+  const Batch batch = loader.next();
+  const auto image = [&](size_t i) {
+    const size_t size = 3 * 8 * 8;
+    return std::vector<float>(batch.images.begin() + static_cast<std::ptrdiff_t>(i * size),
+                              batch.images.begin() + static_cast<std::ptrdiff_t>((i + 1) * size));
+  };
+  const std::set<uint64_t> names(batch.samples.begin(), batch.samples.end());
+  EXPECT_EQ(names.size(), 12U);
+  for (size_t i = 0; i < 12; i += 3) {
+    EXPECT_EQ(batch.samples[i] % 40, batch.samples[i + 1] % 40);
+    EXPECT_EQ(batch.samples[i] + 80, batch.samples[i + 2]);
+    EXPECT_EQ(batch.labels[i], batch.labels[i + 2]);
+    EXPECT_NE(image(i), image(i + 1));
+    EXPECT_NE(image(i + 1), image(i + 2));
+  }
+}
+
+/// What ranks do that decide together: report, gather, merge.
+void meet(const std::vector<std::unique_ptr<TrainLoader>>& ranks) {
+  std::vector<std::string> reports;
+  for (const auto& rank : ranks) reports.push_back(rank->report_broken());
+  std::set<std::string> said;
+  for (const auto& rank : ranks) said.insert(error_text([&] { rank->merge_broken(reports); }));
+  ASSERT_EQ(said.size(), 1U);
+  if (*said.begin() != "no error") throw UserError(*said.begin());
+}
+
+std::vector<std::unique_ptr<TrainLoader>> ranks_that_decide(const Source& source, int64_t world,
+                                                            int64_t workers, double limit) {
+  std::vector<std::unique_ptr<TrainLoader>> ranks;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    LoaderOptions options = share(rank, world, 24, 1, workers);
+    options.ranks_decide = true;
+    options.error_limit = limit;
+    ranks.push_back(std::make_unique<TrainLoader>(source, one_pixel(), options, 0));
+  }
+  return ranks;
+}
+
+// A rank that finds a sample in one epoch and another that finds it in the next count it once, and the limit
+// is that of the whole source: no rank of three has more than two of the four, together they have too many.
+TEST(TrainLoader, RanksCountBrokenSamplesTogether) {
+  const Pixels source(96, {7, 21, 50, 80});
+  for (const int64_t workers : {0, 2}) {
+    const auto ranks = ranks_that_decide(source, 3, workers, 0.05);
+    for (int step = 0; step < 12; ++step) {
+      for (const auto& rank : ranks) expect_pixels(rank->next());
+      meet(ranks);
+    }
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->agreed_broken(), 4);
+      EXPECT_EQ(rank->unreported_broken(), 0);
+    }
+    const auto strict = ranks_that_decide(source, 3, workers, 0.04);
+    const std::string text = error_text([&] {
+      for (int step = 0; step < 4; ++step) {
+        for (const auto& rank : strict) rank->next();
+        meet(strict);
+      }
+    });
+    EXPECT_TRUE(
+        text.starts_with("[data.loader] at most 4 % of the samples broken: found 4 of 96 (the last: "
+                         "[test.load] a pixel: found none (pixel-"))
+        << text;
+  }
+}
+
+// A disk that went away ends the run in the step under way, without a search through all the samples.
+TEST(TrainLoader, RanksWithNothingToReadEndTogether) {
+  std::set<int64_t> all;
+  for (int64_t i = 0; i < 9600; ++i) all.insert(i);
+  const Pixels source(9600, all);
+  const auto ranks = ranks_that_decide(source, 2, 0, 0.01);
+  for (const auto& rank : ranks) {
+    rank->next();
+    EXPECT_GT(rank->unreported_broken(), 0);
+    EXPECT_LT(rank->broken_samples(), 200);
+  }
+  EXPECT_NE(error_text([&] { meet(ranks); }), "no error");
+}
+
+int64_t resident_kib() {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("VmRSS:")) return std::stoll(line.substr(6));
+  }
+  return 0;
+}
+
+// Memory is that of the queue, whatever the number of samples: neither the source's million nor those seen.
+TEST(TrainLoader, MemoryStaysTheSameOverAMillionSamples) {
+  const Pixels source(1'000'000);
+  LoaderOptions options = share(0, 1, 1000, 1, 2);
+  TrainLoader loader(source, one_pixel(), options, 0);
+  for (int step = 0; step < 50; ++step) loader.next();
+  const int64_t before = resident_kib();
+  for (int step = 0; step < 1000; ++step) loader.next();
+  EXPECT_LT(resident_kib() - before, 2048);  // 2 bytes a sample would show
+}
+
+}  // namespace
+}  // namespace tessera::data

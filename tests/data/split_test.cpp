@@ -1,0 +1,218 @@
+#include "tessera/data/split.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "tessera/data/joined_source.h"
+#include "tessera/data/mix.h"
+#include "tests/data/folder_maker.h"
+#include "tests/data/pixel_source.h"
+#include "tests/error_text.h"
+
+namespace tessera::data {
+namespace {
+
+/// 1,000 samples a class, one class after the other, as archives of class folders list them.
+class ByClass : public Pixels {
+ public:
+  ByClass() : Pixels(10'000) {}
+  int64_t label(int64_t index) const override { return index / 1000; }
+};
+
+std::vector<int64_t> selected(const Source& source, const std::string& piece) {
+  return select(source, parse_splits(piece).at(0));
+}
+
+std::vector<int64_t> range(int64_t from, int64_t to) {
+  std::vector<int64_t> indices(static_cast<size_t>(to - from));
+  std::iota(indices.begin(), indices.end(), from);
+  return indices;
+}
+
+TEST(Split, Pieces) {
+  const auto pieces = parse_splits(" train[:99.5%] + extra + train[-100:-1|file-order]");
+  ASSERT_EQ(pieces.size(), 3U);
+  EXPECT_EQ(pieces[0].name, "train");
+  EXPECT_TRUE(pieces[0].sliced);
+  EXPECT_FALSE(pieces[0].from);
+  EXPECT_EQ(pieces[0].to, (SplitBound{99.5, true}));
+  EXPECT_EQ(pieces[1].name, "extra");
+  EXPECT_FALSE(pieces[1].sliced);
+  EXPECT_TRUE(pieces[2].file_order);
+  EXPECT_EQ(pieces[2].from, (SplitBound{-100, false}));
+  EXPECT_EQ(pieces[2].to, (SplitBound{-1, false}));
+}
+
+TEST(Split, SlicesFromBothSidesShareNothingAndMissNothing) {
+  for (const int64_t size : {1, 7, 150, 1000}) {
+    const Pixels source(size);
+    for (const char* order : {"", "|file-order"}) {
+      for (const char* cut : {"33%", "99%", "0.5%", "50%", "-1%", "-12.5%"}) {
+        const auto part = [&](const std::string& bounds) {
+          const std::string piece = concat("train[", bounds, order, "]");
+          return error_text([&] { selected(source, piece); }) == "no error" ? selected(source, piece)
+                                                                            : std::vector<int64_t>();
+        };
+        auto all = part(concat(":", cut));
+        const auto rest = part(concat(cut, ":"));
+        EXPECT_TRUE(std::is_sorted(all.begin(), all.end()));
+        all.insert(all.end(), rest.begin(), rest.end());
+        std::sort(all.begin(), all.end());
+        EXPECT_EQ(all, range(0, size)) << cut;
+      }
+    }
+  }
+  EXPECT_EQ(selected(Pixels(150), "t[-1%:|file-order]"), selected(Pixels(150), "t[99%:|file-order]"));
+}
+
+TEST(Split, SizesAreExactAndLargerSlicesHoldSmallerOnes) {
+  const Pixels source(1000);
+  EXPECT_EQ(selected(source, "train[:99%]").size(), 990U);
+  EXPECT_EQ(selected(source, "train[:123]").size(), 123U);
+  EXPECT_EQ(selected(source, "train[-10:]").size(), 10U);
+  EXPECT_EQ(selected(source, "train[10%:-10%]").size(), 800U);
+  const auto small = selected(source, "train[:10]"), large = selected(source, "train[:20%]");
+  EXPECT_TRUE(std::includes(large.begin(), large.end(), small.begin(), small.end()));
+}
+
+TEST(Split, FileOrderCutsTheListAsItIs) {
+  const Pixels source(1000);
+  EXPECT_EQ(selected(source, "train[:100|file-order]"), range(0, 100));
+  EXPECT_EQ(selected(source, "train[99%:|file-order]"), range(990, 1000));
+  EXPECT_NE(selected(source, "train[:100]"), range(0, 100));
+}
+
+// 1 % of a list that is ordered by class: each class gives about its share, 10 +- 3 deviations of 3.1.
+TEST(Split, TheDrawIsBalancedOverClasses) {
+  const ByClass source;
+  std::vector<int> counts(10);
+  for (const int64_t index : selected(source, "train[99%:]"))
+    ++counts[static_cast<size_t>(source.label(index))];
+  for (const int count : counts) EXPECT_NEAR(count, 10, 9.5);
+  std::fill(counts.begin(), counts.end(), 0);
+  for (const int64_t index : selected(source, "train[:50%]"))
+    ++counts[static_cast<size_t>(source.label(index))];
+  for (const int count : counts) EXPECT_NEAR(count, 500, 50);
+}
+
+TEST(Split, Errors) {
+  const auto parse = [](const std::string& text) { return error_text([&] { parse_splits(text); }); };
+  const std::string splits = "[data.split] splits such as train, train[:99%] or train+validation: found '";
+  EXPECT_EQ(parse(""), splits + "' (in '')");
+  EXPECT_EQ(parse("train+"), splits + "' (in 'train+')");
+  EXPECT_EQ(parse("[:5]"), splits + "[:5]' (in '[:5]')");
+  EXPECT_EQ(parse("train:5"), splits + "train:5' (in 'train:5')");
+  const std::string slice =
+      "[data.split] a slice such as [:99%], [99%:], [1000:2000] or [:99%|file-order]: found '";
+  EXPECT_EQ(parse("train[5]"), slice + "[5]' (in 'train[5]')");
+  EXPECT_EQ(parse("val+train[:x%]"), slice + "x%' (in 'train[:x%]')");
+  EXPECT_EQ(parse("train[:inf]"), slice + "inf' (in 'train[:inf]')");
+  EXPECT_EQ(parse("train[1:2:3]"), slice + "[1:2:3]' (in 'train[1:2:3]')");
+  EXPECT_EQ(parse("train[:5"), slice + "[:5' (in 'train[:5')");
+  EXPECT_EQ(parse("train[:5]x"), slice + "[:5]x' (in 'train[:5]x')");
+  EXPECT_EQ(parse("train[:5|sorted]"), slice + "|sorted' (in 'train[:5|sorted]')");
+  const std::string bound = "[data.split] a bound of whole samples, or of at most 100 %: found '";
+  EXPECT_EQ(parse("train[:2.5]"), bound + "2.5' (in 'train[:2.5]')");
+  EXPECT_EQ(parse("train[:101%]"), bound + "101%' (in 'train[:101%]')");
+
+  const Pixels source(1000);
+  const auto cut = [&](const std::string& text) { return error_text([&] { selected(source, text); }); };
+  EXPECT_EQ(cut("train[:1001]"),
+            "[data.split] bounds within the 1,000 samples of train: found 1001 (in 'train[:1001]')");
+  EXPECT_EQ(cut("train[-1001:]"),
+            "[data.split] bounds within the 1,000 samples of train: found -1001 (in 'train[-1001:]')");
+  EXPECT_EQ(cut("train[100%:]"),
+            "[data.split] a slice that selects samples: found none in 'train[100%:]' of 1,000 samples");
+  EXPECT_EQ(cut("train[7:5]"),
+            "[data.split] a slice that selects samples: found none in 'train[7:5]' of 1,000 samples");
+}
+
+TEST(OpenSplits, SumsAndSlicesOfAFolder) {
+  const TemporaryFolder temporary("tessera-data");
+  for (const char* name : {"cat", "dog"}) {
+    for (int i = 0; i < 20; ++i) {
+      write_image(temporary.path() / "train" / name / concat(i, ".png"), static_cast<uint8_t>(i));
+    }
+  }
+  for (int i = 0; i < 3; ++i) write_image(temporary.path() / "extra" / "dog" / concat(i, ".png"), 200);
+  const auto open = [&](const std::string& splits) {
+    return open_splits("folder:" + temporary.path().string(), splits, {});
+  };
+  EXPECT_EQ(open("train")->size(), 40);
+  const auto sum = open("train[:10%]+extra+train[90%:]");
+  EXPECT_EQ(sum->size(), 4 + 3 + 4);
+  EXPECT_EQ(sum->sample_name(5), "extra/dog/1.png");
+  EXPECT_EQ(sum->label(5), 1);
+  EXPECT_EQ(sum->read(5, 3).pixels[0], 200);
+  const auto first = open("train[:25%]"), rest = open("train[25%:]");
+  std::set<std::string> names;
+  for (int64_t i = 0; i < first->size(); ++i) names.insert(first->sample_name(i));
+  for (int64_t i = 0; i < rest->size(); ++i) names.insert(rest->sample_name(i));
+  EXPECT_EQ(names.size(), 40U);
+  EXPECT_EQ(error_text([&] { open("train[:60%]+train[50%:]"); }),
+            "[data.split] pieces of train that share no sample: found 4 in two (in "
+            "'train[:60%]+train[50%:]')");
+}
+
+/// Two classes in the order given, `size` samples.
+class Named : public Pixels {
+ public:
+  Named(int64_t size, std::vector<std::string> classes, std::vector<int64_t> shards = {})
+      : Pixels(size, {}, std::move(shards)), classes_(std::move(classes)) {}
+  int64_t label(int64_t index) const override { return index % static_cast<int64_t>(classes_.size()); }
+  const std::vector<std::string>& classes() const override { return classes_; }
+
+ private:
+  std::vector<std::string> classes_;
+};
+
+TEST(Joined, ClassesMeetByName) {
+  using Names = std::vector<std::string>;
+  const auto first = std::make_shared<Named>(10, Names{"cat", "dog", "owl"});
+  const auto other = std::make_shared<Named>(4, Names{"owl", "cat"});
+  const JoinedSource joined({first, other});
+  EXPECT_EQ(joined.size(), 14);
+  EXPECT_EQ(joined.classes(), (Names{"cat", "dog", "owl"}));
+  EXPECT_EQ(joined.label(1), 1);
+  EXPECT_EQ(joined.label(10), 2);
+  EXPECT_EQ(joined.label(11), 0);
+  EXPECT_EQ(joined.sample_name(11), "pixel-1");
+  EXPECT_EQ(joined.read(13, 1).pixels[0], 3);
+  EXPECT_EQ(error_text([&] {
+              JoinedSource({first, std::make_shared<Named>(4, Names{"cat", "cow", "dogs"})});
+            }),
+            "[data.join] the classes of the first source: found another one, 'cow' (the nearest is 'cat')");
+}
+
+TEST(Joined, ShardsOfPartsAndOfSlices) {
+  const std::vector<std::string> classes = {"a"};
+  const auto tars = std::make_shared<Named>(10, classes, std::vector<int64_t>{0, 4, 7});
+  const auto plain = std::make_shared<Named>(5, classes);
+  EXPECT_EQ(JoinedSource({plain, tars}).shard_starts(), (std::vector<int64_t>{0, 5, 9, 12}));
+  EXPECT_EQ(JoinedSource({plain, plain}).shard_starts(), std::vector<int64_t>());
+  EXPECT_EQ(PartSource(tars, {1, 2, 7, 9}).shard_starts(), (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(PartSource(tars, {5, 6}).shard_starts(), (std::vector<int64_t>{0}));
+}
+
+TEST(Mix, OpensSourcesWithTheirSplitsAndWeights) {
+  const Mix mix = open_mix({{"fake:60", "fake:40"}, {"train", "train[:10]"}, {3, 1}}, {8, 3, 5});
+  EXPECT_EQ(mix.source->size(), 70);
+  ASSERT_EQ(mix.parts.size(), 2U);
+  EXPECT_EQ(mix.parts[0].size, 60);
+  EXPECT_EQ(mix.parts[1].size, 10);
+  EXPECT_EQ(mix.parts[1].weight, 1);
+  EXPECT_TRUE(open_mix({{"fake:60", "fake:40"}, {"train"}, {}}, {8, 3, 5}).parts.empty());
+  const auto error = [](const MixOptions& options) {
+    return error_text([&] { open_mix(options, {8, 3, 5}); });
+  };
+  EXPECT_EQ(error({{}, {"train"}, {}}), "[data.mix] at least one source: found none");
+  EXPECT_EQ(error({{"fake:60", "fake:40"}, {"train", "train", "val"}, {}}),
+            "[data.mix] one split for all or one for each of 2 sources: found 3");
+  EXPECT_EQ(error({{"fake:60", "fake:40"}, {"train"}, {1}}),
+            "[data.mix] a weight for each of 2 sources: found 1");
+}
+
+}  // namespace
+}  // namespace tessera::data
