@@ -12,6 +12,10 @@ struct Batch {
   std::vector<float> images;      // [size, channels, height, width], normalised
   std::vector<int64_t> labels;    // [size]
   std::vector<uint64_t> samples;  // [size] index in the source: names the sample in every random draw
+  // Where samples are mixed (mix.h), else empty: label_weights[i] of sample i is labels[i], the rest this
+  // one.
+  std::vector<int64_t> second_labels;  // [size]
+  std::vector<float> label_weights;    // [size], 0..1
   int64_t size = 0;
   int64_t channels = 0, height = 0, width = 0;
 };

@@ -36,7 +36,8 @@ void allocate(int64_t size, const TransformOptions& transform, Batch* batch) {
 
 PrefetchOptions prefetch_options(const LoaderOptions& options, const Transform& transform, int64_t first) {
   constexpr int64_t kPartNumbers = 1 << 20;  // 4 MiB of numbers: several milliseconds of decoding
-  const int64_t part = std::max<int64_t>(1, kPartNumbers / transform.sample_size());
+  // An even number, so that partners of mix.h share a part.
+  const int64_t part = std::max<int64_t>(1, kPartNumbers / transform.sample_size() / 2) * 2;
   return {first, options.workers, options.prefetch, part};
 }
 

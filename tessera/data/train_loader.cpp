@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
+#include "tessera/data/augment/mix.h"
 #include "tessera/data/broken_samples.h"
 #include "tessera/data/loader.h"
 #include "tessera/data/prefetch.h"
@@ -71,30 +72,46 @@ struct TrainLoader::State : BatchMaker {
 
   bool start(int64_t, Batch* batch) const override {
     allocate(micro, transform.options(), batch);
+    if (options.mix.any()) {
+      batch->second_labels.resize(static_cast<size_t>(micro));
+      batch->label_weights.resize(static_cast<size_t>(micro));
+    }
     return true;
   }
 
   void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
     const int64_t step = index / options.accumulation, epoch = step / epoch_steps;
     const int64_t share = options.rank * options.accumulation + index % options.accumulation;
-    const int64_t begin = step % epoch_steps * options.batch + share * micro;
+    const int64_t begin = step % epoch_steps * options.batch, position = share * micro;
     const auto permutation = order.of(epoch);
+    const auto make = [&](int64_t at, float* numbers) {
+      return make_sample(static_cast<int64_t>((*permutation)[static_cast<size_t>(begin + at)]), epoch,
+                         numbers);
+    };
     for (int64_t i = part.first; i < part.last && !stop; ++i) {
-      make_sample(static_cast<int64_t>((*permutation)[static_cast<size_t>(begin + i)]), epoch, i, batch);
+      const Made made = make(position + i, batch->images.data() + i * transform.sample_size());
+      batch->labels[static_cast<size_t>(i)] = made.label;
+      batch->samples[static_cast<size_t>(i)] = made.sample;
     }
+    if (!options.mix.any() || stop) return;
+    mix(
+        options.mix, {options.seed, step, epoch, options.batch, position}, part.first, part.last,
+        [&](int64_t at, float* numbers) { return make(at, numbers).label; }, batch);
   }
 
+  struct Made {
+    uint64_t sample;
+    int64_t label;
+  };
   /// A broken sample is replaced by the next readable one of the source.
-  void make_sample(int64_t sample, int64_t epoch, int64_t i, Batch* batch) const {
+  Made make_sample(int64_t sample, int64_t epoch, float* numbers) const {
     for (int64_t tries = 0; tries < source.size(); ++tries, sample = (sample + 1) % source.size()) {
       if (broken.known(sample)) continue;
       try {
         const Image image = source.read(sample, transform.options().channels);
         const auto id = static_cast<uint64_t>(sample);
-        transform.train(image, {options.seed, epoch, id}, batch->images.data() + i * transform.sample_size());
-        batch->labels[static_cast<size_t>(i)] = source.label(sample);
-        batch->samples[static_cast<size_t>(i)] = id;
-        return;
+        transform.train(image, {options.seed, epoch, id}, numbers);
+        return {id, source.label(sample)};
       } catch (const UserError& error) {
         broken.add(sample, error);
       }
@@ -112,8 +129,10 @@ struct TrainLoader::State : BatchMaker {
 };
 
 TrainLoader::TrainLoader(const Source& source, TransformOptions transform, LoaderOptions options,
-                         int64_t first_step)
-    : state_(std::make_unique<State>(source, std::move(transform), std::move(options), first_step)) {}
+                         int64_t first_step) {
+  check_mix(options.mix);
+  state_ = std::make_unique<State>(source, std::move(transform), std::move(options), first_step);
+}
 TrainLoader::~TrainLoader() = default;
 
 Batch TrainLoader::next() {

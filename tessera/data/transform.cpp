@@ -74,7 +74,9 @@ struct Transform::Placement {
   bool flip = false;
 };
 
-Transform::Transform(TransformOptions options) : options_(std::move(options)) {
+Transform::Transform(TransformOptions options)
+    : options_(std::move(options)),
+      augmenter_(options_.augment, options_.mean, options_.bicubic ? Filter::kBicubic : Filter::kBilinear) {
   check_options(options_);
   for (int64_t c = 0; c < options_.channels; ++c) {
     const float mean = channel_value(options_.mean, c, options_.channels, "a mean");
@@ -106,7 +108,8 @@ void Transform::train(const Image& image, const SampleKey& key, float* out) cons
   if (options_.train_crop == TrainCrop::kRandomResized) {
     const Box box = random_resized_crop(image.width, image.height, options_, stream("crop"));
     const Filter filter = options_.bicubic ? Filter::kBicubic : Filter::kBilinear;
-    emit(resize(image, {box, size, size, {0, 0, size, size}, filter}), placement, out);
+    finish_train(resize(image, {box, size, size, {0, 0, size, size}, filter}), placement, stream("augment"),
+                 out);
     return;
   }
   if (options_.train_crop == TrainCrop::kPad) {
@@ -116,10 +119,25 @@ void Transform::train(const Image& image, const SampleKey& key, float* out) cons
     placement.y = static_cast<int64_t>(random_below(crop, 1, places)) - options_.crop_padding;
   }
   if (image.width == size && image.height == size) {
-    emit(image, placement, out);
+    finish_train(image, placement, stream("augment"), out);
   } else {
-    emit(whole_at_size(image), placement, out);
+    finish_train(whole_at_size(image), placement, stream("augment"), out);
   }
+}
+
+/// Flipped first, then augmented: the operations see what the flip left.
+void Transform::finish_train(const Image& image, const Placement& placement, uint64_t key, float* out) const {
+  const int64_t size = options_.image_size, channels = options_.channels;
+  if (augmenter_.changes_images()) {
+    Image placed{size, size, channels, std::vector<uint8_t>(static_cast<size_t>(sample_size()))};
+    for (int64_t y = 0; y < size; ++y)
+      place_row(image, placement, y, placed.pixels.data() + y * size * channels);
+    augmenter_.image(key, &placed);
+    emit(placed, {}, out);
+  } else {
+    emit(image, placement, out);
+  }
+  augmenter_.numbers(key, channels, size, size, out);
 }
 
 void Transform::eval(const Image& image, float* out) const {
@@ -131,22 +149,28 @@ void Transform::eval(const Image& image, float* out) const {
   }
 }
 
+/// Row y of the image shown, zeros beside it.
+void Transform::place_row(const Image& image, const Placement& placement, int64_t y, uint8_t* row) const {
+  const int64_t size = options_.image_size, channels = options_.channels;
+  const int64_t left = std::clamp<int64_t>(-placement.x, 0, size);  // zeros on the left
+  const int64_t count = std::max<int64_t>(0, size - std::abs(placement.x));
+  const int64_t from = y + placement.y;
+  std::fill(row, row + size * channels, 0);
+  if (from >= 0 && from < size && count > 0) {
+    const int64_t x = std::max<int64_t>(placement.x, 0);
+    std::memcpy(row + left * channels, image.pixels.data() + (from * size + x) * channels,
+                static_cast<size_t>(count * channels));
+  }
+  if (placement.flip) reverse_pixels(row, size, channels);
+}
+
 void Transform::emit(const Image& image, const Placement& placement, float* out) const {
   const int64_t size = options_.image_size, channels = options_.channels;
   TESSERA_CHECK_EQ(image.channels, channels);
   TESSERA_CHECK(image.width == size && image.height == size, "", image.width, " x ", image.height);
   std::vector<uint8_t> row(static_cast<size_t>(size * channels));
-  const int64_t left = std::clamp<int64_t>(-placement.x, 0, size);  // zeros on the left
-  const int64_t count = std::max<int64_t>(0, size - std::abs(placement.x));
   for (int64_t y = 0; y < size; ++y) {
-    const int64_t from = y + placement.y;
-    std::fill(row.begin(), row.end(), 0);
-    if (from >= 0 && from < size && count > 0) {
-      const int64_t x = std::max<int64_t>(placement.x, 0);
-      std::memcpy(row.data() + left * channels, image.pixels.data() + (from * size + x) * channels,
-                  static_cast<size_t>(count * channels));
-    }
-    if (placement.flip) reverse_pixels(row.data(), size, channels);
+    place_row(image, placement, y, row.data());
     if (channels == 3) {
       normalise_rgb(row.data(), size, scale_.data(), shift_.data(), size * size, out + y * size);
     } else {

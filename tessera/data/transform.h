@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/data/augment/augmenter.h"
 #include "tessera/data/loader.h"
 
 namespace tessera::data {
@@ -29,10 +30,13 @@ class Transform {
 
  private:
   struct Placement;
+  void finish_train(const Image& image, const Placement& placement, uint64_t key, float* out) const;
+  void place_row(const Image& image, const Placement& placement, int64_t y, uint8_t* row) const;
   void emit(const Image& image, const Placement& placement, float* out) const;
   Image whole_at_size(const Image& image) const;
 
   TransformOptions options_;
+  Augmenter augmenter_;
   std::vector<float> scale_, shift_;  // [channels]: number = byte * scale + shift
 };
 
