@@ -1,5 +1,7 @@
 // What single ranges cannot say: values that contradict each other.
 #include "tessera/base/error.h"
+#include "tessera/data/augment/augmenter.h"
+#include "tessera/data/augment/mix.h"
 #include "tessera/recipe/option.h"
 
 namespace tessera::recipe {
@@ -26,6 +28,16 @@ void check_data(const Recipe& recipe, const std::string& where) {
   }
 }
 
+void check_augmentation(const Recipe& recipe, const std::string& where) {
+  const auto& transform = recipe.data.transform;
+  try {
+    static_cast<void>(data::Augmenter(transform.augment, transform.mean, data::Filter::kBilinear));
+    data::check_mix(recipe.train.mix);
+  } catch (const UserError& error) {
+    throw UserError(concat(error.what(), " (", where, ")"));
+  }
+}
+
 void check_length(const Recipe& recipe, const std::string& where) {
   if (recipe.train.epochs == 0 && recipe.train.steps == 0) {
     user_error("recipe.parse", "one of train.epochs and train.steps must be given: found neither (", where,
@@ -47,6 +59,7 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
     throw UserError(concat(error.what(), " (", where, ", [model])"));
   }
   check_data(recipe, where);
+  check_augmentation(recipe, where);
   check_length(recipe, where);
 }
 
