@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
+#include "tessera/train/loss.h"
 #include "tessera/train/memory.h"
 
 namespace tessera::train {
@@ -57,8 +58,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     const data::Batch batch = loader.next();
     const at::Tensor logits = forward(state, batch, /*training=*/true, key);
     // Sum over samples / global batch: micro-batches and ranks add up to the mean over the global batch.
-    const at::Tensor loss = at::cross_entropy_loss(logits, at::tensor(batch.labels), {}, at::Reduction::Sum,
-                                                   -100, state.recipe.train.label_smoothing) /
+    const at::Tensor loss = cross_entropy_sum(logits, batch, state.recipe.train.label_smoothing) /
                             static_cast<double>(sizes.batch);
     state.sharded->backward(loss, micro + 1 == sizes.accumulation);
     loss_sum += loss.item<double>();

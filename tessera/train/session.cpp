@@ -73,6 +73,7 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
   options.prefetch = recipe.data.prefetch;
   options.fail_on_error = recipe.data.on_error == "fail";
   options.error_limit = recipe.data.error_limit;
+  options.mix = recipe.train.mix;
   options.warn = [&log](const std::string& line) { log.warn(line); };
   return options;
 }
