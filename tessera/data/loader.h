@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "tessera/data/augment/options.h"
 #include "tessera/data/batch.h"
 #include "tessera/data/source.h"
 
@@ -28,6 +29,7 @@ struct TransformOptions {
   double crop_ratio_min = 3.0 / 4.0, crop_ratio_max = 4.0 / 3.0;  // aspect
   int64_t crop_padding = 2;                                       // kPad: pixels on each side
   bool flip = true;                                               // horizontally with probability 1/2
+  AugmentOptions augment;                                         // training only
   EvalCrop eval_crop = EvalCrop::kCenter;
   double eval_crop_ratio = 0.875;
   bool bicubic = false;     // else bilinear; both antialiased
@@ -75,6 +77,7 @@ struct LoaderOptions {
   int64_t workers = 1;   // decoding threads; 0: decode in next()
   int64_t prefetch = 4;  // micro-batches ready ahead, at most
   OrderOptions order;
+  MixOptions mix;              // of the samples of a training step
   bool fail_on_error = false;  // else a broken sample is skipped (replaced by its successor) with a count
   double error_limit =
       0.01;  // share of broken samples above which the run stops (one is borne at any above 0)

@@ -1,6 +1,7 @@
 #include "tessera/data/sample_batch.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "tessera/base/error.h"
 
@@ -23,6 +24,11 @@ int64_t micro_batch(const LoaderOptions& o) {
   return o.batch / shares;
 }
 
+int64_t mix_distance(const LoaderOptions& options) {
+  return static_cast<int64_t>(
+      std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, options.order.repeats))));
+}
+
 void allocate(int64_t size, const TransformOptions& transform, Batch* batch) {
   batch->size = size;
   batch->channels = transform.channels;
@@ -36,7 +42,9 @@ void allocate(int64_t size, const TransformOptions& transform, Batch* batch) {
 
 PrefetchOptions prefetch_options(const LoaderOptions& options, const Transform& transform, int64_t first) {
   constexpr int64_t kPartNumbers = 1 << 20;  // 4 MiB of numbers: several milliseconds of decoding
-  const int64_t part = std::max<int64_t>(1, kPartNumbers / transform.sample_size());
+  // A multiple of both partners of mix.h and what lies between, so that they share a part.
+  const int64_t group = 2 * mix_distance(options);
+  const int64_t part = std::max<int64_t>(1, kPartNumbers / transform.sample_size() / group) * group;
   return {first, options.workers, options.prefetch, part, options.worker_cores};
 }
 

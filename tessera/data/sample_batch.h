@@ -14,6 +14,9 @@ namespace tessera::data {
 /// Errors: UserError on values out of range, and on a batch that does not divide.
 int64_t micro_batch(const LoaderOptions& options);
 
+/// Positions between the partners of a mix: copies of one sample lie in sequence and are no partners.
+int64_t mix_distance(const LoaderOptions& options);
+
 /// Memory for `size` samples.
 void allocate(int64_t size, const TransformOptions& transform, Batch* batch);
 

@@ -115,6 +115,10 @@ int64_t SampleOrder::step_size(int64_t step) const {
   return std::min(batch_, samples_ - step % steps_ * batch_);
 }
 
+int64_t SampleOrder::epoch(int64_t step) const {
+  return options_.remainder == Remainder::kCarry ? step * batch_ / samples_ : step / steps_;
+}
+
 Draw SampleOrder::at(int64_t step, int64_t i) const {
   Place place;
   if (options_.remainder == Remainder::kCarry) {

@@ -28,6 +28,8 @@ class SampleOrder {
 
   /// Samples of a step: the batch, but for the last step of an epoch whose remainder is kept.
   int64_t step_size(int64_t step) const;
+  /// That of its first sample.
+  int64_t epoch(int64_t step) const;
   /// Requires: 0 <= i < step_size(step).
   Draw at(int64_t step, int64_t i) const;
 

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/data/augment/mix.h"
 #include "tessera/data/broken_samples.h"
 #include "tessera/data/loader.h"
 #include "tessera/data/prefetch.h"
@@ -30,30 +31,43 @@ struct TrainLoader::State : BatchMaker {
     const int64_t all = order.step_size(index / options.accumulation);
     allocate(std::clamp<int64_t>(all - begin(index), 0, micro), transform.options(), batch);
     batch->step_size = all;
+    if (options.mix.any()) {
+      batch->second_labels.resize(static_cast<size_t>(batch->size));
+      batch->label_weights.resize(static_cast<size_t>(batch->size));
+    }
     return true;
   }
 
   void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
+    const int64_t step = index / options.accumulation, position = begin(index);
+    const auto make = [&](int64_t at, float* numbers) { return make_sample(order.at(step, at), numbers); };
     for (int64_t i = part.first; i < part.last && !stop; ++i) {
-      make_sample(order.at(index / options.accumulation, begin(index) + i), i, batch);
+      const Made made = make(position + i, batch->images.data() + i * transform.sample_size());
+      batch->labels[static_cast<size_t>(i)] = made.label;
+      batch->samples[static_cast<size_t>(i)] = made.sample;
     }
+    if (!options.mix.any() || stop) return;
+    mix(
+        options.mix,
+        {options.seed, step, order.epoch(step), order.step_size(step), position, mix_distance(options)},
+        part.first, part.last, [&](int64_t at, float* numbers) { return make(at, numbers).label; }, batch);
   }
 
+  struct Made {
+    uint64_t sample = 0;
+    int64_t label = 0;
+  };
   /// A broken sample is replaced by the next readable one of the source.
-  void make_sample(const Draw& draw, int64_t i, Batch* batch) const {
+  Made make_sample(const Draw& draw, float* numbers) const {
     int64_t sample = draw.sample;
     for (int64_t tries = 0; tries < source.size(); ++tries, sample = (sample + 1) % source.size()) {
       if (broken.known(sample)) continue;
       // The ranks are about to stop together, in the step under way: no sample is worth a search any more.
-      if (options.ranks_decide && broken.too_many()) return;
+      if (options.ranks_decide && broken.too_many()) return {};
       try {
-        const auto id = static_cast<uint64_t>(sample + draw.copy * source.size());
         const SampleKey key{options.seed, draw.appearance, static_cast<uint64_t>(sample)};
-        transform.train(source.load(sample), source.sample_name(sample), key,
-                        batch->images.data() + i * transform.sample_size());
-        batch->labels[static_cast<size_t>(i)] = source.label(sample);
-        batch->samples[static_cast<size_t>(i)] = id;
-        return;
+        transform.train(source.load(sample), source.sample_name(sample), key, numbers);
+        return {static_cast<uint64_t>(sample + draw.copy * source.size()), source.label(sample)};
       } catch (const UserError& error) {
         broken.add(sample, error);
       }
@@ -72,8 +86,10 @@ struct TrainLoader::State : BatchMaker {
 };
 
 TrainLoader::TrainLoader(const Source& source, TransformOptions transform, LoaderOptions options,
-                         int64_t first_step)
-    : state_(std::make_unique<State>(source, std::move(transform), std::move(options), first_step)) {}
+                         int64_t first_step) {
+  check_mix(options.mix);
+  state_ = std::make_unique<State>(source, std::move(transform), std::move(options), first_step);
+}
 TrainLoader::~TrainLoader() = default;
 
 Batch TrainLoader::next() {

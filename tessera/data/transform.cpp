@@ -93,7 +93,9 @@ struct Transform::Opened {
   Turn turn;  // of the resized picture
 };
 
-Transform::Transform(TransformOptions options) : options_(std::move(options)) {
+Transform::Transform(TransformOptions options)
+    : options_(std::move(options)),
+      augmenter_(options_.augment, options_.mean, options_.bicubic ? Filter::kBicubic : Filter::kBilinear) {
   check_options(options_);
   for (int64_t c = 0; c < options_.channels; ++c) {
     const float mean = channel_value(options_.mean, c, options_.channels, "a mean");
@@ -169,7 +171,11 @@ Image Transform::eval_image(const Stored& stored, const std::string& name) const
 }
 
 void Transform::train(const Stored& stored, const std::string& name, const SampleKey& key, float* out) const {
-  normalise(train_image(stored, name, key), out);
+  Image image = train_image(stored, name, key);
+  const uint64_t draws = stream(key, "augment");
+  augmenter_.image(draws, &image);
+  normalise(image, out);
+  augmenter_.numbers(draws, options_.channels, options_.image_size, options_.image_size, out);
 }
 
 void Transform::eval(const Stored& stored, const std::string& name, float* out) const {

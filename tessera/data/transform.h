@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/data/augment/augmenter.h"
 #include "tessera/data/loader.h"
 #include "tessera/data/resize.h"
 
@@ -46,6 +47,7 @@ class Transform {
   void normalise(const Image& image, float* out) const;
 
   TransformOptions options_;
+  Augmenter augmenter_;
   std::vector<float> scale_, shift_;  // [channels]: number = byte * scale + shift
 };
 

@@ -1,5 +1,7 @@
 // What single ranges cannot say: values that contradict each other.
 #include "tessera/base/error.h"
+#include "tessera/data/augment/augmenter.h"
+#include "tessera/data/augment/mix.h"
 #include "tessera/recipe/option.h"
 
 namespace tessera::recipe {
@@ -26,7 +28,7 @@ void check_data(const Recipe& recipe, const std::string& where) {
   }
 }
 
-void check_mix(const Recipe& recipe, const std::string& where) {
+void check_sources(const Recipe& recipe, const std::string& where) {
   const auto& data = recipe.data;
   const size_t weights = data.mix_weights.size(), sources = data.mix.size() + 1;
   if (weights != 0 && (weights != sources || data.mix.empty())) {
@@ -41,6 +43,16 @@ void check_mix(const Recipe& recipe, const std::string& where) {
   if (data.ram_cache == "part" && data.ram_cache_gib <= 0) {
     user_error("recipe.parse", "data.ram_cache_gib must be above 0 with data.ram_cache = \"part\": found ",
                data.ram_cache_gib, " (", where, ")");
+  }
+}
+
+void check_augmentation(const Recipe& recipe, const std::string& where) {
+  const auto& transform = recipe.data.transform;
+  try {
+    static_cast<void>(data::Augmenter(transform.augment, transform.mean, data::Filter::kBilinear));
+    data::check_mix(recipe.train.mix);
+  } catch (const UserError& error) {
+    throw UserError(concat(error.what(), " (", where, ")"));
   }
 }
 
@@ -65,7 +77,8 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
     throw UserError(concat(error.what(), " (", where, ", [model])"));
   }
   check_data(recipe, where);
-  check_mix(recipe, where);
+  check_sources(recipe, where);
+  check_augmentation(recipe, where);
   check_length(recipe, where);
 }
 

@@ -226,7 +226,7 @@ void add_sources(std::vector<Option>& table) {
 }
 
 void add_data(std::vector<Option>& table) {
-  using data::EvalCrop, data::TrainCrop;
+  using data::ErasingMode, data::EvalCrop, data::TrainCrop;
   const std::vector<Option> rows = {
       integer("data.workers", "decoding threads a rank; -1: what the machine has to spare", {-1, 1024},
               FIELD(data.workers)),
@@ -262,6 +262,26 @@ void add_data(std::vector<Option>& table) {
            FIELD(data.transform.crop_ratio_min), FIELD(data.transform.crop_ratio_max)),
       integer("data.crop_padding", "pad: pixels on each side", {0, 1024}, FIELD(data.transform.crop_padding)),
       flag("data.flip", "mirror half of the training images", FIELD(data.transform.flip)),
+      text("data.auto_augment",
+           "\"rand-m9-mstd0.5-inc1\", \"original\", \"v0\", \"3a\", \"ta_wide\", \"bv-randaug:2,15\", "
+           "\"tv-randaug:2,9\"; empty: none",
+           FIELD(data.transform.augment.policy)),
+      choice<bool>("data.augment_interpolation",
+                   "of rotations, shears, translations: as data.interpolation, or drawn",
+                   {{"same", false}, {"random", true}}, FIELD(data.transform.augment.random_interpolation)),
+      floats("data.color_jitter",
+             "[all], [brightness, contrast, saturation] or these and hue: factors of 1 - x to 1 + x; empty: "
+             "none",
+             {0, 1000}, FIELD(data.transform.augment.color_jitter)),
+      number("data.erasing", "probability of random erasing", {0, 1}, FIELD(data.transform.augment.erasing)),
+      choice<ErasingMode>(
+          "data.erasing_mode", "zeros, one random colour, or noise",
+          {{"const", ErasingMode::kConst}, {"rand", ErasingMode::kRand}, {"pixel", ErasingMode::kPixel}},
+          FIELD(data.transform.augment.erasing_mode)),
+      integer("data.erasing_count", "boxes of an image, at most; they share the area", {1, 1000},
+              FIELD(data.transform.augment.erasing_count)),
+      pair("data.erasing_area", "least and most share of the image that is erased", {0, 1},
+           FIELD(data.transform.augment.erasing_area_min), FIELD(data.transform.augment.erasing_area_max)),
       choice<EvalCrop>("data.eval_crop", "for evaluation: whole image squashed, or its centre",
                        {{"squash", EvalCrop::kSquash}, {"center", EvalCrop::kCenter}},
                        FIELD(data.transform.eval_crop)),
@@ -281,6 +301,7 @@ void add_data(std::vector<Option>& table) {
 }
 
 void add_training(std::vector<Option>& table) {
+  using data::MixMode;
   const std::vector<Option> rows = {
       integer("train.batch", "images of one step over all ranks", {0, 1e9}, FIELD(train.batch)),
       integer("train.batch_per_rank", "images of one micro-batch of one rank", {0, 1e9},
@@ -300,6 +321,23 @@ void add_training(std::vector<Option>& table) {
       number("train.clip", "largest norm of the whole gradient; 0: off", {0, 1e9}, FIELD(train.clip)),
       number("train.label_smoothing", "share of the label spread over all classes", kRate,
              FIELD(train.label_smoothing)),
+      number("train.mixup", "alpha of Mixup; 0: off", {0, 1e6}, FIELD(train.mix.mixup)),
+      number("train.cutmix", "alpha of CutMix; 0: off", {0, 1e6}, FIELD(train.mix.cutmix)),
+      floats("train.cutmix_minmax",
+             "least and most share of a side of CutMix's box, instead of an alpha; empty: none", {0, 1},
+             FIELD(train.mix.cutmix_minmax)),
+      number("train.mix_prob", "probability of mixing at all", {0, 1}, FIELD(train.mix.probability)),
+      number("train.mix_switch_prob", "probability of CutMix where both are on", {0, 1},
+             FIELD(train.mix.switch_probability)),
+      choice<MixMode>("train.mix_mode", "what shares a draw: mix_group images, two partners, or none",
+                      {{"batch", MixMode::kBatch}, {"pair", MixMode::kPair}, {"elem", MixMode::kElement}},
+                      FIELD(train.mix.mode)),
+      integer("train.mix_group", "batch: consecutive images of the global batch that share a draw", {1, 1e9},
+              FIELD(train.mix.group)),
+      integer("train.mix_off_epoch", "from this epoch on nothing is mixed; 0: never", {0, 1e9},
+              FIELD(train.mix.off_epoch)),
+      flag("train.mix_at_least_half", "Mixup keeps the larger share of an image itself, as big_vision",
+           FIELD(train.mix.at_least_half)),
       text("optimizer.name", "AdamW with decoupled weight decay", FIELD(optimizer.name), {"adamw"}),
       number("optimizer.lr", "learning rate after warmup", {0, 1000}, FIELD(optimizer.lr)),
       number("optimizer.beta1", "decay of the mean gradient", kRate, FIELD(optimizer.beta1)),

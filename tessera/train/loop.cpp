@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
+#include "tessera/train/loss.h"
 #include "tessera/train/memory.h"
 
 namespace tessera::train {
@@ -62,9 +63,8 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     if (!mine) batch = stand_in(state);
     const at::Tensor logits = forward(state, batch, /*training=*/true, key);
     // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
-    at::Tensor loss = at::cross_entropy_loss(logits, at::tensor(batch.labels), {}, at::Reduction::Sum, -100,
-                                             state.recipe.train.label_smoothing) /
-                      static_cast<double>(samples);
+    at::Tensor loss =
+        cross_entropy_sum(logits, batch, state.recipe.train.label_smoothing) / static_cast<double>(samples);
     if (!mine) loss = loss * 0.0;
     state.sharded->backward(loss, micro + 1 == sizes.accumulation);
     loss_sum += loss.item<double>();

@@ -83,6 +83,20 @@ TEST(Errors, OutOfRangeNamesTheRange) {
   EXPECT_EQ(read_error("train.seed = -1").substr(0, 44), "[recipe.parse] train.seed must be between 0 ");
 }
 
+TEST(Errors, AugmentationThatCannotBeRead) {
+  EXPECT_EQ(read_error("train.steps = 1\ndata.auto_augment = 'rand-m9-k2'"),
+            "[data.auto_augment] pieces m, n, p, mstd, mmax, inc with a number, or tNAME: found \"k2\" "
+            "(rand-m9-k2) (test.toml)");
+  EXPECT_EQ(
+      read_error("train.steps = 1\ndata.color_jitter = [0.4, 0.4]"),
+      "[data.color_jitter] one number for all, three (brightness, contrast, saturation) or four (and hue): "
+      "found 2 (test.toml)");
+  EXPECT_EQ(read_error("train.steps = 1\ntrain.cutmix_minmax = [0.5]"),
+            "[data.mix] two sides of CutMix boxes, least and most: found 1 (test.toml)");
+  EXPECT_EQ(read_error("train.steps = 1\ndata.erasing_area = [0.5, 0.25]"),
+            "[data.erasing] a largest area between the least and 1: found 0.25 (test.toml)");
+}
+
 TEST(Errors, Choices) {
   EXPECT_EQ(read_error("shard.level = 'zero4'"),
             "[recipe.parse] shard.level must be one of replicate, zero1, zero2, zero3: found \"zero4\" "

@@ -84,6 +84,10 @@ void reconcile(Recipe& recipe, Draws& draws) {
   if (data.ram_cache == "part") data.ram_cache_gib = std::max(data.ram_cache_gib, 0.5);
   recipe.data.transform.image_size = model.image_size;
   recipe.data.transform.channels = model.channels;
+  static const std::vector<std::string> policies = {"", "rand-m9-mstd0.5-inc1", "v0r", "bv-randaug:2,15"};
+  recipe.data.transform.augment.policy = policies[draws.below(policies.size())];
+  recipe.train.mix.cutmix_minmax =
+      draws.below(2) == 0 ? std::vector<float>{} : std::vector<float>{0.25F, 0.75F};
   recipe.train.steps = draws.below(2) == 0 ? 0 : std::max<int64_t>(recipe.train.steps, 1);
   recipe.train.epochs = recipe.train.steps > 0 ? 0 : std::max(recipe.train.epochs, 0.5);
   (draws.below(2) == 0 ? recipe.schedule.warmup_epochs : recipe.schedule.min_lr) = 0;

@@ -14,8 +14,8 @@ from check_rooms import TORCH_FREE
 
 kind, compiler, flags = sys.argv[1], sys.argv[2], sys.argv[3:]
 root = pathlib.Path(__file__).resolve().parents[2]
-headers = [path.relative_to(root) for path in sorted(root.glob("tessera/*/*.h"))
-           if (path.parent.name in TORCH_FREE) == (kind == "torch-free")]
+headers = [path.relative_to(root) for path in sorted(root.glob("tessera/**/*.h"))
+           if (path.relative_to(root).parts[1] in TORCH_FREE) == (kind == "torch-free")]
 
 # Private to kernels that are compiled for these instructions.
 VECTOR_HEADERS = {"amx_tiles.h", "avx512_math.h"}

@@ -44,6 +44,22 @@ INSTANTIATE_TEST_SUITE_P(Ranks, LayoutTable,
                                          std::get<2>(info.param) ? "_recompute" : "");
                          });
 
+// Partners in one micro-batch and, with micro-batches of 3, in two.
+TEST(Layouts, MixedImagesAndLabelsAreTheSame) {
+  const std::vector<std::string> mixing = {"train.mixup=0.8", "train.cutmix=1.0", "train.mix_mode=elem",
+                                           "data.auto_augment=rand-m9-mstd0.5-inc1", "data.erasing=0.25"};
+  const Curve expected = train_layout(1, mixing, 3);
+  for (const auto& [world, accumulation] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 16}, {2, 2}, {4, 4}}) {
+    std::vector<std::string> sets = mixing;
+    sets.push_back(concat("train.accumulation=", accumulation));
+    const Curve found = train_layout(world, sets, 3);
+    EXPECT_NEAR(found.losses[0], expected.losses[0], 2e-6 * expected.losses[0]);
+    expect_close(found, expected, 1e-5);
+  }
+  EXPECT_NE(expected.losses, train_layout(1, {}, 3).losses);
+}
+
 TEST(Layouts, LevelsAndSgdLikeAccumulationAgree) {
   const Curve expected = train_layout(1, {}, 4);
   for (const char* level : {"replicate", "zero1", "zero2"}) {

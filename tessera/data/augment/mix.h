@@ -1,0 +1,61 @@
+// Mixup (Zhang et al., arXiv 1710.09412) and CutMix (Yun et al., arXiv 1905.04899) of the samples of a step,
+// as timm's Mixup. Pure functions, safe from any thread.
+//
+// Note [The same mix at any layout]: who is mixed with whom, and how, is a function of the seed, the step and
+// the positions in the global batch, never of ranks and micro-batches. Partners are neighbours in that order,
+// which is a random permutation, so nearly every layout holds both in one micro-batch; where it does not, the
+// rank makes the partner's numbers itself.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "tessera/data/augment/options.h"
+#include "tessera/data/batch.h"
+#include "tessera/data/resize.h"
+
+namespace tessera::data {
+
+/// The part of a step that one call of mix() works on.
+struct MixStep {
+  uint64_t seed = 0;
+  int64_t step = 0;  // of the run
+  int64_t epoch = 0;
+  int64_t batch = 0;     // samples of the step over all ranks
+  int64_t position = 0;  // in the global batch, of the first sample of `batch`
+  int64_t distance =
+      1;  // between partners, a power of two: above the number of copies of a sample in sequence
+};
+
+/// How one sample is mixed: out = share * own + (1 - share) * partner everywhere, or own outside of `box` and
+/// partner inside. `share` is also the weight of the own label.
+struct Mix {
+  float share = 1;
+  bool cut = false;
+  Box box;
+};
+
+/// position XOR distance; behind the last whole group of 2 * distance the neighbour; itself where that lies
+/// behind the end. An involution.
+int64_t mix_partner(int64_t position, int64_t batch, int64_t distance);
+/// timm's box: sides sqrt(1 - lambda) of the image's around (x, y), cut off at the edges.
+Box cutmix_box(double lambda, int64_t x, int64_t y, int64_t width, int64_t height);
+/// The draw for one position; of a step, of `options.group` positions, of two partners or its own.
+Mix draw_mix(const MixOptions& options, const MixStep& step, int64_t position, int64_t width, int64_t height);
+
+/// `own` and `other`: [channels, height, width].
+void apply(const Mix& mix, const float* other, int64_t channels, int64_t height, int64_t width, float* own);
+
+/// Makes the numbers of the sample at a position of the global batch and returns its label.
+using MakeSample = std::function<int64_t(int64_t position, float* numbers)>;
+
+/// Mixes samples [first, last) of `batch`, whose numbers and labels are made, in place, and fills their
+/// second labels and label weights. `make` is called for partners outside of [first, last). Requires:
+/// second_labels and label_weights of the size of the batch.
+void mix(const MixOptions& options, const MixStep& step, int64_t first, int64_t last, const MakeSample& make,
+         Batch* batch);
+
+/// Errors: UserError on values out of range.
+void check_mix(const MixOptions& options);
+
+}  // namespace tessera::data

@@ -1,0 +1,123 @@
+#include "tessera/data/augment/policy.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/data/augment/policy_makers.h"
+
+namespace tessera::data {
+namespace {
+
+/// "2,15" behind a policy's name and colon.
+std::pair<std::string, std::string> two_values(const std::string& text) {
+  const size_t colon = text.find(':'), comma = text.find(',');
+  if (colon == std::string::npos || comma == std::string::npos || comma < colon) {
+    user_error(kPolicyWhere, text.substr(0, colon), ":LAYERS,MAGNITUDE: found \"", text, "\"");
+  }
+  return {text.substr(colon + 1, comma - colon - 1), text.substr(comma + 1)};
+}
+
+/// The four enhancements in a random order.
+class ColorJitter : public Policy {
+ public:
+  struct Part {
+    Op op;
+    double low, high;
+  };
+  explicit ColorJitter(std::vector<Part> parts) : Policy(Style{}), parts_(std::move(parts)) {}
+
+  std::vector<Operation> draw(Draws& draws, int64_t, int64_t) const override {
+    std::vector<Operation> operations;
+    for (const Part& part : parts_) {
+      Operation operation;
+      operation.op = part.op;
+      operation.amount = draws.uniform(part.low, part.high);
+      operations.push_back(operation);
+    }
+    for (size_t i = operations.size(); i > 1; --i) {
+      std::swap(operations[i - 1], operations[static_cast<size_t>(draws.below(static_cast<int64_t>(i)))]);
+    }
+    return operations;
+  }
+
+ private:
+  const std::vector<Part> parts_;
+};
+
+}  // namespace
+
+double policy_number(const std::string& text, double low, double high, const std::string& piece,
+                     const std::string& policy) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  const bool whole = parsed.ec == std::errc() && parsed.ptr == end;
+  if (!whole || !(value >= low && value <= high)) {
+    user_error(kPolicyWhere, "a number between ", low, " and ", high, " in \"", piece, "\": found \"", text,
+               "\" (", policy, ")");
+  }
+  return value;
+}
+
+int64_t policy_integer(const std::string& text, int64_t low, int64_t high, const std::string& piece,
+                       const std::string& policy) {
+  const double value =
+      policy_number(text, static_cast<double>(low), static_cast<double>(high), piece, policy);
+  if (value != std::trunc(value)) {
+    user_error(kPolicyWhere, "a whole number in \"", piece, "\": found ", value, " (", policy, ")");
+  }
+  return static_cast<int64_t>(value);
+}
+
+std::unique_ptr<const Policy> parse_policy(const std::string& text, const PolicyOptions& options) {
+  const std::string name = text.substr(0, text.find_first_of("-:"));
+  if (name == "rand") return timm_rand_augment(text, options);
+  if (auto policy = timm_auto_augment(text, options)) return policy;
+  if (text == "ta_wide") return trivial_augment_wide(options);
+  const std::string kind = text.substr(0, text.find(':'));
+  if (kind == "bv-randaug") {
+    const auto [layers, magnitude] = two_values(text);
+    // Above 20 posterize would have to keep more than 8 bits.
+    return big_vision_rand_augment(policy_integer(layers, 1, 1000, layers, text),
+                                   policy_number(magnitude, 0, 20, magnitude, text));
+  }
+  if (kind == "tv-randaug") {
+    const auto [layers, magnitude] = two_values(text);
+    return torchvision_rand_augment(policy_integer(layers, 1, 1000, layers, text),
+                                    policy_integer(magnitude, 0, 30, magnitude, text), options);
+  }
+  const std::vector<std::string> known = {
+      "rand-m9-mstd0.5-inc1", "original",      "originalr", "v0", "v0r", "3a", "ta_wide",
+      "bv-randaug:2,15",      "tv-randaug:2,9"};
+  const std::string near = nearest(text, known);
+  user_error(kPolicyWhere, "a policy such as ", join(known, ", "), ": found \"", text, "\"",
+             near.empty() ? "" : concat(" (did you mean \"", near, "\"?)"));
+}
+
+std::unique_ptr<const Policy> color_jitter(const std::vector<float>& amounts) {
+  const size_t count = amounts.size();
+  if (count != 1 && count != 3 && count != 4) {
+    user_error("data.color_jitter",
+               "one number for all, three (brightness, contrast, saturation) or four (and hue): found ",
+               count);
+  }
+  constexpr std::array kOps = {Op::kBrightness, Op::kContrast, Op::kColor};
+  std::vector<ColorJitter::Part> parts;
+  for (size_t i = 0; i < kOps.size(); ++i) {
+    const double amount = static_cast<double>(amounts[count == 1 ? 0 : i]);
+    if (!(amount >= 0)) user_error("data.color_jitter", "numbers of at least 0: found ", amount);
+    if (amount > 0) parts.push_back({kOps[i], std::max(0.0, 1.0 - amount), 1.0 + amount});
+  }
+  if (count == 4) {
+    const double hue = static_cast<double>(amounts[3]);
+    if (!(hue >= 0 && hue <= 0.5)) user_error("data.color_jitter", "a hue between 0 and 0.5: found ", hue);
+    if (hue > 0) parts.push_back({Op::kHue, -hue, hue});
+  }
+  return std::make_unique<ColorJitter>(std::move(parts));
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,448 @@
+// The policies' tables against timm's and torchvision's (make_augment_expected.py), and what is drawn from
+// them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tessera/base/file.h"
+#include "tessera/data/augment/augmenter.h"
+#include "tessera/data/augment/policy.h"
+#include "tessera/data/augment/timm_ops.h"
+#include "tessera/data/loader.h"
+#include "tests/data/augment_picture.h"
+#include "tests/error_text.h"
+
+namespace tessera::data {
+namespace {
+
+nlohmann::json expected() {
+  return nlohmann::json::parse(
+      read_file(std::string(TESSERA_SOURCE_DIR) + "/tests/data/augment_expected.json"));
+}
+
+std::vector<Operation> draw(const Policy& policy, uint64_t key, int64_t width = 200, int64_t height = 100) {
+  Draws draws(key);
+  return policy.draw(draws, width, height);
+}
+
+TEST(Draws, AreUniformNormalAndBeta) {
+  Draws draws(7);
+  double sum = 0, squares = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const double x = draws.normal(3, 2);
+    sum += x;
+    squares += (x - 3) * (x - 3);
+  }
+  EXPECT_NEAR(sum / 20000, 3, 0.05);
+  EXPECT_NEAR(squares / 20000, 4, 0.15);
+  for (const double alpha : {1e-3, 0.2, 0.8, 1.0, 5.0}) {
+    sum = squares = 0;
+    for (int i = 0; i < 20000; ++i) {
+      const double x = draws.beta(alpha);
+      ASSERT_GE(x, 0);
+      ASSERT_LE(x, 1);
+      sum += x;
+      squares += (x - 0.5) * (x - 0.5);
+    }
+    EXPECT_NEAR(sum / 20000, 0.5, 0.015) << alpha;
+    EXPECT_NEAR(squares / 20000, 0.25 / (2 * alpha + 1), 0.004) << alpha;
+  }
+}
+
+TEST(Policy, TheTablesAreTimms) {
+  const auto json = expected();
+  for (const auto& [name, policies] : json["policies"].items()) {
+    const auto ours = timm::auto_augment_policy(name);
+    ASSERT_EQ(ours.size(), policies.size()) << name;
+    for (size_t i = 0; i < ours.size(); ++i) {
+      ASSERT_EQ(ours[i].size(), policies[i].size());
+      for (size_t k = 0; k < ours[i].size(); ++k) {
+        const auto& step = policies[i][k];
+        EXPECT_EQ(ours[i][k].op->name, step[0].get<std::string>()) << name << " " << i;
+        EXPECT_EQ(ours[i][k].probability, step[1].get<double>()) << name << " " << i;
+        EXPECT_EQ(ours[i][k].magnitude, step[2].get<double>()) << name << " " << i;
+      }
+    }
+  }
+  EXPECT_EQ(json["policies"].size(), 5U);
+  for (const auto& [key, set] : json["sets"].items()) {
+    const auto ours = timm::rand_augment_set(key.substr(0, key.find('/')), key.ends_with("1"));
+    ASSERT_EQ(ours.size(), set.size()) << key;
+    for (size_t i = 0; i < ours.size(); ++i) {
+      EXPECT_EQ(ours[i].name, set[i][0].get<std::string>()) << key;
+      EXPECT_EQ(ours[i].weight, set[i][1].get<double>()) << key;
+    }
+  }
+}
+
+TEST(Policy, MagnitudesMeanWhatTheyMeanInTimm) {
+  const auto levels = expected()["levels"];
+  EXPECT_GT(levels.size(), 100U);
+  for (const auto& level : levels) {
+    const std::string name = level[0];
+    std::set<double> seen;
+    for (uint64_t key = 0; key < 40; ++key) {
+      Draws draws(key);
+      seen.insert(timm::named_op(name)->amount(level[1], {200, 100}, draws));
+    }
+    std::vector<double> ours(seen.begin(), seen.end()), theirs = level[2];
+    if (ours.size() == 1) theirs.resize(1);  // -0 and 0
+    ASSERT_EQ(ours.size(), theirs.size()) << level;
+    for (size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], theirs[i], 1e-12) << level;
+  }
+}
+
+/// Counts of operations over many draws, and how many an image gets on average.
+struct Counts {
+  std::map<Op, int> of;
+  double each = 0;
+  Counts(const std::string& text, int images) {
+    const auto policy = parse_policy(text, {});
+    for (int i = 0; i < images; ++i) {
+      for (const Operation& operation : draw(*policy, static_cast<uint64_t>(i))) {
+        ++of[operation.op];
+        each += 1.0 / images;
+      }
+    }
+  }
+};
+
+TEST(Policy, RandAugmentDrawsEvenly) {
+  const Counts counts("rand-m9-mstd0.5-inc1", 30000);
+  EXPECT_NEAR(counts.each, 1.0, 0.02);  // two, each applied half of the time
+  EXPECT_EQ(counts.of.size(), 15U);
+  for (const auto& [op, count] : counts.of) EXPECT_NEAR(count, 2000, 200) << static_cast<int>(op);
+  EXPECT_NEAR(Counts("rand-n3-p1", 100).each, 3.0, 1e-9);
+  EXPECT_NEAR(Counts("rand-n3-p0.2", 30000).each, 0.6, 0.02);
+}
+
+TEST(Policy, RandAugmentVariesTheMagnitude) {
+  const auto shears = [](const std::string& text) {
+    std::vector<double> magnitudes;
+    const auto policy = parse_policy(text, {});
+    for (uint64_t key = 0; key < 20000; ++key) {
+      for (const Operation& operation : draw(*policy, key)) {
+        if (operation.op == Op::kShearX) magnitudes.push_back(std::abs(operation.amount) / 0.3 * 10);
+      }
+    }
+    return magnitudes;
+  };
+  for (const double magnitude : shears("rand-m9")) EXPECT_NEAR(magnitude, 9, 1e-9);
+  double sum = 0, squares = 0;
+  const auto normal = shears("rand-m7-p1-mstd0.5");
+  for (const double magnitude : normal) {
+    sum += magnitude;
+    squares += (magnitude - 7) * (magnitude - 7);
+    EXPECT_LE(magnitude, 10);
+  }
+  EXPECT_NEAR(sum / static_cast<double>(normal.size()), 7, 0.05);
+  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(normal.size())), 0.5, 0.03);
+  double least = 100, most = 0;
+  for (const double magnitude : shears("rand-m20-p1-mstd101-mmax30")) {
+    least = std::min(least, magnitude);
+    most = std::max(most, magnitude);
+  }
+  EXPECT_LT(least, 0.2);
+  EXPECT_GT(most, 19.5);
+  EXPECT_LE(most, 20);
+  for (const double magnitude : shears("rand-m20-p1")) EXPECT_NEAR(magnitude, 10, 1e-9);
+  for (const double magnitude : shears("rand-m20-p1-mmax15")) EXPECT_NEAR(magnitude, 15, 1e-9);
+}
+
+TEST(Policy, WeightedSetsGiveNoOperationTwice) {
+  const auto policy = parse_policy("rand-n4-p1-tweights", {});
+  std::map<Op, int> counts;
+  for (uint64_t key = 0; key < 5000; ++key) {
+    std::set<Op> seen;
+    for (const Operation& operation : draw(*policy, key)) {
+      EXPECT_TRUE(seen.insert(operation.op).second);
+      ++counts[operation.op];
+    }
+    EXPECT_EQ(seen.size(), 4U);
+  }
+  EXPECT_GT(counts[Op::kRotate], counts[Op::kTranslateX]);
+  EXPECT_GT(counts[Op::kTranslateX], 3 * counts[Op::kInvert]);
+  EXPECT_EQ(draw(*parse_policy("rand-n15-p1-tweights", {}), 1).size(), 15U);
+  Counts one("rand-n1-p1-t3aw", 34000);  // weights of 34 in all
+  EXPECT_NEAR(one.of[Op::kBlur], 6000, 400);
+  EXPECT_NEAR(one.of[Op::kRotate], 3000, 300);
+  EXPECT_NEAR(one.of[Op::kInvert], 1000, 150);
+  EXPECT_EQ(Counts("rand-p1-t3a", 300).of.size(), 3U);
+}
+
+TEST(Policy, AutoAugmentAndThreeAugment) {
+  double probabilities = 0;
+  for (const auto& steps : timm::auto_augment_policy("original")) {
+    for (const auto& step : steps) probabilities += step.probability;
+  }
+  EXPECT_NEAR(Counts("original", 30000).each, probabilities / 25, 0.02);
+  Counts three("3a", 3000);
+  EXPECT_NEAR(three.each, 1.0, 1e-9);
+  EXPECT_EQ(three.of.size(), 3U);
+  for (const Op op : {Op::kSolarize, Op::kColor, Op::kBlur}) EXPECT_NEAR(three.of[op], 1000, 120);
+  const auto policy = parse_policy("3a", {});
+  double most = 0, least = 10;
+  for (uint64_t key = 0; key < 3000; ++key) {
+    const Operation operation = draw(*policy, key).at(0);
+    if (operation.op == Op::kSolarize) {
+      EXPECT_EQ(operation.amount, 128);
+    }
+    if (operation.op == Op::kColor) {
+      EXPECT_EQ(operation.amount, 0);
+    }
+    if (operation.op != Op::kBlur) continue;
+    least = std::min(least, operation.amount);
+    most = std::max(most, operation.amount);
+  }
+  EXPECT_NEAR(least, 0.1, 0.02);
+  EXPECT_NEAR(most, 2.0, 0.02);
+  EXPECT_EQ(parse_policy("v0r-mstd0.5", {})->style().dialect, Dialect::kPillow);
+}
+
+const std::map<std::string, Op> kTorchvision = {
+    {"Identity", Op::kIdentity},         {"ShearX", Op::kShearX},         {"ShearY", Op::kShearY},
+    {"TranslateX", Op::kTranslateX},     {"TranslateY", Op::kTranslateY}, {"Rotate", Op::kRotate},
+    {"Brightness", Op::kBrightness},     {"Color", Op::kColor},           {"Contrast", Op::kContrast},
+    {"Sharpness", Op::kSharpness},       {"Posterize", Op::kPosterize},   {"Solarize", Op::kSolarize},
+    {"AutoContrast", Op::kAutoContrast}, {"Equalize", Op::kEqualize},
+};
+
+bool enhances(Op op) {
+  return op == Op::kBrightness || op == Op::kColor || op == Op::kContrast || op == Op::kSharpness;
+}
+
+TEST(Policy, TheWideSpacesAreTorchvisions) {
+  const auto spaces = expected()["spaces"];
+  EXPECT_EQ(spaces.size(), 2U);
+  for (const auto& [text, space] : spaces.items()) {
+    std::map<Op, std::set<float>> seen;
+    std::map<Op, int> counts;
+    const auto policy = parse_policy(text, {});
+    for (uint64_t key = 0; key < 20000; ++key) {
+      for (const Operation& operation : draw(*policy, key)) {
+        seen[operation.op].insert(static_cast<float>(operation.amount));
+        ++counts[operation.op];
+      }
+    }
+    ASSERT_EQ(seen.size(), 14U);
+    for (const auto& [name, values] : space.items()) {
+      const Op op = kTorchvision.at(name);
+      std::set<float> wanted;
+      for (const double value : values[0]) {
+        const bool whole = op == Op::kTranslateX || op == Op::kTranslateY;
+        const double bin = whole ? std::trunc(value) : value;
+        for (const double sign : {1.0, -1.0}) {
+          if (sign > 0 || values[1]) wanted.insert(static_cast<float>((enhances(op) ? 1 : 0) + sign * bin));
+        }
+      }
+      ASSERT_EQ(seen[op].size(), wanted.size()) << text << " " << name;
+      auto ours = seen[op].begin();
+      for (const float value : wanted) EXPECT_NEAR(*ours++, value, 1e-5) << text << " " << name;
+      const double layers = text == "ta_wide" ? 1 : 2;
+      EXPECT_NEAR(counts[op], layers * 20000 / 14, 200) << text << " " << name;
+    }
+  }
+}
+
+TEST(Policy, BigVisionsRandAugment) {
+  const auto amounts = [](const std::string& text) {
+    std::map<Op, std::set<double>> seen;
+    std::map<Op, int> counts;
+    const auto policy = parse_policy(text, {});
+    EXPECT_EQ(policy->style().dialect, Dialect::kTensorFlow);
+    EXPECT_EQ(policy->style().fill, (Fill{128, 128, 128}));
+    for (uint64_t key = 0; key < 16000; ++key) {
+      const auto operations = draw(*policy, key);
+      EXPECT_EQ(operations.size(), 2U);
+      for (const Operation& operation : operations) {
+        seen[operation.op].insert(std::round(operation.amount * 1e9) / 1e9);
+        ++counts[operation.op];
+        if (operation.op != Op::kCutout) continue;
+        EXPECT_TRUE(operation.x >= 0 && operation.x < 200 && operation.y >= 0 && operation.y < 100);
+      }
+    }
+    EXPECT_EQ(seen.size(), 16U);
+    EXPECT_FALSE(seen.contains(Op::kIdentity));
+    for (const auto& [op, count] : counts) EXPECT_NEAR(count, 2000, 200) << static_cast<int>(op);
+    return seen;
+  };
+  using Set = std::set<double>;
+  auto fifteen = amounts("bv-randaug:2,15");
+  EXPECT_EQ(fifteen[Op::kRotate], (Set{-45, 45}));
+  EXPECT_EQ(fifteen[Op::kShearY], (Set{-0.45, 0.45}));
+  EXPECT_EQ(fifteen[Op::kTranslateX], (Set{-150, 150}));
+  EXPECT_EQ(fifteen[Op::kPosterize], (Set{6}));
+  EXPECT_EQ(fifteen[Op::kSolarize], (Set{128}));  // 384 in a byte
+  EXPECT_EQ(fifteen[Op::kSolarizeAdd], (Set{165}));
+  EXPECT_EQ(fifteen[Op::kCutout], (Set{60}));
+  EXPECT_EQ(fifteen[Op::kSharpness], (Set{2.8}));
+  auto ten = amounts("bv-randaug:2,10");
+  EXPECT_EQ(ten[Op::kSolarize], (Set{0}));  // 256 in a byte: inverts everything
+  EXPECT_EQ(ten[Op::kColor], (Set{1.9}));
+  EXPECT_EQ(ten[Op::kPosterize], (Set{4}));
+}
+
+TEST(Policy, InterpolationIsFixedOrDrawn) {
+  const auto filters = [](bool random) {
+    std::map<Filter, int> counts;
+    const auto policy = parse_policy("rand-n5-p1", {Filter::kBicubic, random, {}});
+    for (uint64_t key = 0; key < 2000; ++key) {
+      for (const Operation& operation : draw(*policy, key)) {
+        if (operation.op == Op::kRotate) ++counts[operation.filter];
+      }
+    }
+    return counts;
+  };
+  EXPECT_EQ(filters(false).size(), 1U);
+  EXPECT_EQ(filters(false).begin()->first, Filter::kBicubic);
+  auto drawn = filters(true);
+  EXPECT_NEAR(static_cast<double>(drawn[Filter::kBicubic]) / drawn[Filter::kBilinear], 1, 0.25);
+}
+
+TEST(Policy, Errors) {
+  const auto error = [](const std::string& text) {
+    return error_text([&] { static_cast<void>(parse_policy(text, {})); });
+  };
+  const std::string known =
+      "[data.auto_augment] a policy such as rand-m9-mstd0.5-inc1, original, originalr, v0, v0r, 3a, ta_wide, "
+      "bv-randaug:2,15, tv-randaug:2,9: found ";
+  EXPECT_EQ(error("augmix-m5"), known + "\"augmix-m5\"");
+  EXPECT_EQ(error("orignal"), known + "\"orignal\" (did you mean \"original\"?)");
+  const std::string pieces =
+      "[data.auto_augment] pieces m, n, p, mstd, mmax, inc with a number, or tNAME: found ";
+  EXPECT_EQ(error("rand-m9-x3"), pieces + "\"x3\" (rand-m9-x3)");
+  EXPECT_EQ(error("rand-m9-"), pieces + "\"\" (rand-m9-)");
+  EXPECT_EQ(error("rand-w0"), pieces + "\"w0\" (rand-w0)");
+  EXPECT_EQ(error("rand-m"), "[data.auto_augment] a number between 0 and 1000 in \"m\": found \"\" (rand-m)");
+  EXPECT_EQ(
+      error("rand-mstd0.5x"),
+      "[data.auto_augment] a number between 0 and 1e+09 in \"mstd0.5x\": found \"0.5x\" (rand-mstd0.5x)");
+  EXPECT_EQ(error("rand-p1.5"),
+            "[data.auto_augment] a number between 0 and 1 in \"p1.5\": found \"1.5\" (rand-p1.5)");
+  EXPECT_EQ(error("rand-inc2"),
+            "[data.auto_augment] a number between 0 and 1 in \"inc2\": found \"2\" (rand-inc2)");
+  EXPECT_EQ(error("rand-n1.5"), "[data.auto_augment] a whole number in \"n1.5\": found 1.5 (rand-n1.5)");
+  EXPECT_EQ(error("rand-tmine"),
+            "[data.auto_augment] a set of operations tweights, t3a or t3aw: found \"tmine\" (rand-tmine)");
+  EXPECT_EQ(error("rand-n16-tweights"),
+            "[data.auto_augment] at most 15 operations, since a weighted set gives none twice: found n16 "
+            "(rand-n16-tweights)");
+  EXPECT_EQ(error("v0-m9"), "[data.auto_augment] after v0 nothing but mstdX: found \"m9\" (v0-m9)");
+  EXPECT_EQ(error("bv-randaug"), "[data.auto_augment] bv-randaug:LAYERS,MAGNITUDE: found \"bv-randaug\"");
+  EXPECT_EQ(error("bv-randaug:2,21"),
+            "[data.auto_augment] a number between 0 and 20 in \"21\": found \"21\" (bv-randaug:2,21)");
+  EXPECT_EQ(error("tv-randaug:2,31"),
+            "[data.auto_augment] a number between 0 and 30 in \"31\": found \"31\" (tv-randaug:2,31)");
+}
+
+TEST(ColorJitter, DrawsEachFactorAroundOneInAnyOrder) {
+  const auto jitter = color_jitter({0.4F, 0.0F, 1.5F, 0.1F});
+  std::map<Op, std::pair<double, double>> range;
+  std::set<Op> first;
+  for (uint64_t key = 0; key < 5000; ++key) {
+    const auto operations = draw(*jitter, key);
+    ASSERT_EQ(operations.size(), 3U);
+    first.insert(operations[0].op);
+    for (const Operation& operation : operations) {
+      auto [at, added] = range.try_emplace(operation.op, operation.amount, operation.amount);
+      at->second.first = std::min(at->second.first, operation.amount);
+      at->second.second = std::max(at->second.second, operation.amount);
+    }
+  }
+  EXPECT_EQ(first, (std::set<Op>{Op::kBrightness, Op::kColor, Op::kHue}));
+  EXPECT_NEAR(range[Op::kBrightness].first, 0.6, 0.01);
+  EXPECT_NEAR(range[Op::kBrightness].second, 1.4, 0.01);
+  EXPECT_NEAR(range[Op::kColor].first, 0.0, 0.01);
+  EXPECT_NEAR(range[Op::kColor].second, 2.5, 0.01);
+  EXPECT_NEAR(range[Op::kHue].first, -0.1, 0.01);
+  EXPECT_EQ(draw(*color_jitter({0.3F}), 1).size(), 3U);
+  const auto error = [](const std::vector<float>& amounts) {
+    return error_text([&] { static_cast<void>(color_jitter(amounts)); });
+  };
+  EXPECT_EQ(
+      error({1, 2}),
+      "[data.color_jitter] one number for all, three (brightness, contrast, saturation) or four (and hue): "
+      "found 2");
+  EXPECT_EQ(error({-1}), "[data.color_jitter] numbers of at least 0: found -1");
+  EXPECT_EQ(error({0, 0, 0, 0.75F}), "[data.color_jitter] a hue between 0 and 0.5: found 0.75");
+}
+
+// Every policy on every kind of image, the smallest as well: nothing reads or writes beside it.
+TEST(Augmenter, AnyPolicyOnAnyImage) {
+  for (const char* policy :
+       {"rand-m9-n4-mstd0.5-inc1", "rand-m10-n4-p1", "rand-m30-mmax30-n4-p1-inc1", "original", "v0r-mstd101",
+        "3a", "ta_wide", "tv-randaug:3,30", "bv-randaug:3,20"}) {
+    AugmentOptions options;
+    options.policy = policy;
+    options.color_jitter = {0.4F, 0.4F, 0.4F, 0.2F};
+    options.random_interpolation = true;
+    const Augmenter augmenter(options, {0.485F, 0.456F, 0.406F}, Filter::kBilinear);
+    ASSERT_TRUE(augmenter.changes_images());
+    for (const auto& [width, height, channels] : std::vector<std::array<int64_t, 3>>{
+             {1, 1, 3}, {1, 7, 1}, {6, 1, 3}, {2, 2, 3}, {31, 17, 3}, {16, 16, 1}}) {
+      const Image before = augment_picture(width, height, channels);
+      int changed = 0;
+      for (uint64_t key = 0; key < 60; ++key) {
+        Image image = before, again = before;
+        augmenter.image(key, &image);
+        augmenter.image(key, &again);
+        ASSERT_EQ(image.width, width);
+        ASSERT_EQ(image.height, height);
+        ASSERT_EQ(image.channels, channels);
+        ASSERT_EQ(image.pixels.size(), before.pixels.size());
+        ASSERT_EQ(image.pixels, again.pixels);
+        changed += image.pixels != before.pixels ? 1 : 0;
+      }
+      EXPECT_GT(changed, 30) << policy << " " << width << " x " << height;
+    }
+  }
+}
+
+TEST(Augmenter, PolicyAndJitterHaveStreamsOfTheirOwn) {
+  AugmentOptions jitter_only;
+  jitter_only.color_jitter = {0.5F};
+  AugmentOptions both = jitter_only;
+  both.policy = "rand-n1-p0";  // draws, applies nothing
+  const Augmenter a(jitter_only, {0.5F}, Filter::kBilinear), b(both, {0.5F}, Filter::kBilinear);
+  for (uint64_t key = 0; key < 20; ++key) {
+    Image first = augment_picture(20, 20, 3), second = first;
+    a.image(key, &first);
+    b.image(key, &second);
+    EXPECT_EQ(first.pixels, second.pixels);
+  }
+  EXPECT_FALSE(Augmenter({}, {0.5F}, Filter::kBilinear).changes_images());
+}
+
+TEST(Augmenter, WorksInTrainingAndNotInEvaluation) {
+  const auto source = open_source("fake:16", "train", {12, 3, 4});
+  TransformOptions plain;
+  plain.image_size = 12;
+  plain.train_crop = TrainCrop::kNone;
+  LoaderOptions loader;
+  loader.batch = 16;
+  loader.workers = 0;
+  const auto trained = [&](auto change) {
+    TransformOptions transform = plain;
+    change(transform.augment);
+    return TrainLoader(*source, transform, loader, 0).next().images;
+  };
+  const auto nothing = [](AugmentOptions&) {};
+  EXPECT_EQ(trained(nothing), trained(nothing));
+  EXPECT_NE(trained([](auto& o) { o.policy = "3a"; }), trained(nothing));
+  EXPECT_NE(trained([](auto& o) { o.color_jitter = {0.4F}; }), trained(nothing));
+  EXPECT_NE(trained([](auto& o) { o.erasing = 1; }), trained(nothing));
+  const auto erased = trained([](auto& o) { o.erasing = 1; });
+  EXPECT_GT(std::count(erased.begin(), erased.end(), 0.0F), 16 * 3 * 2);
+  Batch with, without;
+  TransformOptions augmented = plain;
+  augmented.augment = {"rand-m9-inc1", false, {0.4F}, 1.0};
+  ASSERT_TRUE(EvalLoader(*source, augmented, loader).next(&with));
+  ASSERT_TRUE(EvalLoader(*source, plain, loader).next(&without));
+  EXPECT_EQ(with.images, without.images);
+}
+
+}  // namespace
+}  // namespace tessera::data
