@@ -148,9 +148,9 @@ void build_from_map(const ZipFiles& files, const std::string& map, const LabelRe
   const Members members(files.archive, files.stem, builder);
   std::unordered_map<const formats::ZipMember*, int64_t> listed;  // and in which line
   read_map(map, [&](const MapLine& line) {
-    const std::string where = concat(" (line ", line.number, " of ", files.map.string(), ")");
     const auto broken = [&](const std::string& what) {
-      builder.add_broken({.name = line.name}, concat("[data.zip] ", what, where));
+      builder.add_broken({.name = line.name}, concat("[data.zip] ", what, " (line ", line.number, " of ",
+                                                     files.map.string(), ")"));
     };
     const formats::ZipMember* member = members.find(line.name);
     if (member == nullptr)
