@@ -70,10 +70,14 @@ int run(int argc, char** argv) {
     Action action;
   };
   const std::vector<Command> commands = {
-      {"train", add_train(app, arguments)}, {"eval", add_eval(app, arguments)},
-      {"predict", add_predict(app)},        {"models", add_models(app)},
-      {"checkpoint", add_checkpoint(app)},  {"options", add_options(app)},
-      {"launch", add_launch(app)},          {"bench", add_bench(app, arguments)},
+      {"train", add_train(app, arguments)},
+      {"eval", add_eval(app, arguments)},
+      {"predict", add_predict(app)},
+      {"models", add_models(app)},
+      {"checkpoint", add_checkpoint(app)},
+      {"options", add_options(app)},
+      {"launch", add_launch(app)},
+      {"bench", add_bench(app, arguments)},
       {"data", add_data(app)},
   };
   try {
