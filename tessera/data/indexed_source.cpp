@@ -1,18 +1,34 @@
 #include "tessera/data/indexed_source.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera::data {
 
-std::shared_ptr<const FileReader> ArchiveFiles::open(size_t number) const {
+size_t ArchiveFiles::most_open() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 64;
+  return std::clamp<size_t>(limit.rlim_cur / 4, 64,
+                            4096);  // two sources, and room for the rest of the program
+}
+
+std::shared_ptr<const FileReader> ArchiveFiles::find(size_t number) const {
   const std::lock_guard lock(mutex_);
   const auto found = open_.find(number);
-  if (found != open_.end()) {
-    uses_.splice(uses_.begin(), uses_, found->second.use);
-    return found->second.file;
-  }
-  auto file = std::make_shared<const FileReader>(paths_[number]);
-  if (open_.size() == kMostOpen) {
+  if (found == open_.end()) return nullptr;
+  uses_.splice(uses_.begin(), uses_, found->second.use);
+  return found->second.file;
+}
+
+std::shared_ptr<const FileReader> ArchiveFiles::open(size_t number) const {
+  if (auto file = find(number)) return file;
+  auto file = std::make_shared<const FileReader>(paths_[number]);  // others go on meanwhile
+  const std::lock_guard lock(mutex_);
+  if (open_.contains(number)) return file;
+  if (open_.size() >= most_open_) {
     open_.erase(uses_.back());
     uses_.pop_back();
   }

@@ -14,7 +14,8 @@
 
 namespace tessera::data {
 
-/// Archives that are read in place by any number of threads; at most 256 of them are open at once.
+/// Archives that are read in place by any number of threads. A quarter of the files that the process may open
+/// are kept open, those that were used last.
 class ArchiveFiles {
  public:
   explicit ArchiveFiles(std::vector<std::filesystem::path> paths) : paths_(std::move(paths)) {}
@@ -23,12 +24,15 @@ class ArchiveFiles {
   const std::filesystem::path& path(size_t number) const { return paths_[number]; }
 
  private:
-  static constexpr size_t kMostOpen = 256;
+  static size_t most_open();
+  std::shared_ptr<const FileReader> find(size_t number) const;
+
   struct Open {
     std::shared_ptr<const FileReader> file;
     std::list<size_t>::iterator use;
   };
   const std::vector<std::filesystem::path> paths_;
+  const size_t most_open_ = most_open();
   mutable std::mutex mutex_;
   mutable std::list<size_t> uses_;  // the latest first
   mutable std::unordered_map<size_t, Open> open_;

@@ -3,6 +3,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/data/class_names.h"
+#include "tessera/data/in_parallel.h"
 #include "tessera/data/indexed_shards.h"
 #include "tessera/data/open_source.h"
 #include "tessera/data/shard_list.h"
@@ -68,10 +69,12 @@ std::unique_ptr<Source> open_wds(const std::string& list, const std::string& spl
                                        concat("label_offset ", options.label_offset, "\nimage_key ",
                                               options.image_key, "\nlabel_key ", options.label_key),
                                        class_file);
-  std::vector<WdsShard> numbered;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    numbered.push_back({shards[i], static_cast<uint32_t>(i), find_dali_index(shards[i], i, split, options)});
-    if (numbered.back().dali_index) request.inputs.push_back(*numbered.back().dali_index);
+  std::vector<WdsShard> numbered(shards.size());
+  in_parallel(shards.size(), kInputThreads, [&](size_t i) {
+    numbered[i] = {shards[i], static_cast<uint32_t>(i), find_dali_index(shards[i], i, split, options)};
+  });
+  for (const auto& shard : numbered) {
+    if (shard.dali_index) request.inputs.push_back(*shard.dali_index);
   }
   request.build = [&](IndexBuilder& builder) {
     const LabelReader labels(class_file ? read_class_names(*class_file) : std::vector<std::string>(),

@@ -12,7 +12,6 @@ namespace tessera::formats {
 namespace {
 
 constexpr uint64_t kHeader = 30, kMaxSize = uint64_t{1} << 30;
-constexpr uint64_t kExtraGuess = 64;  // of the local header; a longer one costs a second read
 constexpr uint64_t kLargestRatio = 1032, kDeflateSlack = 64;
 constexpr uint16_t kStored = 0, kDeflate = 8;
 
@@ -47,24 +46,20 @@ void check(const FileReader& file, const ZipMember& member) {
   }
 }
 
-/// The packed bytes at the end of `bytes`, from the archive with mostly one read.
 std::string packed_bytes(const FileReader& file, const ZipMember& member) {
-  const uint64_t room = file.size() - member.header, rest = member.name.size() + member.packed_size;
-  std::string bytes(std::min(room, kHeader + rest + kExtraGuess), '\0');
-  file.read(member.header, std::as_writable_bytes(std::span(bytes)));
-  if (!bytes.starts_with("PK\3\4") || u16(bytes, 26) != member.name.size() ||
-      bytes.compare(kHeader, member.name.size(), member.name) != 0) {
+  const uint64_t room = file.size() - member.header;
+  std::string header(kHeader + member.name.size(), '\0');
+  if (room < header.size()) broken(file, member, "a whole member: the archive is cut off");
+  file.read(member.header, std::as_writable_bytes(std::span(header)));
+  if (!header.starts_with("PK\3\4") || u16(header, 26) != member.name.size() ||
+      !header.ends_with(member.name)) {
     broken(file, member, concat("its header at byte ", member.header, ": found other bytes"));
   }
-  const uint64_t start = kHeader + member.name.size() + u16(bytes, 28);
-  if (start > room || room - start < member.packed_size)
+  const uint64_t start = header.size() + u16(header, 28);  // after the extra field
+  if (start > room || room - start < member.packed_size) {
     broken(file, member, "a whole member: the archive is cut off");
-  if (start + member.packed_size <= bytes.size()) {
-    bytes.resize(start + member.packed_size);
-    bytes.erase(0, start);
-    return bytes;
   }
-  bytes.resize(member.packed_size);
+  std::string bytes(member.packed_size, '\0');
   file.read(member.header + start, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }

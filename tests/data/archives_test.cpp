@@ -2,6 +2,7 @@
 // of a set has the one level 20 i and the label i % 3.
 #include <gtest/gtest.h>
 
+#include "tessera/data/loader.h"
 #include "tessera/data/source.h"
 #include "tests/data/folder_maker.h"
 #include "tests/data/shared_data.h"
@@ -92,6 +93,24 @@ TEST_F(Archives, ZipMapsWithFaults) {
   fs::remove(zip);
   EXPECT_EQ(open_error("zip:" + root.string()),
             "[data.open_zip] an archive train.zip: found val.zip (in " + root.string() + ")");
+}
+
+TEST_F(Archives, OfTwoZipMembersOfOneNameTheLaterIsUsed) {
+  const fs::path root = copy("zip");
+  std::string bytes = read_file(root / "train.zip");
+  for (size_t at = bytes.find("n00/3.png"); at != std::string::npos; at = bytes.find("n00/3.png", at))
+    bytes[at + 4] = '0';
+  write_text(root / "train.zip", bytes);
+  const auto source = open("zip:" + root.string());
+  EXPECT_EQ(source->read(0, 1).pixels[0], 60);
+  EXPECT_EQ(source->label(3), -1);
+  const Names expected = {
+      "[data.open_zip] every name once: found 1 twice, of which the last ones are used (n00/0.png in " +
+      (root / "train.zip").string() + ")"};
+  EXPECT_EQ(warnings, expected);
+  fs::remove(root / "train_map.txt");
+  EXPECT_EQ(open("zip:" + root.string())->size(), 5);
+  EXPECT_EQ(warnings, expected);
 }
 
 TEST_F(Archives, ZipWithoutMapTakesFoldersAsClasses) {
@@ -352,6 +371,66 @@ TEST_F(Archives, TensorFlowDatasets) {
   EXPECT_EQ(open_error("tfrecord:" + (copied / "a").string()),
             "[data.open_tfrecord] files in the format tfrecord: found riegeli (" +
                 (copied / "a" / "1.10.0" / "dataset_info.json").string() + ")");
+}
+
+TEST_F(Archives, TensorFlowDatasetsWithoutOneImage) {
+  const fs::path folder = copy("tfds") / "tiny" / "1.2.0";
+  const std::string spec = "tfrecord:" + folder.string(), features = (folder / "features.json").string();
+  write_text(features, R"({"content": {"a": {"type": "x.Image"}, "b": {"type": "x.Image"}}})");
+  EXPECT_EQ(open_error(spec), "[data.open_tfrecord] one feature that is an Image: found a, b (" + features +
+                                  "; set data.image_key and data.label_key)");
+  options.image_key = "image";
+  EXPECT_EQ(open_error(spec), "[data.open_tfrecord] one feature that is a ClassLabel: found none (" +
+                                  features + "; set data.image_key and data.label_key)");
+  fs::remove(features);
+  expect_set(*open(spec), 1);
+  const std::string shard = (folder / "tiny-train.tfrecord-00000-of-00001").string();
+  write_text(shard, "");
+  EXPECT_EQ(open_error(spec),
+            "[data.open_tfrecord] records: found none in 1 files (the first is " + shard + ")");
+  fs::remove(shard);
+  EXPECT_EQ(open_error(spec), "[data.index] " + shard + " to be readable: No such file or directory");
+}
+
+TEST_F(Archives, FilesThatShrinkWhileTheyAreReadAreNamed) {
+  const fs::path wds = copy("wds"), records = copy("tfrecord"), zip = copy("zip");
+  const auto shards = open("wds:" + wds.string());
+  const auto examples = open("tfrecord:" + records.string());
+  const auto members = open("zip:" + zip.string());
+  for (const fs::path& file :
+       {wds / "set-train-000000.tar", records / "train-00000-of-00002", zip / "train.zip"}) {
+    fs::resize_file(file, 10);
+  }
+  EXPECT_EQ(load_error(*shards, 0), "[data.wds] a shard that has not changed: it got shorter (" +
+                                        (wds / "set-train-000000.tar").string() + ")");
+  EXPECT_EQ(load_error(*examples, 0), "[data.tfrecord] a file that has not changed: it got shorter (" +
+                                          (records / "train-00000-of-00002").string() + ")");
+  EXPECT_TRUE(load_error(*members, 0).starts_with("[file.read] file is cut off: "))
+      << load_error(*members, 0);
+}
+
+TEST_F(Archives, BrokenSamplesAreSkippedCountedAndNamedByTheLoader) {
+  const fs::path root = copy("zip");
+  write_text(root / "train_map.txt", "n00/0.png\t0\nn01/1.png\t1\nn02/none.png\t2\nn00/3.png\t0\n");
+  const auto source = open("zip:" + root.string());
+  TransformOptions transform;
+  transform.image_size = 8;
+  LoaderOptions loader;
+  loader.batch = 4;
+  loader.workers = 0;
+  loader.error_limit = 0.5;
+  Names named;
+  loader.warn = [&](const std::string& line) { named.push_back(line); };
+  TrainLoader skips(*source, transform, loader, 0);
+  for (int step = 0; step < 3; ++step) {
+    for (const int64_t label : skips.next().labels) EXPECT_GE(label, 0);
+  }
+  EXPECT_EQ(skips.broken_samples(), 1);
+  ASSERT_EQ(named.size(), 1U);
+  EXPECT_NE(named[0].find("a member n02/none.png in "), std::string::npos) << named[0];
+  loader.fail_on_error = true;
+  TrainLoader stops(*source, transform, loader, 0);
+  EXPECT_NE(error_text([&] { stops.next(); }).find("line 3 of "), std::string::npos);
 }
 
 TEST_F(Archives, Cifar) {

@@ -141,11 +141,22 @@ TEST(Paths, AreRelativeToTheFileAndSetsToTheWorkingDirectory) {
   EXPECT_EQ(source("fake"), "fake");
   EXPECT_EQ(source("folder:"), "folder:");
   EXPECT_EQ(source(""), "");
+  EXPECT_EQ(source("wds:a-{0..1}.tar,/b/c.tar::val=d/../e"), "wds:/base/a-{0..1}.tar,/b/c.tar,val=/base/e");
+  EXPECT_EQ(source("tfrecord:tfds/mnist"), "tfrecord:/base/tfds/mnist");
   const auto here = std::filesystem::current_path();
   EXPECT_EQ(read("", {"data.source=folder:x"}).data.source, "folder:" + (here / "x").string());
   EXPECT_EQ(read("run.dir = 'runs/a'").run.dir, "/base/runs/a");
   EXPECT_EQ(read("run.dir = 'runs/a'", {"run.dir=b"}).run.dir, (here / "b").string());
   EXPECT_EQ(read("").run.dir, "");
+}
+
+TEST(Paths, OfIndexesAndClassNames) {
+  EXPECT_EQ(read("data.index_dir = 'idx'").data.index_dir, "/base/idx");
+  EXPECT_EQ(read("data.index_dir = 'a/{split}'").data.index_dir, "/base/a/{split}");
+  for (const std::string word : {"beside", "none", ""}) {
+    EXPECT_EQ(read("data.index_dir = '" + word + "'").data.index_dir, word);
+  }
+  EXPECT_EQ(read("data.classes = 'names.txt'").data.classes, "/base/names.txt");
 }
 
 TEST(Paths, ReadRecipeUsesTheFilesFolder) {
