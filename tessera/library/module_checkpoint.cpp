@@ -164,11 +164,6 @@ void append_fresh_optimizer(std::vector<Slice>& slices, const shard::ShardedModu
   }
 }
 
-checkpoint::Ranks ranks_of(mesh::Mesh& mesh) {
-  return {mesh.rank(), mesh.world_size(),
-          [&mesh](const std::string& text) { return mesh.world().all_gather_text(text, "checkpoint"); }};
-}
-
 std::string describe(const shard::ShardedModule& sharded) {
   nlohmann::ordered_json json = {{"kind", "module"}};
   for (const auto& shard : sharded.shards()) json["parameters"][shard.name] = shard.shape;
@@ -176,6 +171,11 @@ std::string describe(const shard::ShardedModule& sharded) {
 }
 
 }  // namespace
+
+checkpoint::Ranks checkpoint_ranks(mesh::Group& group) {
+  return {group.rank(), group.size(),
+          [&group](const std::string& text) { return group.all_gather_text(text, "checkpoint"); }};
+}
 
 fs::path save_module(const fs::path& folder, const Position& position, shard::ShardedModule& sharded,
                      const Optimizer* optimizer, int64_t keep) {
@@ -192,13 +192,14 @@ fs::path save_module(const fs::path& folder, const Position& position, shard::Sh
   checkpoint::SaveOptions options;
   options.folder = folder;
   options.keep = keep;
-  return checkpoint::save(options, slices, progress, ranks_of(mesh));
+  return checkpoint::save(options, slices, progress, checkpoint_ranks(mesh.world()));
 }
 
 Position load_module(const fs::path& checkpoint, shard::ShardedModule& sharded, Optimizer* optimizer) {
   mesh::Mesh& mesh = sharded.mesh();
   const bool is_one = fs::exists(checkpoint / "manifest.json");
-  const auto found = checkpoint::find(checkpoint, is_one ? checkpoint.string() : "latest", ranks_of(mesh));
+  const auto found =
+      checkpoint::find(checkpoint, is_one ? checkpoint.string() : "latest", checkpoint_ranks(mesh.world()));
   if (!found) {
     user_error("library.load_module", "a complete checkpoint: ", checkpoint.string(), " holds none");
   }

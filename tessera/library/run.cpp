@@ -12,8 +12,6 @@
 namespace tessera::library {
 namespace {
 
-constexpr auto kPatienceForSilentRanks = std::chrono::milliseconds(3000);
-
 /// The axes with the open one filled in.
 std::vector<mesh::Axis> fit(std::vector<mesh::Axis> axes, int64_t world) {
   int64_t given = 1, open = 0;
@@ -58,8 +56,8 @@ mesh::Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::millisecond
 
 std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options) {
   const launch::Ranks ranks = launch::ranks_from_environment();
-  const int64_t share = launch::available_cores() / std::max<int64_t>(1, ranks.local_world);
-  at::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : std::max<int64_t>(1, share)));
+  at::set_num_threads(
+      static_cast<int>(options.threads > 0 ? options.threads : launch::cores_per_rank(ranks)));
   return std::make_unique<mesh::Mesh>(rendezvous(ranks, options.timeout), fit(options.axes, ranks.world),
                                       concat(build_info().commit, options.fingerprint));
 }
@@ -73,9 +71,8 @@ int run(const std::function<int(mesh::Mesh&)>& body, const ConnectOptions& optio
     return exit_code;
   } catch (const CommError& error) {
     // A sharded module has asked who is silent already.
-    const bool all_said = !mesh || std::string(error.what()).find(mesh->describe()) != std::string::npos;
-    if (all_said) end(kExitCommunication, error.what());
-    const std::string silent = mesh->name_silent_ranks(kPatienceForSilentRanks);
+    if (!mesh || mesh->has_explained()) end(kExitCommunication, error.what());
+    const std::string silent = mesh->name_silent_ranks();
     end(kExitCommunication,
         concat(error.what(), " (", mesh->describe(), ")", silent.empty() ? "" : "; ", silent));
   } catch (const Error& error) {

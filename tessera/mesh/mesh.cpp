@@ -220,6 +220,13 @@ std::string Mesh::describe() const {
   return text;
 }
 
+CommError Mesh::explain(const CommError& error, const std::string& where) {
+  has_explained_ = true;
+  const std::string silent = name_silent_ranks();
+  return CommError(
+      concat(error.what(), " (", describe(), ", ", where, silent.empty() ? "" : "; ", silent, ")"));
+}
+
 std::string Mesh::name_silent_ranks(std::chrono::milliseconds patience) {
   if (!store_) return "";
   auto* store = static_cast<c10d::Store*>(store_.get());

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/mesh/group.h"
 
 namespace c10d {
@@ -74,7 +75,11 @@ class Mesh {
   /// After a CommError: tells the others that this rank is alive, waits up to `patience` for their word, and
   /// returns a sentence naming the ranks that gave none, and what the others began last if it is something
   /// else.
-  std::string name_silent_ranks(std::chrono::milliseconds patience);
+  std::string name_silent_ranks(std::chrono::milliseconds patience = std::chrono::seconds(3));
+  /// The same error with this rank, `where` (it came to) and name_silent_ranks()'s sentence in parentheses.
+  CommError explain(const CommError& error, const std::string& where);
+  /// Has explain() been called? What fails afterwards is a consequence.
+  bool has_explained() const { return has_explained_; }
 
  private:
   Mesh() = default;
@@ -90,6 +95,7 @@ class Mesh {
   TransportMaker make_transport_;
   std::shared_ptr<LastOperation> last_operation_ = std::make_shared<LastOperation>();
   std::shared_ptr<void> store_;  // c10d::Store
+  bool has_explained_ = false;
 };
 
 }  // namespace tessera::mesh

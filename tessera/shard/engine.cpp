@@ -16,7 +16,6 @@ namespace tessera::shard {
 namespace {
 
 constexpr size_t kOperationsCompared = 100'000;
-constexpr auto kPatienceForSilentRanks = std::chrono::milliseconds(3000);
 
 std::string checksum_of(const std::string& text) {
   Checksum checksum;
@@ -85,9 +84,7 @@ void ShardedModule::Engine::with_error_context(const std::function<void()>& work
     work();
   } catch (const CommError& error) {
     if (std::exchange(failed_, true)) throw;
-    const std::string silent = mesh_.name_silent_ranks(kPatienceForSilentRanks);
-    throw CommError(concat(error.what(), " (", mesh_.describe(), ", step ", step_ + 1, ", unit ",
-                           current_unit_, silent.empty() ? "" : "; ", silent, ")"));
+    throw mesh_.explain(error, concat("step ", step_ + 1, ", unit ", current_unit_));
   }
 }
 

@@ -51,7 +51,6 @@ void Reductions::watch(Unit& unit) {
 
 void Reductions::begin(bool last) {
   under_way_ = true;
-  last_ = last;
   for (const auto& watched : watched_) {
     watched->seen = 0;
     watched->reduced = false;

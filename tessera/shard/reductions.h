@@ -55,7 +55,7 @@ class Reductions {
   Callbacks callbacks_;
   std::vector<std::unique_ptr<Watched>> watched_;
   std::vector<size_t> in_flight_;  // oldest first
-  bool under_way_ = false, last_ = true;
+  bool under_way_ = false;
   std::shared_ptr<Reductions*> alive_;  // hooks outlive this object when the network does
 };
 

@@ -78,11 +78,12 @@ double slowest_rank(double seconds, mesh::Mesh& mesh) {
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-Seconds measure(const BenchShardJob& job, mesh::Mesh& mesh, TrainState& real, TrainState& alone) {
-  const data::Batch batch = random_batch(job.recipe.model, job.recipe.train.batch_per_rank);
+Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& mesh, TrainState& real,
+                TrainState& alone) {
   const auto time = [&](const std::function<void()>& work) {
     mesh.world().barrier("bench");
     const auto start = Clock::now();
@@ -147,8 +148,8 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
           const auto real = assemble(job.recipe, plan, *mesh, /*with_optimizer=*/false);
           const auto nobody = mesh::Mesh::pretend(ranks.rank, mesh->axes());
           const auto alone = assemble(job.recipe, plan, *nobody, /*with_optimizer=*/false);
-          const Seconds seconds = measure(job, *mesh, *real, *alone);
           const auto batch = random_batch(job.recipe.model, job.recipe.train.batch_per_rank);
+          const Seconds seconds = measure(job, batch, *mesh, *real, *alone);
           const nlohmann::ordered_json json = {
               {"world_size", ranks.world},
               {"images_per_rank", batch.size},

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "tessera/library/module_checkpoint.h"
+
 namespace tessera::train {
 namespace {
 
@@ -60,19 +62,19 @@ void Saver::save(bool best) {
   SaveRequest request = save_request(state_, folder_, best);
   ++times_.saves;
   if (!group_) {
-    newest_ =
-        checkpoint::save(request.options, request.slices, request.progress, checkpoint_ranks(mesh_.world()));
+    newest_ = checkpoint::save(request.options, request.slices, request.progress,
+                               library::checkpoint_ranks(mesh_.world()));
     times_.written += seconds_since(start);
   } else {
     at::Tensor copy = copy_slices(request.slices);
-    writer_ = std::async(std::launch::async,
-                         [request = std::move(request), copy = std::move(copy), &group = *group_]() mutable {
-                           const auto begin = Clock::now();
-                           const auto checkpoint = checkpoint::save(
-                               request.options, request.slices, request.progress, checkpoint_ranks(group));
-                           copy.reset();  // not only when the next save asks how this one went
-                           return Written{checkpoint, seconds_since(begin)};
-                         });
+    writer_ = std::async(std::launch::async, [request = std::move(request), copy = std::move(copy),
+                                              &group = *group_]() mutable {
+      const auto begin = Clock::now();
+      const auto checkpoint = checkpoint::save(request.options, request.slices, request.progress,
+                                               library::checkpoint_ranks(group));
+      copy.reset();  // not only when the next save asks how this one went
+      return Written{checkpoint, seconds_since(begin)};
+    });
   }
   times_.stalled += seconds_since(start);
 }

@@ -14,8 +14,6 @@
 namespace tessera::train {
 namespace {
 
-constexpr auto kPatienceForSilentRanks = std::chrono::milliseconds(3000);
-
 /// Bytes named in an allocator's message; 0: not a message about memory.
 double bytes_wanted(const std::exception& error) {
   static const std::regex pattern("tr(?:y|ied) to allocate (\\d+) bytes");
@@ -32,10 +30,7 @@ std::string saving(const char* change, double before, double after) {
 }  // namespace
 
 int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
-  const int64_t threads =
-      recipe.run.threads > 0
-          ? recipe.run.threads
-          : std::max<int64_t>(1, launch::available_cores() / std::max<int64_t>(1, ranks.local_world));
+  const int64_t threads = recipe.run.threads > 0 ? recipe.run.threads : launch::cores_per_rank(ranks);
   at::set_num_threads(static_cast<int>(threads));
   return threads;
 }
@@ -49,8 +44,10 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
-  return plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
-                            recipe.shard.prefetch);
+  plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
+                                       recipe.shard.prefetch);
+  plan::assign_levels(&plan, recipe.shard.units);
+  return plan;
 }
 
 plan::Precision plan_precision(const recipe::Recipe& recipe) {
@@ -68,7 +65,7 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
   options.seed = recipe.train.seed;
   options.rank = ranks.rank;
   options.world = ranks.world;
-  const int64_t spare = launch::available_cores() / std::max<int64_t>(1, ranks.local_world) - threads;
+  const int64_t spare = launch::cores_per_rank(ranks) - threads;
   options.workers = recipe.data.workers >= 0 ? recipe.data.workers : std::max<int64_t>(1, spare);
   options.prefetch = recipe.data.prefetch;
   options.fail_on_error = recipe.data.on_error == "fail";
@@ -112,9 +109,7 @@ int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::funct
   try {
     return body();
   } catch (const CommError& error) {
-    const std::string silent = mesh.name_silent_ranks(kPatienceForSilentRanks);
-    throw CommError(
-        concat(error.what(), " (", mesh.describe(), ", ", where(), silent.empty() ? "" : "; ", silent, ")"));
+    throw mesh.explain(error, where());
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

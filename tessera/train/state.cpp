@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
+#include "tessera/library/module_checkpoint.h"
 #include "tessera/ops/cpu.h"
 
 namespace tessera::train {
@@ -88,13 +89,6 @@ std::string model_json(const arch::VitConfig& config) {
   return json.dump();
 }
 
-checkpoint::Ranks checkpoint_ranks(mesh::Mesh& mesh) { return checkpoint_ranks(mesh.world()); }
-
-checkpoint::Ranks checkpoint_ranks(mesh::Group& group) {
-  return {group.rank(), group.size(),
-          [&group](const std::string& text) { return group.all_gather_text(text, "checkpoint"); }};
-}
-
 SaveRequest save_request(const TrainState& state, const std::filesystem::path& folder, bool best) {
   checkpoint::Progress progress;
   progress.step = state.step;
@@ -114,7 +108,8 @@ SaveRequest save_request(const TrainState& state, const std::filesystem::path& f
 std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
                                  bool best) {
   const SaveRequest request = save_request(state, folder, best);
-  return checkpoint::save(request.options, request.slices, request.progress, checkpoint_ranks(mesh));
+  return checkpoint::save(request.options, request.slices, request.progress,
+                          library::checkpoint_ranks(mesh.world()));
 }
 
 namespace {

@@ -47,8 +47,6 @@ at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, u
 /// JSON description of what decides a checkpoint's compatibility.
 std::string model_json(const arch::VitConfig& config);
 
-checkpoint::Ranks checkpoint_ranks(mesh::Mesh& mesh);
-checkpoint::Ranks checkpoint_ranks(mesh::Group& group);
 /// What checkpoint::save is given; the slices point into `state`.
 struct SaveRequest {
   checkpoint::SaveOptions options;
