@@ -114,7 +114,7 @@ class Loop {
         mesh_(mesh),
         monitor_(monitor),
         log_(log),
-        saver_(state, mesh, input.run_dir / "checkpoints"),
+        saver_(state, mesh, input.checkpoints),
         schedule_(Schedule::of(state.recipe, input.counts)),
         end_(input.steps_only > 0 ? state.step + input.steps_only : input.counts.total),
         image_flops_(3.0 * arch::forward_flops(state.recipe.model)) {}
