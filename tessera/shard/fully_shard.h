@@ -130,6 +130,11 @@ class ShardedModule {
   at::Tensor tensor_norms(const std::vector<at::Tensor>& local);
 
   /// After changing parameters() by other means than optimizer steps between backward and forward: gathered
+  /// Buffers such as BatchNorm's running statistics are each rank's own while training. This gives every rank
+  /// the mean over ranks of the floating-point ones, and rank 0's others: before evaluating or saving.
+  /// Collective: one all-reduce.
+  void average_buffers();
+
   /// copies are stale.
   void parameters_changed();
   /// Runs `body` while all parameters can be read, whole and in the compute dtype. Collective.

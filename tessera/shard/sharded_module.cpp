@@ -101,6 +101,8 @@ at::Tensor ShardedModule::tensor_norms(const std::vector<at::Tensor>& local) {
 }
 
 void ShardedModule::parameters_changed() { engine_->parameters_changed(); }
+void ShardedModule::average_buffers() { engine_->average_buffers(); }
+
 
 void ShardedModule::with_full_parameters(const std::function<void()>& body) {
   engine_->with_full_parameters(body);
