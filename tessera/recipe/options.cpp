@@ -245,7 +245,7 @@ void add_training(std::vector<Option>& table) {
 }
 
 void add_machine(std::vector<Option>& table) {
-  using plan::Level;
+  using plan::Level, plan::Offload;
   const std::vector<Option> rows = {
       choice<Level>("shard.level", "what is split over the ranks",
                     {{"replicate", Level::kReplicate},
@@ -258,6 +258,10 @@ void add_machine(std::vector<Option>& table) {
       integer("shard.prefetch", "units gathered ahead; 0: nothing overlaps", {0, 64}, FIELD(shard.prefetch)),
       choice<Dtype>("precision.compute", "auto: bf16 where the CPU has AMX",
                     {{"auto", Dtype::kAuto}, {"fp32", Dtype::kFloat32}, {"bf16", Dtype::kBFloat16}},
+      choice<Offload>("shard.offload",
+                      "what of a rank's share lies in the host's memory, not where units compute",
+                      {{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}},
+                      FIELD(shard.offload)),
                     FIELD(precision.compute)),
       choice<Dtype>("precision.reduce", "of gradients on the wire",
                     {{"fp32", Dtype::kFloat32}, {"bf16", Dtype::kBFloat16}}, FIELD(precision.reduce)),

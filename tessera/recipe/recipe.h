@@ -59,6 +59,7 @@ struct ShardRecipe {
   plan::Level level = plan::Level::kZero3;
   bool recompute = false;
   int64_t prefetch = 1;
+  plan::Offload offload = plan::Offload::kNone;
 };
 
 struct PrecisionRecipe {

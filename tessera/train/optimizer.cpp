@@ -10,7 +10,7 @@ AdamwOptimizer::AdamwOptimizer(const shard::ShardedModel& model, const recipe::O
                                const std::function<bool(const std::string&)>& decays)
     : options_(options) {
   for (const auto& unit : model.units()) {
-    UnitState state{unit.get(), at::zeros({unit->shard_numel()}), at::zeros({unit->shard_numel()}), {}};
+    UnitState state{unit.get(), unit->new_state(), unit->new_state(), {}};
     for (const shard::Piece& piece : unit->pieces()) state.decays.push_back(decays(piece.name));
     states_.push_back(std::move(state));
   }

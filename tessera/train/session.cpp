@@ -45,7 +45,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   return plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
-                            recipe.shard.prefetch);
+                            recipe.shard.prefetch, recipe.shard.offload);
 }
 
 plan::Precision plan_precision(const recipe::Recipe& recipe) {
