@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 
 namespace tessera::train {
@@ -126,7 +127,7 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
   }
   counts.finish(mesh, result);
   if (!result.stopped) TESSERA_CHECK_EQ(result.metrics.samples, source.size());
-  result.metrics.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.metrics.seconds = seconds_since(start);
   return result;
 }
 

@@ -26,10 +26,6 @@ struct StepResult {
   bool stop = false;         // some rank was asked to stop
 };
 
-/// What gradients are multiplied by so that their norm is at most `clip` (0: never clipped). As
-/// torch.nn.utils.clip_grad_norm_: clip / (norm + 1e-6), at most 1.
-double clip_scale(double clip, double gradient_norm);
-
 /// One optimizer step over `sizes.accumulation` micro-batches. Collective. `stop`: this rank wants to stop.
 /// Throws UserError when loss or gradient is not finite, naming the first bad tensor.
 StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
