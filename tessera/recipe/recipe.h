@@ -71,6 +71,7 @@ struct ShardRecipe {
   bool recompute = false;
   std::string units = "";  // levels of single units: plan::assign_levels
   int64_t prefetch = 1;
+  plan::Offload offload = plan::Offload::kNone;
 };
 
 struct PrecisionRecipe {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "tessera/base/clock.h"
 #include "tessera/library/module_checkpoint.h"
 
 namespace tessera::train {
@@ -13,10 +14,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatienceAfterError = std::chrono::seconds(10);
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Lets the slices point to a copy of what they pointed to; the tensor returned holds it.
 at::Tensor copy_slices(std::vector<checkpoint::Slice>& slices) {
