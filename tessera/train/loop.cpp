@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <utility>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
