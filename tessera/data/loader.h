@@ -43,7 +43,7 @@ struct LoaderOptions {
       1;                 // micro-batches per step and rank; batch must be a multiple of world * accumulation
   int64_t workers = 1;   // decoding threads; 0: decode in next()
   int64_t prefetch = 4;  // micro-batches ready ahead, at most
-  MixOptions mix;        // of the samples of a training step
+  ImageMixing mix;       // of the samples of a training step
   bool fail_on_error = false;  // else a broken sample is skipped (replaced by its successor) with a count
   double error_limit =
       0.01;  // share of broken samples above which the run stops (one is borne at any above 0)
