@@ -34,31 +34,36 @@ struct TrainLoader::State : BatchMaker {
   }
 
   void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
+    const int64_t step = index / options.accumulation, position = begin(index);
     for (int64_t i = part.first; i < part.last && !stop; ++i) {
-      make_sample(order.at(index / options.accumulation, begin(index) + i), i, batch);
+      const Made made =
+          make_sample(order.at(step, position + i), batch->images.data() + i * transform.sample_size());
+      batch->labels[static_cast<size_t>(i)] = made.label;
+      batch->samples[static_cast<size_t>(i)] = made.sample;
     }
   }
 
+  struct Made {
+    uint64_t sample = 0;
+    int64_t label = 0;
+  };
   /// A broken sample is replaced by the next readable one of the source.
-  void make_sample(const Draw& draw, int64_t i, Batch* batch) const {
+  Made make_sample(const Draw& draw, float* numbers) const {
     int64_t sample = draw.sample;
     for (int64_t tries = 0; tries < source.size(); ++tries, sample = (sample + 1) % source.size()) {
       if (broken.known(sample)) continue;
       // The ranks are about to stop together, in the step under way: no sample is worth a search any more.
-      if (options.ranks_decide && broken.too_many()) return;
+      if (options.ranks_decide && broken.too_many()) return {};
       try {
         const Image image = source.read(sample, transform.options().channels);
-        const auto id = static_cast<uint64_t>(sample + draw.copy * source.size());
-        const SampleKey key{options.seed, draw.appearance, static_cast<uint64_t>(sample)};
-        transform.train(image, key, batch->images.data() + i * transform.sample_size());
-        batch->labels[static_cast<size_t>(i)] = source.label(sample);
-        batch->samples[static_cast<size_t>(i)] = id;
-        return;
+        const auto id = static_cast<uint64_t>(sample);
+        transform.train(image, {options.seed, draw.appearance, id}, numbers);
+        return {id + static_cast<uint64_t>(draw.copy * source.size()), source.label(sample)};
       } catch (const UserError& error) {
         broken.add(sample, error);
       }
     }
-    if (options.ranks_decide) return;  // all are broken, and the ranks stop
+    if (options.ranks_decide) return {};  // all are broken, and the ranks stop
     user_error("data.loader", "at least one readable sample: found none of ", source.size());
   }
 

@@ -26,7 +26,7 @@ void check_data(const Recipe& recipe, const std::string& where) {
   }
 }
 
-void check_mix(const Recipe& recipe, const std::string& where) {
+void check_sources(const Recipe& recipe, const std::string& where) {
   const auto& data = recipe.data;
   const size_t weights = data.mix_weights.size(), sources = data.mix.size() + 1;
   if (weights != 0 && (weights != sources || data.mix.empty())) {
@@ -65,7 +65,7 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
     throw UserError(concat(error.what(), " (", where, ", [model])"));
   }
   check_data(recipe, where);
-  check_mix(recipe, where);
+  check_sources(recipe, where);
   check_length(recipe, where);
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tessera/base/log.h"
-#include "tessera/data/mix.h"
+#include "tessera/data/source_mix.h"
 #include "tessera/launch/launch.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/plan/plan.h"
@@ -26,7 +26,7 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
 plan::Precision plan_precision(const recipe::Recipe& recipe);
 data::SourceOptions source_options(const recipe::Recipe& recipe);
 /// The recipe's training sources as one.
-data::Mix open_training(const recipe::Recipe& recipe);
+data::MixedSource open_training(const recipe::Recipe& recipe);
 /// The source with data.ram_cache's memory; as it is with "none". Collective. Counts on `free_bytes` on this
 /// host.
 std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> source,
