@@ -27,11 +27,11 @@ shard::Policy policy_of(const std::string& text, bool recompute) {
   if (text == "none") return shard::no_units();
   if (text == "type:Bottleneck") return shard::by_type<Bottleneck>(unit);
   if (text == "type:BasicBlock") return shard::by_type<BasicBlock>(unit);
-  if (text.starts_with("size:")) return shard::by_parameter_count(std::stol(text.substr(5)));
+  if (text.starts_with("size:")) return shard::by_parameter_count(std::stol(text.substr(5)), unit);
   if (text == "stages") {
-    return [](const std::string& name, torch::nn::Module&, int64_t) -> std::optional<shard::UnitOptions> {
+    return [unit](const std::string& name, torch::nn::Module&, int64_t) -> std::optional<shard::UnitOptions> {
       const bool is_stage = name.size() == 6 && name.starts_with("layer");
-      return is_stage ? std::optional(shard::UnitOptions{}) : std::nullopt;
+      return is_stage ? std::optional(unit) : std::nullopt;
     };
   }
   tessera::user_error("resnet", "--wrap stages, size:N, type:Bottleneck, type:BasicBlock or none: found ",

@@ -32,7 +32,10 @@ void print_version(bool verbose) {
   const BuildInfo& build = build_info();
   std::cout << "tessera " << build.version << " (" << build.commit << ")\n";
   if (!verbose) return;
-  std::cout << "built with " << build.compiler << ", " << build.build_type << "\n"
+  std::cout << "built with " << build.compiler << ", " << build.build_type << " (" << build.flags
+            << (build.preset.empty() ? "" : "; preset ") << build.preset
+            << (build.sanitizers.empty() ? "" : "; sanitizers ") << build.sanitizers << ")\n"
+            << launch::machine_description() << "\n"
             << "cores " << launch::available_cores() << ", memory free "
             << launch::available_memory() / (1024 * 1024) << " MiB\n";
   const std::string torch = engine().torch_info();  // loaded first: loading may set ONEDNN_MAX_CPU_ISA

@@ -70,9 +70,11 @@ void print_table(const ModelsQuery& query, const std::vector<Row>& rows, std::os
     }
     out << '\n';
   }
-  out << "GFLOP/image: forward; a training step is 3 x this. Memory: training with AdamW, " << query.ranks
-      << (query.ranks == 1 ? " rank, " : " ranks, ") << plan::to_string(query.level) << ", " << query.batch
-      << (query.batch == 1 ? " image" : " images") << " per rank, compute " << (query.bf16 ? "bf16" : "fp32")
+  out << "GFLOP/image: forward; a training step is 3 x this. Memory: training with AdamW, with 16 MiB that "
+         "the program itself grows by, "
+      << query.ranks << (query.ranks == 1 ? " rank, " : " ranks, ") << plan::to_string(query.level) << ", "
+      << query.batch << (query.batch == 1 ? " image" : " images") << " per rank, compute "
+      << (query.bf16 ? "bf16" : "fp32")
       << (query.recompute ? ", with recompute.\n" : ", without recompute.\n");
 }
 
@@ -91,6 +93,7 @@ void print_json(const ModelsQuery& query, const std::vector<Row>& rows, std::ost
                     {"states_bytes", bytes(row.memory.states)},
                     {"gathered_bytes", bytes(row.memory.gathered)},
                     {"activations_bytes", bytes(row.memory.activations)},
+                    {"program_bytes", bytes(row.memory.program)},
                     {"memory_bytes", bytes(row.memory.total())}});
   }
   out << list.dump(2) << '\n';

@@ -62,6 +62,9 @@ void request_stop();
 int64_t available_cores();
 /// This host's cores divided by its ranks, at least 1.
 int64_t cores_per_rank(const Ranks& ranks);
+/// What a bug report needs of the machine: "Linux 6.1.0 x86_64; Intel(R) Xeon(R) ...; avx2 avx512f
+/// avx512_bf16 amx_bf16".
+std::string machine_description();
 /// Bytes of memory this process may use (cgroup limit respected) and what is free now.
 int64_t available_memory();
 

@@ -1,6 +1,7 @@
 #include "tessera/launch/machine.h"
 
 #include <sched.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::launch {
@@ -126,6 +128,24 @@ int64_t available_cores() {
 
 int64_t cores_per_rank(const Ranks& ranks) {
   return std::max<int64_t>(1, available_cores() / std::max<int64_t>(1, ranks.local_world));
+}
+
+std::string machine_description() {
+  utsname system{};
+  uname(&system);
+  std::string model = "unknown CPU", flags;
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line) && !line.empty();) {  // up to the end of the first core's
+    const size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    if (line.starts_with("model name")) model = line.substr(colon + 2);
+    if (line.starts_with("flags")) flags = line.substr(colon + 1) + " ";
+  }
+  std::string text = concat(system.sysname, " ", system.release, " ", system.machine, "; ", model, ";");
+  for (const char* flag : {"avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16"}) {
+    if (flags.find(concat(" ", flag, " ")) != std::string::npos) text += concat(" ", flag);
+  }
+  return text;
 }
 
 int64_t available_memory() { return free_memory("/"); }

@@ -202,6 +202,7 @@ Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Pre
   check_units(config, plan);
   auto sizes = unit_sizes(config);
   Memory memory;
+  memory.program = kProgramGrowth;
   for (const auto& unit : plan.units) {
     memory.states += state_bytes(sizes[unit.name], unit.level, plan.world);
   }
@@ -224,7 +225,8 @@ double saved_bytes(const arch::VitConfig& config, const Plan& plan) {
 
 std::string describe(const Memory& memory) {
   return concat(human_bytes(memory.total()), " a rank: states ", human_bytes(memory.states), ", gathered ",
-                human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations));
+                human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
+                human_bytes(memory.program));
 }
 
 }  // namespace tessera::plan

@@ -47,6 +47,11 @@ struct Plan {
 Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, bool recompute, int64_t prefetch,
                   Offload offload = Offload::kNone);
 
+/// Gives units a level of their own: "blocks.0-19=replicate, head=zero2, blocks.20-31=zero3+recompute". A
+/// unit named has recompute where its rule says so; of two rules for one unit the later wins; "" changes
+/// nothing. Errors: UserError that names the rule and what is wrong with it.
+void assign_levels(Plan* plan, const std::string& rules);
+
 std::string to_json(const Plan& plan);
 /// No other keys are known than {"format": "tessera.plan", "version": 1, "world", "prefetch", "units":
 /// [{"name", "level", "recompute", "offload"}]}, and all are required but "offload" (then "none"). Errors:
@@ -61,13 +66,16 @@ std::string to_string(Offload offload);       // "none", "optimizer", "all"
 /// every rank.
 inline constexpr int64_t kPieceNumbers = int64_t{1} << 25;
 inline constexpr int64_t kPiecesUnderWay = 2;
+/// What any training adds to the idle program: LibTorch's code touched for the first time, stacks of threads.
+inline constexpr double kProgramGrowth = 16.0 * 1024 * 1024;
 
 /// Bytes per rank while training, above the idle program. See docs/memory.md for the derivation.
 struct Memory {
   double states = 0;       // master weights, gradients, two Adam moments (fp32), sharded as the plan says
   double gathered = 0;     // compute-dtype parameters of the units gathered at once, and their gradients
   double activations = 0;  // of one micro-batch
-  double total() const { return states + gathered + activations; }
+  double program = 0;      // kProgramGrowth
+  double total() const { return states + gathered + activations + program; }
 };
 
 struct Precision {
@@ -84,7 +92,7 @@ Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Pre
 /// predict_memory.
 double saved_bytes(const arch::VitConfig& config, const Plan& plan);
 
-/// "1.20 GiB a rank: states 0.90 GiB, gathered 0.10 GiB, activations 0.20 GiB".
+/// "1.20 GiB a rank: states 0.90 GiB, gathered 0.10 GiB, activations 0.18 GiB, program 16.0 MiB".
 std::string describe(const Memory& memory);
 
 }  // namespace tessera::plan

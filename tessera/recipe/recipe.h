@@ -58,6 +58,7 @@ struct ScheduleRecipe {
 struct ShardRecipe {
   plan::Level level = plan::Level::kZero3;
   bool recompute = false;
+  std::string units = "";  // levels of single units: plan::assign_levels
   int64_t prefetch = 1;
   plan::Offload offload = plan::Offload::kNone;
 };
@@ -68,6 +69,7 @@ struct PrecisionRecipe {
 };
 
 struct CheckpointRecipe {
+  std::string dir = "";     // "": checkpoints/ of the run folder
   double every_epochs = 1;  // 0: only at the end (and on a signal)
   int64_t every_steps = 0;  // given: wins
   int64_t keep = 3;         // newest; "best" is kept besides

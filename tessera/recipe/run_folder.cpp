@@ -1,5 +1,6 @@
 #include "tessera/recipe/run_folder.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "tessera/base/error.h"
@@ -9,6 +10,13 @@ namespace fs = std::filesystem;
 namespace {
 
 bool holds_a_run(const fs::path& folder) { return fs::exists(folder / "recipe.toml"); }
+
+bool holds_checkpoints(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::directory_iterator entries(folder, ignored);
+  return std::any_of(begin(entries), end(entries),
+                     [](const auto& entry) { return entry.path().filename().string().starts_with("step_"); });
+}
 
 /// "latest", "best" and steps are those of the run itself; a path is only when it lies in run.dir.
 bool continues_its_run(const Recipe& recipe, const std::string& resume) {
@@ -67,6 +75,31 @@ RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume) {
   int count = 0;
   while (holds_a_run(numbered(recipe.name, count + 1))) ++count;
   return resuming && count > 0 ? claim(numbered(recipe.name, count)) : claim_new(recipe.name);
+}
+
+fs::path checkpoint_folder(const Recipe& recipe, const fs::path& run_dir, bool resuming) {
+  const fs::path name = run_dir / "checkpoints", target = recipe.checkpoint.dir;
+  if (target.empty()) return name;
+  constexpr const char* kWhere = "train.checkpoint_dir";
+  std::error_code failed;
+  fs::create_directories(target, failed);
+  if (failed) user_error(kWhere, "a checkpoint.dir: cannot create ", target.string(), ": ", failed.message());
+  fs::create_directory_symlink(target, name, failed);
+  const bool is_new = !failed;
+  if (failed && failed != std::errc::file_exists) {
+    user_error(kWhere, "a link to checkpoint.dir: cannot create ", name.string(), ": ", failed.message());
+  }
+  if (!fs::equivalent(name, target, failed)) {
+    user_error(kWhere, "one folder for the checkpoints of a run: found ", name.string(),
+               " and checkpoint.dir = ", target.string(),
+               " (move them there, or leave checkpoint.dir as it was)");
+  }
+  if (is_new && !resuming && holds_checkpoints(target)) {
+    fs::remove(name, failed);
+    user_error(kWhere, "a checkpoint.dir without checkpoints: ", target.string(),
+               " holds some of another run (continue that run with --resume, or set another folder)");
+  }
+  return name;
 }
 
 void create_run_folder(const fs::path& folder) {

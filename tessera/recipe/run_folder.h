@@ -23,6 +23,13 @@ struct RunFolder {
 /// it (no run overwrites another), when another process writes this run, when it cannot be created.
 RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume);
 
+/// Where this host's ranks write checkpoints: `run_dir`/checkpoints. With checkpoint.dir given that folder is
+/// made, and the other name is a link to it, so that whatever is given the run's folder finds them. Every
+/// process may call it. Errors: UserError when the run's checkpoints lie elsewhere already, when
+/// checkpoint.dir holds checkpoints and this run does not resume, when it cannot be created.
+std::filesystem::path checkpoint_folder(const Recipe& recipe, const std::filesystem::path& run_dir,
+                                        bool resuming);
+
 /// Creates the folder and its `logs` where they do not exist. Errors: UserError with path and reason.
 void create_run_folder(const std::filesystem::path& folder);
 

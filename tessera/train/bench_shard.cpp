@@ -79,7 +79,8 @@ double slowest_rank(double seconds, mesh::Mesh& mesh) {
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& mesh, TrainState& real,

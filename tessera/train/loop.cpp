@@ -100,7 +100,7 @@ class Loop {
         mesh_(mesh),
         monitor_(monitor),
         log_(log),
-        saver_(state, mesh, input.run_dir / "checkpoints"),
+        saver_(state, mesh, input.checkpoints),
         schedule_(Schedule::of(state.recipe, input.counts)),
         first_step_(state.step),
         end_(input.steps_only > 0 ? state.step + input.steps_only : input.counts.total),

@@ -38,7 +38,7 @@ struct LoopInput {
   recipe::BatchSizes sizes;
   recipe::StepCounts counts;
   data::LoaderOptions loader;
-  std::filesystem::path run_dir;
+  std::filesystem::path checkpoints;  // their folder
   std::function<bool()> stop_requested;
   int64_t steps_only = 0;  // > 0: so many steps and nothing else, no evaluation, no checkpoint
 };

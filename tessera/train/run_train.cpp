@@ -31,7 +31,7 @@ struct Prepared {
   TrainJob job;
   launch::Ranks ranks;
   int64_t threads = 1;
-  fs::path run_dir;
+  fs::path run_dir, checkpoints;
   plan::Plan plan;
   recipe::BatchSizes sizes;
   recipe::StepCounts counts;
@@ -89,8 +89,8 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
               dtype_name(resolve_dtype(recipe.precision.reduce)), " gradients on the wire")},
       {"predicted memory per rank",
        concat(human_bytes(predicted), " (states ", human_bytes(memory.states), ", gathered ",
-              human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations),
-              recipe.checkpoint.async ? ", and a checkpoint's copy)" : ")")},
+              human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
+              human_bytes(memory.program), recipe.checkpoint.async ? ", and a checkpoint's copy)" : ")")},
       {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
   };
 }
@@ -102,7 +102,7 @@ void print_facts(const Prepared& p, Log& log) {
 /// Puts saved state into `state`; says what differs from the saved run. Returns the checkpoint's folder,
 /// empty when there was none.
 fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
-  const fs::path folder = p.run_dir / "checkpoints";
+  const fs::path& folder = p.checkpoints;
   // All look together: hosts may have folders of their own, and one that sees nothing must not start anew.
   const bool is_path = fs::is_directory(p.job.resume);
   const auto found = checkpoint::find(is_path ? fs::path(p.job.resume) : folder, p.job.resume,
@@ -282,7 +282,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
                         p.sizes,
                         p.counts,
                         p.loader,
-                        p.run_dir,
+                        p.checkpoints,
                         launch::stop_requested,
                         pretended ? p.job.pretend_steps : 0};
   LoopResult result = run(*state, input, mesh, monitor.get(), log);
@@ -339,6 +339,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
         [&] {
           const recipe::RunFolder folder = agree_on_run_folder(job, *mesh);
           p.run_dir = folder.path;
+          p.checkpoints = recipe::checkpoint_folder(job.recipe, p.run_dir, !job.resume.empty());
           log.open_file(p.run_dir / "logs" / concat("rank-", ranks.rank, ".log"));
           log.info(concat("training ", job.recipe.name, " in ", p.run_dir.string()));
           print_facts(p, log);

@@ -44,8 +44,10 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
-  return plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
-                            recipe.shard.prefetch, recipe.shard.offload);
+  plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
+                                       recipe.shard.prefetch, recipe.shard.offload);
+  plan::assign_levels(&plan, recipe.shard.units);
+  return plan;
 }
 
 plan::Precision plan_precision(const recipe::Recipe& recipe) {

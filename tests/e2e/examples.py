@@ -33,13 +33,16 @@ class Installed:
 
 
 def own_model():
-    """A network that knows nothing of sharding, on 1 and 2 ranks; it checks its own memory."""
+    """A network that knows nothing of sharding. It checks its own memory: on 4 ranks less than the whole network takes."""
     with scratch() as folder:
         installed = Installed(folder, "own_model")
-        for procs in (1, 2):
-            text = installed.launch(procs)
+        for procs, depth in ((1, 8), (2, 8), (4, 24)):
+            text = installed.launch(procs, "--depth", depth)
             found = re.search(r"loss ([\d.]+) -> ([\d.]+)", text)
             check(found and float(found[2]) < float(found[1]), procs, text)
+            taken, whole = map(int, re.search(r"building took (\d+) MiB, whole they are (\d+) MiB", text).groups())
+            print(f"  {procs} ranks: building took {taken} MiB, whole they are {whole} MiB", flush=True)
+            check(procs < 4 or taken < whole, procs, text)
 
 
 def mnist():

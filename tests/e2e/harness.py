@@ -217,6 +217,7 @@ def environment_of(pid):
 
 
 def is_zombie(pid):
+    """Or gone altogether."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
     except OSError:

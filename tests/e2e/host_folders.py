@@ -25,12 +25,12 @@ def need_namespaces():
 
 
 @contextlib.contextmanager
-def two_hosts(folder, *words):
-    """Two ranks; folder/run is folder/nodea for rank 0 and folder/nodeb for rank 1."""
+def two_hosts(folder, *words, own="run__dir", shared=()):
+    """Two ranks; folder/run is folder/nodea for rank 0 and folder/nodeb for rank 1, and what setting `own` names."""
     for name in (*HOSTS, "run"):
         (folder / name).mkdir(exist_ok=True)
     environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run"), *words]
+    command = [PROGRAM, "train", tiny_recipe(folder), *settings(**{own: folder / "run"}), *shared, *words]
     with contextlib.ExitStack() as stack:
         runs = []
         for rank, host in enumerate(HOSTS):
@@ -40,8 +40,8 @@ def two_hosts(folder, *words):
         yield runs
 
 
-def train_on_two_hosts(folder, *words):
-    with two_hosts(folder, *words) as runs:
+def train_on_two_hosts(folder, *words, **places):
+    with two_hosts(folder, *words, **places) as runs:
         return [run.done() for run in runs]
 
 
@@ -71,6 +71,22 @@ def each_host_keeps_its_part_and_resumes():
                                  *settings(train__steps=8, schedule__name="constant"))
         check("at step 6" in out[0], out[0])
         check(losses(folder / "nodea") == losses(other / "nodea"), "after going back")
+
+
+def only_checkpoints_are_the_hosts_own():
+    """A run folder that both see, checkpoint.dir on a disk of each."""
+    need_namespaces()
+    with scratch() as folder:
+        every = settings(checkpoint__every_steps=2, schedule__name="constant", run__dir=folder / "shared")
+        places = {"own": "checkpoint__dir", "shared": every}
+        train_on_two_hosts(folder, *settings(train__steps=2), **places)
+        for rank, host in enumerate(HOSTS):
+            parts = sorted(path.name for path in (folder / host / "step_00000002").iterdir())
+            check(parts == ["manifest.json", f"shard-{rank:05}-of-00002.safetensors"], host, parts)
+        check((folder / "shared/checkpoints").is_symlink(), "the run's folder leads to them")
+        out = train_on_two_hosts(folder, "--resume", "latest", *settings(train__steps=4), **places)
+        check("at step 2" in out[0], out[0])
+        tessera("checkpoint", "verify", *(folder / host for host in HOSTS), folder=folder).done()
 
 
 def replicated_state_is_on_every_host():
@@ -115,4 +131,4 @@ def parts_become_one():
 
 
 if __name__ == "__main__":
-    main(each_host_keeps_its_part_and_resumes, replicated_state_is_on_every_host, parts_become_one)
+    main(each_host_keeps_its_part_and_resumes, only_checkpoints_are_the_hosts_own, replicated_state_is_on_every_host, parts_become_one)

@@ -1,7 +1,9 @@
-"""A rank, or the parent of all ranks, dies at a random moment: all end, the dead one is named, nothing is lost or left.
+"""A rank, or the parent of all ranks, dies at a random moment, by a signal or because it gets no more memory: all end,
+the dead one is named, nothing is lost or left.
 
 TESSERA_E2E_SEED repeats a sequence of moments, TESSERA_E2E_MOMENTS says how many.
 """
+import contextlib
 import os
 import random
 import re
@@ -9,7 +11,7 @@ import resource
 import signal
 import time
 
-from harness import END_LIMIT, check, main, scratch, send, settings, tessera, train, verify
+from harness import END_LIMIT, check, is_zombie, main, scratch, send, settings, tessera, train, verify
 
 ENDLESS = settings(train__steps=1000000, train__eval_every_epochs=0)
 # What fills nearly all of a run's time in each phase.
@@ -40,9 +42,20 @@ def start_victim(phase, ranks, folder, trained):
     return run
 
 
+def starve(pid):
+    """From now on whatever allocates in the process throws. False: it needed nothing new, as a steady step may not."""
+    with contextlib.suppress(ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline and not is_zombie(pid):
+        time.sleep(0.02)
+    return is_zombie(pid)
+
+
 def one_moment(chance, phase, ranks, victim, number, trained):
+    """`number`: the signal; None: no memory."""
     name = "the parent" if victim is None else f"rank {victim}"
-    label = f"{number.name} to {name} of {ranks} in {phase}"
+    label = f"{number.name if number else 'no more memory'} to {name} of {ranks} in {phase}"
     with scratch() as folder, start_victim(phase, ranks, folder, trained) as run:
         pause = {"start": 0.05, "rendezvous": 0.8}.get(phase, 0.6) * chance.random()
         if phase in ("start", "rendezvous") and victim is not None:
@@ -52,15 +65,20 @@ def one_moment(chance, phase, ranks, victim, number, trained):
         pid = run.pid if victim is None else run.ranks().get(victim)
         check(pid is not None and not run.ended(), label, "was over too early" + run.tail())
         killed_at = time.monotonic()
-        send(pid, number)
+        if number is None:
+            number = None if starve(pid) else signal.SIGKILL
+            killed_at = time.monotonic()
+        if number is not None:
+            send(pid, number)
         code = run.wait(END_LIMIT)
         seconds = time.monotonic() - killed_at
         check(code != 0, label, "gave exit 0" + run.tail())
         run.check_nothing_left(END_LIMIT - seconds)
         if victim is not None:
-            expected = f"rank {victim} of {ranks} (pid {pid}) was killed by signal {number.value} ({number.name}"
-            check(expected in run.text(), label, f"expected '{expected}'" + run.tail())
-            check(code == 3, label, "exit 3 was expected:", code)
+            how = f"was killed by signal {number.value} ({number.name}" if number else "(ended with|was killed by)"
+            expected = re.escape(f"rank {victim} of {ranks} (pid {pid}) ") + (re.escape(how) if number else how)
+            check(re.search(expected, run.text()), label, f"expected '{expected}'" + run.tail())
+            check(code == 3 or number is None, label, "exit 3 was expected:", code)
         sound = verify(folder / "run", folder)
         print(f"  {label}, {pause:.3f} s into it: ended in {seconds:.2f} s, {sound} sound checkpoints", flush=True)
         check(phase not in ("save", "save beside", "eval") or sound > 0, label, "lost its checkpoints")
@@ -78,7 +96,7 @@ def random_moments():
         for index in range(count):
             ranks = chance.choice([2, 4])
             victim = chance.choice([None, *range(ranks)] + list(range(ranks)))
-            number = chance.choice([signal.SIGKILL, signal.SIGABRT])
+            number = chance.choice([signal.SIGKILL, signal.SIGABRT] + [None] * (victim is not None))
             one_moment(chance, phases[index % len(phases)], ranks, victim, number, folder / "run")
 
 

@@ -51,6 +51,17 @@ def ratio_of(folder, ranks, changes):
     return found["training_memory_bytes"], found["predicted_memory_bytes"]
 
 
+def the_quickstart_follows_the_formula():
+    """A small model, where the program's own growth is a third of all."""
+    with scratch() as folder:
+        words = settings(data__source="fake:4000", train__steps=20, train__eval_every_epochs=0, checkpoint__every_epochs=0)
+        train(folder, "--procs", 2, *words, recipe=SOURCE / "recipes/quickstart.toml").done(200)
+        found = summary(folder / "run")
+        ratio = found["training_memory_bytes"] / found["predicted_memory_bytes"]
+        print(f"  quickstart: predicted {found['predicted_memory_bytes'] >> 20} MiB, {ratio:.2f}", flush=True)
+        check(LEAST <= ratio <= MOST, ratio)
+
+
 def follows_the_formula():
     bad = []
     for ranks, changes in CASES:
@@ -124,7 +135,7 @@ def small_pretended_run():
         check("8 (pretend)" in text and "dry run" in text, text)
 
 
-TESTS = {"pretend": (small_pretended_run,), "small": (follows_the_formula,), "10B": (ten_billion,), "60B": (sixty_billion,)}
+TESTS = {"pretend": (small_pretended_run,), "small": (the_quickstart_follows_the_formula, follows_the_formula), "10B": (ten_billion,), "60B": (sixty_billion,)}
 
 if __name__ == "__main__":
     main(*TESTS[os.environ.get("TESSERA_E2E_MEMORY", "pretend")])

@@ -126,7 +126,7 @@ def parent_has_no_torch():
 def version_for_a_bug_report():
     with scratch() as folder:
         text = tessera("--version", "--verbose", folder=folder).done()
-        for word in ("tessera ", "LibTorch 2.", "cores ", "memory free", "built with"):
+        for word in ("tessera ", "LibTorch 2.", "cores ", "memory free", "built with", "-O", "Linux "):
             check(word in text, f"'{word}' is missing:", text)
 
 

@@ -113,10 +113,13 @@ def communication_hides_behind_computation():
     """On a cable so slow that messages alone take 0.5 to 1.0 of the computation, at least 0.8 of them hide."""
     need_namespaces()
     with Hosts() as hosts, scratch() as folder:
-        free = bench_shard(hosts, folder, 1)
-        hosts.throttle(sum(free["bytes_sent"].values()) / (0.7 * free["compute_seconds"]))
-        found = bench_shard(hosts, folder, 5)
-        share = found["communication_seconds"] / found["compute_seconds"]
+        found = bench_shard(hosts, folder, 1)
+        for _ in range(4):  # the cable is cut to the computation measured last, which a busy machine makes uncertain
+            hosts.throttle(sum(found["bytes_sent"].values()) / (0.7 * found["compute_seconds"]))
+            found = bench_shard(hosts, folder, 3)
+            share = found["communication_seconds"] / found["compute_seconds"]
+            if 0.5 <= share <= 1.0:
+                break
         check(0.5 <= share <= 1.0, "communication takes", share, "of the computation")
         check(found["hidden_share"] >= 0.8, "hidden share", found["hidden_share"])
 

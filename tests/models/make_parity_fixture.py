@@ -10,6 +10,8 @@ that the fixture is the same on any machine to the digits that are stored.
     make_parity_fixture.py --check    makes it again and compares; exit code 1 where they differ
 """
 import argparse
+import collections
+import functools
 import json
 import math
 import pathlib
@@ -118,8 +120,18 @@ def small(**changes):
         num_classes=config["classes"], global_pool=config["pool"], embed_dim=config["width"],
         depth=config["depth"], num_heads=config["heads"], mlp_ratio=config["mlp_width"] / config["width"],
         qk_norm=config["qk_norm"], init_values=config["layer_scale"] or None,
-        class_token=config["class_token"], reg_tokens=config["registers"])
+        class_token=config["class_token"], reg_tokens=config["registers"],
+        norm_layer=functools.partial(torch.nn.LayerNorm, eps=config.get("norm_epsilon", 1e-6)))
+    if config.get("head") == "tanh":
+        add_tanh_layer(model)
     return model, config
+
+
+def add_tanh_layer(model):
+    """The two-layer head of the ViT paper's pretraining, which timm no longer has; the names it had there."""
+    layers = [("fc", torch.nn.Linear(model.embed_dim, model.embed_dim)), ("act", torch.nn.Tanh())]
+    model.pre_logits = torch.nn.Sequential(collections.OrderedDict(layers))
+    model.forward_head = lambda x: model.head(model.pre_logits(model.fc_norm(model.pool(x))))
 
 
 def training_case():
@@ -159,6 +171,7 @@ def make():
             "registers_layer_scale": parity_case(*small(registers=4, layer_scale=0.1), 4),
             "registers_gap_qk_norm": parity_case(*small(registers=2, pool="avg", qk_norm=True), 4),
             "attention_pool": parity_case(*small(pool="map", class_token=False), 4),
+            "tanh_head_gray_large_epsilon": parity_case(*small(head="tanh", channels=1, norm_epsilon=1e-2), 4),
         },
         "training": training_case(),
     }

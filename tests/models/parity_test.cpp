@@ -37,6 +37,8 @@ arch::VitConfig config_of(const json& description) {
   config.class_token = description["class_token"];
   config.qk_norm = description["qk_norm"];
   config.layer_scale = description["layer_scale"];
+  config.norm_epsilon = description.value("norm_epsilon", config.norm_epsilon);
+  config.head = description.value("head", "linear") == "tanh" ? arch::Head::kTanh : arch::Head::kLinear;
   const std::string pool = description["pool"];
   config.pool = pool == "token" ? arch::Pool::kClassToken
                 : pool == "avg" ? arch::Pool::kAverage
@@ -110,7 +112,8 @@ TEST_P(Parity, LogitsLossAndGradientsAreTimms) {
 
 INSTANTIATE_TEST_SUITE_P(Timm, Parity,
                          testing::Values("vit_tiny_patch16_224", "gap_no_class_token",
-                                         "registers_layer_scale", "registers_gap_qk_norm", "attention_pool"),
+                                         "registers_layer_scale", "registers_gap_qk_norm", "attention_pool",
+                                         "tanh_head_gray_large_epsilon"),
                          [](const auto& info) { return std::string(info.param); });
 
 // LibTorch's own AdamW and clipping: what is tested is that our model learns as PyTorch's does.

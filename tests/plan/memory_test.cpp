@@ -163,6 +163,11 @@ TEST(Memory, OptionsAddTheirTerms) {
   EXPECT_EQ(activations(config) - plain, 2 * 4 * 4 * 8 + 2 * 4 * 4 + 4 * (2 * 4 * 8 + 4 * 8 + 2 * 16));
 }
 
+TEST(Memory, TheProgramGrowsByTheSameForAnyModel) {
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32).program, 16 << 20);
+  EXPECT_EQ(memory(Level::kReplicate, 1, kBf16).program, 16 << 20);
+}
+
 TEST(Memory, SavedAreWeightsAndMoments) {
   const auto saved = [](Level level, int64_t world) {
     return saved_bytes(tiny(), uniform_plan(tiny(), world, level, false, 1));
@@ -197,8 +202,8 @@ TEST(Memory, TenBillionOverManyRanks) {
 }
 
 TEST(Memory, Describe) {
-  EXPECT_EQ(describe(Memory{1024, 512, 512}),
-            "2.00 KiB a rank: states 1.00 KiB, gathered 512 B, activations 512 B");
+  EXPECT_EQ(describe(Memory{1024, 512, 256, 256}),
+            "2.00 KiB a rank: states 1.00 KiB, gathered 512 B, activations 256 B, program 256 B");
 }
 
 }  // namespace

@@ -40,6 +40,50 @@ TEST(Plan, UniformRefusesWhatCannotBe) {
             "[plan.uniform_plan] prefetch must be between 0 and 65536 units: found -1");
 }
 
+TEST(AssignLevels, GivesUnitsLevelsOfTheirOwn) {
+  arch::VitConfig config;
+  config.depth = 32;
+  Plan plan = uniform_plan(config, 4, Level::kZero2, true, 1);
+  assign_levels(&plan, "blocks.0-19=replicate, blocks.20-31 = zero3+recompute,head=zero1,blocks.31=zero2");
+  for (const auto& unit : plan.units) {
+    const int64_t block = unit.name.starts_with("blocks.") ? std::stoll(unit.name.substr(7)) : -1;
+    const bool sharded = block >= 20 && block < 31;
+    const Level expected = unit.name == "head"         ? Level::kZero1
+                           : block >= 0 && block <= 19 ? Level::kReplicate
+                           : sharded                   ? Level::kZero3
+                                                       : Level::kZero2;
+    EXPECT_EQ(unit.level, expected) << unit.name;
+    EXPECT_EQ(unit.recompute, sharded) << unit.name;
+  }
+  const Plan before = plan;
+  assign_levels(&plan, "");
+  EXPECT_EQ(plan, before);
+}
+
+TEST(AssignLevels, RefusesWhatCannotBe) {
+  const auto message = [](const std::string& rules) {
+    return error_text([&] {
+      Plan plan = uniform_plan(two_blocks(), 1, Level::kZero3, false, 1);
+      assign_levels(&plan, rules);
+    });
+  };
+  const std::string start =
+      "[plan.assign_levels] shard.units must hold rules such as blocks.0-19=replicate or "
+      "blocks.20=zero3+recompute: found '";
+  EXPECT_EQ(message("blocks.0-2=zero1"), start + "blocks.0-2=zero1' (the model's blocks are 0 to 1)");
+  EXPECT_EQ(message("blocks.1-0=zero1"), start + "blocks.1-0=zero1' (the range is empty)");
+  EXPECT_EQ(message("head=zero1+recompute"),
+            start + "head=zero1+recompute' (only blocks can be computed again)");
+  EXPECT_EQ(message("head=zero1,"), "no error");
+  EXPECT_EQ(message("head=zero1,,stem=zero1"), start + "' (UNITS=LEVEL[+recompute] was expected)");
+  EXPECT_EQ(message("tail=zero1"), start + "tail=zero1' (UNITS=LEVEL[+recompute] was expected)");
+  EXPECT_EQ(message("blocks.99999999999=zero1"),
+            start + "blocks.99999999999=zero1' (UNITS=LEVEL[+recompute] was expected)");
+  EXPECT_EQ(message("stem=zero4"),
+            "[plan.level_from_string] a level must be one of replicate, zero1, zero2, zero3: found \"zero4\" "
+            "(did you mean \"zero1\"?)");
+}
+
 TEST(Plan, LevelsByName) {
   for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
     EXPECT_EQ(level_from_string(to_string(level)), level);

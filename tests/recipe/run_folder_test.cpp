@@ -57,6 +57,37 @@ TEST_F(RunFolders, StartedInOneInstantAreDifferent) {
   EXPECT_EQ(paths.size(), kRuns);
 }
 
+TEST_F(RunFolders, CheckpointsMayLieElsewhere) {
+  Recipe recipe = named("mine");
+  const fs::path run = claim_run_folder(recipe, "").path, elsewhere = fs::current_path() / "disk" / "deep";
+  EXPECT_EQ(checkpoint_folder(recipe, run, false), run / "checkpoints");
+  EXPECT_FALSE(fs::exists(run / "checkpoints"));
+
+  recipe.checkpoint.dir = elsewhere;
+  EXPECT_EQ(checkpoint_folder(recipe, run, false), run / "checkpoints");
+  EXPECT_EQ(checkpoint_folder(recipe, run, false), run / "checkpoints") << "another rank of the host";
+  fs::create_directory(run / "checkpoints" / "step_00000001");
+  EXPECT_TRUE(fs::exists(elsewhere / "step_00000001"));
+  EXPECT_EQ(checkpoint_folder(recipe, run, true), run / "checkpoints");
+
+  leave_a_run_in(run);
+  const fs::path second = claim_run_folder(recipe, "").path;
+  EXPECT_EQ(error_text([&] { checkpoint_folder(recipe, second, false); }),
+            concat("[train.checkpoint_dir] a checkpoint.dir without checkpoints: ", elsewhere.string(),
+                   " holds some of another run (continue that run with --resume, or set another folder)"));
+  EXPECT_FALSE(fs::exists(fs::symlink_status(second / "checkpoints")));
+  recipe.checkpoint.dir = fs::current_path() / "other";
+  EXPECT_EQ(error_text([&] { checkpoint_folder(recipe, run, true); }),
+            concat("[train.checkpoint_dir] one folder for the checkpoints of a run: found ",
+                   (run / "checkpoints").string(), " and checkpoint.dir = ", recipe.checkpoint.dir,
+                   " (move them there, or leave checkpoint.dir as it was)"));
+  write_file_atomic(fs::current_path() / "file", "x");
+  recipe.checkpoint.dir = fs::current_path() / "file" / "below";
+  EXPECT_EQ(error_text([&] { checkpoint_folder(recipe, second, false); }),
+            concat("[train.checkpoint_dir] a checkpoint.dir: cannot create ", recipe.checkpoint.dir,
+                   ": Not a directory"));
+}
+
 TEST_F(RunFolders, ARunThatNeverBeganLeavesItsNameFree) {
   claim_run_folder(named("mine"), "");
   EXPECT_EQ(claim_run_folder(named("mine"), "").path.filename(), "mine");

@@ -155,6 +155,15 @@ TEST(Layouts, LevelsAndSgdLikeAccumulationAgree) {
   }
 }
 
+// Blocks 0 to 19 replicated, 20 to 31 sharded and computed again.
+TEST(Layouts, LevelsOfSingleUnitsAgree) {
+  const std::string deep = "model.depth=32";
+  const Curve expected = train_layout(1, {deep}, 2);
+  const Curve mixed =
+      train_layout(2, {deep, "shard.units=blocks.0-19=replicate, blocks.20-31=zero3+recompute"}, 2);
+  expect_close(mixed, expected, 1e-5);
+}
+
 TEST(Layouts, ABatchThatDoesNotDivideIsRefused) {
   try {
     train_layout(3, {"train.batch=50"}, 1);
@@ -269,7 +278,7 @@ std::vector<int64_t> evaluated_steps(TrainState& state, mesh::Mesh& mesh,
   options.batch = sizes.batch;
   const recipe::StepCounts counts = recipe::count_steps(recipe, source->size(), sizes.batch);
   monitor::Monitor monitor({run_dir, counts.total, 1, state.step > 0, state.step, 0}, log);
-  run(state, {*source, *source, sizes, counts, options, run_dir, stop}, mesh, &monitor, log);
+  run(state, {*source, *source, sizes, counts, options, run_dir / "checkpoints", stop}, mesh, &monitor, log);
   std::vector<int64_t> steps;
   for (const auto& metrics : monitor.evals()) steps.push_back(metrics.step);
   return steps;
