@@ -82,7 +82,7 @@ void run_policy(benchmark::State& state, const char* policy) {
 
 void run_mix(benchmark::State& state, bool cut) {
   constexpr int64_t kNumbers = 3 * kSide * kSide;
-  MixOptions options;
+  ImageMixing options;
   (cut ? options.cutmix : options.mixup) = 1;
   Batch batch;
   batch.channels = 3;

@@ -63,7 +63,10 @@ void Saver::save(bool best) {
                                library::checkpoint_ranks(mesh_.world()));
     times_.written += seconds_since(start);
   } else {
+    request.slices = checkpoint::slices_to_write(request.options, request.slices, request.progress.step,
+                                                 library::checkpoint_ranks(mesh_.world()));
     at::Tensor copy = copy_slices(request.slices);
+    times_.copied_bytes = copy.numel();
     writer_ = std::async(std::launch::async, [request = std::move(request), copy = std::move(copy),
                                               &group = *group_]() mutable {
       const auto begin = Clock::now();

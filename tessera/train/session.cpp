@@ -84,14 +84,14 @@ data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
   return options;
 }
 
-data::Mixture open_training(const recipe::Recipe& recipe, Warn warn) {
-  data::MixtureOptions mix{{recipe.data.source}, {recipe.data.train}, recipe.data.mix_weights};
+data::MixedSource open_training(const recipe::Recipe& recipe, Warn warn) {
+  data::SourceMix mix{{recipe.data.source}, {recipe.data.train}, recipe.data.mix_weights};
   const auto& splits = recipe.data.mix_train;
   for (size_t i = 0; i < recipe.data.mix.size(); ++i) {
     mix.specs.push_back(recipe.data.mix[i]);
     mix.splits.push_back(splits.empty() ? recipe.data.train : splits.size() == 1 ? splits[0] : splits.at(i));
   }
-  return data::open_mixture(mix, source_options(recipe, std::move(warn)));
+  return data::open_source_mix(mix, source_options(recipe, std::move(warn)));
 }
 
 std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> source,

@@ -153,6 +153,7 @@ TEST_F(Archives, WebDataset) {
     expect_set(*train, 6);
     EXPECT_EQ(train->classes(), (Names{"0", "1", "2"}));
     EXPECT_EQ(train->sample_name(3), "set-train-000001.tar/0003.png");
+    EXPECT_EQ(train->shard_starts(), (std::vector<int64_t>{0, 3}));
     EXPECT_TRUE(warnings.empty());
   }
 }

@@ -90,14 +90,15 @@ open("train_map.txt", "w").writelines(f"{name}\t{i // 200}\n" for i, name in enu
   ASSERT_EQ(std::system(concat("cd ", temporary.path().string(), " && python3 make.py").c_str()), 0);
   const std::string spec = "zip:" + temporary.path().string(),
                     indexes = (temporary.path() / "indexes").string();
-  const IndexReport made = make_index(spec, "train", indexes, {}),
-                    kept = make_index(spec, "train", indexes, {});
+  const std::clock_t start = std::clock();
+  const IndexReport made = make_index(spec, "train", indexes, {});
+  const double cpu = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  const IndexReport kept = make_index(spec, "train", indexes, {});
   EXPECT_EQ(made.samples, 200'000);
   EXPECT_EQ(made.classes, 1000);
-  say("zip of ", made.samples, " members: ", made.seconds, " s without an index, ", kept.seconds,
-      " s with it, ", made.bytes, " bytes");
-  EXPECT_LT(made.seconds, 10.0);
-  EXPECT_LT(kept.seconds, 2.0);
+  say("zip of ", made.samples, " members: ", made.seconds, " s (", cpu, " s of CPU) without an index, ",
+      kept.seconds, " s with it, ", made.bytes, " bytes");
+  EXPECT_LT(cpu, 5.0);
 }
 
 /// Shards whose images are whole PNGs, filled up to 110 KiB by holes: as large as real ones for who walks
