@@ -17,6 +17,7 @@ struct BenchShardOptions {
 };
 
 int bench_shard(const BenchShardOptions& options, const std::vector<std::string>& arguments) {
+  if (options.procs < 0) user_error("bench.shard", "--procs of at least 1: got ", options.procs);
   const launch::Ranks ranks = launch::ranks_from_environment();
   if (options.procs > 1 && ranks.launcher != "local") {
     launch::LocalOptions local;

@@ -10,12 +10,15 @@
 namespace tessera::cli {
 namespace {
 
+constexpr int64_t kMostClasses = 1'000'000;
+
 struct EvalOptions {
   train::EvalJob job;
   int64_t procs = 0;
 };
 
 int evaluate(const EvalOptions& options, const std::vector<std::string>& arguments) {
+  if (options.procs < 0) user_error("eval", "--procs of at least 1: got ", options.procs);
   const launch::Ranks ranks = launch::ranks_from_environment();
   if (options.procs > 1 && ranks.launcher != "local") {
     if (ranks.world > 1)
@@ -56,7 +59,7 @@ Action add_predict(CLI::App& app) {
   command->add_option("images", job->images, "JPEG or PNG files")->required();
   command->add_option("--top", job->top, "How many classes to print")
       ->default_val(5)
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMostClasses));
   command->add_flag("--json", job->json, "Print JSON");
   return [job] { return engine().predict(*job); };
 }

@@ -1,10 +1,17 @@
 // The program: argv to one library call. LibTorch is loaded only by commands that compute (engine.h).
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <new>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -50,6 +57,21 @@ void print_version(bool verbose) {
   std::cout << torch << std::endl;
 }
 
+/// What stands where a command's own command should: CLI11 says that one is missing, not what it found.
+std::string unknown_command(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  if (chosen.empty()) return "";
+  const CLI::App& command = *chosen.front();
+  const auto words = command.remaining();
+  if (command.get_require_subcommand_min() == 0 || !command.get_subcommands().empty() || words.empty())
+    return "";
+  std::vector<std::string> names;
+  for (const CLI::App* one : command.get_subcommands(nullptr)) names.push_back(one->get_name());
+  const std::string close = nearest(words.front(), names);
+  return concat("a command of tessera ", command.get_name(), " (", join(names, ", "), "): found ",
+                words.front(), close.empty() ? "" : concat("; did you mean ", close, "?"));
+}
+
 /// CLI11 takes a vector from its end. What follows "--" would go to no subcommand: `launch` needs none.
 std::vector<std::string> in_parsing_order(std::vector<std::string> words) {
   if (!words.empty() && words.front() == "launch") {
@@ -58,6 +80,16 @@ std::vector<std::string> in_parsing_order(std::vector<std::string> words) {
   }
   std::reverse(words.begin(), words.end());
   return words;
+}
+
+/// What a command printed is its result; of a run, what it says on the way: nobody need read it (base/log.h).
+void check_output() {
+  std::cout.flush();
+  const bool flushed = std::fflush(stdout) == 0;
+  const int reason = errno;
+  if (flushed && std::ferror(stdout) == 0 && std::cout) return;
+  user_error("cli", "standard output that takes all that is printed: it did not",
+             flushed ? "" : concat(": ", std::strerror(reason)));
 }
 
 int run(int argc, char** argv) {
@@ -86,28 +118,67 @@ int run(int argc, char** argv) {
   try {
     app.parse(in_parsing_order(arguments));
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    if (error.get_exit_code() == 0) {  // --help
+      app.exit(error);
+      check_output();
+      return kExitDone;
+    }
     std::vector<std::string> names;
     for (const Command& command : commands) names.emplace_back(command.name);
     const std::string close = arguments.empty() ? "" : nearest(arguments[0], names);
     const bool typo = !close.empty() && close != arguments[0];
-    throw UserError(concat("[cli] ", error.what(), typo ? concat("; did you mean ", close, "?") : "",
-                           " (see tessera --help)"));
+    const std::string unknown = unknown_command(app);
+    throw UserError(concat("[cli] ", unknown.empty() ? error.what() : unknown,
+                           typo ? concat("; did you mean ", close, "?") : "", " (see tessera --help)"));
   }
   if (version) {
     print_version(verbose);
+    check_output();
     return kExitDone;
   }
   for (const Command& command : commands) {
-    if (app.got_subcommand(command.name)) return command.action();
+    if (!app.got_subcommand(command.name)) continue;
+    const int code = command.action();
+    if (code == kExitDone && std::string_view(command.name) != "train") check_output();
+    return code;
   }
   std::cout << app.help();
+  check_output();
   return kExitDone;
 }
 
+/// What the rest of the program takes for granted.
+void prepare_process() {
+  // A file opened later would get the number of a stream that is closed, and with it what is printed there.
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) == -1 && errno == EBADF) ::open("/dev/null", O_RDWR);  // gets the lowest number
+  }
+  ::signal(SIGXFSZ, SIG_IGN);  // a file above the limit is an error like a full disk
+  std::error_code failed;
+  static_cast<void>(std::filesystem::current_path(failed));
+  if (failed == std::errc::no_such_file_or_directory) {
+    user_error("cli", "a working directory: the current one was removed (cd to another)");
+  }
+}
+
+/// One line, whatever names of files stand in it.
+std::string in_one_line(std::string_view message) {
+  std::string line;
+  for (const char byte : message) {
+    char code[8] = {byte};
+    if (byte == '\n') {
+      std::snprintf(code, sizeof code, "\\n");
+    } else if (static_cast<unsigned char>(byte) < ' ' || byte == '\x7f') {
+      std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned char>(byte));
+    }
+    line += code;
+  }
+  return line;
+}
+
 /// After a failure: no destructor of a half-dead process group may delay the end.
-[[noreturn]] void fail(int exit_code, const char* message) {
-  std::fprintf(stderr, "error: %s\n", message);
+[[noreturn]] void fail(int exit_code, const std::string& message) {
+  std::fprintf(stderr, "error: %s\n", in_one_line(message).c_str());
   std::fflush(nullptr);
   std::_Exit(exit_code);
 }
@@ -117,17 +188,21 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    tessera::cli::prepare_process();
     return tessera::cli::run(argc, argv);
   } catch (const tessera::Error& error) {
     tessera::cli::fail(error.exit_code(), error.what());
   } catch (const std::filesystem::filesystem_error& error) {
-    tessera::cli::fail(tessera::kExitUser, tessera::concat("[file] ", error.what()).c_str());
+    tessera::cli::fail(tessera::kExitUser, tessera::concat("[file] ", error.what()));
+  } catch (const std::bad_alloc&) {
+    tessera::cli::fail(tessera::kExitUser,
+                       "[memory] memory for the next piece of work: the system gives no more (end other "
+                       "programs, raise the limit, or ask for less)");
   } catch (const std::exception& error) {
     const std::string text = error.what();
     tessera::cli::fail(
         tessera::kExitInternal,
         tessera::concat("[internal] ", text.substr(0, text.find('\n')),
-                        " (a fault of Tessera, please report it with `tessera --version --verbose`)")
-            .c_str());
+                        " (a fault of Tessera, please report it with `tessera --version --verbose`)"));
   }
 }

@@ -9,6 +9,11 @@
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::cli {
+namespace {
+
+constexpr int64_t kMostRanks = 1'000'000, kMostImages = 1'000'000'000;
+
+}  // namespace
 
 Action add_options(CLI::App& app) {
   auto room = std::make_shared<std::string>();
@@ -43,10 +48,10 @@ Action add_models(CLI::App& app) {
   CLI::App* command = app.add_subcommand("models", "The size ladder: parameters, FLOPs, memory per rank");
   command->add_option("name", options->query.name, "Only this size, for example B/16");
   command->add_option("--ranks", options->query.ranks, "Ranks the state is split over")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMostRanks));
   command->add_option("--level", options->level, "replicate, zero1, zero2 or zero3")->default_val("zero3");
   command->add_option("--batch", options->query.batch, "Images per rank and micro-batch")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMostImages));
   command->add_flag("--recompute", options->query.recompute,
                     "Drop activations and compute them again in backward");
   command->add_flag("--bf16", options->query.bf16, "Compute in bf16 (else fp32)");

@@ -43,6 +43,11 @@ Trained open_checkpoint(const std::string& path, const std::vector<std::string>&
                                        ".", sets)};
 }
 
+/// Names of files are bytes; what is no UTF-8 in them becomes the replacement character.
+std::string to_text(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 nlohmann::ordered_json to_json(const monitor::EvalMetrics& metrics, const fs::path& checkpoint) {
   return {{"top1", metrics.top1},       {"top5", metrics.top5},       {"loss", metrics.loss},
           {"samples", metrics.samples}, {"seconds", metrics.seconds}, {"checkpoint", checkpoint.string()}};
@@ -76,8 +81,8 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           if (result.broken > 0) log.warn(concat(result.broken, " broken samples count as wrong"));
           const auto json = to_json(result.metrics, trained.checkpoint);
           if (ranks.rank == 0) {
-            if (!job.output.empty()) write_file_atomic(job.output, json.dump(2) + "\n");
-            if (job.json) std::cout << json.dump(2) << std::endl;
+            if (!job.output.empty()) write_file_atomic(job.output, to_text(json) + "\n");
+            if (job.json) std::cout << to_text(json) << std::endl;
           }
           char line[160];
           std::snprintf(line, sizeof line,
@@ -135,7 +140,7 @@ void predict_images(const PredictJob& job, TrainState& state) {
     std::fflush(stdout);
     all.push_back(entry);
   }
-  if (job.json) std::cout << all.dump(2) << std::endl;
+  if (job.json) std::cout << to_text(all) << std::endl;
 }
 
 }  // namespace

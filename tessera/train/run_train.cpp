@@ -169,6 +169,11 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
            static_cast<int64_t>(predicted_memory(p.job.recipe, p.plan, p.sizes.per_rank))}};
 }
 
+/// Names of files are bytes; what is no UTF-8 in them becomes the replacement character.
+std::string summary_text(const nlohmann::ordered_json& summary) {
+  return summary.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 /// A pretended run has trained nothing: it says what a step costs, and no accuracy.
 void end_pretended(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh, Log& log) {
   const int64_t steps = p.job.pretend_steps;
@@ -186,7 +191,7 @@ void end_pretended(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };
   summary.update(memory);
-  write_file_atomic(p.run_dir / "summary.json", summary.dump(2) + "\n");
+  write_file_atomic(p.run_dir / "summary.json", summary_text(summary));
   log.info(concat("done: pretended to be ", mesh.describe(), " for ", steps, steps == 1 ? " step" : " steps",
                   ": loss ", result.last_step.loss, ", ", human_seconds(result.train_seconds),
                   ", peak memory ", human_bytes(memory.at("peak_rss_bytes").get<double>())));
@@ -220,7 +225,7 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };
   summary.update(memory);
-  write_file_atomic(p.run_dir / "summary.json", summary.dump(2) + "\n");
+  write_file_atomic(p.run_dir / "summary.json", summary_text(summary));
 }
 
 void write_report(const Prepared& p, const LoopResult& result, const monitor::Monitor& monitor) {
@@ -313,8 +318,13 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   if (monitor) monitor->finish();
   if (result.finished) {
     where = [] { return "while writing the summary"; };
-    write_summary(p, result, mesh);
-    if (first) write_report(p, result, *monitor);
+    try {
+      write_summary(p, result, mesh);
+      if (first) write_report(p, result, *monitor);
+    } catch (const UserError& error) {
+      throw UserError(concat(error.what(), " (training is done, and saved in ", result.checkpoint.string(),
+                             "; only the summary or the report is missing)"));
+    }
   }
   mesh.world().barrier("the end");
   if (first) say_how_it_ended(p, result, log);

@@ -60,6 +60,89 @@ def arguments():
                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29876"}
         check_refused(train(folder, "--procs", 2, env=launched),
                       r"either --procs or a launcher: environment has started 2 ranks and --procs asks for 2 more")
+        check_refused(tessera("checkpoint", "inspct", folder=folder),
+                      r"a command of tessera checkpoint \(inspect, .*\): found inspct; did you mean inspect\?")
+        check_refused(tessera("bench", "foo", folder=folder), r"a command of tessera bench \(shard\): found foo")
+        check_refused(tessera("train", "--resume", "nowhere", folder=folder),
+                      r"a recipe file or --resume RUN_FOLDER: nowhere holds no recipe\.toml \(name a run's folder")
+        check_refused(tessera("eval", "nowhere", "--procs", -1, folder=folder), r"--procs of at least 1: got -1")
+        check_refused(tessera("bench", "shard", "--procs", -1, folder=folder), r"--procs of at least 1: got -1")
+        for words in (("models", "--ranks", 0), ("models", "--batch", -1), ("predict", "run", "a.jpg", "--top", "0"),
+                      ("predict", "run", "a.jpg", "--top", "abc")):
+            run = tessera(*words, folder=folder)
+            check_refused(run, rf"\[cli\] {words[-2]}: .*{words[-1]} not in range")
+            check(len(run.text()) < 300, "a message that can be read", run.tail())
+        check_refused(tessera("train", "no\nrecipe.toml", folder=folder), r"cannot open no\\nrecipe\.toml")
+
+
+def surroundings():
+    """Streams that are closed or full, a working directory that is gone, a limit on files."""
+    with scratch() as folder:
+        whole = train(folder)
+        whole.done()
+        photos = make_image_folder(folder / "photos")
+        photo = folder / os.fsdecode(b"q\xff.png")
+        shutil.copy(photos / "train/dark/003.png", photo)
+        for words in (("models",), ("options",), ("--help",), ("checkpoint", "inspect", "run"),
+                      ("eval", "run", "--json"), ("predict", "run", photo, "--json")):
+            with open("/dev/full", "wb") as full, open(folder / "err", "wb") as err:
+                run = tessera(*words, folder=folder, stdout=full, stderr=err)
+                check(run.wait(60) == 2, words, "into a full device")
+            check(re.fullmatch(r"error: \[cli\] standard output that takes all that is printed: it did not.*\n",
+                               (folder / "err").read_text()), words, (folder / "err").read_text())
+        text = tessera("predict", "run", photo, "--json", folder=folder).done()
+        check("q\ufffd.png" in text, "a name that is no UTF-8", text)
+        for closed in range(3):
+            run = train(folder, run=f"closed{closed}", preexec_fn=lambda: os.close(closed))
+            check(run.wait(60) == 0, "with a stream closed", closed, run.tail())
+            check((folder / f"closed{closed}/.lock").stat().st_size == 0, "what was printed went into the lock")
+        gone = folder / "gone"
+        gone.mkdir()
+        run = tessera("models", folder=folder, preexec_fn=lambda: (os.chdir(gone), gone.rmdir()))
+        check_refused(run, r"a working directory: the current one was removed")
+
+        def limit():
+            no_core_dump()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+        run = tessera("checkpoint", "consolidate", "run", "-o", "large.safetensors", folder=folder, preexec_fn=limit)
+        check_refused(run, r"large\.safetensors.*: File too large")
+        check(not list(folder.glob("large*")), "a part was left", os.listdir(folder))
+        check_refused(train(folder, run="limited", preexec_fn=limit), r"File too large")
+
+
+def pipes_and_links():
+    """What is no file: as a recipe, as an image, as an output."""
+    with scratch() as folder:
+        os.mkfifo(folder / "pipe")
+        check_refused(tessera("train", "pipe", folder=folder), r"a regular file: .*pipe is none")
+        train(folder).done()
+        check_refused(tessera("predict", "run", "pipe", folder=folder), r"a regular file: .*pipe is none")
+        (folder / "link").symlink_to("target")
+        tessera("checkpoint", "consolidate", "run", "-o", "link", folder=folder).done()
+        check((folder / "link").is_symlink() and (folder / "target").stat().st_size > 1000, os.listdir(folder))
+        checkpoint = checkpoints(folder / "run")[-1]
+        check_refused(tessera("checkpoint", "reshard", "run", "-o", checkpoint, folder=folder),
+                      r"a folder of checkpoints to write into: .* is a checkpoint")
+
+
+def runs_that_are_there():
+    """No other way to name a run's folder overwrites what it holds; what cannot be read is not taken for nothing."""
+    with scratch() as folder:
+        train(folder, run="finished").done()
+        before = (folder / "finished/metrics.csv").read_bytes()
+        for procs in ([], ["--procs", 2]):
+            check_refused(train(folder, *procs, env={"TESSERA_RUN_DIR": str(folder / "finished")}),
+                          r"a folder without a run: .*/finished holds one")
+        for name in ("..", "../../escaped", str(folder / "absolute"), "x" * 300):
+            check_refused(train(folder, *settings(name=name)), r"name must be the name of one folder")
+        newest = checkpoints(folder / "finished")[-1]
+        newest.rename(folder / "aside")
+        newest.symlink_to(newest.name)  # to itself: it cannot be looked into
+        for procs in ([], ["--procs", 2]):
+            check_refused(train(folder, *procs, "--resume", run="finished"),
+                          rf"checkpoints that can be read: .*/{newest.name}: .*nothing was changed")
+        check((folder / "finished/metrics.csv").read_bytes() == before, "the metrics of the finished run")
 
 
 def data_files():
@@ -216,5 +299,5 @@ def another_torch():
 
 
 if __name__ == "__main__":
-    main(recipe_keys, arguments, data_files, broken_images, damaged_checkpoints, full_disk, port_in_use,
+    main(recipe_keys, arguments, surroundings, pipes_and_links, runs_that_are_there, data_files, broken_images, damaged_checkpoints, full_disk, port_in_use,
          more_ranks_than_cores, out_of_memory, predicted_memory, another_torch)
