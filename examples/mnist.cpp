@@ -70,6 +70,7 @@ void train(shard::ShardedModule& sharded, Net& net, torch::optim::Optimizer& opt
   options.rank = mesh.rank();
   options.world = mesh.world_size();
   options.batch = arguments.whole("batch") * options.world;
+  options.seed = static_cast<uint64_t>(arguments.whole("seed"));
   const int64_t steps = data::steps_per_epoch(source.size(), options.batch);
   data::TrainLoader loader(source, transform(), options, 0);
   for (int64_t step = 0; step < steps * arguments.whole("epochs"); ++step) {
@@ -88,7 +89,7 @@ void train(shard::ShardedModule& sharded, Net& net, torch::optim::Optimizer& opt
 }
 
 int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
-  torch::manual_seed(1);
+  torch::manual_seed(arguments.whole("seed"));
   const auto training = data::open_source(arguments.text("data"), "train", {});
   const auto test = data::open_source(arguments.text("data"), "test", {});
   const auto net = std::make_shared<Net>();
@@ -99,6 +100,7 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
   torch::optim::SGD optimizer(sharded.parameters(), torch::optim::SGDOptions(lr).momentum(0.5));
   train(sharded, *net, optimizer, *training, arguments);
 
+  sharded.average_buffers();  // running statistics of the norms are each rank's own so far
   net->eval();
   const double val =
       top1([&](const torch::Tensor& x) { return sharded.forward([&] { return net->forward(x); }); }, *test,
@@ -106,7 +108,6 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
   const auto checkpoint = tessera::library::save_module(arguments.text("folder"), {}, sharded, &optimizer);
 
   // One file of the shards, and a network of its own that knows nothing of sharding.
-  // Running statistics of the norms are each rank's own; the file has rank 0's, so the last digit may differ.
   const std::filesystem::path file = checkpoint / "consolidated.safetensors";
   if (mesh.rank() == 0) {
     tessera::checkpoint::StoredCheckpoint stored{tessera::checkpoint::Folders(checkpoint)};
@@ -129,6 +130,7 @@ int main(int argc, char** argv) {
                                {"epochs", "2"},
                                {"batch", "16"},  // per rank
                                {"lr", "0.01"},   // times the ranks
+                               {"seed", "1"},    // of weights and order
                                {"folder", "runs/example-mnist"}});
     return run(mesh, arguments);
   });

@@ -115,6 +115,7 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
       loss_sum += loss.item<double>();
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    sharded.average_buffers();  // running statistics of the norms are each rank's own while training
     net->eval();
     const double found =
         top1([&](const torch::Tensor& x) { return sharded.forward([&] { return net->forward(x); }); }, *val,

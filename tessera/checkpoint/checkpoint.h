@@ -69,6 +69,11 @@ struct SaveOptions {
 std::filesystem::path save(const SaveOptions& options, const std::vector<Slice>& slices,
                            const Progress& progress, const Ranks& ranks);
 
+/// Those of `slices` that this rank writes when all ranks save theirs: what several of them hold alike is
+/// written once in each folder. Who saves a copy need not copy the others. Collective. Errors: as save.
+std::vector<Slice> slices_to_write(const SaveOptions& options, const std::vector<Slice>& slices, int64_t step,
+                                   const Ranks& ranks);
+
 /// Resolves "latest", "best", a step number, or a path, in the folder. Empty optional: "latest" and there is
 /// none. Errors: UserError that names what is there ("no manifest.json: the save did not finish; use
 /// step_00000900").

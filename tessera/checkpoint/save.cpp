@@ -3,6 +3,7 @@
 #include <map>
 #include <sstream>
 #include <tuple>
+#include <unordered_set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
@@ -34,6 +35,24 @@ class TemporaryCheckpoint {
   fs::path path_;
   bool owner_;
 };
+
+Talk talk_of(const Ranks& ranks, int64_t step) {
+  return {ranks, "checkpoint.save", names::step(step) + " written by every rank"};
+}
+
+std::string loss_of(int64_t step) {
+  return names::step(step) + " was not saved; older checkpoints are untouched";
+}
+
+StoredManifest plan_of(const std::vector<std::string>& slices_texts, const Sharing& sharing) {
+  std::vector<std::vector<Slice>> by_rank;
+  for (const auto& text : slices_texts) by_rank.push_back(parse_slices(text));
+  return plan_pieces(by_rank, sharing.first);
+}
+
+std::string slice_key(const std::string& name, int64_t begin, int64_t end) {
+  return concat(name, ' ', begin, ' ', end);
+}
 
 void prepare(const SaveOptions& options, const fs::path& temporary) {
   recover(options.folder);
@@ -85,13 +104,35 @@ void commit_all(const fs::path& folder, int64_t step, Talk& talk, bool first, co
 
 }  // namespace
 
+std::vector<Slice> slices_to_write(const SaveOptions& options, const std::vector<Slice>& slices, int64_t step,
+                                   const Ranks& ranks) {
+  Talk talk = talk_of(ranks, step);
+  const std::string lost = loss_of(step);
+  const Sharing sharing = find_sharing(options.folder, talk, lost);
+  std::vector<Slice> mine = slices;
+  if (sharing.one_folder()) {
+    std::erase_if(mine, [](const Slice& slice) { return slice.replica; });
+    return mine;
+  }
+  const StoredManifest plan = plan_of(talk.all([&] { return slices_text(slices); }, lost), sharing);
+  std::unordered_set<std::string> written;
+  const auto by_shard = pieces_by_shard(plan);
+  for (const PieceIndex at : by_shard.at(static_cast<size_t>(ranks.rank))) {
+    const auto& piece = plan.pieces[at.tensor][at.piece];
+    written.insert(slice_key(plan.manifest.tensors[at.tensor].name, piece.begin, piece.end));
+  }
+  std::erase_if(mine, [&](const Slice& slice) {  // empty ones cost nothing, and they order the manifest
+    return slice.begin < slice.end && !written.contains(slice_key(slice.name, slice.begin, slice.end));
+  });
+  return mine;
+}
+
 fs::path save(const SaveOptions& options, const std::vector<Slice>& all, const Progress& progress,
               const Ranks& ranks) {
   const int64_t step = progress.step;
   TESSERA_CHECK(step >= 0 && ranks.rank >= 0 && ranks.rank < ranks.world);
-  Talk talk(ranks, "checkpoint.save", names::step(step) + " written by every rank");
-  const std::string lost = names::step(step) + " was not saved; older checkpoints are untouched";
-
+  Talk talk = talk_of(ranks, step);
+  const std::string lost = loss_of(step);
   const Sharing sharing = find_sharing(options.folder, talk, lost);
   const bool first = sharing.leads(ranks.rank);
   std::vector<Slice> slices = all;
@@ -103,9 +144,7 @@ fs::path save(const SaveOptions& options, const std::vector<Slice>& all, const P
         return slices_text(slices);
       },
       lost);
-  std::vector<std::vector<Slice>> by_rank;
-  for (const auto& text : texts) by_rank.push_back(parse_slices(text));
-  StoredManifest plan = plan_pieces(by_rank, sharing.first);
+  StoredManifest plan = plan_of(texts, sharing);
   plan.manifest.schema = kSchema;
   plan.manifest.progress = progress;
 

@@ -23,5 +23,6 @@ Action add_models(CLI::App& app);
 Action add_data(CLI::App& app);
 Action add_checkpoint(CLI::App& app);
 Action add_options(CLI::App& app);
+Action add_data(CLI::App& app);
 
 }  // namespace tessera::cli

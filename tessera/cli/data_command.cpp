@@ -1,15 +1,90 @@
 // `tessera data ...`: what can be done with data sets without training.
-#include <CLI/CLI.hpp>
+#include "tessera/cli/data_command.h"
 
-#include "tessera/cli/commands.h"
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <utility>
+
+#include "tessera/base/error.h"
 #include "tessera/cli/data_bench.h"
 
 namespace tessera::cli {
+namespace {
+
+constexpr const char* kFooter = R"(
+SOURCE is what data.source is in a recipe: folder:DIR, zip:DIR, wds:SHARDS, tfrecord:PATH, idx:DIR, cifar:PATH, fake:N.
+
+  tessera data inspect folder:/data/imagenet --html imagenet.html       look at it before training on it
+  tessera data pack folder:/data/imagenet /data/imagenet-wds --to wds --shuffle 1
+  tessera data import imagenet --train ILSVRC2012_img_train.tar --val ILSVRC2012_img_val.tar \
+      --devkit ILSVRC2012_devkit_t12.tar.gz /data/imagenet-zip --to zip
+  tessera data index wds:/data/imagenet-wds                             so that the first start is quick too
+  tessera data bench wds:/data/imagenet-wds                             how fast it is read and decoded
+
+Nothing is ever downloaded; the terms of the data are yours to read.)";
+
+}  // namespace
 
 Action add_data(CLI::App& app) {
-  CLI::App* data = app.add_subcommand("data", "Measure data sets");
+  CLI::App* data = app.add_subcommand("data", "Prepare data sets and look at them");
+  data->footer(kFooter);
   data->require_subcommand(1);
-  return add_data_bench(*data);
+  const std::vector<std::pair<std::string, Action>> tools = {
+      {"inspect", add_data_inspect(*data)},
+      {"pack", add_data_pack(*data)},
+      {"import", add_data_import(*data)},
+      {"index", add_data_index(*data)},
+      {"bench", add_data_bench(*data)},
+  };
+  return [data, tools] {
+    for (const auto& [name, action] : tools) {
+      if (data->got_subcommand(name)) return action();
+    }
+    TESSERA_CHECK(false, "a subcommand without an action");
+    return static_cast<int>(kExitInternal);
+  };
+}
+
+std::unique_ptr<data::Source> SourceArguments::open(const std::string& split) const {
+  data::SourceOptions with_warnings = options;
+  with_warnings.warn = [](const std::string& line) { std::fprintf(stderr, "warning: %s\n", line.c_str()); };
+  return data::open_source(spec, split, with_warnings);
+}
+
+void add_source_arguments(CLI::App* command, SourceArguments* arguments) {
+  command->add_option("SOURCE", arguments->spec, "Such as folder:DIR, zip:DIR, wds:SHARDS, tfrecord:PATH")
+      ->required();
+  command->add_option("--index-dir", arguments->options.index_dir,
+                      "Folder of index files, \"beside\" the data, or \"none\" (default: the user's cache)");
+  command->add_option("--image-key", arguments->options.image_key,
+                      "tfrecord, wds: the feature with the image");
+  command->add_option("--label-key", arguments->options.label_key,
+                      "tfrecord, wds: the feature with the label");
+  command->add_option("--label-offset", arguments->options.label_offset,
+                      "Added to each label; -1 where they count from 1");
+  command->add_option("--classes", arguments->options.classes, "File of class names, one a line");
+}
+
+ProgressText::ProgressText()
+    : terminal_(::isatty(STDERR_FILENO) == 1), last_(std::chrono::steady_clock::now()) {}
+
+ProgressText::~ProgressText() {
+  if (width_ > 0) std::fprintf(stderr, "\r%*s\r", static_cast<int>(width_), "");
+}
+
+bool ProgressText::due() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(30))) return false;
+  last_ = now;
+  return true;
+}
+
+void ProgressText::print(const std::string& text) {
+  const int room = static_cast<int>(width_ > text.size() ? width_ - text.size() : 0);
+  std::fprintf(stderr, terminal_ ? "\r%s%*s" : "%s%*s\n", text.c_str(), terminal_ ? room : 0, "");
+  if (terminal_) width_ = text.size();
 }
 
 }  // namespace tessera::cli

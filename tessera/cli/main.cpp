@@ -23,6 +23,7 @@ Start here:
   tessera predict runs/quickstart photo.png           the five likeliest classes of an image
   tessera models --ranks 8                            sizes, FLOPs and memory of the ladder
   tessera options train                               every recipe key of a room, with its default
+  tessera data inspect folder:/data/imagenet          classes, sizes and broken images of a data set
 
 A recipe is a TOML file; any of its keys can be set on the command line: --set optimizer.lr=3e-4.
 Under torchrun, srun or mpirun, start the same command without --procs.
@@ -78,9 +79,9 @@ int run(int argc, char** argv) {
       {"models", add_models(app)},
       {"checkpoint", add_checkpoint(app)},
       {"options", add_options(app)},
-      {"data", add_data(app)},
       {"launch", add_launch(app)},
       {"bench", add_bench(app, arguments)},
+      {"data", add_data(app)},
   };
   try {
     app.parse(in_parsing_order(arguments));

@@ -64,7 +64,7 @@ Image picture(uint64_t key, int64_t width, int64_t height) {
       const auto words = philox(grain, static_cast<uint64_t>(y * width + x));
       for (size_t c = 0; c < 3; ++c) {
         const float noise = static_cast<float>((words[3] >> 8 & 255) + (words[c] & 63)) - 159.0F;
-        *out++ = static_cast<uint8_t>(std::clamp(luma + tints[c] + noise * 0.36F * texture, 0.0F, 255.0F));
+        *out++ = static_cast<uint8_t>(std::clamp(luma + tints[c] + noise * 0.50F * texture, 0.0F, 255.0F));
       }
     }
   }

@@ -46,4 +46,12 @@ Stored IndexedSource::load(int64_t i) const {
   return {fetch(i), {}};
 }
 
+std::vector<int64_t> IndexedSource::file_starts() const {
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < size(); ++i) {
+    if (i == 0 || index().sample(i).file != index().sample(i - 1).file) starts.push_back(i);
+  }
+  return starts;
+}
+
 }  // namespace tessera::data

@@ -54,6 +54,8 @@ class IndexedSource : public Source {
 
  protected:
   virtual std::string fetch(int64_t i) const = 0;
+  /// First samples of each file: shard_starts() of sources whose files are shards.
+  std::vector<int64_t> file_starts() const;
   const SampleIndex& index() const { return opened_.index; }
 
  private:

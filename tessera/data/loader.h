@@ -77,7 +77,7 @@ struct LoaderOptions {
   int64_t workers = 1;   // decoding threads; 0: decode in next()
   int64_t prefetch = 4;  // micro-batches ready ahead, at most
   OrderOptions order;
-  MixOptions mix;              // of the samples of a training step
+  ImageMixing mix;             // of the samples of a training step
   bool fail_on_error = false;  // else a broken sample is skipped (replaced by its successor) with a count
   double error_limit =
       0.01;  // share of broken samples above which the run stops (one is borne at any above 0)

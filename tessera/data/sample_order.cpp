@@ -115,17 +115,13 @@ int64_t SampleOrder::step_size(int64_t step) const {
   return std::min(batch_, samples_ - step % steps_ * batch_);
 }
 
-int64_t SampleOrder::epoch(int64_t step) const {
-  return options_.remainder == Remainder::kCarry ? step * batch_ / samples_ : step / steps_;
+SampleOrder::Place SampleOrder::place(int64_t step, int64_t i) const {
+  if (options_.remainder != Remainder::kCarry) return {step / steps_, step % steps_ * batch_ + i};
+  return {(step * batch_ + i) / samples_, (step * batch_ + i) % samples_};
 }
 
 Draw SampleOrder::at(int64_t step, int64_t i) const {
-  Place place;
-  if (options_.remainder == Remainder::kCarry) {
-    place = {(step * batch_ + i) / samples_, (step * batch_ + i) % samples_};
-  } else {
-    place = {step / steps_, step % steps_ * batch_ + i};
-  }
+  const Place place = this->place(step, i);
   const int64_t copies = options_.repeats, copy = place.index % copies, index = place.index / copies;
   Draw draw;
   if (parts_.size() > 1) {

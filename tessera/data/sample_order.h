@@ -28,13 +28,13 @@ class SampleOrder {
 
   /// Samples of a step: the batch, but for the last step of an epoch whose remainder is kept.
   int64_t step_size(int64_t step) const;
-  /// That of its first sample.
-  int64_t epoch(int64_t step) const;
+  /// The epoch of a step's first sample.
+  int64_t epoch(int64_t step) const { return place(step, 0).epoch; }
   /// Requires: 0 <= i < step_size(step).
   Draw at(int64_t step, int64_t i) const;
 
  private:
-  /// A place in the stream of all epochs, copies counted once.
+  /// A place in the stream of all epochs.
   struct Place {
     int64_t epoch = 0, index = 0;
   };
@@ -49,6 +49,7 @@ class SampleOrder {
     std::vector<int64_t> shards;  // first sample of each, and the end
   };
 
+  Place place(int64_t step, int64_t i) const;
   void add_part(int64_t first, int64_t size, const std::vector<int64_t>& shard_starts);
   void share_slots();
   Draw of_mix(int64_t place) const;

@@ -31,6 +31,7 @@ class TfRecordSource : public IndexedSource {
   std::string sample_name(int64_t i) const override {
     return concat(index().files()[index().sample(i).file], index().name(i));
   }
+  std::vector<int64_t> shard_starts() const override { return file_starts(); }
 
  private:
   std::string fetch(int64_t i) const override {

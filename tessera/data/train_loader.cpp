@@ -72,7 +72,7 @@ struct TrainLoader::State : BatchMaker {
         broken.add(sample, error);
       }
     }
-    if (options.ranks_decide) return;  // all are broken, and the ranks stop
+    if (options.ranks_decide) return {};  // all are broken, and the ranks stop
     user_error("data.loader", "at least one readable sample: found none of ", source.size());
   }
 

@@ -23,6 +23,7 @@ class WdsSource : public IndexedSource {
  public:
   WdsSource(std::vector<fs::path> shards, OpenedIndex opened)
       : IndexedSource(std::move(opened)), archives_(std::move(shards)) {}
+  std::vector<int64_t> shard_starts() const override { return file_starts(); }
 
  private:
   std::string fetch(int64_t i) const override {

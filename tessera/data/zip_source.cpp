@@ -69,7 +69,12 @@ ZipFiles find_split(const fs::path& folder, const std::string& split) {
 }
 
 /// The folder that holds a member: "n01440764" of "train/n01440764/1.JPEG".
-std::string folder_of(std::string_view name) { return fs::path(name).parent_path().filename().string(); }
+std::string folder_of(std::string_view name) {
+  const size_t end = name.rfind('/');
+  if (end == std::string_view::npos) return {};
+  name = name.substr(0, end);
+  return std::string(name.substr(name.rfind('/') + 1));  // npos + 1: all of it
+}
 
 /// Every class by its folder, where the map says of each folder one label and of each label one folder; else
 /// none.
@@ -81,11 +86,10 @@ std::vector<std::string> folder_names(const std::string& map) {
   std::string ignored;
   read_map(map, [&](const MapLine& line) {
     const auto label = numbers.read(line.label, ignored);
-    const size_t slash = line.name.rfind('/');
     if (!one_to_one || !label) return;
-    const std::string folder = slash == std::string_view::npos ? "" : folder_of(line.name);
-    one_to_one = !folder.empty() && names.emplace(*label, folder).first->second == folder &&
-                 labels.emplace(folder, *label).first->second == *label;
+    const std::string folder = folder_of(line.name);
+    one_to_one = !folder.empty() && names.try_emplace(*label, folder).first->second == folder &&
+                 labels.try_emplace(folder, *label).first->second == *label;
   });
   if (!one_to_one || names.empty() || names.rbegin()->first + 1 != static_cast<int64_t>(names.size()))
     return {};
@@ -102,14 +106,12 @@ class Members {
     std::string example;
     formats::visit_zip_directory(FileReader(archive), [&](formats::ZipMember member) {
       if (member.name.ends_with('/')) return;
-      const auto found = by_name_.find(member.name);
-      if (found != by_name_.end()) {
-        if (twice++ == 0) example = member.name;
-        *found->second = std::move(member);
-        return;
-      }
       members_.push_back(std::move(member));
-      by_name_.emplace(members_.back().name, &members_.back());
+      const formats::ZipMember* latest = &members_.back();
+      const auto [place, is_new] = by_name_.try_emplace(latest->name, latest);
+      if (is_new) return;
+      if (twice++ == 0) example = latest->name;
+      place->second = latest;
     });
     if (twice > 0) {
       builder.note(concat("[", kWhere, "] every name once: found ", twice,
@@ -123,12 +125,12 @@ class Members {
     if (found == by_name_.end()) found = by_name_.find(concat(prefix_, name));
     return found == by_name_.end() ? nullptr : found->second;
   }
-  const std::deque<formats::ZipMember>& all() const { return members_; }
+  const std::unordered_map<std::string_view, const formats::ZipMember*>& all() const { return by_name_; }
 
  private:
   std::string prefix_;
   std::deque<formats::ZipMember> members_;  // which stay where they are: the names are views into them
-  std::unordered_map<std::string_view, formats::ZipMember*> by_name_;
+  std::unordered_map<std::string_view, const formats::ZipMember*> by_name_;
 };
 
 IndexedSample place_of(const formats::ZipMember& member, int64_t label) {
@@ -146,9 +148,9 @@ void build_from_map(const ZipFiles& files, const std::string& map, const LabelRe
   const Members members(files.archive, files.stem, builder);
   std::unordered_map<const formats::ZipMember*, int64_t> listed;  // and in which line
   read_map(map, [&](const MapLine& line) {
-    const std::string where = concat(" (line ", line.number, " of ", files.map.string(), ")");
     const auto broken = [&](const std::string& what) {
-      builder.add_broken({.name = line.name}, concat("[data.zip] ", what, where));
+      builder.add_broken({.name = line.name}, concat("[data.zip] ", what, " (line ", line.number, " of ",
+                                                     files.map.string(), ")"));
     };
     const formats::ZipMember* member = members.find(line.name);
     if (member == nullptr)
@@ -171,8 +173,8 @@ void build_from_map(const ZipFiles& files, const std::string& map, const LabelRe
 void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexBuilder& builder) {
   const Members members(files.archive, files.stem, builder);
   std::vector<const formats::ZipMember*> images;
-  for (const auto& member : members.all()) {
-    if (is_image_name(member.name)) images.push_back(&member);
+  for (const auto& [name, member] : members.all()) {
+    if (is_image_name(name)) images.push_back(member);
   }
   std::sort(images.begin(), images.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
   for (const auto* member : images) {

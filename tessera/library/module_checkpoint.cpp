@@ -12,6 +12,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/formats/safetensors.h"
+#include "tessera/library/layerwise.h"
 
 namespace tessera::library {
 namespace fs = std::filesystem;
@@ -85,6 +86,12 @@ Slots slots_of(OptimizerParamState& state) {
              {"grad_avg", &rmsprop->grad_avg()}},
             &rmsprop->step()};
   }
+  if (auto* lamb = dynamic_cast<LambParamState*>(&state)) {
+    return {{{"exp_avg", &lamb->exp_avg()}, {"exp_avg_sq", &lamb->exp_avg_sq()}}, &lamb->step()};
+  }
+  if (auto* lars = dynamic_cast<LarsParamState*>(&state)) {
+    return {{{"momentum_buffer", &lars->momentum_buffer()}}, nullptr};
+  }
   auto& adagrad = dynamic_cast<optim::AdagradParamState&>(state);
   return {{{"sum", &adagrad.sum()}}, &adagrad.step()};
 }
@@ -97,10 +104,12 @@ std::unique_ptr<OptimizerParamState> fresh_state(const Optimizer& optimizer) {
   if (dynamic_cast<const optim::AdamW*>(&optimizer)) return std::make_unique<optim::AdamWParamState>();
   if (dynamic_cast<const optim::RMSprop*>(&optimizer)) return std::make_unique<optim::RMSpropParamState>();
   if (dynamic_cast<const optim::Adagrad*>(&optimizer)) return std::make_unique<optim::AdagradParamState>();
-  user_error(
-      "library.checkpoint",
-      "an optimizer whose state can be saved (torch::optim::SGD, Adam, AdamW, RMSprop, Adagrad): found ",
-      typeid(optimizer).name());
+  if (dynamic_cast<const Lamb*>(&optimizer)) return std::make_unique<LambParamState>();
+  if (dynamic_cast<const Lars*>(&optimizer)) return std::make_unique<LarsParamState>();
+  user_error("library.checkpoint",
+             "an optimizer whose state can be saved (torch::optim::SGD, Adam, AdamW, RMSprop, Adagrad, "
+             "library::Lamb, Lars): found ",
+             typeid(optimizer).name());
 }
 
 std::string optimizer_name(const char* slot, const std::string& parameter) {
@@ -170,6 +179,41 @@ std::string describe(const shard::ShardedModule& sharded) {
   return json.dump();
 }
 
+Position load_from(const checkpoint::Folders& found, shard::ShardedModule& sharded, Optimizer* optimizer) {
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(found);
+  const auto json = nlohmann::json::parse(manifest.progress.json);
+  std::vector<Slice> slices;
+  append_parameters(slices, sharded);
+  append_buffers(slices, sharded);
+  if (optimizer != nullptr) {
+    append_fresh_optimizer(slices, sharded, *optimizer, manifest,
+                           json.value("steps", nlohmann::json::object()));
+  }
+  checkpoint::load(found, slices);
+  sharded.parameters_changed();
+  return {manifest.progress.step, json.value("program", nlohmann::json::object()).dump()};
+}
+
+/// Loads on every rank or on none. When it returns all have read, so that none goes on to train, and to
+/// remove old checkpoints, while another still reads.
+Position load_everywhere(mesh::Mesh& mesh, const std::function<Position()>& load) {
+  Position position;
+  std::string fault;
+  try {
+    position = load();
+  } catch (const UserError& error) {
+    fault = error.what();
+  }
+  const std::vector<std::string> faults = mesh.world().all_gather_text(fault, "load_module");
+  if (!fault.empty()) throw UserError(fault);
+  for (size_t rank = 0; rank < faults.size(); ++rank) {
+    if (faults[rank].empty()) continue;
+    user_error("library.load_module", "a checkpoint that every rank can read: rank ", rank, " of ",
+               faults.size(), " failed: ", faults[rank]);
+  }
+  return position;
+}
+
 }  // namespace
 
 checkpoint::Ranks checkpoint_ranks(mesh::Group& group) {
@@ -203,19 +247,14 @@ Position load_module(const fs::path& checkpoint, shard::ShardedModule& sharded, 
   if (!found) {
     user_error("library.load_module", "a complete checkpoint: ", checkpoint.string(), " holds none");
   }
-  const checkpoint::Manifest manifest = checkpoint::read_manifest(*found);
-  const auto json = nlohmann::json::parse(manifest.progress.json);
-  std::vector<Slice> slices;
-  append_parameters(slices, sharded);
-  append_buffers(slices, sharded);
-  if (optimizer != nullptr) {
-    append_fresh_optimizer(slices, sharded, *optimizer, manifest,
-                           json.value("steps", nlohmann::json::object()));
-  }
-  checkpoint::load(*found, slices);
-  sharded.parameters_changed();
-  mesh.world().barrier("load_module");  // nobody trains, and removes old checkpoints, while another reads
-  return {manifest.progress.step, json.value("program", nlohmann::json::object()).dump()};
+  return load_everywhere(mesh, [&] { return load_from(*found, sharded, optimizer); });
+}
+
+Position load_module(const std::vector<fs::path>& parts, shard::ShardedModule& sharded,
+                     Optimizer* optimizer) {
+  if (parts.empty()) user_error("library.load_module", "at least one folder: none given");
+  return load_everywhere(
+      sharded.mesh(), [&] { return load_from(checkpoint::find_parts(parts, "latest"), sharded, optimizer); });
 }
 
 void load_safetensors(const fs::path& file, torch::nn::Module& module, const std::string& prefix) {

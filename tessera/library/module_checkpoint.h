@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/shard/fully_shard.h"
@@ -25,16 +26,22 @@ struct Position {
 /// rank, then the manifest; the newest `keep` stay (0: all). Tensors: "param/NAME" in the master dtype,
 /// "buffer/NAME" as rank 0 has them (in folders that hosts do not share: the first rank of each), and, with
 /// an optimizer, "optimizer/KIND/NAME". Optimizers over sharded.parameters(): torch::optim::SGD, Adam, AdamW,
-/// RMSprop, Adagrad (UserError on another). Returns the checkpoint's folder. Collective. Errors: as
-/// checkpoint::save.
+/// RMSprop, Adagrad, library::Lamb, Lars (UserError on another). Returns the checkpoint's folder. Collective.
+/// Errors: as checkpoint::save.
 std::filesystem::path save_module(const std::filesystem::path& folder, const Position& position,
                                   shard::ShardedModule& sharded,
                                   const torch::optim::Optimizer* optimizer = nullptr, int64_t keep = 3);
 
 /// Loads what save_module wrote, on any number of ranks and any level. `checkpoint`: its folder, or the
-/// folder of checkpoints (then the latest). Without an optimizer its state is not read. Collective. Errors:
-/// UserError (none there, another network, damage), as checkpoint::load.
+/// folder of checkpoints (then the latest); hosts may have folders of their own if each rank needs what it
+/// saved itself. Without an optimizer its state is not read. Collective. Errors: UserError (none there,
+/// another network, damage, a part that this rank does not see), as checkpoint::load; one rank's is an error
+/// of every rank.
 Position load_module(const std::filesystem::path& checkpoint, shard::ShardedModule& sharded,
+                     torch::optim::Optimizer* optimizer = nullptr);
+/// The same where hosts saved into folders of their own and the ranks are others now: the folders of all
+/// those hosts, each as above, seen by every rank (checkpoint::find_parts).
+Position load_module(const std::vector<std::filesystem::path>& parts, shard::ShardedModule& sharded,
                      torch::optim::Optimizer* optimizer = nullptr);
 
 /// Fills a network that is not sharded from one safetensors file, such as `tessera checkpoint consolidate` or

@@ -1,5 +1,6 @@
 #include "tessera/mesh/pending.h"
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/mesh/reason.h"
 #include "tessera/plan/plan.h"
@@ -8,10 +9,6 @@ namespace tessera::mesh {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 

@@ -61,12 +61,29 @@ double state_bytes(const UnitSize& size, Level level, int64_t world) {
   return 4 * kFloatBytes * share + (unreduced ? kFloatBytes * all : 0);
 }
 
-/// What is held in the compute dtype from the first step to the last.
-double kept_bytes(const UnitSize& size, Level level, const Plan& plan, double compute) {
-  const bool narrow = compute < kFloatBytes;
+bool is_split(const UnitPlan& unit, const Plan& plan) {
+  return plan.world > 1 && unit.level != Level::kReplicate;
+}
+
+/// Numbers of a rank's slice.
+double slice_of(const UnitSize& size, const UnitPlan& unit, const Plan& plan) {
   const double all = padded(size.parameters, plan.world);
-  const double slice = level == Level::kReplicate ? all : all / static_cast<double>(plan.world);
-  return size.buffers * (kFloatBytes + (narrow ? compute : 0)) + (narrow ? compute * slice : 0);
+  return unit.level == Level::kReplicate ? all : all / static_cast<double>(plan.world);
+}
+
+/// What is held in the compute dtype from the first step to the last.
+double kept_bytes(const UnitSize& size, const UnitPlan& unit, const Plan& plan, double compute) {
+  const bool narrow = compute < kFloatBytes;
+  const bool own_slice = narrow || unit.offload == Offload::kOptimizer;  // else that of the master weights
+  return size.buffers * (kFloatBytes + (narrow ? compute : 0)) +
+         (own_slice ? compute * slice_of(size, unit, plan) : 0);
+}
+
+/// Slices of an offloaded unit on their way to its gathers and from its reductions.
+double staging_bytes(const UnitSize& size, const UnitPlan& unit, const Plan& plan, double compute) {
+  if (unit.offload == Offload::kNone || !is_split(unit, plan)) return 0;
+  const double gathers = unit.offload == Offload::kAll ? 1 + static_cast<double>(plan.prefetch) : 0;
+  return slice_of(size, unit, plan) * (compute * gathers + kFloatBytes);
 }
 
 /// How the gradients of a unit travel (mesh::Group::reduce_scatter).
@@ -95,11 +112,11 @@ double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, cons
   };
   std::map<double, Count> by_size;
   for (const auto& unit : plan.units) {
-    if (plan.world == 1 || unit.level == Level::kReplicate) continue;
+    if (!is_split(unit, plan) && unit.offload != Offload::kAll) continue;
     const UnitSize& size = sizes[unit.name];
     Count& count = by_size[padded(size.parameters, plan.world)];
     ++(unit.level == Level::kZero3 ? count.gathered_in_turn : count.kept);
-    if (unit.level == Level::kZero1) continue;
+    if (unit.level == Level::kZero1 || !is_split(unit, plan)) continue;
     ++count.collecting;
     count.holds = reduction(size, unit.level, plan, precision).holds;
   }
@@ -114,16 +131,17 @@ double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, cons
 
 double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision) {
   const auto compute = static_cast<double>(precision.compute_bytes);
-  double kept = 0, in_reduction = 0, largest = 0;
+  double kept = 0, in_reduction = 0, largest = 0, staging = 0;
   for (const auto& unit : plan.units) {
     const UnitSize& size = sizes[unit.name];
-    kept += kept_bytes(size, unit.level, plan, compute);
+    kept += kept_bytes(size, unit, plan, compute);
+    staging = std::max(staging, staging_bytes(size, unit, plan, compute));
     in_reduction = std::max(in_reduction, reduction(size, unit.level, plan, precision).bytes);
     largest = std::max(largest, size.largest);
   }
   // A parameter's gradient as autograd hands it over, and its values as the kernels pack them.
   const double one_parameter = 2 * compute * largest;
-  return kept + pool_bytes(plan, sizes, precision) + in_reduction + one_parameter;
+  return kept + pool_bytes(plan, sizes, precision) + staging + in_reduction + one_parameter;
 }
 
 /// One image; `c` bytes an element.

@@ -16,10 +16,12 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "tessera.plan";
 constexpr int64_t kVersion = 1, kLargestWorld = 1 << 24, kLargestPrefetch = 1 << 16;
 constexpr std::array kLevels = {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3};
+constexpr std::array kOffloads = {Offload::kNone, Offload::kOptimizer, Offload::kAll};
 
-std::vector<std::string> level_names() {
+template <typename Values>
+std::vector<std::string> names_of(const Values& values) {
   std::vector<std::string> names;
-  for (const Level level : kLevels) names.push_back(to_string(level));
+  for (const auto value : values) names.push_back(to_string(value));
   return names;
 }
 
@@ -33,15 +35,18 @@ class Reader {
     user_error("plan.plan_from_json", message..., " (", where_, ")");
   }
 
-  void keys(const Json& object, const std::string& what, const std::vector<std::string>& known) const {
+  void keys(const Json& object, const std::string& what, const std::vector<std::string>& required,
+            const std::vector<std::string>& optional = {}) const {
     if (!object.is_object()) fail(what, " must be an object: found ", shown(object));
+    std::vector<std::string> known = required;
+    known.insert(known.end(), optional.begin(), optional.end());
     for (const auto& [key, value] : object.items()) {
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       const std::string near = nearest(key, known);
       fail(what, " holds an unknown key: found \"", escape(key), "\"; ",
            near.empty() ? "known: " + join(known, ", ") : "did you mean \"" + near + "\"?");
     }
-    for (const auto& key : known) {
+    for (const auto& key : required) {
       if (!object.contains(key)) fail(what, " must hold \"", key, "\": found none");
     }
   }
@@ -66,17 +71,24 @@ class Reader {
     return object[key].get<bool>();
   }
 
+  /// One of `values` by its name.
+  template <typename Values>
+  auto choice(const Json& object, const char* key, const Values& values) const {
+    const std::string name = text(object, key);
+    const auto names = names_of(values);
+    const auto at = std::find(names.begin(), names.end(), name);
+    if (at == names.end()) {
+      fail("\"", key, "\" must be one of ", join(names, ", "), ": found \"", escape(name), "\"");
+    }
+    return values.at(static_cast<size_t>(at - names.begin()));
+  }
+
   UnitPlan unit(const Json& object) const {
-    keys(object, "a unit", {"name", "level", "recompute"});
+    keys(object, "a unit", {"name", "level", "recompute"}, {"offload"});
     UnitPlan unit{text(object, "name"), Level::kZero3, boolean(object, "recompute")};
     if (unit.name.empty()) fail("\"name\" of a unit must not be empty: found \"\"");
-    const std::string level = text(object, "level");
-    const auto names = level_names();
-    const auto at = std::find(names.begin(), names.end(), level);
-    if (at == names.end()) {
-      fail("\"level\" must be one of ", join(names, ", "), ": found \"", escape(level), "\"");
-    }
-    unit.level = kLevels.at(at - names.begin());
+    unit.level = choice(object, "level", kLevels);
+    if (object.contains("offload")) unit.offload = choice(object, "offload", kOffloads);
     return unit;
   }
 
@@ -93,8 +105,8 @@ class Reader {
 
 }  // namespace
 
-Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, bool recompute,
-                  int64_t prefetch) {
+Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, bool recompute, int64_t prefetch,
+                  Offload offload) {
   if (world < 1 || world > kLargestWorld) {
     user_error("plan.uniform_plan", "world must be between 1 and ", kLargestWorld, " ranks: found ", world);
   }
@@ -103,9 +115,11 @@ Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, boo
                prefetch);
   }
   Plan plan{world, prefetch, {}};
-  plan.units.push_back({"stem", level, false});
-  for (int64_t i = 0; i < config.depth; ++i) plan.units.push_back({concat("blocks.", i), level, recompute});
-  plan.units.push_back({"head", level, false});
+  plan.units.push_back({"stem", level, false, offload});
+  for (int64_t i = 0; i < config.depth; ++i) {
+    plan.units.push_back({concat("blocks.", i), level, recompute, offload});
+  }
+  plan.units.push_back({"head", level, false, offload});
   return plan;
 }
 
@@ -116,6 +130,7 @@ std::string to_json(const Plan& plan) {
   for (const auto& unit : plan.units) {
     json["units"].push_back(
         {{"name", unit.name}, {"level", to_string(unit.level)}, {"recompute", unit.recompute}});
+    if (unit.offload != Offload::kNone) json["units"].back()["offload"] = to_string(unit.offload);
   }
   return json.dump(2) + "\n";
 }
@@ -166,8 +181,21 @@ std::string to_string(Level level) {
   return {};
 }
 
+std::string to_string(Offload offload) {
+  switch (offload) {
+    case Offload::kNone:
+      return "none";
+    case Offload::kOptimizer:
+      return "optimizer";
+    case Offload::kAll:
+      return "all";
+  }
+  TESSERA_CHECK(false, "offload ", static_cast<int>(offload));
+  return {};
+}
+
 Level level_from_string(const std::string& name) {
-  const auto names = level_names();
+  const auto names = names_of(kLevels);
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i] == name) return kLevels.at(i);
   }

@@ -17,11 +17,20 @@ enum class Level {
   kZero3,      // + parameters: gathered for forward, again for backward
 };
 
+/// What of a rank's share lies in the host's memory instead of where units compute. Alike in numbers; it
+/// spares memory of a GPU. Where the CPU computes both are the same chips, and it costs copies for nothing.
+enum class Offload {
+  kNone,
+  kOptimizer,  // master weights, summed gradients, optimizer state: the optimizer steps on the host
+  kAll,        // + the share in the compute dtype, which every gather then fetches from the host
+};
+
 /// One unit of communication: what is gathered and reduced at once.
 struct UnitPlan {
   std::string name;  // "stem", "blocks.3", "head"
   Level level = Level::kZero3;
   bool recompute = false;  // drop activations in forward, compute them again in backward
+  Offload offload = Offload::kNone;
   bool operator==(const UnitPlan&) const = default;
 };
 
@@ -33,10 +42,10 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-/// The same level for every unit of the ViT (stem, blocks.*, head); recompute applies to blocks. Errors:
-/// UserError when world or prefetch is out of range.
-Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, bool recompute,
-                  int64_t prefetch);
+/// The same level and offload for every unit of the ViT (stem, blocks.*, head); recompute applies to blocks.
+/// Errors: UserError when world or prefetch is out of range.
+Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, bool recompute, int64_t prefetch,
+                  Offload offload = Offload::kNone);
 
 /// Gives units a level of their own: "blocks.0-19=replicate, head=zero2, blocks.20-31=zero3+recompute". A
 /// unit named has recompute where its rule says so; of two rules for one unit the later wins; "" changes
@@ -44,13 +53,14 @@ Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, boo
 void assign_levels(Plan* plan, const std::string& rules);
 
 std::string to_json(const Plan& plan);
-/// Every key is required and no other is known: {"format": "tessera.plan", "version": 1, "world", "prefetch",
-/// "units": [{"name", "level", "recompute"}]}. Errors: UserError with `where` (a path) when the text is no
-/// plan.
+/// No other keys are known than {"format": "tessera.plan", "version": 1, "world", "prefetch", "units":
+/// [{"name", "level", "recompute", "offload"}]}, and all are required but "offload" (then "none"). Errors:
+/// UserError with `where` (a path) when the text is no plan.
 Plan plan_from_json(const std::string& text, const std::string& where);
 
 std::string to_string(Level level);           // "replicate", "zero1", "zero2", "zero3"
 Level level_from_string(const std::string&);  // UserError that names the nearest
+std::string to_string(Offload offload);       // "none", "optimizer", "all"
 
 /// How gradients travel: numbers of all ranks' slices in one piece, and pieces under way at once. The same on
 /// every rank.

@@ -73,6 +73,7 @@ std::string size_map(const Cells& cells) {
   for (int at = low; at <= high; at += 4) {
     const double percent = 100.0 * (at - low) / side;
     marks += concat("<path d=\"M", at - low, " 0V", side, "M0 ", side - (at - low), "H", side, "\"/>");
+    if (side > 28 && at / 4 % 2 != 0) continue;  // room for every second one
     labels += concat("<span class=\"h\" style=\"left:", print("%.2f", percent), "%\">", 1 << (at / 4),
                      "</span><span class=\"v\" style=\"bottom:", print("%.2f", percent), "%\">",
                      1 << (at / 4), "</span>");
@@ -95,12 +96,16 @@ std::string size_map(const Cells& cells) {
       side, " 0\"/>", rects, "</svg>", labels, "</div></figure>\n");
 }
 
-/// Two columns an octave.
+/// Two columns an octave; four where there are few octaves.
 std::string byte_columns(const Inspection& inspection) {
+  const Spread spread =
+      spread_of(values_of(inspection, [](const Seen& seen) { return static_cast<int64_t>(seen.bytes); }));
+  const double low = std::max<double>(1, static_cast<double>(spread.least));
+  const double octave = static_cast<double>(spread.most) / low > 64 ? 2 : 4;
   std::map<int, int64_t> columns;
   for (const Seen& seen : inspection.seen) {
     ++columns[static_cast<int>(
-        std::floor(2 * std::log2(std::max<double>(1, static_cast<double>(seen.bytes)))))];
+        std::floor(octave * std::log2(std::max<double>(1, static_cast<double>(seen.bytes)))))];
   }
   int64_t most = 1;
   for (const auto& [at, count] : columns) most = std::max(most, count);
@@ -108,13 +113,11 @@ std::string byte_columns(const Inspection& inspection) {
   for (int at = columns.begin()->first; at <= columns.rbegin()->first; ++at) {
     const auto found = columns.find(at);
     const int64_t count = found == columns.end() ? 0 : found->second;
-    const std::string from = human_bytes(std::round(std::exp2(at / 2.0)));
+    const std::string from = human_bytes(std::round(std::exp2(at / octave)));
     out +=
         concat("<div title=\"from ", from, ": ", human_count(count), "\"><i style=\"height:",
                print("%.1f", 100 * static_cast<double>(count) / static_cast<double>(most)), "%\"></i></div>");
   }
-  const Spread spread =
-      spread_of(values_of(inspection, [](const Seen& seen) { return static_cast<int64_t>(seen.bytes); }));
   return concat(
       "<figure class=\"chart\"><figcaption><h3>Bytes <small>of a sample's file, logarithmic</small></h3>"
       "</figcaption><div class=\"columns\">",

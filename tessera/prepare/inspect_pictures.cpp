@@ -49,7 +49,7 @@ std::string Thumbnails::image(int64_t index) {
 
 std::string classes_part(const Inspection& inspection, const data::Source& source, Thumbnails& thumbnails) {
   const size_t classes = std::max<size_t>(1, inspection.classes.size());
-  const size_t each = std::clamp<size_t>(kMostPictures / classes, 1, 8);
+  const size_t each = std::clamp<size_t>(kMostPictures / classes, 1, 12);
   std::vector<std::vector<int64_t>> chosen(inspection.classes.size());
   for (const Seen& seen : inspection.seen) {
     auto& indices = chosen[static_cast<size_t>(source.label(seen.index))];
@@ -91,7 +91,7 @@ const char* const kInspectStyle = R"css(
 .share i{background:var(--blue)}
 .chart.profile svg{display:block;width:100%;height:150px;fill:var(--blue);opacity:.85}
 .chart.profile figcaption,.ends{font-size:13px;color:var(--soft);display:flex;justify-content:space-between;margin-top:8px}
-.sizes .square{position:relative;margin:12px 8px 30px 46px;aspect-ratio:1;max-width:420px}
+.sizes .square{position:relative;width:calc(100% - 60px);margin:12px 8px 30px 46px;aspect-ratio:1;max-width:420px}
 .sizes svg{width:100%;height:100%;display:block;overflow:visible}
 .sizes .grid path{stroke:var(--grid);stroke-width:1;vector-effect:non-scaling-stroke;fill:none}
 .sizes .diagonal{stroke:var(--soft);stroke-dasharray:3 4;vector-effect:non-scaling-stroke;fill:none;opacity:.6}
@@ -99,8 +99,9 @@ const char* const kInspectStyle = R"css(
 .sizes span{position:absolute;font-size:12px;line-height:14px;color:var(--soft)}
 .sizes .h{top:calc(100% + 8px);transform:translateX(-50%)}
 .sizes .v{right:calc(100% + 9px);transform:translateY(50%)}
-.columns{display:flex;align-items:flex-end;gap:2px;height:240px;margin-top:18px;border-bottom:1px solid var(--line)}
-.columns div{flex:1;height:100%;display:flex;align-items:flex-end}
+.charts .chart{display:flex;flex-direction:column}
+.columns{display:flex;align-items:flex-end;gap:2px;flex:1;min-height:240px;margin-top:18px;border-bottom:1px solid var(--line)}
+.columns div{flex:1;align-self:stretch;display:flex;align-items:flex-end}
 .columns i{display:block;width:100%;background:var(--blue);border-radius:3px 3px 0 0}
 .broken{margin:0;padding:6px 18px;list-style:none;background:var(--card);border:1px solid var(--line);border-radius:12px}
 .broken li{padding:8px 0;border-bottom:1px solid var(--grid);overflow-wrap:anywhere}
@@ -118,7 +119,7 @@ h3.odd{margin:18px 0 8px}
 .singles{display:grid;gap:8px;grid-template-columns:repeat(auto-fill,minmax(104px,1fr))}
 .singles .class{padding:7px 9px 9px}
 .singles .class img{height:auto;width:100%;aspect-ratio:1;object-fit:contain}
-@media (max-width:640px){.class img{height:64px}.pairs .wide{width:36%}.columns{height:180px}}
+@media (max-width:640px){.class img{height:64px}.pairs .wide{width:36%}.pairs .wide .share span{display:block}.columns{min-height:180px}}
 )css";
 
 }  // namespace tessera::prepare

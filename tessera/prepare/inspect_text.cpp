@@ -59,7 +59,8 @@ void print_text(const Inspection& inspection, std::ostream& out) {
   const auto bytes = values_of(inspection, [](const Seen& seen) { return static_cast<int64_t>(seen.bytes); });
   const auto looked = static_cast<int64_t>(inspection.seen.size() + inspection.broken.size());
   out << inspection.source << ", split " << inspection.split << ": " << human_count(inspection.samples)
-      << " samples in " << human_count(static_cast<int64_t>(inspection.classes.size())) << " classes; "
+      << " samples in " << human_count(static_cast<int64_t>(inspection.classes.size()))
+      << (inspection.classes.size() == 1 ? " class; " : " classes; ")
       << (inspection.full ? std::string("all") : human_count(looked)) << " decoded\n";
   print_spread(out, "bytes    ", spread_of(bytes), bytes_text);
   print_spread(out, "width    ", spread_of(values_of(inspection, [](const Seen& s) { return s.width; })),

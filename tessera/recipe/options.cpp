@@ -338,7 +338,9 @@ void add_training(std::vector<Option>& table) {
               FIELD(train.mix.off_epoch)),
       flag("train.mix_at_least_half", "Mixup keeps the larger share of an image itself, as big_vision",
            FIELD(train.mix.at_least_half)),
-      text("optimizer.name", "AdamW with decoupled weight decay", FIELD(optimizer.name), {"adamw"}),
+      text("optimizer.name",
+           "AdamW with decoupled weight decay; LAMB: the same, a matrix's step as long as its norm says",
+           FIELD(optimizer.name), {"adamw", "lamb"}),
       number("optimizer.lr", "learning rate after warmup", {0, 1000}, FIELD(optimizer.lr)),
       number("optimizer.beta1", "decay of the mean gradient", kRate, FIELD(optimizer.beta1)),
       number("optimizer.beta2", "decay of the mean square", kRate, FIELD(optimizer.beta2)),
@@ -359,7 +361,7 @@ void add_training(std::vector<Option>& table) {
 }
 
 void add_machine(std::vector<Option>& table) {
-  using plan::Level;
+  using plan::Level, plan::Offload;
   const std::vector<Option> rows = {
       choice<Level>("shard.level", "what is split over the ranks",
                     {{"replicate", Level::kReplicate},
@@ -372,6 +374,10 @@ void add_machine(std::vector<Option>& table) {
       text("shard.units", "units with a level of their own: \"blocks.0-19=replicate, head=zero3+recompute\"",
            FIELD(shard.units)),
       integer("shard.prefetch", "units gathered ahead; 0: nothing overlaps", {0, 64}, FIELD(shard.prefetch)),
+      choice<Offload>("shard.offload",
+                      "what of a rank's share lies in the host's memory, not where units compute",
+                      {{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}},
+                      FIELD(shard.offload)),
       choice<Dtype>("precision.compute", "auto: bf16 where the CPU has AMX",
                     {{"auto", Dtype::kAuto}, {"fp32", Dtype::kFloat32}, {"bf16", Dtype::kBFloat16}},
                     FIELD(precision.compute)),

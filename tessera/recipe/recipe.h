@@ -50,7 +50,7 @@ struct TrainRecipe {
   int64_t log_every = 10;
   double clip = 1.0;  // global gradient norm; 0: off
   double label_smoothing = 0.0;
-  data::MixOptions mix;  // Mixup and CutMix
+  data::ImageMixing mix;  // Mixup and CutMix
 };
 
 struct OptimizerRecipe {
@@ -71,6 +71,7 @@ struct ShardRecipe {
   bool recompute = false;
   std::string units = "";  // levels of single units: plan::assign_levels
   int64_t prefetch = 1;
+  plan::Offload offload = plan::Offload::kNone;
 };
 
 struct PrecisionRecipe {

@@ -39,6 +39,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   void set_micro_batch(int64_t index, int64_t count);
   void parameters_changed();
   void with_full_parameters(const std::function<void()>& body);
+  void average_buffers();
   /// Sum over all ranks of local values, [n] float64. Collective.
   void sum_over_ranks(at::Tensor& values, const std::string& what);
 

@@ -66,6 +66,7 @@ std::string ShardedModule::Engine::description(const std::string& name,
                                                const std::vector<NamedTensor>& parameters,
                                                const UnitOptions& unit) const {
   std::string text = concat("unit ", name, ": ", plan::to_string(unit.level));
+  if (unit.offload != Offload::kNone) text += ", offload " + plan::to_string(unit.offload);
   const MixedPrecision& precision = unit.precision ? *unit.precision : options_.precision;
   const auto add = [&](const char* what, std::optional<at::ScalarType> dtype) {
     if (dtype) text += concat(", ", what, " ", at::toString(*dtype));
@@ -159,7 +160,7 @@ void ShardedModule::Engine::add_flat(Member& member, std::vector<NamedTensor> pa
   mesh::Group& shard = replicated || numel == 0 ? mesh_.group("") : mesh_.group("shard");
   mesh::Group& replicate = numel == 0 ? mesh_.group("") : (replicated ? mesh_.world() : mesh_.group("dp"));
   flats_.push_back(std::make_unique<Unit>(member.name, std::move(parameters), unit.level, precision, shard,
-                                          replicate, pool_));
+                                          replicate, pool_, numel == 0 ? Offload::kNone : unit.offload));
   Unit& flat = *flats_.back();
   if (!options_.reduce_every_micro_batch) flat.accumulate_locally();
   with_error_context([&] {
@@ -167,7 +168,7 @@ void ShardedModule::Engine::add_flat(Member& member, std::vector<NamedTensor> pa
   });
   member.flats.push_back(index);
   member_of_.push_back(static_cast<size_t>(&member - members_.data()));
-  if (shard.size() > 1) entries_.emplace_back(flat.watch_use(), weak_from_this(), member_of_.back());
+  if (flat.comes_and_goes()) entries_.emplace_back(flat.watch_use(), weak_from_this(), member_of_.back());
   if (trainable) {
     reductions_.watch(flat);
     watched_flats_.push_back(index);
@@ -286,10 +287,11 @@ void ShardedModule::Engine::list_shards() {
 std::vector<UnitFacts> ShardedModule::Engine::facts() const {
   std::vector<UnitFacts> facts;
   for (const Member& member : members_) {
-    UnitFacts fact{member.name, member.options.level, 0, 0};
+    UnitFacts fact{member.name, member.options.level, 0, 0, 0};
     for (const size_t flat : member.flats) {
       fact.numel += flats_[flat]->numel();
       fact.padded_numel += flats_[flat]->padded_numel();
+      fact.offloaded_bytes += flats_[flat]->offloaded_bytes();
     }
     facts.push_back(std::move(fact));
   }

@@ -79,8 +79,9 @@ struct ParameterShard {
 struct UnitFacts {
   std::string name;
   Level level = Level::kZero3;
-  int64_t numel = 0;         // elements of its parameters
-  int64_t padded_numel = 0;  // what a gather moves
+  int64_t numel = 0;            // elements of its parameters
+  int64_t padded_numel = 0;     // what a gather moves
+  int64_t offloaded_bytes = 0;  // of this rank's share in the host's memory, without the optimizer's state
 };
 
 class UnitBuilder;
@@ -128,6 +129,11 @@ class ShardedModule {
   /// that order: of the parameters themselves, their gradients or an optimizer's updates; an undefined tensor
   /// counts as zeros. Returns [parameters().size()] float64. Collective: one all-reduce.
   at::Tensor tensor_norms(const std::vector<at::Tensor>& local);
+
+  /// Buffers such as BatchNorm's running statistics are each rank's own while training. This gives every rank
+  /// the mean over ranks of the floating-point ones, and rank 0's others: before evaluating or saving.
+  /// Collective: one all-reduce.
+  void average_buffers();
 
   /// After changing parameters() by other means than optimizer steps between backward and forward: gathered
   /// copies are stale.

@@ -15,6 +15,7 @@
 namespace tessera::shard {
 
 using plan::Level;
+using plan::Offload;
 
 /// Dtypes of a unit's floating-point parameters. Unset: the parameter's own (`reduce`: float32, or float64
 /// for float64 parameters). float32, bfloat16 and float64 are allowed; float64 parameters keep float64 unless
@@ -37,6 +38,9 @@ struct UnitOptions {
   /// torch::nn::Sequential alone (elsewhere a UserError that says what to do): see recompute.h.
   bool recompute = false;
   std::optional<MixedPrecision> precision = {};  // unset: that of FullyShardOptions
+  /// What of this rank's share lies in the host's memory. Optimizers make their state there as well: it
+  /// follows parameters().
+  Offload offload = Offload::kNone;
 };
 
 /// Asked for every module below the root, children first: is it a unit? `name`: its path ("blocks.3");

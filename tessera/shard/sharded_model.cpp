@@ -54,7 +54,7 @@ ShardedModel::ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Prec
     mesh::Group& shard_group = replicated ? mesh.group("") : mesh.group("shard");
     mesh::Group& replicate_group = replicated ? mesh.world() : mesh.group("dp");
     units_.push_back(std::make_unique<Unit>(parts_[i].name, parts_[i].parameters, unit_plan->level, precision,
-                                            shard_group, replicate_group, pool_));
+                                            shard_group, replicate_group, pool_, unit_plan->offload));
     reductions_.watch(*units_.back());
   }
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/clip.h"
 #include "tessera/shard/engine.h"
 #include "tessera/shard/fully_shard.h"
 
@@ -69,11 +70,11 @@ double ShardedModule::grad_norm() {
 
 double ShardedModule::clip_grad_norm(double max_norm) {
   const double norm = grad_norm();
-  const double coefficient = max_norm / (norm + 1e-6);
-  if (coefficient < 1) {
+  const double scale = clip_scale(max_norm, norm);
+  if (scale < 1) {
     const at::NoGradGuard no_grad;
     for (const ParameterShard& shard : engine_->shards()) {
-      if (shard.trainable && shard.values.grad().defined()) shard.values.grad().mul_(coefficient);
+      if (shard.trainable && shard.values.grad().defined()) shard.values.grad().mul_(scale);
     }
   }
   return norm;
@@ -99,6 +100,8 @@ at::Tensor ShardedModule::tensor_norms(const std::vector<at::Tensor>& local) {
   engine_->sum_over_ranks(totals, "norms of tensors");
   return totals.sqrt_();
 }
+
+void ShardedModule::average_buffers() { engine_->average_buffers(); }
 
 void ShardedModule::parameters_changed() { engine_->parameters_changed(); }
 

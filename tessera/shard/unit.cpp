@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/host_memory.h"
 #include "tessera/shard/touch.h"
 
 namespace tessera::shard {
@@ -21,10 +22,10 @@ at::Tensor without_memory(int64_t numel, at::ScalarType dtype) {
   return at::empty({0}, dtype).set_(std::move(storage), 0, {numel});
 }
 
-/// Adds without touching autograd's record of the destination.
+/// Adds without touching autograd's record of the destination. They may lie on different devices.
 void put(at::Tensor destination, const at::Tensor& source, bool add) {
   if (add) {
-    destination.add_(source);
+    destination.add_(source.to(destination.device()));
   } else {
     destination.copy_(source);
   }
@@ -33,19 +34,43 @@ void put(at::Tensor destination, const at::Tensor& source, bool add) {
 }  // namespace
 
 Unit::Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level level, Precision precision,
-           mesh::Group& shard, mesh::Group& replicate, BufferPool& pool)
+           mesh::Group& shard, mesh::Group& replicate, BufferPool& pool, plan::Offload offload)
     : name_(std::move(name)),
       parameters_(std::move(parameters)),
       level_(level),
       precision_(precision),
       shard_(shard),
       replicate_(replicate),
-      pool_(pool) {
+      pool_(pool),
+      offload_(offload) {
   const at::NoGradGuard no_grad;
-  splits_parameters_ = level_ == plan::Level::kZero3 && shard_.size() > 1;
+  stays_ = shard_.size() == 1 && offload_ != plan::Offload::kAll;
+  splits_parameters_ = level_ == plan::Level::kZero3 && !stays_;
   taken_.resize(parameters_.size());
   make_layout();
   adopt_parameters();
+}
+
+/// [shard_numel] zeros where the state lies.
+at::Tensor Unit::state_tensor(at::ScalarType dtype) const {
+  return offloads() ? host_tensor(shard_numel_, dtype) : at::zeros({shard_numel_}, dtype);
+}
+
+/// Memory of the size and dtype of `like`, where units compute, that goes when the tensor dies.
+at::Tensor Unit::scratch(const at::Tensor& like) {
+  return pool_.tensor(like.numel(), full_.options().dtype(like.scalar_type()));
+}
+
+/// Offloaded state, copied to where units compute; other state as it is.
+at::Tensor Unit::fetched(const at::Tensor& state) {
+  return offloads() ? scratch(state).copy_(state, /*non_blocking=*/true) : state;
+}
+
+int64_t Unit::offloaded_bytes() const {
+  if (!offloads()) return 0;
+  const bool slice_too = offload_ == plan::Offload::kAll && !compute_shard_.is_same(master_);
+  return static_cast<int64_t>(master_.nbytes() + gradient_.nbytes() +
+                              (slice_too ? compute_shard_.nbytes() : 0));
 }
 
 void Unit::make_layout() {
@@ -57,8 +82,8 @@ void Unit::make_layout() {
   const int64_t parts = shard_.size() * replicate_.size();
   padded_numel_ = (numel_ + parts - 1) / parts * parts;
   shard_numel_ = padded_numel_ / shard_.size();
-  master_ = at::zeros({shard_numel_}, precision_.master);
-  gradient_ = at::zeros({shard_numel_}, precision_.sum);
+  master_ = state_tensor(precision_.master);
+  gradient_ = state_tensor(precision_.sum);
 
   const int64_t shard_begin = shard_.rank() * shard_numel_, shard_end = shard_begin + shard_numel_;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -73,15 +98,19 @@ void Unit::make_layout() {
 }
 
 void Unit::adopt_parameters() {
-  compute_shard_ =
-      precision_.compute == precision_.master ? master_ : at::empty({shard_numel_}, precision_.compute);
+  const bool same = precision_.compute == precision_.master;
+  if (offload_ == plan::Offload::kAll) {
+    compute_shard_ = same ? master_ : state_tensor(precision_.compute);
+  } else {
+    compute_shard_ = same && !offloads() ? master_ : at::empty({shard_numel_}, precision_.compute);
+  }
   // Alone, the shard is the whole: parameters are views of it and there is nothing to gather, ever.
-  full_ = shard_.size() == 1 ? compute_shard_ : without_memory(padded_numel_, precision_.compute);
+  full_ = stays_ ? compute_shard_ : without_memory(padded_numel_, precision_.compute);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& parameter = parameters_[i].second;
     parameter.set_data(full_.narrow(0, offsets_[i], parameter.numel()).view(parameter.sizes()));
   }
-  if (shard_.size() == 1) {
+  if (stays_) {
     state_ = State::kGathered;
   } else {
     storage_of(full_)->set_nbytes(0);
@@ -102,12 +131,14 @@ void Unit::set_values(const std::vector<at::Tensor>& values, std::optional<bool>
     for (size_t i = 0; *counts && i < values.size(); ++i) {
       flat.narrow(0, offsets_[i], values[i].numel()).copy_(values[i].reshape({-1}));
     }
-    shard_.reduce_scatter(master_, flat, precision_.master, name_).wait();
+    const at::Tensor slice = offloads() ? scratch(master_) : master_;
+    shard_.reduce_scatter(slice, flat, precision_.master, name_).wait();
     if (replicate_.size() > 1) {
       at::Tensor part = at::empty({shard_numel_ / replicate_.size()}, precision_.master);
-      replicate_.reduce_scatter(part, master_, precision_.master, name_).wait();
-      replicate_.all_gather(master_, part, name_).wait();
+      replicate_.reduce_scatter(part, slice, precision_.master, name_).wait();
+      replicate_.all_gather(slice, part, name_).wait();
     }
+    if (offloads()) master_.copy_(slice);
   }
   parameters_changed();
 }
@@ -126,7 +157,8 @@ bool Unit::start_gather() {
   at::Tensor target = at::from_blob(memory.get(), {padded_numel_}, full_.options());
   storage_of(full_)->set_data_ptr_noswap(std::move(memory));
   storage_of(full_)->set_nbytes(bytes);
-  gather_ = shard_.all_gather(target, compute_shard_, name_);
+  const bool travels = offload_ == plan::Offload::kAll && shard_.size() > 1;  // alone it is copied at once
+  gather_ = shard_.all_gather(target, travels ? fetched(compute_shard_) : compute_shard_, name_);
   state_ = State::kGathering;
   return true;
 }
@@ -142,7 +174,7 @@ void Unit::release() {
 }
 
 void Unit::free_gathered() {
-  if (shard_.size() == 1 || state_ == State::kSharded) return;
+  if (stays_ || state_ == State::kSharded) return;
   if (state_ == State::kGathering) gather_.wait();  // prefetched and not needed after all
   const size_t bytes = storage_of(full_)->nbytes();
   pool_.give_back(storage_of(full_)->set_data_ptr(c10::DataPtr(nullptr, at::kCPU)), bytes);
@@ -212,7 +244,7 @@ void Unit::start_reduce() {
   has_accumulated_ = collects_locally() && !last_micro_batch_;
   if (has_accumulated_) return;
   while (reducing()) advance_reduce_stage();
-  reduced_ = has_gradient_ ? at::empty_like(gradient_) : gradient_;
+  reduced_ = offloads() ? scratch(gradient_) : has_gradient_ ? at::empty_like(gradient_) : gradient_;
   const at::Tensor input = collected;
   collected_.reset();  // goes when the last piece of it has left
   reduce_ = shard_.reduce_scatter(reduced_, input, precision_.reduce, name_);
@@ -226,7 +258,7 @@ void Unit::sum_over_replicas() {
   if (!last_micro_batch_ || replicate_.size() == 1) return;
   summed_ = true;
   replica_part_ = at::empty({shard_numel_ / replicate_.size()}, precision_.sum);
-  reduce_ = replicate_.reduce_scatter(replica_part_, gradient_, precision_.reduce, name_);
+  reduce_ = replicate_.reduce_scatter(replica_part_, fetched(gradient_), precision_.reduce, name_);
   stage_ = Stage::kReplicas;
 }
 
@@ -235,16 +267,20 @@ void Unit::advance_reduce_stage() {
   reduce_.wait();
   switch (stage_) {
     case Stage::kShards:
-      if (has_gradient_) gradient_.add_(reduced_);
+      if (!reduced_.is_same(gradient_)) put(gradient_, reduced_, has_gradient_);
       reduced_.reset();
       has_gradient_ = true;
       sum_over_replicas();
       break;
     case Stage::kReplicas:
-      reduce_ = replicate_.all_gather(gradient_, replica_part_, name_);
+      reduced_ = offloads() ? scratch(gradient_) : gradient_;
+      reduce_ = replicate_.all_gather(reduced_, replica_part_, name_);
       stage_ = Stage::kCopies;
       break;
     case Stage::kCopies:
+      if (!reduced_.is_same(gradient_)) put(gradient_, reduced_, /*add=*/false);
+      reduced_.reset();
+      [[fallthrough]];
     case Stage::kNone:
       replica_part_.reset();
       stage_ = Stage::kNone;

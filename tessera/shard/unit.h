@@ -7,6 +7,10 @@
 //   sharded --start_gather--> gathering --finish_gather--> gathered --release--> sharded      (forward)
 //   sharded --start_gather--> ... gathered --start_reduce (gradients leave)--> released        (backward)
 //
+// Where the state is offloaded (plan::Offload), master copy and gradient lie in the host's memory
+// (host_memory.h): a reduction lands where units compute and is copied there, and with Offload::kAll a gather
+// begins by fetching the slice from there, on a single rank as well.
+//
 // The module's parameter tensors stay the same objects throughout; only the storage under them is filled and
 // emptied. Autograd's saved tensors share that storage, so a unit must be gathered again before its backward
 // runs. Belongs to the training thread; gathers and reductions run in the background between start and
@@ -53,7 +57,8 @@ class Unit {
   /// becomes the compute dtype). Master values start uninitialised: fill them through pieces(), then call
   /// parameters_changed(). `shard`: who the state is split over; `replicate`: who holds copies.
   Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level level, Precision precision,
-       mesh::Group& shard, mesh::Group& replicate, BufferPool& pool);
+       mesh::Group& shard, mesh::Group& replicate, BufferPool& pool,
+       plan::Offload offload = plan::Offload::kNone);
 
   const std::string& name() const { return name_; }
   const std::vector<Piece>& pieces() const { return pieces_; }
@@ -66,6 +71,12 @@ class Unit {
   int64_t replica() const { return replicate_.rank(); }  // which of the equal copies this rank holds
   /// Are parameters released between forward and backward?
   bool resharded_after_forward() const { return splits_parameters_; }
+  /// Does the memory of the parameters come with a gather? false: it is always there.
+  bool comes_and_goes() const { return !stays_; }
+  /// [shard_numel] zeros in the master dtype, for the optimizer, where the master copy lies.
+  at::Tensor new_state() const { return state_tensor(precision_.master); }
+  /// Bytes of this unit in the host's memory because of its offload; the optimizer's come on top.
+  int64_t offloaded_bytes() const;
 
   /// Fills the master values from `values`, one tensor for each parameter. `counts` unset: each rank takes
   /// its slices of its own. Otherwise all ranks get those of the one rank of the mesh that says true.
@@ -114,6 +125,10 @@ class Unit {
   enum class State { kSharded, kGathering, kGathered };
   enum class Stage { kNone, kShards, kReplicas, kCopies };
 
+  bool offloads() const { return offload_ != plan::Offload::kNone; }
+  at::Tensor state_tensor(at::ScalarType dtype) const;
+  at::Tensor scratch(const at::Tensor& like);
+  at::Tensor fetched(const at::Tensor& state);
   void make_layout();
   void adopt_parameters();
   void free_gathered();
@@ -129,9 +144,11 @@ class Unit {
   mesh::Group& shard_;
   mesh::Group& replicate_;
   BufferPool& pool_;
+  plan::Offload offload_;
 
   State state_ = State::kSharded;
-  bool splits_parameters_ = false;  // ZeRO-3 over more than one rank
+  bool stays_ = false;              // parameters are views of the slice: one rank, nothing to fetch
+  bool splits_parameters_ = false;  // ZeRO-3 where parameters come and go
   bool has_gradient_ = false;       // gradient_ holds earlier micro-batches
   bool has_accumulated_ = false;    // accumulated_ does
   bool summed_ = false;             // and has been, or is being, summed over the replicas
@@ -150,7 +167,7 @@ class Unit {
   at::Tensor full_;           // [padded_numel] compute dtype, storage empty while sharded
   at::Tensor collected_;      // [padded_numel] compute dtype: gradients of this micro-batch, unreduced
   at::Tensor accumulated_;    // [padded_numel] sum dtype: unreduced gradients of several micro-batches
-  at::Tensor reduced_;        // [shard_numel] sum dtype: result of the reduction under way
+  at::Tensor reduced_;        // [shard_numel] sum dtype: result of the reduction (or copies) under way
   at::Tensor replica_part_;   // [shard_numel / replicas] sum dtype: what this rank sums over the replicas
   at::Tensor previous_;       // [shard_numel] sum dtype: complete gradients to be added to
   Stage stage_ = Stage::kNone;

@@ -9,6 +9,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/random.h"
@@ -88,7 +89,7 @@ Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& 
     mesh.world().barrier("bench");
     const auto start = Clock::now();
     work();
-    return slowest_rank(std::chrono::duration<double>(Clock::now() - start).count(), mesh);
+    return slowest_rank(seconds_since(start), mesh);
   };
   std::vector<double> overlapped, one_by_one, computing, communicating;
   // Interleaved, so that whatever else the machine does meets all four alike. Round 0 warms up.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/data/broken_samples.h"
 
@@ -117,7 +118,7 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
   counts.finish(mesh, result);
   if (own.ranks_decide) data::check_broken(result.broken, source.size(), own.error_limit, "");
   if (!result.stopped) TESSERA_CHECK_EQ(result.metrics.samples, source.size());
-  result.metrics.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.metrics.seconds = seconds_since(start);
   return result;
 }
 

@@ -10,9 +10,11 @@
 #include <utility>
 
 #include "tessera/arch/vit.h"
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
+#include "tessera/shard/clip.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/memory.h"
 
@@ -20,10 +22,6 @@ namespace tessera::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Names the first parameter, in forward order, whose gradient is not finite on any rank. Collective.
 [[noreturn]] void stop_at_bad_number(const TrainState& state, double loss, mesh::Mesh& mesh) {
@@ -45,10 +43,6 @@ double seconds_since(Clock::time_point start) {
 }
 
 }  // namespace
-
-double clip_scale(double clip, double gradient_norm) {
-  return clip > 0 ? std::min(1.0, clip / (gradient_norm + 1e-6)) : 1.0;
-}
 
 StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
                       double lr, bool stop, mesh::Mesh& mesh) {
@@ -84,7 +78,8 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     stop_at_bad_number(state, result.loss, mesh);
   }
 
-  state.optimizer->step(lr, clip_scale(state.recipe.train.clip, result.gradient_norm));
+  const double clip = state.recipe.train.clip;
+  state.optimizer->step(lr, clip > 0 ? shard::clip_scale(clip, result.gradient_norm) : 1.0);
   state.sharded->parameters_changed();
   ++state.step;
   return result;

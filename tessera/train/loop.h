@@ -27,10 +27,6 @@ struct StepResult {
   int64_t samples = 0;       // of the global batch; fewer in the short last step of an epoch
 };
 
-/// What gradients are multiplied by so that their norm is at most `clip` (0: never clipped). As
-/// torch.nn.utils.clip_grad_norm_: clip / (norm + 1e-6), at most 1.
-double clip_scale(double clip, double gradient_norm);
-
 /// One optimizer step over `sizes.accumulation` micro-batches. Collective. `stop`: this rank wants to stop.
 /// Throws UserError, before anything changes, when loss or gradient is not finite (names the first bad
 /// tensor) or too many samples are broken, and the same on every rank.

@@ -1,4 +1,5 @@
-// AdamW over the local shards of a sharded model. No reduction is the caller's: gradients are summed already.
+// AdamW or LAMB over the local shards of a sharded model. No reduction of gradients is the caller's: they are
+// summed already.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,23 +10,26 @@
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/mesh/mesh.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
 
 namespace tessera::train {
 
-class AdamwOptimizer {
+class Optimizer {
  public:
-  /// `decays(name)`: does weight decay apply to the parameter of this name?
-  AdamwOptimizer(const shard::ShardedModel& model, const recipe::OptimizerRecipe& options,
-                 const std::function<bool(const std::string&)>& decays);
+  /// `decays(name)`: does weight decay apply to the parameter of this name? LAMB adapts the length of these
+  /// parameters' steps only; the others' are AdamW's.
+  Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRecipe& options,
+            const std::function<bool(const std::string&)>& decays, mesh::Mesh& mesh);
 
-  /// One update of the master values; gradients are multiplied by `grad_scale` first. Local.
+  /// One update of the master values; gradients are multiplied by `grad_scale` first. AdamW: local. LAMB:
+  /// collective, one all-reduce of two numbers a tensor, and the gradients are used up.
   void step(double lr, double grad_scale);
   /// Updates made so far (bias correction).
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
-  /// This rank's slices of both moments.
+  /// This rank's slices of both moments: "adamw.exp_avg/NAME", or "lamb.exp_avg/NAME".
   void append_slices(std::vector<checkpoint::Slice>& slices) const;
 
  private:
@@ -35,7 +39,11 @@ class AdamwOptimizer {
     std::vector<bool> decays;        // by piece
   };
 
+  void adamw_step(double lr, double grad_scale);
+  void lamb_step(double lr, double grad_scale);
+
   recipe::OptimizerRecipe options_;
+  mesh::Mesh& mesh_;
   std::vector<UnitState> states_;
   int64_t steps_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tessera/base/clock.h"
 #include "tessera/ops/linear.h"
 
 namespace tessera::train {
@@ -21,9 +22,9 @@ double measure_matmul_tflops(at::ScalarType dtype) {
   for (int round = 0; round < 2 || elapsed < kBudgetSeconds; ++round) {  // the first round warms up
     const auto begin = Clock::now();
     ops::linear(a, b, bias);
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     best = std::max(best, 2.0 * kRows * kInner * kColumns / seconds / 1e12);
-    elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+    elapsed = seconds_since(start);
   }
   return best;
 }

@@ -60,7 +60,7 @@ void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
 
 void open_data(Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
-  data::Mixture mix = open_training(recipe, p.loader.warn);
+  data::MixedSource mix = open_training(recipe, p.loader.warn);
   p.train = std::move(mix.source);
   p.loader.order.mix = std::move(mix.parts);
   p.val = data::open_splits(recipe.data.source, recipe.data.val, source_options(recipe, p.loader.warn));

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "tessera/base/clock.h"
 #include "tessera/library/module_checkpoint.h"
 
 namespace tessera::train {
@@ -13,10 +14,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatienceAfterError = std::chrono::seconds(10);
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Lets the slices point to a copy of what they pointed to; the tensor returned holds it.
 at::Tensor copy_slices(std::vector<checkpoint::Slice>& slices) {
@@ -66,7 +63,10 @@ void Saver::save(bool best) {
                                library::checkpoint_ranks(mesh_.world()));
     times_.written += seconds_since(start);
   } else {
+    request.slices = checkpoint::slices_to_write(request.options, request.slices, request.progress.step,
+                                                 library::checkpoint_ranks(mesh_.world()));
     at::Tensor copy = copy_slices(request.slices);
+    times_.copied_bytes = copy.numel();
     writer_ = std::async(std::launch::async, [request = std::move(request), copy = std::move(copy),
                                               &group = *group_]() mutable {
       const auto begin = Clock::now();

@@ -12,14 +12,15 @@
 
 namespace tessera::train {
 
-/// Seconds, on this rank.
+/// What saves took on this rank, in seconds.
 struct SaveTimes {
   int64_t saves = 0;
+  int64_t copied_bytes = 0;  // by the newest one beside the training
   double stalled = 0;  // training stood still: copies, waits for the save before, and saves not beside it
   double written = 0;  // from the start of each save to its end
 };
 
-/// Belongs to the training thread. With checkpoint.async a save copies this rank's state and returns; a
+/// Belongs to the training thread. With checkpoint.async a save copies what this rank writes and returns; a
 /// thread writes the copy, one save at a time, and talks to the other ranks' threads over a group of its own.
 class Saver {
  public:

@@ -75,7 +75,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
-                                       recipe.shard.prefetch);
+                                       recipe.shard.prefetch, recipe.shard.offload);
   plan::assign_levels(&plan, recipe.shard.units);
   return plan;
 }
@@ -96,14 +96,14 @@ data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
   return options;
 }
 
-data::Mixture open_training(const recipe::Recipe& recipe, Warn warn) {
-  data::MixtureOptions mix{{recipe.data.source}, {recipe.data.train}, recipe.data.mix_weights};
+data::MixedSource open_training(const recipe::Recipe& recipe, Warn warn) {
+  data::SourceMix mix{{recipe.data.source}, {recipe.data.train}, recipe.data.mix_weights};
   const auto& splits = recipe.data.mix_train;
   for (size_t i = 0; i < recipe.data.mix.size(); ++i) {
     mix.specs.push_back(recipe.data.mix[i]);
     mix.splits.push_back(splits.empty() ? recipe.data.train : splits.size() == 1 ? splits[0] : splits.at(i));
   }
-  return data::open_mixture(mix, source_options(recipe, std::move(warn)));
+  return data::open_source_mix(mix, source_options(recipe, std::move(warn)));
 }
 
 std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> source,

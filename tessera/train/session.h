@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tessera/base/log.h"
-#include "tessera/data/mixture.h"
+#include "tessera/data/source_mix.h"
 #include "tessera/launch/launch.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/plan/plan.h"
@@ -27,7 +27,7 @@ plan::Precision plan_precision(const recipe::Recipe& recipe);
 using Warn = std::function<void(const std::string& line)>;
 data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn = {});
 /// The recipe's training sources as one.
-data::Mixture open_training(const recipe::Recipe& recipe, Warn warn = {});
+data::MixedSource open_training(const recipe::Recipe& recipe, Warn warn = {});
 /// The source with data.ram_cache's memory; as it is with "none". Collective. Counts on `free_bytes` on this
 /// host.
 std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> source,

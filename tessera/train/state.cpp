@@ -67,8 +67,9 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   initialise(*state);
   if (with_optimizer) {
     const auto specs = specs_by_name(recipe.model);
-    state->optimizer = std::make_unique<AdamwOptimizer>(
-        *state->sharded, recipe.optimizer, [&](const std::string& name) { return specs.at(name).decay; });
+    state->optimizer = std::make_unique<Optimizer>(
+        *state->sharded, recipe.optimizer, [&](const std::string& name) { return specs.at(name).decay; },
+        mesh);
   }
   return state;
 }

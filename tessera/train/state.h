@@ -23,13 +23,13 @@ struct TrainState {
   plan::Plan plan;
   std::unique_ptr<models::VisionTransformer> model;
   std::unique_ptr<shard::ShardedModel> sharded;
-  std::unique_ptr<AdamwOptimizer> optimizer;  // null when only evaluating
-  models::ForwardContext context;             // of the micro-batch under way; parts read it through a pointer
-  int64_t step = 0;                           // optimizer steps made
-  double best_top1 = -1;                      // percent, of all evaluations so far
-  bool eval_due = false;                      // of this step, put off by a stop
-  double seconds = 0;                         // of training so far
-  std::vector<std::string> classes;           // names in label order, saved for `predict`
+  std::unique_ptr<Optimizer> optimizer;  // null when only evaluating
+  models::ForwardContext context;        // of the micro-batch under way; parts read it through a pointer
+  int64_t step = 0;                      // optimizer steps made
+  double best_top1 = -1;                 // percent, of all evaluations so far
+  bool eval_due = false;                 // of this step, put off by a stop
+  double seconds = 0;                    // of training so far
+  std::vector<std::string> classes;      // names in label order, saved for `predict`
 };
 
 /// bf16 where asked for, or where "auto" and the CPU multiplies bf16 in tiles (AMX).

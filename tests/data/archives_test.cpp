@@ -95,6 +95,24 @@ TEST_F(Archives, ZipMapsWithFaults) {
             "[data.open_zip] an archive train.zip: found val.zip (in " + root.string() + ")");
 }
 
+TEST_F(Archives, OfTwoZipMembersOfOneNameTheLaterIsUsed) {
+  const fs::path root = copy("zip");
+  std::string bytes = read_file(root / "train.zip");
+  for (size_t at = bytes.find("n00/3.png"); at != std::string::npos; at = bytes.find("n00/3.png", at))
+    bytes[at + 4] = '0';
+  write_text(root / "train.zip", bytes);
+  const auto source = open("zip:" + root.string());
+  EXPECT_EQ(source->read(0, 1).pixels[0], 60);
+  EXPECT_EQ(source->label(3), -1);
+  const Names expected = {
+      "[data.open_zip] every name once: found 1 twice, of which the last ones are used (n00/0.png in " +
+      (root / "train.zip").string() + ")"};
+  EXPECT_EQ(warnings, expected);
+  fs::remove(root / "train_map.txt");
+  EXPECT_EQ(open("zip:" + root.string())->size(), 5);
+  EXPECT_EQ(warnings, expected);
+}
+
 TEST_F(Archives, ZipWithoutMapTakesFoldersAsClasses) {
   const fs::path root = copy("zip");
   fs::remove(root / "train_map.txt");
@@ -135,6 +153,7 @@ TEST_F(Archives, WebDataset) {
     expect_set(*train, 6);
     EXPECT_EQ(train->classes(), (Names{"0", "1", "2"}));
     EXPECT_EQ(train->sample_name(3), "set-train-000001.tar/0003.png");
+    EXPECT_EQ(train->shard_starts(), (std::vector<int64_t>{0, 3}));
     EXPECT_TRUE(warnings.empty());
   }
 }

@@ -78,6 +78,29 @@ TEST(AtSize, FolderOf200000Files) {
   EXPECT_LT(kept.seconds, 2.0);
 }
 
+TEST(AtSize, ZipOf200000Members) {
+  const TemporaryFolder temporary("tessera-at-size");
+  write_text(temporary.path() / "make.py", R"(import zipfile
+names = [f"n{i // 200:08d}/n{i // 200:08d}_{i}.JPEG" for i in range(200000)]
+with zipfile.ZipFile("train.zip", "w") as archive:
+    for name in names:
+        archive.writestr(zipfile.ZipInfo(name), b"x")
+open("train_map.txt", "w").writelines(f"{name}\t{i // 200}\n" for i, name in enumerate(names))
+)");
+  ASSERT_EQ(std::system(concat("cd ", temporary.path().string(), " && python3 make.py").c_str()), 0);
+  const std::string spec = "zip:" + temporary.path().string(),
+                    indexes = (temporary.path() / "indexes").string();
+  const std::clock_t start = std::clock();
+  const IndexReport made = make_index(spec, "train", indexes, {});
+  const double cpu = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  const IndexReport kept = make_index(spec, "train", indexes, {});
+  EXPECT_EQ(made.samples, 200'000);
+  EXPECT_EQ(made.classes, 1000);
+  say("zip of ", made.samples, " members: ", made.seconds, " s (", cpu, " s of CPU) without an index, ",
+      kept.seconds, " s with it, ", made.bytes, " bytes");
+  EXPECT_LT(cpu, 5.0);
+}
+
 /// Shards whose images are whole PNGs, filled up to 110 KiB by holes: as large as real ones for who walks
 /// through.
 void write_sparse_shards(const fs::path& folder, int shards, int images) {

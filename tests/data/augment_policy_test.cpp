@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tessera/base/file.h"
+#include "tessera/base/random.h"
 #include "tessera/data/augment/augmenter.h"
 #include "tessera/data/augment/policy.h"
 #include "tessera/data/augment/timm_ops.h"
@@ -442,6 +443,43 @@ TEST(Augmenter, WorksInTrainingAndNotInEvaluation) {
   ASSERT_TRUE(EvalLoader(*source, augmented, loader).next(&with));
   ASSERT_TRUE(EvalLoader(*source, plain, loader).next(&without));
   EXPECT_EQ(with.images, without.images);
+}
+
+/// The levels of sample i of a batch that was normalised with mean 0 and a standard deviation of 1 / 255.
+Image levels_of(const Batch& batch, int64_t i) {
+  Image image{batch.width, batch.height, batch.channels, {}};
+  const int64_t plane = batch.width * batch.height;
+  for (int64_t at = 0; at < plane; ++at) {
+    for (int64_t c = 0; c < batch.channels; ++c) {
+      const float number = batch.images[static_cast<size_t>((i * batch.channels + c) * plane + at)];
+      image.pixels.push_back(static_cast<uint8_t>(std::lround(number)));
+    }
+  }
+  return image;
+}
+
+// The documented order and streams: flipped, then the policy, from (seed, "augment", epoch, sample).
+TEST(Augmenter, SeesTheImageAfterTheFlip) {
+  const auto source = open_source("fake:16", "train", {12, 3, 4});
+  TransformOptions transform;
+  transform.image_size = 12;
+  transform.train_crop = TrainCrop::kNone;
+  transform.mean = {0};
+  transform.std = {1.0F / 255.0F};
+  LoaderOptions loader;
+  loader.seed = 9;
+  loader.batch = 16;
+  loader.workers = 0;
+  const Batch plain = TrainLoader(*source, transform, loader, 3).next();
+  transform.augment.policy = "bv-randaug:2,12";
+  const Batch augmented = TrainLoader(*source, transform, loader, 3).next();
+  const Augmenter augmenter(transform.augment, transform.mean, Filter::kBilinear);
+  for (int64_t i = 0; i < 16; ++i) {
+    Image image = levels_of(plain, i);
+    const uint64_t sample = plain.samples[static_cast<size_t>(i)];
+    augmenter.image(random_key(random_key(random_key(9, "augment"), 3), sample), &image);
+    EXPECT_EQ(image.pixels, levels_of(augmented, i).pixels) << i;
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "tessera/base/random.h"
 #include "tessera/data/crop.h"
 #include "tessera/data/loader.h"
+#include "tessera/data/measure.h"
 #include "tessera/data/orientation.h"
 #include "tessera/data/pixel_kernels.h"
 #include "tessera/data/transform.h"
@@ -171,6 +172,36 @@ TEST(TrainLoader, MakesBatchesInMemoryGivenBack) {
     }
     EXPECT_TRUE(seen_again);
   }
+}
+
+TEST(Measure, SaysWhatWasMeasured) {
+  // As heavy as ImageNet's: what compresses better flatters every decoder.
+  const auto source = open_imagenet_like(10);
+  MeasureOptions measure_options;
+  measure_options.images = 10;
+  measure_options.batch = 5;
+  measure_options.rounds = 1;
+  measure_options.threads = {0, 2};
+  measure_options.transform = options(32, TrainCrop::kRandomResized);
+  const Measurement m = measure(*source, measure_options);
+  EXPECT_EQ(m.images, 10);
+  EXPECT_GT(m.mean_bytes, 100 * 1024);
+  EXPECT_LT(m.mean_bytes, 120 * 1024);
+  EXPECT_NEAR(m.mean_width, 471, 1);
+  EXPECT_NEAR(m.mean_height, 389, 1);
+  ASSERT_EQ(m.stages.size(), 7U);
+  EXPECT_EQ(m.stages.front().name, "read");
+  EXPECT_EQ(m.stages.back().name, "decode to numbers");
+  EXPECT_GT(m.stages.back().seconds, 0);
+  ASSERT_EQ(m.pipelines.size(), 2U);
+  EXPECT_EQ(m.pipelines[1].threads, 2);
+  EXPECT_GT(m.pipelines[1].images_per_second, 0);
+  EXPECT_GT(m.pipelines[1].cpu_seconds, 0);
+  EXPECT_GT(m.peak_rss_bytes, 1 << 20);
+  measure_options.images = 0;
+  EXPECT_EQ(error_text([&] { measure(*source, measure_options); }),
+            "[data.measure] images, batch and rounds of at least 1: found 0, 5, 1");
+  EXPECT_EQ(error_text([] { open_imagenet_like(0); }), "[data.imagenet_like] at least 1 image: found 0");
 }
 
 TEST(Orientation, EqualsPillowsExifTranspose) {

@@ -20,8 +20,8 @@ nlohmann::json expected() {
 
 MixStep step_of(int64_t batch) { return {5, 17, 0, batch, 0, 1}; }
 
-MixOptions both(MixMode mode) {
-  MixOptions options;
+ImageMixing both(MixMode mode) {
+  ImageMixing options;
   options.mixup = 0.8;
   options.cutmix = 1.0;
   options.mode = mode;
@@ -69,9 +69,9 @@ TEST(Mix, NumbersAndTargetsAreTimms) {
     const std::vector<double> lams = c["lams"];
     constexpr int64_t kHeight = 5, kWidth = 6, kNumbers = 3 * kHeight * kWidth, kClasses = 5;
     size_t centre = 0;
-    std::vector<Mix> mixes(4);
+    std::vector<ImageMix> mixes(4);
     for (size_t i = 0; i < lams.size(); ++i) {
-      Mix& mix = mixes[i];
+      ImageMix& mix = mixes[i];
       mix.share = static_cast<float>(lams[i]);
       mix.cut = c["cuts"][i];
       if (mix.cut && mix.share < 1) {
@@ -118,14 +118,14 @@ TEST(Mix, WhatSharesADraw) {
 }
 
 TEST(Mix, ProbabilitiesAndShares) {
-  const auto count = [](const MixOptions& options) {
+  const auto count = [](const ImageMixing& options) {
     struct {
       int mixed = 0, cut = 0;
       double share = 0, least = 1;
     } counts;
     const MixStep step = step_of(20000);
     for (int64_t position = 0; position < step.batch; ++position) {
-      const Mix mix = draw_mix(options, step, position, 64, 64);
+      const ImageMix mix = draw_mix(options, step, position, 64, 64);
       if (mix.share == 1.0F) continue;
       ++counts.mixed;
       counts.cut += mix.cut ? 1 : 0;
@@ -140,7 +140,7 @@ TEST(Mix, ProbabilitiesAndShares) {
     counts.share /= std::max(counts.mixed, 1);
     return counts;
   };
-  MixOptions options = both(MixMode::kElement);
+  ImageMixing options = both(MixMode::kElement);
   auto counts = count(options);
   EXPECT_GT(counts.mixed, 19000);  // all but empty boxes
   EXPECT_NEAR(counts.cut, 10000, 900);
@@ -176,7 +176,7 @@ TEST(Mix, ProbabilitiesAndShares) {
 }
 
 LoaderOptions share_of(int64_t rank, int64_t world, int64_t accumulation, int64_t workers,
-                       const MixOptions& mix) {
+                       const ImageMixing& mix) {
   LoaderOptions options;
   options.seed = 3;
   options.rank = rank;
@@ -196,7 +196,7 @@ struct Step {
 };
 
 /// Three steps, the micro-batches of all ranks joined in the order of the global batch.
-std::vector<Step> all_steps(int64_t world, int64_t accumulation, int64_t workers, const MixOptions& mix) {
+std::vector<Step> all_steps(int64_t world, int64_t accumulation, int64_t workers, const ImageMixing& mix) {
   const auto source = open_source("fake:80", "train", {10, 3, 7});
   TransformOptions transform;
   transform.image_size = 9;
@@ -226,7 +226,7 @@ std::vector<Step> all_steps(int64_t world, int64_t accumulation, int64_t workers
 // Micro-batches of 24, 12, 6, 4, 3, 1: partners together and apart.
 TEST(Mix, TheSameStepsAtAnyLayout) {
   for (const MixMode mode : {MixMode::kBatch, MixMode::kPair, MixMode::kElement}) {
-    MixOptions options = both(mode);
+    ImageMixing options = both(mode);
     options.group = 6;
     const auto one = all_steps(1, 1, 0, options);
     for (const auto& [world, accumulation, workers] : std::vector<std::array<int64_t, 3>>{
@@ -245,7 +245,7 @@ TEST(Mix, TheSameStepsAtAnyLayout) {
 }
 
 TEST(Mix, OffIsAsIfThereWereNone) {
-  MixOptions never = both(MixMode::kElement);
+  ImageMixing never = both(MixMode::kElement);
   never.probability = 0;
   const auto plain = all_steps(2, 1, 1, {}), mixed = all_steps(2, 1, 1, never);
   for (size_t s = 0; s < plain.size(); ++s) {
@@ -257,7 +257,7 @@ TEST(Mix, OffIsAsIfThereWereNone) {
 }
 
 TEST(Mix, IsTheBlendOfTheTwo) {
-  MixOptions mixup;
+  ImageMixing mixup;
   mixup.mixup = 1;
   mixup.mode = MixMode::kElement;
   const auto plain = all_steps(1, 1, 0, {})[0], mixed = all_steps(1, 1, 0, mixup)[0];
@@ -273,7 +273,7 @@ TEST(Mix, IsTheBlendOfTheTwo) {
 
 TEST(Mix, Errors) {
   const auto error = [](auto change) {
-    MixOptions options;
+    ImageMixing options;
     change(options);
     return error_text([&] { check_mix(options); });
   };
@@ -292,7 +292,7 @@ TEST(Mix, Errors) {
               o.cutmix_minmax = {0.5F, 0.25F};
             }),
             "[data.mix] sides of CutMix boxes between 0 and 1, the least first: found 0.5");
-  MixOptions bad;
+  ImageMixing bad;
   bad.mixup = -1;
   bad.cutmix = 1;
   EXPECT_EQ(error_text([&] { all_steps(1, 1, 0, bad); }), "[data.mix] a Mixup alpha of at least 0: found -1");

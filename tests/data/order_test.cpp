@@ -63,6 +63,8 @@ TEST(Order, AKeptRemainderIsAShortStep) {
     EXPECT_EQ(order.step_size(epoch * 6 + 5), 3);
     EXPECT_EQ(counts_of(samples_of(order, epoch * 6, 6)).size(), 103U);
   }
+  EXPECT_EQ(order.epoch(5), 0);
+  EXPECT_EQ(order.epoch(6), 1);
   const SampleOrder small(Pixels(7), 5, 20, with(Remainder::kKeep));
   EXPECT_EQ(small.step_size(9), 7);
 }
@@ -75,6 +77,8 @@ TEST(Order, ACarriedRemainderGoesToTheNextEpoch) {
   for (auto epoch = stream.begin(); epoch != stream.end(); epoch += 103) {
     EXPECT_EQ(counts_of({epoch, epoch + 103}).size(), 103U);
   }
+  EXPECT_EQ(order.epoch(5), 0);
+  EXPECT_EQ(order.epoch(6), 1);
   const SampleOrder small(Pixels(7), 5, 20, with(Remainder::kCarry));
   for (const auto& [sample, count] : counts_of(samples_of(small, 0, 7))) EXPECT_EQ(count, 20);
 }

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "tessera/data/joined_source.h"
-#include "tessera/data/mixture.h"
+#include "tessera/data/source_mix.h"
 #include "tests/data/folder_maker.h"
 #include "tests/data/pixel_source.h"
 #include "tests/error_text.h"
@@ -196,16 +196,17 @@ TEST(Joined, ShardsOfPartsAndOfSlices) {
   EXPECT_EQ(PartSource(tars, {5, 6}).shard_starts(), (std::vector<int64_t>{0}));
 }
 
-TEST(Mixture, OpensSourcesWithTheirSplitsAndWeights) {
-  const Mixture mix = open_mixture({{"fake:60", "fake:40"}, {"train", "train[:10]"}, {3, 1}}, {8, 3, 5});
+TEST(SourceMix, OpensSourcesWithTheirSplitsAndWeights) {
+  const MixedSource mix =
+      open_source_mix({{"fake:60", "fake:40"}, {"train", "train[:10]"}, {3, 1}}, {8, 3, 5});
   EXPECT_EQ(mix.source->size(), 70);
   ASSERT_EQ(mix.parts.size(), 2U);
   EXPECT_EQ(mix.parts[0].size, 60);
   EXPECT_EQ(mix.parts[1].size, 10);
   EXPECT_EQ(mix.parts[1].weight, 1);
-  EXPECT_TRUE(open_mixture({{"fake:60", "fake:40"}, {"train"}, {}}, {8, 3, 5}).parts.empty());
-  const auto error = [](const MixtureOptions& options) {
-    return error_text([&] { open_mixture(options, {8, 3, 5}); });
+  EXPECT_TRUE(open_source_mix({{"fake:60", "fake:40"}, {"train"}, {}}, {8, 3, 5}).parts.empty());
+  const auto error = [](const SourceMix& options) {
+    return error_text([&] { open_source_mix(options, {8, 3, 5}); });
   };
   EXPECT_EQ(error({{}, {"train"}, {}}), "[data.mix] at least one source: found none");
   EXPECT_EQ(error({{"fake:60", "fake:40"}, {"train", "train", "val"}, {}}),

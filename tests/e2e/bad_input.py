@@ -51,6 +51,9 @@ def arguments():
         check_refused(tessera("train", "no.toml", folder=folder), r"cannot open no\.toml: No such file")
         check_refused(tessera("trian", folder=folder), r"trian")
         check_refused(tessera("eval", "nowhere", folder=folder), r"nowhere")
+        check_refused(tessera("data", "bench", folder=folder), r"either SOURCE or --imagenet-like N: found neither")
+        check_refused(tessera("data", "bench", "fake:9", "--imagenet-like", 9, folder=folder),
+                      r"either SOURCE or --imagenet-like N: found both")
         (folder / "broken.toml").write_text("[model\nwidth = 3\n")
         check_refused(tessera("train", "broken.toml", folder=folder), r"broken\.toml.*1")
         launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",

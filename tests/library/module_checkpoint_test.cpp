@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <array>
 #include <functional>
 #include <map>
 
@@ -11,6 +13,7 @@
 #include "../mesh/ranks.h"
 #include "../shard/foreign_net.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/library/layerwise.h"
 
 namespace tessera {
 namespace {
@@ -22,19 +25,29 @@ using shard::Level;
 using shard::ShardedModule;
 using shard::UnitOptions;
 using testing::ForeignNet;
-using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(std::vector<at::Tensor>)>;
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(ShardedModule&)>;
+
+template <typename Optimizer, typename Options>
+MakeOptimizer over_shards(const Options& options) {
+  return [options](ShardedModule& sharded) {
+    return std::make_unique<Optimizer>(sharded.parameters(), options);
+  };
+}
 
 const std::map<std::string, MakeOptimizer>& optimizers() {
   static const std::map<std::string, MakeOptimizer> all = {
-      {"sgd", [](auto p) { return std::make_unique<optim::SGD>(p, optim::SGDOptions(0.1).momentum(0.9)); }},
-      {"adam",
-       [](auto p) { return std::make_unique<optim::Adam>(p, optim::AdamOptions(0.01).amsgrad(true)); }},
-      {"adamw", [](auto p) { return std::make_unique<optim::AdamW>(p, optim::AdamWOptions(0.01)); }},
-      {"rmsprop",
-       [](auto p) {
-         return std::make_unique<optim::RMSprop>(p, optim::RMSpropOptions(0.01).momentum(0.9).centered(true));
+      {"sgd", over_shards<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9))},
+      {"adam", over_shards<optim::Adam>(optim::AdamOptions(0.01).amsgrad(true))},
+      {"adamw", over_shards<optim::AdamW>(optim::AdamWOptions(0.01))},
+      {"rmsprop", over_shards<optim::RMSprop>(optim::RMSpropOptions(0.01).momentum(0.9).centered(true))},
+      {"adagrad", over_shards<optim::Adagrad>(optim::AdagradOptions(0.1))},
+      {"lamb",
+       [](ShardedModule& sharded) {
+         return std::make_unique<library::Lamb>(sharded, library::LambOptions(0.01));
        }},
-      {"adagrad", [](auto p) { return std::make_unique<optim::Adagrad>(p, optim::AdagradOptions(0.1)); }}};
+      {"lars", [](ShardedModule& sharded) {
+         return std::make_unique<library::Lars>(sharded, library::LarsOptions(0.5).weight_decay(1e-3));
+       }}};
   return all;
 }
 
@@ -55,7 +68,7 @@ struct Training {
       return numel > 0 ? std::optional(UnitOptions{.level = level}) : std::nullopt;
     };
     sharded = std::make_unique<ShardedModule>(net, mesh, options);
-    optimizer = make(sharded->parameters());
+    optimizer = make(*sharded);
   }
   /// Every rank has the same 12 samples, so ranks agree but for rounding.
   void steps(int count) {
@@ -92,6 +105,15 @@ std::map<std::string, std::vector<std::byte>> contents(const fs::path& checkpoin
   return all;
 }
 
+std::map<std::string, at::Tensor> whole_parameters(const Training& training) {
+  std::map<std::string, at::Tensor> whole;
+  training.sharded->with_full_parameters([&] {
+    for (const auto& entry : training.net->named_parameters())
+      whole[entry.key()] = entry.value().detach().clone();
+  });
+  return whole;
+}
+
 class ModuleCheckpoint : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ModuleCheckpoint, IsTheSameStateOnOtherRanksAndLevels) {
@@ -105,11 +127,7 @@ TEST_P(ModuleCheckpoint, IsTheSameStateOnOtherRanksAndLevels) {
     const auto path = library::save_module(folder.path / "a", {2, R"({"epoch": 7})"}, *training.sharded,
                                            training.optimizer.get());
     training.steps(2);
-    std::map<std::string, at::Tensor> whole;
-    training.sharded->with_full_parameters([&] {
-      for (const auto& entry : training.net->named_parameters())
-        whole[entry.key()] = entry.value().detach().clone();
-    });
+    const auto whole = whole_parameters(training);
     if (mesh.rank() == 0) {
       first = path;
       uninterrupted = whole;
@@ -149,8 +167,85 @@ TEST_P(ModuleCheckpoint, IsTheSameStateOnOtherRanksAndLevels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ModuleCheckpoint,
-                         ::testing::Values("sgd", "adam", "adamw", "rmsprop", "adagrad"),
+                         ::testing::Values("sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"),
                          [](const auto& info) { return info.param; });
+
+// Four ranks on two hosts that do not see each other's files: 0 and 1 have one folder, 2 and 3 another.
+class HostFolders : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    testing::run_ranks({{"shard", 4}}, [&](mesh::Mesh& mesh) {
+      Training training(mesh, Level::kZero3, optimizers().at("adam"));
+      training.steps(2);
+      const fs::path saved =
+          library::save_module(of(mesh), {5, "{}"}, *training.sharded, training.optimizer.get());
+      EXPECT_EQ(saved, of(mesh) / "step_00000005");
+      training.steps(1);
+      const auto whole = whole_parameters(training);
+      if (mesh.rank() == 0) after = whole;
+    });
+  }
+  fs::path of(const mesh::Mesh& mesh) const { return folder.path / (mesh.rank() < 2 ? "a" : "b"); }
+  void expect_as_after(Training& training) {
+    training.steps(1);
+    for (const auto& [name, tensor] : whole_parameters(training)) {
+      EXPECT_TRUE(at::allclose(tensor, after.at(name), 1e-5, 1e-5)) << name;
+    }
+  }
+
+  const Folder folder{"hosts"};
+  std::map<std::string, at::Tensor> after;  // one more step
+};
+
+TEST_F(HostFolders, EachRankReadsWhatItsHostWrote) {
+  for (const char* host : {"a", "b"}) {
+    EXPECT_TRUE(fs::exists(folder.path / host / "step_00000005" / "manifest.json"));
+    EXPECT_EQ(fs::exists(folder.path / host / "step_00000005" / "shard-00002-of-00004.safetensors"),
+              std::string(host) == "b");
+  }
+  testing::run_ranks({{"shard", 4}}, [&](mesh::Mesh& mesh) {
+    Training training(mesh, Level::kZero3, optimizers().at("adam"));
+    EXPECT_EQ(library::load_module(of(mesh), *training.sharded, training.optimizer.get()).step, 5);
+    expect_as_after(training);
+  });
+}
+
+TEST_F(HostFolders, OtherRanksReadTheFoldersOfAllHosts) {
+  const std::vector<fs::path> parts = {folder.path / "a", folder.path / "b"};
+  for (const int64_t world : {1, 2, 3}) {
+    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+      Training training(mesh, world == 2 ? Level::kZero1 : Level::kZero3, optimizers().at("adam"));
+      EXPECT_EQ(library::load_module(parts, *training.sharded, training.optimizer.get()).step, 5);
+      expect_as_after(training);
+    });
+  }
+}
+
+TEST_F(HostFolders, AMissingPartIsNamedByRankAndHostOnEveryRank) {
+  std::array<char, 256> host{};
+  ASSERT_EQ(gethostname(host.data(), host.size() - 1), 0);
+  const auto missing = [&](int rank) {
+    return concat("[checkpoint.shard] shard-0000", rank,
+                  "-of-00004.safetensors as it was saved: the file is "
+                  "missing, rank ",
+                  rank, " wrote it on host ", host.data(), " (");
+  };
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {  // rank 1 needs what ranks 2 and 3 wrote
+    Training training(mesh, Level::kZero3, optimizers().at("adam"));
+    const std::string error = error_text([&] { library::load_module(folder.path / "a", *training.sharded); });
+    const std::string elsewhere =
+        "[library.load_module] a checkpoint that every rank can read: rank 1 of 2 failed: ";
+    EXPECT_TRUE(error.starts_with((mesh.rank() == 0 ? elsewhere : "") + missing(2))) << error;
+  });
+  fs::remove(folder.path / "b" / "step_00000005" / "shard-00003-of-00004.safetensors");
+  testing::run_ranks({{"shard", 4}}, [&](mesh::Mesh& mesh) {
+    Training training(mesh, Level::kZero3, optimizers().at("adam"));
+    const std::string error = error_text([&] { library::load_module(of(mesh), *training.sharded); });
+    const std::string elsewhere =
+        "[library.load_module] a checkpoint that every rank can read: rank 3 of 4 failed: ";
+    EXPECT_TRUE(error.starts_with((mesh.rank() == 3 ? "" : elsewhere) + missing(3))) << error;
+  });
+}
 
 TEST(ModuleCheckpointErrors, NameWhatIsMissing) {
   const Folder folder("errors");
@@ -163,7 +258,7 @@ TEST(ModuleCheckpointErrors, NameWhatIsMissing) {
         error_text([&] { library::save_module(folder.path, {}, *training.sharded, &other); })
             .find(
                 "[library.checkpoint] an optimizer whose state can be saved (torch::optim::SGD, Adam, AdamW, "
-                "RMSprop, Adagrad): found "),
+                "RMSprop, Adagrad, library::Lamb, Lars): found "),
         0U);
   });
 }

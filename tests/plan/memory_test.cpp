@@ -86,6 +86,29 @@ TEST(Memory, PiecesBoundTheReduction) {
   EXPECT_LT(gathered(2), 2 * (2 + 2) * block + 1e9);
 }
 
+// Offload moves states and adds what travels between them and where units compute.
+TEST(Memory, Offload) {
+  const auto with = [](Level level, int64_t world, const Precision& precision, Offload offload) {
+    return predict_memory(tiny(), uniform_plan(tiny(), world, level, false, 1, offload), precision, 1);
+  };
+  for (const Offload offload : {Offload::kOptimizer, Offload::kAll}) {
+    EXPECT_EQ(with(Level::kZero3, 4, kFp32, offload).states, memory(Level::kZero3, 4, kFp32).states);
+  }
+  const double zero3 = memory(Level::kZero3, 4, kFp32).gathered, landing = 4 * 600 / 4;
+  // A slice in the compute dtype besides the master weights'; of all, one on its way to each of two gathers.
+  EXPECT_EQ(with(Level::kZero3, 4, kFp32, Offload::kOptimizer).gathered, zero3 + 4 * 1316 / 4 + landing);
+  EXPECT_EQ(with(Level::kZero3, 4, kFp32, Offload::kAll).gathered, zero3 + landing + 2 * 4 * 600 / 4);
+  EXPECT_EQ(with(Level::kZero3, 4, kBf16, Offload::kOptimizer).gathered,
+            memory(Level::kZero3, 4, kBf16).gathered + landing);
+  // Alone, units are fetched one after another (stem, two blocks, head), or each step.
+  const double alone = memory(Level::kZero3, 1, kFp32).gathered;
+  EXPECT_EQ(with(Level::kZero3, 1, kFp32, Offload::kOptimizer).gathered, alone + 4 * 1315);
+  EXPECT_EQ(with(Level::kZero3, 1, kFp32, Offload::kAll).gathered, alone + 4 * 1315);
+  EXPECT_EQ(with(Level::kZero2, 1, kFp32, Offload::kAll).gathered, alone + 4 * 1315);
+  const Plan deep = uniform_plan(tiny(9), 1, Level::kZero3, false, 1, Offload::kAll);
+  EXPECT_EQ(predict_memory(tiny(9), deep, kFp32, 1).gathered, alone + 4 * 1315);
+}
+
 TEST(Memory, MixedLevels) {
   Plan plan = uniform_plan(tiny(), 2, Level::kZero3, false, 1);
   plan.units[0].level = plan.units[3].level = Level::kReplicate;

@@ -102,9 +102,9 @@ TEST(PlanJson, RoundTrip) {
               {}};
     const auto units = random_below(seed, 2, 7) + 1;
     for (uint64_t i = 0; i < units; ++i) {
-      plan.units.push_back({concat("unit \"", i, "\" \u00e9"),
-                            static_cast<Level>(random_below(seed, 10 + i, 4)),
-                            random_below(seed, 20 + i, 2) == 1});
+      plan.units.push_back(
+          {concat("unit \"", i, "\" \u00e9"), static_cast<Level>(random_below(seed, 10 + i, 4)),
+           random_below(seed, 20 + i, 2) == 1, static_cast<Offload>(random_below(seed, 30 + i, 3))});
     }
     EXPECT_EQ(plan_from_json(to_json(plan), "plan.json"), plan);
   }
@@ -126,6 +126,17 @@ TEST(PlanJson, TextIsStable) {
   ]
 }
 )");
+}
+
+TEST(PlanJson, OffloadIsThereWhereItIsNotNone) {
+  const Plan plan = uniform_plan(two_blocks(), 2, Level::kZero2, false, 1, Offload::kAll);
+  for (const UnitPlan& unit : plan.units) EXPECT_EQ(unit.offload, Offload::kAll);
+  std::string text = to_json(plan);
+  const size_t at = text.find(R"("offload": "all")");
+  ASSERT_NE(at, std::string::npos) << text;
+  text.replace(at, 16, R"("offload": "disk")");
+  EXPECT_EQ(error_text([&] { plan_from_json(text, "p.json"); }),
+            "[plan.plan_from_json] \"offload\" must be one of none, optimizer, all: found \"disk\" (p.json)");
 }
 
 TEST(PlanJson, ErrorsNameFileAndFault) {

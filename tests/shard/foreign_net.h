@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/base/random.h"
+#include "tessera/shard/recompute.h"
 
 namespace tessera::testing {
 
@@ -18,6 +19,7 @@ struct ForeignNet : torch::nn::Module {
   torch::nn::Linear fc1{nullptr}, fc2{nullptr}, twice{nullptr}, frozen{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
   at::Tensor scale, unused, empty;
+  bool recomputes = false;  // keep only what enters the middle layers, one of them inside the other
 
   ForeignNet() {
     embedding = register_module("embedding", torch::nn::Embedding(kTokens, kWidth));
@@ -35,10 +37,16 @@ struct ForeignNet : torch::nn::Module {
   /// tokens [batch] int64, extra [batch, 3] -> [batch, kTokens]
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& extra) {
     at::Tensor x = torch::cat({embedding->forward(tokens), extra.to(embedding->weight.dtype())}, 1);
-    x = torch::tanh(norm->forward(fc1->forward(x)));
-    x = torch::tanh(twice->forward(x)) + x;
-    x = torch::tanh(twice->forward(x)) * scale + frozen->forward(x);
+    x = recomputes ? shard::recompute([this](const at::Tensor& h) { return middle(h); }, x) : middle(x);
     return at::matmul(torch::tanh(fc2->forward(x)), embedding->weight.t());
+  }
+
+ private:
+  at::Tensor middle(at::Tensor x) {
+    const auto first = [this](const at::Tensor& h) { return torch::tanh(norm->forward(fc1->forward(h))); };
+    x = recomputes ? shard::recompute(first, x) : first(x);
+    x = torch::tanh(twice->forward(x)) + x;
+    return torch::tanh(twice->forward(x)) * scale + frozen->forward(x);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "../mesh/ranks.h"
+#include "tessera/shard/fully_shard.h"
 
 namespace tessera::shard {
 namespace {
@@ -78,6 +79,24 @@ TEST(SyncBatchNorm, EvaluationUsesTheRunningStatistics) {
     const at::Tensor input = torch::full({1, 2, 2, 2}, static_cast<float>(mesh.rank()));
     expect_near(norm->forward(input), input / std::sqrt(1 + 1e-5), 1e-6);
     EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
+  });
+}
+
+TEST(AverageBuffers, GivesEveryRankTheMeanOfRunningStatistics) {
+  testing::run_ranks({{"shard", 3}}, [](mesh::Mesh& mesh) {
+    const auto rank = static_cast<float>(mesh.rank());
+    const auto net = std::make_shared<torch::nn::BatchNorm2dImpl>(2);
+    FullyShardOptions options;
+    options.precision.buffer = at::kBFloat16;
+    ShardedModule sharded(net, mesh, options);
+    net->running_mean.fill_(3 * rank);
+    net->running_var.copy_(torch::tensor({1 + rank, 0.5F}));
+    net->num_batches_tracked.fill_(5 + mesh.rank());
+    sharded.average_buffers();
+    EXPECT_TRUE(net->running_mean.equal(torch::full({2}, 3, at::kBFloat16)));
+    EXPECT_TRUE(net->running_var.equal(torch::tensor({2.0F, 0.5F}).to(at::kBFloat16)));
+    EXPECT_EQ(net->num_batches_tracked.item<int64_t>(), 5) << "no mean of counts: rank 0's";
+    EXPECT_EQ(mesh.world().traffic().at("all_reduce").calls, 1);
   });
 }
 

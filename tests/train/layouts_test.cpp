@@ -95,6 +95,35 @@ TEST(Layouts, RecomputeIsBitwise) {
     EXPECT_TRUE(tensor.equal(again.parameters.at(name))) << name;
 }
 
+// LAMB's norms are those of whole tensors, wherever their parts lie.
+TEST(Layouts, LambIsTheSameOnAnyRanksAndLevels) {
+  const std::vector<std::string> lamb = {"optimizer.name=lamb", "optimizer.lr=3e-2"};
+  const Curve expected = train_layout(1, lamb, 4);
+  EXPECT_NE(expected.losses.back(), train_layout(1, {"optimizer.lr=3e-2"}, 4).losses.back());
+  for (const auto& [world, level] :
+       {std::pair<int64_t, const char*>{2, "zero3"}, {3, "zero1"}, {2, "replicate"}}) {
+    SCOPED_TRACE(concat(world, " ranks, ", level));
+    auto sets = lamb;
+    sets.push_back(concat("shard.level=", level));
+    expect_close(train_layout(world, sets, 4), expected, 1e-5);
+  }
+}
+
+// State in the host's memory is the same state.
+TEST(Layouts, OffloadIsBitwise) {
+  for (const int64_t world : {1, 2}) {
+    const Curve here = train_layout(world, {}, 4);
+    for (const char* offload : {"optimizer", "all"}) {
+      const Curve there = train_layout(world, {concat("shard.offload=", offload), "shard.recompute=true"}, 4);
+      SCOPED_TRACE(concat(world, " ranks, ", offload));
+      EXPECT_EQ(here.losses, there.losses);
+      EXPECT_EQ(here.norms, there.norms);
+      for (const auto& [name, tensor] : here.parameters)
+        EXPECT_TRUE(tensor.equal(there.parameters.at(name))) << name;
+    }
+  }
+}
+
 /// 3 steps on `world_before` ranks, a checkpoint, 3 more on `world_after`.
 Curve train_with_resume(int64_t world_before, int64_t world_after) {
   const TemporaryFolder folder("tessera-resume");

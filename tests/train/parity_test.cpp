@@ -11,6 +11,7 @@
 #include "../mesh/ranks.h"
 #include "../models/formula.h"
 #include "tessera/ops/adamw.h"
+#include "tessera/shard/clip.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -104,7 +105,7 @@ TEST(Parity, TwentyShardedStepsGivePyTorchsLossCurve) {
       const double norm = std::sqrt(sums[1].item<double>());
       const double warmup = std::min(1.0, static_cast<double>(step + 1) / wanted["warmup"].get<double>());
       state->optimizer->step(wanted["lr"].get<double>() * warmup,
-                             clip_scale(wanted["clip"].get<double>(), norm));
+                             shard::clip_scale(wanted["clip"].get<double>(), norm));
       state->sharded->parameters_changed();
       EXPECT_NEAR(sums[0].item<double>(), losses[static_cast<size_t>(step)], 1e-4) << "step " << step;
       EXPECT_NEAR(norm, norms[static_cast<size_t>(step)], 1e-3 * norm) << "step " << step;

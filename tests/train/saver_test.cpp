@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <fstream>
 
 #include "../mesh/ranks.h"
@@ -16,8 +17,9 @@ namespace {
 
 constexpr int64_t kWorld = 2;
 
-recipe::Recipe make_recipe(bool async) {
-  return recipe::parse_recipe(R"(
+recipe::Recipe make_recipe(bool async, const std::string& level = "zero3") {
+  return recipe::parse_recipe(
+      R"(
 name = "saver"
 [model]
 image_size = 16
@@ -35,11 +37,11 @@ steps = 6
 [checkpoint]
 keep = 2
 )",
-                              "test", ".", {async ? "checkpoint.async=true" : "checkpoint.async=false"});
+      "test", ".", {async ? "checkpoint.async=true" : "checkpoint.async=false", "shard.level=" + level});
 }
 
-std::unique_ptr<TrainState> make_state(bool async, mesh::Mesh& mesh) {
-  const recipe::Recipe recipe = make_recipe(async);
+std::unique_ptr<TrainState> make_state(bool async, mesh::Mesh& mesh, const std::string& level = "zero3") {
+  const recipe::Recipe recipe = make_recipe(async, level);
   return assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, true);
 }
 
@@ -121,6 +123,35 @@ TEST_P(SaverTable, AFailureIsAnErrorOfEveryRank) {
         << message;
     EXPECT_EQ(saver.finish(), std::filesystem::path());
   });
+}
+
+// 12 bytes a parameter: master weight and two moments.
+TEST(SaverCopies, WhatThisRankWritesAndNoMore) {
+  const auto all = 12 * arch::parameter_count(make_recipe(true).model);
+  for (const std::string level : {"zero3", "replicate"}) {
+    for (const bool own_folders : {false, true}) {
+      SCOPED_TRACE(concat(level, own_folders ? ", a folder of each rank's own" : ", one folder"));
+      const Folder folder;
+      std::array<int64_t, kWorld> copied{};
+      testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
+        const auto state = make_state(true, mesh, level);
+        const auto expected = masters(*state);
+        Saver saver(*state, mesh, own_folders ? folder.path / std::to_string(mesh.rank()) : folder.path);
+        saver.save(false);
+        change(*state);
+        load_state(*state, saver.finish());
+        const auto found = masters(*state);
+        for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
+        copied.at(static_cast<size_t>(mesh.rank())) = saver.times().copied_bytes;
+      });
+      if (level == "zero3") {
+        EXPECT_EQ(copied[0] + copied[1], all);
+      } else {
+        EXPECT_EQ(copied[0], all);
+        EXPECT_EQ(copied[1], own_folders ? all : 0);
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, SaverTable, ::testing::Bool(),

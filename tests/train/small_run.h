@@ -70,7 +70,7 @@ struct Curve {
 /// Trains from the state's step to `until`.
 inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curve& curve) {
   const recipe::Recipe& recipe = state.recipe;
-  const data::Mixture mix = open_training(recipe);
+  const data::MixedSource mix = open_training(recipe);
   Log log(false);
   launch::Ranks ranks;
   ranks.rank = mesh.rank();

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kWhere = "data.mix";
 
 /// What shares the draw of a position: a number of the mode's own.
-uint64_t draw_of(const MixOptions& options, const MixStep& step, int64_t position) {
+uint64_t draw_of(const ImageMixing& options, const MixStep& step, int64_t position) {
   switch (options.mode) {
     case MixMode::kBatch:
       return static_cast<uint64_t>(position / options.group);
@@ -28,7 +28,7 @@ uint64_t draw_of(const MixOptions& options, const MixStep& step, int64_t positio
 }
 
 /// A rectangle of drawn sides: timm's rand_bbox_minmax.
-Box minmax_box(const MixOptions& options, int64_t width, int64_t height, Draws& draws) {
+Box minmax_box(const ImageMixing& options, int64_t width, int64_t height, Draws& draws) {
   const auto side = [&](int64_t whole) {
     const auto least =
         static_cast<int64_t>(static_cast<double>(whole) * static_cast<double>(options.cutmix_minmax[0]));
@@ -64,7 +64,8 @@ void blend_both(float first_share, float second_share, int64_t count, float* fir
 /// The numbers of one sample.
 int64_t numbers(const Batch& batch) { return batch.channels * batch.height * batch.width; }
 
-void mix_both(const Mix& first_mix, const Mix& second_mix, const Batch& batch, float* first, float* second) {
+void mix_both(const ImageMix& first_mix, const ImageMix& second_mix, const Batch& batch, float* first,
+              float* second) {
   const int64_t count = numbers(batch);
   if (!first_mix.cut && !second_mix.cut) {
     if (first_mix.share == 1.0F && second_mix.share == 1.0F) return;
@@ -96,15 +97,15 @@ Box cutmix_box(double lambda, int64_t x, int64_t y, int64_t width, int64_t heigh
   return box;
 }
 
-Mix draw_mix(const MixOptions& options, const MixStep& step, int64_t position, int64_t width,
-             int64_t height) {
+ImageMix draw_mix(const ImageMixing& options, const MixStep& step, int64_t position, int64_t width,
+                  int64_t height) {
   const bool off = options.off_epoch > 0 && step.epoch >= options.off_epoch;
   if (off || mix_partner(position, step.batch, step.distance) == position) return {};
   const uint64_t key = random_key(random_key(step.seed, "mix"), static_cast<uint64_t>(step.step));
   Draws draws(random_key(key, draw_of(options, step, position)));
   if (!draws.chance(options.probability)) return {};
   const bool can_cut = options.cutmix > 0 || !options.cutmix_minmax.empty();
-  Mix mix;
+  ImageMix mix;
   mix.cut = can_cut && (options.mixup == 0 || draws.chance(options.switch_probability));
   const double lambda = draws.beta(!mix.cut ? options.mixup : options.cutmix > 0 ? options.cutmix : 1.0);
   if (!mix.cut) {
@@ -122,7 +123,8 @@ Mix draw_mix(const MixOptions& options, const MixStep& step, int64_t position, i
   return mix;
 }
 
-void apply(const Mix& mix, const float* other, int64_t channels, int64_t height, int64_t width, float* own) {
+void apply(const ImageMix& mix, const float* other, int64_t channels, int64_t height, int64_t width,
+           float* own) {
   if (mix.share == 1.0F) return;
   if (!mix.cut) {
     blend_one(other, mix.share, channels * height * width, own);
@@ -136,7 +138,7 @@ void apply(const Mix& mix, const float* other, int64_t channels, int64_t height,
   }
 }
 
-void mix(const MixOptions& options, const MixStep& step, int64_t first, int64_t last, const MakeSample& make,
+void mix(const ImageMixing& options, const MixStep& step, int64_t first, int64_t last, const MakeSample& make,
          Batch* batch) {
   const int64_t count = numbers(*batch);
   float* images = batch->images.data();
@@ -148,7 +150,7 @@ void mix(const MixOptions& options, const MixStep& step, int64_t first, int64_t 
     const int64_t position = step.position + i;
     const int64_t partner = mix_partner(position, step.batch, step.distance), other = partner - step.position;
     const auto at = static_cast<size_t>(i);
-    const Mix own = draw(position);
+    const ImageMix own = draw(position);
     const bool mixed = own.share < 1.0F;
     batch->label_weights[at] = own.share;
     batch->second_labels[at] = batch->labels[at];
@@ -163,7 +165,7 @@ void mix(const MixOptions& options, const MixStep& step, int64_t first, int64_t 
   }
 }
 
-void check_mix(const MixOptions& o) {
+void check_mix(const ImageMixing& o) {
   const auto demand = [](bool good, const char* expected, double found) {
     if (!good) user_error(kWhere, expected, ": found ", found);
   };

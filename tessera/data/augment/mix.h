@@ -29,7 +29,7 @@ struct MixStep {
 
 /// How one sample is mixed: out = share * own + (1 - share) * partner everywhere, or own outside of `box` and
 /// partner inside. `share` is also the weight of the own label.
-struct Mix {
+struct ImageMix {
   float share = 1;
   bool cut = false;
   Box box;
@@ -41,10 +41,12 @@ int64_t mix_partner(int64_t position, int64_t batch, int64_t distance);
 /// timm's box: sides sqrt(1 - lambda) of the image's around (x, y), cut off at the edges.
 Box cutmix_box(double lambda, int64_t x, int64_t y, int64_t width, int64_t height);
 /// The draw for one position; of a step, of `options.group` positions, of two partners or its own.
-Mix draw_mix(const MixOptions& options, const MixStep& step, int64_t position, int64_t width, int64_t height);
+ImageMix draw_mix(const ImageMixing& options, const MixStep& step, int64_t position, int64_t width,
+                  int64_t height);
 
 /// `own` and `other`: [channels, height, width].
-void apply(const Mix& mix, const float* other, int64_t channels, int64_t height, int64_t width, float* own);
+void apply(const ImageMix& mix, const float* other, int64_t channels, int64_t height, int64_t width,
+           float* own);
 
 /// Makes the numbers of the sample at a position of the global batch and returns its label.
 using MakeSample = std::function<int64_t(int64_t position, float* numbers)>;
@@ -52,10 +54,10 @@ using MakeSample = std::function<int64_t(int64_t position, float* numbers)>;
 /// Mixes samples [first, last) of `batch`, whose numbers and labels are made, in place, and fills their
 /// second labels and label weights. `make` is called for partners outside of [first, last). Requires:
 /// second_labels and label_weights of the size of the batch.
-void mix(const MixOptions& options, const MixStep& step, int64_t first, int64_t last, const MakeSample& make,
+void mix(const ImageMixing& options, const MixStep& step, int64_t first, int64_t last, const MakeSample& make,
          Batch* batch);
 
 /// Errors: UserError on values out of range.
-void check_mix(const MixOptions& options);
+void check_mix(const ImageMixing& options);
 
 }  // namespace tessera::data

@@ -24,7 +24,7 @@ struct AugmentOptions {
 enum class MixMode { kBatch, kPair, kElement };  // what shares a draw: a group, two partners, nothing
 
 /// How images of a step are mixed with each other.
-struct MixOptions {
+struct ImageMixing {
   double mixup = 0, cutmix = 0;      // alpha of Beta(alpha, alpha); 0: off
   std::vector<float> cutmix_minmax;  // least and most share of each side; given: instead of cutmix
   double probability = 1, switch_probability = 0.5;  // of mixing at all; of CutMix where both are on

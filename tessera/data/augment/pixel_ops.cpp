@@ -115,11 +115,6 @@ void to_rgb(const Hsv& hsv, uint8_t* rgb) {
 
 }  // namespace
 
-uint8_t blend(uint8_t low, uint8_t high, float factor) {
-  const float value = static_cast<float>(low) + factor * static_cast<float>(high - low);
-  return static_cast<uint8_t>(static_cast<int>(std::min(std::max(value, 0.0F), 255.0F)));
-}
-
 void map_levels(Image* image, const uint8_t (&table)[256]) {
   for (uint8_t& level : image->pixels) level = table[level];
 }

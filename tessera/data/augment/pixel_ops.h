@@ -2,6 +2,7 @@
 // place, for 1 or 3 channels. Pure functions, safe from any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "tessera/formats/image.h"
@@ -16,7 +17,7 @@ void invert(Image* image);
 void auto_contrast(Image* image);
 /// Each channel mapped through its own cumulative histogram.
 void equalize(Image* image);
-/// Keeps the `bits` highest bits of each level; 0 gives black, which Pillow from 11 on refuses. bits: 0..8.
+/// Keeps the `bits` highest bits of each level; 0 gives black, where Pillow 13 throws. bits: 0..8.
 void posterize(Image* image, int64_t bits);
 /// Inverts levels of at least `threshold`.
 void solarize(Image* image, double threshold);
@@ -42,7 +43,10 @@ void grayscale(Image* image);
 void turn_hue(Image* image, double turns);
 
 /// The byte of low + factor * (high - low), truncated and clamped as Pillow's Image.blend.
-uint8_t blend(uint8_t low, uint8_t high, float factor);
+inline uint8_t blend(uint8_t low, uint8_t high, float factor) {
+  const float value = static_cast<float>(low) + factor * static_cast<float>(high - low);
+  return static_cast<uint8_t>(static_cast<int>(std::min(std::max(value, 0.0F), 255.0F)));
+}
 /// Replaces each level by table[level], in all channels.
 void map_levels(Image* image, const uint8_t (&table)[256]);
 

@@ -19,21 +19,16 @@ using formats::Image;
 typedef int32_t FourInts __attribute__((vector_size(16)));
 typedef double FourDoubles __attribute__((vector_size(32)));
 
-/// The image widened to 32 bits, with room to read four numbers at its last pixel.
+/// The image widened to 32 bits, with room to read four numbers at its last pixel. Passed by value: the bytes
+/// that are written could otherwise be taken for its fields.
 struct Widened {
-  int64_t width, height, channels;
-  std::vector<int32_t> numbers;
+  int64_t width, height, channels, stride;
+  const int32_t* numbers;
 };
 
 TESSERA_VECTOR_CLONES
 void widen_bytes(const uint8_t* bytes, int64_t count, int32_t* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = bytes[i];
-}
-
-Widened widened(const Image& image) {
-  Widened wide{image.width, image.height, image.channels, std::vector<int32_t>(image.pixels.size() + 4)};
-  widen_bytes(image.pixels.data(), static_cast<int64_t>(image.pixels.size()), wide.numbers.data());
-  return wide;
 }
 
 inline __attribute__((always_inline)) FourInts four(const int32_t* row, int64_t at) {
@@ -52,54 +47,60 @@ inline int64_t floor_of(double x) {
 }
 
 inline __attribute__((always_inline)) void store(FourDoubles value, int64_t channels, uint8_t* out) {
-  for (int64_t c = 0; c < channels; ++c) out[c] = static_cast<uint8_t>(std::clamp(value[c], 0.0, 255.0));
+  const FourDoubles zero = {}, most = {255.0, 255.0, 255.0, 255.0};
+  value = value > zero ? value : zero;
+  value = value < most ? value : most;
+  const FourInts bytes = __builtin_convertvector(value, FourInts);
+  out[0] = static_cast<uint8_t>(bytes[0]);
+  if (channels == 1) return;
+  out[1] = static_cast<uint8_t>(bytes[1]);
+  out[2] = static_cast<uint8_t>(bytes[2]);
 }
 
 // The differences come first, as in Pillow: a plain area stays exactly what it is.
-inline __attribute__((always_inline)) void bilinear_pixel(const Widened& image, double x, double y,
-                                                          uint8_t* out) {
-  const int64_t left = floor_of(x), top = floor_of(y), stride = image.width * image.channels;
+inline __attribute__((always_inline)) void bilinear_pixel(Widened image, double x, double y, uint8_t* out) {
+  const int64_t left = floor_of(x), top = floor_of(y);
   const double dx = x - static_cast<double>(left), dy = y - static_cast<double>(top);
   const int64_t x0 = std::max<int64_t>(left, 0) * image.channels;
   const int64_t x1 = std::min(left + 1, image.width - 1) * image.channels;
-  const int32_t* upper = image.numbers.data() + std::max<int64_t>(top, 0) * stride;
-  const int32_t* lower = image.numbers.data() + std::min(top + 1, image.height - 1) * stride;
+  const int32_t* upper = image.numbers + std::max<int64_t>(top, 0) * image.stride;
+  const int32_t* lower = image.numbers + std::min(top + 1, image.height - 1) * image.stride;
   const FourDoubles first = doubles(four(upper, x0)) + doubles(four(upper, x1) - four(upper, x0)) * dx;
   const FourDoubles second = doubles(four(lower, x0)) + doubles(four(lower, x1) - four(lower, x0)) * dx;
   store(first + (second - first) * dy, image.channels, out);
 }
 
-inline __attribute__((always_inline)) void bicubic_pixel(const Widened& image, double x, double y,
-                                                         uint8_t* out) {
-  const int64_t left = floor_of(x), top = floor_of(y), stride = image.width * image.channels;
+inline __attribute__((always_inline)) void bicubic_pixel(Widened image, double x, double y, uint8_t* out) {
+  const int64_t left = floor_of(x), top = floor_of(y);
   const double dx = x - static_cast<double>(left), dy = y - static_cast<double>(top);
   int64_t columns[4];
   for (int64_t k = 0; k < 4; ++k) {
     columns[k] = std::clamp<int64_t>(left - 1 + k, 0, image.width - 1) * image.channels;
   }
-  FourDoubles v[4];
-  for (int64_t k = 0; k < 4; ++k) {
-    const int32_t* row =
-        image.numbers.data() + std::clamp<int64_t>(top - 1 + k, 0, image.height - 1) * stride;
-    const FourInts a = four(row, columns[0]), b = four(row, columns[1]), c = four(row, columns[2]),
-                   d = four(row, columns[3]);
+  const auto across = [&](int64_t row) __attribute__((always_inline)) {
+    const int32_t* from = image.numbers + std::clamp<int64_t>(row, 0, image.height - 1) * image.stride;
+    const FourInts a = four(from, columns[0]), b = four(from, columns[1]), c = four(from, columns[2]),
+                   d = four(from, columns[3]);
     const FourDoubles p2 = doubles(c - a), p3 = doubles(2 * (a - b) + c - d), p4 = doubles(b - a - c + d);
-    v[k] = doubles(b) + dx * (p2 + dx * (p3 + dx * p4));
-  }
+    return doubles(b) + dx * (p2 + dx * (p3 + dx * p4));
+  };
+  if (dy == 0) return store(across(top), image.channels, out);  // shears and translations along x
+  const FourDoubles v[4] = {across(top - 1), across(top), across(top + 1), across(top + 2)};
   const FourDoubles p2 = -v[0] + v[2], p3 = 2 * (v[0] - v[1]) + v[2] - v[3], p4 = -v[0] + v[1] - v[2] + v[3];
   store(v[1] + dy * (p2 + dy * (p3 + dy * p4)), image.channels, out);
 }
 
 template <bool kCubic>
-inline __attribute__((always_inline)) void warp_rows(const Widened& image, const Affine& map, uint8_t* out) {
+inline __attribute__((always_inline)) void warp_rows(Widened image, Affine map, Fill fill, uint8_t* out) {
   const auto width = static_cast<double>(image.width), height = static_cast<double>(image.height);
   for (int64_t row = 0; row < image.height; ++row) {
     const double v = static_cast<double>(row) + 0.5;
     for (int64_t column = 0; column < image.width; ++column, out += image.channels) {
       const double u = static_cast<double>(column) + 0.5;
       const double x = map.a * u + map.b * v + map.c, y = map.d * u + map.e * v + map.f;
-      if (!(x >= 0 && x < width && y >= 0 && y < height)) continue;  // keeps the fill
-      if (kCubic) {
+      if (!(x >= 0 && x < width && y >= 0 && y < height)) {
+        for (int64_t c = 0; c < image.channels; ++c) out[c] = fill[static_cast<size_t>(c)];
+      } else if (kCubic) {
         bicubic_pixel(image, x - 0.5, y - 0.5, out);
       } else {
         bilinear_pixel(image, x - 0.5, y - 0.5, out);
@@ -109,12 +110,14 @@ inline __attribute__((always_inline)) void warp_rows(const Widened& image, const
 }
 
 TESSERA_VECTOR_CLONES
-void warp_bilinear(const Widened& image, const Affine& map, uint8_t* out) {
-  warp_rows<false>(image, map, out);
+void warp_bilinear(Widened image, Affine map, Fill fill, uint8_t* out) {
+  warp_rows<false>(image, map, fill, out);
 }
 
 TESSERA_VECTOR_CLONES
-void warp_bicubic(const Widened& image, const Affine& map, uint8_t* out) { warp_rows<true>(image, map, out); }
+void warp_bicubic(Widened image, Affine map, Fill fill, uint8_t* out) {
+  warp_rows<true>(image, map, fill, out);
+}
 
 // Python's round(x, 15): takes what is left of a cosine of 90 degrees away.
 double rounded(double x) { return std::nearbyint(x * 1e15) / 1e15; }
@@ -136,11 +139,11 @@ Affine rotation(double degrees, int64_t width, int64_t height) {
 Image warp(const Image& image, const Affine& map, Filter filter, const Fill& fill) {
   Image out{image.width, image.height, image.channels, {}};
   out.pixels.resize(image.pixels.size());
-  for (size_t i = 0; i < out.pixels.size(); ++i)
-    out.pixels[i] = fill[i % static_cast<size_t>(image.channels)];
-  const Widened wide = widened(image);
-  filter == Filter::kBicubic ? warp_bicubic(wide, map, out.pixels.data())
-                             : warp_bilinear(wide, map, out.pixels.data());
+  std::vector<int32_t> numbers(image.pixels.size() + 4);
+  widen_bytes(image.pixels.data(), static_cast<int64_t>(image.pixels.size()), numbers.data());
+  const Widened wide{image.width, image.height, image.channels, image.width * image.channels, numbers.data()};
+  filter == Filter::kBicubic ? warp_bicubic(wide, map, fill, out.pixels.data())
+                             : warp_bilinear(wide, map, fill, out.pixels.data());
   return out;
 }
 

@@ -10,18 +10,18 @@
 
 namespace tessera::data {
 
-struct MixtureOptions {
+struct SourceMix {
   std::vector<std::string> specs;   // sources, the first one's classes are the classes
   std::vector<std::string> splits;  // one for all, or one each
   std::vector<double> weights;      // one each; empty: every sample once an epoch
 };
 
-struct Mixture {
+struct MixedSource {
   std::unique_ptr<Source> source;  // the samples of all, one source after the other
   std::vector<MixPart> parts;      // for OrderOptions; empty without weights
 };
 
 /// Errors: UserError on numbers of splits or weights that do not fit, and as open_splits and JoinedSource.
-Mixture open_mixture(const MixtureOptions& mix, const SourceOptions& options);
+MixedSource open_source_mix(const SourceMix& mix, const SourceOptions& options);
 
 }  // namespace tessera::data

@@ -1,4 +1,4 @@
-#include "tessera/data/mixture.h"
+#include "tessera/data/source_mix.h"
 
 #include <utility>
 
@@ -8,7 +8,7 @@
 
 namespace tessera::data {
 
-Mixture open_mixture(const MixtureOptions& mix, const SourceOptions& options) {
+MixedSource open_source_mix(const SourceMix& mix, const SourceOptions& options) {
   constexpr const char* kWhere = "data.mix";
   const size_t count = mix.specs.size();
   if (count == 0) user_error(kWhere, "at least one source: found none");
@@ -19,7 +19,7 @@ Mixture open_mixture(const MixtureOptions& mix, const SourceOptions& options) {
     user_error(kWhere, "a weight for each of ", count, " sources: found ", mix.weights.size());
   }
   if (count == 1) return {open_splits(mix.specs[0], mix.splits[0], options), {}};
-  Mixture result;
+  MixedSource result;
   std::vector<std::shared_ptr<const Source>> sources;
   for (size_t i = 0; i < count; ++i) {
     sources.push_back(open_splits(mix.specs[i], mix.splits[mix.splits.size() == 1 ? 0 : i], options));

@@ -1,0 +1,71 @@
+// `tessera data inspect`: what is in a data set.
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/data_command.h"
+#include "tessera/prepare/inspect.h"
+
+namespace tessera::cli {
+namespace {
+
+struct Arguments {
+  SourceArguments source;
+  std::string split = "train", html;
+  bool full = false, json = false;
+  int64_t samples = 2000;
+  int workers = 0;
+};
+
+int inspect(const Arguments& arguments) {
+  const auto source = arguments.source.open(arguments.split);
+  prepare::Inspection found;
+  {
+    ProgressText line;
+    found = prepare::inspect(
+        *source, {.full = arguments.full, .samples = arguments.samples, .workers = arguments.workers},
+        [&](int64_t done, int64_t all) {
+          line.show([&] { return concat("decoded ", human_count(done), " of ", human_count(all)); });
+        });
+  }
+  found.source = arguments.source.spec;
+  found.split = arguments.split;
+  if (arguments.json) {
+    prepare::print_json(found, std::cout);
+  } else {
+    prepare::print_text(found, std::cout);
+  }
+  if (arguments.html.empty()) return kExitDone;
+  prepare::write_page(arguments.html, found, *source);
+  if (!arguments.json) std::cout << "wrote " << arguments.html << "\n";
+  return kExitDone;
+}
+
+}  // namespace
+
+Action add_data_inspect(CLI::App& data) {
+  CLI::App* command =
+      data.add_subcommand("inspect", "Classes, sizes, formats and broken samples, with pictures");
+  const auto arguments = std::make_shared<Arguments>();
+  add_source_arguments(command, &arguments->source);
+  command->add_option("--split", arguments->split, "Which split")->capture_default_str();
+  command->add_flag("--full", arguments->full, "Decode every sample to its last pixel");
+  command->add_option("--samples", arguments->samples, "Without --full: how many to decode, evenly spread")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--html", arguments->html,
+                      "Also write a page with pictures, in one self-contained file");
+  command->add_flag("--json", arguments->json, "All facts as JSON");
+  command->add_option("--workers", arguments->workers, "Threads that decode (default: one a core)")
+      ->check(CLI::PositiveNumber);
+  command->footer(R"(
+Labels are counted over all samples; sizes, formats and faults come from those decoded. A broken sample is one that
+training would replace by another and evaluation would count as unreadable: each is named with the reason.
+
+  tessera data inspect folder:/data/imagenet --html imagenet.html
+  tessera data inspect wds:/data/imagenet-wds --split val --full --json > val.json)");
+  return [arguments] { return inspect(*arguments); };
+}
+
+}  // namespace tessera::cli

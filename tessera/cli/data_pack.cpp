@@ -1,0 +1,176 @@
+// `tessera data pack`: any source into any form.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <iostream>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/data_command.h"
+
+namespace tessera::cli {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kFooter = R"(
+  folder     DEST/SPLIT/CLASS/IMAGE                      a file an image: easy to look at, slow to copy
+  wds        DEST/SPLIT-000000.tar ...                   WebDataset; KEY.jpg and KEY.cls; few large files
+  zip        DEST/SPLIT.zip and DEST/SPLIT_map.txt       stored, read in place; one file a split
+  tfrecord   DEST/NAME-SPLIT.tfrecord-00000-of-00012     the layout of TensorFlow Datasets
+
+Image files are copied byte for byte; plain pixels (idx, cifar, fake) become PNG. The output is the same on any machine
+and with any number of workers. A run that was killed, or met a full disk, goes on when the same command is given again;
+DEST/pack.jsonl says how far it came.
+
+  tessera data pack folder:/data/imagenet /data/imagenet-wds --to wds --shuffle 1 --name imagenet
+  tessera data pack wds:/data/imagenet-wds /data/tfds/imagenet/1.0.0 --to tfrecord --max-bytes 128MB
+  tessera data pack idx:/usr/share/dataset-fashion-mnist /data/fashion --to folder --splits train,test)";
+
+std::string snake_case(std::string text) {
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    c = std::isalnum(byte) != 0 && byte < 0x80 ? static_cast<char>(std::tolower(byte)) : '_';
+  }
+  return text.empty() || std::isdigit(static_cast<unsigned char>(text[0])) != 0 ? "data_" + text : text;
+}
+
+bool is_version(const std::string& text) {
+  return std::count(text.begin(), text.end(), '.') == 2 &&
+         text.find_first_not_of("0123456789.") == std::string::npos;
+}
+
+void check(const PackArguments& arguments, prepare::Form form) {
+  constexpr const char* kWhere = "cli.data_pack";
+  const bool shards = form == prepare::Form::kWds || form == prepare::Form::kTfrecord;
+  const bool limited = arguments.max_bytes != 0 || arguments.max_samples != 0;
+  if (limited && !shards) {
+    user_error(kWhere, "--max-bytes and --max-samples with a form of shards (wds, tfrecord): found --to ",
+               arguments.to);
+  }
+  const bool indexed = arguments.dali_index || !arguments.dali_index_dir.empty();
+  if (indexed && form != prepare::Form::kWds) {
+    user_error(kWhere, "--dali-index and --dali-index-dir with --to wds: found --to ", arguments.to);
+  }
+  if (arguments.splits.empty()) user_error(kWhere, "--splits, such as train,val: found none");
+  for (size_t i = 0; i < arguments.splits.size(); ++i) {
+    const std::string& split = arguments.splits[i];
+    const bool name =
+        !split.empty() && split.find_first_of("/\\:[]+%") == std::string::npos && split[0] != '.';
+    if (!name ||
+        std::find(arguments.splits.begin(), arguments.splits.begin() + static_cast<std::ptrdiff_t>(i),
+                  split) != arguments.splits.begin() + static_cast<std::ptrdiff_t>(i)) {
+      user_error(kWhere, "--splits, plain names and each once: found '", escape(split), "'");
+    }
+  }
+}
+
+}  // namespace
+
+prepare::PackOptions PackArguments::options() const {
+  prepare::PackOptions out;
+  out.form = prepare::form_of(to);
+  check(*this, out.form);
+  out.splits = splits;
+  out.max_bytes = max_bytes;
+  out.max_samples = max_samples;
+  if (shuffle >= 0) out.shuffle = static_cast<uint64_t>(shuffle);
+  out.workers = workers;
+  out.skip_broken = skip_broken;
+  out.writer.name = name;
+  out.writer.dali_index = dali_index;
+  out.writer.index_dir = dali_index_dir;
+  if (out.form != prepare::Form::kTfrecord) return out;
+  fs::path place = fs::absolute(folder / fs::path()).lexically_normal().parent_path();
+  if (is_version(place.filename().string())) {
+    out.writer.version = place.filename().string();
+    place = place.parent_path();
+  }
+  if (!version.empty()) out.writer.version = version;
+  if (!is_version(out.writer.version)) {
+    user_error("cli.data_pack", "--data-version such as 1.0.0: found ", escape(version));
+  }
+  if (name.empty()) out.writer.name = snake_case(place.filename().string());
+  return out;
+}
+
+void add_pack_arguments(CLI::App* command, PackArguments* arguments) {
+  command->add_option("DEST", arguments->folder, "Folder to fill: empty, or what the same command began")
+      ->required();
+  command->add_option("--to", arguments->to, "folder, wds, zip or tfrecord")->required();
+  command->add_option("--splits", arguments->splits, "Which splits, in this order")
+      ->delimiter(',')
+      ->default_str("train,val");
+  command
+      ->add_option("--max-bytes", arguments->max_bytes,
+                   "Of a shard, such as 500MB (default: 1 GiB; tfrecord 256 MiB)")
+      ->transform(CLI::AsSizeValue(false));
+  command->add_option("--max-samples", arguments->max_samples, "Of a shard (default: no limit)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--shuffle", arguments->shuffle, "Seed of the order (default: the source's order)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--workers", arguments->workers, "Threads that read and encode (default: one a core)")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--skip-broken", arguments->skip_broken,
+                    "Leave out what cannot be read, instead of ending");
+  command->add_option("--name", arguments->name,
+                      "wds: before the split in names of shards; tfrecord: of the data set");
+  command->add_option("--data-version", arguments->version,
+                      "tfrecord: of the data set (default: DEST's last part, or 1.0.0)");
+  command->add_flag("--dali-index", arguments->dali_index,
+                    "wds: SHARD.idx beside each shard, as DALI reads it");
+  command->add_option("--dali-index-dir", arguments->dali_index_dir,
+                      "wds: DIR/SPLIT/idx_0.txt ... with the same content");
+}
+
+int run_pack(const PackArguments& arguments, const std::string& origin, const prepare::OpenSplit& open) {
+  const prepare::PackOptions options = arguments.options();
+  prepare::PackResult result;
+  const auto start = std::chrono::steady_clock::now();
+  {
+    ProgressText line;
+    result = prepare::pack(open, origin, arguments.folder, options, [&](const prepare::PackProgress& now) {
+      line.show([&] {
+        const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+        return concat(now.split, "  ", human_count(now.position), " of ", human_count(now.samples), "  ",
+                      human_bytes(static_cast<double>(now.bytes) / passed.count()), "/s");
+      });
+    });
+  }
+  if (result.was_done) {
+    std::cout << arguments.folder << " is complete: an earlier run of this command filled it\n";
+    return kExitDone;
+  }
+  if (result.resumed_from > 0) {
+    std::cout << "went on after " << human_count(result.resumed_from) << " samples of an earlier run\n";
+  }
+  for (const auto& split : result.splits) {
+    int64_t samples = 0;
+    uint64_t bytes = 0;
+    std::vector<std::string> left_out;
+    for (const auto& part : split.parts) {
+      samples += part.samples;
+      bytes += part.bytes;
+      left_out.insert(left_out.end(), part.left_out.begin(), part.left_out.end());
+    }
+    std::cout << split.name << ": " << human_count(samples) << " samples, "
+              << human_bytes(static_cast<double>(bytes)) << "\n";
+    for (const auto& name : left_out) std::cerr << "warning: left out " << escape(name) << "\n";
+  }
+  std::cout << "wrote " << arguments.folder << "\n";
+  return kExitDone;
+}
+
+Action add_data_pack(CLI::App& data) {
+  CLI::App* command = data.add_subcommand("pack", "Write a data set in another form");
+  const auto source = std::make_shared<SourceArguments>();
+  const auto target = std::make_shared<PackArguments>();
+  add_source_arguments(command, source.get());
+  add_pack_arguments(command, target.get());
+  command->footer(kFooter);
+  return [source, target] {
+    return run_pack(*target, source->spec, [&](const std::string& split) { return source->open(split); });
+  };
+}
+
+}  // namespace tessera::cli
