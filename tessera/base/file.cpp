@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/output_file.h"
 
 namespace tessera {
 namespace fs = std::filesystem;
@@ -42,18 +43,11 @@ std::string read_file(const fs::path& path) {
 }
 
 void write_file_atomic(const fs::path& path, std::string_view content) {
-  const fs::path temporary = path.string() + concat(".tmp", ::getpid());
-  {
-    FileWriter writer(temporary);
-    writer.write(std::as_bytes(std::span(content)));
-    writer.finish();
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary.c_str());
-    fail("write", path, error);
-  }
-  sync_folder(path.parent_path());
+  const OutputFile output(path);
+  FileWriter writer(output.write_to());
+  writer.write(std::as_bytes(std::span(content)));
+  writer.finish();
+  output.commit();
 }
 
 void sync_folder(const fs::path& folder) {
@@ -71,13 +65,14 @@ FileWriter::FileWriter(fs::path path) : path_(std::move(path)) {
 
 FileWriter::~FileWriter() {
   if (fd_ >= 0) ::close(fd_);
-  if (!finished_) ::unlink(path_.c_str());
+  struct stat info {};
+  if (!finished_ && ::lstat(path_.c_str(), &info) == 0 && S_ISREG(info.st_mode)) ::unlink(path_.c_str());
 }
 
 void FileWriter::write(std::span<const std::byte> bytes) { write_all(fd_, bytes, path_); }
 
 void FileWriter::finish() {
-  if (::fsync(fd_) != 0) fail("sync", path_, errno);
+  if (::fsync(fd_) != 0 && errno != EINVAL) fail("sync", path_, errno);  // EINVAL: a pipe or a device
   const int fd = fd_;
   fd_ = -1;
   if (::close(fd) != 0) fail("close", path_, errno);
@@ -85,7 +80,7 @@ void FileWriter::finish() {
 }
 
 FileReader::FileReader(fs::path path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait for a writer
   if (fd_ < 0) fail("open", path_, errno);
   struct stat info {};
   if (::fstat(fd_, &info) != 0) {

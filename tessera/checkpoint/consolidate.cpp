@@ -1,12 +1,8 @@
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <set>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/tools.h"
@@ -91,17 +87,12 @@ void consolidate(TensorSource& source, const fs::path& output, const Consolidate
                    {"tessera.step", std::to_string(source.progress().step)},
                    {"tessera.recipe", source.progress().recipe_toml}});
 
-  const fs::path temporary = output.string() + concat(".tmp", ::getpid());
-  formats::SafetensorsWriter writer(temporary, entries, metadata);
+  const OutputFile file(output);
+  formats::SafetensorsWriter writer(file.write_to(), entries, metadata);
   std::vector<std::byte> window;
   for (const auto& one : chosen) write_tensor(source, one, writer, window);
   writer.finish();
-  if (::rename(temporary.c_str(), output.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary.c_str());
-    user_error("checkpoint.consolidate", "cannot write ", output.string(), ": ", std::strerror(error));
-  }
-  sync_folder(fs::absolute(output).parent_path());
+  file.commit();
 }
 
 }  // namespace tessera::checkpoint

@@ -28,9 +28,7 @@ std::string what_is_there(const std::map<int64_t, fs::path>& complete) {
 }
 
 fs::path find_step(const fs::path& folder, int64_t step) {
-  const auto complete = complete_checkpoints(folder);
-  const auto at = complete.find(step);
-  if (at != complete.end()) return at->second;
+  if (const auto found = complete_checkpoint(folder, step)) return *found;
   const std::string name = names::step(step);
   std::error_code ignored;
   for (const auto& begun : {name, names::temporary(step)}) {
@@ -38,8 +36,9 @@ fs::path find_step(const fs::path& folder, int64_t step) {
     user_error("checkpoint.find", "a complete ", name, ": it has no ", names::kManifest, " (",
                (folder / begun).string(), "; the save did not finish; ", advice_beside(folder / name), ')');
   }
-  user_error("checkpoint.find", "a checkpoint of step ", step, ": there are ", what_is_there(complete), " (",
-             folder.string(), "; name one of them, or latest)");
+  user_error("checkpoint.find", "a checkpoint of step ", step, ": there are ",
+             what_is_there(complete_checkpoints(folder)), " (", folder.string(),
+             "; name one of them, or latest)");
 }
 
 fs::path find_best(const fs::path& folder) {
@@ -53,7 +52,7 @@ fs::path find_best(const fs::path& folder) {
 fs::path find_path(const fs::path& folder, const std::string& which) {
   const fs::path path = which;
   std::error_code ignored;
-  if (fs::exists(path / names::kManifest, ignored)) return path;
+  if (is_complete(path)) return path;
   for (const auto& place : {path, path / "checkpoints"}) {
     const auto complete = complete_checkpoints(place);
     if (!complete.empty()) return complete.rbegin()->second;
@@ -170,7 +169,7 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
   std::vector<std::set<int64_t>> steps;
   std::error_code ignored;
   for (size_t i = 0; i < places.size(); ++i) {
-    if (fs::exists(places[i] / names::kManifest, ignored)) continue;
+    if (is_complete(places[i])) continue;
     if (fs::is_directory(places[i] / "checkpoints", ignored)) parts[i] = places[i] / "checkpoints";
     open.push_back(i);
     steps.push_back(steps_in(parts[i]));

@@ -13,17 +13,22 @@ namespace tessera::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
-bool is_complete(const fs::path& checkpoint) {
-  std::error_code ignored;
-  return fs::exists(checkpoint / names::kManifest, ignored);
+// What cannot be read is not the same as nothing: a run that took it for nothing would start anew.
+[[noreturn]] void unreadable(const fs::path& path, const std::error_code& error) {
+  user_error("checkpoint.find", "checkpoints that can be read: ", path.string(), ": ", error.message(),
+             " (nothing was changed; make it readable or move it away)");
 }
 
+// Nothing where there is no such folder.
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
   fs::directory_iterator entry(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     names.push_back(entry->path().filename().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) {
+    unreadable(folder, error);
   }
   return names;
 }
@@ -47,17 +52,32 @@ void retire(const fs::path& folder, const std::string& name, int64_t step) {
 
 }  // namespace
 
+bool is_complete(const fs::path& checkpoint) {
+  std::error_code error;
+  const bool complete = fs::exists(checkpoint / names::kManifest, error);
+  if (error) unreadable(checkpoint, error);
+  return complete;
+}
+
 std::map<int64_t, fs::path> complete_checkpoints(const fs::path& folder) {
   std::map<int64_t, fs::path> complete;
   for (const auto& name : names_in(folder)) {
-    if (!is_complete(folder / name)) continue;
-    if (const auto step = names::parse_step(name)) complete[*step] = folder / name;
-    if (const auto step = names::parse_step(name, names::kReplaced)) complete.emplace(*step, folder / name);
+    const auto step = names::parse_step(name), replaced = names::parse_step(name, names::kReplaced);
+    if ((!step && !replaced) || !is_complete(folder / name)) continue;
+    if (step) complete[*step] = folder / name;
+    if (replaced) complete.emplace(*replaced, folder / name);
   }
   return complete;
 }
 
-std::string advice_beside(const fs::path& checkpoint) {
+std::optional<fs::path> complete_checkpoint(const fs::path& folder, int64_t step) {
+  for (const auto& name : {names::step(step), names::replaced(step)}) {
+    if (is_complete(folder / name)) return folder / name;
+  }
+  return std::nullopt;
+}
+
+std::string advice_beside(const fs::path& checkpoint) try {
   const fs::path folder = fs::absolute(checkpoint).lexically_normal();
   const bool named = folder.has_filename();  // not written with a '/' at the end
   const fs::path self = named ? folder : folder.parent_path();
@@ -66,6 +86,8 @@ std::string advice_beside(const fs::path& checkpoint) {
     if (at->second.filename() != self.filename()) return "use " + at->second.filename().string();
   }
   return "there is no other complete checkpoint beside it";
+} catch (const UserError&) {
+  return "the checkpoints beside it cannot be read";
 }
 
 std::optional<int64_t> read_best(const fs::path& folder) {
@@ -135,12 +157,13 @@ void undo_commit(const fs::path& folder, int64_t step) {
 void remove_old(const fs::path& folder, int64_t keep, int64_t step) {
   if (keep <= 0) return;
   std::optional<int64_t> best;
+  std::map<int64_t, fs::path> complete;
   try {
     best = read_best(folder);
+    complete = complete_checkpoints(folder);
   } catch (const UserError&) {
-    return;  // nobody knows which is best: remove nothing
+    return;  // nobody knows which is best, or which are old: remove nothing
   }
-  const auto complete = complete_checkpoints(folder);
   int64_t newer = 0;
   for (auto at = complete.rbegin(); at != complete.rend(); ++at) {
     if (newer++ < keep || at->first == step || at->first == best) continue;

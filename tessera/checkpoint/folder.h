@@ -12,9 +12,14 @@
 
 namespace tessera::checkpoint {
 
-/// Complete checkpoints by step. A crash while a step was saved once more may have left only its
-/// predecessor "step_N.old": that one counts then.
+/// Complete checkpoints by step; none where there is no such folder. A crash while a step was saved once more
+/// may have left only its predecessor "step_N.old": that one counts then. Errors: UserError when the folder
+/// or a checkpoint in it cannot be read.
 std::map<int64_t, std::filesystem::path> complete_checkpoints(const std::filesystem::path& folder);
+/// The same of one step, whatever is wrong with others.
+std::optional<std::filesystem::path> complete_checkpoint(const std::filesystem::path& folder, int64_t step);
+/// Does this folder hold a whole checkpoint? Errors: UserError when it cannot be read.
+bool is_complete(const std::filesystem::path& checkpoint);
 
 /// "use step_00000900": the newest complete checkpoint beside this one, or that there is none.
 std::string advice_beside(const std::filesystem::path& checkpoint);

@@ -42,6 +42,18 @@ void write_piece(TensorSource& source, const StoredManifest& plan, PieceIndex in
   }
 }
 
+// Nothing that was saved is replaced, or put where nobody looks for it.
+void check_output(const fs::path& folder, int64_t step) {
+  if (is_complete(folder)) {
+    user_error("checkpoint.reshard", "a folder of checkpoints to write into: ", folder.string(),
+               " is a checkpoint (name another folder)");
+  }
+  if (complete_checkpoint(folder, step)) {
+    user_error("checkpoint.reshard", "a folder without a checkpoint of step ", step, ": ", folder.string(),
+               " holds one (move it away or name another folder)");
+  }
+}
+
 }  // namespace
 
 fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
@@ -52,6 +64,7 @@ fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
   plan.manifest.schema = kSchema;
   plan.manifest.progress = source.progress();
   const int64_t step = plan.manifest.progress.step;
+  check_output(folder, step);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) user_error("file.create", "cannot create ", folder.string(), ": ", error.message());

@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
@@ -27,8 +26,13 @@ struct TrainOptions {
 void take_recipe_from_run(TrainOptions& options) {
   if (!options.recipe.empty()) return;
   const fs::path run = options.resume;
-  if (options.resume.empty() || !fs::exists(run / "recipe.toml")) {
+  if (options.resume.empty()) {
     user_error("train", "a recipe file or --resume RUN_FOLDER: neither was given (recipes/ has examples)");
+  }
+  std::error_code failed;
+  if (!fs::exists(run / "recipe.toml", failed)) {
+    user_error("train", "a recipe file or --resume RUN_FOLDER: ", run.string(), " holds no recipe.toml",
+               failed ? concat(": ", failed.message()) : "", " (name a run's folder, or a recipe)");
   }
   options.recipe = (run / "recipe.toml").string();
   options.sets.insert(options.sets.begin(), "run.dir=\"" + fs::absolute(run).string() + "\"");
@@ -50,7 +54,7 @@ train::TrainJob make_job(TrainOptions options) {
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
                     const std::vector<std::string>& arguments) {
   const recipe::RunFolder folder = recipe::claim_run_folder(job.recipe, job.resume);
-  ::setenv("TESSERA_RUN_DIR", folder.path.c_str(), 1);
+  recipe::share_with_children(folder);
   launch::LocalOptions local;
   local.procs = options.procs;
   local.log_dir = (folder.path / "logs").string();

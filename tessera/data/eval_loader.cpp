@@ -2,11 +2,11 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/data/broken_samples.h"
 #include "tessera/data/loader.h"
 #include "tessera/data/prefetch.h"
 #include "tessera/data/sample_batch.h"
+#include "tessera/data/sample_file.h"
 #include "tessera/data/transform.h"
 
 namespace tessera::data {
@@ -66,7 +66,7 @@ int64_t EvalLoader::broken_samples() const { return state_->broken.count(); }
 std::vector<float> load_image_for_eval(const std::string& path, const TransformOptions& options) {
   const Transform transform(options);
   std::vector<float> out(static_cast<size_t>(transform.sample_size()));
-  transform.eval({read_file(path), {}}, path, out.data());
+  transform.eval({read_sample_file(path), {}}, path, out.data());
   return out;
 }
 

@@ -9,7 +9,7 @@ namespace tessera::data {
 namespace {
 
 constexpr const char* kWhere = "data.open_fake";
-constexpr int64_t kDefaultCount = 1280;
+constexpr int64_t kDefaultCount = 1280, kMostImages = 10'000'000'000;
 constexpr int64_t kCells = 4;                 // a class is a pattern of 4 x 4 cells
 constexpr int kNoise = 64;                    // levels of uniform noise, a power of two
 constexpr uint64_t kPatternSeed = 0x7E55E7A;  // fixed: the classes look the same in every run
@@ -82,8 +82,8 @@ std::unique_ptr<Source> open_fake(const std::string& count, const std::string& s
   if (!count.empty()) {
     const char* end = count.data() + count.size();
     const auto parsed = std::from_chars(count.data(), end, images);
-    if (parsed.ec != std::errc() || parsed.ptr != end || images < 1) {
-      user_error(kWhere, "fake:N with a number of images N of at least 1: found fake:", count);
+    if (parsed.ec != std::errc() || parsed.ptr != end || images < 1 || images > kMostImages) {
+      user_error(kWhere, "fake:N with a number of images N from 1 to ", kMostImages, ": found fake:", count);
     }
   }
   if (options.fake_image_size < 1 || options.fake_classes < 1 ||

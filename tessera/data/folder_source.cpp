@@ -7,11 +7,11 @@
 #include <map>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tessera/data/in_parallel.h"
 #include "tessera/data/indexed_source.h"
 #include "tessera/data/open_source.h"
+#include "tessera/data/sample_file.h"
 
 namespace tessera::data {
 namespace fs = std::filesystem;
@@ -61,7 +61,7 @@ class FolderSource : public IndexedSource {
   std::string sample_name(int64_t i) const override { return (root_.filename() / relative(i)).string(); }
 
  private:
-  std::string fetch(int64_t i) const override { return read_file(root_ / relative(i)); }
+  std::string fetch(int64_t i) const override { return read_sample_file(root_ / relative(i)); }
   fs::path relative(int64_t i) const {
     return fs::path(classes()[static_cast<size_t>(label(i))]) / index().name(i);
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/data/sample_file.h"
 
 namespace tessera::data {
 
@@ -43,6 +44,8 @@ std::string IndexedSource::sample_name(int64_t i) const {
 
 Stored IndexedSource::load(int64_t i) const {
   if (const std::string* problem = index().problem(i)) throw UserError(*problem);
+  const IndexedSample sample = index().sample(i);
+  if (sample.size > kMostSampleBytes) check_sample_size(sample.size, sample_name(i));
   return {fetch(i), {}};
 }
 

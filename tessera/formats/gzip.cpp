@@ -14,17 +14,17 @@ namespace {
 
 constexpr const char* kWhere = "formats.gunzip";
 constexpr uint64_t kPiece = uint64_t{1} << 30;  // zlib counts a call's bytes in 32 bits
-constexpr uint64_t kLargestRatio = 1032;        // of deflate
+constexpr uint64_t kUsualRatio = 16;            // more than this is asked for when it comes
 constexpr int kGzipWindow = 15 + 16;            // largest window, gzip header
 
 bool is_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
-// The last four bytes hold the size modulo 2^32: a hint, never trusted beyond what deflate can reach.
+// The last four bytes hold the size modulo 2^32: a hint. Those of a file that is cut off are anything.
 uint64_t size_hint(std::string_view bytes) {
   uint64_t size = 0;
   for (int i = 4; i >= 1; --i)
     size = size << 8 | static_cast<uint8_t>(bytes[bytes.size() - 5 + static_cast<size_t>(i)]);
-  return std::min(size, bytes.size() * kLargestRatio);
+  return std::min(size, bytes.size() * kUsualRatio);
 }
 
 class Inflater {

@@ -1,11 +1,26 @@
 // What single ranges cannot say: values that contradict each other.
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/data/augment/augmenter.h"
 #include "tessera/data/augment/mix.h"
 #include "tessera/recipe/option.h"
 
 namespace tessera::recipe {
 namespace {
+
+constexpr size_t kLongestName = 200;  // bytes; a file's name may have 255, and "-2" may follow
+
+/// The name of the run's folder below runs/.
+void check_name(const Recipe& recipe, const std::string& where) {
+  const std::string& name = recipe.name;
+  const bool is_component =
+      !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
+  if (is_component && name.size() <= kLongestName) return;
+  user_error("recipe.parse", "name must be the name of one folder, of at most ", kLongestName,
+             " bytes and without /: found ",
+             name.size() > kLongestName ? concat(name.size(), " bytes") : concat('"', escape(name), '"'),
+             " (", where, "; run.dir says where the run lies)");
+}
 
 void check_data(const Recipe& recipe, const std::string& where) {
   const int64_t channels = recipe.model.channels;
@@ -76,6 +91,7 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
   } catch (const UserError& error) {
     throw UserError(concat(error.what(), " (", where, ", [model])"));
   }
+  check_name(recipe, where);
   check_data(recipe, where);
   check_sources(recipe, where);
   check_augmentation(recipe, where);

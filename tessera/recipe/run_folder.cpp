@@ -1,5 +1,7 @@
 #include "tessera/recipe/run_folder.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -9,20 +11,42 @@ namespace tessera::recipe {
 namespace fs = std::filesystem;
 namespace {
 
-bool holds_a_run(const fs::path& folder) { return fs::exists(folder / "recipe.toml"); }
+constexpr const char* kChosen = "TESSERA_RUN_DIR";     // the run folder
+constexpr const char* kHolder = "TESSERA_RUN_HOLDER";  // process number of the parent that holds its lock
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+bool held_by_parent() { return variable(kHolder) == std::to_string(::getppid()); }
+
+bool holds_a_run(const fs::path& folder) {
+  std::error_code failed;
+  const bool holds = fs::exists(folder / "recipe.toml", failed);
+  if (failed) {
+    user_error("train.folder", "a run folder: cannot look into ", folder.string(), ": ", failed.message());
+  }
+  return holds;
+}
 
 bool holds_checkpoints(const fs::path& folder) {
-  std::error_code ignored;
-  const fs::directory_iterator entries(folder, ignored);
+  std::error_code failed;
+  const fs::directory_iterator entries(folder, failed);
+  if (failed) {
+    user_error("train.checkpoint_dir", "a folder that can be read: ", folder.string(), ": ",
+               failed.message());
+  }
   return std::any_of(begin(entries), end(entries),
                      [](const auto& entry) { return entry.path().filename().string().starts_with("step_"); });
 }
 
-/// "latest", "best" and steps are those of the run itself; a path is only when it lies in run.dir.
-bool continues_its_run(const Recipe& recipe, const std::string& resume) {
-  if (resume.empty() || !fs::is_directory(resume)) return !resume.empty();
-  if (recipe.run.dir.empty()) return false;
-  const auto within = fs::weakly_canonical(resume).lexically_relative(fs::weakly_canonical(recipe.run.dir));
+/// "latest", "best" and steps are those of the run itself; a path is only when it lies in its folder.
+bool continues_its_run(const fs::path& dir, const std::string& resume) {
+  std::error_code ignored;
+  if (resume.empty() || !fs::is_directory(resume, ignored)) return !resume.empty();
+  if (dir.empty()) return false;
+  const auto within = fs::weakly_canonical(resume).lexically_relative(fs::weakly_canonical(dir));
   return !within.empty() && *within.begin() != "..";
 }
 
@@ -59,22 +83,30 @@ RunFolder claim_new(const std::string& name) {
 }  // namespace
 
 RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume) {
-  if (const char* chosen = std::getenv("TESSERA_RUN_DIR"); chosen != nullptr && *chosen != '\0') {
+  const std::string chosen = variable(kChosen);
+  if (!chosen.empty() && held_by_parent()) {
     create_run_folder(chosen);
     return {fs::absolute(chosen), std::nullopt};
   }
-  const bool resuming = continues_its_run(recipe, resume);
-  if (!recipe.run.dir.empty()) {
-    RunFolder folder = claim(recipe.run.dir);
+  const std::string dir = chosen.empty() ? recipe.run.dir : chosen;
+  const bool resuming = continues_its_run(dir, resume);
+  if (!dir.empty()) {
+    RunFolder folder = claim(dir);
     if (!resuming && holds_a_run(folder.path)) {
-      user_error("train.folder", "a folder without a run: ", recipe.run.dir,
-                 " holds one (continue it with --resume, or set another run.dir)");
+      user_error("train.folder", "a folder without a run: ", dir,
+                 " holds one (continue it with --resume, or set another ",
+                 chosen.empty() ? "run.dir" : kChosen, ")");
     }
     return folder;
   }
   int count = 0;
   while (holds_a_run(numbered(recipe.name, count + 1))) ++count;
   return resuming && count > 0 ? claim(numbered(recipe.name, count)) : claim_new(recipe.name);
+}
+
+void share_with_children(const RunFolder& folder) {
+  ::setenv(kChosen, folder.path.c_str(), 1);
+  ::setenv(kHolder, std::to_string(::getpid()).c_str(), 1);
 }
 
 fs::path checkpoint_folder(const Recipe& recipe, const fs::path& run_dir, bool resuming) {

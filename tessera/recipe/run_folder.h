@@ -18,10 +18,15 @@ struct RunFolder {
 /// Takes the folder for this run: run.dir where given, else runs/<name>, or runs/<name>-2, -3, ... where
 /// earlier runs, or runs that go on now, took the name. `resume` (the value of --resume, empty without): the
 /// newest existing one, unless it is the path of a checkpoint outside run.dir, which starts a run of its own.
-/// The variable TESSERA_RUN_DIR (set by the parent of local ranks, which holds the lock for them) wins. One
-/// process of a run calls it. Errors: UserError when run.dir holds a run already and nobody asked to resume
-/// it (no run overwrites another), when another process writes this run, when it cannot be created.
+/// The variable TESSERA_RUN_DIR wins over run.dir. Where this process's parent set it by share_with_children,
+/// it holds the lock, and the folder is taken as it is. One process of a run calls it. Errors: UserError when
+/// run.dir holds a run already and nobody asked to resume it (no run overwrites another), when another
+/// process writes this run, when it cannot be created.
 RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume);
+
+/// Has the processes that this one starts from now on use this folder, under the lock held here. It sets
+/// environment variables: call it before other threads exist.
+void share_with_children(const RunFolder& folder);
 
 /// Where this host's ranks write checkpoints: `run_dir`/checkpoints. With checkpoint.dir given that folder is
 /// made, and the other name is a link to it, so that whatever is given the run's folder finds them. Every

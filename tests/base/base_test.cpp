@@ -1,4 +1,8 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <vector>
@@ -8,6 +12,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
+#include "tests/error_text.h"
 
 namespace tessera {
 namespace {
@@ -62,6 +67,67 @@ TEST(File, AtomicWriteLeavesNothingBeside) {
   write_file_atomic(path, "two");
   EXPECT_EQ(read_file(path), "two");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+// What the test makes itself: device nodes and pipes of the machine are nobody's to try things on.
+struct OutputNode : ::testing::Test {
+  const TemporaryFolder folder{"tessera-base"};
+  const std::filesystem::path node = folder.path() / "node";
+  std::string error() const {
+    return error_text([&] { write_file_atomic(node, "content"); });
+  }
+};
+
+TEST_F(OutputNode, ALinkStaysAndLeadsToTheNewContent) {
+  const auto target = folder.path() / "deep" / "target";
+  std::filesystem::create_directory(folder.path() / "deep");
+  std::filesystem::create_symlink("deep/step", node);
+  std::filesystem::create_symlink("target", folder.path() / "deep" / "step");
+  for (const char* content : {"made", "replaced"}) {
+    write_file_atomic(node, content);
+    EXPECT_TRUE(std::filesystem::is_symlink(std::filesystem::symlink_status(node)));
+    EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(target)));
+    EXPECT_EQ(read_file(target), content);
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path() / "deep"), {}), 2);
+  std::filesystem::remove(target);
+  std::filesystem::create_symlink("step", target);
+  EXPECT_EQ(error(), "[file.write] cannot write " + node.string() + ": Too many levels of symbolic links");
+}
+
+TEST_F(OutputNode, APipeIsWrittenToAsItIs) {
+  ASSERT_EQ(::mkfifo(node.c_str(), 0600), 0);
+  const int reader = ::open(node.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  write_file_atomic(node, "content");
+  std::string got(16, '\0');
+  got.resize(static_cast<size_t>(std::max<ssize_t>(::read(reader, got.data(), got.size()), 0)));
+  ::close(reader);
+  EXPECT_EQ(got, "content");
+  EXPECT_TRUE(std::filesystem::is_fifo(node));
+}
+
+TEST_F(OutputNode, ADeviceIsWrittenToAsItIs) {
+  if (::mknod(node.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) GTEST_SKIP() << "making a device needs root";
+  write_file_atomic(node, "content");  // a second /dev/null
+  EXPECT_TRUE(std::filesystem::is_character_file(node));
+  ::unlink(node.c_str());
+  ASSERT_EQ(::mknod(node.c_str(), S_IFCHR | 0600, makedev(1, 7)), 0);  // a second /dev/full
+  EXPECT_EQ(error(), "[file.write] cannot write " + node.string() +
+                         ": No space left on device; free some space or choose another folder");
+  EXPECT_TRUE(std::filesystem::is_character_file(node));
+}
+
+TEST_F(OutputNode, AFolderIsRefused) {
+  std::filesystem::create_directory(node);
+  EXPECT_EQ(error(), "[file.write] cannot write " + node.string() + ": Is a directory");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST_F(OutputNode, APipeIsNoFileToRead) {
+  ASSERT_EQ(::mkfifo(node.c_str(), 0600), 0);
+  EXPECT_EQ(error_text([&] { read_file(node); }),
+            "[file.open] a regular file: " + node.string() + " is none");
 }
 
 TEST(File, ErrorsNameThePath) {

@@ -88,7 +88,7 @@ TEST(Consolidate, Errors) {
             "[checkpoint.consolidate] a dtype to convert to (F32, BF16, F16): found \"I8\"");
   EXPECT_NE(error("/no/such/folder/x").find("cannot create /no/such/folder/x.tmp"), std::string::npos);
   fs::create_directory(output);
-  EXPECT_EQ(error(output), "[checkpoint.consolidate] cannot write " + output.string() + ": Is a directory");
+  EXPECT_EQ(error(output), "[file.write] cannot write " + output.string() + ": Is a directory");
   const auto shard = checkpoint / "shard-00001-of-00002.safetensors";
   std::string bytes = read_file(shard);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);

@@ -28,6 +28,30 @@ TEST_F(Find, LatestIsTheHighestStepWithAManifest) {
 
 TEST_F(Find, LatestOfNothingIsNothing) { EXPECT_EQ(find(run.path() / "nowhere", "latest"), std::nullopt); }
 
+// A link to itself cannot be looked into by any user: the same as a folder without permission, or a disk that
+// fails.
+TEST_F(Find, WhatCannotBeReadIsNotTakenForNothing) {
+  const fs::path newest = checkpoints / "step_00001100", elsewhere = run.path() / "elsewhere";
+  const auto unreadable = [](const fs::path& path) {
+    return "[checkpoint.find] checkpoints that can be read: " + path.string() +
+           ": Too many levels of symbolic links (nothing was changed; make it readable or move it away)";
+  };
+  fs::create_symlink(newest.filename(), newest);
+  EXPECT_EQ(error("latest"), unreadable(newest));
+  EXPECT_EQ(error("1100"), unreadable(newest));
+  EXPECT_EQ(error(newest.string()), unreadable(newest));
+  EXPECT_EQ(error_text([&] { find_parts({run.path()}, "latest"); }), unreadable(newest));
+  EXPECT_EQ(find(checkpoints, "900"), checkpoints / "step_00000900") << "what was named can be read";
+  EXPECT_NE(error("1000").find("; the checkpoints beside it cannot be read)"), std::string::npos);
+  save_sample({.folder = checkpoints, .keep = 1}, 1200);
+  EXPECT_EQ(find(checkpoints, "900"), checkpoints / "step_00000900") << "nobody knows which are old";
+
+  fs::create_symlink("elsewhere", elsewhere);
+  EXPECT_EQ(error_text([&] { find(elsewhere, "latest"); }), unreadable(elsewhere));
+  write_file_atomic(run.path() / "file", "x");
+  EXPECT_EQ(find(run.path() / "file", "latest"), std::nullopt) << "no folder, no checkpoints";
+}
+
 TEST_F(Find, StepsAndPaths) {
   for (const auto& which : {std::string("800"), std::string("00800"), std::string("step_00000800"),
                             (checkpoints / "step_00000800").string()}) {

@@ -50,10 +50,10 @@ TEST(ReshardFiles, AreThoseOfASave) {
   }
 }
 
-TEST(ReshardFiles, AreReplacedWholeOrNotAtAll) {
+TEST(ReshardFiles, AreWrittenWholeOrNotAtAll) {
   const TemporaryFolder folder("tessera-reshard");
   save_sample({.folder = folder.path() / "a"}, 1, 2);
-  save_sample({.folder = folder.path() / "b"}, 1, 2, 7);
+  save_sample({.folder = folder.path() / "b"}, 3, 2, 7);
   const auto checkpoint = folder.path() / "a" / "step_00000001";
   const auto shard = checkpoint / "shard-00001-of-00002.safetensors";
   const std::string sound = read_file(shard);
@@ -61,13 +61,13 @@ TEST(ReshardFiles, AreReplacedWholeOrNotAtAll) {
   StoredCheckpoint damaged(checkpoint);
   EXPECT_NE(error_text([&] { reshard(damaged, folder.path() / "b", 1); }).find("its checksum is"),
             std::string::npos);
-  EXPECT_EQ(names_in(folder.path() / "b"), Names({"step_00000001"}));
-  EXPECT_EQ(wrong_bytes(folder.path() / "b" / "step_00000001", 1, 7), 0);
+  EXPECT_EQ(names_in(folder.path() / "b"), Names({"step_00000003"}));
   std::ofstream(shard, std::ios::binary) << sound;
   StoredCheckpoint source(checkpoint);
   reshard(source, folder.path() / "b", 1);
-  EXPECT_EQ(names_in(folder.path() / "b"), Names({"step_00000001"}));
+  EXPECT_EQ(names_in(folder.path() / "b"), Names({"step_00000001", "step_00000003"}));
   EXPECT_EQ(wrong_bytes(folder.path() / "b" / "step_00000001", 2, 0), 0);
+  EXPECT_EQ(wrong_bytes(folder.path() / "b" / "step_00000003", 1, 7), 0);
 }
 
 TEST(ReshardFiles, Errors) {
@@ -76,6 +76,14 @@ TEST(ReshardFiles, Errors) {
   StoredCheckpoint source(folder.path() / "step_00000001");
   EXPECT_EQ(error_text([&] { reshard(source, folder.path() / "x", 0); }),
             "[checkpoint.reshard] 1 to 99999 ranks: found 0");
+  EXPECT_EQ(error_text([&] { reshard(source, folder.path() / "step_00000001", 1); }),
+            "[checkpoint.reshard] a folder of checkpoints to write into: " +
+                (folder.path() / "step_00000001").string() + " is a checkpoint (name another folder)");
+  reshard(source, folder.path() / "b", 1);
+  EXPECT_EQ(error_text([&] { reshard(source, folder.path() / "b", 2); }),
+            "[checkpoint.reshard] a folder without a checkpoint of step 1: " +
+                (folder.path() / "b").string() + " holds one (move it away or name another folder)");
+  EXPECT_EQ(names_in(folder.path() / "b" / "step_00000001").size(), 2U) << "the one of one rank";
   write_file_atomic(folder.path() / "file", "");
   EXPECT_TRUE(error_text([&] {
                 reshard(source, folder.path() / "file", 1);

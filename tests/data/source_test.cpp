@@ -1,9 +1,11 @@
 #include "tessera/data/source.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <set>
 
+#include "tessera/data/loader.h"
 #include "tests/data/folder_maker.h"
 #include "tests/data/shared_data.h"
 #include "tests/error_text.h"
@@ -75,6 +77,24 @@ TEST(FolderSource, AnyBytesAreAName) {
   ASSERT_EQ(source->size(), 1);
   EXPECT_EQ(source->sample_name(0), "train/caf\xe9/\xff\xfe.png");
   EXPECT_EQ(source->read(0, 1).pixels[0], 9);
+}
+
+// Neither may cost time or memory: they are broken samples like others.
+TEST(FolderSource, APipeAndAnEndlessFileAreBroken) {
+  const TemporaryFolder temporary("tessera-data");
+  const fs::path folder = temporary.path() / "train" / "a";
+  write_image(folder / "1.png", 9);
+  ASSERT_EQ(::mkfifo((folder / "2.png").c_str(), 0600), 0);
+  write_text(folder / "3.png", "");
+  fs::resize_file(folder / "3.png", uint64_t{20} << 30);  // sparse: takes no room
+  const auto source = open_source(temporary.path().string(), "train", {});
+  ASSERT_EQ(source->size(), 3);
+  EXPECT_EQ(error_text([&] { source->load(1); }),
+            "[file.open] a regular file: " + (folder / "2.png").string() + " is none");
+  const std::string too_large = "[data.sample] an image file of at most 1.00 GiB: found 20.00 GiB (" +
+                                (folder / "3.png").string() + ")";
+  EXPECT_EQ(error_text([&] { source->load(2); }), too_large);
+  EXPECT_EQ(error_text([&] { load_image_for_eval(folder / "3.png", {}); }), too_large);
 }
 
 TEST(FolderSource, AnEmptyClassIsNamedAndCounts) {
@@ -276,10 +296,10 @@ TEST(FakeSource, ClassesCanBeToldApart) {
     }
     EXPECT_EQ(best_label, val->label(i));
   }
-  EXPECT_EQ(open_error("fake:ten"),
-            "[data.open_fake] fake:N with a number of images N of at least 1: found fake:ten");
-  EXPECT_EQ(open_error("fake:0"),
-            "[data.open_fake] fake:N with a number of images N of at least 1: found fake:0");
+  for (const std::string wrong : {"fake:ten", "fake:0", "fake:10000000001", "fake:9000000000000000000"}) {
+    EXPECT_EQ(open_error(wrong),
+              "[data.open_fake] fake:N with a number of images N from 1 to 10000000000: found " + wrong);
+  }
   options.fake_channels = 2;
   EXPECT_EQ(error_text([&] { open_source("fake:8", "train", options); }),
             "[data.open_fake] synthetic images of at least 1 pixel, 1 class and 1 or 3 channels: found 19 "

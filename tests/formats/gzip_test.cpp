@@ -1,6 +1,7 @@
 #include "tessera/formats/gzip.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <zlib.h>
 
 #include "tests/error_text.h"
@@ -46,6 +47,25 @@ TEST(Gunzip, PlainFilesPassThrough) {
 
 TEST(Gunzip, SeveralMembersAndPadding) {
   EXPECT_EQ(gunzip(gzip("one ") + gzip("two") + std::string(512, '\0'), "a.gz"), "one two");
+}
+
+int64_t peak_memory() {  // KiB
+  rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+TEST(Gunzip, ASizeThatIsAskedForIsNotTakenBeforeItComes) {
+  std::string packed = gzip(sample_text(4 << 20));
+  packed.replace(packed.size() - 4, 4, "\xff\xff\xff\xff");
+  const int64_t before = peak_memory();
+  EXPECT_THROW(gunzip(packed, "a.gz"), UserError);
+  EXPECT_LT(peak_memory() - before, 256 << 10) << "KiB";
+}
+
+TEST(Gunzip, MoreThanTheUsualRatio) {
+  const std::string text(3'000'000, 'x');
+  EXPECT_EQ(gunzip(gzip(text), "a.gz"), text);
 }
 
 TEST(Gunzip, EveryTruncationIsAnError) {

@@ -195,6 +195,23 @@ TEST(Errors, NoToml) {
   EXPECT_EQ(read_error("", {"=3"}), "[recipe.parse] --set must be room.key=value: found \"=3\"");
 }
 
+TEST(Errors, TheNameIsOneFolder) {
+  for (const char* bad : {"", ".", "..", "../../escaped", "/absolute", "a/b", "a/"}) {
+    EXPECT_EQ(
+        read_error(concat("name = '", bad, "'")),
+        concat("[recipe.parse] name must be the name of one folder, of at most 200 bytes and without /: "
+               "found \"",
+               bad, "\" (test.toml; run.dir says where the run lies)"));
+  }
+  EXPECT_EQ(
+      read_error("name = '" + std::string(201, 'x') + "'"),
+      "[recipe.parse] name must be the name of one folder, of at most 200 bytes and without /: found 201 "
+      "bytes (test.toml; run.dir says where the run lies)");
+  for (const std::string& good : {std::string(200, 'x'), std::string("..."), std::string(".hidden")}) {
+    EXPECT_EQ(read_error("name = '" + good + "'"), "no error");
+  }
+}
+
 TEST(Errors, TextMustBePrintable) {
   EXPECT_EQ(
       read_error("name = \"a\\nb\""),

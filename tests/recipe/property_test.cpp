@@ -71,6 +71,8 @@ Value draw(const Option& option, Draws& draws) {
 
 /// Makes what was drawn one by one fit together.
 void reconcile(Recipe& recipe, Draws& draws) {
+  std::erase(recipe.name, '/');
+  recipe.name += 'x';  // neither nothing nor ".."
   auto& model = recipe.model;
   model.channels = draws.below(2) == 0 ? 1 : 3;
   model.patch_size = static_cast<int64_t>(draws.below(32)) + 1;

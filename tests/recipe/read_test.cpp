@@ -85,7 +85,7 @@ TEST(Sets, WinOverTheFileInOrder) {
   EXPECT_EQ(read("", {"name=123"}).name, "123");
   EXPECT_EQ(read("", {"name=true"}).name, "true");
   EXPECT_EQ(read("", {"name=a=b # c"}).name, "a=b # c");
-  EXPECT_EQ(read("", {"name="}).name, "");
+  EXPECT_EQ(read("data.source = \"folder:/x\"", {"data.source="}).data.source, "");
   EXPECT_EQ(read("", {"data.flip=false"}).data.transform.flip, false);
   EXPECT_EQ(read("", {"optimizer.lr=1"}).optimizer.lr, 1.0);
   EXPECT_EQ(read("", {"data.crop_scale=[0.1, 0.2]"}).data.transform.crop_scale_max, 0.2);
@@ -111,9 +111,9 @@ TEST(Environment, Expands) {
   EXPECT_EQ(read("name = 'a ${TESSERA_TEST_NAME} b'").name, "a value b");
   EXPECT_EQ(read("name = '${TESSERA_TEST_NAME:-other}'").name, "value");
   EXPECT_EQ(read("name = '${TESSERA_TEST_UNSET:-other}'").name, "other");
-  EXPECT_EQ(read("name = '${TESSERA_TEST_UNSET:-}'").name, "");
+  EXPECT_EQ(read("data.source = '${TESSERA_TEST_UNSET:-}'").data.source, "");
   EXPECT_EQ(read("name = '${TESSERA_TEST_EMPTY:-other}'").name, "other");
-  EXPECT_EQ(read("name = '${TESSERA_TEST_EMPTY}'").name, "");
+  EXPECT_EQ(read("data.source = '${TESSERA_TEST_EMPTY}'").data.source, "");
   EXPECT_EQ(read("name = '$${TESSERA_TEST_NAME}'").name, "${TESSERA_TEST_NAME}");
   EXPECT_EQ(read("name = '$5 and $$5 and $'").name, "$5 and $$5 and $");
   EXPECT_EQ(read("", {"name=${TESSERA_TEST_NAME}"}).name, "value");

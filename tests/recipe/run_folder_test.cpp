@@ -2,7 +2,10 @@
 #include "tessera/recipe/run_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <thread>
@@ -108,6 +111,61 @@ TEST_F(RunFolders, AGivenFolderIsNeverOverwritten) {
       "[train.folder] a folder without a run: here holds one (continue it with --resume, or set another "
       "run.dir)");
   EXPECT_EQ(claim_run_folder(named("mine", "here"), "latest").path, fs::current_path() / "here");
+}
+
+/// What a child of this process gets for `recipe`; "error: ..." where it is refused.
+std::string claimed_by_a_child(const Recipe& recipe) {
+  write_file_atomic("answer", "");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      const RunFolder folder = claim_run_folder(recipe, "");
+      write_file_atomic("answer",
+                        folder.path.filename().string() + (folder.lock ? ", locked" : ", not locked"));
+    } catch (const UserError& error) {
+      write_file_atomic("answer", concat("error: ", error.what()));
+    }
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  return read_file("answer");
+}
+
+TEST_F(RunFolders, AVariableNamesItLikeTheKey) {
+  ::setenv("TESSERA_RUN_DIR", "chosen", 1);
+  {
+    const RunFolder claimed = claim_run_folder(named("mine", "here"), "");
+    EXPECT_EQ(claimed.path, fs::current_path() / "chosen");
+    EXPECT_TRUE(claimed.lock);
+    EXPECT_EQ(claimed_by_a_child(named("mine")),
+              "error: [train.folder] a run that no other process is writing: chosen is in use (wait for that "
+              "process to end, or set another run.dir)");
+    leave_a_run_in(claimed.path);
+  }
+  EXPECT_EQ(
+      error_text([] { claim_run_folder(named("mine", "here"), ""); }),
+      "[train.folder] a folder without a run: chosen holds one (continue it with --resume, or set another "
+      "TESSERA_RUN_DIR)");
+  EXPECT_TRUE(claim_run_folder(named("mine", "here"), "latest").lock);
+  ::unsetenv("TESSERA_RUN_DIR");
+}
+
+TEST_F(RunFolders, TheChildrenOfItsHolderUseIt) {
+  const RunFolder claimed = claim_run_folder(named("mine", "here"), "");
+  leave_a_run_in(claimed.path);
+  share_with_children(claimed);
+  EXPECT_EQ(claimed_by_a_child(named("mine")), "here, not locked");
+  ::setenv("TESSERA_RUN_HOLDER", "1", 1);  // somebody else's: the variables came by another way
+  EXPECT_TRUE(claimed_by_a_child(named("mine")).find("is in use") != std::string::npos);
+  ::unsetenv("TESSERA_RUN_HOLDER");
+  ::unsetenv("TESSERA_RUN_DIR");
+}
+
+TEST_F(RunFolders, WhatCannotBeLookedIntoHoldsPerhapsARun) {
+  fs::create_directory("runs");
+  fs::create_symlink("mine", fs::path("runs") / "mine");  // a loop: an error for every user
+  EXPECT_EQ(error_text([] { claim_run_folder(named("mine"), ""); }),
+            "[train.folder] a run folder: cannot look into runs/mine: Too many levels of symbolic links");
 }
 
 TEST_F(RunFolders, WhatCannotBeCreatedIsNamed) {

@@ -1,0 +1,62 @@
+#include "tessera/base/output_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+
+namespace tessera {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int kMostLinks = 40;  // as many as Linux follows
+
+[[noreturn]] void fail(const fs::path& path, const char* reason) {
+  user_error("file.write", "cannot write ", path.string(), ": ", reason);
+}
+
+/// What links lead to, whether it exists or not.
+fs::path follow_links(const fs::path& path) {
+  fs::path at = path;
+  for (int links = 0; links < kMostLinks; ++links) {
+    std::error_code no_link;
+    const fs::path next = fs::read_symlink(at, no_link);
+    if (no_link) return at;
+    at = at.parent_path() / next;
+  }
+  fail(path, std::strerror(ELOOP));
+}
+
+/// Errors: what can neither be replaced by a file nor be written to as one.
+bool is_written_as_it_is(const fs::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return false;  // creating it says why not
+  if (S_ISDIR(info.st_mode)) fail(path, std::strerror(EISDIR));
+  if (S_ISBLK(info.st_mode)) fail(path, "it is a block device (name a file)");
+  if (S_ISSOCK(info.st_mode)) fail(path, "it is a socket (name a file)");
+  return true;
+}
+
+}  // namespace
+
+OutputFile::OutputFile(const fs::path& path) : target_(path), write_to_(path) {
+  if (is_written_as_it_is(path)) return;
+  target_ = follow_links(path);
+  write_to_ = target_.string() + concat(".tmp", ::getpid());
+}
+
+void OutputFile::commit() const {
+  if (write_to_ == target_) return;
+  if (::rename(write_to_.c_str(), target_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(write_to_.c_str());
+    fail(target_, std::strerror(error));
+  }
+  sync_folder(target_.parent_path());
+}
+
+}  // namespace tessera
