@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -278,9 +279,11 @@ TEST(Mix, NoImageMeetsItsOwnCopyAtAnyLayout) {
     EXPECT_EQ(images, expected) << world;
   }
   EXPECT_EQ(expected[0].size(), 20U * 3 * 9 * 9);
-  EXPECT_EQ(mix_distance(1), 1);
-  EXPECT_EQ(mix_distance(3), 4);
-  EXPECT_EQ(mix_distance(4), 4);
+  LoaderOptions options;
+  for (const auto& [repeats, distance] : std::map<int64_t, int64_t>{{1, 1}, {3, 4}, {4, 4}}) {
+    options.order.repeats = repeats;
+    EXPECT_EQ(mix_distance(options), distance);
+  }
 }
 
 TEST(Mix, OffIsAsIfThereWereNone) {
