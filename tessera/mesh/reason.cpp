@@ -5,7 +5,7 @@
 namespace tessera::mesh {
 
 std::string plain_reason(const std::exception& error) {
-  static const std::regex place(R"(\[[^\[\] ]*(enforce fail at )?[^\[\] ]+\.(cc|cpp|h|hpp):\d+\][:,]? ?)");
+  static const std::regex place(R"(\[(enforce fail at )?[^\[\] ]+\.(cc|cpp|h|hpp):\d+\][:,]? ?)");
   const std::string text = error.what();
   return std::regex_replace(text.substr(0, text.find('\n')), place, "");
 }

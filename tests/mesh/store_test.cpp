@@ -29,10 +29,8 @@ template <typename E>
 std::string error_of(const std::function<void()>& body) {
   try {
     body();
-  } catch (const E& error) {
-    return error.what();
   } catch (const std::exception& error) {
-    return concat("another kind of error: ", error.what());
+    return concat(dynamic_cast<const E*>(&error) != nullptr ? "" : "another kind of error: ", error.what());
   }
   return "no error";
 }
