@@ -32,10 +32,8 @@ Action add_data(CLI::App& app) {
   data->footer(kFooter);
   data->require_subcommand(1);
   const std::vector<std::pair<std::string, Action>> tools = {
-      {"inspect", add_data_inspect(*data)},
-      {"pack", add_data_pack(*data)},
-      {"import", add_data_import(*data)},
-      {"index", add_data_index(*data)},
+      {"inspect", add_data_inspect(*data)}, {"pack", add_data_pack(*data)},
+      {"import", add_data_import(*data)},   {"index", add_data_index(*data)},
       {"bench", add_data_bench(*data)},
   };
   return [data, tools] {

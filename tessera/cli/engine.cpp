@@ -34,8 +34,8 @@ void check_no_other_torch() {
 
 const train::Entry& engine() {
   check_no_other_torch();
-  ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR",
-           0);  // its warnings carry stack traces; our errors say the same in a line
+  // Its log tells ordinary failures with stack traces; our errors say the same in a line.
+  ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   const fs::path library =
       fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "libtessera.so";
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);

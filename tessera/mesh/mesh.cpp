@@ -1,100 +1,57 @@
 #include "tessera/mesh/mesh.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstring>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/mesh/open_files.h"
+#include "tessera/mesh/reason.h"
+#include "tessera/mesh/store.h"
 #include "tessera/mesh/transport.h"
 
 namespace tessera::mesh {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using StorePointer = c10::intrusive_ptr<c10d::Store>;
+using StorePointer = c10::intrusive_ptr<TimedStore>;
 
-constexpr size_t kRanksNamed = 4;  // of those that did something else
-constexpr auto kPatienceAfterStop = std::chrono::seconds(10);
-
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
+constexpr size_t kRanksNamed = 4;                     // of those that did something else
+constexpr std::chrono::milliseconds kLastWord{2000};  // for the store to answer a rank that is about to end
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
-/// The address of this host that reaches `host`: what the kernel would route from (no packet is sent).
-std::string address_towards(const std::string& host, uint16_t port) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
-    user_error("mesh.connect", "the name of the first host: cannot resolve ", host, " (check MASTER_ADDR)");
-  }
-  std::string address = "127.0.0.1";
-  const int fd = ::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_storage local{};
-  socklen_t length = sizeof local;
-  char text[NI_MAXHOST];
-  if (fd >= 0 && ::connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof text, nullptr, 0,
-                    NI_NUMERICHOST) == 0) {
-    address = text;
-  }
-  if (fd >= 0) ::close(fd);
-  ::freeaddrinfo(found);
-  return address;
-}
-
-StorePointer open_store(const Rendezvous& rendezvous) {
-  c10d::TCPStoreOptions options;
-  options.port = rendezvous.port;
-  options.isServer = rendezvous.rank == 0 && !rendezvous.served;
-  options.waitWorkers = false;  // we wait ourselves, to name who is missing
-  options.timeout = rendezvous.timeout;
-  if (options.isServer && rendezvous.listen_fd >= 0) options.masterListenFd = rendezvous.listen_fd;
-  try {
-    // A prefix of our own: a launcher's store holds keys of others.
-    return c10::make_intrusive<c10d::PrefixStore>(
-        "tessera", c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options));
-  } catch (const std::exception& error) {
-    const std::string reason = first_line(error);
-    if (options.isServer && reason.find("EADDRINUSE") != std::string::npos) {
-      user_error("mesh.connect", "a free port for the rendezvous: port ", rendezvous.port,
-                 " is in use (choose another MASTER_PORT, or end the program that holds it)");
-    }
-    throw CommError(
-        concat("[mesh.connect] the rendezvous at ", rendezvous.host, ":", rendezvous.port, ": ", reason));
-  }
+/// More than the sockets of this rank: those of a group's two connections to every other rank and what serves
+/// them, the store's, and the files a run has open.
+int64_t files_of_a_rank(const Rendezvous& rendezvous, const std::vector<Axis>& axes) {
+  constexpr int64_t kOthers = 48, kOfAConnection = 6;
+  int64_t groups = 2 * (rendezvous.world + kOfAConnection);  // the world and another_group()
+  for (const Axis& axis : axes) groups += axis.size > 1 ? axis.size + kOfAConnection : 0;
+  return 2 * groups + (rendezvous.rank == 0 ? rendezvous.world : 0) + kOthers;
 }
 
 /// Waits until key(rank) exists for all ranks; throws a CommError that names those missing.
 void wait_for_all(const StorePointer& store, const Rendezvous& rendezvous,
                   const std::function<std::string(int64_t)>& key) {
-  const auto start = Clock::now();
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < rendezvous.world; ++rank) keys.push_back(key(rank));
+  const auto missing = [&] {
+    std::vector<std::string> ranks;
+    for (int64_t rank = 0; rank < rendezvous.world; ++rank) {
+      if (!store->check({keys[static_cast<size_t>(rank)]})) ranks.push_back(std::to_string(rank));
+    }
+    return join(ranks, ", ");
+  };
+  std::function<std::string()> whom;  // one rank speaks for all
+  if (rendezvous.rank == 0) whom = [&] { return concat("rank ", missing(), " of ", rendezvous.world); };
+  Wait wait({rendezvous.timeout, rendezvous.stop}, whom);
   for (auto pause = std::chrono::milliseconds(2); !store->check(keys);
        pause = std::min(pause * 2, std::chrono::milliseconds(100))) {
-    // A stop asked for while ranks are on their way takes effect in order, after the first step.
-    if (rendezvous.stop && rendezvous.stop() && Clock::now() - start > kPatienceAfterStop) {
-      throw CommError("[mesh.connect] all ranks: stopped by a signal while waiting for them");
-    }
-    if (Clock::now() - start > rendezvous.timeout) {
-      std::vector<std::string> missing;
-      for (int64_t rank = 0; rank < rendezvous.world; ++rank) {
-        if (!store->check({keys[static_cast<size_t>(rank)]})) missing.push_back(std::to_string(rank));
-      }
+    if (!wait.goes_on()) {
       throw CommError(concat("[mesh.connect] ", rendezvous.world, " ranks within ",
-                             rendezvous.timeout.count() / 1000.0, " s: no word from rank ",
-                             join(missing, ", ")));
+                             static_cast<double>(rendezvous.timeout.count()) / 1000.0,
+                             " s: no word from rank ", missing()));
     }
     std::this_thread::sleep_for(pause);
   }
@@ -119,28 +76,31 @@ void compare_fingerprints(const StorePointer& store, const Rendezvous& rendezvou
 
 }  // namespace
 
-Mesh::Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::string& fingerprint)
-    : rank_(rendezvous.rank), world_size_(rendezvous.world), axes_(std::move(axes)) {
+Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const std::string& fingerprint)
+    : rank_(given.rank), world_size_(given.world), axes_(std::move(axes)) {
   if (world_size_ == 1) {
     make_groups([](const std::string&, int64_t, int64_t) { return nullptr; });
     return;
   }
-  const StorePointer store = open_store(rendezvous);
+  Rendezvous rendezvous = given;
+  rendezvous.timeout = std::max(given.timeout, std::chrono::milliseconds(1));  // c10d takes 0 for no limit
+  make_room_for_files(files_of_a_rank(rendezvous, axes_));
+  const Address address(rendezvous.host, rendezvous.port, std::min(kPatience, rendezvous.timeout));
+  const StorePointer store = open_store(rendezvous, address);
   store_ = std::shared_ptr<void>(store.get(), [store](void*) {});
   try {
     store->set(concat("joined/", rank_), bytes_of(fingerprint));
     wait_for_all(store, rendezvous, [](int64_t rank) { return concat("joined/", rank); });
     compare_fingerprints(store, rendezvous, fingerprint);
-    const std::string address = address_towards(rendezvous.host, rendezvous.port);
-    make_groups(
-        [store, address, timeout = rendezvous.timeout](const std::string& line, int64_t rank, int64_t size) {
-          return gloo_transport(c10::make_intrusive<c10d::PrefixStore>(line, store), rank, size, address,
-                                timeout);
-        });
+    make_groups([store, from = address.from_here(), timeout = rendezvous.timeout](
+                    const std::string& line, int64_t rank, int64_t size) {
+      return gloo_transport(c10::make_intrusive<c10d::PrefixStore>(line, store), rank, size, from, timeout);
+    });
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw CommError(concat("[mesh.connect] ", world_size_, " connected ranks: ", first_line(error)));
+    throw CommError(concat("[mesh.connect] ", world_size_, " connected ranks: ", plain_reason(error), " (",
+                           describe(), "; ", name_silent_ranks(), ")"));
   }
 }
 
@@ -229,7 +189,8 @@ CommError Mesh::explain(const CommError& error, const std::string& where) {
 
 std::string Mesh::name_silent_ranks(std::chrono::milliseconds patience) {
   if (!store_) return "";
-  auto* store = static_cast<c10d::Store*>(store_.get());
+  auto* store = static_cast<TimedStore*>(store_.get());
+  store->set_limit(patience + kLastWord);
   std::vector<std::string> silent, elsewhere;
   const auto key = [](int64_t rank) { return concat("alive/", rank); };
   const std::string mine = concat("collective ", last_operation_->number, ", ", last_operation_->name);
@@ -250,7 +211,9 @@ std::string Mesh::name_silent_ranks(std::chrono::milliseconds patience) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     } while (Clock::now() - start < patience);
   } catch (const std::exception&) {
-    return "rank 0, which holds the rendezvous, is gone";
+    return store->silent()
+               ? "rank 0, which holds the rendezvous, does not answer: stopped, or its host is gone"
+               : "rank 0, which holds the rendezvous, is gone";
   }
   std::string text =
       silent.empty() ? "every rank is alive" : concat("no sign of life from rank ", join(silent, ", "));

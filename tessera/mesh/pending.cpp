@@ -2,6 +2,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/mesh/reason.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::mesh {
@@ -62,9 +63,8 @@ struct Pending::State {
   }
 
   [[noreturn]] void fail(const std::exception& error) const {
-    const std::string reason = error.what();  // c10d appends a stack trace
-    throw CommError(concat("[mesh.", operation, "] an answer from every rank: ",
-                           reason.substr(0, reason.find('\n')), " (after ", seconds_since(started), " s)"));
+    throw CommError(concat("[mesh.", operation, "] an answer from every rank: ", plain_reason(error),
+                           " (after ", seconds_since(started), " s)"));
   }
 };
 

@@ -140,16 +140,22 @@ void print(const nlohmann::ordered_json& json, const Seconds& seconds) {
 }  // namespace
 
 int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
+  const int64_t batch_per_rank = job.recipe.train.batch_per_rank;
+  if (batch_per_rank < 1) user_error("bench.shard", "--batch of at least 1: got ", batch_per_rank);
   set_threads(job.recipe, ranks);
   auto mesh = connect(job.recipe, ranks, concat(build_info().commit, recipe::to_toml(job.recipe)));
   try {
     return guarded(
         [&] {
           const plan::Plan plan = make_plan(job.recipe, ranks.world);
+          // The second copy of the model takes what the optimizer of a training run would. One rank a host
+          // looks, before any has taken memory.
+          if (ranks.local_rank == 0) check_memory(job.recipe, plan, batch_per_rank, ranks, "");
+          mesh->world().barrier("memory check");
           const auto real = assemble(job.recipe, plan, *mesh, /*with_optimizer=*/false);
           const auto nobody = mesh::Mesh::pretend(ranks.rank, mesh->axes());
           const auto alone = assemble(job.recipe, plan, *nobody, /*with_optimizer=*/false);
-          const auto batch = random_batch(job.recipe.model, job.recipe.train.batch_per_rank);
+          const auto batch = random_batch(job.recipe.model, batch_per_rank);
           const Seconds seconds = measure(job, batch, *mesh, *real, *alone);
           const nlohmann::ordered_json json = {
               {"world_size", ranks.world},

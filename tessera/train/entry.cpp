@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <c10/util/Logging.h>
 #include <dlfcn.h>
 
 #include "tessera/base/error.h"
@@ -20,6 +21,7 @@ std::string torch_info() {
 }  // namespace tessera::train
 
 const tessera::train::Entry* tessera_entry() {
+  c10::initLogging();  // or else TORCH_CPP_LOG_LEVEL is not read
   static const tessera::train::Entry entry = {tessera::train::train, tessera::train::eval,
                                               tessera::train::predict, tessera::train::bench_shard,
                                               tessera::train::torch_info};

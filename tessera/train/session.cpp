@@ -16,6 +16,9 @@
 namespace tessera::train {
 namespace {
 
+// What no step gets faster with, and what may end in thousands of threads that wait for each other.
+constexpr int64_t kThreadsAnywhere = 64, kThreadsACore = 16;
+
 /// Bytes named in an allocator's message; 0: not a message about memory.
 double bytes_wanted(const std::exception& error) {
   static const std::regex pattern("tr(?:y|ied) to allocate (\\d+) bytes");
@@ -33,6 +36,10 @@ void choose_workers(const recipe::Recipe& recipe, const launch::Ranks& ranks, in
                     data::LoaderOptions& options) {
   const int64_t cores = launch::cores_per_rank(ranks), spare = std::max<int64_t>(0, cores - threads);
   options.workers = recipe.data.workers >= 0 ? recipe.data.workers : std::max<int64_t>(1, spare);
+  if (threads > cores && ranks.local_rank == 0) {
+    log.warn(concat("run.threads = ", threads, " is more than the ", cores, cores == 1 ? " core" : " cores",
+                    " a rank has: a step takes longer than with ", cores));
+  }
   if (options.workers > std::max<int64_t>(1, spare) && ranks.local_rank == 0) {
     log.warn(concat("data.workers = ", options.workers, " and ", threads, " compute threads share ", cores,
                     cores == 1 ? " core" : " cores", " a rank: each will be slower"));
@@ -48,6 +55,11 @@ void choose_workers(const recipe::Recipe& recipe, const launch::Ranks& ranks, in
 }  // namespace
 
 int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
+  const int64_t cores = launch::available_cores(), most = std::max(kThreadsAnywhere, kThreadsACore * cores);
+  if (recipe.run.threads > most) {
+    user_error("train.threads", "run.threads of at most ", most, " on the ", cores,
+               cores == 1 ? " core" : " cores", " of this host: found ", recipe.run.threads);
+  }
   const int64_t threads = recipe.run.threads > 0 ? recipe.run.threads : launch::cores_per_rank(ranks);
   at::set_num_threads(static_cast<int>(threads));
   return threads;
@@ -145,7 +157,7 @@ std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan,
 }
 
 void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
-                  const launch::Ranks& ranks) {
+                  const launch::Ranks& ranks, const std::string& otherwise) {
   const double one = predicted_memory(recipe, plan, batch_per_rank);
   const double needed = one * static_cast<double>(ranks.local_world);
   const auto available = static_cast<double>(launch::available_memory());
@@ -153,7 +165,7 @@ void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
   user_error("train.memory", "a run that fits this host: ", ranks.local_world,
              ranks.local_world == 1 ? " rank is" : " ranks are", " predicted to need ", human_bytes(needed),
              " and ", human_bytes(available), " are free (per rank",
-             memory_savings(recipe, plan, batch_per_rank, ranks), "; --force runs it anyway)");
+             memory_savings(recipe, plan, batch_per_rank, ranks), otherwise, ")");
 }
 
 int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,

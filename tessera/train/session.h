@@ -43,8 +43,9 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
 double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank);
 
 /// Refuses (UserError, with what would save how much) a run that will not fit this host's memory.
+/// `otherwise`: what else the command offers, at the message's end.
 void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
-                  const launch::Ranks& ranks);
+                  const launch::Ranks& ranks, const std::string& otherwise = "; --force runs it anyway");
 
 /// Which settings would save how much memory a rank: "; shard.recompute = true would save 3 GiB; ...".
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,

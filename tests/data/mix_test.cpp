@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "tessera/base/file.h"
 #include "tessera/data/loader.h"
+#include "tessera/data/sample_batch.h"
 #include "tests/error_text.h"
 
 namespace tessera::data {
@@ -241,6 +243,46 @@ TEST(Mix, TheSameStepsAtAnyLayout) {
       }
     }
     EXPECT_NE(one[0].weights, one[1].weights);
+  }
+}
+
+// Copies of an image lie in a row: partners are further apart. A short last step is mixed within itself.
+TEST(Mix, NoImageMeetsItsOwnCopyAtAnyLayout) {
+  const auto source = open_source("fake:20", "train", {10, 3, 20});
+  TransformOptions transform;
+  transform.image_size = 9;
+  ImageMixing mix;
+  mix.mixup = 1;
+  mix.mode = MixMode::kElement;
+  std::vector<std::vector<float>> expected(3);
+  for (const int64_t world : {1, 2, 8}) {
+    std::vector<std::vector<float>> images(3);
+    for (int64_t rank = 0; rank < world; ++rank) {
+      LoaderOptions options = share_of(rank, world, 1, 1, mix);
+      options.order.repeats = 3;
+      options.order.remainder = Remainder::kKeep;
+      TrainLoader loader(*source, transform, options, 0);
+      for (auto& step : images) {
+        const Batch batch = loader.next();
+        step.insert(step.end(), batch.images.begin(), batch.images.end());
+        if (world > 1) continue;
+        for (int64_t i = 0; i < batch.size; ++i) {
+          const auto at = static_cast<size_t>(i), other = static_cast<size_t>(mix_partner(i, batch.size, 4));
+          EXPECT_EQ(batch.second_labels[at], batch.labels[other]);
+          if (i < batch.size / 8 * 8) {
+            EXPECT_NE(batch.samples[at] % 20, batch.samples[other] % 20);
+          }
+        }
+      }
+    }
+    if (world == 1) expected = images;
+    EXPECT_EQ(images, expected) << world;
+  }
+  EXPECT_EQ(expected[0].size(), 20U * 3 * 9 * 9);
+  LoaderOptions options;
+  for (const auto& [repeats, distance] : std::map<int64_t, int64_t>{{1, 1}, {3, 4}, {4, 4}}) {
+    options.order.repeats = repeats;
+    EXPECT_EQ(mix_distance(options), distance);
   }
 }
 

@@ -94,7 +94,8 @@ TEST(FolderSource, APipeAndAnEndlessFileAreBroken) {
   const std::string too_large = "[data.sample] an image file of at most 1.00 GiB: found 20.00 GiB (" +
                                 (folder / "3.png").string() + ")";
   EXPECT_EQ(error_text([&] { source->load(2); }), too_large);
-  EXPECT_EQ(error_text([&] { load_image_for_eval(folder / "3.png", {}); }), too_large);
+  const TransformOptions options;
+  EXPECT_EQ(error_text([&] { load_image_for_eval(folder / "3.png", options); }), too_large);
 }
 
 TEST(FolderSource, AnEmptyClassIsNamedAndCounts) {

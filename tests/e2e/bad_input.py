@@ -244,6 +244,46 @@ def port_in_use():
         check_refused(train(folder, env=environment), rf"port {port} is in use \(choose another MASTER_PORT")
 
 
+def meeting_point():
+    """Rank 1 cannot reach rank 0: one line each, without LibTorch's stack traces."""
+    rank = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    with scratch() as folder:
+        run = train(folder, *settings(run__timeout=1), env=rank)
+        check_refused(run, r"rank 0 at 127\.0\.0\.1:1 within 1 s: nothing accepts connections there", code=3)
+        check("frame #" not in run.text() and "c10d" not in run.text(), run.tail())
+        run = train(folder, env={**rank, "MASTER_ADDR": "no..such"})
+        check_refused(run, r"cannot resolve no\.\.such: .*check MASTER_ADDR")
+        check("frame #" not in run.text(), run.tail())
+        run = train(folder, "--procs", 2, *settings(run__timeout="1e-9"))
+        check(run.wait() == 3 and "frame #" not in run.text() and ".cpp:" not in run.text(), run.tail())
+
+
+def few_open_files():
+    for most in (24, 64):
+        with scratch() as folder:
+            run = train(folder, "--procs", 4,
+                        preexec_fn=lambda most=most: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)))
+            check_refused(run, rf"open files and sockets in each rank: the limit is {most} \(raise it: ulimit -n \d+\)")
+
+
+def too_many_threads():
+    with scratch() as folder:
+        most = max(64, 16 * len(os.sched_getaffinity(0)))
+        if most < 4096:
+            check_refused(train(folder, *settings(run__threads=4096)), rf"run\.threads of at most {most} on the ")
+        text = train(folder, *settings(run__threads=len(os.sched_getaffinity(0)) + 1)).done()
+        check(re.search(r"warning: .*run\.threads = \d+ is more than the \d+ cores? a rank has", text), text)
+
+
+def bench_that_does_not_fit():
+    with scratch() as folder:
+        big = ("bench", "shard", "--model", "10B", "--procs", 2, "--batch", 1000)
+        run = tessera(*big, folder=folder)
+        check_refused(run, r"a run that fits this host: 2 ranks are predicted to need [\d.]+ [TG]iB and .* are free")
+        check("--force" not in run.text(), run.tail())
+        check_refused(tessera("bench", "shard", "--batch", 0, folder=folder), r"--batch of at least 1: got 0")
+
+
 def more_ranks_than_cores():
     with scratch() as folder:
         cores = len(os.sched_getaffinity(0))
@@ -299,5 +339,6 @@ def another_torch():
 
 
 if __name__ == "__main__":
-    main(recipe_keys, arguments, surroundings, pipes_and_links, runs_that_are_there, data_files, broken_images, damaged_checkpoints, full_disk, port_in_use,
-         more_ranks_than_cores, out_of_memory, predicted_memory, another_torch)
+    main(recipe_keys, arguments, surroundings, pipes_and_links, runs_that_are_there, data_files, broken_images,
+         damaged_checkpoints, full_disk, port_in_use, meeting_point, few_open_files, too_many_threads,
+         bench_that_does_not_fit, more_ranks_than_cores, out_of_memory, predicted_memory, another_torch)

@@ -161,6 +161,34 @@ def by_hand_dies():
         dies("by hand", victim)
 
 
+def by_hand_stopped():
+    """Rank 0 is stopped and its connections stay: the other one ends soon after run.timeout and names it."""
+    keys = {"train__steps": 1000000, "run__timeout": 5}
+    with scratch() as folder, by_hand(folder, command_of(folder, **keys)) as (first, runs):
+        first.wait_for_step(3, folder / "run")
+        send(first.pid, signal.SIGSTOP)
+        code = runs[1].wait(5 + 2 * END_LIMIT)
+        check(code == 3, "exit 3 was expected:", code, runs[1].tail())
+        check("rank 0, which holds the rendezvous, does not answer" in runs[1].text(), runs[1].tail())
+        check(".cc:" not in runs[1].text(), "a place in another project's sources", runs[1].tail())
+
+
+def by_hand_waits():
+    """Rank 0 never comes, or its port is a mute program's: rank 1 says what it waits for, SIGTERM ends it."""
+    for mute in (False, True):
+        with scratch() as folder, socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+            if mute:
+                taken.listen()
+            environment = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            with Run(command_of(folder), folder, environment) as run:
+                run.wait_for_text(f"waiting for rank 0 at 127.0.0.1:{port} to {'answer' if mute else 'appear'}")
+                send(run.pid, signal.SIGTERM)
+                code = run.wait(END_LIMIT)
+                check(code == 3 and "stopped by a signal while waiting" in run.text(), code, run.tail())
+
+
 if __name__ == "__main__":
-    main(by_hand_trains, by_hand_dies, mpirun_trains, mpirun_dies, srun_trains, srun_dies, torchrun_trains,
-         torchrun_dies)
+    main(by_hand_trains, by_hand_dies, by_hand_stopped, by_hand_waits, mpirun_trains, mpirun_dies, srun_trains,
+         srun_dies, torchrun_trains, torchrun_dies)

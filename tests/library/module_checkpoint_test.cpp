@@ -12,6 +12,7 @@
 #include "../error_text.h"
 #include "../mesh/ranks.h"
 #include "../shard/foreign_net.h"
+#include "tessera/base/file.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/library/layerwise.h"
 
@@ -82,16 +83,6 @@ struct Training {
   }
 };
 
-class Folder {
- public:
-  explicit Folder(const std::string& name)
-      : path(fs::path(::testing::TempDir()) / ("module_checkpoint_" + name)) {
-    fs::remove_all(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  const fs::path path;
-};
-
 /// All tensors of a checkpoint, whole, by name.
 std::map<std::string, std::vector<std::byte>> contents(const fs::path& checkpoint) {
   std::map<std::string, std::vector<std::byte>> all;
@@ -118,13 +109,13 @@ class ModuleCheckpoint : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ModuleCheckpoint, IsTheSameStateOnOtherRanksAndLevels) {
   const MakeOptimizer& make = optimizers().at(GetParam());
-  const Folder folder(GetParam());
+  const TemporaryFolder folder("tessera-module");
   fs::path first;
   std::map<std::string, at::Tensor> uninterrupted;
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
     Training training(mesh, Level::kZero3, make);
     training.steps(2);
-    const auto path = library::save_module(folder.path / "a", {2, R"({"epoch": 7})"}, *training.sharded,
+    const auto path = library::save_module(folder.path() / "a", {2, R"({"epoch": 7})"}, *training.sharded,
                                            training.optimizer.get());
     training.steps(2);
     const auto whole = whole_parameters(training);
@@ -146,11 +137,11 @@ TEST_P(ModuleCheckpoint, IsTheSameStateOnOtherRanksAndLevels) {
       Training training(mesh, level, make);
       training.steps(1);  // state that loading replaces
       const library::Position position =
-          library::load_module(folder.path / "a", *training.sharded, training.optimizer.get());
+          library::load_module(folder.path() / "a", *training.sharded, training.optimizer.get());
       EXPECT_EQ(position.step, 2);
       EXPECT_EQ(position.json, R"({"epoch":7})");
       const auto path =
-          library::save_module(folder.path / name, position, *training.sharded, training.optimizer.get());
+          library::save_module(folder.path() / name, position, *training.sharded, training.optimizer.get());
       if (mesh.rank() == 0) {
         for (const auto& [tensor, bytes] : contents(path))
           EXPECT_EQ(bytes, saved.at(tensor)) << name << " " << tensor;
@@ -185,7 +176,7 @@ class HostFolders : public ::testing::Test {
       if (mesh.rank() == 0) after = whole;
     });
   }
-  fs::path of(const mesh::Mesh& mesh) const { return folder.path / (mesh.rank() < 2 ? "a" : "b"); }
+  fs::path of(const mesh::Mesh& mesh) const { return folder.path() / (mesh.rank() < 2 ? "a" : "b"); }
   void expect_as_after(Training& training) {
     training.steps(1);
     for (const auto& [name, tensor] : whole_parameters(training)) {
@@ -193,14 +184,14 @@ class HostFolders : public ::testing::Test {
     }
   }
 
-  const Folder folder{"hosts"};
+  const TemporaryFolder folder{"tessera-hosts"};
   std::map<std::string, at::Tensor> after;  // one more step
 };
 
 TEST_F(HostFolders, EachRankReadsWhatItsHostWrote) {
   for (const char* host : {"a", "b"}) {
-    EXPECT_TRUE(fs::exists(folder.path / host / "step_00000005" / "manifest.json"));
-    EXPECT_EQ(fs::exists(folder.path / host / "step_00000005" / "shard-00002-of-00004.safetensors"),
+    EXPECT_TRUE(fs::exists(folder.path() / host / "step_00000005" / "manifest.json"));
+    EXPECT_EQ(fs::exists(folder.path() / host / "step_00000005" / "shard-00002-of-00004.safetensors"),
               std::string(host) == "b");
   }
   testing::run_ranks({{"shard", 4}}, [&](mesh::Mesh& mesh) {
@@ -211,7 +202,7 @@ TEST_F(HostFolders, EachRankReadsWhatItsHostWrote) {
 }
 
 TEST_F(HostFolders, OtherRanksReadTheFoldersOfAllHosts) {
-  const std::vector<fs::path> parts = {folder.path / "a", folder.path / "b"};
+  const std::vector<fs::path> parts = {folder.path() / "a", folder.path() / "b"};
   for (const int64_t world : {1, 2, 3}) {
     testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
       Training training(mesh, world == 2 ? Level::kZero1 : Level::kZero3, optimizers().at("adam"));
@@ -232,12 +223,13 @@ TEST_F(HostFolders, AMissingPartIsNamedByRankAndHostOnEveryRank) {
   };
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {  // rank 1 needs what ranks 2 and 3 wrote
     Training training(mesh, Level::kZero3, optimizers().at("adam"));
-    const std::string error = error_text([&] { library::load_module(folder.path / "a", *training.sharded); });
+    const std::string error =
+        error_text([&] { library::load_module(folder.path() / "a", *training.sharded); });
     const std::string elsewhere =
         "[library.load_module] a checkpoint that every rank can read: rank 1 of 2 failed: ";
     EXPECT_TRUE(error.starts_with((mesh.rank() == 0 ? elsewhere : "") + missing(2))) << error;
   });
-  fs::remove(folder.path / "b" / "step_00000005" / "shard-00003-of-00004.safetensors");
+  fs::remove(folder.path() / "b" / "step_00000005" / "shard-00003-of-00004.safetensors");
   testing::run_ranks({{"shard", 4}}, [&](mesh::Mesh& mesh) {
     Training training(mesh, Level::kZero3, optimizers().at("adam"));
     const std::string error = error_text([&] { library::load_module(of(mesh), *training.sharded); });
@@ -248,14 +240,14 @@ TEST_F(HostFolders, AMissingPartIsNamedByRankAndHostOnEveryRank) {
 }
 
 TEST(ModuleCheckpointErrors, NameWhatIsMissing) {
-  const Folder folder("errors");
+  const TemporaryFolder folder("tessera-module");
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
     Training training(mesh, Level::kZero3, optimizers().at("sgd"));
-    EXPECT_EQ(error_text([&] { library::load_module(folder.path, *training.sharded); }),
-              concat("[library.load_module] a complete checkpoint: ", folder.path.string(), " holds none"));
+    EXPECT_EQ(error_text([&] { library::load_module(folder.path(), *training.sharded); }),
+              concat("[library.load_module] a complete checkpoint: ", folder.path().string(), " holds none"));
     optim::LBFGS other(training.sharded->parameters());
     EXPECT_EQ(
-        error_text([&] { library::save_module(folder.path, {}, *training.sharded, &other); })
+        error_text([&] { library::save_module(folder.path(), {}, *training.sharded, &other); })
             .find(
                 "[library.checkpoint] an optimizer whose state can be saved (torch::optim::SGD, Adam, AdamW, "
                 "RMSprop, Adagrad, library::Lamb, Lars): found "),

@@ -1,0 +1,34 @@
+#include "tessera/mesh/wait.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tessera/base/error.h"
+
+namespace tessera::mesh {
+
+Wait::Wait(WaitLimits limits, std::function<std::string()> whom)
+    : limits_(std::move(limits)), whom_(std::move(whom)) {}
+
+bool Wait::goes_on() {
+  const auto waited = Clock::now() - start_;
+  if (waited > limits_.limit) return false;
+  if (waited <= limits_.patience) return true;
+  if (limits_.stop && limits_.stop()) {
+    throw CommError("[mesh.connect] all ranks: stopped by a signal while waiting for them");
+  }
+  if (whom_) {
+    const std::string line = concat("waiting for ", whom_(), ", for up to ",
+                                    static_cast<double>(limits_.limit.count()) / 1000.0, " s in all\n");
+    std::fputs(line.c_str(), stderr);
+    whom_ = nullptr;
+  }
+  return true;
+}
+
+std::chrono::milliseconds Wait::left() const {
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_);
+  return std::max(limits_.limit - waited, std::chrono::milliseconds(1));
+}
+
+}  // namespace tessera::mesh
