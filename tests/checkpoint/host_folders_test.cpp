@@ -35,6 +35,7 @@ class HostFolders : public ::testing::Test {
   static std::string names_of(int64_t step) { return concat("step_0000000", step); }
   /// All of a step in one folder.
   fs::path reshard_of(int64_t step) const {
+    fs::remove_all(root.path() / "one");  // no step is ever replaced
     StoredCheckpoint source(both(step));
     return reshard(source, root.path() / "one", 1);
   }
