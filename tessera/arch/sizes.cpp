@@ -1,11 +1,11 @@
 // Named sizes, after "Scaling Vision Transformers" (arXiv 2106.04560) and its kin.
-#include <charconv>
 #include <map>
 #include <optional>
 
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 
 namespace tessera::arch {
 namespace {
@@ -37,10 +37,8 @@ const std::map<std::string, std::string>& timm_names() {
 }
 
 std::optional<int64_t> number(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1) return {};
-  return value;
+  const auto value = parse_integer<int64_t>(text);
+  return value && *value >= 1 ? value : std::nullopt;
 }
 
 std::optional<VitConfig> find_size(std::string_view letter) {

@@ -1,12 +1,12 @@
 #include "tessera/data/class_names.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 
 namespace tessera::data {
 namespace fs = std::filesystem;
@@ -30,9 +30,7 @@ std::vector<std::string> parse_class_names(std::string_view text, const std::str
   std::string_view rest = trim(text);
   std::vector<std::string> names;
   while (!rest.empty()) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    names.emplace_back(trim(rest.substr(0, end)));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    names.emplace_back(trim(take_until(rest, "\n")));
   }
   if (names.empty()) user_error("data.classes", "class names, one a line: found none (", where, ")");
   if (static_cast<int64_t>(names.size()) > kMaxClasses) {
@@ -72,9 +70,7 @@ std::optional<int64_t> LabelReader::read(int64_t number, std::string& problem) c
 
 std::optional<int64_t> LabelReader::read(std::string_view text, std::string& problem) const {
   text = trim(text);
-  int64_t number = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) return read(number, problem);
+  if (const auto number = parse_integer<int64_t>(text)) return read(*number, problem);
   const auto found = std::lower_bound(by_name_.begin(), by_name_.end(), text,
                                       [&](size_t i, std::string_view name) { return classes_[i] < name; });
   if (found != by_name_.end() && classes_[*found] == text) return static_cast<int64_t>(*found);

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <charconv>
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
+#include "tessera/base/words.h"
 #include "tessera/data/open_source.h"
 
 namespace tessera::data {
@@ -80,9 +80,8 @@ std::unique_ptr<Source> open_fake(const std::string& count, const std::string& s
                                   const SourceOptions& options) {
   int64_t images = kDefaultCount;
   if (!count.empty()) {
-    const char* end = count.data() + count.size();
-    const auto parsed = std::from_chars(count.data(), end, images);
-    if (parsed.ec != std::errc() || parsed.ptr != end || images < 1 || images > kMostImages) {
+    images = parse_integer<int64_t>(count).value_or(0);
+    if (images < 1 || images > kMostImages) {
       user_error(kWhere, "fake:N with a number of images N from 1 to ", kMostImages, ": found fake:", count);
     }
   }

@@ -4,6 +4,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 #include "tessera/data/open_source.h"
 #include "tessera/formats/gzip.h"
 #include "tessera/formats/idx.h"
@@ -101,8 +102,7 @@ std::vector<std::string> class_names(const fs::path& folder) {
       largest = std::max(largest, largest_label(read_labels(*path)));
     }
   }
-  std::string name = fs::absolute(folder).lexically_normal().string();
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string name = lower(fs::absolute(folder).lexically_normal().string());
   if (name.find("fashion") != std::string::npos && largest + 1 == static_cast<int64_t>(kFashion.size())) {
     return kFashion;
   }

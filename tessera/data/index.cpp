@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/data/indexed_source.h"
 
@@ -14,7 +15,7 @@ IndexReport make_index(const std::string& spec, const std::string& split, const 
   const auto start = std::chrono::steady_clock::now();
   const auto source = open_source(spec, split, here);
   IndexReport report;
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   report.samples = source->size();
   report.classes = static_cast<int64_t>(source->classes().size());
   const auto* indexed = dynamic_cast<const IndexedSource*>(source.get());

@@ -1,7 +1,6 @@
 #include "tessera/data/index_cache.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +10,8 @@
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/data/in_parallel.h"
 #include "tessera/data/index_layout.h"
 
@@ -89,18 +90,12 @@ fs::path file_name(const IndexRequest& request, bool in_user_cache) {
 }
 
 void write_index(const fs::path& path, const std::string& bytes, const std::string& windows) {
-  const fs::path temporary = path.string() + concat(".tmp", ::getpid());
-  {
-    FileWriter writer(temporary);
-    writer.write(std::as_bytes(std::span(bytes)));
-    writer.write(std::as_bytes(std::span(windows)));
-    writer.finish();
-  }
-  std::error_code error;
-  fs::rename(temporary, path, error);
-  if (!error) return;
-  fs::remove(temporary, error);
-  user_error(kWhere, "to rename ", temporary.string(), ": ", error.message());
+  const OutputFile output(path);
+  FileWriter writer(output.write_to());
+  writer.write(std::as_bytes(std::span(bytes)));
+  writer.write(std::as_bytes(std::span(windows)));
+  writer.finish();
+  output.commit();
 }
 
 /// Waits for its turn to make the file: others of this host find it made.

@@ -46,6 +46,7 @@ Stored IndexedSource::load(int64_t i) const {
   if (const std::string* problem = index().problem(i)) throw UserError(*problem);
   const IndexedSample sample = index().sample(i);
   if (sample.size > kMostSampleBytes) check_sample_size(sample.size, sample_name(i));
+  check_sample_size(index().sample(i).size, sample_name(i));
   return {fetch(i), {}};
 }
 

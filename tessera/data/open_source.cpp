@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 
 namespace tessera::data {
 namespace fs = std::filesystem;
@@ -35,9 +36,7 @@ std::unique_ptr<Source> open_path(const fs::path& folder, const std::string& spl
 }  // namespace
 
 bool is_image_name(std::string_view name) {
-  std::string ending(name.substr(std::min(name.rfind('.'), name.size())));
-  std::transform(ending.begin(), ending.end(), ending.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+  const std::string ending = lower(name.substr(std::min(name.rfind('.'), name.size())));
   return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
 }
 

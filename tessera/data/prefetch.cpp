@@ -7,14 +7,12 @@
 #include <limits>
 #include <utility>
 
+#include "tessera/base/clock.h"
+
 namespace tessera::data {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Keeps this thread to some cores. Where they went away meanwhile it runs anywhere, which is only slower.
 void stay_on(const std::vector<int>& cores) {

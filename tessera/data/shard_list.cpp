@@ -3,13 +3,13 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 #include "tessera/data/index_cache.h"
 #include "tessera/data/open_source.h"
 
@@ -24,18 +24,14 @@ std::optional<std::vector<std::string>> expand_range(std::string_view text) {
   const size_t dots = text.find("..");
   if (dots == std::string_view::npos) return std::nullopt;
   const std::string_view first = text.substr(0, dots), last = text.substr(dots + 2);
-  uint64_t from = 0, to = 0;
-  const auto is_number = [](std::string_view word, uint64_t& value) {
-    const auto parsed = std::from_chars(word.data(), word.data() + word.size(), value);
-    return parsed.ec == std::errc() && parsed.ptr == word.data() + word.size();
-  };
-  if (!is_number(first, from) || !is_number(last, to)) return std::nullopt;
-  if (from > to || to - from >= kMaxNames) {
+  const auto from = parse_integer<uint64_t>(first), to = parse_integer<uint64_t>(last);
+  if (!from || !to) return std::nullopt;
+  if (*from > *to || *to - *from >= kMaxNames) {
     user_error("data.shards", "a range of 1 to ", kMaxNames, " numbers that runs upwards: found {", text,
                "}");
   }
   std::vector<std::string> words;
-  for (uint64_t number = from; number <= to; ++number) {
+  for (uint64_t number = *from; number <= *to; ++number) {
     std::string word = std::to_string(number);
     words.push_back(std::string(first.size() > word.size() ? first.size() - word.size() : 0, '0') + word);
   }

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 
 namespace tessera::data {
 namespace fs = std::filesystem;
@@ -33,11 +33,7 @@ std::string text(const Json* json, const std::string& otherwise) {
 std::optional<int64_t> number(const Json& json) {
   if (json.is_number_integer()) return json.get<int64_t>();
   if (!json.is_string()) return std::nullopt;
-  const auto digits = json.get<std::string>();
-  int64_t value = 0;
-  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) return std::nullopt;
-  return value;
+  return parse_integer<int64_t>(json.get<std::string>());
 }
 
 Json parse(const std::string& content, const std::string& where) {

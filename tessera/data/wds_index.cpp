@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 #include "tessera/data/dali_index.h"
 #include "tessera/formats/tar.h"
 
@@ -25,10 +26,7 @@ NameParts parts_of(std::string_view name) {
   const size_t base = name.rfind('/') + 1;  // npos + 1: 0
   const size_t dot = name.find('.', base);
   if (dot == std::string_view::npos || dot == base) return {};  // no ending, or hidden
-  NameParts parts{name.substr(0, dot), std::string(name.substr(dot + 1))};
-  std::transform(parts.ending.begin(), parts.ending.end(), parts.ending.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return parts;
+  return {name.substr(0, dot), lower(name.substr(dot + 1))};
 }
 
 /// The label in a JSON member; `problem` says why there is none.

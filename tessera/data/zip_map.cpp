@@ -1,6 +1,6 @@
 #include "tessera/data/zip_map.h"
 
-#include <algorithm>
+#include "tessera/base/words.h"
 
 namespace tessera::data {
 
@@ -8,9 +8,7 @@ void read_map(std::string_view text, const std::function<void(const MapLine&)>& 
   constexpr std::string_view kBlanks = " \t\r";
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a mark that some editors leave
   for (int64_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    std::string_view line = take_until(text, "\n");
     line = line.substr(0, line.find_last_not_of(kBlanks) + 1);  // npos + 1: nothing
     if (line.empty()) continue;
     size_t split = line.rfind('\t');

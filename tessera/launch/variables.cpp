@@ -1,9 +1,9 @@
 #include "tessera/launch/variables.h"
 
-#include <charconv>
 #include <cstdlib>
 
 #include "tessera/base/error.h"
+#include "tessera/base/words.h"
 
 namespace tessera::launch {
 
@@ -16,9 +16,8 @@ std::optional<std::string> variable(const char* name) {
 std::optional<int64_t> number_variable(const char* name, int64_t least, int64_t most) {
   const auto text = variable(name);
   if (!text) return std::nullopt;
-  int64_t number = 0;
-  const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (problem != std::errc() || end != text->data() + text->size() || number < least || number > most) {
+  const auto number = parse_integer<int64_t>(*text);
+  if (!number || *number < least || *number > most) {
     user_error("launch.environment", name, " as an integer of ", least, " to ", most, ": it is '", *text,
                "'");
   }

@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
+#include "tessera/data/sample_file.h"
 #include "tessera/formats/tar.h"
 
 namespace tessera::prepare {
@@ -15,7 +16,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kWhere = "prepare.imagenet";
-constexpr uint64_t kLargestImage = uint64_t{1} << 30;
 
 /// A stretch of a file; positions are those of the file.
 class RangeStream : public formats::ByteStream {
@@ -48,9 +48,7 @@ class ArchiveSource : public data::Source {
   int64_t label(int64_t index) const override { return entry(index).label; }
   data::Stored load(int64_t index) const override {
     const Entry& found = entry(index);
-    if (found.size > kLargestImage) {
-      user_error(kWhere, "images of at most 1 GiB: found ", found.size, " bytes (", sample_name(index), ")");
-    }
+    data::check_sample_size(found.size, sample_name(index));
     data::Stored stored;
     stored.file.resize(found.size);
     file_.read(found.offset, std::as_writable_bytes(std::span(stored.file)));

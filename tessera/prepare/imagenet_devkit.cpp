@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <span>
 #include <string_view>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/words.h"
 #include "tessera/formats/gzip_stream.h"
 #include "tessera/formats/matlab.h"
 #include "tessera/formats/tar.h"
@@ -83,17 +83,14 @@ std::map<int64_t, std::string> read_meta(const std::string& bytes, const std::st
 std::vector<int64_t> read_truth(std::string_view text, const std::string& where) {
   std::vector<int64_t> ids;
   while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    std::string_view line = take_until(text, "\n");
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty()) continue;
-    int64_t id = 0;
-    const auto parsed = std::from_chars(line.data(), line.data() + line.size(), id);
-    if (parsed.ec != std::errc() || parsed.ptr != line.data() + line.size()) {
+    const auto id = parse_integer<int64_t>(line);
+    if (!id) {
       user_error(kWhere, "a number in line ", ids.size() + 1, ": found something else (", where, ")");
     }
-    ids.push_back(id);
+    ids.push_back(*id);
   }
   return ids;
 }

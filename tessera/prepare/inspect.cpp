@@ -1,11 +1,11 @@
 #include "tessera/prepare/inspect.h"
 
 #include <algorithm>
-#include <cctype>
 #include <span>
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/base/words.h"
 #include "tessera/formats/image.h"
 #include "tessera/prepare/image_kind.h"
 #include "tessera/prepare/in_order.h"
@@ -22,13 +22,6 @@ struct Look {
   std::vector<std::string> odd;
 };
 
-std::string lower_ending(const std::string& name) {
-  std::string ending = name.substr(std::min(name.rfind('.'), name.size()));
-  std::transform(ending.begin(), ending.end(), ending.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return ending;
-}
-
 bool has(const std::string& text, const char* word) { return text.find(word) != std::string::npos; }
 
 void find_odd(const ImageKind& kind, const std::string& name, std::vector<std::string>& odd) {
@@ -38,7 +31,7 @@ void find_odd(const ImageKind& kind, const std::string& name, std::vector<std::s
   if (has(kind.name, "16 bit")) odd.emplace_back("16 bit");
   if (has(kind.name, "arithmetic")) odd.emplace_back("arithmetic coding");
   if (kind.orientation != 1) odd.emplace_back("turned by EXIF");
-  const std::string ending = lower_ending(name);
+  const std::string ending = lower(name.substr(std::min(name.rfind('.'), name.size())));
   if (kind.name.starts_with("PNG") && (ending == ".jpg" || ending == ".jpeg"))
     odd.emplace_back("PNG named as JPEG");
   if (kind.name.starts_with("JPEG") && ending == ".png") odd.emplace_back("JPEG named as PNG");

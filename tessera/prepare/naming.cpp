@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/data/open_source.h"
 
 namespace tessera::prepare {
 namespace {
@@ -35,10 +36,7 @@ std::string clean(std::string_view name) {
 size_t ending_length(std::string_view name) {
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos || dot == 0) return 0;
-  std::string ending(name.substr(dot + 1));
-  std::transform(ending.begin(), ending.end(), ending.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return ending == "jpg" || ending == "jpeg" || ending == "png" ? name.size() - dot : 0;
+  return data::is_image_name(name) ? name.size() - dot : 0;
 }
 
 bool all_different(std::vector<size_t> hashes) {

@@ -2,14 +2,12 @@
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tessera/formats/tfrecord.h"
-#include "tessera/prepare/partial_file.h"
-#include "tessera/prepare/writer.h"
+#include "tessera/prepare/sharded_writer.h"
 
 namespace tessera::prepare {
 namespace fs = std::filesystem;
@@ -93,23 +91,15 @@ Json split_json(const Split& split) {
           {"shardLengths", lengths}};
 }
 
-class TfdsWriter : public Writer {
+class TfdsWriter : public ShardedWriter {
  public:
-  TfdsWriter(fs::path folder, WriterOptions options)
-      : folder_(std::move(folder)), options_(std::move(options)) {}
+  TfdsWriter(fs::path folder, WriterOptions options) : ShardedWriter(std::move(folder), std::move(options)) {}
 
   Block frame(Sample sample) const override {
     Block block;
     block.image_size = sample.file.size();
     block.bytes = formats::tfrecord(example(sample));
-    sample.file = {};
-    block.sample = std::move(sample);
-    return block;
-  }
-
-  void open(const Split& split) override {
-    split_ = split.name;
-    shard_ = shard_count(split);
+    return without_file(std::move(block), std::move(sample));
   }
 
   void append(const Block& block) override {
@@ -118,10 +108,7 @@ class TfdsWriter : public Writer {
   }
 
   void seal() override {
-    if (!file_) return;
-    file_->publish();
-    file_.reset();
-    ++shard_;
+    if (file_) publish_shard();
   }
 
   /// Only now is the number of shards known, which is part of every name.
@@ -151,12 +138,6 @@ class TfdsWriter : public Writer {
     std::snprintf(number.data(), number.size(), "-%05zu", shard);
     return concat(options_.name, "-", split_, ".tfrecord", number.data());
   }
-
-  fs::path folder_;
-  WriterOptions options_;
-  std::string split_;
-  size_t shard_ = 0;
-  std::optional<PartialFile> file_;
 };
 
 }  // namespace

@@ -4,13 +4,11 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
-#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
-#include "tessera/prepare/partial_file.h"
-#include "tessera/prepare/writer.h"
+#include "tessera/prepare/sharded_writer.h"
 
 namespace tessera::prepare {
 namespace fs = std::filesystem;
@@ -54,10 +52,9 @@ void append_member(std::string& out, const std::string& name, std::string_view c
   out.append((kBlock - content.size() % kBlock) % kBlock, '\0');
 }
 
-class WdsWriter : public Writer {
+class WdsWriter : public ShardedWriter {
  public:
-  WdsWriter(fs::path folder, WriterOptions options)
-      : folder_(std::move(folder)), options_(std::move(options)) {}
+  WdsWriter(fs::path folder, WriterOptions options) : ShardedWriter(std::move(folder), std::move(options)) {}
 
   Block frame(Sample sample) const override {
     Block block;
@@ -65,14 +62,7 @@ class WdsWriter : public Writer {
     block.image_at = block.bytes.size() + kBlock;
     block.image_size = sample.file.size();
     append_member(block.bytes, concat(sample.key, ".", sample.ending), sample.file);
-    sample.file = {};
-    block.sample = std::move(sample);
-    return block;
-  }
-
-  void open(const Split& split) override {
-    split_ = split.name;
-    shard_ = shard_count(split);
+    return without_file(std::move(block), std::move(sample));
   }
 
   void append(const Block& block) override {
@@ -90,11 +80,9 @@ class WdsWriter : public Writer {
     if (!file_) return;
     file_->append(std::string(2 * kBlock, '\0'));
     write_indexes();
-    file_->publish();
-    file_.reset();
+    publish_shard();
     lines_.clear();
     samples_ = 0;
-    ++shard_;
   }
 
   void close() override {}
@@ -119,11 +107,8 @@ class WdsWriter : public Writer {
     write_published(options_.index_dir / split_ / concat("idx_", shard_, ".txt"), text);
   }
 
-  fs::path folder_;
-  WriterOptions options_;
-  std::string split_, lines_;
-  size_t shard_ = 0, samples_ = 0;
-  std::optional<PartialFile> file_;
+  std::string lines_;  // of the shard's index
+  size_t samples_ = 0;
 };
 
 }  // namespace

@@ -1,0 +1,36 @@
+// Reading small texts piece by piece. Pure functions.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// The whole text as a decimal integer. Nothing: it is something else ("", " 1", "+1", "1x") or too large.
+template <typename Integer>
+std::optional<Integer> parse_integer(std::string_view text) {
+  Integer value = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// Capital letters of ASCII become small ones; all other bytes stay.
+inline std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+/// What stands before the first of `ends`, or all where there is none; it and that byte leave the text.
+inline std::string_view take_until(std::string_view& text, std::string_view ends) {
+  const size_t end = std::min(text.find_first_of(ends), text.size());
+  const std::string_view word = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return word;
+}
+
+}  // namespace tessera

@@ -1,0 +1,263 @@
+// wds: and tfrecord: over files of Python's writers, and over damaged ones.
+#include <gtest/gtest.h>
+
+#include "tessera/data/loader.h"
+#include "tessera/data/source.h"
+#include "tests/data/archives.h"
+#include "tests/data/folder_maker.h"
+#include "tests/data/shared_data.h"
+#include "tests/data/tar_maker.h"
+#include "tests/error_text.h"
+
+namespace tessera::data {
+namespace {
+namespace fs = std::filesystem;
+
+TEST_F(Archives, WebDataset) {
+  for (const std::string list : {"", "/*.tar", "/set-train-{000000..000001}.tar"}) {
+    const auto train = open("wds:" + (kFixtures / "wds").string() + list);
+    expect_set(*train, 6);
+    EXPECT_EQ(train->classes(), (Names{"0", "1", "2"}));
+    EXPECT_EQ(train->sample_name(3), "set-train-000001.tar/0003.png");
+    EXPECT_EQ(train->shard_starts(), (std::vector<int64_t>{0, 3}));
+    EXPECT_TRUE(warnings.empty());
+  }
+}
+
+TEST_F(Archives, WebDatasetPackedWithJsonLabels) {
+  const auto val = open("wds:" + (kFixtures / "wds").string(), "val");
+  expect_set(*val, 4);
+  EXPECT_EQ(val->sample_name(1), "set-val-000000.tar.gz/n1/0001.png");
+  options.label_key = "json:text";
+  const auto texts = open("wds:" + (kFixtures / "wds").string(), "val");
+  EXPECT_EQ(load_error(*texts, 0), "[data.wds] a label, a number: found 'x' (sample n0/0000 of " +
+                                       (kFixtures / "wds" / "set-val-000000.tar.gz").string() + ")");
+  options.label_key = "json:no.such";
+  EXPECT_EQ(load_error(*open("wds:" + (kFixtures / "wds").string(), "val"), 0),
+            "[data.wds] a label in the field 'no.such' of the JSON member: found no such field (sample "
+            "n0/0000 of " +
+                (kFixtures / "wds" / "set-val-000000.tar.gz").string() + ")");
+}
+
+TEST_F(Archives, PackedShardsThroughAnIndexFile) {
+  options.index_dir = (temporary.path() / "indexes").string();
+  for (int start = 0; start < 2; ++start) expect_set(*open("wds:" + (kFixtures / "wds").string(), "val"), 4);
+}
+
+TEST_F(Archives, DaliIndexes) {
+  const fs::path root = copy("wds"), indexes = copy("wds_index");
+  options.index_dir = indexes.string();
+  expect_set(*open("wds:" + root.string()), 6);
+  EXPECT_TRUE(warnings.empty());
+  // Proof that it is looked at: without the second sample it lists.
+  const std::string first = read_file(indexes / "idx_0.txt");
+  const size_t line = first.find('\n', first.find('\n') + 1) + 1;
+  write_text(indexes / "idx_0.txt",
+             "v1.2 2" + first.substr(6, line - 6) + first.substr(first.find('\n', line) + 1));
+  EXPECT_EQ(open("wds:" + root.string())->size(), 5);
+  // One that does not fit is named, and the archive is read.
+  write_text(indexes / "idx_0.txt", read_file(indexes / "idx_1.txt"));
+  expect_set(*open("wds:" + root.string()), 6);
+  const std::string shard = (root / "set-train-000000.tar").string();
+  EXPECT_EQ(warnings,
+            Names{"[data.wds] an index that fits " + shard + ": " + (indexes / "idx_0.txt").string() +
+                  " does not ([data.wds] the header of 0003.cls before byte 1536: found another); the "
+                  "archive itself is read"});
+  fs::remove_all(indexes);
+  write_text(root / "set-train-000000.idx", first);
+  options.index_dir = "none";
+  expect_set(*open("wds:" + root.string()), 6);
+}
+
+TEST_F(Archives, TarCutMidFile) {
+  const fs::path root = copy("wds");
+  const std::string shard = (root / "set-train-000000.tar").string();
+  fs::resize_file(shard, 3584 + 20);  // within the first image
+  const auto source = open("wds:" + root.string());
+  ASSERT_EQ(source->size(), 4);
+  EXPECT_EQ(load_error(*source, 0),
+            "[formats.tar] the whole content of 0000.png: 49 bytes are missing, the archive is cut off "
+            "(byte 3604 of " +
+                shard + ")");
+  EXPECT_EQ(source->label(0), -1);
+  EXPECT_EQ(source->label(1), 0);
+  fs::resize_file(shard, 100);  // nothing of it is left
+  EXPECT_EQ(
+      load_error(*open("wds:" + root.string()), 0),
+      "[formats.tar] a header of 512 bytes: found 100, the archive is cut off (byte 0 of " + shard + ")");
+  fs::resize_file(shard, 0);
+  EXPECT_EQ(open("wds:" + root.string())->size(), 3);
+  EXPECT_EQ(warnings,
+            Names{"[data.wds] an end mark in " + shard + ": found none, the archive may be cut off"});
+  fs::remove(shard);
+  fs::create_directory(shard);
+  const auto unreadable = open("wds:" + (root / "set-train-{000000..000001}.tar").string());
+  ASSERT_EQ(unreadable->size(), 4);
+  EXPECT_EQ(load_error(*unreadable, 0), "[file.open] a regular file: " + shard + " is none");
+}
+
+/// A tar file of these members.
+std::string tar(const std::vector<std::pair<std::string, std::string>>& members) {
+  std::string all;
+  for (const auto& [name, content] : members) all += tar_member(name, content);
+  return all + std::string(1024, '\0');
+}
+
+TEST_F(Archives, WebDatasetSamplesWithFaults) {
+  const std::string image = read_file(kFixtures / "wds" / "set-train-000000.tar").substr(3584, 69);
+  const fs::path shard = temporary.path() / "x.tar";
+  write_text(shard, tar({{"README", "x"},
+                         {"._1.png", "hidden"},
+                         {"1.png", image},
+                         {"1.cls", "2"},
+                         {"2.png", image},
+                         {"3.cls", "1"},
+                         {"4.JPG", image},
+                         {"4.cls", "many"},
+                         {"5.png", image},
+                         {"5.png", image},
+                         {"5.cls", "1"},
+                         {"1.png", image},
+                         {"1.cls", "2"},
+                         {"\xff\xfe.png", image},
+                         {"\xff\xfe.cls", " 1 \n"},
+                         {"6.txt", "x"}}));
+  const auto source = open("wds:" + shard.string());
+  const std::string of = " of " + shard.string() + ")";
+  ASSERT_EQ(source->size(), 7);
+  EXPECT_EQ(load_error(*source, 0), "no error");
+  EXPECT_EQ(load_error(*source, 1), "[data.wds] a label (.cls or .json): found none (sample 2" + of);
+  EXPECT_EQ(load_error(*source, 2), "[data.wds] an image (.jpg, .jpeg or .png): found none (sample 3" + of);
+  EXPECT_EQ(load_error(*source, 3), "[data.wds] a label, a number: found 'many' (sample 4" + of);
+  EXPECT_EQ(load_error(*source, 4), "[data.wds] every member once: found 5.png twice (sample 5" + of);
+  EXPECT_EQ(load_error(*source, 5), "[data.wds] every key once: found 1 twice (sample 1" + of);
+  EXPECT_EQ(source->label(6), 1);
+  EXPECT_EQ(source->sample_name(6), "x.tar/\xff\xfe.png");
+  EXPECT_EQ(source->read(6, 1).pixels.size(), 64U);
+  options.image_key = "txt";
+  EXPECT_EQ(open("wds:" + shard.string())->sample_name(6), "x.tar/6.txt");
+  write_text(shard, tar({{"README", "x"}}));
+  EXPECT_EQ(open_error("wds:" + shard.string()),
+            "[data.open_wds] samples: found none in 1 shards (the first is " + shard.string() + ")");
+}
+
+TEST_F(Archives, TfRecords) {
+  options.label_offset = -1;
+  const auto train = open("tfrecord:" + (kFixtures / "tfrecord").string());
+  expect_set(*train, 4);
+  EXPECT_EQ(train->sample_name(2), "train-00001-of-00002[0]");
+  EXPECT_EQ(train->classes(), (Names{"0", "1", "2"}));
+  options.label_offset = 0;
+  const auto packed = open("tfrecord:" + (kFixtures / "tfrecord").string(), "val");
+  expect_set(*packed, 3);
+  EXPECT_EQ(packed->sample_name(1), "validation.tfrecord.gz[1]");
+  options.image_key = "picture";
+  const std::string file = (kFixtures / "tfrecord" / "validation.tfrecord.gz").string();
+  EXPECT_EQ(load_error(*open("tfrecord:" + file, "val"), 0),
+            "[data.tfrecord] a feature picture with the image: found image, label, weight (byte 0 of " +
+                file + ")");
+  options.image_key = "label";
+  EXPECT_EQ(
+      load_error(*open("tfrecord:" + file, "val"), 0),
+      "[data.tfrecord] the bytes of one image file in label: found another type (byte 0 of " + file + ")");
+  options.image_key = "";
+  options.label_key = "weight";
+  EXPECT_EQ(load_error(*open("tfrecord:" + file, "val"), 0),
+            "[data.tfrecord] one integer or text as the label in weight: found another type (byte 0 of " +
+                file + ")");
+}
+
+TEST_F(Archives, TfRecordsWithWrongChecksumsOrCutOff) {
+  const fs::path root = copy("tfrecord");
+  const std::string first = (root / "train-00000-of-00002").string();
+  const std::string whole = read_file(first);
+  std::string damaged = whole;
+  damaged[60] = static_cast<char>(damaged[60] ^ 1);  // in the image of record 0
+  write_text(first, damaged);
+  const auto source = open("tfrecord:" + root.string());
+  ASSERT_EQ(source->size(), 4);
+  const std::string error = load_error(*source, 0);
+  EXPECT_TRUE(error.starts_with("[formats.tfrecord] a record with checksum ")) << error;
+  EXPECT_TRUE(error.ends_with(" (" + first + "[0]; the file is damaged)")) << error;
+  EXPECT_EQ(load_error(*source, 1), "no error");
+  damaged = whole;
+  damaged[3] = 1;  // in the length of record 0
+  write_text(first, damaged);
+  const auto lost = open("tfrecord:" + root.string());
+  ASSERT_EQ(lost->size(), 3);
+  EXPECT_EQ(load_error(*lost, 0),
+            "[data.tfrecord] a record's length with the right CRC: found another (byte 0 of " + first +
+                "; what follows is lost)");
+  fs::resize_file(first, whole.size() - 1);
+  write_text(first, whole.substr(0, whole.size() - 1));
+  const auto cut = open("tfrecord:" + root.string());
+  ASSERT_EQ(cut->size(), 4);
+  const std::string where = std::to_string(16 + static_cast<uint8_t>(whole[0]));
+  EXPECT_EQ(load_error(*cut, 1), "[data.tfrecord] a whole record: the file is cut off (byte " + where +
+                                     " of " + first + "; what follows is lost)");
+}
+
+TEST_F(Archives, RealTfRecordFiles) {
+  TESSERA_SHARED_OR_SKIP(folder, "records");
+  const auto source = open("tfrecord:" + (folder / "cifar10_{split}.tfrecord").string());
+  EXPECT_GT(source->size(), 100);
+  EXPECT_EQ(source->classes().size(), 10U);
+  for (int64_t i = 0; i < source->size(); i += 10) EXPECT_EQ(source->read(i, 3).width, 32);
+  const auto samples = open("wds:" + (folder / "sample.tgz").string());
+  EXPECT_GT(samples->size(), 10);
+  for (int64_t i = 0; i < samples->size(); ++i) EXPECT_GT(samples->read(i, 3).width, 0);
+}
+
+TEST_F(Archives, TensorFlowDatasets) {
+  const std::string root = (kFixtures / "tfds" / "tiny").string();
+  const auto newest = open("tfrecord:" + root);
+  expect_set(*newest, 3);
+  EXPECT_EQ(newest->classes(), (Names{"cat", "dog", "fish"}));
+  EXPECT_EQ(newest->sample_name(1), "tiny-train.tfrecord-00000-of-00001[1]");
+  expect_set(*open("tfrecord:" + root + "/1.2.0/"), 1);
+  EXPECT_EQ(open_error("tfrecord:" + root, "val"),
+            "[data.open_tfrecord] a split val or validation or test: found train (in " + root +
+                "/1.10.0/dataset_info.json)");
+  const fs::path copied = copy("tfds") / "tiny";
+  fs::create_directories(copied / "b");
+  fs::rename(copied / "1.2.0", copied / "b" / "1.2.0");
+  fs::create_directories(copied / "a");
+  fs::rename(copied / "1.10.0", copied / "a" / "1.10.0");
+  EXPECT_EQ(
+      open_error("tfrecord:" + copied.string()),
+      "[data.tfds] one configuration: found a, b (in " + copied.string() + "; add one of them to the path)");
+  expect_set(*open("tfrecord:" + (copied / "a").string()), 3);
+  std::string info = read_file(copied / "a" / "1.10.0" / "dataset_info.json");
+  info.replace(info.find("\"3\""), 3, "\"4\"");
+  write_text(copied / "a" / "1.10.0" / "dataset_info.json", info);
+  open("tfrecord:" + (copied / "a").string());
+  EXPECT_EQ(warnings, Names{"[data.open_tfrecord] 4 records, as dataset_info.json says: found 3 (" +
+                            (copied / "a" / "1.10.0" / "tiny-train.tfrecord-00000-of-00001").string() + ")"});
+  info.replace(info.find("\"tfrecord\""), 10, "\"riegeli\"");
+  write_text(copied / "a" / "1.10.0" / "dataset_info.json", info);
+  EXPECT_EQ(open_error("tfrecord:" + (copied / "a").string()),
+            "[data.open_tfrecord] files in the format tfrecord: found riegeli (" +
+                (copied / "a" / "1.10.0" / "dataset_info.json").string() + ")");
+}
+
+TEST_F(Archives, TensorFlowDatasetsWithoutOneImage) {
+  const fs::path folder = copy("tfds") / "tiny" / "1.2.0";
+  const std::string spec = "tfrecord:" + folder.string(), features = (folder / "features.json").string();
+  write_text(features, R"({"content": {"a": {"type": "x.Image"}, "b": {"type": "x.Image"}}})");
+  EXPECT_EQ(open_error(spec), "[data.open_tfrecord] one feature that is an Image: found a, b (" + features +
+                                  "; set data.image_key and data.label_key)");
+  options.image_key = "image";
+  EXPECT_EQ(open_error(spec), "[data.open_tfrecord] one feature that is a ClassLabel: found none (" +
+                                  features + "; set data.image_key and data.label_key)");
+  fs::remove(features);
+  expect_set(*open(spec), 1);
+  const std::string shard = (folder / "tiny-train.tfrecord-00000-of-00001").string();
+  write_text(shard, "");
+  EXPECT_EQ(open_error(spec),
+            "[data.open_tfrecord] records: found none in 1 files (the first is " + shard + ")");
+  fs::remove(shard);
+  EXPECT_EQ(open_error(spec), "[data.index] " + shard + " to be readable: No such file or directory");
+}
+
+}  // namespace
+}  // namespace tessera::data
