@@ -145,6 +145,8 @@ void add_machine(std::vector<Option>& table) {
       integer("run.threads", "compute threads a rank; 0: cores / local ranks", {0, 4096},
               TESSERA_FIELD(run.threads)),
       number("run.timeout", "seconds a collective may wait", {0, 1e6, true}, TESSERA_FIELD(run.timeout)),
+      flag("run.shared_memory", "between ranks of one host where all of a group are there; false: TCP",
+           TESSERA_FIELD(run.shared_memory)),
   };
   table.insert(table.end(), rows.begin(), rows.end());
 }

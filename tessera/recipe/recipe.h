@@ -91,6 +91,7 @@ struct RunRecipe {
   std::string dir = "";  // run folder; "": runs/<name>
   int64_t threads = 0;   // compute threads a rank; 0: cores / local ranks, at least 1
   double timeout = 600;  // seconds a collective may wait
+  bool shared_memory = true;
 };
 
 struct Recipe {

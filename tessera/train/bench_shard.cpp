@@ -159,6 +159,7 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
           const Seconds seconds = measure(job, batch, *mesh, *real, *alone);
           const nlohmann::ordered_json json = {
               {"world_size", ranks.world},
+              {"transport", mesh->world().transport_name()},
               {"images_per_rank", batch.size},
               {"level", plan::to_string(job.recipe.shard.level)},
               {"step_seconds", seconds.overlapped},

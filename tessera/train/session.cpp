@@ -70,7 +70,9 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
   const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
   if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
-  return std::make_unique<mesh::Mesh>(library::rendezvous(ranks, timeout), axes, fingerprint);
+  mesh::Rendezvous rendezvous = library::rendezvous(ranks, timeout);
+  rendezvous.shared_memory = recipe.run.shared_memory;
+  return std::make_unique<mesh::Mesh>(rendezvous, axes, fingerprint);
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
