@@ -54,11 +54,12 @@ double padded(double parameters, int64_t world) {
   return std::ceil(parameters / ranks) * ranks;
 }
 
-double state_bytes(const UnitSize& size, Level level, int64_t world) {
+double state_bytes(const UnitSize& size, Level level, int64_t world, double kept) {
   const double all = padded(size.parameters, world), share = all / static_cast<double>(world);
-  if (level == Level::kReplicate) return 4 * kFloatBytes * all;
+  const double numbers = 2 + kept;  // master weight and gradient
+  if (level == Level::kReplicate) return numbers * kFloatBytes * all;
   const bool unreduced = level == Level::kZero1 && world > 1;  // gradients of the step so far
-  return 4 * kFloatBytes * share + (unreduced ? kFloatBytes * all : 0);
+  return numbers * kFloatBytes * share + (unreduced ? kFloatBytes * all : 0);
 }
 
 bool is_split(const UnitPlan& unit, const Plan& plan) {
@@ -204,7 +205,7 @@ Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Pre
   Memory memory;
   memory.program = kProgramGrowth;
   for (const auto& unit : plan.units) {
-    memory.states += state_bytes(sizes[unit.name], unit.level, plan.world);
+    memory.states += state_bytes(sizes[unit.name], unit.level, plan.world, precision.kept_numbers);
   }
   memory.gathered = gathered_bytes(plan, sizes, precision);
   memory.activations = static_cast<double>(batch) *
@@ -212,7 +213,7 @@ Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Pre
   return memory;
 }
 
-double saved_bytes(const arch::VitConfig& config, const Plan& plan) {
+double saved_bytes(const arch::VitConfig& config, const Plan& plan, double kept_numbers) {
   check_units(config, plan);
   auto sizes = unit_sizes(config);
   double numbers = 0;
@@ -220,7 +221,7 @@ double saved_bytes(const arch::VitConfig& config, const Plan& plan) {
     const double all = padded(sizes[unit.name].parameters, plan.world);
     numbers += unit.level == Level::kReplicate ? all : all / static_cast<double>(plan.world);
   }
-  return 3 * kFloatBytes * numbers;
+  return (1 + kept_numbers) * kFloatBytes * numbers;
 }
 
 std::string describe(const Memory& memory) {

@@ -226,6 +226,10 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"communication", traffic},
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };
+  if (metrics.top1_ema) {
+    summary["val_top1_ema"] = *metrics.top1_ema;
+    summary["val_loss_ema"] = metrics.loss_ema.value_or(0);
+  }
   summary.update(memory);
   write_file_atomic(p.run_dir / "summary.json", summary_text(summary));
 }

@@ -84,7 +84,7 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
 
 plan::Precision plan_precision(const recipe::Recipe& recipe) {
   const auto bytes = [](recipe::Dtype dtype) { return resolve_dtype(dtype) == at::kBFloat16 ? 2 : 4; };
-  return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce)};
+  return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce), recipe::kept_numbers(recipe)};
 }
 
 data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
@@ -142,7 +142,8 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
 }
 
 double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
-  const double copy = recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan) : 0;
+  const double copy =
+      recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
   return plan::predict_memory(recipe.model, plan, plan_precision(recipe), batch_per_rank).total() + copy;
 }
 
