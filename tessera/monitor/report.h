@@ -27,7 +27,7 @@ struct EvalMetrics {
   double loss = 0;
   int64_t samples = 0;
   double seconds = 0;
-  std::optional<double> top1_ema, loss_ema;  // of the moving average of the weights
+  std::optional<double> top1_ema = {}, loss_ema = {};  // of the moving average of the weights
 };
 
 /// A test image with what the model said.

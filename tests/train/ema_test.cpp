@@ -9,6 +9,11 @@
 namespace tessera::train {
 namespace {
 
+class Average : public ::testing::Test {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }  // ranks are threads already
+};
+
 const std::vector<std::string> kAveraged = {"ema.decay=0.6", "ema.warmup=true"};
 
 Parameters averages(TrainState& state) {
@@ -49,7 +54,7 @@ void expect_equal(const Parameters& found, const Parameters& expected) {
 }
 
 // timm 1.0.31: ModelEmaV3(decay=0.9999, use_warmup=True).get_decay(step)
-TEST(Average, WarmupIsTimms) {
+TEST_F(Average, WarmupIsTimms) {
   recipe::EmaRecipe options{0.9999, true, 1};
   const std::vector<std::pair<int64_t, double>> timm = {
       {1, 0.0},     {2, 0.3700394750525634}, {10, 0.7845565309968117},
@@ -59,7 +64,7 @@ TEST(Average, WarmupIsTimms) {
   EXPECT_EQ(ema_decay(options, 1), 0.9999);
 }
 
-TEST(Average, IsItsFormula) {
+TEST_F(Average, IsItsFormula) {
   Parameters expected;
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe({"ema.decay=0.6", "ema.every=2"});
@@ -83,7 +88,7 @@ TEST(Average, IsItsFormula) {
 
 // The average adds nothing to a run, and follows the weights wherever they lie. (SGD: Adam would enlarge the
 // rounding of gradients that are nearly zero.)
-TEST(Average, IsTheSameOnAnyRanks) {
+TEST_F(Average, IsTheSameOnAnyRanks) {
   auto sets = kAveraged;
   sets.emplace_back("optimizer.name=sgd");
   const Averaged one = train_averaged(1, {}, false, 4, sets);
@@ -97,7 +102,7 @@ TEST(Average, IsTheSameOnAnyRanks) {
   }
 }
 
-TEST(Average, ResumesBitwiseAndOnOtherRanks) {
+TEST_F(Average, ResumesBitwiseAndOnOtherRanks) {
   const Averaged straight = train_averaged(2, {}, false, 6);
   for (const int64_t after : {2, 1, 3}) {
     const TemporaryFolder folder("tessera-ema");
@@ -111,7 +116,7 @@ TEST(Average, ResumesBitwiseAndOnOtherRanks) {
   }
 }
 
-TEST(Average, IsLoadedInThePlaceOfTheWeights) {
+TEST_F(Average, IsLoadedInThePlaceOfTheWeights) {
   const TemporaryFolder folder("tessera-ema");
   const Averaged run = train_averaged(2, folder.path(), false, 3);
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
@@ -125,7 +130,7 @@ TEST(Average, IsLoadedInThePlaceOfTheWeights) {
   });
 }
 
-TEST(Average, StartsWhereACheckpointHasNone) {
+TEST_F(Average, StartsWhereACheckpointHasNone) {
   const TemporaryFolder folder("tessera-ema");
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe plain = make_recipe();

@@ -56,6 +56,9 @@ def groups(values, **matrices):
 
 
 def lamb(values):
+    """In float64: in float32 timm's own bias correction, 1 - 0.999^t, is off by up to 6e-5 in the first steps."""
+    for value in values.values():
+        value.data = value.double()
     return [timm.optim.Lamb(groups(values, weight_decay=0.05), lr=0.02, eps=1e-6, max_grad_norm=None)]
 
 
@@ -95,7 +98,7 @@ def train(make):
                 group["lr"] = lr * (1 - 0.01 * (step - 1))
                 for parameter in group["params"]:
                     name = by_memory[parameter.data_ptr()]
-                    parameter.grad = tensor(f"{name}/{step}", PARAMETERS[name][0], 0.125).view(parameter.shape)
+                    parameter.grad = tensor(f"{name}/{step}", PARAMETERS[name][0], 0.125).view(parameter.shape).to(parameter.dtype)
             optimizer.step()
     return {name: [float(f"{x:.9g}") for x in value.flatten()[::EVERY].tolist()] for name, value in values.items()}
 
