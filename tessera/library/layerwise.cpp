@@ -53,13 +53,20 @@ std::vector<Update> updates_of(const shard::ShardedModule& sharded, const Groups
   return updates;
 }
 
-/// Norms of whole tensors, one for each update. Collective.
-std::vector<double> norms(shard::ShardedModule& sharded, const std::vector<Update>& updates,
-                          at::Tensor Update::*part) {
+struct Norms {
+  std::vector<double> weights, others;
+};
+
+/// Norms of whole tensors: of each update's parameter, and of another part of it. Collective.
+Norms norms(shard::ShardedModule& sharded, const std::vector<Update>& updates, at::Tensor Update::*part) {
+  if (updates.empty()) return {};
   std::vector<at::Tensor> local;
+  for (const Update& update : updates) local.push_back(update.parameter);
   for (const Update& update : updates) local.push_back(update.*part);
   const at::Tensor found = sharded.tensor_norms(local);
-  return {found.const_data_ptr<double>(), found.const_data_ptr<double>() + found.numel()};
+  const double* first = found.const_data_ptr<double>();
+  const double* middle = first + updates.size();
+  return {{first, middle}, {middle, middle + updates.size()}};
 }
 
 template <typename State>
@@ -110,8 +117,7 @@ torch::Tensor Lamb::step(LossClosure closure) {
     update.direction =
         lamb_direction(update, state_of<LambParamState>(*this, update.parameter), options_of(update));
   }
-  const auto weights = norms(sharded_, updates, &Update::parameter);
-  const auto directions = norms(sharded_, updates, &Update::direction);
+  const auto [weights, directions] = norms(sharded_, updates, &Update::direction);
   for (size_t i = 0; i < updates.size(); ++i) {
     Update& update = updates[i];
     if (!update.parameter.defined()) continue;
@@ -134,8 +140,7 @@ torch::Tensor Lars::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   const at::Tensor loss = loss_of(closure);
   std::vector<Update> updates = updates_of(sharded_, param_groups());
-  const auto weights = norms(sharded_, updates, &Update::parameter);
-  const auto gradients = norms(sharded_, updates, &Update::gradient);
+  const auto [weights, gradients] = norms(sharded_, updates, &Update::gradient);
   for (size_t i = 0; i < updates.size(); ++i) {
     Update& update = updates[i];
     if (!update.parameter.defined()) continue;

@@ -47,7 +47,7 @@ class Lamb : public torch::optim::Optimizer {
   Lamb(shard::ShardedModule& sharded, const std::vector<torch::optim::OptimizerParamGroup>& groups,
        const LambOptions& defaults = LambOptions());
 
-  /// Collective: two all-reduces of as many numbers as there are tensors.
+  /// Collective: one all-reduce of two numbers a tensor.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
  private:

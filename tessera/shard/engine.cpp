@@ -76,7 +76,7 @@ ShardedModule::Engine::Engine(mesh::Mesh& mesh, FullyShardOptions options)
   }
 }
 
-ShardedModule::Engine::~Engine() = default;
+ShardedModule::Engine::~Engine() { show_no_gradients(false); }
 
 /// Adds to a communication error where it struck and which ranks are silent; the first time only.
 void ShardedModule::Engine::with_error_context(const std::function<void()>& work) {
@@ -101,6 +101,7 @@ bool ShardedModule::Engine::may_touch() const {
 void ShardedModule::Engine::touch(std::span<const size_t> units) {
   const bool backward = autograd_runs();
   if (parameters_readable_ || (in_backward_ == backward && schedule_.read_last(units))) return;
+  if (!backward) check_thread("shard.touch");
   with_error_context([&] {
     if (backward) {
       enter_backward();
@@ -112,15 +113,33 @@ void ShardedModule::Engine::touch(std::span<const size_t> units) {
 }
 
 void ShardedModule::Engine::begin_forward() {
+  check_thread("shard.forward");
   if (deferred_) std::rethrow_exception(std::exchange(deferred_, nullptr));
-  if (forward_depth_++ > 0) return;
+  if (forward_depth_ > 0) {
+    ++forward_depth_;
+    return;
+  }
   if (in_backward_ && !autograd_runs()) {  // that backward failed half-way
     in_backward_ = accumulating_ = false;
     schedule_.end();
   }
-  if (parameters_may_have_changed_) parameters_changed();
+  check_network();
+  bring_up_to_date();
+  ++forward_depth_;
   with_error_context(
       [&] { schedule_.begin(at::GradMode::is_enabled() ? Pass::kForward : Pass::kInference); });
+}
+
+/// Gathered copies are thrown away if the shards have, or may have, changed.
+void ShardedModule::Engine::bring_up_to_date() {
+  const bool changed = edits_.changed();
+  if (changed && accumulating_) {
+    user_error(
+        "shard.forward", "the same parameters in all micro-batches of a step: they changed before ",
+        micro_batch_ + 1, " of ", micro_batches_,
+        " (step the optimizer after the last one's backward, or begin anew with set_micro_batch(0, n))");
+  }
+  if (changed || parameters_may_have_changed_) parameters_changed();
 }
 
 void ShardedModule::Engine::end_forward() {
@@ -134,7 +153,9 @@ void ShardedModule::Engine::end_forward() {
 
 void ShardedModule::Engine::enter_backward() {
   if (in_backward_) return;
+  check_edits_before_backward();
   in_backward_ = true;
+  show_no_gradients(false);
   if (schedule_.pass() != Pass::kNone) schedule_.end();  // backward inside forward's body
   if (!accumulating_) begin_gradients();
   for (Member& member : members_) member.gradients_awaited = 0;
@@ -152,6 +173,7 @@ void ShardedModule::Engine::leave_backward() {
     reductions_.finish();
     schedule_.end();
     in_backward_ = false;
+    show_no_gradients(true);
     if (micro_batch_ + 1 < micro_batches_) return;
     hand_out_gradients();
     operations_.clear();
@@ -246,12 +268,15 @@ void ShardedModule::Engine::hand_out_gradients() {
 
 void ShardedModule::Engine::parameters_changed() {
   parameters_may_have_changed_ = false;
+  if (edits_.changed()) outdate_graphs();
   for (const auto& flat : flats_) flat->parameters_changed();
   schedule_.forget();
+  edits_.remember();
 }
 
 void ShardedModule::Engine::with_full_parameters(const std::function<void()>& body) {
-  if (parameters_may_have_changed_) parameters_changed();
+  check_thread("shard.with_full_parameters");
+  if (!accumulating_) bring_up_to_date();
   with_error_context([&] {
     for (const auto& flat : flats_) flat->start_gather();
     for (const auto& flat : flats_) flat->finish_gather();

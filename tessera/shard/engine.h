@@ -6,11 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "tessera/shard/buffer_pool.h"
+#include "tessera/shard/edit_watch.h"
 #include "tessera/shard/fully_shard.h"
 #include "tessera/shard/gather_schedule.h"
 #include "tessera/shard/reductions.h"
@@ -74,7 +76,18 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   void share_small_tensor(const at::Tensor& tensor, const std::string& name);
   void list_shards();
 
+  // What a program may have done meanwhile (network_check.cpp).
+  class NoGradient;
+  void make_no_gradient();
+  void show_no_gradients(bool show);
+  void check_thread(const char* function) const;
+  void check_network() const;
+  void check_edits_before_backward() const;
+  void outdate_graphs();
+  void watch_network();
+
   // A step.
+  void bring_up_to_date();
   void enter_backward();
   void leave_backward();
   void begin_gradients();
@@ -98,6 +111,19 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   GatherSchedule schedule_;
   Reductions reductions_;
   std::vector<size_t> watched_flats_;  // by number within reductions_
+
+  /// A parameter of the network as it was left.
+  struct Left {
+    const void* storage = nullptr;
+    int64_t version = 0;
+    bool trainable = true;
+    bool is_copy = false;  // always there, in another dtype than the shard: changes in place would be lost
+  };
+  std::unordered_map<const void*, Left> left_;  // TensorImpl of the network's parameter
+  EditWatch edits_;                             // of the shards, since they were gathered from
+  std::shared_ptr<TouchTarget> no_gradient_owner_;
+  at::Tensor no_gradient_;
+  std::thread::id thread_ = std::this_thread::get_id();
 
   int forward_depth_ = 0;
   bool in_backward_ = false;

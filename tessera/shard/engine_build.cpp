@@ -110,6 +110,11 @@ std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& modul
 void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedTensor> parameters,
                                      const UnitOptions& unit, bool is_root) {
   checked(unit.precision ? *unit.precision : options_.precision);
+  for (const auto& [parameter, tensor] : parameters) {
+    if (tensor.device().is_cpu()) continue;
+    user_error("shard.ShardedModule", "parameters in the host's memory: ", parameter, " is on ",
+               tensor.device().str());
+  }
   with_error_context([&] { agree(name, description(name, parameters, unit)); });
   const size_t index = members_.size();
   members_.push_back({name, unit, {}});
@@ -231,7 +236,12 @@ void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> m
 
   const at::NoGradGuard no_grad;
   for (const auto& entry : module_->named_parameters()) {
-    if (!is_floating(entry.value())) share_small_tensor(entry.value(), entry.key());
+    if (is_floating(entry.value())) continue;
+    if (entry.value().requires_grad()) {
+      user_error("shard.ShardedModule", "floating-point parameters where they are trained: ", entry.key(),
+                 " is ", at::toString(entry.value().scalar_type()));
+    }
+    share_small_tensor(entry.value(), entry.key());
   }
   for (const auto& entry : module_->named_buffers()) {
     at::Tensor buffer = entry.value();
@@ -242,6 +252,7 @@ void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> m
     }
   }
   list_shards();
+  watch_network();
 }
 
 /// Rank 0's value everywhere.

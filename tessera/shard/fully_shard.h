@@ -125,9 +125,9 @@ class ShardedModule {
   /// Scales all gradients by max_norm / (norm + 1e-6) if that is below 1, as
   /// torch::nn::utils::clip_grad_norm_ does; returns the norm before. Collective.
   double clip_grad_norm(double max_norm);
-  /// 2-norms of whole tensors, one for each of parameters() (what LARS and LAMB need), from local shards in
-  /// that order: of the parameters themselves, their gradients or an optimizer's updates; an undefined tensor
-  /// counts as zeros. Returns [parameters().size()] float64. Collective: one all-reduce.
+  /// 2-norms of whole tensors (for LARS, LAMB) from local shards in the order of parameters(): of those, of
+  /// their gradients or updates, or several such lists one after another; an undefined tensor counts as
+  /// zeros. Returns [local.size()] float64. Collective: one all-reduce.
   at::Tensor tensor_norms(const std::vector<at::Tensor>& local);
 
   /// Buffers such as BatchNorm's running statistics are each rank's own while training. This gives every rank

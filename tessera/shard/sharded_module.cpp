@@ -81,20 +81,22 @@ double ShardedModule::clip_grad_norm(double max_norm) {
 }
 
 at::Tensor ShardedModule::tensor_norms(const std::vector<at::Tensor>& local) {
-  std::vector<double> sums;
+  std::vector<const ParameterShard*> trainable;
   for (const ParameterShard& shard : engine_->shards()) {
-    if (!shard.trainable) continue;
-    const size_t index = sums.size();
-    if (index < local.size() && local[index].defined() && local[index].numel() != shard.end - shard.begin) {
-      user_error("shard.tensor_norms", "local shards in the order of parameters(): tensor ", index, " has ",
-                 local[index].numel(), " elements, the shard of ", shard.name, " has ",
-                 shard.end - shard.begin);
-    }
-    sums.push_back(index < local.size() && !shard.replica ? square_sum(local[index]) : 0);
+    if (shard.trainable) trainable.push_back(&shard);
   }
-  if (local.size() != sums.size()) {
+  if (local.empty() || trainable.empty() || local.size() % trainable.size() != 0) {
     user_error("shard.tensor_norms", "one tensor for each of parameters(): ", local.size(), " for ",
-               sums.size());
+               trainable.size());
+  }
+  std::vector<double> sums;
+  for (size_t i = 0; i < local.size(); ++i) {
+    const ParameterShard& shard = *trainable[i % trainable.size()];
+    if (local[i].defined() && local[i].numel() != shard.end - shard.begin) {
+      user_error("shard.tensor_norms", "local shards in the order of parameters(): tensor ", i, " has ",
+                 local[i].numel(), " elements, the shard of ", shard.name, " has ", shard.end - shard.begin);
+    }
+    sums.push_back(shard.replica ? 0 : square_sum(local[i]));
   }
   at::Tensor totals = at::tensor(sums, at::kDouble);
   engine_->sum_over_ranks(totals, "norms of tensors");

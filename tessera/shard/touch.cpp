@@ -57,11 +57,12 @@ const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsaf
 
 /// Operations that look at a tensor's shape or make a view of it, and never read its numbers.
 bool only_makes_a_view(const c10::OperatorHandle& operation) {
-  static constexpr std::array<std::string_view, 20> kViews = {
-      "aten::alias",  "aten::as_strided", "aten::data",           "aten::detach",    "aten::detach_",
-      "aten::expand", "aten::is_leaf",    "aten::narrow",         "aten::output_nr", "aten::permute",
-      "aten::select", "aten::set_data",   "aten::requires_grad_", "aten::slice",     "aten::squeeze",
-      "aten::t",      "aten::transpose",  "aten::unsqueeze",      "aten::view",      "aten::_version"};
+  static constexpr std::array<std::string_view, 21> kViews = {
+      "aten::alias",      "aten::as_strided", "aten::data",           "aten::detach",    "aten::detach_",
+      "aten::expand",     "aten::is_leaf",    "aten::narrow",         "aten::output_nr", "aten::permute",
+      "aten::select",     "aten::set_data",   "aten::requires_grad_", "aten::slice",     "aten::squeeze",
+      "aten::t",          "aten::transpose",  "aten::unsqueeze",      "aten::view",      "aten::_version",
+      "aten::retain_grad"};
   return std::find(kViews.begin(), kViews.end(), operation.schema().name()) != kViews.end();
 }
 
@@ -73,7 +74,7 @@ struct Touched {
 
 class Touches {
  public:
-  void look_at(const at::Tensor& tensor) {
+  void look_at(const at::Tensor& tensor, bool written) {
     if (!tensor.defined() || !tensor.key_set().has(kTouchKey) || !tensor.has_storage()) return;
     const auto [target, unit] = registry().find(storage_of(tensor));
     if (target) {
@@ -83,39 +84,50 @@ class Touches {
         it = all_.end() - 1;
       }
       it->units.push_back(unit);
+      written_ = written_ || written;
     } else if (tensor.numel() > 0 && tensor.storage().nbytes() == 0) {
       user_error("shard.touch",
                  "a parameter of a living ShardedModule: its memory went with the ShardedModule (keep "
                  "that as long as the network is used)");
     }
   }
-  void look_at(const c10::IValue& value) {
+  /// `written`: the operation changes it.
+  void look_at(const c10::IValue& value, bool written) {
     if (value.isTensor()) {
-      look_at(value.toTensor());
+      look_at(value.toTensor(), written);
     } else if (value.isTensorList() || value.isList()) {
       for (const c10::IValue& element : value.toListRef()) {
-        if (element.isTensor()) look_at(element.toTensor());
+        if (element.isTensor()) look_at(element.toTensor(), written);
       }
     }
   }
 
   void bring(const c10::OperatorHandle& operation) {
     for (Touched& touched : all_) {
-      if (!touched.target->may_touch()) {
-        if (only_makes_a_view(operation)) continue;
-        user_error("shard.touch", "sharded parameters to be read inside ShardedModule::forward or backward: ",
-                   operation.schema().name(),
-                   " reads one elsewhere (put it into the body given to forward(), read parameters() or use "
-                   "with_full_parameters())");
-      }
+      if (!touched.target->may_touch()) continue;
       std::sort(touched.units.begin(), touched.units.end());
       touched.units.erase(std::unique(touched.units.begin(), touched.units.end()), touched.units.end());
+      if (touched.units.back() == kNoMemory && only_makes_a_view(operation)) continue;
       touched.target->touch({touched.units.data(), touched.units.size()});
+    }
+    for (const Touched& touched : all_) {
+      if (touched.target->may_touch() || only_makes_a_view(operation)) continue;
+      user_error("shard.touch", "sharded parameters to be read inside ShardedModule::forward or backward: ",
+                 operation.schema().name(),
+                 " reads one elsewhere (put it into the body given to forward(), read parameters() or use "
+                 "with_full_parameters())");
+    }
+    if (written_ && !only_makes_a_view(operation)) {
+      user_error("shard.touch",
+                 "sharded parameters to be changed through ShardedModule::parameters(), or before they are "
+                 "wrapped: ",
+                 operation.schema().name(), " writes into a gathered copy, and that goes");
     }
   }
 
  private:
   c10::SmallVector<Touched, 2> all_;
+  bool written_ = false;
 };
 
 /// Stands before every operation that has a keyed tensor among its arguments.
@@ -123,8 +135,11 @@ void bring_memory_then_call(const c10::OperatorHandle& operation, torch::jit::St
   const c10::impl::ExcludeDispatchKeyGuard once(kTouchKey);
   {
     Touches touches;
-    for (const c10::IValue& argument : torch::jit::last(*stack, operation.schema().arguments().size())) {
-      touches.look_at(argument);
+    const auto& arguments = operation.schema().arguments();
+    const auto values = torch::jit::last(*stack, arguments.size());
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      touches.look_at(values[i],
+                      arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite());
     }
     touches.bring(operation);
   }

@@ -29,6 +29,9 @@ class TouchTarget {
   virtual bool may_touch() const = 0;
 };
 
+/// As the unit of a TouchEntry: no memory comes, and touch() says why. Views may be made.
+constexpr size_t kNoMemory = static_cast<size_t>(-1);
+
 /// Gives a parameter the key; its memory stays what it is.
 void set_touch_key(at::Tensor& parameter);
 

@@ -273,7 +273,12 @@ void Unit::advance_reduce_stage() {
       sum_over_replicas();
       break;
     case Stage::kReplicas:
-      reduced_ = offloads() ? scratch(gradient_) : gradient_;
+      // Sums travel back as they came. Each rank takes its own part from what travels as well, so all hold
+      // the same bits.
+      replica_part_ = replica_part_.to(precision_.reduce);
+      reduced_ = offloads() || precision_.reduce != precision_.sum
+                     ? pool_.tensor(shard_numel_, full_.options().dtype(precision_.reduce))
+                     : gradient_;
       reduce_ = replicate_.all_gather(reduced_, replica_part_, name_);
       stage_ = Stage::kCopies;
       break;

@@ -179,6 +179,20 @@ TEST_P(Layerwise, IsItsFormulaOver50Steps) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, Layerwise, ::testing::Values("lamb", "lars"),
                          [](const auto& info) { return info.param; });
 
+TEST(LayerwiseTraffic, OneAllReduceAStep) {
+  for (const char* kind : {"lamb", "lars"}) {
+    testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+      auto net = std::make_shared<ForeignNet>();
+      ShardedModule sharded(net, mesh);
+      const auto optimizer = make(kind, sharded);
+      sharded.forward([&] { return loss_of(*net); }).backward();
+      const int64_t before = mesh.world().traffic().at("all_reduce").calls;
+      optimizer->step();
+      EXPECT_EQ(mesh.world().traffic().at("all_reduce").calls - before, 1) << kind;
+    });
+  }
+}
+
 TEST(LayerwiseErrors, NameWhatIsNotAShard) {
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     ShardedModule sharded(std::make_shared<ForeignNet>(), mesh);

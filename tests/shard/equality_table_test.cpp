@@ -98,5 +98,52 @@ TEST_P(SameSamples, AreBitwiseTheUnshardedModule) {
 
 INSTANTIATE_TEST_SUITE_P(All, SameSamples, ::testing::Combine(kLevels, ::testing::Values(1, 2, 4)), name_of);
 
+// LibTorch's optimizers that treat elements alike, over shards.
+struct Kind {
+  const char* name;
+  testing::MakeOptimizer make;
+};
+
+template <typename Optimizer, typename Options>
+Kind kind(const char* name, const Options& options) {
+  return {name, [options](std::vector<at::Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+            return std::make_unique<Optimizer>(std::move(parameters), options);
+          }};
+}
+
+std::vector<Kind> elementwise() {
+  namespace optim = torch::optim;
+  return {kind<optim::SGD>("SGD", optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01)),
+          kind<optim::Adam>("Adam", optim::AdamOptions(1e-2).amsgrad(true).weight_decay(0.01)),
+          kind<optim::AdamW>("AdamW", optim::AdamWOptions(1e-2).weight_decay(0.1)),
+          kind<optim::RMSprop>("RMSprop", optim::RMSpropOptions(1e-2).momentum(0.9).centered(true)),
+          kind<optim::Adagrad>("Adagrad", optim::AdagradOptions(1e-2).lr_decay(0.1).weight_decay(0.01))};
+}
+
+class AnyOptimizer : public ::testing::TestWithParam<Cell> {};
+
+// Bitwise where no sum is reordered: the same samples on 2 ranks. Where every rank has its own, or a mean is
+// of 3, the last bit of a gradient may differ, and where nearly nothing is left of one, the optimizers that
+// divide by its size enlarge that.
+TEST_P(AnyOptimizer, EqualsTheUnshardedModule) {
+  const auto [levels, world] = GetParam();
+  for (const Kind& optimizer : elementwise()) {
+    SCOPED_TRACE(optimizer.name);
+    const Result bitwise = testing::unsharded(at::kFloat, /*clip=*/false, optimizer.make);
+    const Result expected = testing::unsharded(at::kFloat, /*clip=*/true, optimizer.make);
+    ASSERT_NE(expected.values.front(), expected.values.at(expected.values.size() - 2)) << "it learns";
+    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+      const FullyShardOptions options = options_of(levels, at::kFloat);
+      const Training same{.same_samples = true, .clip = false, .optimizer = optimizer.make};
+      const Result with_the_same = testing::sharded(mesh, options, same);
+      if (world == 2) testing::expect_equal(with_the_same, bitwise);
+      testing::expect_close(with_the_same, bitwise, 1e-6);
+      testing::expect_close(testing::sharded(mesh, options, {.optimizer = optimizer.make}), expected, 1e-6);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AnyOptimizer, ::testing::Combine(kLevels, ::testing::Values(2, 3)), name_of);
+
 }  // namespace
 }  // namespace tessera

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,12 +24,21 @@ struct Result {
   std::map<std::string, at::Tensor> parameters;  // whole, float32, after the last
 };
 
+/// Makes an optimizer over these parameters.
+using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
+
+inline std::unique_ptr<torch::optim::Optimizer> sgd(std::vector<at::Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                             torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+}
+
 /// What of a training does not belong to sharding.
 struct Training {
   int64_t accumulation = 1;
   bool recompute = false;
   bool same_samples = false;  // every rank and micro-batch has them all: 1, 2, 4 of them reorder no sum
   bool clip = true;
+  MakeOptimizer optimizer = sgd;
 };
 
 /// Mean loss of `count` samples from `begin`. BatchNorm in eval mode keeps samples independent.
@@ -38,10 +49,6 @@ inline at::Tensor loss_of(ForeignNet& net, int64_t begin, int64_t count) {
   return (out.to(at::kFloat) - goal.narrow(0, begin, count)).square().sum(1).mean();
 }
 
-inline torch::optim::SGDOptions sgd() {
-  return torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01);
-}
-
 inline void put_whole(Result& result, torch::nn::Module& net) {
   for (const auto& entry : net.named_parameters()) {
     result.parameters[entry.key()] = entry.value().detach().to(at::kFloat).clone();
@@ -50,12 +57,13 @@ inline void put_whole(Result& result, torch::nn::Module& net) {
 
 /// Without sharding: float32 masters, and a network in the compute dtype that is given their values before
 /// each step.
-inline Result unsharded(at::ScalarType compute = at::kFloat, bool clip = true) {
+inline Result unsharded(at::ScalarType compute = at::kFloat, bool clip = true,
+                        const MakeOptimizer& make_optimizer = sgd) {
   ForeignNet masters, net;
   set_values(masters);
   net.eval();
   net.to(compute);
-  torch::optim::SGD optimizer(masters.parameters(), sgd());
+  const auto optimizer = make_optimizer(masters.parameters());
   const auto give_values = [&] {
     const at::NoGradGuard no_grad;
     for (auto& entry : net.named_parameters()) entry.value().copy_(masters.named_parameters()[entry.key()]);
@@ -75,7 +83,7 @@ inline Result unsharded(at::ScalarType compute = at::kFloat, bool clip = true) {
     if (clip) {
       result.values.push_back(torch::nn::utils::clip_grad_norm_(masters.parameters(), kClip));
     }
-    optimizer.step();
+    optimizer->step();
   }
   give_values();
   put_whole(result, net);
@@ -89,12 +97,12 @@ inline Result sharded(mesh::Mesh& mesh, const shard::FullyShardOptions& options,
   net->eval();
   net->recomputes = training.recompute;
   shard::ShardedModule module(net, mesh, options);
-  torch::optim::SGD optimizer(module.parameters(), sgd());
+  const auto optimizer = training.optimizer(module.parameters());
   const int64_t parts = mesh.world_size() * training.accumulation;
   const int64_t count = training.same_samples ? kBatch : kBatch / parts;
   Result result;
   for (int64_t step = 0; step < kSteps; ++step) {
-    optimizer.zero_grad();
+    optimizer->zero_grad();
     double sum = 0;
     for (int64_t a = 0; a < training.accumulation; ++a) {
       module.set_micro_batch(a, training.accumulation);
@@ -108,7 +116,7 @@ inline Result sharded(mesh::Mesh& mesh, const shard::FullyShardOptions& options,
     mesh.world().all_reduce(total, "loss");
     result.values.push_back(total.item<double>());
     if (training.clip) result.values.push_back(module.clip_grad_norm(kClip));
-    optimizer.step();
+    optimizer->step();
   }
   module.with_full_parameters([&] { put_whole(result, *net); });
   return result;

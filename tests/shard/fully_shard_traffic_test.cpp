@@ -1,13 +1,16 @@
 // Bytes on the wire of a sharded module against docs/sharding.md, and memory while it is built.
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <numeric>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "../mesh/ranks.h"
 #include "foreign_net.h"
 #include "tessera/shard/fully_shard.h"
 #include "tessera/shard/recompute.h"
+#include "tests/process_memory.h"
 
 namespace tessera {
 namespace {
@@ -102,7 +105,7 @@ Sent formula(const Setting& s) {
   int64_t gathered = 0, reduced = (s.every ? a : 1) * r * all;
   switch (s.level) {
     case Level::kReplicate:
-      gathered = 4 * all;
+      gathered = r * all;
       reduced = r * all;
       break;
     case Level::kZero1:
@@ -149,12 +152,80 @@ TEST(FullyShardTraffic, CountsTheDtypesOnTheWire) {
   }
 }
 
-int64_t status_bytes(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind(field + ":", 0) == 0) return std::stol(line.substr(field.size() + 1)) * 1024;
+/// Operations that copy numbers, while it lives.
+class CopiesCounted {
+ public:
+  CopiesCounted() {
+    handle_ =
+        at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& operation)
+                                                                  -> std::unique_ptr<at::ObserverContext> {
+                                     const std::string_view name = operation.name();
+                                     count_ += name == "aten::copy_" || name == "aten::clone" ? 1 : 0;
+                                     return nullptr;
+                                   }).scopes({at::RecordScope::FUNCTION}));
   }
-  return 0;
+  ~CopiesCounted() { at::removeCallback(handle_); }
+  CopiesCounted(const CopiesCounted&) = delete;
+  CopiesCounted& operator=(const CopiesCounted&) = delete;
+  int64_t taken() const { return std::exchange(count_, 0); }
+
+ private:
+  static thread_local int64_t count_;
+  at::CallbackHandle handle_;
+};
+thread_local int64_t CopiesCounted::count_ = 0;
+
+/// Each parameter is where its shard is, forward copies nothing of it, and nothing was gathered.
+void expect_no_copy(mesh::Mesh& mesh, Level level) {
+  auto net = std::make_shared<Chain>();
+  FullyShardOptions options;
+  options.policy = shard::by_type<torch::nn::Linear>({.level = level});
+  options.root.level = level;
+  ShardedModule sharded(net, mesh, options);
+  torch::optim::SGD optimizer(sharded.parameters(), 0.1);
+  const auto before = mesh.group("shard").traffic();
+  Chain plain;
+  const CopiesCounted copies;
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    copies.taken();
+    const at::Tensor loss = sharded.forward([&] {
+      for (const auto& shard : sharded.shards()) {
+        const at::Tensor parameter = net->named_parameters()[shard.name];
+        EXPECT_EQ(parameter.data_ptr(), shard.values.data_ptr()) << shard.name;
+        EXPECT_TRUE(parameter.is_alias_of(shard.values)) << shard.name;
+        EXPECT_EQ(shard.end - shard.begin, parameter.numel());
+      }
+      return net->forward(at::ones({2, 7}), false).sum();
+    });
+    const int64_t taken = copies.taken();
+    plain.forward(at::ones({2, 7}), false).sum();
+    EXPECT_EQ(taken, copies.taken()) << "a forward copies what it copies without sharding";
+    loss.backward();
+    for (const auto& shard : sharded.shards()) {
+      EXPECT_NE(shard.values.grad().data_ptr(), nullptr);
+    }
+    optimizer.step();
+  }
+  const auto& after = mesh.group("shard").traffic();
+  for (const char* kind : {"all_gather", "reduce_scatter"}) {
+    const auto bytes = [&](const auto& traffic) {
+      return traffic.count(kind) > 0 ? traffic.at(kind).bytes_sent : 0;
+    };
+    EXPECT_EQ(bytes(after), bytes(before)) << kind;
+  }
+}
+
+TEST(FullyShardTraffic, WhereARankOwnsAWholeUnitNothingIsCopiedOrGathered) {
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
+    SCOPED_TRACE(plan::to_string(level));
+    testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+      expect_no_copy(mesh, level);
+      EXPECT_EQ(sent(mesh, "world").gathered + sent(mesh, "world").reduced, 0);
+    });
+    testing::run_ranks({{"dp", 2}, {"shard", 1}}, [&](mesh::Mesh& mesh) { expect_no_copy(mesh, level); });
+  }
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) { expect_no_copy(mesh, Level::kReplicate); });
 }
 
 /// 16 layers of 8 MiB each, sharded as they are built if there is a builder.
@@ -175,12 +246,14 @@ TEST(UnitBuilder, NeverHoldsMoreThanThreeUnitsAndTheShards) {
   const auto mesh = mesh::Mesh::pretend(0, {{"shard", 8}});
   FullyShardOptions options;
   options.sync_initial_values = false;
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
-  const int64_t before = status_bytes("VmRSS");
-  shard::UnitBuilder builder(*mesh, options);
-  auto net = std::make_shared<Large>(&builder);
-  ShardedModule sharded(net, std::move(builder));
-  const int64_t peak = status_bytes("VmHWM") - before;
+  std::shared_ptr<Large> net;
+  std::optional<ShardedModule> built;
+  const int64_t peak = testing::peak_above_idle([&] {
+    shard::UnitBuilder builder(*mesh, options);
+    net = std::make_shared<Large>(&builder);
+    built.emplace(net, std::move(builder));
+  });
+  const ShardedModule& sharded = *built;
   ASSERT_EQ(sharded.units().size(), 17U);
   const int64_t unit = 4 * sharded.units()[0].numel, all = 16 * unit;
   const int64_t shards = 2 * all / 8;  // values and their gradients

@@ -14,6 +14,7 @@ namespace {
 using plan::Level;
 using shard::NamedTensor;
 using shard::Part;
+using shard::Precision;
 using shard::ShardedModel;
 
 constexpr int64_t kWidth = 7, kDepth = 3, kClasses = 5, kBatch = 12;
@@ -64,8 +65,8 @@ struct Result {
 };
 
 /// Three SGD steps of a batch that is spread over ranks and micro-batches.
-Result train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, at::ScalarType dtype) {
-  ShardedModel model(make_parts(), plan, {dtype, at::kFloat}, mesh);
+Result train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, const Precision& precision) {
+  ShardedModel model(make_parts(), plan, precision, mesh);
   initialise(model);
   std::vector<float> values(kBatch * 3);
   fill_normal(99, 0, values, 0.0F, 1.0F, 4.0F);
@@ -96,6 +97,10 @@ Result train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, at:
     unit->release();
   }
   return result;
+}
+
+Result train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, at::ScalarType dtype) {
+  return train(mesh, plan, accumulation, Precision{dtype, at::kFloat});
 }
 
 Result reference(at::ScalarType dtype) {
@@ -184,24 +189,90 @@ TEST(Bf16, FollowsOneRank) {
   });
 }
 
-// docs/sharding: per step and micro-batch, ZeRO-3 gathers twice (the last unit once) and reduces once.
+struct Sent {
+  int64_t gathered = 0, reduced = 0;
+};
+
+struct Setting {
+  Level level = Level::kZero3;
+  int64_t world = 2, accumulation = 1;
+  bool recompute = false;
+  at::ScalarType compute = at::kFloat, reduce = at::kFloat;
+};
+
+constexpr int64_t kTrainedSteps = 3;  // of train()
+
+/// What one rank sent while it trained.
+Sent measure(const Setting& s) {
+  Sent result;
+  testing::run_ranks({{"shard", s.world}}, [&](mesh::Mesh& mesh) {
+    const Precision precision{s.compute, s.reduce};
+    train(mesh, make_plan(s.world, s.level, s.recompute, 1), s.accumulation, precision);
+    const auto& traffic =
+        s.level == Level::kReplicate ? mesh.world().traffic() : mesh.group("shard").traffic();
+    const auto bytes = [&](const char* kind) {
+      return traffic.count(kind) > 0 ? traffic.at(kind).bytes_sent : 0;
+    };
+    if (mesh.rank() == 0) result = {bytes("all_gather"), bytes("reduce_scatter")};
+  });
+  return result;
+}
+
+/// docs/sharding.md, "On the wire": W and G are bytes of parameters and gradients, each times (n - 1) / n.
+/// Replicate 2 G; ZeRO-1 W + G; ZeRO-2 W + k G; ZeRO-3 k (2 W + G), less the last unit's second gather.
+Sent formula(const Setting& s) {
+  const auto padded = [&](int64_t n) { return (n + s.world - 1) / s.world * s.world; };
+  const int64_t head = padded(kWidth * kClasses + kClasses);
+  const int64_t all = padded(3 * kWidth + kWidth) + kDepth * padded(kWidth * kWidth + kWidth) + head;
+  const auto c = static_cast<int64_t>(at::elementSize(s.compute)),
+             r = static_cast<int64_t>(at::elementSize(s.reduce));
+  int64_t gathered = c * all, reduced = s.accumulation * r * all;
+  if (s.level == Level::kReplicate) gathered = r * all;
+  if (s.level == Level::kReplicate || s.level == Level::kZero1) reduced = r * all;
+  if (s.level == Level::kZero3) gathered = s.accumulation * c * (2 * all - head);
+  const int64_t read_at_the_end = s.level == Level::kReplicate ? 0 : c * all;  // by train(), to compare
+  return {(kTrainedSteps * gathered + read_at_the_end) / s.world * (s.world - 1),
+          kTrainedSteps * reduced / s.world * (s.world - 1)};
+}
+
 TEST(Traffic, EqualsTheFormula) {
-  const int64_t world = 2, accumulation = 2;
-  for (const Level level : {Level::kZero1, Level::kZero2, Level::kZero3}) {
-    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-      train(mesh, make_plan(world, level, false, 1), accumulation, at::kFloat);
-      const auto padded = [&](int64_t n) { return (n + world - 1) / world * world; };
-      const int64_t stem = padded(3 * kWidth + kWidth), block = padded(kWidth * kWidth + kWidth);
-      const int64_t head = padded(kWidth * kClasses + kClasses), all = stem + kDepth * block + head;
-      const int64_t steps = 3,
-                    share = 4 * (world - 1);  // float32 bytes times ranks sent to; of all / world each
-      const int64_t micro = steps * accumulation;
-      int64_t gathered = steps * all, reduced = micro * all;  // ZeRO-2: parameters once a step
-      if (level == Level::kZero3) gathered = micro * (2 * all - head);
-      if (level == Level::kZero1) reduced = steps * all;
-      gathered += all;  // the comparison at the end of train() reads every parameter
-      EXPECT_EQ(mesh.group("shard").traffic().at("all_gather").bytes_sent, gathered * share / world);
-      EXPECT_EQ(mesh.group("shard").traffic().at("reduce_scatter").bytes_sent, reduced * share / world);
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
+    for (const int64_t world : {2, 3}) {
+      for (const int64_t accumulation : {1, 2}) {
+        for (const bool recompute : {false, true}) {
+          for (const auto compute : {at::kFloat, at::kBFloat16}) {
+            for (const auto reduce : {at::kFloat, at::kBFloat16}) {
+              const Setting setting{level, world, accumulation, recompute, compute, reduce};
+              const Sent measured = measure(setting), expected = formula(setting);
+              SCOPED_TRACE(concat(plan::to_string(level), " world ", world, " accumulation ", accumulation,
+                                  " recompute ", recompute, " compute ", compute, " reduce ", reduce));
+              EXPECT_EQ(measured.gathered, expected.gathered);
+              EXPECT_EQ(measured.reduced, expected.reduced);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// One rank owns every unit, so its parameters are its shards.
+TEST(Traffic, OneRankNeitherCopiesNorSends) {
+  for (const Level level : {Level::kReplicate, Level::kZero3}) {
+    testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+      ShardedModel model(make_parts(), make_plan(1, level, false, 1), {}, mesh);
+      initialise(model);
+      for (int step = 0; step < 2; ++step) {
+        model.backward(model.forward(at::ones({kBatch, 3})).sum(), true);
+        for (const auto& unit : model.units()) {
+          for (size_t i = 0; i < unit->parameters().size(); ++i) {
+            EXPECT_EQ(unit->parameters()[i].second.data_ptr(), unit->pieces()[i].master.data_ptr());
+          }
+        }
+        model.parameters_changed();
+      }
+      for (const auto& [kind, traffic] : mesh.group("shard").traffic())
+        EXPECT_EQ(traffic.bytes_sent, 0) << kind;
     });
   }
 }

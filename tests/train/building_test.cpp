@@ -1,7 +1,6 @@
 // Models larger than this machine are built as one rank's shards, never whole.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <iostream>
 #include <string>
 
@@ -10,28 +9,15 @@
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
+#include "tests/process_memory.h"
 
 namespace tessera::train {
 namespace {
 
+using testing::forget_peak;
+using testing::status_bytes;
+
 constexpr int64_t kMiB = int64_t{1} << 20;
-
-/// Bytes of a line of /proc/self/status.
-int64_t status_bytes(const std::string& name) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
-  }
-  return 0;
-}
-
-/// The peak starts anew from what is resident now.
-bool forget_peak() {
-  std::ofstream clear("/proc/self/clear_refs");
-  clear << "5";
-  clear.flush();
-  return clear.good() && status_bytes("VmHWM") < status_bytes("VmRSS") + kMiB;
-}
 
 struct Large {
   const char* preset;

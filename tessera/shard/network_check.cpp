@@ -1,0 +1,138 @@
+// What a program may do to a network after it was wrapped, that would go on without a word and train
+// something else: found before the next forward or backward.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/engine.h"
+
+namespace tessera::shard {
+namespace {
+
+const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+}
+
+/// Calls back when a leaf's gradient comes, before it is added to what is there.
+class GradientComes : public torch::autograd::FunctionPreHook {
+ public:
+  explicit GradientComes(std::function<void()> callback) : callback_(std::move(callback)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    callback_();
+    return gradients;
+  }
+
+ private:
+  std::function<void()> callback_;
+};
+
+}  // namespace
+
+/// The gradient that parameters of the network seem to have: who reads it is told where gradients are.
+class ShardedModule::Engine::NoGradient : public TouchTarget {
+ public:
+  void touch(std::span<const size_t> /*units*/) override {
+    user_error(
+        "shard.gradient",
+        "gradients to be read from ShardedModule::parameters(): the network's own parameters have none "
+        "(make the optimizer over sharded.parameters(), after wrapping; clip with "
+        "sharded.clip_grad_norm())");
+  }
+  bool may_touch() const override { return true; }
+};
+
+/// Remembers the finished network as it is.
+void ShardedModule::Engine::watch_network() {
+  for (const auto& flat : flats_) {
+    for (size_t i = 0; i < flat->parameters().size(); ++i) {
+      const at::Tensor& parameter = flat->parameters()[i].second;
+      left_[parameter.unsafeGetTensorImpl()] = {
+          storage_of(parameter), version_of(parameter), parameter.requires_grad(),
+          !flat->comes_and_goes() && storage_of(parameter) != storage_of(flat->master())};
+      if (!parameter.requires_grad()) continue;
+      torch::autograd::impl::add_hook(parameter, std::make_unique<GradientComes>([self = weak_from_this()] {
+                                        if (const auto engine = std::static_pointer_cast<Engine>(self.lock()))
+                                          engine->enter_backward();
+                                      }));
+    }
+  }
+  for (const ParameterShard& shard : shards_) edits_.watch(shard.values);
+  edits_.remember();
+  make_no_gradient();
+}
+
+/// What autograd saved of the parameters so far is another value's: differentiating it is LibTorch's error.
+void ShardedModule::Engine::outdate_graphs() {
+  for (const auto& flat : flats_) {
+    for (const auto& [name, parameter] : flat->parameters()) {
+      if (parameter.is_inference()) continue;
+      const int64_t before = version_of(parameter);
+      parameter.unsafeGetTensorImpl()->bump_version();
+      left_[parameter.unsafeGetTensorImpl()].version += version_of(parameter) - before;
+    }
+  }
+}
+
+void ShardedModule::Engine::make_no_gradient() {
+  no_gradient_owner_ = std::make_shared<NoGradient>();
+  no_gradient_ = at::zeros({1});
+  set_touch_key(no_gradient_);
+  entries_.emplace_back(no_gradient_, no_gradient_owner_, kNoMemory);
+}
+
+void ShardedModule::Engine::show_no_gradients(bool show) {
+  if (!no_gradient_.defined()) return;
+  for (const size_t flat : watched_flats_) {
+    for (const auto& [name, parameter] : flats_[flat]->parameters()) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (show && !gradient.defined()) gradient = no_gradient_;
+      if (!show && gradient.is_same(no_gradient_)) gradient.reset();
+    }
+  }
+}
+
+void ShardedModule::Engine::check_thread(const char* function) const {
+  if (std::this_thread::get_id() == thread_) return;
+  user_error(function,
+             "calls from the thread that made the ShardedModule: this is another thread (give each "
+             "thread a network, a Mesh and a ShardedModule of its own)");
+}
+
+void ShardedModule::Engine::check_network() const {
+  for (const auto& entry : module_->named_parameters()) {
+    const at::Tensor& parameter = entry.value();
+    if (!parameter.defined() || !at::isFloatingType(parameter.scalar_type())) continue;
+    const auto found = left_.find(parameter.unsafeGetTensorImpl());
+    if (found == left_.end()) {
+      user_error("shard.forward", "the parameters that were wrapped: ", entry.key(),
+                 " was registered or replaced afterwards (build the whole network first)");
+    }
+    const Left& left = found->second;
+    if (storage_of(parameter) != left.storage) {
+      user_error("shard.forward", "parameters over the memory of their ShardedModule: ", entry.key(),
+                 " was given other memory (convert and load before wrapping, or use "
+                 "FullyShardOptions::precision and library::load_module)");
+    }
+    if (left.is_copy && version_of(parameter) != left.version) {
+      user_error("shard.forward", "parameters that change through ShardedModule::parameters(): ", entry.key(),
+                 " was changed in place, which is a copy in the compute dtype");
+    }
+    if (parameter.requires_grad() && !left.trainable) {
+      user_error("shard.forward", "parameters that are trained as when they were wrapped: ", entry.key(),
+                 " was frozen then and requires a gradient now (unfreeze before wrapping)");
+    }
+  }
+}
+
+void ShardedModule::Engine::check_edits_before_backward() const {
+  if (!edits_.changed()) return;
+  user_error(
+      "shard.backward",
+      "parameters as they were in forward: they have changed since (optimizer.step() between a forward "
+      "and its backward, or a forward outside of ShardedModule::forward())");
+}
+
+}  // namespace tessera::shard

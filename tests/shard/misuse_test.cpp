@@ -1,0 +1,395 @@
+// What a program may do to a sharded network that would hang or train something else without a word: it works
+// as it does without sharding, or is one clear error.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "../error_text.h"
+#include "../mesh/ranks.h"
+#include "tessera/shard/fully_shard.h"
+
+namespace tessera {
+namespace {
+
+using shard::FullyShardOptions;
+using shard::Level;
+using shard::ShardedModule;
+
+struct Net : torch::nn::Module {
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  Net() {
+    first = register_module("first", torch::nn::Linear(4, 6));
+    norm = register_module("norm", torch::nn::BatchNorm1d(6));
+    second = register_module("second", torch::nn::Linear(6, 2));
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : parameters()) {
+      parameter.copy_(at::arange(parameter.numel()).view(parameter.sizes()).to(at::kFloat).sin());
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto dtype = first->weight.scalar_type();
+    return second->forward(at::tanh(norm->forward(first->forward(x.to(dtype)))))
+        .to(at::kFloat)
+        .square()
+        .mean();
+  }
+};
+
+at::Tensor input(int64_t from = 0) { return (at::arange(12) + from).view({3, 4}).to(at::kFloat).cos(); }
+
+FullyShardOptions at_level(Level level) {
+  FullyShardOptions options;
+  options.policy = shard::by_type<torch::nn::Linear>({.level = level});
+  options.root.level = level;
+  return options;
+}
+
+/// A sharded network and its optimizer on one rank of two.
+struct Sharded {
+  std::shared_ptr<Net> net = std::make_shared<Net>();
+  ShardedModule module;
+  torch::optim::SGD optimizer;
+  Sharded(mesh::Mesh& mesh, const FullyShardOptions& options)
+      : module(net, mesh, options), optimizer(module.parameters(), 0.1) {}
+
+  at::Tensor loss(const at::Tensor& x = input()) {
+    return module.forward([&] { return net->forward(x); });
+  }
+  void step() {
+    optimizer.zero_grad();
+    loss().backward();
+    optimizer.step();
+  }
+};
+
+/// Runs on two ranks at every level, and on one; ranks have the same samples.
+void everywhere(const std::function<void(mesh::Mesh&, const FullyShardOptions&)>& body) {
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
+    for (const int64_t world : {1, 2}) {
+      if (world == 1 && level != Level::kZero3) continue;
+      SCOPED_TRACE(concat(plan::to_string(level), " on ", world));
+      testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) { body(mesh, at_level(level)); });
+    }
+  }
+}
+
+/// The parameters are those of a network without sharding, bit by bit (no sum is reordered).
+void expect_same(Sharded& sharded, const Net& plain) {
+  sharded.module.parameters_changed();
+  sharded.module.with_full_parameters([&] {
+    const auto expected = plain.named_parameters();
+    for (const auto& entry : sharded.net->named_parameters()) {
+      EXPECT_TRUE(entry.value().equal(expected[entry.key()])) << entry.key();
+    }
+  });
+}
+
+TEST(Works, ForwardTwiceBeforeBackward) {
+  for (const bool one_backward : {true, false}) {
+    Net plain;
+    torch::optim::SGD optimizer(plain.parameters(), 0.1);
+    const at::Tensor a = plain.forward(input()), b = plain.forward(input(5));
+    if (one_backward) {
+      (a + b).backward();
+    } else {
+      a.backward();
+      b.backward();
+    }
+    optimizer.step();
+    everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+      Sharded sharded(mesh, options);
+      const at::Tensor first = sharded.loss(), second = sharded.loss(input(5));
+      if (one_backward) {
+        (first + second).backward();
+      } else {
+        first.backward();
+        second.backward();
+      }
+      sharded.optimizer.step();
+      expect_same(sharded, plain);
+    });
+  }
+}
+
+TEST(Works, ForwardWithoutGradientsOrWithoutBackwardBetweenSteps) {
+  Net plain;
+  torch::optim::SGD optimizer(plain.parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    {
+      const at::NoGradGuard no_grad;
+      plain.forward(input(7));  // in training mode: it counts into the running statistics
+    }
+    plain.forward(input(8));
+    plain.forward(input()).backward();
+    optimizer.step();
+  }
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    Sharded sharded(mesh, options);
+    for (int step = 0; step < 3; ++step) {
+      sharded.optimizer.zero_grad();
+      {
+        const at::NoGradGuard no_grad;
+        sharded.loss(input(7));
+      }
+      sharded.loss(input(8));
+      sharded.loss().backward();
+      sharded.optimizer.step();
+    }
+    EXPECT_TRUE(sharded.net->norm->running_mean.equal(plain.norm->running_mean));
+    expect_same(sharded, plain);
+  });
+}
+
+TEST(Works, AnExceptionInTheBodyOfAnyStep) {
+  Net plain;
+  torch::optim::SGD optimizer(plain.parameters(), 0.1);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    plain.forward(input()).backward();
+    optimizer.step();
+    plain.first->forward(input());  // what ran before the exception
+  }
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    Sharded sharded(mesh, options);
+    for (int step = 0; step < 2; ++step) {
+      sharded.step();
+      EXPECT_THROW(sharded.module.forward([&] {
+        sharded.net->first->forward(input());
+        throw std::runtime_error("mine");
+      }),
+                   std::runtime_error);
+    }
+    expect_same(sharded, plain);
+  });
+}
+
+// Also where an optimizer leaves no trace, and without parameters_changed().
+TEST(Works, EditsOfTheShardsAreSeenByTheNextForward) {
+  everywhere([&](mesh::Mesh& mesh, FullyShardOptions options) {
+    for (const bool bf16 : {false, true}) {
+      if (bf16) options.precision.compute = options.precision.buffer = at::kBFloat16;
+      Sharded sharded(mesh, options);
+      const at::NoGradGuard no_grad;
+      sharded.net->eval();
+      const double before = sharded.loss().item<double>();
+      for (at::Tensor& parameter : sharded.module.parameters()) parameter.mul_(0.5);
+      const double halved = sharded.loss().item<double>();
+      EXPECT_NE(halved, before);
+      for (at::Tensor& parameter : sharded.module.parameters()) parameter.data().mul_(2);
+      EXPECT_EQ(sharded.loss().item<double>(), before);
+    }
+  });
+}
+
+TEST(Works, FreezingAfterWrapping) {
+  Net plain;
+  torch::optim::SGD optimizer(plain.parameters(), 0.1);
+  plain.first->weight.requires_grad_(false);
+  plain.forward(input()).backward();
+  optimizer.step();
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    Sharded sharded(mesh, options);
+    sharded.net->first->weight.requires_grad_(false);
+    sharded.step();
+    expect_same(sharded, plain);
+  });
+}
+
+std::string backward_error(const at::Tensor& loss) {
+  return error_text([&] { loss.backward(); });
+}
+
+TEST(Refused, AStepBetweenForwardAndBackward) {
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    Sharded sharded(mesh, options);
+    const at::Tensor loss = sharded.loss(), late = sharded.loss(), later = sharded.loss();
+    loss.backward();
+    sharded.optimizer.step();
+    EXPECT_EQ(backward_error(late),
+              "[shard.backward] parameters as they were in forward: they have changed since "
+              "(optimizer.step() between a forward and its backward, or a forward outside of "
+              "ShardedModule::forward())");
+    sharded.loss();
+    try {  // the graph stays outdated: from here on LibTorch says so itself
+      later.backward();
+      ADD_FAILURE() << "no error";
+    } catch (const c10::Error& error) {
+      EXPECT_NE(std::string(error.what()).find("modified by an inplace operation"), std::string::npos)
+          << error.what();
+    }
+    sharded.step();
+  });
+}
+
+TEST(Refused, AForwardOutsideOfForward) {
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    FullyShardOptions options = at_level(Level::kZero3);
+    options.precision.compute = options.precision.buffer = at::kBFloat16;
+    Sharded sharded(mesh, options);
+    sharded.step();
+    EXPECT_NE(backward_error(sharded.net->forward(input())).find("a forward outside of"), std::string::npos);
+  });
+}
+
+TEST(Refused, AStepBetweenMicroBatches) {
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    Sharded sharded(mesh, options);
+    sharded.step();
+    sharded.module.set_micro_batch(0, 2);
+    sharded.loss().backward();
+    sharded.optimizer.step();  // with the gradients of the step before, which are still there
+    sharded.module.set_micro_batch(1, 2);
+    EXPECT_EQ(
+        error_text([&] { sharded.loss(); }),
+        "[shard.forward] the same parameters in all micro-batches of a step: they changed before 2 of 2 "
+        "(step the optimizer after the last one's backward, or begin anew with set_micro_batch(0, n))");
+    sharded.module.set_micro_batch(0, 1);
+    sharded.step();
+  });
+}
+
+TEST(Refused, GradientsOfTheNetworksOwnParameters) {
+  const std::string expected =
+      "[shard.gradient] gradients to be read from ShardedModule::parameters(): the network's own parameters "
+      "have none (make the optimizer over sharded.parameters(), after wrapping; clip with "
+      "sharded.clip_grad_norm())";
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    auto net = std::make_shared<Net>();
+    torch::optim::SGD sgd(net->parameters(), 0.1);  // before wrapping
+    torch::optim::AdamW adamw(net->parameters());   // decays the parameters before it reads gradients
+    ShardedModule sharded(net, mesh, options);
+    const auto backward = [&] { sharded.forward([&] { return net->forward(input()); }).backward(); };
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      backward();
+      EXPECT_EQ(error_text([&] { sgd.step(); }), expected);
+      EXPECT_EQ(error_text([&] { torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0); }), expected);
+      EXPECT_EQ(error_text([&] { net->first->weight.grad().norm(); }), expected);
+    }
+    const at::Tensor once = sharded.parameters()[0].grad().clone();
+    net->zero_grad();
+    for (at::Tensor& parameter : sharded.parameters()) parameter.mutable_grad().reset();
+    backward();
+    EXPECT_TRUE(sharded.parameters()[0].grad().equal(once / 2)) << "nothing of it came into the gradient";
+    EXPECT_EQ(error_text([&] { adamw.step(); }).rfind("[shard.", 0), 0U);
+  });
+}
+
+TEST(Refused, ParametersRegisteredOrReplacedAfterWrapping) {
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    Sharded sharded(mesh, options);
+    sharded.net->register_module("late", torch::nn::Linear(2, 2));
+    EXPECT_EQ(error_text([&] { sharded.loss(); }),
+              "[shard.forward] the parameters that were wrapped: late.weight was registered or replaced "
+              "afterwards (build the whole network first)");
+  });
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    Sharded sharded(mesh, options);
+    sharded.net->replace_module("second", torch::nn::Linear(6, 2));
+    EXPECT_NE(error_text([&] { sharded.loss(); }).find("second.weight was registered or replaced"),
+              std::string::npos);
+  });
+}
+
+TEST(Refused, AnotherDtypeOrMemoryAfterWrapping) {
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    Sharded sharded(mesh, options);
+    const std::string text = error_text([&] {
+      sharded.net->to(at::kDouble);
+      sharded.loss(input());
+    });
+    const bool stays = mesh.world_size() == 1 || options.root.level == Level::kReplicate;
+    EXPECT_EQ(
+        text.find(stays ? "[shard.forward] parameters over the memory of their ShardedModule: "
+                          "first.weight was given other memory (convert and load before wrapping, or use "
+                          "FullyShardOptions::precision and library::load_module)"
+                        : "[shard.touch] sharded parameters to be read inside ShardedModule::forward"),
+        0U)
+        << text;
+  });
+}
+
+TEST(Refused, ChangesOfGatheredParametersInPlace) {
+  const std::string expected =
+      "[shard.touch] sharded parameters to be changed through ShardedModule::parameters(), or before they "
+      "are "
+      "wrapped: aten::mul_ writes into a gathered copy, and that goes";
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    Sharded sharded(mesh, at_level(Level::kZero3));
+    const auto halve = [&] {
+      const at::NoGradGuard no_grad;
+      sharded.net->first->weight.mul_(0.5);
+    };
+    EXPECT_EQ(error_text([&] { sharded.module.forward([&] { halve(); }); }), expected);
+    EXPECT_EQ(error_text([&] { sharded.module.with_full_parameters(halve); }), expected);
+    EXPECT_EQ(error_text([&] { sharded.module.forward([&] { sharded.net->first->weight.data().mul_(2); }); }),
+              expected);
+    sharded.step();
+  });
+  // One rank's parameters are its shards; in another dtype they are copies of them.
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    for (const bool bf16 : {false, true}) {
+      FullyShardOptions options = at_level(Level::kZero3);
+      if (bf16) options.precision.compute = options.precision.buffer = at::kBFloat16;
+      Sharded sharded(mesh, options);
+      sharded.step();
+      {
+        const at::NoGradGuard no_grad;
+        sharded.net->first->weight.mul_(0.5);
+      }
+      EXPECT_EQ(error_text([&] { sharded.loss(); }),
+                bf16 ? "[shard.forward] parameters that change through ShardedModule::parameters(): "
+                       "first.weight was changed in place, which is a copy in the compute dtype"
+                     : "no error");
+    }
+  });
+}
+
+TEST(Refused, UnfreezingAfterWrapping) {
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    auto net = std::make_shared<Net>();
+    net->first->weight.requires_grad_(false);
+    ShardedModule sharded(net, mesh, options);
+    net->first->weight.requires_grad_(true);
+    EXPECT_EQ(
+        error_text([&] { sharded.forward([&] { return net->forward(input()); }); }),
+        "[shard.forward] parameters that are trained as when they were wrapped: first.weight was frozen "
+        "then and requires a gradient now (unfreeze before wrapping)");
+  });
+}
+
+TEST(Refused, ParametersThatCannotBeTrained) {
+  struct Odd : torch::nn::Module {};
+  const auto mesh = mesh::Mesh::pretend(0, {{"shard", 2}});
+  auto complex = std::make_shared<Odd>();
+  complex->register_parameter("phase", at::zeros({3}, at::kComplexFloat));
+  EXPECT_EQ(error_text([&] { ShardedModule(complex, *mesh); }),
+            "[shard.ShardedModule] floating-point parameters where they are trained: phase is ComplexFloat");
+  auto elsewhere = std::make_shared<Odd>();
+  elsewhere->register_parameter("weight", at::zeros({3}, at::TensorOptions().device(at::kMeta)));
+  EXPECT_EQ(error_text([&] { ShardedModule(elsewhere, *mesh); }),
+            "[shard.ShardedModule] parameters in the host's memory: weight is on meta");
+}
+
+// As torch::nn::parallel and thread pools do.
+TEST(Refused, AnotherThread) {
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    Sharded sharded(mesh, at_level(Level::kZero3));
+    std::string forward, inside, whole;
+    std::thread([&] { forward = error_text([&] { sharded.loss(); }); }).join();
+    std::thread([&] { whole = error_text([&] { sharded.module.with_full_parameters([] {}); }); }).join();
+    sharded.module.forward(
+        [&] { std::thread([&] { inside = error_text([&] { sharded.net->forward(input()); }); }).join(); });
+    const std::string rest =
+        " calls from the thread that made the ShardedModule: this is another thread (give each thread a "
+        "network, a Mesh and a ShardedModule of its own)";
+    EXPECT_EQ(forward, "[shard.forward]" + rest);
+    EXPECT_EQ(whole, "[shard.with_full_parameters]" + rest);
+    EXPECT_EQ(inside, "[shard.touch]" + rest);
+    sharded.step();
+  });
+}
+
+}  // namespace
+}  // namespace tessera
