@@ -32,6 +32,17 @@ std::string list(const std::map<std::string, Value>& values, const Count& count)
   return join(parts, ", ");
 }
 
+/// What the images that could be decoded are like.
+void print_images(const Inspection& inspection, std::ostream& out) {
+  const auto bytes = values_of(inspection, [](const Seen& seen) { return static_cast<int64_t>(seen.bytes); });
+  print_spread(out, "bytes    ", spread_of(bytes), bytes_text);
+  print_spread(out, "width    ", spread_of(values_of(inspection, [](const Seen& s) { return s.width; })),
+               human_count);
+  print_spread(out, "height   ", spread_of(values_of(inspection, [](const Seen& s) { return s.height; })),
+               human_count);
+  out << "formats  " << list(inspection.formats, [](int64_t count) { return count; }) << "\n";
+}
+
 /// The largest first; in the middle of a long list a line stands for the rest.
 void print_classes(const Inspection& inspection, std::ostream& out) {
   std::vector<size_t> order(inspection.classes.size());
@@ -58,18 +69,12 @@ Json spread_json(const Spread& spread) {
 }  // namespace
 
 void print_text(const Inspection& inspection, std::ostream& out) {
-  const auto bytes = values_of(inspection, [](const Seen& seen) { return static_cast<int64_t>(seen.bytes); });
   const auto looked = static_cast<int64_t>(inspection.seen.size() + inspection.broken.size());
   out << inspection.source << ", split " << inspection.split << ": " << human_count(inspection.samples)
       << " samples in " << human_count(static_cast<int64_t>(inspection.classes.size()))
       << (inspection.classes.size() == 1 ? " class; " : " classes; ")
       << (inspection.full ? std::string("all") : human_count(looked)) << " decoded\n";
-  print_spread(out, "bytes    ", spread_of(bytes), bytes_text);
-  print_spread(out, "width    ", spread_of(values_of(inspection, [](const Seen& s) { return s.width; })),
-               human_count);
-  print_spread(out, "height   ", spread_of(values_of(inspection, [](const Seen& s) { return s.height; })),
-               human_count);
-  out << "formats  " << list(inspection.formats, [](int64_t count) { return count; }) << "\n";
+  if (!inspection.seen.empty()) print_images(inspection, out);
   if (!inspection.odd.empty()) {
     out << "odd      "
         << list(inspection.odd, [](const auto& indices) { return static_cast<int64_t>(indices.size()); })

@@ -111,6 +111,7 @@ TEST(Inspect, NothingAtAll) {
   const Inspection found = inspect(source, {.full = true});
   std::ostringstream out;
   print_text(found, out);
+  EXPECT_EQ(out.str().find("middle, from 0 B"), std::string::npos) << "sizes of no image";
   print_json(found, out);
   const TemporaryFolder folder("tessera-inspect");
   write_page(folder.path() / "x.html", found, source);
