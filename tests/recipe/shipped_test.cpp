@@ -31,7 +31,7 @@ TEST(Shipped, Quickstart) {
   unsetenv("TESSERA_FASHION_MNIST");
   const Recipe recipe = read_recipe(kFolder / "quickstart.toml", {});
   EXPECT_EQ(recipe.data.source, "idx:/usr/share/datasets/fashion-mnist");
-  EXPECT_EQ(recipe.model.tokens(), 16);
+  EXPECT_EQ(recipe.model.as<arch::VitConfig>().tokens(), 16);
   EXPECT_EQ(recipe.shard.level, plan::Level::kZero3);
 }
 
