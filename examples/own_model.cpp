@@ -74,8 +74,9 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
     all += facts.numel;
     unit = std::max(unit, facts.numel);
   }
-  // Master values and their gradients, in float32, and a little for what else the program does.
-  const int64_t shards = 2 * 4 * all / mesh.world_size(), units = 3 * 4 * unit, slack = 8 << 20;
+  // Master values and their gradients, in float32, and a little for what else the program does: among it,
+  // messages under way between the ranks of a host.
+  const int64_t shards = 2 * 4 * all / mesh.world_size(), units = 3 * 4 * unit, slack = 24 << 20;
   if (mesh.rank() == 0) {
     std::printf("%zu units, %ld parameters; building took %ld MiB, whole they are %ld MiB\n",
                 sharded.units().size(), static_cast<long>(all), static_cast<long>(building >> 20),

@@ -1,6 +1,6 @@
 // Every parameter of a ViT. Names, order and initial values are those of timm's VisionTransformer with its
 // defaults (weight_init=''):
-//   linear layers      weight truncated normal, std 0.02; bias 0
+//   linear layers      weight truncated normal, std 0.02; bias 0 (head: VitConfig::head_bias)
 //   patch_embed.proj   weight and bias uniform in +-1/sqrt(channels * patch^2) (PyTorch's default for Conv2d)
 //   pos_embed          truncated normal, std 0.02
 //   cls_token, reg_token   normal, std 1e-6
@@ -32,6 +32,10 @@ class Listing {
   void linear(const std::string& name, int64_t in, int64_t out) {
     add(name + ".weight", {out, in}, Init::kTruncatedNormal, kWeightStd).decay = true;
     add(name + ".bias", {out}, Init::kZero);
+  }
+  void set_last(Init init, double value) {
+    specs_.back().init = init;
+    specs_.back().init_value = value;
   }
   void norm(const std::string& name, int64_t width) {
     add(name + ".weight", {width}, Init::kOne);
@@ -98,6 +102,7 @@ void list_head(const VitConfig& c, Listing& list) {
   if (c.pool == Pool::kAverage) list.norm("fc_norm", c.width);
   if (c.head == Head::kTanh) list.linear("pre_logits.fc", c.width, c.width);
   list.linear("head", c.width, c.classes);
+  if (c.head_bias != 0) list.set_last(Init::kConstant, c.head_bias);
 }
 
 }  // namespace

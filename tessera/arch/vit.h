@@ -37,6 +37,7 @@ struct VitConfig {
   double drop_path = 0.0;    // rate of the last block; earlier blocks linearly less, the first 0
   double dropout = 0.0;  // after position embedding, attention projection, both MLP layers, before the head
   double norm_epsilon = 1e-6;
+  double head_bias = 0.0;  // initial value of the last layer's bias
 
   int64_t grid() const { return image_size / patch_size; }
   int64_t patches() const { return grid() * grid(); }

@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "tessera/base/error.h"
+#include "tessera/base/one_line.h"
 
 namespace tessera {
 namespace {
@@ -53,7 +54,7 @@ void Log::put(const char* level, const std::string& line, std::FILE* stream) {
 }
 
 void Log::info(const std::string& line) { put("", line, stdout); }
-void Log::warn(const std::string& line) { put("warning: ", line, stderr); }
+void Log::warn(const std::string& line) { put("warning: ", one_line(line), stderr); }
 void Log::record(const std::string& line) { put("", line, nullptr); }
 
 }  // namespace tessera

@@ -33,4 +33,11 @@ inline std::string_view take_until(std::string_view& text, std::string_view ends
   return word;
 }
 
+/// Every `word` in `text` becomes `by`; what is put in is not looked at again. Requires: `word` is not empty.
+inline void replace_all(std::string& text, std::string_view word, std::string_view by) {
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + by.size())) {
+    text.replace(at, word.size(), by);
+  }
+}
+
 }  // namespace tessera

@@ -18,9 +18,9 @@ struct Chosen {
   formats::SafetensorsEntry entry;  // as it is written
 };
 
-// The name without "param/" or "buffer/"; none for other state.
-std::optional<std::string> weight_name(const std::string& name) {
-  for (const std::string_view prefix : {"param/", "buffer/"}) {
+// The name without "param/" ("ema/" where the average is wanted) or "buffer/"; none for other state.
+std::optional<std::string> weight_name(const std::string& name, bool average) {
+  for (const std::string_view prefix : {average ? "ema/" : "param/", "buffer/"}) {
     if (name.starts_with(prefix) && name.size() > prefix.size()) return name.substr(prefix.size());
   }
   return std::nullopt;
@@ -39,7 +39,7 @@ std::vector<Chosen> choose(const TensorSource& source, const ConsolidateOptions&
   std::set<std::string> names;
   for (size_t i = 0; i < source.tensors().size(); ++i) {
     const auto& tensor = source.tensors()[i];
-    const auto weight = weight_name(tensor.name);
+    const auto weight = weight_name(tensor.name, options.average);
     if (!weight && !options.with_state) continue;
     const bool converted = weight && !options.dtype.empty() && is_floating(tensor.dtype);
     const auto& entry =
@@ -49,6 +49,13 @@ std::vector<Chosen> choose(const TensorSource& source, const ConsolidateOptions&
       user_error("checkpoint.consolidate", "one tensor of each name: a parameter and a buffer are both ",
                  escape(entry.name));
     }
+  }
+  const bool any = std::ranges::any_of(source.tensors(), [&](const auto& tensor) {
+    return tensor.name.starts_with(options.average ? "ema/" : "param/");
+  });
+  if (options.average && !any) {
+    user_error("checkpoint.consolidate", "a moving average of the parameters (ema/...): there is none, only ",
+               beginnings(source));
   }
   if (chosen.empty()) {
     user_error("checkpoint.consolidate", "parameters (param/...): there are none, only ", beginnings(source));

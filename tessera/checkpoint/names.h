@@ -69,4 +69,9 @@ inline std::optional<int64_t> parse_step(std::string_view name, std::string_view
   return number;
 }
 
+/// Does `which` name a checkpoint of the run at hand, not a path? A folder of such a name is "./best".
+inline bool is_of_the_run(std::string_view which) {
+  return which == "latest" || which == "best" || parse_number(which) || parse_step(which);
+}
+
 }  // namespace tessera::checkpoint::names

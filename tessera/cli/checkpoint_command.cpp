@@ -24,7 +24,7 @@ their own, give the folders of all hosts: together they are one checkpoint.)";
 struct Options {
   std::vector<std::string> places;
   std::string which = "latest", output, dtype;
-  bool json = false, with_optimizer = false;
+  bool json = false, with_optimizer = false, average = false;
   int64_t ranks = 1;
 
   checkpoint::Folders folders() const {
@@ -55,7 +55,10 @@ int verify(const Options& options) {
 int consolidate(const Options& options) {
   checkpoint::StoredCheckpoint source(options.folders());
   checkpoint::consolidate(source, options.output,
-                          {.with_state = options.with_optimizer, .dtype = options.dtype, .metadata = {}});
+                          {.average = options.average,
+                           .with_state = options.with_optimizer,
+                           .dtype = options.dtype,
+                           .metadata = {}});
   std::cout << "wrote " << options.output << "\n";
   return kExitDone;
 }
@@ -113,6 +116,7 @@ state keeps its full names: adamw.exp_avg/blocks.0.attn.qkv.weight.
   tessera checkpoint consolidate node1/run node2/run -o all.safetensors --with-optimizer)");
   tool->add_option("-o,--output", options->output, "File to write")->required();
   tool->add_flag("--with-optimizer", options->with_optimizer, "Also the optimizer's state");
+  tool->add_flag("--ema", options->average, "The moving average of the parameters in their place");
   tool->add_option("--dtype", options->dtype, "Of the parameters: F32, BF16 or F16 (default: as saved)");
 }
 
@@ -191,6 +195,7 @@ void add_export(CLI::App* command, const std::shared_ptr<Options>& options) {
   options->places.resize(1);
   tool->add_option("path", options->places[0], "A run's folder or a checkpoint's")->required();
   tool->add_option("output", options->output, "File to write")->required();
+  tool->add_flag("--ema", options->average, "The moving average of the parameters in their place");
   tool->add_option("--which", options->which, "Of a run: latest, best or a step")->default_val("latest");
   tool->footer("\nThe same as `tessera checkpoint consolidate path -o output`.");
 }

@@ -8,24 +8,29 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/cli/data_command.h"
 #include "tessera/data/measure.h"
 
 namespace tessera::cli {
 namespace {
 
 struct Options {
-  std::string source, split = "train";
+  std::vector<std::string> sources;
+  std::string split = "train";
+  data::SourceOptions reading;
   int64_t imagenet_like = 0;
   data::MeasureOptions measure;
   bool json = false;
 };
 
 constexpr const char* kFooter = R"(
-Images are taken from all over the source. Stages are CPU time of one thread with the encoded bytes in memory (`read`,
+Images are taken from all over a source. Several sources take turns in every round; the last table compares them
+with the first, round by round. Stages are CPU time of one thread with the encoded bytes in memory (`read`,
 which fetches them, is wall time); the pipeline is the training loader: random-resized-crop, flip, normalise, batches of --batch.
 `read` and the first pipeline come from the disk, or from the page cache when the files were read shortly before.
 
   tessera data bench folder:/data/imagenet
+  tessera data bench folder:/data/imagenet zip:/data/imagenet-zip wds:/data/imagenet-wds --rounds 5
   tessera data bench --imagenet-like 500 --threads 1,2,4)";
 
 double scaling(const data::Measurement& m, const data::Pipeline& pipeline) {
@@ -51,37 +56,82 @@ void print_text(const data::Measurement& m) {
                 100 * scaling(m, pipeline), pipeline.images_per_second,
                 pipeline.images_per_second * m.mean_bytes / 1e6, pipeline.cpu_seconds * 1e6);
   }
-  std::printf("\npeak memory %s\n", human_bytes(static_cast<double>(m.peak_rss_bytes)).c_str());
 }
 
-void print_json(const data::Measurement& m) {
+/// Beside the first source: more images a second, or less CPU time for one, is better.
+void print_comparison(const std::vector<std::string>& sources, const std::vector<data::Measurement>& all) {
+  std::printf("%-8s %10s %12s %14s %12s  %s\n", "threads", "speed", "images/s", "CPU us/image", "CPU",
+              "source");
+  for (size_t i = 0; i < all.front().pipelines.size(); ++i) {
+    for (size_t source = 0; source < all.size(); ++source) {
+      const data::Pipeline& pipeline = all[source].pipelines[i];
+      std::printf("%-8ld %8.1f %% %12.0f %14.1f %10.1f %%  %s\n", static_cast<long>(pipeline.threads),
+                  100 * pipeline.speed_ratio, pipeline.images_per_second, pipeline.cpu_seconds * 1e6,
+                  100 * pipeline.cpu_ratio, sources[source].c_str());
+    }
+  }
+}
+
+void print_all(const std::vector<std::string>& sources, const std::vector<data::Measurement>& all) {
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all.size() > 1) std::printf("%s%s\n", i > 0 ? "\n" : "", sources[i].c_str());
+    print_text(all[i]);
+  }
+  if (all.size() > 1) {
+    std::printf("\n");
+    print_comparison(sources, all);
+  }
+  std::printf("\npeak memory %s\n", human_bytes(static_cast<double>(all.back().peak_rss_bytes)).c_str());
+}
+
+nlohmann::ordered_json as_json(const std::string& source, const data::Measurement& m) {
   nlohmann::ordered_json stages, pipelines = nlohmann::ordered_json::array();
   for (const data::Stage& stage : m.stages) stages[stage.name] = stage.seconds;
   for (const data::Pipeline& pipeline : m.pipelines) {
     pipelines.push_back({{"threads", pipeline.threads},
                          {"images_per_second", pipeline.images_per_second},
                          {"cpu_seconds_per_image", pipeline.cpu_seconds},
-                         {"scaling", scaling(m, pipeline)}});
+                         {"scaling", scaling(m, pipeline)},
+                         {"speed_ratio", pipeline.speed_ratio},
+                         {"cpu_ratio", pipeline.cpu_ratio}});
   }
-  const nlohmann::ordered_json all = {{"images", m.images},
-                                      {"mean_bytes", m.mean_bytes},
-                                      {"mean_width", m.mean_width},
-                                      {"mean_height", m.mean_height},
-                                      {"stage_seconds", stages},
-                                      {"pipelines", pipelines},
-                                      {"peak_rss_bytes", m.peak_rss_bytes}};
-  std::cout << all.dump(2) << '\n';
+  return {{"source", source},
+          {"images", m.images},
+          {"mean_bytes", m.mean_bytes},
+          {"mean_width", m.mean_width},
+          {"mean_height", m.mean_height},
+          {"stage_seconds", stages},
+          {"pipelines", pipelines},
+          {"peak_rss_bytes", m.peak_rss_bytes}};
+}
+
+/// An object; of several sources a list of them.
+void print_json(const std::vector<std::string>& sources, const std::vector<data::Measurement>& all) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < all.size(); ++i) list.push_back(as_json(sources[i], all[i]));
+  std::cout
+      << (list.size() == 1 ? list[0] : list).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+      << '\n';
 }
 
 int run(const Options& options) {
-  if (options.source.empty() == (options.imagenet_like == 0)) {
+  if (options.sources.empty() == (options.imagenet_like == 0)) {
     user_error("cli.data_bench", "either SOURCE or --imagenet-like N: found ",
-               options.source.empty() ? "neither" : "both");
+               options.sources.empty() ? "neither" : "both");
   }
-  const auto source = options.imagenet_like > 0 ? data::open_imagenet_like(options.imagenet_like)
-                                                : data::open_source(options.source, options.split, {});
-  const data::Measurement measurement = data::measure(*source, options.measure);
-  options.json ? print_json(measurement) : print_text(measurement);
+  std::vector<std::string> names = options.sources;
+  std::vector<std::unique_ptr<data::Source>> opened;
+  if (options.imagenet_like > 0) {
+    names = {"imagenet-like"};
+    opened.push_back(data::open_imagenet_like(options.imagenet_like));
+  }
+  for (const auto& source : options.sources) {
+    opened.push_back(data::open_source(source, options.split, options.reading));
+  }
+  std::vector<const data::Source*> sources;
+  for (const auto& source : opened) sources.push_back(source.get());
+  const auto all = data::measure(sources, options.measure);
+  options.json ? print_json(names, all) : print_all(names, all);
   return kExitDone;
 }
 
@@ -91,12 +141,14 @@ Action add_data_bench(CLI::App& data) {
   auto options = std::make_shared<Options>();
   data::MeasureOptions& measure = options->measure;
   CLI::App* command = data.add_subcommand("bench", "How fast this machine makes batches of a source");
-  command->add_option("SOURCE", options->source, "What data.source is in a recipe, such as folder:DIR");
+  command->add_option("SOURCE", options->sources,
+                      "What data.source is in a recipe, such as folder:DIR; several are compared");
   command
       ->add_option("--imagenet-like", options->imagenet_like,
                    "Instead of SOURCE: N pictures made in memory, of ImageNet's size and weight")
       ->check(CLI::PositiveNumber);
   command->add_option("--split", options->split, "Split of SOURCE")->capture_default_str();
+  add_source_options(command, &options->reading);
   command->add_option("--images", measure.images, "Images of each measurement")->capture_default_str();
   command->add_option("--rounds", measure.rounds, "Measurements of each kind; the median is shown")
       ->capture_default_str();

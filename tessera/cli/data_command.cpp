@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/one_line.h"
 #include "tessera/cli/data_bench.h"
 
 namespace tessera::cli {
@@ -46,23 +47,26 @@ Action add_data(CLI::App& app) {
 }
 
 std::unique_ptr<data::Source> SourceArguments::open(const std::string& split) const {
-  data::SourceOptions with_warnings = options;
-  with_warnings.warn = [](const std::string& line) { std::fprintf(stderr, "warning: %s\n", line.c_str()); };
-  return data::open_source(spec, split, with_warnings);
+  return data::open_source(spec, split, options);
 }
 
 void add_source_arguments(CLI::App* command, SourceArguments* arguments) {
   command->add_option("SOURCE", arguments->spec, "Such as folder:DIR, zip:DIR, wds:SHARDS, tfrecord:PATH")
       ->required();
-  command->add_option("--index-dir", arguments->options.index_dir,
+  add_source_options(command, &arguments->options);
+}
+
+void add_source_options(CLI::App* command, data::SourceOptions* options) {
+  options->warn = [](const std::string& line) {
+    std::fprintf(stderr, "warning: %s\n", one_line(line).c_str());
+  };
+  command->add_option("--index-dir", options->index_dir,
                       "Folder of index files, \"beside\" the data, or \"none\" (default: the user's cache)");
-  command->add_option("--image-key", arguments->options.image_key,
-                      "tfrecord, wds: the feature with the image");
-  command->add_option("--label-key", arguments->options.label_key,
-                      "tfrecord, wds: the feature with the label");
-  command->add_option("--label-offset", arguments->options.label_offset,
+  command->add_option("--image-key", options->image_key, "tfrecord, wds: the feature with the image");
+  command->add_option("--label-key", options->label_key, "tfrecord, wds: the feature with the label");
+  command->add_option("--label-offset", options->label_offset,
                       "Added to each label; -1 where they count from 1");
-  command->add_option("--classes", arguments->options.classes, "File of class names, one a line");
+  command->add_option("--classes", options->classes, "File of class names, one a line");
 }
 
 ProgressText::ProgressText()

@@ -27,6 +27,8 @@ struct SourceArguments {
   std::unique_ptr<data::Source> open(const std::string& split) const;
 };
 void add_source_arguments(CLI::App* command, SourceArguments* arguments);
+/// All of that but SOURCE; warnings go to stderr.
+void add_source_options(CLI::App* command, data::SourceOptions* options);
 
 /// DEST and how to write it, for all that packs.
 struct PackArguments {

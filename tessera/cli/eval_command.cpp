@@ -46,6 +46,7 @@ Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
       ->allow_extra_args(false)
       ->take_all();
   command->add_option("--procs", options->procs, "Local ranks to start");
+  command->add_flag("--ema", options->job.ema, "The moving average of the weights (ema.decay)");
   command->add_flag("--json", options->job.json, "Print JSON");
   command->add_option("--output", options->job.output, "Also write the JSON to this file");
   return [options, arguments = std::move(arguments)] { return evaluate(*options, arguments); };
@@ -60,6 +61,7 @@ Action add_predict(CLI::App& app) {
   command->add_option("--top", job->top, "How many classes to print")
       ->default_val(5)
       ->check(CLI::Range(int64_t{1}, kMostClasses));
+  command->add_flag("--ema", job->ema, "The moving average of the weights (ema.decay)");
   command->add_flag("--json", job->json, "Print JSON");
   return [job] { return engine().predict(*job); };
 }

@@ -14,6 +14,7 @@
 #include <new>
 
 #include "tessera/base/error.h"
+#include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/cli/commands.h"
@@ -161,24 +162,9 @@ void prepare_process() {
   }
 }
 
-/// One line, whatever names of files stand in it.
-std::string in_one_line(std::string_view message) {
-  std::string line;
-  for (const char byte : message) {
-    char code[8] = {byte};
-    if (byte == '\n') {
-      std::snprintf(code, sizeof code, "\\n");
-    } else if (static_cast<unsigned char>(byte) < ' ' || byte == '\x7f') {
-      std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned char>(byte));
-    }
-    line += code;
-  }
-  return line;
-}
-
 /// After a failure: no destructor of a half-dead process group may delay the end.
 [[noreturn]] void fail(int exit_code, const std::string& message) {
-  std::fprintf(stderr, "error: %s\n", in_one_line(message).c_str());
+  std::fprintf(stderr, "error: %s\n", one_line(message).c_str());
   std::fflush(nullptr);
   std::_Exit(exit_code);
 }

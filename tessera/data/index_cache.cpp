@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/output_file.h"
+#include "tessera/base/words.h"
 #include "tessera/data/in_parallel.h"
 #include "tessera/data/index_layout.h"
 
@@ -177,10 +178,7 @@ OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const S
 }  // namespace
 
 std::string with_split(std::string text, const std::string& split) {
-  static const std::string kPlace = "{split}";
-  for (size_t at = text.find(kPlace); at != std::string::npos; at = text.find(kPlace, at + split.size())) {
-    text.replace(at, kPlace.size(), split);
-  }
+  replace_all(text, "{split}", split);
   return text;
 }
 

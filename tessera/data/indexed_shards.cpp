@@ -9,11 +9,19 @@
 namespace tessera::data {
 namespace fs = std::filesystem;
 
-std::string read_gzipped(const SampleIndex& index, const FileReader& archive, const IndexedSample& sample) {
-  const auto [point, window] = index.restart_point(sample.file, sample.offset);
+std::string read_sample(const SampleIndex& index, const FileReader& archive, const IndexedSample& sample) {
+  const bool plain = sample.method != kGzipped;
+  if (plain && sample.size > archive.size()) {  // before memory is asked for
+    user_error("data.shards", "a shard that has not changed: it got shorter (", archive.path().string(), ")");
+  }
   std::string content(sample.size, '\0');
-  formats::read_gzip_at(archive, point, std::as_bytes(std::span(window)), sample.offset,
-                        std::as_writable_bytes(std::span(content)));
+  const auto bytes = std::as_writable_bytes(std::span(content));
+  if (plain) {
+    archive.read(sample.offset, bytes);
+  } else {
+    const auto [point, window] = index.restart_point(sample.file, sample.offset);
+    formats::read_gzip_at(archive, point, std::as_bytes(std::span(window)), sample.offset, bytes);
+  }
   return content;
 }
 

@@ -17,8 +17,9 @@ inline constexpr uint8_t kGzipped = 1;  // IndexedSample::method of samples that
 /// is unpacked in vain before a sample.
 inline constexpr uint64_t kRestartSpan = uint64_t{1} << 20;
 
-/// A sample of a gzip file, unpacked from the restart point before it.
-std::string read_gzipped(const SampleIndex& index, const FileReader& archive, const IndexedSample& sample);
+/// A sample's bytes; of a gzip file unpacked from the restart point before them. Errors: UserError that names
+/// the archive when it is damaged or shorter than it was.
+std::string read_sample(const SampleIndex& index, const FileReader& archive, const IndexedSample& sample);
 
 /// A request for an index of shards: they and the file with class names are its inputs. `build` is left open.
 IndexRequest shard_request(const std::string& kind, const std::vector<std::filesystem::path>& shards,

@@ -63,7 +63,8 @@ JoinedSource::Place JoinedSource::place(int64_t index) const {
 int64_t JoinedSource::label(int64_t index) const {
   const auto [part, own] = place(index);
   const int64_t label = parts_[part]->label(own);
-  return labels_[part].empty() ? label : labels_[part].at(static_cast<size_t>(label));
+  if (label < 0 || labels_[part].empty()) return label;  // known to be broken, or the same classes
+  return labels_[part].at(static_cast<size_t>(label));
 }
 
 Stored JoinedSource::load(int64_t index) const {

@@ -4,9 +4,11 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/median.h"
 #include "tessera/base/random.h"
 #include "tessera/data/transform.h"
 #include "tessera/formats/image_reader.h"
@@ -18,22 +20,6 @@ double now(clockid_t clock) {
   timespec time{};
   ::clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
-double seconds_of(int64_t rounds, clockid_t clock, const std::function<void()>& work) {
-  std::vector<double> seconds;
-  for (int64_t round = 0; round < rounds; ++round) {
-    const double start = now(clock);
-    work();
-    seconds.push_back(now(clock) - start);
-  }
-  return median(std::move(seconds));
 }
 
 /// Encoded samples kept in memory, so that only one stage at a time is measured.
@@ -77,68 +63,107 @@ void describe(const Held& held, Measurement* result) {
   }
 }
 
-void measure_stages(const Source& source, const Held& held, const MeasureOptions& options,
-                    Measurement* result) {
-  const Transform transform(options.transform);
+/// A source and what each round found of it.
+struct Subject {
+  const Source* source = nullptr;
+  Held held;
+  std::vector<std::vector<double>> stages;      // seconds an image: [stage][round]
+  std::vector<std::vector<double>> rates, cpu;  // [pipeline][round]: images a second, CPU seconds an image
+};
+
+constexpr std::array<const char*, 7> kStages = {"read",   "header",    "decode whole",     "decode crop",
+                                                "resize", "normalise", "decode to numbers"};
+
+/// In the order of kStages.
+std::vector<double> stage_round(const Subject& subject, const Transform& transform) {
+  const Held& held = subject.held;
   std::vector<float> numbers(static_cast<size_t>(transform.sample_size()));
   const auto each = [&](const std::function<void(size_t)>& work, clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
-    const double seconds = seconds_of(options.rounds, clock, [&] {
-      for (size_t i = 0; i < held.samples.size(); ++i) work(i);
-    });
-    return seconds / static_cast<double>(held.samples.size());
+    const double start = now(clock);
+    for (size_t i = 0; i < held.samples.size(); ++i) work(i);
+    return (now(clock) - start) / static_cast<double>(held.samples.size());
   };
   const auto key = [](size_t i) { return SampleKey{1, 0, i}; };
-  const double read = each([&](size_t i) { source.load(held.indices[i]); }, CLOCK_MONOTONIC);
+  const double read = each([&](size_t i) { subject.source->load(held.indices[i]); }, CLOCK_MONOTONIC);
   const double header = each([&](size_t i) { open(held.samples[i]); });
   const double whole = each([&](size_t i) { formats::read_whole(*open(held.samples[i])); });
   const double crop = each([&](size_t i) { transform.decode_only(held.samples[i], "data bench", key(i)); });
   const double image = each([&](size_t i) { transform.train_image(held.samples[i], "data bench", key(i)); });
   const double all =
       each([&](size_t i) { transform.train(held.samples[i], "data bench", key(i), numbers.data()); });
-  result->stages = {
-      {"read", read},           {"header", header},         {"decode whole", whole},   {"decode crop", crop},
-      {"resize", image - crop}, {"normalise", all - image}, {"decode to numbers", all}};
+  return {read, header, whole, crop, image - crop, all - image, all};
 }
 
-Pipeline run_pipeline(const Source& source, const MeasureOptions& options, int64_t threads) {
+/// The loader from its beginning, so that every source and round has the same work.
+void pipeline_round(const MeasureOptions& options, size_t pipeline, Subject* subject) {
   LoaderOptions loader_options;
-  loader_options.batch = std::min(options.batch, source.size());
-  loader_options.workers = threads;
+  loader_options.batch = std::min(options.batch, subject->source->size());
+  loader_options.workers = options.threads[pipeline];
   loader_options.fail_on_error = true;
-  TrainLoader loader(source, options.transform, loader_options, 0);
+  TrainLoader loader(*subject->source, options.transform, loader_options, 0);
   const int64_t batches = std::max<int64_t>(1, options.images / loader_options.batch);
   const auto images = static_cast<double>(batches * loader_options.batch);
   // What was made ahead before the clock started must not count: as much is ahead again when it stops.
   for (int64_t i = 0; i < loader_options.prefetch + 1; ++i) loader.give_back(loader.next());
-  std::vector<double> cpu;
-  const double seconds = seconds_of(options.rounds, CLOCK_MONOTONIC, [&] {
-    const double start = now(CLOCK_PROCESS_CPUTIME_ID);
-    for (int64_t i = 0; i < batches; ++i) loader.give_back(loader.next());
-    cpu.push_back((now(CLOCK_PROCESS_CPUTIME_ID) - start) / images);
-  });
-  return {threads, images / seconds, median(cpu)};
+  const double start = now(CLOCK_MONOTONIC), cpu_start = now(CLOCK_PROCESS_CPUTIME_ID);
+  for (int64_t i = 0; i < batches; ++i) loader.give_back(loader.next());
+  subject->rates[pipeline].push_back(images / (now(CLOCK_MONOTONIC) - start));
+  subject->cpu[pipeline].push_back((now(CLOCK_PROCESS_CPUTIME_ID) - cpu_start) / images);
 }
 
-}  // namespace
+double median_ratio(const std::vector<double>& values, const std::vector<double>& of_first) {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < values.size(); ++round) ratios.push_back(values[round] / of_first[round]);
+  return median(std::move(ratios));
+}
 
-Measurement measure(const Source& source, const MeasureOptions& options) {
-  if (options.images < 1 || options.batch < 1 || options.rounds < 1) {
-    user_error("data.measure", "images, batch and rounds of at least 1: found ", options.images, ", ",
-               options.batch, ", ", options.rounds);
-  }
+Measurement result_of(const Subject& subject, const Subject& first, const MeasureOptions& options) {
   Measurement result;
-  {
-    const Held held = hold(source, options.images);
-    describe(held, &result);
-    measure_stages(source, held, options, &result);
-  }
-  for (const int64_t threads : options.threads) {
-    result.pipelines.push_back(run_pipeline(source, options, threads));
+  describe(subject.held, &result);
+  for (size_t i = 0; i < kStages.size(); ++i)
+    result.stages.push_back({kStages[i], median(subject.stages[i])});
+  for (size_t i = 0; i < options.threads.size(); ++i) {
+    result.pipelines.push_back({.threads = options.threads[i],
+                                .images_per_second = median(subject.rates[i]),
+                                .cpu_seconds = median(subject.cpu[i]),
+                                .speed_ratio = median_ratio(subject.rates[i], first.rates[i]),
+                                .cpu_ratio = median_ratio(subject.cpu[i], first.cpu[i])});
   }
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   result.peak_rss_bytes = usage.ru_maxrss * 1024;
   return result;
+}
+
+}  // namespace
+
+std::vector<Measurement> measure(std::span<const Source* const> sources, const MeasureOptions& options) {
+  if (options.images < 1 || options.batch < 1 || options.rounds < 1) {
+    user_error("data.measure", "images, batch and rounds of at least 1: found ", options.images, ", ",
+               options.batch, ", ", options.rounds);
+  }
+  const size_t pipelines = options.threads.size();
+  std::vector<Subject> subjects;
+  for (const Source* source : sources) {
+    subjects.push_back({.source = source,
+                        .held = hold(*source, options.images),
+                        .stages = std::vector<std::vector<double>>(kStages.size()),
+                        .rates = std::vector<std::vector<double>>(pipelines),
+                        .cpu = std::vector<std::vector<double>>(pipelines)});
+  }
+  const Transform transform(options.transform);
+  for (int64_t round = 0; round < options.rounds; ++round) {
+    for (Subject& subject : subjects) {
+      const auto seconds = stage_round(subject, transform);
+      for (size_t i = 0; i < seconds.size(); ++i) subject.stages[i].push_back(seconds[i]);
+    }
+    for (size_t pipeline = 0; pipeline < pipelines; ++pipeline) {
+      for (Subject& subject : subjects) pipeline_round(options, pipeline, &subject);
+    }
+  }
+  std::vector<Measurement> results;
+  for (const Subject& subject : subjects) results.push_back(result_of(subject, subjects.front(), options));
+  return results;
 }
 
 }  // namespace tessera::data

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace tessera::data {
 struct MeasureOptions {
   int64_t images = 1000;  // per stage and number of threads; a smaller source is gone through again
   int64_t batch = 64;
-  int64_t rounds = 3;                  // the median counts
+  int64_t rounds = 3;  // the medians count; a round measures every source, stage and number of threads once
   std::vector<int64_t> threads = {1};  // decoding threads of the pipeline
   TransformOptions transform;
 };
@@ -28,6 +29,8 @@ struct Pipeline {
   int64_t threads = 0;
   double images_per_second = 0;
   double cpu_seconds = 0;  // an image, of all threads: what it costs, however busy the machine is
+  /// Beside the first source with as many threads: the median of the rounds' ratios, 1 of the first itself.
+  double speed_ratio = 1, cpu_ratio = 1;
 };
 
 struct Measurement {
@@ -35,11 +38,12 @@ struct Measurement {
   double mean_bytes = 0, mean_width = 0, mean_height = 0;
   std::vector<Stage> stages;        // read, header, decode whole, decode crop, resize, normalise
   std::vector<Pipeline> pipelines;  // the training loader as it is
-  int64_t peak_rss_bytes = 0;
+  int64_t peak_rss_bytes = 0;       // of the process, all sources
 };
 
-/// Training's random crop throughout. Errors: UserError of a sample that cannot be decoded.
-Measurement measure(const Source& source, const MeasureOptions& options);
+/// One for each source, with training's random crop throughout. The sources take turns within a round, so
+/// that whatever else the machine does meets all alike. Errors: UserError of a sample that cannot be decoded.
+std::vector<Measurement> measure(std::span<const Source* const> sources, const MeasureOptions& options);
 
 /// `count` JPEGs made in memory, always the same: edges about 500 x 375, mean size 100 to 120 KiB as
 /// ImageNet's, with flat and busy places. For measuring where no photos are. Errors: UserError on a count

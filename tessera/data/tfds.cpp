@@ -42,12 +42,6 @@ Json parse(const std::string& content, const std::string& where) {
   return json;
 }
 
-void replace(std::string& text, const std::string& word, const std::string& by) {
-  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + by.size())) {
-    text.replace(at, word.size(), by);
-  }
-}
-
 std::string five_digits(size_t number) {
   std::array<char, 24> digits{};
   std::snprintf(digits.data(), digits.size(), "%05zu", number);
@@ -137,12 +131,12 @@ TfdsFeatures parse_tfds_features(const std::string& content, const std::string& 
 std::string tfds_file_name(const TfdsInfo& info, const TfdsInfo::Split& split, size_t shard) {
   std::string name = split.file_template;
   const std::string index = five_digits(shard), count = five_digits(split.shard_lengths.size());
-  replace(name, "{SHARD_X_OF_Y}", concat(index, "-of-", count));
-  replace(name, "{SHARD_INDEX}", index);
-  replace(name, "{NUM_SHARDS}", count);
-  replace(name, "{FILEFORMAT}", info.file_format);
-  replace(name, "{SPLIT}", split.name);
-  replace(name, "{DATASET}", info.name);
+  replace_all(name, "{SHARD_X_OF_Y}", concat(index, "-of-", count));
+  replace_all(name, "{SHARD_INDEX}", index);
+  replace_all(name, "{NUM_SHARDS}", count);
+  replace_all(name, "{FILEFORMAT}", info.file_format);
+  replace_all(name, "{SPLIT}", split.name);
+  replace_all(name, "{DATASET}", info.name);
   return name;
 }
 

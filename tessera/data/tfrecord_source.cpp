@@ -37,8 +37,7 @@ class TfRecordSource : public IndexedSource {
   std::string fetch(int64_t i) const override {
     const IndexedSample sample = index().sample(i);
     const auto file = files_.open(sample.file);
-    std::string frame =
-        sample.method == kGzipped ? read_gzipped(index(), *file, sample) : read_plain(*file, sample);
+    std::string frame = read_sample(index(), *file, sample);
     const std::string where = concat(file->path().string(), index().name(i));
     formats::WholeRecord record(formats::record_payload(std::as_bytes(std::span(frame)), where));
     std::string problem;
@@ -47,14 +46,6 @@ class TfRecordSource : public IndexedSource {
     if (image == nullptr) user_error("data.tfrecord", problem, " (", where, ")");
     frame.resize(formats::kRecordHeader + image->offset + image->size);
     frame.erase(0, formats::kRecordHeader + image->offset);
-    return frame;
-  }
-  static std::string read_plain(const FileReader& file, const IndexedSample& sample) {
-    if (sample.size > file.size()) {
-      user_error("data.tfrecord", "a file that has not changed: it got shorter (", file.path().string(), ")");
-    }
-    std::string frame(sample.size, '\0');
-    file.read(sample.offset, std::as_writable_bytes(std::span(frame)));
     return frame;
   }
 

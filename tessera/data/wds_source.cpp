@@ -28,14 +28,7 @@ class WdsSource : public IndexedSource {
  private:
   std::string fetch(int64_t i) const override {
     const IndexedSample sample = index().sample(i);
-    const auto archive = archives_.open(sample.file);
-    if (sample.method == kGzipped) return read_gzipped(index(), *archive, sample);
-    if (sample.size > archive->size()) {
-      user_error("data.wds", "a shard that has not changed: it got shorter (", archive->path().string(), ")");
-    }
-    std::string content(sample.size, '\0');
-    archive->read(sample.offset, std::as_writable_bytes(std::span(content)));
-    return content;
+    return read_sample(index(), *archives_.open(sample.file), sample);
   }
   const ArchiveFiles archives_;
 };

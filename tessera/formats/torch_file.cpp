@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/formats/safetensors_header.h"
+#include "tessera/formats/strides.h"
 
 namespace tessera::formats {
 namespace {
@@ -68,17 +68,6 @@ const std::string_view* storage_dtype(std::string_view name) {
 
 bool is_known(std::string_view name) {
   return storage_dtype(name) != nullptr || std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end();
-}
-
-std::vector<int64_t> row_major(const std::vector<int64_t>& shape) {
-  std::vector<int64_t> strides(shape.size());
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return strides;  // the product need not fit
-  int64_t step = 1;
-  for (size_t i = shape.size(); i-- > 0;) {
-    strides[i] = step;
-    step *= shape[i];
-  }
-  return strides;
 }
 
 // Whole numbers from 0 of a tuple or list; none for anything else.
@@ -226,16 +215,7 @@ void TorchFile::read(const TorchTensor& tensor, int64_t begin, std::span<std::by
     held_from_ = tensor.begin();
     file_.read(held_from_, held_);
   }
-  const auto steps = row_major(tensor.shape);
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t rest = begin + i, place = 0;
-    for (size_t dim = 0; dim < steps.size(); ++dim) {
-      place += rest / steps[dim] * tensor.strides[dim];
-      rest %= steps[dim];
-    }
-    std::memcpy(out.data() + static_cast<uint64_t>(i) * size,
-                held_.data() + static_cast<uint64_t>(place) * size, size);
-  }
+  gather(held_, {tensor.shape, tensor.strides, size}, begin, out);
 }
 
 }  // namespace tessera::formats

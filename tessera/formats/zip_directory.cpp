@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kLocal = 0x04034b50, kEntry = 0x02014b50, kEnd = 0x06054b50, kEnd64 = 0x06064b50,
                    kLocator64 = 0x07064b50;
-constexpr uint64_t kLocalBytes = 30, kEntryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
+constexpr uint64_t kEntryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr uint64_t kMaxComment = 0xFFFF, kMaxMembers = 200'000'000, kMaxDirectory = uint64_t{1} << 34;
 constexpr uint16_t kExtra64 = 1;
 
@@ -175,31 +175,6 @@ std::vector<ZipMember> read_zip_directory(const FileReader& file) {
     members.push_back(std::move(member));
   });
   return members;
-}
-
-uint64_t stored_member_offset(const FileReader& file, const ZipMember& member) {
-  if (member.method != 0 || member.encrypted || member.size != member.packed_size) {
-    broken(file, concat("members that are stored as they are: ", escape(member.name), " is ",
-                        member.encrypted ? "encrypted" : "packed"));
-  }
-  if (file.size() - member.header < kLocalBytes)
-    broken(file, concat("a header of ", escape(member.name), ": cut off"));
-  const auto bytes = read_at(file, member.header, kLocalBytes);
-  const Block block(bytes);
-  const uint64_t name = block.u16(26), start = member.header + kLocalBytes + name + block.u16(28);
-  if (block.u32(0) != kLocal || name != member.name.size()) {
-    broken(file, concat("a header of ", escape(member.name), " at byte ", member.header, ": there is none"));
-  }
-  if (start > file.size() || member.size > file.size() - start) {
-    broken(file, concat("members inside of the file: ", escape(member.name), " has ", member.size,
-                        " bytes from ", start));
-  }
-  const auto found = read_at(file, member.header + kLocalBytes, name);
-  if (Block(found).text(0, name) != member.name) {
-    broken(file,
-           concat("a header of ", escape(member.name), " at byte ", member.header, ": it names another"));
-  }
-  return start;
 }
 
 }  // namespace tessera::formats

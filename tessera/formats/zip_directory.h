@@ -33,8 +33,9 @@ void visit_zip_directory(const FileReader& file, const std::function<void(ZipMem
 /// All members. Errors: the same, and two members of one name.
 std::vector<ZipMember> read_zip_directory(const FileReader& file);
 
-/// Byte of the file where a stored member's bytes begin. Errors: UserError when it is packed or encrypted,
-/// its local header is not where the directory says or names another member, or its bytes leave the file.
+/// Byte of the file where a stored member's bytes begin. Errors: UserError that names archive and member when
+/// it is packed or encrypted, its local header is not where the directory says or names another member, or
+/// its bytes leave the file.
 uint64_t stored_member_offset(const FileReader& file, const ZipMember& member);
 
 /// The unpacked content of a stored or deflated member, its CRC checked. Errors: UserError that names archive

@@ -39,14 +39,15 @@ void check(const FileReader& file, const ZipMember& member) {
            concat("sizes that go together: found ", member.packed_size, " bytes packed and ", member.size,
                   " unpacked"));
   }
+}
+
+/// Where the bytes begin, packed or not.
+uint64_t content_offset(const FileReader& file, const ZipMember& member) {
   if (member.header > file.size() || file.size() - member.header < kHeader + member.packed_size) {
     broken(file, member,
            concat("a member inside of the file: its ", member.packed_size, " bytes from ", member.header,
                   " leave it"));
   }
-}
-
-std::string packed_bytes(const FileReader& file, const ZipMember& member) {
   const uint64_t room = file.size() - member.header;
   std::string header(kHeader + member.name.size(), '\0');
   if (room < header.size()) broken(file, member, "a whole member: the archive is cut off");
@@ -59,16 +60,24 @@ std::string packed_bytes(const FileReader& file, const ZipMember& member) {
   if (start > room || room - start < member.packed_size) {
     broken(file, member, "a whole member: the archive is cut off");
   }
-  std::string bytes(member.packed_size, '\0');
-  file.read(member.header + start, std::as_writable_bytes(std::span(bytes)));
-  return bytes;
+  return member.header + start;
 }
 
 }  // namespace
 
+uint64_t stored_member_offset(const FileReader& file, const ZipMember& member) {
+  if (member.encrypted || member.method != kStored || member.size != member.packed_size) {
+    broken(file, member,
+           concat("a member that is stored as it is: it is ", member.encrypted ? "encrypted" : "packed"));
+  }
+  return content_offset(file, member);
+}
+
 std::string read_zip_member(const FileReader& file, const ZipMember& member) {
   check(file, member);
-  std::string content = packed_bytes(file, member);
+  const uint64_t offset = content_offset(file, member);
+  std::string content(member.packed_size, '\0');
+  file.read(offset, std::as_writable_bytes(std::span(content)));
   if (member.method == kDeflate) {
     struct Free {
       void operator()(libdeflate_decompressor* d) const { libdeflate_free_decompressor(d); }

@@ -58,7 +58,9 @@ std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options) {
   const launch::Ranks ranks = launch::ranks_from_environment();
   at::set_num_threads(
       static_cast<int>(options.threads > 0 ? options.threads : launch::cores_per_rank(ranks)));
-  return std::make_unique<mesh::Mesh>(rendezvous(ranks, options.timeout), fit(options.axes, ranks.world),
+  mesh::Rendezvous where = rendezvous(ranks, options.timeout);
+  where.shared_memory = options.shared_memory;
+  return std::make_unique<mesh::Mesh>(where, fit(options.axes, ranks.world),
                                       concat(build_info().commit, options.fingerprint));
 }
 

@@ -17,6 +17,7 @@ struct ConnectOptions {
   /// Named axes of the ranks, the last one fastest. One of them may have size 0: what is left of the world.
   std::vector<mesh::Axis> axes = {{"shard", 0}};
   std::chrono::milliseconds timeout{600'000};  // of every collective
+  bool shared_memory = true;                   // between ranks of one host; false: TCP
   /// Ranks whose fingerprints differ are told so instead of training something else together.
   std::string fingerprint;
   /// LibTorch's threads in this process; 0: the host's cores divided by its ranks.

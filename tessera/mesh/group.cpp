@@ -32,6 +32,8 @@ Group::Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Trans
 
 Group::~Group() = default;
 
+std::string Group::transport_name() const { return transport_ ? transport_->name() : "nothing"; }
+
 std::string Group::begins(const char* kind, const std::string& what) {
   std::string name = concat(kind, " ", what, " over axis ", axis_);
   if (last_) {

@@ -38,6 +38,8 @@ class Group {
   const std::string& axis() const { return axis_; }
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
+  /// How its ranks talk: "shared memory", "TCP", "pretended"; "nothing" where there is one rank.
+  std::string transport_name() const;
 
   /// output [size * n] <- concatenation of every rank's input [n], same dtype, contiguous. `what` names the
   /// unit in errors.

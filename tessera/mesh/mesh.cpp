@@ -8,6 +8,7 @@
 #include "tessera/base/text.h"
 #include "tessera/mesh/open_files.h"
 #include "tessera/mesh/reason.h"
+#include "tessera/mesh/shared_transport.h"
 #include "tessera/mesh/store.h"
 #include "tessera/mesh/transport.h"
 
@@ -92,9 +93,13 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const std::string& f
     store->set(concat("joined/", rank_), bytes_of(fingerprint));
     wait_for_all(store, rendezvous, [](int64_t rank) { return concat("joined/", rank); });
     compare_fingerprints(store, rendezvous, fingerprint);
-    make_groups([store, from = address.from_here(), timeout = rendezvous.timeout](
-                    const std::string& line, int64_t rank, int64_t size) {
-      return gloo_transport(c10::make_intrusive<c10d::PrefixStore>(line, store), rank, size, from, timeout);
+    const auto all_shared = std::make_shared<SharedTransports>();
+    make_groups([store, from = address.from_here(), timeout = rendezvous.timeout,
+                 wanted = rendezvous.shared_memory,
+                 all_shared](const std::string& line, int64_t rank, int64_t size) {
+      const auto own_store = c10::make_intrusive<c10d::PrefixStore>(line, store);
+      auto transport = shared_transport(own_store, rank, size, wanted, timeout, all_shared);
+      return transport ? transport : gloo_transport(own_store, rank, size, from, timeout);
     });
   } catch (const Error&) {
     throw;

@@ -1,5 +1,5 @@
-// Moves bytes between the ranks of one group. Implemented by Gloo (transport_gloo.cpp) and by the pretend
-// ranks (transport_pretend.cpp).
+// Moves bytes between the ranks of one group. Implemented by Gloo (transport_gloo.cpp), through memory that
+// the ranks of one host share (transport_shared.cpp) and by the pretend ranks (transport_pretend.cpp).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,12 +27,22 @@ class Transport {
   virtual Waiter all_to_all(at::Tensor output, at::Tensor input) = 0;
   /// Tells peers and background threads to give up; never waits.
   virtual void abort() = 0;
+  /// "TCP", "shared memory", "pretended".
+  virtual const char* name() const = 0;
 };
 
 /// Gloo over TCP. `store`: seen by the group's ranks alone (a prefix store).
 std::shared_ptr<Transport> gloo_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                           int64_t size, const std::string& interface_address,
                                           std::chrono::milliseconds timeout);
+
+class SharedTransports;
+
+/// Through memory, where all ranks of the group run on one host and each of them wants it; else null, on
+/// every rank alike. Collective. `all`: one for each mesh.
+std::shared_ptr<Transport> shared_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
+                                            int64_t size, bool wanted, std::chrono::milliseconds timeout,
+                                            const std::shared_ptr<SharedTransports>& all);
 
 enum class Movement { kAllGather, kAllToAll };
 

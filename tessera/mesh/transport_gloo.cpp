@@ -45,6 +45,8 @@ class GlooTransport : public Transport {
     if (exchanges_) exchanges_->abort();
   }
 
+  const char* name() const override { return "TCP"; }
+
  private:
   using Backend = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 

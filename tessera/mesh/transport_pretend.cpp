@@ -19,6 +19,7 @@ class PretendTransport : public Transport {
   }
 
   void abort() override {}
+  const char* name() const override { return "pretended"; }
 
  private:
   Waiter answered(Movement movement, const at::Tensor& output, const at::Tensor& input) const {

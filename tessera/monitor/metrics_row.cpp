@@ -18,6 +18,8 @@ std::string shortest(double value) {
   return {buffer.data(), end};
 }
 
+std::string shortest_or_none(const std::optional<double>& value) { return value ? shortest(*value) : ""; }
+
 double number(const Json& row, const char* key) {
   const auto& value = row.at(key);
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
@@ -48,6 +50,8 @@ EvalMetrics eval_from(const Json& row) {
   m.loss = number(row, "loss");
   m.samples = row.at("samples").get<int64_t>();
   m.seconds = number(row, "seconds");
+  if (row.contains("top1_ema")) m.top1_ema = number(row, "top1_ema");
+  if (row.contains("loss_ema")) m.loss_ema = number(row, "loss_ema");
   return m;
 }
 
@@ -87,7 +91,7 @@ void in_order(const History& history, const PutRow& put_row) {
 
 std::string csv_header() {
   return "kind,step,epoch,loss,learning_rate,gradient_norm,images_per_second,tflops,data_wait,comm_wait,"
-         "memory_bytes,top1,top5,samples,seconds\n";
+         "memory_bytes,top1,top5,samples,seconds,top1_ema,loss_ema\n";
 }
 
 std::string csv_row(const StepMetrics& m) {
@@ -96,13 +100,13 @@ std::string csv_row(const StepMetrics& m) {
                              m.data_wait, m.comm_wait, m.memory_bytes}) {
     row += "," + shortest(value);
   }
-  return row + ",,,," + shortest(m.seconds) + "\n";
+  return row + ",,,," + shortest(m.seconds) + ",,\n";
 }
 
 std::string csv_row(const EvalMetrics& m) {
   return "eval," + std::to_string(m.step) + "," + shortest(m.epoch) + "," + shortest(m.loss) + ",,,,,,,," +
          shortest(m.top1) + "," + shortest(m.top5) + "," + std::to_string(m.samples) + "," +
-         shortest(m.seconds) + "\n";
+         shortest(m.seconds) + "," + shortest_or_none(m.top1_ema) + "," + shortest_or_none(m.loss_ema) + "\n";
 }
 
 std::string json_row(const StepMetrics& m) {
@@ -122,8 +126,10 @@ std::string json_row(const StepMetrics& m) {
 }
 
 std::string json_row(const EvalMetrics& m) {
-  const Json row = {{"kind", "eval"}, {"step", m.step}, {"epoch", m.epoch},     {"top1", m.top1},
-                    {"top5", m.top5}, {"loss", m.loss}, {"samples", m.samples}, {"seconds", m.seconds}};
+  Json row = {{"kind", "eval"}, {"step", m.step}, {"epoch", m.epoch},     {"top1", m.top1},
+              {"top5", m.top5}, {"loss", m.loss}, {"samples", m.samples}, {"seconds", m.seconds}};
+  if (m.top1_ema) row["top1_ema"] = *m.top1_ema;
+  if (m.loss_ema) row["loss_ema"] = *m.loss_ema;
   return row.dump() + "\n";
 }
 

@@ -119,9 +119,12 @@ std::string plain_line(const Progress& p) {
 }
 
 std::string evaluation_line(const EvalMetrics& m) {
-  return print("evaluation at step %s (epoch %.2f): top-1 %.2f %%, top-5 %.2f %%, loss %.4f; %s images in %s",
-               human_count(m.step).c_str(), m.epoch, m.top1, m.top5, m.loss, human_count(m.samples).c_str(),
-               human_seconds(m.seconds).c_str());
+  const std::string average =
+      m.top1_ema ? print("; ema top-1 %.2f %%, loss %.4f", *m.top1_ema, m.loss_ema.value_or(0)) : "";
+  return print(
+      "evaluation at step %s (epoch %.2f): top-1 %.2f %%, top-5 %.2f %%, loss %.4f%s; %s images in %s",
+      human_count(m.step).c_str(), m.epoch, m.top1, m.top5, m.loss, average.c_str(),
+      human_count(m.samples).c_str(), human_seconds(m.seconds).c_str());
 }
 
 void Pace::add(int64_t step, double seconds) {

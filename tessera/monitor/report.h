@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct EvalMetrics {
   double loss = 0;
   int64_t samples = 0;
   double seconds = 0;
+  std::optional<double> top1_ema, loss_ema;  // of the moving average of the weights
 };
 
 /// A test image with what the model said.

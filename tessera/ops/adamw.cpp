@@ -5,24 +5,23 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/every_cpu.h"
 
 namespace tessera::ops {
 namespace {
 
 struct Coefficients {
-  float decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_correction2, epsilon,
-      grad_scale;
+  float decay, coupled_decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_correction2,
+      epsilon, grad_scale;
 };
 
-// Compiled once per instruction set, chosen when the program starts. No contraction to fused multiply-add
-// (strict ISO mode), so vector body, scalar tail and every instruction set give the same bits.
-__attribute__((target_clones("avx512f", "avx2", "default"))) void update(float* __restrict p,
-                                                                         const float* __restrict g,
-                                                                         float* __restrict m,
-                                                                         float* __restrict v, int64_t n,
-                                                                         const Coefficients& c) {
+template <bool kCoupled>
+[[gnu::always_inline]] inline void update_each(float* __restrict p, const float* __restrict g,
+                                               float* __restrict m, float* __restrict v, int64_t n,
+                                               const Coefficients& c) {
   for (int64_t i = 0; i < n; ++i) {
-    const float gradient = g[i] * c.grad_scale;
+    float gradient = g[i] * c.grad_scale;
+    if constexpr (kCoupled) gradient += c.coupled_decay * p[i];
     const float moment1 = m[i] * c.beta1 + gradient * c.one_minus_beta1;
     const float moment2 = v[i] * c.beta2 + gradient * gradient * c.one_minus_beta2;
     m[i] = moment1;
@@ -32,7 +31,15 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void update(float* 
   }
 }
 
-constexpr int64_t kGrain = 16384;
+TESSERA_EVERY_CPU void update(float* p, const float* g, float* m, float* v, int64_t n,
+                              const Coefficients& c) {
+  update_each<false>(p, g, m, v, n, c);
+}
+
+TESSERA_EVERY_CPU void update_coupled(float* p, const float* g, float* m, float* v, int64_t n,
+                                      const Coefficients& c) {
+  update_each<true>(p, g, m, v, n, c);
+}
 
 }  // namespace
 
@@ -42,7 +49,9 @@ void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
   TESSERA_CHECK_EQ(parameter.numel(), gradient.numel());
   const double correction1 = 1.0 - std::pow(o.beta1, static_cast<double>(o.step));
   const double correction2 = 1.0 - std::pow(o.beta2, static_cast<double>(o.step));
-  const Coefficients c = {static_cast<float>(1.0 - o.lr * o.weight_decay),
+  const bool coupled = o.coupled && o.weight_decay != 0;
+  const Coefficients c = {o.coupled ? 1.0F : static_cast<float>(1.0 - o.lr * o.weight_decay),
+                          static_cast<float>(o.weight_decay),
                           static_cast<float>(o.beta1),
                           static_cast<float>(1.0 - o.beta1),
                           static_cast<float>(o.beta2),
@@ -56,7 +65,7 @@ void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
   float* m = exp_avg.data_ptr<float>();
   float* v = exp_avg_sq.data_ptr<float>();
   at::parallel_for(0, parameter.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    update(p + begin, g + begin, m + begin, v + begin, end - begin, c);
+    (coupled ? update_coupled : update)(p + begin, g + begin, m + begin, v + begin, end - begin, c);
   });
 }
 

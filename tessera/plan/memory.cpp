@@ -53,11 +53,12 @@ double padded(double parameters, int64_t world) {
   return std::ceil(parameters / ranks) * ranks;
 }
 
-double state_bytes(const UnitSize& size, Level level, int64_t world) {
+double state_bytes(const UnitSize& size, Level level, int64_t world, double kept) {
   const double all = padded(size.parameters, world), share = all / static_cast<double>(world);
-  if (level == Level::kReplicate) return 4 * kFloatBytes * all;
+  const double numbers = 2 + kept;  // master weight and gradient
+  if (level == Level::kReplicate) return numbers * kFloatBytes * all;
   const bool unreduced = level == Level::kZero1 && world > 1;  // gradients of the step so far
-  return 4 * kFloatBytes * share + (unreduced ? kFloatBytes * all : 0);
+  return numbers * kFloatBytes * share + (unreduced ? kFloatBytes * all : 0);
 }
 
 bool is_split(const UnitPlan& unit, const Plan& plan) {
@@ -166,7 +167,7 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const P
   Memory memory;
   memory.program = kProgramGrowth;
   for (const auto& unit : plan.units) {
-    memory.states += state_bytes(sizes[unit.name], unit.level, plan.world);
+    memory.states += state_bytes(sizes[unit.name], unit.level, plan.world, precision.kept_numbers);
   }
   memory.gathered = gathered_bytes(plan, sizes, precision);
   memory.activations = static_cast<double>(batch) *
@@ -174,7 +175,7 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const P
   return memory;
 }
 
-double saved_bytes(const arch::ModelConfig& config, const Plan& plan) {
+double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers) {
   check_units(config, plan);
   auto sizes = unit_sizes(config);
   double numbers = 0, buffers = 0;
@@ -183,7 +184,7 @@ double saved_bytes(const arch::ModelConfig& config, const Plan& plan) {
     numbers += unit.level == Level::kReplicate ? all : all / static_cast<double>(plan.world);
     buffers += sizes[unit.name].buffer_bytes;
   }
-  return 3 * kFloatBytes * numbers + buffers;
+  return (1 + kept_numbers) * kFloatBytes * numbers + buffers;
 }
 
 std::string describe(const Memory& memory) {

@@ -72,7 +72,7 @@ inline constexpr double kProgramGrowth = 16.0 * 1024 * 1024;
 
 /// Bytes per rank while training, above the idle program. See docs/memory.md for the derivation.
 struct Memory {
-  double states = 0;       // master weights, gradients, two Adam moments (fp32), sharded as the plan says
+  double states = 0;       // master weights, gradients, what the optimizer keeps (fp32), as the plan says
   double gathered = 0;     // compute-dtype parameters of the units gathered at once, and their gradients
   double activations = 0;  // of one micro-batch
   double program = 0;      // kProgramGrowth
@@ -82,6 +82,7 @@ struct Memory {
 struct Precision {
   int64_t compute_bytes = 4;  // 2: bf16
   int64_t reduce_bytes = 4;
+  double kept_numbers = 2;  // of 4 bytes a parameter: of the optimizer and of a moving average
 };
 
 /// Predicted peak per rank for `batch` images a rank and micro-batch. Errors: UserError when the plan's units
@@ -89,9 +90,9 @@ struct Precision {
 Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
                       int64_t batch);
 
-/// Bytes of a checkpoint that one rank holds: master weights and both moments in fp32, and buffers. Errors:
-/// as predict_memory.
-double saved_bytes(const arch::ModelConfig& config, const Plan& plan);
+/// Bytes of a checkpoint that one rank holds: master weights and what is kept besides, in fp32, and buffers.
+/// Errors: as predict_memory.
+double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers = 2);
 
 /// "1.20 GiB a rank: states 0.90 GiB, gathered 0.10 GiB, activations 0.18 GiB, program 16.0 MiB".
 std::string describe(const Memory& memory);

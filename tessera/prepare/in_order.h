@@ -1,6 +1,7 @@
 // Work on many threads, results in order.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -11,9 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/data/worker_cores.h"
+
 namespace tessera::prepare {
 
-/// Calls make(i) for each i in [begin, end) on `workers` threads and take(i, value) in order on the caller's:
+/// Calls make(i) for each i in [begin, end) on `workers` threads (0: one for each core this process may use)
+/// and take(i, value) in order on the caller's:
 /// what is taken does not depend on the number of workers. At most 4 values a worker wait. The first error
 /// in order is thrown, of make where it would have been taken; then no thread is left.
 template <typename Value>
@@ -23,7 +27,8 @@ class InOrder {
   using Take = std::function<void(int64_t, Value)>;
 
   static void run(int64_t begin, int64_t end, int workers, const Make& make, const Take& take) {
-    if (workers <= 1) {
+    if (workers <= 0) workers = std::max(1, static_cast<int>(data::allowed_cores().size()));
+    if (workers == 1) {
       for (int64_t i = begin; i < end; ++i) take(i, make(i));
       return;
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <span>
-#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/base/words.h"
@@ -93,11 +92,8 @@ Inspection inspect(const data::Source& source, const InspectOptions& options,
   }
   const int64_t count = options.full ? source.size() : std::min(options.samples, source.size());
   result.full = count == source.size();
-  const int workers = options.workers > 0
-                          ? options.workers
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   InOrder<Look>::run(
-      0, count, workers, [&](int64_t i) { return look_at(source, i * source.size() / count); },
+      0, count, options.workers, [&](int64_t i) { return look_at(source, i * source.size() / count); },
       [&](int64_t i, Look look) {
         if (look.reason.empty()) {
           result.seen.push_back(look.seen);

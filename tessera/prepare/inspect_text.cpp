@@ -4,6 +4,7 @@
 #include <ostream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
 #include "tessera/prepare/inspect.h"
 
@@ -45,7 +46,8 @@ void print_classes(const Inspection& inspection, std::ostream& out) {
       out << "    ... " << human_count(static_cast<int64_t>(order.size() - kMostLines)) << " more ...\n";
     }
     const size_t label = order[second_half ? order.size() - kMostLines + i : i];
-    out << "  " << inspection.classes[label] << "  " << human_count(inspection.class_counts[label]) << "\n";
+    out << "  " << one_line(inspection.classes[label]) << "  " << human_count(inspection.class_counts[label])
+        << "\n";
   }
 }
 
@@ -77,7 +79,7 @@ void print_text(const Inspection& inspection, std::ostream& out) {
   print_classes(inspection, out);
   out << "broken   " << inspection.broken.size() << (inspection.full ? "" : " of those decoded") << "\n";
   for (size_t i = 0; i < std::min(inspection.broken.size(), kMostLines); ++i) {
-    out << "  " << inspection.broken[i].name << ": " << inspection.broken[i].reason << "\n";
+    out << "  " << one_line(concat(inspection.broken[i].name, ": ", inspection.broken[i].reason)) << "\n";
   }
   if (inspection.broken.size() > kMostLines) {
     out << "  ... " << inspection.broken.size() - kMostLines << " more; --json names all\n";

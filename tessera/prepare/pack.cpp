@@ -40,8 +40,6 @@ std::unique_ptr<Writer> make_writer(const std::filesystem::path& folder, const P
 PackOptions with_defaults(PackOptions options) {
   if (options.max_bytes == 0) options.max_bytes = (options.form == Form::kTfrecord ? 256 : 1024) * kMiB;
   if (options.max_samples == 0) options.max_samples = options.form == Form::kFolder ? 4096 : INT64_MAX;
-  if (options.workers <= 0)
-    options.workers = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return options;
 }
 

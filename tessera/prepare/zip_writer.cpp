@@ -1,15 +1,12 @@
-// PKWARE's APPNOTE 6.3: 4.3.7 local header, 4.3.12 directory, 4.3.14-16 its end (zip64 and plain), 4.5.3
-// extra field of zip64. Members are stored: image files do not shrink.
+// Zip archives. Members are stored: image files do not shrink.
 #include <zlib.h>
 
-#include <algorithm>
-#include <array>
-#include <limits>
 #include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
+#include "tessera/formats/zip_record.h"
 #include "tessera/prepare/partial_file.h"
 #include "tessera/prepare/writer.h"
 
@@ -18,80 +15,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kLocalBytes = 30, kMost32 = 0xFFFFFFFF, kMost16 = 0xFFFF;
-constexpr uint16_t kVersion = 20, kVersion64 = 45, kUtf8 = 1 << 11, kUnix = 3 << 8;
-constexpr uint16_t kFirstDay = 1 << 5 | 1;  // 1980-01-01, the format's zero
-
-template <typename Integer>
-void put(std::string& out, Integer value) {
-  for (size_t i = 0; i < sizeof value; ++i) out += static_cast<char>(value >> (8 * i) & 0xFF);
-}
-
-struct Member {
-  std::string name;
-  uint32_t crc32 = 0, size = 0;
-};
-
-uint16_t flags_of(const std::string& name) {
-  return std::any_of(name.begin(), name.end(), [](char c) { return (c & 0x80) != 0; }) ? kUtf8 : 0;
-}
-
-/// What a local header and an entry of the directory have in common.
-void put_facts(std::string& out, const Member& member, uint16_t version) {
-  put(out, version);
-  put(out, flags_of(member.name));
-  put(out, uint16_t{0});  // stored
-  put(out, uint16_t{0});  // time
-  put(out, kFirstDay);
-  put(out, member.crc32);
-  put(out, member.size);
-  put(out, member.size);
-  put(out, static_cast<uint16_t>(member.name.size()));
-}
-
-void put_entry(std::string& out, const Member& member, uint64_t offset) {
-  const bool wide = offset >= kMost32;
-  put(out, uint32_t{0x02014b50});
-  put(out, static_cast<uint16_t>(kUnix | (wide ? kVersion64 : kVersion)));
-  put_facts(out, member, wide ? kVersion64 : kVersion);
-  put(out, static_cast<uint16_t>(wide ? 12 : 0));  // extra
-  put(out, uint16_t{0});                           // comment
-  put(out, uint16_t{0});                           // disk
-  put(out, uint16_t{0});
-  put(out, uint32_t{0100644} << 16);  // a plain file that all may read
-  put(out, static_cast<uint32_t>(std::min(offset, kMost32)));
-  out += member.name;
-  if (!wide) return;
-  put(out, uint16_t{1});
-  put(out, uint16_t{8});
-  put(out, offset);
-}
-
-std::string directory_end(uint64_t offset, uint64_t size, uint64_t members) {
-  std::string out;
-  if (offset >= kMost32 || size >= kMost32 || members >= kMost16) {
-    put(out, uint32_t{0x06064b50});
-    put(out, uint64_t{44});
-    put(out, kVersion64);
-    put(out, kVersion64);
-    put(out, uint64_t{0});  // disks
-    put(out, members);
-    put(out, members);
-    put(out, size);
-    put(out, offset);
-    put(out, uint32_t{0x07064b50});
-    put(out, uint32_t{0});
-    put(out, offset + size);
-    put(out, uint32_t{1});
-  }
-  put(out, uint32_t{0x06054b50});
-  put(out, uint32_t{0});
-  put(out, static_cast<uint16_t>(std::min(members, kMost16)));
-  put(out, static_cast<uint16_t>(std::min(members, kMost16)));
-  put(out, static_cast<uint32_t>(std::min(size, kMost32)));
-  put(out, static_cast<uint32_t>(std::min(offset, kMost32)));
-  put(out, uint16_t{0});
-  return out;
-}
 
 uint32_t read_u32(std::string_view bytes, size_t at) {
   uint32_t value = 0;
@@ -110,10 +33,7 @@ class ZipWriter : public Writer {
     Block block;
     const auto* bytes = reinterpret_cast<const Bytef*>(sample.file.data());
     block.crc32 = static_cast<uint32_t>(crc32_z(0, bytes, sample.file.size()));
-    put(block.bytes, uint32_t{0x04034b50});
-    put_facts(block.bytes, {sample.path, block.crc32, static_cast<uint32_t>(sample.file.size())}, kVersion);
-    put(block.bytes, uint16_t{0});  // extra
-    block.bytes += sample.path;
+    block.bytes = formats::zip_local_header({sample.path, block.crc32, sample.file.size(), 0});
     block.image_at = block.bytes.size();
     block.image_size = sample.file.size();
     block.bytes += sample.file;
@@ -145,8 +65,8 @@ class ZipWriter : public Writer {
   }
 
   void append(const Block& block) override {
-    put_entry(directory_, {block.sample.path, block.crc32, static_cast<uint32_t>(block.image_size)},
-              zip_->size());
+    directory_ +=
+        formats::zip_directory_entry({block.sample.path, block.crc32, block.image_size, zip_->size()});
     ++members_;
     zip_->append(block.bytes);
     map_->append(concat(block.sample.path, '\t', block.sample.label, '\n'));
@@ -161,7 +81,7 @@ class ZipWriter : public Writer {
     if (!zip_) return;
     const uint64_t offset = zip_->size();
     zip_->append(directory_);
-    zip_->append(directory_end(offset, directory_.size(), members_));
+    zip_->append(formats::zip_directory_end(offset, directory_.size(), members_));
     map_->publish();
     zip_->publish();
     zip_.reset();
@@ -200,7 +120,7 @@ class ZipWriter : public Writer {
       const uint32_t size = read_u32(header, 18), name_size = read_u32(header, 26) & 0xFFFFU;
       std::string name(name_size, '\0');
       file.read(at + kLocalBytes, std::as_writable_bytes(std::span(name)));
-      put_entry(directory_, {std::move(name), read_u32(header, 14), size}, at);
+      directory_ += formats::zip_directory_entry({std::move(name), read_u32(header, 14), size, at});
       ++members_;
       at += kLocalBytes + name_size + size;
     }

@@ -4,6 +4,7 @@
 #include "tessera/data/augment/augmenter.h"
 #include "tessera/data/augment/mix.h"
 #include "tessera/recipe/option.h"
+#include "tessera/recipe/parameter_groups.h"
 
 namespace tessera::recipe {
 namespace {
@@ -76,10 +77,32 @@ void check_length(const Recipe& recipe, const std::string& where) {
     user_error("recipe.parse", "one of train.epochs and train.steps must be given: found neither (", where,
                ")");
   }
-  const bool falls = recipe.schedule.name != "constant";
-  if (falls && recipe.schedule.min_lr > recipe.optimizer.lr) {
-    user_error("recipe.parse", "schedule.min_lr must be at most optimizer.lr: found ", recipe.schedule.min_lr,
-               " and ", recipe.optimizer.lr, " (", where, ")");
+}
+
+void check_optimizer(const Recipe& recipe, const std::string& where) {
+  const auto& optimizer = recipe.optimizer;
+  const auto& schedule = recipe.schedule;
+  if (optimizer.nesterov && optimizer.momentum == 0) {
+    user_error("recipe.parse", "optimizer.momentum must be above 0 with optimizer.nesterov: found 0 (", where,
+               ")");
+  }
+  try {
+    static_cast<void>(ParameterGroups(optimizer));
+  } catch (const UserError& error) {
+    throw UserError(concat(error.what(), " (", where, ")"));
+  }
+  const bool falls =
+      schedule.name != "constant" || schedule.cooldown_epochs > 0 || schedule.cooldown_steps > 0;
+  // With a scaled rate count_steps asks again: it knows the batch.
+  if (falls && optimizer.lr_scale == "none" && schedule.min_lr > optimizer.lr) {
+    user_error("recipe.parse", "schedule.min_lr must be at most optimizer.lr: found ", schedule.min_lr,
+               " and ", optimizer.lr, " (", where, ")");
+  }
+  if (schedule.name == "step" && schedule.step_epochs == 0 && schedule.step_steps == 0) {
+    user_error("recipe.parse",
+               "one of schedule.step_epochs and schedule.step_steps must be given with schedule.name = "
+               "\"step\": found neither (",
+               where, ")");
   }
 }
 
@@ -96,6 +119,7 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
   check_sources(recipe, where);
   check_augmentation(recipe, where);
   check_length(recipe, where);
+  check_optimizer(recipe, where);
 }
 
 }  // namespace tessera::recipe

@@ -70,7 +70,9 @@ void add_vit(std::vector<Option>& table) {
           number("model.drop_path", "rate of the last block; earlier ones linearly less", kRate,
                  TESSERA_VIT(drop_path)),
           number("model.dropout", "rate after positions, projections and MLPs", kRate, TESSERA_VIT(dropout)),
-          number("model.norm_epsilon", "of every LayerNorm", {0, 1, true}, TESSERA_VIT(norm_epsilon))});
+          number("model.norm_epsilon", "of every LayerNorm", {0, 1, true}, TESSERA_VIT(norm_epsilon)),
+          number("model.head_bias", "initial value of the last layer's bias; sigmoid losses like about -7",
+                 {-1000, 1000}, TESSERA_VIT(head_bias))});
 }
 
 void add_resnet(std::vector<Option>& table) {

@@ -1,6 +1,6 @@
 // The table of every option: key, field, range or choices, help. It alone decides which TOML keys there are,
-// what --set takes, what --help says and what a saved recipe holds. Those of [model] and [data]:
-// model_options.cpp, data_options.cpp.
+// what --set takes, what --help says and what a saved recipe holds. Those of [model]: model_options.cpp; of
+// [data]: data_options.cpp; of [optimizer], [schedule], [loss] and [ema]: optimizer_options.cpp.
 #include "tessera/recipe/option_rows.h"
 
 namespace tessera::recipe {
@@ -46,24 +46,6 @@ void add_training(std::vector<Option>& table) {
               TESSERA_FIELD(train.mix.off_epoch)),
       flag("train.mix_at_least_half", "Mixup keeps the larger share of an image itself, as big_vision",
            TESSERA_FIELD(train.mix.at_least_half)),
-      text("optimizer.name",
-           "AdamW with decoupled weight decay; LAMB: the same, a matrix's step as long as its norm says",
-           TESSERA_FIELD(optimizer.name), {"adamw", "lamb"}),
-      number("optimizer.lr", "learning rate after warmup", {0, 1000}, TESSERA_FIELD(optimizer.lr)),
-      number("optimizer.beta1", "decay of the mean gradient", kRate, TESSERA_FIELD(optimizer.beta1)),
-      number("optimizer.beta2", "decay of the mean square", kRate, TESSERA_FIELD(optimizer.beta2)),
-      number("optimizer.epsilon", "added to the root of the mean square", {0, 1, true},
-             TESSERA_FIELD(optimizer.epsilon)),
-      number("optimizer.weight_decay", "times lr, on matrices only", {0, 1000},
-             TESSERA_FIELD(optimizer.weight_decay)),
-      text("schedule.name", "from lr to min_lr after warmup; constant: stays at lr",
-           TESSERA_FIELD(schedule.name), {"cosine", "linear", "constant"}),
-      number("schedule.warmup_epochs", "linear from warmup_from to lr; this or warmup_steps", {0, 1e9},
-             TESSERA_FIELD(schedule.warmup_epochs)),
-      integer("schedule.warmup_steps", "this or warmup_epochs", kCount, TESSERA_FIELD(schedule.warmup_steps)),
-      number("schedule.warmup_from", "learning rate of the first step", {0, 1000},
-             TESSERA_FIELD(schedule.warmup_from)),
-      number("schedule.min_lr", "learning rate at the end", {0, 1000}, TESSERA_FIELD(schedule.min_lr)),
   };
   table.insert(table.end(), rows.begin(), rows.end());
 }
@@ -106,6 +88,8 @@ void add_machine(std::vector<Option>& table) {
       integer("run.threads", "compute threads a rank; 0: cores / local ranks", {0, 4096},
               TESSERA_FIELD(run.threads)),
       number("run.timeout", "seconds a collective may wait", {0, 1e6, true}, TESSERA_FIELD(run.timeout)),
+      flag("run.shared_memory", "between ranks of one host where all of a group are there; false: TCP",
+           TESSERA_FIELD(run.shared_memory)),
   };
   table.insert(table.end(), rows.begin(), rows.end());
 }
@@ -117,6 +101,7 @@ std::vector<Option> make_options() {
   add_source_options(table);
   add_data_options(table);
   add_training(table);
+  add_optimizer_options(table);
   add_machine(table);
   return table;
 }

@@ -264,6 +264,16 @@ void complete(const GivenMap& given, Recipe& recipe) {
   // Grey images: the averages of ImageNet's three channels.
   if (recipe.model.channels() == 1 && !given.contains("data.mean")) transform.mean = {0.449F};
   if (recipe.model.channels() == 1 && !given.contains("data.std")) transform.std = {0.226F};
+  // Decay that is part of the gradient is another quantity than AdamW's; PyTorch's default is none.
+  const std::string& name = recipe.optimizer.name;
+  const bool coupled = name == "sgd" || name == "adam" || name == "lars";
+  if (coupled && !given.contains("optimizer.weight_decay")) recipe.optimizer.weight_decay = 0;
+  // Their papers' and PyTorch's.
+  if (name == "lion" && !given.contains("optimizer.beta2")) recipe.optimizer.beta2 = 0.99;
+  if (name == "muon" && !given.contains("optimizer.momentum")) recipe.optimizer.momentum = 0.95;
+  if (name == "muon" && !given.contains("optimizer.nesterov")) {
+    recipe.optimizer.nesterov = recipe.optimizer.momentum > 0;
+  }
 }
 
 }  // namespace
@@ -274,7 +284,9 @@ Recipe parse_recipe(const std::string& toml, const std::string& where, const std
   for (const auto& entry : parse_toml(toml, where)) take(entry, base, false, given);
   for (const auto& set : sets) take(parse_set(set), std::filesystem::current_path(), true, given);
   only_one("train.epochs", "train.steps", given);
-  only_one("schedule.warmup_epochs", "schedule.warmup_steps", given);
+  for (const char* length : {"warmup", "step", "cooldown"}) {
+    only_one(concat("schedule.", length, "_epochs"), concat("schedule.", length, "_steps"), given);
+  }
   only_one("model.mlp_ratio", "model.mlp_width", given);
 
   Recipe recipe;

@@ -56,14 +56,39 @@ struct TrainRecipe {
 struct OptimizerRecipe {
   std::string name = "adamw";
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.05;
+  double momentum = 0.9;          // sgd
+  bool nesterov = false;          // sgd
+  std::string lr_scale = "none";  // lr times batch / lr_batch ("linear"), or its root ("sqrt")
+  int64_t lr_batch = 256;
+  double trust = 1e-3;              // lars
+  double layer_decay = 1;           // of the learning rate, from the last unit to the first
+  std::string no_decay = "auto";    // or "none"
+  std::vector<std::string> groups;  // "PATTERN: lr_scale=X, weight_decay=Y, freeze"; see parameter_groups.h
+};
+
+struct EmaRecipe {
+  double decay = 0;     // 0: no average
+  bool warmup = false;  // a shorter memory in the first steps
+  int64_t every = 1;    // steps
+};
+
+struct LossRecipe {
+  std::string name = "ce";  // ce, bce, sigmoid
+  double threshold = -1;    // bce, sigmoid: targets above it are 1, others 0; below 0: as they are
 };
 
 struct ScheduleRecipe {
-  std::string name = "cosine";  // cosine, linear, constant
+  std::string name = "cosine";  // cosine, linear, step, rsqrt, constant
   double warmup_epochs = 0;     // one of the two
   int64_t warmup_steps = 0;
   double warmup_from = 0.0;  // learning rate at step 0
   double min_lr = 0.0;
+  double step_epochs = 0;  // step: one of the two
+  int64_t step_steps = 0;
+  double factor = 0.1;         // step
+  int64_t timescale = 10000;   // rsqrt: steps
+  double cooldown_epochs = 0;  // one of the two
+  int64_t cooldown_steps = 0;
 };
 
 struct ShardRecipe {
@@ -91,6 +116,7 @@ struct RunRecipe {
   std::string dir = "";  // run folder; "": runs/<name>
   int64_t threads = 0;   // compute threads a rank; 0: cores / local ranks, at least 1
   double timeout = 600;  // seconds a collective may wait
+  bool shared_memory = true;
 };
 
 struct Recipe {
@@ -100,6 +126,8 @@ struct Recipe {
   TrainRecipe train;
   OptimizerRecipe optimizer;
   ScheduleRecipe schedule;
+  EmaRecipe ema;
+  LossRecipe loss;
   ShardRecipe shard;
   PrecisionRecipe precision;
   CheckpointRecipe checkpoint;
@@ -114,9 +142,11 @@ struct Recipe {
 /// absolute ones. Model: `model.preset = "S/16"` (any name arch::model_config knows) sets all of [model],
 /// single keys then win; without model.family the preset's family counts, without both the model is a ViT.
 /// Where width is given and neither mlp_width nor mlp_ratio, the MLP keeps the preset's (or B/16's) ratio.
-/// Grey models (channels = 1) get data.mean 0.449 and data.std 0.226 unless given. `sets`: "room.key=value"
-/// pairs, applied in order after the file; value is TOML, a bare word is a string. Of train.epochs and
-/// train.steps (schedule.warmup_*, model.mlp_*) one may be given; by --set, it replaces the file's other.
+/// Grey models (channels = 1) get data.mean 0.449 and data.std 0.226 unless given; SGD, Adam and LARS, whose
+/// weight decay is part of the gradient, get optimizer.weight_decay 0, Lion beta2 0.99, Muon momentum 0.95
+/// and nesterov. `sets`: "room.key=value" pairs, applied in order after the file; value is TOML, a bare word
+/// is a string. Of train.epochs and train.steps (schedule.warmup_*, model.mlp_*, ...) one may be given; by
+/// --set, it replaces the file's other.
 ///
 /// Errors: UserError with file, line and key; an unknown key names the nearest; out of range names the range.
 Recipe read_recipe(const std::filesystem::path& path, const std::vector<std::string>& sets);
@@ -146,18 +176,29 @@ BatchSizes resolve_batch(const TrainRecipe& train, int64_t world);
 /// Steps of a training set of this size: an epoch is floor(samples / batch) steps (data.remainder = "keep":
 /// rounded up; "carry": samples / batch, not always whole), epochs are rounded to whole steps, at least one.
 /// A run shorter than its warmup ends within it. Errors: UserError when the set is smaller than one batch and
-/// the remainder is dropped.
+/// the remainder is dropped, and when min_lr is above the learning rate scaled to this batch.
 struct StepCounts {
   double steps_per_epoch = 0;
-  int64_t total = 0, warmup = 0;
+  int64_t total = 0, warmup = 0, cooldown = 0;
+  int64_t interval = 0;  // "step": between two drops
+  double lr_factor = 1;  // of optimizer.lr, from optimizer.lr_scale and the batch
 };
 StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batch);
 
-/// Learning rate of step s (0-based, the step about to be made), with w warmup steps of t in all:
+/// Learning rate of step s (0-based, the step about to be made), with w warmup steps of t in all, the last c
+/// of them cooldown, and lr = optimizer.lr * lr_factor:
 ///   s < w     warmup_from + (lr - warmup_from) * s / w
-///   cosine    min_lr + (lr - min_lr) * (1 + cos(pi * p)) / 2, p = (s - w) / (t - w), at most 1
+///   cosine    min_lr + (lr - min_lr) * (1 + cos(pi * p)) / 2, p = (s - w) / (t - w - c), at most 1
 ///   linear    lr + (min_lr - lr) * p
+///   step      lr * factor^floor(s / interval), at least min_lr (timm's StepLRScheduler, warmup_prefix off)
+///   rsqrt     lr / sqrt(1 + (s - w) / timescale), at least min_lr (big_vision, utils.py)
 ///   constant  lr
+/// In the cooldown cosine and linear stay at min_lr, as timm's schedulers do; of the others what is above
+/// min_lr is multiplied by (t - s) / c, as big_vision does (where min_lr is 0).
 double learning_rate(const Recipe& recipe, const StepCounts& counts, int64_t step);
+
+/// Numbers of 4 bytes that optimizer and moving average keep of each parameter. Adafactor's rows and columns
+/// and what Muon keeps of vectors are not counted.
+double kept_numbers(const Recipe& recipe);
 
 }  // namespace tessera::recipe

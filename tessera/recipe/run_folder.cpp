@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/names.h"
 
 namespace tessera::recipe {
 namespace fs = std::filesystem;
@@ -44,7 +45,8 @@ bool holds_checkpoints(const fs::path& folder) {
 /// "latest", "best" and steps are those of the run itself; a path is only when it lies in its folder.
 bool continues_its_run(const fs::path& dir, const std::string& resume) {
   std::error_code ignored;
-  if (resume.empty() || !fs::is_directory(resume, ignored)) return !resume.empty();
+  if (resume.empty()) return false;
+  if (checkpoint::names::is_of_the_run(resume) || !fs::is_directory(resume, ignored)) return true;
   if (dir.empty()) return false;
   const auto within = fs::weakly_canonical(resume).lexically_relative(fs::weakly_canonical(dir));
   return !within.empty() && *within.begin() != "..";

@@ -40,6 +40,12 @@ void check_numbers(const TrainRecipe& train, int64_t world) {
   }
 }
 
+double lr_factor(const OptimizerRecipe& optimizer, int64_t batch) {
+  const double ratio = static_cast<double>(batch) / static_cast<double>(optimizer.lr_batch);
+  if (optimizer.lr_scale == "none") return 1;
+  return optimizer.lr_scale == "linear" ? ratio : std::sqrt(ratio);
+}
+
 }  // namespace
 
 BatchSizes resolve_batch(const TrainRecipe& train, int64_t world) {
@@ -76,24 +82,62 @@ StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batc
   const auto steps = [&](double epochs) {
     return static_cast<int64_t>(std::llround(std::min(epochs * counts.steps_per_epoch, 1e15)));
   };
-  counts.total =
-      recipe.train.steps > 0 ? recipe.train.steps : std::max<int64_t>(steps(recipe.train.epochs), 1);
-  counts.warmup =
-      recipe.schedule.warmup_steps > 0 ? recipe.schedule.warmup_steps : steps(recipe.schedule.warmup_epochs);
+  const auto length = [&](int64_t given, double epochs) { return given > 0 ? given : steps(epochs); };
+  const ScheduleRecipe& schedule = recipe.schedule;
+  counts.total = std::max<int64_t>(length(recipe.train.steps, recipe.train.epochs), 1);
+  counts.warmup = length(schedule.warmup_steps, schedule.warmup_epochs);
+  counts.cooldown = length(schedule.cooldown_steps, schedule.cooldown_epochs);
+  counts.interval = std::max<int64_t>(length(schedule.step_steps, schedule.step_epochs), 1);
+  counts.lr_factor = lr_factor(recipe.optimizer, batch);
+  const double lr = recipe.optimizer.lr * counts.lr_factor;
+  if (recipe.optimizer.lr_scale != "none" && schedule.name != "constant" && schedule.min_lr > lr) {
+    user_error("recipe.count_steps", "schedule.min_lr must be at most the learning rate scaled to batch ",
+               batch, ": found ", schedule.min_lr, " and ", lr);
+  }
   return counts;
 }
 
+namespace {
+
+/// Of a step after the warmup, without the cooldown.
+double decayed_rate(const ScheduleRecipe& schedule, const StepCounts& counts, double lr, int64_t step) {
+  const double least = schedule.min_lr, since = static_cast<double>(step - counts.warmup);
+  if (schedule.name == "constant") return lr;
+  if (schedule.name == "step") {
+    return std::max(least, lr * std::pow(schedule.factor, static_cast<double>(step / counts.interval)));
+  }
+  if (schedule.name == "rsqrt") {
+    return std::max(least, lr / std::sqrt(1.0 + since / static_cast<double>(schedule.timescale)));
+  }
+  const auto length =
+      static_cast<double>(std::max<int64_t>(counts.total - counts.warmup - counts.cooldown, 1));
+  const double progress = std::min(since / length, 1.0);
+  if (schedule.name == "linear") return lr + (least - lr) * progress;
+  TESSERA_CHECK(schedule.name == "cosine", "schedule ", schedule.name);
+  return least + (lr - least) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+}
+
+}  // namespace
+
+double kept_numbers(const Recipe& recipe) {
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  const double average = recipe.ema.decay > 0 ? 1 : 0;
+  const std::string& name = optimizer.name;
+  if (name == "adamw" || name == "adam" || name == "lamb") return 2 + average;
+  return (optimizer.momentum > 0 || name == "lion" || name == "muon" ? 1 : 0) + average;
+}
+
 double learning_rate(const Recipe& recipe, const StepCounts& counts, int64_t step) {
-  const double lr = recipe.optimizer.lr, from = recipe.schedule.warmup_from, least = recipe.schedule.min_lr;
+  const ScheduleRecipe& schedule = recipe.schedule;
+  const double lr = recipe.optimizer.lr * counts.lr_factor, from = schedule.warmup_from;
   if (step < counts.warmup) {
     return from + (lr - from) * static_cast<double>(step) / static_cast<double>(counts.warmup);
   }
-  const double length = static_cast<double>(std::max<int64_t>(counts.total - counts.warmup, 1));
-  const double progress = std::min(static_cast<double>(step - counts.warmup) / length, 1.0);
-  if (recipe.schedule.name == "constant") return lr;
-  if (recipe.schedule.name == "linear") return lr + (least - lr) * progress;
-  TESSERA_CHECK(recipe.schedule.name == "cosine", "schedule ", recipe.schedule.name);
-  return least + (lr - least) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  const double rate = decayed_rate(schedule, counts, lr, step);
+  const int64_t left = std::max<int64_t>(counts.total - step, 0);
+  if (left >= counts.cooldown || schedule.name == "cosine" || schedule.name == "linear") return rate;
+  return schedule.min_lr +
+         (rate - schedule.min_lr) * static_cast<double>(left) / static_cast<double>(counts.cooldown);
 }
 
 }  // namespace tessera::recipe

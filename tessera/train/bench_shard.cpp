@@ -12,6 +12,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/median.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
@@ -75,12 +76,6 @@ double slowest_rank(double seconds, mesh::Mesh& mesh) {
   all[mesh.rank()] = seconds;
   mesh.world().all_reduce(all, "time");
   return all.max().item<double>();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& mesh, TrainState& real,
@@ -159,6 +154,7 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
           const Seconds seconds = measure(job, batch, *mesh, *real, *alone);
           const nlohmann::ordered_json json = {
               {"world_size", ranks.world},
+              {"transport", mesh->world().transport_name()},
               {"images_per_rank", batch.size},
               {"level", plan::to_string(job.recipe.shard.level)},
               {"step_seconds", seconds.overlapped},

@@ -23,6 +23,7 @@ struct EvalJob {
   std::string checkpoint;         // a checkpoint's folder or a run's
   std::vector<std::string> sets;  // recipe keys to change: data.source, data.val, ...
   std::string split;              // "" : the recipe's validation split
+  bool ema = false;               // the moving average of the weights
   bool json = false;
   std::string output;  // also write the JSON here
 };
@@ -31,6 +32,7 @@ struct PredictJob {
   std::string checkpoint;
   std::vector<std::string> images;
   int64_t top = 5;
+  bool ema = false;
   bool json = false;
 };
 

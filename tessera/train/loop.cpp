@@ -48,7 +48,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
                       double lr, bool stop, mesh::Mesh& mesh) {
   const uint64_t key =
       random_key(random_key(state.recipe.train.seed, "step"), static_cast<uint64_t>(state.step));
-  double loss_sum = 0;
+  double loss_so_far = 0;
   int64_t samples = 0;  // of the step
   for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
     data::Batch batch = loader.next();
@@ -57,15 +57,15 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     if (!mine) batch = stand_in(state);
     const at::Tensor logits = forward(state, batch, /*training=*/true, key);
     // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
-    at::Tensor loss =
-        cross_entropy_sum(logits, batch, state.recipe.train.label_smoothing) / static_cast<double>(samples);
+    at::Tensor loss = loss_sum(logits, batch, state.recipe) / static_cast<double>(samples);
     if (!mine) loss = loss * 0.0;
     state.sharded->backward(loss, micro + 1 == sizes.accumulation);
-    loss_sum += loss.item<double>();
+    loss_so_far += loss.item<double>();
     loader.give_back(std::move(batch));
   }
 
-  at::Tensor sums = at::tensor({loss_sum, state.sharded->local_gradient_square_sum(), stop ? 1.0 : 0.0,
+  state.optimizer->forget_frozen_gradients();
+  at::Tensor sums = at::tensor({loss_so_far, state.sharded->local_gradient_square_sum(), stop ? 1.0 : 0.0,
                                 static_cast<double>(loader.unreported_broken())},
                                at::kDouble);
   mesh.world().all_reduce(sums, "step");
@@ -82,6 +82,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   state.optimizer->step(lr, clip > 0 ? shard::clip_scale(clip, result.gradient_norm) : 1.0);
   state.sharded->parameters_changed();
   ++state.step;
+  if (state.ema) state.ema->follow(state.step);
   return result;
 }
 
@@ -228,6 +229,7 @@ class Loop {
     }
     Evaluation evaluation = evaluate(state_, input_.val, input_.loader, options, mesh_);
     if (evaluation.stopped) return true;
+    if (state_.ema && !evaluate_average(options, evaluation.metrics)) return true;
     if (evaluation.broken > 0)
       log_.warn(concat(evaluation.broken, " broken validation samples count as wrong"));
     evaluation.metrics.step = state_.step;
@@ -235,6 +237,17 @@ class Loop {
     if (monitor_ != nullptr) monitor_->eval(evaluation.metrics);
     result_.last = std::move(evaluation);
     return false;
+  }
+
+  /// The same with the averaged weights in the place of the weights; false: stopped.
+  bool evaluate_average(EvaluateOptions options, monitor::EvalMetrics& metrics) {
+    options.keep_samples = 0;
+    state_.ema->exchange(*state_.sharded);
+    const Evaluation evaluation = evaluate(state_, input_.val, input_.loader, options, mesh_);
+    state_.ema->exchange(*state_.sharded);
+    metrics.top1_ema = evaluation.metrics.top1;
+    metrics.loss_ema = evaluation.metrics.loss;
+    return !evaluation.stopped;
   }
 
   void save(bool best) {

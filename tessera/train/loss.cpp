@@ -18,4 +18,39 @@ at::Tensor cross_entropy_sum(const at::Tensor& logits, const data::Batch& batch,
   return smoothing > 0 ? loss - logs.sum() * (smoothing / static_cast<double>(logits.size(1))) : loss;
 }
 
+namespace {
+
+/// [size, classes], in the dtype of the logits.
+at::Tensor dense_targets(const at::Tensor& logits, const data::Batch& batch, double smoothing) {
+  at::Tensor target = at::full_like(logits, smoothing / static_cast<double>(logits.size(1))).detach();
+  const auto add = [&](const std::vector<int64_t>& labels, const at::Tensor& share) {
+    const at::Tensor index = at::tensor(labels).unsqueeze(1);
+    target.scatter_add_(1, index, (share * (1 - smoothing)).to(target.scalar_type()).unsqueeze(1));
+  };
+  if (batch.label_weights.empty()) {
+    add(batch.labels, at::ones({logits.size(0)}));
+  } else {
+    const at::Tensor share = at::tensor(batch.label_weights);
+    add(batch.labels, share);
+    add(batch.second_labels, 1 - share);
+  }
+  return target;
+}
+
+}  // namespace
+
+at::Tensor binary_cross_entropy_sum(const at::Tensor& logits, const data::Batch& batch, double smoothing,
+                                    double threshold) {
+  at::Tensor target = dense_targets(logits, batch, smoothing);
+  if (threshold >= 0) target = target.gt(threshold).to(logits.scalar_type());
+  return at::binary_cross_entropy_with_logits(logits, target, {}, {}, at::Reduction::Sum);
+}
+
+at::Tensor loss_sum(const at::Tensor& logits, const data::Batch& batch, const recipe::Recipe& recipe) {
+  const double smoothing = recipe.train.label_smoothing;
+  if (recipe.loss.name == "ce") return cross_entropy_sum(logits, batch, smoothing);
+  const at::Tensor loss = binary_cross_entropy_sum(logits, batch, smoothing, recipe.loss.threshold);
+  return recipe.loss.name == "bce" ? loss / static_cast<double>(logits.size(1)) : loss;
+}
+
 }  // namespace tessera::train

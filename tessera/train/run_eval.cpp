@@ -68,7 +68,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
     return guarded(
         [&] {
           const auto state = assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false);
-          load_state(*state, trained.checkpoint);
+          load_state(*state, trained.checkpoint, job.ema ? Weights::kAverage : Weights::kTrained);
           EvaluateOptions options;
           options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
                           : trained.recipe.train.batch_per_rank > 0
@@ -153,7 +153,7 @@ int predict(const PredictJob& job) {
   return guarded(
       [&] {
         const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false);
-        load_state(*state, trained.checkpoint);
+        load_state(*state, trained.checkpoint, job.ema ? Weights::kAverage : Weights::kTrained);
         predict_images(job, *state);
         return static_cast<int>(kExitDone);
       },

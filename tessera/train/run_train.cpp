@@ -10,6 +10,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/data/split.h"
 #include "tessera/library/module_checkpoint.h"
 #include "tessera/monitor/monitor.h"
@@ -114,7 +115,7 @@ void print_facts(const Prepared& p, Log& log) {
 fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
   const fs::path& folder = p.checkpoints;
   // All look together: hosts may have folders of their own, and one that sees nothing must not start anew.
-  const bool is_path = fs::is_directory(p.job.resume);
+  const bool is_path = !checkpoint::names::is_of_the_run(p.job.resume) && fs::is_directory(p.job.resume);
   const auto found = checkpoint::find(is_path ? fs::path(p.job.resume) : folder, p.job.resume,
                                       library::checkpoint_ranks(mesh.world()));
   if (!found) {
@@ -219,9 +220,14 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
        {{"saves", result.saves.saves},
         {"stalled_seconds", result.saves.stalled},
         {"written_seconds", result.saves.written}}},
+      {"transport", mesh.world().transport_name()},
       {"communication", traffic},
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };
+  if (metrics.top1_ema) {
+    summary["val_top1_ema"] = *metrics.top1_ema;
+    summary["val_loss_ema"] = metrics.loss_ema.value_or(0);
+  }
   summary.update(memory);
   write_file_atomic(p.run_dir / "summary.json", summary_text(summary));
 }
@@ -365,6 +371,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
           log.open_file(p.run_dir / "logs" / concat("rank-", ranks.rank, ".log"));
           log.info(concat("training ", job.recipe.name, " in ", p.run_dir.string()));
           print_facts(p, log);
+          if (ranks.world > 1) log.info(concat("  ranks talk through: ", mesh->world().transport_name()));
           const double needed = predicted_memory(job.recipe, p.plan, p.sizes.per_rank);
           const auto free = static_cast<double>(launch::available_memory());
           p.train = with_ram_cache(std::move(p.train), job.recipe,

@@ -70,7 +70,9 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
   const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
   if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
-  return std::make_unique<mesh::Mesh>(library::rendezvous(ranks, timeout), axes, fingerprint);
+  mesh::Rendezvous rendezvous = library::rendezvous(ranks, timeout);
+  rendezvous.shared_memory = recipe.run.shared_memory;
+  return std::make_unique<mesh::Mesh>(rendezvous, axes, fingerprint);
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
@@ -82,7 +84,7 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
 
 plan::Precision plan_precision(const recipe::Recipe& recipe) {
   const auto bytes = [](recipe::Dtype dtype) { return resolve_dtype(dtype) == at::kBFloat16 ? 2 : 4; };
-  return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce)};
+  return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce), recipe::kept_numbers(recipe)};
 }
 
 data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
@@ -140,7 +142,8 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
 }
 
 double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
-  const double copy = recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan) : 0;
+  const double copy =
+      recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
   return plan::predict_memory(recipe.model, plan, plan_precision(recipe), batch_per_rank).total() + copy;
 }
 

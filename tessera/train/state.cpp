@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -11,6 +12,8 @@
 
 namespace tessera::train {
 namespace {
+
+constexpr const char *kParameterPrefix = "param/", *kAveragePrefix = "ema/";
 
 std::unordered_map<std::string, arch::ParameterSpec> specs_by_name(const arch::ModelConfig& config) {
   std::unordered_map<std::string, arch::ParameterSpec> specs;
@@ -49,9 +52,10 @@ std::vector<checkpoint::Slice> slices_of(const TrainState& state) {
   }
   for (const auto& unit : state.sharded->units()) {
     for (const shard::Piece& piece : unit->pieces())
-      slices.push_back(piece_slice("param/", *unit, piece, unit->master()));
+      slices.push_back(slice_of(kParameterPrefix, *unit, piece, piece.master));
   }
   if (state.optimizer) state.optimizer->append_slices(slices);
+  if (state.ema) state.ema->append_slices(slices);
   return slices;
 }
 
@@ -85,6 +89,9 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
     state->optimizer = std::make_unique<Optimizer>(
         *state->sharded, recipe.optimizer, [&](const std::string& name) { return specs.at(name).decay; },
         mesh);
+  }
+  if (with_optimizer && recipe.ema.decay > 0) {
+    state->ema = std::make_unique<Ema>(*state->sharded, recipe.ema);
   }
   return state;
 }
@@ -123,6 +130,7 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
   checkpoint::Progress progress;
   progress.step = state.step;
   const nlohmann::json json = {{"optimizer_steps", state.optimizer->steps()},
+                               {"ema_updates", state.ema ? state.ema->updates() : 0},
                                {"best_top1", state.best_top1},
                                {"eval_due", state.eval_due},
                                {"seconds", state.seconds},
@@ -158,10 +166,28 @@ void check_no_surplus(const std::string& saved, const arch::ModelConfig& config,
 
 }  // namespace
 
-void load_state(TrainState& state, const std::filesystem::path& checkpoint) {
-  const checkpoint::Progress progress = checkpoint::read_manifest(checkpoint).progress;
+void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weights weights) {
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
+  const checkpoint::Progress& progress = manifest.progress;
   check_no_surplus(progress.model_json, state.recipe.model, checkpoint);
-  checkpoint::load(checkpoint, slices_of(state));
+  const bool has_average = std::ranges::any_of(
+      manifest.tensors, [](const auto& tensor) { return tensor.name.starts_with(kAveragePrefix); });
+  std::vector<checkpoint::Slice> slices = slices_of(state);
+  if (weights == Weights::kAverage) {
+    if (!has_average) {
+      user_error("checkpoint.load",
+                 "a checkpoint with a moving average of the weights (ema.decay): ", checkpoint.string(),
+                 " has none");
+    }
+    for (auto& slice : slices) {
+      if (slice.name.starts_with(kParameterPrefix)) {
+        slice.name = kAveragePrefix + slice.name.substr(std::string(kParameterPrefix).size());
+      }
+    }
+  } else if (!has_average) {
+    std::erase_if(slices, [](const auto& slice) { return slice.name.starts_with(kAveragePrefix); });
+  }
+  checkpoint::load(checkpoint, slices);
   state.step = progress.step;
   const auto json = nlohmann::json::parse(progress.json);
   state.best_top1 = json.value("best_top1", -1.0);
@@ -169,6 +195,8 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint) {
   state.seconds = json.value("seconds", 0.0);
   state.classes = json.value("classes", std::vector<std::string>());
   if (state.optimizer) state.optimizer->set_steps(json.value("optimizer_steps", progress.step));
+  if (state.ema && has_average) state.ema->set_updates(json.value("ema_updates", int64_t{0}));
+  if (state.ema && !has_average) state.ema->restart();
   state.sharded->parameters_changed();
 }
 

@@ -14,6 +14,7 @@
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
+#include "tessera/train/ema.h"
 #include "tessera/train/optimizer.h"
 
 namespace tessera::train {
@@ -25,6 +26,7 @@ struct TrainState {
   std::unique_ptr<models::SegmentedModel> model;
   std::unique_ptr<shard::ShardedModel> sharded;
   std::unique_ptr<Optimizer> optimizer;  // null when only evaluating
+  std::unique_ptr<Ema> ema;              // null where the recipe has none
   models::ForwardContext context;        // of the micro-batch under way; parts read it through a pointer
   int64_t step = 0;                      // optimizer steps made
   double best_top1 = -1;                 // percent, of all evaluations so far
@@ -63,7 +65,12 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
 /// Collective. Returns the checkpoint's folder.
 std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
                                  bool best);
-/// Parameters and buffers, and with an optimizer also its state and the run's position.
-void load_state(TrainState& state, const std::filesystem::path& checkpoint);
+/// Which weights of a checkpoint.
+enum class Weights { kTrained, kAverage };
+/// Parameters and buffers, and with an optimizer also its state, the moving average and the run's position. A
+/// run whose recipe averages and that resumes from a checkpoint without an average starts one. Errors:
+/// UserError when kAverage is asked for and there is none.
+void load_state(TrainState& state, const std::filesystem::path& checkpoint,
+                Weights weights = Weights::kTrained);
 
 }  // namespace tessera::train

@@ -10,8 +10,11 @@
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/median.h"
+#include "tessera/base/one_line.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 #include "tests/error_text.h"
 
 namespace tessera {
@@ -157,6 +160,23 @@ TEST(Text, Numbers) {
   EXPECT_EQ(human_bytes(512), "512 B");
   EXPECT_EQ(human_bytes(4.0 * 1024 * 1024 * 1024), "4.00 GiB");
   EXPECT_EQ(human_seconds(187), "3 min 07 s");
+}
+
+TEST(Words, ReplacedOnesAreNotLookedAtAgain) {
+  std::string text = "{x}-{x}.tar";
+  replace_all(text, "{x}", "a{x}");
+  EXPECT_EQ(text, "a{x}-a{x}.tar");
+  replace_all(text, "{y}", "b");
+  EXPECT_EQ(text, "a{x}-a{x}.tar");
+}
+
+TEST(OneLine, WritesOutWhatATerminalWouldObey) {
+  EXPECT_EQ(one_line("a\nb\x1b[2J\x7f caf\xc3\xa9 \xff\t."), "a\\nb\\x1b[2J\\x7f caf\xc3\xa9 \xff\\x09.");
+}
+
+TEST(Median, IsTheMiddleOrBetweenTheMiddleTwo) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 2, 10}), 3);
 }
 
 TEST(Checksum, PiecesEqualTheWhole) {

@@ -68,6 +68,28 @@ TEST(Consolidate, WithStateKeepsFullNamesOfTheRest) {
   EXPECT_EQ(wrong_bytes_of(reader), 0);
 }
 
+TEST(Consolidate, TheAverageInThePlaceOfTheParameters) {
+  const TemporaryFolder folder("tessera-checkpoint");
+  const Tensors tensors = {{"param/w", "F32", {3, 2}}, {"ema/w", "F32", {3, 2}}, {"buffer/b", "F32", {2}}};
+  for (const auto& error : save_ranks({.folder = folder.path()}, tensors, 1, 2, 0)) EXPECT_EQ(error, "");
+  const auto output = folder.path() / "average.safetensors";
+  consolidate_folder(folder.path() / "step_00000001", output, {.average = true});
+  const formats::SafetensorsReader reader(output);
+  ASSERT_EQ(reader.entries().size(), 2U);
+  const auto* entry = reader.find("w");
+  ASSERT_NE(entry, nullptr);
+  std::vector<std::byte> bytes(entry->end - entry->begin);
+  reader.read(*entry, 0, bytes);
+  const SampleBytes sample("ema/w", 0);
+  for (size_t i = 0; i < bytes.size(); ++i) EXPECT_EQ(bytes[i], sample(i));
+  save_sample({.folder = folder.path()}, 2, 1);
+  EXPECT_EQ(
+      error_text([&] {
+        consolidate_folder(folder.path() / "step_00000002", output, {.average = true});
+      }).substr(0, 97),
+      "[checkpoint.consolidate] a moving average of the parameters (ema/...): there is none, only adamw.");
+}
+
 TEST(Consolidate, TensorsLargerThanTheWindow) {
   const TemporaryFolder folder("tessera-checkpoint");
   const Tensors tensors = {{"param/large", "F32", {(9 << 20) + 3}}};  // two windows and a rest

@@ -119,9 +119,9 @@ TEST_F(Archives, FilesThatShrinkWhileTheyAreReadAreNamed) {
        {wds / "set-train-000000.tar", records / "train-00000-of-00002", zip / "train.zip"}) {
     fs::resize_file(file, 10);
   }
-  EXPECT_EQ(load_error(*shards, 0), "[data.wds] a shard that has not changed: it got shorter (" +
+  EXPECT_EQ(load_error(*shards, 0), "[data.shards] a shard that has not changed: it got shorter (" +
                                         (wds / "set-train-000000.tar").string() + ")");
-  EXPECT_EQ(load_error(*examples, 0), "[data.tfrecord] a file that has not changed: it got shorter (" +
+  EXPECT_EQ(load_error(*examples, 0), "[data.shards] a shard that has not changed: it got shorter (" +
                                           (records / "train-00000-of-00002").string() + ")");
   EXPECT_TRUE(load_error(*members, 0).starts_with("[file.read] file is cut off: "))
       << load_error(*members, 0);

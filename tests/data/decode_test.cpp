@@ -183,7 +183,8 @@ TEST(Measure, SaysWhatWasMeasured) {
   measure_options.rounds = 1;
   measure_options.threads = {0, 2};
   measure_options.transform = options(32, TrainCrop::kRandomResized);
-  const Measurement m = measure(*source, measure_options);
+  const std::vector<const Source*> sources = {source.get()};
+  const Measurement m = measure(sources, measure_options).at(0);
   EXPECT_EQ(m.images, 10);
   EXPECT_GT(m.mean_bytes, 100 * 1024);
   EXPECT_LT(m.mean_bytes, 120 * 1024);
@@ -199,9 +200,30 @@ TEST(Measure, SaysWhatWasMeasured) {
   EXPECT_GT(m.pipelines[1].cpu_seconds, 0);
   EXPECT_GT(m.peak_rss_bytes, 1 << 20);
   measure_options.images = 0;
-  EXPECT_EQ(error_text([&] { measure(*source, measure_options); }),
+  EXPECT_EQ(error_text([&] { measure(sources, measure_options); }),
             "[data.measure] images, batch and rounds of at least 1: found 0, 5, 1");
   EXPECT_EQ(error_text([] { open_imagenet_like(0); }), "[data.imagenet_like] at least 1 image: found 0");
+}
+
+TEST(Measure, ComparesSourcesWithTheFirst) {
+  const auto few = open_imagenet_like(3), more = open_imagenet_like(5);
+  const std::vector<const Source*> sources = {few.get(), more.get()};
+  MeasureOptions measure_options;
+  measure_options.images = 6;
+  measure_options.batch = 3;
+  measure_options.rounds = 2;
+  measure_options.threads = {1, 0};
+  measure_options.transform = options(32, TrainCrop::kRandomResized);
+  const auto all = measure(sources, measure_options);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].images, 3);
+  EXPECT_EQ(all[1].images, 5);
+  for (const size_t i : {0U, 1U}) {
+    EXPECT_EQ(all[0].pipelines[i].speed_ratio, 1);
+    EXPECT_EQ(all[0].pipelines[i].cpu_ratio, 1);
+    EXPECT_GT(all[1].pipelines[i].speed_ratio, 0);
+    EXPECT_GT(all[1].pipelines[i].cpu_ratio, 0);
+  }
 }
 
 TEST(Orientation, EqualsPillowsExifTranspose) {

@@ -159,14 +159,27 @@ TEST(OpenSplits, SumsAndSlicesOfAFolder) {
 /// Two classes in the order given, `size` samples.
 class Named : public Pixels {
  public:
-  Named(int64_t size, std::vector<std::string> classes, std::vector<int64_t> shards = {})
-      : Pixels(size, {}, std::move(shards)), classes_(std::move(classes)) {}
-  int64_t label(int64_t index) const override { return index % static_cast<int64_t>(classes_.size()); }
+  Named(int64_t size, std::vector<std::string> classes, std::vector<int64_t> shards = {}, int64_t broken = -1)
+      : Pixels(size, {}, std::move(shards)), classes_(std::move(classes)), broken_(broken) {}
+  int64_t label(int64_t index) const override {
+    return index == broken_ ? -1 : index % static_cast<int64_t>(classes_.size());
+  }
   const std::vector<std::string>& classes() const override { return classes_; }
 
  private:
   std::vector<std::string> classes_;
+  int64_t broken_;
 };
+
+TEST(Joined, ABrokenSampleHasNoLabelWhateverItsClassesAre) {
+  const auto first = std::make_shared<Named>(2, std::vector<std::string>{"cat", "dog"});
+  const auto other =
+      std::make_shared<Named>(3, std::vector<std::string>{"dog", "cat"}, std::vector<int64_t>{}, 1);
+  const JoinedSource joined({first, other});
+  EXPECT_EQ(joined.label(2), 1);
+  EXPECT_EQ(joined.label(3), -1);
+  EXPECT_EQ(joined.label(4), 1);
+}
 
 TEST(Joined, ClassesMeetByName) {
   using Names = std::vector<std::string>;

@@ -1,6 +1,7 @@
 """Small files the tests feed the program: idx, PNG and JPEG, made without any library."""
 import base64
 import gzip
+import os
 import pathlib
 import struct
 import zlib
@@ -31,6 +32,25 @@ def make_image_folder(folder, images=40):
             (place / "000.jpg").write_bytes(JPEG)
             for index in range(1, images):
                 (place / f"{index:03d}.png").write_bytes(png(16, lambda x, y: 120 * label + (x * y + index) % 100))
+    return folder
+
+
+def shared_data(name):
+    """Real data beside the source tree or in $TESSERA_SHARED_DATA; None where there is none of that name."""
+    root = os.environ.get("TESSERA_SHARED_DATA") or pathlib.Path(__file__).resolve().parents[3] / "shared/data"
+    path = pathlib.Path(root) / name
+    return path if path.exists() else None
+
+
+def make_cifar_folder(folder, images=20):
+    """CIFAR-10's binary version: six batches of 1 + 3072 bytes an image, and the names of the classes."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True)
+    (folder / "batches.meta.txt").write_text("".join(f"class{label}\n" for label in range(10)))
+    for batch in [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]:
+        (folder / f"{batch}.bin").write_bytes(b"".join(
+            bytes([index % 10]) + bytes((index * 37 + pixel // (1 + index % 7)) % 256 for pixel in range(3072))
+            for index in range(images)))
     return folder
 
 

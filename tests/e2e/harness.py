@@ -184,8 +184,9 @@ class Run:
         self.kill()
 
 
-def tessera(*words, folder, env=None, **popen):
-    return Run([PROGRAM, *words], folder, env, **popen)
+def tessera(*words, folder, env=None, prefix=(), **popen):
+    """`prefix`: the words of a program that starts it."""
+    return Run([*prefix, PROGRAM, *words], folder, env, **popen)
 
 
 def train(folder, *words, recipe=None, run="run", env=None, **popen):
@@ -275,6 +276,12 @@ def rows(run_dir, kind="step"):
 def losses(run_dir):
     """[(step, loss)], the loss with all its digits."""
     return [(row["step"], row["loss"]) for row in rows(run_dir)]
+
+
+def check_same_losses(found, expected, tolerance=0.0):
+    check([step for step, _ in found] == [step for step, _ in expected], "other steps:", found)
+    for (step, loss), (_, wanted) in zip(found, expected):
+        check(abs(loss - wanted) <= tolerance * abs(wanted), f"loss of step {step}: {loss}, expected {wanted}")
 
 
 def summary(run_dir):

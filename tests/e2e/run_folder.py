@@ -3,6 +3,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 
@@ -59,6 +60,22 @@ def repeats_from_its_own_recipe():
         other = train(folder, "--procs", 2, *settings(train__seed=8, optimizer__lr=3e-4), run="other")
         other.done()
         check(losses(folder / "run") != losses(folder / "other"), "the seed changes nothing")
+
+
+def resumes_best_and_a_step():
+    """From a step and from the best checkpoint, the run goes on as it had done from there."""
+    keys = settings(train__steps=8, checkpoint__every_steps=2, checkpoint__keep=10, train__eval_every_epochs=0.25)
+    with scratch() as folder:
+        train(folder, "--procs", 2, *keys).done()
+        expected = losses(folder / "run")
+        best = json.loads((folder / "run/checkpoints/best.json").read_text())["step"]
+        for which, step in (("best", best), ("4", 4), ("step_00000002", 2)):
+            shutil.copytree(folder / "run", folder / which)
+            text = train(folder, "--procs", 2, "--resume", which, *keys, run=which).done()
+            check(re.search(rf"resumed from .*/step_{step:08d}\b", text), which, text)
+            check(losses(folder / which) == expected, which, losses(folder / which), expected)
+        refused = train(folder, "--procs", 2, "--resume", "5", *keys)
+        check(refused.wait(60) == 2 and re.search(r"a checkpoint of step 5: there are .*name one of them", refused.text()), refused.text())
 
 
 def eval_on_any_number_of_ranks():
@@ -131,5 +148,5 @@ def version_for_a_bug_report():
 
 
 if __name__ == "__main__":
-    main(folder_of_a_run, repeats_from_its_own_recipe, eval_on_any_number_of_ranks, predict_images, help_is_instant,
-         parent_has_no_torch, version_for_a_bug_report)
+    main(folder_of_a_run, repeats_from_its_own_recipe, resumes_best_and_a_step, eval_on_any_number_of_ranks,
+         predict_images, help_is_instant, parent_has_no_torch, version_for_a_bug_report)

@@ -10,7 +10,7 @@ import signal
 import termios
 import time
 
-from harness import check, losses, main, no_core_dump, scratch, send, settings, summary, train, verify
+from harness import check, check_same_losses, losses, main, no_core_dump, scratch, send, settings, summary, train, verify
 
 STOP_LIMIT = 30.0
 STEPS = 150
@@ -24,12 +24,6 @@ def check_stopped(run, folder, limit=STOP_LIMIT):
     run.check_nothing_left()
     check(verify(folder / "run", folder) == 1, "one checkpoint was expected" + run.tail())
     check(not (folder / "run/summary.json").exists(), "the run was over before the signal")
-
-
-def check_same_losses(found, expected, tolerance=0.0):
-    check([step for step, _ in found] == [step for step, _ in expected], "other steps:", found)
-    for (step, loss), (_, wanted) in zip(found, expected):
-        check(abs(loss - wanted) <= tolerance * abs(wanted), f"loss of step {step}: {loss}, expected {wanted}")
 
 
 def stop_and_resume():

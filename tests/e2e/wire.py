@@ -92,6 +92,7 @@ def counted_bytes_are_the_interfaces():
             with hosts.ranks(folder, *words) as runs:
                 for run in runs:
                     run.done(120)
+            check(summary(folder / "run")["transport"] == "TCP", "networks of their own make two hosts")
             sent = hosts.sent_bytes(0) - before
             counted = sum(kind["bytes_sent"] for axis in summary(folder / "run")["communication"].values()
                           for kind in axis.values())

@@ -201,7 +201,8 @@ class ZipDirectory : public ::testing::Test {
   }
   const TemporaryFolder folder{"tessera-zip"};
   const fs::path path = folder.path() / "x.zip";
-  const std::string end = " (" + path.string() + "; no sound zip archive)";
+  const std::string end = " (" + path.string() + "; no sound zip archive)",
+                    of_a = " (a in " + path.string() + ")";
 };
 
 TEST_F(ZipDirectory, MembersPlainAndWide) {
@@ -235,14 +236,14 @@ TEST_F(ZipDirectory, Errors) {
   packed.add("a", "1", false, 8);
   const auto members = read(packed.finish(false));
   EXPECT_EQ(error_text([&] { stored_member_offset(FileReader(path), members[0]); }),
-            "[formats.zip] members that are stored as they are: a is packed" + end);
+            "[formats.zip] a member that is stored as it is: it is packed" + of_a);
 
   Zip moved;
   moved.add("a", "12345");
   moved.directory[42] = 5;
   const auto wrong = read(moved.finish(false));
   EXPECT_EQ(error_text([&] { stored_member_offset(FileReader(path), wrong[0]); }),
-            "[formats.zip] a header of a at byte 5: there is none" + end);
+            "[formats.zip] its header at byte 5: found other bytes" + of_a);
   moved.directory[43] = 1;
   EXPECT_EQ(error(moved.finish(false)),
             "[formats.zip] members inside of the file: a has 5 bytes from 261" + end);

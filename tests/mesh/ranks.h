@@ -1,4 +1,4 @@
-// Ranks as threads of one process: each has a Mesh of its own over Gloo on loopback.
+// Ranks as threads of one process: each has a Mesh of its own, found over loopback.
 #pragma once
 
 #include <arpa/inet.h>
@@ -32,7 +32,8 @@ inline int listen_on_loopback(uint16_t* port) {
 
 /// Runs body(mesh) on every rank of axes; rethrows the first rank's exception.
 inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<void(mesh::Mesh&)>& body,
-                      std::chrono::milliseconds timeout = std::chrono::milliseconds(30'000)) {
+                      std::chrono::milliseconds timeout = std::chrono::milliseconds(30'000),
+                      bool shared_memory = true) {
   int64_t world = 1;
   for (const auto& axis : axes) world *= axis.size;
   uint16_t port = 0;
@@ -48,6 +49,7 @@ inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<v
         rendezvous.port = port;
         rendezvous.listen_fd = rank == 0 ? fd : -1;
         rendezvous.timeout = timeout;
+        rendezvous.shared_memory = shared_memory;
         mesh::Mesh mesh(rendezvous, axes, "test");
         body(mesh);
         mesh.world().barrier("end of test");

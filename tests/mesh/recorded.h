@@ -38,6 +38,7 @@ class RecordingTransport : public mesh::Transport {
     return keep(mesh::Movement::kAllToAll, output, input, real_->all_to_all(output, input));
   }
   void abort() override { real_->abort(); }
+  const char* name() const override { return real_->name(); }
 
  private:
   mesh::Waiter keep(mesh::Movement movement, const at::Tensor& output, const at::Tensor& input,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a parity fixture again and compares it with the committed one: $1, make_parity_fixture.py without. Exit code 77
-# (skipped) without timm and torchvision.
+# check_parity_fixture.sh TEST_MODELS: makes the parity fixture again and compares it with the committed one, then lets
+# the test program compare every gradient whole. Exit code 77 (skipped) without timm.
 folder=$(cd "$(dirname "$0")" && pwd)
 python=${TESSERA_PEERS_PYTHON:-$folder/../../.venv-peers/bin/python}
 if [ ! -x "$python" ]; then
@@ -8,4 +8,7 @@ if [ ! -x "$python" ]; then
        "($python; run ./dev peers, or set TESSERA_PEERS_PYTHON)"
   exit 77
 fi
-exec "$python" "$folder/${1:-make_parity_fixture.py}" --check
+scratch=$(mktemp -d) || exit 1
+trap 'rm -r "$scratch"' EXIT
+"$python" "$folder/make_parity_fixture.py" --check --gradients "$scratch/gradients.safetensors" &&
+  TESSERA_PARITY_GRADIENTS="$scratch/gradients.safetensors" "$1" --gtest_filter='Timm/Parity.*'

@@ -8,6 +8,7 @@ that the fixture is the same on any machine to the digits that are stored.
 
     make_parity_fixture.py            writes the fixture
     make_parity_fixture.py --check    makes it again and compares; exit code 1 where they differ
+    ... --gradients FILE              also writes every gradient whole, as "CASE/NAME" of a safetensors file, in float32
 """
 import argparse
 import collections
@@ -18,6 +19,7 @@ import pathlib
 import sys
 
 import numpy as np
+import safetensors.torch
 import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
@@ -99,12 +101,14 @@ def describe_gradient(name, gradient):
             "projections": digits(dots, 7)}
 
 
-def parity_case(model, config, batch):
+def parity_case(model, config, batch, whole):
+    """`whole`: takes the gradients, by name."""
     model = model.double().train()
     fill(model)
     logits = model(images("images", batch, model))
     loss = torch.nn.functional.cross_entropy(logits, targets(batch, model.num_classes))
     loss.backward()
+    whole.update((name, p.grad.float().contiguous()) for name, p in model.named_parameters())
     return {"config": config, "batch": batch, "logits_std": digits([logits.std().item()])[0],
             "logits": digits(logits.detach().reshape(-1).tolist()), "loss": digits([loss.item()])[0],
             "gradients": {name: describe_gradient(name, p.grad) for name, p in model.named_parameters()}}
@@ -160,21 +164,25 @@ def training_case():
 
 
 def make():
+    """The fixture, and every gradient by "CASE/NAME"."""
     torch.manual_seed(0)
     tiny = timm.create_model("vit_tiny_patch16_224", pretrained=False)
-    return {
-        "timm": timm.__version__,
-        "torch": torch.__version__.split("+")[0],
-        "cases": {
-            "vit_tiny_patch16_224": parity_case(tiny, "vit_tiny_patch16_224", 2),
-            "gap_no_class_token": parity_case(*small(pool="avg", class_token=False), 4),
-            "registers_layer_scale": parity_case(*small(registers=4, layer_scale=0.1), 4),
-            "registers_gap_qk_norm": parity_case(*small(registers=2, pool="avg", qk_norm=True), 4),
-            "attention_pool": parity_case(*small(pool="map", class_token=False), 4),
-            "tanh_head_gray_large_epsilon": parity_case(*small(head="tanh", channels=1, norm_epsilon=1e-2), 4),
-        },
-        "training": training_case(),
+    cases = {
+        "vit_tiny_patch16_224": (tiny, "vit_tiny_patch16_224", 2),
+        "gap_no_class_token": (*small(pool="avg", class_token=False), 4),
+        "registers_layer_scale": (*small(registers=4, layer_scale=0.1), 4),
+        "registers_gap_qk_norm": (*small(registers=2, pool="avg", qk_norm=True), 4),
+        "attention_pool": (*small(pool="map", class_token=False), 4),
+        "tanh_head_gray_large_epsilon": (*small(head="tanh", channels=1, norm_epsilon=1e-2), 4),
     }
+    described, gradients = {}, {}
+    for case, arguments in cases.items():
+        whole = {}
+        described[case] = parity_case(*arguments, whole)
+        gradients |= {f"{case}/{name}": gradient for name, gradient in whole.items()}
+    fixture = {"timm": timm.__version__, "torch": torch.__version__.split("+")[0], "cases": described,
+               "training": training_case()}
+    return fixture, gradients
 
 
 def differences(path, a, b, out):
@@ -198,8 +206,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with the committed fixture")
-    made = make()
-    if not parser.parse_args().check:
+    parser.add_argument("--gradients", metavar="FILE", help="write every gradient whole")
+    arguments = parser.parse_args()
+    made, gradients = make()
+    if arguments.gradients:
+        safetensors.torch.save_file(gradients, arguments.gradients)
+    if not arguments.check:
         FIXTURE.parent.mkdir(exist_ok=True)
         FIXTURE.write_text(json.dumps(made, separators=(",", ":")) + "\n")
         print(f"wrote {FIXTURE.name}: {FIXTURE.stat().st_size} bytes")

@@ -84,6 +84,9 @@ TEST(BarLine, PlainLineHasAll) {
   EXPECT_EQ(evaluation_line({468, 2, 83.214, 99.02, 0.45123, 10000, 1.23}),
             "evaluation at step 468 (epoch 2.00): top-1 83.21 %, top-5 99.02 %, loss 0.4512; 10,000 images "
             "in 1.2 s");
+  EXPECT_EQ(evaluation_line({468, 2, 83.214, 99.02, 0.45123, 10000, 1.23, 84.5, 0.4}),
+            "evaluation at step 468 (epoch 2.00): top-1 83.21 %, top-5 99.02 %, loss 0.4512; ema top-1 84.50 "
+            "%, loss 0.4000; 10,000 images in 1.2 s");
 }
 
 TEST(Pace, FollowsTheLastMinutes) {

@@ -59,9 +59,9 @@ TEST(Metrics, RowsAndHeader) {
   const auto csv = lines_of(folder.path() / "run/metrics.csv");
   EXPECT_EQ(csv[0],
             "kind,step,epoch,loss,learning_rate,gradient_norm,images_per_second,tflops,data_wait,comm_wait,"
-            "memory_bytes,top1,top5,samples,seconds");
-  EXPECT_EQ(csv[1], "step,1,0.1,0.5,0.001,1.1,5000,1.5,0.01,0.02,1e+09,,,,0.3333333333333333");
-  EXPECT_EQ(csv[4], "eval,10,1,0.5,,,,,,,,90,99,10000,1.25");
+            "memory_bytes,top1,top5,samples,seconds,top1_ema,loss_ema");
+  EXPECT_EQ(csv[1], "step,1,0.1,0.5,0.001,1.1,5000,1.5,0.01,0.02,1e+09,,,,0.3333333333333333,,");
+  EXPECT_EQ(csv[4], "eval,10,1,0.5,,,,,,,,90,99,10000,1.25,,");
   ASSERT_EQ(csv.size(), 9U);  // header; steps 1, 5, 10, 15, 20, 23; two evaluations
   for (const auto& line : csv) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 14) << line;
   const auto jsonl = lines_of(folder.path() / "run/metrics.jsonl");

@@ -203,6 +203,18 @@ TEST(Memory, OfAResNet) {
             12.0 * static_cast<double>(arch::parameter_count(config)) + 4.0 * static_cast<double>(numbers));
 }
 
+// Weight, gradient, and what is kept: one number with SGD, none without momentum, one more with an average.
+TEST(Memory, StatesFollowTheOptimizer) {
+  for (const double kept : {0.0, 1.0, 3.0}) {
+    const Precision precision{4, 4, kept};
+    EXPECT_EQ(memory(Level::kZero3, 4, precision).states, (2 + kept) * 4 * 1316 / 4);
+    EXPECT_EQ(memory(Level::kZero1, 4, precision).states, (2 + kept) * 4 * 1316 / 4 + 4 * 1316);
+    EXPECT_EQ(memory(Level::kReplicate, 4, precision).states, (2 + kept) * 4 * 1316);
+    EXPECT_EQ(saved_bytes(tiny(), uniform_plan(tiny(), 4, Level::kZero3, false, 1), kept),
+              (1 + kept) * 4 * 1316 / 4);
+  }
+}
+
 TEST(Memory, RefusesAPlanOfAnotherModel) {
   const auto message = [](const Plan& plan) {
     try {

@@ -148,6 +148,11 @@ TEST(Errors, LengthOfTheRun) {
       read_error("[schedule]\nwarmup_epochs = 1\nwarmup_steps = 2"),
       "[recipe.parse] only one of schedule.warmup_epochs and schedule.warmup_steps may be given: found both "
       "(test.toml:2 and test.toml:3; drop one)");
+  for (const char* length : {"step", "cooldown"}) {
+    EXPECT_EQ(read_error(concat("[schedule]\n", length, "_epochs = 1\n", length, "_steps = 2")),
+              concat("[recipe.parse] only one of schedule.", length, "_epochs and schedule.", length,
+                     "_steps may be given: found both (test.toml:2 and test.toml:3; drop one)"));
+  }
   EXPECT_EQ(read_error("[model]\nmlp_ratio = 4\nmlp_width = 2"),
             "[recipe.parse] only one of model.mlp_ratio and model.mlp_width may be given: found both "
             "(test.toml:2 and test.toml:3; drop one)");
@@ -183,6 +188,14 @@ TEST(Errors, Contradictions) {
   EXPECT_EQ(read_error("[schedule]\nmin_lr = 0.5"),
             "[recipe.parse] schedule.min_lr must be at most optimizer.lr: found 0.5 and 0.001 (test.toml)");
   EXPECT_EQ(read_error("[schedule]\nmin_lr = 0.5\nname = 'constant'"), "no error");
+  EXPECT_EQ(read_error("[schedule]\nmin_lr = 0.5\nname = 'constant'\ncooldown_steps = 2"),
+            "[recipe.parse] schedule.min_lr must be at most optimizer.lr: found 0.5 and 0.001 (test.toml)");
+  EXPECT_EQ(read_error("[schedule]\nmin_lr = 0.5\n[optimizer]\nlr_scale = 'sqrt'"), "no error");
+  EXPECT_EQ(read_error("[schedule]\nname = 'step'"),
+            "[recipe.parse] one of schedule.step_epochs and schedule.step_steps must be given with "
+            "schedule.name = \"step\": found neither (test.toml)");
+  EXPECT_EQ(read_error("[optimizer]\nname = 'sgd'\nmomentum = 0\nnesterov = true"),
+            "[recipe.parse] optimizer.momentum must be above 0 with optimizer.nesterov: found 0 (test.toml)");
 }
 
 TEST(Errors, Environment) {

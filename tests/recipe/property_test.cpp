@@ -103,6 +103,14 @@ void reconcile(Recipe& recipe, Draws& draws) {
   (draws.below(2) == 0 ? recipe.schedule.warmup_epochs : recipe.schedule.min_lr) = 0;
   if (recipe.schedule.warmup_epochs > 0) recipe.schedule.warmup_steps = 0;
   recipe.schedule.min_lr = std::min(recipe.schedule.min_lr, recipe.optimizer.lr);
+  auto& schedule = recipe.schedule;
+  (draws.below(2) == 0 ? schedule.cooldown_epochs : schedule.step_epochs) = 0;
+  if (schedule.cooldown_epochs > 0) schedule.cooldown_steps = 0;
+  if (schedule.step_epochs > 0) schedule.step_steps = 0;
+  if (schedule.step_epochs == 0 && schedule.step_steps == 0) schedule.step_steps = 1;
+  static const std::vector<std::string> groups = {"head.*: lr_scale=10", "*.bias:weight_decay = 0.5, freeze"};
+  recipe.optimizer.groups = {groups.begin(), groups.begin() + static_cast<int64_t>(draws.below(3))};
+  if (recipe.optimizer.momentum == 0) recipe.optimizer.nesterov = false;
 }
 
 TEST(Property, PrintedRecipesReadBack) {

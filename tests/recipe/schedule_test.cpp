@@ -149,5 +149,123 @@ TEST(LearningRate, WithoutWarmupAndWithNothingElse) {
   EXPECT_DOUBLE_EQ(learning_rate(scheduled("cosine"), {10, 4, 4}, 3), 0.8);
 }
 
+StepCounts counts_of(int64_t total, int64_t warmup, int64_t cooldown, int64_t interval = 1) {
+  StepCounts counts{10, total, warmup};
+  counts.cooldown = cooldown;
+  counts.interval = interval;
+  return counts;
+}
+
+// timm 1.0.31: StepLRScheduler(optimizer with lr 0.4, decay_t=30, decay_rate=0.1, warmup_t=5,
+// warmup_lr_init=0.1, warmup_prefix=False), epochs as steps.
+TEST(LearningRate, StepIsTimms) {
+  Recipe recipe = scheduled("step");
+  recipe.optimizer.lr = 0.4;
+  recipe.schedule.warmup_from = 0.1;
+  recipe.schedule.min_lr = 0;
+  recipe.schedule.factor = 0.1;
+  const StepCounts counts = counts_of(100, 5, 0, 30);
+  const std::vector<std::pair<int64_t, double>> timm = {{0, 0.1},   {4, 0.34},   {5, 0.4},    {29, 0.4},
+                                                        {30, 0.04}, {60, 0.004}, {89, 0.004}, {90, 0.0004}};
+  for (const auto& [step, rate] : timm) EXPECT_NEAR(learning_rate(recipe, counts, step), rate, 1e-15) << step;
+  recipe.schedule.min_lr = 0.01;
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 89), 0.01);
+}
+
+// big_vision's formula with timescale 10 and a cooldown of 20 of 100 steps.
+TEST(LearningRate, RsqrtWithCooldownIsBigVisions) {
+  Recipe recipe = scheduled("rsqrt");
+  recipe.schedule.warmup_from = recipe.schedule.min_lr = 0;
+  recipe.schedule.timescale = 10;
+  const StepCounts counts = counts_of(100, 5, 20);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 4), 0.8);
+  for (const int64_t step : {5, 6, 50, 80, 81, 99, 100, 101}) {
+    const double decayed = 1 / std::sqrt(1 + static_cast<double>(step - 5) / 10);
+    const double left = std::max(0.0, std::min(1.0, (100 - static_cast<double>(step)) / 20));
+    EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, step), decayed * left) << step;
+  }
+  recipe.schedule.min_lr = 0.5;
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 75), 0.5);
+}
+
+TEST(LearningRate, Cooldown) {
+  EXPECT_DOUBLE_EQ(learning_rate(scheduled("constant"), counts_of(14, 4, 4), 10), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(scheduled("constant"), counts_of(14, 4, 4), 12), 0.55);
+  EXPECT_DOUBLE_EQ(learning_rate(scheduled("constant"), counts_of(14, 4, 4), 14), 0.1);
+  for (const char* name : {"cosine", "linear"}) {
+    // Arrived after 14 of 20 steps, as without the cooldown after 14 of 14.
+    for (int64_t step = 0; step < 20; ++step) {
+      EXPECT_DOUBLE_EQ(learning_rate(scheduled(name), counts_of(20, 4, 6), step),
+                       learning_rate(scheduled(name), counts_of(14, 4, 0), step));
+    }
+    EXPECT_DOUBLE_EQ(learning_rate(scheduled(name), counts_of(20, 4, 6), 14), 0.1);
+  }
+}
+
+TEST(LearningRate, LengthsInEpochsOrSteps) {
+  Recipe recipe = scheduled("step");
+  recipe.train.epochs = 10;
+  recipe.schedule.step_epochs = 3;
+  recipe.schedule.cooldown_epochs = 0.5;
+  StepCounts counts = count_steps(recipe, 1050, 100);
+  EXPECT_EQ(counts.interval, 30);
+  EXPECT_EQ(counts.cooldown, 5);
+  recipe.schedule.step_epochs = recipe.schedule.cooldown_epochs = 0;
+  recipe.schedule.step_steps = 7;
+  recipe.schedule.cooldown_steps = 8;
+  counts = count_steps(recipe, 1050, 100);
+  EXPECT_EQ(counts.interval, 7);
+  EXPECT_EQ(counts.cooldown, 8);
+}
+
+TEST(LearningRate, IsScaledToTheBatch) {
+  Recipe recipe = scheduled("constant");
+  recipe.train.steps = 10;
+  EXPECT_EQ(count_steps(recipe, 5000, 1024).lr_factor, 1);
+  recipe.optimizer.lr_scale = "linear";
+  EXPECT_EQ(count_steps(recipe, 5000, 1024).lr_factor, 4);
+  recipe.optimizer.lr_batch = 512;
+  EXPECT_EQ(count_steps(recipe, 5000, 1024).lr_factor, 2);
+  recipe.optimizer.lr_scale = "sqrt";
+  recipe.optimizer.lr_batch = 256;
+  const StepCounts counts = count_steps(recipe, 5000, 1024);
+  EXPECT_EQ(counts.lr_factor, 2);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 3), 2.0);
+  recipe.schedule.name = "cosine";
+  recipe.schedule.min_lr = 0.5;
+  EXPECT_EQ(
+      error_text([&] { count_steps(recipe, 5000, 32); }),
+      "[recipe.count_steps] schedule.min_lr must be at most the learning rate scaled to batch 32: found "
+      "0.5 and 0.353553");
+}
+
+TEST(Kept, NumbersOfEveryOptimizer) {
+  const auto kept = [](const std::string& keys) { return kept_numbers(read(keys)); };
+  for (const char* two : {"adamw", "adam", "lamb"})
+    EXPECT_EQ(kept(concat("optimizer.name = '", two, "'")), 2);
+  for (const char* one : {"sgd", "lars", "lion", "adafactor", "muon"}) {
+    EXPECT_EQ(kept(concat("optimizer.name = '", one, "'")), 1) << one;
+  }
+  EXPECT_EQ(kept("optimizer.name = 'sgd'\noptimizer.momentum = 0"), 0);
+  EXPECT_EQ(kept("optimizer.name = 'lion'\noptimizer.momentum = 0"), 1);
+  EXPECT_EQ(kept("ema.decay = 0.9"), 3);
+}
+
+TEST(LearningRate, WhatFollowsFromTheOptimizersName) {
+  EXPECT_EQ(read("optimizer.name = 'lion'").optimizer.beta2, 0.99);
+  EXPECT_EQ(read("optimizer.name = 'lion'\noptimizer.beta2 = 0.9").optimizer.beta2, 0.9);
+  EXPECT_EQ(read("optimizer.name = 'muon'").optimizer.momentum, 0.95);
+  EXPECT_TRUE(read("optimizer.name = 'muon'").optimizer.nesterov);
+  EXPECT_FALSE(read("optimizer.name = 'muon'\noptimizer.momentum = 0").optimizer.nesterov);
+  EXPECT_FALSE(read("optimizer.name = 'sgd'").optimizer.nesterov);
+}
+
+TEST(LearningRate, DecayInTheGradientIsNoneUnlessGiven) {
+  EXPECT_EQ(read("optimizer.name = 'sgd'").optimizer.weight_decay, 0);
+  EXPECT_EQ(read("optimizer.name = 'adam'").optimizer.weight_decay, 0);
+  EXPECT_EQ(read("optimizer.name = 'adamw'").optimizer.weight_decay, 0.05);
+  EXPECT_EQ(read("optimizer.name = 'sgd'\noptimizer.weight_decay = 1e-4").optimizer.weight_decay, 1e-4);
+}
+
 }  // namespace
 }  // namespace tessera::recipe

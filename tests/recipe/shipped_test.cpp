@@ -50,5 +50,17 @@ TEST(Shipped, TenBillion) {
   EXPECT_TRUE(recipe.shard.recompute);
 }
 
+TEST(Shipped, ResNet50) {
+  unsetenv("IMAGENET");
+  const Recipe recipe = read_recipe(kFolder / "resnet50_imagenet.toml", {});
+  EXPECT_EQ(arch::parameter_count(recipe.model), 25557032);
+  const StepCounts counts = count_steps(recipe, 1281167, recipe.train.batch);
+  EXPECT_EQ(counts.total, 1251 * 100);
+  EXPECT_EQ(counts.warmup, 1251 * 5);
+  EXPECT_EQ(learning_rate(recipe, counts, 1251 * 5), 0.4);
+  EXPECT_NEAR(learning_rate(recipe, counts, 1251 * 30), 0.04, 1e-12);
+  EXPECT_NEAR(learning_rate(recipe, counts, 1251 * 90), 0.0004, 1e-12);
+}
+
 }  // namespace
 }  // namespace tessera::recipe

@@ -125,11 +125,12 @@ TEST(Layouts, OffloadIsBitwise) {
 }
 
 /// 3 steps on `world_before` ranks, a checkpoint, 3 more on `world_after`.
-Curve train_with_resume(int64_t world_before, int64_t world_after) {
+Curve train_with_resume(int64_t world_before, int64_t world_after,
+                        const std::vector<std::string>& sets = {}) {
   const TemporaryFolder folder("tessera-resume");
   Curve result;
   testing::run_ranks({{"shard", world_before}}, [&](mesh::Mesh& mesh) {
-    const recipe::Recipe recipe = make_recipe();
+    const recipe::Recipe recipe = make_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, world_before), mesh, true);
     Curve curve;
     train_until(*state, mesh, 3, curve);
@@ -137,7 +138,7 @@ Curve train_with_resume(int64_t world_before, int64_t world_after) {
     if (mesh.rank() == 0) result = curve;
   });
   testing::run_ranks({{"shard", world_after}}, [&](mesh::Mesh& mesh) {
-    const recipe::Recipe recipe = make_recipe({"train.seed=5"});
+    const recipe::Recipe recipe = make_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, world_after), mesh, true);
     load_state(*state, *checkpoint::find(folder.path(), "latest"));
     Curve curve;
@@ -155,6 +156,18 @@ TEST(Resume, OnTheSameRanksIsBitwise) {
   EXPECT_EQ(straight.losses, resumed.losses);
   for (const auto& [name, tensor] : straight.parameters)
     EXPECT_TRUE(tensor.equal(resumed.parameters.at(name))) << name;
+}
+
+// Whatever an optimizer keeps is saved.
+TEST(Resume, OfEveryOptimizerIsBitwise) {
+  for (const char* name : {"adam", "sgd", "lamb", "lars", "lion", "adafactor", "muon"}) {
+    // Wide enough for Adafactor's rows and columns.
+    const std::vector<std::string> sets = {concat("optimizer.name=", name), "model.width=48"};
+    const Curve straight = train_layout(2, sets, 6), resumed = train_with_resume(2, 2, sets);
+    EXPECT_EQ(straight.losses, resumed.losses) << name;
+    for (const auto& [parameter, tensor] : straight.parameters)
+      EXPECT_TRUE(tensor.equal(resumed.parameters.at(parameter))) << name << " " << parameter;
+  }
 }
 
 TEST(Resume, OnOtherRanksFollowsTheSameCurve) {

@@ -67,5 +67,57 @@ TEST(Loss, EqualsTheFormula) {
   }
 }
 
+/// Sum over samples and classes, and its gradient.
+void expect_the_binary_formula(const data::Batch& batch, double smoothing, double threshold) {
+  at::Tensor logits = at::empty({kSize, kClasses}, at::kDouble);
+  for (int64_t i = 0; i < kSize * kClasses; ++i) {
+    logits.data_ptr<double>()[i] = 3 * std::sin(1.7 * static_cast<double>(i));
+  }
+  logits.requires_grad_(true);
+  const at::Tensor loss = binary_cross_entropy_sum(logits, batch, smoothing, threshold);
+  const auto gradient = torch::autograd::grad({loss}, {logits})[0];
+  const auto dense = targets(batch, smoothing);
+  double expected = 0;
+  for (int64_t i = 0; i < kSize; ++i) {
+    for (int64_t c = 0; c < kClasses; ++c) {
+      double target = dense[static_cast<size_t>(i)][static_cast<size_t>(c)];
+      if (threshold >= 0) target = target > threshold ? 1 : 0;
+      const double probability = 1 / (1 + std::exp(-logits[i][c].item<double>()));
+      expected -= target * std::log(probability) + (1 - target) * std::log(1 - probability);
+      EXPECT_NEAR(gradient[i][c].item<double>(), probability - target, 1e-7) << i << " " << c;
+    }
+  }
+  EXPECT_NEAR(loss.item<double>(), expected, 1e-6 * expected);
+}
+
+// DeiT III: both labels of a mixed image count as 1.
+TEST(Loss, BinaryEqualsTheFormula) {
+  data::Batch plain = mixed_batch();
+  plain.second_labels.clear();
+  plain.label_weights.clear();
+  for (const data::Batch& batch : {plain, mixed_batch()}) {
+    expect_the_binary_formula(batch, 0, -1);
+    expect_the_binary_formula(batch, 0.1, -1);
+    expect_the_binary_formula(batch, 0, 0);
+    expect_the_binary_formula(batch, 0.1, 0.2);
+  }
+}
+
+TEST(Loss, TheRecipeChooses) {
+  const at::Tensor logits = at::arange(kSize * kClasses, at::kFloat).view({kSize, kClasses}).sin();
+  const auto loss_of = [&](const char* name, double threshold) {
+    recipe::Recipe recipe;
+    recipe.loss.name = name;
+    recipe.loss.threshold = threshold;
+    recipe.train.label_smoothing = 0.1;
+    return loss_sum(logits, mixed_batch(), recipe).item<double>();
+  };
+  EXPECT_EQ(loss_of("ce", 0.5), cross_entropy_sum(logits, mixed_batch(), 0.1).item<double>());
+  const double sum = binary_cross_entropy_sum(logits, mixed_batch(), 0.1, 0.5).item<double>();
+  EXPECT_EQ(loss_of("sigmoid", 0.5), sum);
+  EXPECT_NEAR(loss_of("bce", 0.5), sum / kClasses, 1e-6);
+  EXPECT_NE(loss_of("sigmoid", -1), sum);
+}
+
 }  // namespace
 }  // namespace tessera::train

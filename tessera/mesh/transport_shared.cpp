@@ -1,0 +1,299 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <optional>
+
+#include "tessera/base/error.h"
+#include "tessera/mesh/shared_transport.h"
+
+namespace tessera::mesh {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// About as long as a wake-up by the kernel takes: whoever waits longer gives its core away.
+constexpr std::chrono::microseconds kSpinning{20};
+// Between looks at whether the others still run.
+constexpr int64_t kNapMilliseconds = 50;
+
+/// One collective. Its bytes travel as messages: message c holds columns [c * width, (c + 1) * width) of a
+/// row of `row_bytes` for each receiver, the same row for all in a gather.
+struct Operation {
+  at::Tensor output, input;  // rows of row_bytes; kept alive
+  uint64_t first = 0;        // number of its first message; the same on all ranks
+  uint64_t messages = 0;     // of each rank
+  uint64_t published = 0;
+  uint64_t missing = 0;  // messages of other ranks that are still to come
+  bool ended() const { return published == messages && missing == 0; }
+};
+
+/// All operations of one kind, as one sequence of messages.
+struct Channel {
+  uint64_t begun = 0, published = 0;            // messages
+  std::vector<uint64_t> taken;                  // by rank that sent them
+  std::array<uint64_t, kSlots> last_message{};  // in each slot, + 1
+  std::deque<std::shared_ptr<Operation>> under_way;
+
+  Operation& operation_of(uint64_t message) {
+    const auto it = std::find_if(under_way.begin(), under_way.end(), [message](const auto& operation) {
+      return message < operation->first + operation->messages;
+    });
+    TESSERA_CHECK(it != under_way.end());
+    return **it;
+  }
+};
+
+std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+
+/// Every rank copies what it sends into its own segment and what it gets out of those of the others. No
+/// thread stands behind it: ranks that share a host compute with all its cores, and what is under way moves
+/// on whenever this rank begins, asks for or waits for an operation. What fits into the slots has left once
+/// it has begun.
+class SharedTransport : public Transport, public std::enable_shared_from_this<SharedTransport> {
+ public:
+  SharedTransport(std::vector<std::unique_ptr<SharedSegment>> segments,
+                  std::vector<std::unique_ptr<WatchedProcess>> processes, int64_t rank,
+                  std::chrono::milliseconds timeout, std::shared_ptr<SharedTransports> all)
+      : segments_(std::move(segments)),
+        processes_(std::move(processes)),
+        rank_(static_cast<size_t>(rank)),
+        size_(segments_.size()),
+        timeout_(timeout),
+        all_(std::move(all)) {
+    for (Channel& channel : channels_) channel.taken.resize(size_);
+  }
+
+  Waiter all_gather(at::Tensor output, at::Tensor input) override { return begin(kGathers, output, input); }
+  Waiter all_to_all(at::Tensor output, at::Tensor input) override { return begin(kExchanges, output, input); }
+
+  void abort() override {
+    mine().gave_up.store(1);
+    for (size_t rank = 0; rank < size_; ++rank) ring(rank);
+  }
+
+  const char* name() const override { return "shared memory"; }
+
+  /// All that is possible without waiting. True when something moved.
+  bool move_on() {
+    const std::lock_guard lock(mutex_);
+    bool moved = false;
+    for (int64_t kind = 0; kind < kKinds; ++kind) {
+      Channel& channel = channels_[static_cast<size_t>(kind)];
+      if (channel.under_way.empty()) continue;
+      moved |= publish(kind, channel);
+      moved |= take(kind, channel);
+      while (!channel.under_way.empty() && channel.under_way.front()->ended()) channel.under_way.pop_front();
+    }
+    return moved;
+  }
+
+  /// Does another rank wait until there is room for what this one sends?
+  bool is_behind() {
+    const std::lock_guard lock(mutex_);
+    return std::any_of(channels_.begin(), channels_.end(),
+                       [](const Channel& channel) { return channel.published < channel.begun; });
+  }
+
+ private:
+  SegmentHeader& mine() { return segments_[rank_]->header(); }
+
+  /// Bytes of a row that one message carries.
+  size_t width(int64_t kind) const {
+    constexpr size_t kWord = 8;
+    return kind == kGathers ? kSlotBytes : kSlotBytes / size_ / kWord * kWord;
+  }
+
+  Waiter begin(int64_t kind, const at::Tensor& output, const at::Tensor& input) {
+    const size_t row = output.nbytes() / size_;
+    const std::byte* own = bytes_of(input) + (kind == kGathers ? 0 : rank_ * row);
+    if (own != bytes_of(output) + rank_ * row) std::memcpy(bytes_of(output) + rank_ * row, own, row);
+    auto operation = std::make_shared<Operation>();
+    operation->output = output;
+    operation->input = input;
+    operation->messages = (row + width(kind) - 1) / width(kind);
+    operation->missing = operation->messages * (size_ - 1);
+    if (operation->messages > 0) {
+      const std::lock_guard lock(mutex_);
+      Channel& channel = channels_[static_cast<size_t>(kind)];
+      operation->first = channel.begun;
+      channel.begun += operation->messages;
+      channel.under_way.push_back(operation);
+    }
+    move_on();
+    return {[self = shared_from_this(), operation] { self->wait(*operation); },
+            [self = shared_from_this(), operation] {
+              self->move_on();
+              return self->has_ended(*operation) || self->trouble().has_value();
+            }};
+  }
+
+  bool publish(int64_t kind, Channel& channel) {
+    const uint64_t before = channel.published;
+    while (channel.published < channel.begun) {
+      const auto slot = free_slot(kind, channel);
+      if (!slot) break;
+      Operation& operation = channel.operation_of(channel.published);
+      fill(kind, operation, channel.published - operation.first, segments_[rank_]->slot(kind, *slot));
+      Outbox& box = mine().boxes[kind];
+      box.slot[channel.published % kSlots].store(*slot, std::memory_order_relaxed);
+      channel.last_message[*slot] = ++channel.published;
+      ++operation.published;
+      box.published.store(channel.published, std::memory_order_release);
+      for (size_t rank = 0; rank < size_; ++rank) {
+        if (rank != rank_) ring(rank);
+      }
+    }
+    return channel.published > before;
+  }
+
+  /// The first slot whose message everyone has taken: few slots in turn stay in the caches.
+  std::optional<uint32_t> free_slot(int64_t kind, const Channel& channel) {
+    uint64_t taken = channel.published;
+    for (size_t reader = 0; reader < size_; ++reader) {
+      if (reader == rank_) continue;
+      const auto& count = segments_[rank_]->taken(kind, static_cast<int64_t>(reader));
+      taken = std::min(taken, count.load(std::memory_order_acquire));
+    }
+    // Message m is told of where message m + kSlots will be.
+    if (channel.published - taken >= kSlots) return std::nullopt;
+    for (uint32_t slot = 0; slot < kSlots; ++slot) {
+      if (channel.last_message[slot] <= taken) return slot;
+    }
+    return std::nullopt;
+  }
+
+  void fill(int64_t kind, const Operation& operation, uint64_t message, std::byte* slot) const {
+    const size_t row = operation.output.nbytes() / size_, first = message * width(kind);
+    const size_t count = std::min(width(kind), row - first);
+    if (kind == kGathers) {
+      std::memcpy(slot, bytes_of(operation.input) + first, count);
+      return;
+    }
+    for (size_t to = 0; to < size_; ++to) {
+      if (to == rank_) continue;
+      std::memcpy(slot + to * width(kind), bytes_of(operation.input) + to * row + first, count);
+    }
+  }
+
+  bool take(int64_t kind, Channel& channel) {
+    bool moved = false;
+    for (size_t from = 0; from < size_; ++from) {
+      if (from == rank_) continue;
+      SharedSegment& segment = *segments_[from];
+      const Outbox& box = segment.header().boxes[kind];
+      const uint64_t there = std::min(box.published.load(std::memory_order_acquire), channel.begun);
+      for (uint64_t& message = channel.taken[from]; message < there;) {
+        const uint32_t slot = box.slot[message % kSlots].load(std::memory_order_relaxed);
+        const std::byte* row = segment.slot(kind, slot) + (kind == kGathers ? 0 : rank_ * width(kind));
+        unpack(kind, channel.operation_of(message), message, from, row);
+        ++message;
+        segment.taken(kind, static_cast<int64_t>(rank_)).store(message, std::memory_order_release);
+        ring(from);
+        moved = true;
+      }
+    }
+    return moved;
+  }
+
+  void unpack(int64_t kind, Operation& operation, uint64_t message, size_t from,
+              const std::byte* bytes) const {
+    const size_t row = operation.output.nbytes() / size_, first = (message - operation.first) * width(kind);
+    std::memcpy(bytes_of(operation.output) + from * row + first, bytes, std::min(width(kind), row - first));
+    --operation.missing;
+  }
+
+  // The sleeper says that it sleeps and then looks at the bell (in the kernel); the ringer rings and then
+  // looks for sleepers. All agree on one order of these, so one of the two sees the other.
+  void ring(size_t rank) {
+    SegmentHeader& header = segments_[rank]->header();
+    header.bell.fetch_add(1);
+    if (header.asleep.load() != 0) wake(header.bell);
+  }
+
+  bool has_ended(const Operation& operation) {
+    const std::lock_guard lock(mutex_);
+    return operation.ended();
+  }
+
+  void wait(const Operation& operation) {
+    const auto start = Clock::now();
+    auto idle_since = start;
+    while (true) {
+      const uint32_t bell = mine().bell.load();
+      const auto reason = trouble();  // before looking at what came last
+      const bool moved = move_on();
+      if (mine().gave_up.load() != 0) throw std::runtime_error("this rank gave up");
+      if (has_ended(operation)) return;
+      if (reason) throw std::runtime_error(*reason);
+      const auto now = Clock::now();
+      if (moved) {
+        idle_since = now;
+      } else if (now - idle_since >= kSpinning) {
+        const bool alone = move_others_on();
+        mine().asleep.store(1);
+        sleep_until_changed(mine().bell, bell, alone ? kNapMilliseconds : 1);
+        mine().asleep.store(0);
+      }
+      if (now - start > timeout_) {
+        throw std::runtime_error(
+            concat("none within ", static_cast<double>(timeout_.count()) / 1000.0, " s"));
+      }
+    }
+  }
+
+  /// Operations of other groups, which other ranks may wait for before they come here. True when all of them
+  /// have left.
+  bool move_others_on() {
+    bool all_left = true;
+    for (const auto& transport : all_->transports()) {
+      auto& other = static_cast<SharedTransport&>(*transport);
+      if (&other == this) continue;
+      other.move_on();
+      all_left &= !other.is_behind();
+    }
+    return all_left;
+  }
+
+  /// Why what is under way may never end.
+  std::optional<std::string> trouble() {
+    for (size_t rank = 0; rank < size_; ++rank) {
+      if (segments_[rank]->header().gave_up.load() != 0)
+        return concat("rank ", rank, " of the group gave up");
+    }
+    // Asking the kernel costs more than a message does.
+    const std::lock_guard lock(mutex_);
+    const auto now = Clock::now();
+    if (now - looked_ < std::chrono::milliseconds(kNapMilliseconds)) return std::nullopt;
+    looked_ = now;
+    for (size_t rank = 0; rank < size_; ++rank) {
+      if (processes_[rank]->ended()) return concat("the process of rank ", rank, " of the group has ended");
+    }
+    return std::nullopt;
+  }
+
+  std::vector<std::unique_ptr<SharedSegment>> segments_;  // by rank
+  std::vector<std::unique_ptr<WatchedProcess>> processes_;
+  size_t rank_, size_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<SharedTransports> all_;
+  std::mutex mutex_;  // of what follows: another group's waiting thread may move this one on
+  std::array<Channel, kKinds> channels_;
+  Clock::time_point looked_ = Clock::now();
+};
+
+}  // namespace
+
+std::shared_ptr<Transport> make_shared_transport(std::vector<std::unique_ptr<SharedSegment>> segments,
+                                                 std::vector<std::unique_ptr<WatchedProcess>> processes,
+                                                 int64_t rank, std::chrono::milliseconds timeout,
+                                                 const std::shared_ptr<SharedTransports>& all) {
+  auto transport =
+      std::make_shared<SharedTransport>(std::move(segments), std::move(processes), rank, timeout, all);
+  all->add(transport);
+  return transport;
+}
+
+}  // namespace tessera::mesh

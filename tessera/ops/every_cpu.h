@@ -1,0 +1,14 @@
+// How loops over flat shards are compiled and split over threads. Private to the room.
+#pragma once
+
+#include <cstdint>
+
+/// Compiled once per instruction set, chosen when the program starts. No contraction to fused multiply-add
+/// (strict ISO mode), so vector body, scalar tail and every instruction set give the same bits.
+#define TESSERA_EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+
+namespace tessera::ops {
+
+inline constexpr int64_t kGrain = 16384;  // elements below which a thread more costs more than it does
+
+}  // namespace tessera::ops

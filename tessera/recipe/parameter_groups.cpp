@@ -1,0 +1,97 @@
+#include "tessera/recipe/parameter_groups.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/base/words.h"
+
+namespace tessera::recipe {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+[[noreturn]] void bad_group(const std::string& text, const std::string& found) {
+  user_error("recipe.groups",
+             "optimizer.groups must hold entries such as \"head.*: lr_scale=10, weight_decay=0\" or "
+             "\"stem: freeze\": found ",
+             found, " in \"", escape(text), "\"");
+}
+
+double number_of(std::string_view word, const std::string& group) {
+  double value = 0;
+  const auto parsed = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size() || !(value >= 0 && value <= 1000)) {
+    bad_group(group, concat("\"", escape(word), "\" where a number from 0 to 1000 belongs"));
+  }
+  return value;
+}
+
+bool matches(const std::string& pattern, const std::string& name) {
+  return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+}  // namespace
+
+ParameterGroups::ParameterGroups(const OptimizerRecipe& optimizer) : optimizer_(optimizer) {
+  for (const std::string& text : optimizer.groups) {
+    Group group{text, {}, {}, {}, false};
+    std::string_view rest = text;
+    group.pattern = trimmed(take_until(rest, ":"));
+    if (group.pattern.empty()) bad_group(text, "no pattern");
+    if (trimmed(rest).empty()) bad_group(text, "nothing after the pattern");
+    while (!rest.empty()) {
+      std::string_view value = trimmed(take_until(rest, ","));
+      const bool has_value = value.find('=') != std::string_view::npos;
+      const std::string_view key = trimmed(take_until(value, "="));
+      if (key == "freeze" && !has_value) {
+        group.freeze = true;
+      } else if (key == "lr_scale" && has_value) {
+        group.lr_scale = number_of(trimmed(value), text);
+      } else if (key == "weight_decay" && has_value) {
+        group.weight_decay = number_of(trimmed(value), text);
+      } else {
+        bad_group(text, concat("\"", escape(key), has_value ? "=\"" : "\""));
+      }
+    }
+    groups_.push_back(std::move(group));
+  }
+}
+
+Treatment ParameterGroups::of(const std::string& name, bool matrix, int64_t units_after) const {
+  Treatment treatment;
+  treatment.lr_scale = std::pow(optimizer_.layer_decay, static_cast<double>(units_after));
+  if (matrix || optimizer_.no_decay == "none") treatment.weight_decay = optimizer_.weight_decay;
+  bool frozen = false;
+  for (const Group& group : groups_) {
+    if (!matches(group.pattern, name)) continue;
+    treatment.lr_scale *= group.lr_scale.value_or(1);
+    treatment.weight_decay = group.weight_decay.value_or(treatment.weight_decay);
+    frozen = frozen || group.freeze;
+  }
+  if (frozen) treatment.lr_scale = 0;
+  return treatment;
+}
+
+void ParameterGroups::check_all_match(const std::vector<std::string>& names) const {
+  for (const Group& group : groups_) {
+    if (std::ranges::any_of(names, [&](const std::string& name) { return matches(group.pattern, name); })) {
+      continue;
+    }
+    const std::string near = nearest(group.pattern, names);
+    user_error("recipe.groups", "every entry of optimizer.groups must match a parameter: \"",
+               escape(group.text), "\" matches none (",
+               near.empty() ? "names are such as blocks.0.attn.qkv.weight" : "did you mean \"" + near + "\"?",
+               ")");
+  }
+}
+
+}  // namespace tessera::recipe

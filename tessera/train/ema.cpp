@@ -1,0 +1,53 @@
+#include "tessera/train/ema.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/ops/elementwise.h"
+#include "tessera/train/update_rule.h"
+
+namespace tessera::train {
+
+double ema_decay(const recipe::EmaRecipe& options, int64_t update) {
+  if (!options.warmup) return options.decay;
+  return std::min(options.decay, 1.0 - std::pow(static_cast<double>(update), -2.0 / 3.0));
+}
+
+Ema::Ema(const shard::ShardedModel& model, const recipe::EmaRecipe& options) : options_(options) {
+  for (const auto& unit : model.units()) averages_.push_back({unit.get(), unit->new_state()});
+  restart();
+}
+
+void Ema::restart() {
+  for (Average& average : averages_) average.values.copy_(average.unit->master());
+  updates_ = 0;
+}
+
+void Ema::follow(int64_t step) {
+  if (step % options_.every != 0) return;
+  const double decay = ema_decay(options_, ++updates_);
+  for (const Average& average : averages_) {
+    ops::move_average(average.values, average.unit->master(), decay);
+  }
+}
+
+void Ema::exchange(shard::ShardedModel& model) {
+  for (const Average& average : averages_) {
+    const at::Tensor weights = average.unit->master();
+    auto* mine = average.values.data_ptr<float>();
+    std::swap_ranges(mine, mine + average.values.numel(), weights.data_ptr<float>());
+  }
+  model.parameters_changed();
+}
+
+void Ema::append_slices(std::vector<checkpoint::Slice>& slices) const {
+  for (const Average& average : averages_) {
+    for (const shard::Piece& piece : average.unit->pieces()) {
+      slices.push_back(slice_of("ema/", *average.unit, piece, part_of(average.values, piece)));
+    }
+  }
+}
+
+}  // namespace tessera::train

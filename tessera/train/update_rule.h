@@ -1,0 +1,82 @@
+// What an optimizer is: a rule that updates this rank's shards from their gradients, and what it keeps for
+// that. Three kinds by what a rule has to know of a parameter: single numbers (elementwise_rules.cpp), norms
+// of whole tensors (layerwise_rules.cpp), or more of whole tensors, in files of their own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/recipe/recipe.h"
+#include "tessera/shard/unit.h"
+
+namespace tessera::train {
+
+/// How one parameter is treated.
+struct Setting {
+  double weight_decay = 0;
+  double lr_scale = 1;  // of the learning rate
+  bool matrix = false;  // or a convolution: rules that look at whole tensors look at these
+  bool operator==(const Setting&) const = default;
+};
+
+/// A unit's share, and what is kept of it.
+struct UnitState {
+  const shard::Unit* unit = nullptr;
+  std::vector<Setting> settings;  // by piece
+  std::vector<at::Tensor> kept;   // by UpdateRule::kept(): [shard_numel] float32
+};
+
+struct Step {
+  double lr = 0;
+  double grad_scale = 1;  // multiplies gradients first (clipping)
+  int64_t number = 1;     // 1-based
+};
+
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  /// What is kept of each number of a parameter, as checkpoints name it.
+  virtual std::vector<std::string> kept() const = 0;
+  /// Makes what is kept besides. Called once, before the first step.
+  virtual void prepare(std::span<const UnitState>) {}
+  /// One update of the master values. Collective. Gradients may be used up.
+  virtual void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) = 0;
+  /// This rank's slices of what is kept besides; `first_rank`: what all ranks hold alike is this one's.
+  virtual void append_slices(const std::string& /*prefix*/, bool /*first_rank*/,
+                             std::vector<checkpoint::Slice>&) const {}
+};
+
+/// The rule of this name; the others follow from the recipe's options.
+std::unique_ptr<UpdateRule> make_rule(const recipe::OptimizerRecipe& options);
+
+/// Neighbouring parameters of a unit that are treated alike: one run of memory. 1-D views.
+struct Run {
+  at::Tensor values, gradient;
+  std::vector<at::Tensor> kept;
+  Setting setting;
+};
+/// Longest runs first to last.
+void over_runs(std::span<const UnitState> units, const std::function<void(const Run&)>& body);
+
+/// What of a unit's flat tensor [shard_numel] is this piece's. A view.
+at::Tensor part_of(const at::Tensor& flat, const shard::Piece& piece);
+
+/// A slice of the checkpoint over `part`, 1-D float32 memory of this piece.
+checkpoint::Slice slice_of(const std::string& prefix, const shard::Unit& unit, const shard::Piece& piece,
+                           const at::Tensor& part);
+
+/// The rules of other files than make_rule's.
+std::unique_ptr<UpdateRule> make_lamb(const recipe::OptimizerRecipe& options);
+std::unique_ptr<UpdateRule> make_lars(const recipe::OptimizerRecipe& options);
+std::unique_ptr<UpdateRule> make_adafactor(const recipe::OptimizerRecipe& options);
+std::unique_ptr<UpdateRule> make_muon(const recipe::OptimizerRecipe& options);
+
+}  // namespace tessera::train

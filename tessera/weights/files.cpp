@@ -1,0 +1,93 @@
+#include "tessera/weights/files.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/checkpoint/stored_checkpoint.h"
+#include "tessera/formats/zip_directory.h"
+
+namespace tessera::weights {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kIndexSuffix = ".index.json";
+
+/// The file of a folder of Hugging Face or timm.
+fs::path file_in(const fs::path& folder) {
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"}) {
+    if (fs::exists(folder / name)) return folder / name;
+  }
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string extension = entry.path().extension();
+    for (const char* known : {".safetensors", ".npz", ".pth", ".pt", ".bin", ".tar"}) {
+      if (extension == known) found.push_back(entry.path());
+    }
+  }
+  if (found.size() != 1) {
+    user_error("weights.open",
+               "a checkpoint, or a folder with model.safetensors, its index, or one file of weights: ",
+               folder.string(), " has ", found.empty() ? "none" : "several (name the file)");
+  }
+  return found.front();
+}
+
+/// Of a run the best checkpoint, else the latest.
+std::optional<fs::path> own_checkpoint(const fs::path& path) {
+  if (fs::exists(path / "manifest.json")) return path;
+  const fs::path inside = path / "checkpoints", folder = fs::is_directory(inside) ? inside : path;
+  if (fs::exists(folder / "best.json")) return checkpoint::find(folder, "best");
+  if (folder == inside) return checkpoint::find(folder, "latest");
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename().string().starts_with("step_")) return checkpoint::find(folder, "latest");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Opened open_file(const fs::path& path, bool ema) {
+  Opened opened;
+  if (fs::is_directory(path)) {
+    if (const auto found = own_checkpoint(path)) {
+      opened.kind = Opened::Kind::kTessera;
+      opened.file = *found;
+      opened.source = std::make_shared<checkpoint::StoredCheckpoint>(checkpoint::Folders(*found));
+      opened.recipe_toml = opened.source->progress().recipe_toml;
+      return opened;
+    }
+  }
+  opened.file = fs::is_directory(path) ? file_in(path) : path;
+  if (opened.file.string().ends_with(kIndexSuffix)) {
+    opened.source = open_sharded_safetensors(opened.file);
+    return opened;
+  }
+  const FileReader file(opened.file);
+  std::array<std::byte, 9> start{};
+  const auto bytes = std::span(start).first(std::min<uint64_t>(file.size(), start.size()));
+  file.read(0, bytes);
+  if (formats::looks_like_zip(bytes)) {
+    const auto members = formats::read_zip_directory(file);
+    const bool arrays = std::all_of(members.begin(), members.end(),
+                                    [](const auto& member) { return member.name.ends_with(".npy"); });
+    opened.kind = arrays ? Opened::Kind::kNpz : Opened::Kind::kTorch;
+    opened.source = arrays ? open_npz(opened.file) : open_torch(opened.file, ema, opened.nested);
+  } else if (bytes.size() == start.size() && start[8] == std::byte{'{'}) {
+    opened.source = open_safetensors(opened.file, opened.metadata);
+    if (const auto at = opened.metadata.find("tessera.recipe"); at != opened.metadata.end())
+      opened.recipe_toml = at->second;
+  } else if (!bytes.empty() && bytes[0] == std::byte{0x80}) {
+    opened.kind = Opened::Kind::kTorch;
+    opened.source = open_torch(opened.file, ema, opened.nested);  // says what is wrong with the older form
+  } else {
+    user_error("weights.open",
+               "a file of weights (safetensors, torch.save, .npz): it begins as none of them (",
+               opened.file.string(), ')');
+  }
+  return opened;
+}
+
+}  // namespace tessera::weights

@@ -1,0 +1,194 @@
+// Files with timm's names: timm's own, and those of DeiT, DeiT III, MAE, DINO and DINOv2, whose code began as
+// timm's. Tessera's names are the same, so this is about wrappers, what is left out, and what has no place
+// here.
+#include <algorithm>
+#include <array>
+#include <regex>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/words.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/weights/hugging_face_config.h"
+#include "tessera/weights/shapes.h"
+
+namespace tessera::weights {
+namespace {
+
+constexpr const char* kPatch = "patch_embed.proj.weight";
+constexpr double kUsualLayerScale = 1e-5;  // the value it began with is not in the file; it has been trained
+
+/// "module." of DataParallel, "_orig_mod." of torch.compile, how training programs call the network, and
+/// "param/" of Tessera's checkpoints.
+constexpr std::array<std::string_view, 7> kWrappers = {"module.",  "_orig_mod.", "model.", "backbone.",
+                                                       "teacher.", "encoder.",   "param/"};
+
+/// What stands before the patch embedding's name, if that is wrappers only.
+std::string wrappers_of(const Opened& opened) {
+  for (const auto& tensor : opened.source->tensors()) {
+    if (!tensor.name.ends_with(kPatch)) continue;
+    const std::string before = tensor.name.substr(0, tensor.name.size() - std::string_view(kPatch).size());
+    std::string_view rest = before;
+    for (bool moved = true; moved && !rest.empty();) {
+      moved = false;
+      for (const auto wrapper : kWrappers) {
+        if (!rest.starts_with(wrapper)) continue;
+        rest.remove_prefix(wrapper.size());
+        moved = true;
+      }
+    }
+    if (rest.empty()) return before;
+  }
+  user_error("weights.open", "a tensor ", kPatch, ": there is none (", opened.file.string(), ')');
+}
+
+/// Our name of what is called differently.
+std::string ours_of(const std::string& name) {
+  static const std::regex chunked(R"(^blocks\.\d+\.(\d+)\.(.*)$)");  // DINOv2: blocks.CHUNK.BLOCK
+  std::smatch found;
+  std::string ours = name;
+  if (std::regex_match(name, found, chunked)) ours = concat("blocks.", found[1].str(), '.', found[2].str());
+  for (const auto& [from, to] : {std::pair(".gamma_1", ".ls1.gamma"), std::pair(".gamma_2", ".ls2.gamma")}) {
+    if (ours.starts_with("blocks.") && ours.ends_with(from)) {
+      ours.replace(ours.size() - std::string_view(from).size(), std::string::npos, to);
+    }
+  }
+  if (ours == "register_tokens") return "reg_token";
+  return ours;
+}
+
+/// What belongs to pretraining, and no network that classifies has.
+bool is_left_out(const std::string& name) {
+  return name == "mask_token" || name.starts_with("decoder_") || name.starts_with("head.mlp.") ||
+         name.starts_with("head.last_layer") || name.starts_with("dino_head.") ||
+         name.starts_with("ibot_head.");
+}
+
+[[noreturn]] void refuse(const Named& tensors, const std::string& expected, const std::string& found,
+                         const std::string& advice) {
+  user_error("weights.open", expected, ": found ", found, " (", tensors.where, "; ", advice, ')');
+}
+
+void refuse_what_has_no_place(const Named& tensors) {
+  if (tensors.index.contains("dist_token") || tensors.index.contains("head_dist.weight")) {
+    refuse(tensors, "a model without a distillation token", "a distilled DeiT (dist_token, head_dist)",
+           "take the DeiT of this size that is not distilled");
+  }
+  if (tensors.index.contains("blocks.0.mlp.w12.weight") ||
+      tensors.index.contains("blocks.0.mlp.fc1_g.weight")) {
+    refuse(tensors, "an MLP of two layers", "SwiGLU (mlp.w12), as DINOv2's giants have",
+           "take DINOv2 of size S, B or L");
+  }
+  if (tensors.index.contains("blocks.0.attn.q_bias")) {
+    refuse(tensors, "a ViT with biases of queries, keys and values", "a BEiT or EVA (attn.q_bias)",
+           "no such model is known here");
+  }
+}
+
+std::string variant_of(const Named& tensors, const Opened& opened, bool left_out_decoder) {
+  if (left_out_decoder) return "MAE, pretrained";
+  const auto& names = opened.source->tensors();
+  const auto has = [&](std::string_view end) {
+    return std::any_of(names.begin(), names.end(), [&](const auto& t) { return t.name.ends_with(end); });
+  };
+  if (!opened.recipe_toml.empty()) return "Tessera";
+  if (has("mask_token") && tensors.index.contains("blocks.0.ls1.gamma")) {
+    return tensors.index.contains("reg_token") ? "DINOv2 with registers" : "DINOv2";
+  }
+  if (has(".gamma_1")) return "DeiT III";
+  if (has("head.last_layer.weight") || opened.nested.starts_with("teacher")) return "DINO";
+  return "timm";
+}
+
+Mapping mapping_for(const arch::VitConfig& config, int64_t position_rows) {
+  Mapping mapping = mapping_of(config);
+  for (const auto& name : mapping.ours_in_order()) {
+    if (name == "pos_embed") {
+      link_positions(mapping, config, name, position_rows);
+    } else {
+      mapping.same(name, name);
+    }
+  }
+  return mapping;
+}
+
+void set_sizes(const Named& tensors, Description& description, const FamilyOptions& options,
+               int64_t& position_rows) {
+  arch::VitConfig& c = description.config;
+  const Shape& patch = need_shape(tensors, kPatch, 4);
+  c.width = patch[0];
+  c.channels = patch[1];
+  c.patch_size = patch[2];
+  c.depth = count_blocks(tensors, "blocks.", ".norm1.weight");
+  c.mlp_width = need_shape(tensors, "blocks.0.mlp.fc1.weight", 2)[0];
+  c.class_token = tensors.index.contains("cls_token");
+  c.registers = tensors.index.contains("reg_token") ? need_shape(tensors, "reg_token", 3)[1] : 0;
+  c.layer_scale = tensors.index.contains("blocks.0.ls1.gamma") ? kUsualLayerScale : 0;
+  c.qk_norm = tensors.index.contains("blocks.0.attn.q_norm.weight");
+  c.head = tensors.index.contains("pre_logits.fc.weight") ? arch::Head::kTanh : arch::Head::kLinear;
+  if (tensors.index.contains("attn_pool.latent")) {
+    c.pool = arch::Pool::kAttention;
+  } else if (tensors.index.contains("fc_norm.weight")) {
+    c.pool = arch::Pool::kAverage;
+  } else if (!c.class_token) {
+    refuse(tensors, "a class token, fc_norm or attn_pool",
+           "none: the model averages the tokens after the last norm, which a ViT of Tessera does before it",
+           "no such model is known here");
+  }
+  const Grid grid = grid_of(need_shape(tensors, "pos_embed", 3)[1], c.prefix_tokens(), tensors.where);
+  position_rows = grid.prefix_rows;
+  c.image_size = grid.side * c.patch_size;
+  const Shape* head = find_shape(tensors, "head.weight");
+  c.classes = head == nullptr ? 0 : need_shape(tensors, "head.weight", 2)[0];
+  c.heads = heads_of(c, options, description, tensors.where);
+}
+
+}  // namespace
+
+Foreign read_timm(const Opened& opened, const FamilyOptions& options) {
+  const std::string prefix = wrappers_of(opened);
+  Named tensors{opened.source, {}, opened.file.string()};
+  Description description;
+  bool decoder = false;
+  std::vector<std::string> left_out;
+  for (size_t i = 0; i < opened.source->tensors().size(); ++i) {
+    const std::string& full = opened.source->tensors()[i].name;
+    if (!full.starts_with(prefix)) {  // a projection head beside the wrapped network, or an optimizer's state
+      if (opened.kind != Opened::Kind::kTessera) left_out.push_back(full);
+      continue;
+    }
+    const std::string name = ours_of(full.substr(prefix.size()));
+    if (is_left_out(name)) {
+      decoder = decoder || name.starts_with("decoder_");
+      left_out.push_back(name);
+      continue;
+    }
+    if (!tensors.index.emplace(name, i).second) {
+      refuse(tensors, "one tensor " + name, "several", "no such model is known here");
+    }
+  }
+  refuse_what_has_no_place(tensors);
+  description.family = Family::kTimm;
+  description.variant = variant_of(tensors, opened, decoder);
+  set_pixels(description.pixels, /*imagenet=*/true);
+  if (!left_out.empty()) {
+    description.notes.push_back(
+        concat(left_out.size(), " tensors of pretraining are left out (", left_out.front(), ", ...)"));
+  }
+  const auto config_file = opened.file.parent_path() / "config.json";
+  const bool is_said = std::filesystem::exists(config_file) &&
+                       read_timm_config(read_file(config_file), config_file.string(), description.pixels);
+  if (description.variant == "timm" && !is_said) {
+    description.notes.push_back(
+        "mean and std are ImageNet's: the file does not say (AugReg's models want 0.5)");
+  }
+  int64_t position_rows = 0;
+  set_sizes(tensors, description, options, position_rows);
+  check_config(description.config, tensors.where);
+  Mapping mapping = mapping_for(description.config, position_rows);
+  return {std::move(description), std::move(tensors), std::move(mapping)};
+}
+
+Mapping timm_mapping(const arch::VitConfig& config) { return mapping_for(config, config.prefix_tokens()); }
+
+}  // namespace tessera::weights

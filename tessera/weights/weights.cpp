@@ -1,0 +1,66 @@
+#include "tessera/weights/weights.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::weights {
+namespace {
+
+constexpr size_t kListed = 3;
+
+Foreign read_family(Family family, const Opened& opened, const FamilyOptions& options) {
+  switch (family) {
+    case Family::kTimm:
+      return read_timm(opened, options);
+    case Family::kTorchvision:
+      return read_torchvision(opened, options);
+    case Family::kHuggingFace:
+      return read_hugging_face(opened, options);
+    case Family::kGoogle:
+    case Family::kBigVision:
+      return read_google(opened, options);
+  }
+  TESSERA_CHECK(false, static_cast<int>(family));
+  return read_timm(opened, options);
+}
+
+}  // namespace
+
+Family detect_family(const Opened& opened) {
+  const auto& tensors = opened.source->tensors();
+  const auto ends = [&](std::string_view end) {
+    return std::any_of(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name.ends_with(end); });
+  };
+  if (ends("embeddings.patch_embeddings.projection.weight")) return Family::kHuggingFace;
+  if (ends("patch_embed.proj.weight")) return Family::kTimm;
+  if (ends("conv_proj.weight") && ends("class_token")) return Family::kTorchvision;
+  if (ends("embedding/kernel")) {
+    return ends("/MlpBlock_3/Dense_0/kernel") ? Family::kGoogle : Family::kBigVision;
+  }
+  std::vector<std::string> names;
+  for (size_t i = 0; i < std::min(kListed, tensors.size()); ++i) names.push_back(escape(tensors[i].name));
+  user_error("weights.open", "a ViT as timm, torchvision, Hugging Face or Google name its tensors: found ",
+             names.empty() ? "no tensor" : join(names, ", "), tensors.size() > kListed ? ", ..." : "", " (",
+             opened.file.string(), ')');
+}
+
+Model open_model(const std::filesystem::path& path, const OpenOptions& options) {
+  return open_model(open_file(path, options.ema), options);
+}
+
+Model open_model(const Opened& opened, const OpenOptions& options) {
+  const Family family = options.from ? *options.from : detect_family(opened);
+  Foreign foreign = read_family(family, opened, {options.heads});
+  auto& description = foreign.description;
+  if (!opened.nested.empty()) description.notes.push_back(concat("the weights are those of ", opened.nested));
+  Model model;
+  model.tensors = std::make_unique<MappedSource>(std::move(foreign.tensors), foreign.mapping,
+                                                 Direction::kImport, checkpoint::Progress{});
+  model.description = std::move(description);
+  model.file = opened.file;
+  return model;
+}
+
+}  // namespace tessera::weights

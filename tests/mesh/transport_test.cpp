@@ -1,0 +1,156 @@
+// What both transports between processes owe their users, and what the shared memory owes besides.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "ranks.h"
+#include "tessera/mesh/shared_segment.h"
+
+namespace tessera {
+namespace {
+
+using mesh::Mesh;
+using testing::run_ranks;
+using namespace std::chrono_literals;
+
+class Transports : public ::testing::TestWithParam<bool> {
+ protected:
+  void run(int64_t world, const std::function<void(Mesh&)>& body, std::chrono::milliseconds timeout = 30s) {
+    run_ranks({{"shard", world}}, body, timeout, GetParam());
+  }
+};
+
+TEST_P(Transports, AreTheOneThatWasAskedFor) {
+  run(2, [](Mesh& mesh) { EXPECT_EQ(mesh.world().transport_name(), GetParam() ? "shared memory" : "TCP"); });
+  run(1, [](Mesh& mesh) { EXPECT_EQ(mesh.world().transport_name(), "nothing"); });
+}
+
+/// Element i of what rank `from` sends rank `to` (of a gather: to anyone) in operation `number`.
+at::Tensor sent(int64_t number, int64_t from, int64_t to, int64_t n) {
+  return (at::arange(n, at::kInt) * 31 + number * 7 + from * 1009 + to * 10007).to(at::kInt);
+}
+
+// Sizes around a message's and around all slots', several under way, ended in another order than begun.
+TEST_P(Transports, SeveralOperationsOfAnySizeUnderWay) {
+  const int64_t slot = mesh::kSlotBytes / 4;
+  const std::vector<int64_t> sizes = {1, slot - 1, slot, 5 * slot + 3, (mesh::kSlots + 3) * slot, 0, 17};
+  for (const int64_t world : {2, 3}) {
+    run(world, [&](Mesh& mesh) {
+      mesh::Group& group = mesh.group("shard");
+      std::vector<at::Tensor> gathered, summed;
+      std::vector<mesh::Pending> pending;
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        const auto number = static_cast<int64_t>(i);
+        gathered.push_back(at::empty({world * sizes[i]}, at::kInt));
+        pending.push_back(group.all_gather(gathered[i], sent(number, mesh.rank(), 0, sizes[i]), "t"));
+        std::vector<at::Tensor> rows;
+        for (int64_t to = 0; to < world; ++to) rows.push_back(sent(number, mesh.rank(), to, sizes[i]));
+        summed.push_back(at::empty({sizes[i]}));
+        pending.push_back(group.reduce_scatter(summed[i], at::cat(rows).to(at::kFloat), at::kFloat, "t"));
+      }
+      // Ranks wait in orders of their own: what one does not wait for yet must move on all the same.
+      if (mesh.rank() % 2 == 0) std::reverse(pending.begin(), pending.end());
+      for (auto& operation : pending) operation.wait();
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        const auto number = static_cast<int64_t>(i);
+        at::Tensor sum = at::zeros({sizes[i]});
+        for (int64_t from = 0; from < world; ++from) {
+          EXPECT_TRUE(
+              gathered[i].narrow(0, from * sizes[i], sizes[i]).equal(sent(number, from, 0, sizes[i])));
+          sum.add_(sent(number, from, mesh.rank(), sizes[i]).to(at::kFloat));
+        }
+        EXPECT_TRUE(summed[i].equal(sum)) << "size " << sizes[i];
+      }
+    });
+  }
+}
+
+// A large operation of one group is under way on both ranks while they meet in another group.
+TEST_P(Transports, OneGroupDoesNotHoldUpAnother) {
+  run(2, [](Mesh& mesh) {
+    const int64_t n = 3 * mesh::kSlots * mesh::kSlotBytes / 4;
+    at::Tensor gathered = at::empty({2 * n});
+    auto pending =
+        mesh.group("shard").all_gather(gathered, at::full({n}, static_cast<float>(mesh.rank())), "t");
+    if (mesh.rank() == 0) pending.wait();
+    mesh.world().barrier("between");
+    pending.wait();
+    EXPECT_EQ(gathered.sum().item<float>(), static_cast<float>(n));
+  });
+}
+
+TEST_P(Transports, ASilentRankIsATimeout) {
+  try {
+    run(
+        2,
+        [](Mesh& mesh) {
+          if (mesh.rank() == 1) {
+            std::this_thread::sleep_for(3s);
+            throw std::runtime_error("came too late");
+          }
+          mesh.world().barrier("waiting");
+        },
+        1s);
+    FAIL() << "a wait without an end";
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what()).find("[mesh.all_gather_text waiting over axis world]"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, Transports, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "shared_memory" : "tcp"; });
+
+TEST(SharedMemory, AbortEndsTheWaitOfAllRanks) {
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(run_ranks({{"shard", 2}},
+                         [](Mesh& mesh) {
+                           const auto group = mesh.another_group("saving");
+                           if (mesh.rank() == 1) group->abort();
+                           group->barrier("waiting");
+                         }),
+               CommError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+}
+
+TEST(SharedSegment, IsSharedWithAnotherProcessAndHasNoName) {
+  mesh::SharedSegment segment(2);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    mesh::SharedSegment same(::getppid(), segment.fd(), 2);
+    same.slot(mesh::kExchanges, mesh::kSlots - 1)[mesh::kSlotBytes - 1] = std::byte{7};
+    same.taken(mesh::kExchanges, 1).store(9);
+    same.header().bell.fetch_add(1);
+    mesh::wake(same.header().bell);
+    ::_exit(0);
+  }
+  while (segment.header().bell.load() == 0) mesh::sleep_until_changed(segment.header().bell, 0, 1000);
+  EXPECT_EQ(segment.slot(mesh::kExchanges, mesh::kSlots - 1)[mesh::kSlotBytes - 1], std::byte{7});
+  EXPECT_EQ(segment.taken(mesh::kExchanges, 1).load(), 9U);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_THROW(mesh::SharedSegment(::getpid(), 1 << 20, 2), std::system_error) << "no such file descriptor";
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    EXPECT_EQ(entry.path().string().find("tessera"), std::string::npos) << entry.path();
+  }
+}
+
+TEST(WatchedProcess, IsSeenToEnd) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const mesh::WatchedProcess watched(child);
+  EXPECT_FALSE(watched.ended());
+  ::kill(child, SIGKILL);
+  for (int i = 0; i < 1000 && !watched.ended(); ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_TRUE(watched.ended()) << "not reaped yet, and ended all the same";
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+}  // namespace
+}  // namespace tessera

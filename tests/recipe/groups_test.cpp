@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tessera/recipe/parameter_groups.h"
+#include "tests/recipe/recipe_text.h"
+
+namespace tessera::recipe {
+namespace {
+
+OptimizerRecipe with_groups(std::vector<std::string> groups) {
+  OptimizerRecipe optimizer;
+  optimizer.weight_decay = 0.05;
+  optimizer.groups = std::move(groups);
+  return optimizer;
+}
+
+TEST(Groups, WithoutAnyOnlyMatricesDecay) {
+  OptimizerRecipe optimizer = with_groups({});
+  EXPECT_EQ(ParameterGroups(optimizer).of("head.weight", true, 0).weight_decay, 0.05);
+  EXPECT_EQ(ParameterGroups(optimizer).of("head.bias", false, 0).weight_decay, 0);
+  EXPECT_EQ(ParameterGroups(optimizer).of("head.bias", false, 7).lr_scale, 1);
+  optimizer.no_decay = "none";
+  EXPECT_EQ(ParameterGroups(optimizer).of("head.bias", false, 0).weight_decay, 0.05);
+}
+
+// MAE's fine-tuning of B: 0.65^(13 - id) with id 0 for patches, tokens and positions, 12 for block 11, 13 for
+// the head.
+TEST(Groups, LayerDecayIsMaes) {
+  OptimizerRecipe optimizer = with_groups({"head.*: lr_scale=2"});
+  optimizer.layer_decay = 0.65;
+  const ParameterGroups groups(optimizer);
+  EXPECT_DOUBLE_EQ(groups.of("pos_embed", false, 13).lr_scale, std::pow(0.65, 13));
+  EXPECT_DOUBLE_EQ(groups.of("blocks.11.attn.qkv.weight", true, 1).lr_scale, 0.65);
+  EXPECT_DOUBLE_EQ(groups.of("fc_norm.weight", false, 0).lr_scale, 1);
+  EXPECT_DOUBLE_EQ(groups.of("head.weight", true, 0).lr_scale, 2);
+}
+
+TEST(Groups, TheLastThatMatchesWins) {
+  const ParameterGroups groups(
+      with_groups({"blocks.[0-3].*: lr_scale = 0.5 ,weight_decay=1e-3", "*.qkv.*:lr_scale=0.5",
+                   "*.bias: weight_decay=0.25", "stem*: freeze"}));
+  const auto of = [&](const char* name, bool matrix) {
+    const Treatment treatment = groups.of(name, matrix, 0);
+    return concat(treatment.lr_scale, " ", treatment.weight_decay);
+  };
+  EXPECT_EQ(of("blocks.3.attn.qkv.weight", true), "0.25 0.001");
+  EXPECT_EQ(of("blocks.4.attn.qkv.weight", true), "0.5 0.05");
+  EXPECT_EQ(of("blocks.3.attn.qkv.bias", false), "0.25 0.25");
+  EXPECT_EQ(of("stem.conv.weight", true), "0 0.05");
+  EXPECT_EQ(of("head.weight", true), "1 0.05");
+}
+
+TEST(Groups, ErrorsSayWhatIsWrong) {
+  const auto error = [](const std::string& group) {
+    return read_error("[optimizer]\ngroups = ['" + group + "']");
+  };
+  const std::string wanted =
+      "[recipe.groups] optimizer.groups must hold entries such as \"head.*: lr_scale=10, weight_decay=0\" or "
+      "\"stem: freeze\": found ";
+  EXPECT_EQ(error("head"), wanted + "nothing after the pattern in \"head\" (test.toml)");
+  EXPECT_EQ(error(" : freeze"), wanted + "no pattern in \" : freeze\" (test.toml)");
+  EXPECT_EQ(error("a: lr=1"), wanted + "\"lr=\" in \"a: lr=1\" (test.toml)");
+  EXPECT_EQ(error("a: freeze=1"), wanted + "\"freeze=\" in \"a: freeze=1\" (test.toml)");
+  EXPECT_EQ(error("a: lr_scale"), wanted + "\"lr_scale\" in \"a: lr_scale\" (test.toml)");
+  for (const char* bad : {"", "x", "-1", "1001", "nan", "1x"}) {
+    EXPECT_EQ(error(concat("a: lr_scale=", bad)),
+              concat(wanted, "\"", bad, "\" where a number from 0 to 1000 belongs in \"a: lr_scale=", bad,
+                     "\" (test.toml)"));
+  }
+}
+
+TEST(Groups, OneThatMatchesNothingIsAnError) {
+  const ParameterGroups groups(with_groups({"heads.weight: freeze"}));
+  groups.check_all_match({"stem.weight", "heads.weight"});
+  EXPECT_EQ(
+      error_text([&] {
+        groups.check_all_match({"stem.weight", "head.weight"});
+      }),
+      "[recipe.groups] every entry of optimizer.groups must match a parameter: \"heads.weight: freeze\" "
+      "matches none (did you mean \"head.weight\"?)");
+  EXPECT_EQ(
+      error_text([&] { groups.check_all_match({"x"}); }),
+      "[recipe.groups] every entry of optimizer.groups must match a parameter: \"heads.weight: freeze\" "
+      "matches none (names are such as blocks.0.attn.qkv.weight)");
+}
+
+}  // namespace
+}  // namespace tessera::recipe

@@ -1,0 +1,204 @@
+// The moving average of the weights: its formula, at any layout, across a resume; and groups of parameters.
+#include "tessera/train/ema.h"
+
+#include <cmath>
+
+#include "small_run.h"
+#include "tessera/base/file.h"
+
+namespace tessera::train {
+namespace {
+
+const std::vector<std::string> kAveraged = {"ema.decay=0.6", "ema.warmup=true"};
+
+Parameters averages(TrainState& state) {
+  state.ema->exchange(*state.sharded);
+  Parameters found = gather_parameters(state);
+  state.ema->exchange(*state.sharded);
+  return found;
+}
+
+struct Averaged {
+  Curve curve;
+  Parameters average;
+  int64_t updates = 0;
+};
+
+/// Trains to step `until`, from what is in the folder where it resumes; saves into it where there is one.
+Averaged train_averaged(int64_t world, const std::filesystem::path& folder, bool resume, int64_t until,
+                        const std::vector<std::string>& sets = kAveraged) {
+  at::set_num_threads(1);
+  Averaged result;
+  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe(sets);
+    const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+    if (resume) load_state(*state, *checkpoint::find(folder, "latest"));
+    Averaged run;
+    train_until(*state, mesh, until, run.curve);
+    run.average = averages(*state);
+    run.updates = state->ema->updates();
+    if (!folder.empty()) save_state(*state, mesh, folder, false);
+    if (mesh.rank() == 0) result = run;
+  });
+  return result;
+}
+
+void expect_equal(const Parameters& found, const Parameters& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, tensor] : expected) EXPECT_TRUE(tensor.equal(found.at(name))) << name;
+}
+
+// timm 1.0.31: ModelEmaV3(decay=0.9999, use_warmup=True).get_decay(step)
+TEST(Average, WarmupIsTimms) {
+  recipe::EmaRecipe options{0.9999, true, 1};
+  const std::vector<std::pair<int64_t, double>> timm = {
+      {1, 0.0},     {2, 0.3700394750525634}, {10, 0.7845565309968117},
+      {1000, 0.99}, {1000000, 0.9999},       {2000000, 0.9999}};
+  for (const auto& [update, decay] : timm) EXPECT_NEAR(ema_decay(options, update), decay, 1e-12) << update;
+  options.warmup = false;
+  EXPECT_EQ(ema_decay(options, 1), 0.9999);
+}
+
+TEST(Average, IsItsFormula) {
+  Parameters expected;
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe({"ema.decay=0.6", "ema.every=2"});
+    const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
+    expected = gather_parameters(*state);
+    for (int64_t step = 1; step <= 5; ++step) {
+      Curve curve;
+      train_until(*state, mesh, step, curve);
+      if (step % 2 != 0) continue;
+      for (auto& [name, tensor] : expected) tensor = 0.6 * tensor + 0.4 * curve.parameters.at(name);
+    }
+    EXPECT_EQ(state->ema->updates(), 2);
+    const Parameters weights = gather_parameters(*state), found = averages(*state);
+    for (const auto& [name, tensor] : expected) {
+      EXPECT_TRUE(at::allclose(found.at(name), tensor, 1e-6, 1e-8)) << name;
+      EXPECT_FALSE(found.at(name).equal(weights.at(name))) << name;
+    }
+    expect_equal(gather_parameters(*state), weights);  // exchanged twice
+  });
+}
+
+// The average adds nothing to a run, and follows the weights wherever they lie. (SGD: Adam would enlarge the
+// rounding of gradients that are nearly zero.)
+TEST(Average, IsTheSameOnAnyRanks) {
+  auto sets = kAveraged;
+  sets.emplace_back("optimizer.name=sgd");
+  const Averaged one = train_averaged(1, {}, false, 4, sets);
+  EXPECT_EQ(one.curve.losses, train_layout(1, {"optimizer.name=sgd"}, 4).losses);
+  for (const int64_t world : {2, 3}) {
+    const Averaged found = train_averaged(world, {}, false, 4, sets);
+    EXPECT_EQ(found.updates, 4);
+    for (const auto& [name, tensor] : one.average) {
+      EXPECT_LE((found.average.at(name) - tensor).abs().max().item<double>(), 1e-6) << name;
+    }
+  }
+}
+
+TEST(Average, ResumesBitwiseAndOnOtherRanks) {
+  const Averaged straight = train_averaged(2, {}, false, 6);
+  for (const int64_t after : {2, 1, 3}) {
+    const TemporaryFolder folder("tessera-ema");
+    const Averaged before = train_averaged(2, folder.path(), false, 3);
+    const Averaged loaded = train_averaged(after, folder.path(), true, 3);
+    expect_equal(loaded.average, before.average);
+    EXPECT_EQ(loaded.updates, 3);
+    const Averaged resumed = train_averaged(after, folder.path(), true, 6);
+    EXPECT_EQ(resumed.updates, 6);
+    if (after == 2) expect_equal(resumed.average, straight.average);
+  }
+}
+
+TEST(Average, IsLoadedInThePlaceOfTheWeights) {
+  const TemporaryFolder folder("tessera-ema");
+  const Averaged run = train_averaged(2, folder.path(), false, 3);
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe(kAveraged);
+    const auto state = assemble(recipe, make_plan(recipe, 1), mesh, false);
+    const auto checkpoint = *checkpoint::find(folder.path(), "latest");
+    load_state(*state, checkpoint, Weights::kAverage);
+    expect_equal(gather_parameters(*state), run.average);
+    load_state(*state, checkpoint);
+    expect_equal(gather_parameters(*state), run.curve.parameters);
+  });
+}
+
+TEST(Average, StartsWhereACheckpointHasNone) {
+  const TemporaryFolder folder("tessera-ema");
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe plain = make_recipe();
+    const auto state = assemble(plain, make_plan(plain, 1), mesh, true);
+    Curve curve;
+    train_until(*state, mesh, 2, curve);
+    save_state(*state, mesh, folder.path(), false);
+    const auto checkpoint = *checkpoint::find(folder.path(), "latest");
+    const recipe::Recipe recipe = make_recipe(kAveraged);
+    const auto averaged = assemble(recipe, make_plan(recipe, 1), mesh, true);
+    load_state(*averaged, checkpoint);
+    EXPECT_EQ(averaged->ema->updates(), 0);
+    expect_equal(averages(*averaged), curve.parameters);
+    try {
+      load_state(*averaged, checkpoint, Weights::kAverage);
+      FAIL();
+    } catch (const UserError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                concat("[checkpoint.load] a checkpoint with a moving average of the weights (ema.decay): ",
+                       checkpoint.string(), " has none"));
+    }
+  });
+}
+
+// Frozen parameters stay as they were and are no part of the gradient's norm.
+TEST(Groups, FrozenParametersStay) {
+  const std::vector<std::string> frozen = {"optimizer.groups=['blocks.*: freeze', 'pos_embed: lr_scale=0.5']",
+                                           "optimizer.weight_decay=0.1"};
+  const Parameters start = train_layout(1, {}, 0).parameters;
+  const Curve found = train_layout(1, frozen, 3);
+  for (const auto& [name, tensor] : start) {
+    EXPECT_EQ(tensor.equal(found.parameters.at(name)), name.starts_with("blocks.")) << name;
+  }
+  EXPECT_LT(found.norms[0], train_layout(1, {}, 1).norms[0]);
+  expect_close(train_layout(2, frozen, 3), found, 1e-5);
+}
+
+TEST(Groups, LayerDecayShortensStepsTowardsTheFirstUnit) {
+  const std::vector<std::string> sgd = {"optimizer.name=sgd", "optimizer.momentum=0", "train.clip=0",
+                                        "schedule.warmup_steps=0", "optimizer.lr=0.1"};
+  const auto step_of = [&](std::vector<std::string> sets) {
+    sets.insert(sets.begin(), sgd.begin(), sgd.end());
+    const Parameters start = train_layout(1, sets, 0).parameters;
+    Parameters end = train_layout(1, sets, 1).parameters;
+    for (auto& [name, tensor] : end) tensor = tensor - start.at(name);
+    return end;
+  };
+  const Parameters plain = step_of({}), decayed = step_of({"optimizer.layer_decay=0.5"});
+  // Five units: stem, three blocks, head.
+  for (const auto& [name, scale] : std::map<std::string, double>{{"head.weight", 1},
+                                                                 {"norm.weight", 1},
+                                                                 {"blocks.2.mlp.fc2.weight", 0.5},
+                                                                 {"blocks.0.mlp.fc2.weight", 0.125},
+                                                                 {"pos_embed", 0.0625}}) {
+    EXPECT_TRUE(at::allclose(decayed.at(name), plain.at(name) * scale, 1e-3, 1e-8)) << name;
+  }
+}
+
+TEST(Groups, ThatMatchNothingStopTheRun) {
+  try {
+    train_layout(1, {"optimizer.groups=['heads.weight: freeze']"}, 0);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean \"head.weight\"?"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(HeadBias, IsTheStart) {
+  const Parameters start = train_layout(2, {"model.head_bias=-6.5", "loss.name=sigmoid"}, 0).parameters;
+  EXPECT_TRUE(start.at("head.bias").equal(at::full({7}, -6.5)));
+  expect_equal(train_layout(1, {"model.head_bias=-6.5"}, 0).parameters, start);
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,152 @@
+// Another resolution, other classes, another head; positions beside those of timm and SciPy.
+#include "tessera/weights/finetune.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/error_text.h"
+#include "tests/weights/foreign.h"
+#include "tests/weights/formula.h"
+
+namespace tessera::weights {
+namespace {
+using namespace testing;
+
+TEST(Positions, AreThoseOfTimmAndOfScipy) {
+  const auto expected =
+      nlohmann::json::parse(std::ifstream(TESSERA_SOURCE_DIR "/tests/weights/positions_expected.json"));
+  const int64_t width = expected["width"];
+  for (const auto& one : expected["cases"]) {
+    const int64_t from = one["from"], to = one["to"];
+    const auto rows = formula(static_cast<size_t>(from * from * width));
+    for (const char* how : {"bicubic", "linear"}) {
+      const auto found = resample_positions(rows, from, to, width, resampling_of(how));
+      const auto wanted = one[how].get<std::vector<double>>();
+      ASSERT_EQ(found.size(), wanted.size());
+      for (size_t i = 0; i < wanted.size(); ++i)
+        ASSERT_NEAR(found[i], wanted[i], 2e-6) << how << ' ' << from << " to " << to << ", element " << i;
+    }
+  }
+  EXPECT_EQ(error_text([] { resampling_of("linaer"); }),
+            "[weights.positions] bicubic or linear: found \"linaer\" (did you mean \"linear\"?)");
+}
+
+/// Every tensor of a model holds its own number of the formula.
+class Numbered final : public checkpoint::TensorSource {
+ public:
+  explicit Numbered(const arch::VitConfig& config) {
+    for (const auto& spec : arch::parameters(config)) {
+      if (config.classes == 0 && spec.name.starts_with("head.")) continue;
+      tensors_.push_back({"param/" + spec.name, "F32", spec.shape});
+      numbers_.push_back(formula(static_cast<size_t>(spec.numel()) + tensors_.size()));
+      numbers_.back().erase(numbers_.back().begin(),
+                            numbers_.back().begin() + static_cast<std::ptrdiff_t>(tensors_.size()));
+    }
+  }
+  const std::vector<checkpoint::Manifest::Tensor>& tensors() const override { return tensors_; }
+  const checkpoint::Progress& progress() const override { return progress_; }
+  void read(size_t tensor, int64_t begin, std::span<std::byte> out) override {
+    std::memcpy(out.data(), numbers_.at(tensor).data() + begin, out.size());
+  }
+
+ private:
+  std::vector<checkpoint::Manifest::Tensor> tensors_;
+  std::vector<std::vector<float>> numbers_;
+  checkpoint::Progress progress_;
+};
+
+class Finetune : public ::testing::Test {
+ protected:
+  std::string error(const FinetuneOptions& options = {}) {
+    return error_text([&] { FinetunedSource(std::make_shared<Numbered>(from), from, to, options); });
+  }
+  arch::VitConfig from = small_config(), to = small_config();
+};
+
+TEST_F(Finetune, OnlyWhatMustChangeChanges) {
+  from.registers = to.registers = 3;
+  from.head = arch::Head::kTanh;
+  to.image_size = 20;
+  to.classes = 7;
+  const auto source = std::make_shared<Numbered>(from);
+  FinetunedSource finetuned(source, from, to,
+                            {.positions = Resampling::kLinear, .head = HeadStart::kAuto, .head_bias = -3});
+  EXPECT_EQ(finetuned.changes(),
+            std::vector<std::string>({"pos_embed: 3 x 3 -> 5 x 5 patches, linear",
+                                      "head.weight: 5 -> 7 classes, all 0",
+                                      "head.bias: 5 -> 7 classes, all -3", "pre_logits: dropped"}));
+  const auto before = read_all(*source), after = read_all(finetuned);
+  ASSERT_EQ(after.size(), arch::parameters(to).size());
+  size_t same = 0;
+  for (size_t i = 0; i < finetuned.tensors().size(); ++i) {
+    const std::string name = finetuned.tensors()[i].name.substr(6);
+    if (!finetuned.is_same(i)) continue;
+    EXPECT_EQ(after.at(name), before.at(name)) << name;
+    ++same;
+  }
+  EXPECT_EQ(same, after.size() - 3);
+  EXPECT_EQ(after.at("head.weight"), std::vector<float>(7 * 16, 0.0F));
+  EXPECT_EQ(after.at("head.bias"), std::vector<float>(7, -3.0F));
+  const auto &old = before.at("pos_embed"), &now = after.at("pos_embed");
+  ASSERT_EQ(now.size(), (4U + 25U) * 16);
+  EXPECT_TRUE(std::equal(now.begin(), now.begin() + 4 * 16, old.begin()))
+      << "class token and registers keep theirs";
+  EXPECT_TRUE(std::equal(now.end() - 16, now.end(), old.end() - 16)) << "corners stay corners";
+  EXPECT_FALSE(std::equal(now.begin() + 5 * 16, now.begin() + 6 * 16, old.begin() + 5 * 16));
+}
+
+TEST_F(Finetune, TheSameModelIsTheSame) {
+  FinetunedSource finetuned(std::make_shared<Numbered>(from), from, to, {});
+  EXPECT_TRUE(finetuned.changes().empty());
+  Numbered source(from);
+  EXPECT_EQ(read_all(finetuned), read_all(source));
+}
+
+TEST_F(Finetune, HeadsAreKeptZeroedOrLeftToTheTraining) {
+  const auto source = std::make_shared<Numbered>(from);
+  FinetunedSource zero(source, from, to, {.positions = {}, .head = HeadStart::kZero});
+  EXPECT_EQ(read_all(zero).at("head.weight"), std::vector<float>(5 * 16, 0.0F));
+  FinetunedSource fresh(source, from, to, {.positions = {}, .head = HeadStart::kFresh});
+  for (size_t i = 0; i < fresh.tensors().size(); ++i)
+    EXPECT_EQ(fresh.is_fresh(i), fresh.tensors()[i].name.starts_with("param/head."))
+        << fresh.tensors()[i].name;
+  from.classes = 0;
+  FinetunedSource headless(std::make_shared<Numbered>(from), from, to, {});
+  EXPECT_EQ(read_all(headless).at("head.bias"), std::vector<float>(5, 0.0F));
+  EXPECT_EQ(headless.changes().at(0), "head.weight: 0 -> 5 classes, all 0");
+}
+
+TEST_F(Finetune, AnotherPoolsNormBeginsAsTheIdentity) {
+  to.pool = arch::Pool::kAverage;
+  FinetunedSource finetuned(std::make_shared<Numbered>(from), from, to, {});
+  EXPECT_EQ(read_all(finetuned).at("fc_norm.weight"), std::vector<float>(16, 1.0F));
+  EXPECT_EQ(read_all(finetuned).at("fc_norm.bias"), std::vector<float>(16, 0.0F));
+  EXPECT_FALSE(read_all(finetuned).contains("norm.weight"));
+}
+
+TEST_F(Finetune, OtherModelsAreRefused) {
+  to.depth = 3;
+  EXPECT_EQ(
+      error(),
+      "[weights.finetune] a model that differs in image_size, classes, pool and head alone: its depth is 3, "
+      "that of the weights 2");
+  to = from;
+  to.classes = 6;
+  EXPECT_EQ(error({.positions = {}, .head = HeadStart::kKeep}),
+            "[weights.finetune] as many classes as the head that is kept, 5: found 6 (choose another start "
+            "of the head)");
+  to = from;
+  to.head = arch::Head::kTanh;
+  EXPECT_EQ(error(),
+            "[weights.finetune] weights for the whole model: there are none for pre_logits.fc.weight [16, "
+            "16] and 1 "
+            "more tensors");
+  EXPECT_EQ(error_text([] { head_start_of("zeros"); }),
+            "[weights.finetune] one of auto, keep, zero, fresh: found \"zeros\" (did you mean \"zero\"?)");
+}
+
+}  // namespace
+}  // namespace tessera::weights

@@ -1,0 +1,242 @@
+// Files that timm, torchvision, transformers and NumPy wrote (fixtures/, made by make_fixtures.py).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "tests/error_text.h"
+#include "tests/weights/foreign.h"
+
+namespace tessera::weights {
+namespace {
+namespace fs = std::filesystem;
+using namespace testing;
+
+struct Case {
+  const char* name;
+  Family family;
+  arch::Pool pool;
+};
+
+class Import : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Import, FamilyAndSizesAreFoundOut) {
+  const Model model = open_fixture(GetParam().name);
+  EXPECT_EQ(model.description.family, GetParam().family);
+  arch::VitConfig expected = small_config();
+  expected.pool = GetParam().pool;
+  expected.class_token = expected.pool != arch::Pool::kAttention;
+  if (std::string(GetParam().name).find("tanh") != std::string::npos) expected.head = arch::Head::kTanh;
+  if (expected.pool == arch::Pool::kClassToken && GetParam().family == Family::kHuggingFace)
+    expected.norm_epsilon = 1e-12;
+  EXPECT_EQ(model.description.config, expected);
+  ASSERT_EQ(model.tensors->tensors().size(), arch::parameters(expected).size());
+  for (const auto& spec : arch::parameters(expected)) {
+    const auto& tensors = model.tensors->tensors();
+    const auto at = std::find_if(tensors.begin(), tensors.end(),
+                                 [&](const auto& tensor) { return tensor.name == "param/" + spec.name; });
+    ASSERT_NE(at, tensors.end()) << spec.name;
+    EXPECT_EQ(at->shape, spec.shape) << spec.name;
+  }
+}
+
+TEST_P(Import, AnyPartOfATensorIsThatPartOfTheWhole) {
+  const Model model = open_fixture(GetParam().name);
+  for (size_t i = 0; i < model.tensors->tensors().size(); ++i) {
+    const auto whole = read(*model.tensors, i);
+    for (const size_t begin : {size_t{0}, whole.size() / 3, whole.size() - 1}) {
+      std::vector<float> part((whole.size() - begin + 1) / 2);
+      model.tensors->read(i, static_cast<int64_t>(begin), std::as_writable_bytes(std::span(part)));
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(begin)))
+          << model.tensors->tensors()[i].name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fixtures, Import,
+    ::testing::Values(Case{"timm.safetensors", Family::kTimm, arch::Pool::kClassToken},
+                      Case{"timm_training.pth.tar", Family::kTimm, arch::Pool::kAverage},
+                      Case{"torchvision.pth", Family::kTorchvision, arch::Pool::kClassToken},
+                      Case{"torchvision_tanh.pth", Family::kTorchvision, arch::Pool::kClassToken},
+                      Case{"hf", Family::kHuggingFace, arch::Pool::kClassToken},
+                      Case{"hf_sharded", Family::kHuggingFace, arch::Pool::kClassToken},
+                      Case{"google.npz", Family::kGoogle, arch::Pool::kClassToken},
+                      Case{"big_vision.npz", Family::kBigVision, arch::Pool::kAttention},
+                      Case{"big_vision_scan.npz", Family::kBigVision, arch::Pool::kAttention}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      std::replace(name.begin(), name.end(), '.', '_');
+      return name;
+    });
+
+TEST(ImportedAlike, ScannedBlocksAreTheBlocks) {
+  EXPECT_EQ(read_all(*open_fixture("big_vision_scan.npz").tensors),
+            read_all(*open_fixture("big_vision.npz").tensors));
+}
+
+TEST(ImportedAlike, ShardedFilesAreTheOne) {
+  EXPECT_EQ(read_all(*open_fixture("hf_sharded").tensors), read_all(*open_fixture("hf").tensors));
+  EXPECT_EQ(read_all(*open_fixture("hf_sharded/model.safetensors.index.json").tensors),
+            read_all(*open_fixture("hf/model.safetensors").tensors));
+}
+
+TEST(Imported, WhatAFolderOfHuggingFaceSays) {
+  const Model model = open_fixture("hf");
+  EXPECT_EQ(model.description.classes, std::vector<std::string>({"apple", "pear", "plum", "quince", "fig"}));
+  EXPECT_EQ(model.description.pixels.mean, std::vector<float>(3, 0.5F));
+  EXPECT_EQ(model.description.pixels.eval_crop, data::EvalCrop::kSquash);
+}
+
+TEST(Imported, AveragedWeightsOfATrainingCheckpointUnlessToldOtherwise) {
+  const Model averaged = open_fixture("timm_training.pth.tar"),
+              trained = open_fixture("timm_training.pth.tar", false);
+  EXPECT_EQ(averaged.description.notes.back(), "the weights are those of state_dict_ema");
+  EXPECT_EQ(trained.description.notes.back(), "the weights are those of state_dict");
+  EXPECT_NE(read_all(*averaged.tensors), read_all(*trained.tensors));
+}
+
+TEST(Imported, Dinov2sRegistersHaveNoPositions) {
+  const Model model = open_fixture("dinov2.pth");
+  EXPECT_EQ(model.description.variant, "DINOv2 with registers");
+  EXPECT_EQ(model.description.config.classes, 0);
+  EXPECT_EQ(model.description.config.registers, 4);
+  EXPECT_GT(model.description.config.layer_scale, 0);
+  const auto all = read_all(*model.tensors);
+  EXPECT_FALSE(all.contains("head.weight"));
+  const auto& positions = all.at("pos_embed");
+  ASSERT_EQ(positions.size(), 14U * 16);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const bool of_register = i / 16 >= 1 && i / 16 <= 4;
+    EXPECT_EQ(positions[i] == 0.0F, of_register) << i;
+  }
+}
+
+class ImportErrors : public ::testing::Test {
+ protected:
+  std::string error(const Shapes& shapes, const std::string& dtype = "F32", int64_t heads = 2) {
+    write_zeros(file, shapes, dtype);
+    return error_text([&] { open_model(file, {.from = {}, .ema = true, .heads = heads}); });
+  }
+  const TemporaryFolder folder{"tessera-weights"};
+  const fs::path file = folder.path() / "x.safetensors";
+  const std::string where = " (" + file.string();
+  Shapes shapes = timm_shapes(small_config());
+};
+
+TEST_F(ImportErrors, TensorsThatAreMissingWrongOrUnknown) {
+  EXPECT_EQ(error(shapes), "no error");
+  EXPECT_EQ(error(shapes, "BF16"), "no error");
+  EXPECT_EQ(
+      error(shapes, "I32"),
+      "[weights.map] floating-point numbers: blocks.0.attn.proj.bias is I32; blocks.0.attn.proj.weight is "
+      "I32; blocks.0.attn.qkv.bias is I32; and 29 more" +
+          where + ")");
+  Shapes changed = shapes;
+  changed.erase("blocks.1.mlp.fc2.bias");
+  EXPECT_EQ(error(changed),
+            "[weights.map] all tensors of the model: missing are blocks.1.mlp.fc2.bias [16]" + where + ")");
+  changed = shapes;
+  changed["blocks.1.attn.qkv.weight"] = {32, 16};
+  EXPECT_EQ(error(changed),
+            "[weights.map] tensors of the model's shapes: blocks.1.attn.qkv.weight is [32, 16] and not "
+            "[48, 16]" +
+                where + ")");
+  changed = shapes;
+  changed["norm_pre.weight"] = {16};
+  EXPECT_EQ(error(changed),
+            "[weights.map] tensors that a ViT of Tessera has: found also norm_pre.weight [16]" + where +
+                "; a variant that is not known here)");
+  changed = shapes;
+  changed["pos_embed"] = {1, 12, 16};
+  EXPECT_EQ(error(changed), "[weights.open] a square of positions and 1 more: found 12 rows" + where + ")");
+  EXPECT_EQ(error(shapes, "F32", 0),
+            "[weights.open] a number of heads: the file does not say, and width 16 is no multiple "
+            "of 64" +
+                where + "; give it with --heads)");
+  EXPECT_EQ(error(shapes, "F32", 3),
+            "[arch.check] heads must divide width: found 3 heads and width 16" + where + ")");
+}
+
+TEST_F(ImportErrors, VariantsWithoutAPlaceAreNamed) {
+  Shapes changed = shapes;
+  changed["dist_token"] = {1, 1, 16};
+  EXPECT_EQ(error(changed),
+            "[weights.open] a model without a distillation token: found a distilled DeiT (dist_token, "
+            "head_dist)" +
+                where + "; take the DeiT of this size that is not distilled)");
+  changed = shapes;
+  changed["blocks.0.mlp.w12.weight"] = {64, 16};
+  EXPECT_EQ(error(changed),
+            "[weights.open] an MLP of two layers: found SwiGLU (mlp.w12), as DINOv2's giants have" + where +
+                "; take DINOv2 of size S, B or L)");
+  changed = shapes;
+  changed.erase("cls_token");
+  EXPECT_EQ(error(changed),
+            "[weights.open] a class token, fc_norm or attn_pool: found none: the model averages the tokens "
+            "after the "
+            "last norm, which a ViT of Tessera does before it" +
+                where + "; no such model is known here)");
+  EXPECT_EQ(error({{"layer.weight", {1}}, {"a.b", {1}}}),
+            "[weights.open] a ViT as timm, torchvision, Hugging Face or Google name its tensors: found a.b, "
+            "layer.weight" +
+                where + ")");
+}
+
+TEST_F(ImportErrors, WrappersAndPretrainingAreTakenOff) {
+  Shapes changed;
+  for (const auto& [name, shape] : shapes) {
+    if (!name.starts_with("head.")) changed["module.backbone." + name] = shape;
+  }
+  changed["module.backbone.mask_token"] = {1, 1, 16};
+  changed["module.backbone.decoder_embed.weight"] = {8, 16};
+  changed["module.head.mlp.0.weight"] = {8, 16};
+  write_zeros(file, changed);
+  const Model model = open_model(file, {.from = {}, .ema = true, .heads = 2});
+  EXPECT_EQ(model.description.variant, "MAE, pretrained");
+  EXPECT_EQ(model.description.config.classes, 0);
+  EXPECT_EQ(model.description.notes.at(0),
+            "3 tensors of pretraining are left out (decoder_embed.weight, ...)");
+  // DINOv2's chunks of blocks, DeiT III's LayerScale, and positions without a class token's.
+  changed.clear();
+  for (const auto& [name, shape] : shapes) {
+    changed[name.starts_with("blocks.1.") ? "blocks.7." + name.substr(7) : name] = shape;
+  }
+  for (const char* name :
+       {"blocks.0.gamma_1", "blocks.0.gamma_2", "blocks.7.1.gamma_1", "blocks.7.1.gamma_2"}) {
+    changed[name] = {16};
+  }
+  changed["pos_embed"] = {1, 9, 16};
+  EXPECT_EQ(error(changed), "no error");
+}
+
+TEST_F(ImportErrors, OtherFiles) {
+  const auto text_of = [&](const std::string& bytes) {
+    std::ofstream(file, std::ios::binary) << bytes;
+    return error_text([&] { open_model(file); });
+  };
+  EXPECT_EQ(text_of("GIF89a"),
+            "[weights.open] a file of weights (safetensors, torch.save, .npz): it begins as none of "
+            "them" +
+                where + ")");
+  EXPECT_EQ(text_of(""),
+            "[weights.open] a file of weights (safetensors, torch.save, .npz): it begins as none of them" +
+                where + ")");
+  EXPECT_EQ(
+      error_text([&] { open_model(folder.path() / "none.npz"); }),
+      "[file.open] cannot open " + (folder.path() / "none.npz").string() + ": No such file or directory");
+  fs::remove(file);
+  EXPECT_EQ(
+      error_text([&] { open_model(folder.path()); }),
+      "[weights.open] a checkpoint, or a folder with model.safetensors, its index, or one file of weights: " +
+          folder.path().string() + " has none");
+  const std::string sound = read_file(kFixtures / "timm.safetensors");
+  EXPECT_TRUE(text_of(sound.substr(0, sound.size() - 4)).starts_with("[formats.safetensors]"));
+  const std::string google = read_file(kFixtures / "google.npz");
+  EXPECT_EQ(text_of(google.substr(0, google.size() - 4)),
+            "[formats.zip] a zip directory at the end of the file: there is none" + where +
+                "; no sound zip archive)");
+}
+
+}  // namespace
+}  // namespace tessera::weights

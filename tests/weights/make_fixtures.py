@@ -1,0 +1,217 @@
+"""Makes tests/weights/fixtures: small models written by timm, torchvision, transformers and NumPy, and what those
+packages compute with them. Needs timm, torchvision, transformers, safetensors and NumPy (./dev peers).
+
+    make_fixtures.py [FOLDER]
+"""
+import argparse
+import json
+import pathlib
+import sys
+
+import numpy as np
+import safetensors.torch
+import timm.models.vision_transformer as timm_vit
+import torch
+import torchvision.models.vision_transformer as torchvision_vit
+try:
+    import transformers
+except ImportError:  # only the fixtures of Hugging Face need it
+    transformers = None
+
+SIZES = dict(image=12, patch=4, width=16, depth=2, heads=2, mlp=32, classes=5)
+expected = {}
+
+
+def images(size=SIZES["image"], count=2):
+    """Knuth's multiplicative hash of the element's number, in [-1, 1): the C++ tests make the same."""
+    n = count * 3 * size * size
+    words = (np.arange(n, dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(1 << 32)
+    return torch.from_numpy((words.astype(np.float64) / 2.0 ** 31 - 1).astype(np.float32)).view(count, 3, size, size)
+
+
+def randomise(model, seed):
+    """Every parameter far from its initial value, so that none can be left out unnoticed."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            norm = parameter.dim() == 1 and name.endswith("weight")
+            parameter.copy_(noise * 0.2 + (1.0 if norm else 0.0))
+    return model.eval()
+
+
+def logits(name, model, **more):
+    with torch.no_grad():
+        out = model(images())
+    out = getattr(out, "logits", out)
+    expected[name] = {"logits": out.flatten().tolist(), **more}
+
+
+def timm_model(**keys):
+    s = SIZES
+    return timm_vit.VisionTransformer(**{**dict(
+        img_size=s["image"], patch_size=s["patch"], embed_dim=s["width"], depth=s["depth"], num_heads=s["heads"],
+        mlp_ratio=s["mlp"] / s["width"], num_classes=s["classes"]), **keys})
+
+
+def write_timm(folder):
+    model = randomise(timm_model(), 1)
+    safetensors.torch.save_file(model.state_dict(), folder / "timm.safetensors")
+    logits("timm.safetensors", model)
+    # A training checkpoint of timm: the averaged weights are those that are meant. MAE's and DeiT's fine-tuning
+    # average the patches and norm after that.
+    averaged, trained = randomise(timm_model(global_pool="avg"), 2), randomise(timm_model(global_pool="avg"), 3)
+    torch.save({"epoch": 7, "arch": "vit", "args": argparse.Namespace(lr=0.1), "version": 2,
+                "state_dict": {"module." + k: v for k, v in trained.state_dict().items()},
+                "state_dict_ema": {"module." + k: v for k, v in averaged.state_dict().items()}},
+               folder / "timm_training.pth.tar")
+    logits("timm_training.pth.tar", averaged)
+    logits("timm_training.pth.tar without ema", trained)
+
+
+def write_dinov2(folder):
+    """DINOv2's own names, and what timm's loader makes of them."""
+    model = randomise(timm_model(num_classes=0, reg_tokens=4, no_embed_class=True, init_values=1e-5), 4)
+    generator = torch.Generator().manual_seed(5)
+    state = {}
+    for name, value in model.state_dict().items():
+        if name == "pos_embed":
+            state["pos_embed"] = torch.cat([torch.randn((1, 1, SIZES["width"]), generator=generator), value], 1)
+        else:
+            state[{"reg_token": "register_tokens"}.get(name, name)] = value
+    state["mask_token"] = torch.zeros(1, SIZES["width"])
+    torch.save(state, folder / "dinov2.pth")
+    filtered = timm_vit.checkpoint_filter_fn(dict(state), model)
+    model.load_state_dict(filtered, strict=True)
+    with torch.no_grad():
+        features = model.forward_features(images())[:, 0]
+    expected["dinov2.pth"] = {"features": features.flatten().tolist()}
+
+
+def write_torchvision(folder):
+    s = SIZES
+    model = torchvision_vit.VisionTransformer(s["image"], s["patch"], s["depth"], s["heads"], s["width"], s["mlp"],
+                                              num_classes=s["classes"])
+    randomise(model, 6)
+    torch.save(model.state_dict(), folder / "torchvision.pth")
+    logits("torchvision.pth", model)
+    tanh = torchvision_vit.VisionTransformer(s["image"], s["patch"], s["depth"], s["heads"], s["width"], s["mlp"],
+                                             num_classes=s["classes"], representation_size=s["width"])
+    randomise(tanh, 7)
+    torch.save(tanh.state_dict(), folder / "torchvision_tanh.pth")
+    logits("torchvision_tanh.pth", tanh)
+
+
+def write_hugging_face(folder):
+    s = SIZES
+    config = transformers.ViTConfig(
+        hidden_size=s["width"], num_hidden_layers=s["depth"], num_attention_heads=s["heads"], intermediate_size=s["mlp"],
+        image_size=s["image"], patch_size=s["patch"], id2label=dict(enumerate("apple pear plum quince fig".split())),
+        label2id={n: i for i, n in enumerate("apple pear plum quince fig".split())})
+    model = randomise(transformers.ViTForImageClassification(config), 8)
+    for name, size in (("hf", "1GB"), ("hf_sharded", "15KB")):
+        model.save_pretrained(folder / name, max_shard_size=size)
+        (folder / name / "preprocessor_config.json").write_text(json.dumps({
+            "image_processor_type": "ViTImageProcessor", "do_resize": True, "do_rescale": True, "do_normalize": True,
+            "size": {"height": s["image"], "width": s["image"]}, "resample": 2, "rescale_factor": 1 / 255,
+            "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}))
+    logits("hf", model)
+
+
+def google(state, big_vision, heads):
+    """The arrays that Flax would hold for a timm model's weights."""
+    numbers = (0, 1, 0) if big_vision else (1, 2, 3)
+    width = state["cls_token"].shape[-1] if "cls_token" in state else state["patch_embed.proj.weight"].shape[0]
+    out = {"embedding/kernel": state["patch_embed.proj.weight"].transpose(2, 3, 1, 0),
+           "embedding/bias": state["patch_embed.proj.bias"]}
+
+    def dense(theirs, ours):
+        out[theirs + "/kernel"] = state[ours + ".weight"].T
+        out[theirs + "/bias"] = state[ours + ".bias"]
+
+    def norm(theirs, ours):
+        out[theirs + "/scale"] = state[ours + ".weight"]
+        out[theirs + "/bias"] = state[ours + ".bias"]
+
+    def heads_of(theirs, weight, bias):
+        out[theirs + "/kernel"] = weight.T.reshape(width, heads, -1)
+        out[theirs + "/bias"] = bias.reshape(heads, -1)
+
+    def attention(theirs, query, rest, proj):
+        weights = np.concatenate([state[n + ".weight"] for n in (query, *rest)])
+        biases = np.concatenate([state[n + ".bias"] for n in (query, *rest)])
+        for i, name in enumerate(("query", "key", "value")):
+            rows = slice(i * width, (i + 1) * width)
+            heads_of(f"{theirs}/{name}", weights[rows], biases[rows])
+        out[theirs + "/out/kernel"] = state[proj + ".weight"].T.reshape(heads, -1, width)
+        out[theirs + "/out/bias"] = state[proj + ".bias"]
+
+    for i in range(SIZES["depth"]):
+        block, ours = f"Transformer/encoderblock_{i}", f"blocks.{i}"
+        norm(f"{block}/LayerNorm_0", f"{ours}.norm1")
+        attention(f"{block}/MultiHeadDotProductAttention_{numbers[0]}", f"{ours}.attn.qkv", (), f"{ours}.attn.proj")
+        norm(f"{block}/LayerNorm_{numbers[1]}", f"{ours}.norm2")
+        dense(f"{block}/MlpBlock_{numbers[2]}/Dense_0", f"{ours}.mlp.fc1")
+        dense(f"{block}/MlpBlock_{numbers[2]}/Dense_1", f"{ours}.mlp.fc2")
+    norm("Transformer/encoder_norm", "norm")
+    dense("head", "head")
+    out["pos_embedding" if big_vision else "Transformer/posembed_input/pos_embedding"] = state["pos_embed"]
+    if "cls_token" in state:
+        out["cls"] = state["cls_token"]
+    if "attn_pool.latent" in state:
+        out["MAPHead_0/probe"] = state["attn_pool.latent"]
+        attention("MAPHead_0/MultiHeadDotProductAttention_0", "attn_pool.q", ("attn_pool.kv",), "attn_pool.proj")
+        norm("MAPHead_0/LayerNorm_0", "attn_pool.norm")
+        dense("MAPHead_0/MlpBlock_0/Dense_0", "attn_pool.mlp.fc1")
+        dense("MAPHead_0/MlpBlock_0/Dense_1", "attn_pool.mlp.fc2")
+    return {name: np.ascontiguousarray(value) for name, value in out.items()}
+
+
+def stacked(arrays):
+    """All blocks in one array each, as Flax's scan makes them."""
+    out, blocks = {}, {}
+    for name, value in arrays.items():
+        if "/encoderblock_" in name:
+            head, tail = name.split("/encoderblock_")
+            number, rest = tail.split("/", 1)
+            blocks.setdefault(f"{head}/encoderblock/{rest}", {})[int(number)] = value
+        else:
+            out[name] = value
+    for name, values in blocks.items():
+        out[name] = np.stack([values[i] for i in sorted(values)])
+    return out
+
+
+def write_google(folder):
+    s = SIZES
+    numpy_state = lambda model: {k: v.numpy() for k, v in model.state_dict().items()}
+    source = randomise(timm_model(), 9)
+    np.savez(folder / "google.npz", **google(numpy_state(source), False, s["heads"]))
+    model = timm_model()
+    timm_vit._load_weights(model.eval(), str(folder / "google.npz"))  # timm's own reader is the judge
+    logits("google.npz", model)
+    source = randomise(timm_model(global_pool="map", class_token=False), 10)
+    arrays = {"params/" + name: value for name, value in google(numpy_state(source), True, s["heads"]).items()}
+    np.savez(folder / "big_vision.npz", **arrays)
+    model = timm_model(global_pool="map", class_token=False)
+    timm_vit._load_weights(model.eval(), str(folder / "big_vision.npz"), prefix="params/")
+    logits("big_vision.npz", model)
+    # The same as its training saves it: scanned blocks, half of it bfloat16, some in Fortran's order, packed.
+    scanned = {}
+    for i, (name, value) in enumerate(stacked(arrays).items()):
+        scanned[name.replace("params/", "params/img/")] = np.asfortranarray(value) if i % 2 else value
+    scanned["params/t"] = np.zeros(1, np.float32)
+    np.savez_compressed(folder / "big_vision_scan.npz", **scanned)
+    expected["big_vision_scan.npz"] = expected["big_vision.npz"]
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "fixtures")
+    folder.mkdir(parents=True, exist_ok=True)
+    for write in (write_timm, write_dinov2, write_torchvision, write_hugging_face, write_google):
+        write(folder)
+    (folder / "expected.json").write_text(json.dumps(expected) + "\n")
+
+
+if __name__ == "__main__":
+    main()
