@@ -18,6 +18,8 @@ namespace {
 
 constexpr double kWeightStd = 0.02, kTokenStd = 1e-6;
 
+std::string block_name(int64_t index) { return "blocks." + std::to_string(index); }
+
 /// Collects specs of one unit after another.
 class Listing {
  public:
@@ -65,7 +67,7 @@ void list_stem(const VitConfig& c, Listing& list) {
 }
 
 void list_block(const VitConfig& c, int64_t index, Listing& list) {
-  const std::string block = "blocks." + std::to_string(index);
+  const std::string block = block_name(index);
   list.unit(block);
   list.norm(block + ".norm1", c.width);
   list.linear(block + ".attn.qkv", c.width, 3 * c.width);
@@ -111,6 +113,15 @@ std::vector<ParameterSpec> parameters(const VitConfig& config) {
   for (int64_t i = 0; i < config.depth; ++i) list_block(config, i, list);
   list_head(config, list);
   return list.take();
+}
+
+std::vector<BufferSpec> buffers(const VitConfig& /*config*/) { return {}; }
+
+std::vector<std::string> unit_names(const VitConfig& config) {
+  std::vector<std::string> names = {"stem"};
+  for (int64_t i = 0; i < config.depth; ++i) names.push_back(block_name(i));
+  names.push_back("head");
+  return names;
 }
 
 }  // namespace tessera::arch

@@ -61,12 +61,6 @@ void check(const VitConfig& c) {
   }
 }
 
-int64_t ParameterSpec::numel() const {
-  int64_t product = 1;
-  for (const int64_t size : shape) product *= size;
-  return product;
-}
-
 int64_t parameter_count(const VitConfig& config) {
   int64_t sum = 0;
   for (const auto& spec : parameters(config)) {
@@ -75,21 +69,9 @@ int64_t parameter_count(const VitConfig& config) {
   return sum;
 }
 
-double forward_flops(const VitConfig& c) {
-  const auto n = static_cast<double>(c.tokens());
-  const auto patches = static_cast<double>(c.patches());
-  const auto d = static_cast<double>(c.width);
-  const auto m = static_cast<double>(c.mlp_width);
-  const double block = 4 * n * d * d + 2 * n * d * m + 2 * n * n * d;
-  const double stem =
-      patches * static_cast<double>(c.channels) * static_cast<double>(c.patch_size * c.patch_size) * d;
-  double head = d * static_cast<double>(c.classes);
-  if (c.head == Head::kTanh) head += d * d;
-  if (c.pool == Pool::kAttention) {
-    // One latent attends to the patches: q and proj of the latent, kv of the patches, scores and sum, MLP.
-    head += 2 * d * d + 2 * patches * d * d + 2 * patches * d + 2 * d * m;
-  }
-  return 2 * (static_cast<double>(c.depth) * block + stem + head);
+std::string describe(const VitConfig& config) {
+  return concat("ViT, width ", config.width, ", depth ", config.depth, ", heads ", config.heads, ", patch ",
+                config.patch_size, ", ", config.tokens(), " tokens of a ", config.image_size, " px image");
 }
 
 }  // namespace tessera::arch

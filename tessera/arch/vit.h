@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/arch/specs.h"
+
 namespace tessera::arch {
 
 enum class Pool { kClassToken, kAverage, kAttention };  // timm: 'token', 'avg', 'map'
@@ -15,6 +17,8 @@ enum class Head { kLinear, kTanh };  // kTanh: Linear(width, width) + tanh + Lin
 /// Everything that decides the function a ViT computes. Defaults are ViT-B/16 at 224 px (timm's
 /// vit_base_patch16_224).
 struct VitConfig {
+  static constexpr const char* kFamily = "vit";
+
   int64_t image_size = 224;  // pixels, square
   int64_t patch_size = 16;
   int64_t channels = 3;
@@ -47,20 +51,6 @@ struct VitConfig {
 /// no multiple of the patch, pool "cls" without a class token, sin-cos embedding with width % 4 != 0, ...
 void check(const VitConfig& config);
 
-enum class Init { kZero, kOne, kConstant, kTruncatedNormal, kUniform };
-
-/// One parameter: name (timm's), shape, how it is initialised, which unit gathers it.
-struct ParameterSpec {
-  std::string name;            // "blocks.3.attn.qkv.weight"
-  std::vector<int64_t> shape;  // as in timm's state dict
-  Init init = Init::kZero;
-  double init_value = 0.0;  // constant, standard deviation, or bound of the uniform
-  std::string unit;         // "stem", "blocks.3", "head"
-  bool decay = false;   // weight decay applies (matrices and convolutions; not bias, norm, tokens, positions)
-  bool buffer = false;  // computed, not trained (the sin-cos position embedding)
-  int64_t numel() const;
-};
-
 /// All parameters in forward order (timm's state-dict order within a unit). pos_embed is (1, tokens, width)
 /// and covers class token and registers, as timm's default does. A sin-cos position embedding is listed with
 /// buffer = true and the same shape; the rows of class token and registers are 0. Initial values:
@@ -69,6 +59,18 @@ std::vector<ParameterSpec> parameters(const VitConfig& config);
 
 /// Trained parameters (buffers are not counted).
 int64_t parameter_count(const VitConfig& config);
+
+/// "stem", "blocks.0", ..., "head".
+std::vector<std::string> unit_names(const VitConfig& config);
+
+/// A ViT has none: what it computes once (sin-cos positions) is a ParameterSpec.
+std::vector<BufferSpec> buffers(const VitConfig& config);
+
+/// What autograd keeps, with `c` bytes an element of the compute dtype. docs/memory.md derives it.
+Activations activations(const VitConfig& config, double c);
+
+/// "ViT, width 768, depth 12, heads 12, patch 16, 197 tokens of a 224 px image".
+std::string describe(const VitConfig& config);
 
 /// Forward FLOPs of one image: 2 x MACs of MACs = L(4Nd^2 + 2Ndm + 2N^2d) + N_p*C*P^2*d + d*classes
 /// (N tokens, N_p patches), plus d^2 for a tanh head, plus 2d^2 + 2N_p d^2 + 2N_p d + 2dm for the attention

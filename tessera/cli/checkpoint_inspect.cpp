@@ -57,10 +57,8 @@ std::vector<std::string> recipe_facts(const std::string& toml) {
   if (toml.empty()) return {"no recipe"};
   try {
     const auto recipe = recipe::parse_recipe(toml, "manifest", ".", {});
-    const auto& model = recipe.model;
     return {concat("recipe \"", recipe.name, "\", data ", recipe.data.source),
-            concat("ViT: width ", model.width, ", depth ", model.depth, ", heads ", model.heads, ", patch ",
-                   model.patch_size, ", image ", model.image_size, " px, ", model.classes, " classes")};
+            concat(arch::describe(recipe.model), ", ", recipe.model.classes(), " classes")};
   } catch (const UserError& error) {
     return {concat("a recipe that this version does not understand: ", error.what())};
   }

@@ -18,7 +18,7 @@ struct Row {
   plan::Memory memory;
 };
 
-Row make_row(const ModelsQuery& query, const arch::NamedSize& size) {
+Row make_row(const ModelsQuery& query, const arch::NamedModel& size) {
   arch::check(size.config);
   const auto layout = plan::uniform_plan(size.config, query.ranks, query.level, query.recompute, 1);
   const plan::Precision precision{query.bf16 ? 2 : 4, 4};
@@ -30,9 +30,9 @@ std::vector<Row> make_rows(const ModelsQuery& query) {
   if (query.batch < 1) user_error("cli.models", "batch must be at least 1: found ", query.batch);
   std::vector<Row> rows;
   if (query.name) {
-    rows.push_back(make_row(query, {*query.name, arch::vit_config(*query.name)}));
+    rows.push_back(make_row(query, {*query.name, arch::model_config(*query.name)}));
   } else {
-    for (const auto& size : arch::size_ladder()) rows.push_back(make_row(query, size));
+    for (const auto& size : arch::model_ladder()) rows.push_back(make_row(query, size));
   }
   return rows;
 }

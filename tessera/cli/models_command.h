@@ -11,7 +11,7 @@
 namespace tessera::cli {
 
 struct ModelsQuery {
-  std::optional<std::string> name;  // any name arch::vit_config knows; none: the whole ladder
+  std::optional<std::string> name;  // any name arch::model_config knows; none: the whole ladder
   int64_t ranks = 1;
   plan::Level level = plan::Level::kZero3;
   int64_t batch = 1;  // images per rank and micro-batch

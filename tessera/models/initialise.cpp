@@ -2,12 +2,12 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <limits>
 #include <span>
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
-#include "tessera/models/position_embedding.h"
-#include "tessera/models/vit.h"
+#include "tessera/models/segmented_model.h"
 
 namespace tessera::models {
 namespace {
@@ -19,8 +19,8 @@ constexpr double kCut = 2.0;
 
 }  // namespace
 
-void initialise(const arch::ParameterSpec& spec, const arch::VitConfig& config, uint64_t seed, int64_t begin,
-                at::Tensor out) {
+void initialise(const arch::ParameterSpec& spec, uint64_t seed, int64_t begin, at::Tensor out) {
+  TESSERA_CHECK(!spec.buffer, spec.name, " is not trained");
   TESSERA_CHECK(out.dim() == 1 && out.scalar_type() == at::kFloat && out.is_contiguous(), "out of ",
                 spec.name);
   TESSERA_CHECK(begin >= 0 && begin + out.numel() <= spec.numel(), "", spec.name, " has ", spec.numel(),
@@ -28,10 +28,6 @@ void initialise(const arch::ParameterSpec& spec, const arch::VitConfig& config, 
   const std::span<float> values(out.mutable_data_ptr<float>(), static_cast<size_t>(out.numel()));
   const uint64_t key = random_key(seed, spec.name), first = static_cast<uint64_t>(begin);
   const auto value = static_cast<float>(spec.init_value);
-  if (spec.buffer) {
-    out.copy_(sin_cos_position_embedding(config).view({-1}).narrow(0, begin, out.numel()));
-    return;
-  }
   switch (spec.init) {
     case arch::Init::kZero:
       std::fill(values.begin(), values.end(), 0.0F);
@@ -45,6 +41,9 @@ void initialise(const arch::ParameterSpec& spec, const arch::VitConfig& config, 
     case arch::Init::kTruncatedNormal:
       fill_normal(key, first, values, 0.0F, value, static_cast<float>(kCut / spec.init_value));
       break;
+    case arch::Init::kNormal:
+      fill_normal(key, first, values, 0.0F, value, std::numeric_limits<float>::infinity());
+      break;
     case arch::Init::kUniform:
       fill_uniform(key, first, values);
       for (float& v : values) {
@@ -54,15 +53,15 @@ void initialise(const arch::ParameterSpec& spec, const arch::VitConfig& config, 
   }
 }
 
-void allocate(VisionTransformer& model, uint64_t seed, at::ScalarType dtype) {
+void allocate(SegmentedModel& model, uint64_t seed, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
   const auto parameters = model.named_parameters();
-  for (const auto& spec : arch::parameters(model.config())) {
+  for (const auto& spec : model.specs()) {
     if (spec.buffer) {
       continue;
     }
     at::Tensor values = at::empty({spec.numel()}, at::TensorOptions().dtype(at::kFloat));
-    initialise(spec, model.config(), seed, 0, values);
+    initialise(spec, seed, 0, values);
     at::Tensor parameter = parameters[spec.name];
     parameter.set_data(values.view(spec.shape).to(dtype));
   }

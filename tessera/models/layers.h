@@ -8,7 +8,7 @@
 
 #include "tessera/arch/vit.h"
 #include "tessera/models/parameter_tree.h"
-#include "tessera/models/vit.h"
+#include "tessera/models/segmented_model.h"
 
 namespace tessera::models {
 

@@ -1,10 +1,9 @@
 #include "tessera/models/parameter_tree.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include "tessera/base/error.h"
-#include "tessera/models/position_embedding.h"
-#include "tessera/models/vit.h"
+#include "tessera/models/segmented_model.h"
 
 namespace tessera::models {
 namespace {
@@ -28,14 +27,14 @@ torch::nn::Module& owner_of(torch::nn::Module& root, const std::string& path, st
 
 }  // namespace
 
-ParameterMap register_parameters(torch::nn::Module& root, const arch::VitConfig& config,
-                                 const std::vector<arch::ParameterSpec>& specs) {
+ParameterMap register_parameters(torch::nn::Module& root, const std::vector<arch::ParameterSpec>& specs,
+                                 const ParameterMap& fixed) {
   ParameterMap map;
   for (const auto& spec : specs) {
     std::string leaf;
     torch::nn::Module& owner = owner_of(root, spec.name, leaf);
     if (spec.buffer) {
-      map[spec.name] = owner.register_buffer(leaf, sin_cos_position_embedding(config).view(spec.shape));
+      map[spec.name] = owner.register_buffer(leaf, fixed.at(spec.name).view(spec.shape));
     } else {
       map[spec.name] = owner.register_parameter(leaf, hollow_tensor(spec.shape, at::kFloat));
     }
@@ -43,16 +42,20 @@ ParameterMap register_parameters(torch::nn::Module& root, const arch::VitConfig&
   return map;
 }
 
+void register_buffers(torch::nn::Module& root, const std::vector<arch::BufferSpec>& specs,
+                      ParameterMap& map) {
+  for (const auto& spec : specs) {
+    std::string leaf;
+    torch::nn::Module& owner = owner_of(root, spec.name, leaf);
+    const auto dtype = spec.whole_numbers ? at::kLong : at::kFloat;
+    map[spec.name] = owner.register_buffer(leaf, at::full(spec.shape, spec.init_value, dtype));
+  }
+}
+
 at::Tensor ParameterScope::get(const std::string& name) const {
   const auto found = all_->find(prefix_ + name);
   TESSERA_CHECK(found != all_->end(), "no parameter ", prefix_, name);
   return found->second;
-}
-
-at::Tensor hollow_tensor(at::IntArrayRef shape, at::ScalarType dtype) {
-  at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
-  return tensor;
 }
 
 }  // namespace tessera::models

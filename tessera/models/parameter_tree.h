@@ -8,16 +8,20 @@
 #include <string>
 #include <vector>
 
-#include "tessera/arch/vit.h"
+#include "tessera/arch/specs.h"
 
 namespace tessera::models {
 
 using ParameterMap = std::map<std::string, at::Tensor>;
 
-/// Registers a hollow float32 parameter (a filled buffer where spec.buffer) for every spec, below submodules
-/// named by the dots of its name. The handles stay valid when others replace the data under them.
-ParameterMap register_parameters(torch::nn::Module& root, const arch::VitConfig& config,
-                                 const std::vector<arch::ParameterSpec>& specs);
+/// Registers a hollow float32 parameter for every spec, below submodules named by the dots of its name, and
+/// where spec.buffer the tensor of that name in `fixed`. The handles stay valid when others replace the data
+/// under them.
+ParameterMap register_parameters(torch::nn::Module& root, const std::vector<arch::ParameterSpec>& specs,
+                                 const ParameterMap& fixed = {});
+
+/// Registers a buffer with its initial value for every spec and adds it to the map.
+void register_buffers(torch::nn::Module& root, const std::vector<arch::BufferSpec>& specs, ParameterMap& map);
 
 /// The parameters whose names start with a prefix, by the rest of their names.
 class ParameterScope {

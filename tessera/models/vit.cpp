@@ -1,6 +1,7 @@
 #include "tessera/models/vit.h"
 
 #include "tessera/models/ends.h"
+#include "tessera/models/position_embedding.h"
 
 namespace tessera::models {
 namespace {
@@ -17,6 +18,11 @@ double drop_path_rate(const arch::VitConfig& config, int64_t block) {
              : 0.0;
 }
 
+std::vector<arch::ParameterSpec> checked_parameters(const arch::VitConfig& config) {
+  arch::check(config);
+  return arch::parameters(config);
+}
+
 std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> block_forward(
     const ParameterMap& map, const arch::VitConfig& config, int64_t block) {
   const double rate = drop_path_rate(config, block);
@@ -30,40 +36,27 @@ std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> block_forwar
 }  // namespace
 
 VisionTransformer::VisionTransformer(const arch::VitConfig& config)
-    : torch::nn::Module("VisionTransformer"), config_(config) {
-  arch::check(config);
-  const auto specs = arch::parameters(config);
-  const ParameterMap map = register_parameters(*this, config, specs);
+    : SegmentedModel("VisionTransformer", checked_parameters(config)), config_(config) {
+  ParameterMap fixed;
+  if (config.position_embedding == arch::PositionEmbedding::kSinCos2d) {
+    fixed["pos_embed"] = sin_cos_position_embedding(config);
+  }
+  const ParameterMap map = register_parameters(*this, specs(), fixed);
+  std::vector<Segment> segments;
   auto stem = std::make_shared<Stem>(map, config);
-  segments_.push_back({"stem", {}, [stem](const at::Tensor& images, const ForwardContext& context) {
-                         return stem->forward(images, context);
-                       }});
+  segments.push_back({"stem", {}, [stem](const at::Tensor& images, const ForwardContext& context) {
+                        return stem->forward(images, context);
+                      }});
   for (int64_t i = 0; i < config.depth; ++i) {
-    segments_.push_back({"blocks." + std::to_string(i), {}, block_forward(map, config, i)});
+    segments.push_back({"blocks." + std::to_string(i), {}, block_forward(map, config, i)});
   }
   auto head = std::make_shared<HeadEnd>(map, config);
-  segments_.push_back({"head", {}, [head](const at::Tensor& x, const ForwardContext& context) {
-                         return head->forward(x, context);
-                       }});
-  auto segment = segments_.begin();
-  for (const auto& spec : specs) {
-    while (segment->name != spec.unit) {
-      ++segment;
-    }
-    if (!spec.buffer) {
-      segment->parameters.emplace_back(spec.name, map.at(spec.name));
-    }
-  }
+  segments.push_back({"head", {}, [head](const at::Tensor& x, const ForwardContext& context) {
+                        return head->forward(x, context);
+                      }});
+  set_segments(std::move(segments), arch::buffers(config), map);
 }
 
 VisionTransformer::~VisionTransformer() = default;
-
-at::Tensor VisionTransformer::forward(const at::Tensor& images, const ForwardContext& context) {
-  at::Tensor x = images;
-  for (const auto& segment : segments_) {
-    x = segment.forward(x, context);
-  }
-  return x;
-}
 
 }  // namespace tessera::models

@@ -14,18 +14,13 @@ constexpr double kFloatBytes = 4;
 constexpr double kBatchesAhead = 4;  // decoded by the loader: data.prefetch's default
 
 struct UnitSize {
-  double parameters = 0;  // trained
-  double largest = 0;     // of them, in one tensor
-  double buffers = 0;
+  double parameters = 0;    // trained
+  double largest = 0;       // of them, in one tensor
+  double buffers = 0;       // computed once, in fp32 and in the compute dtype
+  double buffer_bytes = 0;  // of what training changes besides: whole on every rank
 };
 
-/// Bytes of one micro-batch that wait for backward.
-struct UnitActivations {
-  double input = 0;  // what entered the unit; all that recompute keeps
-  double all = 0;    // with the input
-};
-
-std::map<std::string, UnitSize> unit_sizes(const arch::VitConfig& config) {
+std::map<std::string, UnitSize> unit_sizes(const arch::ModelConfig& config) {
   std::map<std::string, UnitSize> sizes;
   for (const auto& spec : arch::parameters(config)) {
     UnitSize& size = sizes[spec.unit];
@@ -33,10 +28,14 @@ std::map<std::string, UnitSize> unit_sizes(const arch::VitConfig& config) {
     (spec.buffer ? size.buffers : size.parameters) += numel;
     if (!spec.buffer) size.largest = std::max(size.largest, numel);
   }
+  for (const auto& spec : arch::buffers(config)) {
+    sizes[spec.unit].buffer_bytes +=
+        static_cast<double>(spec.numel()) * (spec.whole_numbers ? 8 : kFloatBytes);
+  }
   return sizes;
 }
 
-void check_units(const arch::VitConfig& config, const Plan& plan) {
+void check_units(const arch::ModelConfig& config, const Plan& plan) {
   const Plan expected = uniform_plan(config, plan.world, Level::kZero3, false, plan.prefetch);
   if (plan.units.size() != expected.units.size()) {
     user_error("plan.predict_memory", "the plan must have the model's ", expected.units.size(),
@@ -76,7 +75,7 @@ double slice_of(const UnitSize& size, const UnitPlan& unit, const Plan& plan) {
 double kept_bytes(const UnitSize& size, const UnitPlan& unit, const Plan& plan, double compute) {
   const bool narrow = compute < kFloatBytes;
   const bool own_slice = narrow || unit.offload == Offload::kOptimizer;  // else that of the master weights
-  return size.buffers * (kFloatBytes + (narrow ? compute : 0)) +
+  return size.buffer_bytes + size.buffers * (kFloatBytes + (narrow ? compute : 0)) +
          (own_slice ? compute * slice_of(size, unit, plan) : 0);
 }
 
@@ -146,59 +145,22 @@ double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, 
 }
 
 /// One image; `c` bytes an element.
-UnitActivations stem_activations(const arch::VitConfig& config, double c) {
-  const auto tokens = static_cast<double>(config.tokens());
-  const auto width = static_cast<double>(config.width);
-  const double pixels = static_cast<double>(config.channels * config.image_size) * config.image_size;
-  const double image = kFloatBytes * pixels * (1 + kBatchesAhead) + (c < kFloatBytes ? c * pixels : 0);
-  const double masks = config.dropout > 0 ? c * tokens * width : 0;
-  return {image, image + masks};
-}
-
-UnitActivations block_activations(const arch::VitConfig& config, double c) {
-  const auto tokens = static_cast<double>(config.tokens());
-  const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
-  const auto heads = static_cast<double>(config.heads);
-  double elements = 8 * d + 2 * m;
-  // Mean and 1/std of two norms; of the softmax its logarithm, or with our kernels maximum and sum.
-  double statistics = 2 * 2 + (c < kFloatBytes ? 2 : 1) * heads;
-  if (config.qk_norm) {
-    elements += 2 * d;
-    statistics += 2 * 2 * heads;
+double activation_bytes(const arch::ModelConfig& config, const Plan& plan, double c) {
+  const double pixels =
+      static_cast<double>(config.channels() * config.image_size()) * static_cast<double>(config.image_size());
+  const arch::Activations model = arch::activations(config, c);
+  double kept = kFloatBytes * pixels * (1 + kBatchesAhead), again = 0;
+  for (size_t i = 0; i < plan.units.size(); ++i) {
+    const arch::UnitActivations& unit = model.units[i];
+    kept += plan.units[i].recompute ? unit.input : unit.all;
+    if (plan.units[i].recompute) again = std::max(again, unit.again);
   }
-  if (config.layer_scale > 0) elements += 2 * d;
-  if (config.dropout > 0) elements += 2 * d + m;
-  return {c * tokens * d, tokens * (c * elements + kFloatBytes * statistics)};
-}
-
-UnitActivations head_activations(const arch::VitConfig& config, double c) {
-  const auto tokens = static_cast<double>(config.tokens()), patches = static_cast<double>(config.patches());
-  const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
-  const double logits = 2 * kFloatBytes * static_cast<double>(config.classes);
-  const double input = c * tokens * d;
-  double all = logits + c * 2 * d;  // pooled, and the last layer's input; a mean needs no input for backward
-  if (config.pool != arch::Pool::kAverage) all += 2 * input + 2 * kFloatBytes * tokens;
-  if (config.pool == arch::Pool::kAttention) all += c * (2 * patches * d + 4 * d + 2 * m);
-  return {input, all};
-}
-
-double activation_bytes(const arch::VitConfig& config, const Plan& plan, double c) {
-  double kept = 0, again = 0;
-  for (const auto& unit : plan.units) {
-    const UnitActivations one = unit.name == "stem"   ? stem_activations(config, c)
-                                : unit.name == "head" ? head_activations(config, c)
-                                                      : block_activations(config, c);
-    kept += unit.recompute ? one.input : one.all;
-    if (unit.recompute) again = std::max(again, one.all - one.input);
-  }
-  const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
-  const double working = c * static_cast<double>(config.tokens()) * (d + std::max(2 * m, 4 * d));
-  return kept + again + working;
+  return kept + again + model.working;
 }
 
 }  // namespace
 
-Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Precision& precision,
+Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
                       int64_t batch) {
   check_units(config, plan);
   auto sizes = unit_sizes(config);
@@ -213,15 +175,16 @@ Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Pre
   return memory;
 }
 
-double saved_bytes(const arch::VitConfig& config, const Plan& plan, double kept_numbers) {
+double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers) {
   check_units(config, plan);
   auto sizes = unit_sizes(config);
-  double numbers = 0;
+  double numbers = 0, buffers = 0;
   for (const auto& unit : plan.units) {
     const double all = padded(sizes[unit.name].parameters, plan.world);
     numbers += unit.level == Level::kReplicate ? all : all / static_cast<double>(plan.world);
+    buffers += sizes[unit.name].buffer_bytes;
   }
-  return (1 + kept_numbers) * kFloatBytes * numbers;
+  return (1 + kept_numbers) * kFloatBytes * numbers + buffers;
 }
 
 std::string describe(const Memory& memory) {

@@ -105,8 +105,8 @@ class Reader {
 
 }  // namespace
 
-Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, bool recompute, int64_t prefetch,
-                  Offload offload) {
+Plan uniform_plan(const arch::ModelConfig& config, int64_t world, Level level, bool recompute,
+                  int64_t prefetch, Offload offload) {
   if (world < 1 || world > kLargestWorld) {
     user_error("plan.uniform_plan", "world must be between 1 and ", kLargestWorld, " ranks: found ", world);
   }
@@ -115,11 +115,11 @@ Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, boo
                prefetch);
   }
   Plan plan{world, prefetch, {}};
-  plan.units.push_back({"stem", level, false, offload});
-  for (int64_t i = 0; i < config.depth; ++i) {
-    plan.units.push_back({concat("blocks.", i), level, recompute, offload});
+  const auto names = arch::unit_names(config);
+  for (const auto& name : names) {
+    const bool end = name == names.front() || name == names.back();
+    plan.units.push_back({name, level, recompute && !end, offload});
   }
-  plan.units.push_back({"head", level, false, offload});
   return plan;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/arch/vit.h"
+#include "tessera/arch/model.h"
 
 namespace tessera::plan {
 
@@ -42,14 +42,15 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-/// The same level and offload for every unit of the ViT (stem, blocks.*, head); recompute applies to blocks.
-/// Errors: UserError when world or prefetch is out of range.
-Plan uniform_plan(const arch::VitConfig& config, int64_t world, Level level, bool recompute, int64_t prefetch,
-                  Offload offload = Offload::kNone);
+/// The same level and offload for every unit of the model (stem, blocks.*, head); recompute applies to all
+/// but stem and head. Errors: UserError when world or prefetch is out of range.
+Plan uniform_plan(const arch::ModelConfig& config, int64_t world, Level level, bool recompute,
+                  int64_t prefetch, Offload offload = Offload::kNone);
 
-/// Gives units a level of their own: "blocks.0-19=replicate, head=zero2, blocks.20-31=zero3+recompute". A
-/// unit named has recompute where its rule says so; of two rules for one unit the later wins; "" changes
-/// nothing. Errors: UserError that names the rule and what is wrong with it.
+/// Gives units a level of their own: "blocks.0-19=replicate, head=zero2, blocks.20-31=zero3+recompute", or
+/// of a ResNet "layer4.0-2=replicate". A unit named has recompute where its rule says so; of two rules for
+/// one unit the later wins; "" changes nothing. Errors: UserError that names the rule and what is wrong with
+/// it.
 void assign_levels(Plan* plan, const std::string& rules);
 
 std::string to_json(const Plan& plan);
@@ -86,12 +87,12 @@ struct Precision {
 
 /// Predicted peak per rank for `batch` images a rank and micro-batch. Errors: UserError when the plan's units
 /// are not the model's.
-Memory predict_memory(const arch::VitConfig& config, const Plan& plan, const Precision& precision,
+Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
                       int64_t batch);
 
-/// Bytes of a checkpoint that one rank holds: master weights and what is kept besides, in fp32. Errors: as
-/// predict_memory.
-double saved_bytes(const arch::VitConfig& config, const Plan& plan, double kept_numbers = 2);
+/// Bytes of a checkpoint that one rank holds: master weights and what is kept besides, in fp32, and buffers.
+/// Errors: as predict_memory.
+double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers = 2);
 
 /// "1.20 GiB a rank: states 0.90 GiB, gathered 0.10 GiB, activations 0.18 GiB, program 16.0 MiB".
 std::string describe(const Memory& memory);

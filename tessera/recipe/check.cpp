@@ -24,7 +24,7 @@ void check_name(const Recipe& recipe, const std::string& where) {
 }
 
 void check_data(const Recipe& recipe, const std::string& where) {
-  const int64_t channels = recipe.model.channels;
+  const int64_t channels = recipe.model.channels();
   if (channels == 2) user_error("recipe.parse", "model.channels must be 1 or 3: found 2 (", where, ")");
   const auto& transform = recipe.data.transform;
   for (const auto& [key, values] :

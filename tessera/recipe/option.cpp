@@ -1,6 +1,7 @@
 #include "tessera/recipe/option.h"
 
 #include <charconv>
+#include <cmath>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -57,10 +58,12 @@ std::string to_text(const Value& value) {
 }
 
 bool Range::holds(double value) const {
+  if (whole && value != std::floor(value)) return false;
   return (low_open ? value > low : value >= low) && (high_open ? value < high : value <= high);
 }
 
 std::string Range::text() const {
+  if (whole) return concat("whole and between ", bound_text(low), " and ", bound_text(high));
   if (!low_open && !high_open) return concat("between ", bound_text(low), " and ", bound_text(high));
   return concat(low_open ? "above " : "at least ", bound_text(low), " and ",
                 high_open ? "below " : "at most ", bound_text(high));

@@ -22,6 +22,7 @@ std::string to_text(const Value& value);
 struct Range {
   double low = 0, high = 0;
   bool low_open = false, high_open = false;
+  bool whole = false;              // of numbers in a list: no fractions
   bool holds(double value) const;  // false for NaN
   std::string text() const;        // "between 0 and 1", "above 0 and at most 1"
 };
@@ -35,10 +36,13 @@ struct Option {
   size_t length = 0;                 // lists; 0: any
   bool path = false;                 // text, texts: relative ones are made absolute
   std::vector<std::string> words;    // of a path: stay as they are
+  std::string family;                // of models that have the key (arch::families()); empty: all
   std::function<void(Recipe&, const Value&)> set;
   std::function<Value(const Recipe&)> get;  // none: shorthand for other keys, never printed (model.preset)
 
   std::string type_text() const;
+  /// Has this recipe's model the key? get and set may be called.
+  bool applies_to(const Recipe& recipe) const { return family.empty() || family == recipe.model.family(); }
 };
 
 /// Every option, in the order in which they are printed.

@@ -157,6 +157,8 @@ inline Option shorthand(std::string key, Type type, std::string help, Range rang
 inline constexpr Range kRate{0, 1, false, true};  // [0, 1)
 inline constexpr Range kCount{0, 1e12};
 
+/// The rows of [model].
+void add_model_options(std::vector<Option>& table);
 /// The rows of [data]: sources and their order; what happens to an image.
 void add_source_options(std::vector<Option>& table);
 void add_data_options(std::vector<Option>& table);

@@ -1,52 +1,10 @@
 // The table of every option: key, field, range or choices, help. It alone decides which TOML keys there are,
-// what --set takes, what --help says and what a saved recipe holds. Those of [data]: data_options.cpp; of
-// [optimizer], [schedule], [loss] and [ema]: optimizer_options.cpp.
+// what --set takes, what --help says and what a saved recipe holds. Those of [model]: model_options.cpp; of
+// [data]: data_options.cpp; of [optimizer], [schedule], [loss] and [ema]: optimizer_options.cpp.
 #include "tessera/recipe/option_rows.h"
 
 namespace tessera::recipe {
 namespace {
-
-void add_model(std::vector<Option>& table) {
-  using arch::Head, arch::Pool, arch::PositionEmbedding;
-  const std::vector<Option> rows = {
-      shorthand(
-          "model.preset", Type::kText,
-          "named size that sets all of [model]; other keys then win (\"S/16\", \"vit_small_patch16_224\")"),
-      integer("model.image_size", "pixels, square", {1, 1 << 16}, TESSERA_FIELD(model.image_size)),
-      integer("model.patch_size", "pixels, divides image_size", {1, 1 << 16},
-              TESSERA_FIELD(model.patch_size)),
-      integer("model.channels", "1: grey, 3: RGB", {1, 3}, TESSERA_FIELD(model.channels)),
-      integer("model.width", "numbers a token", {1, 1 << 20}, TESSERA_FIELD(model.width)),
-      integer("model.depth", "blocks", {1, 4096}, TESSERA_FIELD(model.depth)),
-      integer("model.heads", "attention heads, divide width", {1, 1 << 16}, TESSERA_FIELD(model.heads)),
-      integer("model.mlp_width", "hidden width; where only width is given it keeps the preset's ratio",
-              {1, 1 << 22}, TESSERA_FIELD(model.mlp_width)),
-      shorthand("model.mlp_ratio", Type::kNumber, "mlp_width as a multiple of width", {0, 1024, true}),
-      integer("model.classes", "outputs", {1, 1 << 27}, TESSERA_FIELD(model.classes)),
-      integer("model.registers", "register tokens", {0, 1 << 16}, TESSERA_FIELD(model.registers)),
-      flag("model.class_token", "a token that pool = \"cls\" reads", TESSERA_FIELD(model.class_token)),
-      choice<Pool>("model.pool", "class token, average of the patches, or attention pool",
-                   {{"cls", Pool::kClassToken}, {"gap", Pool::kAverage}, {"map", Pool::kAttention}},
-                   TESSERA_FIELD(model.pool)),
-      choice<PositionEmbedding>(
-          "model.position_embedding", "trained, or fixed sines and cosines",
-          {{"learned", PositionEmbedding::kLearned}, {"sincos2d", PositionEmbedding::kSinCos2d}},
-          TESSERA_FIELD(model.position_embedding)),
-      choice<Head>("model.head", "one layer, or two with tanh between",
-                   {{"linear", Head::kLinear}, {"tanh", Head::kTanh}}, TESSERA_FIELD(model.head)),
-      flag("model.qk_norm", "LayerNorm on queries and keys", TESSERA_FIELD(model.qk_norm)),
-      number("model.layer_scale", "initial value of LayerScale; 0: none", {0, 1e6},
-             TESSERA_FIELD(model.layer_scale)),
-      number("model.drop_path", "rate of the last block; earlier ones linearly less", kRate,
-             TESSERA_FIELD(model.drop_path)),
-      number("model.dropout", "rate after positions, projections and MLPs", kRate,
-             TESSERA_FIELD(model.dropout)),
-      number("model.norm_epsilon", "of every LayerNorm", {0, 1, true}, TESSERA_FIELD(model.norm_epsilon)),
-      number("model.head_bias", "initial value of the last layer's bias; sigmoid losses like about -7",
-             {-1000, 1000}, TESSERA_FIELD(model.head_bias)),
-  };
-  table.insert(table.end(), rows.begin(), rows.end());
-}
 
 void add_training(std::vector<Option>& table) {
   using data::MixMode;
@@ -103,7 +61,7 @@ void add_machine(std::vector<Option>& table) {
                     TESSERA_FIELD(shard.level)),
       flag("shard.recompute", "compute blocks again in backward instead of keeping them",
            TESSERA_FIELD(shard.recompute)),
-      text("shard.units", "units with a level of their own: \"blocks.0-19=replicate, head=zero3+recompute\"",
+      text("shard.units", "units with a level of their own: \"blocks.0-19=replicate, head=zero2\"",
            TESSERA_FIELD(shard.units)),
       integer("shard.prefetch", "units gathered ahead; 0: nothing overlaps", {0, 64},
               TESSERA_FIELD(shard.prefetch)),
@@ -139,7 +97,7 @@ void add_machine(std::vector<Option>& table) {
 std::vector<Option> make_options() {
   std::vector<Option> table = {text(
       "name", "of the run", [](auto& recipe) -> auto& { return recipe.name; })};
-  add_model(table);
+  add_model_options(table);
   add_source_options(table);
   add_data_options(table);
   add_training(table);

@@ -17,7 +17,7 @@ std::string printed(Value value) {
 std::string to_toml(const Recipe& recipe) {
   std::string out, room;
   for (const auto& option : options()) {
-    if (!option.get) continue;
+    if (!option.get || !option.applies_to(recipe)) continue;
     const size_t dot = option.key.find('.');
     const bool in_room = dot != std::string::npos;
     if (in_room && option.key.substr(0, dot) != room) {
@@ -36,7 +36,7 @@ std::string to_toml(const Recipe& recipe) {
 std::vector<std::string> difference(const Recipe& a, const Recipe& b) {
   std::vector<std::string> lines;
   for (const auto& option : options()) {
-    if (!option.get) continue;
+    if (!option.get || !option.applies_to(a) || !option.applies_to(b)) continue;
     const Value before = option.get(a), after = option.get(b);
     if (before != after) lines.push_back(option.key + ": " + to_text(before) + " -> " + to_text(after));
   }
@@ -44,9 +44,10 @@ std::vector<std::string> difference(const Recipe& a, const Recipe& b) {
 }
 
 std::vector<OptionHelp> option_help() {
-  const Recipe defaults;
+  Recipe defaults;
   std::vector<OptionHelp> rows;
   for (const auto& option : options()) {
+    if (!option.applies_to(defaults)) defaults.model = arch::default_model(option.family);
     rows.push_back(
         {option.key, option.type_text(), option.get ? to_text(option.get(defaults)) : "", option.help});
   }

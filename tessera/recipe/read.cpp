@@ -206,30 +206,64 @@ void only_one(const std::string& a, const std::string& b, GivenMap& given) {
              " and ", second.where, "; drop one)");
 }
 
-/// [model]: preset, then single keys, then the MLP's width from the ratio.
-void set_model(const GivenMap& given, Recipe& recipe) {
-  if (const auto preset = given.find("model.preset"); preset != given.end()) {
-    try {
-      recipe.model = arch::vit_config(std::get<std::string>(preset->second.value));
-    } catch (const UserError& error) {
-      throw UserError(concat(error.what(), " (", preset->second.where, ", model.preset)"));
-    }
+/// The named model, of the family that is asked for where one is.
+arch::ModelConfig preset_model(const Given& preset, const GivenMap& given) {
+  const auto& name = std::get<std::string>(preset.value);
+  arch::ModelConfig model;
+  try {
+    model = arch::model_config(name);
+  } catch (const UserError& error) {
+    throw UserError(concat(error.what(), " (", preset.where, ", model.preset)"));
   }
-  double ratio = static_cast<double>(recipe.model.mlp_width) / static_cast<double>(recipe.model.width);
+  const auto family = given.find("model.family");
+  if (family != given.end() && std::get<std::string>(family->second.value) != model.family()) {
+    user_error("recipe.parse", "model.preset must name a model of the family \"",
+               std::get<std::string>(family->second.value), "\": found \"", escape(name), "\" of \"",
+               model.family(), "\" (", preset.where, " and ", family->second.where, ")");
+  }
+  return model;
+}
+
+/// Keys of one family mean nothing in a model of another.
+void check_family(const GivenMap& given, const Recipe& recipe) {
+  for (const auto& [key, value] : given) {
+    const Option& option = *find_option(key);
+    if (option.applies_to(recipe)) continue;
+    user_error("recipe.parse", key, " is a key of the model family \"", option.family,
+               "\": found in a model of \"", recipe.model.family(), "\" (", value.where,
+               "; drop it, or set model.family)");
+  }
+}
+
+/// Where only the width of a ViT is given its MLP keeps the ratio.
+void set_mlp_width(const GivenMap& given, arch::VitConfig& model) {
+  double ratio = static_cast<double>(model.mlp_width) / static_cast<double>(model.width);
   if (is_given(given, "model.mlp_ratio")) ratio = std::get<double>(given.at("model.mlp_ratio").value);
   const auto width = given.find("model.width");
-  if (width != given.end()) recipe.model.width = std::get<int64_t>(width->second.value);
-  recipe.model.mlp_width = std::llround(ratio * static_cast<double>(recipe.model.width));
+  if (width != given.end()) model.width = std::get<int64_t>(width->second.value);
+  model.mlp_width = std::llround(ratio * static_cast<double>(model.width));
+}
+
+/// [model]: family and preset; single keys come after.
+void set_model(const GivenMap& given, Recipe& recipe) {
+  const auto preset = given.find("model.preset"), family = given.find("model.family");
+  if (preset != given.end()) {
+    recipe.model = preset_model(preset->second, given);
+  } else if (family != given.end()) {
+    recipe.model = arch::default_model(std::get<std::string>(family->second.value));
+  }
+  check_family(given, recipe);
+  if (auto* vit = std::get_if<arch::VitConfig>(&recipe.model.of)) set_mlp_width(given, *vit);
 }
 
 /// What follows from other keys.
 void complete(const GivenMap& given, Recipe& recipe) {
   auto& transform = recipe.data.transform;
-  transform.image_size = recipe.model.image_size;
-  transform.channels = recipe.model.channels;
+  transform.image_size = recipe.model.image_size();
+  transform.channels = recipe.model.channels();
   // Grey images: the averages of ImageNet's three channels.
-  if (recipe.model.channels == 1 && !given.contains("data.mean")) transform.mean = {0.449F};
-  if (recipe.model.channels == 1 && !given.contains("data.std")) transform.std = {0.226F};
+  if (recipe.model.channels() == 1 && !given.contains("data.mean")) transform.mean = {0.449F};
+  if (recipe.model.channels() == 1 && !given.contains("data.std")) transform.std = {0.226F};
   // Decay that is part of the gradient is another quantity than AdamW's; PyTorch's default is none.
   const std::string& name = recipe.optimizer.name;
   const bool coupled = name == "sgd" || name == "adam" || name == "lars";

@@ -9,6 +9,7 @@
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/shard/average.h"
 #include "tessera/shard/backward_end.h"
 #include "tessera/shard/tensor_memory.h"
 
@@ -297,25 +298,11 @@ void ShardedModule::Engine::with_full_parameters(const std::function<void()>& bo
 }
 
 void ShardedModule::Engine::average_buffers() {
-  if (mesh_.world_size() == 1) return;
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> buffers, mine;
+  std::vector<at::Tensor> buffers;
   for (const auto& entry : module_->named_buffers()) {
-    const at::Tensor& buffer = entry.value();
-    if (!buffer.defined()) continue;
-    const bool counts = at::isFloatingType(buffer.scalar_type()) || mesh_.rank() == 0;
-    buffers.push_back(buffer);
-    mine.push_back(counts ? buffer.reshape({-1}).to(at::kDouble) : at::zeros({buffer.numel()}, at::kDouble));
+    if (entry.value().defined()) buffers.push_back(entry.value());
   }
-  if (buffers.empty()) return;
-  at::Tensor sums = at::cat(mine);
-  sum_over_ranks(sums, "mean of buffers");
-  int64_t first = 0;
-  for (at::Tensor& buffer : buffers) {
-    const at::Tensor sum = sums.narrow(0, first, buffer.numel()).view(buffer.sizes());
-    first += buffer.numel();
-    buffer.copy_(at::isFloatingType(buffer.scalar_type()) ? sum / mesh_.world_size() : sum);
-  }
+  with_error_context([&] { average_over_ranks(buffers, mesh_.world()); });
 }
 
 void ShardedModule::Engine::sum_over_ranks(at::Tensor& values, const std::string& what) {

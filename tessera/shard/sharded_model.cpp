@@ -7,6 +7,8 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/average.h"
+#include "tessera/shard/replay.h"
 
 namespace tessera::shard {
 using torch::autograd::variable_list;
@@ -31,7 +33,7 @@ class ShardedModel::RecomputedPart : public torch::autograd::Function<Recomputed
     model->gather_for_backward(index);
     {
       const at::AutoGradMode with_gradients(true);
-      const at::Tensor output = model->parts_[index].forward(input);
+      const at::Tensor output = model->run_again(index, input);
       torch::autograd::backward({output}, {output_gradients[0]});
     }
     return {input.grad(), at::Tensor(), at::Tensor()};
@@ -40,7 +42,8 @@ class ShardedModel::RecomputedPart : public torch::autograd::Function<Recomputed
 
 ShardedModel::ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Precision precision,
                            mesh::Mesh& mesh)
-    : parts_(std::move(parts)),
+    : mesh_(mesh),
+      parts_(std::move(parts)),
       prefetch_(plan.prefetch),
       reductions_({.first_gradient = {}, .gradients_left = [this](size_t index) { gradients_left(index); }}) {
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -86,6 +89,12 @@ at::Tensor ShardedModel::run_part(size_t index, const at::Tensor& input) {
   return output;
 }
 
+at::Tensor ShardedModel::run_again(size_t index, const at::Tensor& input) const {
+  if (parts_[index].buffers.empty()) return parts_[index].forward(input);
+  const Replay buffers_unchanged;
+  return parts_[index].forward(input);
+}
+
 void ShardedModel::gather_for_forward(size_t index) {
   current_unit_ = units_[index]->name();
   units_[index]->finish_gather();
@@ -110,6 +119,18 @@ void ShardedModel::backward(const at::Tensor& loss, bool last) {
   reductions_.begin(last);
   torch::autograd::backward({loss}, {});
   reductions_.finish();
+}
+
+std::vector<NamedTensor> ShardedModel::buffers() const {
+  std::vector<NamedTensor> all;
+  for (const Part& part : parts_) all.insert(all.end(), part.buffers.begin(), part.buffers.end());
+  return all;
+}
+
+void ShardedModel::average_buffers() {
+  std::vector<at::Tensor> all;
+  for (const auto& [name, buffer] : buffers()) all.push_back(buffer);
+  average_over_ranks(all, mesh_.world());
 }
 
 void ShardedModel::parameters_changed() {

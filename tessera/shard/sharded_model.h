@@ -19,10 +19,13 @@ namespace tessera::shard {
 
 /// A piece of the model that computes with the given parameters and no others. `forward` reads the parameter
 /// tensors when it is called and must give the same result when called again with the same input (recompute).
+/// `buffers`: what forward changes besides (BatchNorm's running statistics); whole on every rank. A second
+/// run leaves them as the first did.
 struct Part {
   std::string name;
   std::vector<NamedTensor> parameters;
   std::function<at::Tensor(const at::Tensor&)> forward;
+  std::vector<NamedTensor> buffers = {};
 };
 
 class ShardedModel {
@@ -42,6 +45,11 @@ class ShardedModel {
   void backward(const at::Tensor& loss, bool last);
   /// After an optimizer step or loading.
   void parameters_changed();
+  /// Buffers of all parts, in their order.
+  std::vector<NamedTensor> buffers() const;
+  /// Buffers are each rank's own while training. Now they become the mean over the ranks (average.h).
+  /// Collective.
+  void average_buffers();
   /// Units that are gathered ahead of the one that computes. 0: nothing overlaps, reductions neither.
   void set_prefetch(int64_t units) { prefetch_ = units; }
 
@@ -56,10 +64,12 @@ class ShardedModel {
   class RecomputedPart;
 
   at::Tensor run_part(size_t index, const at::Tensor& input);
+  at::Tensor run_again(size_t index, const at::Tensor& input) const;
   void gather_for_forward(size_t index);
   void gather_for_backward(size_t index);
   void gradients_left(size_t index);
 
+  mesh::Mesh& mesh_;
   std::vector<Part> parts_;
   std::vector<bool> recompute_;
   int64_t prefetch_;

@@ -78,6 +78,26 @@ class SyncNorm : public torch::autograd::Function<SyncNorm> {
 
 }  // namespace
 
+at::Tensor BatchNorm::forward(const at::Tensor& input, bool training) const {
+  const bool alone = group == nullptr || group->size() == 1;
+  if (!training || alone) {
+    if (training && input.numel() > 0) num_batches_tracked.add_(1);
+    return at::batch_norm(input, weight.to(running_mean.scalar_type()), bias.to(running_mean.scalar_type()),
+                          running_mean, running_var, training, momentum, epsilon, false);
+  }
+  Moments moments;
+  {
+    const at::NoGradGuard no_grad;
+    moments = moments_of(input, *group);
+    const double unbiased = moments.count / std::max(moments.count - 1, 1.0);
+    num_batches_tracked.add_(1);
+    running_mean.lerp_(moments.mean.to(running_mean.scalar_type()), momentum);
+    running_var.lerp_((moments.variance * unbiased).to(running_var.scalar_type()), momentum);
+  }
+  return SyncNorm::apply(input, weight, bias, moments.mean.to(at::kFloat),
+                         (moments.variance + epsilon).rsqrt().to(at::kFloat), moments.count, group);
+}
+
 SyncBatchNorm2dImpl::SyncBatchNorm2dImpl(int64_t channels, mesh::Group* group, double eps, double momentum)
     : group_(group), eps_(eps), momentum_(momentum) {
   weight = register_parameter("weight", at::ones({channels}));
@@ -88,21 +108,8 @@ SyncBatchNorm2dImpl::SyncBatchNorm2dImpl(int64_t channels, mesh::Group* group, d
 }
 
 at::Tensor SyncBatchNorm2dImpl::forward(const at::Tensor& input) {
-  if (is_training()) num_batches_tracked.add_(1);
-  if (!is_training() || group_ == nullptr || group_->size() == 1) {
-    return at::batch_norm(input, weight, bias, running_mean, running_var, is_training(), momentum_, eps_,
-                          false);
-  }
-  Moments moments;
-  {
-    const at::NoGradGuard no_grad;
-    moments = moments_of(input, *group_);
-    const double unbiased = moments.count / std::max(moments.count - 1, 1.0);
-    running_mean.lerp_(moments.mean.to(running_mean.scalar_type()), momentum_);
-    running_var.lerp_((moments.variance * unbiased).to(running_var.scalar_type()), momentum_);
-  }
-  return SyncNorm::apply(input, weight, bias, moments.mean.to(at::kFloat),
-                         (moments.variance + eps_).rsqrt().to(at::kFloat), moments.count, group_);
+  return BatchNorm{weight, bias, running_mean, running_var, num_batches_tracked, eps_, momentum_, group_}
+      .forward(input, is_training());
 }
 
 }  // namespace tessera::shard

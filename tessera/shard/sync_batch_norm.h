@@ -8,10 +8,24 @@
 
 namespace tessera::shard {
 
+/// The tensors of one norm, held as handles, and what it does with them.
+struct BatchNorm {
+  /// [samples, channels, height, width] in any floating dtype -> the same. Statistics and arithmetic are
+  /// float32. While training `running_*` and `num_batches_tracked` change, unless there is no sample: of the
+  /// group, or without one of this rank. Ranks may hold different numbers of samples, none as well. With a
+  /// group, training is collective: three all-reduces of at most 2 * channels numbers, two in forward and one
+  /// in backward.
+  at::Tensor forward(const at::Tensor& input, bool training) const;
+
+  at::Tensor weight, bias;               // [channels], any floating dtype
+  at::Tensor running_mean, running_var;  // [channels] float32
+  at::Tensor num_batches_tracked;        // scalar, int64
+  double epsilon = 1e-5, momentum = 0.1;
+  mesh::Group* group = nullptr;  // whose samples count; null: this rank's
+};
+
 /// Takes the place of torch::nn::BatchNorm2d in a module's own code, with its parameter and buffer names:
-/// input and output [samples, channels, height, width], any floating dtype; statistics and parameters
-/// float32. Ranks may hold different numbers of samples. Three all-reduces of at most 2 * channels numbers,
-/// two in forward and one in backward. The group must outlive the module; null, or in evaluation: this rank's
+/// it computes as BatchNorm does. The group must outlive the module; null, or in evaluation: this rank's
 /// statistics alone.
 class SyncBatchNorm2dImpl : public torch::nn::Module {
  public:

@@ -25,16 +25,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-data::Batch random_batch(const arch::VitConfig& model, int64_t size) {
+data::Batch random_batch(const arch::ModelConfig& model, int64_t size) {
   data::Batch batch;
   batch.size = size;
-  batch.channels = model.channels;
-  batch.height = batch.width = model.image_size;
-  batch.images.resize(static_cast<size_t>(size * model.channels * model.image_size * model.image_size));
+  batch.channels = model.channels();
+  batch.height = batch.width = model.image_size();
+  batch.images.resize(static_cast<size_t>(size * batch.channels * batch.height * batch.width));
   fill_normal(1, 0, batch.images, 0.0F, 1.0F, 2.0F);
   for (int64_t i = 0; i < size; ++i) {
     batch.samples.push_back(static_cast<uint64_t>(i));
-    batch.labels.push_back(i % model.classes);
+    batch.labels.push_back(i % model.classes());
   }
   return batch;
 }

@@ -88,6 +88,7 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
                     const EvaluateOptions& options, mesh::Mesh& mesh) {
   const at::NoGradGuard no_grad;
   const auto start = std::chrono::steady_clock::now();
+  state.sharded->average_buffers();
   data::LoaderOptions own = loader_options;
   own.rank = mesh.rank();
   own.world = mesh.world_size();
@@ -98,7 +99,7 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
   const int64_t batches = (most_samples + options.batch - 1) / options.batch;
 
   Evaluation result;
-  Counts counts(state.recipe.model.classes);
+  Counts counts(state.recipe.model.classes());
   for (int64_t i = 0; i < batches; ++i) {
     if (options.stop) {
       at::Tensor vote = at::full({1}, options.stop() ? 1.0 : 0.0, at::kDouble);

@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "tessera/arch/vit.h"
+#include "tessera/arch/model.h"
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"

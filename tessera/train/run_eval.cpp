@@ -105,7 +105,7 @@ namespace {
 
 std::vector<std::string> class_names(const TrainState& state) {
   std::vector<std::string> names;
-  for (int64_t i = 0; i < state.recipe.model.classes; ++i) names.push_back(std::to_string(i));
+  for (int64_t i = 0; i < state.recipe.model.classes(); ++i) names.push_back(std::to_string(i));
   std::copy_n(state.classes.begin(), std::min(state.classes.size(), names.size()), names.begin());
   return names;
 }
@@ -115,8 +115,8 @@ at::Tensor probabilities(TrainState& state, const std::string& image) {
   data::Batch batch;
   batch.images = data::load_image_for_eval(image, state.recipe.data.transform);
   batch.size = 1;
-  batch.channels = model.channels;
-  batch.height = batch.width = model.image_size;
+  batch.channels = model.channels();
+  batch.height = batch.width = model.image_size();
   batch.samples = {0};
   return forward(state, batch, false, 0).softmax(1).select(0, 0);
 }
@@ -127,7 +127,7 @@ void predict_images(const PredictJob& job, TrainState& state) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const std::string& path : job.images) {
     const auto [confidence, index] =
-        probabilities(state, path).topk(std::min(job.top, state.recipe.model.classes));
+        probabilities(state, path).topk(std::min(job.top, state.recipe.model.classes()));
     nlohmann::ordered_json entry = {{"image", path}, {"predictions", nlohmann::ordered_json::array()}};
     if (!job.json) std::cout << path << "\n";
     for (int64_t k = 0; k < index.numel(); ++k) {

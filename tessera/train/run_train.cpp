@@ -53,8 +53,8 @@ std::string steps_text(double steps) {
 
 void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
   const auto found = static_cast<int64_t>(source.classes().size());
-  if (found > recipe.model.classes) {
-    user_error("train.data", "at most model.classes = ", recipe.model.classes,
+  if (found > recipe.model.classes()) {
+    user_error("train.data", "at most model.classes = ", recipe.model.classes(),
                " classes: ", recipe.data.source, " has ", found, " (set model.classes = ", found, ")");
   }
 }
@@ -77,9 +77,7 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const plan::Memory memory = plan::predict_memory(model, p.plan, plan_precision(recipe), p.sizes.per_rank);
   const double predicted = predicted_memory(recipe, p.plan, p.sizes.per_rank);
   return {
-      {"model",
-       concat("ViT, width ", model.width, ", depth ", model.depth, ", heads ", model.heads, ", patch ",
-              model.patch_size, ", ", model.tokens(), " tokens of a ", model.image_size, " px image")},
+      {"model", arch::describe(model)},
       {"parameters", human_count(arch::parameter_count(model))},
       {"forward GFLOP per image", concat(arch::forward_flops(model) / 1e9)},
       {"data", concat(recipe.data.source, recipe.data.mix.empty() ? "" : " + " + join(recipe.data.mix, " + "),

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tessera/base/clock.h"
+#include "tessera/formats/safetensors.h"
 #include "tessera/library/module_checkpoint.h"
 
 namespace tessera::train {
@@ -18,7 +19,7 @@ constexpr auto kPatienceAfterError = std::chrono::seconds(10);
 /// Lets the slices point to a copy of what they pointed to; the tensor returned holds it.
 at::Tensor copy_slices(std::vector<checkpoint::Slice>& slices) {
   const auto bytes = [](const checkpoint::Slice& slice) {
-    return (slice.end - slice.begin) * static_cast<int64_t>(sizeof(float));
+    return (slice.end - slice.begin) * static_cast<int64_t>(formats::dtype_size(slice.dtype));
   };
   int64_t total = 0;
   for (const auto& slice : slices) total += bytes(slice);

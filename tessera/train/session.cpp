@@ -88,7 +88,7 @@ plan::Precision plan_precision(const recipe::Recipe& recipe) {
 }
 
 data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
-  data::SourceOptions options{recipe.model.image_size, recipe.model.channels, recipe.model.classes};
+  data::SourceOptions options{recipe.model.image_size(), recipe.model.channels(), recipe.model.classes()};
   options.index_dir = recipe.data.index_dir;
   options.image_key = recipe.data.image_key;
   options.label_key = recipe.data.label_key;

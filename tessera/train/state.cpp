@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char *kParameterPrefix = "param/", *kAveragePrefix = "ema/";
 
-std::unordered_map<std::string, arch::ParameterSpec> specs_by_name(const arch::VitConfig& config) {
+std::unordered_map<std::string, arch::ParameterSpec> specs_by_name(const arch::ModelConfig& config) {
   std::unordered_map<std::string, arch::ParameterSpec> specs;
   for (auto& spec : arch::parameters(config)) specs.emplace(spec.name, spec);
   return specs;
@@ -26,16 +26,30 @@ void initialise(TrainState& state) {
   for (const auto& unit : state.sharded->units()) {
     for (const shard::Piece& piece : unit->pieces()) {
       if (piece.master.numel() == 0) continue;
-      models::initialise(specs.at(piece.name), state.recipe.model, state.recipe.train.seed, piece.begin,
-                         piece.master);
+      models::initialise(specs.at(piece.name), state.recipe.train.seed, piece.begin, piece.master);
     }
   }
   state.sharded->parameters_changed();
 }
 
+/// A buffer, whole on every rank: rank 0's is saved.
+checkpoint::Slice buffer_slice(const std::string& name, const at::Tensor& buffer, int64_t rank) {
+  const char* dtype = buffer.scalar_type() == at::kLong ? "I64" : "F32";
+  return {"buffer/" + name,
+          dtype,
+          buffer.sizes().vec(),
+          0,
+          buffer.numel(),
+          static_cast<std::byte*>(buffer.data_ptr()),
+          rank != 0};
+}
+
 /// All of this rank's state.
 std::vector<checkpoint::Slice> slices_of(const TrainState& state) {
   std::vector<checkpoint::Slice> slices;
+  for (const auto& [name, buffer] : state.sharded->buffers()) {
+    slices.push_back(buffer_slice(name, buffer, state.rank));
+  }
   for (const auto& unit : state.sharded->units()) {
     for (const shard::Piece& piece : unit->pieces())
       slices.push_back(slice_of(kParameterPrefix, *unit, piece, piece.master));
@@ -57,13 +71,14 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   auto state = std::make_unique<TrainState>();
   state->recipe = recipe;
   state->plan = plan;
-  state->model = std::make_unique<models::VisionTransformer>(recipe.model);
+  state->model = models::make_model(recipe.model, mesh.world());
+  state->rank = mesh.rank();
   std::vector<shard::Part> parts;
   for (const models::Segment& segment : state->model->segments()) {
     parts.push_back(
-        {segment.name, segment.parameters, [&segment, context = &state->context](const at::Tensor& x) {
-           return segment.forward(x, *context);
-         }});
+        {segment.name, segment.parameters,
+         [&segment, context = &state->context](const at::Tensor& x) { return segment.forward(x, *context); },
+         segment.buffers});
   }
   const shard::Precision precision{resolve_dtype(recipe.precision.compute),
                                    resolve_dtype(recipe.precision.reduce)};
@@ -92,24 +107,26 @@ at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, u
 data::Batch stand_in(const TrainState& state) {
   const auto& model = state.recipe.model;
   data::Batch batch;
+  batch.channels = model.channels();
+  batch.height = batch.width = model.image_size();
+  if (!state.sharded->buffers().empty()) return batch;
   batch.size = 1;
-  batch.channels = model.channels;
-  batch.height = batch.width = model.image_size;
-  batch.images.resize(static_cast<size_t>(model.channels * model.image_size * model.image_size));
+  batch.images.resize(static_cast<size_t>(batch.channels * batch.height * batch.width));
   batch.labels = {0};
   batch.samples = {0};
   return batch;
 }
 
-std::string model_json(const arch::VitConfig& config) {
-  nlohmann::ordered_json json = {{"kind", "vit"}};
+std::string model_json(const arch::ModelConfig& config) {
+  nlohmann::ordered_json json = {{"kind", config.family()}};
   for (const auto& spec : arch::parameters(config)) {
     if (!spec.buffer) json["parameters"][spec.name] = spec.shape;
   }
   return json.dump();
 }
 
-SaveRequest save_request(const TrainState& state, const std::filesystem::path& folder, bool best) {
+SaveRequest save_request(TrainState& state, const std::filesystem::path& folder, bool best) {
+  state.sharded->average_buffers();
   checkpoint::Progress progress;
   progress.step = state.step;
   const nlohmann::json json = {{"optimizer_steps", state.optimizer->steps()},
@@ -136,7 +153,7 @@ std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std:
 namespace {
 
 /// A deeper model's checkpoint holds all that a shallower one asks for, and still is not its own.
-void check_no_surplus(const std::string& saved, const arch::VitConfig& config,
+void check_no_surplus(const std::string& saved, const arch::ModelConfig& config,
                       const std::filesystem::path& checkpoint) {
   const auto theirs = nlohmann::json::parse(saved), ours = nlohmann::json::parse(model_json(config));
   for (const auto& [name, shape] : theirs.at("parameters").items()) {

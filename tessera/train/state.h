@@ -10,7 +10,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/batch.h"
 #include "tessera/mesh/mesh.h"
-#include "tessera/models/vit.h"
+#include "tessera/models/segmented_model.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
@@ -22,7 +22,8 @@ namespace tessera::train {
 struct TrainState {
   recipe::Recipe recipe;
   plan::Plan plan;
-  std::unique_ptr<models::VisionTransformer> model;
+  int64_t rank = 0;
+  std::unique_ptr<models::SegmentedModel> model;
   std::unique_ptr<shard::ShardedModel> sharded;
   std::unique_ptr<Optimizer> optimizer;  // null when only evaluating
   std::unique_ptr<Ema> ema;              // null where the recipe has none
@@ -42,15 +43,16 @@ at::ScalarType resolve_dtype(recipe::Dtype dtype);
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
                                      bool with_optimizer);
 
-/// Logits [size, classes] float32 of a batch of any size >= 1, through the sharded model. `key`: the step's,
-/// for dropout; used when `training`. Collective.
+/// Logits [size, classes] float32 of a batch of any size >= 1 (0 for models with buffers), through the
+/// sharded model. `key`: the step's, for dropout; used when `training`. Collective.
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key);
 
-/// One black image, for a rank that has no sample while others compute: its result must not count.
+/// For a rank that has no sample while others compute: one black image whose result must not count, or none
+/// where it would count among the statistics of a model with buffers.
 data::Batch stand_in(const TrainState& state);
 
 /// JSON description of what decides a checkpoint's compatibility.
-std::string model_json(const arch::VitConfig& config);
+std::string model_json(const arch::ModelConfig& config);
 
 /// What checkpoint::save is given; the slices point into `state`.
 struct SaveRequest {
@@ -58,15 +60,16 @@ struct SaveRequest {
   std::vector<checkpoint::Slice> slices;
   checkpoint::Progress progress;
 };
-SaveRequest save_request(const TrainState& state, const std::filesystem::path& folder, bool best);
+/// Collective: buffers become the mean over the ranks first.
+SaveRequest save_request(TrainState& state, const std::filesystem::path& folder, bool best);
 /// Collective. Returns the checkpoint's folder.
 std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
                                  bool best);
 /// Which weights of a checkpoint.
 enum class Weights { kTrained, kAverage };
-/// Parameters, and with an optimizer also its state, the moving average and the run's position. A run whose
-/// recipe averages and that resumes from a checkpoint without an average starts one. Errors: UserError when
-/// kAverage is asked for and there is none.
+/// Parameters and buffers, and with an optimizer also its state, the moving average and the run's position. A
+/// run whose recipe averages and that resumes from a checkpoint without an average starts one. Errors:
+/// UserError when kAverage is asked for and there is none.
 void load_state(TrainState& state, const std::filesystem::path& checkpoint,
                 Weights weights = Weights::kTrained);
 

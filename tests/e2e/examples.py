@@ -66,6 +66,7 @@ with torch.no_grad():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1); module.running_var.uniform_(0.5, 1.5); module.bias.normal_(0, 0.1)
     images = torch.randn(2, 3, 64, 64)
+    net.fc.weight /= net(images).std()  # logits of deviation 1, for an absolute bound
     safetensors.torch.save_file(net.state_dict(), "weights.safetensors")
     safetensors.torch.save_file({"input": images, "logits": net(images)}, "compare.safetensors")
 print(sum(p.numel() for p in net.parameters()))
@@ -82,12 +83,21 @@ def resnet():
             text = installed.launch(1, "--model", model, "--weights", folder / "weights.safetensors", "--compare",
                                     folder / "compare.safetensors")
             check(f"{model}: {count} parameters" in text, count, text)
-            print("  ", model, text.strip().splitlines()[-1], flush=True)
+            found = re.search(r"largest difference (\S+) of logits up to \S+, their deviation (\S+)", text)
+            check(float(found[1]) <= 1e-4 and 0.5 <= float(found[2]) <= 2, model, text)
+            print("  ", model, found[0], flush=True)
         for wrap, more in (("stages", []), ("size:1000000", []), ("type:BasicBlock", ["--recompute", 1]), ("none", []),
                            ("stages", ["--sync_bn", 1])):
             text = installed.launch(2, "--model", "resnet18", "--data", "fake:64", "--image_size", 32, "--classes", 10,
                                     "--batch", 8, "--epochs", 2, "--warmup_epochs", 1, "--lr", 0.02, "--wrap", wrap, *more)
-            check(re.search(r"epoch 2  loss [\d.]+ ", text), wrap, text)
+            check(re.search(r"epoch 2  loss [\d.]+ .*val_top1=", text), wrap, text)
+        deep = ["--data", "fake:16", "--image_size", 32, "--classes", 10, "--batch", 4, "--lr", 0.01, "--eval_every", 2]
+        text = installed.launch(2, "--model", "resnet50", "--wrap", "type:Bottleneck", "--epochs", 3, *deep)
+        check([bool(line.count("val_top1=")) for line in text.splitlines() if "epoch " in line] == [False, True, True], text)
+        words = [installed.folder / "build/resnet", "--model", "resnet18", "--wrap", "type:Bottleneck", *map(str, deep)]
+        refused = subprocess.run(words, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+        check(refused.returncode == 2 and "a kind of block that the network has: found type:Bottleneck" in refused.stdout,
+              refused.returncode, refused.stdout)
 
 
 EXAMPLES = {"own_model": own_model, "mnist": mnist, "resnet": resnet}

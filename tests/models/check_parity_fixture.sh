@@ -4,7 +4,7 @@
 folder=$(cd "$(dirname "$0")" && pwd)
 python=${TESSERA_PEERS_PYTHON:-$folder/../../.venv-peers/bin/python}
 if [ ! -x "$python" ]; then
-  echo "[tests.parity_fixture] a Python with timm 1.0.31 was expected: not found" \
+  echo "[tests.parity_fixture] a Python with timm 1.0.31 and torchvision was expected: not found" \
        "($python; run ./dev peers, or set TESSERA_PEERS_PYTHON)"
   exit 77
 fi

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <bit>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 namespace tessera::models::formula {
@@ -58,20 +59,40 @@ at::Tensor weights(const std::string& name, at::IntArrayRef shape) {
   return value.view(shape);
 }
 
-void fill(VisionTransformer& model, at::ScalarType dtype) {
+void fill(SegmentedModel& model, at::ScalarType dtype) {
   const torch::NoGradGuard no_grad;
   for (auto& item : model.named_parameters()) {
     item.value().set_data(weights(item.key(), item.value().sizes()).to(dtype));
   }
 }
 
-at::Tensor images(const std::string& name, int64_t count, const arch::VitConfig& config) {
-  const int64_t size = config.image_size;
-  return uniform(name, count * config.channels * size * size).view({count, config.channels, size, size});
+at::Tensor images(const std::string& name, int64_t count, const arch::ModelConfig& config) {
+  const int64_t size = config.image_size(), channels = config.channels();
+  return uniform(name, count * channels * size * size).view({count, channels, size, size});
 }
 
 at::Tensor targets(int64_t count, int64_t classes, int64_t step) {
   return (7 + 37 * torch::arange(count) + 11 * step) % classes;
+}
+
+double tensor_error(const std::string& name, const at::Tensor& tensor, const nlohmann::json& expected) {
+  const at::Tensor flat = tensor.reshape({-1}).to(torch::kDouble);
+  const double largest = expected["max"], norm = expected["norm"];
+  const bool zero = largest < 1e-12;
+  double error = std::abs(flat.abs().max().item<double>() - largest) / (zero ? 1.0 : largest);
+  error = std::max(error, std::abs(flat.norm().item<double>() - norm) / (zero ? 1.0 : norm));
+  const auto sample = expected["sample"].get<std::vector<double>>();
+  for (size_t i = 0; i < sample.size(); ++i) {
+    const auto index = static_cast<int64_t>(word(name + "/sample", i) % static_cast<uint64_t>(flat.numel()));
+    error = std::max(error, std::abs(flat[index].item<double>() - sample[i]) / (zero ? 1.0 : largest));
+  }
+  const auto projections = expected["projections"].get<std::vector<double>>();
+  for (size_t k = 0; k < projections.size(); ++k) {
+    const at::Tensor direction = uniform(name + "/projection/" + std::to_string(k), flat.numel());
+    const double dot = flat.dot(direction.to(torch::kDouble)).item<double>();
+    error = std::max(error, std::abs(dot - projections[k]) / (zero ? 1.0 : norm));
+  }
+  return error;
 }
 
 }  // namespace tessera::models::formula

@@ -5,9 +5,10 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "tessera/models/vit.h"
+#include "tessera/models/segmented_model.h"
 
 namespace tessera::models::formula {
 
@@ -18,10 +19,15 @@ at::Tensor uniform(const std::string& name, int64_t count);
 /// The value of a parameter, float32.
 at::Tensor weights(const std::string& name, at::IntArrayRef shape);
 /// Gives every parameter of the model its value, in memory of its own.
-void fill(VisionTransformer& model, at::ScalarType dtype = at::kFloat);
+void fill(SegmentedModel& model, at::ScalarType dtype = at::kFloat);
 /// [count, channels, size, size] float32.
-at::Tensor images(const std::string& name, int64_t count, const arch::VitConfig& config);
+at::Tensor images(const std::string& name, int64_t count, const arch::ModelConfig& config);
 /// [count] int64.
 at::Tensor targets(int64_t count, int64_t classes, int64_t step = 0);
+
+/// The largest error of a tensor that a fixture describes (describe_gradient), as a share of its largest
+/// value. Some gradients are zero but for rounding (a key's bias moves all scores of a query alike): those
+/// are compared with 1 instead.
+double tensor_error(const std::string& name, const at::Tensor& tensor, const nlohmann::json& expected);
 
 }  // namespace tessera::models::formula

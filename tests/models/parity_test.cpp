@@ -56,29 +56,6 @@ ForwardContext training_context(int64_t batch) {
   return context;
 }
 
-// The largest error of a gradient tensor, as a share of its largest value. Some gradients are zero but for
-// rounding (a key's bias moves all scores of a query alike): those are compared with 1 instead.
-double gradient_error(const std::string& name, const at::Tensor& gradient, const json& expected) {
-  const at::Tensor flat = gradient.reshape({-1}).to(torch::kDouble);
-  const double largest = expected["max"], norm = expected["norm"];
-  const bool zero = largest < 1e-12;
-  double error = std::abs(flat.abs().max().item<double>() - largest) / (zero ? 1.0 : largest);
-  error = std::max(error, std::abs(flat.norm().item<double>() - norm) / (zero ? 1.0 : norm));
-  const auto sample = expected["sample"].get<std::vector<double>>();
-  for (size_t i = 0; i < sample.size(); ++i) {
-    const auto index =
-        static_cast<int64_t>(formula::word(name + "/sample", i) % static_cast<uint64_t>(flat.numel()));
-    error = std::max(error, std::abs(flat[index].item<double>() - sample[i]) / (zero ? 1.0 : largest));
-  }
-  const auto projections = expected["projections"].get<std::vector<double>>();
-  for (size_t k = 0; k < projections.size(); ++k) {
-    const at::Tensor direction = formula::uniform(name + "/projection/" + std::to_string(k), flat.numel());
-    const double dot = flat.dot(direction.to(torch::kDouble)).item<double>();
-    error = std::max(error, std::abs(dot - projections[k]) / (zero ? 1.0 : norm));
-  }
-  return error;
-}
-
 /// Every gradient of every case, where check_parity_fixture.sh has had them made.
 const formats::SafetensorsReader* whole_gradients() {
   static const char* path = std::getenv("TESSERA_PARITY_GRADIENTS");
@@ -122,7 +99,7 @@ TEST_P(Parity, LogitsLossAndGradientsAreTimms) {
     ASSERT_TRUE(expected["gradients"].contains(item.key())) << item.key();
     const json& gradient = expected["gradients"][item.key()];
     ASSERT_EQ(item.value().sizes().vec(), gradient["shape"].get<std::vector<int64_t>>()) << item.key();
-    double error = gradient_error(item.key(), item.value().grad(), gradient);
+    double error = formula::tensor_error(item.key(), item.value().grad(), gradient);
     if (const auto* whole = whole_gradients()) {
       const std::string name = std::string(GetParam()) + "/" + item.key();
       error = std::max(error, whole_gradient_error(*whole, name, item.value().grad()));

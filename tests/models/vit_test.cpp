@@ -216,12 +216,12 @@ TEST(VisionTransformer, SinCosPositionsAreAFunctionOfRowAndColumn) {
 TEST(Initialise, IsTheSameForAnySplit) {
   for (const auto& spec : arch::parameters(small_config())) {
     at::Tensor whole = torch::empty({spec.numel()});
-    initialise(spec, small_config(), 42, 0, whole);
+    initialise(spec, 42, 0, whole);
     for (const int64_t pieces : {2, 3, 7}) {
       at::Tensor joined = torch::empty({spec.numel()});
       for (int64_t p = 0; p < pieces; ++p) {
         const int64_t begin = spec.numel() * p / pieces, end = spec.numel() * (p + 1) / pieces;
-        initialise(spec, small_config(), 42, begin, joined.narrow(0, begin, end - begin));
+        initialise(spec, 42, begin, joined.narrow(0, begin, end - begin));
       }
       EXPECT_TRUE(torch::equal(whole, joined)) << spec.name << " in " << pieces;
     }
@@ -229,21 +229,20 @@ TEST(Initialise, IsTheSameForAnySplit) {
 }
 
 TEST(Initialise, HasTheDescribedDistribution) {
-  const arch::VitConfig config = small_config();
   at::Tensor normal = torch::empty({30000});
   const arch::ParameterSpec wide{"w", {30000}, arch::Init::kTruncatedNormal, 0.02, "head", true, false};
-  initialise(wide, config, 1, 0, normal);
+  initialise(wide, 1, 0, normal);
   EXPECT_NEAR(normal.mean().item<double>(), 0.0, 0.0005);
   EXPECT_NEAR(normal.std().item<double>(), 0.02, 0.0005);
   at::Tensor uniform = torch::empty({30000});
   const arch::ParameterSpec flat{"u", {30000}, arch::Init::kUniform, 0.25, "stem", true, false};
-  initialise(flat, config, 1, 0, uniform);
+  initialise(flat, 1, 0, uniform);
   EXPECT_NEAR(uniform.std().item<double>(), 0.5 / std::sqrt(12.0), 0.005);
   EXPECT_LE(uniform.abs().max().item<double>(), 0.25);
   at::Tensor other = torch::empty({30000});
-  initialise(wide, config, 2, 0, other);
+  initialise(wide, 2, 0, other);
   EXPECT_FALSE(torch::equal(normal, other));
-  initialise({"c", {4}, arch::Init::kConstant, 0.125, "", false, false}, config, 1, 0, other.narrow(0, 0, 4));
+  initialise({"c", {4}, arch::Init::kConstant, 0.125, "", false, false}, 1, 0, other.narrow(0, 0, 4));
   EXPECT_TRUE(torch::equal(other.narrow(0, 0, 4), torch::full({4}, 0.125F)));
 }
 
@@ -253,7 +252,7 @@ TEST(Initialise, AllocateGivesEveryParameterItsInitialValue) {
   const auto parameters = model.named_parameters();
   for (const auto& spec : arch::parameters(small_config())) {
     at::Tensor value = torch::empty({spec.numel()});
-    initialise(spec, small_config(), 9, 0, value);
+    initialise(spec, 9, 0, value);
     EXPECT_TRUE(torch::equal(parameters[spec.name], value.view(spec.shape).to(at::kBFloat16))) << spec.name;
   }
 }

@@ -177,6 +177,32 @@ TEST(Memory, SavedAreWeightsAndMoments) {
   EXPECT_EQ(saved(Level::kReplicate, 4), 12 * 1316);
 }
 
+TEST(Memory, OfAResNet) {
+  arch::ResNetConfig config;
+  config.image_size = 8;
+  config.channels = 1;
+  config.classes = 5;
+  config.bottleneck = false;
+  config.blocks = {1, 1};
+  config.base_width = 2;
+  int64_t numbers = 0;
+  for (const auto& spec : arch::buffers(config)) numbers += spec.whole_numbers ? 2 : spec.numel();
+  const Plan plan = uniform_plan(config, 1, Level::kZero3, false, 1);
+  const Memory memory = predict_memory(config, plan, kFp32, 3);
+  EXPECT_EQ(memory.states, 16.0 * static_cast<double>(arch::parameter_count(config)));
+  EXPECT_EQ(memory.gathered, 4.0 * static_cast<double>(numbers) + 2 * 4 * (4 * 4 * 9)) << "largest: a 3x3";
+  const arch::Activations kept = arch::activations(config, 4);
+  double all = 5 * 4 * 64 + kept.working;  // the image, and four decoded ahead
+  for (const auto& unit : kept.units) all += unit.all;
+  EXPECT_EQ(memory.activations, 3 * all);
+  const Plan again = uniform_plan(config, 1, Level::kZero3, true, 1);
+  const double saved = kept.units[1].all - kept.units[1].input + kept.units[2].all - kept.units[2].input;
+  EXPECT_EQ(predict_memory(config, again, kFp32, 3).activations,
+            3 * (all - saved + std::max(kept.units[1].again, kept.units[2].again)));
+  EXPECT_EQ(saved_bytes(config, plan),
+            12.0 * static_cast<double>(arch::parameter_count(config)) + 4.0 * static_cast<double>(numbers));
+}
+
 // Weight, gradient, and what is kept: one number with SGD, none without momentum, one more with an average.
 TEST(Memory, StatesFollowTheOptimizer) {
   for (const double kept : {0.0, 1.0, 3.0}) {

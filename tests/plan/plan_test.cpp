@@ -60,6 +60,29 @@ TEST(AssignLevels, GivesUnitsLevelsOfTheirOwn) {
   EXPECT_EQ(plan, before);
 }
 
+TEST(AssignLevels, UnitsOfAResNet) {
+  Plan plan = uniform_plan(arch::resnet_config("resnet18"), 2, Level::kZero3, true, 1);
+  EXPECT_EQ(plan.units.size(), 10U);
+  EXPECT_FALSE(plan.units.front().recompute || plan.units.back().recompute);
+  EXPECT_TRUE(plan.units[1].recompute);
+  assign_levels(&plan, "layer4.0-1=replicate, layer1.1=zero1+recompute");
+  for (const auto& unit : plan.units) {
+    EXPECT_EQ(unit.level, unit.name.starts_with("layer4") ? Level::kReplicate
+                          : unit.name == "layer1.1"       ? Level::kZero1
+                                                          : Level::kZero3)
+        << unit.name;
+  }
+  const std::string start =
+      "[plan.assign_levels] shard.units must hold rules such as blocks.0-19=replicate or "
+      "blocks.20=zero3+recompute: found '";
+  EXPECT_EQ(error_text([&] { assign_levels(&plan, "layer4.0-2=zero1"); }),
+            start + "layer4.0-2=zero1' (the model's layer4 are 0 to 1)");
+  EXPECT_EQ(error_text([&] { assign_levels(&plan, "blocks.0=zero1"); }),
+            start +
+                "blocks.0=zero1' (the model's units are stem, layer1.0, layer1.1, layer2.0, layer2.1, "
+                "layer3.0, layer3.1, layer4.0, layer4.1, head)");
+}
+
 TEST(AssignLevels, RefusesWhatCannotBe) {
   const auto message = [](const std::string& rules) {
     return error_text([&] {

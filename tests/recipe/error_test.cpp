@@ -110,6 +110,30 @@ TEST(Errors, Choices) {
       "(did you mean \"So400m\"?) (test.toml:2, model.preset)");
 }
 
+TEST(Errors, KeysOfAnotherFamily) {
+  EXPECT_EQ(read_error("[model]\npreset = 'resnet50'\ndepth = 3"),
+            "[recipe.parse] model.depth is a key of the model family \"vit\": found in a model of \"resnet\" "
+            "(test.toml:3; drop it, or set model.family)");
+  EXPECT_EQ(
+      read_error("", {"model.blocks=[3]"}),
+      "[recipe.parse] model.blocks is a key of the model family \"resnet\": found in a model of \"vit\" "
+      "(--set model.blocks=[3]; drop it, or set model.family)");
+  EXPECT_EQ(read_error("[model]\nfamily = 'vit'\npreset = 'resnet50'"),
+            "[recipe.parse] model.preset must name a model of the family \"vit\": found \"resnet50\" of "
+            "\"resnet\" (test.toml:3 and test.toml:2)");
+  EXPECT_EQ(read_error("model.family = 'cnn'"),
+            "[recipe.parse] model.family must be one of vit, resnet: found \"cnn\" (test.toml:1)");
+  EXPECT_EQ(read_error("model.preset = 'resnet5'"),
+            "[arch.resnet_config] expected the name of a ResNet, like resnet50: found \"resnet5\" (did you "
+            "mean \"resnet50\"?) (test.toml:1, model.preset)");
+  EXPECT_EQ(read_error("[model]\nfamily = 'resnet'\nblocks = [2.5]"),
+            "[recipe.parse] model.blocks must be whole and between 1 and 1024: found the list [2.5] "
+            "(test.toml:3)");
+  EXPECT_EQ(
+      read_error("[model]\nfamily = 'resnet'\nblocks = []"),
+      "[arch.check] the number of stages in blocks must be between 1 and 8: found 0 (test.toml, [model])");
+}
+
 TEST(Errors, LengthOfTheRun) {
   EXPECT_EQ(error_text([] { parse_recipe("", "test.toml", "/", {}); }),
             "[recipe.parse] one of train.epochs and train.steps must be given: found neither (test.toml)");

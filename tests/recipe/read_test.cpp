@@ -9,12 +9,16 @@
 namespace tessera::recipe {
 namespace {
 
+const arch::VitConfig& vit(const Recipe& recipe) { return recipe.model.as<arch::VitConfig>(); }
+
+arch::VitConfig vit_of(Recipe recipe) { return vit(recipe); }
+
 TEST(Read, EmptyIsAllDefaults) {
   const Recipe recipe = read("");
   Recipe defaults;
   defaults.train.steps = 10;
   EXPECT_EQ(difference(defaults, recipe), std::vector<std::string>{});
-  EXPECT_EQ(recipe.model, arch::VitConfig{});
+  EXPECT_EQ(recipe.model, arch::ModelConfig());
 }
 
 TEST(Read, EveryKindOfValue) {
@@ -38,9 +42,9 @@ level = "zero1"
 compute = "bf16"
 )");
   EXPECT_EQ(recipe.name, "a run");
-  EXPECT_EQ(recipe.model.pool, arch::Pool::kAverage);
-  EXPECT_FALSE(recipe.model.class_token);
-  EXPECT_EQ(recipe.model.layer_scale, 1.0);  // an integer is a number
+  EXPECT_EQ(vit(recipe).pool, arch::Pool::kAverage);
+  EXPECT_FALSE(vit(recipe).class_token);
+  EXPECT_EQ(vit(recipe).layer_scale, 1.0);  // an integer is a number
   EXPECT_EQ(recipe.data.transform.train_crop, data::TrainCrop::kPad);
   EXPECT_EQ(recipe.data.transform.crop_scale_min, 0.5);
   EXPECT_EQ(recipe.data.transform.crop_scale_max, 1.0);
@@ -52,20 +56,20 @@ compute = "bf16"
 }
 
 TEST(Read, PresetSetsTheModelAndSingleKeysWin) {
-  EXPECT_EQ(read("model.preset = 'S/16'").model, arch::vit_config("S/16"));
+  EXPECT_EQ(read("model.preset = 'S/16'").model, arch::model_config("S/16"));
   arch::VitConfig config = arch::vit_config("So400m");
   config.classes = 10;
   EXPECT_EQ(read("[model]\nclasses = 10\npreset = 'So400m'").model, config);
   EXPECT_EQ(read("model.classes = 10", {"model.preset=So400m"}).model, config);
-  EXPECT_EQ(read("model.preset = 'S/7'\nmodel.image_size = 28").model.tokens(), 17);
+  EXPECT_EQ(vit_of(read("model.preset = 'S/7'\nmodel.image_size = 28")).tokens(), 17);
 }
 
 TEST(Read, MlpFollowsTheWidth) {
-  EXPECT_EQ(read("model.width = 192").model.mlp_width, 768);
-  EXPECT_EQ(read("model.preset = 'So400m'\nmodel.width = 576").model.mlp_width, 2152);
-  EXPECT_EQ(read("model.width = 192\nmodel.mlp_ratio = 2.5").model.mlp_width, 480);
-  EXPECT_EQ(read("model.width = 192\nmodel.mlp_width = 100").model.mlp_width, 100);
-  EXPECT_EQ(read("model.mlp_width = 100", {"model.mlp_ratio=2"}).model.mlp_width, 1536);
+  EXPECT_EQ(vit_of(read("model.width = 192")).mlp_width, 768);
+  EXPECT_EQ(vit_of(read("model.preset = 'So400m'\nmodel.width = 576")).mlp_width, 2152);
+  EXPECT_EQ(vit_of(read("model.width = 192\nmodel.mlp_ratio = 2.5")).mlp_width, 480);
+  EXPECT_EQ(vit_of(read("model.width = 192\nmodel.mlp_width = 100")).mlp_width, 100);
+  EXPECT_EQ(vit_of(read("model.mlp_width = 100", {"model.mlp_ratio=2"})).mlp_width, 1536);
 }
 
 TEST(Read, TransformFollowsTheModel) {
@@ -89,7 +93,7 @@ TEST(Sets, WinOverTheFileInOrder) {
   EXPECT_EQ(read("", {"data.flip=false"}).data.transform.flip, false);
   EXPECT_EQ(read("", {"optimizer.lr=1"}).optimizer.lr, 1.0);
   EXPECT_EQ(read("", {"data.crop_scale=[0.1, 0.2]"}).data.transform.crop_scale_max, 0.2);
-  EXPECT_EQ(read("", {"model.pool=gap"}).model.pool, arch::Pool::kAverage);
+  EXPECT_EQ(vit_of(read("", {"model.pool=gap"})).pool, arch::Pool::kAverage);
 }
 
 TEST(Sets, OneOfAPairReplacesTheOther) {
@@ -117,7 +121,7 @@ TEST(Environment, Expands) {
   EXPECT_EQ(read("name = '$${TESSERA_TEST_NAME}'").name, "${TESSERA_TEST_NAME}");
   EXPECT_EQ(read("name = '$5 and $$5 and $'").name, "$5 and $$5 and $");
   EXPECT_EQ(read("", {"name=${TESSERA_TEST_NAME}"}).name, "value");
-  EXPECT_EQ(read("model.pool = '${TESSERA_TEST_UNSET:-map}'").model.pool, arch::Pool::kAttention);
+  EXPECT_EQ(vit_of(read("model.pool = '${TESSERA_TEST_UNSET:-map}'")).pool, arch::Pool::kAttention);
 }
 
 TEST(Environment, PrintedTextReadsBack) {
@@ -168,6 +172,31 @@ TEST(Paths, ReadRecipeUsesTheFilesFolder) {
             std::string::npos);
 }
 
+TEST(Read, AResNetHasItsOwnKeys) {
+  const Recipe preset = read("model.preset = 'resnet18'\nmodel.classes = 10");
+  arch::ResNetConfig wanted = arch::resnet_config("resnet18");
+  wanted.classes = 10;
+  EXPECT_EQ(preset.model, arch::ModelConfig(wanted));
+  EXPECT_EQ(read("model.family = 'resnet'").model, arch::model_config("resnet50"));
+  const Recipe tiny = read(
+      "[model]\nfamily = 'resnet'\nblock = 'basic'\nblocks = [1, 2]\nbase_width = 8\nbatch_norm_sync = true\n"
+      "zero_init_residual = true\nbatch_norm_momentum = 0.05\nbatch_norm_epsilon = 1e-3\nimage_size = 32");
+  const auto& model = tiny.model.as<arch::ResNetConfig>();
+  EXPECT_FALSE(model.bottleneck);
+  EXPECT_EQ(model.blocks, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(model.base_width, 8);
+  EXPECT_TRUE(model.batch_norm_sync && model.zero_init_residual);
+  EXPECT_EQ(model.batch_norm_momentum, 0.05);
+  EXPECT_EQ(model.batch_norm_epsilon, 1e-3);
+  EXPECT_EQ(tiny.data.transform.image_size, 32);
+  const std::string toml = to_toml(tiny);
+  EXPECT_NE(toml.find("\nfamily = \"resnet\" "), std::string::npos) << toml;
+  EXPECT_NE(toml.find("\nblocks = [1.0, 2.0] "), std::string::npos) << toml;
+  EXPECT_EQ(toml.find("\ndepth"), std::string::npos) << "a key of another family";
+  EXPECT_EQ(parse_recipe(toml, "saved", "/", {}).model, tiny.model);
+  EXPECT_EQ(difference(read(""), preset)[0], "model.family: \"vit\" -> \"resnet\"");
+}
+
 TEST(Print, HelpCoversEveryKeyOnce) {
   const auto help = option_help();
   EXPECT_GT(help.size(), 70U);
@@ -184,8 +213,9 @@ TEST(Print, HelpCoversEveryKeyOnce) {
 
 TEST(Print, TomlHoldsHelp) {
   const std::string toml = to_toml(read("data.mean = [0.485]"));
-  EXPECT_TRUE(
-      toml.starts_with("name = \"run\"                      # of the run\n\n[model]\nimage_size = 224  "))
+  EXPECT_TRUE(toml.starts_with(
+      "name = \"run\"                      # of the run\n\n[model]\nfamily = \"vit\"                    # "
+      "kind of model; each has keys of its own: vit | resnet\nimage_size = 224  "))
       << toml.substr(0, 200);
   EXPECT_NE(
       toml.find("\npool = \"cls\"                      # class token, average of the patches, or attention "

@@ -31,7 +31,7 @@ TEST(Shipped, Quickstart) {
   unsetenv("TESSERA_FASHION_MNIST");
   const Recipe recipe = read_recipe(kFolder / "quickstart.toml", {});
   EXPECT_EQ(recipe.data.source, "idx:/usr/share/datasets/fashion-mnist");
-  EXPECT_EQ(recipe.model.tokens(), 16);
+  EXPECT_EQ(recipe.model.as<arch::VitConfig>().tokens(), 16);
   EXPECT_EQ(recipe.shard.level, plan::Level::kZero3);
 }
 
@@ -48,6 +48,18 @@ TEST(Shipped, TenBillion) {
   EXPECT_EQ(recipe.optimizer.weight_decay, 0.1);
   EXPECT_EQ(recipe.train.clip, 1.0);
   EXPECT_TRUE(recipe.shard.recompute);
+}
+
+TEST(Shipped, ResNet50) {
+  unsetenv("IMAGENET");
+  const Recipe recipe = read_recipe(kFolder / "resnet50_imagenet.toml", {});
+  EXPECT_EQ(arch::parameter_count(recipe.model), 25557032);
+  const StepCounts counts = count_steps(recipe, 1281167, recipe.train.batch);
+  EXPECT_EQ(counts.total, 1251 * 100);
+  EXPECT_EQ(counts.warmup, 1251 * 5);
+  EXPECT_EQ(learning_rate(recipe, counts, 1251 * 5), 0.4);
+  EXPECT_NEAR(learning_rate(recipe, counts, 1251 * 30), 0.04, 1e-12);
+  EXPECT_NEAR(learning_rate(recipe, counts, 1251 * 90), 0.0004, 1e-12);
 }
 
 }  // namespace

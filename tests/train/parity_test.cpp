@@ -59,19 +59,20 @@ TEST(Parity, TwentyShardedStepsGivePyTorchsLossCurve) {
   const auto& wanted = fixture["recipe"];
   const auto& config = fixture["config"];
   recipe::Recipe recipe;
-  recipe.model.image_size = config["image_size"];
-  recipe.model.patch_size = config["patch_size"];
-  recipe.model.channels = config["channels"];
-  recipe.model.width = config["width"];
-  recipe.model.depth = config["depth"];
-  recipe.model.heads = config["heads"];
-  recipe.model.mlp_width = config["mlp_width"];
-  recipe.model.classes = config["classes"];
-  recipe.model.registers = config["registers"];
-  recipe.model.class_token = config["class_token"];
-  recipe.model.qk_norm = config["qk_norm"];
-  recipe.model.layer_scale = config["layer_scale"];
-  recipe.model.pool = config["pool"] == "token" ? arch::Pool::kClassToken : arch::Pool::kAverage;
+  arch::VitConfig& model = recipe.model.as<arch::VitConfig>();
+  model.image_size = config["image_size"];
+  model.patch_size = config["patch_size"];
+  model.channels = config["channels"];
+  model.width = config["width"];
+  model.depth = config["depth"];
+  model.heads = config["heads"];
+  model.mlp_width = config["mlp_width"];
+  model.classes = config["classes"];
+  model.registers = config["registers"];
+  model.class_token = config["class_token"];
+  model.qk_norm = config["qk_norm"];
+  model.layer_scale = config["layer_scale"];
+  model.pool = config["pool"] == "token" ? arch::Pool::kClassToken : arch::Pool::kAverage;
   recipe.optimizer.weight_decay = wanted["weight_decay"];
   recipe.precision.compute = recipe::Dtype::kFloat32;
   const auto losses = fixture["losses"].get<std::vector<double>>();
@@ -95,7 +96,7 @@ TEST(Parity, TwentyShardedStepsGivePyTorchsLossCurve) {
       state->context = {true, 1, std::vector<uint64_t>(static_cast<size_t>(half), 0)};
       const at::Tensor logits = state->sharded->forward(images.narrow(0, first, half));
       const at::Tensor targets =
-          models::formula::targets(batch, recipe.model.classes, number).narrow(0, first, half);
+          models::formula::targets(batch, recipe.model.classes(), number).narrow(0, first, half);
       const at::Tensor loss =
           at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum) / static_cast<double>(batch);
       state->sharded->backward(loss, true);

@@ -1,0 +1,48 @@
+// What every family of models says of itself: parameters, buffers, units, what backward keeps. Numbers only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::arch {
+
+enum class Init { kZero, kOne, kConstant, kTruncatedNormal, kNormal, kUniform };
+
+/// One parameter: name (that of the published model), shape, how it is initialised, which unit gathers it.
+struct ParameterSpec {
+  std::string name;            // "blocks.3.attn.qkv.weight"
+  std::vector<int64_t> shape;  // as in the published model's state dict
+  Init init = Init::kZero;
+  double init_value = 0.0;  // constant, standard deviation, or bound of the uniform
+  std::string unit;         // "stem", "blocks.3", "head"
+  bool decay = false;   // weight decay applies (matrices and convolutions; not bias, norm, tokens, positions)
+  bool buffer = false;  // computed, not trained (the sin-cos position embedding)
+  int64_t numel() const;
+};
+
+/// What training changes besides the parameters, whole on every rank and saved with them (BatchNorm's running
+/// statistics).
+struct BufferSpec {
+  std::string name;            // "bn1.running_mean"
+  std::vector<int64_t> shape;  // {}: one number
+  double init_value = 0.0;
+  std::string unit;
+  bool whole_numbers = false;  // int64; else float32
+  int64_t numel() const;
+};
+
+/// Bytes of one image that wait for the backward pass of one unit.
+struct UnitActivations {
+  double input = 0;  // what entered the unit; all that recompute keeps
+  double all = 0;    // with the input
+  double again = 0;  // what exists once more while a unit that kept only its input is computed again
+};
+
+/// Of a whole model, one image: without the image as the loader delivers it.
+struct Activations {
+  std::vector<UnitActivations> units;  // in forward order
+  double working = 0;                  // gradients of activations, where they take the most
+};
+
+}  // namespace tessera::arch

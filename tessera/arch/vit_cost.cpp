@@ -1,0 +1,79 @@
+// What a ViT computes and what it keeps for backward. docs/memory.md derives every term; the names here are
+// those of that page.
+#include <algorithm>
+
+#include "tessera/arch/vit.h"
+
+namespace tessera::arch {
+namespace {
+
+constexpr double kFloatBytes = 4;
+
+UnitActivations unit(double input, double all) { return {input, all, all - input}; }
+
+UnitActivations stem_activations(const VitConfig& config, double c) {
+  const auto tokens = static_cast<double>(config.tokens());
+  const auto width = static_cast<double>(config.width);
+  const double pixels = static_cast<double>(config.channels * config.image_size) * config.image_size;
+  const double copy = c < kFloatBytes ? c * pixels : 0;  // of the image, in the compute dtype
+  const double masks = config.dropout > 0 ? c * tokens * width : 0;
+  return unit(copy, copy + masks);
+}
+
+UnitActivations block_activations(const VitConfig& config, double c) {
+  const auto tokens = static_cast<double>(config.tokens());
+  const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
+  const auto heads = static_cast<double>(config.heads);
+  double elements = 8 * d + 2 * m;
+  // Mean and 1/std of two norms; of the softmax its logarithm, or with our kernels maximum and sum.
+  double statistics = 2 * 2 + (c < kFloatBytes ? 2 : 1) * heads;
+  if (config.qk_norm) {
+    elements += 2 * d;
+    statistics += 2 * 2 * heads;
+  }
+  if (config.layer_scale > 0) elements += 2 * d;
+  if (config.dropout > 0) elements += 2 * d + m;
+  return unit(c * tokens * d, tokens * (c * elements + kFloatBytes * statistics));
+}
+
+UnitActivations head_activations(const VitConfig& config, double c) {
+  const auto tokens = static_cast<double>(config.tokens()), patches = static_cast<double>(config.patches());
+  const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
+  const double logits = 2 * kFloatBytes * static_cast<double>(config.classes);
+  const double input = c * tokens * d;
+  double all = logits + c * 2 * d;  // pooled, and the last layer's input; a mean needs no input for backward
+  if (config.pool != Pool::kAverage) all += 2 * input + 2 * kFloatBytes * tokens;
+  if (config.pool == Pool::kAttention) all += c * (2 * patches * d + 4 * d + 2 * m);
+  return unit(input, all);
+}
+
+}  // namespace
+
+Activations activations(const VitConfig& config, double c) {
+  Activations result;
+  result.units.push_back(stem_activations(config, c));
+  result.units.insert(result.units.end(), static_cast<size_t>(config.depth), block_activations(config, c));
+  result.units.push_back(head_activations(config, c));
+  const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
+  result.working = c * static_cast<double>(config.tokens()) * (d + std::max(2 * m, 4 * d));
+  return result;
+}
+
+double forward_flops(const VitConfig& c) {
+  const auto n = static_cast<double>(c.tokens());
+  const auto patches = static_cast<double>(c.patches());
+  const auto d = static_cast<double>(c.width);
+  const auto m = static_cast<double>(c.mlp_width);
+  const double block = 4 * n * d * d + 2 * n * d * m + 2 * n * n * d;
+  const double stem =
+      patches * static_cast<double>(c.channels) * static_cast<double>(c.patch_size * c.patch_size) * d;
+  double head = d * static_cast<double>(c.classes);
+  if (c.head == Head::kTanh) head += d * d;
+  if (c.pool == Pool::kAttention) {
+    // One latent attends to the patches: q and proj of the latent, kv of the patches, scores and sum, MLP.
+    head += 2 * d * d + 2 * patches * d * d + 2 * patches * d + 2 * d * m;
+  }
+  return 2 * (static_cast<double>(c.depth) * block + stem + head);
+}
+
+}  // namespace tessera::arch

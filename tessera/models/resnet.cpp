@@ -1,0 +1,126 @@
+#include "tessera/models/resnet.h"
+
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/parameter_tree.h"
+#include "tessera/shard/sync_batch_norm.h"
+
+namespace tessera::models {
+namespace {
+
+/// What all norms of a model share.
+struct NormOptions {
+  double epsilon, momentum;
+  mesh::Group* group;
+};
+
+shard::BatchNorm batch_norm(const ParameterScope& scope, const NormOptions& options) {
+  return {scope.get("weight"),
+          scope.get("bias"),
+          scope.get("running_mean"),
+          scope.get("running_var"),
+          scope.get("num_batches_tracked"),
+          options.epsilon,
+          options.momentum,
+          options.group};
+}
+
+/// A convolution without bias and the norm behind it.
+class ConvNorm {
+ public:
+  ConvNorm(const ParameterScope& convolution, const ParameterScope& norm, int64_t stride,
+           const NormOptions& options)
+      : weight_(convolution.get("weight")), stride_(stride), norm_(batch_norm(norm, options)) {}
+
+  at::Tensor operator()(const at::Tensor& x, const ForwardContext& context) const {
+    const at::Tensor y = at::conv2d(x, weight_, {}, stride_, weight_.size(2) / 2);
+    return norm_.forward(y, context.training);
+  }
+
+ private:
+  at::Tensor weight_;  // [out, in, kernel, kernel]
+  int64_t stride_;
+  shard::BatchNorm norm_;
+};
+
+/// Two or three convolutions, a ReLU before each but the first, and the way past them.
+class Block {
+ public:
+  Block(const ParameterMap& map, const arch::ResNetBlock& block, bool bottleneck,
+        const NormOptions& options) {
+    const ParameterScope scope(map, block.name + ".");
+    const int count = bottleneck ? 3 : 2, strided = bottleneck ? 1 : 0;
+    for (int i = 0; i < count; ++i) {
+      const std::string number = std::to_string(i + 1);
+      branch_.emplace_back(scope.child("conv" + number), scope.child("bn" + number),
+                           i == strided ? block.stride : 1, options);
+    }
+    if (!block.projects()) return;
+    const ParameterScope past = scope.child("downsample");
+    past_.emplace_back(past.child("0"), past.child("1"), block.stride, options);
+  }
+
+  at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const {
+    at::Tensor h = branch_.front()(x, context);
+    for (size_t i = 1; i < branch_.size(); ++i) h = branch_[i](at::relu(h), context);
+    return at::relu(h + (past_.empty() ? x : past_.front()(x, context)));
+  }
+
+ private:
+  std::vector<ConvNorm> branch_, past_;
+};
+
+/// [batch, channels, image, image] in any float dtype -> [batch, base_width, image / 4, image / 4].
+std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> stem(const ParameterMap& map,
+                                                                         const arch::ResNetConfig& config,
+                                                                         const NormOptions& options) {
+  const at::Tensor weight = map.at("conv1.weight");
+  const ConvNorm convolution(ParameterScope(map, "conv1."), ParameterScope(map, "bn1."), 2, options);
+  return [=](const at::Tensor& images, const ForwardContext& context) {
+    TESSERA_CHECK(images.dim() == 4 && images.size(1) == config.channels &&
+                      images.size(2) == config.image_size && images.size(3) == config.image_size,
+                  "images of another size: ", images.sizes());
+    const at::Tensor x = convolution(images.to(weight.scalar_type()), context);
+    return at::max_pool2d(at::relu(x), 3, 2, 1);
+  };
+}
+
+/// [batch, features, size, size] -> logits [batch, classes] float32.
+std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> head(const ParameterMap& map) {
+  return
+      [weight = map.at("fc.weight"), bias = map.at("fc.bias")](const at::Tensor& x, const ForwardContext&) {
+        return at::linear(x.mean({2, 3}), weight, bias).to(at::kFloat);
+      };
+}
+
+std::vector<arch::ParameterSpec> checked_parameters(const arch::ResNetConfig& config) {
+  arch::check(config);
+  return arch::parameters(config);
+}
+
+}  // namespace
+
+ResNet::ResNet(const arch::ResNetConfig& config, mesh::Group* statistics)
+    : SegmentedModel("ResNet", checked_parameters(config)), config_(config) {
+  ParameterMap map = register_parameters(*this, specs());
+  register_buffers(*this, arch::buffers(config), map);
+  const NormOptions options{config.batch_norm_epsilon, config.batch_norm_momentum, statistics};
+  std::vector<Segment> segments;
+  segments.push_back({"stem", {}, stem(map, config, options)});
+  for (const arch::ResNetBlock& description : arch::blocks(config)) {
+    const Block block(map, description, config.bottleneck, options);
+    segments.push_back({description.name, {}, [block](const at::Tensor& x, const ForwardContext& context) {
+                          return block.forward(x, context);
+                        }});
+  }
+  segments.push_back({"head", {}, head(map)});
+  set_segments(std::move(segments), arch::buffers(config), map);
+}
+
+ResNet::~ResNet() = default;
+
+}  // namespace tessera::models

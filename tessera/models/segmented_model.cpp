@@ -1,0 +1,56 @@
+#include "tessera/models/segmented_model.h"
+
+#include <ATen/ops/empty.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/resnet.h"
+#include "tessera/models/vit.h"
+
+namespace tessera::models {
+namespace {
+
+std::unique_ptr<SegmentedModel> make(const arch::VitConfig& config, mesh::Group& /*everyone*/) {
+  return std::make_unique<VisionTransformer>(config);
+}
+
+std::unique_ptr<SegmentedModel> make(const arch::ResNetConfig& config, mesh::Group& everyone) {
+  return std::make_unique<ResNet>(config, config.batch_norm_sync ? &everyone : nullptr);
+}
+
+}  // namespace
+
+SegmentedModel::SegmentedModel(std::string name, std::vector<arch::ParameterSpec> specs)
+    : torch::nn::Module(std::move(name)), specs_(std::move(specs)) {}
+
+void SegmentedModel::set_segments(std::vector<Segment> segments, const std::vector<arch::BufferSpec>& buffers,
+                                  const std::map<std::string, at::Tensor>& registered) {
+  segments_ = std::move(segments);
+  std::map<std::string, Segment*> by_unit;
+  for (Segment& segment : segments_) by_unit[segment.name] = &segment;
+  for (const auto& spec : specs_) {
+    if (!spec.buffer) by_unit.at(spec.unit)->parameters.emplace_back(spec.name, registered.at(spec.name));
+  }
+  for (const auto& spec : buffers) {
+    by_unit.at(spec.unit)->buffers.emplace_back(spec.name, registered.at(spec.name));
+  }
+}
+
+at::Tensor SegmentedModel::forward(const at::Tensor& images, const ForwardContext& context) {
+  at::Tensor x = images;
+  for (const auto& segment : segments_) {
+    x = segment.forward(x, context);
+  }
+  return x;
+}
+
+std::unique_ptr<SegmentedModel> make_model(const arch::ModelConfig& config, mesh::Group& everyone) {
+  return std::visit([&](const auto& one) { return make(one, everyone); }, config.of);
+}
+
+at::Tensor hollow_tensor(at::IntArrayRef shape, at::ScalarType dtype) {
+  at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+  return tensor;
+}
+
+}  // namespace tessera::models
