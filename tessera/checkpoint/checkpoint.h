@@ -66,13 +66,9 @@ struct SaveOptions {
 ///
 /// Ranks that do not see each other's files (a folder of each host's own) write to what they see: every
 /// folder gets the shards of its ranks and the same manifest, and none is renamed before all are complete.
+/// In two parts, for who writes beside other work: save_plan.h.
 std::filesystem::path save(const SaveOptions& options, const std::vector<Slice>& slices,
                            const Progress& progress, const Ranks& ranks);
-
-/// Those of `slices` that this rank writes when all ranks save theirs: what several of them hold alike is
-/// written once in each folder. Who saves a copy need not copy the others. Collective. Errors: as save.
-std::vector<Slice> slices_to_write(const SaveOptions& options, const std::vector<Slice>& slices, int64_t step,
-                                   const Ranks& ranks);
 
 /// Resolves "latest", "best", a step number, or a path, in the folder. Empty optional: "latest" and there is
 /// none. Errors: UserError that names what is there ("no manifest.json: the save did not finish; use

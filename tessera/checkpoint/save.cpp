@@ -1,6 +1,8 @@
 // The save, in the order that makes it safe: shards, manifest, rename, then removal of what is too old.
 // Between these steps the ranks tell each other how it went.
 #include <map>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <tuple>
 #include <unordered_set>
@@ -12,6 +14,7 @@
 #include "tessera/checkpoint/layout.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/checkpoint/save_plan.h"
 #include "tessera/checkpoint/shard_file.h"
 #include "tessera/checkpoint/sharing.h"
 
@@ -104,54 +107,64 @@ void commit_all(const fs::path& folder, int64_t step, Talk& talk, bool first, co
 
 }  // namespace
 
-std::vector<Slice> slices_to_write(const SaveOptions& options, const std::vector<Slice>& slices, int64_t step,
-                                   const Ranks& ranks) {
+struct SavePlan::Agreement {
+  Sharing sharing;
+  std::optional<StoredManifest> pieces;  // known where ranks had to compare what they hold
+};
+
+SavePlan plan_save(const SaveOptions& options, const std::vector<Slice>& slices, int64_t step,
+                   const Ranks& ranks) {
   Talk talk = talk_of(ranks, step);
   const std::string lost = loss_of(step);
-  const Sharing sharing = find_sharing(options.folder, talk, lost);
-  std::vector<Slice> mine = slices;
-  if (sharing.one_folder()) {
-    std::erase_if(mine, [](const Slice& slice) { return slice.replica; });
-    return mine;
+  SavePlan plan{slices, {}};
+  const auto agreement = std::make_shared<SavePlan::Agreement>();
+  plan.agreement = agreement;
+  agreement->sharing = find_sharing(options.folder, talk, lost);
+  if (agreement->sharing.one_folder()) {
+    std::erase_if(plan.slices, [](const Slice& slice) { return slice.replica; });
+    return plan;
   }
-  const StoredManifest plan = plan_of(talk.all([&] { return slices_text(slices); }, lost), sharing);
+  agreement->pieces = plan_of(talk.all([&] { return slices_text(slices); }, lost), agreement->sharing);
   std::unordered_set<std::string> written;
-  const auto by_shard = pieces_by_shard(plan);
+  const auto by_shard = pieces_by_shard(*agreement->pieces);
   for (const PieceIndex at : by_shard.at(static_cast<size_t>(ranks.rank))) {
-    const auto& piece = plan.pieces[at.tensor][at.piece];
-    written.insert(slice_key(plan.manifest.tensors[at.tensor].name, piece.begin, piece.end));
+    const auto& piece = agreement->pieces->pieces[at.tensor][at.piece];
+    written.insert(slice_key(agreement->pieces->manifest.tensors[at.tensor].name, piece.begin, piece.end));
   }
-  std::erase_if(mine, [&](const Slice& slice) {  // empty ones cost nothing, and they order the manifest
-    return slice.begin < slice.end && !written.contains(slice_key(slice.name, slice.begin, slice.end));
+  std::erase_if(plan.slices, [&](const Slice& slice) {
+    return !written.contains(slice_key(slice.name, slice.begin, slice.end));
   });
-  return mine;
+  return plan;
 }
 
-fs::path save(const SaveOptions& options, const std::vector<Slice>& all, const Progress& progress,
+fs::path save(const SaveOptions& options, const std::vector<Slice>& slices, const Progress& progress,
+              const Ranks& ranks) {
+  return save(options, plan_save(options, slices, progress.step, ranks), progress, ranks);
+}
+
+fs::path save(const SaveOptions& options, const SavePlan& plan, const Progress& progress,
               const Ranks& ranks) {
   const int64_t step = progress.step;
   TESSERA_CHECK(step >= 0 && ranks.rank >= 0 && ranks.rank < ranks.world);
   Talk talk = talk_of(ranks, step);
   const std::string lost = loss_of(step);
-  const Sharing sharing = find_sharing(options.folder, talk, lost);
+  const Sharing& sharing = plan.agreement->sharing;
   const bool first = sharing.leads(ranks.rank);
-  std::vector<Slice> slices = all;
-  if (sharing.one_folder()) std::erase_if(slices, [](const Slice& slice) { return slice.replica; });
   const TemporaryCheckpoint temporary(options.folder / names::temporary(step), first);
   const auto texts = talk.all(
       [&] {
         if (first) prepare(options, temporary.path());
-        return slices_text(slices);
+        return plan.agreement->pieces ? std::string() : slices_text(plan.slices);
       },
       lost);
-  StoredManifest plan = plan_of(texts, sharing);
-  plan.manifest.schema = kSchema;
-  plan.manifest.progress = progress;
+  StoredManifest stored = plan.agreement->pieces ? *plan.agreement->pieces : plan_of(texts, sharing);
+  stored.manifest.schema = kSchema;
+  stored.manifest.progress = progress;
 
   const auto facts = talk.all(
       [&] {
         const fs::path path = temporary.path() / names::shard(ranks.rank, ranks.world);
-        return write_slices(path, plan, ranks.rank, slices);
+        return write_slices(path, stored, ranks.rank, plan.slices);
       },
       lost);
   const auto by_first = [&](const auto& work) {  // once in every folder
@@ -161,12 +174,12 @@ fs::path save(const SaveOptions& options, const std::vector<Slice>& all, const P
     };
   };
   const fs::path manifest = temporary.path() / names::kManifest;
-  add_facts(plan, talk, sharing, facts);
+  add_facts(stored, talk, sharing, facts);
   std::string text;  // rank 0's, as only it knows its progress; others need it where they have another folder
   if (!sharing.one_folder()) {
-    text = talk.all([&] { return ranks.rank == 0 ? manifest_text(plan) : std::string(); }, lost)[0];
+    text = talk.all([&] { return ranks.rank == 0 ? manifest_text(stored) : std::string(); }, lost)[0];
   }
-  talk.all(by_first([&] { write_file_atomic(manifest, text.empty() ? manifest_text(plan) : text); }), lost);
+  talk.all(by_first([&] { write_file_atomic(manifest, text.empty() ? manifest_text(stored) : text); }), lost);
   commit_all(options.folder, step, talk, first, lost);
   talk.all(by_first([&] {
              if (options.best) write_best(options.folder, step);

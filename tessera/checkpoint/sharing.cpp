@@ -1,6 +1,7 @@
 #include "tessera/checkpoint/sharing.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
 
 #include "tessera/base/error.h"
@@ -13,28 +14,12 @@ namespace {
 
 void make_folder(const fs::path& folder) {
   std::error_code error, ignored;
-  fs::create_directories(folder, error);
+  const bool made = fs::create_directories(folder, error);
   if (error && !fs::is_directory(folder, ignored)) {
     user_error("file.create", "cannot create ", folder.string(), ": ", error.message());
   }
-  sync_folder(fs::absolute(folder).parent_path());
+  if (made) sync_folder(fs::absolute(folder).parent_path());
 }
-
-// An empty file that is there as long as its object.
-class Mark {
- public:
-  ~Mark() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove(path_, ignored);
-  }
-  void put(fs::path path) {
-    path_ = std::move(path);
-    FileWriter(path_).finish();
-  }
-
- private:
-  fs::path path_;
-};
 
 }  // namespace
 
@@ -43,14 +28,14 @@ bool Sharing::one_folder() const {
 }
 
 Sharing find_sharing(const fs::path& folder, Talk& talk, const std::string& consequence) {
-  Mark mark;
+  std::optional<FileWriter> mark;  // an empty file that goes with its writer; waits for no disk
   const auto marks = talk.all(
       [&] {
         make_folder(folder);
         if (talk.ranks().world == 1) return std::string();
         std::random_device random;
         const std::string name = names::mark(talk.ranks().rank, uint64_t{random()} << 32 | random());
-        mark.put(folder / name);
+        mark.emplace(folder / name);
         return name;
       },
       consequence);

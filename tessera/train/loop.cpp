@@ -157,6 +157,7 @@ class Loop {
     }
     result_.checkpoint = saver_.finish();
     result_.saves = saver_.times();
+    tell_saves();
     result_.train_seconds = state_.seconds;
     result_.finished = state_.step >= end_ && !stop;
     result_.images_per_second = own_seconds_ > 0 ? static_cast<double>(own_images_) / own_seconds_ : 0;
@@ -253,6 +254,13 @@ class Loop {
   void save(bool best) {
     if (monitor_ != nullptr) monitor_->status("saving a checkpoint");
     saver_.save(best);
+  }
+
+  void tell_saves() {
+    const SaveTimes& saves = result_.saves;
+    if (saves.saves == 0) return;
+    log_.record(concat("saves: ", saves.saves, ", training stood still for ", saves.stalled,
+                       " s, copies took ", saves.copied, " s, writing ", saves.written, " s"));
   }
 
   TrainState& state_;

@@ -218,6 +218,7 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"checkpoint", result.checkpoint.string()},
       {"checkpoint_saves",
        {{"saves", result.saves.saves},
+        {"copied_seconds", result.saves.copied},
         {"stalled_seconds", result.saves.stalled},
         {"written_seconds", result.saves.written}}},
       {"transport", mesh.world().transport_name()},

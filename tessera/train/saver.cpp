@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tessera/base/clock.h"
+#include "tessera/checkpoint/save_plan.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/library/module_checkpoint.h"
 
@@ -64,15 +65,17 @@ void Saver::save(bool best) {
                                library::checkpoint_ranks(mesh_.world()));
     times_.written += seconds_since(start);
   } else {
-    request.slices = checkpoint::slices_to_write(request.options, request.slices, request.progress.step,
-                                                 library::checkpoint_ranks(mesh_.world()));
-    at::Tensor copy = copy_slices(request.slices);
+    checkpoint::SavePlan plan = checkpoint::plan_save(request.options, request.slices, request.progress.step,
+                                                      library::checkpoint_ranks(mesh_.world()));
+    const auto copying = Clock::now();
+    at::Tensor copy = copy_slices(plan.slices);
     times_.copied_bytes = copy.numel();
-    writer_ = std::async(std::launch::async, [request = std::move(request), copy = std::move(copy),
-                                              &group = *group_]() mutable {
+    times_.copied += seconds_since(copying);
+    writer_ = std::async(std::launch::async, [request = std::move(request), plan = std::move(plan),
+                                              copy = std::move(copy), &group = *group_]() mutable {
       const auto begin = Clock::now();
-      const auto checkpoint = checkpoint::save(request.options, request.slices, request.progress,
-                                               library::checkpoint_ranks(group));
+      const auto checkpoint =
+          checkpoint::save(request.options, plan, request.progress, library::checkpoint_ranks(group));
       copy.reset();  // not only when the next save asks how this one went
       return Written{checkpoint, seconds_since(begin)};
     });

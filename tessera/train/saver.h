@@ -16,6 +16,7 @@ namespace tessera::train {
 struct SaveTimes {
   int64_t saves = 0;
   int64_t copied_bytes = 0;  // by the newest one beside the training
+  double copied = 0;         // copying, of saves beside the training
   double stalled = 0;  // training stood still: copies, waits for the save before, and saves not beside it
   double written = 0;  // from the start of each save to its end
 };

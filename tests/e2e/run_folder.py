@@ -34,6 +34,10 @@ def folder_of_a_run():
         plan = json.loads((run / "plan.json").read_text())
         check(found["plan"] == plan and plan["world"] == 2 and len(plan["units"]) == 4, plan)
 
+        saves = found["checkpoint_saves"]
+        check(saves["saves"] > 0 and saves["stalled_seconds"] > 0 and saves["written_seconds"] > 0, saves)
+        check(saves["copied_seconds"] == 0, "nothing is copied unless saves run beside the training", saves)
+
         check([step for step, _ in losses(run)] == [1, 2, 3, 4, 5, 6], losses(run))
         with open(run / "metrics.csv", newline="") as file:
             table = list(csv.DictReader(file))
@@ -45,6 +49,7 @@ def folder_of_a_run():
             log = (run / f"logs/rank-{rank}.log").read_text()
             for step in range(1, 7):
                 check(re.search(rf"^\d{{4}}-\d\d-\d\d \S+ step {step}/6 ", log, re.M), f"rank {rank}, step {step}", log)
+            check(f" saves: {saves['saves']}, training stood still for " in log, rank, log)
         report = (run / "report.html").read_text()
         check("<svg" in report and "http://" not in report.replace("http://www.w3.org/", ""), "not self-contained")
         for path in ("summary.json", "report.html"):

@@ -4,13 +4,29 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
 #include <fstream>
+#include <thread>
 
 #include "../mesh/ranks.h"
 #include "tessera/base/file.h"
 #include "tessera/train/session.h"
+
+namespace {
+std::atomic<bool> slow_disk = false;
+}  // namespace
+
+/// Stands before the C library's: a disk that takes its time.
+extern "C" int fsync(int fd) {
+  if (slow_disk) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 namespace tessera::train {
 namespace {
@@ -152,6 +168,34 @@ TEST(SaverCopies, WhatThisRankWritesAndNoMore) {
       }
     }
   }
+}
+
+// 250 MB of state, and files that take 0.7 s to reach the disk.
+TEST(SaverStall, IsTheCopyAndNotTheWriting) {
+  const Folder folder;
+  recipe::Recipe recipe = recipe::parse_recipe(
+      "[model]\nimage_size = 32\npatch_size = 8\nwidth = 768\ndepth = 3\nheads = 12\n"
+      "classes = 7\n[data]\nsource = \"fake:96\"\n[train]\nbatch = 16\nsteps = 6\n",
+      "test", ".", {"checkpoint.async=true"});
+  ASSERT_GT(12 * arch::parameter_count(recipe.model), 250'000'000);
+  testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
+    const auto state = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, true);
+    Saver saver(*state, mesh, folder.path);
+    slow_disk = true;
+    saver.save(false);
+    const SaveTimes stall = saver.times();
+    EXPECT_EQ(stall.written, 0.0) << "returned after the writing";
+    EXPECT_EQ(saver.finish().filename(), "step_00000000");
+    slow_disk = false;
+    const double written = saver.times().written;
+    std::printf("stalled %.3f s (copy %.3f s of %.0f MB), writing %.3f s\n", stall.stalled, stall.copied,
+                static_cast<double>(stall.copied_bytes) / 1e6, written);
+    EXPECT_GT(written, 1.4) << "the disk is not slow: this test has no say";
+    EXPECT_LT(stall.stalled, written / 2);
+    EXPECT_GT(stall.copied, 0.0);
+    EXPECT_LE(stall.copied, stall.stalled);
+    EXPECT_GT(saver.times().stalled, stall.stalled + written / 2) << "waiting for the writer counts as well";
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, SaverTable, ::testing::Bool(),
