@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-/// Compiled once per instruction set, chosen when the program starts. Vector body and scalar tail give the same
-/// bits (CMakeLists.txt), so a shard may be split anywhere.
+/// Compiled once per instruction set, chosen when the program starts. Vector body and scalar tail give the
+/// same bits (CMakeLists.txt), so a shard may be split anywhere.
 #define TESSERA_EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 
 namespace tessera::ops {

@@ -192,7 +192,7 @@ TEST_F(HostFolders, AHostThatCannotCommitTakesTheOthersBack) {
       meddling.all_gather = [&](const std::string& text) {
         auto texts = ranks.all_gather(text);
         const auto temporary = b / (names_of(step) + ".tmp");
-        if (ranks.rank == 0 && ++gathers == 6)
+        if (ranks.rank == 0 && ++gathers == 7)
           fs::remove_all(temporary);  // its manifest was written: now rename
         ranks.all_gather("");
         return texts;

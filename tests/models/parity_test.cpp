@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/formats/safetensors.h"
+#include "tessera/models/vit.h"
 #include "tests/models/formula.h"
 
 namespace tessera::models {

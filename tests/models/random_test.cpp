@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/models/vit.h"
 #include "tessera/ops/cpu.h"
 #include "tests/models/formula.h"
 

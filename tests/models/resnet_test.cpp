@@ -36,13 +36,13 @@ arch::ResNetConfig config_of(const json& expected) {
 }
 
 /// The formula's weights, and statistics that are not those of a fresh network.
-void fill(ResNet& model) {
+void fill(ResNet& model, at::ScalarType dtype = at::kFloat) {
   const torch::NoGradGuard no_grad;
-  formula::fill(model);
+  formula::fill(model, dtype);
   for (auto& item : model.named_buffers()) {
     if (item.value().dim() == 0) continue;
     const at::Tensor u = formula::uniform(item.key(), item.value().numel());
-    item.value().copy_(item.key().ends_with("mean") ? u * 0.125 : 1.0 + u * 0.25);
+    item.value().set_data((item.key().ends_with("mean") ? u * 0.125 : 1.0 + u * 0.25).to(dtype));
   }
 }
 
@@ -60,7 +60,11 @@ void expect_logits(const at::Tensor& logits, const json& numbers, const char* mo
 
 class TorchvisionParity : public testing::TestWithParam<const char*> {};
 
-TEST_P(TorchvisionParity, LogitsLossGradientsAndStatistics) {
+at::Tensor loss_of(const at::Tensor& logits, int64_t batch) {
+  return torch::cross_entropy_loss(logits, formula::targets(batch, logits.size(1)));
+}
+
+TEST_P(TorchvisionParity, LogitsLossAndStatistics) {
   const json& expected = fixture(GetParam());
   const int64_t batch = expected["batch"];
   ResNet model(config_of(expected));
@@ -72,9 +76,23 @@ TEST_P(TorchvisionParity, LogitsLossGradientsAndStatistics) {
   }
   const at::Tensor logits = model.forward(images, {true, 1, {}});
   expect_logits(logits, expected["logits"], "training");
-  const at::Tensor loss = torch::cross_entropy_loss(logits, formula::targets(batch, model.config().classes));
-  EXPECT_NEAR(loss.item<double>(), expected["loss"].get<double>(), 1e-5);
-  loss.backward();
+  EXPECT_NEAR(loss_of(logits, batch).item<double>(), expected["loss"].get<double>(), 1e-5);
+  const auto buffers = model.named_buffers();
+  ASSERT_EQ(buffers.size(), expected["statistics"].size());
+  for (const auto& item : buffers) {
+    const json& statistics = expected["statistics"].at(item.key());
+    EXPECT_LE(formula::tensor_error(item.key(), item.value(), statistics), 1e-5) << item.key();
+  }
+}
+
+// In float64, as the fixture: in float32 a value near 0 before a ReLU, or two alike in a maximum, decides
+// otherwise, and gradients of single elements then differ by some thousandths of the largest.
+TEST_P(TorchvisionParity, Gradients) {
+  const json& expected = fixture(GetParam());
+  const int64_t batch = expected["batch"];
+  ResNet model(config_of(expected));
+  fill(model, at::kDouble);
+  loss_of(model.forward(formula::images("images", batch, model.config()), {true, 1, {}}), batch).backward();
   double worst = 0;
   const auto parameters = model.named_parameters();
   ASSERT_EQ(parameters.size(), expected["gradients"].size());
@@ -86,12 +104,6 @@ TEST_P(TorchvisionParity, LogitsLossGradientsAndStatistics) {
     EXPECT_LE(formula::tensor_error(item.key(), item.value().grad(), gradient), 1e-4) << item.key();
   }
   std::cout << "the gradients' worst error " << worst << "\n";
-  const auto buffers = model.named_buffers();
-  ASSERT_EQ(buffers.size(), expected["statistics"].size());
-  for (const auto& item : buffers) {
-    const json& statistics = expected["statistics"].at(item.key());
-    EXPECT_LE(formula::tensor_error(item.key(), item.value(), statistics), 1e-5) << item.key();
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(ResNet, TorchvisionParity, testing::Values("resnet18", "bottlenecks"),

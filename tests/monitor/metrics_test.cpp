@@ -63,7 +63,7 @@ TEST(Metrics, RowsAndHeader) {
   EXPECT_EQ(csv[1], "step,1,0.1,0.5,0.001,1.1,5000,1.5,0.01,0.02,1e+09,,,,0.3333333333333333,,");
   EXPECT_EQ(csv[4], "eval,10,1,0.5,,,,,,,,90,99,10000,1.25,,");
   ASSERT_EQ(csv.size(), 9U);  // header; steps 1, 5, 10, 15, 20, 23; two evaluations
-  for (const auto& line : csv) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 14) << line;
+  for (const auto& line : csv) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 16) << line;
   const auto jsonl = lines_of(folder.path() / "run/metrics.jsonl");
   ASSERT_EQ(jsonl.size(), 8U);
   const auto row = nlohmann::json::parse(jsonl[3]);
