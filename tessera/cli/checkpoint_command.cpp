@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/stored_checkpoint.h"
 #include "tessera/checkpoint/tools.h"
 #include "tessera/checkpoint/xla_fsdp.h"
+#include "tessera/cli/checkpoint_convert.h"
 #include "tessera/cli/checkpoint_inspect.h"
 #include "tessera/cli/commands.h"
 #include "tessera/recipe/recipe.h"
@@ -205,7 +206,7 @@ void add_export(CLI::App* command, const std::shared_ptr<Options>& options) {
 Action add_checkpoint(CLI::App& app) {
   auto options = std::make_shared<Options>(), one = std::make_shared<Options>();
   CLI::App* command =
-      app.add_subcommand("checkpoint", "Inspect, verify, merge, reshard and export checkpoints");
+      app.add_subcommand("checkpoint", "Inspect, verify, merge, reshard, convert and export checkpoints");
   command->require_subcommand(1);
   add_inspect(command, options);
   add_verify(command, options);
@@ -214,7 +215,9 @@ Action add_checkpoint(CLI::App& app) {
   add_export(command, one);
   auto xla = std::make_shared<XlaOptions>();
   add_import(command, xla);
-  return [options, one, xla, command] {
+  auto convert = add_convert(command);
+  return [options, one, xla, convert, command] {
+    if (command->got_subcommand("convert")) return convert();
     if (command->got_subcommand("inspect")) {
       print_inspection(checkpoint::inspect(options->folders()), options->json, std::cout);
       return static_cast<int>(kExitDone);

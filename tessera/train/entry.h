@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/tensor_source.h"
 #include "tessera/launch/launch.h"
 #include "tessera/recipe/recipe.h"
 
@@ -43,12 +44,20 @@ struct BenchShardJob {
   std::string output;  // also write the JSON here
 };
 
+struct LogitsJob {
+  arch::VitConfig model;
+  checkpoint::TensorSource* weights = nullptr;  // "param/..." of the model, float32
+  std::vector<float> images;                    // [count, channels, image, image]
+};
+
 /// The functions of libtessera.so. Each throws tessera::Error.
 struct Entry {
   int (*train)(const TrainJob& job, const launch::Ranks& ranks);
   int (*eval)(const EvalJob& job, const launch::Ranks& ranks);
   int (*predict)(const PredictJob& job);
   int (*bench_shard)(const BenchShardJob& job, const launch::Ranks& ranks);
+  /// [count, classes] in float32, on one device.
+  std::vector<float> (*logits)(const LogitsJob& job);
   /// LibTorch's version, path and build options, for `tessera --version --verbose`.
   std::string (*torch_info)();
 };

@@ -1,0 +1,299 @@
+#include "tessera/cli/checkpoint_convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/stored_checkpoint.h"
+#include "tessera/checkpoint/tools.h"
+#include "tessera/cli/engine.h"
+#include "tessera/recipe/recipe.h"
+#include "tessera/weights/export.h"
+#include "tessera/weights/finetune.h"
+#include "tessera/weights/weights.h"
+
+namespace tessera::cli {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kFooter = R"(
+IN is a run or checkpoint of Tessera's, or a file or folder of others: timm, DeiT, MAE, DINO, DINOv2 (.safetensors, .pth),
+torchvision (.pth), Hugging Face (model.safetensors or its index, with config.json), Google (.npz, original and
+big_vision). What it is, is found out. No Python code in a .pth is run. OUT is a folder of checkpoints (--to tessera), a
+folder (--to hf) or a file. Nothing is held whole but one tensor where it has to be turned.
+
+  tessera checkpoint convert vit.safetensors runs/vit/checkpoints
+  tessera checkpoint convert B_16.npz runs/b16/checkpoints --to-finetune --image-size 384 --classes 10
+  tessera checkpoint convert runs/quickstart hub/quickstart --to hf
+
+What was written is read back and compared, tensor by tensor; and the logits of two images of a formula are computed from
+both files (--no-check leaves both out: they need the model's memory).)";
+
+constexpr double kTolerance = 1e-4;  // of logits, where numbers are not rounded
+
+struct Options {
+  std::string input, output, from, to = "tessera", dtype = "F32", positions = "bicubic", head = "auto", pool;
+  bool finetune = false, no_ema = false, no_check = false;
+  int64_t heads = 0, image_size = 0, classes = 0, ranks = 1;
+  double head_bias = 0;
+};
+
+/// The model, with all that a recipe beside it says.
+weights::Model open(const Options& options) {
+  const weights::Opened opened = weights::open_file(options.input, !options.no_ema);
+  weights::OpenOptions how;
+  if (!options.from.empty()) how.from = weights::family_of(options.from);
+  how.heads = options.heads;
+  if (opened.recipe_toml.empty()) return weights::open_model(opened, how);
+  const recipe::Recipe saved = recipe::parse_recipe(opened.recipe_toml, opened.file.string(), ".", {});
+  if (saved.model.family() != arch::VitConfig::kFamily) {
+    user_error("checkpoint.convert", "a ViT: ", options.input, " holds a ", saved.model.family(),
+               " (tessera checkpoint export writes its weights as they are)");
+  }
+  const auto& vit = saved.model.as<arch::VitConfig>();
+  how.heads = vit.heads;
+  weights::Model model = weights::open_model(opened, how);
+  model.description.config = vit;
+  model.description.pixels = saved.data.transform;
+  model.description.notes.clear();  // guesses that the recipe makes needless
+  const auto progress = nlohmann::json::parse(opened.source->progress().json, nullptr, false);
+  if (progress.is_object() && progress.contains("classes"))
+    model.description.classes = progress["classes"].get<std::vector<std::string>>();
+  return model;
+}
+
+/// The model that is wanted: the one there is, or the beginning of a fine-tuning.
+arch::VitConfig wanted_config(const Options& options, const arch::VitConfig& found) {
+  arch::VitConfig config = found;
+  if (!options.finetune) {
+    if (options.image_size > 0 || options.classes > 0 || !options.pool.empty()) {
+      user_error("checkpoint.convert",
+                 "--to-finetune with --image-size, --classes or --pool: it is not given");
+    }
+    return config;
+  }
+  config.head = arch::Head::kLinear;
+  if (options.image_size > 0) config.image_size = options.image_size;
+  if (options.classes > 0) config.classes = options.classes;
+  if (options.pool == "gap") config.pool = arch::Pool::kAverage;
+  if (options.pool == "cls") config.pool = arch::Pool::kClassToken;
+  if (config.classes == 0) {
+    user_error("checkpoint.convert", "a number of classes: the weights have no head (give --classes N)");
+  }
+  arch::check(config);
+  return config;
+}
+
+/// A recipe that evaluates the model; who trains it changes what it needs.
+recipe::Recipe recipe_of(const weights::Description& model) {
+  recipe::Recipe recipe;
+  recipe.name = "converted";
+  recipe.model = model.config;
+  recipe.data.transform = model.pixels;
+  recipe.data.transform.image_size = model.config.image_size;
+  recipe.data.transform.channels = model.config.channels;
+  const auto channels = static_cast<size_t>(model.config.channels);
+  for (auto* numbers : {&recipe.data.transform.mean, &recipe.data.transform.std}) {
+    if (numbers->size() > channels) numbers->resize(channels);
+  }
+  recipe.train.epochs = 1;
+  recipe.train.batch = 1;
+  return recipe;
+}
+
+/// What is written into a checkpoint of Tessera's: a source with a position of its own.
+class Started final : public checkpoint::TensorSource {
+ public:
+  Started(std::shared_ptr<checkpoint::TensorSource> source, const weights::Description& model)
+      : source_(std::move(source)) {
+    nlohmann::ordered_json json = {{"kind", "vit"}};
+    for (const auto& spec : arch::parameters(model.config)) {
+      if (!spec.buffer) json["parameters"][spec.name] = spec.shape;
+    }
+    progress_.model_json = json.dump();
+    progress_.json = nlohmann::json{{"classes", model.classes}}.dump(
+        -1, ' ', false, nlohmann::json::error_handler_t::replace);
+    if (model.config.classes > 0)
+      progress_.recipe_toml = recipe::to_toml(recipe_of(model));  // else no recipe can say it
+  }
+  const std::vector<checkpoint::Manifest::Tensor>& tensors() const override { return source_->tensors(); }
+  void read(size_t tensor, int64_t begin, std::span<std::byte> out) override {
+    source_->read(tensor, begin, out);
+  }
+  const checkpoint::Progress& progress() const override { return progress_; }
+
+ private:
+  std::shared_ptr<checkpoint::TensorSource> source_;
+  checkpoint::Progress progress_;
+};
+
+/// Returns what to open to read it back.
+fs::path write(const Options& options, const std::shared_ptr<checkpoint::TensorSource>& source,
+               const weights::Description& model) {
+  const auto started = std::make_shared<Started>(source, model);
+  if (options.to == "tessera") return checkpoint::reshard(*started, options.output, options.ranks);
+  weights::export_model(started, model, weights::family_of(options.to), options.output, options.dtype);
+  return options.output;
+}
+
+double largest_difference(checkpoint::TensorSource& a, size_t tensor_a, checkpoint::TensorSource& b,
+                          size_t tensor_b) {
+  const int64_t count = weights::count_of(a.tensors()[tensor_a].shape);
+  constexpr int64_t kMost = checkpoint::kWindowBytes / sizeof(float);
+  std::vector<float> left, right;
+  double largest = 0;
+  for (int64_t begin = 0; begin < count; begin += kMost) {
+    left.resize(static_cast<size_t>(std::min(kMost, count - begin)));
+    right.resize(left.size());
+    a.read(tensor_a, begin, std::as_writable_bytes(std::span(left)));
+    b.read(tensor_b, begin, std::as_writable_bytes(std::span(right)));
+    for (size_t i = 0; i < left.size(); ++i) {
+      if (left[i] != right[i]) largest = std::max(largest, std::abs(double{left[i]} - double{right[i]}));
+    }
+  }
+  return largest;
+}
+
+/// Compares what was written with what was read, tensor by tensor.
+void check_tensors(checkpoint::TensorSource& before, checkpoint::TensorSource& after,
+                   const std::function<bool(size_t)>& is_same) {
+  std::map<std::string, size_t> index;
+  for (size_t i = 0; i < before.tensors().size(); ++i) index[before.tensors()[i].name] = i;
+  size_t same = 0, compared = 0;
+  double largest = 0;
+  for (size_t i = 0; i < after.tensors().size(); ++i) {
+    const auto at = index.find(after.tensors()[i].name);
+    if (!is_same(i) || at == index.end()) continue;
+    const double difference = largest_difference(before, at->second, after, i);
+    largest = std::max(largest, difference);
+    same += difference == 0 ? 1 : 0;
+    ++compared;
+  }
+  std::cout << "read back: " << same << " of " << compared << " tensors are bit for bit those of the source";
+  if (same < compared) std::cout << ", the others within " << largest;
+  std::cout << "\n";
+}
+
+std::vector<float> formula_images(const arch::VitConfig& config) {
+  std::vector<float> pixels(static_cast<size_t>(2 * config.channels * config.image_size * config.image_size));
+  for (size_t i = 0; i < pixels.size(); ++i) {
+    // Knuth's multiplicative hash: numbers in [-1, 1) that any program can make.
+    pixels[i] =
+        static_cast<float>(static_cast<double>(static_cast<uint32_t>(i * 2654435761U)) / 0x1p31 - 1.0);
+  }
+  return pixels;
+}
+
+void check_logits(const Options& options, const arch::VitConfig& config, checkpoint::TensorSource& before,
+                  checkpoint::TensorSource& after) {
+  if (config.classes == 0) {
+    std::cout << "logit check: none, the model has no head\n";
+    return;
+  }
+  const auto images = formula_images(config);
+  const auto expected = engine().logits({config, &before, images}),
+             found = engine().logits({config, &after, images});
+  double difference = 0, largest = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    difference = std::max(difference, std::abs(double{expected[i]} - double{found[i]}));
+    largest = std::max(largest, std::abs(double{expected[i]}));
+  }
+  std::cout << "logit check: 2 images of a formula, " << config.classes << " logits each up to " << largest
+            << ": largest difference " << difference << "\n";
+  TESSERA_CHECK(options.dtype != "F32" || difference <= kTolerance * std::max(1.0, largest), difference);
+}
+
+void check_options(const Options& options) {
+  if (options.to != "tessera") {
+    static_cast<void>(weights::family_of(options.to));
+  } else if (options.dtype != "F32") {
+    user_error("checkpoint.convert", "F32 with --to tessera, whose weights are float32: found ",
+               options.dtype);
+  }
+  if (weights::head_start_of(options.head) == weights::HeadStart::kFresh) {
+    user_error("checkpoint.convert", "--head auto, keep or zero: a file cannot hold a fresh head");
+  }
+  if (!options.pool.empty() && options.pool != "gap" && options.pool != "cls")
+    user_error("checkpoint.convert", "--pool gap or cls: found \"", escape(options.pool), '"');
+}
+
+int convert(const Options& options) {
+  check_options(options);
+  weights::Model input = open(options);
+  weights::Description model = input.description;
+  std::cout << "read " << input.file.string() << " (" << weights::to_string(model.family) << ": "
+            << model.variant << "): " << arch::describe(model.config) << ", " << model.config.classes
+            << (model.config.classes == 1 ? " class" : " classes") << "\n";
+  for (const auto& note : model.notes) std::cout << "  " << note << "\n";
+  const std::shared_ptr<checkpoint::TensorSource> source = std::move(input.tensors);
+  const arch::VitConfig found = model.config;
+  model.config = wanted_config(options, found);
+  std::shared_ptr<checkpoint::TensorSource> result = source;
+  std::function<bool(size_t)> is_same = [](size_t) { return true; };
+  if (options.finetune) {
+    const auto finetuned = std::make_shared<weights::FinetunedSource>(
+        source, found, model.config,
+        weights::FinetuneOptions{weights::resampling_of(options.positions),
+                                 weights::head_start_of(options.head),
+                                 static_cast<float>(options.head_bias)});
+    for (const auto& change : finetuned->changes()) std::cout << "  " << change << "\n";
+    if (model.config.classes != found.classes) model.classes.clear();
+    is_same = [finetuned](size_t i) { return finetuned->is_same(i); };
+    result = finetuned;
+  }
+  if (model.config.classes == 0 && options.to == "tessera") {
+    user_error("checkpoint.convert", "a head: the weights have none (give --to-finetune --classes N)");
+  }
+  const fs::path written = write(options, result, model);
+  std::cout << "wrote " << written.string() << "\n";
+  if (options.no_check) return kExitDone;
+  weights::OpenOptions how;
+  how.heads = model.config.heads;
+  weights::Model again = weights::open_model(written, how);
+  // What is read back has the names of the written model in the same order; what changed is not compared.
+  check_tensors(*source, *again.tensors, is_same);
+  check_logits(options, model.config, *result, *again.tensors);
+  return kExitDone;
+}
+
+}  // namespace
+
+std::function<int()> add_convert(CLI::App* command) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* tool =
+      command->add_subcommand("convert", "Weights of timm, torchvision, Hugging Face, Google: in and out");
+  tool->add_option("IN", options->input, "Run, checkpoint, file or folder of weights")->required();
+  tool->add_option("OUT", options->output, "What to write")->required();
+  tool->add_option("--from", options->from, "timm, torchvision, hf, npz, big_vision (default: found out)");
+  tool->add_option("--to", options->to, "tessera, timm, torchvision, hf, npz, big_vision")
+      ->default_val("tessera");
+  tool->add_option("--dtype", options->dtype, "Of files for others: F32, F16, BF16")->default_val("F32");
+  tool->add_option("--heads", options->heads, "Attention heads, where the file does not say")
+      ->check(CLI::Range(0, 65536));
+  tool->add_flag("--no-ema", options->no_ema,
+                 "Of a training checkpoint the weights themselves, not their average");
+  tool->add_flag("--to-finetune", options->finetune,
+                 "Make the beginning of a fine-tuning: the options below");
+  tool->add_option("--image-size", options->image_size, "Pixels; positions are resampled")
+      ->check(CLI::Range(0, 65536));
+  tool->add_option("--classes", options->classes, "Outputs of the new head")->check(CLI::Range(0, 134217728));
+  tool->add_option("--pos", options->positions, "bicubic (timm) or linear (Google, SciPy)")
+      ->default_val("bicubic");
+  tool->add_option("--head", options->head, "keep, zero, or auto: kept where there are as many classes")
+      ->default_val("auto");
+  tool->add_option("--head-bias", options->head_bias, "Of a head of zeros")->default_val("0");
+  tool->add_option("--pool", options->pool,
+                   "gap or cls; a norm that the weights lack begins as the identity");
+  tool->add_option("--ranks", options->ranks, "Of a checkpoint: number of shard files")->default_val("1");
+  tool->add_flag("--no-check", options->no_check, "Do not read back and compare");
+  tool->footer(kFooter);
+  return [options] { return convert(*options); };
+}
+
+}  // namespace tessera::cli

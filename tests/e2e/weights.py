@@ -1,0 +1,129 @@
+"""Weights out and in: files that Tessera wrote give timm, torchvision and transformers the logits that they gave before.
+
+The half of this file below `logits` runs under the Python that has torch, timm, torchvision, safetensors; transformers is
+asked for alone, and left out with a word where it is missing.
+"""
+import json
+import pathlib
+import subprocess
+import sys
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "weights/fixtures"
+TOLERANCE = 1e-4
+HEADS = ("--heads", 2)
+
+
+def convert(folder, *words):
+    """The tool's output; both of its own checks must have passed."""
+    from harness import check, tessera
+
+    out = tessera("checkpoint", "convert", *words, folder=folder).done()
+    check("tensors are bit for bit those of the source" in out and "logit check: 2 images" in out, out)
+    return out
+
+
+def refused(run):
+    """The output of a command that ends as a user's error does."""
+    from harness import check
+
+    code = run.wait(60)
+    check(code == 2, "exit 2 was expected:", code, run.words, run.tail())
+    return run.text()
+
+
+def others_give_the_same_logits(folder):
+    from harness import Skip, check
+    from peers import peers_python
+
+    python = peers_python("torch", "timm", "torchvision", "safetensors")
+    expected = json.loads((FIXTURES / "expected.json").read_text())["timm.safetensors"]["logits"]
+    out = convert(folder, FIXTURES / "timm.safetensors", "run/checkpoints", "--ranks", 3, *HEADS)
+    check("largest difference 0\n" in out and "read back: 32 of 32 tensors" in out, out)
+    families = ["timm", "torchvision", "npz", "big_vision", "hf"]
+    try:
+        peers_python("transformers")
+    except Skip as reason:
+        print(f"  transformers is left out: {reason}", flush=True)
+        families.remove("hf")
+    for family in families:
+        output = f"{family}.npz" if family in ("npz", "big_vision") else f"{family}.safetensors"
+        output = "hf" if family == "hf" else output
+        convert(folder, "run", output, "--to", family)
+        done = subprocess.run([python, __file__, "logits", family, folder / output], capture_output=True, text=True,
+                              timeout=300)
+        check(done.returncode == 0, family, done.stdout, done.stderr)
+        found = json.loads(done.stdout.splitlines()[-1])
+        worst = max(abs(a - b) for a, b in zip(found, expected, strict=True))
+        print(f"  {family}: largest difference {worst:.2e}", flush=True)
+        check(worst <= TOLERANCE, family, found, expected)
+        convert(folder, output, f"from_{family}/checkpoints", *HEADS)  # and back in
+
+
+def a_fine_tuning_can_begin_with_them(folder):
+    from harness import check, tessera
+
+    out = tessera("checkpoint", "convert", FIXTURES / "timm.safetensors", "larger/checkpoints", "--to-finetune",
+                  "--image-size", 20, "--classes", 3, "--pos", "linear", *HEADS, folder=folder).done()
+    check("pos_embed: 3 x 3 -> 5 x 5 patches, linear" in out and "head.weight: 5 -> 3 classes, all 0" in out, out)
+    check("read back: 29 of 29 tensors are bit for bit" in out, out)
+
+
+def what_cannot_be_is_one_line(folder):
+    from harness import check, tessera
+
+    for words, expected in (
+            (("x", "--image-size", 24), "[checkpoint.convert] --to-finetune with --image-size, --classes or --pool: it is not"),
+            (("x", "--dtype", "F16"), "[checkpoint.convert] F32 with --to tessera, whose weights are float32: found F16"),
+            (("x", "--head", "fresh"), "[checkpoint.convert] --head auto, keep or zero: a file cannot hold a fresh head"),
+            (("x", "--to", "jax"), "[weights.family] one of timm, torchvision, hf, npz, big_vision: found \"jax\""),
+            (("x", "--to-finetune", "--pool", "map"), "[checkpoint.convert] --pool gap or cls: found \"map\"")):
+        out = refused(tessera("checkpoint", "convert", FIXTURES / "timm.safetensors", *words, *HEADS, folder=folder))
+        check(expected in out and not (folder / "x").exists(), words, out)
+    out = refused(tessera("checkpoint", "convert", FIXTURES / "dinov2.pth", "x", *HEADS, folder=folder))
+    check("[checkpoint.convert] a head: the weights have none (give --to-finetune --classes N)" in out, out)
+
+
+def weights_go_out_and_in():
+    from harness import scratch
+
+    with scratch() as folder:
+        what_cannot_be_is_one_line(folder)
+        others_give_the_same_logits(folder)
+        a_fine_tuning_can_begin_with_them(folder)
+
+
+def logits(family, path):
+    sys.path.insert(0, str(FIXTURES.parent))
+    import make_fixtures as fixtures
+    import safetensors.torch
+    import torch
+
+    s = fixtures.SIZES
+    if family == "torchvision":
+        model = fixtures.torchvision_vit.VisionTransformer(s["image"], s["patch"], s["depth"], s["heads"], s["width"],
+                                                           s["mlp"], num_classes=s["classes"])
+        model.load_state_dict(safetensors.torch.load_file(path), strict=True)
+    elif family == "hf":
+        import transformers
+
+        model = transformers.ViTForImageClassification.from_pretrained(path)
+        transformers.AutoImageProcessor.from_pretrained(path)
+    else:
+        model = fixtures.timm_model()
+        if family == "timm":
+            model.load_state_dict(safetensors.torch.load_file(path), strict=True)
+        else:
+            model = fixtures.timm_model(no_embed_class=family == "big_vision")
+            fixtures.timm_vit._load_weights(model, path)
+    with torch.no_grad():
+        out = model.eval()(fixtures.images())
+    print(json.dumps(getattr(out, "logits", out).flatten().tolist()))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["logits"]:
+        logits(*sys.argv[2:])
+    else:
+        from harness import main
+
+        main(weights_go_out_and_in)
