@@ -13,7 +13,12 @@
 namespace tessera::train {
 namespace {
 
-constexpr const char *kParameterPrefix = "param/", *kAveragePrefix = "ema/";
+constexpr const char *kParameterPrefix = "param/", *kAveragePrefix = "ema/", *kBufferPrefix = "buffer/";
+
+/// Is it of the model itself, not of the optimizer or an average?
+bool is_of_model(const std::string& name) {
+  return name.starts_with(kParameterPrefix) || name.starts_with(kBufferPrefix);
+}
 
 std::unordered_map<std::string, arch::ParameterSpec> specs_by_name(const arch::ModelConfig& config) {
   std::unordered_map<std::string, arch::ParameterSpec> specs;
@@ -35,7 +40,7 @@ void initialise(TrainState& state) {
 /// A buffer, whole on every rank: rank 0's is saved.
 checkpoint::Slice buffer_slice(const std::string& name, const at::Tensor& buffer, int64_t rank) {
   const char* dtype = buffer.scalar_type() == at::kLong ? "I64" : "F32";
-  return {"buffer/" + name,
+  return {kBufferPrefix + name,
           dtype,
           buffer.sizes().vec(),
           0,
@@ -186,6 +191,11 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
     }
   } else if (!has_average) {
     std::erase_if(slices, [](const auto& slice) { return slice.name.starts_with(kAveragePrefix); });
+  }
+  // Converted weights: a training begins with them, and its optimizer has nothing behind it.
+  if (progress.step == 0 &&
+      std::ranges::all_of(manifest.tensors, is_of_model, &checkpoint::Manifest::Tensor::name)) {
+    std::erase_if(slices, [](const auto& slice) { return !is_of_model(slice.name); });
   }
   checkpoint::load(checkpoint, slices);
   state.step = progress.step;

@@ -4,6 +4,7 @@ The half of this file below `logits` runs under the Python that has torch, timm,
 asked for alone, and left out with a word where it is missing.
 """
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -59,13 +60,43 @@ def others_give_the_same_logits(folder):
         convert(folder, output, f"from_{family}/checkpoints", *HEADS)  # and back in
 
 
+FINETUNE = """
+name = "finetune"
+[model]
+image_size = 20
+patch_size = 4
+width = 16
+depth = 2
+heads = 2
+mlp_width = 32
+classes = 3
+[data]
+source = "fake:64"
+[train]
+batch = 8
+steps = 3
+log_every = 1
+[precision]
+compute = "fp32"
+[run]
+threads = 1
+"""
+
+
 def a_fine_tuning_can_begin_with_them(folder):
-    from harness import check, tessera
+    from harness import check, losses, summary, tessera, train
 
     out = tessera("checkpoint", "convert", FIXTURES / "timm.safetensors", "larger/checkpoints", "--to-finetune",
                   "--image-size", 20, "--classes", 3, "--pos", "linear", *HEADS, folder=folder).done()
     check("pos_embed: 3 x 3 -> 5 x 5 patches, linear" in out and "head.weight: 5 -> 3 classes, all 0" in out, out)
     check("read back: 29 of 29 tensors are bit for bit" in out, out)
+    recipe = folder / "finetune.toml"
+    recipe.write_text(FINETUNE)
+    out = train(folder, "--procs", 2, "--resume", folder / "larger", recipe=recipe).done()
+    check("resumed from" in out and [step for step, _ in losses(folder / "run")] == [1, 2, 3], out)
+    # The head is all zeros, so the first loss is that of guessing.
+    check(abs(losses(folder / "run")[0][1] - math.log(3)) < 1e-5, losses(folder / "run"))
+    check(summary(folder / "run")["steps"] == 3, "steps")
 
 
 def what_cannot_be_is_one_line(folder):
