@@ -37,7 +37,7 @@ const std::map<std::string, std::string>& timm_names() {
 }
 
 std::optional<int64_t> number(std::string_view text) {
-  const auto value = parse_integer<int64_t>(text);
+  const auto value = parse_number<int64_t>(text);
   return value && *value >= 1 ? value : std::nullopt;
 }
 

@@ -9,13 +9,22 @@
 
 namespace tessera {
 
-/// The whole text as a decimal integer. Nothing: it is something else ("", " 1", "+1", "1x") or too large.
-template <typename Integer>
-std::optional<Integer> parse_integer(std::string_view text) {
-  Integer value = 0;
+/// The whole text as a decimal number of the type. Nothing: it is something else ("", " 1", "+1", "1x") or
+/// does not fit it.
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+/// Without blanks (spaces, tabs, line ends) at both ends.
+inline std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
 }
 
 /// Capital letters of ASCII become small ones; all other bytes stay.

@@ -5,6 +5,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/tools.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/formats/safetensors_header.h"
@@ -20,7 +21,7 @@ struct Chosen {
 
 // The name without "param/" ("ema/" where the average is wanted) or "buffer/"; none for other state.
 std::optional<std::string> weight_name(const std::string& name, bool average) {
-  for (const std::string_view prefix : {average ? "ema/" : "param/", "buffer/"}) {
+  for (const std::string_view prefix : {average ? names::kAverage : names::kParameter, names::kBuffer}) {
     if (name.starts_with(prefix) && name.size() > prefix.size()) return name.substr(prefix.size());
   }
   return std::nullopt;
@@ -51,7 +52,7 @@ std::vector<Chosen> choose(const TensorSource& source, const ConsolidateOptions&
     }
   }
   const bool any = std::ranges::any_of(source.tensors(), [&](const auto& tensor) {
-    return tensor.name.starts_with(options.average ? "ema/" : "param/");
+    return tensor.name.starts_with(options.average ? names::kAverage : names::kParameter);
   });
   if (options.average && !any) {
     user_error("checkpoint.consolidate", "a moving average of the parameters (ema/...): there is none, only ",

@@ -9,6 +9,7 @@
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/names.h"
@@ -23,8 +24,6 @@ using json = nlohmann::ordered_json;
 constexpr int kMaxDepth = 64;
 constexpr std::string_view kTail = "\"xxh3\": \"";
 constexpr size_t kTailBytes = kTail.size() + 16 + 3;  // the digits, a quote, a brace, a line end
-
-std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 json parse_json(std::string_view text, int max_depth) {
   return json::parse(text.begin(), text.end(), [=](int depth, json::parse_event_t, json&) {
@@ -43,7 +42,7 @@ json embedded(const std::string& text, const char* what) {
   }
 }
 
-std::string text_of(const json& value) { return value.is_null() ? std::string() : dump(value); }
+std::string text_of(const json& value) { return value.is_null() ? std::string() : json_text(value); }
 
 std::string checksum_of(std::string_view text) {
   Checksum checksum;
@@ -63,7 +62,7 @@ struct Reader {
     if (!value.is_number_integer() || value.get<int64_t>() < 0 ||
         (value.is_number_unsigned() &&
          value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})) {
-      broken(concat("whole numbers from 0: found ", dump(value)));
+      broken(concat("whole numbers from 0: found ", json_text(value)));
     }
     return value.get<int64_t>();
   }
@@ -82,7 +81,7 @@ struct Reader {
     for (const json& shard : list) {
       const auto name = names::shard(static_cast<int64_t>(shards.size()), world);
       if (shard.at("file").get<std::string>() != name) {
-        broken(concat("shard ", name, ": found ", dump(shard.at("file"))));
+        broken(concat("shard ", name, ": found ", json_text(shard.at("file"))));
       }
       shards.push_back({.bytes = static_cast<uint64_t>(integer(shard.at("bytes"))),
                         .checksum = shard.at("xxh3").get<std::string>(),
@@ -95,7 +94,8 @@ struct Reader {
                             .dtype = value.at("dtype").get<std::string>(),
                             .shape = {}};
     formats::dtype_size(tensor.dtype);
-    if (!value.at("shape").is_array()) broken("a shape that is a list: found " + dump(value.at("shape")));
+    if (!value.at("shape").is_array())
+      broken("a shape that is a list: found " + json_text(value.at("shape")));
     for (const json& dim : value.at("shape")) tensor.shape.push_back(integer(dim));
     int64_t bytes = 0;
     const auto count = formats::element_count(tensor.shape);
@@ -109,13 +109,14 @@ struct Reader {
     std::vector<Piece> pieces;
     const int64_t count = count_of(tensor.shape);
     int64_t position = 0;
-    if (!list.is_array()) broken("slices as a list: found " + dump(list));
+    if (!list.is_array()) broken("slices as a list: found " + json_text(list));
     for (const json& item : list) {
-      if (!item.is_array() || item.size() != 3) broken("slices [shard, begin, end]: found " + dump(item));
+      if (!item.is_array() || item.size() != 3)
+        broken("slices [shard, begin, end]: found " + json_text(item));
       const Piece piece{integer(item[0]), integer(item[1]), integer(item[2])};
       const bool filled = piece.end > piece.begin || (count == 0 && piece.end == 0 && list.size() == 1);
       if (piece.shard >= world || piece.begin != position || !filled) {
-        broken(concat("slices that follow each other: ", escape(tensor.name), " has ", dump(item)));
+        broken(concat("slices that follow each other: ", escape(tensor.name), " has ", json_text(item)));
       }
       position = piece.end;
       pieces.push_back(piece);
@@ -127,15 +128,16 @@ struct Reader {
   }
   // [[shard, begin, end], ...]: what further shards have, each exactly one of the pieces.
   void copies(const json& list, const std::string& name, int64_t world, std::vector<Piece>& pieces) const {
-    if (!list.is_array()) broken("copies as a list: found " + dump(list));
+    if (!list.is_array()) broken("copies as a list: found " + json_text(list));
     for (const json& item : list) {
-      if (!item.is_array() || item.size() != 3) broken("copies [shard, begin, end]: found " + dump(item));
+      if (!item.is_array() || item.size() != 3)
+        broken("copies [shard, begin, end]: found " + json_text(item));
       const int64_t shard = integer(item[0]), begin = integer(item[1]), end = integer(item[2]);
       const auto at = std::lower_bound(pieces.begin(), pieces.end(), begin,
                                        [](const Piece& piece, int64_t value) { return piece.begin < value; });
       const bool known = at != pieces.end() && at->begin == begin && at->end == end && shard < world &&
                          (at->copies.empty() ? at->shard : at->copies.back()) < shard;
-      if (!known) broken(concat("copies of slices, by rank: ", escape(name), " has ", dump(item)));
+      if (!known) broken(concat("copies of slices, by rank: ", escape(name), " has ", json_text(item)));
       at->copies.push_back(shard);
     }
   }
@@ -184,7 +186,7 @@ std::string manifest_text(const StoredManifest& stored) {
   std::string text = concat("{\"format\": \"tessera checkpoint\",\n\"schema\": ", schema,
                             ",\n\"step\": ", progress.step, ",\n\"world\": ", world, ",\n");
   const auto field = [&](const char* name, const json& value) {
-    text += concat('"', name, "\": ", dump(value), ",\n");
+    text += concat('"', name, "\": ", json_text(value), ",\n");
   };
   field("progress", embedded(progress.json, "progress"));
   field("recipe", progress.recipe_toml);
@@ -195,7 +197,7 @@ std::string manifest_text(const StoredManifest& stored) {
     const auto& [bytes, checksum, host] = stored.shards.at(static_cast<size_t>(rank));
     json shard = {{"file", names::shard(rank, world)}, {"bytes", bytes}, {"xxh3", checksum}};
     if (!host.empty()) shard["host"] = host;
-    text += (rank == 0 ? "\n" : ",\n") + dump(shard);
+    text += (rank == 0 ? "\n" : ",\n") + json_text(shard);
   }
   text += "],\n\"tensors\": [";
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -207,7 +209,7 @@ std::string manifest_text(const StoredManifest& stored) {
     const auto& [name, dtype, shape] = tensors[i];
     json tensor = {{"name", name}, {"dtype", dtype}, {"shape", shape}, {"slices", slices}};
     if (!copies.empty()) tensor["copies"] = copies;
-    text += (i == 0 ? "\n" : ",\n") + dump(tensor);
+    text += (i == 0 ? "\n" : ",\n") + json_text(tensor);
   }
   text += "],\n";
   const std::string checksum = checksum_of(text);

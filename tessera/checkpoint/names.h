@@ -14,6 +14,9 @@ inline constexpr const char* kBest = "best.json";
 inline constexpr std::string_view kTemporary = ".tmp";  // being written, or being removed: never read
 inline constexpr std::string_view kReplaced = ".old";   // complete, while its step is saved once more
 
+/// Before the name of a parameter, of its moving average, of a buffer; what an optimizer keeps has its own.
+inline constexpr std::string_view kParameter = "param/", kAverage = "ema/", kBuffer = "buffer/";
+
 /// "step_00001234".
 inline std::string step(int64_t step) {
   char buffer[32];

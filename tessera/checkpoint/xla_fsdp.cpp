@@ -8,8 +8,10 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/xla_fsdp_rank.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/formats/safetensors_header.h"
@@ -39,7 +41,7 @@ struct RankFile {
 };
 
 std::string kind_prefix(const std::string& state, bool for_library) {
-  if (state.empty()) return "param/";
+  if (state.empty()) return std::string(names::kParameter);
   if (!for_library && (state == "exp_avg" || state == "exp_avg_sq")) return concat("adamw.", state, '/');
   return concat("optimizer/", state, '/');
 }
@@ -136,7 +138,7 @@ void XlaFsdpCheckpoint::State::add(const XlaRank& first, size_t slot, const XlaF
     for (const auto& [from, to] : options.rename) {
       if (name.starts_with(from)) name = to + name.substr(from.size());
     }
-    name = (sharded ? kind_prefix(kind, options.for_library) : "buffer/") + name;
+    name = (sharded ? kind_prefix(kind, options.for_library) : std::string(names::kBuffer)) + name;
     if (!names.insert(name).second) {
       user_error("checkpoint.import", "one tensor of each name: ", escape(name), " comes twice (",
                  first.path.string(), ')');
@@ -157,19 +159,16 @@ void XlaFsdpCheckpoint::State::describe(const XlaRank& first, const XlaFsdpOptio
   nlohmann::ordered_json position = {{"optimizer_steps", first.optimizer_steps},
                                      {"imported", "PyTorch/XLA FSDP"}};
   for (const auto& tensor : tensors) {
-    if (!tensor.name.starts_with("param/")) continue;
+    if (!tensor.name.starts_with(names::kParameter)) continue;
     const std::string name = tensor.name.substr(6);
     model["parameters"][name] = tensor.shape;
     if (options.for_library) position["steps"][name] = first.optimizer_steps;  // it counts each parameter's
   }
-  const auto text = [](const auto& json) {
-    return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  };
   progress = {.step = first.optimizer_steps,
-              .json = text(position),
+              .json = json_text(position),
               .recipe_toml = options.recipe_toml,
               .plan_json = {},
-              .model_json = text(model)};
+              .model_json = json_text(model)};
 }
 
 XlaFsdpCheckpoint::XlaFsdpCheckpoint(const std::vector<fs::path>& files, const XlaFsdpOptions& options)

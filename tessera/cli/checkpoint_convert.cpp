@@ -9,7 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/model_json.h"
 #include "tessera/checkpoint/stored_checkpoint.h"
 #include "tessera/checkpoint/tools.h"
 #include "tessera/cli/engine.h"
@@ -112,13 +114,8 @@ class Started final : public checkpoint::TensorSource {
  public:
   Started(std::shared_ptr<checkpoint::TensorSource> source, const weights::Description& model)
       : source_(std::move(source)) {
-    nlohmann::ordered_json json = {{"kind", "vit"}};
-    for (const auto& spec : arch::parameters(model.config)) {
-      if (!spec.buffer) json["parameters"][spec.name] = spec.shape;
-    }
-    progress_.model_json = json.dump();
-    progress_.json = nlohmann::json{{"classes", model.classes}}.dump(
-        -1, ' ', false, nlohmann::json::error_handler_t::replace);
+    progress_.model_json = checkpoint::model_json(model.config);
+    progress_.json = json_text(nlohmann::json{{"classes", model.classes}});
     if (model.config.classes > 0)
       progress_.recipe_toml = recipe::to_toml(recipe_of(model));  // else no recipe can say it
   }
@@ -144,7 +141,7 @@ fs::path write(const Options& options, const std::shared_ptr<checkpoint::TensorS
 
 double largest_difference(checkpoint::TensorSource& a, size_t tensor_a, checkpoint::TensorSource& b,
                           size_t tensor_b) {
-  const int64_t count = weights::count_of(a.tensors()[tensor_a].shape);
+  const int64_t count = checkpoint::count_of(a.tensors()[tensor_a].shape);
   constexpr int64_t kMost = checkpoint::kWindowBytes / sizeof(float);
   std::vector<float> left, right;
   double largest = 0;

@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/recipe/recipe.h"
 
@@ -120,7 +122,8 @@ void print_json(const Inspection& inspection, std::ostream& out) {
   Json list = Json::array();
   int64_t parameters = 0, bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].name.starts_with("param/")) parameters += checkpoint::count_of(tensors[i].shape);
+    if (tensors[i].name.starts_with(checkpoint::names::kParameter))
+      parameters += checkpoint::count_of(tensors[i].shape);
     bytes += bytes_of(tensors[i]);
     Json slices = Json::array();
     for (const auto& piece : stored.pieces[i]) {
@@ -144,7 +147,7 @@ void print_json(const Inspection& inspection, std::ostream& out) {
                     {"model", value_of(progress.model_json)},
                     {"files", files_json(inspection)},
                     {"tensors", std::move(list)}};
-  out << all.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  out << json_text(all, 2) << "\n";
 }
 
 }  // namespace

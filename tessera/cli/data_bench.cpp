@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/data_command.h"
 #include "tessera/data/measure.h"
@@ -109,9 +110,7 @@ nlohmann::ordered_json as_json(const std::string& source, const data::Measuremen
 void print_json(const std::vector<std::string>& sources, const std::vector<data::Measurement>& all) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (size_t i = 0; i < all.size(); ++i) list.push_back(as_json(sources[i], all[i]));
-  std::cout
-      << (list.size() == 1 ? list[0] : list).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
-      << '\n';
+  std::cout << json_text(list.size() == 1 ? list[0] : list, 2) << '\n';
 }
 
 int run(const Options& options) {

@@ -70,7 +70,7 @@ std::optional<int64_t> LabelReader::read(int64_t number, std::string& problem) c
 
 std::optional<int64_t> LabelReader::read(std::string_view text, std::string& problem) const {
   text = trim(text);
-  if (const auto number = parse_integer<int64_t>(text)) return read(*number, problem);
+  if (const auto number = parse_number<int64_t>(text)) return read(*number, problem);
   const auto found = std::lower_bound(by_name_.begin(), by_name_.end(), text,
                                       [&](size_t i, std::string_view name) { return classes_[i] < name; });
   if (found != by_name_.end() && classes_[*found] == text) return static_cast<int64_t>(*found);

@@ -9,7 +9,7 @@ std::string read_dali_index(std::string_view text,
                             const std::function<void(std::span<const DaliMember>)>& visit) {
   std::string_view first = take_until(text, "\n");
   const std::string_view version = take_until(first, " ");
-  const auto samples = parse_integer<uint64_t>(take_until(first, " \r"));
+  const auto samples = parse_number<uint64_t>(take_until(first, " \r"));
   uint64_t found = 0;
   if ((version != "v1.2" && version != "v1.1") || !samples) {
     return "an index that starts with 'v1.2' and a number of samples";
@@ -22,8 +22,8 @@ std::string read_dali_index(std::string_view text,
     while (!line.empty()) {
       DaliMember member;
       member.ending = take_until(line, " ");
-      const auto offset = parse_integer<uint64_t>(take_until(line, " "));
-      const auto size = parse_integer<uint64_t>(take_until(line, " "));
+      const auto offset = parse_number<uint64_t>(take_until(line, " "));
+      const auto size = parse_number<uint64_t>(take_until(line, " "));
       if (!offset || !size) {
         return concat("an ending, an offset and a size for each member of sample ", found);
       }

@@ -80,7 +80,7 @@ std::unique_ptr<Source> open_fake(const std::string& count, const std::string& s
                                   const SourceOptions& options) {
   int64_t images = kDefaultCount;
   if (!count.empty()) {
-    images = parse_integer<int64_t>(count).value_or(0);
+    images = parse_number<int64_t>(count).value_or(0);
     if (images < 1 || images > kMostImages) {
       user_error(kWhere, "fake:N with a number of images N from 1 to ", kMostImages, ": found fake:", count);
     }

@@ -24,7 +24,7 @@ std::optional<std::vector<std::string>> expand_range(std::string_view text) {
   const size_t dots = text.find("..");
   if (dots == std::string_view::npos) return std::nullopt;
   const std::string_view first = text.substr(0, dots), last = text.substr(dots + 2);
-  const auto from = parse_integer<uint64_t>(first), to = parse_integer<uint64_t>(last);
+  const auto from = parse_number<uint64_t>(first), to = parse_number<uint64_t>(last);
   if (!from || !to) return std::nullopt;
   if (*from > *to || *to - *from >= kMaxNames) {
     user_error("data.shards", "a range of 1 to ", kMaxNames, " numbers that runs upwards: found {", text,

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 #include "tessera/data/joined_source.h"
 
 namespace tessera::data {
@@ -19,18 +20,13 @@ constexpr const char* kWhere = "data.split";
 constexpr uint64_t kSplitSeed = 0x5B117;  // fixed: a split is the same in every run
 constexpr const char* kFileOrder = "file-order";
 
-std::string trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(' '), last = text.find_last_not_of(' ');
-  return first == std::string::npos ? "" : text.substr(first, last - first + 1);
-}
-
-[[noreturn]] void bad_slice(const std::string& piece, const std::string& found) {
+[[noreturn]] void bad_slice(const std::string& piece, std::string_view found) {
   user_error(kWhere, "a slice such as [:99%], [99%:], [1000:2000] or [:99%|", kFileOrder, "]: found '",
              escape(found), "' (in '", escape(piece), "')");
 }
 
 std::optional<SplitBound> parse_bound(const std::string& text, const std::string& piece) {
-  std::string number = trimmed(text);
+  std::string number(trimmed(text));
   if (number.empty()) return {};
   SplitBound bound;
   bound.percent = number.back() == '%';

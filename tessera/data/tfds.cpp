@@ -33,7 +33,7 @@ std::string text(const Json* json, const std::string& otherwise) {
 std::optional<int64_t> number(const Json& json) {
   if (json.is_number_integer()) return json.get<int64_t>();
   if (!json.is_string()) return std::nullopt;
-  return parse_integer<int64_t>(json.get<std::string>());
+  return parse_number<int64_t>(json.get<std::string>());
 }
 
 Json parse(const std::string& content, const std::string& where) {

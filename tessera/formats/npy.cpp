@@ -67,7 +67,7 @@ class Literal {
     while (!take(")")) {
       static_cast<void>(take(""));  // spaces
       const size_t digits = std::min(text_.find_first_not_of("0123456789"), text_.size());
-      const auto number = parse_integer<int64_t>(text_.substr(0, digits));
+      const auto number = parse_number<int64_t>(text_.substr(0, digits));
       if (!number || numbers.size() == kMaxDims) wrong("a size");
       numbers.push_back(*number);
       text_.remove_prefix(digits);

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 
 namespace tessera::formats {
@@ -186,9 +187,7 @@ uint64_t header_length(std::span<const std::byte> file_start, uint64_t file_size
   return length;
 }
 
-std::string json_string(const std::string& text) {
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
-}
+std::string json_string(const std::string& text) { return json_text(json(text)); }
 
 }  // namespace
 

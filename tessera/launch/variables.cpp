@@ -16,7 +16,7 @@ std::optional<std::string> variable(const char* name) {
 std::optional<int64_t> number_variable(const char* name, int64_t least, int64_t most) {
   const auto text = variable(name);
   if (!text) return std::nullopt;
-  const auto number = parse_integer<int64_t>(*text);
+  const auto number = parse_number<int64_t>(*text);
   if (!number || *number < least || *number > most) {
     user_error("launch.environment", name, " as an integer of ", least, " to ", most, ": it is '", *text,
                "'");

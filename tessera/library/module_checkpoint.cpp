@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/library/layerwise.h"
 
@@ -118,7 +119,8 @@ std::string optimizer_name(const char* slot, const std::string& parameter) {
 
 void append_parameters(std::vector<Slice>& slices, const shard::ShardedModule& sharded) {
   for (const auto& shard : sharded.shards()) {
-    slices.push_back(slice_of("param/" + shard.name, shard.values, shard.shape, shard.begin, shard.end));
+    slices.push_back(slice_of(concat(checkpoint::names::kParameter, shard.name), shard.values, shard.shape,
+                              shard.begin, shard.end));
     slices.back().replica = shard.replica;
   }
 }
@@ -127,7 +129,8 @@ void append_buffers(std::vector<Slice>& slices, const shard::ShardedModule& shar
   for (const auto& buffer : sharded.module()->named_buffers()) {
     const at::Tensor& values = buffer.value();
     if (values.defined()) {
-      slices.push_back(slice_of("buffer/" + buffer.key(), values, values.sizes().vec(), 0, values.numel()));
+      slices.push_back(slice_of(concat(checkpoint::names::kBuffer, buffer.key()), values,
+                                values.sizes().vec(), 0, values.numel()));
       slices.back().replica = sharded.mesh().rank() != 0;
     }
   }

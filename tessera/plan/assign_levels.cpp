@@ -18,7 +18,7 @@ namespace {
 /// "blocks.3" -> 3 where the rule says "blocks"; none for other units.
 std::optional<int64_t> number_in(const std::string& unit, const std::string& list) {
   if (!unit.starts_with(list + ".")) return std::nullopt;
-  return parse_integer<int64_t>(std::string_view(unit).substr(list.size() + 1));
+  return parse_number<int64_t>(std::string_view(unit).substr(list.size() + 1));
 }
 
 /// Does the rule name this unit? parts: 1 stem or head, or 2 a list's name with 3 first and 4 last number.

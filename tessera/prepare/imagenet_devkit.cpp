@@ -86,7 +86,7 @@ std::vector<int64_t> read_truth(std::string_view text, const std::string& where)
     std::string_view line = take_until(text, "\n");
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty()) continue;
-    const auto id = parse_integer<int64_t>(line);
+    const auto id = parse_number<int64_t>(line);
     if (!id) {
       user_error(kWhere, "a number in line ", ids.size() + 1, ": found something else (", where, ")");
     }

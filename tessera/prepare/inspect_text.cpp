@@ -4,6 +4,7 @@
 #include <ostream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
 #include "tessera/prepare/inspect.h"
@@ -110,7 +111,7 @@ void print_json(const Inspection& inspection, std::ostream& out) {
   for (const Broken& broken : inspection.broken) {
     json["broken"].push_back({{"name", broken.name}, {"reason", broken.reason}});
   }
-  out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  out << json_text(json, 2) << "\n";
 }
 
 }  // namespace tessera::prepare

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 
 namespace tessera::prepare {
@@ -22,10 +23,7 @@ using Command = std::map<std::string, std::string>;
 constexpr const char* kWhere = "prepare.journal";
 constexpr const char* kName = "pack.jsonl";
 
-/// Bytes that are no UTF-8 (names of files may be anything) are replaced.
-std::string line_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string line_of(const Json& json) { return json_text(json) + "\n"; }
 
 void check_empty(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {

@@ -3,7 +3,6 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "tessera/base/error.h"
@@ -13,12 +12,6 @@
 namespace tessera::recipe {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
 [[noreturn]] void bad_group(const std::string& text, const std::string& found) {
   user_error("recipe.groups",
              "optimizer.groups must hold entries such as \"head.*: lr_scale=10, weight_decay=0\" or "
@@ -27,12 +20,11 @@ std::string_view trimmed(std::string_view text) {
 }
 
 double number_of(std::string_view word, const std::string& group) {
-  double value = 0;
-  const auto parsed = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size() || !(value >= 0 && value <= 1000)) {
+  const auto value = parse_number<double>(word);
+  if (!value || !(*value >= 0 && *value <= 1000)) {
     bad_group(group, concat("\"", escape(word), "\" where a number from 0 to 1000 belongs"));
   }
-  return value;
+  return *value;
 }
 
 bool matches(const std::string& pattern, const std::string& name) {

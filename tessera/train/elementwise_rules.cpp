@@ -1,5 +1,6 @@
 // Rules that treat every number of a parameter alone: any split of the state gives the same bits.
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/elementwise.h"
 #include "tessera/train/update_rule.h"
@@ -10,10 +11,14 @@ at::Tensor part_of(const at::Tensor& flat, const shard::Piece& piece) {
   return flat.narrow(0, piece.unit_offset, piece.end - piece.begin);
 }
 
-checkpoint::Slice slice_of(const std::string& prefix, const shard::Unit& unit, const shard::Piece& piece,
+checkpoint::Slice slice_of(std::string_view prefix, const shard::Unit& unit, const shard::Piece& piece,
                            const at::Tensor& part) {
-  return {prefix + piece.name, "F32",     piece.shape,
-          piece.begin,         piece.end, reinterpret_cast<std::byte*>(part.data_ptr<float>()),
+  return {concat(prefix, piece.name),
+          "F32",
+          piece.shape,
+          piece.begin,
+          piece.end,
+          reinterpret_cast<std::byte*>(part.data_ptr<float>()),
           unit.replica() != 0};
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/checkpoint/names.h"
 #include "tessera/ops/elementwise.h"
 #include "tessera/train/update_rule.h"
 
@@ -45,7 +46,8 @@ void Ema::exchange(shard::ShardedModel& model) {
 void Ema::append_slices(std::vector<checkpoint::Slice>& slices) const {
   for (const Average& average : averages_) {
     for (const shard::Piece& piece : average.unit->pieces()) {
-      slices.push_back(slice_of("ema/", *average.unit, piece, part_of(average.values, piece)));
+      slices.push_back(
+          slice_of(checkpoint::names::kAverage, *average.unit, piece, part_of(average.values, piece)));
     }
   }
 }

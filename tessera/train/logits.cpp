@@ -4,6 +4,8 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/models/vit.h"
 #include "tessera/train/commands.h"
 
@@ -16,7 +18,7 @@ std::vector<float> logits(const LogitsJob& job) {
   for (size_t i = 0; i < job.weights->tensors().size(); ++i) index[job.weights->tensors()[i].name] = i;
   for (const auto& segment : model.segments()) {
     for (const auto& [name, parameter] : segment.parameters) {
-      const auto at = index.find("param/" + name);
+      const auto at = index.find(concat(checkpoint::names::kParameter, name));
       TESSERA_CHECK(at != index.end(), name);
       const at::Tensor value = at::empty(parameter.sizes(), at::kFloat);
       const std::span<float> numbers(value.data_ptr<float>(), static_cast<size_t>(value.numel()));

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/checkpoint/manifest.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/orthogonalise.h"
 #include "tessera/train/update_rule.h"
@@ -99,8 +100,7 @@ class Muon : public UpdateRule {
     int64_t offset = 0;
     for (size_t k = 0, turn = i; k < unit.pieces().size(); ++k) {
       const auto& shape = unit.pieces()[k].shape;
-      int64_t numel = 1;
-      for (const int64_t size : shape) numel *= size;
+      const int64_t numel = checkpoint::count_of(shape);
       if (!squares_[i][k].defined() && turn++ % ranks == rank) {
         const at::Tensor matrix = whole.narrow(0, offset, numel).view({shape[0], -1});
         result.narrow(0, offset, numel).copy_(ops::orthogonalised(matrix).view({-1}));

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
@@ -43,11 +44,6 @@ Trained open_checkpoint(const std::string& path, const std::vector<std::string>&
                                        ".", sets)};
 }
 
-/// Names of files are bytes; what is no UTF-8 in them becomes the replacement character.
-std::string to_text(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
 nlohmann::ordered_json to_json(const monitor::EvalMetrics& metrics, const fs::path& checkpoint) {
   return {{"top1", metrics.top1},       {"top5", metrics.top5},       {"loss", metrics.loss},
           {"samples", metrics.samples}, {"seconds", metrics.seconds}, {"checkpoint", checkpoint.string()}};
@@ -81,8 +77,8 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           if (result.broken > 0) log.warn(concat(result.broken, " broken samples count as wrong"));
           const auto json = to_json(result.metrics, trained.checkpoint);
           if (ranks.rank == 0) {
-            if (!job.output.empty()) write_file_atomic(job.output, to_text(json) + "\n");
-            if (job.json) std::cout << to_text(json) << std::endl;
+            if (!job.output.empty()) write_file_atomic(job.output, json_text(json, 2) + "\n");
+            if (job.json) std::cout << json_text(json, 2) << std::endl;
           }
           char line[160];
           std::snprintf(line, sizeof line,
@@ -140,7 +136,7 @@ void predict_images(const PredictJob& job, TrainState& state) {
     std::fflush(stdout);
     all.push_back(entry);
   }
-  if (job.json) std::cout << to_text(all) << std::endl;
+  if (job.json) std::cout << json_text(all, 2) << std::endl;
 }
 
 }  // namespace

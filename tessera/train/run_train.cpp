@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
@@ -168,11 +169,6 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
            static_cast<int64_t>(predicted_memory(p.job.recipe, p.plan, p.sizes.per_rank))}};
 }
 
-/// Names of files are bytes; what is no UTF-8 in them becomes the replacement character.
-std::string summary_text(const nlohmann::ordered_json& summary) {
-  return summary.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
 /// A pretended run has trained nothing: it says what a step costs, and no accuracy.
 void end_pretended(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh, Log& log) {
   const int64_t steps = p.job.pretend_steps;
@@ -190,7 +186,7 @@ void end_pretended(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };
   summary.update(memory);
-  write_file_atomic(p.run_dir / "summary.json", summary_text(summary));
+  write_file_atomic(p.run_dir / "summary.json", json_text(summary, 2) + "\n");
   log.info(concat("done: pretended to be ", mesh.describe(), " for ", steps, steps == 1 ? " step" : " steps",
                   ": loss ", result.last_step.loss, ", ", human_seconds(result.train_seconds),
                   ", peak memory ", human_bytes(memory.at("peak_rss_bytes").get<double>())));
@@ -230,7 +226,7 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
     summary["val_loss_ema"] = metrics.loss_ema.value_or(0);
   }
   summary.update(memory);
-  write_file_atomic(p.run_dir / "summary.json", summary_text(summary));
+  write_file_atomic(p.run_dir / "summary.json", json_text(summary, 2) + "\n");
 }
 
 void write_report(const Prepared& p, const LoopResult& result, const monitor::Monitor& monitor) {

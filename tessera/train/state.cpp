@@ -7,17 +7,21 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/model_json.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/library/module_checkpoint.h"
 #include "tessera/ops/cpu.h"
 
 namespace tessera::train {
 namespace {
 
-constexpr const char *kParameterPrefix = "param/", *kAveragePrefix = "ema/", *kBufferPrefix = "buffer/";
+using checkpoint::names::kAverage, checkpoint::names::kBuffer, checkpoint::names::kParameter;
 
 /// Is it of the model itself, not of the optimizer or an average?
 bool is_of_model(const std::string& name) {
-  return name.starts_with(kParameterPrefix) || name.starts_with(kBufferPrefix);
+  return name.starts_with(kParameter) || name.starts_with(kBuffer);
 }
 
 std::unordered_map<std::string, arch::ParameterSpec> specs_by_name(const arch::ModelConfig& config) {
@@ -40,7 +44,7 @@ void initialise(TrainState& state) {
 /// A buffer, whole on every rank: rank 0's is saved.
 checkpoint::Slice buffer_slice(const std::string& name, const at::Tensor& buffer, int64_t rank) {
   const char* dtype = buffer.scalar_type() == at::kLong ? "I64" : "F32";
-  return {kBufferPrefix + name,
+  return {concat(kBuffer, name),
           dtype,
           buffer.sizes().vec(),
           0,
@@ -57,7 +61,7 @@ std::vector<checkpoint::Slice> slices_of(const TrainState& state) {
   }
   for (const auto& unit : state.sharded->units()) {
     for (const shard::Piece& piece : unit->pieces())
-      slices.push_back(slice_of(kParameterPrefix, *unit, piece, piece.master));
+      slices.push_back(slice_of(kParameter, *unit, piece, piece.master));
   }
   if (state.optimizer) state.optimizer->append_slices(slices);
   if (state.ema) state.ema->append_slices(slices);
@@ -122,14 +126,6 @@ data::Batch stand_in(const TrainState& state) {
   return batch;
 }
 
-std::string model_json(const arch::ModelConfig& config) {
-  nlohmann::ordered_json json = {{"kind", config.family()}};
-  for (const auto& spec : arch::parameters(config)) {
-    if (!spec.buffer) json["parameters"][spec.name] = spec.shape;
-  }
-  return json.dump();
-}
-
 SaveRequest save_request(TrainState& state, const std::filesystem::path& folder, bool best) {
   state.sharded->average_buffers();
   checkpoint::Progress progress;
@@ -140,11 +136,10 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
                                {"eval_due", state.eval_due},
                                {"seconds", state.seconds},
                                {"classes", state.classes}};
-  // Folder names may be no UTF-8.
-  progress.json = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  progress.json = json_text(json);
   progress.recipe_toml = recipe::to_toml(state.recipe);
   progress.plan_json = plan::to_json(state.plan);
-  progress.model_json = model_json(state.recipe.model);
+  progress.model_json = checkpoint::model_json(state.recipe.model);
   return {{folder, state.recipe.checkpoint.keep, best}, slices_of(state), std::move(progress)};
 }
 
@@ -160,7 +155,8 @@ namespace {
 /// A deeper model's checkpoint holds all that a shallower one asks for, and still is not its own.
 void check_no_surplus(const std::string& saved, const arch::ModelConfig& config,
                       const std::filesystem::path& checkpoint) {
-  const auto theirs = nlohmann::json::parse(saved), ours = nlohmann::json::parse(model_json(config));
+  const auto theirs = nlohmann::json::parse(saved),
+             ours = nlohmann::json::parse(checkpoint::model_json(config));
   for (const auto& [name, shape] : theirs.at("parameters").items()) {
     if (!ours.at("parameters").contains(name)) {
       user_error("checkpoint.load", "a checkpoint of this model: ", checkpoint.string(), " also holds ", name,
@@ -176,7 +172,7 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
   const checkpoint::Progress& progress = manifest.progress;
   check_no_surplus(progress.model_json, state.recipe.model, checkpoint);
   const bool has_average = std::ranges::any_of(
-      manifest.tensors, [](const auto& tensor) { return tensor.name.starts_with(kAveragePrefix); });
+      manifest.tensors, [](const auto& tensor) { return tensor.name.starts_with(kAverage); });
   std::vector<checkpoint::Slice> slices = slices_of(state);
   if (weights == Weights::kAverage) {
     if (!has_average) {
@@ -185,12 +181,12 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
                  " has none");
     }
     for (auto& slice : slices) {
-      if (slice.name.starts_with(kParameterPrefix)) {
-        slice.name = kAveragePrefix + slice.name.substr(std::string(kParameterPrefix).size());
+      if (slice.name.starts_with(kParameter)) {
+        slice.name = concat(kAverage, slice.name.substr(kParameter.size()));
       }
     }
   } else if (!has_average) {
-    std::erase_if(slices, [](const auto& slice) { return slice.name.starts_with(kAveragePrefix); });
+    std::erase_if(slices, [](const auto& slice) { return slice.name.starts_with(kAverage); });
   }
   // Converted weights: a training begins with them, and its optimizer has nothing behind it.
   if (progress.step == 0 &&

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
@@ -70,7 +71,7 @@ void over_runs(std::span<const UnitState> units, const std::function<void(const 
 at::Tensor part_of(const at::Tensor& flat, const shard::Piece& piece);
 
 /// A slice of the checkpoint over `part`, 1-D float32 memory of this piece.
-checkpoint::Slice slice_of(const std::string& prefix, const shard::Unit& unit, const shard::Piece& piece,
+checkpoint::Slice slice_of(std::string_view prefix, const shard::Unit& unit, const shard::Piece& piece,
                            const at::Tensor& part);
 
 /// The rules of other files than make_rule's.

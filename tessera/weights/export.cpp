@@ -9,6 +9,8 @@
 #include "tessera/base/file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/checkpoint/convert.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/tools.h"
 #include "tessera/formats/npz.h"
 #include "tessera/weights/hugging_face_config.h"
@@ -18,7 +20,7 @@ namespace tessera::weights {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kParameter = "param/";
+using checkpoint::names::kParameter;
 
 Mapping mapping_to(Family to, const arch::VitConfig& config) {
   switch (to) {
@@ -46,7 +48,7 @@ std::string numbers_text(const std::vector<float>& numbers) {
 /// The tensor's numbers in `dtype`, window after window.
 void each_window(checkpoint::TensorSource& source, size_t tensor, const std::string& dtype,
                  const std::function<void(std::span<const std::byte>)>& use) {
-  const int64_t count = count_of(source.tensors()[tensor].shape);
+  const int64_t count = checkpoint::count_of(source.tensors()[tensor].shape);
   constexpr int64_t kMost = checkpoint::kWindowBytes / sizeof(float);
   std::vector<std::byte> window;
   for (int64_t begin = 0; begin < count; begin += kMost) {

@@ -6,12 +6,13 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/weights/mapping.h"
 
 namespace tessera::weights {
 namespace {
 
-constexpr std::string_view kParameter = "param/";
+using checkpoint::names::kParameter;
 
 bool is_head(const std::string& name) { return name == "head.weight" || name == "head.bias"; }
 
@@ -136,8 +137,9 @@ void FinetunedSource::read(size_t tensor, int64_t begin, std::span<std::byte> ou
   const auto first = static_cast<size_t>(begin);
   const size_t count = out.size() / sizeof(float);
   if (count == 0) return;
-  TESSERA_CHECK(begin >= 0 && static_cast<int64_t>(count) <= count_of(tensors_[tensor].shape) - begin,
-                tensors_[tensor].name);
+  TESSERA_CHECK(
+      begin >= 0 && static_cast<int64_t>(count) <= checkpoint::count_of(tensors_[tensor].shape) - begin,
+      tensors_[tensor].name);
   const std::vector<float> constant(origin.kind == Kind::kConstant ? count : 0, origin.value);
   std::memcpy(out.data(), origin.kind == Kind::kConstant ? constant.data() : positions_.data() + first,
               out.size());

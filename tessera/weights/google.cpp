@@ -2,6 +2,7 @@
 // (height, width, in, out). Source: google-research/vision_transformer (models_vit.py) and big_vision
 // (models/vit.py), whose submodules Flax numbers differently.
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/manifest.h"
 #include "tessera/weights/shapes.h"
 
 namespace tessera::weights {
@@ -36,7 +37,7 @@ class Linker {
            int64_t ours_begin = 0) {
     Shape whole = dims;
     if (stack_ > 0) whole.insert(whole.begin(), stack_);
-    const int64_t begin = stack_ > 0 ? index_ * count_of(dims) : 0;
+    const int64_t begin = stack_ > 0 ? index_ * checkpoint::count_of(dims) : 0;
     mapping_.link({ours, ours_begin, theirs, begin, std::move(dims), std::move(order)}, whole);
   }
   void norm(const std::string& ours, const std::string& theirs) {

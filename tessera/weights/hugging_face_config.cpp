@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
 
@@ -99,7 +100,7 @@ std::vector<std::string> class_names(const Config& config) {
   if (!labels->is_object()) config.wrong("id2label as an object", labels->type_name());
   names.resize(labels->size());
   for (const auto& [key, name] : labels->items()) {
-    const auto index = parse_integer<int64_t>(key);
+    const auto index = parse_number<int64_t>(key);
     if (!index || *index < 0 || *index >= static_cast<int64_t>(names.size()) || !name.is_string()) {
       config.wrong("id2label from 0 on, each with a text", concat('"', escape(key), '"'));
     }
@@ -201,7 +202,7 @@ std::string hugging_face_config(const arch::VitConfig& c, const std::vector<std:
                              {"id2label", ids},
                              {"label2id", labels},
                              {"torch_dtype", "float32"}};
-  return root.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return json_text(root, 2) + "\n";
 }
 
 std::string preprocessor_config(const data::TransformOptions& pixels, int64_t image_size) {

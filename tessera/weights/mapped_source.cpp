@@ -7,13 +7,14 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/formats/strides.h"
 
 namespace tessera::weights {
 namespace {
 
-constexpr std::string_view kParameter = "param/";
+using checkpoint::names::kParameter;
 constexpr size_t kListed = 3;  // differences named in full
 
 /// "a; b; c; and 5 more".
@@ -75,7 +76,7 @@ MappedSource::MappedSource(Named from, const Mapping& mapping, Direction directi
   for (const Link& link : mapping.links()) {
     if (!import && link.theirs.empty()) continue;
     Part part{.begin = import ? link.ours_begin : link.theirs_begin,
-              .count = count_of(link.dims),
+              .count = checkpoint::count_of(link.dims),
               .source = link.theirs.empty() ? kNone : source_of(import ? link.theirs : link.ours),
               .source_begin = import ? link.theirs_begin : link.ours_begin,
               .shape = {},
@@ -92,7 +93,7 @@ MappedSource::MappedSource(Named from, const Mapping& mapping, Direction directi
       TESSERA_CHECK_EQ(part.begin, covered);
       covered += part.count;
     }
-    TESSERA_CHECK(covered == count_of(tensors_[i].shape), tensors_[i].name);
+    TESSERA_CHECK(covered == checkpoint::count_of(tensors_[i].shape), tensors_[i].name);
   }
 }
 
@@ -141,7 +142,8 @@ size_t MappedSource::source_of(const std::string& name) const { return from_.ind
 
 void MappedSource::read(size_t tensor, int64_t begin, std::span<std::byte> out) {
   const auto count = static_cast<int64_t>(out.size() / sizeof(float));
-  TESSERA_CHECK(begin >= 0 && count <= count_of(tensors_.at(tensor).shape) - begin, tensors_[tensor].name);
+  TESSERA_CHECK(begin >= 0 && count <= checkpoint::count_of(tensors_.at(tensor).shape) - begin,
+                tensors_[tensor].name);
   // The bytes are the caller's and need not lie as floats do.
   constexpr int64_t kWindow = static_cast<int64_t>(checkpoint::kWindowBytes / sizeof(float));
   std::vector<float> window;

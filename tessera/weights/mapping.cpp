@@ -4,12 +4,6 @@
 
 namespace tessera::weights {
 
-int64_t count_of(const Shape& dims) {
-  int64_t count = 1;
-  for (const int64_t dim : dims) count *= dim;
-  return count;
-}
-
 Mapping::Mapping(const std::vector<arch::ParameterSpec>& ours) {
   for (const auto& spec : ours) {
     ours_.emplace(spec.name, spec.shape);

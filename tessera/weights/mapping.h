@@ -52,7 +52,4 @@ class Mapping {
   std::vector<Link> links_;
 };
 
-/// Elements of a block.
-int64_t count_of(const Shape& dims);
-
 }  // namespace tessera::weights

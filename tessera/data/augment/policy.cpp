@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 #include "tessera/data/augment/policy_makers.h"
 
 namespace tessera::data {
@@ -52,15 +52,12 @@ class ColorJitter : public Policy {
 
 double policy_number(const std::string& text, double low, double high, const std::string& piece,
                      const std::string& policy) {
-  double value = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  const bool whole = parsed.ec == std::errc() && parsed.ptr == end;
-  if (!whole || !(value >= low && value <= high)) {
+  const auto value = parse_number<double>(text);
+  if (!value || !(*value >= low && *value <= high)) {
     user_error(kPolicyWhere, "a number between ", low, " and ", high, " in \"", piece, "\": found \"", text,
                "\" (", policy, ")");
   }
-  return value;
+  return *value;
 }
 
 int64_t policy_integer(const std::string& text, int64_t low, int64_t high, const std::string& piece,
