@@ -1,6 +1,7 @@
 #include "tessera/train/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 
 #include "tessera/recipe/parameter_groups.h"
 
@@ -38,6 +39,7 @@ void Optimizer::forget_frozen_gradients() const {
 }
 
 void Optimizer::step(double lr, double grad_scale) {
+  RECORD_USER_SCOPE("tessera::optimizer");
   const at::NoGradGuard no_grad;
   rule_->step(states_, {lr, grad_scale, ++steps_}, mesh_);
 }

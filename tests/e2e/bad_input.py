@@ -62,7 +62,7 @@ def arguments():
                       r"either --procs or a launcher: environment has started 2 ranks and --procs asks for 2 more")
         check_refused(tessera("checkpoint", "inspct", folder=folder),
                       r"a command of tessera checkpoint \(inspect, .*\): found inspct; did you mean inspect\?")
-        check_refused(tessera("bench", "foo", folder=folder), r"a command of tessera bench \(shard\): found foo")
+        check_refused(tessera("bench", "foo", folder=folder), r"a command of tessera bench \(shard, step, scaling\): found foo")
         check_refused(tessera("train", "--resume", "nowhere", folder=folder),
                       r"a recipe file or --resume RUN_FOLDER: nowhere holds no recipe\.toml \(name a run's folder")
         check_refused(tessera("eval", "nowhere", "--procs", -1, folder=folder), r"--procs of at least 1: got -1")
