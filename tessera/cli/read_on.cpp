@@ -8,7 +8,7 @@
 namespace tessera::cli {
 namespace {
 
-/// Of the commands of the program, and of those below them that are about something else.
+/// Of the commands of the program, and of those below them that are about something else, by all their words.
 const std::map<std::string, std::string>& pages() {
   static const std::map<std::string, std::string> table = {
       {"train", "docs/running.md, docs/recipes.md"},
@@ -18,9 +18,9 @@ const std::map<std::string, std::string>& pages() {
       {"options", "docs/recipes.md"},
       {"launch", "docs/library.md"},
       {"checkpoint", "docs/checkpoints.md"},
-      {"convert", "docs/weights.md"},
-      {"import-xla-fsdp", "docs/from_xla_fsdp.md"},
-      {"bench", "docs/sharding.md"},
+      {"checkpoint convert", "docs/weights.md"},
+      {"checkpoint import-xla-fsdp", "docs/from_xla_fsdp.md"},
+      {"bench", "docs/performance.md, docs/sharding.md"},
       {"data", "docs/data.md"},
   };
   return table;
@@ -28,18 +28,19 @@ const std::map<std::string, std::string>& pages() {
 
 bool all(CLI::App* /*command*/) { return true; }
 
-void add_page(CLI::App& command, const std::string& above) {
-  const auto own = pages().find(command.get_name());
+void add_page(CLI::App& command, const std::string& words_above, const std::string& above) {
+  const std::string words = words_above.empty() ? command.get_name() : words_above + " " + command.get_name();
+  const auto own = pages().find(words);
   const std::string page = own == pages().end() ? above : own->second;
   const std::string footer = command.get_footer();
   command.footer(concat(footer, footer.empty() ? "\n" : "\n\n", "Read on: ", page, "."));
-  for (CLI::App* below : command.get_subcommands(all)) add_page(*below, page);
+  for (CLI::App* below : command.get_subcommands(all)) add_page(*below, words, page);
 }
 
 }  // namespace
 
 void add_pages(CLI::App& app) {
-  for (CLI::App* command : app.get_subcommands(all)) add_page(*command, "docs/running.md");
+  for (CLI::App* command : app.get_subcommands(all)) add_page(*command, "", "docs/running.md");
 }
 
 }  // namespace tessera::cli
