@@ -10,7 +10,7 @@
 namespace tessera::cli {
 namespace {
 
-constexpr int64_t kMostClasses = 1'000'000;
+constexpr int64_t kMostClasses = 1'000'000, kMostMistakes = 100'000;
 
 struct EvalOptions {
   train::EvalJob job;
@@ -49,6 +49,11 @@ Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
   command->add_flag("--ema", options->job.ema, "The moving average of the weights (ema.decay)");
   command->add_flag("--json", options->job.json, "Print JSON");
   command->add_option("--output", options->job.output, "Also write the JSON to this file");
+  command->add_option("--output-dir", options->job.output_dir,
+                      "Write metrics.json, per_class.csv, confusion.csv, mistakes.csv and report.html here");
+  command->add_option("--mistakes", options->job.mistakes, "How many of the worst mistakes they show")
+      ->default_val(48)
+      ->check(CLI::Range(int64_t{0}, kMostMistakes));
   return [options, arguments = std::move(arguments)] { return evaluate(*options, arguments); };
 }
 

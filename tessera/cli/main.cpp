@@ -20,6 +20,7 @@
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/surroundings.h"
 
 namespace tessera::cli {
 namespace {
@@ -48,13 +49,7 @@ void print_version(bool verbose) {
             << "cores " << launch::available_cores() << ", memory free "
             << launch::available_memory() / (1024 * 1024) << " MiB\n";
   const std::string torch = engine().torch_info();  // loaded first: loading may set ONEDNN_MAX_CPU_ISA
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    const std::string text = *variable;
-    for (const char* prefix : {"TESSERA_", "OMP_", "MKL_", "GLOO_", "NCCL_", "ONEDNN_", "SLURM_", "OMPI_COMM",
-                               "LD_LIBRARY_PATH", "LD_PRELOAD", "RANK=", "WORLD_SIZE=", "MASTER_"}) {
-      if (text.rfind(prefix, 0) == 0) std::cout << text << "\n";
-    }
-  }
+  for (const auto& [name, value] : launch::relevant_variables()) std::cout << name << '=' << value << "\n";
   std::cout << torch << std::endl;
 }
 
@@ -115,6 +110,8 @@ int run(int argc, char** argv) {
       {"launch", add_launch(app)},
       {"bench", add_bench(app, arguments)},
       {"data", add_data(app)},
+      {"compare", add_compare(app)},
+      {"doctor", add_doctor(app)},
   };
   try {
     app.parse(in_parsing_order(arguments));

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
 #include "tessera/launch/launch.h"
@@ -16,7 +17,7 @@ namespace {
 struct TrainOptions {
   std::string recipe;
   std::vector<std::string> sets;
-  std::string resume;
+  std::string resume, trace;
   int64_t procs = 0;
   int64_t pretend_world = 0, pretend_steps = 1;
   bool fake_data = false, dry_run = false, force = false;
@@ -42,6 +43,7 @@ void take_recipe_from_run(TrainOptions& options) {
 train::TrainJob make_job(TrainOptions options) {
   take_recipe_from_run(options);
   if (options.fake_data) options.sets.push_back("data.source=\"fake:\"");
+  if (!options.trace.empty()) options.sets.push_back("run.trace=\"" + escape(options.trace) + "\"");
   train::TrainJob job;
   job.recipe = recipe::read_recipe(options.recipe, options.sets);
   job.resume = options.resume;
@@ -127,6 +129,9 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
                    "Continue: latest (default), best, a step, a checkpoint's or a run's folder")
       ->expected(0, 1)
       ->default_str("");
+  command->add_option(
+      "--trace", options->trace,
+      "Steps, such as 10:12, whose trace goes into trace.json of the run's folder (Perfetto)");
   command->add_flag("--fake-data", options->fake_data, "Synthetic images instead of data.source");
   command->add_flag("--dry-run", options->dry_run,
                     "Say what would be trained, in which layout and memory; do nothing");
