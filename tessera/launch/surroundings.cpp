@@ -13,10 +13,11 @@
 namespace tessera::launch {
 namespace {
 
-constexpr std::array<std::string_view, 19> kBeginnings = {
-    "TESSERA_",   "OMP_",    "KMP_",       "MKL_",        "GLOO_",      "NCCL_",      "TORCH_",
-    "ONEDNN_",    "CUDA_",   "MALLOC_",    "SLURM_",      "OMPI_COMM_", "LD_PRELOAD", "LD_LIBRARY_PATH",
-    "WORLD_SIZE", "MASTER_", "LOCAL_RANK", "LOCAL_WORLD", "RANK="};
+constexpr std::array<std::string_view, 22> kBeginnings = {
+    "TESSERA_",   "OMP_",       "GOMP_",           "KMP_",       "MKL_",    "GLOO_",      "NCCL_",
+    "TORCH_",     "ONEDNN_",    "DNNL_",           "ATEN_",      "CUDA_",   "MALLOC_",    "SLURM_",
+    "OMPI_COMM_", "LD_PRELOAD", "LD_LIBRARY_PATH", "WORLD_SIZE", "MASTER_", "LOCAL_RANK", "LOCAL_WORLD",
+    "RANK="};
 
 bool is_relevant(std::string_view text) {
   return std::any_of(kBeginnings.begin(), kBeginnings.end(),
