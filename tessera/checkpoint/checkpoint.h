@@ -57,6 +57,7 @@ struct SaveOptions {
   std::filesystem::path folder;  // "<run>/checkpoints"; ranks may see the same files there or different ones
   int64_t keep = 3;              // newest complete checkpoints kept; 0: all. "best" is kept besides.
   bool best = false;             // also becomes "best"
+  int64_t keep_every = 0;        // steps that are multiples of this are never removed; 0: none
 };
 
 /// Collective. Writes <folder>/step_00001234.tmp/{shard-00000-of-00002.safetensors, ..., manifest.json},

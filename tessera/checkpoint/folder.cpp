@@ -154,7 +154,8 @@ void undo_commit(const fs::path& folder, int64_t step) {
   sync_folder(folder);
 }
 
-void remove_old(const fs::path& folder, int64_t keep, int64_t step) {
+void remove_old(const fs::path& folder, const SaveOptions& options, int64_t step) {
+  const int64_t keep = options.keep, every = options.keep_every;
   if (keep <= 0) return;
   std::optional<int64_t> best;
   std::map<int64_t, fs::path> complete;
@@ -167,6 +168,7 @@ void remove_old(const fs::path& folder, int64_t keep, int64_t step) {
   int64_t newer = 0;
   for (auto at = complete.rbegin(); at != complete.rend(); ++at) {
     if (newer++ < keep || at->first == step || at->first == best) continue;
+    if (every > 0 && at->first % every == 0) continue;
     retire(folder, at->second.filename().string(), at->first);
   }
 }

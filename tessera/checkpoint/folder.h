@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "tessera/checkpoint/checkpoint.h"
+
 namespace tessera::checkpoint {
 
 /// Complete checkpoints by step; none where there is no such folder. A crash while a step was saved once more
@@ -39,8 +41,8 @@ void commit(const std::filesystem::path& folder, int64_t step);
 void finish_commit(const std::filesystem::path& folder, int64_t step);
 void undo_commit(const std::filesystem::path& folder, int64_t step);
 
-/// Removes all complete checkpoints but the `keep` newest, the best and `step`. A checkpoint that cannot be
-/// removed stays; the next save tries again.
-void remove_old(const std::filesystem::path& folder, int64_t keep, int64_t step);
+/// Removes all complete checkpoints but the options.keep newest, multiples of options.keep_every, the best
+/// and `step`. A checkpoint that cannot be removed stays; the next save tries again.
+void remove_old(const std::filesystem::path& folder, const SaveOptions& options, int64_t step);
 
 }  // namespace tessera::checkpoint

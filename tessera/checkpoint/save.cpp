@@ -183,7 +183,7 @@ fs::path save(const SaveOptions& options, const SavePlan& plan, const Progress& 
   commit_all(options.folder, step, talk, first, lost);
   talk.all(by_first([&] {
              if (options.best) write_best(options.folder, step);
-             remove_old(options.folder, options.keep, step);
+             remove_old(options.folder, options, step);
            }),
            names::step(step) + " is saved, but not marked as best");
   return options.folder / names::step(step);

@@ -13,7 +13,7 @@ namespace tessera::cli {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t kMostClasses = 1'000'000;
+constexpr int64_t kMostClasses = 1'000'000, kMostMistakes = 100'000;
 
 struct EvalOptions {
   train::EvalJob job;
@@ -65,8 +65,14 @@ Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
   command->add_flag("--ema", options->job.ema, "The moving average of the weights (ema.decay)");
   command->add_flag("--json", options->job.json, "Print JSON");
   command->add_option("--output", options->job.output, "Also write the JSON to this file");
+  command->add_option("--output-dir", options->job.output_dir,
+                      "Write metrics.json, per_class.csv, confusion.csv, mistakes.csv and report.html here");
+  command->add_option("--mistakes", options->job.mistakes, "How many of the worst mistakes they show")
+      ->default_val(48)
+      ->check(CLI::Range(int64_t{0}, kMostMistakes));
   command->footer(R"(
   tessera eval runs/quickstart --procs 2
+  tessera eval runs/flowers --output-dir results          tables, and the worst mistakes as pictures
   tessera eval runs/flowers --set data.source=folder:/data/other-flowers --split test --json
 
 Files of weights (.safetensors, .pth, .npz) become a checkpoint first: tessera checkpoint convert --help.)");

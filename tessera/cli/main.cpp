@@ -21,6 +21,7 @@
 #include "tessera/cli/read_on.h"
 #include "tessera/cli/usage_error.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/surroundings.h"
 
 namespace tessera::cli {
 namespace {
@@ -49,14 +50,7 @@ void print_version(bool verbose) {
             << "cores " << launch::available_cores() << ", memory free "
             << launch::available_memory() / (1024 * 1024) << " MiB\n";
   const std::string torch = engine().torch_info();  // loaded first: loading may set ONEDNN_MAX_CPU_ISA
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    const std::string text = *variable;
-    for (const char* prefix :
-         {"TESSERA_", "OMP_", "GOMP_", "MKL_", "GLOO_", "NCCL_", "ONEDNN_", "SLURM_", "OMPI_COMM",
-          "LD_LIBRARY_PATH", "LD_PRELOAD", "RANK=", "WORLD_SIZE=", "MASTER_"}) {
-      if (text.rfind(prefix, 0) == 0) std::cout << text << "\n";
-    }
-  }
+  for (const auto& [name, value] : launch::relevant_variables()) std::cout << name << '=' << value << "\n";
   std::cout << torch << std::endl;
 }
 
@@ -102,6 +96,8 @@ int run(int argc, char** argv) {
       {"launch", add_launch(app)},
       {"bench", add_bench(app, arguments)},
       {"data", add_data(app)},
+      {"compare", add_compare(app)},
+      {"doctor", add_doctor(app)},
   };
   add_pages(app);
   try {

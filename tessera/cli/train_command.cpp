@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/one_line.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
@@ -21,7 +22,7 @@ namespace {
 struct TrainOptions {
   std::string recipe;
   std::vector<std::string> sets;
-  std::string resume;
+  std::string resume, trace;
   std::optional<int64_t> procs;
   int64_t pretend_world = 0, pretend_steps = 1;
   bool fake_data = false, dry_run = false, force = false;
@@ -52,6 +53,7 @@ void take_recipe_from_run(TrainOptions& options) {
 train::TrainJob make_job(TrainOptions options) {
   take_recipe_from_run(options);
   if (options.fake_data) options.sets.push_back("data.source=\"fake:\"");
+  if (!options.trace.empty()) options.sets.push_back("run.trace=\"" + escape(options.trace) + "\"");
   train::TrainJob job;
   job.recipe = recipe::read_recipe(options.recipe, options.sets);
   recipe::check_default_source(job.recipe, options.recipe);
@@ -146,6 +148,9 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
                    "Continue: latest (default), best, a step, a checkpoint's or a run's folder")
       ->expected(0, 1)
       ->default_str("");
+  command->add_option(
+      "--trace", options->trace,
+      "Steps, such as 10:12, whose trace goes into trace.json of the run's folder (Perfetto)");
   command->add_flag("--fake-data", options->fake_data, "Synthetic images instead of data.source");
   command->add_flag("--dry-run", options->dry_run,
                     "Say what would be trained, in which layout and memory; do nothing");

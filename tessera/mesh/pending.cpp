@@ -2,6 +2,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/trace.h"
 #include "tessera/mesh/reason.h"
 #include "tessera/plan/plan.h"
 
@@ -20,9 +21,13 @@ struct Pending::State {
   int64_t begun = 0;
   std::deque<Piece> under_way;
   Clock::time_point started = Clock::now();
+  Trace* trace = current_trace();  // it may end in a step that is not traced
+  int64_t trace_number = 0;
 
   State(Traffic* traffic_, std::string operation_, int64_t pieces_, Begin begin_)
-      : traffic(traffic_), operation(std::move(operation_)), pieces(pieces_), begin(std::move(begin_)) {}
+      : traffic(traffic_), operation(std::move(operation_)), pieces(pieces_), begin(std::move(begin_)) {
+    if (trace != nullptr) trace_number = trace->begin_beside("communication", operation);
+  }
 
   /// The operations write into tensors that die with this object, so they must end first.
   ~State() {
@@ -58,8 +63,10 @@ struct Pending::State {
       fail(error);
     }
     traffic->wait_seconds += seconds_since(start);
+    if (trace != nullptr) trace->span("wait", operation, start, Clock::now());
     if (under_way.front().finish) under_way.front().finish();
     under_way.pop_front();
+    if (trace != nullptr && done()) trace->end_beside("communication", operation, trace_number);
   }
 
   [[noreturn]] void fail(const std::exception& error) const {

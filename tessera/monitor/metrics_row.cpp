@@ -1,22 +1,14 @@
 #include "tessera/monitor/metrics_row.h"
 
-#include <array>
-#include <charconv>
-#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+
+#include "tessera/monitor/number.h"
 
 namespace tessera::monitor {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// The shortest text that reads back as the same number; "nan" and "inf" for what JSON cannot say.
-std::string shortest(double value) {
-  std::array<char, 32> buffer{};
-  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
-  return {buffer.data(), end};
-}
 
 std::string shortest_or_none(const std::optional<double>& value) { return value ? shortest(*value) : ""; }
 

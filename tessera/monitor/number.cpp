@@ -1,6 +1,8 @@
 #include "tessera/monitor/number.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 
 #include "tessera/base/text.h"
@@ -17,6 +19,12 @@ int decimals_of(double spacing) {
 }
 
 }  // namespace
+
+std::string shortest(double value) {
+  std::array<char, 32> buffer{};
+  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  return {buffer.data(), end};
+}
 
 std::string fixed(double value, int decimals) {
   if (!std::isfinite(value)) return "–";

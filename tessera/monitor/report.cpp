@@ -15,24 +15,15 @@ constexpr std::string_view kMark =
     "<rect class=\"b\" x=\"17\" width=\"15\" height=\"15\" rx=\"3\"/><rect class=\"c\" y=\"17\" width=\"15\" "
     "height=\"15\" rx=\"3\"/><rect class=\"a\" x=\"17\" y=\"17\" width=\"15\" height=\"15\" rx=\"3\"/></svg>";
 
+std::string title_text(std::string_view title) { return title.empty() ? "Untitled run" : escape_html(title); }
+
 std::string header_part(const ReportInput& input) {
-  const std::string title = input.title.empty() ? "Untitled run" : escape_html(input.title);
   std::string about;
   if (!input.classes.empty()) about = human_count(static_cast<int64_t>(input.classes.size())) + " classes";
   if (!input.evals.empty() && input.evals.back().samples > 0) {
     about += concat(about.empty() ? "" : " · ", human_count(input.evals.back().samples), " test images");
   }
-  return concat("<header>", kMark, "<div><p class=\"over\">Tessera training report</p><h1>", title, "</h1>",
-                about.empty() ? "" : concat("<p class=\"about\">", about, "</p>"), "</div></header>\n",
-                cards_part(input));
-}
-
-std::string facts_part(const ReportInput& input) {
-  std::string rows;
-  for (const auto& [name, value] : input.facts) {
-    rows += concat("<div><dt>", escape_html(name), "</dt><dd>", escape_html(value), "</dd></div>\n");
-  }
-  return rows.empty() ? "" : section("facts", "Facts", "", "<dl class=\"facts\">\n" + rows + "</dl>\n");
+  return page_header("Tessera training report", input.title, about) + cards_part(input);
 }
 
 std::string recipe_part(const ReportInput& input) {
@@ -43,16 +34,32 @@ std::string recipe_part(const ReportInput& input) {
 
 }  // namespace
 
-void write_report(const std::filesystem::path& path, const ReportInput& input) {
-  const std::string page = concat(
+std::string facts_part(const ReportInput& input) {
+  std::string rows;
+  for (const auto& [name, value] : input.facts) {
+    rows += concat("<div><dt>", escape_html(name), "</dt><dd>", escape_html(value), "</dd></div>\n");
+  }
+  return rows.empty() ? "" : section("facts", "Facts", "", "<dl class=\"facts\">\n" + rows + "</dl>\n");
+}
+
+std::string page_header(std::string_view kind, std::string_view title, std::string_view about) {
+  return concat("<header>", kMark, "<div><p class=\"over\">", kind, "</p><h1>", title_text(title), "</h1>",
+                about.empty() ? "" : concat("<p class=\"about\">", about, "</p>"), "</div></header>\n");
+}
+
+std::string page(std::string_view title, std::string_view body) {
+  return concat(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\">\n<title>",
-      escape_html(input.title.empty() ? "Untitled run" : input.title), " · Tessera</title>\n<style>", kStyle,
-      "</style>\n</head>\n<body>\n<main>\n", header_part(input), charts_part(input), predictions_part(input),
-      confusion_part(input), facts_part(input), recipe_part(input), "</main>\n<script>", kScript,
-      "</script>\n</body>\n</html>\n");
-  write_file_atomic(path, page);
+      title_text(title), " · Tessera</title>\n<style>", kStyle, "</style>\n</head>\n<body>\n<main>\n", body,
+      "</main>\n<script>", kScript, "</script>\n</body>\n</html>\n");
+}
+
+void write_report(const std::filesystem::path& path, const ReportInput& input) {
+  write_file_atomic(path,
+                    page(input.title, concat(header_part(input), charts_part(input), predictions_part(input),
+                                             confusion_part(input), facts_part(input), recipe_part(input))));
 }
 
 }  // namespace tessera::monitor

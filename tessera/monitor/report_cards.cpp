@@ -9,7 +9,6 @@
 #include "tessera/monitor/series.h"
 
 namespace tessera::monitor {
-namespace {
 
 std::string card(std::string_view label, const std::string& value, std::string_view unit,
                  const std::string& below) {
@@ -17,6 +16,8 @@ std::string card(std::string_view label, const std::string& value, std::string_v
                 unit.empty() ? "" : concat("<small>", unit, "</small>"), "</span><span class=\"below\">",
                 below, "</span></div>\n");
 }
+
+namespace {
 
 std::string accuracy_card(const ReportInput& input) {
   if (input.evals.empty()) return "";

@@ -17,6 +17,24 @@ std::string predictions_part(const ReportInput& input);
 /// Heat map of up to 40 classes; beyond, the most confused pairs.
 std::string confusion_part(const ReportInput& input);
 
+/// Names and values.
+std::string facts_part(const ReportInput& input);
+
+/// The pieces that pages of this room share.
+/// One key figure. All but `value` may be empty; HTML as it is.
+std::string card(std::string_view label, const std::string& value, std::string_view unit,
+                 const std::string& below);
+/// Images with truth and prediction, as many as a page may hold.
+struct Tiles {
+  std::string html;
+  int64_t shown = 0, right = 0;
+};
+Tiles tiles(const std::vector<PredictionSample>& samples);
+/// Mark, kind of page and title; `about` is HTML.
+std::string page_header(std::string_view kind, std::string_view title, std::string_view about);
+/// The whole page around `body`.
+std::string page(std::string_view title, std::string_view body);
+
 /// Looks and behaviour of the page.
 extern const std::string_view kStyle, kScript;
 

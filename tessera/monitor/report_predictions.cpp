@@ -67,21 +67,26 @@ std::string tile(const PredictionSample& sample, const std::string& png) {
 
 }  // namespace
 
-std::string predictions_part(const ReportInput& input) {
-  if (input.samples.empty()) return "";
-  std::string tiles;
+Tiles tiles(const std::vector<PredictionSample>& samples) {
+  Tiles result;
   size_t bytes = 0;
-  int shown = 0, right = 0;
-  for (const auto& sample : input.samples) {
+  for (const auto& sample : samples) {
     const std::string png = picture(sample);
     bytes += png.size();
     if (bytes > kMostBytes) break;
-    tiles += tile(sample, png);
-    ++shown;
-    right += sample.truth == sample.prediction ? 1 : 0;
+    result.html += tile(sample, png);
+    ++result.shown;
+    result.right += sample.truth == sample.prediction ? 1 : 0;
   }
-  return section("predictions", "Predictions", concat(right, " of these ", shown, " test images are right"),
-                 "<div class=\"tiles\">\n" + tiles + "</div>\n");
+  return result;
+}
+
+std::string predictions_part(const ReportInput& input) {
+  if (input.samples.empty()) return "";
+  const Tiles images = tiles(input.samples);
+  return section("predictions", "Predictions",
+                 concat(images.right, " of these ", images.shown, " test images are right"),
+                 "<div class=\"tiles\">\n" + images.html + "</div>\n");
 }
 
 }  // namespace tessera::monitor

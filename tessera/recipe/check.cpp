@@ -1,6 +1,7 @@
 // What single ranges cannot say: values that contradict each other.
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/trace.h"
 #include "tessera/data/augment/augmenter.h"
 #include "tessera/data/augment/mix.h"
 #include "tessera/recipe/option.h"
@@ -72,6 +73,26 @@ void check_augmentation(const Recipe& recipe, const std::string& where) {
   }
 }
 
+void check_guard(const Recipe& recipe, const std::string& where) {
+  const double factor = recipe.guard.spike_factor;
+  if (factor == 0 || factor > 1) return;
+  user_error("recipe.parse",
+             "guard.spike_factor must be 0 or above 1, else half of all losses are spikes: found ", factor,
+             " (", where, ")");
+}
+
+void check_trace(const Recipe& recipe, const std::string& where) {
+  if (recipe.run.trace.empty() || parse_step_range(recipe.run.trace)) return;
+  user_error("recipe.parse", "run.trace must be steps as FIRST:LAST, from 1 on: found \"",
+             escape(recipe.run.trace), "\" (", where, ")");
+}
+
+void check_best(const Recipe& recipe, const std::string& where) {
+  if (!recipe.checkpoint.best.ends_with("_ema") || recipe.ema.decay > 0) return;
+  user_error("recipe.parse", "checkpoint.best = \"", recipe.checkpoint.best,
+             "\" needs a moving average of the weights: found ema.decay = 0 (", where, ")");
+}
+
 void check_length(const Recipe& recipe, const std::string& where) {
   if (recipe.train.epochs == 0 && recipe.train.steps == 0) {
     user_error("recipe.parse", "one of train.epochs and train.steps must be given: found neither (", where,
@@ -119,6 +140,9 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
   check_sources(recipe, where);
   check_augmentation(recipe, where);
   check_length(recipe, where);
+  check_guard(recipe, where);
+  check_trace(recipe, where);
+  check_best(recipe, where);
   check_optimizer(recipe, where);
 }
 

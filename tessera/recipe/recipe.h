@@ -11,6 +11,7 @@
 
 #include "tessera/arch/model.h"
 #include "tessera/data/loader.h"
+#include "tessera/monitor/numerics_guard.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::recipe {
@@ -105,17 +106,22 @@ struct PrecisionRecipe {
 };
 
 struct CheckpointRecipe {
-  std::string dir = "";     // "": checkpoints/ of the run folder
-  double every_epochs = 1;  // 0: only at the end (and on a signal)
-  int64_t every_steps = 0;  // given: wins
-  int64_t keep = 3;         // newest; "best" is kept besides
-  bool async = false;       // copied, then written beside the training
+  std::string dir = "";       // "": checkpoints/ of the run folder
+  double every_epochs = 1;    // 0: only at the end (and on a signal)
+  int64_t every_steps = 0;    // given: wins
+  int64_t keep = 3;           // newest; "best" is kept besides
+  int64_t keep_every = 0;     // and steps that are multiples of this; 0: none
+  std::string best = "top1";  // top1, loss, top1_ema, loss_ema
+  bool async = false;         // copied, then written beside the training
 };
 
 struct RunRecipe {
-  std::string dir = "";  // run folder; "": runs/<name>
-  int64_t threads = 0;   // compute threads a rank; 0: cores / local ranks, at least 1
-  double timeout = 600;  // seconds a collective may wait
+  std::string dir = "";      // run folder; "": runs/<name>
+  int64_t threads = 0;       // compute threads a rank; 0: cores / local ranks, at least 1
+  double timeout = 600;      // seconds a collective may wait
+  double time_limit = 0;     // seconds from the start of the process; 0: none but a Slurm job's
+  double time_margin = 120;  // seconds before the limit at which the run stops and saves
+  std::string trace = "";    // steps to trace, "10:12"; "": none
   bool shared_memory = true;
 };
 
@@ -128,6 +134,7 @@ struct Recipe {
   ScheduleRecipe schedule;
   EmaRecipe ema;
   LossRecipe loss;
+  monitor::GuardOptions guard;
   ShardRecipe shard;
   PrecisionRecipe precision;
   CheckpointRecipe checkpoint;

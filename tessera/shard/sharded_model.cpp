@@ -7,11 +7,23 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/base/trace.h"
 #include "tessera/shard/average.h"
 #include "tessera/shard/replay.h"
 
 namespace tessera::shard {
 using torch::autograd::variable_list;
+
+namespace {
+
+void release(Unit& unit) {
+  unit.release();
+  Trace* trace = current_trace();
+  const bool gone = unit.resharded_after_forward() && unit.comes_and_goes();
+  if (trace != nullptr && gone) trace->instant("release", unit.name());
+}
+
+}  // namespace
 
 /// Activation checkpointing (Chen et al., arXiv 1604.06174): forward keeps only the input; backward runs the
 /// part again and differentiates that.
@@ -67,10 +79,11 @@ ShardedModel::~ShardedModel() = default;
 at::Tensor ShardedModel::forward(const at::Tensor& input) {
   at::Tensor x = input;
   for (size_t i = 0; i < parts_.size(); ++i) {
+    const TraceSpan span("forward", parts_[i].name);
     gather_for_forward(i);
     x = run_part(i, x);
     // The last part's backward comes next: it stays.
-    if (i + 1 < parts_.size() || !at::GradMode::is_enabled()) units_[i]->release();
+    if (i + 1 < parts_.size() || !at::GradMode::is_enabled()) release(*units_[i]);
   }
   return x;
 }
@@ -104,6 +117,7 @@ void ShardedModel::gather_for_forward(size_t index) {
 
 void ShardedModel::gather_for_backward(size_t index) {
   current_unit_ = units_[index]->name();
+  if (Trace* trace = current_trace()) trace->begin_stretch("backward", current_unit_);
   reductions_.advance();
   units_[index]->finish_gather();
   const size_t ahead = std::min(index, static_cast<size_t>(prefetch_));
@@ -112,12 +126,14 @@ void ShardedModel::gather_for_backward(size_t index) {
 
 void ShardedModel::gradients_left(size_t index) {
   if (prefetch_ == 0) units_[index]->finish_reduce();
-  units_[index]->release();
+  release(*units_[index]);
 }
 
 void ShardedModel::backward(const at::Tensor& loss, bool last) {
   reductions_.begin(last);
   torch::autograd::backward({loss}, {});
+  if (Trace* trace = current_trace()) trace->end_stretch();
+  const TraceSpan span("reduce", "finish");
   reductions_.finish();
 }
 

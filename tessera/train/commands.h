@@ -14,6 +14,7 @@ int predict(const PredictJob& job);
 int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks);
 int bench_step(const BenchStepJob& job, const launch::Ranks& ranks);
 std::vector<float> logits(const LogitsJob& job);
+monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const launch::Ranks& ranks);
 std::string torch_info();
 
 }  // namespace tessera::train

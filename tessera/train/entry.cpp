@@ -22,9 +22,14 @@ std::string torch_info() {
 
 const tessera::train::Entry* tessera_entry() {
   c10::initLogging();  // or else TORCH_CPP_LOG_LEVEL is not read
-  static const tessera::train::Entry entry = {tessera::train::train,      tessera::train::eval,
-                                              tessera::train::predict,    tessera::train::bench_shard,
-                                              tessera::train::bench_step, tessera::train::logits,
-                                              tessera::train::torch_info};
+  namespace train = tessera::train;
+  static const train::Entry entry = {train::train,
+                                     train::eval,
+                                     train::predict,
+                                     train::bench_shard,
+                                     train::bench_step,
+                                     train::logits,
+                                     train::measure_for_checkup,
+                                     train::torch_info};
   return &entry;
 }

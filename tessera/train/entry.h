@@ -8,6 +8,7 @@
 
 #include "tessera/checkpoint/tensor_source.h"
 #include "tessera/launch/launch.h"
+#include "tessera/monitor/checkup.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::train {
@@ -26,7 +27,9 @@ struct EvalJob {
   std::string split;              // "" : the recipe's validation split
   bool ema = false;               // the moving average of the weights
   bool json = false;
-  std::string output;  // also write the JSON here
+  std::string output;      // also write the JSON here
+  std::string output_dir;  // tables, mistakes and a page go here (monitor/evaluation_report.h)
+  int64_t mistakes = 48;   // of the page
 };
 
 struct PredictJob {
@@ -67,6 +70,8 @@ struct Entry {
   int (*bench_step)(const BenchStepJob& job, const launch::Ranks& ranks);
   /// [count, classes] in float32, on one device.
   std::vector<float> (*logits)(const LogitsJob& job);
+  /// What a run of the recipe needs on this host, and what there is. Takes some seconds.
+  monitor::CheckupFacts (*measure_for_checkup)(const recipe::Recipe& recipe, const launch::Ranks& ranks);
   /// LibTorch's version, path and build options, for `tessera --version --verbose`.
   std::string (*torch_info)();
 };

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <chrono>
 
 #include "tessera/base/clock.h"
@@ -12,77 +11,70 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t kMostClassesForConfusion = 100;
-constexpr int64_t kTop = 5;
-
-/// Sums over this rank's samples; one float64 tensor, so that one all-reduce makes them global.
-class Counts {
- public:
-  explicit Counts(int64_t classes)
-      : classes_(classes), confusion_classes_(classes <= kMostClassesForConfusion ? classes : 0) {
-    sums_ = at::zeros({5 + confusion_classes_ * confusion_classes_}, at::kDouble);
-  }
-
-  /// logits [size, classes] float32, labels [size] int64 (-1: a broken sample, counts as wrong).
-  void update(const at::Tensor& logits, const at::Tensor& labels) {
-    const at::Tensor known = labels.ge(0);
-    const at::Tensor loss =
-        at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, /*ignore_index=*/-1);
-    const at::Tensor top = std::get<1>(logits.topk(std::min(kTop, classes_), 1));
-    const at::Tensor hits = top.eq(labels.unsqueeze(1));
-    double* sums = sums_.data_ptr<double>();
-    sums[0] += static_cast<double>(labels.numel());
-    sums[1] += known.sum().item<double>() > 0 ? loss.item<double>() : 0.0;
-    sums[2] += hits.select(1, 0).sum().item<double>();
-    sums[3] += hits.any(1).sum().item<double>();
-    sums[4] += known.sum().item<double>();
-    if (confusion_classes_ == 0) return;
-    const at::Tensor prediction = top.select(1, 0);
-    for (int64_t i = 0; i < labels.numel(); ++i) {
-      const auto truth = labels[i].item<int64_t>();
-      if (truth >= 0) sums[5 + truth * classes_ + prediction[i].item<int64_t>()] += 1.0;
-    }
-  }
-
-  void finish(mesh::Mesh& mesh, Evaluation& result) {
-    mesh.world().all_reduce(sums_, "evaluation");
-    const double* sums = sums_.const_data_ptr<double>();
-    const double samples = std::max(sums[0], 1.0);
-    result.metrics.samples = static_cast<int64_t>(sums[0]);
-    result.broken = static_cast<int64_t>(sums[0] - sums[4]);
-    result.metrics.loss = sums[1] / std::max(sums[4], 1.0);
-    result.metrics.top1 = 100.0 * sums[2] / samples;
-    result.metrics.top5 = 100.0 * sums[3] / samples;
-    for (int64_t truth = 0; truth < confusion_classes_; ++truth) {
-      const double* row = sums + 5 + truth * classes_;
-      result.confusion.emplace_back(row, row + classes_);
-    }
-  }
-
- private:
-  int64_t classes_, confusion_classes_;
-  at::Tensor sums_;  // samples, loss, top-1 hits, top-5 hits, samples with a label, confusion
-};
-
-void keep_samples(const data::Source& source, const data::Batch& batch, const at::Tensor& logits,
-                  int64_t most, std::vector<monitor::PredictionSample>& samples) {
-  const at::Tensor probabilities = logits.softmax(1);
-  const auto [confidence, prediction] = probabilities.max(1);
-  for (int64_t i = 0; i < batch.size && static_cast<int64_t>(samples.size()) < most; ++i) {
-    const int64_t truth = batch.labels[static_cast<size_t>(i)];
-    if (truth < 0) continue;
-    const data::Image image =
-        source.read(static_cast<int64_t>(batch.samples[static_cast<size_t>(i)]), batch.channels);
-    const auto name = [&classes = source.classes()](int64_t label) {
-      const auto index = static_cast<size_t>(label);  // the model may have more classes than the data
-      return index < classes.size() ? classes[index] : std::to_string(label);
-    };
-    samples.push_back({image.width, image.height, image.channels, image.pixels, name(truth),
-                       name(prediction[i].item<int64_t>()), confidence[i].item<double>()});
-  }
+/// A label's name; the model may have more classes than the data.
+std::string class_name(const data::Source& source, int64_t label) {
+  const auto index = static_cast<size_t>(label);
+  return index < source.classes().size() ? source.classes()[index] : std::to_string(label);
 }
 
+/// What this rank has counted, and what it keeps to show.
+struct Findings {
+  monitor::ClassificationCounts counts;
+  monitor::WorstMistakes mistakes;
+
+  /// logits [size, classes] float32; label -1: a broken sample.
+  void update(const data::Source& source, const data::Batch& batch, const at::Tensor& logits,
+              int64_t keep_samples, std::vector<monitor::PredictionSample>& samples) {
+    const at::Tensor rows = logits.to(at::kCPU, at::kFloat).contiguous();
+    const auto classes = static_cast<size_t>(rows.size(1));
+    for (int64_t i = 0; i < batch.size; ++i) {
+      const int64_t label = batch.labels[static_cast<size_t>(i)];
+      if (label < 0) {
+        counts.update_broken();
+        continue;
+      }
+      const auto sample = static_cast<int64_t>(batch.samples[static_cast<size_t>(i)]);
+      const monitor::Judgement said =
+          monitor::judge({rows.const_data_ptr<float>() + static_cast<size_t>(i) * classes, classes}, label);
+      counts.update(said, label);
+      mistakes.update(sample, label, said);
+      if (static_cast<int64_t>(samples.size()) < keep_samples) {
+        samples.push_back(picture(source, sample, batch.channels, label, said));
+      }
+    }
+  }
+
+  /// Of all ranks. Collective.
+  void finish(mesh::Mesh& mesh, const EvaluateOptions& options, Evaluation& result) {
+    const auto mine = counts.sums();
+    at::Tensor sums = at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kDouble);
+    mesh.world().all_reduce(sums, "evaluation");
+    if (options.keep_mistakes > 0) {
+      monitor::WorstMistakes worst(static_cast<size_t>(options.keep_mistakes));
+      for (const auto& text : mesh.world().all_gather_text(mistakes.to_text(), "mistakes")) worst.merge(text);
+      result.mistakes = worst.list();
+    }
+    result.figures = counts.compute();
+    result.metrics.samples = result.figures.samples;
+    result.metrics.loss = result.figures.loss;
+    result.metrics.top1 = result.figures.top1;
+    result.metrics.top5 = result.figures.top5;
+  }
+};
+
 }  // namespace
+
+monitor::PredictionSample picture(const data::Source& source, int64_t index, int64_t channels, int64_t truth,
+                                  const monitor::Judgement& said) {
+  const data::Image image = source.read(index, channels);
+  return {image.width,
+          image.height,
+          image.channels,
+          image.pixels,
+          class_name(source, truth),
+          class_name(source, said.prediction),
+          said.confidence};
+}
 
 Evaluation evaluate(TrainState& state, const data::Source& source, const data::LoaderOptions& loader_options,
                     const EvaluateOptions& options, mesh::Mesh& mesh) {
@@ -99,7 +91,8 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
   const int64_t batches = (most_samples + options.batch - 1) / options.batch;
 
   Evaluation result;
-  Counts counts(state.recipe.model.classes());
+  Findings findings{{state.recipe.model.classes(), options.most_confusion_classes},
+                    monitor::WorstMistakes(static_cast<size_t>(options.keep_mistakes))};
   for (int64_t i = 0; i < batches; ++i) {
     if (options.stop) {
       at::Tensor vote = at::full({1}, options.stop() ? 1.0 : 0.0, at::kDouble);
@@ -111,13 +104,13 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
     if (!mine) batch = stand_in(state);
     const at::Tensor logits = forward(state, batch, /*training=*/false, 0);
     if (mine) {
-      counts.update(logits, at::tensor(batch.labels));
-      if (mesh.rank() == 0) keep_samples(source, batch, logits, options.keep_samples, result.samples);
+      const int64_t keep = mesh.rank() == 0 ? options.keep_samples : 0;
+      findings.update(source, batch, logits, keep, result.samples);
     }
     if (options.progress) options.progress(i + 1, batches);
   }
-  counts.finish(mesh, result);
-  if (own.ranks_decide) data::check_broken(result.broken, source.size(), own.error_limit, "");
+  findings.finish(mesh, options, result);
+  if (own.ranks_decide) data::check_broken(result.figures.broken, source.size(), own.error_limit, "");
   if (!result.stopped) TESSERA_CHECK_EQ(result.metrics.samples, source.size());
   result.metrics.seconds = seconds_since(start);
   return result;

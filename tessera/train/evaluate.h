@@ -8,6 +8,7 @@
 
 #include "tessera/data/loader.h"
 #include "tessera/mesh/mesh.h"
+#include "tessera/monitor/classification.h"
 #include "tessera/monitor/report.h"
 #include "tessera/train/state.h"
 
@@ -15,18 +16,24 @@ namespace tessera::train {
 
 struct Evaluation {
   monitor::EvalMetrics metrics;
-  std::vector<std::vector<int64_t>> confusion;     // [truth][prediction]; empty above 100 classes
+  monitor::ClassificationFigures figures;          // what `metrics` has, by class and bin
   std::vector<monitor::PredictionSample> samples;  // rank 0: the first few images with what the model said
+  std::vector<monitor::Mistake> mistakes;          // the worst of all ranks, worst first
   bool stopped = false;                            // a stop was asked for; figures are of the samples so far
-  int64_t broken = 0;
 };
 
 struct EvaluateOptions {
   int64_t batch = 0;  // per rank
   int64_t keep_samples = 0;
+  int64_t keep_mistakes = 0;
+  int64_t most_confusion_classes = 100;                       // models of more get no confusion matrix
   std::function<bool()> stop;                                 // polled each batch; ranks agree on it
   std::function<void(int64_t done, int64_t total)> progress;  // batches of this rank
 };
+
+/// Sample `index` of the source with what was said about it. Errors: UserError where it cannot be read.
+monitor::PredictionSample picture(const data::Source& source, int64_t index, int64_t channels, int64_t truth,
+                                  const monitor::Judgement& said);
 
 /// Collective. Ranks with fewer samples take part in the gathers of the others.
 Evaluation evaluate(TrainState& state, const data::Source& source, const data::LoaderOptions& loader,

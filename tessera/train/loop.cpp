@@ -6,40 +6,33 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <utility>
 
 #include "tessera/arch/model.h"
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
+#include "tessera/base/trace.h"
 #include "tessera/shard/clip.h"
+#include "tessera/train/bad_numbers.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/memory.h"
 
 namespace tessera::train {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+data::Batch next_batch(data::TrainLoader& loader) {
+  const TraceSpan span("data", "wait for data");
+  return loader.next();
+}
 
-/// Names the first parameter, in forward order, whose gradient is not finite on any rank. Collective.
-[[noreturn]] void stop_at_bad_number(const TrainState& state, double loss, mesh::Mesh& mesh) {
-  std::vector<std::string> names;  // in forward order, the same on every rank
-  size_t first = std::numeric_limits<size_t>::max();
-  for (const auto& unit : state.sharded->units()) {
-    for (const shard::Piece& piece : unit->pieces()) {
-      const bool bad = !piece.gradient.isfinite().all().item<bool>();
-      if (bad && first > names.size()) first = names.size();
-      names.push_back(piece.name);
-    }
+/// A point of the curve of memory, if this step is traced.
+void trace_memory() {
+  if (Trace* trace = current_trace()) {
+    trace->counter("resident memory", "MiB", static_cast<double>(resident_bytes()) / (1 << 20));
   }
-  for (const std::string& other : mesh.world().all_gather_text(std::to_string(first), "bad number")) {
-    first = std::min<size_t>(first, std::stoull(other));
-  }
-  const std::string which = first < names.size() ? concat("the gradient of ", names[first]) : "the loss";
-  user_error("train.step", "finite numbers in step ", state.step, ": ", which, " is not finite (loss ", loss,
-             "; lower optimizer.lr, raise schedule.warmup_steps, or set precision.compute = \"fp32\")");
 }
 
 }  // namespace
@@ -48,18 +41,21 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
                       double lr, bool stop, mesh::Mesh& mesh) {
   const uint64_t key =
       random_key(random_key(state.recipe.train.seed, "step"), static_cast<uint64_t>(state.step));
+  const BuffersBefore buffers(state);
   double loss_so_far = 0;
   int64_t samples = 0;  // of the step
   for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
-    data::Batch batch = loader.next();
+    data::Batch batch = next_batch(loader);
     samples = batch.step_size;
     const bool mine = batch.size > 0;  // else it helps the others to gather and to reduce
     if (!mine) batch = stand_in(state);
     const at::Tensor logits = forward(state, batch, /*training=*/true, key);
+    trace_memory();
     // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
     at::Tensor loss = loss_sum(logits, batch, state.recipe) / static_cast<double>(samples);
     if (!mine) loss = loss * 0.0;
     state.sharded->backward(loss, micro + 1 == sizes.accumulation);
+    trace_memory();
     loss_so_far += loss.item<double>();
     loader.give_back(std::move(batch));
   }
@@ -70,19 +66,21 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
                                at::kDouble);
   mesh.world().all_reduce(sums, "step");
   const double* sum = sums.const_data_ptr<double>();
-  const StepResult result{sum[0], std::sqrt(sum[1]), sum[2] > 0, samples};
+  StepResult result{sum[0], std::sqrt(sum[1]), sum[2] > 0, samples};
   if (sum[3] > 0) {
     loader.merge_broken(mesh.world().all_gather_text(loader.report_broken(), "broken samples"));
   }
-  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
-    stop_at_bad_number(state, result.loss, mesh);
+  const TraceSpan span("optimizer", "optimizer");
+  result.skipped = judge_step(state, result.loss, result.gradient_norm, mesh);
+  if (result.skipped.empty()) {
+    const double clip = state.recipe.train.clip;
+    state.optimizer->step(lr, clip > 0 ? shard::clip_scale(clip, result.gradient_norm) : 1.0);
+  } else {
+    buffers.put_back(state);
   }
-
-  const double clip = state.recipe.train.clip;
-  state.optimizer->step(lr, clip > 0 ? shard::clip_scale(clip, result.gradient_norm) : 1.0);
   state.sharded->parameters_changed();
   ++state.step;
-  if (state.ema) state.ema->follow(state.step);
+  if (state.ema && result.skipped.empty()) state.ema->follow(state.step);
   return result;
 }
 
@@ -102,6 +100,22 @@ struct Schedule {
   }
   bool due(int64_t every, int64_t step) const { return step == total || (every > 0 && step % every == 0); }
 };
+
+using Clock = std::chrono::steady_clock;
+
+/// Is this the best evaluation so far by checkpoint.best? Then it counts as that from now on.
+bool take_if_best(TrainState& state, const monitor::EvalMetrics& metrics) {
+  const std::string& name = state.recipe.checkpoint.best;
+  const double value = name == "top1"       ? metrics.top1
+                       : name == "loss"     ? metrics.loss
+                       : name == "top1_ema" ? metrics.top1_ema.value_or(metrics.top1)
+                                            : metrics.loss_ema.value_or(metrics.loss);
+  const bool smaller_is_better = name.starts_with("loss");
+  const bool best =
+      !std::isnan(value) && (!state.best || (smaller_is_better ? value < *state.best : value > *state.best));
+  if (best) state.best = value;
+  return best;
+}
 
 /// The loop's own bookkeeping: times, the last evaluation, what rank 0 says.
 class Loop {
@@ -133,12 +147,14 @@ class Loop {
       const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
       const auto start = Clock::now();
       const double waited = mesh_.wait_seconds();
-      const StepResult step = train_step(state_, loader, input_.sizes, lr, input_.stop_requested(), mesh_);
+      const StepResult step = traced_step(loader, lr);
       const double seconds = seconds_since(start);
       state_.seconds += seconds;
+      if (!step.skipped.empty()) log_.warn(step.skipped);
       tell(step, lr, seconds, loader.take_wait_seconds(), mesh_.wait_seconds() - waited);
       result_.last_step = step;
       stop = step.stop;
+      write_trace_when_done(stop);
       if (steps_only) continue;
       const bool save_due = schedule_.due(schedule_.save_every, state_.step);
       bool best = false;
@@ -159,12 +175,39 @@ class Loop {
     result_.saves = saver_.times();
     tell_saves();
     result_.train_seconds = state_.seconds;
+    result_.skipped_steps = state_.guard.skipped();
+    if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped by [guard]"));
     result_.finished = state_.step >= end_ && !stop;
     result_.images_per_second = own_seconds_ > 0 ? static_cast<double>(own_images_) / own_seconds_ : 0;
     return std::move(result_);
   }
 
  private:
+  StepResult traced_step(data::TrainLoader& loader, double lr) {
+    const bool stop = input_.stop_requested();
+    const int64_t number = state_.step + 1;  // as the lines count
+    const TraceScope scope(traced_ && traced_->contains(number) ? &trace_ : nullptr);
+    const std::string name = scope.on() ? concat("step ", number) : "";
+    const TraceSpan span("step", name);
+    trace_memory();
+    return train_step(state_, loader, input_.sizes, lr, stop, mesh_);
+  }
+
+  /// Once the last step to trace is made, or the run stops before. All ranks agree on that.
+  void write_trace_when_done(bool stop) {
+    if (!traced_ || state_.step < traced_->first) return;
+    if (state_.step < std::min(traced_->last, end_) && !stop) return;
+    traced_.reset();
+    const auto events = mesh_.world().all_gather_text(trace_.events(), "trace");
+    if (mesh_.rank() != 0 || input_.trace_file.empty()) return;
+    try {
+      write_file_atomic(input_.trace_file, trace_document(events));
+      log_.info(concat("trace in ", input_.trace_file.string(), " (open it in ui.perfetto.dev)"));
+    } catch (const UserError& error) {
+      log_.warn(concat(error.what(), "; training goes on"));
+    }
+  }
+
   void tell(const StepResult& step, double lr, double seconds, double data_wait, double comm_wait) {
     own_seconds_ += seconds;
     own_images_ += step.samples;
@@ -211,9 +254,7 @@ class Loop {
   /// Is this the best so far? Stays due when some rank was asked to stop meanwhile.
   bool evaluate_and_rank() {
     state_.eval_due = evaluate_now();
-    const bool best = !state_.eval_due && result_.last.metrics.top1 > state_.best_top1;
-    if (best) state_.best_top1 = result_.last.metrics.top1;
-    return best;
+    return !state_.eval_due && take_if_best(state_, result_.last.metrics);
   }
 
   /// True: some rank was asked to stop meanwhile.
@@ -231,8 +272,8 @@ class Loop {
     Evaluation evaluation = evaluate(state_, input_.val, input_.loader, options, mesh_);
     if (evaluation.stopped) return true;
     if (state_.ema && !evaluate_average(options, evaluation.metrics)) return true;
-    if (evaluation.broken > 0)
-      log_.warn(concat(evaluation.broken, " broken validation samples count as wrong"));
+    if (evaluation.figures.broken > 0)
+      log_.warn(concat(evaluation.figures.broken, " broken validation samples count as wrong"));
     evaluation.metrics.step = state_.step;
     evaluation.metrics.epoch = epoch();
     if (monitor_ != nullptr) monitor_->eval(evaluation.metrics);
@@ -271,7 +312,9 @@ class Loop {
   Saver saver_;
   Schedule schedule_;
   int64_t end_;
-  double image_flops_;  // of forward and backward
+  double image_flops_;                                                           // of forward and backward
+  std::optional<StepRange> traced_ = parse_step_range(state_.recipe.run.trace);  // until it is written
+  Trace trace_{mesh_.rank()};
   double own_seconds_ = 0;
   int64_t own_images_ = 0;
   struct {

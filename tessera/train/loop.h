@@ -25,11 +25,13 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping
   bool stop = false;         // some rank was asked to stop
   int64_t samples = 0;       // of the global batch; fewer in the short last step of an epoch
+  std::string skipped = {};  // why nothing was updated, one line; empty: it was
 };
 
 /// One optimizer step over `sizes.accumulation` micro-batches. Collective. `stop`: this rank wants to stop.
-/// Throws UserError, before anything changes, when loss or gradient is not finite (names the first bad
-/// tensor) or too many samples are broken, and the same on every rank.
+/// A step that the recipe's [guard] skips changes nothing but the step's number. Throws UserError, before
+/// anything changes, when the guard ends the run (names the first bad tensor) or too many samples are broken,
+/// and the same on every rank.
 StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
                       double lr, bool stop, mesh::Mesh& mesh);
 
@@ -42,7 +44,8 @@ struct LoopInput {
   data::LoaderOptions loader;
   std::filesystem::path checkpoints;  // their folder
   std::function<bool()> stop_requested;
-  int64_t steps_only = 0;  // > 0: so many steps and nothing else, no evaluation, no checkpoint
+  int64_t steps_only = 0;                 // > 0: so many steps and nothing else, no evaluation, no checkpoint
+  std::filesystem::path trace_file = {};  // rank 0's, of the steps that the recipe traces
 };
 
 struct LoopResult {
@@ -54,6 +57,7 @@ struct LoopResult {
   StepResult last_step;
   int64_t broken_train = 0;  // training samples found broken by any rank, each once
   SaveTimes saves;
+  int64_t skipped_steps = 0;  // of the whole run, by the guard
 };
 
 /// Collective. Trains from state.step to counts.total, or as far as input.steps_only says. `monitor` is null

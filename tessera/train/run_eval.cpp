@@ -1,6 +1,7 @@
 // `tessera eval` and `tessera predict`: a trained model from any checkpoint, on any number of ranks.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -15,6 +16,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/class_difference.h"
 #include "tessera/data/split.h"
+#include "tessera/monitor/evaluation_report.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/session.h"
@@ -23,6 +25,9 @@
 namespace tessera::train {
 namespace fs = std::filesystem;
 namespace {
+
+// Of `--output-dir`: a matrix of 8 MB a thousand classes, which the ranks add up.
+constexpr int64_t kMostConfusionClasses = 2048;
 
 struct Trained {
   fs::path checkpoint;
@@ -46,9 +51,65 @@ Trained open_checkpoint(const std::string& path, const std::vector<std::string>&
                                        ".", sets)};
 }
 
-nlohmann::ordered_json to_json(const monitor::EvalMetrics& metrics, const fs::path& checkpoint) {
-  return {{"top1", metrics.top1},       {"top5", metrics.top5},       {"loss", metrics.loss},
-          {"samples", metrics.samples}, {"seconds", metrics.seconds}, {"checkpoint", checkpoint.string()}};
+nlohmann::ordered_json to_json(const Evaluation& result, const fs::path& checkpoint) {
+  const monitor::EvalMetrics& metrics = result.metrics;
+  return {{"top1", metrics.top1},
+          {"top5", metrics.top5},
+          {"loss", metrics.loss},
+          {"ece", result.figures.calibration_error},
+          {"samples", metrics.samples},
+          {"seconds", metrics.seconds},
+          {"checkpoint", checkpoint.string()}};
+}
+
+void check_classes(const data::Source& source, const recipe::Recipe& recipe, const std::string& split) {
+  const auto found = static_cast<int64_t>(source.classes().size());
+  if (found <= recipe.model.classes()) return;
+  user_error("train.eval", "data of at most the model's ", recipe.model.classes(), " classes: split ", split,
+             " of ", recipe.data.source, " has ", found,
+             " (evaluate other data: --set data.source=..., --split)");
+}
+
+std::vector<std::string> class_names(const std::vector<std::string>& saved, int64_t classes) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < classes; ++i) names.push_back(std::to_string(i));
+  std::copy_n(saved.begin(), std::min(saved.size(), names.size()), names.begin());
+  return names;
+}
+
+/// A mistake whose image cannot be read any more is shown as a blank.
+monitor::EvaluationReport::Shown show(const data::Source& source, int64_t channels,
+                                      const monitor::Mistake& mistake) {
+  monitor::EvaluationReport::Shown shown{mistake, source.sample_name(mistake.sample), {}};
+  try {
+    shown.picture = picture(source, mistake.sample, channels, mistake.truth, mistake.judgement);
+  } catch (const UserError&) {
+    shown.picture.truth = std::to_string(mistake.truth);
+    shown.picture.prediction = std::to_string(mistake.judgement.prediction);
+    shown.picture.confidence = mistake.judgement.confidence;
+  }
+  return shown;
+}
+
+void write_folder(const EvalJob& job, const Trained& trained, const std::string& split,
+                  const data::Source& source, const Evaluation& result) {
+  const recipe::Recipe& recipe = trained.recipe;
+  monitor::EvaluationReport report;
+  report.title = recipe.name;
+  report.checkpoint = trained.checkpoint.string();
+  report.split = split;
+  report.facts = {{"checkpoint", trained.checkpoint.string()},
+                  {"weights", job.ema ? "moving average" : "trained"},
+                  {"data", concat(recipe.data.source, ", split ", split)},
+                  {"model", arch::describe(recipe.model)},
+                  {"evaluation took", human_seconds(result.metrics.seconds)},
+                  {"tessera", concat(build_info().version, " (", build_info().commit, ")")}};
+  report.figures = result.figures;
+  report.classes = class_names(source.classes(), recipe.model.classes());
+  for (const monitor::Mistake& mistake : result.mistakes) {
+    report.mistakes.push_back(show(source, recipe.model.channels(), mistake));
+  }
+  monitor::write_evaluation(job.output_dir, report);
 }
 
 }  // namespace
@@ -61,6 +122,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   const auto source =
       data::open_splits(trained.recipe.data.source, split,
                         source_options(trained.recipe, [&log](const std::string& line) { log.warn(line); }));
+  check_classes(*source, trained.recipe, split);
   auto mesh = connect(trained.recipe, ranks, concat(build_info().commit, trained.checkpoint.string()));
   try {
     return guarded(
@@ -79,12 +141,18 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
                               ? trained.recipe.train.batch_per_rank
                               : recipe::resolve_batch(trained.recipe.train, 1).per_rank;
           options.stop = launch::stop_requested;
+          if (!job.output_dir.empty()) {
+            options.keep_mistakes = job.mistakes;
+            options.most_confusion_classes = kMostConfusionClasses;
+          }
           Evaluation result =
               evaluate(*state, *source, loader_options(trained.recipe, ranks, threads, log), options, *mesh);
           if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
-          if (result.broken > 0) log.warn(concat(result.broken, " broken samples count as wrong"));
-          const auto json = to_json(result.metrics, trained.checkpoint);
+          const int64_t broken = result.figures.broken;
+          if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
+          const auto json = to_json(result, trained.checkpoint);
           if (ranks.rank == 0) {
+            if (!job.output_dir.empty()) write_folder(job, trained, split, *source, result);
             if (!job.output.empty()) write_file_atomic(job.output, json_text(json, 2) + "\n");
             if (job.json) std::cout << json_text(json, 2) << std::endl;
           }
@@ -95,6 +163,9 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
                         static_cast<long>(result.metrics.samples), split.c_str(),
                         human_seconds(result.metrics.seconds).c_str());
           log.info(line);
+          if (!job.output_dir.empty()) {
+            log.info(concat("  page       ", (fs::path(job.output_dir) / monitor::kPageFile).string()));
+          }
           mesh->world().barrier("the end");
           return static_cast<int>(kExitDone);
         },
@@ -106,13 +177,6 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
 }
 
 namespace {
-
-std::vector<std::string> class_names(const TrainState& state) {
-  std::vector<std::string> names;
-  for (int64_t i = 0; i < state.recipe.model.classes(); ++i) names.push_back(std::to_string(i));
-  std::copy_n(state.classes.begin(), std::min(state.classes.size(), names.size()), names.begin());
-  return names;
-}
 
 at::Tensor probabilities(TrainState& state, const std::string& image) {
   const auto& model = state.recipe.model;
@@ -127,7 +191,7 @@ at::Tensor probabilities(TrainState& state, const std::string& image) {
 
 void predict_images(const PredictJob& job, TrainState& state) {
   const at::NoGradGuard no_grad;
-  const std::vector<std::string> names = class_names(state);
+  const std::vector<std::string> names = class_names(state.classes, state.recipe.model.classes());
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const std::string& path : job.images) {
     const auto [confidence, index] =

@@ -13,6 +13,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/data/class_difference.h"
+#include "tessera/launch/time_limit.h"
 #include "tessera/library/module_checkpoint.h"
 #include "tessera/monitor/monitor.h"
 #include "tessera/monitor/report.h"
@@ -20,6 +21,7 @@
 #include "tessera/recipe/warnings.h"
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/environment.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/prepared.h"
@@ -134,7 +136,8 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"val_loss", metrics.loss},
       {"val_samples", metrics.samples},
       {"broken_train_samples", result.broken_train},
-      {"broken_val_samples", result.last.broken},
+      {"skipped_steps", result.skipped_steps},
+      {"broken_val_samples", result.last.figures.broken},
       {"train_seconds", result.train_seconds},
       {"images_per_second", result.images_per_second},
       {"steps", p.counts.total},
@@ -166,7 +169,7 @@ void write_report(const Prepared& p, const LoopResult& result, const monitor::Mo
   report.steps = monitor.steps();
   report.evals = monitor.evals();
   report.classes = p.val->classes();
-  report.confusion = result.last.confusion;
+  report.confusion = result.last.figures.confusion;
   report.samples = result.last.samples;
   report.recipe_toml = recipe::to_toml(p.job.recipe);
   monitor::write_report(p.run_dir / "report.html", report);
@@ -222,6 +225,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   if (first) {
     write_file_atomic(p.run_dir / "recipe.toml", recipe::to_toml(p.job.recipe));
     write_file_atomic(p.run_dir / "plan.json", plan::to_json(p.plan));
+    write_file_atomic(p.run_dir / "environment.json", environment_json(p.ranks, p.threads));
   }
   std::unique_ptr<monitor::Monitor> monitor;
   if (first) {
@@ -237,8 +241,9 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
                         p.counts,
                         p.loader,
                         p.checkpoints,
-                        launch::stop_requested,
-                        pretended ? p.job.pretend_steps : 0};
+                        launch::stop_or_limit(p.job.recipe.run.time_limit, p.job.recipe.run.time_margin),
+                        pretended ? p.job.pretend_steps : 0,
+                        p.run_dir / "trace.json"};
   LoopResult result = run(*state, input, mesh, monitor.get(), log);
   if (pretended) {
     monitor->finish();

@@ -82,6 +82,7 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   state->plan = plan;
   state->model = models::make_model(recipe.model, mesh.world());
   state->rank = mesh.rank();
+  state->guard = monitor::NumericsGuard(recipe.guard);
   std::vector<shard::Part> parts;
   for (const models::Segment& segment : state->model->segments()) {
     parts.push_back(
@@ -126,21 +127,30 @@ data::Batch stand_in(const TrainState& state) {
   return batch;
 }
 
+namespace {
+
+/// "best_top1": the value under another metric's name says nothing of this one.
+std::string best_key(const recipe::Recipe& recipe) { return concat("best_", recipe.checkpoint.best); }
+
+}  // namespace
+
 SaveRequest save_request(TrainState& state, const std::filesystem::path& folder, bool best) {
   state.sharded->average_buffers();
   checkpoint::Progress progress;
   progress.step = state.step;
-  const nlohmann::json json = {{"optimizer_steps", state.optimizer->steps()},
-                               {"ema_updates", state.ema ? state.ema->updates() : 0},
-                               {"best_top1", state.best_top1},
-                               {"eval_due", state.eval_due},
-                               {"seconds", state.seconds},
-                               {"classes", state.classes}};
+  nlohmann::json json = {{"optimizer_steps", state.optimizer->steps()},
+                         {"ema_updates", state.ema ? state.ema->updates() : 0},
+                         {"guard", nlohmann::json::parse(state.guard.to_json())},
+                         {"eval_due", state.eval_due},
+                         {"seconds", state.seconds},
+                         {"classes", state.classes}};
+  if (state.best) json[best_key(state.recipe)] = *state.best;
   progress.json = json_text(json);
   progress.recipe_toml = recipe::to_toml(state.recipe);
   progress.plan_json = plan::to_json(state.plan);
   progress.model_json = checkpoint::model_json(state.recipe.model);
-  return {{folder, state.recipe.checkpoint.keep, best}, slices_of(state), std::move(progress)};
+  const auto& recipe = state.recipe.checkpoint;
+  return {{folder, recipe.keep, best, recipe.keep_every}, slices_of(state), std::move(progress)};
 }
 
 std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
@@ -196,7 +206,10 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
   checkpoint::load(checkpoint, slices);
   state.step = progress.step;
   const auto json = nlohmann::json::parse(progress.json);
-  state.best_top1 = json.value("best_top1", -1.0);
+  state.best.reset();
+  if (const auto best = json.find(best_key(state.recipe)); best != json.end())
+    state.best = best->get<double>();
+  state.guard.restore(json.contains("guard") ? json.at("guard").dump() : "");
   state.eval_due = json.value("eval_due", false);
   state.seconds = json.value("seconds", 0.0);
   state.classes = json.value("classes", std::vector<std::string>());

@@ -11,6 +11,7 @@
 #include "tessera/data/batch.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/segmented_model.h"
+#include "tessera/monitor/numerics_guard.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
@@ -29,10 +30,11 @@ struct TrainState {
   std::unique_ptr<Ema> ema;              // null where the recipe has none
   models::ForwardContext context;        // of the micro-batch under way; parts read it through a pointer
   int64_t step = 0;                      // optimizer steps made
-  double best_top1 = -1;                 // percent, of all evaluations so far
-  bool eval_due = false;                 // of this step, put off by a stop
-  double seconds = 0;                    // of training so far
-  std::vector<std::string> classes;      // names in label order, saved for `predict`
+  std::optional<double> best;            // of checkpoint.best's metric, of all evaluations so far
+  monitor::NumericsGuard guard{monitor::GuardOptions{}};  // of the steps so far
+  bool eval_due = false;                                  // of this step, put off by a stop
+  double seconds = 0;                                     // of training so far
+  std::vector<std::string> classes;                       // names in label order, saved for `predict`
 };
 
 /// bf16 where asked for, or where "auto" and the CPU multiplies bf16 in tiles (AMX).

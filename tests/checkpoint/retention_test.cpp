@@ -20,6 +20,15 @@ TEST(Retention, KeepsTheNewestAndTheBest) {
   EXPECT_EQ(names_in(folder.path()), Names({"best.json", "step_00000006", "step_00000007"}));
 }
 
+TEST(Retention, MultiplesStayForGood) {
+  const TemporaryFolder folder("tessera-checkpoint");
+  for (int64_t step = 1; step <= 10; ++step) {
+    save_sample({.folder = folder.path(), .keep = 2, .best = step == 2, .keep_every = 4}, step);
+  }
+  EXPECT_EQ(names_in(folder.path()), Names({"best.json", "step_00000002", "step_00000004", "step_00000008",
+                                            "step_00000009", "step_00000010"}));
+}
+
 TEST(Retention, ZeroKeepsAll) {
   const TemporaryFolder folder("tessera-checkpoint");
   for (int64_t step = 1; step <= 5; ++step) save_sample({.folder = folder.path(), .keep = 0}, step);

@@ -110,6 +110,9 @@ void reconcile(Recipe& recipe, Draws& draws) {
   if (schedule.step_epochs == 0 && schedule.step_steps == 0) schedule.step_steps = 1;
   static const std::vector<std::string> groups = {"head.*: lr_scale=10", "*.bias:weight_decay = 0.5, freeze"};
   recipe.optimizer.groups = {groups.begin(), groups.begin() + static_cast<int64_t>(draws.below(3))};
+  if (recipe.checkpoint.best.ends_with("_ema")) recipe.ema.decay = std::max(recipe.ema.decay, 0.5);
+  recipe.run.trace = draws.below(2) == 0 ? "" : "3:5";
+  if (recipe.guard.spike_factor > 0) recipe.guard.spike_factor = std::max(recipe.guard.spike_factor, 1.5);
   if (recipe.optimizer.momentum == 0) recipe.optimizer.nesterov = false;
 }
 

@@ -279,6 +279,8 @@ TEST(Numbers, AreNeverSilentlyNotFinite) {
 
 TEST(Evaluation, CountsEverySampleOnAnyRanks) {
   std::vector<double> losses;
+  std::vector<std::vector<std::vector<int64_t>>> confusions;
+  std::vector<std::vector<int64_t>> worst;
   for (const int64_t world : {1, 2, 3, 5}) {
     testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
       const recipe::Recipe recipe = make_recipe({"data.source=fake:101"});
@@ -287,18 +289,27 @@ TEST(Evaluation, CountsEverySampleOnAnyRanks) {
       Log log(false);
       EvaluateOptions options;
       options.batch = 8;
+      options.keep_mistakes = 10;
       const Evaluation result =
           evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
       EXPECT_EQ(result.metrics.samples, source->size());
       int64_t counted = 0;
-      for (const auto& row : result.confusion) {
+      for (const auto& row : result.figures.confusion) {
         for (const int64_t count : row) counted += count;
       }
       EXPECT_EQ(counted, source->size());
-      if (mesh.rank() == 0) losses.push_back(result.metrics.loss);
+      std::vector<int64_t> mistakes;
+      for (const auto& mistake : result.mistakes) mistakes.push_back(mistake.sample);
+      EXPECT_EQ(mistakes.size(), 10U);
+      if (mesh.rank() != 0) return;
+      losses.push_back(result.metrics.loss);
+      confusions.push_back(result.figures.confusion);
+      worst.push_back(mistakes);
     });
   }
   for (const double loss : losses) EXPECT_NEAR(loss, losses[0], 1e-6);
+  for (const auto& confusion : confusions) EXPECT_EQ(confusion, confusions[0]);
+  for (const auto& mistakes : worst) EXPECT_EQ(mistakes, worst[0]);
 }
 
 }  // namespace

@@ -119,7 +119,8 @@ TEST(BrokenSamples, AnEvaluationJudgesThoseOfAllRanks) {
       EvaluateOptions options;
       options.batch = 8;
       try {
-        EXPECT_EQ(evaluate(*state, source, loader_options(recipe, {}, 1, log), options, mesh).broken, 3);
+        EXPECT_EQ(evaluate(*state, source, loader_options(recipe, {}, 1, log), options, mesh).figures.broken,
+                  3);
         EXPECT_EQ(limit, 0.05);
       } catch (const UserError& error) {
         EXPECT_EQ(std::string(error.what()),

@@ -1,5 +1,7 @@
 // A ResNet through the trainer: statistics are saved, loaded, averaged and left alone by recompute; with
 // statistics over all ranks the numbers are those of one rank.
+#include <limits>
+
 #include "small_run.h"
 #include "tessera/base/file.h"
 #include "tessera/train/evaluate.h"
@@ -167,6 +169,26 @@ TEST(ResNetResume, OnOtherRanksTheStatisticsAreTheSame) {
     });
   }
   EXPECT_EQ(saved.buffers.at("bn1.num_batches_tracked").item<int64_t>(), 3);
+}
+
+// A batch that is not used has left no trace in the running statistics either.
+TEST(ResNetGuard, ASkippedStepLeavesTheStatistics) {
+  at::set_num_threads(1);
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = resnet_recipe({"guard.skip_steps=1"});
+    const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
+    Curve curve;
+    train_until(*state, mesh, 1, curve);
+    Parameters before;
+    for (const auto& [name, buffer] : state->sharded->buffers()) before[name] = buffer.clone();
+    at::Tensor master = state->sharded->units().front()->pieces().front().master;
+    master.fill_(std::numeric_limits<float>::infinity());
+    state->sharded->parameters_changed();
+    train_until(*state, mesh, 2, curve);
+    EXPECT_EQ(state->guard.skipped(), 1);
+    for (const auto& [name, buffer] : state->sharded->buffers())
+      EXPECT_TRUE(buffer.equal(before.at(name))) << name;
+  });
 }
 
 TEST(ResNetEvaluation, IsTheSameOnAnyRanks) {

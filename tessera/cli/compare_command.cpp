@@ -1,0 +1,186 @@
+// `tessera compare RUN RUN|CURVE.csv`: where two runs part, and what differs between them.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/json_text.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/commands.h"
+#include "tessera/monitor/compare.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::cli {
+namespace fs = std::filesystem;
+namespace {
+
+struct Options {
+  std::string a, b;
+  double tolerance = 0;
+  bool json = false;
+};
+
+constexpr const char* kFooter = R"(
+A run is its folder; a curve is a CSV with a column "step" and columns named as in metrics.csv. Compared are the rows that both
+have. Two values part when |a - b| > tolerance * max(|a|, |b|); speeds, waits, memory and times are told and never judged.
+
+  tessera compare runs/base runs/base-2
+  tessera compare runs/base curve.csv --tolerance 1e-3
+  tessera compare runs/base runs/base-2 --json | jq .parted)";
+
+struct Side {
+  fs::path folder;  // empty: a curve alone
+  fs::path table;
+  monitor::Curves curves;
+};
+
+Side open_side(const std::string& path) {
+  Side side;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) side.folder = path;
+  side.table = side.folder.empty() ? fs::path(path) : side.folder / "metrics.csv";
+  side.curves = monitor::parse_curves(read_file(side.table), side.table.string());
+  return side;
+}
+
+/// Nothing where one of the two is a curve alone or has no such file.
+bool both_have(const Side& a, const Side& b, const char* name) {
+  std::error_code ignored;
+  return !a.folder.empty() && !b.folder.empty() && fs::exists(a.folder / name, ignored) &&
+         fs::exists(b.folder / name, ignored);
+}
+
+std::vector<std::string> recipe_differences(const Side& a, const Side& b) {
+  if (!both_have(a, b, "recipe.toml")) return {};
+  auto lines = recipe::difference(recipe::read_recipe(a.folder / "recipe.toml", {}),
+                                  recipe::read_recipe(b.folder / "recipe.toml", {}));
+  std::erase_if(lines, [](const std::string& line) { return line.starts_with("run.dir: "); });  // always
+  return lines;
+}
+
+nlohmann::json environment_of(const Side& side) {
+  const fs::path path = side.folder / "environment.json";
+  try {
+    return nlohmann::json::parse(read_file(path)).flatten();
+  } catch (const nlohmann::json::exception& error) {
+    user_error("compare", "JSON in ", path.string(), ": ", error.what());
+  }
+}
+
+std::vector<std::string> environment_differences(const Side& a, const Side& b) {
+  if (!both_have(a, b, "environment.json")) return {};
+  const nlohmann::json ours = environment_of(a), theirs = environment_of(b);
+  nlohmann::json keys = ours;
+  keys.update(theirs);
+  std::vector<std::string> lines;
+  for (const auto& [key, unused] : keys.items()) {
+    const auto text = [&key = key](const nlohmann::json& side) {
+      return side.contains(key) ? json_text(side.at(key)) : "nothing";
+    };
+    if (text(ours) != text(theirs))
+      lines.push_back(concat(key.substr(1), ": ", text(ours), " -> ", text(theirs)));
+  }
+  return lines;
+}
+
+nlohmann::ordered_json as_json(const monitor::Pair& pair) {
+  return {{"step", pair.step},
+          {"a", pair.a},
+          {"b", pair.b},
+          {"difference", pair.difference()},
+          {"relative", pair.relative()}};
+}
+
+void print_json(const monitor::Comparison& found, const std::vector<std::string>& recipe,
+                const std::vector<std::string>& environment) {
+  nlohmann::ordered_json json = {{"rows", found.rows}, {"only_a", found.only_a}, {"only_b", found.only_b}};
+  json["parted"] = nullptr;
+  if (const auto* first = found.first_parting()) {
+    json["parted"] = as_json(*first->parted);
+    json["parted"]["kind"] = first->kind;
+    json["parted"]["column"] = first->column;
+  }
+  json["columns"] = nlohmann::ordered_json::array();
+  for (const auto& column : found.columns) {
+    nlohmann::ordered_json row = {{"kind", column.kind},
+                                  {"column", column.column},
+                                  {"judged", column.judged},
+                                  {"rows", column.rows},
+                                  {"largest", as_json(column.largest)},
+                                  {"parted", nullptr}};
+    if (column.parted) row["parted"] = as_json(*column.parted);
+    json["columns"].push_back(row);
+  }
+  json["recipe"] = recipe;
+  json["environment"] = environment;
+  std::cout << json_text(json, 2) << std::endl;
+}
+
+void print_list(const char* what, const std::vector<std::string>& lines) {
+  if (lines.empty()) return;
+  std::printf("\n%s (a -> b):\n", what);
+  for (const std::string& line : lines) std::printf("  %s\n", line.c_str());
+}
+
+void print_text(const Side& a, const Side& b, double tolerance, const monitor::Comparison& found) {
+  std::printf("a: %s\nb: %s\n%s rows in both, %s in a alone, %s in b alone\n\n", a.table.c_str(),
+              b.table.c_str(), human_count(found.rows).c_str(), human_count(found.only_a).c_str(),
+              human_count(found.only_b).c_str());
+  if (const auto* first = found.first_parting()) {
+    std::printf("they part at step %s: %s of the %s is %.9g and %.9g (relative difference %.2e)\n\n",
+                human_count(first->parted->step).c_str(), first->column.c_str(),
+                first->kind == "eval" ? "evaluation" : "training", first->parted->a, first->parted->b,
+                first->parted->relative());
+  } else if (found.rows > 0) {
+    std::printf("they never part by more than %g\n\n", tolerance);
+  }
+  std::printf("%-6s %-20s %8s %14s %10s %10s %10s\n", "kind", "column", "rows", "largest diff.", "relative",
+              "at step", "part at");
+  for (const auto& column : found.columns) {
+    const std::string parted = !column.judged  ? "not judged"
+                               : column.parted ? std::to_string(column.parted->step)
+                                               : "never";
+    std::printf("%-6s %-20s %8ld %14.6g %10.2e %10ld %10s\n", column.kind.c_str(), column.column.c_str(),
+                static_cast<long>(column.rows), column.largest.difference(), column.largest.relative(),
+                static_cast<long>(column.largest.step), parted.c_str());
+  }
+}
+
+int compare(const Options& options) {
+  const Side a = open_side(options.a), b = open_side(options.b);
+  const monitor::Comparison found = monitor::compare(a.curves, b.curves, options.tolerance);
+  if (found.rows == 0) {
+    user_error("compare", "rows of the same steps in both: ", a.table.string(), " has ", a.curves.rows.size(),
+               " rows and ", b.table.string(), " ", b.curves.rows.size(), ", and no step is in both");
+  }
+  const auto recipe = recipe_differences(a, b), environment = environment_differences(a, b);
+  if (options.json) {
+    print_json(found, recipe, environment);
+    return kExitDone;
+  }
+  print_text(a, b, options.tolerance, found);
+  print_list("recipe keys that differ", recipe);
+  print_list("environment that differs", environment);
+  return kExitDone;
+}
+
+}  // namespace
+
+Action add_compare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("compare", "Say at which step two runs part, and what differs");
+  command->add_option("a", options->a, "A run's folder, or a CSV")->required();
+  command->add_option("b", options->b, "A run's folder, or a CSV")->required();
+  command
+      ->add_option("--tolerance", options->tolerance, "Relative difference that still counts as the same (0)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer(kFooter);
+  return [options] { return compare(*options); };
+}
+
+}  // namespace tessera::cli

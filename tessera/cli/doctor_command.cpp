@@ -1,0 +1,85 @@
+// `tessera doctor RECIPE`: will this run fit this machine?
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
+#include "tessera/cli/commands.h"
+#include "tessera/cli/engine.h"
+#include "tessera/launch/launch.h"
+#include "tessera/monitor/checkup.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::cli {
+namespace {
+
+struct Options {
+  std::string recipe;
+  std::vector<std::string> sets;
+  int64_t procs = 0;
+  bool fake_data = false, json = false;
+};
+
+constexpr const char* kFooter = R"(
+Opens the training data, decodes some hundred images, multiplies matrices for a moment, and asks the system for its limits
+(cgroups respected). Nothing is written. Exit code 2 where a line says FAIL.
+
+  tessera doctor recipes/clothing160.toml --procs 2)";
+
+/// The ranks as they would be started: local ones, those of a launcher, or one.
+launch::Ranks ranks_of(const Options& options) {
+  launch::Ranks ranks = launch::ranks_from_environment();
+  if (options.procs < 0) user_error("doctor", "--procs of at least 1: got ", options.procs);
+  if (options.procs > 0) {
+    if (ranks.world > 1)
+      user_error("doctor", "either --procs or a launcher: ", ranks.launcher, " has started ranks");
+    ranks.world = ranks.local_world = options.procs;
+    ranks.launcher = "local";
+  }
+  return ranks;
+}
+
+int examine(Options options) {
+  if (options.fake_data) options.sets.push_back("data.source=\"fake:\"");
+  const recipe::Recipe recipe = recipe::read_recipe(options.recipe, options.sets);
+  const auto findings = monitor::checkup(engine().measure_for_checkup(recipe, ranks_of(options)));
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const monitor::Finding& finding : findings) {
+    using Level = monitor::Finding::Level;
+    const char* level = finding.level == Level::kOk ? "ok" : finding.level == Level::kWarn ? "warn" : "fail";
+    json.push_back({{"level", level},
+                    {"subject", finding.subject},
+                    {"found", finding.found},
+                    {"advice", finding.advice}});
+    if (!options.json) std::printf("%s\n", monitor::to_line(finding).c_str());
+  }
+  if (options.json) std::cout << json_text(json, 2) << std::endl;
+  const bool fails = std::any_of(findings.begin(), findings.end(), [](const monitor::Finding& finding) {
+    return finding.level == monitor::Finding::Level::kFail;
+  });
+  return fails ? kExitUser : kExitDone;
+}
+
+}  // namespace
+
+Action add_doctor(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("doctor", "Will this run fit this machine? Memory, disk, cores, data");
+  command->add_option("recipe", options->recipe, "Recipe (TOML)")->required();
+  command->add_option("--set", options->sets, "Change a recipe key (repeatable)")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  command->add_option("--procs", options->procs, "Local ranks that the run will have");
+  command->add_flag("--fake-data", options->fake_data, "Synthetic images instead of data.source");
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer(kFooter);
+  return [options] { return examine(*options); };
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,17 @@
+// What a run's numbers and speed may depend on besides its recipe: machine and environment variables.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::launch {
+
+/// Name and value of every variable of this process that Tessera, LibTorch, its libraries or a launcher read,
+/// by name. What may hold a secret is not among them.
+std::vector<std::pair<std::string, std::string>> relevant_variables();
+
+/// A JSON object, indented: host, machine, cores and those variables, with `more` as further texts in front.
+std::string surroundings_json(const std::vector<std::pair<std::string, std::string>>& more);
+
+}  // namespace tessera::launch

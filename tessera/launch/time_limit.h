@@ -1,0 +1,22 @@
+// When this process has to end by: a limit of its own, or its Slurm job's.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+namespace tessera::launch {
+
+/// Seconds since this process began (its program was loaded). `root` holds proc/.
+double seconds_running(const std::filesystem::path& root = "/");
+
+/// The earliest of `limit` seconds (0: none) after the start of the process and, with `of_job`, the end of
+/// its Slurm job ($SLURM_JOB_END_TIME, seconds since 1970); in seconds from now, nothing where there is
+/// neither. A variable that is no number does not count.
+std::optional<double> seconds_to_limit(double limit, bool of_job);
+
+/// Is there less than `margin` seconds left, or was a stop asked for (stop_requested)? To be asked often.
+std::function<bool()> stop_or_limit(double limit, double margin);
+
+}  // namespace tessera::launch

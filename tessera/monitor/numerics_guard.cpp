@@ -1,0 +1,63 @@
+#include "tessera/monitor/numerics_guard.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/median.h"
+
+namespace tessera::monitor {
+
+double NumericsGuard::median_loss() const {
+  if (losses_.empty() || static_cast<int64_t>(losses_.size()) < options_.spike_window) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  return median({losses_.begin(), losses_.end()});
+}
+
+NumericsGuard::Verdict NumericsGuard::bad(bool spike, int64_t most) {
+  in_a_row_ = spike == last_was_spike_ ? in_a_row_ + 1 : 1;
+  last_was_spike_ = spike;
+  if (in_a_row_ > most) return spike ? Verdict::kStopSpike : Verdict::kStopNotFinite;
+  ++skipped_;
+  return spike ? Verdict::kSkipSpike : Verdict::kSkipNotFinite;
+}
+
+NumericsGuard::Verdict NumericsGuard::judge(double loss, double gradient_norm) {
+  if (!std::isfinite(loss) || !std::isfinite(gradient_norm)) return bad(false, options_.skip_steps);
+  // A comparison with NaN, while the window fills, is false.
+  if (options_.spike_factor > 0 && loss > options_.spike_factor * median_loss()) {
+    return bad(true, options_.spike_steps);
+  }
+  in_a_row_ = 0;
+  if (options_.spike_factor > 0) {
+    losses_.push_back(loss);
+    if (static_cast<int64_t>(losses_.size()) > options_.spike_window) losses_.pop_front();
+  }
+  return Verdict::kUse;
+}
+
+std::string NumericsGuard::to_json() const {
+  return nlohmann::json{{"skipped", skipped_},
+                        {"in_a_row", in_a_row_},
+                        {"last_was_spike", last_was_spike_},
+                        {"losses", losses_}}
+      .dump();
+}
+
+void NumericsGuard::restore(const std::string& json) {
+  *this = NumericsGuard(options_);
+  try {
+    const auto saved = nlohmann::json::parse(json.empty() ? "{}" : json);
+    skipped_ = saved.value("skipped", int64_t{0});
+    in_a_row_ = saved.value("in_a_row", int64_t{0});
+    last_was_spike_ = saved.value("last_was_spike", false);
+    if (options_.spike_factor > 0) losses_ = saved.value("losses", std::deque<double>());
+  } catch (const nlohmann::json::exception& error) {
+    user_error("monitor.guard", "the guard's state as a JSON object: ", error.what());
+  }
+  while (static_cast<int64_t>(losses_.size()) > options_.spike_window) losses_.pop_front();
+}
+
+}  // namespace tessera::monitor

@@ -1,0 +1,83 @@
+#include "tessera/train/bad_numbers.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+namespace {
+
+using monitor::NumericsGuard;
+
+/// The first parameter, in forward order, whose gradient is not finite on any rank. Collective.
+std::string first_bad_number(const TrainState& state, double loss, mesh::Mesh& mesh) {
+  std::vector<std::string> names;  // in forward order, the same on every rank
+  size_t first = std::numeric_limits<size_t>::max();
+  for (const auto& unit : state.sharded->units()) {
+    for (const shard::Piece& piece : unit->pieces()) {
+      const bool bad = !piece.gradient.isfinite().all().item<bool>();
+      if (bad && first > names.size()) first = names.size();
+      names.push_back(piece.name);
+    }
+  }
+  for (const std::string& other : mesh.world().all_gather_text(std::to_string(first), "bad number")) {
+    first = std::min<size_t>(first, std::stoull(other));
+  }
+  if (first < names.size()) return concat("the gradient of ", names[first]);
+  return std::isfinite(loss) ? "the sum of the gradient's squares" : "the loss";
+}
+
+}  // namespace
+
+std::string judge_step(TrainState& state, double loss, double gradient_norm, mesh::Mesh& mesh) {
+  using enum NumericsGuard::Verdict;
+  NumericsGuard& guard = state.guard;
+  const auto verdict = guard.judge(loss, gradient_norm);
+  switch (verdict) {
+    case kUse:
+      return "";
+    case kSkipSpike:
+      return concat("[train.guard] step ", state.step, " is skipped: its loss ", loss, " is above ",
+                    guard.options().spike_factor, " times the median ", guard.median_loss(), " (",
+                    guard.bad_in_a_row(), " in a row, ", guard.skipped(), " in all)");
+    case kStopSpike:
+      user_error(
+          "train.step", "a loss of at most guard.spike_factor = ", guard.options().spike_factor,
+          " times the median ", guard.median_loss(), " in step ", state.step, ": found ", loss, ", after ",
+          guard.options().spike_steps,
+          " steps skipped in a row (lower optimizer.lr, or raise guard.spike_factor; --resume continues "
+          "from the last checkpoint)");
+    case kSkipNotFinite:
+    case kStopNotFinite:
+      break;
+  }
+  const std::string which = first_bad_number(state, loss, mesh);
+  if (verdict == kSkipNotFinite) {
+    return concat("[train.guard] step ", state.step, " is skipped: ", which, " is not finite (loss ", loss,
+                  "; ", guard.bad_in_a_row(), " in a row, ", guard.skipped(), " in all)");
+  }
+  const int64_t before = guard.bad_in_a_row() - 1;
+  user_error("train.step", "finite numbers in step ", state.step, ": ", which, " is not finite (loss ", loss,
+             before > 0 ? concat(", after ", before, " skipped in a row") : "",
+             "; lower optimizer.lr, raise schedule.warmup_steps, or set precision.compute = \"fp32\")");
+}
+
+BuffersBefore::BuffersBefore(const TrainState& state) {
+  const monitor::GuardOptions& guard = state.guard.options();
+  if (guard.skip_steps == 0 && guard.spike_factor == 0) return;
+  for (const auto& [name, buffer] : state.sharded->buffers()) values_.push_back(buffer.clone());
+}
+
+void BuffersBefore::put_back(TrainState& state) const {
+  const at::NoGradGuard no_grad;
+  const auto buffers = state.sharded->buffers();
+  for (size_t i = 0; i < values_.size(); ++i) {
+    at::Tensor(buffers[i].second).copy_(values_[i]);
+  }
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,30 @@
+// What a training step does about numbers that are not finite, and about spikes of the loss.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "tessera/mesh/mesh.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+
+/// Asks the state's guard about the step under way. "": use its gradient. Else why it must be skipped, in one
+/// line. Errors: UserError where the run must end, with the first bad tensor's name. Collective, and the same
+/// on every rank: loss and norm are.
+std::string judge_step(TrainState& state, double loss, double gradient_norm, mesh::Mesh& mesh);
+
+/// A model's buffers (running statistics) as they were before a step whose update may be skipped; holds
+/// nothing where none will be. Local.
+class BuffersBefore {
+ public:
+  explicit BuffersBefore(const TrainState& state);
+  void put_back(TrainState& state) const;
+
+ private:
+  std::vector<at::Tensor> values_;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,96 @@
+// Measures for `tessera doctor` what tessera/monitor/checkup.h judges.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+
+#include "tessera/arch/model.h"
+#include "tessera/base/text.h"
+#include "tessera/data/measure.h"
+#include "tessera/train/commands.h"
+#include "tessera/train/rates.h"
+#include "tessera/train/session.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kFilesOfAProgram = 64;  // libraries, data, logs, metrics
+constexpr int64_t kSocketsAPeer = 8;      // of a run's groups, with another rank
+constexpr int64_t kImages = 256;          // decoded to find out how fast
+
+/// Where the run's checkpoints will lie, as far as that is there already.
+fs::path nearest_folder(fs::path folder) {
+  std::error_code ignored;
+  folder = fs::absolute(folder);
+  while (!fs::is_directory(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+  return folder;
+}
+
+int64_t files_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) {
+    return std::numeric_limits<int64_t>::max();
+  }
+  return static_cast<int64_t>(limit.rlim_max);
+}
+
+/// Checkpoints that lie there at the end, and one that is being written.
+int64_t most_checkpoints(const recipe::Recipe& recipe, int64_t steps) {
+  const int64_t every = recipe.checkpoint.keep_every;
+  return recipe.checkpoint.keep + 2 + (every > 0 ? steps / every : 0);  // + the best, + the new one
+}
+
+void look_at_data(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads, Log& log,
+                  monitor::CheckupFacts& facts) {
+  const data::MixedSource mix = open_training(recipe, [&log](const std::string& line) { log.warn(line); });
+  const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, ranks.world);
+  const recipe::StepCounts counts = recipe::count_steps(recipe, mix.source->size(), sizes.batch);
+  facts.checkpoints = most_checkpoints(recipe, counts.total);
+  facts.workers_per_rank = loader_options(recipe, ranks, threads, log).workers;
+  data::MeasureOptions options;
+  options.images = std::min(kImages, mix.source->size());
+  options.rounds = 1;
+  options.batch = std::min<int64_t>(options.batch, options.images);
+  options.threads = {facts.workers_per_rank * ranks.local_world};
+  options.transform = recipe.data.transform;
+  const data::Source* source = mix.source.get();
+  facts.images_decoded = data::measure({&source, 1}, options).front().pipelines.front().images_per_second;
+  facts.data = recipe.data.source;
+}
+
+}  // namespace
+
+monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
+  Log log(true);
+  monitor::CheckupFacts facts;
+  facts.world = ranks.world;
+  facts.local_ranks = ranks.local_world;
+  facts.cores = launch::available_cores();
+  facts.threads_per_rank = set_threads(recipe, ranks);
+  look_at_data(recipe, ranks, facts.threads_per_rank, log, facts);
+  const plan::Plan plan = make_plan(recipe, ranks.world);
+  const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, ranks.world);
+  facts.memory_per_rank = predicted_memory(recipe, plan, sizes.per_rank);
+  facts.memory_free = static_cast<double>(launch::available_memory());
+  facts.checkpoint_bytes = plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) *
+                           static_cast<double>(ranks.local_world);
+  const std::string& folder = recipe.checkpoint.dir.empty() ? recipe.run.dir : recipe.checkpoint.dir;
+  const fs::path disk = nearest_folder(folder.empty() ? "runs" : folder);
+  facts.disk_folder = disk.string();
+  std::error_code failed;
+  const fs::space_info space = fs::space(disk, failed);
+  facts.disk_free = failed ? 0 : static_cast<double>(space.available);
+  facts.files_needed = kFilesOfAProgram + kSocketsAPeer * (ranks.world - 1);
+  facts.files_limit = files_limit();
+  // One rank's threads were measured; all ranks of the host share its cores.
+  const int64_t used = std::min(facts.cores, facts.threads_per_rank * ranks.local_world);
+  facts.tflops = measure_matmul_tflops(resolve_dtype(recipe.precision.compute)) * static_cast<double>(used) /
+                 static_cast<double>(std::min(facts.cores, facts.threads_per_rank));
+  facts.flops_per_image = 3.0 * arch::forward_flops(recipe.model);
+  return facts;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,120 @@
+"""What a run lets one see: an evaluation's folder, where two runs part, a trace, and what `doctor` says beforehand."""
+import csv
+import json
+import os
+import shutil
+
+from files import make_image_folder
+from harness import check, main, rows, scratch, settings, summary, tessera, tiny_recipe, train
+
+
+def eval_leaves_the_same_folder_on_any_ranks():
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos")
+        train(folder, *settings(data__source=f"folder:{photos}", model__classes=2, train__batch=16, train__steps=3)).done()
+        expected = summary(folder / "run")
+        found = {}
+        for ranks in (1, 3):
+            out = folder / f"results-{ranks}"
+            text = tessera("eval", folder / "run", "--procs", ranks, "--output-dir", out, "--mistakes", 5, folder=folder).done()
+            check(str(out / "report.html") in text, text)
+            found[ranks] = json.loads((out / "metrics.json").read_text())
+            check(found[ranks]["samples"] == 80 and found[ranks]["top1"] == expected["val_top1"], found, expected)
+            check(sum(one["samples"] for one in found[ranks]["calibration"]) == 80, found)
+            with open(out / "per_class.csv", newline="") as file:
+                classes = list(csv.DictReader(file))
+            check([row["name"] for row in classes] == ["dark", "light"], classes)
+            check(all(int(row["samples"]) == 40 for row in classes), classes)
+            right = sum(int(row["correct"]) for row in classes)
+            check(abs(right / 0.8 - found[ranks]["top1"]) < 1e-9, right, found)
+            with open(out / "confusion.csv", newline="") as file:
+                confusion = list(csv.reader(file))
+            check(confusion[0] == ["truth", "dark", "light"], confusion)
+            check(int(confusion[1][1]) + int(confusion[2][2]) == right, confusion)
+            with open(out / "mistakes.csv", newline="") as file:
+                mistakes = list(csv.DictReader(file))
+            check(len(mistakes) == min(5, 80 - right), mistakes)
+            check(all(row["truth"] != row["prediction"] and "val/" in row["name"] for row in mistakes), mistakes)
+            page = (out / "report.html").read_text()
+            check(page.count("data:image/png;base64,") == len(mistakes) and "http://" not in page, "the page")
+        for name in ("per_class.csv", "confusion.csv"):
+            one, three = ((folder / f"results-{ranks}" / name).read_text() for ranks in (1, 3))
+            check(one == three, name, one, three)
+        check(abs(found[1]["ece"] - found[3]["ece"]) < 1e-3, found)
+        more = make_image_folder(folder / "more")
+        for split in ("train", "val"):
+            shutil.copytree(more / split / "light", more / split / "third")
+        run = tessera("eval", folder / "run", "--set", f"data.source=folder:{more}", folder=folder)
+        check(run.wait() == 2 and "[train.eval] data of at most the model's 2 classes: split val of " in run.text(), run.text())
+        run = tessera("eval", folder / "run", "--output-dir", folder / "run/recipe.toml/x", folder=folder)
+        check(run.wait() == 2 and "[monitor.evaluation] a folder for the results" in run.text(), run.text())
+
+
+def compare_says_where_runs_part():
+    with scratch() as folder:
+        train(folder, run="a").done()
+        train(folder, run="b").done()
+        train(folder, *settings(optimizer__lr=3e-3), run="c").done()
+        text = tessera("compare", "a", "b", folder=folder).done()
+        check("they never part by more than 0" in text and "recipe keys that differ" not in text, text)
+        found = json.loads(tessera("compare", "a", "c", "--json", folder=folder).done())
+        check(found["parted"]["column"] == "learning_rate" and found["parted"]["kind"] == "step", found["parted"])
+        check(any("optimizer.lr: 0.001 -> 0.003" in line for line in found["recipe"]), found["recipe"])
+        loss = next(one for one in found["columns"] if one["column"] == "loss" and one["kind"] == "step")
+        check(loss["rows"] == 6 and loss["parted"] is not None, loss)
+        curve = folder / "curve.csv"
+        curve.write_text("step,loss\n" + "".join(f"{row['step']},{row['loss'] * 1.0005}\n" for row in rows(folder / "a")))
+        text = tessera("compare", "a", curve, "--tolerance", "1e-3", folder=folder).done()
+        check("they never part by more than 0.001" in text, text)
+        text = tessera("compare", "a", curve, folder=folder).done()
+        check("they part at step 1: loss of the training is " in text, text)
+        environment = json.loads((folder / "a/environment.json").read_text())
+        check(environment["torch"].startswith("2.") and environment["ranks"] == "1", environment)
+        run = tessera("compare", "a", folder / "a/recipe.toml", folder=folder)
+        check(run.wait() == 2 and '[monitor.compare] a table with a column "step"' in run.text(), run.text())
+        curve.write_text("step,loss\n1000,1\n")
+        run = tessera("compare", "a", curve, folder=folder)
+        check(run.wait() == 2 and "and no step is in both" in run.text(), run.text())
+
+
+def trace_is_a_file_of_all_ranks():
+    with scratch() as folder:
+        text = train(folder, "--procs", 2, "--trace", "2:3").done()
+        check(str(folder / "run/trace.json") in text, text)
+        events = json.loads((folder / "run/trace.json").read_text())["traceEvents"]
+        for rank in (0, 1):
+            steps = [event["name"] for event in events if event["pid"] == rank and event.get("cat") == "step"]
+            check(steps == ["step 2", "step 3"], rank, steps)
+        run = train(folder, "--trace", "3:2", run="wrong")
+        check(run.wait() == 2 and 'run.trace must be steps as FIRST:LAST, from 1 on: found "3:2"' in run.text(), run.text())
+
+
+def a_time_limit_saves_and_stops():
+    with scratch() as folder:
+        keys = settings(train__steps=100000, run__time_limit=8, run__time_margin=2)
+        text = train(folder, "--procs", 2, *keys).done(seconds=60)
+        check("stopped early; state saved in " in text, text)
+        saved = rows(folder / "run")[-1]["step"]
+        check(0 < saved < 100000, saved)
+        environment = {"SLURM_JOB_END_TIME": "1000000000"}  # long ago: not one step more than the one under way
+        text = train(folder, *settings(train__steps=1000), run="late", env=environment).done()
+        check("stopped early; state saved in " in text and "step_00000001" in text, text)
+
+
+def doctor_judges_a_machine():
+    with scratch() as folder:
+        recipe = tiny_recipe(folder)
+        run = tessera("doctor", recipe, "--procs", 2, "--json", folder=folder)
+        check(run.wait() in (0, 2), run.text())
+        found = {one["subject"]: one for one in json.loads(run.text())}
+        check(list(found) == ["memory", "disk", "cores", "open files", "data"], found)
+        check(all((one["level"] == "ok") == (one["advice"] == "") for one in found.values()), found)
+        huge = settings(model__width=8192, model__depth=200, model__mlp_width=32768)
+        run = tessera("doctor", recipe, *huge, folder=folder)
+        check(run.wait() == 2 and "FAIL  memory " in run.text() and "FAIL  disk " in run.text(), run.text())
+        check(not os.path.exists(folder / "runs"), "doctor writes nothing")
+
+
+if __name__ == "__main__":
+    main(eval_leaves_the_same_folder_on_any_ranks, compare_says_where_runs_part, trace_is_a_file_of_all_ranks,
+         a_time_limit_saves_and_stops, doctor_judges_a_machine)

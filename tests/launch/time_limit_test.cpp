@@ -1,0 +1,59 @@
+#include "tessera/launch/time_limit.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+
+#include "tessera/base/file.h"
+
+namespace tessera::launch {
+namespace {
+namespace fs = std::filesystem;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+TEST(TimeLimit, CountsFromTheStartOfTheProcess) {
+  const TemporaryFolder folder("time-limit");
+  fs::create_directories(folder.path() / "proc/self");
+  const auto ticks = static_cast<long>(::sysconf(_SC_CLK_TCK));
+  std::ofstream(folder.path() / "proc/uptime") << "1000.50 5000\n";
+  std::ofstream(folder.path() / "proc/self/stat")
+      << "42 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 " << 400 * ticks << " 20 21\n";
+  EXPECT_NEAR(seconds_running(folder.path()), 600.5, 1e-9);
+  EXPECT_EQ(seconds_running(folder.path() / "nothing"), 0);
+  EXPECT_GT(seconds_running(), 0);
+  EXPECT_LT(seconds_running(), 600);
+}
+
+TEST(TimeLimit, TheEarlierOfBothCounts) {
+  ::unsetenv("SLURM_JOB_END_TIME");
+  EXPECT_FALSE(seconds_to_limit(0, true));
+  EXPECT_NEAR(seconds_to_limit(3600, true).value(), 3600, 300);
+  ::setenv("SLURM_JOB_END_TIME", std::to_string(static_cast<int64_t>(now()) + 60).c_str(), 1);
+  EXPECT_NEAR(seconds_to_limit(3600, true).value(), 60, 5);
+  EXPECT_NEAR(seconds_to_limit(3600, false).value(), 3600, 300);
+  EXPECT_NEAR(seconds_to_limit(0, true).value(), 60, 5);
+  EXPECT_LT(seconds_to_limit(0.001, true).value(), 0.001);
+  ::setenv("SLURM_JOB_END_TIME", "tomorrow", 1);
+  EXPECT_FALSE(seconds_to_limit(0, true));
+  ::unsetenv("SLURM_JOB_END_TIME");
+}
+
+TEST(TimeLimit, AsksToStopAMarginBeforeTheEnd) {
+  EXPECT_FALSE(stop_or_limit(0, 100)());
+  EXPECT_FALSE(stop_or_limit(1e6, 100)());
+  EXPECT_TRUE(stop_or_limit(600, 600)());
+  EXPECT_FALSE(stop_or_limit(1e12, 60)());
+  ::setenv("SLURM_JOB_END_TIME", std::to_string(static_cast<int64_t>(now()) + 60).c_str(), 1);
+  EXPECT_TRUE(stop_or_limit(0, 90)());
+  EXPECT_FALSE(stop_or_limit(0, 20)());
+  ::unsetenv("SLURM_JOB_END_TIME");
+}
+
+}  // namespace
+}  // namespace tessera::launch

@@ -1,0 +1,94 @@
+#include "tessera/monitor/numerics_guard.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/error_text.h"
+
+namespace tessera::monitor {
+namespace {
+
+using Verdict = NumericsGuard::Verdict;
+const double kNan = std::numeric_limits<double>::quiet_NaN();
+const double kInfinity = std::numeric_limits<double>::infinity();
+
+std::vector<Verdict> judge(NumericsGuard& guard, const std::vector<double>& losses) {
+  std::vector<Verdict> verdicts;
+  for (const double loss : losses) verdicts.push_back(guard.judge(loss, 1));
+  return verdicts;
+}
+
+TEST(NumericsGuard, StopsAtOnceUnlessToldToSkip) {
+  NumericsGuard guard({});
+  EXPECT_EQ(guard.judge(1, 1), Verdict::kUse);
+  EXPECT_EQ(guard.judge(1e30, 1e30), Verdict::kUse);  // large is not bad
+  EXPECT_EQ(guard.judge(kNan, 1), Verdict::kStopNotFinite);
+  EXPECT_EQ(NumericsGuard({}).judge(1, kInfinity), Verdict::kStopNotFinite);
+  EXPECT_EQ(NumericsGuard({}).judge(-kInfinity, 1), Verdict::kStopNotFinite);
+  EXPECT_EQ(guard.skipped(), 0);
+}
+
+TEST(NumericsGuard, SkipsSoManyInARowThenStops) {
+  NumericsGuard guard({.skip_steps = 2});
+  EXPECT_EQ(judge(guard, {1, kNan, kNan, 1, kNan, kNan, kNan}),
+            (std::vector{Verdict::kUse, Verdict::kSkipNotFinite, Verdict::kSkipNotFinite, Verdict::kUse,
+                         Verdict::kSkipNotFinite, Verdict::kSkipNotFinite, Verdict::kStopNotFinite}));
+  EXPECT_EQ(guard.skipped(), 4);
+  EXPECT_EQ(guard.bad_in_a_row(), 3);
+}
+
+TEST(NumericsGuard, ASpikeIsAboveAFactorOfTheMedian) {
+  NumericsGuard guard({.spike_factor = 2, .spike_window = 3, .spike_steps = 2});
+  // The window fills: nothing is judged, not even 50.
+  EXPECT_EQ(judge(guard, {1, 50, 3}), (std::vector{Verdict::kUse, Verdict::kUse, Verdict::kUse}));
+  EXPECT_EQ(guard.median_loss(), 3);
+  EXPECT_EQ(guard.judge(6, 1), Verdict::kUse);  // not above; the window is 50, 3, 6
+  EXPECT_EQ(guard.median_loss(), 6);
+  EXPECT_EQ(guard.judge(12.1, 1), Verdict::kSkipSpike);
+  EXPECT_EQ(guard.median_loss(), 6);  // what is skipped is not counted
+  EXPECT_EQ(guard.judge(13, 1), Verdict::kSkipSpike);
+  EXPECT_EQ(guard.judge(13, 1), Verdict::kStopSpike);
+  EXPECT_EQ(guard.skipped(), 2);
+}
+
+TEST(NumericsGuard, TheTwoReasonsCountApart) {
+  NumericsGuard guard({.skip_steps = 1, .spike_factor = 2, .spike_window = 1, .spike_steps = 1});
+  EXPECT_EQ(judge(guard, {1, 5, kNan, 5, 1}),
+            (std::vector{Verdict::kUse, Verdict::kSkipSpike, Verdict::kSkipNotFinite, Verdict::kSkipSpike,
+                         Verdict::kUse}));
+}
+
+TEST(NumericsGuard, ContinuesFromWhatWasSaved) {
+  const GuardOptions options{.skip_steps = 2, .spike_factor = 1.5, .spike_window = 4, .spike_steps = 2};
+  const std::vector<double> losses = {2.1, kNan, 2.0, 1.9, 9, 1.8, kNan, kNan, 7.3, 1.7, 3.1, 1.6};
+  for (size_t cut = 0; cut <= losses.size(); ++cut) {
+    NumericsGuard whole(options), first(options), second(options);
+    std::vector<Verdict> parts;
+    for (size_t i = 0; i < cut; ++i) parts.push_back(first.judge(losses[i], 1));
+    second.restore(first.to_json());
+    for (size_t i = cut; i < losses.size(); ++i) parts.push_back(second.judge(losses[i], 1));
+    EXPECT_EQ(parts, judge(whole, losses)) << cut;
+    EXPECT_EQ(second.skipped(), whole.skipped()) << cut;
+    EXPECT_EQ(second.to_json(), whole.to_json()) << cut;
+  }
+}
+
+TEST(NumericsGuard, RestoresFromLessAndFromAnotherWindow) {
+  NumericsGuard wide({.spike_factor = 2, .spike_window = 5}), narrow({.spike_factor = 2, .spike_window = 2});
+  judge(wide, {1, 2, 3, 4, 5});
+  narrow.restore(wide.to_json());
+  EXPECT_EQ(narrow.median_loss(), 4.5);
+  narrow.restore("");
+  EXPECT_TRUE(std::isnan(narrow.median_loss()));
+  narrow.restore("{}");
+  EXPECT_EQ(narrow.skipped(), 0);
+  EXPECT_EQ(
+      error_text([&] { narrow.restore("["); }).find("[monitor.guard] the guard's state as a JSON object: "),
+      0U);
+}
+
+}  // namespace
+}  // namespace tessera::monitor
