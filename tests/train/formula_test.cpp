@@ -20,11 +20,11 @@ at::Tensor& kept_of(State& state, const char* name, const at::Tensor& like) {
   return state[name];
 }
 
-double norm(const at::Tensor& x) { return x.norm().item<double>(); }
+double length(const at::Tensor& x) { return x.norm().item<double>(); }
 
 void lars(at::Tensor& w, const at::Tensor& g, State& kept, int64_t, double lr, const GivenParameter& p) {
   const double decay = p.matrix ? 0.02 : 0, trust = 0.02, momentum = 0.9;
-  const double ratio = p.matrix ? trust * norm(w) / (norm(g) + decay * norm(w) + 1e-8) : 1;
+  const double ratio = p.matrix ? trust * length(w) / (length(g) + decay * length(w) + 1e-8) : 1;
   const at::Tensor d = ratio * (g + decay * w);
   at::Tensor& b = kept_of(kept, "momentum", w);
   b = momentum * b + d;
@@ -85,13 +85,13 @@ void muon(at::Tensor& w, const at::Tensor& g, State& kept, int64_t t, double lr,
   const at::Tensor ahead = (0.05 * g + 0.95 * b).flatten(1);  // Nesterov
   const bool tall = ahead.size(0) > ahead.size(1);
   at::Tensor x = tall ? ahead.t() : ahead;
-  x = x / norm(x);
+  x = x / length(x);
   for (int i = 0; i < 5; ++i) {
     const at::Tensor a = x.mm(x.t());
     x = 3.4445 * x + (-4.7750 * a + 2.0315 * a.mm(a)).mm(x);
   }
-  const double length = 0.2 * std::sqrt(static_cast<double>(std::max(ahead.size(0), ahead.size(1))));
-  w = (1 - lr * 0.1) * w - lr * length * (tall ? x.t() : x).reshape(w.sizes());
+  const double step = 0.2 * std::sqrt(static_cast<double>(std::max(ahead.size(0), ahead.size(1))));
+  w = (1 - lr * 0.1) * w - lr * step * (tall ? x.t() : x).reshape(w.sizes());
 }
 
 Values by_formula(const Formula& formula, double lr) {
