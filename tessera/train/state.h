@@ -54,9 +54,6 @@ at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, u
 /// where it would count among the statistics of a model with buffers.
 data::Batch stand_in(const TrainState& state);
 
-/// JSON description of what decides a checkpoint's compatibility.
-std::string model_json(const arch::ModelConfig& config);
-
 /// What checkpoint::save is given; the slices point into `state`.
 struct SaveRequest {
   checkpoint::SaveOptions options;
