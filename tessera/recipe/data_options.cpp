@@ -62,7 +62,7 @@ void add_data_options(std::vector<Option>& table) {
            TESSERA_FIELD(data.classes)),
       choice<TrainCrop>("data.crop",
                         "for training; none: squash; random_resized: torchvision's; inception: TensorFlow's; "
-                        "center: as in evaluation; squash_random: squashed to crop_from, then a random part",
+                        "center: as in evaluation",
                         {{"none", TrainCrop::kNone},
                          {"random_resized", TrainCrop::kRandomResized},
                          {"inception", TrainCrop::kInception},
@@ -76,7 +76,8 @@ void add_data_options(std::vector<Option>& table) {
            TESSERA_FIELD(data.transform.crop_ratio_min), TESSERA_FIELD(data.transform.crop_ratio_max)),
       integer("data.crop_padding", "pad: pixels on each side", {0, 1024},
               TESSERA_FIELD(data.transform.crop_padding)),
-      integer("data.crop_from", "squash_random: pixels a side before the crop; 0: 8/7 of image_size",
+      integer("data.crop_from",
+              "squash_random: squashed to so many pixels a side, then a random part; 0: 8/7 of image_size",
               {0, 1 << 16}, TESSERA_FIELD(data.transform.crop_from)),
       flag("data.flip", "mirror half of the training images", TESSERA_FIELD(data.transform.flip)),
       text("data.auto_augment",

@@ -123,8 +123,8 @@ void add_model_options(std::vector<Option>& table) {
   const std::vector<Option> rows = {
       family(),
       shorthand("model.preset", Type::kText,
-                "named size that sets all of [model]; other keys then win (\"S/16\", "
-                "\"vit_small_patch16_224\", \"resnet50\", \"resmlp_24_224\")"),
+                "named size that sets all of [model]; other keys then win (\"S/16\", \"resnet50\", "
+                "\"resmlp_24_224\")"),
       integer("model.image_size", "pixels, square", {1, 1 << 16}, TESSERA_FIELD(model.image_size())),
       integer("model.channels", "1: grey, 3: RGB", {1, 3}, TESSERA_FIELD(model.channels())),
       integer("model.classes", "outputs", {1, 1 << 27}, TESSERA_FIELD(model.classes())),

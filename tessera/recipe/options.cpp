@@ -47,8 +47,8 @@ void add_training(std::vector<Option>& table) {
       flag("train.mix_at_least_half", "Mixup keeps the larger share of an image itself, as big_vision",
            TESSERA_FIELD(train.mix.at_least_half)),
       path("train.init_from",
-           "weights to begin with: a run, a checkpoint, or a file or folder of timm, torchvision, Hugging "
-           "Face, Google (docs/finetune.md); empty: random",
+           "weights to begin with: a run, a checkpoint, or others' file or folder (docs/finetune.md); empty: "
+           "random",
            TESSERA_FIELD(train.init_from)),
       text("train.init_positions", "how positions become those of another image size",
            TESSERA_FIELD(train.init_positions), {"bicubic", "linear"}),

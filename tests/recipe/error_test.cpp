@@ -115,9 +115,10 @@ TEST(Errors, BeginningsAndTeachers) {
             "[recipe.parse] train.init_head must be one of auto, keep, zero, fresh: found \"zeros\" "
             "(test.toml:1; did you mean \"zero\"?)");
   EXPECT_EQ(read_error("distill.alpha = 1.5"),
-            "[recipe.parse] distill.alpha must be between 0 and 1: found 1.5 (test.toml:1)");
+            "[recipe.parse] distill.alpha must be between 0 and 1: found the number 1.5 (test.toml:1)");
   EXPECT_EQ(read_error("distill.temperature = 0"),
-            "[recipe.parse] distill.temperature must be above 0 and at most 1000: found 0 (test.toml:1)");
+            "[recipe.parse] distill.temperature must be above 0 and at most 1000: found the integer 0 "
+            "(test.toml:1)");
   EXPECT_EQ(
       read_error("data.crop = 'squash_random'\ndata.crop_from = 200"),
       "[recipe.parse] data.crop_from must be 0 or at least model.image_size, 224: found 200 (test.toml)");

@@ -104,7 +104,8 @@ void reconcile(Recipe& recipe, Draws& draws) {
   if (data.ram_cache == "part") data.ram_cache_gib = std::max(data.ram_cache_gib, 0.5);
   recipe.data.transform.image_size = recipe.model.image_size();
   recipe.data.transform.channels = recipe.model.channels();
-  recipe.data.transform.crop_from = draws.below(2) == 0 ? 0 : recipe.model.image_size() + 3;
+  recipe.data.transform.crop_from =
+      draws.below(2) == 0 ? 0 : std::min<int64_t>(recipe.model.image_size() + 3, 1 << 16);
   static const std::vector<std::string> policies = {"", "rand-m9-mstd0.5-inc1", "v0r", "bv-randaug:2,15"};
   recipe.data.transform.augment.policy = policies[draws.below(policies.size())];
   recipe.train.mix.cutmix_minmax =
