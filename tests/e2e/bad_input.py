@@ -90,6 +90,9 @@ def arguments():
             check_refused(tessera("train", SOURCE / "recipes/mnist.toml", folder=folder, env={"MNIST": ""}),
                           r"it is the default while MNIST is not set: MNIST=/data/mnist tessera train \S+mnist\.toml")
         check_refused(tessera("bench", "shard", "--procs", -1, folder=folder), r"--procs of at least 1: got -1")
+        check_refused(tessera("bench", "scaling", "--strong", "--batch", 3, "--ranks", 2, folder=folder),
+                      r"--batch that all of --ranks divide \(--strong\): 2 does not divide 3")
+        check_refused(tessera("bench", "scaling", "--ranks", 0, folder=folder), r"--ranks of at least 1: got 0")
         for words in (("models", "--ranks", 0), ("models", "--batch", -1), ("predict", "run", "a.jpg", "--top", "0"),
                       ("predict", "run", "a.jpg", "--top", "abc")):
             run = tessera(*words, folder=folder)

@@ -1,7 +1,7 @@
 """tessera bench step and scaling: their numbers fit together, on one rank and on several, in text and in JSON."""
 import json
 
-from harness import check, check_refused, main, scratch, tessera
+from harness import check, main, scratch, tessera
 
 SMALL = ("--model", "mu", "--batch", 4, "--rounds", 2, "--set", "run.threads=1")
 
@@ -39,9 +39,6 @@ def scaling_is_a_table():
         check([row["batch_per_rank"] for row in rows] == [4, 2], rows)
         text = tessera(*words, folder=folder).done(120)
         check(len(text.strip().splitlines()) == 3 and "efficiency" in text, text)
-        check_refused(tessera("bench", "scaling", "--strong", "--batch", 3, "--ranks", "2", folder=folder),
-                      r"--batch that all of --ranks divide \(--strong\): 2 does not divide 3")
-        check_refused(tessera("bench", "scaling", "--ranks", "0", folder=folder), r"--ranks of at least 1: got 0")
 
 
 main(step_on_one_rank_and_on_two, scaling_is_a_table)
