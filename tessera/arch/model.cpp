@@ -27,6 +27,9 @@ void list(std::vector<NamedModel>& all) {
 }
 
 const std::array kFamilies = {
+    Family{ResMlpConfig::kFamily, standard<ResMlpConfig>,
+           [](std::string_view model) { return model.starts_with("resmlp"); },
+           [](std::string_view model) -> ModelConfig { return resmlp_config(model); }, list<resmlp_ladder>},
     Family{ResNetConfig::kFamily, standard<ResNetConfig>,
            [](std::string_view model) { return model.starts_with("resnet"); },
            [](std::string_view model) -> ModelConfig { return resnet_config(model); }, list<resnet_ladder>},

@@ -1,5 +1,5 @@
-// A model of any family as a description. A family is a config (vit.h, resnet.h) with the functions below,
-// one alternative of ModelConfig::of, and one row of the table in model.cpp.
+// A model of any family as a description. A family is a config (vit.h, resnet.h, resmlp.h) with the functions
+// below, one alternative of ModelConfig::of, and one row of the table in model.cpp.
 #pragma once
 
 #include <concepts>
@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/arch/resmlp.h"
 #include "tessera/arch/resnet.h"
 #include "tessera/arch/vit.h"
 
@@ -20,13 +21,13 @@ concept FamilyConfig = requires {
 };
 
 struct ModelConfig {
-  std::variant<VitConfig, ResNetConfig> of;  // ViT-B/16
+  std::variant<VitConfig, ResNetConfig, ResMlpConfig> of;  // ViT-B/16
 
   ModelConfig() = default;
   template <FamilyConfig Config>
   ModelConfig(Config config) : of(std::move(config)) {}
 
-  /// "vit", "resnet".
+  /// "vit", "resnet", "resmlp".
   std::string family() const;
   /// Requires: the model is of this family.
   template <FamilyConfig Config>
@@ -60,7 +61,7 @@ double forward_flops(const ModelConfig& config);
 Activations activations(const ModelConfig& config, double c);
 std::string describe(const ModelConfig& config);
 
-/// Names of the families: "vit", "resnet".
+/// Names of the families: "vit", "resnet", "resmlp".
 std::vector<std::string> families();
 /// The family's default model. Requires: one of families().
 ModelConfig default_model(std::string_view family);

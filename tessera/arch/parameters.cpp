@@ -1,9 +1,10 @@
 // Every parameter of a ViT. Names, order and initial values are those of timm's VisionTransformer with its
 // defaults (weight_init=''):
-//   linear layers      weight truncated normal, std 0.02; bias 0 (head: VitConfig::head_bias)
+//   linear layers      weight truncated normal, std 0.02; bias 0 (head: VitConfig::head_bias, head_zero_init)
 //   patch_embed.proj   weight and bias uniform in +-1/sqrt(channels * patch^2) (PyTorch's default for Conv2d)
 //   pos_embed          truncated normal, std 0.02
 //   cls_token, reg_token   normal, std 1e-6
+//   dist_token         truncated normal, std 0.02; head_dist as head
 //   attn_pool.latent   truncated normal, std 1/sqrt(width)
 //   norms              weight 1, bias 0
 //   ls1, ls2           gamma constant: VitConfig::layer_scale
@@ -33,9 +34,13 @@ class Listing {
     add(name + ".weight", {out, in}, Init::kTruncatedNormal, kWeightStd).decay = true;
     add(name + ".bias", {out}, Init::kZero);
   }
-  void set_last(Init init, double value) {
-    specs_.back().init = init;
-    specs_.back().init_value = value;
+  void classifier(const std::string& name, const VitConfig& c) {
+    linear(name, c.width, c.classes);
+    ParameterSpec &weight = specs_[specs_.size() - 2], &bias = specs_.back();
+    if (c.head_zero_init) weight.init = Init::kZero;
+    if (c.head_bias == 0) return;
+    bias.init = Init::kConstant;
+    bias.init_value = c.head_bias;
   }
   void norm(const std::string& name, int64_t width) {
     add(name + ".weight", {width}, Init::kOne);
@@ -58,6 +63,9 @@ void list_stem(const VitConfig& c, Listing& list) {
     position.buffer = true;
     position.init = Init::kZero;
     position.init_value = 0.0;
+  }
+  if (c.distillation_token) {
+    list.add("dist_token", {1, 1, c.width}, Init::kTruncatedNormal, kWeightStd);
   }
   const double bound = 1.0 / std::sqrt(static_cast<double>(c.channels * c.patch_size * c.patch_size));
   list.add("patch_embed.proj.weight", {c.width, c.channels, c.patch_size, c.patch_size}, Init::kUniform,
@@ -96,13 +104,13 @@ void list_attention_pool(const VitConfig& c, Listing& list) {
 
 void list_head(const VitConfig& c, Listing& list) {
   list.unit("head");
-  // With average pooling the last norm comes after the pool, under another name.
-  if (c.pool != Pool::kAverage) list.norm("norm", c.width);
+  // Where the last norm comes after the pool it has another name.
+  if (!c.norm_after_pool()) list.norm("norm", c.width);
   if (c.pool == Pool::kAttention) list_attention_pool(c, list);
-  if (c.pool == Pool::kAverage) list.norm("fc_norm", c.width);
+  if (c.norm_after_pool()) list.norm("fc_norm", c.width);
   if (c.head == Head::kTanh) list.linear("pre_logits.fc", c.width, c.width);
-  list.linear("head", c.width, c.classes);
-  if (c.head_bias != 0) list.set_last(Init::kConstant, c.head_bias);
+  list.classifier("head", c);
+  if (c.distillation_token) list.classifier("head_dist", c);
 }
 
 }  // namespace

@@ -55,6 +55,11 @@ void check(const VitConfig& c) {
     user_error("arch.check", "pool \"cls\" needs a class token: found class_token = false ",
                "(set class_token = true, or pool = \"gap\" or \"map\")");
   }
+  if (c.distillation_token && (c.pool != Pool::kClassToken || c.registers > 0 || c.head != Head::kLinear)) {
+    user_error("arch.check",
+               "distillation_token needs pool \"cls\", no registers and a linear head, as DeiT ",
+               "has: found another of them");
+  }
   if (c.position_embedding == PositionEmbedding::kSinCos2d && c.width % 4 != 0) {
     user_error("arch.check", "position_embedding \"sincos2d\" needs a width that is a multiple of 4: found ",
                c.width);

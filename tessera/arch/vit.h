@@ -29,7 +29,9 @@ struct VitConfig {
   int64_t classes = 1000;
   int64_t registers = 0;
   bool class_token = true;
+  bool distillation_token = false;  // behind the class token, with a head of its own: DeiT's
   Pool pool = Pool::kClassToken;
+  bool norm_before_pool = false;  // kAverage: every token is normed, then averaged, as in big_vision
   PositionEmbedding position_embedding = PositionEmbedding::kLearned;
   Head head = Head::kLinear;
   bool qk_norm = false;
@@ -37,13 +39,15 @@ struct VitConfig {
   double drop_path = 0.0;    // rate of the last block; earlier blocks linearly less, the first 0
   double dropout = 0.0;  // after position embedding, attention projection, both MLP layers, before the head
   double norm_epsilon = 1e-6;
-  double head_bias = 0.0;  // initial value of the last layer's bias
+  double head_bias = 0.0;       // initial value of the last layer's bias
+  bool head_zero_init = false;  // its weights start at 0, as big_vision's
 
   int64_t grid() const { return image_size / patch_size; }
   int64_t patches() const { return grid() * grid(); }
-  int64_t prefix_tokens() const { return (class_token ? 1 : 0) + registers; }
+  int64_t prefix_tokens() const { return (class_token ? 1 : 0) + (distillation_token ? 1 : 0) + registers; }
   int64_t tokens() const { return patches() + prefix_tokens(); }
   int64_t head_width() const { return width / heads; }
+  bool norm_after_pool() const { return pool == Pool::kAverage && !norm_before_pool; }
   bool operator==(const VitConfig&) const = default;
 };
 
@@ -73,8 +77,9 @@ Activations activations(const VitConfig& config, double c);
 std::string describe(const VitConfig& config);
 
 /// Forward FLOPs of one image: 2 x MACs of MACs = L(4Nd^2 + 2Ndm + 2N^2d) + N_p*C*P^2*d + d*classes
-/// (N tokens, N_p patches), plus d^2 for a tanh head, plus 2d^2 + 2N_p d^2 + 2N_p d + 2dm for the attention
-/// pool. A training step is 3 x this (performance figures without recompute).
+/// (N tokens, N_p patches), the last twice with a distillation token, plus d^2 for a tanh head, plus
+/// 2d^2 + 2N_p d^2 + 2N_p d + 2dm for the attention pool. A training step is 3 x this (performance figures
+/// without recompute).
 double forward_flops(const VitConfig& config);
 
 /// A named size of the ladder (patch and image size included).

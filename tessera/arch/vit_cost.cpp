@@ -39,9 +39,11 @@ UnitActivations block_activations(const VitConfig& config, double c) {
 UnitActivations head_activations(const VitConfig& config, double c) {
   const auto tokens = static_cast<double>(config.tokens()), patches = static_cast<double>(config.patches());
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
-  const double logits = 2 * kFloatBytes * static_cast<double>(config.classes);
+  const double heads = config.distillation_token ? 2 : 1;
+  const double logits = heads * 2 * kFloatBytes * static_cast<double>(config.classes);
   const double input = c * tokens * d;
-  double all = logits + c * 2 * d;  // pooled, and the last layer's input; a mean needs no input for backward
+  double all =
+      logits + heads * c * 2 * d;  // pooled, and the last layer's input; a mean needs no input for backward
   if (config.pool != Pool::kAverage) all += 2 * input + 2 * kFloatBytes * tokens;
   if (config.pool == Pool::kAttention) all += c * (2 * patches * d + 4 * d + 2 * m);
   return unit(input, all);
@@ -67,7 +69,7 @@ double forward_flops(const VitConfig& c) {
   const double block = 4 * n * d * d + 2 * n * d * m + 2 * n * n * d;
   const double stem =
       patches * static_cast<double>(c.channels) * static_cast<double>(c.patch_size * c.patch_size) * d;
-  double head = d * static_cast<double>(c.classes);
+  double head = (c.distillation_token ? 2 : 1) * d * static_cast<double>(c.classes);
   if (c.head == Head::kTanh) head += d * d;
   if (c.pool == Pool::kAttention) {
     // One latent attends to the patches: q and proj of the latent, kv of the patches, scores and sum, MLP.

@@ -82,6 +82,16 @@ Scaling squash_scaling(int64_t width, int64_t height, const TransformOptions& op
   return {{0, 0, width, height}, size, size, {0, 0, size, size}, filter};
 }
 
+void take_random_window(Scaling& scaling, const TransformOptions& options, uint64_t key) {
+  const int64_t size = options.image_size;
+  const int64_t from =
+      options.crop_from > 0 ? options.crop_from : round_even(static_cast<double>(size) * 8 / 7);
+  const auto places = static_cast<uint64_t>(from - size + 1);
+  scaling.width = scaling.height = from;
+  scaling.window.x = static_cast<int64_t>(random_below(key, 0, places));
+  scaling.window.y = static_cast<int64_t>(random_below(key, 1, places));
+}
+
 Scaling center_scaling(int64_t width, int64_t height, const TransformOptions& options) {
   const int64_t size = options.image_size;
   Scaling scaling = squash_scaling(width, height, options);

@@ -21,6 +21,10 @@ Box inception_crop(int64_t width, int64_t height, const TransformOptions& option
 /// The whole image squashed to the size.
 Scaling squash_scaling(int64_t width, int64_t height, const TransformOptions& options);
 
+/// Of a squash_scaling: first to crop_from pixels a side, and of those a window of image_size anywhere, as
+/// big_vision's resize(448)|random_crop(384).
+void take_random_window(Scaling& scaling, const TransformOptions& options, uint64_t key);
+
 /// Resize(short side to image_size / eval_crop_ratio) and CenterCrop(image_size) of torchvision and timm, as
 /// one scaling.
 Scaling center_scaling(int64_t width, int64_t height, const TransformOptions& options);

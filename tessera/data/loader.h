@@ -17,7 +17,7 @@ namespace tessera::data {
 
 // kNone: resize to the size; kInception: TensorFlow's random crop; kPad: zero-pad and crop; kCenter: as in
 // evaluation.
-enum class TrainCrop { kNone, kRandomResized, kInception, kPad, kCenter };
+enum class TrainCrop { kNone, kRandomResized, kInception, kPad, kCenter, kSquashRandom };
 enum class EvalCrop { kSquash, kCenter };  // kCenter: short side to size / eval_crop_ratio, centre
 
 /// Pixels to numbers.
@@ -28,8 +28,9 @@ struct TransformOptions {
   double crop_scale_min = 0.08, crop_scale_max = 1.0;             // share of the area
   double crop_ratio_min = 3.0 / 4.0, crop_ratio_max = 4.0 / 3.0;  // aspect
   int64_t crop_padding = 2;                                       // kPad: pixels on each side
-  bool flip = true;                                               // horizontally with probability 1/2
-  AugmentOptions augment;                                         // training only
+  int64_t crop_from = 0;   // kSquashRandom: pixels a side before the crop; 0: 8/7 of image_size
+  bool flip = true;        // horizontally with probability 1/2
+  AugmentOptions augment;  // training only
   EvalCrop eval_crop = EvalCrop::kCenter;
   double eval_crop_ratio = 0.875;
   bool bicubic = false;     // else bilinear; both antialiased

@@ -32,6 +32,9 @@ void check_options(const TransformOptions& o) {
   check(o.crop_ratio_max >= o.crop_ratio_min, "a largest crop aspect ratio not below the smallest",
         o.crop_ratio_max);
   check(o.crop_padding >= 0, "a crop padding of at least 0", static_cast<double>(o.crop_padding));
+  const bool cut = o.train_crop == TrainCrop::kSquashRandom && o.crop_from != 0;
+  check(!cut || o.crop_from >= o.image_size, "a size before the crop of at least the image's",
+        static_cast<double>(o.crop_from));
   check(o.eval_crop_ratio > 0 && o.eval_crop_ratio <= 1, "an evaluation crop ratio above 0 and up to 1",
         o.eval_crop_ratio);
 }
@@ -117,6 +120,8 @@ Scaling Transform::train_scaling(int64_t width, int64_t height, const SampleKey&
     scaling.source = random_resized_crop(width, height, options_, stream(key, "crop"));
   } else if (options_.train_crop == TrainCrop::kInception) {
     scaling.source = inception_crop(width, height, options_, stream(key, "crop"));
+  } else if (options_.train_crop == TrainCrop::kSquashRandom) {
+    take_random_window(scaling, options_, stream(key, "crop"));
   }
   return scaling;
 }

@@ -14,13 +14,13 @@ class Stem {
   at::Tensor forward(const at::Tensor& images, const ForwardContext& context);
 
  private:
-  at::Tensor patches(const at::Tensor& images) const;  // [batch, patches, channels * patch^2]
   at::Tensor with_prefix(const at::Tensor& tokens) const;
   const at::Tensor& positions(at::ScalarType dtype, at::Device device);
 
   arch::VitConfig config_;
-  at::Tensor class_token_, registers_, position_embedding_;  // undefined where the config has none
-  Linear projection_;                                        // weight [width, channels, patch, patch]
+  at::Tensor class_token_, distillation_token_, registers_;  // undefined where the config has none
+  at::Tensor position_embedding_;
+  Linear projection_;           // weight [width, channels, patch, patch]
   at::Tensor fixed_positions_;  // a fixed embedding in the dtype and on the device last asked for
   Dropout dropout_;
 };
@@ -40,7 +40,9 @@ class AttentionPool {
 };
 
 /// [batch, tokens, width] -> logits [batch, classes] float32: final norm, pool, dropout, classifier. (With
-/// average pooling the norm comes after the pool, as timm's fc_norm.)
+/// average pooling the norm comes after the pool, as timm's fc_norm, unless norm_before_pool.) With a
+/// distillation token two classifiers read two tokens: the mean of their logits, and while training both,
+/// side by side: [batch, 2 * classes].
 class HeadEnd {
  public:
   HeadEnd(const ParameterMap& map, const arch::VitConfig& config);
@@ -48,6 +50,7 @@ class HeadEnd {
 
  private:
   at::Tensor pooled(const at::Tensor& tokens) const;  // [batch, width], normed
+  at::Tensor of_two_tokens(const at::Tensor& tokens, const ForwardContext& context) const;
 
   arch::VitConfig config_;
   LayerNorm norm_;
@@ -55,6 +58,7 @@ class HeadEnd {
   Dropout dropout_;
   std::optional<Linear> pre_logits_;
   Linear classifier_;
+  std::optional<Linear> distillation_classifier_;
 };
 
 }  // namespace tessera::models

@@ -1,3 +1,5 @@
+#include <ATen/ops/cat.h>
+
 #include "tessera/models/ends.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/linear.h"
@@ -24,8 +26,7 @@ at::Tensor AttentionPool::forward(const at::Tensor& tokens) const {
 
 HeadEnd::HeadEnd(const ParameterMap& map, const arch::VitConfig& config)
     : config_(config),
-      norm_(ParameterScope(map, config.pool == arch::Pool::kAverage ? "fc_norm." : "norm."),
-            config.norm_epsilon),
+      norm_(ParameterScope(map, config.norm_after_pool() ? "fc_norm." : "norm."), config.norm_epsilon),
       dropout_(config.dropout, "head_drop"),
       classifier_(ParameterScope(map, "head.")) {
   if (config.pool == arch::Pool::kAttention) {
@@ -34,9 +35,13 @@ HeadEnd::HeadEnd(const ParameterMap& map, const arch::VitConfig& config)
   if (config.head == arch::Head::kTanh) {
     pre_logits_.emplace(ParameterScope(map, "pre_logits.fc."));
   }
+  if (config.distillation_token) {
+    distillation_classifier_.emplace(ParameterScope(map, "head_dist."));
+  }
 }
 
 at::Tensor HeadEnd::forward(const at::Tensor& tokens, const ForwardContext& context) const {
+  if (distillation_classifier_) return of_two_tokens(tokens, context);
   at::Tensor x = dropout_(pooled(tokens), context);
   if (pre_logits_) {
     x = (*pre_logits_)(x).tanh();
@@ -44,12 +49,20 @@ at::Tensor HeadEnd::forward(const at::Tensor& tokens, const ForwardContext& cont
   return classifier_(x).to(at::kFloat);
 }
 
+at::Tensor HeadEnd::of_two_tokens(const at::Tensor& tokens, const ForwardContext& context) const {
+  const at::Tensor x = dropout_(norm_(tokens.slice(1, 0, 2)), context);  // [batch, 2, width]
+  const at::Tensor classes = classifier_(x.select(1, 0)).to(at::kFloat);
+  const at::Tensor taught = (*distillation_classifier_)(x.select(1, 1)).to(at::kFloat);
+  return context.training ? at::cat({classes, taught}, 1) : (classes + taught) / 2;
+}
+
 at::Tensor HeadEnd::pooled(const at::Tensor& tokens) const {
   if (config_.pool == arch::Pool::kClassToken) {
     return norm_(tokens.select(1, 0));  // timm norms every token first and then drops all but this one
   }
   const at::Tensor patches = tokens.slice(1, config_.prefix_tokens());
-  return attention_pool_ ? attention_pool_->forward(norm_(patches)) : norm_(patches.mean(1));
+  if (config_.norm_after_pool()) return norm_(patches.mean(1));
+  return attention_pool_ ? attention_pool_->forward(norm_(patches)) : norm_(patches).mean(1);
 }
 
 }  // namespace tessera::models

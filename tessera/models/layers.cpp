@@ -49,6 +49,15 @@ at::Tensor Residual::operator()(const at::Tensor& x, const at::Tensor& branch,
   return at::addcmul(x, gamma.defined() ? branch * gamma : branch, mask.to(x.device()).view({-1, 1, 1}));
 }
 
+// The cast is part of the unfolding copy.
+at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarType dtype) {
+  const int64_t batch = images.size(0), channels = images.size(1), grid = images.size(2) / patch;
+  return images.reshape({batch, channels, grid, patch, grid, patch})
+      .permute({0, 2, 4, 1, 3, 5})
+      .to(dtype, false, false, at::MemoryFormat::Contiguous)
+      .reshape({batch, grid * grid, channels * patch * patch});
+}
+
 AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block,
                                  double drop_path)
     : heads_(config.heads),

@@ -50,6 +50,10 @@ struct Residual {
   Dropout drop_path;
 };
 
+/// [batch, channels, size, size] -> [batch, patches, channels * patch^2] in `dtype`: a convolution whose
+/// stride is its kernel is one matrix product over these. Requires: patch divides size.
+at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarType dtype);
+
 /// norm1 and attention: x -> x + proj(attention(qkv(norm1(x)))).
 class AttentionBranch {
  public:

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/resmlp.h"
 #include "tessera/models/resnet.h"
 #include "tessera/models/vit.h"
 
@@ -15,6 +16,10 @@ std::unique_ptr<SegmentedModel> make(const arch::VitConfig& config, mesh::Group&
 
 std::unique_ptr<SegmentedModel> make(const arch::ResNetConfig& config, mesh::Group& everyone) {
   return std::make_unique<ResNet>(config, config.batch_norm_sync ? &everyone : nullptr);
+}
+
+std::unique_ptr<SegmentedModel> make(const arch::ResMlpConfig& config, mesh::Group& /*everyone*/) {
+  return std::make_unique<ResMlp>(config);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ namespace tessera::models {
 Stem::Stem(const ParameterMap& map, const arch::VitConfig& config)
     : config_(config),
       class_token_(ParameterScope(map, "").find("cls_token")),
+      distillation_token_(ParameterScope(map, "").find("dist_token")),
       registers_(ParameterScope(map, "").find("reg_token")),
       position_embedding_(ParameterScope(map, "").get("pos_embed")),
       projection_(ParameterScope(map, "patch_embed.proj.")),
@@ -18,31 +19,21 @@ at::Tensor Stem::forward(const at::Tensor& images, const ForwardContext& context
   TESSERA_CHECK(images.dim() == 4 && images.size(1) == config_.channels &&
                     images.size(2) == config_.image_size && images.size(3) == config_.image_size,
                 "images of another size: ", images.sizes());
-  const at::Tensor embedded = ops::linear(patches(images), projection_.weight, projection_.bias);
+  const at::Tensor embedded =
+      ops::linear(unfold_patches(images, config_.patch_size, projection_.weight.scalar_type()),
+                  projection_.weight, projection_.bias);
   const at::Tensor tokens = with_prefix(embedded) + positions(embedded.scalar_type(), embedded.device());
   return dropout_(tokens, context);
 }
 
-// A convolution whose stride is its kernel is one matrix product over unfolded patches; the cast is part of
-// the unfolding copy.
-at::Tensor Stem::patches(const at::Tensor& images) const {
-  const int64_t batch = images.size(0), grid = config_.grid(), patch = config_.patch_size;
-  return images.reshape({batch, config_.channels, grid, patch, grid, patch})
-      .permute({0, 2, 4, 1, 3, 5})
-      .to(projection_.weight.scalar_type(), false, false, at::MemoryFormat::Contiguous)
-      .reshape({batch, grid * grid, config_.channels * patch * patch});
-}
-
 at::Tensor Stem::with_prefix(const at::Tensor& tokens) const {
-  if (!class_token_.defined() && !registers_.defined()) {
-    return tokens;
-  }
   std::vector<at::Tensor> parts;
-  for (const auto& prefix : {class_token_, registers_}) {
+  for (const auto& prefix : {class_token_, distillation_token_, registers_}) {
     if (prefix.defined()) {
       parts.push_back(prefix.expand({tokens.size(0), -1, -1}));
     }
   }
+  if (parts.empty()) return tokens;
   parts.push_back(tokens);
   return at::cat(parts, 1);
 }

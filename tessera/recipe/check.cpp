@@ -39,6 +39,11 @@ void check_data(const Recipe& recipe, const std::string& where) {
     user_error("recipe.parse", "data.crop_scale must be [least, most]: found [", transform.crop_scale_min,
                ", ", transform.crop_scale_max, "] (", where, ")");
   }
+  const bool cut = transform.train_crop == data::TrainCrop::kSquashRandom && transform.crop_from > 0;
+  if (cut && transform.crop_from < transform.image_size) {
+    user_error("recipe.parse", "data.crop_from must be 0 or at least model.image_size, ",
+               transform.image_size, ": found ", transform.crop_from, " (", where, ")");
+  }
   if (transform.crop_ratio_min > transform.crop_ratio_max) {
     user_error("recipe.parse", "data.crop_ratio must be [least, most]: found [", transform.crop_ratio_min,
                ", ", transform.crop_ratio_max, "] (", where, ")");

@@ -9,10 +9,17 @@ namespace {
 // A field of the model's config, where the model is of the family.
 #define TESSERA_VIT(path) TESSERA_FIELD(model.template as<arch::VitConfig>().path)
 #define TESSERA_RESNET(path) TESSERA_FIELD(model.template as<arch::ResNetConfig>().path)
+// One that a ViT and a ResMLP have alike.
+#define TESSERA_OF_PATCHES(path)                                              \
+  [](auto& recipe) -> auto& {                                                 \
+    const bool is_mlp = recipe.model.family() == arch::ResMlpConfig::kFamily; \
+    return is_mlp ? recipe.model.template as<arch::ResMlpConfig>().path       \
+                  : recipe.model.template as<arch::VitConfig>().path;         \
+  }
 
-void append(std::vector<Option>& table, const char* family, std::vector<Option> rows) {
+void append(std::vector<Option>& table, const std::vector<std::string>& families, std::vector<Option> rows) {
   for (Option& option : rows) {
-    option.family = family;
+    option.families = families;
     table.push_back(std::move(option));
   }
 }
@@ -43,21 +50,36 @@ Option counts(std::string key, std::string help, Range range, Field field) {
   return option;
 }
 
+/// Of all models that cut an image into patches.
+void add_of_patches(std::vector<Option>& table) {
+  append(table, {arch::VitConfig::kFamily, arch::ResMlpConfig::kFamily},
+         {integer("model.patch_size", "pixels, divides image_size", {1, 1 << 16},
+                  TESSERA_OF_PATCHES(patch_size)),
+          integer("model.width", "numbers a token", {1, 1 << 20}, TESSERA_OF_PATCHES(width)),
+          integer("model.depth", "blocks", {1, 4096}, TESSERA_OF_PATCHES(depth)),
+          integer("model.mlp_width", "hidden width; where only width is given it keeps the preset's ratio",
+                  {1, 1 << 22}, TESSERA_OF_PATCHES(mlp_width)),
+          shorthand("model.mlp_ratio", Type::kNumber, "mlp_width as a multiple of width", {0, 1024, true}),
+          number("model.layer_scale", "initial value of LayerScale; a ViT with 0 has none", {0, 1e6},
+                 TESSERA_OF_PATCHES(layer_scale)),
+          number("model.drop_path", "rate of the last block; earlier ones of a ViT linearly less", kRate,
+                 TESSERA_OF_PATCHES(drop_path))});
+}
+
 void add_vit(std::vector<Option>& table) {
   using arch::Head, arch::Pool, arch::PositionEmbedding;
-  append(table, arch::VitConfig::kFamily,
-         {integer("model.patch_size", "pixels, divides image_size", {1, 1 << 16}, TESSERA_VIT(patch_size)),
-          integer("model.width", "numbers a token", {1, 1 << 20}, TESSERA_VIT(width)),
-          integer("model.depth", "blocks", {1, 4096}, TESSERA_VIT(depth)),
-          integer("model.heads", "attention heads, divide width", {1, 1 << 16}, TESSERA_VIT(heads)),
-          integer("model.mlp_width", "hidden width; where only width is given it keeps the preset's ratio",
-                  {1, 1 << 22}, TESSERA_VIT(mlp_width)),
-          shorthand("model.mlp_ratio", Type::kNumber, "mlp_width as a multiple of width", {0, 1024, true}),
+  append(table, {arch::VitConfig::kFamily},
+         {integer("model.heads", "attention heads, divide width", {1, 1 << 16}, TESSERA_VIT(heads)),
           integer("model.registers", "register tokens", {0, 1 << 16}, TESSERA_VIT(registers)),
           flag("model.class_token", "a token that pool = \"cls\" reads", TESSERA_VIT(class_token)),
+          flag("model.distillation_token", "a second one, whose own head learns from a teacher (DeiT)",
+               TESSERA_VIT(distillation_token)),
           choice<Pool>("model.pool", "class token, average of the patches, or attention pool",
                        {{"cls", Pool::kClassToken}, {"gap", Pool::kAverage}, {"map", Pool::kAttention}},
                        TESSERA_VIT(pool)),
+          flag("model.norm_before_pool",
+               "pool = \"gap\": every token is normed, then they are averaged (big_vision); else the reverse",
+               TESSERA_VIT(norm_before_pool)),
           choice<PositionEmbedding>(
               "model.position_embedding", "trained, or fixed sines and cosines",
               {{"learned", PositionEmbedding::kLearned}, {"sincos2d", PositionEmbedding::kSinCos2d}},
@@ -65,18 +87,16 @@ void add_vit(std::vector<Option>& table) {
           choice<Head>("model.head", "one layer, or two with tanh between",
                        {{"linear", Head::kLinear}, {"tanh", Head::kTanh}}, TESSERA_VIT(head)),
           flag("model.qk_norm", "LayerNorm on queries and keys", TESSERA_VIT(qk_norm)),
-          number("model.layer_scale", "initial value of LayerScale; 0: none", {0, 1e6},
-                 TESSERA_VIT(layer_scale)),
-          number("model.drop_path", "rate of the last block; earlier ones linearly less", kRate,
-                 TESSERA_VIT(drop_path)),
           number("model.dropout", "rate after positions, projections and MLPs", kRate, TESSERA_VIT(dropout)),
           number("model.norm_epsilon", "of every LayerNorm", {0, 1, true}, TESSERA_VIT(norm_epsilon)),
           number("model.head_bias", "initial value of the last layer's bias; sigmoid losses like about -7",
-                 {-1000, 1000}, TESSERA_VIT(head_bias))});
+                 {-1000, 1000}, TESSERA_VIT(head_bias)),
+          flag("model.head_zero_init", "the last layer's weights start at 0 (big_vision)",
+               TESSERA_VIT(head_zero_init))});
 }
 
 void add_resnet(std::vector<Option>& table) {
-  append(table, arch::ResNetConfig::kFamily,
+  append(table, {arch::ResNetConfig::kFamily},
          {choice<bool>("model.block", "3x3, 3x3; or 1x1, 3x3, 1x1 convolutions",
                        {{"basic", false}, {"bottleneck", true}}, TESSERA_RESNET(bottleneck)),
           counts("model.blocks", "blocks of each stage; each but the first halves the image", {1, 1024},
@@ -94,6 +114,7 @@ void add_resnet(std::vector<Option>& table) {
 }
 
 #undef TESSERA_VIT
+#undef TESSERA_OF_PATCHES
 #undef TESSERA_RESNET
 
 }  // namespace
@@ -102,13 +123,14 @@ void add_model_options(std::vector<Option>& table) {
   const std::vector<Option> rows = {
       family(),
       shorthand("model.preset", Type::kText,
-                "named size that sets all of [model]; other keys then win (\"S/16\", "
-                "\"vit_small_patch16_224\", \"resnet50\")"),
+                "named size that sets all of [model]; other keys then win (\"S/16\", \"resnet50\", "
+                "\"resmlp_24_224\")"),
       integer("model.image_size", "pixels, square", {1, 1 << 16}, TESSERA_FIELD(model.image_size())),
       integer("model.channels", "1: grey, 3: RGB", {1, 3}, TESSERA_FIELD(model.channels())),
       integer("model.classes", "outputs", {1, 1 << 27}, TESSERA_FIELD(model.classes())),
   };
   table.insert(table.end(), rows.begin(), rows.end());
+  add_of_patches(table);
   add_vit(table);
   add_resnet(table);
 }

@@ -1,4 +1,4 @@
-// The rows of [optimizer], [schedule], [loss] and [ema] in the table of options.
+// The rows of [optimizer], [schedule], [loss], [distill] and [ema] in the table of options.
 #include "tessera/recipe/option_rows.h"
 
 namespace tessera::recipe {
@@ -75,6 +75,14 @@ void add_loss_and_average(std::vector<Option>& table) {
       number("loss.threshold",
              "bce, sigmoid: targets above it count as 1, others as 0; below 0: targets as they are", {-1, 1},
              TESSERA_FIELD(loss.threshold)),
+      path("distill.teacher",
+           "a trained network to learn from: a run, a checkpoint, or a file of a ViT; empty: none",
+           TESSERA_FIELD(distill.teacher)),
+      text("distill.kind", "soft: its probabilities are the target; hard: its first choice is",
+           TESSERA_FIELD(distill.kind), {"soft", "hard"}),
+      number("distill.alpha", "its share of the loss", {0, 1}, TESSERA_FIELD(distill.alpha)),
+      number("distill.temperature", "soft: divides the logits of both; the loss is times its square",
+             {0, 1000, true}, TESSERA_FIELD(distill.temperature)),
       number("ema.decay", "of the moving average of the weights; 0: none", kRate, TESSERA_FIELD(ema.decay)),
       flag("ema.warmup", "at update t the decay is at most 1 - t^(-2/3)", TESSERA_FIELD(ema.warmup)),
       integer("ema.every", "steps from one update of the average to the next", {1, 1e9},

@@ -1,6 +1,7 @@
 // What one option is: the row of the table in options.cpp. Private to this room.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -31,18 +32,21 @@ struct Option {
   std::string key;
   Type type = Type::kText;
   std::string help;
-  Range range;                       // numbers, each of a list
-  std::vector<std::string> choices;  // text; empty: anything
-  size_t length = 0;                 // lists; 0: any
-  bool path = false;                 // text, texts: relative ones are made absolute
-  std::vector<std::string> words;    // of a path: stay as they are
-  std::string family;                // of models that have the key (arch::families()); empty: all
+  Range range;                        // numbers, each of a list
+  std::vector<std::string> choices;   // text; empty: anything
+  size_t length = 0;                  // lists; 0: any
+  bool path = false;                  // text, texts: relative ones are made absolute
+  std::vector<std::string> words;     // of a path: stay as they are
+  std::vector<std::string> families;  // of models that have the key (arch::families()); empty: all
   std::function<void(Recipe&, const Value&)> set;
   std::function<Value(const Recipe&)> get;  // none: shorthand for other keys, never printed (model.preset)
 
   std::string type_text() const;
   /// Has this recipe's model the key? get and set may be called.
-  bool applies_to(const Recipe& recipe) const { return family.empty() || family == recipe.model.family(); }
+  bool applies_to(const Recipe& recipe) const {
+    return families.empty() ||
+           std::find(families.begin(), families.end(), recipe.model.family()) != families.end();
+  }
 };
 
 /// Every option, in the order in which they are printed.

@@ -162,7 +162,7 @@ void add_model_options(std::vector<Option>& table);
 /// The rows of [data]: sources and their order; what happens to an image.
 void add_source_options(std::vector<Option>& table);
 void add_data_options(std::vector<Option>& table);
-/// The rows of [optimizer], [schedule], [loss] and [ema].
+/// The rows of [optimizer], [schedule], [loss], [distill] and [ema].
 void add_optimizer_options(std::vector<Option>& table);
 
 }  // namespace tessera::recipe

@@ -1,6 +1,6 @@
 // The table of every option: key, field, range or choices, help. It alone decides which TOML keys there are,
 // what --set takes, what --help says and what a saved recipe holds. Those of [model]: model_options.cpp; of
-// [data]: data_options.cpp; of [optimizer], [schedule], [loss] and [ema]: optimizer_options.cpp.
+// [data]: data_options.cpp; of [optimizer], [schedule], [loss], [distill] and [ema]: optimizer_options.cpp.
 #include "tessera/recipe/option_rows.h"
 
 namespace tessera::recipe {
@@ -46,6 +46,16 @@ void add_training(std::vector<Option>& table) {
               TESSERA_FIELD(train.mix.off_epoch)),
       flag("train.mix_at_least_half", "Mixup keeps the larger share of an image itself, as big_vision",
            TESSERA_FIELD(train.mix.at_least_half)),
+      path("train.init_from",
+           "weights to begin with: a run, a checkpoint, or others' file or folder (docs/finetune.md); empty: "
+           "random",
+           TESSERA_FIELD(train.init_from)),
+      text("train.init_positions", "how positions become those of another image size",
+           TESSERA_FIELD(train.init_positions), {"bicubic", "linear"}),
+      text("train.init_head", "auto: kept where there are as many classes, else zero; fresh: random",
+           TESSERA_FIELD(train.init_head), {"auto", "keep", "zero", "fresh"}),
+      number("train.init_head_bias", "of a head that begins at zero", {-1000, 1000},
+             TESSERA_FIELD(train.init_head_bias)),
   };
   table.insert(table.end(), rows.begin(), rows.end());
 }

@@ -229,14 +229,16 @@ void check_family(const GivenMap& given, const Recipe& recipe) {
   for (const auto& [key, value] : given) {
     const Option& option = *find_option(key);
     if (option.applies_to(recipe)) continue;
-    user_error("recipe.parse", key, " is a key of the model family \"", option.family,
-               "\": found in a model of \"", recipe.model.family(), "\" (", value.where,
-               "; drop it, or set model.family)");
+    const bool one = option.families.size() == 1;
+    user_error("recipe.parse", key, " is a key of the model ", one ? "family" : "families", " \"",
+               join(option.families, "\" and \""), "\": found in a model of \"", recipe.model.family(),
+               "\" (", value.where, "; drop it, or set model.family)");
   }
 }
 
-/// Where only the width of a ViT is given its MLP keeps the ratio.
-void set_mlp_width(const GivenMap& given, arch::VitConfig& model) {
+/// Where only the width is given the MLP keeps the ratio.
+template <typename Config>
+void set_mlp_width(const GivenMap& given, Config& model) {
   double ratio = static_cast<double>(model.mlp_width) / static_cast<double>(model.width);
   if (is_given(given, "model.mlp_ratio")) ratio = std::get<double>(given.at("model.mlp_ratio").value);
   const auto width = given.find("model.width");
@@ -254,6 +256,7 @@ void set_model(const GivenMap& given, Recipe& recipe) {
   }
   check_family(given, recipe);
   if (auto* vit = std::get_if<arch::VitConfig>(&recipe.model.of)) set_mlp_width(given, *vit);
+  if (auto* mlp = std::get_if<arch::ResMlpConfig>(&recipe.model.of)) set_mlp_width(given, *mlp);
 }
 
 /// What follows from other keys.

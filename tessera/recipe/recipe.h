@@ -51,7 +51,10 @@ struct TrainRecipe {
   int64_t log_every = 10;
   double clip = 1.0;  // global gradient norm; 0: off
   double label_smoothing = 0.0;
-  data::ImageMixing mix;  // Mixup and CutMix
+  data::ImageMixing mix;       // Mixup and CutMix
+  std::string init_from = "";  // weights to begin with; "": random
+  std::string init_positions = "bicubic", init_head = "auto";
+  double init_head_bias = 0.0;
 };
 
 struct OptimizerRecipe {
@@ -76,6 +79,14 @@ struct EmaRecipe {
 struct LossRecipe {
   std::string name = "ce";  // ce, bce, sigmoid
   double threshold = -1;    // bce, sigmoid: targets above it are 1, others 0; below 0: as they are
+};
+
+/// Learning from another network's answers (Hinton et al., arXiv 1503.02531; DeiT, arXiv 2012.12877).
+struct DistillRecipe {
+  std::string teacher = "";   // as train.init_from; "": none
+  std::string kind = "soft";  // or "hard": the teacher's first choice as a label
+  double alpha = 0.5;         // the teacher's share of the loss
+  double temperature = 1.0;   // soft: both networks' logits are divided by it
 };
 
 struct ScheduleRecipe {
@@ -135,6 +146,7 @@ struct Recipe {
   EmaRecipe ema;
   LossRecipe loss;
   monitor::GuardOptions guard;
+  DistillRecipe distill;
   ShardRecipe shard;
   PrecisionRecipe precision;
   CheckpointRecipe checkpoint;

@@ -19,6 +19,7 @@
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/memory.h"
+#include "tessera/train/teacher.h"
 
 namespace tessera::train {
 namespace {
@@ -49,10 +50,11 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     samples = batch.step_size;
     const bool mine = batch.size > 0;  // else it helps the others to gather and to reduce
     if (!mine) batch = stand_in(state);
+    const at::Tensor taught = state.teacher ? state.teacher->logits(batch, mine) : at::Tensor();
     const at::Tensor logits = forward(state, batch, /*training=*/true, key);
     trace_memory();
     // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
-    at::Tensor loss = loss_sum(logits, batch, state.recipe) / static_cast<double>(samples);
+    at::Tensor loss = loss_sum(logits, batch, state.recipe, taught) / static_cast<double>(samples);
     if (!mine) loss = loss * 0.0;
     state.sharded->backward(loss, micro + 1 == sizes.accumulation);
     trace_memory();

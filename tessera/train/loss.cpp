@@ -46,11 +46,45 @@ at::Tensor binary_cross_entropy_sum(const at::Tensor& logits, const data::Batch&
   return at::binary_cross_entropy_with_logits(logits, target, {}, {}, at::Reduction::Sum);
 }
 
-at::Tensor loss_sum(const at::Tensor& logits, const data::Batch& batch, const recipe::Recipe& recipe) {
+at::Tensor distillation_sum(const at::Tensor& logits, const at::Tensor& teacher,
+                            const recipe::DistillRecipe& options) {
+  if (options.kind == "hard") {
+    return at::cross_entropy_loss(logits, teacher.argmax(1), {}, at::Reduction::Sum);
+  }
+  const double t = options.temperature;
+  const at::Tensor student = at::log_softmax(logits / t, 1), wanted = at::log_softmax(teacher / t, 1);
+  return at::kl_div(student, wanted, at::Reduction::Sum, /*log_target=*/true) * (t * t);
+}
+
+namespace {
+
+at::Tensor target_loss(const at::Tensor& logits, const data::Batch& batch, const recipe::Recipe& recipe) {
   const double smoothing = recipe.train.label_smoothing;
   if (recipe.loss.name == "ce") return cross_entropy_sum(logits, batch, smoothing);
   const at::Tensor loss = binary_cross_entropy_sum(logits, batch, smoothing, recipe.loss.threshold);
   return recipe.loss.name == "bce" ? loss / static_cast<double>(logits.size(1)) : loss;
+}
+
+bool has_two_heads(const arch::ModelConfig& model) {
+  const auto* vit = std::get_if<arch::VitConfig>(&model.of);
+  return vit != nullptr && vit->distillation_token;
+}
+
+}  // namespace
+
+at::Tensor loss_sum(const at::Tensor& logits, const data::Batch& batch, const recipe::Recipe& recipe,
+                    const at::Tensor& teacher) {
+  at::Tensor classes = logits, taught = logits;
+  if (has_two_heads(recipe.model)) {
+    const auto halves = logits.chunk(2, 1);
+    const bool apart = teacher.defined();
+    classes = apart ? halves[0] : (halves[0] + halves[1]) / 2;
+    taught = halves[1];
+  }
+  const at::Tensor loss = target_loss(classes, batch, recipe);
+  if (!teacher.defined()) return loss;
+  const double alpha = recipe.distill.alpha;
+  return loss * (1 - alpha) + distillation_sum(taught, teacher, recipe.distill) * alpha;
 }
 
 }  // namespace tessera::train

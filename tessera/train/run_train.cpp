@@ -22,12 +22,14 @@
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/environment.h"
+#include "tessera/train/init_from.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/prepared.h"
 #include "tessera/train/rates.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
+#include "tessera/train/teacher.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
@@ -220,6 +222,10 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   where = [&state] { return concat("step ", state->step, ", unit ", state->sharded->current_unit()); };
   fs::path resumed;
   if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
+  if (resumed.empty() && !p.job.recipe.train.init_from.empty()) init_from(*state, log);
+  if (!p.job.recipe.distill.teacher.empty()) {
+    state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log);
+  }
   state->classes = p.val->classes();
   began = true;
   if (first) {

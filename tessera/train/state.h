@@ -20,6 +20,8 @@
 
 namespace tessera::train {
 
+class Teacher;
+
 struct TrainState {
   recipe::Recipe recipe;
   plan::Plan plan;
@@ -28,6 +30,7 @@ struct TrainState {
   std::unique_ptr<shard::ShardedModel> sharded;
   std::unique_ptr<Optimizer> optimizer;  // null when only evaluating
   std::unique_ptr<Ema> ema;              // null where the recipe has none
+  std::shared_ptr<Teacher> teacher;      // null where it trains without one
   models::ForwardContext context;        // of the micro-batch under way; parts read it through a pointer
   int64_t step = 0;                      // optimizer steps made
   std::optional<double> best;            // of checkpoint.best's metric, of all evaluations so far

@@ -14,24 +14,43 @@ namespace {
 
 using checkpoint::names::kParameter;
 
-bool is_head(const std::string& name) { return name == "head.weight" || name == "head.bias"; }
+/// The layers that answer, one row a class; what they are called in each family.
+bool is_classifier(const std::string& name) {
+  return name.starts_with("head.") || name.starts_with("head_dist.") || name.starts_with("fc.");
+}
+
+const char* text_of(bool value) { return value ? "true" : "false"; }
+template <typename Value>
+const Value& text_of(const Value& value) {
+  return value;
+}
+
+template <typename Value>
+void alike(const char* key, const Value& theirs, const Value& ours) {
+  if (theirs == ours) return;
+  user_error("weights.finetune", "a model that differs in image_size, classes, pool and head alone: its ",
+             key, " is ", text_of(ours), ", that of the weights ", text_of(theirs));
+}
 
 void check_alike(const arch::VitConfig& from, const arch::VitConfig& to) {
-  const auto alike = [](const char* key, auto theirs, auto ours) {
-    if (theirs == ours) return;
-    user_error("weights.finetune", "a model that differs in image_size, classes, pool and head alone: its ",
-               key, " is ", theirs, ", that of the weights ", ours);
-  };
-  alike("width", to.width, from.width);
-  alike("depth", to.depth, from.depth);
-  alike("heads", to.heads, from.heads);
-  alike("mlp_width", to.mlp_width, from.mlp_width);
-  alike("patch_size", to.patch_size, from.patch_size);
-  alike("channels", to.channels, from.channels);
-  alike("class_token", to.class_token, from.class_token);
-  alike("registers", to.registers, from.registers);
-  alike("qk_norm", to.qk_norm, from.qk_norm);
-  alike("layer_scale (whether there is one)", to.layer_scale > 0, from.layer_scale > 0);
+  alike("width", from.width, to.width);
+  alike("depth", from.depth, to.depth);
+  alike("heads", from.heads, to.heads);
+  alike("mlp_width", from.mlp_width, to.mlp_width);
+  alike("patch_size", from.patch_size, to.patch_size);
+  alike("channels", from.channels, to.channels);
+  alike("class_token", from.class_token, to.class_token);
+  alike("distillation_token", from.distillation_token, to.distillation_token);
+  alike("registers", from.registers, to.registers);
+  alike("qk_norm", from.qk_norm, to.qk_norm);
+  alike("layer_scale (whether there is one)", from.layer_scale > 0, to.layer_scale > 0);
+}
+
+void check_alike(const arch::ModelConfig& from, const arch::ModelConfig& to) {
+  alike("family", from.family(), to.family());
+  if (from.family() == arch::VitConfig::kFamily) {
+    check_alike(from.as<arch::VitConfig>(), to.as<arch::VitConfig>());
+  }
 }
 
 }  // namespace
@@ -47,19 +66,18 @@ HeadStart head_start_of(const std::string& name) {
 }
 
 FinetunedSource::FinetunedSource(std::shared_ptr<checkpoint::TensorSource> source,
-                                 const arch::VitConfig& from, const arch::VitConfig& to,
+                                 const arch::ModelConfig& from, const arch::ModelConfig& to,
                                  const FinetuneOptions& options)
     : source_(std::move(source)) {
   check_alike(from, to);
-  if (options.head == HeadStart::kKeep && from.classes != to.classes) {
-    user_error("weights.finetune", "as many classes as the head that is kept, ", from.classes, ": found ",
-               to.classes, " (choose another start of the head)");
+  if (options.head == HeadStart::kKeep && from.classes() != to.classes()) {
+    user_error("weights.finetune", "as many classes as the head that is kept, ", from.classes(), ": found ",
+               to.classes(), " (choose another start of the head)");
   }
-  if (to.norm_epsilon != from.norm_epsilon) {
-    changes_.push_back(
-        concat("norm_epsilon: ", from.norm_epsilon, " in the weights' model, ", to.norm_epsilon, " here"));
-  }
+  const bool is_vit = to.family() == arch::VitConfig::kFamily;
+  if (is_vit) note_vit_changes(from.as<arch::VitConfig>(), to.as<arch::VitConfig>());
   for (const auto& spec : arch::parameters(to)) {
+    if (spec.buffer) continue;
     tensors_.push_back({std::string(kParameter) + spec.name, "F32", spec.shape});
     origins_.push_back(origin_of(spec, from, to, options));
   }
@@ -68,8 +86,21 @@ FinetunedSource::FinetunedSource(std::shared_ptr<checkpoint::TensorSource> sourc
                missing_.size() > 1 ? concat(" and ", missing_.size() - 1, " more tensors") : "");
   }
   size_t ignored = 0;
-  if (find("pre_logits.fc.weight", ignored) != nullptr && to.head == arch::Head::kLinear)
+  const bool one_layer = is_vit && to.as<arch::VitConfig>().head == arch::Head::kLinear;
+  if (one_layer && find("pre_logits.fc.weight", ignored) != nullptr)
     changes_.emplace_back("pre_logits: dropped");
+}
+
+void FinetunedSource::note_vit_changes(const arch::VitConfig& from, const arch::VitConfig& to) {
+  if (to.norm_epsilon != from.norm_epsilon) {
+    changes_.push_back(
+        concat("norm_epsilon: ", from.norm_epsilon, " in the weights' model, ", to.norm_epsilon, " here"));
+  }
+  using arch::PositionEmbedding;
+  if (to.position_embedding == PositionEmbedding::kSinCos2d &&
+      from.position_embedding == PositionEmbedding::kLearned) {
+    changes_.emplace_back("pos_embed: dropped, the model computes its positions");
+  }
 }
 
 const checkpoint::Manifest::Tensor* FinetunedSource::find(const std::string& name, size_t& number) const {
@@ -82,21 +113,28 @@ const checkpoint::Manifest::Tensor* FinetunedSource::find(const std::string& nam
   return at == all.end() ? nullptr : &*at;
 }
 
-FinetunedSource::Origin FinetunedSource::origin_of(const arch::ParameterSpec& spec,
-                                                   const arch::VitConfig& from, const arch::VitConfig& to,
-                                                   const FinetuneOptions& options) {
+FinetunedSource::Origin FinetunedSource::head_origin(const arch::ParameterSpec& spec, bool kept,
+                                                     const FinetuneOptions& options) {
   Origin origin;
   const auto* tensor = find(spec.name, origin.source);
-  if (is_head(spec.name)) {
+  if (kept && tensor != nullptr && tensor->shape == spec.shape) return origin;
+  const int64_t classes = tensor == nullptr ? 0 : tensor->shape.front();
+  origin.kind = options.head == HeadStart::kFresh ? Kind::kFresh : Kind::kConstant;
+  origin.value = spec.name.ends_with(".bias") ? options.head_bias : 0.0F;
+  changes_.push_back(concat(spec.name, ": ", classes, " -> ", spec.shape.front(), " classes, ",
+                            origin.kind == Kind::kFresh ? "fresh" : concat("all ", origin.value)));
+  return origin;
+}
+
+FinetunedSource::Origin FinetunedSource::origin_of(const arch::ParameterSpec& spec,
+                                                   const arch::ModelConfig& from, const arch::ModelConfig& to,
+                                                   const FinetuneOptions& options) {
+  if (is_classifier(spec.name)) {
     const bool kept = options.head == HeadStart::kKeep || options.head == HeadStart::kAuto;
-    if (kept && tensor != nullptr && tensor->shape == spec.shape) return origin;
-    const bool bias = spec.name == "head.bias";
-    origin.kind = options.head == HeadStart::kFresh ? Kind::kFresh : Kind::kConstant;
-    origin.value = bias ? options.head_bias : 0.0F;
-    changes_.push_back(concat(spec.name, ": ", from.classes, " -> ", to.classes, " classes, ",
-                              origin.kind == Kind::kFresh ? "fresh" : concat("all ", origin.value)));
-    return origin;
+    return head_origin(spec, kept, options);
   }
+  Origin origin;
+  const auto* tensor = find(spec.name, origin.source);
   if (tensor == nullptr) {
     const bool norm = spec.name.starts_with("fc_norm.") || spec.name.starts_with("norm.");
     if (!norm) missing_.push_back(concat(spec.name, ' ', checkpoint::shape_text(spec.shape)));
@@ -105,14 +143,20 @@ FinetunedSource::Origin FinetunedSource::origin_of(const arch::ParameterSpec& sp
     changes_.push_back(concat(spec.name, ": all ", origin.value, ", the pool is another"));
     return origin;
   }
-  if (spec.name == "pos_embed" && from.grid() != to.grid()) {
+  if (spec.name == "pos_embed" && tensor->shape != spec.shape) {
+    const auto &theirs = from.as<arch::VitConfig>(), &ours = to.as<arch::VitConfig>();
     origin.kind = Kind::kPositions;
-    resample(origin.source, from, to, options.positions);
-    changes_.push_back(concat("pos_embed: ", from.grid(), " x ", from.grid(), " -> ", to.grid(), " x ",
-                              to.grid(), " patches, ", to_string(options.positions)));
+    resample(origin.source, theirs, ours, options.positions);
+    changes_.push_back(concat("pos_embed: ", theirs.grid(), " x ", theirs.grid(), " -> ", ours.grid(), " x ",
+                              ours.grid(), " patches, ", to_string(options.positions)));
     return origin;
   }
-  TESSERA_CHECK(tensor->shape == spec.shape && tensor->dtype == "F32", spec.name);
+  if (tensor->shape != spec.shape) {
+    user_error("weights.finetune", "a tensor ", spec.name, ' ', checkpoint::shape_text(spec.shape),
+               ": that of the weights is ", checkpoint::shape_text(tensor->shape),
+               " (a model of the same sizes can begin with them)");
+  }
+  TESSERA_CHECK(tensor->dtype == "F32", spec.name);
   return origin;
 }
 

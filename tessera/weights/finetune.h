@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/arch/vit.h"
+#include "tessera/arch/model.h"
 #include "tessera/checkpoint/tensor_source.h"
 #include "tessera/weights/positions.h"
 
@@ -27,14 +27,16 @@ struct FinetuneOptions {
   float head_bias = 0;  // of a head of zeros
 };
 
-/// The tensors of the model `to`, from those of `from`. Positions are resampled (the rows of class token and
-/// registers stay); a pretraining head's inner layer is dropped; what the head has no value for is new; the
-/// norm of another pool begins as the identity, as MAE's does. Every other tensor is that of the source.
+/// The parameters of the model `to`, from those of `from`; what is computed (sin-cos positions) is left out.
+/// Positions of a ViT are resampled (the rows of class token and registers stay); a pretraining head's inner
+/// layer is dropped; what the head has no value for is new; the norm of another pool begins as the identity,
+/// as MAE's does. Every other tensor is that of the source.
 class FinetunedSource final : public checkpoint::TensorSource {
  public:
-  /// `from`: its classes may be 0 (no head). Errors: UserError when the models differ in more than that.
-  FinetunedSource(std::shared_ptr<checkpoint::TensorSource> source, const arch::VitConfig& from,
-                  const arch::VitConfig& to, const FinetuneOptions& options);
+  /// `source`: "param/..." of `from`, whatever else it has is left out. `from`: its classes may be 0 (no
+  /// head). Errors: UserError when the models differ in more than that, or tensors are missing.
+  FinetunedSource(std::shared_ptr<checkpoint::TensorSource> source, const arch::ModelConfig& from,
+                  const arch::ModelConfig& to, const FinetuneOptions& options);
 
   const std::vector<checkpoint::Manifest::Tensor>& tensors() const override { return tensors_; }
   /// Requires: not is_fresh(tensor).
@@ -54,8 +56,10 @@ class FinetunedSource final : public checkpoint::TensorSource {
     size_t source = 0;
     float value = 0;
   };
-  Origin origin_of(const arch::ParameterSpec& spec, const arch::VitConfig& from, const arch::VitConfig& to,
-                   const FinetuneOptions& options);
+  Origin origin_of(const arch::ParameterSpec& spec, const arch::ModelConfig& from,
+                   const arch::ModelConfig& to, const FinetuneOptions& options);
+  Origin head_origin(const arch::ParameterSpec& spec, bool kept, const FinetuneOptions& options);
+  void note_vit_changes(const arch::VitConfig& from, const arch::VitConfig& to);
   const checkpoint::Manifest::Tensor* find(const std::string& name, size_t& number) const;
   void resample(size_t source, const arch::VitConfig& from, const arch::VitConfig& to, Resampling how);
 

@@ -166,13 +166,10 @@ Foreign read_google(const Opened& opened, const FamilyOptions& options) {
     c.mlp_width = need_shape(tensors, first + '/' + layout.mlp() + "/Dense_0/kernel", 2)[1];
   }
   c.class_token = tensors.index.contains("cls");
-  const bool attention_pool = tensors.index.contains("MAPHead_0/probe");
-  c.pool = attention_pool ? arch::Pool::kAttention : arch::Pool::kClassToken;
-  if (!attention_pool && !c.class_token) {
-    user_error(
-        "weights.open", "a model that reads a class token or an attention pool: ", tensors.where,
-        " has neither: it averages the tokens after the last norm, which a ViT of Tessera does before it");
-  }
+  c.pool = tensors.index.contains("MAPHead_0/probe") ? arch::Pool::kAttention
+           : c.class_token                           ? arch::Pool::kClassToken
+                                                     : arch::Pool::kAverage;
+  c.norm_before_pool = c.pool == arch::Pool::kAverage;
   const int64_t rows = need_shape(tensors, layout.positions, 3)[1];
   const Grid grid = grid_of(rows, c.prefix_tokens(), tensors.where);
   layout.position_rows = grid.prefix_rows;
@@ -197,9 +194,12 @@ void check_google(const arch::VitConfig& c, const char* family) {
     user_error("weights.export", "a model that ", family, " has: found ", what, " (export to timm instead)");
   };
   if (c.registers > 0) refuse("register tokens");
+  if (c.distillation_token) refuse("a distillation token");
   if (c.layer_scale > 0) refuse("LayerScale");
   if (c.qk_norm) refuse("norms of queries and keys");
-  if (c.pool == arch::Pool::kAverage) refuse("a norm after the average of the patches");
+  if (c.pool != arch::Pool::kAverage) return;
+  if (!c.norm_before_pool) refuse("a norm after the average of the patches");
+  if (c.class_token) refuse("a class token beside the average of the patches");
 }
 
 }  // namespace

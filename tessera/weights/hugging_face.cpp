@@ -126,6 +126,7 @@ Mapping hugging_face_mapping(const arch::VitConfig& c) {
   if (c.pool != arch::Pool::kClassToken) refuse("another pool than the class token");
   if (c.head == arch::Head::kTanh) refuse("a head of two layers");
   if (c.registers > 0) refuse("register tokens");
+  if (c.distillation_token) refuse("a distillation token");
   if (c.layer_scale > 0) refuse("LayerScale");
   if (c.qk_norm) refuse("norms of queries and keys");
   return mapping_for(c);

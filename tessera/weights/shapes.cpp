@@ -87,7 +87,8 @@ void check_config(const arch::VitConfig& config, const std::string& where) {
 Mapping mapping_of(const arch::VitConfig& config) {
   std::vector<arch::ParameterSpec> specs;
   for (auto& spec : arch::parameters(config)) {
-    if (config.classes == 0 && (spec.name == "head.weight" || spec.name == "head.bias")) continue;
+    const bool of_head = spec.name.starts_with("head.") || spec.name.starts_with("head_dist.");
+    if (config.classes == 0 && of_head) continue;
     specs.push_back(std::move(spec));
   }
   return Mapping(specs);

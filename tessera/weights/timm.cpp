@@ -70,10 +70,6 @@ bool is_left_out(const std::string& name) {
 }
 
 void refuse_what_has_no_place(const Named& tensors) {
-  if (tensors.index.contains("dist_token") || tensors.index.contains("head_dist.weight")) {
-    refuse(tensors, "a model without a distillation token", "a distilled DeiT (dist_token, head_dist)",
-           "take the DeiT of this size that is not distilled");
-  }
   if (tensors.index.contains("blocks.0.mlp.w12.weight") ||
       tensors.index.contains("blocks.0.mlp.fc1_g.weight")) {
     refuse(tensors, "an MLP of two layers", "SwiGLU (mlp.w12), as DINOv2's giants have",
@@ -96,6 +92,7 @@ std::string variant_of(const Named& tensors, const Opened& opened, bool left_out
     return tensors.index.contains("reg_token") ? "DINOv2 with registers" : "DINOv2";
   }
   if (has(".gamma_1")) return "DeiT III";
+  if (tensors.index.contains("dist_token")) return "DeiT, distilled";
   if (has("head.last_layer.weight") || opened.nested.starts_with("teacher")) return "DINO";
   return "timm";
 }
@@ -122,6 +119,7 @@ void set_sizes(const Named& tensors, Description& description, const FamilyOptio
   c.depth = count_blocks(tensors, "blocks.", ".norm1.weight");
   c.mlp_width = need_shape(tensors, "blocks.0.mlp.fc1.weight", 2)[0];
   c.class_token = tensors.index.contains("cls_token");
+  c.distillation_token = tensors.index.contains("dist_token");
   c.registers = tensors.index.contains("reg_token") ? need_shape(tensors, "reg_token", 3)[1] : 0;
   c.layer_scale = tensors.index.contains("blocks.0.ls1.gamma") ? kUsualLayerScale : 0;
   c.qk_norm = tensors.index.contains("blocks.0.attn.q_norm.weight");
@@ -131,9 +129,8 @@ void set_sizes(const Named& tensors, Description& description, const FamilyOptio
   } else if (tensors.index.contains("fc_norm.weight")) {
     c.pool = arch::Pool::kAverage;
   } else if (!c.class_token) {
-    refuse(tensors, "a class token, fc_norm or attn_pool",
-           "none: the model averages the tokens after the last norm, which a ViT of Tessera does before it",
-           "no such model is known here");
+    c.pool = arch::Pool::kAverage;
+    c.norm_before_pool = true;  // timm's fc_norm=False
   }
   const Grid grid = grid_of(need_shape(tensors, "pos_embed", 3)[1], c.prefix_tokens(), tensors.where);
   position_rows = grid.prefix_rows;

@@ -111,6 +111,12 @@ TEST(Parameters, NamesShapesAndOrderAreThoseOfTimm) {
   VitConfig& map = variants["map"] = small_config();
   map.class_token = false;
   map.pool = Pool::kAttention;
+  variants["distilled"] = small_config();
+  variants["distilled"].distillation_token = true;
+  VitConfig& normed = variants["norm_before_pool"] = small_config();
+  normed.class_token = false;
+  normed.pool = Pool::kAverage;
+  normed.norm_before_pool = true;
 
   std::map<std::string, std::vector<std::string>> timm;
   std::istringstream file(read_file(TESSERA_SOURCE_DIR "/tests/arch/timm_parameters.txt"));

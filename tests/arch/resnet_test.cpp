@@ -129,10 +129,11 @@ TEST(ResNet, Errors) {
 TEST(Model, AFamilyIsFoundByItsModelsNames) {
   EXPECT_EQ(model_config("resnet50").family(), "resnet");
   EXPECT_EQ(model_config("S/16").family(), "vit");
-  EXPECT_EQ(families(), (std::vector<std::string>{"vit", "resnet"}));
+  EXPECT_EQ(families(), (std::vector<std::string>{"vit", "resnet", "resmlp"}));
   for (const auto& family : families()) EXPECT_EQ(default_model(family).family(), family);
-  EXPECT_EQ(model_ladder().size(), size_ladder().size() + resnet_ladder().size());
-  EXPECT_EQ(model_ladder().back().name, "resnet152");
+  EXPECT_EQ(model_config("resmlp_24_224").family(), "resmlp");
+  EXPECT_EQ(model_ladder().size(), size_ladder().size() + resnet_ladder().size() + resmlp_ladder().size());
+  EXPECT_EQ(model_ladder().back().name, "resmlp_big_24_224");
   ModelConfig model = resnet_config("resnet18");
   model.classes() = 10;
   EXPECT_EQ(model.as<ResNetConfig>().classes, 10);

@@ -7,6 +7,7 @@ allocated: everything is built on the meta device.
 
 import sys
 
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 
 LADDER = [  # name, patch, width, depth, mlp width, heads, average pool without class token
@@ -32,6 +33,8 @@ VARIANTS = {
     "gap": dict(class_token=False, global_pool="avg", in_chans=1),
     "registers": dict(reg_tokens=4, init_values=1e-5, qk_norm=True),
     "map": dict(class_token=False, global_pool="map"),
+    "distilled": dict(kind=VisionTransformerDistilled),
+    "norm_before_pool": dict(class_token=False, global_pool="avg", fc_norm=False),
 }
 
 
@@ -50,7 +53,8 @@ def main():
             print(size[0], count(*size))
     elif sys.argv[1:] == ["names"]:
         for variant, options in VARIANTS.items():
-            model = VisionTransformer(**SMALL, **options, device="meta")
+            kind = options.pop("kind", VisionTransformer)
+            model = kind(**SMALL, **options, device="meta")
             for name, tensor in model.state_dict().items():
                 print(variant, name, *tensor.shape)
     else:

@@ -191,6 +191,32 @@ TEST(Transform, PadCropShiftsOverZeros) {
   EXPECT_EQ(seen.size(), 25U);
 }
 
+TEST(Transform, SquashRandomTakesAnyPartOfTheSquashedImage) {
+  TransformOptions whole = plain(6, 1), options = plain(4, 1);
+  whole.train_crop = TrainCrop::kNone;
+  options.train_crop = TrainCrop::kSquashRandom;
+  options.crop_from = 6;
+  const Image image = picture(23, 17, 1);
+  std::vector<float> all(36), out(16);
+  Transform(whole).train(stored(image), "picture", {}, all.data());
+  std::set<std::pair<size_t, size_t>> seen;
+  for (uint64_t sample = 0; sample < 200; ++sample) {
+    Transform(options).train(stored(image), "picture", {9, 1, sample}, out.data());
+    for (size_t y = 0; y < 3; ++y) {
+      for (size_t x = 0; x < 3; ++x) {
+        bool same = true;
+        for (size_t i = 0; i < 16; ++i) same = same && out[i] == all[(y + i / 4) * 6 + x + i % 4];
+        if (same) seen.insert({x, y});
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 9U);
+  options = plain(7, 1);
+  options.train_crop = TrainCrop::kSquashRandom;
+  out.resize(49);
+  Transform(options).train(stored(image), "picture", {}, out.data());  // from 8 x 8
+}
+
 TEST(Transform, PaddingLargerThanTheImage) {
   TransformOptions options = plain(3, 1);
   options.train_crop = TrainCrop::kPad;
@@ -236,6 +262,11 @@ TEST(Transform, Errors) {
             "[data.transform] a largest crop aspect ratio not below the smallest: found 0.5");
   EXPECT_EQ(error([](auto& o) { o.crop_padding = -1; }),
             "[data.transform] a crop padding of at least 0: found -1");
+  EXPECT_EQ(error([](auto& o) {
+              o.train_crop = TrainCrop::kSquashRandom;
+              o.crop_from = 7;
+            }),
+            "[data.transform] a size before the crop of at least the image's: found 7");
   EXPECT_EQ(error([](auto& o) { o.eval_crop_ratio = 1.25; }),
             "[data.transform] an evaluation crop ratio above 0 and up to 1: found 1.25");
   EXPECT_EQ(error([](auto& o) { o.mean = {0, 0}; }), "[data.transform] a mean of 1 or 3 values: found 2");

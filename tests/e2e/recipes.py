@@ -9,12 +9,14 @@ TINY_MODELS = {
     "vit": dict(model__image_size=32, model__patch_size=16, model__width=32, model__depth=2, model__heads=2, model__classes=10),
     "resnet": dict(model__image_size=32, model__block="basic", model__blocks="[1, 1]", model__base_width=8,
                    model__classes=10),
+    "resmlp": dict(model__image_size=32, model__patch_size=16, model__width=32, model__depth=2, model__classes=10),
 }
 
 
 def every_shipped_recipe_is_planned_and_trains():
     with scratch() as folder:
-        env = {"MNIST": "", "CLOTHING160": "", "IMAGENET": ""}
+        train(folder, *settings(model__image_size=32, model__patch_size=16, train__steps=1), run="teacher").done()
+        env = {"WEIGHTS": "", "TEACHER": str(folder / "teacher"), "MNIST": "", "CLOTHING160": "", "IMAGENET": ""}
         for recipe in sorted((SOURCE / "recipes").glob("*.toml")):
             name = recipe.stem
             # With as many made-up images as ImageNet-1k has, where it wants that.
@@ -22,8 +24,8 @@ def every_shipped_recipe_is_planned_and_trains():
             out = tessera("train", recipe, "--dry-run", *data, folder=folder, env=env).done()
             for fact in ("parameters:", "steps:", "predicted memory per rank:", "forward GFLOP per image:"):
                 check(fact in out, name, out)
-            family = "resnet" if "resnet" in name else "vit"
-            small = settings(**TINY, **TINY_MODELS[family])
+            family = "resnet" if "resnet" in name else "resmlp" if "resmlp" in name else "vit"
+            small = settings(**{**TINY, **TINY_MODELS[family], "data__crop_from": 0})
             if "step_epochs" in recipe.read_text():
                 small += settings(schedule__step_steps=2)
             train(folder, "--fake-data", *small, recipe=recipe, run=name, env=env).done(120)

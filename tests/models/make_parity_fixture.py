@@ -22,6 +22,7 @@ import numpy as np
 import safetensors.torch
 import timm
 import torch
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 
 FIXTURE = pathlib.Path(__file__).parent / "fixtures" / "parity.json"
@@ -79,7 +80,8 @@ def fill(model):
 
 
 def images(name, count, model):
-    shape = (count, model.in_chans, *model.patch_embed.img_size)
+    patches = model.patch_embed if hasattr(model, "patch_embed") else model.stem
+    shape = (count, model.in_chans, *patches.img_size)
     return torch.from_numpy(uniform(name, math.prod(shape)).reshape(shape)).double()
 
 
@@ -119,7 +121,10 @@ def small(**changes):
     config = dict(image_size=48, patch_size=8, channels=3, width=96, depth=2, heads=3, mlp_width=384,
                   classes=50, registers=0, class_token=True, pool="token", qk_norm=False, layer_scale=0.0)
     config.update(changes)
-    model = VisionTransformer(
+    kind = VisionTransformerDistilled if config.get("distillation_token") else VisionTransformer
+    if config.get("norm_before_pool"):
+        kind = functools.partial(kind, fc_norm=False)
+    model = kind(
         img_size=config["image_size"], patch_size=config["patch_size"], in_chans=config["channels"],
         num_classes=config["classes"], global_pool=config["pool"], embed_dim=config["width"],
         depth=config["depth"], num_heads=config["heads"], mlp_ratio=config["mlp_width"] / config["width"],
@@ -173,6 +178,8 @@ def make():
         "registers_layer_scale": (*small(registers=4, layer_scale=0.1), 4),
         "registers_gap_qk_norm": (*small(registers=2, pool="avg", qk_norm=True), 4),
         "attention_pool": (*small(pool="map", class_token=False), 4),
+        "distilled": (*small(distillation_token=True), 4),
+        "gap_norm_before_pool": (*small(pool="avg", class_token=False, norm_before_pool=True), 4),
         "tanh_head_gray_large_epsilon": (*small(head="tanh", channels=1, norm_epsilon=1e-2), 4),
     }
     described, gradients = {}, {}

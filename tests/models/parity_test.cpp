@@ -40,6 +40,8 @@ arch::VitConfig config_of(const json& description) {
   config.class_token = description["class_token"];
   config.qk_norm = description["qk_norm"];
   config.layer_scale = description["layer_scale"];
+  config.distillation_token = description.value("distillation_token", false);
+  config.norm_before_pool = description.value("norm_before_pool", false);
   config.norm_epsilon = description.value("norm_epsilon", config.norm_epsilon);
   config.head = description.value("head", "linear") == "tanh" ? arch::Head::kTanh : arch::Head::kLinear;
   const std::string pool = description["pool"];
@@ -82,8 +84,16 @@ TEST_P(Parity, LogitsLossAndGradientsAreTimms) {
   const int64_t batch = expected["batch"];
   VisionTransformer model(config_of(expected["config"]));
   formula::fill(model);
-  const at::Tensor logits =
+  at::Tensor logits =
       model.forward(formula::images("images", batch, model.config()), training_context(batch));
+  if (model.config().distillation_token) {
+    ASSERT_EQ(logits.size(1), 2 * model.config().classes) << "those of both heads";
+    const auto heads = logits.chunk(2, 1);
+    logits = (heads[0] + heads[1]) / 2;  // what timm gives but for distilled training
+    const torch::NoGradGuard no_grad;
+    const at::Tensor evaluated = model.forward(formula::images("images", batch, model.config()), {});
+    EXPECT_TRUE(evaluated.allclose(logits, 1e-6, 1e-6));
+  }
   const at::Tensor expected_logits =
       torch::tensor(expected["logits"].get<std::vector<double>>(), torch::kDouble).view(logits.sizes());
   EXPECT_GE(logits.std().item<double>(), 0.5);
@@ -115,7 +125,7 @@ TEST_P(Parity, LogitsLossAndGradientsAreTimms) {
 INSTANTIATE_TEST_SUITE_P(Timm, Parity,
                          testing::Values("vit_tiny_patch16_224", "gap_no_class_token",
                                          "registers_layer_scale", "registers_gap_qk_norm", "attention_pool",
-                                         "tanh_head_gray_large_epsilon"),
+                                         "distilled", "gap_norm_before_pool", "tanh_head_gray_large_epsilon"),
                          [](const auto& info) { return std::string(info.param); });
 
 // LibTorch's own AdamW and clipping: what is tested is that our model learns as PyTorch's does.

@@ -110,9 +110,30 @@ TEST(Errors, Choices) {
             "(did you mean \"So400m\"?) (test.toml:2, model.preset)");
 }
 
+TEST(Errors, BeginningsAndTeachers) {
+  EXPECT_EQ(read_error("train.init_head = 'zeros'"),
+            "[recipe.parse] train.init_head must be one of auto, keep, zero, fresh: found \"zeros\" "
+            "(test.toml:1; did you mean \"zero\"?)");
+  EXPECT_EQ(read_error("distill.alpha = 1.5"),
+            "[recipe.parse] distill.alpha must be between 0 and 1: found the number 1.5 (test.toml:1)");
+  EXPECT_EQ(read_error("distill.temperature = 0"),
+            "[recipe.parse] distill.temperature must be above 0 and at most 1000: found the integer 0 "
+            "(test.toml:1)");
+  EXPECT_EQ(
+      read_error("data.crop = 'squash_random'\ndata.crop_from = 200"),
+      "[recipe.parse] data.crop_from must be 0 or at least model.image_size, 224: found 200 (test.toml)");
+  EXPECT_EQ(
+      read_error("model.distillation_token = true\nmodel.pool = 'gap'"),
+      "[arch.check] distillation_token needs pool \"cls\", no registers and a linear head, as DeiT has: "
+      "found another of them (test.toml, [model])");
+}
+
 TEST(Errors, KeysOfAnotherFamily) {
   EXPECT_EQ(read_error("[model]\npreset = 'resnet50'\ndepth = 3"),
-            "[recipe.parse] model.depth is a key of the model family \"vit\": found in a model of \"resnet\" "
+            "[recipe.parse] model.depth is a key of the model families \"vit\" and \"resmlp\": found in a "
+            "model of \"resnet\" (test.toml:3; drop it, or set model.family)");
+  EXPECT_EQ(read_error("[model]\npreset = 'resmlp_24_224'\nheads = 3"),
+            "[recipe.parse] model.heads is a key of the model family \"vit\": found in a model of \"resmlp\" "
             "(test.toml:3; drop it, or set model.family)");
   EXPECT_EQ(
       read_error("", {"model.blocks=[3]"}),
@@ -122,7 +143,7 @@ TEST(Errors, KeysOfAnotherFamily) {
             "[recipe.parse] model.preset must name a model of the family \"vit\": found \"resnet50\" of "
             "\"resnet\" (test.toml:3 and test.toml:2)");
   EXPECT_EQ(read_error("model.family = 'cnn'"),
-            "[recipe.parse] model.family must be one of vit, resnet: found \"cnn\" (test.toml:1)");
+            "[recipe.parse] model.family must be one of vit, resnet, resmlp: found \"cnn\" (test.toml:1)");
   EXPECT_EQ(read_error("model.preset = 'resnet5'"),
             "[arch.resnet_config] expected the name of a ResNet, like resnet50: found \"resnet5\" (did you "
             "mean \"resnet50\"?) (test.toml:1, model.preset)");

@@ -75,7 +75,17 @@ void reconcile(arch::VitConfig& model, Draws& draws) {
   model.image_size = model.patch_size * (static_cast<int64_t>(draws.below(32)) + 1);
   model.heads = static_cast<int64_t>(draws.below(32)) + 1;
   model.width = model.heads * 4 * (static_cast<int64_t>(draws.below(32)) + 1);
+  if (model.distillation_token) {
+    model.pool = arch::Pool::kClassToken;
+    model.registers = 0;
+    model.head = arch::Head::kLinear;
+  }
   if (model.pool == arch::Pool::kClassToken) model.class_token = true;
+}
+
+void reconcile(arch::ResMlpConfig& model, Draws& draws) {
+  model.patch_size = static_cast<int64_t>(draws.below(32)) + 1;
+  model.image_size = model.patch_size * (static_cast<int64_t>(draws.below(32)) + 1);
 }
 
 void reconcile(arch::ResNetConfig& model, Draws& draws) {
@@ -94,6 +104,8 @@ void reconcile(Recipe& recipe, Draws& draws) {
   if (data.ram_cache == "part") data.ram_cache_gib = std::max(data.ram_cache_gib, 0.5);
   recipe.data.transform.image_size = recipe.model.image_size();
   recipe.data.transform.channels = recipe.model.channels();
+  recipe.data.transform.crop_from =
+      draws.below(2) == 0 ? 0 : std::min<int64_t>(recipe.model.image_size() + 3, 1 << 16);
   static const std::vector<std::string> policies = {"", "rand-m9-mstd0.5-inc1", "v0r", "bv-randaug:2,15"};
   recipe.data.transform.augment.policy = policies[draws.below(policies.size())];
   recipe.train.mix.cutmix_minmax =

@@ -197,6 +197,25 @@ TEST(Read, AResNetHasItsOwnKeys) {
   EXPECT_EQ(difference(read(""), preset)[0], "model.family: \"vit\" -> \"resnet\"");
 }
 
+TEST(Read, AResMlpSharesKeysWithAViT) {
+  const auto model_of = [](const Recipe& recipe) { return recipe.model.as<arch::ResMlpConfig>(); };
+  const Recipe narrow =
+      read("[model]\npreset = 'resmlp_12_224'\nwidth = 96\npatch_size = 32\ndrop_path = 0.1");
+  EXPECT_EQ(model_of(narrow).mlp_width, 384);
+  EXPECT_EQ(model_of(narrow).patch_size, 32);
+  EXPECT_EQ(model_of(narrow).depth, 12);
+  EXPECT_EQ(model_of(narrow).layer_scale, 1e-4);
+  EXPECT_EQ(model_of(narrow).drop_path, 0.1);
+  EXPECT_EQ(model_of(read("model.family = 'resmlp'\nmodel.mlp_ratio = 2")).mlp_width, 768);
+  EXPECT_EQ(parse_recipe(to_toml(narrow), "saved", "/", {}).model, narrow.model);
+}
+
+TEST(Read, BeginningsAreMadeAbsolute) {
+  EXPECT_EQ(read("train.init_from = '../run'").train.init_from, "/run");
+  EXPECT_EQ(read("").train.init_from, "");
+  EXPECT_EQ(read("distill.teacher = 'teacher.npz'").distill.teacher, "/base/teacher.npz");
+}
+
 TEST(Print, HelpCoversEveryKeyOnce) {
   const auto help = option_help();
   EXPECT_GT(help.size(), 70U);
@@ -215,7 +234,7 @@ TEST(Print, TomlHoldsHelp) {
   const std::string toml = to_toml(read("data.mean = [0.485]"));
   EXPECT_TRUE(toml.starts_with(
       "name = \"run\"                      # of the run\n\n[model]\nfamily = \"vit\"                    # "
-      "kind of model; each has keys of its own: vit | resnet\nimage_size = 224  "))
+      "kind of model; each has keys of its own: vit | resnet | resmlp\nimage_size = 224  "))
       << toml.substr(0, 200);
   EXPECT_NE(
       toml.find("\npool = \"cls\"                      # class token, average of the patches, or attention "

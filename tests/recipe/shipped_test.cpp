@@ -13,6 +13,17 @@ namespace {
 
 const std::filesystem::path kFolder = std::filesystem::path(TESSERA_SOURCE_DIR) / "recipes";
 
+/// As `tessera train recipes/NAME.toml` of somebody who set what its comment asks for, and no data.
+Recipe shipped(const std::string& name) {
+  unsetenv("IMAGENET");
+  setenv("WEIGHTS", "/somewhere/run", 1);
+  setenv("TEACHER", "/somewhere/teacher", 1);
+  return read_recipe(kFolder / (name + ".toml"), {});
+}
+
+/// With ImageNet-1k.
+StepCounts steps_of(const Recipe& recipe) { return count_steps(recipe, 1281167, recipe.train.batch); }
+
 TEST(Shipped, AllCanBeReadAndTrained) {
   int count = 0;
   for (const auto& file : std::filesystem::directory_iterator(kFolder)) {
@@ -20,14 +31,64 @@ TEST(Shipped, AllCanBeReadAndTrained) {
     ++count;
     SCOPED_TRACE(file.path());
     Recipe recipe;
-    ASSERT_NO_THROW(recipe = read_recipe(file.path(), {}));
+    ASSERT_NO_THROW(recipe = shipped(file.path().stem()));
     EXPECT_EQ(recipe.name, file.path().stem());
     EXPECT_FALSE(recipe.data.source.empty());
     for (const int64_t world : {1, 2, 4}) EXPECT_NO_THROW(resolve_batch(recipe.train, world));
     const Recipe again = parse_recipe(to_toml(recipe), "saved", "/", {});
     EXPECT_EQ(difference(recipe, again), std::vector<std::string>{});
   }
-  EXPECT_GE(count, 4);
+  EXPECT_EQ(count, 23);
+}
+
+// A recipe that goes on from weights says which it wants instead of starting from none.
+TEST(Shipped, WeightsAndTeachersMustBeGiven) {
+  for (const char* name : {"deit_b16_384", "deit3_b16_224", "augreg_21k_ft_b16_384", "mae_finetune_b16",
+                           "rosetta_b16_384", "clothing160_finetune"}) {
+    EXPECT_EQ(shipped(name).train.init_from, "/somewhere/run") << name;
+    unsetenv("WEIGHTS");
+    const std::string message = error_text([&] { read_recipe(kFolder / (std::string(name) + ".toml"), {}); });
+    EXPECT_NE(message.find("WEIGHTS"), std::string::npos) << message;
+  }
+  EXPECT_EQ(shipped("deit_b16_distilled").distill.teacher, "/somewhere/teacher");
+  EXPECT_EQ(shipped("deit_b16_distilled").distill.kind, "hard");
+}
+
+/// What is published of each: parameters, steps on ImageNet-1k, learning rate after warmup and at the end.
+struct Published {
+  const char* name;
+  int64_t parameters, steps;
+  double rate, last_rate;
+};
+
+TEST(Shipped, SizesStepsAndRatesArePublished) {
+  const std::vector<Published> all = {
+      {"deit_b16", 86567656, 1251 * 300, 1e-3, 1e-5},
+      {"deit_b16_distilled", 87338192, 1251 * 300, 1e-3, 1e-5},
+      {"deit_b16_384", 86859496, 2502 * 30, 5e-6, 5e-6},
+      {"deit3_b16_192", 86527720 + 2 * 12 * 768, 625 * 800, 3e-3, 1e-5},
+      {"deit3_b16_224", 86567656 + 2 * 12 * 768, 2502 * 20, 1e-5, 1e-5},
+      {"bv_s16_90ep", 22050664 - 384 - 197 * 384 + 384 * 385, 112603, 1e-3, 0},
+      {"bv_s16_90ep_torch", 22050664 - 384 - 197 * 384 + 384 * 385, 112603, 1e-3, 0},
+      {"augreg_b16_i1k", 86567656, 312 * 300, 1e-3, 0},
+      {"augreg_21k_ft_b16_384", 86859496, 20000, 0.03, 0},
+      {"mae_finetune_b16", 86567656, 1251 * 100, 2e-3, 1e-6},
+      {"tv_b16", 86567656, 312 * 300, 3e-3, 0},
+      {"rosetta_b16", 87158248, 95000, 3e-3, 1e-5},
+      {"rosetta_b16_384", 86859496, 20000, 3e-3, 1e-5},
+      {"resmlp_24", 30020680, 1251 * 400, 5e-3, 1e-5},
+      {"vit_large", 304326632, 160145, 3e-5, 3e-5},
+      {"vit_huge", 632199400, 160145, 3e-5, 3e-5},
+  };
+  for (const Published& one : all) {
+    SCOPED_TRACE(one.name);
+    const Recipe recipe = shipped(one.name);
+    EXPECT_EQ(arch::parameter_count(recipe.model), one.parameters);
+    const StepCounts counts = steps_of(recipe);
+    EXPECT_EQ(counts.total, one.steps);
+    EXPECT_NEAR(learning_rate(recipe, counts, counts.warmup), one.rate, 1e-12);
+    EXPECT_NEAR(learning_rate(recipe, counts, counts.total), one.last_rate, 1e-9);
+  }
 }
 
 // Whoever starts one without its data is told which variable names them.

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -91,12 +92,17 @@ inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curv
   curve.parameters = gather_parameters(state);
 }
 
-inline Curve train_layout(int64_t world, const std::vector<std::string>& sets, int64_t steps) {
+/// What happens to a state before its first step.
+using Prepare = std::function<void(TrainState&, mesh::Mesh&)>;
+
+inline Curve train_layout(int64_t world, const std::vector<std::string>& sets, int64_t steps,
+                          const Prepare& prepare = {}) {
   at::set_num_threads(1);
   Curve result;
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+    if (prepare) prepare(*state, mesh);
     Curve curve;
     train_until(*state, mesh, steps, curve);
     if (mesh.rank() == 0) result = curve;

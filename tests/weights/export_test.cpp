@@ -62,14 +62,15 @@ TEST_P(Export, AndImportIsBitwise) {
 
 INSTANTIATE_TEST_SUITE_P(
     Families, Export,
-    ::testing::Values(Case{"timm.safetensors", Family::kTimm}, Case{"timm.safetensors", Family::kTorchvision},
-                      Case{"timm.safetensors", Family::kHuggingFace},
-                      Case{"timm.safetensors", Family::kGoogle}, Case{"timm.safetensors", Family::kBigVision},
-                      Case{"torchvision_tanh.pth", Family::kTorchvision},
-                      Case{"torchvision_tanh.pth", Family::kGoogle},
-                      Case{"big_vision.npz", Family::kBigVision}, Case{"big_vision.npz", Family::kTimm},
-                      Case{"timm_training.pth.tar", Family::kTimm}, Case{"hf", Family::kHuggingFace},
-                      Case{"google.npz", Family::kHuggingFace}),
+    ::testing::Values(
+        Case{"timm.safetensors", Family::kTimm}, Case{"timm.safetensors", Family::kTorchvision},
+        Case{"timm.safetensors", Family::kHuggingFace}, Case{"timm.safetensors", Family::kGoogle},
+        Case{"timm.safetensors", Family::kBigVision}, Case{"torchvision_tanh.pth", Family::kTorchvision},
+        Case{"torchvision_tanh.pth", Family::kGoogle}, Case{"big_vision.npz", Family::kBigVision},
+        Case{"big_vision.npz", Family::kTimm}, Case{"big_vision_gap.npz", Family::kBigVision},
+        Case{"big_vision_gap.npz", Family::kGoogle}, Case{"big_vision_gap.npz", Family::kTimm},
+        Case{"deit_distilled.safetensors", Family::kTimm}, Case{"timm_training.pth.tar", Family::kTimm},
+        Case{"hf", Family::kHuggingFace}, Case{"google.npz", Family::kHuggingFace}),
     [](const auto& info) {
       std::string name = info.param.from + std::string("_to_") + to_string(info.param.to);
       std::replace(name.begin(), name.end(), '.', '_');
@@ -122,6 +123,13 @@ TEST(ExportErrors, ModelsThatAFamilyHasNotAreNamed) {
             "[weights.export] a model that the original ViT has: found a norm after the average of the "
             "patches (export to "
             "timm instead)");
+  const auto taught = [](arch::VitConfig& c) { c.distillation_token = true; };
+  EXPECT_EQ(error(google_mapping, taught),
+            "[weights.export] a model that the original ViT has: found a distillation token (export to timm "
+            "instead)");
+  EXPECT_EQ(error(torchvision_mapping, taught),
+            "[weights.export] a model that torchvision has: found a distillation token (export to timm "
+            "instead)");
   EXPECT_EQ(error(big_vision_mapping, registers),
             "[weights.export] a model that big_vision has: found register tokens (export to timm instead)");
   EXPECT_EQ(

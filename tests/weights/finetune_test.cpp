@@ -37,9 +37,9 @@ TEST(Positions, AreThoseOfTimmAndOfScipy) {
 /// Every tensor of a model holds its own number of the formula.
 class Numbered final : public checkpoint::TensorSource {
  public:
-  explicit Numbered(const arch::VitConfig& config) {
+  explicit Numbered(const arch::ModelConfig& config) {
     for (const auto& spec : arch::parameters(config)) {
-      if (config.classes == 0 && spec.name.starts_with("head.")) continue;
+      if (spec.buffer || (config.classes() == 0 && spec.name.starts_with("head."))) continue;
       tensors_.push_back({"param/" + spec.name, "F32", spec.shape});
       numbers_.push_back(formula(static_cast<size_t>(spec.numel()) + tensors_.size()));
       numbers_.back().erase(numbers_.back().begin(),
@@ -125,6 +125,62 @@ TEST_F(Finetune, AnotherPoolsNormBeginsAsTheIdentity) {
   EXPECT_EQ(read_all(finetuned).at("fc_norm.weight"), std::vector<float>(16, 1.0F));
   EXPECT_EQ(read_all(finetuned).at("fc_norm.bias"), std::vector<float>(16, 0.0F));
   EXPECT_FALSE(read_all(finetuned).contains("norm.weight"));
+}
+
+TEST_F(Finetune, ADistilledModelKeepsBothHeads) {
+  from.distillation_token = to.distillation_token = true;
+  to.image_size = 20;
+  to.classes = 7;
+  const auto source = std::make_shared<Numbered>(from);
+  FinetunedSource finetuned(source, from, to, {});
+  const auto before = read_all(*source), after = read_all(finetuned);
+  EXPECT_EQ(after.at("head_dist.weight"), std::vector<float>(7 * 16, 0.0F));
+  EXPECT_EQ(after.at("dist_token"), before.at("dist_token"));
+  const auto &old = before.at("pos_embed"), &now = after.at("pos_embed");
+  ASSERT_EQ(now.size(), (2U + 25U) * 16);
+  EXPECT_TRUE(std::equal(now.begin(), now.begin() + 2 * 16, old.begin()));
+}
+
+TEST_F(Finetune, WhatIsComputedIsNotLookedFor) {
+  to.position_embedding = arch::PositionEmbedding::kSinCos2d;
+  FinetunedSource dropped(std::make_shared<Numbered>(from), from, to, {});
+  EXPECT_EQ(dropped.changes(),
+            std::vector<std::string>{"pos_embed: dropped, the model computes its positions"});
+  EXPECT_FALSE(read_all(dropped).contains("pos_embed"));
+  from = to;
+  to.image_size = 20;
+  FinetunedSource both(std::make_shared<Numbered>(from), from, to, {});
+  EXPECT_TRUE(both.changes().empty());
+  to.position_embedding = arch::PositionEmbedding::kLearned;
+  EXPECT_EQ(error(),
+            "[weights.finetune] weights for the whole model: there are none for pos_embed [1, 26, 16]");
+}
+
+TEST_F(Finetune, ModelsOfOtherFamilies) {
+  arch::ResNetConfig resnet, other;
+  resnet.blocks = other.blocks = {1};
+  resnet.base_width = other.base_width = 4;
+  resnet.classes = 5;
+  other.classes = 3;
+  const auto source = std::make_shared<Numbered>(resnet);
+  FinetunedSource finetuned(source, resnet, other, {.positions = {}, .head = {}, .head_bias = 2});
+  EXPECT_EQ(finetuned.changes(),
+            std::vector<std::string>({"fc.weight: 5 -> 3 classes, all 0", "fc.bias: 5 -> 3 classes, all 2"}));
+  const auto before = read_all(*source), after = read_all(finetuned);
+  EXPECT_EQ(after.at("layer1.0.conv1.weight"), before.at("layer1.0.conv1.weight"));
+  const auto message = [&](const arch::ModelConfig& a, const arch::ModelConfig& b) {
+    return error_text([&] { FinetunedSource(std::make_shared<Numbered>(a), a, b, {}); });
+  };
+  EXPECT_EQ(message(resnet, from),
+            "[weights.finetune] a model that differs in image_size, classes, pool and head alone: its family "
+            "is vit, that of the weights resnet");
+  arch::ResMlpConfig mlp, larger;
+  mlp.image_size = 32;
+  larger.image_size = 48;
+  mlp.depth = larger.depth = 1;
+  EXPECT_EQ(message(mlp, larger),
+            "[weights.finetune] a tensor blocks.0.linear_tokens.weight [9, 9]: that of the weights is [4, 4] "
+            "(a model of the same sizes can begin with them)");
 }
 
 TEST_F(Finetune, OtherModelsAreRefused) {

@@ -25,7 +25,9 @@ TEST_P(Import, FamilyAndSizesAreFoundOut) {
   EXPECT_EQ(model.description.family, GetParam().family);
   arch::VitConfig expected = small_config();
   expected.pool = GetParam().pool;
-  expected.class_token = expected.pool != arch::Pool::kAttention;
+  expected.norm_before_pool = std::string(GetParam().name).find("gap") != std::string::npos;
+  expected.class_token = expected.pool != arch::Pool::kAttention && !expected.norm_before_pool;
+  expected.distillation_token = std::string(GetParam().name).find("distilled") != std::string::npos;
   if (std::string(GetParam().name).find("tanh") != std::string::npos) expected.head = arch::Head::kTanh;
   if (expected.pool == arch::Pool::kClassToken && GetParam().family == Family::kHuggingFace)
     expected.norm_epsilon = 1e-12;
@@ -63,6 +65,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"hf_sharded", Family::kHuggingFace, arch::Pool::kClassToken},
                       Case{"google.npz", Family::kGoogle, arch::Pool::kClassToken},
                       Case{"big_vision.npz", Family::kBigVision, arch::Pool::kAttention},
+                      Case{"big_vision_gap.npz", Family::kBigVision, arch::Pool::kAverage},
+                      Case{"deit_distilled.safetensors", Family::kTimm, arch::Pool::kClassToken},
                       Case{"big_vision_scan.npz", Family::kBigVision, arch::Pool::kAttention}),
     [](const auto& info) {
       std::string name = info.param.name;
@@ -160,23 +164,15 @@ TEST_F(ImportErrors, TensorsThatAreMissingWrongOrUnknown) {
 
 TEST_F(ImportErrors, VariantsWithoutAPlaceAreNamed) {
   Shapes changed = shapes;
-  changed["dist_token"] = {1, 1, 16};
-  EXPECT_EQ(error(changed),
-            "[weights.open] a model without a distillation token: found a distilled DeiT (dist_token, "
-            "head_dist)" +
-                where + "; take the DeiT of this size that is not distilled)");
-  changed = shapes;
   changed["blocks.0.mlp.w12.weight"] = {64, 16};
   EXPECT_EQ(error(changed),
             "[weights.open] an MLP of two layers: found SwiGLU (mlp.w12), as DINOv2's giants have" + where +
                 "; take DINOv2 of size S, B or L)");
   changed = shapes;
   changed.erase("cls_token");
-  EXPECT_EQ(error(changed),
-            "[weights.open] a class token, fc_norm or attn_pool: found none: the model averages the tokens "
-            "after the "
-            "last norm, which a ViT of Tessera does before it" +
-                where + "; no such model is known here)");
+  changed["pos_embed"] = {1, 9, 16};
+  EXPECT_EQ(error(changed), "no error");
+  EXPECT_TRUE(open_model(file, {.from = {}, .ema = true, .heads = 2}).description.config.norm_before_pool);
   EXPECT_EQ(error({{"layer.weight", {1}}, {"a.b", {1}}}),
             "[weights.open] a ViT as timm, torchvision, Hugging Face or Google name its tensors: found a.b, "
             "layer.weight" +

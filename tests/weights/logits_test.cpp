@@ -44,9 +44,10 @@ TEST_P(Logits, AreThoseOfTheProgramThatWroteTheFile) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Logits,
-                         ::testing::Values("timm.safetensors", "timm_training.pth.tar", "torchvision.pth",
-                                           "torchvision_tanh.pth", "hf", "hf_sharded", "google.npz",
-                                           "big_vision.npz", "big_vision_scan.npz"),
+                         ::testing::Values("timm.safetensors", "deit_distilled.safetensors",
+                                           "timm_training.pth.tar", "torchvision.pth", "torchvision_tanh.pth",
+                                           "hf", "hf_sharded", "google.npz", "big_vision.npz",
+                                           "big_vision_gap.npz", "big_vision_scan.npz"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '.', '_');

@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import safetensors.torch
+import timm.models.deit as timm_deit
 import timm.models.vision_transformer as timm_vit
 import torch
 import torchvision.models.vision_transformer as torchvision_vit
@@ -67,6 +68,15 @@ def write_timm(folder):
                folder / "timm_training.pth.tar")
     logits("timm_training.pth.tar", averaged)
     logits("timm_training.pth.tar without ema", trained)
+
+
+def write_deit_distilled(folder):
+    s = SIZES
+    model = randomise(timm_deit.VisionTransformerDistilled(
+        img_size=s["image"], patch_size=s["patch"], embed_dim=s["width"], depth=s["depth"], num_heads=s["heads"],
+        mlp_ratio=s["mlp"] / s["width"], num_classes=s["classes"]), 12)
+    safetensors.torch.save_file(model.state_dict(), folder / "deit_distilled.safetensors")
+    logits("deit_distilled.safetensors", model)
 
 
 def write_dinov2(folder):
@@ -196,6 +206,12 @@ def write_google(folder):
     model = timm_model(global_pool="map", class_token=False)
     timm_vit._load_weights(model.eval(), str(folder / "big_vision.npz"), prefix="params/")
     logits("big_vision.npz", model)
+    keys = dict(global_pool="avg", class_token=False, fc_norm=False)
+    source = randomise(timm_model(**keys), 11)
+    np.savez(folder / "big_vision_gap.npz", **google(numpy_state(source), True, s["heads"]))
+    model = timm_model(**keys)
+    timm_vit._load_weights(model.eval(), str(folder / "big_vision_gap.npz"))
+    logits("big_vision_gap.npz", model)
     # The same as its training saves it: scanned blocks, half of it bfloat16, some in Fortran's order, packed.
     scanned = {}
     for i, (name, value) in enumerate(stacked(arrays).items()):
@@ -208,7 +224,7 @@ def write_google(folder):
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "fixtures")
     folder.mkdir(parents=True, exist_ok=True)
-    for write in (write_timm, write_dinov2, write_torchvision, write_hugging_face, write_google):
+    for write in (write_timm, write_deit_distilled, write_dinov2, write_torchvision, write_hugging_face, write_google):
         write(folder)
     (folder / "expected.json").write_text(json.dumps(expected) + "\n")
 

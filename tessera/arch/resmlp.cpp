@@ -1,0 +1,165 @@
+#include "tessera/arch/resmlp.h"
+
+#include <cmath>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/base/words.h"
+
+namespace tessera::arch {
+namespace {
+
+constexpr double kFloatBytes = 4, kHeadStd = 0.02, kMlpBiasStd = 1e-6;
+
+void in_range(const char* key, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return;
+  user_error("arch.check", key, " must be between ", low, " and ", high, ": found ", value);
+}
+
+/// Collects the specs of one unit after another.
+class Listing {
+ public:
+  explicit Listing(const ResMlpConfig& c) : config_(c) {
+    unit_ = "stem";
+    const auto pixels = static_cast<double>(c.channels * c.patch_size * c.patch_size);
+    add("stem.proj.weight", {c.width, c.channels, c.patch_size, c.patch_size}, Init::kNormal,
+        1 / std::sqrt(pixels), true);
+    add("stem.proj.bias", {c.width}, Init::kZero);
+    for (int64_t i = 0; i < c.depth; ++i) list_block(concat("blocks.", i));
+    unit_ = "head";
+    affine("norm");
+    add("head.weight", {c.classes, c.width}, Init::kTruncatedNormal, kHeadStd, true);
+    add("head.bias", {c.classes}, Init::kZero);
+  }
+
+  std::vector<ParameterSpec> specs;
+
+ private:
+  void add(std::string name, std::vector<int64_t> shape, Init init, double value = 0, bool decay = false) {
+    specs.push_back({std::move(name), std::move(shape), init, value, unit_, decay, false});
+  }
+  void affine(const std::string& name) {
+    add(name + ".alpha", {1, 1, config_.width}, Init::kOne);
+    add(name + ".beta", {1, 1, config_.width}, Init::kZero);
+  }
+  void matrix(const std::string& name, int64_t in, int64_t out) {
+    const double bound = std::sqrt(6.0 / static_cast<double>(in + out));  // Xavier's
+    add(name + ".weight", {out, in}, Init::kUniform, bound, true);
+  }
+  void list_block(const std::string& block) {
+    unit_ = block;
+    const int64_t width = config_.width, tokens = config_.tokens(), hidden = config_.mlp_width;
+    add(block + ".ls1", {width}, Init::kConstant, config_.layer_scale);
+    add(block + ".ls2", {width}, Init::kConstant, config_.layer_scale);
+    affine(block + ".norm1");
+    matrix(block + ".linear_tokens", tokens, tokens);
+    add(block + ".linear_tokens.bias", {tokens}, Init::kZero);
+    affine(block + ".norm2");
+    matrix(block + ".mlp_channels.fc1", width, hidden);
+    add(block + ".mlp_channels.fc1.bias", {hidden}, Init::kNormal, kMlpBiasStd);
+    matrix(block + ".mlp_channels.fc2", hidden, width);
+    add(block + ".mlp_channels.fc2.bias", {width}, Init::kNormal, kMlpBiasStd);
+  }
+
+  const ResMlpConfig& config_;
+  std::string unit_;
+};
+
+NamedResMlp named(const char* name, int64_t patch, int64_t width, int64_t depth, double layer_scale) {
+  ResMlpConfig config;
+  config.patch_size = patch;
+  config.width = width;
+  config.depth = depth;
+  config.mlp_width = 4 * width;
+  config.layer_scale = layer_scale;
+  return {name, config};
+}
+
+}  // namespace
+
+void check(const ResMlpConfig& c) {
+  in_range("image_size", c.image_size, 1, 1 << 16);
+  in_range("patch_size", c.patch_size, 1, 1 << 16);
+  in_range("channels", c.channels, 1, 1024);
+  in_range("width", c.width, 1, 1 << 20);
+  in_range("depth", c.depth, 1, 4096);
+  in_range("mlp_width", c.mlp_width, 1, 1 << 22);
+  in_range("classes", c.classes, 1, 1 << 27);
+  if (c.image_size % c.patch_size != 0) {
+    user_error("arch.check", "image_size must be a multiple of patch_size: found ", c.image_size, " and ",
+               c.patch_size);
+  }
+  in_range("the patches of an image", c.tokens(), 1, 1 << 16);  // squared: the size of a block's token layer
+  if (!(c.layer_scale >= 0.0 && c.layer_scale <= 1e6)) {
+    user_error("arch.check", "layer_scale must be between 0 and 1e6: found ", c.layer_scale);
+  }
+  if (!(c.drop_path >= 0.0 && c.drop_path < 1.0)) {
+    user_error("arch.check", "drop_path must be at least 0 and below 1: found ", c.drop_path);
+  }
+}
+
+std::vector<ParameterSpec> parameters(const ResMlpConfig& config) { return Listing(config).specs; }
+
+std::vector<BufferSpec> buffers(const ResMlpConfig& /*config*/) { return {}; }
+
+std::vector<std::string> unit_names(const ResMlpConfig& config) {
+  std::vector<std::string> names = {"stem"};
+  for (int64_t i = 0; i < config.depth; ++i) names.push_back(concat("blocks.", i));
+  names.push_back("head");
+  return names;
+}
+
+double forward_flops(const ResMlpConfig& config) {
+  const auto n = static_cast<double>(config.tokens()), d = static_cast<double>(config.width);
+  const auto m = static_cast<double>(config.mlp_width);
+  const auto pixels = static_cast<double>(config.channels * config.patch_size * config.patch_size);
+  const double block = n * n * d + 2 * n * d * m;
+  return 2 * (static_cast<double>(config.depth) * block + n * pixels * d +
+              d * static_cast<double>(config.classes));
+}
+
+Activations activations(const ResMlpConfig& config, double c) {
+  const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
+  const double pixels = static_cast<double>(config.channels * config.image_size) * config.image_size;
+  const double tokens = c * static_cast<double>(config.tokens());  // bytes a channel
+  Activations result;
+  // The stem unfolds the image into patches, which its product keeps.
+  result.units.push_back({c * pixels, c * pixels, 0});
+  // A block: its input; what the token layer read and made; the sum; what the MLP read, before and after
+  // GELU, and made.
+  const double input = tokens * d, inner = tokens * (5 * d + 2 * m);
+  result.units.insert(result.units.end(), static_cast<size_t>(config.depth), {input, input + inner, inner});
+  const double logits = 2 * kFloatBytes * static_cast<double>(config.classes) + c * 2 * d;
+  result.units.push_back({input, input + logits, logits});
+  result.working = tokens * (d + 2 * m);
+  return result;
+}
+
+std::string describe(const ResMlpConfig& config) {
+  return concat("ResMLP, width ", config.width, ", depth ", config.depth, ", patch ", config.patch_size, ", ",
+                config.tokens(), " tokens of a ", config.image_size, " px image");
+}
+
+const std::vector<NamedResMlp>& resmlp_ladder() {
+  static const std::vector<NamedResMlp> ladder = {
+      named("resmlp_12_224", 16, 384, 12, 1e-4),
+      named("resmlp_24_224", 16, 384, 24, 1e-5),
+      named("resmlp_36_224", 16, 384, 36, 1e-6),
+      named("resmlp_big_24_224", 8, 768, 24, 1e-6),
+  };
+  return ladder;
+}
+
+ResMlpConfig resmlp_config(std::string_view name) {
+  std::vector<std::string> known;
+  for (const auto& size : resmlp_ladder()) {
+    if (size.name == name) return size.config;
+    known.push_back(size.name);
+  }
+  const std::string near = nearest(name, known);
+  const std::string advice = near.empty() ? "known: " + join(known, ", ") : "did you mean \"" + near + "\"?";
+  user_error("arch.resmlp_config", "expected the name of a ResMLP, like resmlp_24_224: found \"",
+             escape(name), "\" (", advice, ")");
+}
+
+}  // namespace tessera::arch

@@ -1,0 +1,93 @@
+#include "tessera/models/resmlp.h"
+
+#include <ATen/ops/addcmul.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/layers.h"
+#include "tessera/ops/linear.h"
+
+namespace tessera::models {
+namespace {
+
+/// What a norm would be elsewhere: alpha * x + beta, a number of each a channel.
+struct Affine {
+  explicit Affine(const ParameterScope& scope) : alpha(scope.get("alpha")), beta(scope.get("beta")) {}
+  at::Tensor operator()(const at::Tensor& x) const { return at::addcmul(beta, alpha, x); }
+
+  at::Tensor alpha, beta;  // [1, 1, width]
+};
+
+/// x + ls1 * mix(affine(x)) over the tokens of each channel, then x + ls2 * mlp(affine(x)) over the channels.
+class Block {
+ public:
+  Block(const ParameterMap& map, const std::string& name, double drop_path)
+      : Block(ParameterScope(map, name + "."), name, drop_path) {}
+
+  at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const {
+    const at::Tensor by_channel = norm1_(x).transpose(1, 2).contiguous();  // [batch, width, tokens]
+    const at::Tensor mixed = residual1_(x, tokens_(by_channel).transpose(1, 2), context);
+    const at::Tensor hidden = ops::linear_gelu(norm2_(mixed), fc1_.weight, fc1_.bias);
+    return residual2_(mixed, fc2_(hidden), context);
+  }
+
+ private:
+  Block(const ParameterScope& scope, const std::string& name, double drop_path)
+      : norm1_(scope.child("norm1")),
+        norm2_(scope.child("norm2")),
+        tokens_(scope.child("linear_tokens")),
+        fc1_(scope.child("mlp_channels").child("fc1")),
+        fc2_(scope.child("mlp_channels").child("fc2")),
+        residual1_(scope.get("ls1"), drop_path, name + ".drop_path1"),
+        residual2_(scope.get("ls2"), drop_path, name + ".drop_path2") {}
+
+  Affine norm1_, norm2_;
+  Linear tokens_, fc1_, fc2_;
+  Residual residual1_, residual2_;
+};
+
+/// [batch, channels, image, image] in any float dtype -> [batch, tokens, width].
+std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> stem(const ParameterMap& map,
+                                                                         const arch::ResMlpConfig& config) {
+  const Linear projection(ParameterScope(map, "stem.proj."));
+  return [projection, config](const at::Tensor& images, const ForwardContext&) {
+    TESSERA_CHECK(images.dim() == 4 && images.size(1) == config.channels &&
+                      images.size(2) == config.image_size && images.size(3) == config.image_size,
+                  "images of another size: ", images.sizes());
+    return ops::linear(unfold_patches(images, config.patch_size, projection.weight.scalar_type()),
+                       projection.weight, projection.bias);
+  };
+}
+
+/// [batch, tokens, width] -> logits [batch, classes] float32.
+std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> head(const ParameterMap& map) {
+  return
+      [norm = Affine(ParameterScope(map, "norm.")), classifier = Linear(ParameterScope(map, "head."))](
+          const at::Tensor& x, const ForwardContext&) { return classifier(norm(x).mean(1)).to(at::kFloat); };
+}
+
+std::vector<arch::ParameterSpec> checked_parameters(const arch::ResMlpConfig& config) {
+  arch::check(config);
+  return arch::parameters(config);
+}
+
+}  // namespace
+
+ResMlp::ResMlp(const arch::ResMlpConfig& config)
+    : SegmentedModel("ResMlp", checked_parameters(config)), config_(config) {
+  const ParameterMap map = register_parameters(*this, specs());
+  std::vector<Segment> segments;
+  segments.push_back({"stem", {}, stem(map, config)});
+  for (int64_t i = 0; i < config.depth; ++i) {
+    const std::string name = concat("blocks.", i);
+    const Block block(map, name, config.drop_path);
+    segments.push_back({name, {}, [block](const at::Tensor& x, const ForwardContext& context) {
+                          return block.forward(x, context);
+                        }});
+  }
+  segments.push_back({"head", {}, head(map)});
+  set_segments(std::move(segments), arch::buffers(config), map);
+}
+
+ResMlp::~ResMlp() = default;
+
+}  // namespace tessera::models

@@ -1,0 +1,19 @@
+// ResMLP for LibTorch, with timm's parameter names.
+#pragma once
+
+#include "tessera/models/segmented_model.h"
+
+namespace tessera::models {
+
+/// Segments are the stem (patches to tokens), every block, and the head (affine, average, classifier).
+class ResMlp : public SegmentedModel {
+ public:
+  explicit ResMlp(const arch::ResMlpConfig& config);
+  ~ResMlp() override;
+  const arch::ResMlpConfig& config() const { return config_; }
+
+ private:
+  arch::ResMlpConfig config_;
+};
+
+}  // namespace tessera::models

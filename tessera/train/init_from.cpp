@@ -1,0 +1,120 @@
+#include "tessera/train/init_from.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/names.h"
+#include "tessera/weights/weights.h"
+
+namespace tessera::train {
+namespace {
+
+using checkpoint::names::kBuffer, checkpoint::names::kParameter;
+
+std::span<std::byte> bytes_of(at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+std::string join_numbers(const std::vector<float>& numbers) {
+  std::vector<std::string> texts;
+  for (const float number : numbers) texts.push_back(concat(number));
+  return join(texts, ", ");
+}
+
+std::unordered_map<std::string, size_t> numbers_by_name(const checkpoint::TensorSource& source) {
+  std::unordered_map<std::string, size_t> numbers;
+  for (size_t i = 0; i < source.tensors().size(); ++i) numbers[source.tensors()[i].name] = i;
+  return numbers;
+}
+
+/// One number stands for every channel.
+bool alike(const std::vector<float>& a, const std::vector<float>& b) {
+  const auto of = [](const std::vector<float>& numbers, size_t i) {
+    return numbers[std::min(i, numbers.size() - 1)];
+  };
+  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    if (of(a, i) != of(b, i)) return false;
+  }
+  return true;
+}
+
+void warn_of_other_pixels(const data::TransformOptions& theirs, const data::TransformOptions& ours,
+                          Log& log) {
+  if (alike(theirs.mean, ours.mean) && alike(theirs.std, ours.std)) return;
+  log.warn(concat("the weights were trained with data.mean [", join_numbers(theirs.mean), "] and data.std [",
+                  join_numbers(theirs.std), "]; this recipe has [", join_numbers(ours.mean), "] and [",
+                  join_numbers(ours.std), "]"));
+}
+
+}  // namespace
+
+TrainedWeights open_trained(const std::string& path, int64_t heads) {
+  const weights::Opened opened = weights::open_file(path);
+  weights::OpenOptions how;
+  how.heads = heads;
+  if (opened.recipe_toml.empty()) {
+    weights::Model model = weights::open_model(opened, how);
+    weights::Description& found = model.description;
+    const std::string origin =
+        concat(model.file.string(), " (", weights::to_string(found.family), ": ", found.variant, ")");
+    return {std::move(model.tensors), found.config, found.pixels, origin, std::move(found.notes)};
+  }
+  // The recipe beside the tensors knows what they do not say.
+  const recipe::Recipe saved = recipe::parse_recipe(opened.recipe_toml, opened.file.string(), ".", {});
+  if (opened.kind == weights::Opened::Kind::kTessera) {
+    return {opened.source, saved.model, saved.data.transform,
+            concat(opened.file.string(), " (step ", opened.source->progress().step, ")")};
+  }
+  if (saved.model.family() != arch::VitConfig::kFamily) {
+    user_error("train.init_from", "a run or a checkpoint of a ", saved.model.family(), ": ", path,
+               " is a file made of one (give the checkpoint)");
+  }
+  how.heads = saved.model.as<arch::VitConfig>().heads;
+  weights::Model model = weights::open_model(opened, how);
+  return {std::move(model.tensors), saved.model, saved.data.transform, opened.file.string()};
+}
+
+void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::TensorSource& buffers) {
+  const at::NoGradGuard no_grad;
+  const auto parameters = numbers_by_name(source);
+  for (const auto& unit : state.sharded->units()) {
+    for (const shard::Piece& piece : unit->pieces()) {
+      const size_t tensor = parameters.at(std::string(kParameter) + piece.name);
+      if (piece.master.numel() == 0 || source.is_fresh(tensor)) continue;
+      at::Tensor values = at::empty({piece.master.numel()}, at::kFloat);
+      source.read(tensor, piece.begin, bytes_of(values));
+      at::Tensor master = piece.master;
+      master.copy_(values);
+    }
+  }
+  const auto of_buffers = numbers_by_name(buffers);
+  for (auto [name, buffer] : state.sharded->buffers()) {
+    const auto found = of_buffers.find(concat(kBuffer, name));
+    if (found == of_buffers.end()) continue;
+    TESSERA_CHECK(buffers.tensors()[found->second].shape == buffer.sizes().vec(), name);
+    buffers.read(found->second, 0, bytes_of(buffer));
+  }
+  state.sharded->parameters_changed();
+}
+
+void init_from(TrainState& state, Log& log) {
+  const recipe::TrainRecipe& wanted = state.recipe.train;
+  const auto* vit = std::get_if<arch::VitConfig>(&state.recipe.model.of);
+  const TrainedWeights found = open_trained(wanted.init_from, vit != nullptr ? vit->heads : 0);
+  weights::FinetunedSource source(found.tensors, found.model, state.recipe.model,
+                                  {.positions = weights::resampling_of(wanted.init_positions),
+                                   .head = weights::head_start_of(wanted.init_head),
+                                   .head_bias = static_cast<float>(wanted.init_head_bias)});
+  fill(state, source, *found.tensors);
+  if (state.ema) state.ema->restart();
+  log.info(concat("initial weights from ", found.origin));
+  for (const std::string& line : found.notes) log.info(concat("  ", line));
+  warn_of_other_pixels(found.pixels, state.recipe.data.transform, log);
+  for (const std::string& line : source.changes()) log.info(concat("  ", line));
+}
+
+}  // namespace tessera::train

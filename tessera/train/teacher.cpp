@@ -1,0 +1,76 @@
+#include "tessera/train/teacher.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/train/init_from.h"
+#include "tessera/train/session.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+namespace {
+
+void check_fits(const arch::ModelConfig& teacher, const arch::ModelConfig& student,
+                const std::string& origin) {
+  const auto alike = [&](const char* what, int64_t theirs, int64_t ours) {
+    if (theirs == ours) return;
+    user_error("train.teacher", "a teacher of ", ours, ' ', what, ", as its student: ", origin, " has ",
+               theirs);
+  };
+  alike("classes", teacher.classes(), student.classes());
+  alike("channels", teacher.channels(), student.channels());
+  alike("pixels a side", teacher.image_size(), student.image_size());
+}
+
+/// The student's recipe with the teacher's model and nothing that is about training.
+recipe::Recipe teachers_recipe(const recipe::Recipe& student, const arch::ModelConfig& model) {
+  recipe::Recipe recipe = student;
+  recipe.model = model;
+  recipe.shard.units = "";
+  recipe.shard.recompute = false;
+  recipe.distill = {};
+  return recipe;
+}
+
+/// One number a channel as [1, channels, 1, 1].
+at::Tensor by_channel(const std::vector<float>& numbers) {
+  return at::tensor(numbers).view({1, static_cast<int64_t>(numbers.size()), 1, 1});
+}
+
+}  // namespace
+
+Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log) {
+  const TrainedWeights found = open_trained(student.distill.teacher, /*heads=*/0);
+  check_fits(found.model, student.model, found.origin);
+  const recipe::Recipe recipe = teachers_recipe(student, found.model);
+  state_ = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, /*with_optimizer=*/false);
+  weights::FinetunedSource source(found.tensors, found.model, found.model,
+                                  {.positions = {}, .head = weights::HeadStart::kKeep, .head_bias = 0});
+  fill(*state_, source, *found.tensors);
+  const auto &ours = student.data.transform, &theirs = found.pixels;
+  if (ours.mean != theirs.mean || ours.std != theirs.std) {
+    // A pixel is student * std + mean, and for the teacher that less its mean, over its std.
+    scale_ = by_channel(ours.std) / by_channel(theirs.std);
+    shift_ = (by_channel(ours.mean) - by_channel(theirs.mean)) / by_channel(theirs.std);
+  }
+  log.info(concat("teacher: ", arch::describe(found.model), ", from ", found.origin));
+  for (const std::string& line : found.notes) log.info(concat("  ", line));
+}
+
+Teacher::~Teacher() = default;
+
+at::Tensor Teacher::logits(const data::Batch& batch, bool mine) {
+  const at::NoGradGuard no_grad;
+  if (!mine) {
+    forward(*state_, stand_in(*state_), /*training=*/false, 0);
+    return {};
+  }
+  if (!scale_.defined()) return forward(*state_, batch, /*training=*/false, 0);
+  const at::Tensor images =
+      at::from_blob(const_cast<float*>(batch.images.data()),
+                    {batch.size, batch.channels, batch.height, batch.width}, at::kFloat);
+  state_->context = {false, 0, batch.samples};
+  return state_->sharded->forward(images * scale_ + shift_);
+}
+
+}  // namespace tessera::train

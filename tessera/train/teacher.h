@@ -1,0 +1,36 @@
+// A trained network whose answers another one learns.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "tessera/base/log.h"
+#include "tessera/data/batch.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::train {
+
+struct TrainState;
+
+/// Sharded over the same ranks as its student, at the recipe's level, without gradients and as in evaluation.
+/// Belongs to the training thread.
+class Teacher {
+ public:
+  /// Builds the model of `distill.teacher` and fills this rank's shards. Collective. Errors: UserError when
+  /// it is no model with a head, or of other images or classes than the student.
+  Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log);
+  ~Teacher();
+
+  /// Logits [size, classes] float32 of the batch that the student sees (augmented, mixed; normed with the
+  /// teacher's own mean and std). `mine`: false on a rank without samples, which helps the others to gather
+  /// and gets an undefined tensor. Collective.
+  at::Tensor logits(const data::Batch& batch, bool mine);
+
+ private:
+  std::unique_ptr<TrainState> state_;
+  at::Tensor scale_, shift_;  // [1, channels, 1, 1], from the student's pixels to its own; undefined: none
+};
+
+}  // namespace tessera::train

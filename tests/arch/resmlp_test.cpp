@@ -1,0 +1,102 @@
+// ResMLP's numbers are timm's: parameters of timm.create_model(name), multiply-adds of the paper's table.
+#include "tessera/arch/resmlp.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "tessera/arch/model.h"
+#include "tests/error_text.h"
+
+namespace tessera::arch {
+namespace {
+
+TEST(ResMlp, CountsAreTimms) {
+  const std::map<std::string, std::pair<int64_t, double>> published = {
+      {"resmlp_12_224", {15350872, 3.01}},
+      {"resmlp_24_224", {30020680, 5.96}},
+      {"resmlp_36_224", {44690488, 8.91}},
+      {"resmlp_big_24_224", {129138280, 100.23}}};
+  ASSERT_EQ(resmlp_ladder().size(), published.size());
+  for (const auto& [name, config] : resmlp_ladder()) {
+    const auto [count, gmacs] = published.at(name);
+    EXPECT_EQ(parameter_count(config), count) << name;
+    EXPECT_NEAR(forward_flops(config) / 2e9, gmacs, 0.006) << name;
+    EXPECT_NO_THROW(check(config));
+    EXPECT_EQ(resmlp_config(name), config);
+  }
+}
+
+TEST(ResMlp, NamesShapesAndInitialValues) {
+  ResMlpConfig config;
+  config.image_size = 48;  // 9 patches
+  config.width = 32;
+  config.mlp_width = 96;
+  config.depth = 2;
+  config.classes = 7;
+  std::map<std::string, ParameterSpec> found;
+  for (const auto& spec : parameters(config)) found[spec.name] = spec;
+  EXPECT_EQ(found.size(), 2U + 2 * 12 + 4);
+  EXPECT_EQ(found.at("stem.proj.weight").shape, (std::vector<int64_t>{32, 3, 16, 16}));
+  EXPECT_EQ(found.at("stem.proj.weight").init_value, 1 / std::sqrt(768.0));
+  EXPECT_EQ(found.at("blocks.1.norm2.alpha").shape, (std::vector<int64_t>{1, 1, 32}));
+  EXPECT_EQ(found.at("blocks.1.norm2.alpha").init, Init::kOne);
+  EXPECT_EQ(found.at("blocks.0.ls1").init_value, 1e-5);
+  EXPECT_EQ(found.at("blocks.0.linear_tokens.weight").shape, (std::vector<int64_t>{9, 9}));
+  EXPECT_EQ(found.at("blocks.0.linear_tokens.weight").init_value, std::sqrt(6.0 / 18));
+  EXPECT_EQ(found.at("blocks.0.mlp_channels.fc1.bias").init_value, 1e-6);
+  EXPECT_EQ(found.at("head.weight").shape, (std::vector<int64_t>{7, 32}));
+  for (const auto& [name, spec] : found) {
+    EXPECT_EQ(spec.decay, name.ends_with("weight")) << name;
+    EXPECT_FALSE(spec.buffer);
+  }
+  EXPECT_EQ(unit_names(config), (std::vector<std::string>{"stem", "blocks.0", "blocks.1", "head"}));
+  EXPECT_EQ(describe(config), "ResMLP, width 32, depth 2, patch 16, 9 tokens of a 48 px image");
+}
+
+// By hand: one block of 2 channels and 4 tokens, fp32.
+TEST(ResMlp, KeptActivations) {
+  ResMlpConfig config;
+  config.image_size = 4;
+  config.patch_size = 2;
+  config.channels = 1;
+  config.width = 2;
+  config.mlp_width = 6;
+  config.depth = 1;
+  config.classes = 5;
+  const auto kept = activations(config, 4);
+  ASSERT_EQ(kept.units.size(), 3U);
+  EXPECT_EQ(kept.units[0].all, 4 * 16);
+  EXPECT_EQ(kept.units[1].input, 4 * 8);
+  EXPECT_EQ(kept.units[1].all, 4 * (8 + 5 * 8 + 2 * 24));
+  EXPECT_EQ(kept.units[2].all, 4 * 8 + 2 * 4 * 5 + 4 * 2 * 2);
+}
+
+TEST(ResMlp, Errors) {
+  const auto message = [](void (*change)(ResMlpConfig&)) {
+    ResMlpConfig config;
+    change(config);
+    return error_text([&] { check(config); });
+  };
+  EXPECT_EQ(message([](ResMlpConfig&) {}), "no error");
+  EXPECT_EQ(message([](ResMlpConfig& c) { c.image_size = 225; }),
+            "[arch.check] image_size must be a multiple of patch_size: found 225 and 16");
+  EXPECT_EQ(message([](ResMlpConfig& c) { c.depth = 0; }),
+            "[arch.check] depth must be between 1 and 4096: found 0");
+  EXPECT_EQ(message([](ResMlpConfig& c) {
+              c.image_size = 1 << 10;
+              c.patch_size = 1;
+            }),
+            "[arch.check] the patches of an image must be between 1 and 65536: found 1048576");
+  EXPECT_EQ(message([](ResMlpConfig& c) { c.drop_path = 1; }),
+            "[arch.check] drop_path must be at least 0 and below 1: found 1");
+  EXPECT_EQ(message([](ResMlpConfig& c) { c.layer_scale = NAN; }),
+            "[arch.check] layer_scale must be between 0 and 1e6: found nan");
+  EXPECT_EQ(error_text([] { resmlp_config("resmlp_25_224"); }),
+            "[arch.resmlp_config] expected the name of a ResMLP, like resmlp_24_224: found \"resmlp_25_224\" "
+            "(did you mean \"resmlp_24_224\"?)");
+}
+
+}  // namespace
+}  // namespace tessera::arch

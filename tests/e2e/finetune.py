@@ -1,0 +1,115 @@
+"""Trainings that begin with somebody's weights or learn from a teacher, through the program."""
+import json
+import pathlib
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "weights/fixtures"
+SMALL_VIT = dict(model__image_size=12, model__patch_size=4, model__width=16, model__depth=2, model__heads=2,
+                 model__mlp_width=32, model__classes=5, model__class_token="true", model__pool="cls")
+
+
+def refused(run):
+    from harness import check
+
+    code = run.wait(60)
+    check(code == 2, "exit 2 was expected:", code, run.words, run.tail())
+    return run.text()
+
+
+def tensors_of(run_dir, folder):
+    """name -> bytes of the newest checkpoint, exported."""
+    from harness import checkpoints, tessera
+
+    out = pathlib.Path(folder) / "exported.safetensors"
+    out.unlink(missing_ok=True)
+    tessera("checkpoint", "export", checkpoints(run_dir)[-1], out, folder=folder).done()
+    return read_safetensors(out)
+
+
+def read_safetensors(path):
+    """name -> bytes, with the standard library alone."""
+    raw = pathlib.Path(path).read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + length])
+    header.pop("__metadata__", None)
+    return {name: raw[8 + length + t["data_offsets"][0]:8 + length + t["data_offsets"][1]] for name, t in header.items()}
+
+
+def others_weights_arrive_unchanged():
+    """With a learning rate of 0 what was loaded is what was saved, on two ranks and on one."""
+    from harness import check, scratch, settings, train
+
+    still = settings(**SMALL_VIT, train__steps=1, optimizer__lr=0, schedule__name="constant")
+    with scratch() as folder:
+        wanted = read_safetensors(FIXTURES / "timm.safetensors")
+        for procs in (1, 2):
+            out = train(folder, "--procs", procs, *still, *settings(train__init_from=FIXTURES / "timm.safetensors"),
+                        run=f"of_{procs}").done()
+            check("initial weights from" in out and "(timm: timm)" in out, out)
+            check(tensors_of(folder / f"of_{procs}", folder) == wanted, "weights changed on their way", procs)
+        # The same from that run, and at another size; only positions and head are others.
+        larger = settings(model__image_size=20, model__classes=3, train__init_from=folder / "of_2")
+        out = train(folder, *still, *larger, run="larger").done()
+        check("pos_embed: 3 x 3 -> 5 x 5 patches, bicubic" in out and "head.bias: 5 -> 3 classes, all 0" in out, out)
+        found = tensors_of(folder / "larger", folder)
+        changed = {name for name in wanted if found[name] != wanted[name]}
+        check(changed == {"pos_embed", "head.weight", "head.bias"}, changed)
+        failed = refused(train(folder, *still, *settings(train__init_from=folder / "of_2", model__depth=3), run="deeper"))
+        check("its depth is 3, that of the weights 2" in failed, failed)
+        failed = refused(train(folder, *settings(train__init_from=folder / "none.npz"), run="none"))
+        check("none.npz" in failed and failed.count("error:") == 1, failed)
+
+
+def a_resumed_run_does_not_begin_again():
+    from harness import check, check_same_losses, checkpoints, losses, scratch, settings, train
+
+    with scratch() as folder:
+        begin = settings(**SMALL_VIT, train__init_from=folder / "start.safetensors", checkpoint__every_steps=3)
+        weights = folder / "start.safetensors"
+        weights.write_bytes((FIXTURES / "timm.safetensors").read_bytes())
+        train(folder, *begin, run="whole").done()
+        whole = losses(folder / "whole")
+        check(len(whole) == 6, whole)
+        weights.unlink()  # whoever asks for it again fails
+        out = train(folder, *begin, "--resume", checkpoints(folder / "whole")[0], run="rest").done()
+        check("initial weights" not in out and "resumed from" in out, out)
+        check_same_losses(losses(folder / "rest"), whole[3:])
+
+
+def a_linear_probe_changes_the_head_alone():
+    from harness import check, scratch, settings, train
+
+    with scratch() as folder:
+        train(folder, run="pretrained").done()
+        before = tensors_of(folder / "pretrained", folder)
+        probe = settings(train__init_from=folder / "pretrained", train__init_head="zero", train__steps=4)
+        train(folder, "--procs", 2, *probe, "--set", 'optimizer.groups=["[!h]*: freeze"]', run="probe").done()
+        after = tensors_of(folder / "probe", folder)
+        check({name for name in before if after[name] != before[name]} == {"head.weight", "head.bias"}, "others changed")
+
+
+def a_student_learns_from_a_teacher():
+    from harness import check, checkpoints, losses, scratch, settings, summary, train
+
+    with scratch() as folder:
+        train(folder, run="teacher").done()
+        learn = settings(distill__teacher=folder / "teacher", distill__temperature=2, distill__alpha=0.7,
+                         checkpoint__every_steps=3)
+        for procs in (1, 2):
+            out = train(folder, "--procs", procs, *learn, run=f"student_{procs}").done()
+            check("teacher: ViT, width 32" in out, out)
+        one, two = (losses(folder / f"student_{procs}") for procs in (1, 2))
+        check(all(abs(a - b) < 1e-4 for (_, a), (_, b) in zip(one, two, strict=True)), one, two)
+        train(folder, *learn, "--resume", checkpoints(folder / "student_1")[0], run="rest").done()
+        check(losses(folder / "rest") == one[3:], losses(folder / "rest"), one)
+        check(summary(folder / "student_1")["val_samples"] > 0, "evaluated")
+        token = settings(model__class_token="true", model__pool="cls", model__distillation_token="true")
+        train(folder, *learn, *token, run="token").done()
+        failed = refused(train(folder, *learn, *settings(model__classes=3), run="fewer"))
+        check("[train.teacher] a teacher of 3 classes, as its student:" in failed, failed)
+
+
+if __name__ == "__main__":
+    from harness import main
+
+    main(others_weights_arrive_unchanged, a_resumed_run_does_not_begin_again, a_linear_probe_changes_the_head_alone,
+         a_student_learns_from_a_teacher)

@@ -1,0 +1,54 @@
+"""Makes tests/models/fixtures/resmlp.json: what timm computes for ResMLPs with weights and images of
+make_parity_fixture.py's formula: logits, loss, gradients. Everything in float64.
+
+    make_resmlp_fixture.py            writes the fixture
+    make_resmlp_fixture.py --check    makes it again and compares; exit code 1 where they differ
+"""
+import functools
+import json
+import pathlib
+import sys
+
+import timm
+from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
+
+import make_parity_fixture as formula
+
+FIXTURE = pathlib.Path(__file__).parent / "fixtures" / "resmlp.json"
+formula.SAMPLES = 8
+
+
+def small(**changes):
+    """A config in Tessera's words and the timm model for it."""
+    config = dict(image_size=48, patch_size=8, channels=3, width=96, depth=3, mlp_width=384, classes=50)
+    config.update(changes)
+    model = MlpMixer(
+        num_classes=config["classes"], img_size=config["image_size"], in_chans=config["channels"],
+        patch_size=config["patch_size"], num_blocks=config["depth"], embed_dim=config["width"],
+        mlp_ratio=config["mlp_width"] / config["width"], block_layer=functools.partial(ResBlock, init_values=1e-5),
+        norm_layer=Affine)
+    return model, config
+
+
+def make():
+    cases = {"resmlp_12_224": (timm.create_model("resmlp_12_224"), "resmlp_12_224", 2),
+             "small": (*small(), 4), "gray": (*small(channels=1, patch_size=12, mlp_width=96), 4)}
+    return {"timm": timm.__version__,
+            "cases": {name: formula.parity_case(*case, {}) for name, case in cases.items()}}
+
+
+def main():
+    made = make()
+    if "--check" not in sys.argv[1:]:
+        FIXTURE.write_text(json.dumps(made, separators=(",", ":")) + "\n")
+        print(f"wrote {FIXTURE.name}: {FIXTURE.stat().st_size} bytes; stds of logits",
+              [one["logits_std"] for one in made["cases"].values()])
+        return 0
+    out = []
+    formula.differences("fixture", json.loads(FIXTURE.read_text()), made, out)
+    print("\n".join(out[:20]) or "the fixture is what timm computes")
+    return 1 if out else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+// ResMLP against timm 1.0.31: same weights and images, so the same logits, loss and gradients. The fixture is
+// made by make_resmlp_fixture.py.
+#include "tessera/models/resmlp.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tests/models/formula.h"
+
+namespace tessera::models {
+namespace {
+
+using nlohmann::json;
+
+const json& fixture(const std::string& name) {
+  static const json loaded =
+      json::parse(std::ifstream(std::string(TESSERA_SOURCE_DIR) + "/tests/models/fixtures/resmlp.json"));
+  return loaded["cases"][name];
+}
+
+arch::ResMlpConfig config_of(const json& description) {
+  if (description.is_string()) return arch::resmlp_config(description.get<std::string>());
+  arch::ResMlpConfig config;
+  config.image_size = description["image_size"];
+  config.patch_size = description["patch_size"];
+  config.channels = description["channels"];
+  config.width = description["width"];
+  config.depth = description["depth"];
+  config.mlp_width = description["mlp_width"];
+  config.classes = description["classes"];
+  return config;
+}
+
+class TimmParity : public testing::TestWithParam<const char*> {};
+
+// In float64, as the fixture. Float32 is that but for rounding.
+TEST_P(TimmParity, LogitsLossAndGradients) {
+  const json& expected = fixture(GetParam());
+  const int64_t batch = expected["batch"];
+  ResMlp model(config_of(expected["config"]));
+  const auto images = formula::images("images", batch, model.config());
+  formula::fill(model, at::kDouble);
+  const at::Tensor logits = model.forward(images, {true, 1, {}});
+  const at::Tensor wanted =
+      torch::tensor(expected["logits"].get<std::vector<double>>(), torch::kDouble).view(logits.sizes());
+  const double largest = wanted.abs().max().item<double>();
+  EXPECT_GE(wanted.std().item<double>(), 0.1);
+  EXPECT_LE((logits.to(torch::kDouble) - wanted).abs().max().item<double>(), 1e-6 * largest);
+  const at::Tensor loss = torch::cross_entropy_loss(logits, formula::targets(batch, model.config().classes));
+  EXPECT_NEAR(loss.item<double>(), expected["loss"].get<double>(), 1e-6);
+  loss.backward();
+  double worst = 0;
+  const auto parameters = model.named_parameters();
+  ASSERT_EQ(parameters.size(), expected["gradients"].size());
+  for (const auto& item : parameters) {
+    ASSERT_TRUE(expected["gradients"].contains(item.key())) << item.key();
+    const json& gradient = expected["gradients"][item.key()];
+    ASSERT_EQ(item.value().sizes().vec(), gradient["shape"].get<std::vector<int64_t>>()) << item.key();
+    const double error = formula::tensor_error(item.key(), item.value().grad(), gradient);
+    EXPECT_LE(error, 1e-5) << item.key();
+    worst = std::max(worst, error);
+  }
+  std::cout << GetParam() << ": logits up to " << largest << ", the gradients' worst error " << worst << "\n";
+  const torch::NoGradGuard no_grad;
+  formula::fill(model);
+  const at::Tensor single = model.forward(images, {});
+  EXPECT_LE((single.to(torch::kDouble) - wanted).abs().max().item<double>(), 1e-5 * largest);
+}
+
+INSTANTIATE_TEST_SUITE_P(ResMlp, TimmParity, testing::Values("resmlp_12_224", "small", "gray"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// A branch that is dropped leaves the tokens as they were, and which one is depends on the sample alone.
+TEST(ResMlpModel, DropPathDependsOnTheSample) {
+  arch::ResMlpConfig config;
+  config.image_size = 8;
+  config.patch_size = 4;
+  config.width = 8;
+  config.mlp_width = 16;
+  config.depth = 3;
+  config.classes = 5;
+  config.drop_path = 0.5;
+  ResMlp model(config);
+  formula::fill(model);
+  const torch::NoGradGuard no_grad;
+  const at::Tensor images = formula::images("images", 4, config);
+  const at::Tensor all = model.forward(images, {true, 3, {7, 8, 9, 10}});
+  const at::Tensor two = model.forward(images.slice(0, 2, 4), {true, 3, {9, 10}});
+  EXPECT_TRUE(all.slice(0, 2, 4).allclose(two, 1e-5, 1e-6));
+  EXPECT_FALSE(all.allclose(model.forward(images, {}), 1e-3, 1e-3));
+  EXPECT_FALSE(all.allclose(model.forward(images, {true, 4, {7, 8, 9, 10}}), 1e-3, 1e-3));
+}
+
+}  // namespace
+}  // namespace tessera::models
