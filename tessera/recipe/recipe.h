@@ -112,11 +112,15 @@ struct CheckpointRecipe {
   bool async = false;       // copied, then written beside the training
 };
 
+/// Where a rank computes. kAuto: on a GPU where one answers, else on the CPU.
+enum class DeviceKind { kAuto, kCpu, kCuda };
+
 struct RunRecipe {
   std::string dir = "";  // run folder; "": runs/<name>
   int64_t threads = 0;   // compute threads a rank; 0: cores / local ranks, at least 1
   double timeout = 600;  // seconds a collective may wait
   bool shared_memory = true;
+  DeviceKind device = DeviceKind::kAuto;
 };
 
 struct Recipe {
