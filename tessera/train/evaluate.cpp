@@ -109,7 +109,7 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
     data::Batch batch;
     const bool mine = loader.next(&batch) && batch.size > 0;
     if (!mine) batch = stand_in(state);
-    const at::Tensor logits = forward(state, batch, /*training=*/false, 0);
+    const at::Tensor logits = forward(state, batch, /*training=*/false, 0).to(at::kCPU);
     if (mine) {
       counts.update(logits, at::tensor(batch.labels));
       if (mesh.rank() == 0) keep_samples(source, batch, logits, options.keep_samples, result.samples);

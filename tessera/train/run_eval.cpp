@@ -14,6 +14,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/split.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -55,6 +56,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   Log log(ranks.rank == 0 && !job.json);
   const Trained trained = open_checkpoint(job.checkpoint, job.sets);
   const int64_t threads = set_threads(trained.recipe, ranks);
+  const at::Device device = choose_device(trained.recipe, ranks);
   const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
   const auto source =
       data::open_splits(trained.recipe.data.source, split,
@@ -63,7 +65,8 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   try {
     return guarded(
         [&] {
-          const auto state = assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false);
+          const auto state =
+              assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
           load_state(*state, trained.checkpoint, job.ema ? Weights::kAverage : Weights::kTrained);
           EvaluateOptions options;
           options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
@@ -71,8 +74,9 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
                               ? trained.recipe.train.batch_per_rank
                               : recipe::resolve_batch(trained.recipe.train, 1).per_rank;
           options.stop = launch::stop_requested;
-          Evaluation result =
-              evaluate(*state, *source, loader_options(trained.recipe, ranks, threads, log), options, *mesh);
+          data::LoaderOptions loader = loader_options(trained.recipe, ranks, threads, log);
+          deliver_for(device, &loader);
+          Evaluation result = evaluate(*state, *source, loader, options, *mesh);
           if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
           if (result.broken > 0) log.warn(concat(result.broken, " broken samples count as wrong"));
           const auto json = to_json(result.metrics, trained.checkpoint);
@@ -114,7 +118,7 @@ at::Tensor probabilities(TrainState& state, const std::string& image) {
   batch.channels = model.channels();
   batch.height = batch.width = model.image_size();
   batch.samples = {0};
-  return forward(state, batch, false, 0).softmax(1).select(0, 0);
+  return forward(state, batch, false, 0).to(at::kCPU).softmax(1).select(0, 0);
 }
 
 void predict_images(const PredictJob& job, TrainState& state) {
@@ -145,10 +149,11 @@ int predict(const PredictJob& job) {
   const Trained trained = open_checkpoint(job.checkpoint, {});
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
+  const at::Device device = choose_device(trained.recipe, alone);
   const auto mesh = connect(trained.recipe, alone, "");
   return guarded(
       [&] {
-        const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false);
+        const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);
         load_state(*state, trained.checkpoint, job.ema ? Weights::kAverage : Weights::kTrained);
         predict_images(job, *state);
         return static_cast<int>(kExitDone);

@@ -19,6 +19,7 @@
 #include "tessera/recipe/run_folder.h"
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/device.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/rates.h"
@@ -34,6 +35,7 @@ struct Prepared {
   TrainJob job;
   launch::Ranks ranks;
   int64_t threads = 1;
+  at::Device device = at::kCPU;
   fs::path run_dir, checkpoints;
   plan::Plan plan;
   recipe::BatchSizes sizes;
@@ -90,15 +92,16 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
                        p.loader.workers == 0           ? ""
                        : p.loader.worker_cores.empty() ? ", sharing cores"
                                                        : ", on cores of their own")},
+      {"device", describe_device(p.device)},
       {"layout", concat(plan::to_string(recipe.shard.level), recipe.shard.recompute ? " with recompute" : "",
                         ", ", p.plan.units.size(), " units")},
       {"batch", concat(p.sizes.batch, " = ", p.ranks.world, " ranks x ", p.sizes.per_rank, " x ",
                        p.sizes.accumulation, " accumulated")},
       {"steps", concat(human_count(p.counts.total), " (", steps_text(p.counts.steps_per_epoch), " an epoch, ",
                        p.counts.warmup, " of warmup)")},
-      {"precision",
-       concat(dtype_name(resolve_dtype(recipe.precision.compute)), " compute, fp32 master weights, ",
-              dtype_name(resolve_dtype(recipe.precision.reduce)), " gradients on the wire")},
+      {"precision", concat(dtype_name(resolve_dtype(recipe.precision.compute, p.device)),
+                           " compute, fp32 master weights, ",
+                           dtype_name(resolve_dtype(recipe.precision.reduce)), " gradients on the wire")},
       {"predicted memory per rank",
        concat(human_bytes(predicted), " (states ", human_bytes(memory.states), ", gathered ",
               human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
@@ -276,11 +279,14 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
                   std::function<std::string()>& where) {
   const bool first = mesh.rank() == 0;
   // One rank a host looks, before any has taken memory.
-  if (!p.job.force && p.ranks.local_rank == 0) check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+  if (!p.job.force && p.device.is_cuda()) check_gpu_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+  if (!p.job.force && p.device.is_cpu() && p.ranks.local_rank == 0) {
+    check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+  }
   mesh.world().barrier("memory check");
   p.idle_bytes = resident_bytes();
   where = [] { return "while building the model"; };
-  state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true);
+  state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true, p.device);
   where = [&state] { return concat("step ", state->step, ", unit ", state->sharded->current_unit()); };
   fs::path resumed;
   if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
@@ -341,8 +347,10 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   p.ranks = ranks;
   shard::keep_tensor_memory();
   p.threads = set_threads(job.recipe, ranks);
+  p.device = choose_device(job.recipe, ranks);
   p.plan = make_plan(job.recipe, ranks.world);
   p.loader = loader_options(job.recipe, ranks, p.threads, log);
+  deliver_for(p.device, &p.loader);
   open_data(p);
   p.loader.batch = p.sizes.batch;
   p.loader.accumulation = p.sizes.accumulation;
@@ -373,7 +381,8 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
           const auto free = static_cast<double>(launch::available_memory());
           p.train = with_ram_cache(std::move(p.train), job.recipe,
                                    free - needed * static_cast<double>(ranks.local_world), *mesh, log);
-          p.peak_tflops = measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute));
+          p.peak_tflops =
+              measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute, p.device), p.device);
           return train_in_mesh(p, *mesh, state, log, where);
         },
         *mesh, where, memory_savings(job.recipe, p.plan, p.sizes.per_rank, ranks));
