@@ -20,6 +20,7 @@ name = "fsdp-compare"
 preset = "B/16"
 [data]
 source = "fake:4096"
+val = "val[:16]"
 workers = 0
 [train]
 batch_per_rank = 8

@@ -2,6 +2,7 @@
 #include <map>
 #include <optional>
 
+#include "tessera/arch/resnet.h"
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -102,18 +103,20 @@ const std::vector<NamedSize>& size_ladder() {
 VitConfig vit_config(std::string_view name) {
   if (const auto config = from_ladder(name)) return *config;
   if (const auto config = from_timm(name)) return *config;
-  std::vector<std::string> known, sizes;
+  std::vector<std::string> letters, names;  // S; and what is listed
   for (const auto& named : size_ladder()) {
-    sizes.push_back(named.name);
-    known.push_back(named.name.substr(0, named.name.find('/')));
+    names.push_back(named.name);
+    letters.push_back(named.name.substr(0, named.name.find('/')));
   }
-  known.insert(known.end(), sizes.begin(), sizes.end());
   for (const auto& [timm, letter] : timm_names()) {
-    known.push_back(concat("vit_", timm, "_patch", find_size(letter)->patch_size, "_224"));
+    names.push_back(concat("vit_", timm, "_patch", find_size(letter)->patch_size, "_224"));
   }
-  const std::string near = nearest(name, known);
-  const std::string advice = near.empty() ? "known: " + join(sizes, ", ") : "did you mean \"" + near + "\"?";
-  user_error("arch.vit_config", "expected the name of a ViT, like S/16 or vit_small_patch16_224: found \"",
+  for (const auto& named : resnet_ladder()) names.push_back(named.name);
+  letters.insert(letters.end(), names.begin(), names.end());
+  const std::string near = nearest(name, letters);
+  const std::string advice = near.empty() ? "known: " + join(names, ", ") : "did you mean \"" + near + "\"?";
+  user_error("arch.vit_config",
+             "expected the name of a model, like S/16, vit_small_patch16_224 or resnet50: found \"",
              escape(name), "\" (", advice, ")");
 }
 

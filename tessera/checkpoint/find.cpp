@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/checkpoint/not_a_checkpoint.h"
 #include "tessera/checkpoint/talk.h"
 
 namespace tessera::checkpoint {
@@ -52,6 +53,7 @@ fs::path find_best(const fs::path& folder) {
 fs::path find_path(const fs::path& folder, const std::string& which) {
   const fs::path path = which;
   std::error_code ignored;
+  refuse_file(path);
   if (is_complete(path)) return path;
   for (const auto& place : {path, path / "checkpoints"}) {
     const auto complete = complete_checkpoints(place);
@@ -68,6 +70,18 @@ fs::path find_path(const fs::path& folder, const std::string& which) {
 }
 
 }  // namespace
+
+void refuse_file(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return;
+  static constexpr const char* kWeights[] = {".safetensors", ".pth", ".pt", ".bin", ".npz"};
+  const bool weights =
+      std::ranges::any_of(kWeights, [&](const char* end) { return path.extension() == end; });
+  user_error("checkpoint.find", "a run's folder or a checkpoint's: ", path.string(), " is a file",
+             weights ? concat(" (weights become a checkpoint by: tessera checkpoint convert ", path.string(),
+                              " runs/", path.stem().string(), "/checkpoints)")
+                     : "");
+}
 
 std::optional<fs::path> find(const fs::path& folder, const std::string& which) {
   if (which == "latest") {
@@ -169,6 +183,7 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
   std::vector<std::set<int64_t>> steps;
   std::error_code ignored;
   for (size_t i = 0; i < places.size(); ++i) {
+    refuse_file(places[i]);
     if (is_complete(places[i])) continue;
     if (fs::is_directory(places[i] / "checkpoints", ignored)) parts[i] = places[i] / "checkpoints";
     open.push_back(i);

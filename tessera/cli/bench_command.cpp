@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "tessera/base/error.h"
+#include "tessera/cli/bench_scaling.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
 #include "tessera/launch/launch.h"
@@ -9,60 +10,156 @@
 namespace tessera::cli {
 namespace {
 
-struct BenchShardOptions {
-  std::string model = "B/16", output;
+/// What `bench shard` and `bench step` share.
+struct Common {
+  std::string command, model = "B/16", output;
   int64_t batch = 8, rounds = 5, procs = 0;
   std::vector<std::string> sets;
   bool json = false;
+
+  std::string where() const { return "bench." + command; }
+  /// The recipe they measure, and `extra` of its [train] table.
+  recipe::Recipe recipe(const std::string& extra, const std::vector<std::string>& more_sets = {}) const {
+    std::vector<std::string> all = more_sets;
+    all.insert(all.end(), sets.begin(), sets.end());  // the user's win
+    return recipe::parse_recipe(
+        concat("name = \"bench\"\n[model]\npreset = \"", model, "\"\n[data]\nsource = \"fake:1\"\n",
+               "[train]\nsteps = 1\nbatch_per_rank = ", batch, "\n", extra),
+        "bench " + command, ".", all);
+  }
 };
 
-int bench_shard(const BenchShardOptions& options, const std::vector<std::string>& arguments) {
-  if (options.procs < 0) user_error("bench.shard", "--procs of at least 1: got ", options.procs);
+struct StepOptions : Common {
+  std::string dtype = "auto";
+  bool recompute = false, quiet = false;
+};
+
+CLI::App* add(CLI::App& bench, Common& options, const char* name, const char* description) {
+  options.command = name;
+  CLI::App* command = bench.add_subcommand(name, description);
+  command->add_option("--model", options.model, "A size of `tessera models`")->capture_default_str();
+  command->add_option("--batch", options.batch, "Images on each rank")->capture_default_str();
+  command->add_option("--rounds", options.rounds, "Measurements of each kind; medians are shown")
+      ->capture_default_str();
+  command->add_option("--procs", options.procs, "Local ranks to start (without: the launcher's)");
+  command->add_option("--set", options.sets, "Change a recipe key: --set shard.level=zero2 (repeatable)")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  command->add_flag("--json", options.json, "Print JSON");
+  command->add_option("--output", options.output, "Also write the JSON to this file");
+  return command;
+}
+
+/// Runs `measure` on every rank: those of a launcher, or local ones that this process starts.
+int on_ranks(const Common& options, const std::vector<std::string>& arguments,
+             const std::function<int(const launch::Ranks&)>& measure) {
+  if (options.procs < 0) user_error(options.where(), "--procs of at least 1: got ", options.procs);
   const launch::Ranks ranks = launch::ranks_from_environment();
   if (options.procs > 1 && ranks.launcher != "local") {
     launch::LocalOptions local;
     local.procs = options.procs;
     return launch::run_local(local, arguments);
   }
-  if (options.rounds < 1) user_error("bench.shard", "--rounds of at least 1: got ", options.rounds);
-  train::BenchShardJob job;
-  job.recipe = recipe::parse_recipe(
-      concat("name = \"bench\"\n[model]\npreset = \"", options.model, "\"\n[data]\nsource = \"fake:1\"\n",
-             "[train]\nsteps = 1\nbatch_per_rank = ", options.batch, "\n"),
-      "bench shard", ".", options.sets);
-  job.rounds = options.rounds;
-  job.json = options.json;
-  job.output = options.output;
-  launch::install_signal_handlers();
-  return engine().bench_shard(job, ranks);
+  if (options.rounds < 1) user_error(options.where(), "--rounds of at least 1: got ", options.rounds);
+  if (options.batch < 1) user_error(options.where(), "--batch of at least 1: got ", options.batch);
+  return measure(ranks);
 }
+
+int bench_shard(const Common& options, const std::vector<std::string>& arguments) {
+  return on_ranks(options, arguments, [&](const launch::Ranks& ranks) {
+    train::BenchShardJob job;
+    job.recipe = options.recipe("");
+    job.rounds = options.rounds;
+    job.json = options.json;
+    job.output = options.output;
+    launch::install_signal_handlers();
+    return engine().bench_shard(job, ranks);
+  });
+}
+
+int bench_step(const StepOptions& options, const std::vector<std::string>& arguments) {
+  return on_ranks(options, arguments, [&](const launch::Ranks& ranks) {
+    train::BenchStepJob job;
+    job.model = options.model;
+    job.recipe =
+        options.recipe("clip = 1.0\n", {"precision.compute=" + options.dtype, "optimizer.weight_decay=0.1",
+                                        concat("shard.recompute=", options.recompute ? "true" : "false")});
+    job.rounds = options.rounds;
+    job.json = options.json;
+    job.quiet = options.quiet;
+    job.output = options.output;
+    launch::install_signal_handlers();
+    return engine().bench_step(job, ranks);
+  });
+}
+
+constexpr const char* kShardFooter =
+    R"(Forward and backward of random images, without the optimizer, four ways in turn: with gathers ahead and
+reductions behind (T), with prefetch 0 where nothing overlaps (T0), computation alone (C), and the same
+messages alone (M). hidden share = (T0 - T) / min(C, M): 1 when all that can hide does.)";
+
+constexpr const char* kStepFooter =
+    R"(The step of `tessera train`: forward, backward, clipping at 1.0, AdamW, fp32 master weights; one picture in memory
+takes the place of data. TFLOP/s counts forward x 3 (a recomputed forward is no work), beside what the widest product of
+the model reaches alone in the same rounds, and what the registers could (operands that never leave them).
+Kinds of operation are counted in two further steps. docs/performance.md explains each.
+
+  tessera bench step --model B/16 --batch 16
+  tessera bench step --model S/16 --batch 16 --dtype fp32
+  tessera bench step --model B/16 --batch 8 --procs 2 --set run.threads=1)";
+
+constexpr const char* kScalingFooter =
+    R"(One `tessera bench step` for each number of ranks, in turn, on this machine's cores (run.threads = cores / ranks of the
+largest number, so that a rank is the same everywhere). --weak: --batch images on each rank; --strong: --batch images
+over all ranks. efficiency: images/s of a rank beside those of the first row.
+
+  tessera bench scaling --ranks 1,2 --model Ti/16 --batch 8 --weak)";
 
 }  // namespace
 
 Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
-  auto options = std::make_shared<BenchShardOptions>();
   CLI::App* bench = app.add_subcommand("bench", "Measure this machine with Tessera's own work");
   bench->require_subcommand(1);
-  CLI::App* command =
-      bench->add_subcommand("shard", "How much of the communication hides behind computation");
-  command->add_option("--model", options->model, "A size of `tessera models`")->capture_default_str();
-  command->add_option("--batch", options->batch, "Images on each rank")->capture_default_str();
-  command->add_option("--rounds", options->rounds, "Measurements of each kind; medians are shown")
+
+  auto shard = std::make_shared<Common>();
+  add(*bench, *shard, "shard", "How much of the communication hides behind computation")
+      ->footer(kShardFooter);
+
+  auto step = std::make_shared<StepOptions>();
+  step->batch = 16;
+  CLI::App* step_command = add(*bench, *step, "step", "How fast a training step is, and where its time goes");
+  step_command
+      ->add_option("--dtype", step->dtype, "bf16, fp32 or auto: bf16 where the CPU multiplies it in tiles")
       ->capture_default_str();
-  command->add_option("--procs", options->procs, "Local ranks to start (without: the launcher's)");
-  command->add_option("--set", options->sets, "Change a recipe key: --set shard.level=zero2 (repeatable)")
+  step_command->add_flag("--recompute", step->recompute, "Compute activations again in backward");
+  step_command->add_flag("--quiet", step->quiet, "Print nothing (with --output)");
+  step_command->footer(kStepFooter);
+
+  auto scaling = std::make_shared<ScalingOptions>();
+  CLI::App* scaling_command =
+      bench->add_subcommand("scaling", "The step on growing numbers of ranks, as a table");
+  scaling_command->add_option("--ranks", scaling->ranks, "Numbers of local ranks")
+      ->delimiter(',')
+      ->capture_default_str();
+  auto* weak = scaling_command->add_flag("--weak", scaling->weak, "The same batch on each rank (default)");
+  scaling_command->add_flag("--strong", scaling->strong, "The same batch over all ranks")->excludes(weak);
+  scaling_command->add_option("--model", scaling->model, "A size of `tessera models`")->capture_default_str();
+  scaling_command->add_option("--batch", scaling->batch, "Images on each rank, or (--strong) over all")
+      ->capture_default_str();
+  scaling_command->add_option("--rounds", scaling->rounds, "Steps measured of each")->capture_default_str();
+  scaling_command->add_option("--set", scaling->sets, "Change a recipe key (repeatable)")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
-  command->add_flag("--json", options->json, "Print JSON");
-  command->add_option("--output", options->output, "Also write the JSON to this file");
-  command->footer(
-      "Forward and backward of random images, without the optimizer, four ways in turn: with gathers ahead "
-      "and\n"
-      "reductions behind (T), with prefetch 0 where nothing overlaps (T0), computation alone (C), and the "
-      "same\n"
-      "messages alone (M). hidden share = (T0 - T) / min(C, M): 1 when all that can hide does.");
-  return [options, arguments = std::move(arguments)] { return bench_shard(*options, arguments); };
+  scaling_command->add_flag("--json", scaling->json, "Print JSON");
+  scaling_command->footer(kScalingFooter);
+
+  return [=, arguments = std::move(arguments)] {
+    if (bench->got_subcommand("shard")) return bench_shard(*shard, arguments);
+    if (bench->got_subcommand("scaling")) return bench_scaling(*scaling);
+    return bench_step(*step, arguments);
+  };
 }
 
 }  // namespace tessera::cli

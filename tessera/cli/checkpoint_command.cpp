@@ -198,7 +198,9 @@ void add_export(CLI::App* command, const std::shared_ptr<Options>& options) {
   tool->add_option("output", options->output, "File to write")->required();
   tool->add_flag("--ema", options->average, "The moving average of the parameters in their place");
   tool->add_option("--which", options->which, "Of a run: latest, best or a step")->default_val("latest");
-  tool->footer("\nThe same as `tessera checkpoint consolidate path -o output`.");
+  tool->footer(
+      "\nThe same as `tessera checkpoint consolidate path -o output`.\n\n"
+      "  tessera checkpoint export runs/quickstart weights.safetensors");
 }
 
 }  // namespace

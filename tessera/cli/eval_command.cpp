@@ -1,30 +1,46 @@
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
+#include "tessera/checkpoint/not_a_checkpoint.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
+namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kMostClasses = 1'000'000;
 
 struct EvalOptions {
   train::EvalJob job;
-  int64_t procs = 0;
+  std::optional<int64_t> procs;
 };
 
+/// Looked at before ranks start and LibTorch is loaded: what is no checkpoint at all.
+void check_place(const char* command, const std::string& checkpoint) {
+  std::error_code failed;
+  const fs::file_type type = fs::status(checkpoint, failed).type();
+  if (type == fs::file_type::directory) return;
+  checkpoint::refuse_file(checkpoint);
+  const std::string found = type == fs::file_type::not_found ? " does not exist"
+                            : failed                         ? ": " + failed.message()
+                                                             : " is no folder";
+  user_error(command, "a run's folder or a checkpoint's: ", checkpoint, found);
+}
+
 int evaluate(const EvalOptions& options, const std::vector<std::string>& arguments) {
-  if (options.procs < 0) user_error("eval", "--procs of at least 1: got ", options.procs);
+  check_procs("eval", options.procs);
+  check_place("eval", options.job.checkpoint);
   const launch::Ranks ranks = launch::ranks_from_environment();
   if (options.procs > 1 && ranks.launcher != "local") {
     if (ranks.world > 1)
       user_error("eval", "either --procs or a launcher: ", ranks.launcher, " has started ranks");
     launch::LocalOptions local;
-    local.procs = options.procs;
+    local.procs = *options.procs;
     return launch::run_local(local, arguments);
   }
   launch::install_signal_handlers();
@@ -49,6 +65,11 @@ Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
   command->add_flag("--ema", options->job.ema, "The moving average of the weights (ema.decay)");
   command->add_flag("--json", options->job.json, "Print JSON");
   command->add_option("--output", options->job.output, "Also write the JSON to this file");
+  command->footer(R"(
+  tessera eval runs/quickstart --procs 2
+  tessera eval runs/flowers --set data.source=folder:/data/other-flowers --split test --json
+
+Files of weights (.safetensors, .pth, .npz) become a checkpoint first: tessera checkpoint convert --help.)");
   return [options, arguments = std::move(arguments)] { return evaluate(*options, arguments); };
 }
 
@@ -63,7 +84,11 @@ Action add_predict(CLI::App& app) {
       ->check(CLI::Range(int64_t{1}, kMostClasses));
   command->add_flag("--ema", job->ema, "The moving average of the weights (ema.decay)");
   command->add_flag("--json", job->json, "Print JSON");
-  return [job] { return engine().predict(*job); };
+  command->footer("\n  tessera predict runs/quickstart photo.jpg another.png --top 3");
+  return [job] {
+    check_place("predict", job->checkpoint);
+    return engine().predict(*job);
+  };
 }
 
 }  // namespace tessera::cli

@@ -19,7 +19,7 @@ Action add_launch(CLI::App& app) {
       "TESSERA_MASTER_ADDR\n"
       "and TESSERA_MASTER_PORT; tessera::library::connect() reads them. When one rank dies it is named and "
       "all\n"
-      "end. Example: tessera launch --procs 2 ./my_training --epochs 3");
+      "end.\n\n  tessera launch --procs 2 ./my_training --epochs 3");
   return [options, command] {
     std::vector<std::string> words = command->remaining();
     if (words.empty()) {

@@ -15,10 +15,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/one_line.h"
-#include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
+#include "tessera/cli/read_on.h"
+#include "tessera/cli/usage_error.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
@@ -50,27 +51,13 @@ void print_version(bool verbose) {
   const std::string torch = engine().torch_info();  // loaded first: loading may set ONEDNN_MAX_CPU_ISA
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string text = *variable;
-    for (const char* prefix : {"TESSERA_", "OMP_", "MKL_", "GLOO_", "NCCL_", "ONEDNN_", "SLURM_", "OMPI_COMM",
-                               "LD_LIBRARY_PATH", "LD_PRELOAD", "RANK=", "WORLD_SIZE=", "MASTER_"}) {
+    for (const char* prefix :
+         {"TESSERA_", "OMP_", "GOMP_", "MKL_", "GLOO_", "NCCL_", "ONEDNN_", "SLURM_", "OMPI_COMM",
+          "LD_LIBRARY_PATH", "LD_PRELOAD", "RANK=", "WORLD_SIZE=", "MASTER_"}) {
       if (text.rfind(prefix, 0) == 0) std::cout << text << "\n";
     }
   }
   std::cout << torch << std::endl;
-}
-
-/// What stands where a command's own command should: CLI11 says that one is missing, not what it found.
-std::string unknown_command(const CLI::App& app) {
-  const auto chosen = app.get_subcommands();
-  if (chosen.empty()) return "";
-  const CLI::App& command = *chosen.front();
-  const auto words = command.remaining();
-  if (command.get_require_subcommand_min() == 0 || !command.get_subcommands().empty() || words.empty())
-    return "";
-  std::vector<std::string> names;
-  for (const CLI::App* one : command.get_subcommands(nullptr)) names.push_back(one->get_name());
-  const std::string close = nearest(words.front(), names);
-  return concat("a command of tessera ", command.get_name(), " (", join(names, ", "), "): found ",
-                words.front(), close.empty() ? "" : concat("; did you mean ", close, "?"));
 }
 
 /// CLI11 takes a vector from its end. What follows "--" would go to no subcommand: `launch` needs none.
@@ -116,6 +103,7 @@ int run(int argc, char** argv) {
       {"bench", add_bench(app, arguments)},
       {"data", add_data(app)},
   };
+  add_pages(app);
   try {
     app.parse(in_parsing_order(arguments));
   } catch (const CLI::ParseError& error) {
@@ -124,13 +112,7 @@ int run(int argc, char** argv) {
       check_output();
       return kExitDone;
     }
-    std::vector<std::string> names;
-    for (const Command& command : commands) names.emplace_back(command.name);
-    const std::string close = arguments.empty() ? "" : nearest(arguments[0], names);
-    const bool typo = !close.empty() && close != arguments[0];
-    const std::string unknown = unknown_command(app);
-    throw UserError(concat("[cli] ", unknown.empty() ? error.what() : unknown,
-                           typo ? concat("; did you mean ", close, "?") : "", " (see tessera --help)"));
+    throw UserError(usage_message(app, error));
   }
   if (version) {
     print_version(verbose);

@@ -19,6 +19,7 @@ Action add_options(CLI::App& app) {
   auto room = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("options", "Every recipe key with type, default and meaning");
   command->add_option("room", *room, "Only keys of this table: model, data, train, optimizer, ...");
+  command->footer("\n  tessera options optimizer");
   return [room] {
     std::vector<std::string> rooms;
     bool any = false;
@@ -56,6 +57,7 @@ Action add_models(CLI::App& app) {
                     "Drop activations and compute them again in backward");
   command->add_flag("--bf16", options->query.bf16, "Compute in bf16 (else fp32)");
   command->add_flag("--json", options->query.json, "Print JSON");
+  command->footer("\n  tessera models B/16 --ranks 8 --batch 32 --bf16");
   return [options] {
     options->query.level = plan::level_from_string(options->level);
     print_models(options->query, std::cout);

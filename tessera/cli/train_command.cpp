@@ -1,12 +1,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/one_line.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
 #include "tessera/launch/launch.h"
+#include "tessera/recipe/default_source.h"
 #include "tessera/recipe/run_folder.h"
 
 namespace tessera::cli {
@@ -17,7 +22,7 @@ struct TrainOptions {
   std::string recipe;
   std::vector<std::string> sets;
   std::string resume;
-  int64_t procs = 0;
+  std::optional<int64_t> procs;
   int64_t pretend_world = 0, pretend_steps = 1;
   bool fake_data = false, dry_run = false, force = false;
 };
@@ -28,6 +33,11 @@ void take_recipe_from_run(TrainOptions& options) {
   const fs::path run = options.resume;
   if (options.resume.empty()) {
     user_error("train", "a recipe file or --resume RUN_FOLDER: neither was given (recipes/ has examples)");
+  }
+  if (checkpoint::names::is_of_the_run(options.resume)) {
+    user_error("train", "a recipe, whose newest run is meant, or --resume RUN_FOLDER: --resume ",
+               options.resume, " was given alone (tessera train RECIPE --resume ", options.resume,
+               "; or --resume runs/NAME for the newest checkpoint of that run)");
   }
   std::error_code failed;
   if (!fs::exists(run / "recipe.toml", failed)) {
@@ -44,6 +54,7 @@ train::TrainJob make_job(TrainOptions options) {
   if (options.fake_data) options.sets.push_back("data.source=\"fake:\"");
   train::TrainJob job;
   job.recipe = recipe::read_recipe(options.recipe, options.sets);
+  recipe::check_default_source(job.recipe, options.recipe);
   job.resume = options.resume;
   job.force = options.force;
   job.dry_run = options.dry_run;
@@ -54,11 +65,19 @@ train::TrainJob make_job(TrainOptions options) {
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
                     const std::vector<std::string>& arguments) {
   const recipe::RunFolder folder = recipe::claim_run_folder(job.recipe, job.resume);
+  if (!folder.note.empty()) std::fprintf(stderr, "warning: %s\n", one_line(folder.note).c_str());
   recipe::share_with_children(folder);
   launch::LocalOptions local;
-  local.procs = options.procs;
+  local.procs = *options.procs;
   local.log_dir = (folder.path / "logs").string();
-  return launch::run_local(local, arguments);
+  try {
+    const int code = launch::run_local(local, arguments);
+    if (code == kExitUser) recipe::discard_run_folder(folder);
+    return code;
+  } catch (const UserError&) {
+    recipe::discard_run_folder(folder);
+    throw;
+  }
 }
 
 /// Rank 0 of a world whose other ranks do not exist.
@@ -67,10 +86,10 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
     user_error("train", "--pretend-world of at least 2 and --pretend-steps of at least 1: got ",
                options.pretend_world, " and ", options.pretend_steps);
   }
-  if (options.procs > 0 || real.world > 1) {
+  if (options.procs || real.world > 1) {
     user_error("train", "one process for --pretend-world: ",
-               options.procs > 0 ? "--procs" : concat("launcher ", real.launcher), " asks for ",
-               std::max(options.procs, real.world), " (drop one of the two)");
+               options.procs ? "--procs" : concat("launcher ", real.launcher), " asks for ",
+               std::max(options.procs.value_or(1), real.world), " (drop one of the two)");
   }
   if (!options.resume.empty()) {
     user_error("train",
@@ -85,19 +104,19 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
 
 int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
   launch::Ranks ranks = launch::ranks_from_environment();
+  check_procs("train", options.procs);
   if (options.pretend_world != 0) ranks = pretended_ranks(options, ranks);
   const bool starts_ranks =
       options.procs > 1 && ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
   if (!starts_ranks) launch::install_signal_handlers();  // first of all: a stop asked for early counts
-  if (options.procs < 0) user_error("train", "--procs of at least 1: got ", options.procs);
   const train::TrainJob job = make_job(options);
-  if (options.procs > 0 && ranks.launcher != "local") {
+  if (options.procs && ranks.launcher != "local") {
     if (ranks.world > 1) {
       user_error("train", "either --procs or a launcher: ", ranks.launcher, " has started ", ranks.world,
-                 " ranks and --procs asks for ", options.procs, " more (drop --procs)");
+                 " ranks and --procs asks for ", *options.procs, " more (drop --procs)");
     }
     if (options.dry_run) {
-      ranks.world = ranks.local_world = options.procs;
+      ranks.world = ranks.local_world = *options.procs;
       ranks.launcher = "local";
     } else if (starts_ranks) {
       return run_local_ranks(options, job, arguments);
@@ -131,6 +150,10 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
   command->add_flag("--dry-run", options->dry_run,
                     "Say what would be trained, in which layout and memory; do nothing");
   command->add_flag("--force", options->force, "Run although the predicted memory exceeds this machine's");
+  command->footer(R"(
+  tessera train recipes/quickstart.toml --procs 2 --set train.epochs=2
+  tessera train recipes/quickstart.toml --procs 2 --dry-run
+  tessera train --resume runs/quickstart --procs 2)");
   return [options, command, arguments = std::move(arguments)] {
     if (command->count("--resume") > 0 && options->resume.empty()) options->resume = "latest";
     return train(*options, arguments);

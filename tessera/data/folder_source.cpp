@@ -18,9 +18,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kWhere = "data.open_folder";
+constexpr const char* kSplits[] = {"train", "val", "validation", "test"};  // what they are mostly called
 
 struct Listing {
-  std::vector<std::string> folders, images;  // sorted by bytes, the same on every machine
+  std::vector<std::string> folders, images, others;  // sorted by bytes, the same on every machine
 };
 
 /// Asks the file system only where the folder's entry does not say: for links, and on some network file
@@ -42,14 +43,14 @@ Listing list(const fs::path& folder) {
     if (entry->d_name[0] == '.') continue;
     if (is_folder(folder, *entry)) {
       listing.folders.emplace_back(entry->d_name);
-    } else if (is_image_name(entry->d_name)) {
-      listing.images.emplace_back(entry->d_name);
+    } else {
+      (is_image_name(entry->d_name) ? listing.images : listing.others).emplace_back(entry->d_name);
     }
     errno = 0;
   }
   if (errno != 0) user_error(kWhere, "a readable folder: ", folder.string(), ": ", std::strerror(errno));
-  std::sort(listing.folders.begin(), listing.folders.end());
-  std::sort(listing.images.begin(), listing.images.end());
+  for (auto* names : {&listing.folders, &listing.images, &listing.others})
+    std::sort(names->begin(), names->end());
   return listing;
 }
 
@@ -78,24 +79,66 @@ void check_folders(const fs::path& root, const std::vector<std::string>& folders
   }
 }
 
+/// Counts what lies in class folders and is no image: by the ends of names, the most frequent first.
+class LeftOut {
+ public:
+  void add(const std::string& folder, const Listing& listing) {
+    for (const auto& name : listing.others) count(fs::path(name).extension().string(), folder, name);
+    for (const auto& name : listing.folders) count(kFolder, folder, name);
+  }
+  /// One line; "" where there is nothing.
+  std::string text() const {
+    if (first_.empty()) return "";
+    std::vector<std::pair<int64_t, std::string>> sorted;
+    for (const auto& [kind, number] : kinds_) sorted.emplace_back(-number, kind);
+    std::sort(sorted.begin(), sorted.end());
+    std::vector<std::string> words;
+    for (size_t i = 0; i < std::min(sorted.size(), kNamed); ++i) {
+      const auto& [number, kind] = sorted[i];
+      const char* folders = number == -1 ? "folder" : "folders";
+      words.push_back(concat(-number, " ",
+                             kind == kFolder ? folders
+                             : kind.empty()  ? "without an ending"
+                                             : escape(kind)));
+    }
+    if (sorted.size() > kNamed) words.emplace_back("others");
+    return concat("[", kWhere, "] only images named .jpg, .jpeg or .png in class folders: left out ",
+                  join(words, ", "), " (the first is ", escape(first_), ")");
+  }
+
+ private:
+  static constexpr size_t kNamed = 5;
+  static constexpr const char* kFolder = "/";  // no name ends like this
+  void count(const std::string& kind, const std::string& folder, const std::string& name) {
+    ++kinds_[kind];
+    if (first_.empty()) first_ = (fs::path(folder) / name).string();
+  }
+  std::map<std::string, int64_t> kinds_;
+  std::string first_;
+};
+
 void build_index(const fs::path& root, const std::vector<std::string>& folders,
                  const std::vector<std::string>& classes, IndexBuilder& builder) {
-  std::vector<std::vector<std::string>> images(folders.size());
-  in_parallel(folders.size(), kInputThreads, [&](size_t i) { images[i] = list(root / folders[i]).images; });
+  std::vector<Listing> listings(folders.size());
+  in_parallel(folders.size(), kInputThreads, [&](size_t i) { listings[i] = list(root / folders[i]); });
+  LeftOut left_out;
   builder.set_files({root.filename().string()});
   builder.set_classes(classes);
   for (size_t i = 0; i < folders.size(); ++i) {
     const auto found = std::lower_bound(classes.begin(), classes.end(), folders[i]);
-    for (const auto& name : images[i]) builder.add({.name = name, .label = found - classes.begin()});
-    if (images[i].empty()) {
+    const auto& images = listings[i].images;
+    for (const auto& name : images) builder.add({.name = name, .label = found - classes.begin()});
+    left_out.add((root / folders[i]).string(), listings[i]);
+    if (images.empty()) {
       builder.note(concat("[", kWhere, "] images in every class folder: found none in ",
                           escape((root / folders[i]).string())));
     }
   }
-  if (builder.size() == 0) {
-    user_error(kWhere, "images named .jpg, .jpeg or .png in the class folders: found none (in ",
-               root.string(), ")");
-  }
+  const std::string others = left_out.text();
+  if (!others.empty()) builder.note(others);
+  if (builder.size() > 0) return;
+  user_error(kWhere, "images named .jpg, .jpeg or .png in the class folders: found none (in ", root.string(),
+             others.empty() ? ")" : concat("; ", others.substr(others.find("left out")), ")"));
 }
 
 fs::path find_split(const fs::path& folder, const std::string& split) {
@@ -109,9 +152,15 @@ fs::path find_split(const fs::path& folder, const std::string& split) {
       std::any_of(found.folders.begin(), found.folders.end(),
                   [&](const std::string& name) { return !list(folder / name).images.empty(); });
   if (classes_at_top) {
+    // The split's own folder was given where the one above it is meant.
+    const std::string own = folder.filename().string();
+    const bool is_split = std::ranges::any_of(kSplits, [&](const char* name) { return own == name; });
     user_error(kWhere, "a folder ", join(names, " or "),
                " that holds the class folders: found class folders at the top (in ", folder.string(),
-               "; move them to ", (folder / names[0]).string(), ")");
+               is_split
+                   ? concat("; give the folder that holds ", own, ": folder:", folder.parent_path().string())
+                   : concat("; move them to ", (folder / names[0]).string()),
+               ")");
   }
   user_error(kWhere, "a folder ", join(names, " or "), ": found ",
              found.folders.empty() ? "no folder" : join(found.folders, ", "), " (in ", folder.string(), ")");

@@ -14,11 +14,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/log_folder.h"
 #include "tessera/launch/obituary.h"
 #include "tessera/launch/process.h"
 
 namespace tessera::launch {
-namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kWhere = "launch.local";
@@ -128,51 +128,11 @@ class Listener {
   uint16_t port_ = 0;
 };
 
-/// Where ranks > 0 write: the given folder, or a temporary one that stays only if something failed.
-class LogFolder {
- public:
-  explicit LogFolder(const LocalOptions& options) : path_(options.log_dir) {
-    std::error_code error;
-    if (options.procs == 1) return;
-    if (path_.empty()) {
-      std::string name = (fs::temp_directory_path(error) / "tessera-logs-XXXXXX").string();
-      if (::mkdtemp(name.data()) == nullptr) cannot("a temporary folder for logs");
-      path_ = name;
-      temporary_ = true;
-    } else {
-      fs::create_directories(path_, error);
-      if (error) user_error(kWhere, "a folder for logs: cannot make ", path_.string(), ": ", error.message());
-    }
-  }
-  ~LogFolder() {
-    std::error_code ignored;
-    if (temporary_) fs::remove_all(path_, ignored);
-  }
-  LogFolder(const LogFolder&) = delete;
-  LogFolder& operator=(const LogFolder&) = delete;
-
-  fs::path file(int64_t rank) const { return rank == 0 ? "" : path_ / concat("rank-", rank, ".log"); }
-  /// Keeps a temporary folder in which something was written, and names it.
-  std::string keep() {
-    const bool written = temporary_ && std::any_of(fs::directory_iterator(path_), {}, [](const auto& entry) {
-                           std::error_code ignored;
-                           return entry.file_size(ignored) > 0;
-                         });
-    if (!written) return "";
-    temporary_ = false;
-    return concat(" (logs in ", path_.string(), ")");
-  }
-
- private:
-  fs::path path_;
-  bool temporary_ = false;
-};
-
 /// All ranks of one run.
 class Crew {
  public:
   Crew(const LocalOptions& options, const std::vector<std::string>& arguments)
-      : grace_(std::chrono::seconds(options.grace_seconds)), logs_(options) {
+      : grace_(std::chrono::seconds(options.grace_seconds)), logs_(options.log_dir, options.procs) {
     std::optional<Listener> listener;
     if (options.procs > 1) listener.emplace();
     for (int64_t rank = 0; rank < options.procs; ++rank) {

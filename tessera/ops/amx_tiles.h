@@ -73,8 +73,9 @@ struct alignas(64) TileConfig {
 // Tiles are configured for this thread while it lives.
 struct Tiles {
   Tiles() {
-    const TileConfig config;
-    _tile_loadconfig(&config);
+    // Static: g++ 12 believes that the instruction reads 8 bytes, and leaves the others of a local one unset.
+    static constexpr TileConfig kConfig;
+    _tile_loadconfig(&kConfig);
   }
   ~Tiles() { _tile_release(); }
   Tiles(const Tiles&) = delete;

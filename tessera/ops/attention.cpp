@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/ops/amx_attention.h"
@@ -33,6 +34,7 @@ void over_heads(const at::Tensor& q, int64_t scratch_size, const Body& body) {
 
 // Result [batch, queries, heads, head width] and statistics for backward.
 std::pair<at::Tensor, at::Tensor> run(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  RECORD_USER_SCOPE("tessera::attention");
   const amx::AttentionShape shape = shape_of(q, k);
   at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor stats = at::empty({q.size(0), q.size(2), q.size(1), 2}, q.options().dtype(at::kFloat));
@@ -45,6 +47,7 @@ std::pair<at::Tensor, at::Tensor> run(const at::Tensor& q, const at::Tensor& k, 
 
 void run_backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& gradient,
                   const at::Tensor& stats, const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv) {
+  RECORD_USER_SCOPE("tessera::attention_backward");
   const amx::AttentionShape shape = shape_of(q, k);
   over_heads(q, amx::attention_backward_scratch(shape), [&](int64_t begin, int64_t end, uint16_t* scratch) {
     amx::attention_backward(heads_of(q), heads_of(k), heads_of(v), shape, begin, end, heads_of(gradient),

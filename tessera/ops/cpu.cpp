@@ -82,6 +82,14 @@ bool cpu_has_amx() {
   return has;
 }
 
+bool cpu_has_avx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") != 0;
+#else
+  return false;
+#endif
+}
+
 bool onednn_would_misuse_amx() {
   static const bool would = announces_amx() && !has_tile_palette();
   return would;

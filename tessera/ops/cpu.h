@@ -6,6 +6,9 @@ namespace tessera::ops {
 /// AMX for bf16 is there, the kernel grants it to this process, and TESSERA_AMX is not "0". Asked once.
 bool cpu_has_amx();
 
+/// AVX-512F is there.
+bool cpu_has_avx512();
+
 /// True where CPUID announces AMX but not its tile palette (some virtual machines). oneDNN then configures
 /// empty tiles and dies of an illegal instruction in its first bf16 product. Loading this library limits
 /// oneDNN to AVX-512 there (environment variable ONEDNN_MAX_CPU_ISA, unless it is set already); our own

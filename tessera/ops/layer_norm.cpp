@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/ops/avx512_norm.h"
@@ -22,6 +23,7 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
                             const at::Tensor& bias, double epsilon) {
+    RECORD_USER_SCOPE("tessera::layer_norm");
     const at::Tensor x = x_given.contiguous();
     const int64_t width = weight.size(0), rows = x.numel() / width;
     at::Tensor y = at::empty_like(x);
@@ -36,6 +38,7 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    RECORD_USER_SCOPE("tessera::layer_norm_backward");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &stats = saved[2];
     const at::Tensor gradient = gradients[0].contiguous();

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/ops/amx_gemm.h"
@@ -49,6 +50,7 @@ at::Tensor pack(const at::Tensor& w, int64_t k, int64_t columns) {
 // gradient [rows, out] times weight [out, in].
 at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, int64_t rows, int64_t in,
                           at::IntArrayRef shape) {
+  RECORD_USER_SCOPE("tessera::linear_input_gradient");
   const int64_t out = weight.size(0);
   const at::Tensor packed = pack(weight, out, in);
   at::Tensor result = at::empty(shape, gradient.options());
@@ -62,6 +64,7 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, 
 // The transpose of gradient [rows, out] times x [rows, in], and the column sums of gradient.
 std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient, const at::Tensor& x,
                                                       const at::Tensor& weight, int64_t rows, int64_t in) {
+  RECORD_USER_SCOPE("tessera::linear_weight_gradient");
   const int64_t out = weight.size(0);
   const at::Tensor packed = pack(x, rows, in);
   at::Tensor result = at::empty(weight.sizes(), weight.options());
@@ -80,6 +83,7 @@ class FastLinear : public torch::autograd::Function<FastLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, Then then) {
+    RECORD_USER_SCOPE("tessera::linear");
     const at::Tensor x = x_given.contiguous();
     const int64_t out = weight.size(0), in = weight.numel() / out, rows = x.numel() / in;
     auto shape = x.sizes().vec();
@@ -111,6 +115,7 @@ class FastLinear : public torch::autograd::Function<FastLinear> {
     const int64_t in = weight.numel() / weight.size(0), rows = x.numel() / in;
     at::Tensor gradient = gradients[0].contiguous();
     if (before_gelu.defined()) {
+      RECORD_USER_SCOPE("tessera::gelu_backward");
       at::Tensor inner = at::empty_like(gradient);
       at::parallel_for(0, gradient.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
         amx::gelu_backward(bits(gradient) + begin, bits(before_gelu) + begin, mutable_bits(inner) + begin,

@@ -3,6 +3,7 @@
 #include "tessera/ops/amx_attention.h"
 #include "tessera/ops/amx_gemm.h"
 #include "tessera/ops/avx512_norm.h"
+#include "tessera/ops/resident_loops.h"
 
 namespace tessera::ops {
 namespace {
@@ -21,6 +22,7 @@ void multiply_transposed(const uint16_t*, int64_t, int64_t, int64_t, int64_t, co
   absent();
 }
 void gelu_backward(const uint16_t*, const uint16_t*, uint16_t*, int64_t) { absent(); }
+double resident_products(long) { absent(); }
 int64_t attention_scratch(const AttentionShape&) { absent(); }
 int64_t attention_backward_scratch(const AttentionShape&) { absent(); }
 void attention(const Heads&, const Heads&, const Heads&, const AttentionShape&, int64_t, int64_t,
@@ -34,6 +36,7 @@ void attention_backward(const Heads&, const Heads&, const Heads&, const Attentio
 }  // namespace amx
 
 namespace avx512 {
+double resident_products(long) { absent(); }
 void layer_norm(const uint16_t*, int64_t, int64_t, const uint16_t*, const uint16_t*, float, uint16_t*,
                 float*) {
   absent();

@@ -2,6 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 #include "tessera/recipe/option.h"
 
 namespace tessera::recipe {
@@ -17,7 +18,7 @@ bool is_name(std::string_view name) {
 }
 
 /// `inside`: what stands between the braces.
-std::string value_of(std::string_view inside, const std::string& where) {
+std::string value_of(std::string_view inside, const std::string& where, bool is_path) {
   const size_t split = inside.find(":-");
   const std::string name(inside.substr(0, split));
   if (!is_name(name) || inside.find("${") != std::string_view::npos) {
@@ -28,12 +29,13 @@ std::string value_of(std::string_view inside, const std::string& where) {
   if (value != nullptr && (*value != '\0' || split == std::string_view::npos)) return value;
   if (split != std::string_view::npos) return std::string(inside.substr(split + 2));
   user_error("recipe.parse", "the environment variable ", name, " must be set: found none (", where,
-             "; set it, or give a default: ${", name, ":-default})");
+             "; set it", is_path ? concat(": ", name, "=/data/", lower(name), " tessera ...") : "",
+             ", or give a default: ${", name, ":-default})");
 }
 
 }  // namespace
 
-std::string expand_environment(const std::string& text, const std::string& where) {
+std::string expand_environment(const std::string& text, const std::string& where, bool is_path) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
     if (text.compare(i, 3, "$${") == 0) {
@@ -45,7 +47,7 @@ std::string expand_environment(const std::string& text, const std::string& where
         user_error("recipe.parse", "expected a closing } after ${: found none in \"", escape(text), "\" (",
                    where, "; write $${ for a literal ${)");
       }
-      out += value_of(std::string_view(text).substr(i + 2, end - i - 2), where);
+      out += value_of(std::string_view(text).substr(i + 2, end - i - 2), where, is_path);
       i = end + 1;
     } else {
       out += text[i++];

@@ -54,8 +54,8 @@ const Option* find_option(const std::string& key);
 void check_recipe(const Recipe& recipe, const std::string& where);
 
 /// Replaces ${NAME} and ${NAME:-default} (used when NAME is unset or empty) by the environment's values;
-/// `$${` stands for `${` itself. `where` for messages.
-std::string expand_environment(const std::string& text, const std::string& where);
+/// `$${` stands for `${` itself. `where` for messages; `is_path`: they show a path as an example.
+std::string expand_environment(const std::string& text, const std::string& where, bool is_path = false);
 /// Writes text so that expand_environment gives it back.
 std::string protect_from_environment(const std::string& text);
 

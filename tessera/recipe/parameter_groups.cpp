@@ -2,8 +2,8 @@
 
 #include <fnmatch.h>
 
-#include <algorithm>
 #include <cmath>
+#include <regex>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -27,8 +27,17 @@ double number_of(std::string_view word, const std::string& group) {
   return *value;
 }
 
-bool matches(const std::string& pattern, const std::string& name) {
+bool fits(const std::string& pattern, const std::string& name) {
   return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+/// [10-11] fits one character of 1, 0 to 1, and 1: nobody means that.
+void check_pattern(const std::string& pattern, const std::string& text) {
+  static const std::regex numbers("\\[[!^]?([0-9]{2,}-[0-9]+|[0-9]+-[0-9]{2,})\\]");
+  std::smatch found;
+  if (!std::regex_search(pattern, found, numbers)) return;
+  user_error("recipe.groups", "one character's choices between brackets, as [0-5]: found ", found.str(),
+             " in \"", escape(text), "\" (of numbers with two digits, 1[0-5] are 10 to 15)");
 }
 
 }  // namespace
@@ -40,6 +49,7 @@ ParameterGroups::ParameterGroups(const OptimizerRecipe& optimizer) : optimizer_(
     group.pattern = trimmed(take_until(rest, ":"));
     if (group.pattern.empty()) bad_group(text, "no pattern");
     if (trimmed(rest).empty()) bad_group(text, "nothing after the pattern");
+    check_pattern(group.pattern, text);
     while (!rest.empty()) {
       std::string_view value = trimmed(take_until(rest, ","));
       const bool has_value = value.find('=') != std::string_view::npos;
@@ -64,7 +74,7 @@ Treatment ParameterGroups::of(const std::string& name, bool matrix, int64_t unit
   if (matrix || optimizer_.no_decay == "none") treatment.weight_decay = optimizer_.weight_decay;
   bool frozen = false;
   for (const Group& group : groups_) {
-    if (!matches(group.pattern, name)) continue;
+    if (!fits(group.pattern, name)) continue;
     treatment.lr_scale *= group.lr_scale.value_or(1);
     treatment.weight_decay = group.weight_decay.value_or(treatment.weight_decay);
     frozen = frozen || group.freeze;
@@ -73,17 +83,26 @@ Treatment ParameterGroups::of(const std::string& name, bool matrix, int64_t unit
   return treatment;
 }
 
-void ParameterGroups::check_all_match(const std::vector<std::string>& names) const {
+std::vector<ParameterGroups::Match> ParameterGroups::matches(const std::vector<std::string>& names) const {
+  std::vector<Match> all;
   for (const Group& group : groups_) {
-    if (std::ranges::any_of(names, [&](const std::string& name) { return matches(group.pattern, name); })) {
-      continue;
+    Match match{group.text, 0, "", ""};
+    for (const std::string& name : names) {
+      if (!fits(group.pattern, name)) continue;
+      if (match.parameters++ == 0) match.first = name;
+      match.last = name;
     }
-    const std::string near = nearest(group.pattern, names);
-    user_error("recipe.groups", "every entry of optimizer.groups must match a parameter: \"",
-               escape(group.text), "\" matches none (",
-               near.empty() ? "names are such as blocks.0.attn.qkv.weight" : "did you mean \"" + near + "\"?",
-               ")");
+    if (match.parameters == 0) {
+      const std::string near = nearest(group.pattern, names);
+      user_error(
+          "recipe.groups", "every entry of optimizer.groups must match a parameter: \"", escape(group.text),
+          "\" matches none (",
+          near.empty() ? "names are such as blocks.0.attn.qkv.weight" : "did you mean \"" + near + "\"?",
+          ")");
+    }
+    all.push_back(std::move(match));
   }
+  return all;
 }
 
 }  // namespace tessera::recipe

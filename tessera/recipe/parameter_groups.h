@@ -20,8 +20,9 @@ struct Treatment {
 class ParameterGroups {
  public:
   /// Reads optimizer.groups: "PATTERN: lr_scale=0.1, weight_decay=0, freeze", one or more of the three. A
-  /// pattern is matched with the whole name; * is any text, ? any byte, [...] one of some. Errors: UserError
-  /// with the entry and what is wrong with it.
+  /// pattern is matched with the whole name as a shell matches file names (fnmatch): * is any text, dots
+  /// included, ? any byte, [0-5] one byte of those, [!0-5] one of the others. Errors:
+  /// UserError with the entry and what is wrong with it.
   explicit ParameterGroups(const OptimizerRecipe& optimizer);
 
   /// `matrix`: a matrix or a convolution, not a bias, norm, token or position; only these decay unless
@@ -31,8 +32,13 @@ class ParameterGroups {
   /// each says what it says, the last wins; lr_scale multiplies.
   Treatment of(const std::string& name, bool matrix, int64_t units_after) const;
 
-  /// Errors: UserError when a group matches none of the names.
-  void check_all_match(const std::vector<std::string>& names) const;
+  struct Match {
+    std::string text;  // the entry of optimizer.groups
+    int64_t parameters = 0;
+    std::string first, last;  // of their names
+  };
+  /// Which of the names each group matches, in the groups' order. Errors: UserError when one matches none.
+  std::vector<Match> matches(const std::vector<std::string>& names) const;
 
  private:
   struct Group {

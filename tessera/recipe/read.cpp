@@ -91,7 +91,7 @@ void check_choice(const Option& option, const Entry& entry, const std::string& v
 }
 
 std::string expanded(const Option& option, const Entry& entry, const std::string& given) {
-  std::string text = expand_environment(given, entry.where + ", " + option.key);
+  std::string text = expand_environment(given, entry.where + ", " + option.key, option.path);
   if (!is_plain(text)) {
     user_error("recipe.parse", option.key, " must be UTF-8 text without control characters: found \"",
                escape(text), "\" (", entry.where, ")");

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 
 namespace tessera::recipe {
@@ -31,6 +34,14 @@ bool holds_a_run(const fs::path& folder) {
   return holds;
 }
 
+/// Was it a run of --pretend-world? Only its summary says so.
+bool is_pretended(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(folder / "summary.json", ignored)) return false;
+  const auto summary = nlohmann::json::parse(read_file(folder / "summary.json"), nullptr, false);
+  return summary.is_object() && summary.contains("pretended");
+}
+
 bool holds_checkpoints(const fs::path& folder) {
   std::error_code failed;
   const fs::directory_iterator entries(folder, failed);
@@ -54,10 +65,15 @@ bool continues_its_run(const fs::path& dir, const std::string& resume) {
 
 /// Empty: another process has it.
 std::optional<RunFolder> try_claim(const fs::path& folder) {
-  create_run_folder(folder);
-  auto lock = FileLock::try_take(folder / ".lock");
-  if (!lock) return std::nullopt;
-  return RunFolder{fs::absolute(folder), std::move(lock)};
+  for (bool made = false;;) {
+    RunFolder claimed = create_run_folder(folder);
+    claimed.made = made = made || claimed.made;
+    claimed.lock = FileLock::try_take(folder / ".lock");
+    if (!claimed.lock) return std::nullopt;
+    std::error_code ignored;
+    // A start that failed in this moment took the folder away again, and the lock's file with it.
+    if (fs::exists(folder / ".lock", ignored) && fs::exists(folder / "logs", ignored)) return claimed;
+  }
 }
 
 RunFolder claim(const fs::path& folder) {
@@ -82,28 +98,70 @@ RunFolder claim_new(const std::string& name) {
   }
 }
 
+/// The run of this name to go on with; none: there is none.
+std::optional<RunFolder> claim_newest(const std::string& name) {
+  int count = 0;
+  while (holds_a_run(numbered(name, count + 1))) ++count;
+  std::vector<std::string> newer;
+  std::optional<fs::path> begun;  // the newest without a checkpoint
+  for (; count > 0; --count) {
+    const fs::path folder = numbered(name, count);
+    if (is_pretended(folder)) {
+      newer.push_back(folder.string() + " (pretended)");
+    } else if (checkpoint::find(folder / "checkpoints", "latest")) {
+      RunFolder claimed = claim(folder);
+      if (!newer.empty()) {
+        claimed.note = concat("--resume takes ", folder.string(),
+                              ", the newest run with a complete checkpoint: ", join(newer, ", "),
+                              newer.size() == 1 ? " has none" : " have none");
+      }
+      return claimed;
+    } else {
+      static_cast<void>(claim(folder));  // it may be about to save its first one
+      if (!begun) begun = folder;
+      newer.push_back(folder.string());
+    }
+  }
+  if (begun) return claim(*begun);
+  return std::nullopt;
+}
+
+RunFolder claim_given(const std::string& dir, bool resuming, const char* key) {
+  RunFolder folder = claim(dir);
+  if (!holds_a_run(folder.path)) return folder;
+  if (!resuming) {
+    user_error("train.folder", "a folder without a run: ", dir,
+               " holds one (continue it with --resume, or set another ", key, ")");
+  }
+  if (is_pretended(folder.path)) {
+    user_error("train.folder", "a run that saves what it trains: ", dir,
+               " was one of --pretend-world (start anew without --resume, with another ", key, ")");
+  }
+  return folder;
+}
+
 }  // namespace
 
 RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume) {
   const std::string chosen = variable(kChosen);
-  if (!chosen.empty() && held_by_parent()) {
-    create_run_folder(chosen);
-    return {fs::absolute(chosen), std::nullopt};
-  }
+  if (!chosen.empty() && held_by_parent()) return create_run_folder(chosen);
   const std::string dir = chosen.empty() ? recipe.run.dir : chosen;
   const bool resuming = continues_its_run(dir, resume);
-  if (!dir.empty()) {
-    RunFolder folder = claim(dir);
-    if (!resuming && holds_a_run(folder.path)) {
-      user_error("train.folder", "a folder without a run: ", dir,
-                 " holds one (continue it with --resume, or set another ",
-                 chosen.empty() ? "run.dir" : kChosen, ")");
-    }
-    return folder;
+  if (!dir.empty()) return claim_given(dir, resuming, chosen.empty() ? "run.dir" : kChosen);
+  if (resuming) {
+    if (auto newest = claim_newest(recipe.name)) return std::move(*newest);
   }
-  int count = 0;
-  while (holds_a_run(numbered(recipe.name, count + 1))) ++count;
-  return resuming && count > 0 ? claim(numbered(recipe.name, count)) : claim_new(recipe.name);
+  return claim_new(recipe.name);
+}
+
+void discard_run_folder(const RunFolder& folder) {
+  std::error_code ignored;
+  const fs::path& path = folder.path;
+  if (!folder.made || fs::exists(path / "recipe.toml", ignored)) return;
+  fs::remove_all(path / "logs", ignored);
+  if (fs::is_symlink(path / "checkpoints", ignored)) fs::remove(path / "checkpoints", ignored);
+  fs::remove(path / ".lock", ignored);
+  fs::remove(path, ignored);  // not if anything else is in it
 }
 
 void share_with_children(const RunFolder& folder) {
@@ -136,12 +194,15 @@ fs::path checkpoint_folder(const Recipe& recipe, const fs::path& run_dir, bool r
   return name;
 }
 
-void create_run_folder(const fs::path& folder) {
+RunFolder create_run_folder(const fs::path& folder) {
   std::error_code failed;
-  fs::create_directories(folder / "logs", failed);
+  RunFolder created{fs::absolute(folder)};
+  created.made = fs::create_directories(folder, failed);
+  if (!failed) fs::create_directories(folder / "logs", failed);
   if (failed) {
     user_error("train.folder", "a run folder: cannot create ", folder.string(), ": ", failed.message());
   }
+  return created;
 }
 
 }  // namespace tessera::recipe

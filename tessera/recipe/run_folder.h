@@ -11,18 +11,26 @@
 namespace tessera::recipe {
 
 struct RunFolder {
-  std::filesystem::path path;    // absolute, exists, with a folder `logs`
-  std::optional<FileLock> lock;  // keeps other processes out while the run goes on
+  std::filesystem::path path;         // absolute, exists, with a folder `logs`
+  std::optional<FileLock> lock = {};  // keeps other processes out while the run goes on
+  bool made = false;                  // it was not there before
+  std::string note = {};              // a line to tell; "" for none
 };
 
 /// Takes the folder for this run: run.dir where given, else runs/<name>, or runs/<name>-2, -3, ... where
 /// earlier runs, or runs that go on now, took the name. `resume` (the value of --resume, empty without): the
-/// newest existing one, unless it is the path of a checkpoint outside run.dir, which starts a run of its own.
-/// The variable TESSERA_RUN_DIR wins over run.dir. Where this process's parent set it by share_with_children,
-/// it holds the lock, and the folder is taken as it is. One process of a run calls it. Errors: UserError when
-/// run.dir holds a run already and nobody asked to resume it (no run overwrites another), when another
-/// process writes this run, when it cannot be created.
+/// newest existing one that holds a complete checkpoint (the note names newer ones), else the newest one that
+/// began, unless it is the path of a checkpoint outside run.dir, which starts a run of its own. Runs of
+/// --pretend-world are never continued. The variable TESSERA_RUN_DIR wins over run.dir. Where this process's
+/// parent set it by share_with_children, it holds the lock, and the folder is taken as it is. One process of
+/// a run calls it. Errors: UserError when run.dir holds a run already and nobody asked to resume it (no run
+/// overwrites another), when it was pretended and is to be resumed, when another process writes this run,
+/// when it or its checkpoints cannot be read, when it cannot be created.
 RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume);
+
+/// Removes what a claim made, for a start that failed before its run began: recipe.toml is not yet there.
+/// What was there before stays, and whatever else lies in the folder.
+void discard_run_folder(const RunFolder& folder);
 
 /// Has the processes that this one starts from now on use this folder, under the lock held here. It sets
 /// environment variables: call it before other threads exist.
@@ -35,7 +43,8 @@ void share_with_children(const RunFolder& folder);
 std::filesystem::path checkpoint_folder(const Recipe& recipe, const std::filesystem::path& run_dir,
                                         bool resuming);
 
-/// Creates the folder and its `logs` where they do not exist. Errors: UserError with path and reason.
-void create_run_folder(const std::filesystem::path& folder);
+/// Creates the folder and its `logs` where they do not exist. No lock. Errors: UserError with path and
+/// reason.
+RunFolder create_run_folder(const std::filesystem::path& folder);
 
 }  // namespace tessera::recipe

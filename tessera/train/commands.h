@@ -12,6 +12,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks);
 int eval(const EvalJob& job, const launch::Ranks& ranks);
 int predict(const PredictJob& job);
 int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks);
+int bench_step(const BenchStepJob& job, const launch::Ranks& ranks);
 std::vector<float> logits(const LogitsJob& job);
 std::string torch_info();
 

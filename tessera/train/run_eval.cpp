@@ -9,9 +9,11 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/data/class_difference.h"
 #include "tessera/data/split.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
@@ -68,6 +70,12 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           const auto state =
               assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
           load_state(*state, trained.checkpoint, job.ema ? Weights::kAverage : Weights::kTrained);
+          data::check_same_classes(state->classes, source->classes(), trained.recipe.data.source,
+                                   [&](const std::string& line) {
+                                     log.warn(line);  // silent where the console is for JSON
+                                     if (ranks.rank == 0 && job.json)
+                                       std::fprintf(stderr, "warning: %s\n", one_line(line).c_str());
+                                   });
           EvaluateOptions options;
           options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
                           : trained.recipe.train.batch_per_rank > 0

@@ -12,16 +12,18 @@
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
-#include "tessera/data/split.h"
+#include "tessera/data/class_difference.h"
 #include "tessera/library/module_checkpoint.h"
 #include "tessera/monitor/monitor.h"
 #include "tessera/monitor/report.h"
 #include "tessera/recipe/run_folder.h"
+#include "tessera/recipe/warnings.h"
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
+#include "tessera/train/prepared.h"
 #include "tessera/train/rates.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -29,90 +31,6 @@
 namespace tessera::train {
 namespace fs = std::filesystem;
 namespace {
-
-/// Everything known before the first step.
-struct Prepared {
-  TrainJob job;
-  launch::Ranks ranks;
-  int64_t threads = 1;
-  at::Device device = at::kCPU;
-  fs::path run_dir, checkpoints;
-  plan::Plan plan;
-  recipe::BatchSizes sizes;
-  recipe::StepCounts counts;
-  std::unique_ptr<data::Source> train, val;
-  data::LoaderOptions loader;
-  double peak_tflops = 0;
-  int64_t idle_bytes = 0;  // resident before the model is built: the program, LibTorch, threads
-};
-
-std::string dtype_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
-
-/// Whole, but for a remainder that is carried over.
-std::string steps_text(double steps) {
-  const auto whole = static_cast<int64_t>(steps);
-  return static_cast<double>(whole) == steps ? human_count(whole) : concat(steps);
-}
-
-void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
-  const auto found = static_cast<int64_t>(source.classes().size());
-  if (found > recipe.model.classes()) {
-    user_error("train.data", "at most model.classes = ", recipe.model.classes(),
-               " classes: ", recipe.data.source, " has ", found, " (set model.classes = ", found, ")");
-  }
-}
-
-void open_data(Prepared& p) {
-  const recipe::Recipe& recipe = p.job.recipe;
-  data::MixedSource mix = open_training(recipe, p.loader.warn);
-  p.train = std::move(mix.source);
-  p.loader.order.mix = std::move(mix.parts);
-  p.val = data::open_splits(recipe.data.source, recipe.data.val, source_options(recipe, p.loader.warn));
-  check_classes(*p.train, recipe);
-  check_classes(*p.val, recipe);
-  p.sizes = recipe::resolve_batch(recipe.train, p.ranks.world);
-  p.counts = recipe::count_steps(recipe, p.train->size(), p.sizes.batch);
-}
-
-std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
-  const recipe::Recipe& recipe = p.job.recipe;
-  const auto& model = recipe.model;
-  const plan::Memory memory = plan::predict_memory(model, p.plan, plan_precision(recipe), p.sizes.per_rank);
-  const double predicted = predicted_memory(recipe, p.plan, p.sizes.per_rank);
-  return {
-      {"model", arch::describe(model)},
-      {"parameters", human_count(arch::parameter_count(model))},
-      {"forward GFLOP per image", concat(arch::forward_flops(model) / 1e9)},
-      {"data", concat(recipe.data.source, recipe.data.mix.empty() ? "" : " + " + join(recipe.data.mix, " + "),
-                      ": ", human_count(p.train->size()), " training and ", human_count(p.val->size()),
-                      " validation images, ", p.train->classes().size(), " classes")},
-      {"ranks", concat(p.ranks.world, " (", p.ranks.launcher, "), ", p.threads, " compute thread",
-                       p.threads > 1 ? "s" : "", " and ", p.loader.workers, " data worker",
-                       p.loader.workers == 1 ? "" : "s", " each",
-                       p.loader.workers == 0           ? ""
-                       : p.loader.worker_cores.empty() ? ", sharing cores"
-                                                       : ", on cores of their own")},
-      {"device", describe_device(p.device)},
-      {"layout", concat(plan::to_string(recipe.shard.level), recipe.shard.recompute ? " with recompute" : "",
-                        ", ", p.plan.units.size(), " units")},
-      {"batch", concat(p.sizes.batch, " = ", p.ranks.world, " ranks x ", p.sizes.per_rank, " x ",
-                       p.sizes.accumulation, " accumulated")},
-      {"steps", concat(human_count(p.counts.total), " (", steps_text(p.counts.steps_per_epoch), " an epoch, ",
-                       p.counts.warmup, " of warmup)")},
-      {"precision", concat(dtype_name(resolve_dtype(recipe.precision.compute, p.device)),
-                           " compute, fp32 master weights, ",
-                           dtype_name(resolve_dtype(recipe.precision.reduce)), " gradients on the wire")},
-      {"predicted memory per rank",
-       concat(human_bytes(predicted), " (states ", human_bytes(memory.states), ", gathered ",
-              human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
-              human_bytes(memory.program), recipe.checkpoint.async ? ", and a checkpoint's copy)" : ")")},
-      {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
-  };
-}
-
-void print_facts(const Prepared& p, Log& log) {
-  for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
-}
 
 /// Puts saved state into `state`; says what differs from the saved run. Returns the checkpoint's folder,
 /// empty when there was none.
@@ -134,8 +52,17 @@ fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log
     log.info(concat("  saved by ", manifest.world, " ranks, now ", p.ranks.world));
   }
   const recipe::Recipe saved = recipe::parse_recipe(manifest.progress.recipe_toml, "manifest", ".", {});
-  for (const std::string& line : recipe::difference(saved, p.job.recipe))
-    log.warn(concat("differs from the saved run: ", line));
+  for (const std::string& line : recipe::difference(saved, p.job.recipe)) {
+    // Where a run lies changes nothing in it; --resume RUN_FOLDER always gives it.
+    if (!line.starts_with("run.dir:")) log.warn(concat("differs from the saved run: ", line));
+  }
+  if (const auto other = data::class_difference(state.classes, p.val->classes())) {
+    log.warn(concat("[train.resume] the classes that the checkpoint was trained with: ", other->text));
+  }
+  if (state.step >= p.counts.total) {
+    log.info(concat("  this run is finished: all of its ", p.counts.total,
+                    " steps are made (to train on, set ", recipe::how_to_train_on(p.job.recipe), ")"));
+  }
   mesh.world().barrier("resume");  // all have read
   if (checkpoint.parent_path() == fs::absolute(folder)) {
     checkpoint::set_aside_after(folder, state.step, library::checkpoint_ranks(mesh.world()));
@@ -265,17 +192,21 @@ void say_how_it_ended(const Prepared& p, const LoopResult& result, Log& log) {
 }
 
 /// All ranks write into the folder that rank 0 took, and holds. A rank on another disk makes its own of that
-/// name.
-recipe::RunFolder agree_on_run_folder(const TrainJob& job, mesh::Mesh& mesh) {
+/// name. Pretended runs have names of their own: real ones do not count them.
+recipe::RunFolder agree_on_run_folder(const Prepared& p, mesh::Mesh& mesh) {
   recipe::RunFolder folder;
-  if (mesh.rank() == 0) folder = recipe::claim_run_folder(job.recipe, job.resume);
-  folder.path = mesh.world().all_gather_text(folder.path.string(), "run folder").front();
-  if (mesh.rank() != 0) recipe::create_run_folder(folder.path);
+  if (mesh.rank() == 0) {
+    recipe::Recipe named = p.job.recipe;
+    if (p.ranks.pretended()) named.name += "-pretended";
+    folder = recipe::claim_run_folder(named, p.job.resume);
+  }
+  const std::string path = mesh.world().all_gather_text(folder.path.string(), "run folder").front();
+  if (mesh.rank() != 0) folder = recipe::create_run_folder(path);
   return folder;
 }
 
-/// `state` and `where` belong to the caller: after an error they say how far this came.
-int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& state, Log& log,
+/// `state`, `began` and `where` belong to the caller: after an error they say how far this came.
+int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& state, bool& began, Log& log,
                   std::function<std::string()>& where) {
   const bool first = mesh.rank() == 0;
   // One rank a host looks, before any has taken memory.
@@ -291,6 +222,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   fs::path resumed;
   if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
   state->classes = p.val->classes();
+  began = true;
   if (first) {
     write_file_atomic(p.run_dir / "recipe.toml", recipe::to_toml(p.job.recipe));
     write_file_atomic(p.run_dir / "plan.json", plan::to_json(p.plan));
@@ -351,6 +283,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   p.plan = make_plan(job.recipe, ranks.world);
   p.loader = loader_options(job.recipe, ranks, p.threads, log);
   deliver_for(p.device, &p.loader);
+  p.groups = matched_groups(job.recipe);
   open_data(p);
   p.loader.batch = p.sizes.batch;
   p.loader.accumulation = p.sizes.accumulation;
@@ -366,15 +299,18 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   auto mesh = connect(job.recipe, ranks,
                       concat(build_info().version, build_info().commit, recipe::to_toml(job.recipe)));
   std::unique_ptr<TrainState> state;
+  recipe::RunFolder folder;
+  bool began = false;
   std::function<std::string()> where = [] { return "before the first step"; };
   try {
     return guarded(
         [&] {
-          const recipe::RunFolder folder = agree_on_run_folder(job, *mesh);
+          folder = agree_on_run_folder(p, *mesh);
           p.run_dir = folder.path;
           p.checkpoints = recipe::checkpoint_folder(job.recipe, p.run_dir, !job.resume.empty());
           log.open_file(p.run_dir / "logs" / concat("rank-", ranks.rank, ".log"));
           log.info(concat("training ", job.recipe.name, " in ", p.run_dir.string()));
+          if (!folder.note.empty()) log.warn(folder.note);
           print_facts(p, log);
           if (ranks.world > 1) log.info(concat("  ranks talk through: ", mesh->world().transport_name()));
           const double needed = predicted_memory(job.recipe, p.plan, p.sizes.per_rank);
@@ -383,12 +319,14 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
                                    free - needed * static_cast<double>(ranks.local_world), *mesh, log);
           p.peak_tflops =
               measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute, p.device), p.device);
-          return train_in_mesh(p, *mesh, state, log, where);
+          return train_in_mesh(p, *mesh, state, began, log, where);
         },
         *mesh, where, memory_savings(job.recipe, p.plan, p.sizes.per_rank, ranks));
   } catch (const std::exception& error) {
     // The program prints it on the console. That is where a local rank > 0 has its log.
     if (ranks.launcher != "local" || ranks.rank == 0) log.record(concat("error: ", error.what()));
+    // What the user can mend is told by that line; other faults leave their logs.
+    if (!began && dynamic_cast<const UserError*>(&error) != nullptr) recipe::discard_run_folder(folder);
     static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
     throw;
   }

@@ -57,9 +57,6 @@ at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool trai
 /// where it would count among the statistics of a model with buffers.
 data::Batch stand_in(const TrainState& state);
 
-/// JSON description of what decides a checkpoint's compatibility.
-std::string model_json(const arch::ModelConfig& config);
-
 /// What checkpoint::save is given; the slices point into `state`, or hold a copy of what lies on a device.
 struct SaveRequest {
   checkpoint::SaveOptions options;

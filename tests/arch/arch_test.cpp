@@ -52,13 +52,18 @@ TEST(Sizes, TanhHeadAddsOneMatrix) {
 }
 
 TEST(Sizes, UnknownNamesNameTheNearest) {
-  EXPECT_EQ(error_text([] { vit_config("So40m/14"); }),
-            "[arch.vit_config] expected the name of a ViT, like S/16 or vit_small_patch16_224: found "
-            "\"So40m/14\" (did you mean \"So400m/14\"?)");
+  EXPECT_EQ(
+      error_text([] { vit_config("So40m/14"); }),
+      "[arch.vit_config] expected the name of a model, like S/16, vit_small_patch16_224 or resnet50: found "
+      "\"So40m/14\" (did you mean \"So400m/14\"?)");
   EXPECT_NE(error_text([] { vit_config("vit_smal_patch16_224"); }).find("mean \"vit_small_patch16_224\"?"),
             std::string::npos);
-  EXPECT_NE(error_text([] { vit_config("something else"); }).find("(known: mu/16, Ti/16, "),
-            std::string::npos);
+  const std::string all = error_text([] { vit_config("something else"); });
+  EXPECT_NE(all.find("(known: mu/16, Ti/16, "), std::string::npos) << all;
+  for (const char* name :
+       {", 120B/14, vit_base_patch16_224, ", ", vit_tiny_patch16_224, resnet18, ", ", resnet152)"})
+    EXPECT_NE(all.find(name), std::string::npos) << all;
+  EXPECT_NE(error_text([] { vit_config("ResNet50"); }).find("did you mean \"resnet50\"?"), std::string::npos);
   for (const char* name : {"", "/", "S/", "S/0", "S/-1", "S/16x", "S/99999999999999999999", "vit_",
                            "vit_small", "vit_small_patch", "vit_small_patch_224", "vit_small_patch16_",
                            "vit_small_patch16", "vit_none_patch16_224", "s/16\n"}) {

@@ -26,6 +26,18 @@ TEST_F(Find, LatestIsTheHighestStepWithAManifest) {
   EXPECT_EQ(find(checkpoints, "latest"), checkpoints / "step_00000900");
 }
 
+TEST_F(Find, AFileOfWeightsNamesTheCommandThatMakesACheckpointOfIt) {
+  const fs::path weights = run.path() / "vit.safetensors", notes = run.path() / "notes.txt";
+  for (const fs::path& file : {weights, notes}) write_file_atomic(file, "x");
+  const std::string wanted = "[checkpoint.find] a run's folder or a checkpoint's: ";
+  EXPECT_EQ(error(weights.string()),
+            wanted + weights.string() +
+                " is a file (weights become a checkpoint by: tessera checkpoint convert " + weights.string() +
+                " runs/vit/checkpoints)");
+  EXPECT_EQ(error(notes.string()), wanted + notes.string() + " is a file");
+  EXPECT_EQ(error_text([&] { find_parts({notes}, "latest"); }), wanted + notes.string() + " is a file");
+}
+
 TEST_F(Find, LatestOfNothingIsNothing) { EXPECT_EQ(find(run.path() / "nowhere", "latest"), std::nullopt); }
 
 // A link to itself cannot be looked into by any user: the same as a folder without permission, or a disk that

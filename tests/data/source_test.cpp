@@ -114,6 +114,28 @@ TEST(FolderSource, AnEmptyClassIsNamedAndCounts) {
                                      (train / "a").string()});
 }
 
+TEST(FolderSource, WhatIsNoImageIsCountedAndToldOnce) {
+  const TemporaryFolder temporary("tessera-data");
+  const fs::path train = temporary.path() / "train";
+  for (const char* name : {"a/1.webp", "a/2.webp", "b/list.txt", "b/README", "b/.hidden", "a/x.y/3.png"})
+    write_text(train / name, "?");
+  std::vector<std::string> warnings;
+  SourceOptions options;
+  options.warn = [&](const std::string& line) { warnings.push_back(line); };
+  const std::string left_out = "left out 2 .webp, 1 without an ending, 1 .txt, 1 folder (the first is " +
+                               (train / "a/1.webp").string() + ")";
+  EXPECT_EQ(
+      error_text([&] { open_source(temporary.path().string(), "train", options); }),
+      concat("[data.open_folder] images named .jpg, .jpeg or .png in the class folders: found none (in ",
+             train.string(), "; ", left_out, ")"));
+  write_image(train / "a" / "1.png", 9);
+  write_image(train / "b" / "1.JPG", 9);
+  EXPECT_EQ(open_source(temporary.path().string(), "train", options)->size(), 2);
+  EXPECT_EQ(warnings,
+            std::vector<std::string>{
+                "[data.open_folder] only images named .jpg, .jpeg or .png in class folders: " + left_out});
+}
+
 TEST(FolderSource, ReadErrorsNameTheFile) {
   const TemporaryFolder temporary("tessera-data");
   write_text(temporary.path() / "train" / "a" / "1.jpg", "<html>");
@@ -140,6 +162,13 @@ TEST(FolderSource, Errors) {
       open_error(spec),
       "[data.open_folder] a folder train that holds the class folders: found class folders at the top (in " +
           root.string() + "; move them to " + root.string() + "/train)");
+  write_image(root / "x" / "validation" / "a" / "1.png", 1);
+  EXPECT_EQ(
+      open_error("folder:" + (root / "x" / "validation" / "").string()),
+      "[data.open_folder] a folder train that holds the class folders: found class folders at the top (in " +
+          (root / "x" / "validation").string() +
+          "; give the folder that holds validation: folder:" + (root / "x").string() + ")");
+  fs::remove_all(root / "x");
   fs::create_directories(root / "train");
   EXPECT_EQ(open_error(spec),
             "[data.open_folder] a folder for each class: found none (in " + root.string() + "/train)");

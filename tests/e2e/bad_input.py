@@ -8,7 +8,7 @@ import socket
 import subprocess
 
 from files import make_idx_folder, make_image_folder
-from harness import (Skip, check, checkpoints, main, no_core_dump, scratch, settings, summary, tessera, tiny_recipe,
+from harness import (SOURCE, Skip, check, checkpoints, main, no_core_dump, scratch, settings, summary, tessera, tiny_recipe,
                      train, verify)
 
 
@@ -62,17 +62,104 @@ def arguments():
                       r"either --procs or a launcher: environment has started 2 ranks and --procs asks for 2 more")
         check_refused(tessera("checkpoint", "inspct", folder=folder),
                       r"a command of tessera checkpoint \(inspect, .*\): found inspct; did you mean inspect\?")
-        check_refused(tessera("bench", "foo", folder=folder), r"a command of tessera bench \(shard\): found foo")
+        check_refused(tessera("bench", "foo", folder=folder), r"a command of tessera bench \(shard, step, scaling\): found foo")
         check_refused(tessera("train", "--resume", "nowhere", folder=folder),
                       r"a recipe file or --resume RUN_FOLDER: nowhere holds no recipe\.toml \(name a run's folder")
-        check_refused(tessera("eval", "nowhere", "--procs", -1, folder=folder), r"--procs of at least 1: got -1")
+        for procs in (0, -1):
+            refused = rf"--procs of at least 1: got {procs}"
+            check_refused(tessera("eval", "nowhere", "--procs", procs, folder=folder), refused)
+            check_refused(train(folder, "--procs", procs), refused)
+        for which in ("best", "latest", "40"):
+            check_refused(tessera("train", "--resume", which, folder=folder),
+                          rf"--resume {which} was given alone \(tessera train RECIPE --resume {which}; or")
+        check_refused(tessera("train", "--resume", folder=folder), r"--resume latest was given alone")
+        for words in (("eval", "nowhere"), ("predict", "nowhere", "a.jpg")):
+            check_refused(tessera(*words, folder=folder), r"a run's folder or a checkpoint's: nowhere does not exist")
+            (folder / "vit.safetensors").write_bytes(b"x")
+            check_refused(tessera(words[0], "vit.safetensors", *words[2:], folder=folder),
+                          r"vit\.safetensors is a file \(weights become a checkpoint by: tessera checkpoint convert vit")
+        check_refused(tessera("data", "import", "imagenet", "--index-dir", "x", folder=folder),
+                      r"an option of tessera data import imagenet: found --index-dir; did you mean --dali-index-dir\? "
+                      r"\(see tessera data import imagenet --help\)")
+        check_refused(tessera("train", "tiny.toml", "--proc=2", folder=folder),
+                      r"an option of tessera train: found --proc; did you mean --procs\? \(see tessera train --help\)")
+        check_refused(tessera("trian", "--procs", 2, folder=folder),
+                      r"a command of tessera \(train, .*\): found trian; did you mean train\? \(see tessera --help\)")
+        check_refused(train(folder, "--set", "model.preset=vit_huge"), r"model\.preset")
+        if not (SOURCE / "data/mnist").exists():
+            check_refused(tessera("train", SOURCE / "recipes/mnist.toml", folder=folder, env={"MNIST": ""}),
+                          r"it is the default while MNIST is not set: MNIST=/data/mnist tessera train \S+mnist\.toml")
         check_refused(tessera("bench", "shard", "--procs", -1, folder=folder), r"--procs of at least 1: got -1")
+        check_refused(tessera("bench", "scaling", "--strong", "--batch", 3, "--ranks", 2, folder=folder),
+                      r"--batch that all of --ranks divide \(--strong\): 2 does not divide 3")
+        check_refused(tessera("bench", "scaling", "--ranks", 0, folder=folder), r"--ranks of at least 1: got 0")
         for words in (("models", "--ranks", 0), ("models", "--batch", -1), ("predict", "run", "a.jpg", "--top", "0"),
                       ("predict", "run", "a.jpg", "--top", "abc")):
             run = tessera(*words, folder=folder)
             check_refused(run, rf"\[cli\] {words[-2]}: .*{words[-1]} not in range")
             check(len(run.text()) < 300, "a message that can be read", run.tail())
         check_refused(tessera("train", "no\nrecipe.toml", folder=folder), r"cannot open no\\nrecipe\.toml")
+
+
+# What ends a start before its first step -> what the error says.
+FAILED_STARTS = [
+    (["data.source=folder:/nowhere/at-all"], r"/nowhere/at-all does not exist"),
+    (["train.batch=512"], r"at least one batch of 512 images"),
+    (["model.width=14336", "model.depth=48", "model.heads=112", "model.mlp_width=57344"], r"a run that fits this host"),
+    (["optimizer.groups=[\"heads.*: freeze\"]"], r'must match a parameter: "heads\.\*: freeze" matches none'),
+    (["optimizer.groups=[\"blocks.[10-11].*: freeze\"]"], r"found \[10-11\] in"),
+    (["model.classes=5", "data.source=idx:{idx}"], r"at most model\.classes = 5 classes"),
+]
+
+
+def starts_that_fail():
+    """They leave no run folder, alone or on two ranks; what they could know, --dry-run tells as well."""
+    with scratch() as folder:
+        recipe = tiny_recipe(folder)
+        idx = make_idx_folder(folder / "idx")
+        for keys, pattern in FAILED_STARTS:
+            words = [word for key in keys for word in ("--set", key.format(idx=idx))]
+            for procs in ((), ("--procs", 2)):
+                check_refused(tessera("train", recipe, *procs, *words, folder=folder), pattern)
+                check(not list(folder.glob("runs/*")), keys, procs, "left", list(folder.glob("runs/*")))
+            if "fits" not in pattern:
+                check_refused(tessera("train", recipe, "--dry-run", *words, folder=folder), pattern)
+        (folder / "mine").mkdir()
+        check_refused(train(folder, *settings(train__batch=512), run="mine"), r"at least one batch")
+        check((folder / "mine").is_dir(), "what was there before stays")
+        tessera("train", recipe, "--procs", 2, folder=folder).done()
+        check(summary(folder / "runs/tiny")["steps"] == 6, "the name is free")
+
+
+def other_classes():
+    """Evaluation on data whose class names are others is told; in another order it is refused."""
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos")
+        keys = settings(data__source=f"folder:{photos}", model__classes=2, train__batch=16)
+        text = train(folder, *keys).done()
+        check("warning" not in text, text)
+        other = folder / "other"
+        shutil.copytree(photos, other)
+        for split in ("train", "val"):
+            (other / split / "light").rename(other / split / "white")
+        evaluate = ("eval", "run", "--set", f"data.source=folder:{other}")
+        wanted = r"warning: \[data\.classes\] .*label 1 is 'light' in the checkpoint and 'white' in the data"
+        for json in ([], ["--json"]):
+            text = tessera(*evaluate, *json, folder=folder).done()
+            check(re.search(wanted, text), text)
+        check("warning" not in tessera("eval", "run", folder=folder).done(), "the same classes")
+        for split in ("train", "val"):
+            shutil.rmtree(other / split / "dark")
+            (other / split / "white").rename(other / split / "light")
+        check_refused(tessera(*evaluate, folder=folder),
+                      r"label 0 is 'dark' in the checkpoint and 'light' in the data, which is label 1 there")
+        (other / "train/dark").mkdir()
+        tessera(*evaluate, folder=folder).done()
+        text = train(folder, *keys, *settings(model__classes=10), run="ten").done()
+        check("found 10 and 2 classes in" in text and "8 outputs are of no class" in text, text)
+        (photos / "train/dark/list.txt").write_text("x")
+        text = train(folder, *keys, run="listed").done()
+        check(text.count("left out 1 .txt (the first is ") == 1, text)
 
 
 def surroundings():
@@ -339,6 +426,6 @@ def another_torch():
 
 
 if __name__ == "__main__":
-    main(recipe_keys, arguments, surroundings, pipes_and_links, runs_that_are_there, data_files, broken_images,
-         damaged_checkpoints, full_disk, port_in_use, meeting_point, few_open_files, too_many_threads,
+    main(recipe_keys, arguments, starts_that_fail, other_classes, surroundings, pipes_and_links,
+         runs_that_are_there, data_files, broken_images, damaged_checkpoints, full_disk, port_in_use, meeting_point, few_open_files, too_many_threads,
          bench_that_does_not_fit, more_ranks_than_cores, out_of_memory, predicted_memory, another_torch)

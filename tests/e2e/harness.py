@@ -9,6 +9,7 @@ import os
 import pathlib
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -230,6 +231,13 @@ def program_of(pid):
         return os.readlink(f"/proc/{pid}/exe")
     except OSError:
         return ""
+
+
+def free_port():
+    """A TCP port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
 
 
 def listening_sockets():

@@ -5,18 +5,11 @@ They train, save, resume; and the tools make one checkpoint of the parts.
 import contextlib
 import json
 import os
-import socket
 import subprocess
 
-from harness import PROGRAM, Run, Skip, check, losses, main, scratch, settings, tessera, tiny_recipe
+from harness import PROGRAM, Run, Skip, check, free_port, losses, main, scratch, settings, tessera, tiny_recipe
 
 HOSTS = ("nodea", "nodeb")
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def need_namespaces():

@@ -12,17 +12,11 @@ import socket
 import subprocess
 import time
 
-from harness import (END_LIMIT, PROGRAM, SOURCE, Run, Skip, check, is_zombie, main, scratch, send, settings, summary,
-                     tiny_recipe)
+from harness import (END_LIMIT, PROGRAM, SOURCE, Run, Skip, check, free_port, is_zombie, main, scratch, send, settings,
+                     summary, tiny_recipe)
 from peers import peers_python
 
 SLURM = SOURCE / "tests/launch/local_slurm.sh"
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ import subprocess
 import time
 
 from files import make_image_folder
-from harness import PROGRAM, check, losses, main, rows, scratch, settings, summary, tessera, train
+from harness import (PROGRAM, SOURCE, check, losses, main, rows, scratch, settings, summary, tessera, tiny_recipe,
+                     train)
 
 NUMBERS = ("val_top1", "val_loss", "train_seconds", "images_per_second", "steps", "world_size", "peak_rss_bytes",
            "parameters")
@@ -83,6 +84,54 @@ def resumes_best_and_a_step():
         check(refused.wait(60) == 2 and re.search(r"a checkpoint of step 5: there are .*name one of them", refused.text()), refused.text())
 
 
+def resumes_the_newest_run_that_saved():
+    """--resume passes over newer runs without a checkpoint, and never takes a pretended one."""
+    with scratch() as folder:
+        recipe = tiny_recipe(folder)
+        tessera("train", recipe, folder=folder).done()
+        begun = folder / "runs/tiny-2"
+        (begun / "logs").mkdir(parents=True)
+        (begun / "recipe.toml").write_text((folder / "runs/tiny/recipe.toml").read_text())
+        text = tessera("train", recipe, "--pretend-world", 4, folder=folder).done()
+        check(summary(folder / "runs/tiny-pretended")["pretended"], text)
+        for procs in ((), ("--procs", 2)):
+            steps = 9 + len(procs)
+            text = tessera("train", recipe, "--resume", *procs, *settings(train__steps=steps), folder=folder).done()
+            check(text.count("warning: --resume takes runs/tiny, the newest run with a complete checkpoint: "
+                             "runs/tiny-2 has none") == 1, text)
+            check(summary(folder / "runs/tiny")["steps"] == steps, text)
+        refused = tessera("train", "--resume", "runs/tiny-pretended", folder=folder)
+        check(refused.wait() == 2 and "runs/tiny-pretended was one of --pretend-world" in refused.text(), refused.text())
+
+
+def resumes_a_finished_run():
+    with scratch() as folder:
+        tessera("train", tiny_recipe(folder), folder=folder).done()
+        text = tessera("train", "--resume", "runs/tiny", folder=folder).done()
+        check("this run is finished: all of its 6 steps are made (to train on, set train.steps above 6, for example "
+              "--set train.steps=12)" in text, text)
+        check("run.dir" not in text and "warning" not in text, "nothing differs", text)
+        text = tessera("train", "--resume", "runs/tiny", "--set", "train.steps=12", folder=folder).done()
+        check("finished:" not in text and "train.steps: 6 -> 12" in text, text)
+        check([step for step, _ in losses(folder / "runs/tiny")] == list(range(1, 13)), "the steps go on")
+
+
+def says_what_is_odd_and_what_is_used():
+    """A dry run and a start print levels as they are, groups with their numbers, and memory that can be compared."""
+    with scratch() as folder:
+        keys = settings(shard__units="blocks.0=replicate", schedule__warmup_steps=20,
+                        optimizer__groups='["blocks.[0-5].*: freeze", "head.bias: weight_decay=0.1"]')
+        for words in (("--dry-run",), ()):
+            text = train(folder, *words, *keys).done()
+            check("  layout: zero3 3 units, replicate 1 unit\n" in text, text)
+            check('  group "blocks.[0-5].*: freeze": 24 parameters, blocks.0.norm1.weight to blocks.1.mlp.fc2.bias\n'
+                  in text, text)
+            check('  group "head.bias: weight_decay=0.1": 1 parameter, head.bias\n' in text, text)
+            check("found 20 steps of warmup in 6, so the learning rate ends at" in text, text)
+            check(re.search(r"memory that progress lines show: all of this process: that, and the [\d.]+ [MG]iB it has "
+                            r"before training, so about [\d.]+ [MG]iB\n", text), text)
+
+
 def eval_on_any_number_of_ranks():
     with scratch() as folder:
         # 250 images do not divide by 3 or 4 ranks.
@@ -136,6 +185,22 @@ def help_is_instant():
     check("libtorch" not in loaded and "libc10" not in loaded, "LibTorch was loaded", loaded)
 
 
+def every_help_says_where_to_read_on():
+    """The last line of every command's help names pages of the documentation that are there."""
+    def visit(folder, words):
+        text = tessera(*words, "--help", folder=folder).done()
+        if words:
+            pages = re.search(r"\n\nRead on: (docs/\S+\.md(?:, docs/\S+\.md)*)\.\n*$", text)
+            check(pages, words, text)
+            check(all((SOURCE / page).exists() for page in pages.group(1).split(", ")), words, text)
+        listed = (text + "\nSubcommands:\n").split("\nSubcommands:\n")[1].split("\n\n")[0]
+        return 1 + sum(visit(folder, [*words, name]) for name in re.findall(r"^  ([a-z][\w-]*) ", listed, re.M))
+
+    with scratch() as folder:
+        count = visit(folder, [])
+        check(count > 20, "few commands were found:", count)
+
+
 def parent_has_no_torch():
     """The parent of local ranks stays small: only the ranks map LibTorch."""
     with scratch() as folder, train(folder, "--procs", 2, *settings(train__steps=1000000)) as run:
@@ -153,5 +218,6 @@ def version_for_a_bug_report():
 
 
 if __name__ == "__main__":
-    main(folder_of_a_run, repeats_from_its_own_recipe, resumes_best_and_a_step, eval_on_any_number_of_ranks,
-         predict_images, help_is_instant, parent_has_no_torch, version_for_a_bug_report)
+    main(folder_of_a_run, repeats_from_its_own_recipe, resumes_best_and_a_step, resumes_the_newest_run_that_saved,
+         resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, predict_images,
+         help_is_instant, every_help_says_where_to_read_on, parent_has_no_torch, version_for_a_bug_report)

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/library_variables.h"
 #include "tessera/launch/slurm.h"
 
 namespace tessera::launch {
@@ -293,6 +294,15 @@ TEST(Slurm, TasksOnNode) {
   for (const auto* list : {"", "0", "x", "2(x", "2(x3", "2(x0)", "2(x3)", "2,", "2(x3),"}) {
     EXPECT_THROW(tasks_on_node(list, 3), UserError) << list;
   }
+}
+
+TEST(LibraryVariables, AreRecordedByName) {
+  {
+    const Environment none({{"HOME", "/"}, {"OMPI_COMM_WORLD_RANK", "0"}});
+    EXPECT_EQ(library_variables(), "nothing set");
+  }
+  const Environment some({{"OMP_WAIT_POLICY", "passive"}, {"GOMP_SPINCOUNT", "0"}, {"PATH", "/bin"}});
+  EXPECT_EQ(library_variables(), "GOMP_SPINCOUNT=0, OMP_WAIT_POLICY=passive");
 }
 
 }  // namespace

@@ -290,7 +290,18 @@ TEST(Local, RanksAreOfferedToTheOutOfMemoryKillerFirst) {
   EXPECT_EQ(parent.wait(), 0);
 }
 
+/// Programs started from here have a folder of their own for what is temporary.
+class OwnTemporaryFolder {
+ public:
+  OwnTemporaryFolder() { ::setenv("TMPDIR", folder_.path().c_str(), 1); }
+  ~OwnTemporaryFolder() { ::unsetenv("TMPDIR"); }
+
+ private:
+  TemporaryFolder folder_{"launch-tmp"};
+};
+
 TEST(Local, LogsInATemporaryFolderStayOnlyIfSomethingFailed) {
+  const OwnTemporaryFolder own;
   const auto before = temporary_logs();
   Started fine(run(2, {"say"}, 1, "-"));
   EXPECT_EQ(fine.wait(), 0);
@@ -303,7 +314,27 @@ TEST(Local, LogsInATemporaryFolderStayOnlyIfSomethingFailed) {
   const std::string folder =
       err.substr(err.rfind("(logs in ") + 9, err.rfind(')') - err.rfind("(logs in ") - 9);
   EXPECT_EQ(read_file(folder + "/rank-1.log"), "rank 1 says so\n");
-  fs::remove_all(folder);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1) << "nothing but the log";
+  Started next(run(2, {"say"}, 1, "-"));
+  EXPECT_EQ(next.wait(), 0);
+  EXPECT_TRUE(fs::exists(folder)) << "what was named is kept";
+}
+
+TEST(Local, TheNextParentRemovesWhatAKilledOneLeft) {
+  const OwnTemporaryFolder own;
+  Started killed(run(2, {"say+ready+hang"}, 1, "-")), alive(run(2, {"say+ready+handlers+stop"}, 1, "-"));
+  for (const Started* parent : {&killed, &alive}) ASSERT_GT(parent->told("ready-1"), 0);
+  EXPECT_EQ(temporary_logs().size(), 2U);
+  killed.signal(SIGKILL);
+  EXPECT_EQ(killed.wait(), -SIGKILL);
+  EXPECT_TRUE(killed.all_gone());
+  EXPECT_EQ(temporary_logs().size(), 2U);
+  Started next(run(2, {"say"}, 1, "-"));
+  EXPECT_EQ(next.wait(), 0);
+  EXPECT_EQ(temporary_logs().size(), 1U) << "that of the parent that lives";
+  alive.signal(SIGTERM);
+  EXPECT_EQ(alive.wait(), 0);
+  EXPECT_TRUE(temporary_logs().empty());
 }
 
 TEST(Local, UserErrors) {

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
+#include "tessera/plan/levels_text.h"
 #include "tests/error_text.h"
 
 namespace tessera::plan {
@@ -81,6 +82,15 @@ TEST(AssignLevels, UnitsOfAResNet) {
             start +
                 "blocks.0=zero1' (the model's units are stem, layer1.0, layer1.1, layer2.0, layer2.1, "
                 "layer3.0, layer3.1, layer4.0, layer4.1, head)");
+}
+
+TEST(LevelsText, SaysWhatIsReallyUsed) {
+  Plan plan = uniform_plan(two_blocks(), 4, Level::kZero3, false, 1);
+  EXPECT_EQ(levels_text(plan), "zero3, 4 units");
+  EXPECT_EQ(levels_text(uniform_plan(two_blocks(), 4, Level::kZero1, true, 1)),
+            "zero1, 4 units; 2 with recompute");
+  assign_levels(&plan, "blocks.0-1=replicate, blocks.1=zero2+recompute");
+  EXPECT_EQ(levels_text(plan), "zero3 2 units, replicate 1 unit, zero2 1 unit; 1 with recompute");
 }
 
 TEST(AssignLevels, RefusesWhatCannotBe) {

@@ -104,10 +104,10 @@ TEST(Errors, Choices) {
   EXPECT_EQ(read_error("", {"data.on_error=explode"}),
             "[recipe.parse] data.on_error must be one of skip, fail: found \"explode\" (--set "
             "data.on_error=explode)");
-  EXPECT_EQ(
-      read_error("\nmodel.preset = 'So40m'"),
-      "[arch.vit_config] expected the name of a ViT, like S/16 or vit_small_patch16_224: found \"So40m\" "
-      "(did you mean \"So400m\"?) (test.toml:2, model.preset)");
+  EXPECT_EQ(read_error("\nmodel.preset = 'So40m'"),
+            "[arch.vit_config] expected the name of a model, like S/16, vit_small_patch16_224 or resnet50: "
+            "found \"So40m\" "
+            "(did you mean \"So400m\"?) (test.toml:2, model.preset)");
 }
 
 TEST(Errors, KeysOfAnotherFamily) {
@@ -203,7 +203,12 @@ TEST(Errors, Environment) {
   EXPECT_EQ(
       read_error("[data]\nsource = 'folder:${TESSERA_TEST_UNSET}'"),
       "[recipe.parse] the environment variable TESSERA_TEST_UNSET must be set: found none (test.toml:2, "
-      "data.source; set it, or give a default: ${TESSERA_TEST_UNSET:-default})");
+      "data.source; set it: TESSERA_TEST_UNSET=/data/tessera_test_unset tessera ..., or give a default: "
+      "${TESSERA_TEST_UNSET:-default})");
+  EXPECT_EQ(
+      read_error("name = '${TESSERA_TEST_UNSET}'"),
+      "[recipe.parse] the environment variable TESSERA_TEST_UNSET must be set: found none (test.toml:1, "
+      "name; set it, or give a default: ${TESSERA_TEST_UNSET:-default})");
   EXPECT_EQ(
       read_error("name = '${A'"),
       "[recipe.parse] expected a closing } after ${: found none in \"${A\" (test.toml:1, name; write $${ for "

@@ -70,19 +70,46 @@ TEST(Groups, ErrorsSayWhatIsWrong) {
   }
 }
 
+TEST(Groups, MatchesAreCounted) {
+  const std::vector<std::string> names = {"stem.weight", "blocks.1.norm.bias", "blocks.9.norm.bias",
+                                          "blocks.10.norm.bias", "head.weight"};
+  const auto matches =
+      ParameterGroups(with_groups({"blocks.[0-5].*: freeze", "*.bias: weight_decay=0", "*: lr_scale=2"}))
+          .matches(names);
+  ASSERT_EQ(matches.size(), 3U);
+  EXPECT_EQ(matches[0].text, "blocks.[0-5].*: freeze");
+  EXPECT_EQ(matches[0].parameters, 1);
+  EXPECT_EQ(matches[1].parameters, 3);
+  EXPECT_EQ(matches[1].first + " " + matches[1].last, "blocks.1.norm.bias blocks.10.norm.bias");
+  EXPECT_EQ(matches[2].parameters, 5);
+  EXPECT_EQ(ParameterGroups(with_groups({"blocks.?.*: freeze"})).matches(names)[0].parameters, 2);
+  EXPECT_EQ(ParameterGroups(with_groups({"blocks.[!0-5]*: freeze"})).matches(names)[0].parameters, 1);
+  EXPECT_TRUE(ParameterGroups(with_groups({})).matches(names).empty());
+}
+
 TEST(Groups, OneThatMatchesNothingIsAnError) {
   const ParameterGroups groups(with_groups({"heads.weight: freeze"}));
-  groups.check_all_match({"stem.weight", "heads.weight"});
-  EXPECT_EQ(
-      error_text([&] {
-        groups.check_all_match({"stem.weight", "head.weight"});
-      }),
+  EXPECT_EQ(groups.matches({"stem.weight", "heads.weight"})[0].parameters, 1);
+  const std::string wanted =
       "[recipe.groups] every entry of optimizer.groups must match a parameter: \"heads.weight: freeze\" "
-      "matches none (did you mean \"head.weight\"?)");
-  EXPECT_EQ(
-      error_text([&] { groups.check_all_match({"x"}); }),
-      "[recipe.groups] every entry of optimizer.groups must match a parameter: \"heads.weight: freeze\" "
-      "matches none (names are such as blocks.0.attn.qkv.weight)");
+      "matches none (";
+  EXPECT_EQ(error_text([&] {
+              groups.matches({"stem.weight", "head.weight"});
+            }),
+            wanted + "did you mean \"head.weight\"?)");
+  EXPECT_EQ(error_text([&] { groups.matches({"x"}); }),
+            wanted + "names are such as blocks.0.attn.qkv.weight)");
+}
+
+TEST(Groups, BracketsHoldCharactersNotNumbers) {
+  for (const char* numbers : {"[10-11]", "[0-15]", "[!10-9]"}) {
+    EXPECT_EQ(read_error(concat("[optimizer]\ngroups = ['blocks.", numbers, ".*: freeze']")),
+              concat("[recipe.groups] one character's choices between brackets, as [0-5]: found ", numbers,
+                     " in \"blocks.", numbers,
+                     ".*: freeze\" (of numbers with two digits, 1[0-5] are 10 to 15) (test.toml)"));
+  }
+  EXPECT_EQ(read_error("[optimizer]\ngroups = ['blocks.1[0-5].*: freeze', 'x[1-2][3-4]y[-]: freeze']"),
+            "no error");
 }
 
 }  // namespace

@@ -30,7 +30,14 @@ class RunFolders : public ::testing::Test {
     recipe.run.dir = dir;
     return recipe;
   }
-  static void leave_a_run_in(const fs::path& folder) { write_file_atomic(folder / "recipe.toml", "x"); }
+  static void leave_a_run_in(const fs::path& folder) {
+    fs::create_directories(folder / "logs");
+    write_file_atomic(folder / "recipe.toml", "x");
+  }
+  static void save_in(const fs::path& folder, const char* manifest = "manifest.json") {
+    fs::create_directories(folder / "checkpoints" / "step_00000003");
+    write_file_atomic(folder / "checkpoints" / "step_00000003" / manifest, "{}");
+  }
 
   TemporaryFolder folder_;
   fs::path before_;
@@ -45,6 +52,87 @@ TEST_F(RunFolders, AreNumberedAndResumeTakesTheNewest) {
   }
   EXPECT_EQ(claim_run_folder(named("mine"), "latest").path.filename(), "mine-3");
   EXPECT_EQ(claim_run_folder(named("other"), "latest").path.filename(), "other");
+}
+
+TEST_F(RunFolders, ResumeTakesTheNewestThatSavedAndNamesTheOthers) {
+  for (const char* name : {"mine", "mine-2", "mine-3", "mine-4", "mine-5"})
+    leave_a_run_in(fs::path("runs") / name);
+  EXPECT_EQ(claim_run_folder(named("mine"), "latest").path.filename(), "mine-5")
+      << "nothing is saved anywhere";
+  write_file_atomic("runs/mine-5/summary.json", "{\"pretended\": true}");
+  write_file_atomic("runs/mine-3/summary.json", "{\"val_top1\": 1}");
+  EXPECT_EQ(claim_run_folder(named("mine"), "latest").path.filename(), "mine-4");
+  save_in("runs/mine");
+  save_in("runs/mine-2");
+  save_in("runs/mine-3", "manifest.json.tmp");  // not complete
+  for (const char* which : {"latest", "best", "3"}) {
+    const RunFolder claimed = claim_run_folder(named("mine"), which);
+    EXPECT_EQ(claimed.path.filename(), "mine-2");
+    EXPECT_EQ(
+        claimed.note,
+        "--resume takes runs/mine-2, the newest run with a complete checkpoint: runs/mine-5 (pretended), "
+        "runs/mine-4, runs/mine-3 have none");
+  }
+  save_in("runs/mine-4");
+  EXPECT_EQ(
+      claim_run_folder(named("mine"), "latest").note,
+      "--resume takes runs/mine-4, the newest run with a complete checkpoint: runs/mine-5 (pretended) has "
+      "none");
+  save_in("runs/mine-5");  // whatever its summary says
+  EXPECT_EQ(claim_run_folder(named("mine"), "latest").path.filename(), "mine-4");
+  fs::remove("runs/mine-5/summary.json");
+  const RunFolder newest = claim_run_folder(named("mine"), "latest");
+  EXPECT_EQ(newest.path.filename(), "mine-5");
+  EXPECT_EQ(newest.note, "");
+}
+
+TEST_F(RunFolders, ANewerRunThatGoesOnIsNotPassedOver) {
+  leave_a_run_in("runs/mine");
+  save_in("runs/mine");
+  const RunFolder going_on = claim_run_folder(named("mine"), "");
+  leave_a_run_in(going_on.path);
+  EXPECT_EQ(error_text([] { claim_run_folder(named("mine"), "latest"); }),
+            "[train.folder] a run that no other process is writing: runs/mine-2 is in use (wait for that "
+            "process to end, or set another run.dir)");
+}
+
+TEST_F(RunFolders, APretendedRunIsNotContinued) {
+  leave_a_run_in("here");
+  write_file_atomic("here/summary.json", "{\"pretended\": true, \"steps\": 1}");
+  EXPECT_EQ(error_text([] { claim_run_folder(named("mine", "here"), "latest"); }),
+            "[train.folder] a run that saves what it trains: here was one of --pretend-world (start anew "
+            "without --resume, with another run.dir)");
+  leave_a_run_in("runs/mine");
+  write_file_atomic("runs/mine/summary.json", "{\"pretended\": true}");
+  EXPECT_EQ(claim_run_folder(named("mine"), "latest").path.filename(), "mine-2");
+}
+
+TEST_F(RunFolders, AStartThatFailsLeavesNone) {
+  Recipe recipe = named("mine");
+  recipe.checkpoint.dir = fs::current_path() / "elsewhere";
+  {
+    const RunFolder claimed = claim_run_folder(recipe, "");
+    EXPECT_TRUE(claimed.made);
+    checkpoint_folder(recipe, claimed.path, false);
+    write_file_atomic(claimed.path / "logs" / "rank-1.log", "error: no");
+    discard_run_folder(claimed);
+    EXPECT_FALSE(fs::exists(claimed.path));
+  }
+  const RunFolder begun = claim_run_folder(named("mine"), "");
+  leave_a_run_in(begun.path);
+  discard_run_folder(begun);
+  EXPECT_TRUE(fs::exists(begun.path / "logs"));
+
+  const RunFolder noted = claim_run_folder(named("mine", "noted"), "");
+  write_file_atomic(noted.path / "notes.txt", "mine");
+  discard_run_folder(noted);
+  EXPECT_TRUE(fs::exists(noted.path / "notes.txt"));
+
+  fs::create_directory("there");
+  const RunFolder there = claim_run_folder(named("mine", "there"), "");
+  EXPECT_FALSE(there.made);
+  discard_run_folder(there);
+  EXPECT_TRUE(fs::exists("there/logs"));
 }
 
 TEST_F(RunFolders, StartedInOneInstantAreDifferent) {

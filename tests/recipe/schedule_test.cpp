@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tessera/recipe/warnings.h"
 #include "tests/recipe/recipe_text.h"
 
 namespace tessera::recipe {
@@ -265,6 +266,39 @@ TEST(LearningRate, DecayInTheGradientIsNoneUnlessGiven) {
   EXPECT_EQ(read("optimizer.name = 'adam'").optimizer.weight_decay, 0);
   EXPECT_EQ(read("optimizer.name = 'adamw'").optimizer.weight_decay, 0.05);
   EXPECT_EQ(read("optimizer.name = 'sgd'\noptimizer.weight_decay = 1e-4").optimizer.weight_decay, 1e-4);
+}
+
+std::string warned(std::vector<std::string> sets) {
+  const Recipe recipe = read("", std::move(sets));
+  const auto lines = schedule_warnings(recipe, count_steps(recipe, 1000, 10));
+  return lines.empty() ? "none" : lines.front();
+}
+
+TEST(Warnings, AWarmupThatNeverEnds) {
+  EXPECT_EQ(warned({}), "none");
+  EXPECT_EQ(warned({"schedule.warmup_steps=9"}), "none");
+  EXPECT_EQ(
+      warned({"schedule.warmup_steps=20", "optimizer.lr=0.1"}),
+      "[recipe.schedule] a warmup shorter than the run: found 20 steps of warmup in 10, so the learning "
+      "rate ends at 0.045 and never reaches 0.1 (set schedule.warmup_steps or warmup_epochs)");
+  EXPECT_EQ(warned({"schedule.warmup_steps=6", "schedule.cooldown_steps=5"}),
+            "[recipe.schedule] warmup and cooldown no longer than the run: found 6 and 5 steps in 10 (set "
+            "schedule.warmup_steps and cooldown_steps, or their _epochs)");
+}
+
+TEST(Warnings, OutputsOfNoClass) {
+  const Recipe recipe = read("[model]\nclasses = 12\n[data]\nsource = 'fake:5'");
+  EXPECT_EQ(class_count_warning(recipe, 12), "");
+  EXPECT_EQ(
+      class_count_warning(recipe, 10),
+      "[recipe.classes] as many model.classes as the data have: found 12 and 10 classes in fake:5, so 2 "
+      "outputs are of no class (set model.classes = 10 unless that is meant)");
+}
+
+TEST(Warnings, HowToTrainOn) {
+  EXPECT_EQ(how_to_train_on(read("")), "train.steps above 10, for example --set train.steps=20");
+  EXPECT_EQ(how_to_train_on(read("", {"train.steps=0", "train.epochs=1.5"})),
+            "train.epochs above 1.5, for example --set train.epochs=3");
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 // The recipes in recipes/ can be read and say what their comments promise.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
+#include "tessera/base/file.h"
+#include "tessera/recipe/default_source.h"
 #include "tests/recipe/recipe_text.h"
 
 namespace tessera::recipe {
@@ -25,6 +28,34 @@ TEST(Shipped, AllCanBeReadAndTrained) {
     EXPECT_EQ(difference(recipe, again), std::vector<std::string>{});
   }
   EXPECT_GE(count, 4);
+}
+
+// Whoever starts one without its data is told which variable names them.
+TEST(Shipped, DataThatAreNotThereAreNamedWithTheirVariable) {
+  for (const auto& [name, variable] :
+       {std::pair("mnist", "MNIST"), std::pair("clothing160", "CLOTHING160")}) {
+    const std::filesystem::path file = kFolder / concat(name, ".toml");
+    const std::string text = read_file(file);
+    const std::string line = std::to_string(
+        1 +
+        std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find("source =")), '\n'));
+    unsetenv(variable);
+    const std::string here = (kFolder.parent_path() / "data" / name).string();
+    if (std::filesystem::exists(here)) continue;
+    EXPECT_EQ(error_text([&] { check_default_source(read_recipe(file, {}), file); }),
+              concat("[recipe.data] the data of this recipe: ", here, " does not exist (", file.string(), ":",
+                     line, "; it is the default while ", variable, " is not set: ", variable, "=/data/", name,
+                     " tessera train ", file.string(), ")"));
+    EXPECT_NO_THROW(check_default_source(read_recipe(file, {"data.source=folder:/nowhere"}), file));
+    EXPECT_NO_THROW(check_default_source(read_recipe(file, {"data.source=fake:10"}), file));
+    setenv(variable, "/nowhere/else", 1);  // opening it will say so
+    EXPECT_NO_THROW(check_default_source(read_recipe(file, {}), file));
+    setenv(variable, "", 1);
+    EXPECT_NE(error_text([&] { check_default_source(read_recipe(file, {}), file); }), "no error");
+    unsetenv(variable);
+  }
+  const std::filesystem::path made_up = kFolder / "vit_10b.toml";
+  EXPECT_NO_THROW(check_default_source(read_recipe(made_up, {}), made_up));
 }
 
 TEST(Shipped, Quickstart) {

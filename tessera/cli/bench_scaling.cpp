@@ -1,0 +1,123 @@
+#include "tessera/cli/bench_scaling.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/launch/launch.h"
+
+namespace tessera::cli {
+namespace fs = std::filesystem;
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void check(const ScalingOptions& options) {
+  if (options.ranks.empty()) user_error("bench.scaling", "--ranks with numbers such as 1,2,4: got none");
+  for (const int64_t ranks : options.ranks) {
+    if (ranks < 1) user_error("bench.scaling", "--ranks of at least 1: got ", ranks);
+    if (options.strong && options.batch % ranks != 0) {
+      user_error("bench.scaling", "--batch that all of --ranks divide (--strong): ", ranks,
+                 " does not divide ", options.batch);
+    }
+  }
+  if (options.batch < 1) user_error("bench.scaling", "--batch of at least 1: got ", options.batch);
+}
+
+/// A folder of this process's own, gone with it.
+struct Folder {
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "tessera-scaling-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) {
+      user_error("bench.scaling", "a temporary folder in ", fs::temp_directory_path().string(),
+                 ": none can be made");
+    }
+    path = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  fs::path path;
+};
+
+/// One run's JSON. `code`: its exit code.
+Json measure(const ScalingOptions& options, int64_t ranks, int64_t threads, int* code) {
+  const Folder folder;
+  const fs::path output = folder.path / "step.json";
+  std::vector<std::string> arguments = {
+      "bench",
+      "step",
+      "--model",
+      options.model,
+      "--batch",
+      std::to_string(options.strong ? options.batch / ranks : options.batch),
+      "--rounds",
+      std::to_string(options.rounds),
+      "--procs",
+      std::to_string(ranks),
+      "--output",
+      output.string(),
+      "--quiet",
+      "--set",
+      concat("run.threads=", threads)};
+  for (const std::string& set : options.sets) arguments.insert(arguments.end(), {"--set", set});
+  launch::LocalOptions local;
+  local.procs = ranks;
+  *code = launch::run_local(local, arguments);
+  if (*code != 0) return {};
+  std::ifstream in(output);
+  return Json::parse(in);
+}
+
+void print_head() {
+  std::printf("%6s %14s %13s %13s %13s %9s %11s\n", "ranks", "batch per rank", "global batch", "images/s",
+              "per rank", "TFLOP/s", "efficiency");
+}
+
+void print_row(const Json& row) {
+  std::printf("%6ld %14ld %13ld %13.2f %13.2f %9.3f %9.1f %%\n", row.at("ranks").get<long>(),
+              row.at("batch_per_rank").get<long>(), row.at("global_batch").get<long>(),
+              row.at("images_per_second").get<double>(), row.at("images_per_second_per_rank").get<double>(),
+              row.at("tflops").get<double>(), 100 * row.at("efficiency").get<double>());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int bench_scaling(const ScalingOptions& options) {
+  check(options);
+  const int64_t most = *std::max_element(options.ranks.begin(), options.ranks.end());
+  const int64_t threads = std::max<int64_t>(1, launch::available_cores() / most);
+  Json rows = Json::array();
+  if (!options.json) print_head();
+  for (const int64_t ranks : options.ranks) {
+    int code = 0;
+    const Json step = measure(options, ranks, threads, &code);
+    if (code != 0) return code;
+    Json row;
+    for (const char* name : {"ranks", "batch_per_rank", "global_batch", "images_per_second"})
+      row[name] = step.at(name);
+    const double of_a_rank = step.at("images_per_second").get<double>() / static_cast<double>(ranks);
+    row["images_per_second_per_rank"] = of_a_rank;
+    row["tflops"] = step.at("tflops");
+    row["efficiency"] =
+        rows.empty() ? 1.0 : of_a_rank / rows[0].at("images_per_second_per_rank").get<double>();
+    row["peak_rss_bytes"] = step.at("peak_rss_bytes");
+    rows.push_back(row);
+    if (!options.json) print_row(row);
+  }
+  if (options.json) std::cout << rows.dump(2) << std::endl;
+  return 0;
+}
+
+}  // namespace tessera::cli

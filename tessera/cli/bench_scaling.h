@@ -1,0 +1,24 @@
+// `tessera bench scaling`: the step on growing numbers of ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::cli {
+
+struct ScalingOptions {
+  std::vector<int64_t> ranks = {1, 2};
+  bool weak = false,
+       strong = false;  // strong: `batch` is the global one; else (both false, or weak) each rank's
+  std::string model = "Ti/16";
+  int64_t batch = 8, rounds = 5;
+  std::vector<std::string> sets;
+  bool json = false;
+};
+
+/// Runs `tessera bench step` once for each number of ranks and prints a row of each. Returns the exit code.
+/// Errors: UserError on numbers that make no sense; a failed run's code is handed on.
+int bench_scaling(const ScalingOptions& options);
+
+}  // namespace tessera::cli

@@ -1,0 +1,78 @@
+#include "tessera/cli/usage_error.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::cli {
+namespace {
+
+/// The command that was chosen, from the program down: "tessera", "data", "pack".
+std::vector<const CLI::App*> chosen_commands(const CLI::App& app) {
+  std::vector<const CLI::App*> chain = {&app};
+  for (auto next = app.get_subcommands(); !next.empty(); next = chain.back()->get_subcommands()) {
+    chain.push_back(next.front());
+  }
+  return chain;
+}
+
+std::string name_of(const std::vector<const CLI::App*>& chain) {
+  std::vector<std::string> words;
+  for (const CLI::App* command : chain) words.push_back(command->get_name());
+  return join(words, " ");
+}
+
+std::string did_you_mean(const std::string& near) {
+  return near.empty() ? "" : concat("; did you mean ", near, "?");
+}
+
+/// What stands where a command should: CLI11 says that one is missing, or what is too much.
+std::string unknown_command(const std::vector<const CLI::App*>& chain) {
+  std::vector<std::string> names;
+  for (const CLI::App* one : chain.back()->get_subcommands(nullptr)) names.push_back(one->get_name());
+  const auto words = chain.back()->remaining();
+  if (names.empty() || words.empty() || words.front().starts_with("-")) return "";
+  return concat("a command of ", name_of(chain), " (", join(names, ", "), "): found ", escape(words.front()),
+                did_you_mean(nearest(words.front(), names)));
+}
+
+/// The most similar option, else the shortest that says the same and more: --index-dir, --dali-index-dir.
+std::string nearest_option(const CLI::App& command, const std::string& word) {
+  constexpr size_t kTelling = 4;  // characters
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const std::string near = nearest(word, names);
+  const std::string bare = word.substr(word.find_first_not_of('-'));
+  if (!near.empty() || bare.size() < kTelling) return near;
+  std::ranges::sort(names, {}, [](const std::string& name) { return name.size(); });
+  const auto found =
+      std::ranges::find_if(names, [&](const auto& name) { return name.find(bare) != std::string::npos; });
+  return found == names.end() ? "" : *found;
+}
+
+std::string unknown_option(const std::vector<const CLI::App*>& chain) {
+  for (const std::string& full : chain.back()->remaining()) {
+    const std::string word = full.substr(0, full.find('='));
+    if (!word.starts_with("--") || word.size() < 3 || word.find_first_not_of('-') == std::string::npos)
+      continue;
+    return concat("an option of ", name_of(chain), ": found ", escape(word),
+                  did_you_mean(nearest_option(*chain.back(), word)));
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
+  const auto chain = chosen_commands(app);
+  std::string what = unknown_command(chain);
+  if (what.empty()) what = unknown_option(chain);
+  if (what.empty()) what = error.what();
+  return concat("[cli] ", what, " (see ", name_of(chain), " --help)");
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,17 @@
+// What is wrong with a command line, in one line.
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
+
+namespace tessera::cli {
+
+/// The message for what CLI11 refused: it names the nearest command or option, and the help of the command
+/// that was chosen.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace tessera::cli

@@ -1,0 +1,50 @@
+#include "tessera/data/class_difference.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::data {
+
+std::optional<ClassDifference> class_difference(const std::vector<std::string>& known,
+                                                const std::vector<std::string>& found) {
+  if (known.empty() || found.empty()) return std::nullopt;
+  std::unordered_map<std::string, size_t> labels;
+  for (size_t i = 0; i < known.size(); ++i) labels.emplace(known[i], i);
+  std::optional<ClassDifference> first;
+  const size_t both = std::min(known.size(), found.size());
+  for (size_t i = 0; i < both; ++i) {
+    if (known[i] == found[i]) continue;
+    const auto other = labels.find(found[i]);
+    const bool moved = other != labels.end();
+    if (first && !moved) continue;
+    first = {concat("label ", i, " is '", escape(known[i]), "' in the checkpoint and '", escape(found[i]),
+                    "' in the data", moved ? concat(", which is label ", other->second, " there") : ""),
+             moved};
+    if (moved) return first;
+  }
+  if (!first && found.size() > known.size()) {
+    first = {concat("the checkpoint has ", known.size(), " classes and the data ", found.size(), ", label ",
+                    both, " is '", escape(found[both]), "'"),
+             false};
+  }
+  return first;
+}
+
+void check_same_classes(const std::vector<std::string>& known, const std::vector<std::string>& found,
+                        const std::string& source, const std::function<void(const std::string&)>& warn) {
+  constexpr const char* kWhere = "data.classes";
+  const auto difference = class_difference(known, found);
+  if (!difference) return;
+  if (difference->other_order) {
+    user_error(kWhere, "the classes of the training data, in their order: ", difference->text, " (in ",
+               source,
+               "; labels are the places of sorted names: a class without images needs its empty folder)");
+  }
+  warn(concat("[", kWhere, "] the classes of the training data: ", difference->text, " (in ", source,
+              "; figures mean something only if both are the same classes)"));
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,32 @@
+// Where local ranks above 0 write. Private to this room; main thread only.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "tessera/base/file.h"
+
+namespace tessera::launch {
+
+/// The given folder, or a temporary one that stays only if something failed. A temporary folder of a parent
+/// that was killed is removed by the next parent that needs one: its lock is free then.
+class LogFolder {
+ public:
+  /// `given`: empty for a temporary one; `procs` 1: none is needed. Errors: UserError when it cannot be made.
+  LogFolder(const std::string& given, int64_t procs);
+  ~LogFolder();
+  LogFolder(const LogFolder&) = delete;
+  LogFolder& operator=(const LogFolder&) = delete;
+
+  std::filesystem::path file(int64_t rank) const;  // empty for rank 0
+  /// Keeps a temporary folder in which something was written; " (logs in PATH)", else "".
+  std::string keep();
+
+ private:
+  std::filesystem::path path_;
+  std::optional<FileLock> lock_;  // of a temporary folder that is not kept
+};
+
+}  // namespace tessera::launch

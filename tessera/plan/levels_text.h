@@ -1,0 +1,13 @@
+// The levels of a plan for people. Pure; safe from any thread.
+#pragma once
+
+#include <string>
+
+#include "tessera/plan/plan.h"
+
+namespace tessera::plan {
+
+/// "zero3, 14 units"; "zero3 4 units, replicate 10 units; 6 with recompute".
+std::string levels_text(const Plan& plan);
+
+}  // namespace tessera::plan

@@ -1,0 +1,41 @@
+#include "tessera/recipe/warnings.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::recipe {
+
+std::vector<std::string> schedule_warnings(const Recipe& recipe, const StepCounts& counts) {
+  std::vector<std::string> lines;
+  const double lr = recipe.optimizer.lr * counts.lr_factor;
+  if (counts.warmup >= counts.total) {
+    lines.push_back(concat("[recipe.schedule] a warmup shorter than the run: found ", counts.warmup,
+                           " steps of warmup in ", counts.total, ", so the learning rate ends at ",
+                           learning_rate(recipe, counts, counts.total - 1), " and never reaches ", lr,
+                           " (set schedule.warmup_steps or warmup_epochs)"));
+  } else if (counts.warmup + counts.cooldown > counts.total) {
+    lines.push_back(concat("[recipe.schedule] warmup and cooldown no longer than the run: found ",
+                           counts.warmup, " and ", counts.cooldown, " steps in ", counts.total,
+                           " (set schedule.warmup_steps and cooldown_steps, or their _epochs)"));
+  }
+  return lines;
+}
+
+std::string class_count_warning(const Recipe& recipe, int64_t classes) {
+  const int64_t outputs = recipe.model.classes();
+  if (classes >= outputs) return "";
+  return concat("[recipe.classes] as many model.classes as the data have: found ", outputs, " and ", classes,
+                " classes in ", recipe.data.source, ", so ", outputs - classes,
+                outputs - classes == 1 ? " output is" : " outputs are",
+                " of no class (set model.classes = ", classes, " unless that is meant)");
+}
+
+std::string how_to_train_on(const Recipe& recipe) {
+  if (recipe.train.steps > 0) {
+    return concat("train.steps above ", recipe.train.steps,
+                  ", for example --set train.steps=", 2 * recipe.train.steps);
+  }
+  return concat("train.epochs above ", recipe.train.epochs,
+                ", for example --set train.epochs=", 2 * recipe.train.epochs);
+}
+
+}  // namespace tessera::recipe

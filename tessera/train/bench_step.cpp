@@ -1,0 +1,263 @@
+// `tessera bench step`: how fast a whole training step is, and where its time goes.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/median.h"
+#include "tessera/base/random.h"
+#include "tessera/base/text.h"
+#include "tessera/base/version.h"
+#include "tessera/ops/linear.h"
+#include "tessera/ops/peak_rate.h"
+#include "tessera/train/commands.h"
+#include "tessera/train/loop.h"
+#include "tessera/train/memory.h"
+#include "tessera/train/operation_times.h"
+#include "tessera/train/session.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+/// One picture of noise, decoded already: what is measured is the step, not a decoder.
+class OnePicture final : public data::Source {
+ public:
+  OnePicture(const arch::ModelConfig& model, int64_t size) : size_(size), classes_(model.classes()) {
+    const int64_t side = model.image_size(), channels = model.channels();
+    picture_ = {side, side, channels, {}};
+    picture_.pixels.resize(static_cast<size_t>(side * side * channels));
+    for (size_t i = 0; i < picture_.pixels.size(); ++i) {
+      picture_.pixels[i] = static_cast<uint8_t>(random_key(1, static_cast<uint64_t>(i)));
+    }
+    for (int64_t c = 0; c < classes_; ++c) names_.push_back(std::to_string(c));
+  }
+  int64_t size() const override { return size_; }
+  int64_t label(int64_t index) const override { return index % classes_; }
+  data::Stored load(int64_t) const override { return {{}, picture_}; }
+  std::string sample_name(int64_t index) const override { return concat("picture ", index); }
+  const std::vector<std::string>& classes() const override { return names_; }
+
+ private:
+  int64_t size_, classes_;
+  data::Image picture_;
+  std::vector<std::string> names_;
+};
+
+/// Operations a second of one product forward, a ViT's widest: [tokens of the batch, width] times
+/// [MLP width, width], by all threads of this rank. Of other models: ViT-B's with 2,048 tokens.
+class WidestProduct {
+ public:
+  WidestProduct(const arch::ModelConfig& model, int64_t batch, at::ScalarType dtype) {
+    const auto* vit = std::get_if<arch::VitConfig>(&model.of);
+    const int64_t rows = vit ? batch * vit->tokens() : 2048, in = vit ? vit->width : 768,
+                  out = vit ? vit->mlp_width : 3072;
+    const auto options = at::TensorOptions().dtype(dtype);
+    x_ = at::randn({rows, in}, options);
+    weight_ = at::randn({out, in}, options);
+    bias_ = at::zeros({out}, options);
+    operations_ = 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
+  }
+  double rate() const {
+    const at::NoGradGuard no_gradients;
+    constexpr int kTurns = 4;
+    const auto start = Clock::now();
+    for (int i = 0; i < kTurns; ++i) ops::linear(x_, weight_, bias_);
+    return kTurns * operations_ / seconds_since(start);
+  }
+
+ private:
+  at::Tensor x_, weight_, bias_;
+  double operations_;
+};
+
+/// What the rounds found, of this rank.
+struct Rounds {
+  std::vector<double> seconds, product_rates;
+  Json seconds_by_kind;  // of a step, from steps whose operations were counted
+};
+
+class StepBench {
+ public:
+  StepBench(const BenchStepJob& job, const launch::Ranks& ranks, mesh::Mesh& mesh)
+      : job_(job),
+        mesh_(mesh),
+        state_(assemble(job.recipe, make_plan(job.recipe, ranks.world), mesh, /*with_optimizer=*/true)),
+        sizes_(recipe::resolve_batch(job.recipe.train, ranks.world)),
+        source_(job.recipe.model, sizes_.batch),
+        loader_(source_, transform(job.recipe), loader_options(ranks), 0),
+        product_(job.recipe.model, sizes_.per_rank, resolve_dtype(job.recipe.precision.compute)) {}
+
+  Rounds run() {
+    for (int i = 0; i < 2; ++i) step();  // memory is found, pages are there
+    Rounds rounds;
+    for (int64_t round = 0; round < job_.rounds; ++round) {
+      mesh_.world().barrier("bench");
+      const auto start = Clock::now();
+      step();
+      rounds.seconds.push_back(seconds_since(start));
+      rounds.product_rates.push_back(product_.rate());
+    }
+    rounds.seconds_by_kind = count_operations();
+    return rounds;
+  }
+
+  double flops_per_image() const {
+    const double forward = arch::forward_flops(job_.recipe.model);
+    return 3 * forward;  // recomputation is no useful work
+  }
+  const recipe::BatchSizes& sizes() const { return sizes_; }
+
+ private:
+  static data::TransformOptions transform(const recipe::Recipe& recipe) {
+    data::TransformOptions options = recipe.data.transform;
+    options.train_crop = data::TrainCrop::kNone;
+    options.flip = false;
+    return options;
+  }
+  data::LoaderOptions loader_options(const launch::Ranks& ranks) const {
+    data::LoaderOptions options;
+    options.rank = ranks.rank;
+    options.world = ranks.world;
+    options.batch = sizes_.batch;
+    options.accumulation = sizes_.accumulation;
+    options.workers = 0;
+    return options;
+  }
+  void step() { train_step(*state_, loader_, sizes_, /*lr=*/1e-6, /*stop=*/false, mesh_); }
+
+  Json count_operations() {
+    constexpr int kSteps = 2;
+    const OperationTimes operations;
+    loader_.take_wait_seconds();
+    const double waited = mesh_.wait_seconds();
+    const auto start = Clock::now();
+    for (int i = 0; i < kSteps; ++i) step();
+    double rest = seconds_since(start);
+    Json json;
+    const auto add = [&](std::string_view kind, double seconds) {
+      json[std::string(kind)] = seconds / kSteps;
+      rest -= seconds;
+    };
+    for (size_t kind = 0; kind < operations.seconds().size(); ++kind) {
+      add(name_of(static_cast<OperationKind>(kind)), operations.seconds()[kind]);
+    }
+    add("waiting_for_ranks", mesh_.wait_seconds() - waited);
+    add("data", loader_.take_wait_seconds());
+    add("the_rest", std::max(0.0, rest));
+    return json;
+  }
+
+  const BenchStepJob& job_;
+  mesh::Mesh& mesh_;
+  std::unique_ptr<TrainState> state_;
+  recipe::BatchSizes sizes_;
+  OnePicture source_;
+  data::TrainLoader loader_;
+  WidestProduct product_;
+};
+
+Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& rounds, int64_t threads,
+               const launch::Ranks& ranks, double peak_memory) {
+  const recipe::Recipe& recipe = job.recipe;
+  const double seconds = median(rounds.seconds), images = static_cast<double>(bench.sizes().batch);
+  const double rate = images / seconds * bench.flops_per_image();  // of all ranks
+  const bool bf16 = resolve_dtype(recipe.precision.compute) == at::kBFloat16;
+  const double cores = static_cast<double>(threads * ranks.world);
+  const double products = median(rounds.product_rates) * static_cast<double>(ranks.world);
+  const double peak = ops::peak_rate(bf16, 0.1) * cores;
+  Json json = {{"model", job.model},
+               {"dtype", bf16 ? "bf16" : "fp32"},
+               {"ranks", ranks.world},
+               {"threads_per_rank", threads},
+               {"batch_per_rank", bench.sizes().per_rank},
+               {"global_batch", bench.sizes().batch},
+               {"level", plan::to_string(recipe.shard.level)},
+               {"recompute", recipe.shard.recompute},
+               {"step_seconds", seconds},
+               {"step_seconds_all", rounds.seconds},
+               {"images_per_second", images / seconds},
+               {"tflops", rate / 1e12},
+               {"gemm_tflops", products / 1e12},
+               {"share_of_gemm_rate", rate / products},
+               {"seconds_by_kind", rounds.seconds_by_kind},
+               {"peak_rss_bytes", peak_memory},
+               {"tessera", concat(build_info().version, " (", build_info().commit, ")")}};
+  if (peak > 0) {
+    json["peak_tflops"] = peak / 1e12;
+    json["share_of_peak"] = rate / peak;
+  }
+  return json;
+}
+
+void print(const Json& json) {
+  const auto number = [&](const char* name) { return json.at(name).get<double>(); };
+  std::printf("%s, batch %ld = %ld ranks x %ld, %s, %s%s\n", json.at("model").get<std::string>().c_str(),
+              json.at("global_batch").get<long>(), json.at("ranks").get<long>(),
+              json.at("batch_per_rank").get<long>(), json.at("dtype").get<std::string>().c_str(),
+              json.at("level").get<std::string>().c_str(),
+              json.at("recompute").get<bool>() ? ", recompute" : "");
+  std::printf("%-30s %10.2f images/s, %.3f s a step\n", "whole step", number("images_per_second"),
+              number("step_seconds"));
+  std::printf("%-30s %10.3f TFLOP/s: %.0f %% of the widest product's %.3f", "work", number("tflops"),
+              100 * number("share_of_gemm_rate"), number("gemm_tflops"));
+  if (json.contains("peak_tflops")) {
+    std::printf(", %.0f %% of the registers' %.3f", 100 * number("share_of_peak"), number("peak_tflops"));
+  }
+  std::printf("\n%-30s %10s a rank\n", "peak memory", human_bytes(number("peak_rss_bytes")).c_str());
+  for (const auto& [kind, seconds] : json.at("seconds_by_kind").items()) {
+    if (seconds.get<double>() < 5e-5) continue;
+    std::printf("  %-28s %10.1f ms  %3.0f %%\n", kind.c_str(), 1e3 * seconds.get<double>(),
+                100 * seconds.get<double>() / number("step_seconds"));
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
+  const int64_t threads = set_threads(job.recipe, ranks);
+  auto mesh = connect(job.recipe, ranks, concat(build_info().commit, recipe::to_toml(job.recipe)));
+  try {
+    return guarded(
+        [&] {
+          if (ranks.local_rank == 0) {
+            check_memory(job.recipe, make_plan(job.recipe, ranks.world), job.recipe.train.batch_per_rank,
+                         ranks, "");
+          }
+          mesh->world().barrier("memory check");
+          StepBench bench(job, ranks, *mesh);
+          const Rounds rounds = bench.run();
+          at::Tensor peaks = at::zeros({ranks.world}, at::kDouble);
+          peaks[ranks.rank] = static_cast<double>(peak_resident_bytes());
+          mesh->world().all_reduce(peaks, "peak memory");
+          if (ranks.rank == 0) {
+            const Json json = report_of(job, bench, rounds, threads, ranks, peaks.max().item<double>());
+            if (job.json) {
+              std::cout << json.dump(2) << std::endl;
+            } else if (!job.quiet) {
+              print(json);
+            }
+            if (!job.output.empty()) write_file_atomic(job.output, json.dump(2) + "\n");
+          }
+          mesh->world().barrier("the end");
+          return static_cast<int>(kExitDone);
+        },
+        *mesh, [] { return "benchmarking"; }, "; a smaller --batch would save activations");
+  } catch (const std::exception&) {
+    static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
+    throw;
+  }
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,111 @@
+#include "tessera/train/prepared.h"
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/base/version.h"
+#include "tessera/data/split.h"
+#include "tessera/launch/library_variables.h"
+#include "tessera/plan/levels_text.h"
+#include "tessera/recipe/warnings.h"
+#include "tessera/train/device.h"
+#include "tessera/train/memory.h"
+#include "tessera/train/session.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+namespace {
+
+std::string dtype_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
+
+/// Whole, but for a remainder that is carried over.
+std::string steps_text(double steps) {
+  const auto whole = static_cast<int64_t>(steps);
+  return static_cast<double>(whole) == steps ? human_count(whole) : concat(steps);
+}
+
+void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
+  const auto found = static_cast<int64_t>(source.classes().size());
+  if (found > recipe.model.classes()) {
+    user_error("train.data", "at most model.classes = ", recipe.model.classes(),
+               " classes: ", recipe.data.source, " has ", found, " (set model.classes = ", found, ")");
+  }
+}
+
+}  // namespace
+
+std::vector<recipe::ParameterGroups::Match> matched_groups(const recipe::Recipe& recipe) {
+  std::vector<std::string> names;
+  for (const auto& spec : arch::parameters(recipe.model)) {
+    if (!spec.buffer) names.push_back(spec.name);
+  }
+  return recipe::ParameterGroups(recipe.optimizer).matches(names);
+}
+
+void open_data(Prepared& p) {
+  const recipe::Recipe& recipe = p.job.recipe;
+  data::MixedSource mix = open_training(recipe, p.loader.warn);
+  p.train = std::move(mix.source);
+  p.loader.order.mix = std::move(mix.parts);
+  p.val = data::open_splits(recipe.data.source, recipe.data.val, source_options(recipe, p.loader.warn));
+  check_classes(*p.train, recipe);
+  check_classes(*p.val, recipe);
+  p.sizes = recipe::resolve_batch(recipe.train, p.ranks.world);
+  p.counts = recipe::count_steps(recipe, p.train->size(), p.sizes.batch);
+}
+
+std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
+  const recipe::Recipe& recipe = p.job.recipe;
+  const auto& model = recipe.model;
+  const plan::Memory memory = plan::predict_memory(model, p.plan, plan_precision(recipe), p.sizes.per_rank);
+  const double predicted = predicted_memory(recipe, p.plan, p.sizes.per_rank);
+  std::vector<std::pair<std::string, std::string>> rows = {
+      {"model", arch::describe(model)},
+      {"parameters", human_count(arch::parameter_count(model))},
+      {"forward GFLOP per image", concat(arch::forward_flops(model) / 1e9)},
+      {"data", concat(recipe.data.source, recipe.data.mix.empty() ? "" : " + " + join(recipe.data.mix, " + "),
+                      ": ", human_count(p.train->size()), " training and ", human_count(p.val->size()),
+                      " validation images, ", p.train->classes().size(), " classes")},
+      {"ranks", concat(p.ranks.world, " (", p.ranks.launcher, "), ", p.threads, " compute thread",
+                       p.threads > 1 ? "s" : "", " and ", p.loader.workers, " data worker",
+                       p.loader.workers == 1 ? "" : "s", " each",
+                       p.loader.workers == 0           ? ""
+                       : p.loader.worker_cores.empty() ? ", sharing cores"
+                                                       : ", on cores of their own")},
+      {"device", describe_device(p.device)},
+      {"layout", plan::levels_text(p.plan)},
+      {"batch", concat(p.sizes.batch, " = ", p.ranks.world, " ranks x ", p.sizes.per_rank, " x ",
+                       p.sizes.accumulation, " accumulated")},
+      {"steps", concat(human_count(p.counts.total), " (", steps_text(p.counts.steps_per_epoch), " an epoch, ",
+                       p.counts.warmup, " of warmup)")},
+      {"precision", concat(dtype_name(resolve_dtype(recipe.precision.compute, p.device)),
+                           " compute, fp32 master weights, ",
+                           dtype_name(resolve_dtype(recipe.precision.reduce)), " gradients on the wire")},
+      {"predicted memory per rank",
+       concat(human_bytes(predicted), " (states ", human_bytes(memory.states), ", gathered ",
+              human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
+              human_bytes(memory.program), recipe.checkpoint.async ? ", and a checkpoint's copy)" : ")")},
+      {"memory that progress lines show",
+       concat("all of this process: that, and the ", human_bytes(static_cast<double>(p.program_bytes)),
+              " it has before training, so about ",
+              human_bytes(predicted + static_cast<double>(p.program_bytes)))},
+      {"environment that libraries read", launch::library_variables()},
+      {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
+  };
+  for (const auto& match : p.groups) {
+    rows.emplace_back(concat("group \"", match.text, "\""),
+                      concat(match.parameters, match.parameters == 1 ? " parameter, " : " parameters, ",
+                             match.first, match.parameters == 1 ? "" : " to " + match.last));
+  }
+  return rows;
+}
+
+void print_facts(Prepared& p, Log& log) {
+  p.program_bytes = resident_bytes();
+  for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
+  for (const auto& line : recipe::schedule_warnings(p.job.recipe, p.counts)) log.warn(line);
+  const auto classes = static_cast<int64_t>(p.train->classes().size());
+  const std::string unused = recipe::class_count_warning(p.job.recipe, classes);
+  if (!unused.empty()) log.warn(unused);
+}
+
+}  // namespace tessera::train

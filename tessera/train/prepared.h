@@ -1,0 +1,53 @@
+// A training before its first step: what is known of it, and what is said of it.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/log.h"
+#include "tessera/data/loader.h"
+#include "tessera/data/source.h"
+#include "tessera/plan/plan.h"
+#include "tessera/recipe/parameter_groups.h"
+#include "tessera/recipe/recipe.h"
+#include "tessera/train/entry.h"
+
+namespace tessera::train {
+
+/// Everything known before the first step.
+struct Prepared {
+  TrainJob job;
+  launch::Ranks ranks;
+  int64_t threads = 1;
+  at::Device device = at::kCPU;
+  std::filesystem::path run_dir, checkpoints;
+  plan::Plan plan;
+  recipe::BatchSizes sizes;
+  recipe::StepCounts counts;
+  std::unique_ptr<data::Source> train, val;
+  data::LoaderOptions loader;
+  double peak_tflops = 0;
+  int64_t program_bytes = 0;  // resident when the facts were first told
+  int64_t idle_bytes = 0;     // resident before the model is built: the program, LibTorch, threads
+  std::vector<recipe::ParameterGroups::Match> groups;
+};
+
+/// Opens the sources and counts the steps. Requires: job, ranks, loader.warn. Errors: UserError of the data,
+/// of the batch, of more classes than the model has.
+void open_data(Prepared& p);
+
+/// What optimizer.groups names. Errors: UserError where a pattern fits nothing.
+std::vector<recipe::ParameterGroups::Match> matched_groups(const recipe::Recipe& recipe);
+
+/// Names and values for people: on the console, in the log, in the report.
+std::vector<std::pair<std::string, std::string>> facts(const Prepared& p);
+
+/// Prints them, and warns of what is odd among them. Sets program_bytes.
+void print_facts(Prepared& p, Log& log);
+
+}  // namespace tessera::train

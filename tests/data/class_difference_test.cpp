@@ -1,0 +1,60 @@
+#include "tessera/data/class_difference.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/error_text.h"
+
+namespace tessera::data {
+namespace {
+
+using Names = std::vector<std::string>;
+
+std::string text(const Names& known, const Names& found) {
+  const auto difference = class_difference(known, found);
+  if (!difference) return "none";
+  return (difference->other_order ? "order: " : "") + difference->text;
+}
+
+TEST(ClassDifference, WhatBothHaveMustAgree) {
+  EXPECT_EQ(text({}, {"a"}), "none");
+  EXPECT_EQ(text({"a"}, {}), "none");
+  EXPECT_EQ(text({"a", "b"}, {"a", "b"}), "none");
+  EXPECT_EQ(text({"a", "b", "c"}, {"a", "b"}), "none");
+}
+
+TEST(ClassDifference, NamesTheFirst) {
+  EXPECT_EQ(text({"a", "b", "c"}, {"a", "B", "C"}), "label 1 is 'b' in the checkpoint and 'B' in the data");
+  EXPECT_EQ(text({"a"}, {"a", "b"}), "the checkpoint has 1 classes and the data 2, label 1 is 'b'");
+  EXPECT_EQ(text({"0"}, {"shirt\n"}), "label 0 is '0' in the checkpoint and 'shirt\\n' in the data");
+}
+
+// A class that is missing moves all that follow; so do numbers in the order of text.
+TEST(ClassDifference, ANameUnderAnotherLabelIsAnotherOrder) {
+  EXPECT_EQ(text({"cat", "cow", "dog"}, {"cat", "dog"}),
+            "order: label 1 is 'cow' in the checkpoint and 'dog' in the data, which is label 2 there");
+  EXPECT_EQ(text({"0", "1", "2", "3", "10"}, {"0", "1", "10", "2"}),
+            "order: label 2 is '2' in the checkpoint and '10' in the data, which is label 4 there");
+  EXPECT_EQ(text({"a", "b", "c"}, {"x", "c", "y"}),
+            "order: label 1 is 'b' in the checkpoint and 'c' in the data, which is label 2 there");
+}
+
+TEST(ClassDifference, AnEvaluationWarnsOrIsRefused) {
+  std::vector<std::string> warnings;
+  const auto warn = [&](const std::string& line) { warnings.push_back(line); };
+  check_same_classes({"a", "b"}, {"a"}, "folder:/x", warn);
+  EXPECT_TRUE(warnings.empty());
+  check_same_classes({"a", "b"}, {"a", "c"}, "folder:/x", warn);
+  EXPECT_EQ(warnings,
+            Names{"[data.classes] the classes of the training data: label 1 is 'b' in the checkpoint and 'c' "
+                  "in the data (in folder:/x; figures mean something only if both are the same classes)"});
+  EXPECT_EQ(
+      error_text([&] {
+        check_same_classes({"a", "b"}, {"b"}, "folder:/x", warn);
+      }),
+      "[data.classes] the classes of the training data, in their order: label 0 is 'a' in the checkpoint "
+      "and 'b' in the data, which is label 1 there (in folder:/x; labels are the places of sorted "
+      "names: a class without images needs its empty folder)");
+}
+
+}  // namespace
+}  // namespace tessera::data
