@@ -69,6 +69,22 @@ inline recipe::OptimizerRecipe optimizer_recipe(const std::vector<std::string>& 
   return recipe::parse_recipe("", "test", "/", all).optimizer;
 }
 
+/// The keys that give each optimizer of make_optimizer_fixture.py.
+inline std::vector<std::string> optimizer_keys(const std::string& name) {
+  static const std::map<std::string, std::vector<std::string>> keys = {
+      {"lamb", {"optimizer.lr=0.02", "optimizer.epsilon=1e-6", "optimizer.weight_decay=0.05"}},
+      {"lars",
+       {"optimizer.lr=0.5", "optimizer.weight_decay=0.02", "optimizer.nesterov=true",
+        "optimizer.trust=0.02"}},
+      {"lion", {"optimizer.lr=1e-3", "optimizer.weight_decay=0.1"}},
+      {"adafactor", {"optimizer.lr=0.01", "optimizer.weight_decay=0.1"}},
+      {"muon", {"optimizer.lr=0.01", "optimizer.weight_decay=0.1"}},
+  };
+  auto sets = keys.at(name);
+  sets.push_back("optimizer.name=" + name);
+  return sets;
+}
+
 using Values = std::map<std::string, at::Tensor>;
 
 inline std::unique_ptr<shard::ShardedModel> given_model(mesh::Mesh& mesh, plan::Level level) {

@@ -70,26 +70,6 @@ TEST(Optimizers, AdamAndAdamWArePyTorchs) {
   EXPECT_GT(distance(adam, adamw), 1e-3);
 }
 
-/// The keys that give each optimizer of make_optimizer_fixture.py.
-const std::map<std::string, std::vector<std::string>>& fixture_keys() {
-  static const std::map<std::string, std::vector<std::string>> keys = {
-      {"lamb", {"optimizer.lr=0.02", "optimizer.epsilon=1e-6", "optimizer.weight_decay=0.05"}},
-      {"lars",
-       {"optimizer.lr=0.5", "optimizer.weight_decay=0.02", "optimizer.nesterov=true",
-        "optimizer.trust=0.02"}},
-      {"lion", {"optimizer.lr=1e-3", "optimizer.weight_decay=0.1"}},
-      {"adafactor", {"optimizer.lr=0.01", "optimizer.weight_decay=0.1"}},
-      {"muon", {"optimizer.lr=0.01", "optimizer.weight_decay=0.1"}},
-  };
-  return keys;
-}
-
-std::vector<std::string> keys_of(const std::string& name) {
-  auto sets = fixture_keys().at(name);
-  sets.push_back("optimizer.name=" + name);
-  return sets;
-}
-
 class Fixture : public ::testing::TestWithParam<std::string> {};
 
 // timm 1.0.31, LAMB in float64, and of PyTorch 2.11 Muon, in float32.
@@ -97,7 +77,7 @@ TEST_P(Fixture, IsTimmsOrPyTorchs) {
   const auto fixture = nlohmann::json::parse(
       std::ifstream(std::string(TESSERA_SOURCE_DIR) + "/tests/train/fixtures/optimizers.json"));
   const int64_t every = fixture.at("every");
-  const Values found = train_given(1, plan::Level::kZero3, keys_of(GetParam()), 0.5);
+  const Values found = train_given(1, plan::Level::kZero3, optimizer_keys(GetParam()), 0.5);
   double worst = 0, moved = 0;
   for (const auto& given : given_parameters()) {
     const auto expected = fixture.at("optimizers").at(GetParam()).at(given.name).get<std::vector<double>>();
@@ -119,11 +99,11 @@ TEST_P(Fixture, IsTimmsOrPyTorchs) {
 
 // Norms, rows and columns are sums over ranks; a matrix is orthogonalised by one of them.
 TEST_P(Fixture, IsTheSameOnAnyRanks) {
-  const Values expected = train_given(1, plan::Level::kZero3, keys_of(GetParam()), 0.5);
+  const Values expected = train_given(1, plan::Level::kZero3, optimizer_keys(GetParam()), 0.5);
   double worst = 0;
   for (const auto& [world, level] :
        {std::pair{2, plan::Level::kZero3}, {3, plan::Level::kZero1}, {2, plan::Level::kReplicate}}) {
-    worst = std::max(worst, distance(train_given(world, level, keys_of(GetParam()), 0.5), expected));
+    worst = std::max(worst, distance(train_given(world, level, optimizer_keys(GetParam()), 0.5), expected));
   }
   EXPECT_LE(worst, GetParam() == "muon" ? 1e-5 : GetParam() == "lion" ? 0 : 1e-6);
   std::printf("%s: largest difference between layouts %.2g\n", GetParam().c_str(), worst);
