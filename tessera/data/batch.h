@@ -5,11 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "tessera/data/pictures.h"
+
 namespace tessera::data {
 
 /// One micro-batch of one rank. Plain memory, so that this room needs no LibTorch.
 struct Batch {
-  std::vector<float> images;      // [size, channels, height, width], normalised
+  std::vector<float> images;      // [size, channels, height, width], normalised; empty with bytes
+  Pictures pictures;              // LoaderOptions::as_bytes: instead of images
   std::vector<int64_t> labels;    // [size]
   std::vector<uint64_t> samples;  // [size] index in the source (+ k * its size for copy k of a sample that is
                                   // repeated): names the sample in every random draw

@@ -24,7 +24,10 @@ struct EvalLoader::State : BatchMaker {
   bool start(int64_t index, Batch* batch) const override {
     const int64_t left = share - index * micro;
     if (left <= 0) return false;
-    allocate(std::min(left, micro), transform.options(), batch);
+    allocate(std::min(left, micro), transform.options(), options.as_bytes, batch);
+    if (options.as_bytes) {
+      batch->pictures.resize(batch->size, transform.sample_size(), options.picture_memory);
+    }
     return true;
   }
 
@@ -38,12 +41,18 @@ struct EvalLoader::State : BatchMaker {
     const auto at = static_cast<size_t>(i);
     batch->samples[at] = static_cast<uint64_t>(sample);
     try {
-      transform.eval(source.load(sample), source.sample_name(sample),
-                     batch->images.data() + i * transform.sample_size());
+      const Stored stored = source.load(sample);
+      if (options.as_bytes) {
+        transform.eval_bytes(stored, source.sample_name(sample), batch->pictures.row(i));
+      } else {
+        transform.eval(stored, source.sample_name(sample),
+                       batch->images.data() + i * transform.sample_size());
+      }
       batch->labels[at] = source.label(sample);
     } catch (const UserError& error) {
       broken.add(sample, error);
       batch->labels[at] = -1;  // its numbers are still the zeros of the allocation
+      if (options.as_bytes) std::fill_n(batch->pictures.row(i), transform.sample_size(), uint8_t{0});
     }
   }
 

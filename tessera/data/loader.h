@@ -84,6 +84,8 @@ struct LoaderOptions {
       0.01;  // share of broken samples above which the run stops (one is borne at any above 0)
   bool ranks_decide = false;      // the limit is judged over all ranks by TrainLoader::merge_broken() and by
                                   // whoever adds up evaluations, not by this rank alone
+  bool as_bytes = false;          // Batch::pictures instead of images: a device makes the numbers itself
+  PictureMemory picture_memory;   // where those lie; empty: the heap
   std::vector<int> worker_cores;  // cores the workers may run on; empty: any
   std::function<void(const std::string&)>
       warn;  // one named warning per broken sample; called from any thread
@@ -135,8 +137,8 @@ class EvalLoader {
  public:
   EvalLoader(const Source& source, TransformOptions transform, LoaderOptions options);
   ~EvalLoader();
-  /// False at the end. A broken sample counts as wrong: it is delivered as zeros with label -1. An empty
-  /// source has no batch.
+  /// False at the end. A broken sample counts as wrong: it is delivered as zeros (as bytes: a black picture)
+  /// with label -1. An empty source has no batch.
   bool next(Batch* batch);
   int64_t broken_samples() const;
 

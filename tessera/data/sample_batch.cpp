@@ -29,13 +29,13 @@ int64_t mix_distance(const LoaderOptions& options) {
       std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, options.order.repeats))));
 }
 
-void allocate(int64_t size, const TransformOptions& transform, Batch* batch) {
+void allocate(int64_t size, const TransformOptions& transform, bool as_bytes, Batch* batch) {
   batch->size = size;
   batch->channels = transform.channels;
   batch->height = batch->width = transform.image_size;
   const auto count = static_cast<size_t>(size);
-  batch->images.resize(count *
-                       static_cast<size_t>(transform.channels * transform.image_size * transform.image_size));
+  const auto numbers = static_cast<size_t>(transform.channels * transform.image_size * transform.image_size);
+  if (!as_bytes) batch->images.resize(count * numbers);
   batch->labels.resize(count);
   batch->samples.resize(count);
 }

@@ -17,8 +17,8 @@ int64_t micro_batch(const LoaderOptions& options);
 /// Positions between the partners of a mix: copies of one sample lie in sequence and are no partners.
 int64_t mix_distance(const LoaderOptions& options);
 
-/// Memory for `size` samples.
-void allocate(int64_t size, const TransformOptions& transform, Batch* batch);
+/// Memory for `size` samples. With `as_bytes` none for what they show.
+void allocate(int64_t size, const TransformOptions& transform, bool as_bytes, Batch* batch);
 
 /// From the loader's options; `first`: number of the first batch.
 PrefetchOptions prefetch_options(const LoaderOptions& options, const Transform& transform, int64_t first);

@@ -29,18 +29,54 @@ struct TrainLoader::State : BatchMaker {
 
   bool start(int64_t index, Batch* batch) const override {
     const int64_t all = order.step_size(index / options.accumulation);
-    allocate(std::clamp<int64_t>(all - begin(index), 0, micro), transform.options(), batch);
+    allocate(std::clamp<int64_t>(all - begin(index), 0, micro), transform.options(), options.as_bytes, batch);
     batch->step_size = all;
     if (options.mix.any()) {
       batch->second_labels.resize(static_cast<size_t>(batch->size));
       batch->label_weights.resize(static_cast<size_t>(batch->size));
     }
+    if (options.as_bytes) {
+      const int64_t partners = options.mix.any() ? plan_mix(options.mix, mix_step(index), batch) : 0;
+      batch->pictures.resize(batch->size + partners, transform.sample_size(), options.picture_memory);
+    }
     return true;
   }
 
+  MixStep mix_step(int64_t index) const {
+    const int64_t step = index / options.accumulation;
+    return {options.seed,          step,         order.epoch(step),
+            order.step_size(step), begin(index), mix_distance(options)};
+  }
+
   void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
+    options.as_bytes ? fill_pictures(index, part, stop, batch) : fill_numbers(index, part, stop, batch);
+  }
+
+  void fill_pictures(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const {
     const int64_t step = index / options.accumulation, position = begin(index);
-    const auto make = [&](int64_t at, float* numbers) { return make_sample(order.at(step, at), numbers); };
+    Pictures& pictures = batch->pictures;
+    const auto make = [&](int64_t at, int64_t row) {
+      return make_sample(order.at(step, at), [&](const auto&... sample) {
+        pictures.erasures[static_cast<size_t>(row)] = transform.train_bytes(sample..., pictures.row(row));
+      });
+    };
+    for (int64_t i = part.first; i < part.last && !stop; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const Made made = make(position + i, i);
+      batch->labels[at] = made.label;
+      batch->samples[at] = made.sample;
+      if (pictures.mixes.empty() || pictures.mixes[at].other < batch->size) continue;
+      const int64_t partner = mix_partner(position + i, batch->step_size, mix_distance(options));
+      batch->second_labels[at] = make(partner, pictures.mixes[at].other).label;
+    }
+  }
+
+  void fill_numbers(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const {
+    const int64_t step = index / options.accumulation, position = begin(index);
+    const auto make = [&](int64_t at, float* numbers) {
+      return make_sample(order.at(step, at),
+                         [&](const auto&... sample) { transform.train(sample..., numbers); });
+    };
     for (int64_t i = part.first; i < part.last && !stop; ++i) {
       const Made made = make(position + i, batch->images.data() + i * transform.sample_size());
       batch->labels[static_cast<size_t>(i)] = made.label;
@@ -48,17 +84,18 @@ struct TrainLoader::State : BatchMaker {
     }
     if (!options.mix.any() || stop) return;
     mix(
-        options.mix,
-        {options.seed, step, order.epoch(step), order.step_size(step), position, mix_distance(options)},
-        part.first, part.last, [&](int64_t at, float* numbers) { return make(at, numbers).label; }, batch);
+        options.mix, mix_step(index), part.first, part.last,
+        [&](int64_t at, float* numbers) { return make(at, numbers).label; }, batch);
   }
 
   struct Made {
     uint64_t sample = 0;
     int64_t label = 0;
   };
-  /// A broken sample is replaced by the next readable one of the source.
-  Made make_sample(const Draw& draw, float* numbers) const {
+  /// Calls show(stored, name, key) of what is drawn. A broken sample is replaced by the next readable one of
+  /// the source.
+  template <typename Show>
+  Made make_sample(const Draw& draw, const Show& show) const {
     int64_t sample = draw.sample;
     for (int64_t tries = 0; tries < source.size(); ++tries, sample = (sample + 1) % source.size()) {
       if (broken.known(sample)) continue;
@@ -66,7 +103,7 @@ struct TrainLoader::State : BatchMaker {
       if (options.ranks_decide && broken.too_many()) return {};
       try {
         const SampleKey key{options.seed, draw.appearance, static_cast<uint64_t>(sample)};
-        transform.train(source.load(sample), source.sample_name(sample), key, numbers);
+        show(source.load(sample), source.sample_name(sample), key);
         return {static_cast<uint64_t>(sample + draw.copy * source.size()), source.label(sample)};
       } catch (const UserError& error) {
         broken.add(sample, error);
@@ -95,6 +132,7 @@ TrainLoader::~TrainLoader() = default;
 Batch TrainLoader::next() {
   Batch batch;
   TESSERA_CHECK(state_->prefetcher.next(&batch), "training batches never end");
+  if (state_->options.as_bytes) finish_labels(&batch);
   return batch;
 }
 

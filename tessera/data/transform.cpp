@@ -187,6 +187,24 @@ void Transform::eval(const Stored& stored, const std::string& name, float* out) 
   normalise(eval_image(stored, name), out);
 }
 
+std::vector<Erasure> Transform::train_bytes(const Stored& stored, const std::string& name,
+                                            const SampleKey& key, uint8_t* out) const {
+  Image image = train_image(stored, name, key);
+  const uint64_t draws = stream(key, "augment");
+  augmenter_.image(draws, &image);
+  copy_bytes(image, out);
+  return augmenter_.erasures(draws, options_.channels, options_.image_size, options_.image_size);
+}
+
+void Transform::eval_bytes(const Stored& stored, const std::string& name, uint8_t* out) const {
+  copy_bytes(eval_image(stored, name), out);
+}
+
+void Transform::copy_bytes(const Image& image, uint8_t* out) const {
+  TESSERA_CHECK_EQ(static_cast<int64_t>(image.pixels.size()), sample_size());
+  std::copy(image.pixels.begin(), image.pixels.end(), out);
+}
+
 void Transform::normalise(const Image& image, float* out) const {
   const int64_t size = options_.image_size, channels = options_.channels;
   TESSERA_CHECK_EQ(image.channels, channels);

@@ -31,6 +31,14 @@ class Transform {
   /// Errors: UserError that names the sample and why it cannot be decoded.
   void train(const Stored& stored, const std::string& name, const SampleKey& key, float* out) const;
   void eval(const Stored& stored, const std::string& name, float* out) const;
+  /// The same before they become numbers, to `out`: [image_size, image_size, channels] bytes, and what is
+  /// erased then.
+  std::vector<Erasure> train_bytes(const Stored& stored, const std::string& name, const SampleKey& key,
+                                   uint8_t* out) const;
+  void eval_bytes(const Stored& stored, const std::string& name, uint8_t* out) const;
+  /// [channels]: number = byte * scale + shift, rounded after each.
+  const std::vector<float>& scale() const { return scale_; }
+  const std::vector<float>& shift() const { return shift_; }
   /// The pictures before they become numbers: image_size x image_size, `channels` channels.
   Image train_image(const Stored& stored, const std::string& name, const SampleKey& key) const;
   Image eval_image(const Stored& stored, const std::string& name) const;
@@ -45,6 +53,7 @@ class Transform {
   View train_view(const SampleKey& key) const;
   Scaling train_scaling(int64_t width, int64_t height, const SampleKey& key) const;
   void normalise(const Image& image, float* out) const;
+  void copy_bytes(const Image& image, uint8_t* out) const;
 
   TransformOptions options_;
   Augmenter augmenter_;

@@ -1,12 +1,15 @@
-// What libtessera_cuda.so offers. Nothing links it: it is meant to be opened where a GPU is (not done yet),
-// with dlopen and asked for `tessera_cuda_plugin` with dlsym. The functions are safe from any thread and
-// throw tessera::Error. Who calls nccl_backend includes Backend.hpp and Store.hpp of c10d as well.
+// What libtessera_cuda.so offers, and the door to it. Nothing links it: it is opened where a GPU may be, with
+// dlopen, and asked for `tessera_cuda_plugin` with dlsym. It brings LibTorch's CUDA side with it, so that
+// tensors of CUDA devices, their streams and page-locked memory work through LibTorch's common interface from
+// then on: no other room links CUDA. The functions are safe from any thread and throw tessera::Error. Who
+// calls nccl_backend includes Backend.hpp and Store.hpp of c10d as well.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 namespace c10d {
@@ -42,6 +45,26 @@ struct CudaPlugin {
 
 inline constexpr int kCudaPluginVersion = 1;
 inline constexpr const char* kCudaPluginSymbol = "tessera_cuda_plugin";
+
+/// The plug-in, or why there is none.
+struct OpenedCuda {
+  const CudaPlugin* plugin = nullptr;
+  std::string missing;  // empty where it is there, even when it is not loaded because the host has no GPU
+};
+/// Opens the plug-in that lies beside this library, once in a process; the first call takes seconds. A host
+/// without NVIDIA's driver does not load it.
+OpenedCuda open_cuda();
+/// The same for a file of any name.
+OpenedCuda open_cuda(const std::filesystem::path& library);
+
+/// The GPU that this process, a rank, computes on. Groups of ranks that connect afterwards have an NCCL group
+/// beside the one of the host's memory.
+struct CudaInUse {
+  const CudaPlugin* plugin = nullptr;  // null: none
+  int device = 0;
+};
+void use_cuda(CudaInUse device);
+CudaInUse cuda_in_use();
 
 }  // namespace tessera::mesh
 

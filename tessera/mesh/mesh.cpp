@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/open_files.h"
 #include "tessera/mesh/reason.h"
 #include "tessera/mesh/shared_transport.h"
@@ -99,7 +101,13 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const std::string& f
                  all_shared](const std::string& line, int64_t rank, int64_t size) {
       const auto own_store = c10::make_intrusive<c10d::PrefixStore>(line, store);
       auto transport = shared_transport(own_store, rank, size, wanted, timeout, all_shared);
-      return transport ? transport : gloo_transport(own_store, rank, size, from, timeout);
+      if (!transport) transport = gloo_transport(own_store, rank, size, from, timeout);
+      const CudaInUse cuda = cuda_in_use();
+      if (cuda.plugin == nullptr) return transport;
+      return device_transport(std::move(transport), own_store, at::kCUDA, [=](const auto& backend_store) {
+        return cuda.plugin->nccl_backend(backend_store, static_cast<int>(rank), static_cast<int>(size),
+                                         cuda.device, timeout);
+      });
     });
   } catch (const Error&) {
     throw;

@@ -1,5 +1,6 @@
 // Moves bytes between the ranks of one group. Implemented by Gloo (transport_gloo.cpp), through memory that
-// the ranks of one host share (transport_shared.cpp) and by the pretend ranks (transport_pretend.cpp).
+// the ranks of one host share (transport_shared.cpp), by backends of a device (transport_device.cpp) and by
+// the pretend ranks (transport_pretend.cpp).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +13,9 @@
 #include "tessera/mesh/pending.h"
 
 namespace c10d {
+class Backend;
 class Store;
-}
+}  // namespace c10d
 
 namespace tessera::mesh {
 
@@ -27,7 +29,7 @@ class Transport {
   virtual Waiter all_to_all(at::Tensor output, at::Tensor input) = 0;
   /// Tells peers and background threads to give up; never waits.
   virtual void abort() = 0;
-  /// "TCP", "shared memory", "pretended".
+  /// "TCP", "shared memory", "NCCL", "pretended".
   virtual const char* name() const = 0;
 };
 
@@ -43,6 +45,20 @@ class SharedTransports;
 std::shared_ptr<Transport> shared_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                             int64_t size, bool wanted, std::chrono::milliseconds timeout,
                                             const std::shared_ptr<SharedTransports>& all);
+
+/// Makes a backend of c10d for the same ranks over a store of its own.
+using BackendMaker =
+    std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store>& store)>;
+
+/// Tensors on devices of `type` travel through backends of theirs (NCCL), all others through `host`. Local.
+///
+/// Note [Ended on a stream]: such an operation runs on a stream of its own, behind what the computing stream
+/// had to do when it started, and "wait" lets the computing stream wait for it, not this thread. It never
+/// says that it is done before: pieces of a reduction must start at the same place of every rank's program,
+/// not when timing has it so, or kernels of two backends could wait for each other across ranks.
+std::shared_ptr<Transport> device_transport(std::shared_ptr<Transport> host,
+                                            const c10::intrusive_ptr<c10d::Store>& store, at::DeviceType type,
+                                            BackendMaker make);
 
 enum class Movement { kAllGather, kAllToAll };
 

@@ -48,12 +48,25 @@ at::Tensor SegmentedModel::forward(const at::Tensor& images, const ForwardContex
   return x;
 }
 
+void SegmentedModel::place(at::Device device) {
+  // Under the handles that segments hold. As set_data() does, which refuses devices that have no memory.
+  const auto put = [](const at::Tensor& handle, const at::Tensor& there) {
+    handle.unsafeGetTensorImpl()->shallow_copy_from(there.getIntrusivePtr());
+  };
+  for (const Segment& segment : segments_) {
+    for (const auto& [name, parameter] : segment.parameters) {
+      put(parameter, hollow_tensor(parameter.sizes(), parameter.scalar_type(), device));
+    }
+    for (const auto& [name, buffer] : segment.buffers) put(buffer, buffer.to(device));
+  }
+}
+
 std::unique_ptr<SegmentedModel> make_model(const arch::ModelConfig& config, mesh::Group& everyone) {
   return std::visit([&](const auto& one) { return make(one, everyone); }, config.of);
 }
 
-at::Tensor hollow_tensor(at::IntArrayRef shape, at::ScalarType dtype) {
-  at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(dtype));
+at::Tensor hollow_tensor(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
+  at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(dtype).device(device));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
   return tensor;
 }

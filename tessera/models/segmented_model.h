@@ -37,7 +37,7 @@ struct Segment {
 };
 
 /// A tensor with sizes and no memory; its storage is filled later (by a shard unit or `allocate`).
-at::Tensor hollow_tensor(at::IntArrayRef shape, at::ScalarType dtype);
+at::Tensor hollow_tensor(at::IntArrayRef shape, at::ScalarType dtype, at::Device device = at::kCPU);
 
 /// [batch, channels, image, image] -> [batch, classes]. Parameters start hollow, buffers with their initial
 /// values; named_parameters() and named_buffers() give the published model's names.
@@ -48,6 +48,8 @@ class SegmentedModel : public torch::nn::Module {
   const std::vector<arch::ParameterSpec>& specs() const { return specs_; }
   /// Runs all segments. Images in any float dtype; computed in the parameters' dtype; logits float32.
   at::Tensor forward(const at::Tensor& images, const ForwardContext& context);
+  /// Moves buffers to `device`; hollow parameters are of it from now on. Requires: parameters are hollow.
+  void place(at::Device device);
 
  protected:
   SegmentedModel(std::string name, std::vector<arch::ParameterSpec> specs);

@@ -7,13 +7,15 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/by_libtorch.h"
 #include "tessera/ops/every_cpu.h"
+#include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
 namespace {
 
 constexpr int64_t kLeastFactored = 32;
-constexpr float kLeastSquare = 1e-30F;
+constexpr auto kLeastSquare = static_cast<float>(by_libtorch::kLeastSquare);
 
 /// Steps through the elements of `shape` without dim `missing`.
 std::vector<int64_t> steps_without(const std::vector<int64_t>& shape, int64_t missing) {
@@ -92,6 +94,9 @@ std::optional<Factored> factored(const std::vector<int64_t>& shape) {
 
 void add_squares(const Factored& t, const at::Tensor& gradient, int64_t begin, double grad_scale,
                  double* row_sums, double* column_sums) {
+  if (!is_for_kernels(gradient)) {
+    return by_libtorch::add_squares(t, gradient, begin, grad_scale, row_sums, column_sums);
+  }
   const float* g = gradient.const_data_ptr<float>() - begin;
   const int64_t row_step = t.row_steps.back(), column_step = t.column_steps.back();
   over_lines(t, begin, begin + gradient.numel(),
@@ -106,6 +111,9 @@ void add_squares(const Factored& t, const at::Tensor& gradient, int64_t begin, d
 
 void divide_by_root(const Factored& t, at::Tensor gradient, int64_t begin, double grad_scale,
                     const at::Tensor& row, const at::Tensor& column) {
+  if (!is_for_kernels(gradient)) {
+    return by_libtorch::divide_by_root(t, gradient, begin, grad_scale, row, column);
+  }
   const at::Tensor row_factors =
       (row / row.mean(t.second, /*keepdim=*/true)).rsqrt_().mul_(grad_scale).contiguous();
   const at::Tensor column_factors = column.rsqrt().contiguous();
@@ -126,6 +134,7 @@ void divide_by_root(const Factored& t, at::Tensor gradient, int64_t begin, doubl
 
 void divide_by_root(at::Tensor gradient, double grad_scale, at::Tensor squares, double decay) {
   TESSERA_CHECK_EQ(gradient.numel(), squares.numel());
+  if (!is_for_kernels(gradient)) return by_libtorch::divide_by_root(gradient, grad_scale, squares, decay);
   float* g = gradient.data_ptr<float>();
   float* v = squares.data_ptr<float>();
   at::parallel_for(0, gradient.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -136,6 +145,9 @@ void divide_by_root(at::Tensor gradient, double grad_scale, at::Tensor squares, 
 
 void follow(at::Tensor parameter, const at::Tensor& update, at::Tensor average, double lr, double momentum,
             double weight_decay) {
+  if (!is_for_kernels(parameter)) {
+    return by_libtorch::follow(parameter, update, average, lr, momentum, weight_decay);
+  }
   float* p = parameter.data_ptr<float>();
   const float* u = update.const_data_ptr<float>();
   float* m = average.defined() ? average.data_ptr<float>() : nullptr;

@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/by_libtorch.h"
 #include "tessera/ops/every_cpu.h"
+#include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
 namespace {
@@ -47,6 +49,7 @@ void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
            const AdamwOptions& o) {
   TESSERA_CHECK(parameter.is_contiguous() && gradient.is_contiguous());
   TESSERA_CHECK_EQ(parameter.numel(), gradient.numel());
+  if (!is_for_kernels(parameter)) return by_libtorch::adamw(parameter, gradient, exp_avg, exp_avg_sq, o);
   const double correction1 = 1.0 - std::pow(o.beta1, static_cast<double>(o.step));
   const double correction2 = 1.0 - std::pow(o.beta2, static_cast<double>(o.step));
   const bool coupled = o.coupled && o.weight_decay != 0;

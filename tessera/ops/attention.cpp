@@ -101,7 +101,7 @@ class FastSelfAttention : public torch::autograd::Function<FastSelfAttention> {
 // oneDNN without AMX is slower in bf16 than fp32 attention with its two casts.
 at::Tensor by_libtorch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const bool slow = !cpu_has_amx() || onednn_would_misuse_amx();
-  const bool widen = slow && q.is_cpu() && q.scalar_type() == at::kBFloat16;
+  const bool widen = slow && is_for_kernels(q) && q.scalar_type() == at::kBFloat16;
   const auto ready = [&](const at::Tensor& t) { return (widen ? t.to(at::kFloat) : t).transpose(1, 2); };
   return at::scaled_dot_product_attention(ready(q), ready(k), ready(v))
       .transpose(1, 2)

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string_view>
 
@@ -13,6 +14,8 @@
 
 namespace tessera::ops {
 namespace {
+
+std::atomic<int> off = 0;  // WithoutKernels that live
 
 #if defined(__x86_64__)
 
@@ -66,6 +69,10 @@ const bool kOneDnnLimited = [] {
 }();
 
 }  // namespace
+
+WithoutKernels::WithoutKernels() { ++off; }
+WithoutKernels::~WithoutKernels() { --off; }
+bool kernels_are_on() { return off == 0; }
 
 bool cpu_has_amx() {
   static const bool has = [] {

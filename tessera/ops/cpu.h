@@ -15,4 +15,16 @@ bool cpu_has_avx512();
 /// kernels need no palette from CPUID.
 bool onednn_would_misuse_amx();
 
+/// While one lives, every op of this room computes as it does on a device for which the room has no kernels:
+/// with LibTorch's operations. For tests of that path where there is no such device. Made and destroyed while
+/// no op runs.
+class WithoutKernels {
+ public:
+  WithoutKernels();
+  ~WithoutKernels();
+  WithoutKernels(const WithoutKernels&) = delete;
+  WithoutKernels& operator=(const WithoutKernels&) = delete;
+};
+bool kernels_are_on();
+
 }  // namespace tessera::ops

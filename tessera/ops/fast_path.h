@@ -8,9 +8,13 @@
 
 namespace tessera::ops {
 
+/// The kernels for CPUs are for this tensor. All others are computed with LibTorch's operations, where they
+/// are.
+inline bool is_for_kernels(const at::Tensor& t) { return t.is_cpu() && kernels_are_on(); }
+
 /// The bf16 kernels can take this tensor.
 inline bool fits_kernels(const at::Tensor& t) {
-  return t.is_cpu() && t.scalar_type() == at::kBFloat16 && t.numel() > 0 && cpu_has_amx();
+  return is_for_kernels(t) && t.scalar_type() == at::kBFloat16 && t.numel() > 0 && cpu_has_amx();
 }
 
 inline const uint16_t* bits(const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); }

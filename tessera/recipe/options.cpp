@@ -79,7 +79,7 @@ void add_machine(std::vector<Option>& table) {
                       "what of a rank's share lies in the host's memory, not where units compute",
                       {{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}},
                       TESSERA_FIELD(shard.offload)),
-      choice<Dtype>("precision.compute", "auto: bf16 where the CPU has AMX",
+      choice<Dtype>("precision.compute", "auto: bf16 on a GPU, and where the CPU has AMX",
                     {{"auto", Dtype::kAuto}, {"fp32", Dtype::kFloat32}, {"bf16", Dtype::kBFloat16}},
                     TESSERA_FIELD(precision.compute)),
       choice<Dtype>("precision.reduce", "of gradients on the wire",
@@ -118,6 +118,10 @@ void add_machine(std::vector<Option>& table) {
              TESSERA_FIELD(run.time_margin)),
       text("run.trace", "steps, such as 10:12, whose trace goes into trace.json of the run's folder",
            TESSERA_FIELD(run.trace)),
+      choice<DeviceKind>(
+          "run.device", "where ranks compute; auto: a GPU each where the CUDA plug-in finds some",
+          {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}},
+          TESSERA_FIELD(run.device)),
       flag("run.shared_memory", "between ranks of one host where all of a group are there; false: TCP",
            TESSERA_FIELD(run.shared_memory)),
   };

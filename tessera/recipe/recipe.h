@@ -126,6 +126,9 @@ struct CheckpointRecipe {
   bool async = false;         // copied, then written beside the training
 };
 
+/// Where a rank computes. kAuto: on a GPU where one answers, else on the CPU.
+enum class DeviceKind { kAuto, kCpu, kCuda };
+
 struct RunRecipe {
   std::string dir = "";      // run folder; "": runs/<name>
   int64_t threads = 0;       // compute threads a rank; 0: cores / local ranks, at least 1
@@ -134,6 +137,7 @@ struct RunRecipe {
   double time_margin = 120;  // seconds before the limit at which the run stops and saves
   std::string trace = "";    // steps to trace, "10:12"; "": none
   bool shared_memory = true;
+  DeviceKind device = DeviceKind::kAuto;
 };
 
 struct Recipe {

@@ -10,7 +10,8 @@ void average_over_ranks(const std::vector<at::Tensor>& tensors, mesh::Group& gro
   std::vector<at::Tensor> mine;
   for (const at::Tensor& tensor : tensors) {
     const bool counts = at::isFloatingType(tensor.scalar_type()) || group.rank() == 0;
-    mine.push_back(counts ? tensor.reshape({-1}).to(at::kDouble) : at::zeros({tensor.numel()}, at::kDouble));
+    mine.push_back(counts ? tensor.reshape({-1}).to(at::kDouble)
+                          : at::zeros({tensor.numel()}, tensor.options().dtype(at::kDouble)));
   }
   at::Tensor sums = at::cat(mine);
   group.all_reduce(sums, "mean of buffers");

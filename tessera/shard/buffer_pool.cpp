@@ -17,7 +17,16 @@ c10::DataPtr BufferPool::take(size_t bytes) {
       return memory;
     }
   }
-  return c10::GetCPUAllocator()->allocate(bytes);
+  return allocate(bytes);
+}
+
+c10::DataPtr BufferPool::allocate(size_t bytes) const {
+  if (device_.is_cpu()) return c10::GetCPUAllocator()->allocate(bytes);
+  // Whatever allocates for that device.
+  auto owner = std::make_unique<at::Tensor>(
+      at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte).device(device_)));
+  void* data = owner->data_ptr();
+  return {data, owner.release(), [](void* tensor) { delete static_cast<at::Tensor*>(tensor); }, device_};
 }
 
 void BufferPool::give_back(c10::DataPtr memory, size_t bytes) {
@@ -32,7 +41,7 @@ at::Tensor BufferPool::tensor(int64_t numel, const at::TensorOptions& options) {
     const std::lock_guard lock(shelf->mutex);
     shelf->free[bytes].push_back(std::move(*memory));
   };
-  return at::from_blob(memory->get(), {numel}, put_back, options);
+  return at::from_blob(memory->get(), {numel}, put_back, options, device_);
 }
 
 }  // namespace tessera::shard

@@ -53,10 +53,11 @@ class ShardedModel::RecomputedPart : public torch::autograd::Function<Recomputed
 };
 
 ShardedModel::ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Precision precision,
-                           mesh::Mesh& mesh)
+                           mesh::Mesh& mesh, at::Device device)
     : mesh_(mesh),
       parts_(std::move(parts)),
       prefetch_(plan.prefetch),
+      pool_(device),
       reductions_({.first_gradient = {}, .gradients_left = [this](size_t index) { gradients_left(index); }}) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const auto unit_plan =
@@ -155,12 +156,19 @@ void ShardedModel::parameters_changed() {
 
 double ShardedModel::local_gradient_square_sum() const {
   double sum = 0;
+  at::Tensor elsewhere;  // read once: every look at a number of a device waits for all that it has to do
   for (const auto& unit : units_) {
     // Replicas hold the same values; each counts its part. The padding is zero.
-    const at::Tensor gradient = unit->gradient();
-    sum += at::dot(gradient, gradient).item<double>() / static_cast<double>(unit->replicas());
+    const at::Tensor gradient = unit->gradient(), square = at::dot(gradient, gradient);
+    const auto replicas = static_cast<double>(unit->replicas());
+    if (gradient.is_cpu()) {
+      sum += square.item<double>() / replicas;
+    } else {
+      const at::Tensor part = square.to(at::kDouble) / replicas;
+      elsewhere = elsewhere.defined() ? elsewhere + part : part;
+    }
   }
-  return sum;
+  return elsewhere.defined() ? sum + elsewhere.item<double>() : sum;
 }
 
 }  // namespace tessera::shard

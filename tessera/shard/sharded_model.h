@@ -32,7 +32,10 @@ class ShardedModel {
  public:
   /// Units in `plan` must carry the parts' names. State is split over the mesh's axis "shard" and replicated
   /// over "dp"; replicated units (plan::Level::kReplicate) are replicated over all ranks.
-  ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Precision precision, mesh::Mesh& mesh);
+  /// `device`: where all of it lies and computes, but for what the plan offloads; the parts' buffers are
+  /// there already.
+  ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Precision precision, mesh::Mesh& mesh,
+               at::Device device = at::kCPU);
   ~ShardedModel();
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;

@@ -28,7 +28,7 @@ Moments moments_of(const at::Tensor& input, mesh::Group& group) {
   // Centred on this rank's mean first: the square of a large mean would drown the variance.
   const at::Tensor sums = channel_sum(input), mean = sums / std::max(mine, 1.0);
   const at::Tensor squares = channel_sum((input - spread(mean.to(input.scalar_type()))).square());
-  at::Tensor all = at::cat({sums, at::full({1}, mine, at::kDouble)});
+  at::Tensor all = at::cat({sums, at::full({1}, mine, sums.options())});
   group.all_reduce(all, "batch norm");
   Moments result;
   result.count = all[channels].item<double>();

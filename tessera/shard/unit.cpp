@@ -15,11 +15,14 @@ namespace {
 c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
 /// A 1-D tensor that says it has memory, so that views of it can be made, and has none.
-at::Tensor without_memory(int64_t numel, at::ScalarType dtype) {
-  const auto bytes = static_cast<size_t>(numel) * at::elementSize(dtype);
+at::Tensor without_memory(int64_t numel, const at::TensorOptions& options) {
+  if (!options.device().is_cpu()) {
+    return at::for_blob(nullptr, {numel}).options(options).target_device(options.device()).make_tensor();
+  }
+  const auto bytes = static_cast<size_t>(numel) * options.dtype().itemsize();
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, at::kCPU),
                        c10::GetCPUAllocator(), /*resizable=*/true);
-  return at::empty({0}, dtype).set_(std::move(storage), 0, {numel});
+  return at::empty({0}, options).set_(std::move(storage), 0, {numel});
 }
 
 /// Adds without touching autograd's record of the destination. They may lie on different devices.
@@ -51,9 +54,14 @@ Unit::Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level le
   adopt_parameters();
 }
 
+/// Of tensors where units compute.
+at::TensorOptions Unit::here(at::ScalarType dtype) const {
+  return at::TensorOptions(dtype).device(pool_.device());
+}
+
 /// [shard_numel] zeros where the state lies.
 at::Tensor Unit::state_tensor(at::ScalarType dtype) const {
-  return offloads() ? host_tensor(shard_numel_, dtype) : at::zeros({shard_numel_}, dtype);
+  return offloads() ? host_tensor(shard_numel_, dtype) : at::zeros({shard_numel_}, here(dtype));
 }
 
 /// Memory of the size and dtype of `like`, where units compute, that goes when the tensor dies.
@@ -102,10 +110,10 @@ void Unit::adopt_parameters() {
   if (offload_ == plan::Offload::kAll) {
     compute_shard_ = same ? master_ : state_tensor(precision_.compute);
   } else {
-    compute_shard_ = same && !offloads() ? master_ : at::empty({shard_numel_}, precision_.compute);
+    compute_shard_ = same && !offloads() ? master_ : at::empty({shard_numel_}, here(precision_.compute));
   }
   // Alone, the shard is the whole: parameters are views of it and there is nothing to gather, ever.
-  full_ = stays_ ? compute_shard_ : without_memory(padded_numel_, precision_.compute);
+  full_ = stays_ ? compute_shard_ : without_memory(padded_numel_, here(precision_.compute));
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& parameter = parameters_[i].second;
     parameter.set_data(full_.narrow(0, offsets_[i], parameter.numel()).view(parameter.sizes()));
@@ -127,14 +135,14 @@ void Unit::set_values(const std::vector<at::Tensor>& values, std::optional<bool>
     }
   } else {
     // A sum in which all others add zeros: every rank receives its slice and no more.
-    at::Tensor flat = at::zeros({padded_numel_}, precision_.master);
+    at::Tensor flat = at::zeros({padded_numel_}, here(precision_.master));
     for (size_t i = 0; *counts && i < values.size(); ++i) {
       flat.narrow(0, offsets_[i], values[i].numel()).copy_(values[i].reshape({-1}));
     }
     const at::Tensor slice = offloads() ? scratch(master_) : master_;
     shard_.reduce_scatter(slice, flat, precision_.master, name_).wait();
     if (replicate_.size() > 1) {
-      at::Tensor part = at::empty({shard_numel_ / replicate_.size()}, precision_.master);
+      at::Tensor part = at::empty({shard_numel_ / replicate_.size()}, here(precision_.master));
       replicate_.reduce_scatter(part, slice, precision_.master, name_).wait();
       replicate_.all_gather(slice, part, name_).wait();
     }
@@ -154,7 +162,10 @@ bool Unit::start_gather() {
   c10::DataPtr memory = pool_.take(bytes);
   // The collective writes through a tensor of its own: one made over the same storage would count as a change
   // of what autograd saved.
-  at::Tensor target = at::from_blob(memory.get(), {padded_numel_}, full_.options());
+  at::Tensor target = at::for_blob(memory.get(), {padded_numel_})
+                          .options(full_.options())
+                          .target_device(pool_.device())
+                          .make_tensor();
   storage_of(full_)->set_data_ptr_noswap(std::move(memory));
   storage_of(full_)->set_nbytes(bytes);
   const bool travels = offload_ == plan::Offload::kAll && shard_.size() > 1;  // alone it is copied at once
@@ -177,7 +188,7 @@ void Unit::free_gathered() {
   if (stays_ || state_ == State::kSharded) return;
   if (state_ == State::kGathering) gather_.wait();  // prefetched and not needed after all
   const size_t bytes = storage_of(full_)->nbytes();
-  pool_.give_back(storage_of(full_)->set_data_ptr(c10::DataPtr(nullptr, at::kCPU)), bytes);
+  pool_.give_back(storage_of(full_)->set_data_ptr(c10::DataPtr(nullptr, pool_.device())), bytes);
   storage_of(full_)->set_nbytes(0);
   state_ = State::kSharded;
 }
@@ -199,7 +210,7 @@ at::Tensor& Unit::collected_gradients(bool* hold_earlier) {
     return gradient_;
   }
   if (collects_locally()) {
-    if (!accumulated_.defined()) accumulated_ = at::empty({padded_numel_}, precision_.sum);
+    if (!accumulated_.defined()) accumulated_ = at::empty({padded_numel_}, here(precision_.sum));
     *hold_earlier = has_accumulated_;
     return accumulated_;
   }
@@ -257,7 +268,7 @@ void Unit::sum_over_replicas() {
   stage_ = Stage::kNone;
   if (!last_micro_batch_ || replicate_.size() == 1) return;
   summed_ = true;
-  replica_part_ = at::empty({shard_numel_ / replicate_.size()}, precision_.sum);
+  replica_part_ = at::empty({shard_numel_ / replicate_.size()}, here(precision_.sum));
   reduce_ = replicate_.reduce_scatter(replica_part_, fetched(gradient_), precision_.reduce, name_);
   stage_ = Stage::kReplicas;
 }

@@ -126,6 +126,7 @@ class Unit {
   enum class Stage { kNone, kShards, kReplicas, kCopies };
 
   bool offloads() const { return offload_ != plan::Offload::kNone; }
+  at::TensorOptions here(at::ScalarType dtype) const;
   at::Tensor state_tensor(at::ScalarType dtype) const;
   at::Tensor scratch(const at::Tensor& like);
   at::Tensor fetched(const at::Tensor& state);

@@ -31,8 +31,8 @@ class Adafactor : public UpdateRule {
       for (const shard::Piece& piece : state.unit->pieces()) {
         Moments moments{state.unit, &piece, ops::factored(piece.shape), {}, {}, {}};
         if (moments.factored) {
-          moments.row = at::zeros(moments.factored->row_shape, at::kFloat);
-          moments.column = at::zeros(moments.factored->column_shape, at::kFloat);
+          moments.row = at::zeros(moments.factored->row_shape, piece.master.options());
+          moments.column = at::zeros(moments.factored->column_shape, piece.master.options());
         } else {
           moments.squares = at::zeros_like(piece.master);
         }
@@ -62,17 +62,17 @@ class Adafactor : public UpdateRule {
     }
   }
 
-  void append_slices(const std::string& prefix, bool first_rank,
-                     std::vector<checkpoint::Slice>& slices) const override {
+  void append_slices(const std::string& prefix, bool first_rank, StateSlices& slices) const override {
     for (const Moments& m : moments_) {
       if (!m.factored) {
-        slices.push_back(slice_of(prefix + "exp_avg_sq/", *m.unit, *m.piece, m.squares));
+        add_slice(slices, prefix + "exp_avg_sq/", *m.unit, *m.piece, m.squares);
         continue;
       }
       for (const auto& [name, moment] :
            {std::pair("exp_avg_sq_r/", m.row), std::pair("exp_avg_sq_c/", m.column)}) {
-        slices.push_back({prefix + name + m.piece->name, "F32", moment.sizes().vec(), 0, moment.numel(),
-                          reinterpret_cast<std::byte*>(moment.data_ptr<float>()), !first_rank});
+        slices.add({prefix + name + m.piece->name, "F32", moment.sizes().vec(), 0, moment.numel(), nullptr,
+                    !first_rank},
+                   moment);
       }
     }
   }
@@ -110,7 +110,7 @@ class Adafactor : public UpdateRule {
         const auto summed = static_cast<double>(numel_of(m.piece->shape) / moment->numel());
         const at::Tensor mean =
             (sums.narrow(0, first, moment->numel()) / summed + kLeastSquare).to(at::kFloat);
-        moment->lerp_(mean.view(moment->sizes()), 1.0 - decay);
+        moment->lerp_(mean.view(moment->sizes()).to(moment->device()), 1.0 - decay);
         first += moment->numel();
       }
     }

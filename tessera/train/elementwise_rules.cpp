@@ -11,15 +11,12 @@ at::Tensor part_of(const at::Tensor& flat, const shard::Piece& piece) {
   return flat.narrow(0, piece.unit_offset, piece.end - piece.begin);
 }
 
-checkpoint::Slice slice_of(std::string_view prefix, const shard::Unit& unit, const shard::Piece& piece,
-                           const at::Tensor& part) {
-  return {concat(prefix, piece.name),
-          "F32",
-          piece.shape,
-          piece.begin,
-          piece.end,
-          reinterpret_cast<std::byte*>(part.data_ptr<float>()),
-          unit.replica() != 0};
+void add_slice(StateSlices& slices, std::string_view prefix, const shard::Unit& unit,
+               const shard::Piece& piece, const at::Tensor& part) {
+  TESSERA_CHECK(part.scalar_type() == at::kFloat, piece.name);
+  slices.add(
+      {concat(prefix, piece.name), "F32", piece.shape, piece.begin, piece.end, nullptr, unit.replica() != 0},
+      part);
 }
 
 void over_runs(std::span<const UnitState> units, const std::function<void(const Run&)>& body) {

@@ -37,17 +37,22 @@ void Ema::follow(int64_t step) {
 void Ema::exchange(shard::ShardedModel& model) {
   for (const Average& average : averages_) {
     const at::Tensor weights = average.unit->master();
+    if (!weights.is_cpu()) {
+      const at::Tensor before = weights.clone();
+      weights.copy_(average.values);
+      average.values.copy_(before);
+      continue;
+    }
     auto* mine = average.values.data_ptr<float>();
     std::swap_ranges(mine, mine + average.values.numel(), weights.data_ptr<float>());
   }
   model.parameters_changed();
 }
 
-void Ema::append_slices(std::vector<checkpoint::Slice>& slices) const {
+void Ema::append_slices(StateSlices& slices) const {
   for (const Average& average : averages_) {
     for (const shard::Piece& piece : average.unit->pieces()) {
-      slices.push_back(
-          slice_of(checkpoint::names::kAverage, *average.unit, piece, part_of(average.values, piece)));
+      add_slice(slices, checkpoint::names::kAverage, *average.unit, piece, part_of(average.values, piece));
     }
   }
 }

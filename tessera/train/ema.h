@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
+#include "tessera/train/state_slices.h"
 
 namespace tessera::train {
 
@@ -33,7 +33,7 @@ class Ema {
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }
   /// "ema/NAME".
-  void append_slices(std::vector<checkpoint::Slice>& slices) const;
+  void append_slices(StateSlices& slices) const;
 
  private:
   struct Average {

@@ -102,7 +102,7 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
     data::Batch batch;
     const bool mine = loader.next(&batch) && batch.size > 0;
     if (!mine) batch = stand_in(state);
-    const at::Tensor logits = forward(state, batch, /*training=*/false, 0);
+    const at::Tensor logits = forward(state, batch, /*training=*/false, 0).to(at::kCPU);
     if (mine) {
       const int64_t keep = mesh.rank() == 0 ? options.keep_samples : 0;
       findings.update(source, batch, logits, keep, result.samples);

@@ -96,7 +96,9 @@ void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::Tenso
     const auto found = of_buffers.find(concat(kBuffer, name));
     if (found == of_buffers.end()) continue;
     TESSERA_CHECK(buffers.tensors()[found->second].shape == buffer.sizes().vec(), name);
-    buffers.read(found->second, 0, bytes_of(buffer));
+    at::Tensor values = at::empty(buffer.sizes(), buffer.scalar_type());
+    buffers.read(found->second, 0, bytes_of(values));
+    buffer.copy_(values);
   }
   state.sharded->parameters_changed();
 }

@@ -24,11 +24,6 @@
 namespace tessera::train {
 namespace {
 
-data::Batch next_batch(data::TrainLoader& loader) {
-  const TraceSpan span("data", "wait for data");
-  return loader.next();
-}
-
 /// A point of the curve of memory, if this step is traced.
 void trace_memory() {
   if (Trace* trace = current_trace()) {
@@ -46,20 +41,21 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   double loss_so_far = 0;
   int64_t samples = 0;  // of the step
   for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
-    data::Batch batch = next_batch(loader);
-    samples = batch.step_size;
-    const bool mine = batch.size > 0;  // else it helps the others to gather and to reduce
-    if (!mine) batch = stand_in(state);
-    const at::Tensor taught = state.teacher ? state.teacher->logits(batch, mine) : at::Tensor();
-    const at::Tensor logits = forward(state, batch, /*training=*/true, key);
+    DeviceInput::Input input = state.input->next(loader);
+    samples = input.batch.step_size;
+    const bool mine = input.batch.size > 0;  // else it helps the others to gather and to reduce
+    if (!mine) input = state.input->with_images(stand_in(state));
+    const at::Tensor taught = state.teacher ? state.teacher->logits(input, mine) : at::Tensor();
+    const at::Tensor logits = forward(state, input, /*training=*/true, key);
     trace_memory();
     // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
-    at::Tensor loss = loss_sum(logits, batch, state.recipe, taught) / static_cast<double>(samples);
+    at::Tensor loss = loss_sum(logits, input.batch, state.recipe, taught) / static_cast<double>(samples);
     if (!mine) loss = loss * 0.0;
     state.sharded->backward(loss, micro + 1 == sizes.accumulation);
     trace_memory();
+    state.input->begin_next(loader);
     loss_so_far += loss.item<double>();
-    loader.give_back(std::move(batch));
+    state.input->give_back(loader, std::move(input));
   }
 
   state.optimizer->forget_frozen_gradients();
@@ -145,6 +141,7 @@ class Loop {
       if (stop) save(false);
     }
     data::TrainLoader loader(input_.train, state_.recipe.data.transform, input_.loader, state_.step);
+    state_.input->forget();
     while (state_.step < end_ && !stop) {
       const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
       const auto start = Clock::now();

@@ -5,15 +5,16 @@
 namespace tessera::train {
 
 at::Tensor cross_entropy_sum(const at::Tensor& logits, const data::Batch& batch, double smoothing) {
-  const at::Tensor labels = at::tensor(batch.labels);
+  const at::Tensor labels = at::tensor(batch.labels).to(logits.device());
   if (batch.label_weights.empty()) {
     return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, -100, smoothing);
   }
   // The loss is linear in the target: two labels need no dense one.
   const at::Tensor logs = at::log_softmax(logits, 1);
   const auto of = [&](const at::Tensor& label) { return logs.gather(1, label.unsqueeze(1)).squeeze(1); };
-  const at::Tensor share = at::tensor(batch.label_weights);
-  const at::Tensor mixed = of(labels) * share + of(at::tensor(batch.second_labels)) * (1 - share);
+  const at::Tensor share = at::tensor(batch.label_weights).to(logits.device());
+  const at::Tensor second = at::tensor(batch.second_labels).to(logits.device());
+  const at::Tensor mixed = of(labels) * share + of(second) * (1 - share);
   const at::Tensor loss = mixed.sum() * (smoothing - 1);
   return smoothing > 0 ? loss - logs.sum() * (smoothing / static_cast<double>(logits.size(1))) : loss;
 }
@@ -24,13 +25,13 @@ namespace {
 at::Tensor dense_targets(const at::Tensor& logits, const data::Batch& batch, double smoothing) {
   at::Tensor target = at::full_like(logits, smoothing / static_cast<double>(logits.size(1))).detach();
   const auto add = [&](const std::vector<int64_t>& labels, const at::Tensor& share) {
-    const at::Tensor index = at::tensor(labels).unsqueeze(1);
+    const at::Tensor index = at::tensor(labels).to(logits.device()).unsqueeze(1);
     target.scatter_add_(1, index, (share * (1 - smoothing)).to(target.scalar_type()).unsqueeze(1));
   };
   if (batch.label_weights.empty()) {
-    add(batch.labels, at::ones({logits.size(0)}));
+    add(batch.labels, at::ones({logits.size(0)}, logits.device()));
   } else {
-    const at::Tensor share = at::tensor(batch.label_weights);
+    const at::Tensor share = at::tensor(batch.label_weights).to(logits.device());
     add(batch.labels, share);
     add(batch.second_labels, 1 - share);
   }

@@ -51,12 +51,11 @@ class Muon : public UpdateRule {
     }
   }
 
-  void append_slices(const std::string& prefix, bool, std::vector<checkpoint::Slice>& slices) const override {
+  void append_slices(const std::string& prefix, bool, StateSlices& slices) const override {
     for (size_t i = 0; i < units_.size(); ++i) {
       for (size_t k = 0; k < squares_[i].size(); ++k) {
         if (!squares_[i][k].defined()) continue;
-        slices.push_back(
-            slice_of(prefix + "exp_avg_sq/", *units_[i], units_[i]->pieces()[k], squares_[i][k]));
+        add_slice(slices, prefix + "exp_avg_sq/", *units_[i], units_[i]->pieces()[k], squares_[i][k]);
       }
     }
   }
@@ -93,7 +92,7 @@ class Muon : public UpdateRule {
       mesh::Group& group = mesh.group("shard");
       ranks = static_cast<size_t>(group.size());
       rank = static_cast<size_t>(group.rank());
-      whole = at::empty({unit.padded_numel()}, at::kFloat);
+      whole = at::empty({unit.padded_numel()}, unit.gradient().options());
       group.all_gather(whole, unit.gradient(), unit.name() + ", momentum").wait();
       result = at::zeros_like(whole);
     }

@@ -44,14 +44,13 @@ void Optimizer::step(double lr, double grad_scale) {
   rule_->step(states_, {lr, grad_scale, ++steps_}, mesh_);
 }
 
-void Optimizer::append_slices(std::vector<checkpoint::Slice>& slices) const {
+void Optimizer::append_slices(StateSlices& slices) const {
   const std::string prefix = options_.name + ".";
   const std::vector<std::string> names = rule_->kept();
   for (const UnitState& state : states_) {
     for (const shard::Piece& piece : state.unit->pieces()) {
       for (size_t i = 0; i < names.size(); ++i) {
-        slices.push_back(
-            slice_of(prefix + names[i] + "/", *state.unit, piece, part_of(state.kept[i], piece)));
+        add_slice(slices, prefix + names[i] + "/", *state.unit, piece, part_of(state.kept[i], piece));
       }
     }
   }

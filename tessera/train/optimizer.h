@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
@@ -32,7 +31,7 @@ class Optimizer {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
   /// This rank's slices of what is kept: "adamw.exp_avg/NAME", "sgd.momentum_buffer/NAME", ...
-  void append_slices(std::vector<checkpoint::Slice>& slices) const;
+  void append_slices(StateSlices& slices) const;
 
  private:
   recipe::OptimizerRecipe options_;

@@ -7,6 +7,7 @@
 #include "tessera/launch/library_variables.h"
 #include "tessera/plan/levels_text.h"
 #include "tessera/recipe/warnings.h"
+#include "tessera/train/device.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -70,14 +71,15 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
                        p.loader.workers == 0           ? ""
                        : p.loader.worker_cores.empty() ? ", sharing cores"
                                                        : ", on cores of their own")},
+      {"device", describe_device(p.device)},
       {"layout", plan::levels_text(p.plan)},
       {"batch", concat(p.sizes.batch, " = ", p.ranks.world, " ranks x ", p.sizes.per_rank, " x ",
                        p.sizes.accumulation, " accumulated")},
       {"steps", concat(human_count(p.counts.total), " (", steps_text(p.counts.steps_per_epoch), " an epoch, ",
                        p.counts.warmup, " of warmup)")},
-      {"precision",
-       concat(dtype_name(resolve_dtype(recipe.precision.compute)), " compute, fp32 master weights, ",
-              dtype_name(resolve_dtype(recipe.precision.reduce)), " gradients on the wire")},
+      {"precision", concat(dtype_name(resolve_dtype(recipe.precision.compute, p.device)),
+                           " compute, fp32 master weights, ",
+                           dtype_name(resolve_dtype(recipe.precision.reduce)), " gradients on the wire")},
       {"predicted memory per rank",
        concat(human_bytes(predicted), " (states ", human_bytes(memory.states), ", gathered ",
               human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",

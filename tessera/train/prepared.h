@@ -1,6 +1,8 @@
 // A training before its first step: what is known of it, and what is said of it.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -22,6 +24,7 @@ struct Prepared {
   TrainJob job;
   launch::Ranks ranks;
   int64_t threads = 1;
+  at::Device device = at::kCPU;
   std::filesystem::path run_dir, checkpoints;
   plan::Plan plan;
   recipe::BatchSizes sizes;

@@ -18,6 +18,7 @@
 #include "tessera/data/split.h"
 #include "tessera/monitor/evaluation_report.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -118,6 +119,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   Log log(ranks.rank == 0 && !job.json);
   const Trained trained = open_checkpoint(job.checkpoint, job.sets);
   const int64_t threads = set_threads(trained.recipe, ranks);
+  const at::Device device = choose_device(trained.recipe, ranks);
   const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
   const auto source =
       data::open_splits(trained.recipe.data.source, split,
@@ -127,7 +129,8 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   try {
     return guarded(
         [&] {
-          const auto state = assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false);
+          const auto state =
+              assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
           load_state(*state, trained.checkpoint, job.ema ? Weights::kAverage : Weights::kTrained);
           data::check_same_classes(state->classes, source->classes(), trained.recipe.data.source,
                                    [&](const std::string& line) {
@@ -145,8 +148,9 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
             options.keep_mistakes = job.mistakes;
             options.most_confusion_classes = kMostConfusionClasses;
           }
-          Evaluation result =
-              evaluate(*state, *source, loader_options(trained.recipe, ranks, threads, log), options, *mesh);
+          data::LoaderOptions loader = loader_options(trained.recipe, ranks, threads, log);
+          deliver_for(device, &loader);
+          Evaluation result = evaluate(*state, *source, loader, options, *mesh);
           if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
           const int64_t broken = result.figures.broken;
           if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
@@ -186,7 +190,7 @@ at::Tensor probabilities(TrainState& state, const std::string& image) {
   batch.channels = model.channels();
   batch.height = batch.width = model.image_size();
   batch.samples = {0};
-  return forward(state, batch, false, 0).softmax(1).select(0, 0);
+  return forward(state, batch, false, 0).to(at::kCPU).softmax(1).select(0, 0);
 }
 
 void predict_images(const PredictJob& job, TrainState& state) {
@@ -217,10 +221,11 @@ int predict(const PredictJob& job) {
   const Trained trained = open_checkpoint(job.checkpoint, {});
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
+  const at::Device device = choose_device(trained.recipe, alone);
   const auto mesh = connect(trained.recipe, alone, "");
   return guarded(
       [&] {
-        const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false);
+        const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);
         load_state(*state, trained.checkpoint, job.ema ? Weights::kAverage : Weights::kTrained);
         predict_images(job, *state);
         return static_cast<int>(kExitDone);

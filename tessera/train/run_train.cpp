@@ -21,6 +21,7 @@
 #include "tessera/recipe/warnings.h"
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/device.h"
 #include "tessera/train/environment.h"
 #include "tessera/train/init_from.h"
 #include "tessera/train/loop.h"
@@ -214,17 +215,20 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
                   std::function<std::string()>& where) {
   const bool first = mesh.rank() == 0;
   // One rank a host looks, before any has taken memory.
-  if (!p.job.force && p.ranks.local_rank == 0) check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+  if (!p.job.force && p.device.is_cuda()) check_gpu_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+  if (!p.job.force && p.device.is_cpu() && p.ranks.local_rank == 0) {
+    check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+  }
   mesh.world().barrier("memory check");
   p.idle_bytes = resident_bytes();
   where = [] { return "while building the model"; };
-  state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true);
+  state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true, p.device);
   where = [&state] { return concat("step ", state->step, ", unit ", state->sharded->current_unit()); };
   fs::path resumed;
   if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
   if (resumed.empty() && !p.job.recipe.train.init_from.empty()) init_from(*state, log);
   if (!p.job.recipe.distill.teacher.empty()) {
-    state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log);
+    state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log, p.device);
   }
   state->classes = p.val->classes();
   began = true;
@@ -286,8 +290,10 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   p.ranks = ranks;
   shard::keep_tensor_memory();
   p.threads = set_threads(job.recipe, ranks);
+  p.device = choose_device(job.recipe, ranks);
   p.plan = make_plan(job.recipe, ranks.world);
   p.loader = loader_options(job.recipe, ranks, p.threads, log);
+  deliver_for(p.device, &p.loader);
   p.groups = matched_groups(job.recipe);
   open_data(p);
   p.loader.batch = p.sizes.batch;
@@ -322,7 +328,8 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
           const auto free = static_cast<double>(launch::available_memory());
           p.train = with_ram_cache(std::move(p.train), job.recipe,
                                    free - needed * static_cast<double>(ranks.local_world), *mesh, log);
-          p.peak_tflops = measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute));
+          p.peak_tflops =
+              measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute, p.device), p.device);
           return train_in_mesh(p, *mesh, state, began, log, where);
         },
         *mesh, where, memory_savings(job.recipe, p.plan, p.sizes.per_rank, ranks));

@@ -61,16 +61,18 @@ void Saver::save(bool best) {
   SaveRequest request = save_request(state_, folder_, best);
   ++times_.saves;
   if (!group_) {
-    newest_ = checkpoint::save(request.options, request.slices, request.progress,
+    newest_ = checkpoint::save(request.options, request.slices.list(), request.progress,
                                library::checkpoint_ranks(mesh_.world()));
     times_.written += seconds_since(start);
   } else {
-    checkpoint::SavePlan plan = checkpoint::plan_save(request.options, request.slices, request.progress.step,
-                                                      library::checkpoint_ranks(mesh_.world()));
+    checkpoint::SavePlan plan =
+        checkpoint::plan_save(request.options, request.slices.list(), request.progress.step,
+                              library::checkpoint_ranks(mesh_.world()));
     const auto copying = Clock::now();
     at::Tensor copy = copy_slices(plan.slices);
     times_.copied_bytes = copy.numel();
     times_.copied += seconds_since(copying);
+    request.slices = {};  // the plan's slices point to the copy
     writer_ = std::async(std::launch::async, [request = std::move(request), plan = std::move(plan),
                                               copy = std::move(copy), &group = *group_]() mutable {
       const auto begin = Clock::now();

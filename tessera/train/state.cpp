@@ -35,33 +35,30 @@ void initialise(TrainState& state) {
   for (const auto& unit : state.sharded->units()) {
     for (const shard::Piece& piece : unit->pieces()) {
       if (piece.master.numel() == 0) continue;
-      models::initialise(specs.at(piece.name), state.recipe.train.seed, piece.begin, piece.master);
+      // Values are made by the host; elsewhere one parameter's at a time passes through its memory.
+      const bool host = piece.master.is_cpu();
+      at::Tensor master = piece.master, values = host ? master : at::empty(master.sizes(), at::kFloat);
+      models::initialise(specs.at(piece.name), state.recipe.train.seed, piece.begin, values);
+      if (!host) master.copy_(values);
     }
   }
   state.sharded->parameters_changed();
 }
 
 /// A buffer, whole on every rank: rank 0's is saved.
-checkpoint::Slice buffer_slice(const std::string& name, const at::Tensor& buffer, int64_t rank) {
+void add_buffer(StateSlices& slices, const std::string& name, const at::Tensor& buffer, int64_t rank) {
   const char* dtype = buffer.scalar_type() == at::kLong ? "I64" : "F32";
-  return {concat(kBuffer, name),
-          dtype,
-          buffer.sizes().vec(),
-          0,
-          buffer.numel(),
-          static_cast<std::byte*>(buffer.data_ptr()),
-          rank != 0};
+  slices.add({concat(kBuffer, name), dtype, buffer.sizes().vec(), 0, buffer.numel(), nullptr, rank != 0},
+             buffer);
 }
 
 /// All of this rank's state.
-std::vector<checkpoint::Slice> slices_of(const TrainState& state) {
-  std::vector<checkpoint::Slice> slices;
-  for (const auto& [name, buffer] : state.sharded->buffers()) {
-    slices.push_back(buffer_slice(name, buffer, state.rank));
-  }
+StateSlices slices_of(const TrainState& state) {
+  StateSlices slices;
+  for (const auto& [name, buffer] : state.sharded->buffers()) add_buffer(slices, name, buffer, state.rank);
   for (const auto& unit : state.sharded->units()) {
     for (const shard::Piece& piece : unit->pieces())
-      slices.push_back(slice_of(kParameter, *unit, piece, piece.master));
+      add_slice(slices, kParameter, *unit, piece, piece.master);
   }
   if (state.optimizer) state.optimizer->append_slices(slices);
   if (state.ema) state.ema->append_slices(slices);
@@ -70,17 +67,20 @@ std::vector<checkpoint::Slice> slices_of(const TrainState& state) {
 
 }  // namespace
 
-at::ScalarType resolve_dtype(recipe::Dtype dtype) {
-  if (dtype == recipe::Dtype::kAuto) return ops::cpu_has_amx() ? at::kBFloat16 : at::kFloat;
+at::ScalarType resolve_dtype(recipe::Dtype dtype, at::Device device) {
+  if (dtype == recipe::Dtype::kAuto)
+    return !device.is_cpu() || ops::cpu_has_amx() ? at::kBFloat16 : at::kFloat;
   return dtype == recipe::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
 }
 
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
-                                     bool with_optimizer) {
+                                     bool with_optimizer, at::Device device) {
   auto state = std::make_unique<TrainState>();
   state->recipe = recipe;
   state->plan = plan;
+  state->input = std::make_unique<DeviceInput>(recipe.data.transform, device);
   state->model = models::make_model(recipe.model, mesh.world());
+  if (!device.is_cpu()) state->model->place(device);
   state->rank = mesh.rank();
   state->guard = monitor::NumericsGuard(recipe.guard);
   std::vector<shard::Part> parts;
@@ -90,9 +90,9 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
          [&segment, context = &state->context](const at::Tensor& x) { return segment.forward(x, *context); },
          segment.buffers});
   }
-  const shard::Precision precision{resolve_dtype(recipe.precision.compute),
-                                   resolve_dtype(recipe.precision.reduce)};
-  state->sharded = std::make_unique<shard::ShardedModel>(std::move(parts), plan, precision, mesh);
+  const shard::Precision precision{resolve_dtype(recipe.precision.compute, device),
+                                   resolve_dtype(recipe.precision.reduce, device)};
+  state->sharded = std::make_unique<shard::ShardedModel>(std::move(parts), plan, precision, mesh, device);
   initialise(*state);
   if (with_optimizer) {
     const auto specs = specs_by_name(recipe.model);
@@ -108,10 +108,12 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
 
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
   state.context = {training, key, batch.samples};
-  const at::Tensor images =
-      at::from_blob(const_cast<float*>(batch.images.data()),
-                    {batch.size, batch.channels, batch.height, batch.width}, at::kFloat);
-  return state.sharded->forward(images);
+  return state.sharded->forward(images_of(batch, state.input->normalisation(), state.input->device()));
+}
+
+at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool training, uint64_t key) {
+  state.context = {training, key, input.batch.samples};
+  return state.sharded->forward(input.images);
 }
 
 data::Batch stand_in(const TrainState& state) {
@@ -149,14 +151,16 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
   progress.recipe_toml = recipe::to_toml(state.recipe);
   progress.plan_json = plan::to_json(state.plan);
   progress.model_json = checkpoint::model_json(state.recipe.model);
+  StateSlices slices = slices_of(state);
+  slices.fetch();
   const auto& recipe = state.recipe.checkpoint;
-  return {{folder, recipe.keep, best, recipe.keep_every}, slices_of(state), std::move(progress)};
+  return {{folder, recipe.keep, best, recipe.keep_every}, std::move(slices), std::move(progress)};
 }
 
 std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
                                  bool best) {
   const SaveRequest request = save_request(state, folder, best);
-  return checkpoint::save(request.options, request.slices, request.progress,
+  return checkpoint::save(request.options, request.slices.list(), request.progress,
                           library::checkpoint_ranks(mesh.world()));
 }
 
@@ -183,7 +187,9 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
   check_no_surplus(progress.model_json, state.recipe.model, checkpoint);
   const bool has_average = std::ranges::any_of(
       manifest.tensors, [](const auto& tensor) { return tensor.name.starts_with(kAverage); });
-  std::vector<checkpoint::Slice> slices = slices_of(state);
+  StateSlices held = slices_of(state);
+  held.fetch();  // what is not loaded stays as it is
+  std::vector<checkpoint::Slice>& slices = held.list();
   if (weights == Weights::kAverage) {
     if (!has_average) {
       user_error("checkpoint.load",
@@ -204,6 +210,7 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
     std::erase_if(slices, [](const auto& slice) { return !is_of_model(slice.name); });
   }
   checkpoint::load(checkpoint, slices);
+  held.store();
   state.step = progress.step;
   const auto json = nlohmann::json::parse(progress.json);
   state.best.reset();

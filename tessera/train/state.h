@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/batch.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/segmented_model.h"
@@ -15,8 +14,10 @@
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
+#include "tessera/train/device_input.h"
 #include "tessera/train/ema.h"
 #include "tessera/train/optimizer.h"
+#include "tessera/train/state_slices.h"
 
 namespace tessera::train {
 
@@ -26,6 +27,7 @@ struct TrainState {
   recipe::Recipe recipe;
   plan::Plan plan;
   int64_t rank = 0;
+  std::unique_ptr<DeviceInput> input;  // batches, on the device of all the rest
   std::unique_ptr<models::SegmentedModel> model;
   std::unique_ptr<shard::ShardedModel> sharded;
   std::unique_ptr<Optimizer> optimizer;  // null when only evaluating
@@ -40,26 +42,30 @@ struct TrainState {
   std::vector<std::string> classes;                       // names in label order, saved for `predict`
 };
 
-/// bf16 where asked for, or where "auto" and the CPU multiplies bf16 in tiles (AMX).
-at::ScalarType resolve_dtype(recipe::Dtype dtype);
+/// bf16 where asked for, or where "auto" and the device is made for it: any but the CPU, and CPUs that
+/// multiply bf16 in tiles (AMX).
+at::ScalarType resolve_dtype(recipe::Dtype dtype, at::Device device = at::kCPU);
 
 /// Builds (no memory), shards, initialises. Initial values do not depend on the plan. Collective only in that
-/// every rank must call it. `with_optimizer`: false for evaluation.
+/// every rank must call it. `with_optimizer`: false for evaluation. `device`: where everything lies and
+/// computes.
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
-                                     bool with_optimizer);
+                                     bool with_optimizer, at::Device device = at::kCPU);
 
-/// Logits [size, classes] float32 of a batch of any size >= 1 (0 for models with buffers), through the
-/// sharded model. `key`: the step's, for dropout; used when `training`. Collective.
+/// Logits [size, classes] float32, on the state's device, of a batch of any size >= 1 (0 for models with
+/// buffers), through the sharded model. `key`: the step's, for dropout; used when `training`. Collective.
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key);
+/// The same of images that are on the device already.
+at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool training, uint64_t key);
 
 /// For a rank that has no sample while others compute: one black image whose result must not count, or none
 /// where it would count among the statistics of a model with buffers.
 data::Batch stand_in(const TrainState& state);
 
-/// What checkpoint::save is given; the slices point into `state`.
+/// What checkpoint::save is given; the slices point into `state`, or hold a copy of what lies on a device.
 struct SaveRequest {
   checkpoint::SaveOptions options;
-  std::vector<checkpoint::Slice> slices;
+  StateSlices slices;
   checkpoint::Progress progress;
 };
 /// Collective: buffers become the mean over the ranks first.

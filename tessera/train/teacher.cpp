@@ -39,19 +39,19 @@ at::Tensor by_channel(const std::vector<float>& numbers) {
 
 }  // namespace
 
-Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log) {
+Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device) {
   const TrainedWeights found = open_trained(student.distill.teacher, /*heads=*/0);
   check_fits(found.model, student.model, found.origin);
   const recipe::Recipe recipe = teachers_recipe(student, found.model);
-  state_ = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, /*with_optimizer=*/false);
+  state_ = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, /*with_optimizer=*/false, device);
   weights::FinetunedSource source(found.tensors, found.model, found.model,
                                   {.positions = {}, .head = weights::HeadStart::kKeep, .head_bias = 0});
   fill(*state_, source, *found.tensors);
   const auto &ours = student.data.transform, &theirs = found.pixels;
   if (ours.mean != theirs.mean || ours.std != theirs.std) {
     // A pixel is student * std + mean, and for the teacher that less its mean, over its std.
-    scale_ = by_channel(ours.std) / by_channel(theirs.std);
-    shift_ = (by_channel(ours.mean) - by_channel(theirs.mean)) / by_channel(theirs.std);
+    scale_ = (by_channel(ours.std) / by_channel(theirs.std)).to(device);
+    shift_ = ((by_channel(ours.mean) - by_channel(theirs.mean)) / by_channel(theirs.std)).to(device);
   }
   log.info(concat("teacher: ", arch::describe(found.model), ", from ", found.origin));
   for (const std::string& line : found.notes) log.info(concat("  ", line));
@@ -59,18 +59,15 @@ Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log) {
 
 Teacher::~Teacher() = default;
 
-at::Tensor Teacher::logits(const data::Batch& batch, bool mine) {
+at::Tensor Teacher::logits(const DeviceInput::Input& input, bool mine) {
   const at::NoGradGuard no_grad;
   if (!mine) {
     forward(*state_, stand_in(*state_), /*training=*/false, 0);
     return {};
   }
-  if (!scale_.defined()) return forward(*state_, batch, /*training=*/false, 0);
-  const at::Tensor images =
-      at::from_blob(const_cast<float*>(batch.images.data()),
-                    {batch.size, batch.channels, batch.height, batch.width}, at::kFloat);
-  state_->context = {false, 0, batch.samples};
-  return state_->sharded->forward(images * scale_ + shift_);
+  if (!scale_.defined()) return forward(*state_, input, /*training=*/false, 0);
+  state_->context = {false, 0, input.batch.samples};
+  return state_->sharded->forward(input.images * scale_ + shift_);
 }
 
 }  // namespace tessera::train

@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "tessera/base/log.h"
-#include "tessera/data/batch.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/recipe/recipe.h"
+#include "tessera/train/device_input.h"
 
 namespace tessera::train {
 
@@ -18,15 +18,15 @@ struct TrainState;
 /// Belongs to the training thread.
 class Teacher {
  public:
-  /// Builds the model of `distill.teacher` and fills this rank's shards. Collective. Errors: UserError when
+  /// Builds the model of `distill.teacher` on `device` and fills this rank's shards. Collective. Errors: UserError when
   /// it is no model with a head, or of other images or classes than the student.
-  Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log);
+  Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device = at::kCPU);
   ~Teacher();
 
   /// Logits [size, classes] float32 of the batch that the student sees (augmented, mixed; normed with the
   /// teacher's own mean and std). `mine`: false on a rank without samples, which helps the others to gather
   /// and gets an undefined tensor. Collective.
-  at::Tensor logits(const data::Batch& batch, bool mine);
+  at::Tensor logits(const DeviceInput::Input& input, bool mine);
 
  private:
   std::unique_ptr<TrainState> state_;

@@ -13,10 +13,10 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/unit.h"
+#include "tessera/train/state_slices.h"
 
 namespace tessera::train {
 
@@ -51,8 +51,7 @@ class UpdateRule {
   /// One update of the master values. Collective. Gradients may be used up.
   virtual void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) = 0;
   /// This rank's slices of what is kept besides; `first_rank`: what all ranks hold alike is this one's.
-  virtual void append_slices(const std::string& /*prefix*/, bool /*first_rank*/,
-                             std::vector<checkpoint::Slice>&) const {}
+  virtual void append_slices(const std::string& /*prefix*/, bool /*first_rank*/, StateSlices&) const {}
 };
 
 /// The rule of this name; the others follow from the recipe's options.
@@ -70,9 +69,9 @@ void over_runs(std::span<const UnitState> units, const std::function<void(const 
 /// What of a unit's flat tensor [shard_numel] is this piece's. A view.
 at::Tensor part_of(const at::Tensor& flat, const shard::Piece& piece);
 
-/// A slice of the checkpoint over `part`, 1-D float32 memory of this piece.
-checkpoint::Slice slice_of(std::string_view prefix, const shard::Unit& unit, const shard::Piece& piece,
-                           const at::Tensor& part);
+/// Adds a slice of the checkpoint over `part`, 1-D float32 memory of this piece.
+void add_slice(StateSlices& slices, std::string_view prefix, const shard::Unit& unit,
+               const shard::Piece& piece, const at::Tensor& part);
 
 /// The rules of other files than make_rule's.
 std::unique_ptr<UpdateRule> make_lamb(const recipe::OptimizerRecipe& options);

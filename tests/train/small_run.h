@@ -68,8 +68,9 @@ struct Curve {
   Parameters parameters;
 };
 
-/// Trains from the state's step to `until`.
-inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curve& curve) {
+/// Trains from the state's step to `until`. `as_bytes`: on the CPU as well.
+inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curve& curve,
+                        bool as_bytes = false) {
   const recipe::Recipe& recipe = state.recipe;
   const data::MixedSource mix = open_training(recipe);
   Log log(false);
@@ -81,6 +82,8 @@ inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curv
   const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, mesh.world_size());
   options.batch = sizes.batch;
   options.accumulation = sizes.accumulation;
+  deliver_for(state.input->device(), &options);
+  options.as_bytes = options.as_bytes || as_bytes;
   const recipe::StepCounts counts = recipe::count_steps(recipe, mix.source->size(), sizes.batch);
   data::TrainLoader loader(*mix.source, recipe.data.transform, options, state.step);
   while (state.step < until) {

@@ -43,4 +43,10 @@ void Augmenter::numbers(uint64_t key, int64_t channels, int64_t height, int64_t 
   if (erasing_.on()) erasing_.apply(random_key(key, "erasing"), channels, height, width, numbers);
 }
 
+std::vector<Erasure> Augmenter::erasures(uint64_t key, int64_t channels, int64_t height,
+                                         int64_t width) const {
+  if (!erasing_.on()) return {};
+  return erasing_.erasures(random_key(key, "erasing"), channels, height, width);
+}
+
 }  // namespace tessera::data

@@ -25,6 +25,8 @@ class Augmenter {
   void image(uint64_t key, Image* image) const;
   /// Erases boxes of normalised numbers [channels, height, width], drawn from a stream of `key`.
   void numbers(uint64_t key, int64_t channels, int64_t height, int64_t width, float* numbers) const;
+  /// What numbers() would overwrite, and with what.
+  std::vector<Erasure> erasures(uint64_t key, int64_t channels, int64_t height, int64_t width) const;
 
  private:
   std::shared_ptr<const Policy> policy_, jitter_;  // null: off; shared so that copies are cheap

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 #include <span>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
@@ -54,12 +55,13 @@ Erasing::Erasing(const AugmentOptions& options) : options_(options) {
         "a largest area between the least and 1", options.erasing_area_max);
 }
 
-void Erasing::apply(uint64_t key, int64_t channels, int64_t height, int64_t width, float* numbers) const {
+std::vector<ErasedBox> Erasing::boxes(uint64_t key, int64_t height, int64_t width) const {
   Draws draws(key);
-  if (!draws.chance(options_.erasing)) return;
+  if (!draws.chance(options_.erasing)) return {};
   const int64_t count = 1 + draws.below(options_.erasing_count);
   const double whole = static_cast<double>(width * height) / static_cast<double>(count);
   const double log_aspect = -std::log(kLeastAspect);
+  std::vector<ErasedBox> found;
   for (int64_t i = 0; i < count; ++i) {
     for (int attempt = 0; attempt < kTries; ++attempt) {
       const double area = draws.uniform(options_.erasing_area_min, options_.erasing_area_max) * whole;
@@ -68,11 +70,32 @@ void Erasing::apply(uint64_t key, int64_t channels, int64_t height, int64_t widt
       if (!erasing_size(area, aspect, width, height, &box)) continue;
       box.y = draws.below(height - box.height + 1);
       box.x = draws.below(width - box.width + 1);
-      const uint64_t noise = random_key(random_key(key, "noise"), static_cast<uint64_t>(i));
-      fill_box(box, options_.erasing_mode, noise, channels, height, width, numbers);
+      found.push_back({box, random_key(random_key(key, "noise"), static_cast<uint64_t>(i))});
       break;
     }
   }
+  return found;
+}
+
+void Erasing::apply(uint64_t key, int64_t channels, int64_t height, int64_t width, float* numbers) const {
+  for (const ErasedBox& erased : boxes(key, height, width)) {
+    fill_box(erased.box, options_.erasing_mode, erased.noise, channels, height, width, numbers);
+  }
+}
+
+std::vector<Erasure> Erasing::erasures(uint64_t key, int64_t channels, int64_t height, int64_t width) const {
+  std::vector<Erasure> erasures;
+  for (const auto& [box, noise] : boxes(key, height, width)) {
+    std::vector<float> contents;
+    if (options_.erasing_mode == ErasingMode::kPixel) {
+      contents.resize(static_cast<size_t>(channels * box.height * box.width));
+    } else if (options_.erasing_mode == ErasingMode::kRand) {
+      contents.resize(static_cast<size_t>(channels));
+    }
+    fill_normal(noise, 0, contents, 0, 1, kNoLimit);  // the elements fill_box takes, in its order
+    erasures.push_back({box, std::move(contents)});
+  }
+  return erasures;
 }
 
 }  // namespace tessera::data

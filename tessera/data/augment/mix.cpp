@@ -165,6 +165,27 @@ void mix(const ImageMixing& options, const MixStep& step, int64_t first, int64_t
   }
 }
 
+int64_t plan_mix(const ImageMixing& options, const MixStep& step, Batch* batch) {
+  int64_t outside = 0;
+  batch->pictures.mixes.resize(static_cast<size_t>(batch->size));
+  for (int64_t i = 0; i < batch->size; ++i) {
+    const int64_t position = step.position + i;
+    const int64_t other = mix_partner(position, step.batch, step.distance) - step.position;
+    RowMix& row = batch->pictures.mixes[static_cast<size_t>(i)];
+    row = {i, draw_mix(options, step, position, batch->width, batch->height)};
+    if (row.how.share < 1.0F) row.other = other >= 0 && other < batch->size ? other : batch->size + outside++;
+  }
+  return outside;
+}
+
+void finish_labels(Batch* batch) {
+  for (size_t i = 0; i < batch->pictures.mixes.size(); ++i) {
+    const RowMix& row = batch->pictures.mixes[i];
+    batch->label_weights[i] = row.how.share;
+    if (row.other < batch->size) batch->second_labels[i] = batch->labels[static_cast<size_t>(row.other)];
+  }
+}
+
 void check_mix(const ImageMixing& o) {
   const auto demand = [](bool good, const char* expected, double found) {
     if (!good) user_error(kWhere, expected, ": found ", found);

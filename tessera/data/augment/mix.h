@@ -27,14 +27,6 @@ struct MixStep {
       1;  // between partners, a power of two: above the number of copies of a sample in sequence
 };
 
-/// How one sample is mixed: out = share * own + (1 - share) * partner everywhere, or own outside of `box` and
-/// partner inside. `share` is also the weight of the own label.
-struct ImageMix {
-  float share = 1;
-  bool cut = false;
-  Box box;
-};
-
 /// position XOR distance; behind the last whole group of 2 * distance the neighbour; itself where that lies
 /// behind the end. An involution.
 int64_t mix_partner(int64_t position, int64_t batch, int64_t distance);
@@ -56,6 +48,13 @@ using MakeSample = std::function<int64_t(int64_t position, float* numbers)>;
 /// second_labels and label_weights of the size of the batch.
 void mix(const ImageMixing& options, const MixStep& step, int64_t first, int64_t last, const MakeSample& make,
          Batch* batch);
+
+/// The rows of `batch`, whose pictures are bytes: draws who is mixed with whom and how, and gives partners
+/// outside of the batch a row behind the others. Returns how many those are.
+int64_t plan_mix(const ImageMixing& options, const MixStep& step, Batch* batch);
+/// Second labels and label weights of such a batch, once all its labels are known and the second labels of
+/// those mixed with a row behind the others are.
+void finish_labels(Batch* batch);
 
 /// Errors: UserError on values out of range.
 void check_mix(const ImageMixing& options);

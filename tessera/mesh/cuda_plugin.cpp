@@ -1,0 +1,60 @@
+#include "tessera/mesh/cuda_plugin.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+
+#include "tessera/base/error.h"
+
+namespace tessera::mesh {
+namespace fs = std::filesystem;
+namespace {
+
+/// A process is a rank and computes on one GPU.
+std::atomic<const CudaPlugin*> plugin_in_use = nullptr;
+std::atomic<int> device_in_use = 0;
+
+/// NVIDIA's driver makes these, WSL's the second.
+bool driver_is_there() { return fs::exists("/dev/nvidiactl") || fs::exists("/dev/dxg"); }
+
+fs::path beside_this_library() {
+  Dl_info info{};
+  ::dladdr(reinterpret_cast<const void*>(&cuda_in_use), &info);
+  return fs::absolute(info.dli_fname).parent_path() / "libtessera_cuda.so";
+}
+
+}  // namespace
+
+OpenedCuda open_cuda(const fs::path& library) {
+  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* reason = ::dlerror();
+    return {nullptr, concat("found none that loads: ", reason != nullptr ? reason : library.string())};
+  }
+  using PluginFunction = const CudaPlugin* (*)();
+  const auto plugin = reinterpret_cast<PluginFunction>(::dlsym(handle, kCudaPluginSymbol));
+  if (plugin == nullptr) return {nullptr, concat("found ", library.string(), ", which is another library")};
+  if (plugin()->version != kCudaPluginVersion) {
+    return {nullptr, concat("found ", library.string(), " of version ", plugin()->version,
+                            ", and this program needs ", kCudaPluginVersion)};
+  }
+  return {plugin(), {}};
+}
+
+OpenedCuda open_cuda() {
+  static const OpenedCuda opened = [] {
+    const fs::path library = beside_this_library();
+    if (!fs::exists(library)) return OpenedCuda{nullptr, concat("found no ", library.string())};
+    return driver_is_there() ? open_cuda(library) : OpenedCuda();
+  }();
+  return opened;
+}
+
+void use_cuda(CudaInUse device) {
+  device_in_use = device.device;
+  plugin_in_use = device.plugin;
+}
+
+CudaInUse cuda_in_use() { return {plugin_in_use, device_in_use}; }
+
+}  // namespace tessera::mesh

@@ -1,0 +1,30 @@
+// The updates of flat shards as LibTorch's operations: for devices that this room has no kernels for. The
+// same maths in the same order as the kernels' (tests/ops/foreign_test.cpp says how close); several passes
+// over memory where they make one. Arguments and formulas: adamw.h, elementwise.h, adafactor.h. Private to
+// the room.
+#pragma once
+
+#include "tessera/ops/adafactor.h"
+#include "tessera/ops/adamw.h"
+#include "tessera/ops/elementwise.h"
+
+namespace tessera::ops::by_libtorch {
+
+constexpr double kLeastSquare = 1e-30;  // Adafactor's, added to every square
+
+void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
+           const AdamwOptions& options);
+void sgd(at::Tensor parameter, const at::Tensor& gradient, at::Tensor velocity, const SgdOptions& options);
+void lion(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, const LionOptions& options);
+void move_average(at::Tensor average, const at::Tensor& values, double decay);
+
+/// The sums come to the host: one wait for the device.
+void add_squares(const Factored& tensor, const at::Tensor& gradient, int64_t begin, double grad_scale,
+                 double* row_sums, double* column_sums);
+void divide_by_root(const Factored& tensor, at::Tensor gradient, int64_t begin, double grad_scale,
+                    const at::Tensor& row, const at::Tensor& column);
+void divide_by_root(at::Tensor gradient, double grad_scale, at::Tensor squares, double decay);
+void follow(at::Tensor parameter, const at::Tensor& update, at::Tensor average, double lr, double momentum,
+            double weight_decay);
+
+}  // namespace tessera::ops::by_libtorch

@@ -1,0 +1,24 @@
+// Which device a rank computes on, from what was asked for and what the host has. A pure function.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::recipe {
+
+/// What a host offers.
+struct FoundGpus {
+  std::string missing;  // why there is no CUDA plug-in, with its place; empty: it is there
+  int64_t count = 0;    // GPUs it found
+};
+
+/// The rank's GPU, which is its number on the host; none: the CPU. Errors:
+/// UserError that names what to install when a GPU is asked for and there is none, and when a host has fewer
+/// GPUs than ranks (with "auto" as well: ranks of one run compute on devices of one kind).
+std::optional<int64_t> choose_gpu(DeviceKind wanted, const FoundGpus& found, int64_t local_rank,
+                                  int64_t local_world);
+
+}  // namespace tessera::recipe

@@ -1,0 +1,52 @@
+#include "tessera/train/device.h"
+
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/mesh/cuda_plugin.h"
+#include "tessera/recipe/choose_device.h"
+#include "tessera/train/session.h"
+
+namespace tessera::train {
+
+at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
+  if (recipe.run.device == recipe::DeviceKind::kCpu) return at::kCPU;
+  const mesh::OpenedCuda cuda = mesh::open_cuda();
+  const recipe::FoundGpus found{cuda.missing, cuda.plugin != nullptr ? cuda.plugin->device_count() : 0};
+  const auto gpu = recipe::choose_gpu(recipe.run.device, found, ranks.local_rank, ranks.local_world);
+  if (!gpu) return at::kCPU;
+  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(*gpu));
+  cuda.plugin->check_device(device.index());
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
+  mesh::use_cuda({cuda.plugin, device.index()});
+  return device;
+}
+
+std::string describe_device(at::Device device) {
+  const mesh::CudaPlugin* plugin = mesh::cuda_in_use().plugin;
+  if (!device.is_cuda() || plugin == nullptr) return "CPU";
+  const mesh::CudaDevice gpu = plugin->device(device.index());
+  return concat(gpu.name, " (GPU ", static_cast<int>(device.index()), ", ",
+                human_bytes(static_cast<double>(gpu.total_bytes)), ")");
+}
+
+void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                      const launch::Ranks& ranks) {
+  const mesh::CudaInUse cuda = mesh::cuda_in_use();
+  TESSERA_CHECK(cuda.plugin != nullptr, "no GPU was chosen");
+  const mesh::CudaDevice gpu = cuda.plugin->device(cuda.device);
+  // A checkpoint's copy lies in the host's memory.
+  const double needed =
+      plan::predict_memory(recipe.model, plan, plan_precision(recipe), batch_per_rank).total();
+  if (needed <= static_cast<double>(gpu.free_bytes)) return;
+  user_error("train.memory", "a run that fits GPU ", cuda.device, " (", gpu.name,
+             "): a rank is predicted to need ", human_bytes(needed), " and ",
+             human_bytes(static_cast<double>(gpu.free_bytes)), " of ",
+             human_bytes(static_cast<double>(gpu.total_bytes)), " are free (per rank",
+             memory_savings(recipe, plan, batch_per_rank, ranks), "; --force runs it anyway)");
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,28 @@
+// The device of this rank. A new kind of device is a file like device.cpp: everything else takes an
+// at::Device.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+
+#include "tessera/launch/launch.h"
+#include "tessera/plan/plan.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::train {
+
+/// run.device for this rank: the CPU, or the GPU with the rank's number on its host, which is this thread's
+/// current device from then on; groups that connect afterwards talk over NCCL as well (mesh/cuda_plugin.h).
+/// Errors: UserError of recipe::choose_gpu, and of the plug-in when it has no code for the GPU.
+at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& ranks);
+
+/// "CPU", "NVIDIA H200 (GPU 1, 139.7 GiB)".
+std::string describe_device(at::Device device);
+
+/// Refuses (UserError, with what would save how much) a run that will not fit into the rank's GPU, which
+/// choose_device() chose.
+void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                      const launch::Ranks& ranks);
+
+}  // namespace tessera::train

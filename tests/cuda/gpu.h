@@ -1,0 +1,34 @@
+// The GPUs of this host, for tests that need some.
+#pragma once
+
+#include <ATen/Context.h>
+#include <c10/core/Device.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+
+#include "tessera/mesh/cuda_plugin.h"
+
+namespace tessera::testing {
+
+/// Why a test that needs `wanted` GPUs cannot run here; empty: it can.
+inline std::string missing_gpus(int wanted) {
+  const mesh::OpenedCuda cuda = mesh::open_cuda();
+  if (!cuda.missing.empty()) return "needs the CUDA plug-in: " + cuda.missing + " (CUDA=1 ./dev build)";
+  const int found = cuda.plugin != nullptr ? cuda.plugin->device_count() : 0;
+  if (found >= wanted) return {};
+  return "needs " + std::to_string(wanted) + " GPU(s): found " + std::to_string(found);
+}
+
+/// The current device of this thread. Requires: missing_gpus(index + 1) is empty.
+inline at::Device use_gpu(int index) {
+  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
+  return device;
+}
+
+}  // namespace tessera::testing
+
+#define TESSERA_NEEDS_GPUS(wanted)                                                            \
+  if (const std::string missing = ::tessera::testing::missing_gpus(wanted); !missing.empty()) \
+  GTEST_SKIP() << missing

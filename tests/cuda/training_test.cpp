@@ -1,0 +1,158 @@
+// Trainings on GPUs against the same on the CPU.
+#include <future>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "../train/small_run.h"
+#include "gpu.h"
+#include "tessera/base/file.h"
+#include "tessera/mesh/transport.h"
+#include "tessera/train/evaluate.h"
+
+namespace tessera::train {
+namespace {
+
+using Sets = std::vector<std::string>;
+const Sets kFullPrecision = {"precision.compute=fp32", "train.steps=20"};
+
+Sets with(Sets sets, const std::string& set) {
+  sets.push_back(set);
+  return sets;
+}
+
+/// Steps to `until`, alone, from the newest checkpoint in `folder` if there is one; saved there at the end.
+Curve train_on(at::Device device, const Sets& sets, int64_t until, const std::filesystem::path& folder = {}) {
+  const recipe::Recipe recipe = make_recipe(sets);
+  Curve curve;
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    if (device.is_cuda()) testing::use_gpu(device.index());  // of this thread
+    const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, device);
+    if (!folder.empty()) {
+      if (const auto found = checkpoint::find(folder, "latest")) load_state(*state, *found);
+    }
+    train_until(*state, mesh, until, curve);
+    for (auto& [name, parameter] : curve.parameters) parameter = parameter.to(at::kCPU);
+    if (!folder.empty()) save_state(*state, mesh, folder, false);
+  });
+  return curve;
+}
+
+TEST(CudaTraining, TwentyStepsFollowTheCpusCurve) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  for (const char* recompute : {"false", "true"}) {
+    const Sets sets = with(with(kFullPrecision, concat("shard.recompute=", recompute)), "train.mixup=0.8");
+    expect_close(train_on(gpu, sets, 20), train_on(at::kCPU, sets, 20), 1e-3);
+  }
+}
+
+TEST(CudaTraining, EveryOptimizersStepsAreTheCpus) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  for (const char* optimizer : {"adamw", "adam", "sgd", "lion", "lamb", "lars", "adafactor", "muon"}) {
+    SCOPED_TRACE(optimizer);
+    const Sets sets = with(with(kFullPrecision, concat("optimizer.name=", optimizer)), "optimizer.lr=1e-3");
+    expect_close(train_on(gpu, sets, 4), train_on(at::kCPU, sets, 4), 1e-4);
+  }
+}
+
+TEST(CudaTraining, Bf16FollowsTheCpu) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const Sets sets = {"precision.compute=bf16", "train.steps=20"};
+  const Curve found = train_on(gpu, sets, 5), expected = train_on(at::kCPU, sets, 5);
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(found.losses[i], expected.losses[i], 2e-2 * expected.losses[i]);
+}
+
+// CPU, GPU, CPU: what one saves the other goes on with.
+TEST(CudaTraining, ResumesFromTheCpusCheckpointAndBack) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const TemporaryFolder folder("tessera-cuda");
+  const Sets sets = with(kFullPrecision, "ema.decay=0.9");
+  const Curve expected = train_on(at::kCPU, sets, 6);
+  Curve found = train_on(at::kCPU, sets, 2, folder.path());
+  for (const auto& [device, until] : {std::pair(gpu, 4), std::pair(at::Device(at::kCPU), 6)}) {
+    const Curve more = train_on(device, sets, until, folder.path());
+    found.losses.insert(found.losses.end(), more.losses.begin(), more.losses.end());
+    found.norms.insert(found.norms.end(), more.norms.begin(), more.norms.end());
+  }
+  expect_close(found, expected, 1e-3);
+}
+
+TEST(CudaTraining, OffloadedStateIsTheSame) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const Curve expected = train_on(gpu, kFullPrecision, 5);
+  for (const char* offload : {"optimizer", "all"}) {
+    expect_close(train_on(gpu, with(kFullPrecision, concat("shard.offload=", offload)), 5), expected, 1e-5);
+  }
+}
+
+/// Ranks as threads, each with a GPU of its own: tensors travel over NCCL, control messages over Gloo.
+Curve train_over_nccl(int64_t world, const Sets& sets, int64_t steps) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const mesh::CudaPlugin* plugin = mesh::open_cuda().plugin;
+  constexpr std::chrono::milliseconds kTimeout(60'000);
+  Curve result;
+  std::vector<std::future<void>> ranks;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      const at::Device gpu = testing::use_gpu(static_cast<int>(rank));
+      const auto mesh =
+          mesh::Mesh::over(rank, {{"shard", world}}, [&](const std::string& line, int64_t, int64_t) {
+            const auto own = c10::make_intrusive<c10d::PrefixStore>(line, store);
+            return mesh::device_transport(mesh::gloo_transport(own, rank, world, "127.0.0.1", kTimeout), own,
+                                          at::kCUDA, [=](const auto& backend_store) {
+                                            return plugin->nccl_backend(backend_store, static_cast<int>(rank),
+                                                                        static_cast<int>(world), gpu.index(),
+                                                                        kTimeout);
+                                          });
+          });
+      const recipe::Recipe recipe = make_recipe(sets);
+      const auto state = assemble(recipe, make_plan(recipe, world), *mesh, true, gpu);
+      Curve curve;
+      train_until(*state, *mesh, steps, curve);
+      if (rank == 0) result = curve;
+      mesh->world().barrier("end of test");
+    }));
+  }
+  for (auto& rank : ranks) rank.get();
+  return result;
+}
+
+TEST(CudaTraining, TwoRanksOverNcclFollowOne) {
+  TESSERA_NEEDS_GPUS(2);
+  const Curve expected = train_on(testing::use_gpu(0), kFullPrecision, 10);
+  for (const char* level : {"zero3", "zero2", "zero1", "replicate"}) {
+    SCOPED_TRACE(level);
+    expect_close(train_over_nccl(2, with(kFullPrecision, concat("shard.level=", level)), 10), expected, 1e-4);
+  }
+}
+
+TEST(CudaTraining, EvaluationIsTheCpus) {
+  TESSERA_NEEDS_GPUS(1);
+  const auto evaluated = [](at::Device device) {
+    const recipe::Recipe recipe = make_recipe(kFullPrecision);
+    Evaluation result;
+    testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+      if (device.is_cuda()) testing::use_gpu(device.index());
+      const auto state = assemble(recipe, make_plan(recipe, 1), mesh, false, device);
+      const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
+      Log log(false);
+      data::LoaderOptions loader = loader_options(recipe, {}, 1, log);
+      deliver_for(device, &loader);
+      EvaluateOptions options;
+      options.batch = 10;
+      result = evaluate(*state, *source, loader, options, mesh);
+    });
+    return result;
+  };
+  const Evaluation found = evaluated(testing::use_gpu(0)), expected = evaluated(at::kCPU);
+  EXPECT_EQ(found.metrics.samples, expected.metrics.samples);
+  EXPECT_NEAR(found.metrics.loss, expected.metrics.loss, 1e-4);
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,108 @@
+// The transport of a device's tensors, over Gloo in NCCL's place: which operations it starts, when, and with
+// whom.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/mesh/cuda_plugin.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/mesh/transport.h"
+
+namespace tessera::mesh {
+namespace {
+
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+BackendMaker gloo_maker(int rank, int size, std::atomic<int>* made) {
+  return [=](const Store& store) -> c10::intrusive_ptr<c10d::Backend> {
+    ++*made;
+    auto options = c10d::ProcessGroupGloo::Options::create();
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  };
+}
+
+/// Ranks as threads; `type`: of the tensors that go through the backends.
+void run(int size, at::DeviceType type, std::atomic<int>* made, const std::function<void(Mesh&)>& body) {
+  const Store store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::future<void>> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [=, &body] {
+      const auto mesh = Mesh::over(rank, {{"shard", size}}, [=](const std::string& line, int64_t, int64_t) {
+        const auto own = c10::make_intrusive<c10d::PrefixStore>(line, store);
+        return device_transport(pretend_transport(rank, size), own, type, gloo_maker(rank, size, made));
+      });
+      body(*mesh);
+    }));
+  }
+  for (auto& rank : ranks) rank.get();
+}
+
+TEST(DeviceTransport, GathersAndReductionsGoThroughTheDevicesBackends) {
+  std::atomic<int> made = 0;
+  run(3, at::kCPU, &made, [](Mesh& mesh) {
+    Group& group = mesh.group("shard");
+    group.set_piece_numbers(30);
+    const auto mine = static_cast<float>(mesh.rank());
+    for (int round = 0; round < 3; ++round) {
+      at::Tensor gathered = at::empty({3 * 5}), reduced = at::empty({100});
+      Pending gather = group.all_gather(gathered, at::full({5}, mine), "unit");
+      Pending reduce = group.reduce_scatter(reduced, at::full({300}, 1 + mine), at::kFloat, "unit");
+      reduce.wait();
+      gather.wait();
+      EXPECT_TRUE(gathered.view({3, 5}).equal(at::arange(3).to(at::kFloat).view({3, 1}).expand({3, 5})));
+      EXPECT_TRUE(reduced.equal(at::full({100}, 6.0F)));
+    }
+  });
+  EXPECT_EQ(made, 6);  // of each rank one for gathers and one for exchanges; none of the world
+}
+
+// Timing must not decide when a piece starts: two ranks could start kernels in different orders.
+TEST(DeviceTransport, PiecesFollowInWaitAlone) {
+  std::atomic<int> made = 0;
+  run(2, at::kCPU, &made, [](Mesh& mesh) {
+    Group& group = mesh.group("shard");
+    group.set_piece_numbers(4);
+    at::Tensor reduced = at::empty({40});
+    Pending reduce = group.reduce_scatter(reduced, at::ones({80}), at::kFloat, "unit");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_FALSE(reduce.advance());
+    reduce.wait();
+    EXPECT_TRUE(reduced.equal(at::full({40}, 2.0F)));
+  });
+}
+
+// Control messages and other tensors of the host stay on its transport: no backend is made for them.
+TEST(DeviceTransport, WhatLiesInTheHostsMemoryTakesTheHostsWay) {
+  std::atomic<int> made = 0;
+  run(2, at::kCUDA, &made, [](Mesh& mesh) {
+    EXPECT_EQ(mesh.world().transport_name(), "NCCL");
+    EXPECT_EQ(mesh.world().all_gather_text("word", "t"), (std::vector<std::string>{"word", "word"}));
+    at::Tensor values = at::full({3}, 2.0, at::kDouble);
+    mesh.world().all_reduce(values, "t");
+    EXPECT_TRUE(values.equal(at::full({3}, 4.0, at::kDouble)));  // the pretended others send the same
+  });
+  EXPECT_EQ(made, 0);
+}
+
+TEST(CudaPlugin, IsMissingWithAReason) {
+  const OpenedCuda none = open_cuda("/nowhere/libtessera_cuda.so");
+  EXPECT_EQ(none.plugin, nullptr);
+  EXPECT_TRUE(none.missing.starts_with("found none that loads: /nowhere/libtessera_cuda.so: "))
+      << none.missing;
+  const OpenedCuda other =
+      open_cuda(std::filesystem::path(TESSERA_BINARY_DIR) / "lib" / "libtessera_core.so");
+  EXPECT_EQ(other.plugin, nullptr);
+  EXPECT_TRUE(other.missing.ends_with("lib/libtessera_core.so, which is another library")) << other.missing;
+  EXPECT_EQ(cuda_in_use().plugin, nullptr);
+}
+
+}  // namespace
+}  // namespace tessera::mesh

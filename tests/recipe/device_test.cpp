@@ -1,0 +1,55 @@
+#include <gtest/gtest.h>
+
+#include "tessera/recipe/choose_device.h"
+#include "tests/error_text.h"
+
+namespace tessera::recipe {
+namespace {
+
+const FoundGpus kNoPlugin{"found no libtessera_cuda.so in /lib", 0};
+const FoundGpus kNoGpu{"", 0};
+const FoundGpus kFour{"", 4};
+
+TEST(Device, IsTheRanksOwnGpuWhereThereAreSome) {
+  EXPECT_EQ(choose_gpu(DeviceKind::kAuto, kFour, 2, 4), 2);
+  EXPECT_EQ(choose_gpu(DeviceKind::kCuda, kFour, 0, 1), 0);
+  EXPECT_EQ(choose_gpu(DeviceKind::kCpu, kFour, 2, 4), std::nullopt);
+}
+
+TEST(Device, IsTheCpuWhereNothingElseWasAskedForOrFound) {
+  for (const FoundGpus& found : {kNoPlugin, kNoGpu}) {
+    EXPECT_EQ(choose_gpu(DeviceKind::kAuto, found, 0, 2), std::nullopt);
+    EXPECT_EQ(choose_gpu(DeviceKind::kCpu, found, 0, 2), std::nullopt);
+  }
+}
+
+TEST(Device, ErrorsSayWhatToInstall) {
+  const auto error = [](DeviceKind wanted, const FoundGpus& found, int64_t local_world) {
+    return error_text([&] { choose_gpu(wanted, found, 0, local_world); });
+  };
+  EXPECT_EQ(error(DeviceKind::kCuda, kNoPlugin, 1),
+            "[recipe.device] the CUDA plug-in for run.device = \"cuda\": found no libtessera_cuda.so in /lib "
+            "(build with "
+            "CUDA=1 ./dev build, which takes nvcc of the CUDA 13 toolkit; or set run.device = \"cpu\")");
+  EXPECT_EQ(error(DeviceKind::kCuda, kNoGpu, 1),
+            "[recipe.device] a GPU for run.device = \"cuda\": the CUDA plug-in found none (install NVIDIA's "
+            "driver, of "
+            "release 580 or later for CUDA 13; nvidia-smi lists the GPUs, CUDA_VISIBLE_DEVICES may hide "
+            "them; or set "
+            "run.device = \"cpu\")");
+  for (const DeviceKind wanted : {DeviceKind::kAuto, DeviceKind::kCuda}) {
+    EXPECT_EQ(error(wanted, {"", 1}, 2),
+              "[recipe.device] a GPU for each rank of this host: found 1 GPU for 2 ranks (start at most 1 "
+              "here, or set "
+              "run.device = \"cpu\")");
+  }
+}
+
+TEST(Device, IsReadFromTheRecipe) {
+  EXPECT_EQ(parse_recipe("", "test", "/", {"train.steps=1"}).run.device, DeviceKind::kAuto);
+  EXPECT_EQ(parse_recipe("", "test", "/", {"train.steps=1", "run.device=cuda"}).run.device,
+            DeviceKind::kCuda);
+}
+
+}  // namespace
+}  // namespace tessera::recipe

@@ -1,0 +1,163 @@
+// A run on a device that is not the CPU, as far as that can be known without one.
+#include "tessera/train/device.h"
+
+#include <gtest/gtest.h>
+
+#include "small_run.h"
+#include "tessera/base/file.h"
+#include "tessera/ops/cpu.h"
+#include "tessera/train/loss.h"
+#include "tessera/train/saver.h"
+#include "tests/meta_kernels.h"
+
+namespace tessera::train {
+namespace {
+
+TEST(Device, CpuIsAskedForByName) {
+  EXPECT_TRUE(choose_device(make_recipe({"run.device=cpu"}), {}).is_cpu());
+  EXPECT_EQ(describe_device(at::kCPU), "CPU");
+  EXPECT_EQ(resolve_dtype(recipe::Dtype::kAuto, at::Device(at::kCUDA, 0)), at::kBFloat16);
+  EXPECT_EQ(resolve_dtype(recipe::Dtype::kFloat32, at::Device(at::kCUDA, 0)), at::kFloat);
+}
+
+/// A training of bytes that become numbers in DeviceInput, without a kernel of ours.
+Curve train_as_elsewhere(int64_t world, std::vector<std::string> sets, int64_t steps) {
+  at::set_num_threads(1);
+  sets.emplace_back("train.mixup=0.8");
+  sets.emplace_back("train.cutmix=1");
+  sets.emplace_back("data.erasing=0.3");
+  const ops::WithoutKernels foreign;
+  Curve result;
+  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe(sets);
+    const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+    Curve curve;
+    train_until(*state, mesh, steps, curve, /*as_bytes=*/true);
+    if (mesh.rank() == 0) result = curve;
+  });
+  return result;
+}
+
+TEST(Elsewhere, TheCurveIsTheCpus) {
+  for (const char* optimizer : {"adamw", "sgd", "lion", "lamb", "lars", "adafactor", "muon"}) {
+    SCOPED_TRACE(optimizer);
+    const std::vector<std::string> sets = {concat("optimizer.name=", optimizer), "optimizer.lr=1e-3",
+                                           "train.mixup=0.8", "train.cutmix=1", "data.erasing=0.3"};
+    const Curve expected = train_layout(2, sets, 4);
+    expect_close(train_as_elsewhere(2, {sets[0], sets[1]}, 4), expected, 1e-5);
+  }
+}
+
+// State goes to a checkpoint and comes back through stand-ins in the host's memory where it is not there
+// already.
+TEST(Elsewhere, AResumedTrainingIsBitwiseTheUninterruptedOne) {
+  at::set_num_threads(1);
+  for (const char* async : {"false", "true"}) {
+    const TemporaryFolder folder("tessera-device");
+    const recipe::Recipe recipe =
+        make_recipe({"optimizer.name=adafactor", "ema.decay=0.9", concat("checkpoint.async=", async)});
+    testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+      const auto make = [&] { return assemble(recipe, make_plan(recipe, 2), mesh, true); };
+      Curve whole, first, second;
+      train_until(*make(), mesh, 4, whole);
+      const auto begun = make(), resumed = make();
+      train_until(*begun, mesh, 2, first);
+      Saver saver(*begun, mesh, folder.path());
+      saver.save(false);
+      load_state(*resumed, saver.finish());
+      train_until(*resumed, mesh, 4, second);
+      for (const auto& [name, values] : whole.parameters)
+        EXPECT_TRUE(values.equal(second.parameters.at(name))) << name;
+      first.losses.insert(first.losses.end(), second.losses.begin(), second.losses.end());
+      EXPECT_EQ(first.losses, whole.losses);
+    });
+  }
+}
+
+/// A step in which nothing may read a number: tensors have no memory. `world` ranks of which one is played.
+void step_without_memory(const recipe::Recipe& recipe, int64_t world) {
+  const auto mesh = mesh::Mesh::pretend(0, {{"shard", world}});
+  const auto state = assemble(recipe, make_plan(recipe, world), *mesh, /*with_optimizer=*/true, at::kMeta);
+  const auto source = data::open_source(recipe.data.source, "train", source_options(recipe));
+  Log log(false);
+  launch::Ranks ranks;
+  ranks.world = world;
+  data::LoaderOptions options = loader_options(recipe, ranks, 1, log);
+  options.batch = recipe.train.batch;
+  options.accumulation = 2;
+  deliver_for(at::kMeta, &options);
+  data::TrainLoader loader(*source, recipe.data.transform, options, 0);
+  for (int64_t step = 0; step < 2; ++step) {
+    for (int64_t micro = 0; micro < 2; ++micro) {
+      DeviceInput::Input input = state->input->next(loader);
+      EXPECT_TRUE(input.images.is_meta());
+      const at::Tensor logits = forward(*state, input, /*training=*/true, 1);
+      EXPECT_EQ(logits.sizes(), (std::vector<int64_t>{input.batch.size, recipe.model.classes()}));
+      state->sharded->backward(loss_sum(logits, input.batch, recipe), micro == 1);
+      state->input->begin_next(loader);
+      state->input->give_back(loader, std::move(input));
+    }
+    for (const auto& unit : state->sharded->units()) {
+      EXPECT_TRUE(unit->gradient().is_meta() && unit->master().is_meta());
+      EXPECT_TRUE(unit->new_state().is_meta());
+    }
+    state->optimizer->step(1e-3, 0.5);
+    state->sharded->parameters_changed();
+    if (state->ema) {
+      state->ema->follow(step + 1);
+      state->ema->exchange(*state->sharded);
+    }
+  }
+}
+
+// An op that mixed devices, or touched memory, would throw here.
+TEST(Elsewhere, AStepStaysOnItsDevice) {
+  for (const int64_t world : {1, 4}) {
+    for (const char* optimizer : {"adamw", "sgd", "lion"}) {
+      for (const char* compute : {"fp32", "bf16"}) {
+        SCOPED_TRACE(concat(world, " ", optimizer, " ", compute));
+        std::vector<std::string> sets = {concat("optimizer.name=", optimizer),
+                                         concat("precision.compute=", compute),
+                                         "train.mixup=0.8",
+                                         "train.cutmix=1",
+                                         "data.erasing=0.3",
+                                         "data.erasing_mode=pixel",
+                                         "ema.decay=0.9"};
+        step_without_memory(make_recipe(sets), world);
+        sets.emplace_back("shard.recompute=true");
+        step_without_memory(make_recipe(sets), world);
+      }
+    }
+  }
+}
+
+TEST(Elsewhere, BuffersLieOnTheDevice) {
+  const recipe::Recipe recipe = recipe::parse_recipe(R"(
+name = "resnet"
+[model]
+family = "resnet"
+block = "basic"
+blocks = [1, 1]
+base_width = 4
+image_size = 32
+classes = 5
+[data]
+source = "fake:96"
+workers = 1
+[train]
+batch = 24
+steps = 2
+[precision]
+compute = "fp32"
+)",
+                                                     "test", ".", {});
+  const auto mesh = mesh::Mesh::pretend(0, {{"shard", 1}});
+  const auto state = assemble(recipe, make_plan(recipe, 1), *mesh, /*with_optimizer=*/true, at::kMeta);
+  EXPECT_GT(state->sharded->buffers().size(), 6U);
+  for (const auto& [name, buffer] : state->sharded->buffers()) EXPECT_TRUE(buffer.is_meta()) << name;
+  for (const auto& [name, buffer] : state->model->named_buffers().pairs())
+    EXPECT_TRUE(buffer.is_meta()) << name;
+}
+
+}  // namespace
+}  // namespace tessera::train
