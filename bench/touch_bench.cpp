@@ -3,7 +3,8 @@
 //
 //   ninja -C build/dev bench_touch && OMP_NUM_THREADS=1 build/dev/bin/bench_touch
 #include <benchmark/benchmark.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include "tessera/shard/fully_shard.h"
 

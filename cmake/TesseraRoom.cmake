@@ -1,12 +1,14 @@
-# tessera_room(NAME [TORCH] SOURCES ...): the object library of one folder of tessera/. TORCH rooms see
-# LibTorch's headers, precompiled once for all of them. Torch-free rooms end up in libtessera_core.so, which
-# the program links; the others in libtessera.so, which it loads only when a command computes.
+# tessera_room(NAME [TORCH] SOURCES ... [PLAIN ...]): the object library of one folder of tessera/. TORCH rooms
+# see LibTorch's headers, precompiled once for all of them; their files that include none are named under PLAIN
+# and spared the loading. Torch-free rooms end up in libtessera_core.so, which the program links; the others in
+# libtessera.so, which it loads only when a command computes.
 function(tessera_room name)
-  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES" ${ARGN})
+  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;PLAIN" ${ARGN})
   if(NOT ROOM_SOURCES)
     return()
   endif()
-  add_library(tessera_room_${name} OBJECT ${ROOM_SOURCES})
+  set_source_files_properties(${ROOM_PLAIN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  add_library(tessera_room_${name} OBJECT ${ROOM_SOURCES} ${ROOM_PLAIN})
   target_link_libraries(tessera_room_${name} PUBLIC tessera_settings)
   if(ROOM_TORCH)
     target_link_libraries(tessera_room_${name} PUBLIC torch_headers)
@@ -25,7 +27,9 @@ function(tessera_use_torch_pch target)
     file(WRITE ${CMAKE_BINARY_DIR}/generated/torch_pch.cpp "// Owns the precompiled LibTorch headers.\n")
     add_library(tessera_torch_pch OBJECT ${CMAKE_BINARY_DIR}/generated/torch_pch.cpp)
     target_link_libraries(tessera_torch_pch PUBLIC tessera_settings torch_headers)
-    target_precompile_headers(tessera_torch_pch PRIVATE <torch/torch.h>)
+    # The tensors and operators that nearly every file uses. All of torch/torch.h would cost every file 12 s: a
+    # precompiled header hands its waiting template instantiations on to each of them.
+    target_precompile_headers(tessera_torch_pch PRIVATE <torch/types.h>)
   endif()
   # CMake compiles programs with -fPIE; the precompiled headers, made with -fPIC, serve only what has the same.
   target_compile_options(${target} PRIVATE -fPIC)

@@ -5,6 +5,7 @@
 #include <ATen/Version.h>
 #include <c10/util/Logging.h>
 #include <dlfcn.h>
+#include <torch/version.h>
 
 #include "tessera/base/error.h"
 #include "tessera/train/commands.h"

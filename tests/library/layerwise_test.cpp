@@ -2,7 +2,9 @@
 #include "tessera/library/layerwise.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/optimizer.h>
 
 #include <cmath>
 #include <functional>

@@ -2,7 +2,8 @@
 #include "tessera/library/module_checkpoint.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn.h>
+#include <torch/optim.h>
 #include <unistd.h>
 
 #include <array>

@@ -1,6 +1,6 @@
 #include "tests/models/formula.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <bit>
 #include <nlohmann/json.hpp>

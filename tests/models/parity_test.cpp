@@ -1,7 +1,8 @@
 // Against timm 1.0.31: same weights and images, so the same logits, losses, gradients and training curve. The
 // fixture is made by make_parity_fixture.py.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
 
 #include <cstdlib>
 #include <fstream>

@@ -1,6 +1,6 @@
 // Dropout and drop-path in the model: the same for a sample wherever and whenever it is computed.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "tessera/models/vit.h"
 #include "tessera/ops/cpu.h"

@@ -3,7 +3,7 @@
 #include "tessera/models/resnet.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <fstream>
 #include <iostream>

@@ -1,7 +1,7 @@
 #include "tessera/ops/attention.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace tessera::ops {
 namespace {

@@ -1,7 +1,7 @@
 #include "tessera/ops/cpu.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdlib>
 

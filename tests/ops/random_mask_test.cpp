@@ -1,7 +1,7 @@
 #include "tessera/ops/random_mask.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "tessera/base/error.h"
 

@@ -1,7 +1,7 @@
 // Networks that know nothing of sharding, and what they do without it.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn.h>
 
 #include <string>
 #include <vector>

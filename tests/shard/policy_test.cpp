@@ -2,7 +2,7 @@
 #include "tessera/shard/policy.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn.h>
 
 #include "../error_text.h"
 #include "foreign_net.h"

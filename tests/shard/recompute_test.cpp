@@ -2,7 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn.h>
 
 #include "../error_text.h"
 #include "../mesh/ranks.h"

@@ -2,7 +2,7 @@
 #include "tessera/shard/sync_batch_norm.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include "../mesh/ranks.h"
 #include "tessera/shard/fully_shard.h"

@@ -1,5 +1,7 @@
 // Every optimizer over 50 steps of given gradients: against PyTorch's own here, and the same on any ranks.
-#include <torch/torch.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -115,8 +115,8 @@ TEST_F(Taught, TheTeacherSeesItsOwnPixelsAndAnswersAsInEvaluation) {
       const float value = batch.images[i] * 0.5F + 0.4F;
       batch.images[i] = (value - student.mean[i / pixels]) / student.std[i / pixels];
     }
-    EXPECT_TRUE(teacher.logits(batch, true).allclose(wanted, 1e-4, 1e-5));
-    EXPECT_FALSE(teacher.logits(batch, false).defined());
+    EXPECT_TRUE(teacher.logits(state->input->with_images(batch), true).allclose(wanted, 1e-4, 1e-5));
+    EXPECT_FALSE(teacher.logits(state->input->with_images(batch), false).defined());
   });
 }
 
@@ -161,7 +161,7 @@ TEST_F(Taught, AStudentWithTheTeachersWeightsHasNothingToLearn) {
     batch.images[5] = 1;
     const at::NoGradGuard no_grad;
     const at::Tensor logits = forward(*state, batch, true, 0);
-    EXPECT_NEAR(loss_sum(logits, batch, recipe, teacher.logits(batch, true)).item<double>(), 0, 1e-6);
+    EXPECT_NEAR(loss_sum(logits, batch, recipe, teacher.logits(state->input->with_images(batch), true)).item<double>(), 0, 1e-6);
   });
 }
 
