@@ -32,6 +32,7 @@ Action add_launch(CLI::App& app);
 Action add_models(CLI::App& app);
 Action add_checkpoint(CLI::App& app);
 Action add_options(CLI::App& app);
+Action add_data(CLI::App& app);
 Action add_compare(CLI::App& app);
 Action add_doctor(CLI::App& app);
 
