@@ -37,9 +37,16 @@ HeadEnd::HeadEnd(const ParameterMap& map, const arch::VitConfig& config)
 }
 
 at::Tensor HeadEnd::forward(const at::Tensor& tokens, const ForwardContext& context) const {
-  at::Tensor x = dropout_(pooled(tokens), context);
+  if (context.observe) {
+    // timm norms all tokens, unless they are averaged first.
+    context.observe("tokens", config_.pool == arch::Pool::kAverage ? tokens : norm_(tokens));
+  }
+  at::Tensor x = pooled(tokens);
+  if (context.observe && !pre_logits_) context.observe("features", x);
+  x = dropout_(x, context);
   if (pre_logits_) {
     x = (*pre_logits_)(x).tanh();
+    if (context.observe) context.observe("features", x);
   }
   return classifier_(x).to(at::kFloat);
 }

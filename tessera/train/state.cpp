@@ -107,7 +107,9 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
 }
 
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
-  state.context = {training, key, batch.samples};
+  state.context.training = training;
+  state.context.key = key;
+  state.context.samples = batch.samples;
   const at::Tensor images =
       at::from_blob(const_cast<float*>(batch.images.data()),
                     {batch.size, batch.channels, batch.height, batch.width}, at::kFloat);
