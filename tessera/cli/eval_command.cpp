@@ -13,7 +13,7 @@ namespace tessera::cli {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t kMostClasses = 1'000'000, kMostMistakes = 100'000;
+constexpr int64_t kMostClasses = 1'000'000, kMostMistakes = 100'000, kMostNeighbours = 1'000'000;
 
 struct EvalOptions {
   train::EvalJob job;
@@ -70,6 +70,15 @@ Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
   command->add_option("--mistakes", options->job.mistakes, "How many of the worst mistakes they show")
       ->default_val(48)
       ->check(CLI::Range(int64_t{0}, kMostMistakes));
+  command->add_option("--features", options->job.features,
+                      "Write what the classifier reads of every image to this safetensors file");
+  command->add_option("--units", options->job.units, "And what these units give, such as blocks.3,blocks.7")
+      ->delimiter(',');
+  command
+      ->add_option("--knn", options->job.neighbours,
+                   "Also evaluate a classifier by so many nearest neighbours in data.train (20 is usual)")
+      ->check(CLI::Range(int64_t{1}, kMostNeighbours));
+  command->add_flag("--probe", options->job.probe, "Also evaluate a linear classifier trained on data.train");
   command->footer(R"(
   tessera eval runs/quickstart --procs 2
   tessera eval runs/flowers --output-dir results          tables, and the worst mistakes as pictures

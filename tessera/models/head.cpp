@@ -41,10 +41,17 @@ HeadEnd::HeadEnd(const ParameterMap& map, const arch::VitConfig& config)
 }
 
 at::Tensor HeadEnd::forward(const at::Tensor& tokens, const ForwardContext& context) const {
+  if (context.observe) {
+    // timm norms all tokens, unless they are averaged first.
+    context.observe("tokens", config_.pool == arch::Pool::kAverage ? tokens : norm_(tokens));
+  }
   if (distillation_classifier_) return of_two_tokens(tokens, context);
-  at::Tensor x = dropout_(pooled(tokens), context);
+  at::Tensor x = pooled(tokens);
+  if (context.observe && !pre_logits_) context.observe("features", x);
+  x = dropout_(x, context);
   if (pre_logits_) {
     x = (*pre_logits_)(x).tanh();
+    if (context.observe) context.observe("features", x);
   }
   return classifier_(x).to(at::kFloat);
 }

@@ -91,10 +91,12 @@ std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> stem(const P
 
 /// [batch, features, size, size] -> logits [batch, classes] float32.
 std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> head(const ParameterMap& map) {
-  return
-      [weight = map.at("fc.weight"), bias = map.at("fc.bias")](const at::Tensor& x, const ForwardContext&) {
-        return at::linear(x.mean({2, 3}), weight, bias).to(at::kFloat);
-      };
+  return [weight = map.at("fc.weight"), bias = map.at("fc.bias")](const at::Tensor& x,
+                                                                  const ForwardContext& context) {
+    const at::Tensor features = x.mean({2, 3});
+    if (context.observe) context.observe("features", features);
+    return at::linear(features, weight, bias).to(at::kFloat);
+  };
 }
 
 std::vector<arch::ParameterSpec> checked_parameters(const arch::ResNetConfig& config) {

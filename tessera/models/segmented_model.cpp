@@ -30,6 +30,14 @@ SegmentedModel::SegmentedModel(std::string name, std::vector<arch::ParameterSpec
 void SegmentedModel::set_segments(std::vector<Segment> segments, const std::vector<arch::BufferSpec>& buffers,
                                   const std::map<std::string, at::Tensor>& registered) {
   segments_ = std::move(segments);
+  for (Segment& segment : segments_) {
+    segment.forward = [name = segment.name, inner = std::move(segment.forward)](
+                          const at::Tensor& x, const ForwardContext& context) {
+      const at::Tensor output = inner(x, context);
+      if (context.observe) context.observe(name, output);
+      return output;
+    };
+  }
   std::map<std::string, Segment*> by_unit;
   for (Segment& segment : segments_) by_unit[segment.name] = &segment;
   for (const auto& spec : specs_) {

@@ -24,6 +24,10 @@ struct ForwardContext {
   bool training = false;
   uint64_t key = 0;               // of (seed, step)
   std::vector<uint64_t> samples;  // [batch] sample numbers
+  /// If there is one, it is told of what comes out of every segment, by its name, and within a head of
+  /// "features", [batch, width], what the classifier reads, and of a ViT's "tokens", [batch, tokens, width],
+  /// what they are pooled from (timm's forward_head(pre_logits=True) and forward_features).
+  std::function<void(const std::string& name, const at::Tensor& value)> observe = {};
 };
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;

@@ -27,9 +27,13 @@ struct EvalJob {
   std::string split;              // "" : the recipe's validation split
   bool ema = false;               // the moving average of the weights
   bool json = false;
-  std::string output;      // also write the JSON here
-  std::string output_dir;  // tables, mistakes and a page go here (monitor/evaluation_report.h)
-  int64_t mistakes = 48;   // of the page
+  std::string output;              // also write the JSON here
+  std::string output_dir;          // tables, mistakes and a page go here (monitor/evaluation_report.h)
+  int64_t mistakes = 48;           // of the page
+  std::string features;            // safetensors file for what the classifier reads of every image
+  std::vector<std::string> units;  // whose outputs go into that file as well
+  int64_t neighbours = 0;          // > 0: k of a k-NN classifier on the features of the training split
+  bool probe = false;              // a linear classifier on them
 };
 
 struct PredictJob {

@@ -20,6 +20,7 @@
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
+#include "tessera/train/features.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
 
@@ -113,6 +114,37 @@ void write_folder(const EvalJob& job, const Trained& trained, const std::string&
   monitor::write_evaluation(job.output_dir, report);
 }
 
+bool wants_features(const EvalJob& job) { return !job.features.empty() || job.neighbours > 0 || job.probe; }
+
+/// Features of the split, and what classifiers on those of the training split make of them, into `json` and
+/// the log. Collective.
+void look_at_features(const EvalJob& job, TrainState& state, const data::Source& source,
+                      const data::LoaderOptions& loader, int64_t batch, mesh::Mesh& mesh, Log& log,
+                      nlohmann::ordered_json& json) {
+  const Features here = extract_features(state, source, loader, batch, job.units, mesh);
+  const bool first = mesh.rank() == 0;
+  if (first && !job.features.empty()) {
+    write_features(job.features, here);
+    log.info(concat("  features   ", job.features));
+  }
+  if (job.neighbours == 0 && !job.probe) return;
+  const data::MixedSource train = open_training(state.recipe);
+  const Features known = extract_features(state, *train.source, loader, batch, {}, mesh);
+  if (!first) return;
+  const int64_t classes = state.recipe.model.classes();
+  const auto tell = [&](const char* key, const std::string& what, double top1) {
+    json[key] = top1;
+    char line[96];
+    std::snprintf(line, sizeof line, "%s top-1 %.2f %%", what.c_str(), top1);
+    log.info(line);
+  };
+  if (job.neighbours > 0) {
+    const double top1 = nearest_neighbours_top1(known, here, job.neighbours, classes);
+    tell("knn_top1", concat(job.neighbours, " nearest neighbours:"), top1);
+  }
+  if (job.probe) tell("probe_top1", "linear probe:", linear_probe_top1(known, here, classes));
+}
+
 }  // namespace
 
 int eval(const EvalJob& job, const launch::Ranks& ranks) {
@@ -154,7 +186,11 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
           const int64_t broken = result.figures.broken;
           if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
-          const auto json = to_json(result, trained.checkpoint);
+          auto json = to_json(result, trained.checkpoint);
+          if (wants_features(job)) {
+            look_at_features(job, *state, *source, loader_options(trained.recipe, ranks, threads, log),
+                             options.batch, *mesh, log, json);
+          }
           if (ranks.rank == 0) {
             if (!job.output_dir.empty()) write_folder(job, trained, split, *source, result);
             if (!job.output.empty()) write_file_atomic(job.output, json_text(json, 2) + "\n");

@@ -107,12 +107,16 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
 }
 
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
-  state.context = {training, key, batch.samples};
+  state.context.training = training;
+  state.context.key = key;
+  state.context.samples = batch.samples;
   return state.sharded->forward(images_of(batch, state.input->normalisation(), state.input->device()));
 }
 
 at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool training, uint64_t key) {
-  state.context = {training, key, input.batch.samples};
+  state.context.training = training;
+  state.context.key = key;
+  state.context.samples = input.batch.samples;
   return state.sharded->forward(input.images);
 }
 

@@ -1,0 +1,45 @@
+// What a model sees in images, frozen: values before the classifier, outputs of units, and what simple
+// classifiers make of them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/data/loader.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/train/state.h"
+
+namespace tessera::train {
+
+/// Of every sample of a source, in its order. On rank 0; others hold nothing.
+struct Features {
+  at::Tensor values;                        // [samples, width] float32: what the classifier reads
+  at::Tensor labels;                        // [samples] int64; -1: could not be read, its values are those of a black image
+  std::map<std::string, at::Tensor> units;  // by name: [samples, ...] float32, the units' outputs
+};
+
+/// Through the evaluation transform, `batch` images a rank at a time. `units`: names such as "blocks.3".
+/// Collective. Errors: UserError on a unit that the model has not.
+Features extract_features(TrainState& state, const data::Source& source, const data::LoaderOptions& loader,
+                          int64_t batch, const std::vector<std::string>& units, mesh::Mesh& mesh);
+
+/// "features", "labels" and the units by name. Errors: UserError with path and reason.
+void write_features(const std::filesystem::path& path, const Features& features);
+
+/// Percent of `test` that the `neighbours` most alike samples of `train` tell right: cosine similarity s, a
+/// vote of exp(s / 0.07) each (Wu et al., arXiv 1805.01978; as DINO's evaluation). Rows with label -1 take no
+/// part in `train` and count as wrong in `test`.
+double nearest_neighbours_top1(const Features& train, const Features& test, int64_t neighbours,
+                               int64_t classes);
+
+/// Percent of `test` that a logistic regression on the features of `train` tells right. Features are
+/// standardised by train's mean and deviation; the mean cross entropy + 1e-4 |W|^2 / 2 is minimised by L-BFGS
+/// (Liu and Nocedal 1989, 10 pairs) from zero, at most `steps` steps. float64, no randomness.
+double linear_probe_top1(const Features& train, const Features& test, int64_t classes, int64_t steps = 300);
+
+}  // namespace tessera::train

@@ -1,0 +1,73 @@
+// What a model shows on the way: every unit's output, the tokens and what the classifier reads, as
+// timm 1.0.31 has them. The fixture is made by make_features_fixture.py.
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tessera/models/vit.h"
+#include "tests/models/formula.h"
+
+namespace tessera::models {
+namespace {
+
+using nlohmann::json;
+
+arch::VitConfig config_of(const json& description) {
+  arch::VitConfig config;
+  config.image_size = description["image_size"];
+  config.patch_size = description["patch_size"];
+  config.channels = description["channels"];
+  config.width = description["width"];
+  config.depth = description["depth"];
+  config.heads = description["heads"];
+  config.mlp_width = description["mlp_width"];
+  config.classes = description["classes"];
+  config.registers = description["registers"];
+  config.class_token = description["class_token"];
+  config.layer_scale = description["layer_scale"];
+  const std::string pool = description["pool"];
+  config.pool = pool == "token" ? arch::Pool::kClassToken
+                : pool == "avg" ? arch::Pool::kAverage
+                                : arch::Pool::kAttention;
+  return config;
+}
+
+TEST(Features, AreTimmsIntermediates) {
+  const std::string path = std::string(TESSERA_SOURCE_DIR) + "/tests/models/fixtures/features.json";
+  const json cases = json::parse(std::ifstream(path));
+  ASSERT_EQ(cases.size(), 3U);
+  for (const auto& [name, expected] : cases.items()) {
+    SCOPED_TRACE(name);
+    VisionTransformer model(config_of(expected["config"]));
+    formula::fill(model);
+    std::map<std::string, at::Tensor> seen;
+    ForwardContext context;
+    context.observe = [&](const std::string& what, const at::Tensor& value) { seen[what] = value; };
+    const torch::NoGradGuard no_grad;
+    const at::Tensor images = formula::images("images", 3, model.config());
+    const at::Tensor logits = model.forward(images, context);
+    EXPECT_TRUE(logits.equal(model.forward(images, ForwardContext())));  // looking changes nothing
+    EXPECT_TRUE(seen.at("head").equal(logits));
+    for (const auto& [what, value] : expected["values"].items()) {
+      SCOPED_TRACE(what);
+      ASSERT_TRUE(seen.contains(what));
+      const at::Tensor found = seen.at(what).to(torch::kDouble);
+      ASSERT_EQ(found.sizes().vec(), value["shape"].get<std::vector<int64_t>>());
+      const at::Tensor flat = found.reshape({-1});
+      const auto sample = value["sample"].get<std::vector<double>>();
+      const double norm = value["norm"];
+      const double scale = norm / std::sqrt(static_cast<double>(flat.numel()));
+      EXPECT_NEAR(flat.norm().item<double>(), norm, 1e-5 * norm);
+      for (size_t i = 0; i < sample.size(); ++i) {
+        const auto index = static_cast<int64_t>(formula::word(what + "/sample", i) % flat.numel());
+        EXPECT_NEAR(flat[index].item<double>(), sample[i], 1e-5 * std::max(1.0, scale)) << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::models
