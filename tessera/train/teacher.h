@@ -18,8 +18,8 @@ struct TrainState;
 /// Belongs to the training thread.
 class Teacher {
  public:
-  /// Builds the model of `distill.teacher` on `device` and fills this rank's shards. Collective. Errors: UserError when
-  /// it is no model with a head, or of other images or classes than the student.
+  /// Builds the model of `distill.teacher` on `device` and fills this rank's shards. Collective. Errors:
+  /// UserError when it is no model with a head, or of other images or classes than the student.
   Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device = at::kCPU);
   ~Teacher();
 

@@ -1,6 +1,7 @@
 // Bytes on the wire of a sharded module against docs/sharding.md, and memory while it is built.
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
+#include <torch/optim.h>
 
 #include <optional>
 #include <string_view>

@@ -1,6 +1,8 @@
 // What a program may do to a sharded network that would hang or train something else without a word: it works
 // as it does without sharding, or is one clear error.
 #include <gtest/gtest.h>
+#include <torch/nn.h>
+#include <torch/optim.h>
 
 #include <thread>
 

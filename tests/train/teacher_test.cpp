@@ -161,7 +161,9 @@ TEST_F(Taught, AStudentWithTheTeachersWeightsHasNothingToLearn) {
     batch.images[5] = 1;
     const at::NoGradGuard no_grad;
     const at::Tensor logits = forward(*state, batch, true, 0);
-    EXPECT_NEAR(loss_sum(logits, batch, recipe, teacher.logits(state->input->with_images(batch), true)).item<double>(), 0, 1e-6);
+    EXPECT_NEAR(loss_sum(logits, batch, recipe, teacher.logits(state->input->with_images(batch), true))
+                    .item<double>(),
+                0, 1e-6);
   });
 }
 
