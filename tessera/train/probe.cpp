@@ -46,22 +46,22 @@ struct Regression {
   }
 };
 
-double dot(const at::Tensor& a, const at::Tensor& b) { return at::sum(a * b).item<double>(); }
+double inner_product(const at::Tensor& a, const at::Tensor& b) { return at::sum(a * b).item<double>(); }
 
 /// L-BFGS's direction from the last pairs (step, change of gradient), newest last.
 at::Tensor direction(const at::Tensor& gradient, const std::deque<std::pair<at::Tensor, at::Tensor>>& pairs) {
   at::Tensor q = gradient.clone();
   std::vector<double> alphas;
   for (auto pair = pairs.rbegin(); pair != pairs.rend(); ++pair) {
-    alphas.push_back(dot(pair->first, q) / dot(pair->first, pair->second));
+    alphas.push_back(inner_product(pair->first, q) / inner_product(pair->first, pair->second));
     q -= alphas.back() * pair->second;
   }
   if (!pairs.empty()) {
     const auto& [step, change] = pairs.back();
-    q *= dot(step, change) / dot(change, change);
+    q *= inner_product(step, change) / inner_product(change, change);
   }
   for (const auto& [step, change] : pairs) {
-    const double beta = dot(change, q) / dot(step, change);
+    const double beta = inner_product(change, q) / inner_product(step, change);
     q += (alphas.back() - beta) * step;
     alphas.pop_back();
   }
@@ -76,7 +76,7 @@ at::Tensor minimise(const Regression& problem, int64_t classes, int64_t steps) {
   std::deque<std::pair<at::Tensor, at::Tensor>> pairs;
   for (int64_t i = 0; i < steps && gradient.abs().max().item<double>() > kSmallGradient; ++i) {
     const at::Tensor way = direction(gradient, pairs);
-    const double slope = dot(way, gradient);
+    const double slope = inner_product(way, gradient);
     double length = 1;
     at::Tensor next, next_gradient;
     double next_value = value;
@@ -88,7 +88,7 @@ at::Tensor minimise(const Regression& problem, int64_t classes, int64_t steps) {
     }
     if (length <= 1e-12) break;
     const at::Tensor step = next - weights, change = next_gradient - gradient;
-    if (dot(step, change) > 1e-12 * dot(change, change)) pairs.emplace_back(step, change);
+    if (inner_product(step, change) > 1e-12 * inner_product(change, change)) pairs.emplace_back(step, change);
     if (pairs.size() > kPairs) pairs.pop_front();
     weights = next;
     gradient = next_gradient;

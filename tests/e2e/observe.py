@@ -3,6 +3,7 @@ import csv
 import json
 import os
 import shutil
+import struct
 
 from files import make_image_folder
 from harness import check, main, rows, scratch, settings, summary, tessera, tiny_recipe, train
@@ -48,6 +49,33 @@ def eval_leaves_the_same_folder_on_any_ranks():
         check(run.wait() == 2 and "[train.eval] data of at most the model's 2 classes: split val of " in run.text(), run.text())
         run = tessera("eval", folder / "run", "--output-dir", folder / "run/recipe.toml/x", folder=folder)
         check(run.wait() == 2 and "[monitor.evaluation] a folder for the results" in run.text(), run.text())
+
+
+def safetensors_header(path):
+    with open(path, "rb") as file:
+        size, = struct.unpack("<Q", file.read(8))
+        return json.loads(file.read(size))
+
+
+def eval_looks_at_frozen_features():
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos")
+        train(folder, *settings(data__source=f"folder:{photos}", model__classes=2, train__batch=16, train__steps=3)).done()
+        found = {}
+        for ranks in (1, 2):
+            out = folder / f"features-{ranks}.safetensors"
+            run = tessera("eval", folder / "run", "--procs", ranks, "--features", out, "--units", "blocks.0,head", "--knn", 5,
+                          "--probe", "--output", folder / "out.json", folder=folder).done()
+            header = safetensors_header(out)
+            shapes = {name: header[name]["shape"] for name in ("features", "labels", "blocks.0", "head")}
+            check(shapes == {"features": [80, 32], "labels": [80], "blocks.0": [80, 4, 32], "head": [80, 2]}, shapes)
+            found[ranks] = json.loads((folder / "out.json").read_text())
+            # Dark and light pictures: a line between their features is enough.
+            check(found[ranks]["probe_top1"] > 95 and found[ranks]["knn_top1"] > 95, found)
+            check("linear probe: top-1" in run and "5 nearest neighbours: top-1" in run, run)
+        check(found[1]["probe_top1"] == found[2]["probe_top1"], found)
+        run = tessera("eval", folder / "run", "--units", "blocks.9", "--features", out, folder=folder)
+        check(run.wait() == 2 and "[train.features] a unit of the model, one of stem, blocks.0, " in run.text(), run.text())
 
 
 def compare_says_where_runs_part():
@@ -116,5 +144,5 @@ def doctor_judges_a_machine():
 
 
 if __name__ == "__main__":
-    main(eval_leaves_the_same_folder_on_any_ranks, compare_says_where_runs_part, trace_is_a_file_of_all_ranks,
-         a_time_limit_saves_and_stops, doctor_judges_a_machine)
+    main(eval_leaves_the_same_folder_on_any_ranks, eval_looks_at_frozen_features, compare_says_where_runs_part,
+         trace_is_a_file_of_all_ranks, a_time_limit_saves_and_stops, doctor_judges_a_machine)
