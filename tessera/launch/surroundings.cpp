@@ -5,23 +5,27 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 
+#include "tessera/base/error.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/text.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::launch {
 namespace {
 
-constexpr std::array<std::string_view, 22> kBeginnings = {
-    "TESSERA_",   "OMP_",       "GOMP_",           "KMP_",       "MKL_",    "GLOO_",      "NCCL_",
-    "TORCH_",     "ONEDNN_",    "DNNL_",           "ATEN_",      "CUDA_",   "MALLOC_",    "SLURM_",
-    "OMPI_COMM_", "LD_PRELOAD", "LD_LIBRARY_PATH", "WORLD_SIZE", "MASTER_", "LOCAL_RANK", "LOCAL_WORLD",
-    "RANK="};
+// How fast LibTorch's libraries compute, and with what result.
+constexpr auto kOfLibraries = std::to_array<std::string_view>(
+    {"OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_", "LD_PRELOAD", "TESSERA_AMX"});
+constexpr auto kOthers = std::to_array<std::string_view>(
+    {"TESSERA_", "GLOO_", "NCCL_", "TORCH_", "CUDA_", "SLURM_", "OMPI_COMM_", "LD_LIBRARY_PATH", "WORLD_SIZE",
+     "MASTER_", "LOCAL_RANK", "LOCAL_WORLD", "RANK="});
 
-bool is_relevant(std::string_view text) {
-  return std::any_of(kBeginnings.begin(), kBeginnings.end(),
-                     [&](std::string_view beginning) { return text.starts_with(beginning); });
+bool begins_with(std::string_view text, std::span<const std::string_view> beginnings) {
+  return std::ranges::any_of(beginnings,
+                             [&](std::string_view beginning) { return text.starts_with(beginning); });
 }
 
 }  // namespace
@@ -32,11 +36,21 @@ std::vector<std::pair<std::string, std::string>> relevant_variables() {
     const std::string_view text = *variable;
     const size_t equals = text.find('=');
     // Slurm's tokens let their holder act as the job.
-    if (equals == std::string_view::npos || !is_relevant(text) || text.find("JWT") < equals) continue;
+    if (equals == std::string_view::npos ||
+        !(begins_with(text, kOfLibraries) || begins_with(text, kOthers)) || text.find("JWT") < equals)
+      continue;
     found.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   std::sort(found.begin(), found.end());
   return found;
+}
+
+std::string library_variables() {
+  std::vector<std::string> settings;
+  for (const auto& [name, value] : relevant_variables()) {
+    if (begins_with(name, kOfLibraries)) settings.push_back(concat(name, "=", value));
+  }
+  return settings.empty() ? "nothing set" : join(settings, ", ");
 }
 
 std::string surroundings_json(const std::vector<std::pair<std::string, std::string>>& more) {

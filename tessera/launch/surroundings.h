@@ -11,6 +11,10 @@ namespace tessera::launch {
 /// by name. What may hold a secret is not among them.
 std::vector<std::pair<std::string, std::string>> relevant_variables();
 
+/// "GOMP_SPINCOUNT=0, OMP_NUM_THREADS=2": those of them that change how fast LibTorch's libraries compute or
+/// with what result; "nothing set".
+std::string library_variables();
+
 /// A JSON object, indented: host, machine, cores and those variables, with `more` as further texts in front.
 std::string surroundings_json(const std::vector<std::pair<std::string, std::string>>& more);
 

@@ -4,7 +4,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/data/split.h"
-#include "tessera/launch/library_variables.h"
+#include "tessera/launch/surroundings.h"
 #include "tessera/plan/levels_text.h"
 #include "tessera/recipe/warnings.h"
 #include "tessera/train/device.h"

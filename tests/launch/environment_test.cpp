@@ -9,8 +9,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/launch/launch.h"
-#include "tessera/launch/library_variables.h"
 #include "tessera/launch/slurm.h"
+#include "tessera/launch/surroundings.h"
 
 namespace tessera::launch {
 namespace {
