@@ -15,33 +15,13 @@ namespace {
 
 using nlohmann::json;
 
-arch::VitConfig config_of(const json& description) {
-  arch::VitConfig config;
-  config.image_size = description["image_size"];
-  config.patch_size = description["patch_size"];
-  config.channels = description["channels"];
-  config.width = description["width"];
-  config.depth = description["depth"];
-  config.heads = description["heads"];
-  config.mlp_width = description["mlp_width"];
-  config.classes = description["classes"];
-  config.registers = description["registers"];
-  config.class_token = description["class_token"];
-  config.layer_scale = description["layer_scale"];
-  const std::string pool = description["pool"];
-  config.pool = pool == "token" ? arch::Pool::kClassToken
-                : pool == "avg" ? arch::Pool::kAverage
-                                : arch::Pool::kAttention;
-  return config;
-}
-
 TEST(Features, AreTimmsIntermediates) {
   const std::string path = std::string(TESSERA_SOURCE_DIR) + "/tests/models/fixtures/features.json";
   const json cases = json::parse(std::ifstream(path));
   ASSERT_EQ(cases.size(), 3U);
   for (const auto& [name, expected] : cases.items()) {
     SCOPED_TRACE(name);
-    VisionTransformer model(config_of(expected["config"]));
+    VisionTransformer model(formula::vit_config_of(expected["config"]));
     formula::fill(model);
     std::map<std::string, at::Tensor> seen;
     ForwardContext context;

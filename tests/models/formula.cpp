@@ -95,4 +95,32 @@ double tensor_error(const std::string& name, const at::Tensor& tensor, const nlo
   return error;
 }
 
+arch::VitConfig vit_config_of(const nlohmann::json& description) {
+  if (description.is_string()) {
+    return arch::vit_config(description.get<std::string>());
+  }
+  arch::VitConfig config;
+  config.image_size = description["image_size"];
+  config.patch_size = description["patch_size"];
+  config.channels = description["channels"];
+  config.width = description["width"];
+  config.depth = description["depth"];
+  config.heads = description["heads"];
+  config.mlp_width = description["mlp_width"];
+  config.classes = description["classes"];
+  config.registers = description["registers"];
+  config.class_token = description["class_token"];
+  config.qk_norm = description["qk_norm"];
+  config.layer_scale = description["layer_scale"];
+  config.distillation_token = description.value("distillation_token", false);
+  config.norm_before_pool = description.value("norm_before_pool", false);
+  config.norm_epsilon = description.value("norm_epsilon", config.norm_epsilon);
+  config.head = description.value("head", "linear") == "tanh" ? arch::Head::kTanh : arch::Head::kLinear;
+  const std::string pool = description["pool"];
+  config.pool = pool == "token" ? arch::Pool::kClassToken
+                : pool == "avg" ? arch::Pool::kAverage
+                                : arch::Pool::kAttention;
+  return config;
+}
+
 }  // namespace tessera::models::formula

@@ -20,6 +20,8 @@ at::Tensor uniform(const std::string& name, int64_t count);
 at::Tensor weights(const std::string& name, at::IntArrayRef shape);
 /// Gives every parameter of the model its value, in memory of its own.
 void fill(SegmentedModel& model, at::ScalarType dtype = at::kFloat);
+/// A name of the ladder, or the keys of make_parity_fixture.py's small().
+arch::VitConfig vit_config_of(const nlohmann::json& description);
 /// [count, channels, size, size] float32.
 at::Tensor images(const std::string& name, int64_t count, const arch::ModelConfig& config);
 /// [count] int64.

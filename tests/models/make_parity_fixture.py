@@ -209,6 +209,19 @@ def differences(path, a, b, out):
         out.append(f"{path}: {a} in the fixture, {b} now")
 
 
+def keep(fixture, made, check):
+    """Writes the fixture, or with `check` compares it with what was made. An exit code."""
+    if not check:
+        fixture.parent.mkdir(exist_ok=True)
+        fixture.write_text(json.dumps(made, separators=(",", ":")) + "\n")
+        print(f"wrote {fixture.name}: {fixture.stat().st_size} bytes")
+        return 0
+    out = []
+    differences("fixture", json.loads(fixture.read_text()), made, out)
+    print("\n".join(out[:20]) or "the fixture is what is computed now")
+    return 1 if out else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -218,15 +231,7 @@ def main():
     made, gradients = make()
     if arguments.gradients:
         safetensors.torch.save_file(gradients, arguments.gradients)
-    if not arguments.check:
-        FIXTURE.parent.mkdir(exist_ok=True)
-        FIXTURE.write_text(json.dumps(made, separators=(",", ":")) + "\n")
-        print(f"wrote {FIXTURE.name}: {FIXTURE.stat().st_size} bytes")
-        return 0
-    out = []
-    differences("fixture", json.loads(FIXTURE.read_text()), made, out)
-    print("\n".join(out[:20]) or "the fixture is what timm and PyTorch compute")
-    return 1 if out else 0
+    return keep(FIXTURE, made, arguments.check)
 
 
 if __name__ == "__main__":

@@ -24,34 +24,6 @@ const json& fixture() {
   return loaded;
 }
 
-arch::VitConfig config_of(const json& description) {
-  if (description.is_string()) {
-    return arch::vit_config(description.get<std::string>());
-  }
-  arch::VitConfig config;
-  config.image_size = description["image_size"];
-  config.patch_size = description["patch_size"];
-  config.channels = description["channels"];
-  config.width = description["width"];
-  config.depth = description["depth"];
-  config.heads = description["heads"];
-  config.mlp_width = description["mlp_width"];
-  config.classes = description["classes"];
-  config.registers = description["registers"];
-  config.class_token = description["class_token"];
-  config.qk_norm = description["qk_norm"];
-  config.layer_scale = description["layer_scale"];
-  config.distillation_token = description.value("distillation_token", false);
-  config.norm_before_pool = description.value("norm_before_pool", false);
-  config.norm_epsilon = description.value("norm_epsilon", config.norm_epsilon);
-  config.head = description.value("head", "linear") == "tanh" ? arch::Head::kTanh : arch::Head::kLinear;
-  const std::string pool = description["pool"];
-  config.pool = pool == "token" ? arch::Pool::kClassToken
-                : pool == "avg" ? arch::Pool::kAverage
-                                : arch::Pool::kAttention;
-  return config;
-}
-
 ForwardContext training_context(int64_t batch) {
   ForwardContext context{true, 1, {}};
   for (int64_t i = 0; i < batch; ++i) {
@@ -83,7 +55,7 @@ class Parity : public testing::TestWithParam<const char*> {};
 TEST_P(Parity, LogitsLossAndGradientsAreTimms) {
   const json& expected = fixture()["cases"][GetParam()];
   const int64_t batch = expected["batch"];
-  VisionTransformer model(config_of(expected["config"]));
+  VisionTransformer model(formula::vit_config_of(expected["config"]));
   formula::fill(model);
   at::Tensor logits =
       model.forward(formula::images("images", batch, model.config()), training_context(batch));
@@ -133,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Timm, Parity,
 TEST(Parity, TwentyAdamWStepsGivePyTorchsLossCurve) {
   const json& expected = fixture()["training"];
   const json& recipe = expected["recipe"];
-  VisionTransformer model(config_of(expected["config"]));
+  VisionTransformer model(formula::vit_config_of(expected["config"]));
   formula::fill(model);
   std::vector<at::Tensor> decay, rest, all;
   const auto parameters = model.named_parameters();
