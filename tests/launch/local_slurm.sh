@@ -3,10 +3,12 @@
 #   local_slurm.sh start DIR   starts it (a running one is left as it is); prints the line that srun needs:
 #                              SLURM_CONF=DIR/slurm.conf
 #   local_slurm.sh stop DIR    cancels its jobs, stops the daemons by pid and removes DIR (no cluster: does nothing)
-# Needs root and Debian's slurm-wlm and munge; works in a container without systemd. TESSERA_SLURM_CPUS
-# (default 8) says how many processors the node pretends to have. DIR must be short: a socket's path has to
-# fit into 107 characters. Exit codes: 0 done, 1 a daemon failed (its log is shown), 2 something is missing.
+# Needs root and Debian's slurm-wlm and munge; works in a container without systemd. TESSERA_SLURM_NODES (default 1)
+# nodes, each a slurmd of this host, pretend to have TESSERA_SLURM_CPUS (default 8) processors. The names of several
+# (node0, node1, ...) mean nothing to this host: jobs need MASTER_ADDR. A job that is requeued starts again after some 5 s
+# instead of minutes. DIR must be short: a socket's path has to fit into 107 characters. Exit codes: 0 done, 1 a daemon failed (its log is shown), 2 something is missing.
 set -u
+nodes=${TESSERA_SLURM_NODES:-1}
 
 fail() {
   code=$1
@@ -44,27 +46,36 @@ free_port() {
   echo "$port"
 }
 
+node_names() {
+  if [ "$nodes" = 1 ]; then hostname -s; else seq -f 'node%g' 0 $((nodes - 1)); fi
+}
+
 write_config() {
   host=$(hostname -s)
   first=$((17000 + $$ % 1000 * 4))
   controller_port=$(free_port "$first")
-  node_port=$(free_port $((controller_port + 1)))
+  port=$controller_port lines=
+  for node in $(node_names); do
+    port=$(free_port $((port + 1)))
+    lines="$lines
+NodeName=$node NodeHostname=$host NodeAddr=127.0.0.1 Port=$port CPUs=${TESSERA_SLURM_CPUS:-8} State=UNKNOWN"
+  done
   cat >"$dir/slurm.conf" <<END
 ClusterName=tessera
 SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$controller_port
-SlurmdPort=$node_port
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket=$dir/munge/socket
+AuthInfo=socket=$dir/munge/socket,cred_expire=5
+SchedulerParameters=sched_interval=1,bf_interval=1
 CredType=cred/munge
 StateSaveLocation=$dir/state
-SlurmdSpoolDir=$dir/spool
+SlurmdSpoolDir=$dir/spool/%n
 SlurmctldPidFile=$dir/slurmctld.pid
-SlurmdPidFile=$dir/slurmd.pid
+SlurmdPidFile=$dir/slurmd.%n.pid
 SlurmctldLogFile=$dir/slurmctld.log
-SlurmdLogFile=$dir/slurmd.log
+SlurmdLogFile=$dir/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -77,8 +88,8 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=5
 InactiveLimit=0
-NodeName=$host NodeAddr=127.0.0.1 CPUs=${TESSERA_SLURM_CPUS:-8} State=UNKNOWN
-PartitionName=tests Nodes=$host Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+$lines
+PartitionName=tests Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 END
 }
 
@@ -95,13 +106,15 @@ start_munged() {
   wait_for 50 munge --no-input --socket="$dir/munge/socket" || broken munged "$dir/munge/munged.log"
 }
 
-start_daemon() { # slurmctld or slurmd
-  pid_of "$dir/$1.pid" "$1" >/dev/null && return
-  "$1" -f "$dir/slurm.conf" >"$dir/$1.start.log" 2>&1 || broken "$1" "$dir/$1.start.log"
+start_daemon() { # slurmctld or slurmd, what its files are called, what else it is told
+  program=$1 files=$dir/$2
+  shift 2
+  pid_of "$files.pid" "$program" >/dev/null && return
+  "$program" -f "$dir/slurm.conf" "$@" >"$files.start.log" 2>&1 || broken "${files##*/}" "$files.start.log"
 }
 
-node_is_ready() {
-  sinfo --noheader --format=%T | grep -q '^\(idle\|mixed\|allocated\)$'
+nodes_are_ready() {
+  [ "$(sinfo --noheader --Node --format=%T | grep -c '^\(idle\|mixed\|allocated\)$')" = "$nodes" ]
 }
 
 broken() {
@@ -124,9 +137,12 @@ start() {
   export SLURM_CONF="$dir/slurm.conf"
   [ -f "$SLURM_CONF" ] || write_config
   start_munged
-  start_daemon slurmctld
-  start_daemon slurmd
-  wait_for 200 node_is_ready || broken slurmctld "$dir/slurmd.log"
+  start_daemon slurmctld slurmctld
+  for node in $(node_names); do
+    mkdir -p "$dir/spool/$node"
+    start_daemon slurmd "slurmd.$node" -N "$node"
+  done
+  wait_for 200 nodes_are_ready || broken slurmctld "$dir/slurmd.$(node_names | head -n 1).log"
   echo "SLURM_CONF=$SLURM_CONF"
 }
 
@@ -151,12 +167,12 @@ stop() {
     done
     wait_for 100 no_job_left
   fi
-  stop_daemon "$dir/slurmd.pid" slurmd
+  for file in "$dir"/slurmd.*.pid; do stop_daemon "$file" slurmd; done
   stop_daemon "$dir/slurmctld.pid" slurmctld
   stop_daemon "$dir/munge/munged.pid" munged
   # Only what a cluster consists of is removed: DIR may hold a test's own files.
-  (cd "$dir" && rm -rf state spool munge slurm.conf slurmctld.pid slurmd.pid slurmctld.log slurmd.log \
-    slurmctld.start.log slurmd.start.log)
+  (cd "$dir" && rm -rf state spool munge slurm.conf slurmctld.pid slurmctld.log slurmctld.start.log slurmd.*.pid \
+    slurmd.*.log)
   rmdir "$dir" 2>/dev/null || true
 }
 
