@@ -18,6 +18,7 @@
 #include "tessera/recipe/recipe.h"
 #include "tessera/weights/export.h"
 #include "tessera/weights/finetune.h"
+#include "tessera/weights/trained.h"
 #include "tessera/weights/weights.h"
 
 namespace tessera::cli {
@@ -64,9 +65,7 @@ weights::Model open(const Options& options) {
   model.description.config = vit;
   model.description.pixels = saved.data.transform;
   model.description.notes.clear();  // guesses that the recipe makes needless
-  const auto progress = nlohmann::json::parse(opened.source->progress().json, nullptr, false);
-  if (progress.is_object() && progress.contains("classes"))
-    model.description.classes = progress["classes"].get<std::vector<std::string>>();
+  model.description.classes = weights::saved_classes(opened.source->progress());
   return model;
 }
 
@@ -99,11 +98,6 @@ recipe::Recipe recipe_of(const weights::Description& model) {
   recipe.model = model.config;
   recipe.data.transform = model.pixels;
   recipe.data.transform.image_size = model.config.image_size;
-  recipe.data.transform.channels = model.config.channels;
-  const auto channels = static_cast<size_t>(model.config.channels);
-  for (auto* numbers : {&recipe.data.transform.mean, &recipe.data.transform.std}) {
-    if (numbers->size() > channels) numbers->resize(channels);
-  }
   recipe.train.epochs = 1;
   recipe.train.batch = 1;
   return recipe;

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/alone.h"
 #include "tessera/models/resmlp.h"
 #include "tessera/models/resnet.h"
 #include "tessera/models/vit.h"
@@ -10,15 +11,16 @@
 namespace tessera::models {
 namespace {
 
-std::unique_ptr<SegmentedModel> make(const arch::VitConfig& config, mesh::Group& /*everyone*/) {
+// `everyone`: the ranks whose samples count; null: this process is alone.
+std::unique_ptr<SegmentedModel> make(const arch::VitConfig& config, mesh::Group* /*everyone*/) {
   return std::make_unique<VisionTransformer>(config);
 }
 
-std::unique_ptr<SegmentedModel> make(const arch::ResNetConfig& config, mesh::Group& everyone) {
-  return std::make_unique<ResNet>(config, config.batch_norm_sync ? &everyone : nullptr);
+std::unique_ptr<SegmentedModel> make(const arch::ResNetConfig& config, mesh::Group* everyone) {
+  return std::make_unique<ResNet>(config, config.batch_norm_sync ? everyone : nullptr);
 }
 
-std::unique_ptr<SegmentedModel> make(const arch::ResMlpConfig& config, mesh::Group& /*everyone*/) {
+std::unique_ptr<SegmentedModel> make(const arch::ResMlpConfig& config, mesh::Group* /*everyone*/) {
   return std::make_unique<ResMlp>(config);
 }
 
@@ -70,7 +72,11 @@ void SegmentedModel::place(at::Device device) {
 }
 
 std::unique_ptr<SegmentedModel> make_model(const arch::ModelConfig& config, mesh::Group& everyone) {
-  return std::visit([&](const auto& one) { return make(one, everyone); }, config.of);
+  return std::visit([&](const auto& one) { return make(one, &everyone); }, config.of);
+}
+
+std::unique_ptr<SegmentedModel> make_model(const arch::ModelConfig& config) {
+  return std::visit([](const auto& one) { return make(one, nullptr); }, config.of);
 }
 
 at::Tensor hollow_tensor(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {

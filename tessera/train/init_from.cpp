@@ -8,7 +8,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/names.h"
-#include "tessera/weights/weights.h"
 
 namespace tessera::train {
 namespace {
@@ -52,32 +51,6 @@ void warn_of_other_pixels(const data::TransformOptions& theirs, const data::Tran
 
 }  // namespace
 
-TrainedWeights open_trained(const std::string& path, int64_t heads) {
-  const weights::Opened opened = weights::open_file(path);
-  weights::OpenOptions how;
-  how.heads = heads;
-  if (opened.recipe_toml.empty()) {
-    weights::Model model = weights::open_model(opened, how);
-    weights::Description& found = model.description;
-    const std::string origin =
-        concat(model.file.string(), " (", weights::to_string(found.family), ": ", found.variant, ")");
-    return {std::move(model.tensors), found.config, found.pixels, origin, std::move(found.notes)};
-  }
-  // The recipe beside the tensors knows what they do not say.
-  const recipe::Recipe saved = recipe::parse_recipe(opened.recipe_toml, opened.file.string(), ".", {});
-  if (opened.kind == weights::Opened::Kind::kTessera) {
-    return {opened.source, saved.model, saved.data.transform,
-            concat(opened.file.string(), " (step ", opened.source->progress().step, ")")};
-  }
-  if (saved.model.family() != arch::VitConfig::kFamily) {
-    user_error("train.init_from", "a run or a checkpoint of a ", saved.model.family(), ": ", path,
-               " is a file made of one (give the checkpoint)");
-  }
-  how.heads = saved.model.as<arch::VitConfig>().heads;
-  weights::Model model = weights::open_model(opened, how);
-  return {std::move(model.tensors), saved.model, saved.data.transform, opened.file.string()};
-}
-
 void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::TensorSource& buffers) {
   const at::NoGradGuard no_grad;
   const auto parameters = numbers_by_name(source);
@@ -106,7 +79,9 @@ void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::Tenso
 void init_from(TrainState& state, Log& log) {
   const recipe::TrainRecipe& wanted = state.recipe.train;
   const auto* vit = std::get_if<arch::VitConfig>(&state.recipe.model.of);
-  const TrainedWeights found = open_trained(wanted.init_from, vit != nullptr ? vit->heads : 0);
+  weights::OpenOptions how;
+  if (vit != nullptr) how.heads = vit->heads;
+  const weights::Trained found = weights::open_trained(wanted.init_from, how);
   weights::FinetunedSource source(found.tensors, found.model, state.recipe.model,
                                   {.positions = weights::resampling_of(wanted.init_positions),
                                    .head = weights::head_start_of(wanted.init_head),

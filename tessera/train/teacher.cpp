@@ -40,7 +40,7 @@ at::Tensor by_channel(const std::vector<float>& numbers) {
 }  // namespace
 
 Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device) {
-  const TrainedWeights found = open_trained(student.distill.teacher, /*heads=*/0);
+  const weights::Trained found = weights::open_trained(student.distill.teacher);
   check_fits(found.model, student.model, found.origin);
   const recipe::Recipe recipe = teachers_recipe(student, found.model);
   state_ = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, /*with_optimizer=*/false, device);

@@ -26,6 +26,17 @@ Foreign read_family(Family family, const Opened& opened, const FamilyOptions& op
   return read_timm(opened, options);
 }
 
+/// Sizes as the model's; of three numbers, one a channel, a grey model takes the first.
+void fit_pixels(Description& description) {
+  data::TransformOptions& pixels = description.pixels;
+  pixels.image_size = description.config.image_size;
+  pixels.channels = description.config.channels;
+  const auto channels = static_cast<size_t>(pixels.channels);
+  for (auto* numbers : {&pixels.mean, &pixels.std}) {
+    if (numbers->size() > channels) numbers->resize(channels);
+  }
+}
+
 }  // namespace
 
 Family detect_family(const Opened& opened) {
@@ -54,6 +65,7 @@ Model open_model(const Opened& opened, const OpenOptions& options) {
   const Family family = options.from ? *options.from : detect_family(opened);
   Foreign foreign = read_family(family, opened, {options.heads});
   auto& description = foreign.description;
+  fit_pixels(description);
   if (!opened.nested.empty()) description.notes.push_back(concat("the weights are those of ", opened.nested));
   Model model;
   model.tensors = std::make_unique<MappedSource>(std::move(foreign.tensors), foreign.mapping,

@@ -1,10 +1,12 @@
 """The examples, built as a user would build them: against the installed package, outside of this tree's build."""
+import json
 import os
 import pathlib
 import re
 import subprocess
 
-from harness import PROGRAM, SOURCE, Skip, check, main, scratch
+from files import make_image_folder
+from harness import PROGRAM, SOURCE, Skip, check, check_same_losses, losses, main, scratch, tessera, train
 from peers import peers_python
 
 BUILD = pathlib.Path(PROGRAM).parents[1]
@@ -100,5 +102,130 @@ def resnet():
               refused.returncode, refused.stdout)
 
 
-EXAMPLES = {"own_model": own_model, "mnist": mnist, "resnet": resnet}
+VIT = """
+name = "shades"
+[model]
+image_size = 16
+patch_size = 4
+width = 64
+depth = 2
+heads = 1
+mlp_width = 96
+classes = 2
+[data]
+source = "folder:images"
+mean = [0.5, 0.5, 0.5]
+std = [0.5, 0.5, 0.5]
+eval_crop = "squash"
+[train]
+batch = 16
+steps = 4
+eval_every_epochs = 0
+[optimizer]
+lr = 1e-3
+[precision]
+compute = "fp32"
+[run]
+threads = 1
+"""
+RESNET_MODEL = """[model]
+family = "resnet"
+block = "basic"
+blocks = [1, 1]
+base_width = 8
+image_size = 32
+classes = 2
+"""
+FIXTURES = SOURCE / "tests/weights/fixtures"
+
+
+def said(text):
+    """What the example printed: {image: {class: probability}}."""
+    found, image = {}, None
+    for line in text.splitlines()[1:]:
+        probability = re.fullmatch(r" +([\d.]+) %  (\S+)", line)
+        if probability:
+            found[image][probability[2]] = float(probability[1]) / 100
+        elif not line.startswith(" "):
+            image = line
+            found[image] = {}
+    return found
+
+
+def check_said_as(found, predicted, name="class"):
+    """As `tessera predict --json` said; `name`: "class" or "label"."""
+    wanted = {entry["image"]: {str(one[name]): one["probability"] for one in entry["predictions"]} for entry in predicted}
+    check(found.keys() == wanted.keys() and len(wanted) > 1, found, wanted)
+    for image, probabilities in wanted.items():
+        check(list(found[image]) == list(probabilities), image, found[image], probabilities)
+        for kind, probability in probabilities.items():
+            check(abs(found[image][kind] - probability) <= 1e-6, image, kind, found[image], probability)
+
+
+def classify():
+    """A network without ranks or trainer says what `tessera predict` says, of runs and of files of others."""
+    with scratch() as folder:
+        classify = Installed(folder, "classify").folder / "build/classify"
+        needed = run(["nm", "--dynamic", "--demangle", "--undefined-only", classify], folder)
+        check("tessera::weights::open_trained" in needed and "tessera::models::load_model" in needed, needed)
+        check(not re.search(r"tessera::(train|launch|mesh|shard|plan|library)::", needed), needed)
+
+        images = make_image_folder(folder / "images", 12) / "val"
+        images = [images / "dark/000.jpg", images / "dark/005.png", images / "light/007.png"]
+        recipe = folder / "vit.toml"
+        recipe.write_text(VIT)
+        train(folder, "--procs", 2, recipe=recipe, run="vit").done()
+        recipe = folder / "resnet.toml"
+        recipe.write_text(re.sub(r"\[model\].*?(?=\[data\])", RESNET_MODEL, VIT, flags=re.DOTALL))
+        train(folder, "--procs", 2, recipe=recipe, run="resnet").done()
+        for trained in ("vit", "resnet"):
+            predicted = json.loads(tessera("predict", trained, *images, "--json", folder=folder).done())
+            text = run([classify, trained, *images], folder)
+            check("(step 4): " in text.splitlines()[0], text)
+            check_said_as(said(text), predicted)
+            check({"dark", "light"} == said(text)[str(images[0])].keys(), text)
+            print(f"  {trained}: {text.splitlines()[-2].strip()}, as predicted", flush=True)
+        predicted = json.loads(tessera("predict", "vit", *images, "--json", folder=folder).done())
+        for family, output, name in (("hf", "hub", "class"), ("npz", "vit.npz", "label"), ("big_vision", "big.npz", "label")):
+            tessera("checkpoint", "convert", "vit", output, "--to", family, folder=folder).done()
+            check_said_as(said(run([classify, output, *images], folder)), predicted, name)
+
+        for words, expected in ((["vit"], "[classify] WEIGHTS IMAGE...: found 1 words"),
+                                (["vit", "none.png"], "none.png"),
+                                (["nothing", images[0]], "nothing"),
+                                ([FIXTURES / "dinov2.pth", images[0]], "[models.load] weights with a classifier: these have none")):
+            refused = subprocess.run([classify, *words], cwd=folder, text=True, capture_output=True, timeout=60)
+            lines = refused.stderr.splitlines()
+            check(refused.returncode == 2 and len(lines) == 1 and lines[0].startswith("error: [") and expected in lines[0],
+                  words, refused)
+
+
+def own_loop():
+    """Steps, the loop, evaluation and checkpoints from a program of one's own, as `tessera train` has them."""
+    with scratch() as folder:
+        installed, found = Installed(folder, "own_loop"), {}
+        keys = ["precision.compute=fp32", "run.threads=1", "train.log_every=5"]
+        for procs in (1, 2):
+            text = installed.launch(procs, *keys, f"run.dir={folder}/run{procs}")
+            tried = [(float(rate), float(loss)) for rate, loss in re.findall(r"  rate (\S+)  loss (\S+)\n", text)]
+            best = min(tried, key=lambda pair: pair[1])[0]
+            found[procs] = float(re.search(r"learning rate (\S+)\n", text)[1])
+            check(len(tried) > 5 and abs(found[procs] - best / 10) <= 1e-4 * found[procs], text)
+            top1 = [float(number) for number in re.search(r"top-1 (\S+) % of new images, (\S+) % of those", text).groups()]
+            curve = losses(folder / f"run{procs}")
+            check(curve[-1][0] == 64 and curve[-1][1] < 0.7 * curve[0][1] and min(top1) > 50, curve, text)
+            print(f"  {procs} ranks: learning rate {found[procs]}, loss {curve[-1][1]:.4f}, top-1 {top1}", flush=True)
+            evaluated = json.loads(tessera("eval", folder / f"run{procs}", "--json", folder=folder).done())
+            check(abs(evaluated["top1"] - top1[0]) <= 1e-3, evaluated, top1)
+        check(found[1] == found[2], found)
+        check_same_losses(losses(folder / "run2"), losses(folder / "run1"), 1e-3)
+        # The folder's recipe has the rate that was found, and the loop is the program's own.
+        train(folder, "--procs", 2, recipe=folder / "run2/recipe.toml", run="again").done()
+        check_same_losses(losses(folder / "again"), losses(folder / "run2"))
+        words = [installed.folder / "build/own_loop", "train.batsh=3"]
+        refused = subprocess.run(words, cwd=folder, text=True, capture_output=True, timeout=60)
+        check(refused.returncode == 2 and "train.batsh" in refused.stderr and "train.batch" in refused.stderr, refused)
+
+
+EXAMPLES = {"own_model": own_model, "classify": classify, "own_loop": own_loop, "mnist": mnist, "resnet": resnet}
 main(*(EXAMPLES[name] for name in os.environ.get("TESSERA_E2E_EXAMPLES", " ".join(EXAMPLES)).split()))

@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 
-ROWS = ["cli", "train profile", "library", "launch", "recipe prepare weights", "models checkpoint monitor", "cuda parallel shard",
+ROWS = ["cli", "train profile", "library", "launch weights", "recipe prepare models", "checkpoint monitor", "cuda parallel shard",
         "mesh ops data", "plan", "arch formats", "base"]
 ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms.split()}
 TORCH_FREE = set("base arch formats plan data recipe checkpoint monitor prepare weights launch cli".split())

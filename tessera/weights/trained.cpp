@@ -1,0 +1,47 @@
+#include "tessera/weights/trained.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::weights {
+namespace {
+
+Trained trained_by_others(Model model) {
+  Description& found = model.description;
+  const std::string origin =
+      concat(model.file.string(), " (", to_string(found.family), ": ", found.variant, ")");
+  return {std::move(model.tensors), found.config, found.pixels,
+          std::move(found.classes), origin,       std::move(found.notes)};
+}
+
+}  // namespace
+
+std::vector<std::string> saved_classes(const checkpoint::Progress& progress) {
+  const auto json = nlohmann::json::parse(progress.json, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("classes")) return {};
+  return json["classes"].get<std::vector<std::string>>();
+}
+
+Trained open_trained(const std::filesystem::path& path, const OpenOptions& options) {
+  const Opened opened = open_file(path, options.ema);
+  if (opened.recipe_toml.empty()) return trained_by_others(open_model(opened, options));
+  // The recipe beside the tensors knows what they do not say.
+  const recipe::Recipe saved = recipe::parse_recipe(opened.recipe_toml, opened.file.string(), ".", {});
+  const checkpoint::Progress& progress = opened.source->progress();
+  if (opened.kind == Opened::Kind::kTessera) {
+    return {opened.source, saved.model, saved.data.transform, saved_classes(progress),
+            concat(opened.file.string(), " (step ", progress.step, ")")};
+  }
+  if (saved.model.family() != arch::VitConfig::kFamily) {
+    user_error("weights.open", "a run or a checkpoint of a ", saved.model.family(), ": ", path.string(),
+               " is a file made of one (give the checkpoint)");
+  }
+  OpenOptions how = options;
+  how.heads = saved.model.as<arch::VitConfig>().heads;
+  return {open_model(opened, how).tensors, saved.model, saved.data.transform, saved_classes(progress),
+          opened.file.string()};
+}
+
+}  // namespace tessera::weights
