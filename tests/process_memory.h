@@ -8,6 +8,13 @@
 
 namespace tessera::testing {
 
+/// A sanitizer keeps what is given back and a shadow of the rest: how much is held says nothing then.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 /// Bytes of a line of /proc/self/status ("VmRSS": held now, "VmHWM": held at most); -1 where there is none.
 inline int64_t status_bytes(const std::string& key) {
   std::ifstream status("/proc/self/status");

@@ -46,12 +46,13 @@ void Trace::span(std::string_view kind, std::string_view name, Clock::time_point
 }
 
 void Trace::begin_stretch(std::string_view kind, std::string_view name) {
-  end_stretch();
-  stretch_ = Stretch{std::string(kind), std::string(name), Clock::now()};
+  const auto now = Clock::now();
+  end_stretch(now);
+  stretch_ = Stretch{std::string(kind), std::string(name), now};
 }
 
-void Trace::end_stretch() {
-  if (stretch_) span(stretch_->kind, stretch_->name, stretch_->begin, Clock::now());
+void Trace::end_stretch(Clock::time_point now) {
+  if (stretch_) span(stretch_->kind, stretch_->name, stretch_->begin, now);
   stretch_.reset();
 }
 

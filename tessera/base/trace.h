@@ -21,7 +21,7 @@ class Trace {
   void span(std::string_view kind, std::string_view name, Clock::time_point begin, Clock::time_point end);
   /// What lasts until the next stretch begins, or end_stretch().
   void begin_stretch(std::string_view kind, std::string_view name);
-  void end_stretch();
+  void end_stretch(Clock::time_point now = Clock::now());
   /// Something that goes on beside the spans and may overlap others of its kind. Returns its number.
   int64_t begin_beside(std::string_view kind, std::string_view name);
   void end_beside(std::string_view kind, std::string_view name, int64_t number);

@@ -158,7 +158,7 @@ struct Zip {
 
   static std::string number(uint64_t value, int width) {
     std::string text;
-    for (int i = 0; i < width; ++i) text += static_cast<char>(value >> (8 * i) & 0xFF);
+    for (int i = 0; i < width; ++i) text += static_cast<char>(i < 8 ? value >> (8 * i) & 0xFF : 0);
     return text;
   }
   void add(const std::string& name, const std::string& content, bool wide = false, int method = 0) {
