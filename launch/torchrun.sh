@@ -10,7 +10,7 @@ set -u
 
 # Edit: --local-addr NAME where other hosts know this one by another name than `hostname` says.
 # --max-restarts 0: ranks that torchrun starts again would meet at a store that still has the words of the first ones.
-# After a SIGTERM or Ctrl-C torchrun leaves the ranks 30 s for the step and the save.
+# To stop in order use run.time_limit: a torchrun that gets a SIGTERM may leave those of other hosts waiting for minutes.
 # shellcheck disable=SC2086 # TORCHRUN may be several words: "python -m torch.distributed.run"
 exec ${TORCHRUN:-torchrun} --no-python --nnodes "${HOSTS:-1}" --nproc-per-node "${RANKS:-1}" --max-restarts 0 \
   --rdzv-backend c10d --rdzv-endpoint "${HEAD:-localhost:0}" --rdzv-id "${JOB:-tessera}" \
