@@ -65,7 +65,8 @@ weights::Model open(const Options& options) {
   model.description.config = vit;
   model.description.pixels = saved.data.transform;
   model.description.notes.clear();  // guesses that the recipe makes needless
-  model.description.classes = weights::saved_classes(opened.source->progress());
+  auto classes = weights::saved_classes(opened.source->progress());
+  if (!classes.empty()) model.description.classes = std::move(classes);
   return model;
 }
 

@@ -29,8 +29,8 @@ Trained open_trained(const std::filesystem::path& path, const OpenOptions& optio
   if (opened.recipe_toml.empty()) return trained_by_others(open_model(opened, options));
   // The recipe beside the tensors knows what they do not say.
   const recipe::Recipe saved = recipe::parse_recipe(opened.recipe_toml, opened.file.string(), ".", {});
-  const checkpoint::Progress& progress = opened.source->progress();
   if (opened.kind == Opened::Kind::kTessera) {
+    const checkpoint::Progress& progress = opened.source->progress();
     return {opened.source, saved.model, saved.data.transform, saved_classes(progress),
             concat(opened.file.string(), " (step ", progress.step, ")")};
   }
@@ -40,7 +40,8 @@ Trained open_trained(const std::filesystem::path& path, const OpenOptions& optio
   }
   OpenOptions how = options;
   how.heads = saved.model.as<arch::VitConfig>().heads;
-  return {open_model(opened, how).tensors, saved.model, saved.data.transform, saved_classes(progress),
+  Model model = open_model(opened, how);
+  return {std::move(model.tensors), saved.model, saved.data.transform, std::move(model.description.classes),
           opened.file.string()};
 }
 

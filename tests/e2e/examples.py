@@ -193,7 +193,7 @@ def classify():
         for words, expected in ((["vit"], "[classify] WEIGHTS IMAGE...: found 1 words"),
                                 (["vit", "none.png"], "none.png"),
                                 (["nothing", images[0]], "nothing"),
-                                ([FIXTURES / "dinov2.pth", images[0]], "[models.load] weights with a classifier: these have none")):
+                                ([FIXTURES / "dinov2.pth", images[0]], "[weights.open] a number of heads")):
             refused = subprocess.run([classify, *words], cwd=folder, text=True, capture_output=True, timeout=60)
             lines = refused.stderr.splitlines()
             check(refused.returncode == 2 and len(lines) == 1 and lines[0].startswith("error: [") and expected in lines[0],

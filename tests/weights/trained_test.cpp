@@ -6,6 +6,7 @@
 #include "tessera/base/file.h"
 #include "tessera/checkpoint/tools.h"
 #include "tessera/recipe/recipe.h"
+#include "tessera/weights/export.h"
 #include "tests/error_text.h"
 #include "tests/weights/foreign.h"
 
@@ -82,6 +83,16 @@ TEST_F(Ours, AFileMadeOfARunKnowsWhatTheRecipeSays) {
   EXPECT_EQ(found.pixels.mean, std::vector<float>({0.25F, 0.5F, 0.75F}));
   EXPECT_EQ(found.origin, file.string());
   EXPECT_EQ(read_all(*found.tensors), numbers);
+}
+
+TEST_F(Ours, AFolderMadeOfARunForHuggingFaceKeepsTheClasses) {
+  save(recipe_of(small_config()), read_all(*open_fixture("timm.safetensors").tensors));
+  const fs::path hub = folder.path() / "hub";
+  Description description = open_fixture("timm.safetensors").description;
+  description.classes = {"v", "w", "x", "y", "z"};
+  export_model(open_file(run).source, description, Family::kHuggingFace, hub);
+  EXPECT_EQ(open_trained(hub).classes, description.classes);
+  EXPECT_EQ(open_trained(hub).pixels.mean, std::vector<float>({0.25F, 0.5F, 0.75F}));  // the run's recipe
 }
 
 TEST_F(Ours, AModelOfAnotherFamilyComesFromItsCheckpointAlone) {
