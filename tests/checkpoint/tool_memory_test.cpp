@@ -85,11 +85,11 @@ void expect_bounded_import(int64_t bytes) {
 }
 
 TEST(ToolMemory, IsAWindow) {
-  if (testing::kSanitized) GTEST_SKIP() << "memory says nothing under a sanitizer";
+  if (tessera::testing::kSanitized) GTEST_SKIP() << "memory says nothing under a sanitizer";
   expect_bounded(int64_t{256} << 20);
 }
 TEST(ToolMemory, OfAnImportIsAWindow) {
-  if (testing::kSanitized) GTEST_SKIP() << "memory says nothing under a sanitizer";
+  if (tessera::testing::kSanitized) GTEST_SKIP() << "memory says nothing under a sanitizer";
   expect_bounded_import(int64_t{256} << 20);
 }
 
