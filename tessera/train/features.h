@@ -18,8 +18,8 @@ namespace tessera::train {
 
 /// Of every sample of a source, in its order. On rank 0; others hold nothing.
 struct Features {
-  at::Tensor values;                        // [samples, width] float32: what the classifier reads
-  at::Tensor labels;                        // [samples] int64; -1: could not be read, its values are those of a black image
+  at::Tensor values;  // [samples, width] float32: what the classifier reads
+  at::Tensor labels;  // [samples] int64; -1: could not be read, its values are those of a black image
   std::map<std::string, at::Tensor> units;  // by name: [samples, ...] float32, the units' outputs
 };
 
