@@ -40,8 +40,6 @@ train::Prepared prepare(const recipe::Recipe& recipe, tessera::Log& log) {
   p.plan = train::make_plan(recipe, p.ranks.world);
   p.loader = train::loader_options(recipe, p.ranks, p.threads, log);
   train::open_data(p);
-  p.loader.batch = p.sizes.batch;
-  p.loader.accumulation = p.sizes.accumulation;
   return p;
 }
 

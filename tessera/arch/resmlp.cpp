@@ -2,19 +2,13 @@
 
 #include <cmath>
 
+#include "tessera/arch/checks.h"
 #include "tessera/base/error.h"
-#include "tessera/base/text.h"
-#include "tessera/base/words.h"
 
 namespace tessera::arch {
 namespace {
 
 constexpr double kFloatBytes = 4, kHeadStd = 0.02, kMlpBiasStd = 1e-6;
-
-void in_range(const char* key, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return;
-  user_error("arch.check", key, " must be between ", low, " and ", high, ": found ", value);
-}
 
 /// Collects the specs of one unit after another.
 class Listing {
@@ -93,9 +87,7 @@ void check(const ResMlpConfig& c) {
   if (!(c.layer_scale >= 0.0 && c.layer_scale <= 1e6)) {
     user_error("arch.check", "layer_scale must be between 0 and 1e6: found ", c.layer_scale);
   }
-  if (!(c.drop_path >= 0.0 && c.drop_path < 1.0)) {
-    user_error("arch.check", "drop_path must be at least 0 and below 1: found ", c.drop_path);
-  }
+  is_rate("drop_path", c.drop_path);
 }
 
 std::vector<ParameterSpec> parameters(const ResMlpConfig& config) { return Listing(config).specs; }
@@ -151,15 +143,8 @@ const std::vector<NamedResMlp>& resmlp_ladder() {
 }
 
 ResMlpConfig resmlp_config(std::string_view name) {
-  std::vector<std::string> known;
-  for (const auto& size : resmlp_ladder()) {
-    if (size.name == name) return size.config;
-    known.push_back(size.name);
-  }
-  const std::string near = nearest(name, known);
-  const std::string advice = near.empty() ? "known: " + join(known, ", ") : "did you mean \"" + near + "\"?";
-  user_error("arch.resmlp_config", "expected the name of a ResMLP, like resmlp_24_224: found \"",
-             escape(name), "\" (", advice, ")");
+  return named_config("arch.resmlp_config", "the name of a ResMLP, like resmlp_24_224", name,
+                      resmlp_ladder());
 }
 
 }  // namespace tessera::arch

@@ -2,17 +2,12 @@
 
 #include <cmath>
 
+#include "tessera/arch/checks.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/base/words.h"
 
 namespace tessera::arch {
 namespace {
-
-void in_range(const char* key, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return;
-  user_error("arch.check", key, " must be between ", low, " and ", high, ": found ", value);
-}
 
 /// Of a convolution or pool with padding kernel / 2.
 int64_t strided(int64_t size, int64_t stride) { return (size - 1) / stride + 1; }
@@ -150,15 +145,7 @@ const std::vector<NamedResNet>& resnet_ladder() {
 }
 
 ResNetConfig resnet_config(std::string_view name) {
-  std::vector<std::string> known;
-  for (const auto& size : resnet_ladder()) {
-    if (size.name == name) return size.config;
-    known.push_back(size.name);
-  }
-  const std::string near = nearest(name, known);
-  const std::string advice = near.empty() ? "known: " + join(known, ", ") : "did you mean \"" + near + "\"?";
-  user_error("arch.resnet_config", "expected the name of a ResNet, like resnet50: found \"", escape(name),
-             "\" (", advice, ")");
+  return named_config("arch.resnet_config", "the name of a ResNet, like resnet50", name, resnet_ladder());
 }
 
 }  // namespace tessera::arch

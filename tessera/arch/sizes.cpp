@@ -2,10 +2,10 @@
 #include <map>
 #include <optional>
 
+#include "tessera/arch/checks.h"
 #include "tessera/arch/resnet.h"
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
-#include "tessera/base/text.h"
 #include "tessera/base/words.h"
 
 namespace tessera::arch {
@@ -113,11 +113,8 @@ VitConfig vit_config(std::string_view name) {
   }
   for (const auto& named : resnet_ladder()) names.push_back(named.name);
   letters.insert(letters.end(), names.begin(), names.end());
-  const std::string near = nearest(name, letters);
-  const std::string advice = near.empty() ? "known: " + join(names, ", ") : "did you mean \"" + near + "\"?";
-  user_error("arch.vit_config",
-             "expected the name of a model, like S/16, vit_small_patch16_224 or resnet50: found \"",
-             escape(name), "\" (", advice, ")");
+  unknown_name("arch.vit_config", "the name of a model, like S/16, vit_small_patch16_224 or resnet50", name,
+               letters, names);
 }
 
 }  // namespace tessera::arch

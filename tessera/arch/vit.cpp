@@ -1,20 +1,10 @@
 #include "tessera/arch/vit.h"
 
+#include "tessera/arch/checks.h"
 #include "tessera/base/error.h"
 
 namespace tessera::arch {
 namespace {
-
-void in_range(const char* key, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return;
-  user_error("arch.check", key, " must be between ", low, " and ", high, ": found ", value);
-}
-
-// Rates: 1 would drop everything. Written so that NaN fails too.
-void rate(const char* key, double value) {
-  if (value >= 0.0 && value < 1.0) return;
-  user_error("arch.check", key, " must be at least 0 and below 1: found ", value);
-}
 
 // The bounds keep every product in this room below 2^63.
 void check_ranges(const VitConfig& c) {
@@ -27,8 +17,8 @@ void check_ranges(const VitConfig& c) {
   in_range("mlp_width", c.mlp_width, 1, 1 << 22);
   in_range("classes", c.classes, 1, 1 << 27);
   in_range("registers", c.registers, 0, 1 << 16);
-  rate("drop_path", c.drop_path);
-  rate("dropout", c.dropout);
+  is_rate("drop_path", c.drop_path);
+  is_rate("dropout", c.dropout);
   if (!(c.layer_scale >= 0.0 && c.layer_scale <= 1e6)) {
     user_error("arch.check", "layer_scale must be between 0 (none) and 1e6: found ", c.layer_scale);
   }

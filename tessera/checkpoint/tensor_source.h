@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
@@ -24,6 +26,13 @@ class TensorSource {
   /// The position and recipe that go with the tensors.
   virtual const Progress& progress() const = 0;
 };
+
+/// Of each tensor's name its number in source.tensors().
+inline std::unordered_map<std::string, size_t> numbers_by_name(const TensorSource& source) {
+  std::unordered_map<std::string, size_t> numbers;
+  for (const Manifest::Tensor& tensor : source.tensors()) numbers.emplace(tensor.name, numbers.size());
+  return numbers;
+}
 
 /// Bytes that the tools hold of a tensor at a time.
 inline constexpr uint64_t kWindowBytes = 16 << 20;

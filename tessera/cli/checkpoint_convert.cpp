@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -155,8 +154,7 @@ double largest_difference(checkpoint::TensorSource& a, size_t tensor_a, checkpoi
 /// Compares what was written with what was read, tensor by tensor.
 void check_tensors(checkpoint::TensorSource& before, checkpoint::TensorSource& after,
                    const std::function<bool(size_t)>& is_same) {
-  std::map<std::string, size_t> index;
-  for (size_t i = 0; i < before.tensors().size(); ++i) index[before.tensors()[i].name] = i;
+  const auto index = checkpoint::numbers_by_name(before);
   size_t same = 0, compared = 0;
   double largest = 0;
   for (size_t i = 0; i < after.tensors().size(); ++i) {

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_text.h"
@@ -20,7 +21,7 @@ namespace {
 struct Options {
   std::string recipe;
   std::vector<std::string> sets;
-  int64_t procs = 0;
+  std::optional<int64_t> procs;
   bool fake_data = false, json = false;
 };
 
@@ -33,11 +34,11 @@ Opens the training data, decodes some hundred images, multiplies matrices for a 
 /// The ranks as they would be started: local ones, those of a launcher, or one.
 launch::Ranks ranks_of(const Options& options) {
   launch::Ranks ranks = launch::ranks_from_environment();
-  if (options.procs < 0) user_error("doctor", "--procs of at least 1: got ", options.procs);
-  if (options.procs > 0) {
+  check_procs("doctor", options.procs);
+  if (options.procs) {
     if (ranks.world > 1)
       user_error("doctor", "either --procs or a launcher: ", ranks.launcher, " has started ranks");
-    ranks.world = ranks.local_world = options.procs;
+    ranks.world = ranks.local_world = *options.procs;
     ranks.launcher = "local";
   }
   return ranks;

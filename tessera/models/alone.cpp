@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
 
 namespace tessera::models {
@@ -22,9 +23,8 @@ constexpr size_t kShownFaults = 3;
 /// Tensors of a source by name; what it has not is remembered and told at the end, all together.
 class Reader {
  public:
-  explicit Reader(checkpoint::TensorSource& source) : source_(source) {
-    for (size_t i = 0; i < source.tensors().size(); ++i) numbers_[source.tensors()[i].name] = i;
-  }
+  explicit Reader(checkpoint::TensorSource& source)
+      : source_(source), numbers_(checkpoint::numbers_by_name(source)) {}
 
   /// A tensor like `like`, in memory of its own.
   at::Tensor read(const std::string& name, const at::Tensor& like) {
@@ -35,8 +35,8 @@ class Reader {
       faults_.push_back(concat("no ", name));
     } else if (const auto& tensor = source_.tensors()[found->second];
                tensor.shape != like.sizes().vec() || tensor.dtype != dtype) {
-      faults_.push_back(concat(name, " is ", tensor.dtype, " [", join_numbers(tensor.shape), "] instead of ",
-                               dtype, " [", join_numbers(like.sizes().vec()), "]"));
+      faults_.push_back(concat(name, " is ", tensor.dtype, ' ', checkpoint::shape_text(tensor.shape),
+                               " instead of ", dtype, ' ', checkpoint::shape_text(like.sizes().vec())));
     } else {
       source_.read(found->second, 0, {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
     }
@@ -52,12 +52,6 @@ class Reader {
   }
 
  private:
-  static std::string join_numbers(const std::vector<int64_t>& numbers) {
-    std::vector<std::string> texts;
-    for (const int64_t number : numbers) texts.push_back(std::to_string(number));
-    return join(texts, ", ");
-  }
-
   checkpoint::TensorSource& source_;
   std::unordered_map<std::string, size_t> numbers_;
   std::vector<std::string> faults_;

@@ -76,41 +76,63 @@ monitor::PredictionSample picture(const data::Source& source, int64_t index, int
           said.confidence};
 }
 
+namespace {
+
+/// The samples that fall to the rank which has most of them.
+int64_t most_samples(const data::Source& source, const mesh::Mesh& mesh) {
+  return (source.size() + mesh.world_size() - 1) / mesh.world_size();
+}
+
+data::LoaderOptions of_rank(data::LoaderOptions options, int64_t batch, const mesh::Mesh& mesh) {
+  options.rank = mesh.rank();
+  options.world = mesh.world_size();
+  options.batch = batch * mesh.world_size();
+  options.accumulation = 1;
+  return options;
+}
+
+}  // namespace
+
+EvaluationPass::EvaluationPass(TrainState& state, const data::Source& source,
+                               const data::LoaderOptions& loader, int64_t batch, mesh::Mesh& mesh)
+    : state_(state),
+      loader_(source, state.recipe.data.transform, of_rank(loader, batch, mesh)),
+      batches_((most_samples(source, mesh) + batch - 1) / batch) {
+  state.sharded->average_buffers();
+}
+
+EvaluationPass::Next EvaluationPass::next() {
+  Next next;
+  next.mine = loader_.next(&next.batch) && next.batch.size > 0;
+  if (!next.mine) next.batch = stand_in(state_);
+  return next;
+}
+
 Evaluation evaluate(TrainState& state, const data::Source& source, const data::LoaderOptions& loader_options,
                     const EvaluateOptions& options, mesh::Mesh& mesh) {
   const at::NoGradGuard no_grad;
   const auto start = std::chrono::steady_clock::now();
-  state.sharded->average_buffers();
-  data::LoaderOptions own = loader_options;
-  own.rank = mesh.rank();
-  own.world = mesh.world_size();
-  own.batch = options.batch * mesh.world_size();
-  own.accumulation = 1;
-  data::EvalLoader loader(source, state.recipe.data.transform, own);
-  const int64_t most_samples = (source.size() + mesh.world_size() - 1) / mesh.world_size();
-  const int64_t batches = (most_samples + options.batch - 1) / options.batch;
-
+  EvaluationPass pass(state, source, loader_options, options.batch, mesh);
   Evaluation result;
   Findings findings{{state.recipe.model.classes(), options.most_confusion_classes},
                     monitor::WorstMistakes(static_cast<size_t>(options.keep_mistakes))};
-  for (int64_t i = 0; i < batches; ++i) {
+  for (int64_t i = 0; i < pass.batches(); ++i) {
     if (options.stop) {
       at::Tensor vote = at::full({1}, options.stop() ? 1.0 : 0.0, at::kDouble);
       mesh.world().all_reduce(vote, "vote");
       if ((result.stopped = vote.item<double>() > 0)) break;
     }
-    data::Batch batch;
-    const bool mine = loader.next(&batch) && batch.size > 0;
-    if (!mine) batch = stand_in(state);
+    const auto [batch, mine] = pass.next();
     const at::Tensor logits = forward(state, batch, /*training=*/false, 0).to(at::kCPU);
     if (mine) {
       const int64_t keep = mesh.rank() == 0 ? options.keep_samples : 0;
       findings.update(source, batch, logits, keep, result.samples);
     }
-    if (options.progress) options.progress(i + 1, batches);
+    if (options.progress) options.progress(i + 1, pass.batches());
   }
   findings.finish(mesh, options, result);
-  if (own.ranks_decide) data::check_broken(result.figures.broken, source.size(), own.error_limit, "");
+  if (loader_options.ranks_decide)
+    data::check_broken(result.figures.broken, source.size(), loader_options.error_limit, "");
   if (!result.stopped) TESSERA_CHECK_EQ(result.metrics.samples, source.size());
   result.metrics.seconds = seconds_since(start);
   return result;

@@ -14,6 +14,28 @@
 
 namespace tessera::train {
 
+/// One pass over a source: every sample exactly once over all ranks, a batch a rank at a time. A rank that
+/// has none left gets stand-ins, and takes part in the gathers of the others with them. Collective.
+class EvaluationPass {
+ public:
+  /// Running statistics become the mean over the ranks first. `batch`: samples of a rank.
+  EvaluationPass(TrainState& state, const data::Source& source, const data::LoaderOptions& loader,
+                 int64_t batch, mesh::Mesh& mesh);
+  /// The same number on every rank.
+  int64_t batches() const { return batches_; }
+
+  struct Next {
+    data::Batch batch;
+    bool mine = false;  // false: a stand-in
+  };
+  Next next();
+
+ private:
+  const TrainState& state_;
+  data::EvalLoader loader_;
+  int64_t batches_;
+};
+
 struct Evaluation {
   monitor::EvalMetrics metrics;
   monitor::ClassificationFigures figures;          // what `metrics` has, by class and bin

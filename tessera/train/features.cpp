@@ -8,6 +8,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/formats/safetensors.h"
+#include "tessera/train/evaluate.h"
 
 namespace tessera::train {
 namespace {
@@ -58,17 +59,11 @@ void check_units(const TrainState& state, const std::vector<std::string>& units)
 
 }  // namespace
 
-Features extract_features(TrainState& state, const data::Source& source, const data::LoaderOptions& given,
+Features extract_features(TrainState& state, const data::Source& source, const data::LoaderOptions& loader,
                           int64_t batch, const std::vector<std::string>& units, mesh::Mesh& mesh) {
   const at::NoGradGuard no_grad;
   check_units(state, units);
-  state.sharded->average_buffers();
-  data::LoaderOptions own = given;
-  own.rank = mesh.rank();
-  own.world = mesh.world_size();
-  own.batch = batch * mesh.world_size();
-  own.accumulation = 1;
-  data::EvalLoader loader(source, state.recipe.data.transform, own);
+  EvaluationPass pass(state, source, loader, batch, mesh);
   const int64_t rows = (source.size() + mesh.world_size() - 1) / mesh.world_size();
   std::map<std::string, Rows> found;
   found.emplace("features", rows);
@@ -79,11 +74,9 @@ Features extract_features(TrainState& state, const data::Source& source, const d
     const auto rows_of = found.find(name);
     if (rows_of != found.end()) rows_of->second.put(first, value);
   };
-  for (; first < rows; first += batch) {
-    data::Batch images;
-    const bool mine = loader.next(&images) && images.size > 0;
+  for (int64_t i = 0; i < pass.batches(); ++i, first += batch) {
     // A stand-in's values fill the last row of a rank that has one sample less; cut off below.
-    if (!mine) images = stand_in(state);
+    const auto [images, mine] = pass.next();
     forward(state, images, /*training=*/false, 0);
     if (mine) labels.narrow(0, first, images.size).copy_(at::tensor(images.labels));
   }

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -22,12 +21,6 @@ std::string join_numbers(const std::vector<float>& numbers) {
   std::vector<std::string> texts;
   for (const float number : numbers) texts.push_back(concat(number));
   return join(texts, ", ");
-}
-
-std::unordered_map<std::string, size_t> numbers_by_name(const checkpoint::TensorSource& source) {
-  std::unordered_map<std::string, size_t> numbers;
-  for (size_t i = 0; i < source.tensors().size(); ++i) numbers[source.tensors()[i].name] = i;
-  return numbers;
 }
 
 /// One number stands for every channel.
@@ -53,7 +46,7 @@ void warn_of_other_pixels(const data::TransformOptions& theirs, const data::Tran
 
 void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::TensorSource& buffers) {
   const at::NoGradGuard no_grad;
-  const auto parameters = numbers_by_name(source);
+  const auto parameters = checkpoint::numbers_by_name(source);
   for (const auto& unit : state.sharded->units()) {
     for (const shard::Piece& piece : unit->pieces()) {
       const size_t tensor = parameters.at(std::string(kParameter) + piece.name);
@@ -64,7 +57,7 @@ void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::Tenso
       master.copy_(values);
     }
   }
-  const auto of_buffers = numbers_by_name(buffers);
+  const auto of_buffers = checkpoint::numbers_by_name(buffers);
   for (auto [name, buffer] : state.sharded->buffers()) {
     const auto found = of_buffers.find(concat(kBuffer, name));
     if (found == of_buffers.end()) continue;

@@ -51,12 +51,15 @@ void open_data(Prepared& p) {
   check_classes(*p.val, recipe);
   p.sizes = recipe::resolve_batch(recipe.train, p.ranks.world);
   p.counts = recipe::count_steps(recipe, p.train->size(), p.sizes.batch);
+  p.loader.batch = p.sizes.batch;
+  p.loader.accumulation = p.sizes.accumulation;
 }
 
 std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
   const auto& model = recipe.model;
-  const plan::Memory memory = plan::predict_memory(model, p.plan, plan_precision(recipe), p.sizes.per_rank);
+  const plan::Memory memory =
+      plan::predict_memory(model, p.plan, plan_precision(recipe, p.device), p.sizes.per_rank);
   const double predicted = predicted_memory(recipe, p.plan, p.sizes.per_rank);
   std::vector<std::pair<std::string, std::string>> rows = {
       {"model", arch::describe(model)},
@@ -77,9 +80,10 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
                        p.sizes.accumulation, " accumulated")},
       {"steps", concat(human_count(p.counts.total), " (", steps_text(p.counts.steps_per_epoch), " an epoch, ",
                        p.counts.warmup, " of warmup)")},
-      {"precision", concat(dtype_name(resolve_dtype(recipe.precision.compute, p.device)),
-                           " compute, fp32 master weights, ",
-                           dtype_name(resolve_dtype(recipe.precision.reduce)), " gradients on the wire")},
+      {"precision",
+       concat(dtype_name(resolve_dtype(recipe.precision.compute, p.device)),
+              " compute, fp32 master weights, ", dtype_name(resolve_dtype(recipe.precision.reduce, p.device)),
+              " gradients on the wire")},
       {"predicted memory per rank",
        concat(human_bytes(predicted), " (states ", human_bytes(memory.states), ", gathered ",
               human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",

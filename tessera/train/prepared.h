@@ -37,8 +37,8 @@ struct Prepared {
   std::vector<recipe::ParameterGroups::Match> groups;
 };
 
-/// Opens the sources and counts the steps. Requires: job, ranks, loader.warn. Errors: UserError of the data,
-/// of the batch, of more classes than the model has.
+/// Opens the sources, counts the steps, and gives `loader` its batch and accumulation. Requires: job, ranks,
+/// loader.warn. Errors: UserError of the data, of the batch, of more classes than the model has.
 void open_data(Prepared& p);
 
 /// What optimizer.groups names. Errors: UserError where a pattern fits nothing.

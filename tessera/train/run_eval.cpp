@@ -188,8 +188,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
           auto json = to_json(result, trained.checkpoint);
           if (wants_features(job)) {
-            look_at_features(job, *state, *source, loader_options(trained.recipe, ranks, threads, log),
-                             options.batch, *mesh, log, json);
+            look_at_features(job, *state, *source, loader, options.batch, *mesh, log, json);
           }
           if (ranks.rank == 0) {
             if (!job.output_dir.empty()) write_folder(job, trained, split, *source, result);

@@ -296,8 +296,6 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   deliver_for(p.device, &p.loader);
   p.groups = matched_groups(job.recipe);
   open_data(p);
-  p.loader.batch = p.sizes.batch;
-  p.loader.accumulation = p.sizes.accumulation;
   if (job.dry_run) {
     log.info(
         concat("dry run of ", job.recipe.name, " on ", ranks.world, " ranks; nothing is trained or written"));

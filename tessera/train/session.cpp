@@ -82,8 +82,10 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   return plan;
 }
 
-plan::Precision plan_precision(const recipe::Recipe& recipe) {
-  const auto bytes = [](recipe::Dtype dtype) { return resolve_dtype(dtype) == at::kBFloat16 ? 2 : 4; };
+plan::Precision plan_precision(const recipe::Recipe& recipe, at::Device device) {
+  const auto bytes = [device](recipe::Dtype dtype) {
+    return resolve_dtype(dtype, device) == at::kBFloat16 ? 2 : 4;
+  };
   return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce), recipe::kept_numbers(recipe)};
 }
 

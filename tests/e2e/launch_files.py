@@ -66,6 +66,26 @@ def kill_one(run, run_dir, named, victim=1):
     run.check_nothing_left(5)
 
 
+@contextlib.contextmanager
+def started(words, folder, environment, steps):
+    """Yields the run of these words and its folder, and what starts it again with --resume."""
+    start = functools.partial(Run, folder=folder, env=environment)
+    run_dir = folder / "run"
+    with start([*words, *keys_of(steps, run__dir=run_dir)]) as run:
+        yield run, run_dir, lambda: start([*words, *keys_of(STEPS, run__dir=run_dir), "--resume"])
+
+
+def saves_and_goes_on(run, run_dir, again):
+    """SIGTERM reaches both ranks: they save, and a second call goes on."""
+    run.wait_for_step(10, run_dir)
+    send(run.pid, signal.SIGTERM)
+    check("stopped early; state saved in " in run.done(30), run.tail())
+    run.check_nothing_left()
+    with again() as second:
+        check("resumed from " in second.done(), second.tail())
+    check_whole_run(run_dir)
+
+
 # Slurm
 
 
@@ -212,9 +232,8 @@ def over_ssh(steps=STEPS):
     with two_hosts() as (folder, ssh, sshd):
         environment = {"SSH": ssh, "TESSERA": PROGRAM, "FORWARD": "TESSERA_E2E_RUN", "MASTER_PORT": str(free_port())}
         words = [LAUNCH / "ssh.sh", folder / "hosts", tiny_recipe(folder)]
-        start = functools.partial(Run, folder=folder, env=environment)
-        with start([*words, *keys_of(steps, run__dir=folder / "run")]) as run:
-            yield run, folder / "run", lambda: start([*words, *keys_of(STEPS, run__dir=folder / "run"), "--resume"])
+        with started(words, folder, environment, steps) as ranks:
+            yield ranks
         wait_until(lambda: not children_of(sshd.pid), "an sshd without connections", 5)
 
 
@@ -230,15 +249,9 @@ def ssh_names_a_dead_rank():
 
 
 def ssh_passes_signals():
-    """SIGTERM reaches both ranks: they save, and a second call goes on. Killed, it leaves no rank behind either."""
-    with over_ssh() as (run, run_dir, again):
-        run.wait_for_step(10, run_dir)
-        send(run.pid, signal.SIGTERM)
-        check("stopped early; state saved in " in run.done(30), run.tail())
-        run.check_nothing_left()
-        with again() as second:
-            check("resumed from " in second.done(), second.tail())
-        check_whole_run(run_dir)
+    """Killed, it leaves no rank behind either."""
+    with over_ssh() as ranks:
+        saves_and_goes_on(*ranks)
     with over_ssh(ENDLESS) as (run, run_dir, _):
         run.wait_for_step(3, run_dir)
         send(run.pid, signal.SIGKILL)
@@ -275,9 +288,8 @@ def over_mpirun(steps=STEPS):
         environment = {"TESSERA": PROGRAM, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TERM": "dumb",
                        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         words = [LAUNCH / "openmpi.sh", folder / "hosts", tiny_recipe(folder)]
-        start = functools.partial(Run, folder=folder, env=environment)
-        with start([*words, *keys_of(steps, run__dir=folder / "run")]) as run:
-            yield run, folder / "run", lambda: start([*words, *keys_of(STEPS, run__dir=folder / "run"), "--resume"])
+        with started(words, folder, environment, steps) as ranks:
+            yield ranks
 
 
 def openmpi_trains():
@@ -292,14 +304,8 @@ def openmpi_names_a_dead_rank():
 
 
 def openmpi_saves_when_told_to_end():
-    with over_mpirun() as (run, run_dir, again):
-        run.wait_for_step(10, run_dir)
-        send(run.pid, signal.SIGTERM)
-        check("stopped early; state saved in " in run.done(30), run.tail())
-        run.check_nothing_left()
-        with again() as second:
-            check("resumed from " in second.done(), second.tail())
-        check_whole_run(run_dir)
+    with over_mpirun() as ranks:
+        saves_and_goes_on(*ranks)
 
 
 # torchrun

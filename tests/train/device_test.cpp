@@ -132,25 +132,7 @@ TEST(Elsewhere, AStepStaysOnItsDevice) {
 }
 
 TEST(Elsewhere, BuffersLieOnTheDevice) {
-  const recipe::Recipe recipe = recipe::parse_recipe(R"(
-name = "resnet"
-[model]
-family = "resnet"
-block = "basic"
-blocks = [1, 1]
-base_width = 4
-image_size = 32
-classes = 5
-[data]
-source = "fake:96"
-workers = 1
-[train]
-batch = 24
-steps = 2
-[precision]
-compute = "fp32"
-)",
-                                                     "test", ".", {});
+  const recipe::Recipe recipe = resnet_recipe();
   const auto mesh = mesh::Mesh::pretend(0, {{"shard", 1}});
   const auto state = assemble(recipe, make_plan(recipe, 1), *mesh, /*with_optimizer=*/true, at::kMeta);
   EXPECT_GT(state->sharded->buffers().size(), 6U);

@@ -131,37 +131,18 @@ TEST_F(InitFrom, AFileOfTimm) {
   }
 }
 
-constexpr const char* kResNet = R"(
-name = "resnet"
-[model]
-family = "resnet"
-block = "basic"
-blocks = [1]
-base_width = 4
-image_size = 16
-classes = 5
-[data]
-source = "fake:96"
-workers = 1
-[train]
-batch = 24
-steps = 6
-[precision]
-compute = "fp32"
-)";
-
 TEST_F(InitFrom, AResNetBringsItsStatistics) {
   std::map<std::string, at::Tensor> statistics;
   Curve curve;
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
-    const auto recipe = recipe::parse_recipe(kResNet, "test", ".", {});
+    const auto recipe = resnet_recipe();
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
     train_until(*state, mesh, 3, curve);
     save_state(*state, mesh, folder.path(), false);
     for (const auto& [name, buffer] : state->sharded->buffers()) statistics[name] = buffer.clone();
   });
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
-    const auto recipe = recipe::parse_recipe(kResNet, "test", ".", begun({"model.classes=3"}));
+    const auto recipe = resnet_recipe(begun({"model.classes=3"}));
     const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
     Log log(false);
     init_from(*state, log);

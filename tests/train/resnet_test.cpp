@@ -9,34 +9,6 @@
 namespace tessera::train {
 namespace {
 
-constexpr const char* kResNetRecipe = R"(
-name = "resnet"
-[model]
-family = "resnet"
-block = "basic"
-blocks = [1, 1]
-base_width = 4
-image_size = 32
-classes = 5
-[data]
-source = "fake:96"
-workers = 1
-[train]
-batch = 24
-steps = 6
-seed = 5
-[optimizer]
-lr = 1e-2
-[schedule]
-warmup_steps = 2
-[precision]
-compute = "fp32"
-)";
-
-recipe::Recipe resnet_recipe(const std::vector<std::string>& sets) {
-  return recipe::parse_recipe(kResNetRecipe, "test", ".", sets);
-}
-
 struct Outcome {
   Curve curve;
   Parameters buffers;  // of rank 0, after the save

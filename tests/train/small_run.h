@@ -51,6 +51,35 @@ inline recipe::Recipe make_recipe(const std::vector<std::string>& sets = {}) {
   return recipe::parse_recipe(kRecipe, "test", ".", sets);
 }
 
+constexpr const char* kResNetRecipe = R"(
+name = "resnet"
+[model]
+family = "resnet"
+block = "basic"
+blocks = [1, 1]
+base_width = 4
+image_size = 32
+classes = 5
+[data]
+source = "fake:96"
+workers = 1
+[train]
+batch = 24
+steps = 6
+seed = 5
+[optimizer]
+lr = 1e-2
+[schedule]
+warmup_steps = 2
+[precision]
+compute = "fp32"
+)";
+
+/// A ResNet with two basic blocks: a model with buffers.
+inline recipe::Recipe resnet_recipe(const std::vector<std::string>& sets = {}) {
+  return recipe::parse_recipe(kResNetRecipe, "test", ".", sets);
+}
+
 using Parameters = std::map<std::string, at::Tensor>;
 
 inline Parameters gather_parameters(TrainState& state) {

@@ -1,0 +1,34 @@
+// What the families' check() and *_config() have in common: refusals in the same words.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::arch {
+
+/// Errors: UserError "[arch.check] KEY must be between LOW and HIGH: found VALUE".
+void in_range(const char* key, int64_t value, int64_t low, int64_t high);
+/// Of a rate: at least 0 and below 1, which would drop everything. NaN is refused, too.
+void is_rate(const char* key, double value);
+
+/// UserError of `function` ("arch.resnet_config") that expected `what` ("the name of a ResNet, like
+/// resnet50") and names the nearest of `candidates`, or where none is near all of `known`.
+[[noreturn]] void unknown_name(const char* function, const char* what, std::string_view name,
+                               const std::vector<std::string>& candidates,
+                               const std::vector<std::string>& known);
+
+/// The config of that name in a ladder of {name, config}. Errors: unknown_name().
+template <typename Named>
+auto named_config(const char* function, const char* what, std::string_view name,
+                  const std::vector<Named>& ladder) {
+  std::vector<std::string> known;
+  for (const Named& size : ladder) {
+    if (size.name == name) return size.config;
+    known.push_back(size.name);
+  }
+  unknown_name(function, what, name, known, known);
+}
+
+}  // namespace tessera::arch
