@@ -1,9 +1,7 @@
 // The parent of local ranks: starts them, waits, forwards signals, says who failed. It computes nothing.
-#include <arpa/inet.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/listener.h"
 #include "tessera/launch/log_folder.h"
 #include "tessera/launch/obituary.h"
 #include "tessera/launch/process.h"
@@ -91,41 +90,6 @@ class Signals {
   sigset_t mask_{};
   struct sigaction hangup_ {
   }, pipe_{}, child_{};
-};
-
-/// A socket that listens on a free port of 127.0.0.1. Rank 0 inherits it: no other program can take the port
-/// between its choice and its use.
-class Listener {
- public:
-  Listener() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (fd_ < 0 || ::bind(fd_, generic, size) != 0 || ::listen(fd_, SOMAXCONN) != 0 ||
-        ::getsockname(fd_, generic, &size) != 0) {
-      close();
-      cannot("a listening socket on 127.0.0.1");
-    }
-    port_ = ntohs(address.sin_port);
-  }
-  ~Listener() { close(); }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-
-  int fd() const { return fd_; }
-  uint16_t port() const { return port_; }
-  void close() {
-    const int error = errno;
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-    errno = error;
-  }
-
- private:
-  int fd_;
-  uint16_t port_ = 0;
 };
 
 /// All ranks of one run.

@@ -75,10 +75,28 @@ Finding data(const CheckupFacts& facts) {
                         "data.workers where cores are left, or fewer computing threads")};
 }
 
+Finding link(const CheckupFacts& facts) {
+  if (facts.world == 1) return {Level::kOk, "link", "one rank sends nothing", ""};
+  const double talking =
+      facts.gathered_bytes / facts.gather_rate + facts.reduced_bytes / facts.reduce_rate;
+  const double rate = kUsualShareOfPeak * facts.tflops * 1e12 / static_cast<double>(facts.local_ranks);
+  const double computing = static_cast<double>(facts.images_per_step) * facts.flops_per_image / rate;
+  const Level level = talking > computing ? Level::kWarn : Level::kOk;
+  const auto milliseconds = [](double seconds) { return concat(print("%.3g", 1e3 * seconds), " ms"); };
+  return {level, "link",
+          concat(facts.world, " ranks over ", facts.link, ": a rank gathers ", human_bytes(facts.gather_rate),
+                 "/s and reduces ", human_bytes(facts.reduce_rate), "/s; the ",
+                 human_bytes(facts.gathered_bytes + facts.reduced_bytes), " of a step take ",
+                 milliseconds(talking), ", its computing at least ", milliseconds(computing)),
+          advice_unless(level,
+                        "it cannot hide behind computing: more images a step (train.batch_per_rank), "
+                        "precision.reduce = \"bf16\", or a shard.level that sends less where memory allows")};
+}
+
 }  // namespace
 
 std::vector<Finding> checkup(const CheckupFacts& facts) {
-  return {memory(facts), disk(facts), cores(facts), open_files(facts), data(facts)};
+  return {memory(facts), disk(facts), cores(facts), open_files(facts), data(facts), link(facts)};
 }
 
 std::string to_line(const Finding& finding) {

@@ -23,6 +23,10 @@ struct CheckupFacts {
   double flops_per_image = 0;  // of forward and backward
   double images_decoded = 0;   // a second, by all workers of this host
   std::string data;            // what was decoded
+  std::string link;            // how ranks talk: "shared memory", "TCP"
+  double gather_rate = 0, reduce_rate = 0;        // bytes/s that a rank sends, measured; 0 for one rank
+  double gathered_bytes = 0, reduced_bytes = 0;   // that it sends in a step
+  int64_t images_per_step = 0;                    // of a rank
 };
 
 /// A training step rarely reaches a larger share of the rate of its matrix multiplications.
@@ -30,7 +34,7 @@ inline constexpr double kUsualShareOfPeak = 0.6;
 
 struct Finding {
   enum class Level { kOk, kWarn, kFail } level = Level::kOk;
-  std::string subject;  // "memory", "disk", "cores", "open files", "data"
+  std::string subject;  // "memory", "disk", "cores", "open files", "data", "link"
   std::string found;
   std::string advice;  // what to do; empty where all is well
 };

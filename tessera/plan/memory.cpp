@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/plan/check_units.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::plan {
@@ -33,19 +34,6 @@ std::map<std::string, UnitSize> unit_sizes(const arch::ModelConfig& config) {
         static_cast<double>(spec.numel()) * (spec.whole_numbers ? 8 : kFloatBytes);
   }
   return sizes;
-}
-
-void check_units(const arch::ModelConfig& config, const Plan& plan) {
-  const Plan expected = uniform_plan(config, plan.world, Level::kZero3, false, plan.prefetch);
-  if (plan.units.size() != expected.units.size()) {
-    user_error("plan.predict_memory", "the plan must have the model's ", expected.units.size(),
-               " units: found ", plan.units.size());
-  }
-  for (size_t i = 0; i < plan.units.size(); ++i) {
-    if (plan.units[i].name == expected.units[i].name) continue;
-    user_error("plan.predict_memory", "unit ", i, " of the plan must be \"", expected.units[i].name,
-               "\": found \"", escape(plan.units[i].name), "\"");
-  }
 }
 
 double padded(double parameters, int64_t world) {
@@ -162,7 +150,7 @@ double activation_bytes(const arch::ModelConfig& config, const Plan& plan, doubl
 
 Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
                       int64_t batch) {
-  check_units(config, plan);
+  check_units("plan.predict_memory", config, plan);
   auto sizes = unit_sizes(config);
   Memory memory;
   memory.program = kProgramGrowth;
@@ -176,7 +164,7 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const P
 }
 
 double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers) {
-  check_units(config, plan);
+  check_units("plan.predict_memory", config, plan);
   auto sizes = unit_sizes(config);
   double numbers = 0, buffers = 0;
   for (const auto& unit : plan.units) {

@@ -8,7 +8,9 @@
 #include "tessera/arch/model.h"
 #include "tessera/base/text.h"
 #include "tessera/data/measure.h"
+#include "tessera/plan/traffic.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/link.h"
 #include "tessera/train/rates.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -61,6 +63,29 @@ void look_at_data(const recipe::Recipe& recipe, const launch::Ranks& ranks, int6
   facts.data = recipe.data.source;
 }
 
+/// Ranks that a launcher started meet as the run's will; those of --procs do so as threads.
+void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, const plan::Plan& plan,
+                  const recipe::BatchSizes& sizes, monitor::CheckupFacts& facts) {
+  if (ranks.world == 1) return;
+  const at::ScalarType wire = resolve_dtype(recipe.precision.reduce);
+  LinkRates rates;
+  if (ranks.launcher == "local") {
+    rates = measure_local_link(ranks.world, wire, recipe.run.shared_memory);
+    facts.link = recipe.run.shared_memory ? "shared memory" : "TCP";
+  } else {
+    const auto mesh = connect(recipe, ranks, "doctor");
+    rates = measure_link(*mesh, wire);
+    facts.link = mesh->world().transport_name();
+  }
+  facts.gather_rate = rates.gather;
+  facts.reduce_rate = rates.reduce;
+  const plan::StepTraffic traffic =
+      plan::step_traffic(recipe.model, plan, plan_precision(recipe), sizes.accumulation);
+  facts.gathered_bytes = traffic.gathered;
+  facts.reduced_bytes = traffic.reduced;
+  facts.images_per_step = sizes.per_rank * sizes.accumulation;
+}
+
 }  // namespace
 
 monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
@@ -70,9 +95,11 @@ monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const la
   facts.local_ranks = ranks.local_world;
   facts.cores = launch::available_cores();
   facts.threads_per_rank = set_threads(recipe, ranks);
-  look_at_data(recipe, ranks, facts.threads_per_rank, log, facts);
   const plan::Plan plan = make_plan(recipe, ranks.world);
   const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, ranks.world);
+  look_at_link(recipe, ranks, plan, sizes, facts);
+  if (ranks.rank > 0) return facts;
+  look_at_data(recipe, ranks, facts.threads_per_rank, log, facts);
   facts.memory_per_rank = predicted_memory(recipe, plan, sizes.per_rank);
   facts.memory_free = static_cast<double>(launch::available_memory());
   facts.checkpoint_bytes = plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) *

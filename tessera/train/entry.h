@@ -74,7 +74,8 @@ struct Entry {
   int (*bench_step)(const BenchStepJob& job, const launch::Ranks& ranks);
   /// [count, classes] in float32, on one device.
   std::vector<float> (*logits)(const LogitsJob& job);
-  /// What a run of the recipe needs on this host, and what there is. Takes some seconds.
+  /// What a run of the recipe needs on this host, and what there is. Takes some seconds. Collective where a
+  /// launcher started ranks: all but rank 0 measure the link alone.
   monitor::CheckupFacts (*measure_for_checkup)(const recipe::Recipe& recipe, const launch::Ranks& ranks);
   /// LibTorch's version, path and build options, for `tessera --version --verbose`.
   std::string (*torch_info)();

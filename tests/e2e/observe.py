@@ -2,11 +2,12 @@
 import csv
 import json
 import os
+import re
 import shutil
 import struct
 
 from files import make_image_folder
-from harness import check, main, rows, scratch, settings, summary, tessera, tiny_recipe, train
+from harness import (PROGRAM, Run, check, free_port, main, rows, scratch, settings, summary, tessera, tiny_recipe, train)
 
 
 def eval_leaves_the_same_folder_on_any_ranks():
@@ -135,14 +136,32 @@ def doctor_judges_a_machine():
         run = tessera("doctor", recipe, "--procs", 2, "--json", folder=folder)
         check(run.wait() in (0, 2), run.text())
         found = {one["subject"]: one for one in json.loads(run.text())}
-        check(list(found) == ["memory", "disk", "cores", "open files", "data"], found)
+        check(list(found) == ["memory", "disk", "cores", "open files", "data", "link"], found)
         check(all((one["level"] == "ok") == (one["advice"] == "") for one in found.values()), found)
         huge = settings(model__width=8192, model__depth=200, model__mlp_width=32768)
         run = tessera("doctor", recipe, *huge, folder=folder)
         check(run.wait() == 2 and "FAIL  memory " in run.text() and "FAIL  disk " in run.text(), run.text())
+        check("ok    link        one rank sends nothing" in run.text(), run.text())
         check(not os.path.exists(folder / "runs"), "doctor writes nothing")
+
+
+def doctor_measures_the_link():
+    """Between the ranks of --procs, and those that a launcher has started: its rank 0 speaks."""
+    line = r"link +2 ranks over {}: a rank gathers [0-9.]+ [KMG]iB/s and reduces [0-9.]+ [KMG]iB/s; the .* of a step take "
+    with scratch() as folder:
+        recipe = tiny_recipe(folder)
+        for shared, name in (("true", "shared memory"), ("false", "TCP")):
+            run = tessera("doctor", recipe, "--procs", 2, "--set", f"run.shared_memory={shared}", folder=folder)
+            check(run.wait() in (0, 2) and re.search(line.format(name), run.text()), run.text())
+        port = free_port()
+        ranks = [Run([PROGRAM, "doctor", recipe], folder,
+                     {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
+                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}) for rank in range(2)]
+        check(ranks[0].wait(60) in (0, 2) and re.search(line.format("shared memory"), ranks[0].text()), ranks[0].text())
+        check(ranks[1].wait(60) == 0 and ranks[1].text() == "", ranks[1].text())
 
 
 if __name__ == "__main__":
     main(eval_leaves_the_same_folder_on_any_ranks, eval_looks_at_frozen_features, compare_says_where_runs_part,
-         trace_is_a_file_of_all_ranks, a_time_limit_saves_and_stops, doctor_judges_a_machine)
+         trace_is_a_file_of_all_ranks, a_time_limit_saves_and_stops, doctor_judges_a_machine,
+         doctor_measures_the_link)

@@ -27,6 +27,12 @@ CheckupFacts healthy() {
   facts.flops_per_image = 1e9;
   facts.images_decoded = 700;
   facts.data = "folder:/data";
+  facts.link = "shared memory";
+  facts.gather_rate = kGiB;
+  facts.reduce_rate = 0.5 * kGiB;
+  facts.gathered_bytes = 0.02 * kGiB;  // 20 ms
+  facts.reduced_bytes = 0.01 * kGiB;   // 20 ms
+  facts.images_per_step = 16;          // 53.3 ms: 16 GFLOP at 0.3 TFLOP/s
   return facts;
 }
 
@@ -62,15 +68,23 @@ TEST(Checkup, EachSubjectIsJudgedByItself) {
       {2, Level::kWarn, "run.threads", [](CheckupFacts& f) { f.threads_per_rank = 5; }},
       {3, Level::kFail, "ulimit -n 2000", [](CheckupFacts& f) { f.files_needed = 2000; }},
       {4, Level::kWarn, "tessera data pack", [](CheckupFacts& f) { f.images_decoded = 599; }},
+      {5, Level::kWarn, "train.batch_per_rank", [](CheckupFacts& f) { f.images_per_step = 11; }},
   };
   for (const Case& one : cases) {
     CheckupFacts facts = healthy();
     one.change(facts);
-    std::vector<Level> expected(5, Level::kOk);
+    std::vector<Level> expected(6, Level::kOk);
     expected[one.subject] = one.level;
     EXPECT_EQ(levels(facts), expected) << one.advice;
     EXPECT_NE(to_line(checkup(facts)[one.subject]).find(one.advice), std::string::npos) << one.advice;
   }
+  EXPECT_EQ(to_line(checkup(healthy())[5]),
+            "ok    link        4 ranks over shared memory: a rank gathers 1.00 GiB/s and reduces 512 MiB/s; "
+            "the 30.7 MiB of a step take 40 ms, its computing at least 53.3 ms");
+  CheckupFacts alone = healthy();
+  alone.world = alone.local_ranks = 1;
+  alone.gather_rate = alone.reduce_rate = 0;
+  EXPECT_EQ(to_line(checkup(alone)[5]), "ok    link        one rank sends nothing");
   CheckupFacts slow = healthy();
   slow.images_decoded = 599;
   EXPECT_EQ(to_line(checkup(slow)[4])

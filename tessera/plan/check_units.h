@@ -1,0 +1,11 @@
+// Does a plan fit its model? Private to this room.
+#pragma once
+
+#include "tessera/plan/plan.h"
+
+namespace tessera::plan {
+
+/// Errors: UserError of `function` ("plan.predict_memory") when the plan's units are not the model's.
+void check_units(const char* function, const arch::ModelConfig& config, const Plan& plan);
+
+}  // namespace tessera::plan

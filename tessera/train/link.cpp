@@ -1,0 +1,86 @@
+#include "tessera/train/link.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/median.h"
+#include "tessera/launch/listener.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr int kRounds = 5;
+constexpr std::chrono::seconds kLongestWait{60};
+
+/// Bytes a second of `kind`, sent while `move` runs, by the slowest rank.
+double rate(mesh::Group& group, const char* kind, const std::function<void()>& move) {
+  std::vector<double> rates;
+  for (int round = 0; round <= kRounds; ++round) {
+    group.barrier("link");
+    const int64_t before = group.traffic().contains(kind) ? group.traffic().at(kind).bytes_sent : 0;
+    const auto start = std::chrono::steady_clock::now();
+    move();
+    at::Tensor seconds = at::zeros({group.size()}, at::kDouble);
+    seconds[group.rank()] = seconds_since(start);
+    group.all_reduce(seconds, "link");
+    const auto sent = static_cast<double>(group.traffic().at(kind).bytes_sent - before);
+    if (round > 0) rates.push_back(sent / seconds.max().item<double>());  // round 0 touches the memory
+  }
+  return median(rates);
+}
+
+}  // namespace
+
+LinkRates measure_link(mesh::Mesh& mesh, at::ScalarType wire) {
+  mesh::Group& group = mesh.world();
+  if (group.size() == 1) return {};
+  const int64_t slice = kLinkBytes / static_cast<int64_t>(sizeof(float)) / group.size();
+  const at::Tensor whole = at::zeros({slice * group.size()}), mine = at::zeros({slice});
+  LinkRates rates;
+  rates.gather = rate(group, "all_gather", [&] { group.all_gather(whole, mine, "link").wait(); });
+  rates.reduce =
+      rate(group, "reduce_scatter", [&] { group.reduce_scatter(mine, whole, wire, "link").wait(); });
+  return rates;
+}
+
+LinkRates measure_local_link(int64_t world, at::ScalarType wire, bool shared_memory) {
+  if (world == 1) return {};
+  launch::Listener listener;
+  const uint16_t port = listener.port();
+  const int socket = listener.release();  // the store of rank 0 closes it
+  LinkRates rates;
+  std::vector<std::exception_ptr> failures(static_cast<size_t>(world));
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        mesh::Rendezvous rendezvous;
+        rendezvous.rank = rank;
+        rendezvous.world = world;
+        rendezvous.port = port;
+        rendezvous.listen_fd = rank == 0 ? socket : -1;
+        rendezvous.timeout = kLongestWait;
+        rendezvous.shared_memory = shared_memory;
+        mesh::Mesh mesh(rendezvous, {{"shard", world}}, "link");
+        const LinkRates found = measure_link(mesh, wire);
+        if (rank == 0) rates = found;
+        mesh.world().barrier("link");
+      } catch (...) {
+        failures[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return rates;
+}
+
+}  // namespace tessera::train

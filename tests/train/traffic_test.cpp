@@ -1,0 +1,69 @@
+// What plan/traffic.h says that a step sends is what the mesh counts.
+#include "tessera/plan/traffic.h"
+
+#include "small_run.h"
+#include "tessera/train/link.h"
+
+namespace tessera::train {
+namespace {
+
+plan::StepTraffic sent(mesh::Mesh& mesh) {
+  const auto bytes = [&](const char* kind) {
+    double sum = 0;
+    for (const mesh::Axis& axis : mesh.axes()) {
+      const auto& traffic = mesh.group(axis.name).traffic();
+      if (traffic.contains(kind)) sum += static_cast<double>(traffic.at(kind).bytes_sent);
+    }
+    const auto& world = mesh.world().traffic();
+    return sum + (world.contains(kind) ? static_cast<double>(world.at(kind).bytes_sent) : 0);
+  };
+  return {bytes("all_gather"), bytes("reduce_scatter")};
+}
+
+class StepTraffic : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(StepTraffic, IsWhatAStepSends) {
+  at::set_num_threads(1);
+  for (const int64_t world : {2, 3}) {
+    for (const char* precision : {"bf16", "fp32"}) {
+      const recipe::Recipe recipe =
+          make_recipe({"shard.level=" + GetParam(), "train.accumulation=2", "shard.units=blocks.1=zero1",
+                       concat("precision.compute=", precision), concat("precision.reduce=", precision)});
+      const plan::Plan layout = make_plan(recipe, world);
+      const plan::StepTraffic expected =
+          plan::step_traffic(recipe.model, layout, plan_precision(recipe), recipe.train.accumulation);
+      testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+        const auto state = assemble(recipe, layout, mesh, true);
+        Curve curve;
+        train_until(*state, mesh, 1, curve);  // gathers what it compares at the end
+        const plan::StepTraffic before = sent(mesh);
+        train_until(*state, mesh, 1, curve);
+        const plan::StepTraffic nothing = sent(mesh);
+        train_until(*state, mesh, 3, curve);
+        const plan::StepTraffic after = sent(mesh);
+        SCOPED_TRACE(concat(world, " ranks, ", precision));
+        EXPECT_EQ(after.reduced - nothing.reduced, 2 * expected.reduced);
+        EXPECT_EQ(after.gathered - nothing.gathered - (nothing.gathered - before.gathered),
+                  2 * expected.gathered);
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, StepTraffic, ::testing::Values("replicate", "zero1", "zero2", "zero3"),
+                         [](const auto& info) { return info.param; });
+
+TEST(Link, IsMeasuredBetweenThreads) {
+  for (const bool shared : {true, false}) {
+    const LinkRates rates = measure_local_link(2, at::kBFloat16, shared);
+    EXPECT_GT(rates.gather, 1e6) << shared;
+    EXPECT_GT(rates.reduce, 1e6) << shared;
+    EXPECT_LT(rates.gather, 1e12) << shared;
+  }
+  const LinkRates alone = measure_local_link(1, at::kFloat, true);
+  EXPECT_EQ(alone.gather, 0);
+  EXPECT_EQ(alone.reduce, 0);
+}
+
+}  // namespace
+}  // namespace tessera::train
