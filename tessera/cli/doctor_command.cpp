@@ -26,8 +26,8 @@ struct Options {
 };
 
 constexpr const char* kFooter = R"(
-Opens the training data, decodes some hundred images, multiplies matrices for a moment, and asks the system for its limits
-(cgroups respected). Nothing is written. Exit code 2 where a line says FAIL.
+Opens the training data, decodes some hundred images, multiplies matrices for a moment, measures the link between ranks,
+and asks the system for its limits (cgroups respected). Nothing is written. Exit code 2 where a line says FAIL.
 
   tessera doctor recipes/clothing160.toml --procs 2)";
 
@@ -47,7 +47,10 @@ launch::Ranks ranks_of(const Options& options) {
 int examine(Options options) {
   if (options.fake_data) options.sets.push_back("data.source=\"fake:\"");
   const recipe::Recipe recipe = recipe::read_recipe(options.recipe, options.sets);
-  const auto findings = monitor::checkup(engine().measure_for_checkup(recipe, ranks_of(options)));
+  const launch::Ranks ranks = ranks_of(options);
+  const monitor::CheckupFacts facts = engine().measure_for_checkup(recipe, ranks);
+  if (ranks.rank > 0) return kExitDone;  // rank 0 says it all
+  const auto findings = monitor::checkup(facts);
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const monitor::Finding& finding : findings) {
     using Level = monitor::Finding::Level;
@@ -70,7 +73,7 @@ int examine(Options options) {
 Action add_doctor(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
-      app.add_subcommand("doctor", "Will this run fit this machine? Memory, disk, cores, data");
+      app.add_subcommand("doctor", "Will this run fit this machine? Memory, disk, cores, data, link");
   command->add_option("recipe", options->recipe, "Recipe (TOML)")->required();
   command->add_option("--set", options->sets, "Change a recipe key (repeatable)")
       ->expected(1)

@@ -77,8 +77,7 @@ Finding data(const CheckupFacts& facts) {
 
 Finding link(const CheckupFacts& facts) {
   if (facts.world == 1) return {Level::kOk, "link", "one rank sends nothing", ""};
-  const double talking =
-      facts.gathered_bytes / facts.gather_rate + facts.reduced_bytes / facts.reduce_rate;
+  const double talking = facts.gathered_bytes / facts.gather_rate + facts.reduced_bytes / facts.reduce_rate;
   const double rate = kUsualShareOfPeak * facts.tflops * 1e12 / static_cast<double>(facts.local_ranks);
   const double computing = static_cast<double>(facts.images_per_step) * facts.flops_per_image / rate;
   const Level level = talking > computing ? Level::kWarn : Level::kOk;

@@ -24,9 +24,9 @@ struct CheckupFacts {
   double images_decoded = 0;   // a second, by all workers of this host
   std::string data;            // what was decoded
   std::string link;            // how ranks talk: "shared memory", "TCP"
-  double gather_rate = 0, reduce_rate = 0;        // bytes/s that a rank sends, measured; 0 for one rank
-  double gathered_bytes = 0, reduced_bytes = 0;   // that it sends in a step
-  int64_t images_per_step = 0;                    // of a rank
+  double gather_rate = 0, reduce_rate = 0;       // bytes/s that a rank sends, measured; 0 for one rank
+  double gathered_bytes = 0, reduced_bytes = 0;  // that it sends in a step
+  int64_t images_per_step = 0;                   // of a rank
 };
 
 /// A training step rarely reaches a larger share of the rate of its matrix multiplications.

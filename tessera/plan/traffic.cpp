@@ -39,7 +39,8 @@ StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, cons
   for (const UnitPlan& unit : plan.units) {
     const StepTraffic each =
         per_number(unit, &unit == &plan.units.back(), precision, static_cast<double>(accumulation));
-    const double sent = std::ceil(trained[unit.name] / world) * (world - 1);  // a padded slice to each other rank
+    const double sent =
+        std::ceil(trained[unit.name] / world) * (world - 1);  // a padded slice to each other rank
     traffic.gathered += sent * each.gathered;
     traffic.reduced += sent * each.reduced;
   }

@@ -12,8 +12,8 @@ struct StepTraffic {
   double total() const { return gathered + reduced; }
 };
 
-/// `accumulation`: micro-batches of a step. Without the few bytes of counters and votes. Errors: UserError when
-/// the plan's units are not the model's.
+/// `accumulation`: micro-batches of a step. Without the few bytes of counters and votes. Errors: UserError
+/// when the plan's units are not the model's.
 StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
                          int64_t accumulation);
 

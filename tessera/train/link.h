@@ -12,8 +12,8 @@ struct LinkRates {
   double gather = 0, reduce = 0;
 };
 
-/// Median of a few all-gathers and reduce-scatters of kLinkBytes over all ranks. `wire`: dtype of gradients on
-/// their way. Takes a second or two where ranks share a host. Zeros for one rank. Collective.
+/// Median of a few all-gathers and reduce-scatters of kLinkBytes over all ranks. `wire`: dtype of gradients
+/// on their way. Takes a second or two where ranks share a host. Zeros for one rank. Collective.
 LinkRates measure_link(mesh::Mesh& mesh, at::ScalarType wire);
 
 /// The same between `world` ranks of this host, as threads of this process. Errors: UserError (no socket).

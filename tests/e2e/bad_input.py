@@ -69,7 +69,7 @@ def arguments():
             refused = rf"--procs of at least 1: got {procs}"
             check_refused(tessera("eval", "nowhere", "--procs", procs, folder=folder), refused)
             check_refused(train(folder, "--procs", procs), refused)
-            check_refused(tessera("doctor", "--procs", procs, folder=folder), refused)
+            check_refused(tessera("doctor", tiny_recipe(folder), "--procs", procs, folder=folder), refused)
         for which in ("best", "latest", "40"):
             check_refused(tessera("train", "--resume", which, folder=folder),
                           rf"--resume {which} was given alone \(tessera train RECIPE --resume {which}; or")

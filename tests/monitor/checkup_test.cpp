@@ -78,9 +78,10 @@ TEST(Checkup, EachSubjectIsJudgedByItself) {
     EXPECT_EQ(levels(facts), expected) << one.advice;
     EXPECT_NE(to_line(checkup(facts)[one.subject]).find(one.advice), std::string::npos) << one.advice;
   }
-  EXPECT_EQ(to_line(checkup(healthy())[5]),
-            "ok    link        4 ranks over shared memory: a rank gathers 1.00 GiB/s and reduces 512 MiB/s; "
-            "the 30.7 MiB of a step take 40 ms, its computing at least 53.3 ms");
+  EXPECT_EQ(
+      to_line(checkup(healthy())[5]),
+      "ok    link        4 ranks over shared memory: a rank gathers 1.00 GiB/s and reduces 512.00 MiB/s; "
+      "the 30.72 MiB of a step take 40 ms, its computing at least 53.3 ms");
   CheckupFacts alone = healthy();
   alone.world = alone.local_ranks = 1;
   alone.gather_rate = alone.reduce_rate = 0;

@@ -10,9 +10,9 @@
 namespace tessera::plan {
 namespace {
 
-constexpr double kStem = 16 * 12 + 16 + 16 + 5 * 16;                  // patch embedding, class token, positions
+constexpr double kStem = 16 * 12 + 16 + 16 + 5 * 16;  // patch embedding, class token, positions
 constexpr double kBlock = 2 * 32 + 48 * 17 + 16 * 17 + 64 * 17 + 16 * 65;  // norms, qkv, proj, fc1, fc2
-constexpr double kHead = 32 + 10 * 17;                                // norm, classes
+constexpr double kHead = 32 + 10 * 17;                                     // norm, classes
 
 arch::ModelConfig model() {
   arch::VitConfig config;
