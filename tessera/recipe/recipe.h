@@ -11,12 +11,13 @@
 
 #include "tessera/arch/model.h"
 #include "tessera/data/loader.h"
+#include "tessera/monitor/loss_scale.h"
 #include "tessera/monitor/numerics_guard.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::recipe {
 
-enum class Dtype { kAuto, kFloat32, kBFloat16 };  // kAuto: bf16 where the CPU has AMX, else fp32
+enum class Dtype { kAuto, kFloat32, kBFloat16, kFloat16 };  // kAuto: bf16 where the CPU has AMX, else fp32
 
 struct DataRecipe {
   std::string source = "";                   // "folder:PATH", "zip:PATH", "wds:SHARDS"; see data/source.h
@@ -114,6 +115,7 @@ struct ShardRecipe {
 struct PrecisionRecipe {
   Dtype compute = Dtype::kAuto;
   Dtype reduce = Dtype::kFloat32;
+  double loss_scale = monitor::LossScale::kFirst;  // of fp16, at first
 };
 
 struct CheckpointRecipe {

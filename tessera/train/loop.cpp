@@ -38,6 +38,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   const uint64_t key =
       random_key(random_key(state.recipe.train.seed, "step"), static_cast<uint64_t>(state.step));
   const BuffersBefore buffers(state);
+  const double scale = state.loss_scale.value();
   double loss_so_far = 0;
   int64_t samples = 0;  // of the step
   for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
@@ -51,7 +52,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
     at::Tensor loss = loss_sum(logits, input.batch, state.recipe, taught) / static_cast<double>(samples);
     if (!mine) loss = loss * 0.0;
-    state.sharded->backward(loss, micro + 1 == sizes.accumulation);
+    state.sharded->backward(scale == 1 ? loss : loss * scale, micro + 1 == sizes.accumulation);
     trace_memory();
     state.input->begin_next(loader);
     loss_so_far += loss.item<double>();
@@ -64,7 +65,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
                                at::kDouble);
   mesh.world().all_reduce(sums, "step");
   const double* sum = sums.const_data_ptr<double>();
-  StepResult result{sum[0], std::sqrt(sum[1]), sum[2] > 0, samples};
+  StepResult result{sum[0], std::sqrt(sum[1]) / scale, sum[2] > 0, samples};
   if (sum[3] > 0) {
     loader.merge_broken(mesh.world().all_gather_text(loader.report_broken(), "broken samples"));
   }
@@ -72,7 +73,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   result.skipped = judge_step(state, result.loss, result.gradient_norm, mesh);
   if (result.skipped.empty()) {
     const double clip = state.recipe.train.clip;
-    state.optimizer->step(lr, clip > 0 ? shard::clip_scale(clip, result.gradient_norm) : 1.0);
+    state.optimizer->step(lr, (clip > 0 ? shard::clip_scale(clip, result.gradient_norm) : 1.0) / scale);
   } else {
     buffers.put_back(state);
   }
@@ -174,8 +175,8 @@ class Loop {
     result_.saves = saver_.times();
     tell_saves();
     result_.train_seconds = state_.seconds;
-    result_.skipped_steps = state_.guard.skipped();
-    if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped by [guard]"));
+    result_.skipped_steps = state_.guard.skipped() + state_.loss_scale.overflows();
+    if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped"));
     result_.finished = state_.step >= end_ && !stop;
     result_.images_per_second = own_seconds_ > 0 ? static_cast<double>(own_images_) / own_seconds_ : 0;
     return std::move(result_);

@@ -70,7 +70,12 @@ StateSlices slices_of(const TrainState& state) {
 at::ScalarType resolve_dtype(recipe::Dtype dtype, at::Device device) {
   if (dtype == recipe::Dtype::kAuto)
     return !device.is_cpu() || ops::cpu_has_amx() ? at::kBFloat16 : at::kFloat;
+  if (dtype == recipe::Dtype::kFloat16) return at::kHalf;
   return dtype == recipe::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+}
+
+std::string dtype_name(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? "bf16" : dtype == at::kHalf ? "fp16" : "fp32";
 }
 
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
@@ -92,6 +97,7 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   }
   const shard::Precision precision{resolve_dtype(recipe.precision.compute, device),
                                    resolve_dtype(recipe.precision.reduce, device)};
+  if (precision.compute == at::kHalf) state->loss_scale = monitor::LossScale(recipe.precision.loss_scale);
   state->sharded = std::make_unique<shard::ShardedModel>(std::move(parts), plan, precision, mesh, device);
   initialise(*state);
   if (with_optimizer) {
@@ -147,6 +153,7 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
   nlohmann::json json = {{"optimizer_steps", state.optimizer->steps()},
                          {"ema_updates", state.ema ? state.ema->updates() : 0},
                          {"guard", nlohmann::json::parse(state.guard.to_json())},
+                         {"loss_scale", nlohmann::json::parse(state.loss_scale.to_json())},
                          {"eval_due", state.eval_due},
                          {"seconds", state.seconds},
                          {"classes", state.classes}};
@@ -221,6 +228,7 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
   if (const auto best = json.find(best_key(state.recipe)); best != json.end())
     state.best = best->get<double>();
   state.guard.restore(json.contains("guard") ? json.at("guard").dump() : "");
+  state.loss_scale.restore(json.contains("loss_scale") ? json.at("loss_scale").dump() : "");
   state.eval_due = json.value("eval_due", false);
   state.seconds = json.value("seconds", 0.0);
   state.classes = json.value("classes", std::vector<std::string>());
