@@ -50,6 +50,7 @@ struct Monitor::State {
         start(options.resume ? AppendFile::Start::kKeep : AppendFile::Start::kEmpty),
         csv(folder / "metrics.csv", start),
         jsonl(folder / "metrics.jsonl", start),
+        tensors(folder / "statistics.jsonl", start),
         events(formats::new_event_file_path(folder / "tensorboard", wall_time()), AppendFile::Start::kEmpty) {
   }
 
@@ -64,7 +65,7 @@ struct Monitor::State {
   Log& log;
   fs::path folder;
   AppendFile::Start start;
-  AppendFile csv, jsonl, events;
+  AppendFile csv, jsonl, tensors, events;
   History history;
   Progress progress;
   Pace pace;
@@ -94,6 +95,9 @@ void Monitor::State::restore() {
   try {
     write_file_atomic(jsonl.path(), to_jsonl(history));
     write_file_atomic(csv.path(), to_csv(history));
+    if (fs::exists(tensors.path(), ignored)) {
+      write_file_atomic(tensors.path(), rows_until(read_file(tensors.path()), options.resume_step));
+    }
   } catch (const UserError& error) {
     // Rows of the abandoned steps stay; whoever reads the file takes the later of two rows of a step.
     log.warn(concat(error.what(), "; training goes on"));
@@ -185,6 +189,11 @@ void Monitor::eval(const EvalMetrics& metrics) {
                                                         {"validation/top5", metrics.top5},
                                                         {"validation/loss", metrics.loss}}));
   state_->log.info(evaluation_line(metrics));
+}
+
+void Monitor::statistics(int64_t step, const std::vector<TensorStatistics>& statistics) {
+  state_->write(state_->tensors, json_row(step, statistics));
+  state_->write(state_->events, formats::event_scalars(wall_time(), step, scalars(statistics)));
 }
 
 void Monitor::status(const std::string& text) {

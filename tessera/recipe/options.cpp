@@ -123,6 +123,9 @@ void add_machine(std::vector<Option>& table) {
              TESSERA_FIELD(run.time_margin)),
       text("run.trace", "steps, such as 10:12, whose trace goes into trace.json of the run's folder",
            TESSERA_FIELD(run.trace)),
+      integer("run.statistics_every",
+              "steps between statistics of activations and gradients, in statistics.jsonl; 0: none", {0, 1e9},
+              TESSERA_FIELD(run.statistics_every)),
       choice<DeviceKind>(
           "run.device", "where ranks compute; auto: a GPU each where the CUDA plug-in finds some",
           {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}},

@@ -132,12 +132,13 @@ struct CheckpointRecipe {
 enum class DeviceKind { kAuto, kCpu, kCuda };
 
 struct RunRecipe {
-  std::string dir = "";      // run folder; "": runs/<name>
-  int64_t threads = 0;       // compute threads a rank; 0: cores / local ranks, at least 1
-  double timeout = 600;      // seconds a collective may wait
-  double time_limit = 0;     // seconds from the start of the process; 0: none but a Slurm job's
-  double time_margin = 120;  // seconds before the limit at which the run stops and saves
-  std::string trace = "";    // steps to trace, "10:12"; "": none
+  std::string dir = "";          // run folder; "": runs/<name>
+  int64_t threads = 0;           // compute threads a rank; 0: cores / local ranks, at least 1
+  double timeout = 600;          // seconds a collective may wait
+  double time_limit = 0;         // seconds from the start of the process; 0: none but a Slurm job's
+  double time_margin = 120;      // seconds before the limit at which the run stops and saves
+  std::string trace = "";        // steps to trace, "10:12"; "": none
+  int64_t statistics_every = 0;  // steps between statistics of activations and gradients; 0: none
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
 };

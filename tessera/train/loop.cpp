@@ -19,6 +19,7 @@
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/memory.h"
+#include "tessera/train/statistics.h"
 #include "tessera/train/teacher.h"
 
 namespace tessera::train {
@@ -38,6 +39,8 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   const uint64_t key =
       random_key(random_key(state.recipe.train.seed, "step"), static_cast<uint64_t>(state.step));
   const BuffersBefore buffers(state);
+  const int64_t looked_at = state.recipe.run.statistics_every;
+  StepStatistics statistics(state, looked_at > 0 && (state.step + 1) % looked_at == 0);
   const double scale = state.loss_scale.value();
   double loss_so_far = 0;
   int64_t samples = 0;  // of the step
@@ -48,6 +51,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     if (!mine) input = state.input->with_images(stand_in(state));
     const at::Tensor taught = state.teacher ? state.teacher->logits(input, mine) : at::Tensor();
     const at::Tensor logits = forward(state, input, /*training=*/true, key);
+    statistics.forward_done(mine);
     trace_memory();
     // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
     at::Tensor loss = loss_sum(logits, input.batch, state.recipe, taught) / static_cast<double>(samples);
@@ -66,6 +70,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   mesh.world().all_reduce(sums, "step");
   const double* sum = sums.const_data_ptr<double>();
   StepResult result{sum[0], std::sqrt(sum[1]) / scale, sum[2] > 0, samples};
+  result.statistics = statistics.finish(scale, mesh);
   if (sum[3] > 0) {
     loader.merge_broken(mesh.world().all_gather_text(loader.report_broken(), "broken samples"));
   }
@@ -233,6 +238,7 @@ class Loop {
     metrics.memory_bytes = static_cast<double>(resident_bytes());
     metrics.seconds = state_.seconds;
     monitor_->step(metrics);
+    if (!step.statistics.empty()) monitor_->statistics(state_.step, step.statistics);
   }
 
   /// What a rank without a monitor leaves in its log: how far it came, and what it waited for.
