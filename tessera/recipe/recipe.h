@@ -125,6 +125,7 @@ struct CheckpointRecipe {
   int64_t keep = 3;           // newest; "best" is kept besides
   int64_t keep_every = 0;     // and steps that are multiples of this; 0: none
   std::string best = "top1";  // top1, loss, top1_ema, loss_ema
+  int64_t keep_best = 1;      // by that
   bool async = false;         // copied, then written beside the training
 };
 

@@ -107,18 +107,21 @@ struct Schedule {
 
 using Clock = std::chrono::steady_clock;
 
-/// Is this the best evaluation so far by checkpoint.best? Then it counts as that from now on.
+/// Is this among the checkpoint.keep_best best evaluations so far? Then it takes its place there.
 bool take_if_best(TrainState& state, const monitor::EvalMetrics& metrics) {
   const std::string& name = state.recipe.checkpoint.best;
   const double value = name == "top1"       ? metrics.top1
                        : name == "loss"     ? metrics.loss
                        : name == "top1_ema" ? metrics.top1_ema.value_or(metrics.top1)
                                             : metrics.loss_ema.value_or(metrics.loss);
-  const bool smaller_is_better = name.starts_with("loss");
-  const bool best =
-      !std::isnan(value) && (!state.best || (smaller_is_better ? value < *state.best : value > *state.best));
-  if (best) state.best = value;
-  return best;
+  state.score = name.starts_with("loss") ? -value : value;
+  if (std::isnan(value)) return false;
+  const auto most = static_cast<size_t>(state.recipe.checkpoint.keep_best);
+  if (state.best.size() >= most && state.score <= state.best[most - 1]) return false;
+  state.best.insert(std::upper_bound(state.best.begin(), state.best.end(), state.score, std::greater<>()),
+                    state.score);
+  state.best.resize(std::min(state.best.size(), most));
+  return true;
 }
 
 /// The loop's own bookkeeping: times, the last evaluation, what rank 0 says.

@@ -141,8 +141,8 @@ data::Batch stand_in(const TrainState& state) {
 
 namespace {
 
-/// "best_top1": the value under another metric's name says nothing of this one.
-std::string best_key(const recipe::Recipe& recipe) { return concat("best_", recipe.checkpoint.best); }
+/// "best_scores_top1": what is under another metric's name says nothing of this one.
+std::string best_key(const recipe::Recipe& recipe) { return concat("best_scores_", recipe.checkpoint.best); }
 
 }  // namespace
 
@@ -157,7 +157,7 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
                          {"eval_due", state.eval_due},
                          {"seconds", state.seconds},
                          {"classes", state.classes}};
-  if (state.best) json[best_key(state.recipe)] = *state.best;
+  if (!state.best.empty()) json[best_key(state.recipe)] = state.best;
   progress.json = json_text(json);
   progress.recipe_toml = recipe::to_toml(state.recipe);
   progress.plan_json = plan::to_json(state.plan);
@@ -165,7 +165,15 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
   StateSlices slices = slices_of(state);
   slices.fetch();
   const auto& recipe = state.recipe.checkpoint;
-  return {{folder, recipe.keep, best, recipe.keep_every}, std::move(slices), std::move(progress)};
+  return {{.folder = folder,
+           .keep = recipe.keep,
+           .best = best,
+           .score = state.score,
+           .score_of = recipe.best,
+           .keep_best = recipe.keep_best,
+           .keep_every = recipe.keep_every},
+          std::move(slices),
+          std::move(progress)};
 }
 
 std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
@@ -224,9 +232,9 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
   held.store();
   state.step = progress.step;
   const auto json = nlohmann::json::parse(progress.json);
-  state.best.reset();
+  state.best.clear();
   if (const auto best = json.find(best_key(state.recipe)); best != json.end())
-    state.best = best->get<double>();
+    state.best = best->get<std::vector<double>>();
   state.guard.restore(json.contains("guard") ? json.at("guard").dump() : "");
   state.loss_scale.restore(json.contains("loss_scale") ? json.at("loss_scale").dump() : "");
   state.eval_due = json.value("eval_due", false);

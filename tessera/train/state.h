@@ -36,7 +36,8 @@ struct TrainState {
   std::shared_ptr<Teacher> teacher;      // null where it trains without one
   models::ForwardContext context;        // of the micro-batch under way; parts read it through a pointer
   int64_t step = 0;                      // optimizer steps made
-  std::optional<double> best;            // of checkpoint.best's metric, of all evaluations so far
+  std::vector<double> best;  // scores of the best evaluations so far, the highest first: as many as are kept
+  double score = 0;          // of the newest evaluation: checkpoint.best's metric, a loss negated
   monitor::NumericsGuard guard{monitor::GuardOptions{}};  // of the steps so far
   monitor::LossScale loss_scale;                          // fp16's; 1 otherwise
   bool eval_due = false;                                  // of this step, put off by a stop
