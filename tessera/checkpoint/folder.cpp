@@ -95,6 +95,14 @@ std::string advice_beside(const fs::path& checkpoint) try {
   return "the checkpoints beside it cannot be read";
 }
 
+namespace {
+
+int64_t step_of(const nlohmann::json& entry) {
+  return static_cast<int64_t>(entry.at("step").get_ref<const nlohmann::json::number_unsigned_t&>());
+}
+
+}  // namespace
+
 std::vector<Best> read_best(const fs::path& folder) {
   const fs::path path = folder / names::kBest;
   std::error_code ignored;
@@ -102,11 +110,11 @@ std::vector<Best> read_best(const fs::path& folder) {
   const auto value = nlohmann::json::parse(read_file(path), nullptr, false);
   try {
     // One that was written before there was a list has no score.
-    if (!value.contains("kept")) return {{value.at("step").get<int64_t>(), kNoScore, ""}};
+    if (!value.contains("kept")) return {{step_of(value), kNoScore, ""}};
     std::vector<Best> best;
     for (const auto& one : value.at("kept")) {
       const auto& score = one.at("score");
-      best.push_back({one.at("step").get<int64_t>(), score.is_null() ? kNoScore : score.get<double>(),
+      best.push_back({step_of(one), score.is_null() ? kNoScore : score.get<double>(),
                       one.at("of").get<std::string>()});
     }
     if (!best.empty()) return best;

@@ -107,6 +107,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   }
 
   Waiter begin(int64_t kind, const at::Tensor& output, const at::Tensor& input) {
+    if (const auto earlier = failure()) throw std::runtime_error("an earlier one failed: " + *earlier);
     const size_t row = output.nbytes() / size_;
     const std::byte* own = bytes_of(input) + (kind == kGathers ? 0 : rank_ * row);
     if (own != bytes_of(output) + rank_ * row) std::memcpy(bytes_of(output) + rank_ * row, own, row);
@@ -225,9 +226,10 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
       const uint32_t bell = mine().bell.load();
       const auto reason = trouble();  // before looking at what came last
       const bool moved = move_on();
-      if (mine().gave_up.load() != 0) throw std::runtime_error("this rank gave up");
+      if (mine().gave_up.load() != 0) fail("this rank gave up");
       if (has_ended(operation)) return;
-      if (reason) throw std::runtime_error(*reason);
+      if (const auto earlier = failure()) throw std::runtime_error(*earlier);
+      if (reason) fail(*reason);
       const auto now = Clock::now();
       if (moved) {
         idle_since = now;
@@ -238,10 +240,24 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
         mine().asleep.store(0);
       }
       if (now - start > timeout_) {
-        throw std::runtime_error(
-            concat("none within ", static_cast<double>(timeout_.count()) / 1000.0, " s"));
+        fail(concat("none within ", static_cast<double>(timeout_.count()) / 1000.0, " s"));
       }
     }
+  }
+
+  /// An operation that nobody waits for any longer may still get messages: from here on those of this rank and
+  /// of others would belong to different operations.
+  [[noreturn]] void fail(const std::string& reason) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = reason;
+    }
+    throw std::runtime_error(reason);
+  }
+
+  std::optional<std::string> failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
   }
 
   /// Operations of other groups, which other ranks may wait for before they come here. True when all of them
@@ -282,6 +298,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   std::mutex mutex_;  // of what follows: another group's waiting thread may move this one on
   std::array<Channel, kKinds> channels_;
   Clock::time_point looked_ = Clock::now();
+  std::optional<std::string> failure_;  // of the first operation that did not end
 };
 
 }  // namespace

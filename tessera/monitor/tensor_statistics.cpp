@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/error.h"
 #include "tessera/base/json_text.h"
-#include "tessera/base/text.h"
 
 namespace tessera::monitor {
 

@@ -128,6 +128,9 @@ void add_machine(std::vector<Option>& table) {
       integer("run.statistics_every",
               "steps between statistics of activations and gradients, in statistics.jsonl; 0: none", {0, 1e9},
               TESSERA_FIELD(run.statistics_every)),
+      text("run.wandb",
+           "project of Weights & Biases that gets the curves, through its Python package; empty: none",
+           TESSERA_FIELD(run.wandb)),
       choice<DeviceKind>(
           "run.device", "where ranks compute; auto: a GPU each where the CUDA plug-in finds some",
           {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}},

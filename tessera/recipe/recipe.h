@@ -140,6 +140,7 @@ struct RunRecipe {
   double time_margin = 120;      // seconds before the limit at which the run stops and saves
   std::string trace = "";        // steps to trace, "10:12"; "": none
   int64_t statistics_every = 0;  // steps between statistics of activations and gradients; 0: none
+  std::string wandb = "";        // project of Weights & Biases; "": none
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
 };

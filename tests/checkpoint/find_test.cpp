@@ -109,7 +109,7 @@ TEST_F(Find, Best) {
   EXPECT_EQ(find(checkpoints, "best"), checkpoints / "step_00000800");
   for (const char* text : {"", "[]", R"({"step": -1})", R"({"step": "1"})"}) {
     write_file_atomic(checkpoints / "best.json", text);
-    EXPECT_EQ(error("best"), "[checkpoint.find] {\"step\": N}: found something else (" +
+    EXPECT_EQ(error("best"), "[checkpoint.find] {\"step\": N, ...}: found something else (" +
                                  (checkpoints / "best.json").string() + "; remove the file, or name a step)");
   }
 }

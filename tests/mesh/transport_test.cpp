@@ -102,6 +102,32 @@ TEST_P(Transports, ASilentRankIsATimeout) {
   }
 }
 
+// After a wait that failed the messages of the ranks no longer belong together: what came of it would be
+// garbage.
+TEST_P(Transports, AGroupThatFailedStaysSo) {
+  std::atomic<int> failed = 0;
+  try {
+    run(
+        2,
+        [&](Mesh& mesh) {
+          if (mesh.rank() == 1) std::this_thread::sleep_for(2s);
+          for (int i = 0; i < 3; ++i) {
+            try {
+              const std::string text(mesh.rank() == 0 ? 3 : 70'000, 'x');
+              const auto texts = mesh.world().all_gather_text(text, "late");
+              EXPECT_EQ(texts[0].size(), 3U);
+              EXPECT_EQ(texts[1].size(), 70'000U);
+            } catch (const CommError&) {
+              ++failed;
+            }
+          }
+        },
+        1s);
+  } catch (const CommError&) {  // the barrier at the end
+  }
+  EXPECT_GE(failed, 3) << "of rank 0 at least";
+}
+
 INSTANTIATE_TEST_SUITE_P(Both, Transports, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "shared_memory" : "tcp"; });
 
