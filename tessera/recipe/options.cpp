@@ -118,6 +118,9 @@ void add_machine(std::vector<Option>& table) {
              TESSERA_FIELD(run.time_margin)),
       text("run.trace", "steps, such as 10:12, whose trace goes into trace.json of the run's folder",
            TESSERA_FIELD(run.trace)),
+      text("run.wandb",
+           "project of Weights & Biases that gets the curves, through its Python package; empty: none",
+           TESSERA_FIELD(run.wandb)),
       choice<DeviceKind>(
           "run.device", "where ranks compute; auto: a GPU each where the CUDA plug-in finds some",
           {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}},

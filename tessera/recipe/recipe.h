@@ -136,6 +136,7 @@ struct RunRecipe {
   double time_limit = 0;     // seconds from the start of the process; 0: none but a Slurm job's
   double time_margin = 120;  // seconds before the limit at which the run stops and saves
   std::string trace = "";    // steps to trace, "10:12"; "": none
+  std::string wandb = "";    // project of Weights & Biases; "": none
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
 };
