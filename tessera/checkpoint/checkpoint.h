@@ -55,9 +55,12 @@ struct Folders {
 
 struct SaveOptions {
   std::filesystem::path folder;  // "<run>/checkpoints"; ranks may see the same files there or different ones
-  int64_t keep = 3;              // newest complete checkpoints kept; 0: all. "best" is kept besides.
-  bool best = false;             // also becomes "best"
-  int64_t keep_every = 0;        // steps that are multiples of this are never removed; 0: none
+  int64_t keep = 3;              // newest complete checkpoints kept; 0: all. The best are kept besides.
+  bool best = false;          // takes its place among the best, and becomes "best" unless one scores higher
+  double score = 0;           // for that: larger is better, of equal ones the first
+  std::string score_of = "";  // what it measures; scores of something else do not count
+  int64_t keep_best = 1;      // how many those are
+  int64_t keep_every = 0;     // steps that are multiples of this are never removed; 0: none
 };
 
 /// Collective. Writes <folder>/step_00001234.tmp/{shard-00000-of-00002.safetensors, ..., manifest.json},

@@ -44,7 +44,7 @@ fs::path find_step(const fs::path& folder, int64_t step) {
 
 fs::path find_best(const fs::path& folder) {
   const auto best = read_best(folder);
-  if (best) return find_step(folder, *best);
+  if (!best.empty()) return find_step(folder, best.front().step);
   user_error("checkpoint.find", "a checkpoint marked as best: there is no ", names::kBest, ", only ",
              what_is_there(complete_checkpoints(folder)), " (", folder.string(), "; use latest)");
 }

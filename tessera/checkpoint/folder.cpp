@@ -1,6 +1,9 @@
 #include "tessera/checkpoint/folder.h"
 
+#include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -12,6 +15,8 @@
 namespace tessera::checkpoint {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr double kNoScore = -std::numeric_limits<double>::infinity();
 
 // What cannot be read is not the same as nothing: a run that took it for nothing would start anew.
 [[noreturn]] void unreadable(const fs::path& path, const std::error_code& error) {
@@ -90,20 +95,53 @@ std::string advice_beside(const fs::path& checkpoint) try {
   return "the checkpoints beside it cannot be read";
 }
 
-std::optional<int64_t> read_best(const fs::path& folder) {
+std::vector<Best> read_best(const fs::path& folder) {
   const fs::path path = folder / names::kBest;
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) return std::nullopt;
+  if (!fs::exists(path, ignored)) return {};
   const auto value = nlohmann::json::parse(read_file(path), nullptr, false);
-  if (!value.is_object() || !value.contains("step") || !value["step"].is_number_unsigned()) {
-    user_error("checkpoint.find", "{\"step\": N}: found something else (", path.string(),
-               "; remove the file, or name a step)");
+  try {
+    // One that was written before there was a list has no score.
+    if (!value.contains("kept")) return {{value.at("step").get<int64_t>(), kNoScore, ""}};
+    std::vector<Best> best;
+    for (const auto& one : value.at("kept")) {
+      const auto& score = one.at("score");
+      best.push_back({one.at("step").get<int64_t>(), score.is_null() ? kNoScore : score.get<double>(),
+                      one.at("of").get<std::string>()});
+    }
+    if (!best.empty()) return best;
+  } catch (const nlohmann::json::exception&) {
   }
-  return value["step"].get<int64_t>();
+  user_error("checkpoint.find", "{\"step\": N, ...}: found something else (", path.string(),
+             "; remove the file, or name a step)");
 }
 
-void write_best(const fs::path& folder, int64_t step) {
-  write_file_atomic(folder / names::kBest, concat("{\"step\": ", step, "}\n"));
+void write_best(const fs::path& folder, const std::vector<Best>& best) {
+  const fs::path path = folder / names::kBest;
+  if (best.empty()) {
+    std::error_code ignored;
+    fs::remove(path, ignored);
+    return;
+  }
+  nlohmann::ordered_json json = {{"step", best.front().step}, {"kept", nlohmann::ordered_json::array()}};
+  for (const Best& one : best) {
+    json["kept"].push_back({{"step", one.step}, {"score", one.score}, {"of", one.score_of}});
+  }
+  write_file_atomic(path, json.dump() + "\n");
+}
+
+void mark_best(const fs::path& folder, const SaveOptions& options, int64_t step) {
+  std::vector<Best> best;
+  try {
+    best = read_best(folder);
+  } catch (const UserError&) {  // this one is known
+  }
+  std::erase_if(best, [&](const Best& one) { return one.step == step || one.score_of != options.score_of; });
+  const auto place =
+      std::find_if(best.begin(), best.end(), [&](const Best& one) { return one.score < options.score; });
+  best.insert(place, {step, options.score, options.score_of});
+  best.resize(std::min(best.size(), static_cast<size_t>(std::max<int64_t>(options.keep_best, 1))));
+  write_best(folder, best);
 }
 
 void recover(const fs::path& folder) {
@@ -157,17 +195,17 @@ void undo_commit(const fs::path& folder, int64_t step) {
 void remove_old(const fs::path& folder, const SaveOptions& options, int64_t step) {
   const int64_t keep = options.keep, every = options.keep_every;
   if (keep <= 0) return;
-  std::optional<int64_t> best;
+  std::set<int64_t> best;
   std::map<int64_t, fs::path> complete;
   try {
-    best = read_best(folder);
+    for (const Best& one : read_best(folder)) best.insert(one.step);
     complete = complete_checkpoints(folder);
   } catch (const UserError&) {
     return;  // nobody knows which is best, or which are old: remove nothing
   }
   int64_t newer = 0;
   for (auto at = complete.rbegin(); at != complete.rend(); ++at) {
-    if (newer++ < keep || at->first == step || at->first == best) continue;
+    if (newer++ < keep || at->first == step || best.contains(at->first)) continue;
     if (every > 0 && at->first % every == 0) continue;
     retire(folder, at->second.filename().string(), at->first);
   }
@@ -176,9 +214,9 @@ void remove_old(const fs::path& folder, const SaveOptions& options, int64_t step
 namespace {
 
 void set_aside_here(const fs::path& folder, int64_t step) {
-  const std::optional<int64_t> best = read_best(folder);
+  std::vector<Best> best = read_best(folder);
   std::error_code ignored;
-  if (best && *best > step) fs::remove(folder / names::kBest, ignored);
+  if (std::erase_if(best, [step](const Best& one) { return one.step > step; }) > 0) write_best(folder, best);
   for (const auto& [later, path] : complete_checkpoints(folder)) {
     if (later <= step) continue;
     const fs::path aside = folder / names::abandoned(later);

@@ -26,9 +26,18 @@ bool is_complete(const std::filesystem::path& checkpoint);
 /// "use step_00000900": the newest complete checkpoint beside this one, or that there is none.
 std::string advice_beside(const std::filesystem::path& checkpoint);
 
-/// The step that best.json names; none without one. Errors: UserError when it cannot be understood.
-std::optional<int64_t> read_best(const std::filesystem::path& folder);
-void write_best(const std::filesystem::path& folder, int64_t step);
+struct Best {
+  int64_t step = 0;
+  double score = 0;
+  std::string score_of = "";
+};
+/// What best.json lists, the best first; empty without one. Errors: UserError when it cannot be understood.
+std::vector<Best> read_best(const std::filesystem::path& folder);
+/// An empty list removes the file.
+void write_best(const std::filesystem::path& folder, const std::vector<Best>& best);
+/// Puts options' score of `step` into the list and ends it after options.keep_best. A file that cannot be
+/// understood is made anew.
+void mark_best(const std::filesystem::path& folder, const SaveOptions& options, int64_t step);
 
 /// Clears what saves that were killed left behind: folders half written, half removed or half replaced,
 /// marks.
@@ -41,8 +50,8 @@ void commit(const std::filesystem::path& folder, int64_t step);
 void finish_commit(const std::filesystem::path& folder, int64_t step);
 void undo_commit(const std::filesystem::path& folder, int64_t step);
 
-/// Removes all complete checkpoints but the options.keep newest, multiples of options.keep_every, the best
-/// and `step`. A checkpoint that cannot be removed stays; the next save tries again.
+/// Removes all complete checkpoints but the options.keep newest, multiples of options.keep_every, those in
+/// best.json and `step`. A checkpoint that cannot be removed stays; the next save tries again.
 void remove_old(const std::filesystem::path& folder, const SaveOptions& options, int64_t step);
 
 }  // namespace tessera::checkpoint

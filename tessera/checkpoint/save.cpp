@@ -182,7 +182,7 @@ fs::path save(const SaveOptions& options, const SavePlan& plan, const Progress& 
   talk.all(by_first([&] { write_file_atomic(manifest, text.empty() ? manifest_text(stored) : text); }), lost);
   commit_all(options.folder, step, talk, first, lost);
   talk.all(by_first([&] {
-             if (options.best) write_best(options.folder, step);
+             if (options.best) mark_best(options.folder, options, step);
              remove_old(options.folder, options, step);
            }),
            names::step(step) + " is saved, but not marked as best");

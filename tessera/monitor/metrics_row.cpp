@@ -125,7 +125,7 @@ std::string json_row(const EvalMetrics& m) {
   return row.dump() + "\n";
 }
 
-formats::EventScalars curve_points(const StepMetrics& m) {
+formats::EventScalars scalars(const StepMetrics& m) {
   return {{"train/loss", m.loss},
           {"train/learning_rate", m.learning_rate},
           {"train/gradient_norm", m.gradient_norm},
@@ -137,7 +137,7 @@ formats::EventScalars curve_points(const StepMetrics& m) {
           {"memory/resident_bytes", m.memory_bytes}};
 }
 
-formats::EventScalars curve_points(const EvalMetrics& m) {
+formats::EventScalars scalars(const EvalMetrics& m) {
   return {{"validation/top1", m.top1}, {"validation/top5", m.top5}, {"validation/loss", m.loss}};
 }
 

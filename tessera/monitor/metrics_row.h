@@ -22,8 +22,8 @@ std::string json_row(const StepMetrics& metrics);
 std::string json_row(const EvalMetrics& metrics);
 
 /// As points of curves: what TensorBoard and Weights & Biases get.
-formats::EventScalars curve_points(const StepMetrics& metrics);
-formats::EventScalars curve_points(const EvalMetrics& metrics);
+formats::EventScalars scalars(const StepMetrics& metrics);
+formats::EventScalars scalars(const EvalMetrics& metrics);
 
 /// What metrics.jsonl tells, in order of steps.
 struct History {

@@ -58,6 +58,7 @@ struct Monitor::State {
         start(options.resume ? AppendFile::Start::kKeep : AppendFile::Start::kEmpty),
         csv(folder / "metrics.csv", start),
         jsonl(folder / "metrics.jsonl", start),
+        tensors(folder / "statistics.jsonl", start),
         events(formats::new_event_file_path(folder / "tensorboard", wall_time()), AppendFile::Start::kEmpty) {
   }
 
@@ -74,7 +75,7 @@ struct Monitor::State {
   std::unique_ptr<Wandb> wandb;  // or null. First: where it cannot begin, nothing else is in the folder yet
   fs::path folder;
   AppendFile::Start start;
-  AppendFile csv, jsonl, events;
+  AppendFile csv, jsonl, tensors, events;
   History history;
   Progress progress;
   Pace pace;
@@ -104,6 +105,9 @@ void Monitor::State::restore() {
   try {
     write_file_atomic(jsonl.path(), to_jsonl(history));
     write_file_atomic(csv.path(), to_csv(history));
+    if (fs::exists(tensors.path(), ignored)) {
+      write_file_atomic(tensors.path(), rows_until(read_file(tensors.path()), options.resume_step));
+    }
   } catch (const UserError& error) {
     // Rows of the abandoned steps stay; whoever reads the file takes the later of two rows of a step.
     log.warn(concat(error.what(), "; training goes on"));
@@ -143,7 +147,7 @@ void Monitor::State::write_row(const StepMetrics& m) {
   history.steps.push_back(m);
   write(csv, csv_row(m));
   write(jsonl, json_row(m));
-  plot(m.step, curve_points(m));
+  plot(m.step, scalars(m));
 }
 
 void Monitor::State::plot(int64_t step, const formats::EventScalars& points) {
@@ -188,8 +192,13 @@ void Monitor::eval(const EvalMetrics& metrics) {
   state_->progress.top1 = metrics.top1;
   state_->write(state_->csv, csv_row(metrics));
   state_->write(state_->jsonl, json_row(metrics));
-  state_->plot(metrics.step, curve_points(metrics));
+  state_->plot(metrics.step, scalars(metrics));
   state_->log.info(evaluation_line(metrics));
+}
+
+void Monitor::statistics(int64_t step, const std::vector<TensorStatistics>& statistics) {
+  state_->write(state_->tensors, json_row(step, statistics));
+  state_->plot(step, scalars(statistics));
 }
 
 void Monitor::status(const std::string& text) {

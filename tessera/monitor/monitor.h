@@ -10,6 +10,7 @@
 
 #include "tessera/base/log.h"
 #include "tessera/monitor/report.h"
+#include "tessera/monitor/tensor_statistics.h"
 
 namespace tessera::monitor {
 
@@ -32,6 +33,9 @@ class Monitor {
   /// Every step. Draws the bar (at most 10 times a second) or prints a line every log_every steps.
   void step(const StepMetrics& metrics);
   void eval(const EvalMetrics& metrics);
+  /// A row of statistics.jsonl and points of the curves; of a resumed run's file the rows up to its step
+  /// stay.
+  void statistics(int64_t step, const std::vector<TensorStatistics>& statistics);
   /// Replaces the bar's label while evaluating or saving ("evaluating 3/79").
   void status(const std::string& text);
   /// The run is done: removes the bar, and waits until W&B's client has written the end. For W&B a run whose

@@ -11,12 +11,13 @@
 
 #include "tessera/arch/model.h"
 #include "tessera/data/loader.h"
+#include "tessera/monitor/loss_scale.h"
 #include "tessera/monitor/numerics_guard.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::recipe {
 
-enum class Dtype { kAuto, kFloat32, kBFloat16 };  // kAuto: bf16 where the CPU has AMX, else fp32
+enum class Dtype { kAuto, kFloat32, kBFloat16, kFloat16 };  // kAuto: bf16 where the CPU has AMX, else fp32
 
 struct DataRecipe {
   std::string source = "";                   // "folder:PATH", "zip:PATH", "wds:SHARDS"; see data/source.h
@@ -114,6 +115,7 @@ struct ShardRecipe {
 struct PrecisionRecipe {
   Dtype compute = Dtype::kAuto;
   Dtype reduce = Dtype::kFloat32;
+  double loss_scale = monitor::LossScale::kFirst;  // of fp16, at first
 };
 
 struct CheckpointRecipe {
@@ -123,6 +125,7 @@ struct CheckpointRecipe {
   int64_t keep = 3;           // newest; "best" is kept besides
   int64_t keep_every = 0;     // and steps that are multiples of this; 0: none
   std::string best = "top1";  // top1, loss, top1_ema, loss_ema
+  int64_t keep_best = 1;      // by that
   bool async = false;         // copied, then written beside the training
 };
 
@@ -130,13 +133,14 @@ struct CheckpointRecipe {
 enum class DeviceKind { kAuto, kCpu, kCuda };
 
 struct RunRecipe {
-  std::string dir = "";      // run folder; "": runs/<name>
-  int64_t threads = 0;       // compute threads a rank; 0: cores / local ranks, at least 1
-  double timeout = 600;      // seconds a collective may wait
-  double time_limit = 0;     // seconds from the start of the process; 0: none but a Slurm job's
-  double time_margin = 120;  // seconds before the limit at which the run stops and saves
-  std::string trace = "";    // steps to trace, "10:12"; "": none
-  std::string wandb = "";    // project of Weights & Biases; "": none
+  std::string dir = "";          // run folder; "": runs/<name>
+  int64_t threads = 0;           // compute threads a rank; 0: cores / local ranks, at least 1
+  double timeout = 600;          // seconds a collective may wait
+  double time_limit = 0;         // seconds from the start of the process; 0: none but a Slurm job's
+  double time_margin = 120;      // seconds before the limit at which the run stops and saves
+  std::string trace = "";        // steps to trace, "10:12"; "": none
+  int64_t statistics_every = 0;  // steps between statistics of activations and gradients; 0: none
+  std::string wandb = "";        // project of Weights & Biases; "": none
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
 };

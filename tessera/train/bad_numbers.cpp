@@ -35,10 +35,19 @@ std::string first_bad_number(const TrainState& state, double loss, mesh::Mesh& m
 
 std::string judge_step(TrainState& state, double loss, double gradient_norm, mesh::Mesh& mesh) {
   using enum NumericsGuard::Verdict;
+  monitor::LossScale& scale = state.loss_scale;
+  if (scale.can_shrink() && std::isfinite(loss) && !std::isfinite(gradient_norm)) {
+    const double before = scale.value();
+    scale.overflowed();
+    return concat("[train.loss_scale] step ", state.step,
+                  " is skipped: its gradients overflow fp16 at loss scale ", before, " (now ", scale.value(),
+                  "; ", scale.overflows(), " in all)");
+  }
   NumericsGuard& guard = state.guard;
   const auto verdict = guard.judge(loss, gradient_norm);
   switch (verdict) {
     case kUse:
+      scale.used();
       return "";
     case kSkipSpike:
       return concat("[train.guard] step ", state.step, " is skipped: its loss ", loss, " is above ",
@@ -68,7 +77,7 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
 
 BuffersBefore::BuffersBefore(const TrainState& state) {
   const monitor::GuardOptions& guard = state.guard.options();
-  if (guard.skip_steps == 0 && guard.spike_factor == 0) return;
+  if (guard.skip_steps == 0 && guard.spike_factor == 0 && !state.loss_scale.can_shrink()) return;
   for (const auto& [name, buffer] : state.sharded->buffers()) values_.push_back(buffer.clone());
 }
 

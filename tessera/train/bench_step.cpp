@@ -172,12 +172,13 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
   const recipe::Recipe& recipe = job.recipe;
   const double seconds = median(rounds.seconds), images = static_cast<double>(bench.sizes().batch);
   const double rate = images / seconds * bench.flops_per_image();  // of all ranks
-  const bool bf16 = resolve_dtype(recipe.precision.compute) == at::kBFloat16;
+  const at::ScalarType dtype = resolve_dtype(recipe.precision.compute);
   const double cores = static_cast<double>(threads * ranks.world);
   const double products = median(rounds.product_rates) * static_cast<double>(ranks.world);
-  const double peak = ops::peak_rate(bf16, 0.1) * cores;
+  // fp16 has no kernels of ours, and so no peak that they were compared with.
+  const double peak = dtype == at::kHalf ? 0 : ops::peak_rate(dtype == at::kBFloat16, 0.1) * cores;
   Json json = {{"model", job.model},
-               {"dtype", bf16 ? "bf16" : "fp32"},
+               {"dtype", dtype_name(dtype)},
                {"ranks", ranks.world},
                {"threads_per_rank", threads},
                {"batch_per_rank", bench.sizes().per_rank},

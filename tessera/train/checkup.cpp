@@ -42,7 +42,8 @@ int64_t files_limit() {
 /// Checkpoints that lie there at the end, and one that is being written.
 int64_t most_checkpoints(const recipe::Recipe& recipe, int64_t steps) {
   const int64_t every = recipe.checkpoint.keep_every;
-  return recipe.checkpoint.keep + 2 + (every > 0 ? steps / every : 0);  // + the best, + the new one
+  return recipe.checkpoint.keep + recipe.checkpoint.keep_best + 1 +  // the new one
+         (every > 0 ? steps / every : 0);
 }
 
 void look_at_data(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads, Log& log,

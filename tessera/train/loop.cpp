@@ -19,6 +19,7 @@
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/memory.h"
+#include "tessera/train/statistics.h"
 #include "tessera/train/teacher.h"
 
 namespace tessera::train {
@@ -38,6 +39,9 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   const uint64_t key =
       random_key(random_key(state.recipe.train.seed, "step"), static_cast<uint64_t>(state.step));
   const BuffersBefore buffers(state);
+  const int64_t looked_at = state.recipe.run.statistics_every;
+  StepStatistics statistics(state, looked_at > 0 && (state.step + 1) % looked_at == 0);
+  const double scale = state.loss_scale.value();
   double loss_so_far = 0;
   int64_t samples = 0;  // of the step
   for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
@@ -47,11 +51,12 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     if (!mine) input = state.input->with_images(stand_in(state));
     const at::Tensor taught = state.teacher ? state.teacher->logits(input, mine) : at::Tensor();
     const at::Tensor logits = forward(state, input, /*training=*/true, key);
+    statistics.forward_done(mine);
     trace_memory();
     // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
     at::Tensor loss = loss_sum(logits, input.batch, state.recipe, taught) / static_cast<double>(samples);
     if (!mine) loss = loss * 0.0;
-    state.sharded->backward(loss, micro + 1 == sizes.accumulation);
+    state.sharded->backward(scale == 1 ? loss : loss * scale, micro + 1 == sizes.accumulation);
     trace_memory();
     state.input->begin_next(loader);
     loss_so_far += loss.item<double>();
@@ -64,7 +69,8 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
                                at::kDouble);
   mesh.world().all_reduce(sums, "step");
   const double* sum = sums.const_data_ptr<double>();
-  StepResult result{sum[0], std::sqrt(sum[1]), sum[2] > 0, samples};
+  StepResult result{sum[0], std::sqrt(sum[1]) / scale, sum[2] > 0, samples};
+  result.statistics = statistics.finish(scale, mesh);
   if (sum[3] > 0) {
     loader.merge_broken(mesh.world().all_gather_text(loader.report_broken(), "broken samples"));
   }
@@ -72,7 +78,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   result.skipped = judge_step(state, result.loss, result.gradient_norm, mesh);
   if (result.skipped.empty()) {
     const double clip = state.recipe.train.clip;
-    state.optimizer->step(lr, clip > 0 ? shard::clip_scale(clip, result.gradient_norm) : 1.0);
+    state.optimizer->step(lr, (clip > 0 ? shard::clip_scale(clip, result.gradient_norm) : 1.0) / scale);
   } else {
     buffers.put_back(state);
   }
@@ -101,18 +107,21 @@ struct Schedule {
 
 using Clock = std::chrono::steady_clock;
 
-/// Is this the best evaluation so far by checkpoint.best? Then it counts as that from now on.
+/// Is this among the checkpoint.keep_best best evaluations so far? Then it takes its place there.
 bool take_if_best(TrainState& state, const monitor::EvalMetrics& metrics) {
   const std::string& name = state.recipe.checkpoint.best;
   const double value = name == "top1"       ? metrics.top1
                        : name == "loss"     ? metrics.loss
                        : name == "top1_ema" ? metrics.top1_ema.value_or(metrics.top1)
                                             : metrics.loss_ema.value_or(metrics.loss);
-  const bool smaller_is_better = name.starts_with("loss");
-  const bool best =
-      !std::isnan(value) && (!state.best || (smaller_is_better ? value < *state.best : value > *state.best));
-  if (best) state.best = value;
-  return best;
+  state.score = name.starts_with("loss") ? -value : value;
+  if (std::isnan(value)) return false;
+  const auto most = static_cast<size_t>(state.recipe.checkpoint.keep_best);
+  if (state.best.size() >= most && state.score <= state.best[most - 1]) return false;
+  state.best.insert(std::upper_bound(state.best.begin(), state.best.end(), state.score, std::greater<>()),
+                    state.score);
+  state.best.resize(std::min(state.best.size(), most));
+  return true;
 }
 
 /// The loop's own bookkeeping: times, the last evaluation, what rank 0 says.
@@ -174,8 +183,8 @@ class Loop {
     result_.saves = saver_.times();
     tell_saves();
     result_.train_seconds = state_.seconds;
-    result_.skipped_steps = state_.guard.skipped();
-    if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped by [guard]"));
+    result_.skipped_steps = state_.guard.skipped() + state_.loss_scale.overflows();
+    if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped"));
     result_.finished = state_.step >= end_ && !stop;
     result_.images_per_second = own_seconds_ > 0 ? static_cast<double>(own_images_) / own_seconds_ : 0;
     return std::move(result_);
@@ -232,6 +241,7 @@ class Loop {
     metrics.memory_bytes = static_cast<double>(resident_bytes());
     metrics.seconds = state_.seconds;
     monitor_->step(metrics);
+    if (!step.statistics.empty()) monitor_->statistics(state_.step, step.statistics);
   }
 
   /// What a rank without a monitor leaves in its log: how far it came, and what it waited for.

@@ -7,11 +7,13 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/base/log.h"
 #include "tessera/data/loader.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/monitor/monitor.h"
+#include "tessera/monitor/tensor_statistics.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/saver.h"
@@ -26,6 +28,7 @@ struct StepResult {
   bool stop = false;         // some rank was asked to stop
   int64_t samples = 0;       // of the global batch; fewer in the short last step of an epoch
   std::string skipped = {};  // why nothing was updated, one line; empty: it was
+  std::vector<monitor::TensorStatistics> statistics = {};  // where run.statistics_every asks for them
 };
 
 /// One optimizer step over `sizes.accumulation` micro-batches. Collective. `stop`: this rank wants to stop.

@@ -15,8 +15,6 @@
 namespace tessera::train {
 namespace {
 
-std::string dtype_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
-
 /// Whole, but for a remainder that is carried over.
 std::string steps_text(double steps) {
   const auto whole = static_cast<int64_t>(steps);

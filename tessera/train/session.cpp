@@ -84,7 +84,7 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
 
 plan::Precision plan_precision(const recipe::Recipe& recipe, at::Device device) {
   const auto bytes = [device](recipe::Dtype dtype) {
-    return resolve_dtype(dtype, device) == at::kBFloat16 ? 2 : 4;
+    return static_cast<int64_t>(at::elementSize(resolve_dtype(dtype, device)));
   };
   return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce), recipe::kept_numbers(recipe)};
 }

@@ -70,7 +70,12 @@ StateSlices slices_of(const TrainState& state) {
 at::ScalarType resolve_dtype(recipe::Dtype dtype, at::Device device) {
   if (dtype == recipe::Dtype::kAuto)
     return !device.is_cpu() || ops::cpu_has_amx() ? at::kBFloat16 : at::kFloat;
+  if (dtype == recipe::Dtype::kFloat16) return at::kHalf;
   return dtype == recipe::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+}
+
+std::string dtype_name(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? "bf16" : dtype == at::kHalf ? "fp16" : "fp32";
 }
 
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
@@ -92,6 +97,7 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   }
   const shard::Precision precision{resolve_dtype(recipe.precision.compute, device),
                                    resolve_dtype(recipe.precision.reduce, device)};
+  if (precision.compute == at::kHalf) state->loss_scale = monitor::LossScale(recipe.precision.loss_scale);
   state->sharded = std::make_unique<shard::ShardedModel>(std::move(parts), plan, precision, mesh, device);
   initialise(*state);
   if (with_optimizer) {
@@ -135,8 +141,8 @@ data::Batch stand_in(const TrainState& state) {
 
 namespace {
 
-/// "best_top1": the value under another metric's name says nothing of this one.
-std::string best_key(const recipe::Recipe& recipe) { return concat("best_", recipe.checkpoint.best); }
+/// "best_scores_top1": what is under another metric's name says nothing of this one.
+std::string best_key(const recipe::Recipe& recipe) { return concat("best_scores_", recipe.checkpoint.best); }
 
 }  // namespace
 
@@ -147,10 +153,11 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
   nlohmann::json json = {{"optimizer_steps", state.optimizer->steps()},
                          {"ema_updates", state.ema ? state.ema->updates() : 0},
                          {"guard", nlohmann::json::parse(state.guard.to_json())},
+                         {"loss_scale", nlohmann::json::parse(state.loss_scale.to_json())},
                          {"eval_due", state.eval_due},
                          {"seconds", state.seconds},
                          {"classes", state.classes}};
-  if (state.best) json[best_key(state.recipe)] = *state.best;
+  if (!state.best.empty()) json[best_key(state.recipe)] = state.best;
   progress.json = json_text(json);
   progress.recipe_toml = recipe::to_toml(state.recipe);
   progress.plan_json = plan::to_json(state.plan);
@@ -158,7 +165,15 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
   StateSlices slices = slices_of(state);
   slices.fetch();
   const auto& recipe = state.recipe.checkpoint;
-  return {{folder, recipe.keep, best, recipe.keep_every}, std::move(slices), std::move(progress)};
+  return {{.folder = folder,
+           .keep = recipe.keep,
+           .best = best,
+           .score = state.score,
+           .score_of = recipe.best,
+           .keep_best = recipe.keep_best,
+           .keep_every = recipe.keep_every},
+          std::move(slices),
+          std::move(progress)};
 }
 
 std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
@@ -217,10 +232,11 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
   held.store();
   state.step = progress.step;
   const auto json = nlohmann::json::parse(progress.json);
-  state.best.reset();
+  state.best.clear();
   if (const auto best = json.find(best_key(state.recipe)); best != json.end())
-    state.best = best->get<double>();
+    state.best = best->get<std::vector<double>>();
   state.guard.restore(json.contains("guard") ? json.at("guard").dump() : "");
+  state.loss_scale.restore(json.contains("loss_scale") ? json.at("loss_scale").dump() : "");
   state.eval_due = json.value("eval_due", false);
   state.seconds = json.value("seconds", 0.0);
   state.classes = json.value("classes", std::vector<std::string>());

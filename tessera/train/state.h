@@ -10,6 +10,7 @@
 #include "tessera/data/batch.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/segmented_model.h"
+#include "tessera/monitor/loss_scale.h"
 #include "tessera/monitor/numerics_guard.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
@@ -35,8 +36,10 @@ struct TrainState {
   std::shared_ptr<Teacher> teacher;      // null where it trains without one
   models::ForwardContext context;        // of the micro-batch under way; parts read it through a pointer
   int64_t step = 0;                      // optimizer steps made
-  std::optional<double> best;            // of checkpoint.best's metric, of all evaluations so far
+  std::vector<double> best;  // scores of the best evaluations so far, the highest first: as many as are kept
+  double score = 0;          // of the newest evaluation: checkpoint.best's metric, a loss negated
   monitor::NumericsGuard guard{monitor::GuardOptions{}};  // of the steps so far
+  monitor::LossScale loss_scale;                          // fp16's; 1 otherwise
   bool eval_due = false;                                  // of this step, put off by a stop
   double seconds = 0;                                     // of training so far
   std::vector<std::string> classes;                       // names in label order, saved for `predict`
@@ -45,6 +48,8 @@ struct TrainState {
 /// bf16 where asked for, or where "auto" and the device is made for it: any but the CPU, and CPUs that
 /// multiply bf16 in tiles (AMX).
 at::ScalarType resolve_dtype(recipe::Dtype dtype, at::Device device = at::kCPU);
+/// "fp32", "bf16" or "fp16".
+std::string dtype_name(at::ScalarType dtype);
 
 /// Builds (no memory), shards, initialises. Initial values do not depend on the plan. Collective only in that
 /// every rank must call it. `with_optimizer`: false for evaluation. `device`: where everything lies and

@@ -39,7 +39,8 @@ void save_once(const fs::path& folder, int64_t step, int64_t generation, bool be
     state.fill(generation);
     auto progress = at_step(step);
     progress.plan_json = std::to_string(generation);
-    save({.folder = folder, .keep = kKeep, .best = best}, state.slices, progress, ranks);
+    save({.folder = folder, .keep = kKeep, .best = best, .score = static_cast<double>(step)}, state.slices,
+         progress, ranks);
   });
   for (const auto& error : errors) {
     if (!error.empty()) ::_exit(3);

@@ -15,9 +15,37 @@ TEST(Retention, KeepsTheNewestAndTheBest) {
   }
   EXPECT_EQ(names_in(folder.path()), Names({"best.json", "step_00000002", "step_00000005", "step_00000006"}));
   EXPECT_EQ(find(folder.path(), "best"), folder.path() / "step_00000002");
-  EXPECT_EQ(read_file(folder.path() / "best.json"), "{\"step\": 2}\n");
-  save_sample({.folder = folder.path(), .keep = 2, .best = true}, 7);
+  EXPECT_EQ(read_file(folder.path() / "best.json"), R"({"step":2,"kept":[{"step":2,"score":0.0,"of":""}]})"
+                                                    "\n");
+  save_sample({.folder = folder.path(), .keep = 2, .best = true, .score = 1}, 7);
   EXPECT_EQ(names_in(folder.path()), Names({"best.json", "step_00000006", "step_00000007"}));
+}
+
+TEST(Retention, AsManyOfTheBestAsAskedForStay) {
+  const TemporaryFolder folder("tessera-checkpoint");
+  const double scores[] = {5, 9, 7, 9, 8, 1};
+  const auto save_step = [&](int64_t step, const char* of) {
+    save_sample({.folder = folder.path(),
+                 .keep = 1,
+                 .best = true,
+                 .score = scores[step - 1],
+                 .score_of = of,
+                 .keep_best = 3},
+                step);
+  };
+  for (int64_t step = 1; step <= 6; ++step) save_step(step, "top1");
+  EXPECT_EQ(names_in(folder.path()),
+            Names({"best.json", "step_00000002", "step_00000004", "step_00000005", "step_00000006"}));
+  EXPECT_EQ(find(folder.path(), "best"), folder.path() / "step_00000002") << "of equal ones the first";
+  set_aside_after(folder.path(), 4, Ranks{});
+  EXPECT_EQ(read_file(folder.path() / "best.json"),
+            R"({"step":2,"kept":[{"step":2,"score":9.0,"of":"top1"},{"step":4,"score":9.0,"of":"top1"}]})"
+            "\n");
+  save_step(6, "loss");
+  EXPECT_EQ(find(folder.path(), "best"), folder.path() / "step_00000006") << "by something else";
+  write_file_atomic(folder.path() / "best.json", "nonsense");
+  save_step(5, "loss");
+  EXPECT_EQ(find(folder.path(), "best"), folder.path() / "step_00000005");
 }
 
 TEST(Retention, MultiplesStayForGood) {

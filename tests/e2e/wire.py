@@ -115,12 +115,14 @@ def communication_hides_behind_computation():
     need_namespaces()
     with Hosts() as hosts, scratch() as folder:
         found = bench_shard(hosts, folder, 1)
-        for _ in range(4):  # the cable is cut to the computation measured last, which a busy machine makes uncertain
-            hosts.throttle(sum(found["bytes_sent"].values()) / (0.7 * found["compute_seconds"]))
-            found = bench_shard(hosts, folder, 3)
+        rate = sum(found["bytes_sent"].values()) / (0.75 * found["compute_seconds"])
+        for rounds in (1, 3, 3):  # the first finds out what of the rate TCP makes use of
+            hosts.throttle(rate)
+            found = bench_shard(hosts, folder, rounds)
             share = found["communication_seconds"] / found["compute_seconds"]
-            if 0.5 <= share <= 1.0:
+            if rounds > 1 and 0.5 <= share <= 1.0:
                 break
+            rate *= share / 0.75
         check(0.5 <= share <= 1.0, "communication takes", share, "of the computation")
         check(found["hidden_share"] >= 0.8, "hidden share", found["hidden_share"])
 

@@ -235,19 +235,22 @@ TEST_F(WandbTest, ARunAndItsContinuationAreOneRun) {
   ::setenv("WANDB_MODE", "online", 1);
   {
     Monitor monitor(monitored(run_dir(), 20), log_);
+    monitor.statistics(25, {{"gradients", "head.weight", 0, 0.5, 2, 0}});
     train(monitor, 21, 30);
     monitor.finish();
   }
   ::unsetenv("WANDB_MODE");
   found = calls();
-  ASSERT_EQ(found.size(), 10U);
+  ASSERT_EQ(found.size(), 11U);
   EXPECT_EQ(found[6].at("init").at("id"), first.at("id"));
   EXPECT_EQ(found[6].at("init").at("resume"), "allow");
   EXPECT_EQ(found[6].at("init").at("mode"), "online");
-  EXPECT_EQ(found[7].at("step"), 30);
+  EXPECT_EQ(found[7].at("step"), 25);
+  EXPECT_EQ(found[7].at("log").at("gradients/head.weight/rms"), 0.5);
+  EXPECT_EQ(found[8].at("step"), 30);
 
   { Monitor(monitored(run_dir(), 0), log_).finish(); }  // anew in the same folder: another run
-  EXPECT_NE(calls()[10].at("init").at("id"), first.at("id"));
+  EXPECT_NE(calls()[11].at("init").at("id"), first.at("id"));
 }
 
 TEST_F(WandbTest, NumbersThatAreNoneArrive) {

@@ -200,6 +200,24 @@ TEST(Keeping, TheBestIsThatOfTheMetricAskedFor) {
   }
 }
 
+TEST(Keeping, AsManyOfTheBestAsAskedFor) {
+  const TemporaryFolder folder("tessera-best");
+  const auto evals = run_loop({"train.eval_every_steps=1", "checkpoint.every_steps=100", "checkpoint.keep=1",
+                               "checkpoint.best=loss", "checkpoint.keep_best=3", "optimizer.lr=0.05"},
+                              folder.path());
+  std::vector<std::pair<double, int64_t>> expected;
+  for (const auto& eval : evals) expected.emplace_back(eval.loss, eval.step);
+  std::sort(expected.begin(), expected.end());
+  const auto json = nlohmann::json::parse(read_file(folder.path() / "checkpoints/best.json"));
+  ASSERT_EQ(json.at("kept").size(), 3U);
+  for (size_t i = 0; i < 3; ++i) {
+    const auto [loss, step] = expected[i];
+    EXPECT_EQ(json.at("kept")[i].at("step"), step);
+    EXPECT_EQ(json.at("kept")[i].at("score"), -loss);
+    EXPECT_TRUE(fs::exists(folder.path() / concat("checkpoints/step_0000000", step))) << step;
+  }
+}
+
 TEST(Keeping, MultiplesStay) {
   const TemporaryFolder folder("tessera-keep");
   run_loop({"train.eval_every_steps=100", "checkpoint.every_steps=1", "checkpoint.keep=1",

@@ -99,7 +99,7 @@ struct Curve {
 
 /// Trains from the state's step to `until`. `as_bytes`: on the CPU as well.
 inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curve& curve,
-                        bool as_bytes = false) {
+                        bool as_bytes = false, std::vector<StepResult>* steps = nullptr) {
   const recipe::Recipe& recipe = state.recipe;
   const data::MixedSource mix = open_training(recipe);
   Log log(false);
@@ -120,6 +120,7 @@ inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curv
     const StepResult step = train_step(state, loader, sizes, lr, false, mesh);
     curve.losses.push_back(step.loss);
     curve.norms.push_back(step.gradient_norm);
+    if (steps != nullptr) steps->push_back(step);
   }
   curve.parameters = gather_parameters(state);
 }

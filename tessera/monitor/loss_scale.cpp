@@ -1,0 +1,42 @@
+#include "tessera/monitor/loss_scale.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+
+namespace tessera::monitor {
+
+void LossScale::used() {
+  if (!on_ || ++good_in_a_row_ < kSteps) return;
+  value_ *= 2;
+  good_in_a_row_ = 0;
+}
+
+void LossScale::overflowed() {
+  value_ = std::max(value_ / 2, kLeast);
+  good_in_a_row_ = 0;
+  ++overflows_;
+}
+
+std::string LossScale::to_json() const {
+  return nlohmann::json{{"value", value_}, {"good_in_a_row", good_in_a_row_}, {"overflows", overflows_}}
+      .dump();
+}
+
+void LossScale::restore(const std::string& json) {
+  if (!on_ || json.empty()) return;
+  try {
+    const auto saved = nlohmann::json::parse(json);
+    const auto value = saved.at("value").get<double>();
+    // Saved by a run whose dtype needs no scale.
+    if (value <= kLeast && saved.at("overflows") == 0) return;
+    value_ = value;
+    good_in_a_row_ = saved.at("good_in_a_row").get<int64_t>();
+    overflows_ = saved.at("overflows").get<int64_t>();
+  } catch (const nlohmann::json::exception& error) {
+    user_error("monitor.loss_scale", "the loss scale's state as a JSON object: ", error.what());
+  }
+}
+
+}  // namespace tessera::monitor

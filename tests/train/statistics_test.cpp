@@ -1,0 +1,96 @@
+// Statistics of activations and gradients: what a plain forward and backward have, on any ranks, with
+// recompute and accumulation; a step that nobody looks at makes none.
+#include "tessera/train/statistics.h"
+
+#include <cmath>
+#include <limits>
+
+#include "small_run.h"
+
+namespace tessera::train {
+namespace {
+
+using Sets = std::vector<std::string>;
+using ByName = std::map<std::string, monitor::TensorStatistics>;
+
+/// Of step 2 of 3, by kind and name.
+ByName statistics_of(int64_t world, const Sets& more) {
+  at::set_num_threads(1);
+  Sets sets = {"run.statistics_every=2"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  ByName result;
+  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe(sets);
+    const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+    Curve curve;
+    std::vector<StepResult> steps;
+    train_until(*state, mesh, 3, curve, /*as_bytes=*/false, &steps);
+    EXPECT_TRUE(steps[0].statistics.empty());
+    EXPECT_TRUE(steps[2].statistics.empty());
+    if (mesh.rank() != 0) return;
+    for (const auto& one : steps[1].statistics) {
+      EXPECT_TRUE(result.emplace(one.kind + " " + one.name, one).second) << one.name << " twice";
+    }
+  });
+  return result;
+}
+
+void expect_close(const ByName& found, const ByName& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, one] : expected) {
+    const monitor::TensorStatistics& other = found.at(name);
+    EXPECT_NEAR(other.rms, one.rms, 1e-4 * one.rms) << name;
+    EXPECT_NEAR(other.mean, one.mean, 1e-4 * one.rms) << name;
+    EXPECT_NEAR(other.largest, one.largest, 1e-3 * one.largest) << name;
+    EXPECT_EQ(other.not_finite, one.not_finite) << name;
+  }
+}
+
+TEST(Statistics, AreTheSameOnAnyRanks) {
+  const ByName expected = statistics_of(1, {});
+  for (const char* name :
+       {"activations stem", "activations blocks.2", "activations head", "gradients pos_embed",
+        "gradients blocks.1.attn.qkv.weight", "gradients head.bias"}) {
+    ASSERT_TRUE(expected.contains(name)) << name;
+    EXPECT_GT(expected.at(name).rms, 0) << name;
+    EXPECT_GE(expected.at(name).largest, expected.at(name).rms) << name;
+    EXPECT_LE(std::abs(expected.at(name).mean), expected.at(name).rms) << name;
+  }
+  for (const int64_t world : {2, 3}) expect_close(statistics_of(world, {}), expected);
+  expect_close(statistics_of(2, {"shard.recompute=true"}), expected);
+  expect_close(statistics_of(2, {"shard.level=replicate"}), expected);
+}
+
+/// Gradients of the whole step, whatever the micro-batches; what comes out of units is of the first one.
+TEST(Statistics, GradientsAreThoseOfTheStep) {
+  const ByName whole = statistics_of(2, {}), parts = statistics_of(2, {"train.accumulation=2"});
+  for (const auto& [name, one] : whole) {
+    if (name.starts_with("gradients")) EXPECT_NEAR(parts.at(name).rms, one.rms, 1e-4 * one.rms) << name;
+  }
+}
+
+TEST(Statistics, ANumberThatIsNotFiniteIsCounted) {
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe({});
+    const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
+    StepStatistics statistics(*state, true);
+    at::Tensor value = at::full({4}, 2.0);
+    if (mesh.rank() == 1) value[0] = -std::numeric_limits<float>::infinity();
+    state->context.observe("stem", value);
+    statistics.forward_done(true);
+    EXPECT_FALSE(state->context.observe);
+    const auto found = statistics.finish(1, mesh);
+    EXPECT_EQ(found[0].name, "stem");
+    EXPECT_EQ(found[0].not_finite, 1);
+    EXPECT_EQ(found[0].mean, 2);
+    EXPECT_EQ(found[0].rms, 2);
+    EXPECT_EQ(found[0].largest, 2);
+    StepStatistics stand_in(*state, true);
+    state->context.observe("stem", at::full({4}, mesh.rank() == 0 ? 1.0 : 9.0));
+    stand_in.forward_done(mesh.rank() == 0);
+    EXPECT_EQ(stand_in.finish(1, mesh)[0].largest, 1) << "images that do not count";
+  });
+}
+
+}  // namespace
+}  // namespace tessera::train
