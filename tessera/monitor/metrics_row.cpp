@@ -125,6 +125,22 @@ std::string json_row(const EvalMetrics& m) {
   return row.dump() + "\n";
 }
 
+formats::EventScalars scalars(const StepMetrics& m) {
+  return {{"train/loss", m.loss},
+          {"train/learning_rate", m.learning_rate},
+          {"train/gradient_norm", m.gradient_norm},
+          {"train/epoch", m.epoch},
+          {"speed/images_per_second", m.images_per_second},
+          {"speed/tflops", m.tflops},
+          {"speed/data_wait", m.data_wait},
+          {"speed/comm_wait", m.comm_wait},
+          {"memory/resident_bytes", m.memory_bytes}};
+}
+
+formats::EventScalars scalars(const EvalMetrics& m) {
+  return {{"validation/top1", m.top1}, {"validation/top5", m.top5}, {"validation/loss", m.loss}};
+}
+
 History parse_history(std::string_view jsonl, int64_t last_step) {
   History history;
   while (!jsonl.empty()) {

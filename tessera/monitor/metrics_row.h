@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/formats/event_file.h"
 #include "tessera/monitor/report.h"
 
 namespace tessera::monitor {
@@ -19,6 +20,10 @@ std::string csv_row(const EvalMetrics& metrics);
 /// One JSON object and a line end. Numbers that are not finite become null.
 std::string json_row(const StepMetrics& metrics);
 std::string json_row(const EvalMetrics& metrics);
+
+/// As points of curves: what TensorBoard and Weights & Biases get.
+formats::EventScalars scalars(const StepMetrics& metrics);
+formats::EventScalars scalars(const EvalMetrics& metrics);
 
 /// What metrics.jsonl tells, in order of steps.
 struct History {

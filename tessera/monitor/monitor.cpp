@@ -13,6 +13,7 @@
 #include "tessera/monitor/append_file.h"
 #include "tessera/monitor/bar.h"
 #include "tessera/monitor/metrics_row.h"
+#include "tessera/monitor/wandb.h"
 
 namespace tessera::monitor {
 namespace fs = std::filesystem;
@@ -20,6 +21,12 @@ namespace {
 
 double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::unique_ptr<Wandb> start_wandb(const MonitorOptions& options, Log& log) {
+  if (options.wandb.empty()) return nullptr;
+  return std::make_unique<Wandb>(
+      WandbOptions{options.wandb, options.run_dir, options.recipe_toml, options.resume}, log);
 }
 
 // Writing to a terminal or pipe whose reader left must fail with an error, not end the program.
@@ -46,6 +53,7 @@ struct Monitor::State {
   State(MonitorOptions given, Log& given_log)
       : options(std::move(given)),
         log(given_log),
+        wandb(start_wandb(options, log)),
         folder(make_folders(options.run_dir)),
         start(options.resume ? AppendFile::Start::kKeep : AppendFile::Start::kEmpty),
         csv(folder / "metrics.csv", start),
@@ -60,9 +68,11 @@ struct Monitor::State {
   bool is_row(int64_t step) const;
   void update(const StepMetrics& metrics);
   void write_row(const StepMetrics& metrics);
+  void plot(int64_t step, const formats::EventScalars& points);
 
   MonitorOptions options;
   Log& log;
+  std::unique_ptr<Wandb> wandb;  // or null. First: where it cannot begin, nothing else is in the folder yet
   fs::path folder;
   AppendFile::Start start;
   AppendFile csv, jsonl, tensors, events;
@@ -137,16 +147,12 @@ void Monitor::State::write_row(const StepMetrics& m) {
   history.steps.push_back(m);
   write(csv, csv_row(m));
   write(jsonl, json_row(m));
-  write(events, formats::event_scalars(wall_time(), m.step,
-                                       {{"train/loss", m.loss},
-                                        {"train/learning_rate", m.learning_rate},
-                                        {"train/gradient_norm", m.gradient_norm},
-                                        {"train/epoch", m.epoch},
-                                        {"speed/images_per_second", m.images_per_second},
-                                        {"speed/tflops", m.tflops},
-                                        {"speed/data_wait", m.data_wait},
-                                        {"speed/comm_wait", m.comm_wait},
-                                        {"memory/resident_bytes", m.memory_bytes}}));
+  plot(m.step, scalars(m));
+}
+
+void Monitor::State::plot(int64_t step, const formats::EventScalars& points) {
+  write(events, formats::event_scalars(wall_time(), step, points));
+  if (wandb) wandb->send(step, points);
 }
 
 Monitor::Monitor(MonitorOptions options, Log& log)
@@ -161,7 +167,9 @@ Monitor::Monitor(MonitorOptions options, Log& log)
   state_->open_files();
 }
 
-Monitor::~Monitor() { finish(); }
+Monitor::~Monitor() {
+  if (state_->bar) state_->bar->clear();
+}
 
 void Monitor::step(const StepMetrics& metrics) {
   state_->update(metrics);
@@ -184,16 +192,13 @@ void Monitor::eval(const EvalMetrics& metrics) {
   state_->progress.top1 = metrics.top1;
   state_->write(state_->csv, csv_row(metrics));
   state_->write(state_->jsonl, json_row(metrics));
-  state_->write(state_->events, formats::event_scalars(wall_time(), metrics.step,
-                                                       {{"validation/top1", metrics.top1},
-                                                        {"validation/top5", metrics.top5},
-                                                        {"validation/loss", metrics.loss}}));
+  state_->plot(metrics.step, scalars(metrics));
   state_->log.info(evaluation_line(metrics));
 }
 
 void Monitor::statistics(int64_t step, const std::vector<TensorStatistics>& statistics) {
   state_->write(state_->tensors, json_row(step, statistics));
-  state_->write(state_->events, formats::event_scalars(wall_time(), step, scalars(statistics)));
+  state_->plot(step, scalars(statistics));
 }
 
 void Monitor::status(const std::string& text) {
@@ -206,6 +211,7 @@ void Monitor::status(const std::string& text) {
 
 void Monitor::finish() {
   if (state_->bar) state_->bar->clear();
+  if (state_->wandb) state_->wandb->finish();
 }
 
 const std::vector<StepMetrics>& Monitor::steps() const { return state_->history.steps; }

@@ -231,18 +231,19 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
     state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log, p.device);
   }
   state->classes = p.val->classes();
+  std::unique_ptr<monitor::Monitor> monitor;
+  if (first) {
+    monitor = std::make_unique<monitor::Monitor>(
+        monitor::MonitorOptions{p.run_dir, p.counts.total, p.job.recipe.train.log_every, state->step > 0,
+                                state->step, p.peak_tflops * static_cast<double>(p.ranks.world),
+                                p.job.recipe.run.wandb, recipe::to_toml(p.job.recipe)},
+        log);
+  }
   began = true;
   if (first) {
     write_file_atomic(p.run_dir / "recipe.toml", recipe::to_toml(p.job.recipe));
     write_file_atomic(p.run_dir / "plan.json", plan::to_json(p.plan));
     write_file_atomic(p.run_dir / "environment.json", environment_json(p.ranks, p.threads));
-  }
-  std::unique_ptr<monitor::Monitor> monitor;
-  if (first) {
-    monitor = std::make_unique<monitor::Monitor>(
-        monitor::MonitorOptions{p.run_dir, p.counts.total, p.job.recipe.train.log_every, state->step > 0,
-                                state->step, p.peak_tflops * static_cast<double>(p.ranks.world)},
-        log);
   }
   const bool pretended = p.ranks.pretended();
   const LoopInput input{*p.train,

@@ -27,6 +27,7 @@ TEST(RunKeys, DefaultsStopAtBadNumbersAndLimitNothing) {
   EXPECT_EQ(recipe.guard.spike_factor, 0);
   EXPECT_EQ(recipe.checkpoint.best, "top1");
   EXPECT_EQ(recipe.run.time_limit, 0);
+  EXPECT_EQ(recipe.run.wandb, "");  // no Python is started
 }
 
 }  // namespace
