@@ -114,8 +114,8 @@ std::vector<Best> read_best(const fs::path& folder) {
     std::vector<Best> best;
     for (const auto& one : value.at("kept")) {
       const auto& score = one.at("score");
-      best.push_back({step_of(one), score.is_null() ? kNoScore : score.get<double>(),
-                      one.at("of").get<std::string>()});
+      best.push_back(
+          {step_of(one), score.is_null() ? kNoScore : score.get<double>(), one.at("of").get<std::string>()});
     }
     if (!best.empty()) return best;
   } catch (const nlohmann::json::exception&) {

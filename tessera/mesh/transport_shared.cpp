@@ -245,8 +245,8 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     }
   }
 
-  /// An operation that nobody waits for any longer may still get messages: from here on those of this rank and
-  /// of others would belong to different operations.
+  /// An operation that nobody waits for any longer may still get messages: from here on those of this rank
+  /// and of others would belong to different operations.
   [[noreturn]] void fail(const std::string& reason) {
     {
       const std::lock_guard lock(mutex_);
