@@ -144,7 +144,9 @@ void mark_best(const fs::path& folder, const SaveOptions& options, int64_t step)
     best = read_best(folder);
   } catch (const UserError&) {  // this one is known
   }
-  std::erase_if(best, [&](const Best& one) { return one.step == step || one.score_of != options.score_of; });
+  std::erase_if(best, [&](const Best& one) {
+    return one.step == step || (one.score_of != options.score_of && !one.score_of.empty());
+  });
   const auto place =
       std::find_if(best.begin(), best.end(), [&](const Best& one) { return one.score < options.score; });
   best.insert(place, {step, options.score, options.score_of});

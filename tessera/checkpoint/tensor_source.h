@@ -30,7 +30,7 @@ class TensorSource {
 /// Of each tensor's name its number in source.tensors().
 inline std::unordered_map<std::string, size_t> numbers_by_name(const TensorSource& source) {
   std::unordered_map<std::string, size_t> numbers;
-  for (const Manifest::Tensor& tensor : source.tensors()) numbers.emplace(tensor.name, numbers.size());
+  for (size_t i = 0; i < source.tensors().size(); ++i) numbers[source.tensors()[i].name] = i;
   return numbers;
 }
 

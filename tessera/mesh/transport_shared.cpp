@@ -127,7 +127,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     return {[self = shared_from_this(), operation] { self->wait(*operation); },
             [self = shared_from_this(), operation] {
               self->move_on();
-              return self->has_ended(*operation) || self->trouble().has_value();
+              return self->has_ended(*operation) || self->failure() || self->trouble();
             }};
   }
 
@@ -251,6 +251,8 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     {
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = reason;
+      for (Channel& channel : channels_)
+        channel.under_way.clear();  // nobody may write into their tensors now
     }
     throw std::runtime_error(reason);
   }

@@ -20,7 +20,8 @@ void LossScale::overflowed() {
 }
 
 std::string LossScale::to_json() const {
-  return nlohmann::json{{"value", value_}, {"good_in_a_row", good_in_a_row_}, {"overflows", overflows_}}
+  return nlohmann::json{
+      {"on", on_}, {"value", value_}, {"good_in_a_row", good_in_a_row_}, {"overflows", overflows_}}
       .dump();
 }
 
@@ -28,10 +29,8 @@ void LossScale::restore(const std::string& json) {
   if (!on_ || json.empty()) return;
   try {
     const auto saved = nlohmann::json::parse(json);
-    const auto value = saved.at("value").get<double>();
-    // Saved by a run whose dtype needs no scale.
-    if (value <= kLeast && saved.at("overflows") == 0) return;
-    value_ = value;
+    if (!saved.at("on").get<bool>()) return;  // by a run whose dtype needs no scale
+    value_ = saved.at("value").get<double>();
     good_in_a_row_ = saved.at("good_in_a_row").get<int64_t>();
     overflows_ = saved.at("overflows").get<int64_t>();
   } catch (const nlohmann::json::exception& error) {

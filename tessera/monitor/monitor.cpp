@@ -25,8 +25,9 @@ double wall_time() {
 
 std::unique_ptr<Wandb> start_wandb(const MonitorOptions& options, Log& log) {
   if (options.wandb.empty()) return nullptr;
-  return std::make_unique<Wandb>(
-      WandbOptions{options.wandb, options.run_dir, options.recipe_toml, options.resume}, log);
+  WandbOptions wandb{options.wandb, options.run_dir, options.recipe_toml, options.resume};
+  wandb.start_seconds = std::min(wandb.start_seconds, options.wandb_seconds);
+  return std::make_unique<Wandb>(std::move(wandb), log);
 }
 
 // Writing to a terminal or pipe whose reader left must fail with an error, not end the program.

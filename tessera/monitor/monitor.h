@@ -23,6 +23,7 @@ struct MonitorOptions {
   double peak_tflops = 0;  // of the machine, measured; 0: share is not shown
   // A project of Weights & Biases (wandb.h), and the recipe that it shows beside the curves; "": none.
   std::string wandb = "", recipe_toml = "";
+  double wandb_seconds = 120;  // that its client may take to begin, at most 120: other ranks wait meanwhile
 };
 
 class Monitor {

@@ -162,7 +162,7 @@ SideProcess::End SideProcess::finish(double seconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   if (ended == 0) {
-    ::kill(pid_, SIGKILL);
+    ::kill(-pid_, SIGKILL);  // and what it started in its group
     ::waitpid(pid_, &status, 0);
     end_ = End::kKilled;
   } else {

@@ -19,8 +19,9 @@ class SideProcess {
 
   /// Starts words[0], looked for on PATH, with the other words. Its standard input is a socket: there it
   /// reads what send() gives, and there it may answer. Its output and errors are appended to `log`. It
-  /// inherits no other descriptor, no blocked and, of those that end a program, no ignored signal, and has a
-  /// process group of its own, so that Ctrl-C at a terminal leaves it to write the end.
+  /// inherits no other descriptor and no blocked signal; SIGHUP stays ignored where it is, INT, QUIT, TERM,
+  /// PIPE and CHLD do not. It has a process group of its own, so that Ctrl-C at a terminal leaves it to write
+  /// the end.
   ///
   /// It has to end by itself at the end of its input, which also comes when this process dies.
   /// Errors: std::system_error where the program cannot be started.

@@ -58,7 +58,8 @@ def begin(project, folder, start):
 try:
     run = begin(*sys.argv[1:])
 except Exception as error:
-    say(str(error) or type(error).__name__)
+    text = str(error) or type(error).__name__
+    say(text if isinstance(error, ImportError) else "init: " + text)
     raise
 say("ready")
 exit_code = 1
@@ -74,6 +75,8 @@ try:
 finally:
     run.finish(exit_code=exit_code)
 )python";
+
+constexpr std::string_view kInit = "init: ";  // what wandb.init says against it begins so
 
 std::string python() {
   const char* chosen = std::getenv("TESSERA_PYTHON");
@@ -131,6 +134,11 @@ Wandb::Wandb(WandbOptions options, Log& log)
   if (!answer) cannot_begin(concat(name, " has not begun after ", options_.start_seconds, " s"));
   if (answer->empty()) answer = last_line(output_, said_before_);
   if (answer->empty()) cannot_begin(concat(name, " ended without a word"));
+  if (answer->starts_with(kInit)) {
+    user_error("monitor.wandb", "run.wandb expects wandb.init to begin a run: ", name,
+               " says: ", one_line(answer->substr(kInit.size())), " (", output_.string(),
+               " has more; WANDB_MODE=offline needs no account, run.wandb = \"\" does without)");
+  }
   cannot_begin(concat(name, " says: ", one_line(*answer)));
 }
 

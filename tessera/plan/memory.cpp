@@ -164,7 +164,7 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const P
 }
 
 double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers) {
-  check_units("plan.predict_memory", config, plan);
+  check_units("plan.saved_bytes", config, plan);
   auto sizes = unit_sizes(config);
   double numbers = 0, buffers = 0;
   for (const auto& unit : plan.units) {

@@ -11,9 +11,9 @@
 
 namespace tessera::train {
 
-/// Asks the state's guard about the step under way. "": use its gradient. Else why it must be skipped, in one
-/// line. Errors: UserError where the run must end, with the first bad tensor's name. Collective, and the same
-/// on every rank: loss and norm are.
+/// Asks the state's loss scale and guard about the step under way, and tells them of it. "": use its
+/// gradient. Else why it must be skipped, in one line. Errors: UserError where the run must end, with the
+/// first bad tensor's name. Collective, and the same on every rank: loss and norm are.
 std::string judge_step(TrainState& state, double loss, double gradient_norm, mesh::Mesh& mesh);
 
 /// A model's buffers (running statistics) as they were before a step whose update may be skipped; holds

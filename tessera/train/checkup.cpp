@@ -72,12 +72,22 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
   LinkRates rates;
   if (ranks.launcher == "local") {
     rates = measure_local_link(ranks.world, wire, recipe.run.shared_memory);
-    facts.link = recipe.run.shared_memory ? "shared memory" : "TCP";
   } else {
-    const auto mesh = connect(recipe, ranks, "doctor");
-    rates = measure_link(*mesh, wire);
-    facts.link = mesh->world().transport_name();
+    auto mesh = connect(recipe, ranks, concat("doctor ", recipe::to_toml(recipe)));
+    try {
+      guarded(
+          [&] {
+            rates = measure_link(*mesh, wire);
+            mesh->world().barrier("link");
+            return kExitDone;
+          },
+          *mesh, [] { return std::string("while measuring the link"); }, "");
+    } catch (...) {
+      mesh.release();  // destructors of a broken group may wait
+      throw;
+    }
   }
+  facts.link = rates.how;
   facts.gather_rate = rates.gather;
   facts.reduce_rate = rates.reduce;
   const plan::StepTraffic traffic =

@@ -1,7 +1,9 @@
 #include "tessera/train/link.h"
 
 #include <ATen/ATen.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "tessera/base/clock.h"
+#include "tessera/base/error.h"
 #include "tessera/base/median.h"
 #include "tessera/launch/listener.h"
 
@@ -43,6 +46,7 @@ LinkRates measure_link(mesh::Mesh& mesh, at::ScalarType wire) {
   const int64_t slice = kLinkBytes / static_cast<int64_t>(sizeof(float)) / group.size();
   const at::Tensor whole = at::zeros({slice * group.size()}), mine = at::zeros({slice});
   LinkRates rates;
+  rates.how = group.transport_name();
   rates.gather = rate(group, "all_gather", [&] { group.all_gather(whole, mine, "link").wait(); });
   rates.reduce =
       rate(group, "reduce_scatter", [&] { group.reduce_scatter(mine, whole, wire, "link").wait(); });
@@ -51,6 +55,14 @@ LinkRates measure_link(mesh::Mesh& mesh, at::ScalarType wire) {
 
 LinkRates measure_local_link(int64_t world, at::ScalarType wire, bool shared_memory) {
   if (world == 1) return {};
+  const int64_t asked_for = world;
+  world = std::min(world, kMostThreads);
+  // Each thread opens what a rank does, and all of them together count.
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
   launch::Listener listener;
   const uint16_t port = listener.port();
   const int socket = listener.release();  // the store of rank 0 closes it
@@ -80,6 +92,7 @@ LinkRates measure_local_link(int64_t world, at::ScalarType wire, bool shared_mem
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }
+  if (world < asked_for) rates.how += concat(" (measured between ", world, ")");
   return rates;
 }
 

@@ -236,7 +236,8 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
     monitor = std::make_unique<monitor::Monitor>(
         monitor::MonitorOptions{p.run_dir, p.counts.total, p.job.recipe.train.log_every, state->step > 0,
                                 state->step, p.peak_tflops * static_cast<double>(p.ranks.world),
-                                p.job.recipe.run.wandb, recipe::to_toml(p.job.recipe)},
+                                p.job.recipe.run.wandb, recipe::to_toml(p.job.recipe),
+                                p.job.recipe.run.timeout / 2},
         log);
   }
   began = true;
@@ -266,7 +267,6 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
     return kExitDone;
   }
   if (result.checkpoint.empty()) result.checkpoint = resumed;  // nothing was left to train
-  if (monitor) monitor->finish();
   if (result.finished) {
     where = [] { return "while writing the summary"; };
     try {
@@ -278,6 +278,8 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
     }
   }
   mesh.world().barrier("the end");
+  if (monitor)
+    monitor->finish();  // may wait for a client of the curves, and nobody waits for this rank any more
   if (first) say_how_it_ended(p, result, log);
   return kExitDone;
 }

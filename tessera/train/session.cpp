@@ -11,6 +11,7 @@
 #include "tessera/data/ram_cache.h"
 #include "tessera/data/worker_cores.h"
 #include "tessera/library/run.h"
+#include "tessera/mesh/cuda_plugin.h"
 #include "tessera/train/state.h"
 
 namespace tessera::train {
@@ -144,9 +145,11 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
 }
 
 double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
+  const at::Device device = mesh::cuda_in_use().plugin != nullptr ? at::kCUDA : at::kCPU;
   const double copy =
       recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
-  return plan::predict_memory(recipe.model, plan, plan_precision(recipe), batch_per_rank).total() + copy;
+  return plan::predict_memory(recipe.model, plan, plan_precision(recipe, device), batch_per_rank).total() +
+         copy;
 }
 
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,

@@ -233,8 +233,12 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
   state.step = progress.step;
   const auto json = nlohmann::json::parse(progress.json);
   state.best.clear();
-  if (const auto best = json.find(best_key(state.recipe)); best != json.end())
-    state.best = best->get<std::vector<double>>();
+  const std::string& metric = state.recipe.checkpoint.best;
+  if (json.contains(best_key(state.recipe))) {
+    state.best = json.at(best_key(state.recipe)).get<std::vector<double>>();
+  } else if (const auto one = json.find("best_" + metric); one != json.end()) {  // of versions that kept one
+    state.best = {metric.starts_with("loss") ? -one->get<double>() : one->get<double>()};
+  }
   state.guard.restore(json.contains("guard") ? json.at("guard").dump() : "");
   state.loss_scale.restore(json.contains("loss_scale") ? json.at("loss_scale").dump() : "");
   state.eval_due = json.value("eval_due", false);

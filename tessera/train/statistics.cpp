@@ -15,7 +15,8 @@ constexpr int64_t kSums = 4;  // count, sum, squares, not_finite
 StepStatistics::StepStatistics(TrainState& state, bool due) : state_(state), due_(due) {
   if (!due_) return;
   state_.context.observe = [this](const std::string& name, const at::Tensor& value) {
-    add("activations", name, value);
+    if (name != "tokens" && name != "features")
+      add("activations", name, value);  // units, not parts of the head
   };
 }
 
@@ -31,11 +32,12 @@ void StepStatistics::add(const char* kind, const std::string& name, const at::Te
   Sums sums{kind, name};
   if (values.numel() > 0) {
     const at::Tensor finite = values.isfinite();
-    const at::Tensor numbers = values.detach().to(at::kFloat).masked_fill(finite.logical_not(), 0);
+    // In double the squares of the smallest and of the largest numbers are numbers as well.
+    const at::Tensor numbers = values.detach().to(at::kDouble).masked_fill(finite.logical_not(), 0);
     sums.count = finite.sum().item<double>();
     sums.not_finite = static_cast<double>(values.numel()) - sums.count;
-    sums.sum = numbers.sum(at::kDouble).item<double>();
-    sums.squares = numbers.square().sum(at::kDouble).item<double>();
+    sums.sum = numbers.sum().item<double>();
+    sums.squares = numbers.square().sum().item<double>();
     sums.largest = numbers.abs().max().item<double>();
   }
   sums_.push_back(std::move(sums));

@@ -35,7 +35,7 @@ def one_curve():
         for procs in (1, 2):
             run = folder / f"run-{procs}"
             train(folder, "--procs", procs, *keys, recipe=SOURCE / "recipes/quickstart.toml", run=run.name).done(600)
-            found = losses(run)
+            found = [loss for _, loss in losses(run)]
             check(len(found) == len(expected) == STEPS, len(found), len(expected))
             worst = max(abs(a - b) / b for a, b in zip(found, expected, strict=True))
             print(f"  {procs} ranks: loss {found[0]:.4f} to {found[-1]:.4f}, largest relative difference {worst:.1e}", flush=True)

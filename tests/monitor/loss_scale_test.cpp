@@ -48,7 +48,7 @@ TEST(LossScale, IsOneForDtypesWithTheRange) {
   use(scale, 5000);
   EXPECT_EQ(scale.value(), 1);
   EXPECT_FALSE(scale.can_shrink());
-  scale.restore(R"({"value": 8, "good_in_a_row": 1, "overflows": 0})");
+  scale.restore(R"({"on": true, "value": 8, "good_in_a_row": 1, "overflows": 0})");
   EXPECT_EQ(scale.value(), 1) << "a run of fp16 goes on in bf16";
 }
 
@@ -63,6 +63,11 @@ TEST(LossScale, GoesOnWhereItWasSaved) {
     ASSERT_EQ(scale.value(), resumed.value()) << i;
   }
   EXPECT_EQ(resumed.overflows(), 1);
+  LossScale least(1), again(1);
+  use(least, 1500);
+  again.restore(least.to_json());
+  use(again, 500);
+  EXPECT_EQ(again.value(), 2) << "the count goes on at 1 as well";
   resumed.restore("");
   EXPECT_EQ(resumed.value(), 65536);
   LossScale begun(LossScale::kFirst);

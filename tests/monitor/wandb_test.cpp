@@ -1,5 +1,5 @@
 // Weights & Biases: what its client gets, and what becomes of a run whose client is missing, dies or sleeps.
-// The package is a stand-in that writes down how it is called; tests/e2e/wandb.py has the real one.
+// The package is a stand-in that writes down how it is called; tests/e2e/wandb_run.py has the real one.
 #include "tessera/monitor/wandb.h"
 
 #include <fcntl.h>
@@ -157,10 +157,11 @@ TEST_F(WandbTest, AFolderOfThatNameIsNoPackage) {
 TEST_F(WandbTest, WhatInitSaysIsOneLine) {
   WandbOptions refused = options();
   refused.project = "refused";
-  EXPECT_EQ(error_of(refused),
-            concat("[monitor.wandb] run.wandb expects the wandb package for Python: python3 "
-                   "says: no such project",
-                   kAdvice));
+  EXPECT_EQ(
+      error_of(refused),
+      concat("[monitor.wandb] run.wandb expects wandb.init to begin a run: python3 says: no such project (",
+             (run_dir() / "logs/wandb.log").string(),
+             " has more; WANDB_MODE=offline needs no account, run.wandb = \"\" does without)"));
 }
 
 TEST_F(WandbTest, ProgramsThatAreNoPythonAreTold) {

@@ -1,4 +1,4 @@
-// The bytes of a step, by hand. train.Traffic.IsWhatAStepSends counts those of real steps.
+// The bytes of a step, by hand. train.Levels/StepTraffic.IsWhatAStepSends counts those of real steps.
 #include "tessera/plan/traffic.h"
 
 #include <gtest/gtest.h>

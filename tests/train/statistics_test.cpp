@@ -1,7 +1,8 @@
-// Statistics of activations and gradients: what a plain forward and backward have, on any ranks, with
-// recompute and accumulation; a step that nobody looks at makes none.
+// Statistics of activations and gradients: on any ranks those of one, with recompute and accumulation, in
+// fp16 those of fp32; a step that nobody looks at makes none.
 #include "tessera/train/statistics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -68,6 +69,36 @@ TEST(Statistics, GradientsAreThoseOfTheStep) {
     if (!name.starts_with("gradients")) continue;
     EXPECT_NEAR(parts.at(name).rms, one.rms, 1e-4 * one.rms) << name;
   }
+}
+
+/// The loss scale is taken out again.
+TEST(Statistics, OfFp16AreThoseOfFp32) {
+  const ByName expected = statistics_of(1, {}),
+               found = statistics_of(2, {"precision.compute=fp16", "precision.loss_scale=1024"});
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, one] : expected) EXPECT_NEAR(found.at(name).rms, one.rms, 0.03 * one.rms) << name;
+}
+
+TEST(Statistics, GradientsAreWhatThePiecesHold) {
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe({});
+    const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
+    Curve curve;
+    train_until(*state, mesh, 1, curve);
+    const std::string name = "blocks.1.mlp.fc1.weight";
+    for (const auto& unit : state->sharded->units()) {
+      for (const shard::Piece& piece : unit->pieces()) {
+        if (piece.name == name) piece.gradient.fill_(-4e-24F);  // whose square is no float
+      }
+    }
+    StepStatistics statistics(*state, true);
+    const auto found = statistics.finish(/*scale=*/4, mesh);
+    const auto one = std::find_if(found.begin(), found.end(), [&](const auto& s) { return s.name == name; });
+    ASSERT_NE(one, found.end());
+    EXPECT_NEAR(one->mean, -1e-24, 1e-29);
+    EXPECT_NEAR(one->rms, 1e-24, 1e-29);
+    EXPECT_NEAR(one->largest, 1e-24, 1e-29);
+  });
 }
 
 TEST(Statistics, ANumberThatIsNotFiniteIsCounted) {

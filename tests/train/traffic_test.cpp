@@ -1,6 +1,8 @@
 // What plan/traffic.h says that a step sends is what the mesh counts.
 #include "tessera/plan/traffic.h"
 
+#include <sys/resource.h>
+
 #include "small_run.h"
 #include "tessera/train/link.h"
 
@@ -59,10 +61,22 @@ TEST(Link, IsMeasuredBetweenThreads) {
     EXPECT_GT(rates.gather, 1e6) << shared;
     EXPECT_GT(rates.reduce, 1e6) << shared;
     EXPECT_LT(rates.gather, 1e12) << shared;
+    EXPECT_EQ(rates.how, shared ? "shared memory" : "TCP");
   }
   const LinkRates alone = measure_local_link(1, at::kFloat, true);
   EXPECT_EQ(alone.gather, 0);
   EXPECT_EQ(alone.reduce, 0);
+}
+
+TEST(Link, OfManyRanksIsMeasuredBetweenEight) {
+  rlimit few{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &few), 0);
+  const rlim_t before = few.rlim_cur;
+  few.rlim_cur = 150;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  EXPECT_EQ(measure_local_link(64, at::kFloat, true).how, "shared memory (measured between 8)");
+  few.rlim_cur = before;
+  ::setrlimit(RLIMIT_NOFILE, &few);
 }
 
 }  // namespace
