@@ -125,10 +125,9 @@ TEST(TimedStore, PassesValuesAndTheInnerStoresErrors) {
 TEST(Rendezvous, AMuteListenerEndsAtTheTimeout) {
   const OpenSocket listener;
   const auto start = Clock::now();
-  expect_part(
-      connecting(second_of_two(listener.port, milliseconds(2000))),
-      concat("[mesh.connect] rank 0 at 127.0.0.1:", listener.port,
-             " within 2 s: something accepts connections there but does not answer as rank 0 does"));
+  expect_part(connecting(second_of_two(listener.port, milliseconds(2000))),
+              concat("[mesh.connect] rank 0 at 127.0.0.1:", listener.port,
+                     " within 2 s: something accepts connections there but does not answer as rank 0 does"));
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
 }
 
