@@ -17,6 +17,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/over_ranks.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
 
@@ -71,20 +72,13 @@ struct Seconds {
   }
 };
 
-double slowest_rank(double seconds, mesh::Mesh& mesh) {
-  at::Tensor all = at::zeros({mesh.world_size()}, at::kDouble);
-  all[mesh.rank()] = seconds;
-  mesh.world().all_reduce(all, "time");
-  return all.max().item<double>();
-}
-
 Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& mesh, TrainState& real,
                 TrainState& alone) {
   const auto time = [&](const std::function<void()>& work) {
     mesh.world().barrier("bench");
     const auto start = Clock::now();
     work();
-    return slowest_rank(seconds_since(start), mesh);
+    return largest_over_ranks(seconds_since(start), mesh.world(), "time");
   };
   std::vector<double> overlapped, one_by_one, computing, communicating;
   // Interleaved, so that whatever else the machine does meets all four alike. Round 0 warms up.

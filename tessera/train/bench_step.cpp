@@ -21,6 +21,7 @@
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/operation_times.h"
+#include "tessera/train/over_ranks.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
 
@@ -239,11 +240,10 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
           mesh->world().barrier("memory check");
           StepBench bench(job, ranks, *mesh);
           const Rounds rounds = bench.run();
-          at::Tensor peaks = at::zeros({ranks.world}, at::kDouble);
-          peaks[ranks.rank] = static_cast<double>(peak_resident_bytes());
-          mesh->world().all_reduce(peaks, "peak memory");
+          const double peak =
+              largest_over_ranks(static_cast<double>(peak_resident_bytes()), mesh->world(), "peak memory");
           if (ranks.rank == 0) {
-            const Json json = report_of(job, bench, rounds, threads, ranks, peaks.max().item<double>());
+            const Json json = report_of(job, bench, rounds, threads, ranks, peak);
             if (job.json) {
               std::cout << json.dump(2) << std::endl;
             } else if (!job.quiet) {

@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
 #include "tessera/launch/listener.h"
+#include "tessera/train/over_ranks.h"
 
 namespace tessera::train {
 namespace {
@@ -29,11 +30,9 @@ double rate(mesh::Group& group, const char* kind, const std::function<void()>& m
     const int64_t before = group.traffic().contains(kind) ? group.traffic().at(kind).bytes_sent : 0;
     const auto start = std::chrono::steady_clock::now();
     move();
-    at::Tensor seconds = at::zeros({group.size()}, at::kDouble);
-    seconds[group.rank()] = seconds_since(start);
-    group.all_reduce(seconds, "link");
+    const double seconds = largest_over_ranks(seconds_since(start), group, "link");
     const auto sent = static_cast<double>(group.traffic().at(kind).bytes_sent - before);
-    if (round > 0) rates.push_back(sent / seconds.max().item<double>());  // round 0 touches the memory
+    if (round > 0) rates.push_back(sent / seconds);  // round 0 touches the memory
   }
   return median(rates);
 }
