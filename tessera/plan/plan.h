@@ -90,6 +90,12 @@ struct Precision {
 Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
                       int64_t batch);
 
+/// Bytes per rank of a model that only answers, as a teacher does: a slice of its weights (and as much again,
+/// which every unit sets aside for gradients), units gathered at once, and of `batch` images the activations
+/// of the unit that has most. Errors: as predict_memory.
+double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
+                       int64_t batch);
+
 /// Bytes of a checkpoint that one rank holds: master weights and what is kept besides, in fp32, and buffers.
 /// Errors: as predict_memory.
 double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers = 2);

@@ -13,6 +13,7 @@
 #include "tessera/library/run.h"
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/train/state.h"
+#include "tessera/train/teacher.h"
 
 namespace tessera::train {
 namespace {
@@ -149,7 +150,7 @@ double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, in
   const double copy =
       recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
   return plan::predict_memory(recipe.model, plan, plan_precision(recipe, device), batch_per_rank).total() +
-         copy;
+         copy + teacher_bytes(recipe, plan.world, batch_per_rank, device);
 }
 
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
