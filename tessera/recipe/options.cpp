@@ -87,6 +87,10 @@ void add_machine(std::vector<Option>& table) {
                     TESSERA_FIELD(precision.compute)),
       choice<Dtype>("precision.reduce", "of gradients on the wire",
                     {{"fp32", Dtype::kFloat32}, {"bf16", Dtype::kBFloat16}}, TESSERA_FIELD(precision.reduce)),
+      choice<Dtype>("precision.final_evaluation",
+                    "of the evaluation after the last step, and of tessera eval; auto: as precision.compute",
+                    {{"auto", Dtype::kAuto}, {"fp32", Dtype::kFloat32}},
+                    TESSERA_FIELD(precision.final_evaluation)),
       number("precision.loss_scale", "of fp16, at first: halved by an overflow, doubled after 2,000 steps",
              {1, 1e9}, TESSERA_FIELD(precision.loss_scale)),
       integer(

@@ -116,6 +116,7 @@ struct PrecisionRecipe {
   Dtype compute = Dtype::kAuto;
   Dtype reduce = Dtype::kFloat32;
   double loss_scale = monitor::LossScale::kFirst;  // of fp16, at first
+  Dtype final_evaluation = Dtype::kAuto;           // kAuto: as compute
 };
 
 struct CheckpointRecipe {

@@ -76,8 +76,6 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
 }
 
 BuffersBefore::BuffersBefore(const TrainState& state) {
-  const monitor::GuardOptions& guard = state.guard.options();
-  if (guard.skip_steps == 0 && guard.spike_factor == 0 && !state.loss_scale.can_shrink()) return;
   for (const auto& [name, buffer] : state.sharded->buffers()) values_.push_back(buffer.clone());
 }
 
