@@ -156,7 +156,11 @@ formats::EventScalars scalars(const StepMetrics& m) {
 }
 
 formats::EventScalars scalars(const EvalMetrics& m) {
-  return {{"validation/top1", m.top1}, {"validation/top5", m.top5}, {"validation/loss", m.loss}};
+  formats::EventScalars points = {
+      {"validation/top1", m.top1}, {"validation/top5", m.top5}, {"validation/loss", m.loss}};
+  if (m.top1_ema) points.emplace_back("validation/top1_ema", *m.top1_ema);
+  if (m.loss_ema) points.emplace_back("validation/loss_ema", *m.loss_ema);
+  return points;
 }
 
 History parse_history(std::string_view jsonl, int64_t last_step) {

@@ -220,6 +220,19 @@ TEST(Metrics, NumbersThatAreNotFinite) {
   EXPECT_TRUE(std::isnan(history.steps[0].loss));
 }
 
+TEST(Metrics, TheAverageOfTheWeightsIsACurveWhereThereIsOne) {
+  EvalMetrics eval = eval_at(10);
+  EXPECT_EQ(scalars(eval).size(), 3U);
+  eval.top1_ema = 91;
+  eval.loss_ema = 0.25;
+  const formats::EventScalars expected = {{"validation/top1", 90},
+                                          {"validation/top5", 99},
+                                          {"validation/loss", 0.5},
+                                          {"validation/top1_ema", 91},
+                                          {"validation/loss_ema", 0.25}};
+  EXPECT_EQ(scalars(eval), expected);
+}
+
 TEST(Metrics, RepeatedEvaluationReplacesTheOlder) {
   const TemporaryFolder folder("tessera-monitor");
   Log log(false);
