@@ -103,6 +103,8 @@ void add_machine(std::vector<Option>& table) {
               TESSERA_FIELD(guard.spike_window)),
       integer("guard.spike_steps", "spikes in a row that may be skipped; one more stops the run", {0, 1e6},
               TESSERA_FIELD(guard.spike_steps)),
+      integer("guard.spike_skip", "steps after a spike that are skipped as well; 0: only the spike", {0, 1e6},
+              TESSERA_FIELD(guard.spike_skip)),
       path("checkpoint.dir", "folder of the checkpoints, may be each host's own; empty: in the run's folder",
            TESSERA_FIELD(checkpoint.dir)),
       number("checkpoint.every_epochs", "0: only at the end and on a signal", {0, 1e9},

@@ -53,6 +53,10 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
       return concat("[train.guard] step ", state.step, " is skipped: its loss ", loss, " is above ",
                     guard.options().spike_factor, " times the median ", guard.median_loss(), " (",
                     guard.bad_in_a_row(), " in a row, ", guard.skipped(), " in all)");
+    case kSkipRange:
+      return concat("[train.guard] step ", state.step, " is skipped: it is one of the ",
+                    guard.options().spike_skip, " after a spike (", guard.left_of_range(), " left, ",
+                    guard.skipped(), " in all)");
     case kStopSpike:
       user_error(
           "train.step", "a loss of at most guard.spike_factor = ", guard.options().spike_factor,
