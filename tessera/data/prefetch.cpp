@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/base/clock.h"
+#include "tessera/data/start_threads.h"
 
 namespace tessera::data {
 namespace {
@@ -40,7 +41,13 @@ Prefetcher::Prefetcher(const BatchMaker& maker, PrefetchOptions options)
       begun_(options_.first),
       end_(std::numeric_limits<int64_t>::max()) {
   running_ = options_.workers;
-  for (int64_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { work(); });
+  const auto stop = [this] {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    work_.notify_all();
+  };
+  start_threads(
+      static_cast<size_t>(options_.workers), [this] { work(); }, stop, threads_);
 }
 
 Prefetcher::~Prefetcher() {
