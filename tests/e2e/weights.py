@@ -61,20 +61,22 @@ def others_give_the_same_logits(folder):
     out = convert(folder, FIXTURES / "timm.safetensors", "source/checkpoints", "--ranks", 3, *HEADS)
     check("largest difference 0\n" in out and "read back: 32 of 32 tensors" in out, out)
     make_pictures(folder)
-    for family in ("timm", "torchvision", "npz", "big_vision", "hf"):
-        output = f"{family}.npz" if family in ("npz", "big_vision") else f"{family}.safetensors"
-        output = "hf" if family == "hf" else output
-        convert(folder, "source", output, "--to", family)
-        convert(folder, output, f"from_{family}/checkpoints", *HEADS)  # and back in
-        ours = tesseras_logits(folder, f"from_{family}")
+    for family, output, more in (("timm", "timm.safetensors", ()), ("torchvision", "torchvision.safetensors", ()),
+                                 ("npz", "google.npz", ()), ("big_vision", "big_vision.npz", ()), ("hf", "hf", ()),
+                                 ("hf", "hf_sharded", ("--max-shard-size", "8KB"))):
+        convert(folder, "source", output, "--to", family, *more)
+        convert(folder, output, f"from_{output}/checkpoints", *HEADS)  # and back in
+        ours = tesseras_logits(folder, f"from_{output}")
         done = subprocess.run([python, __file__, "logits", family, folder / output, folder / "pictures", ours],
                               capture_output=True, text=True, timeout=300)
         check(done.returncode == 0, family, done.stdout, done.stderr)
         found = json.loads(done.stdout.splitlines()[-1])
         out = max(abs(a - b) for a, b in zip(found["formula"], expected, strict=True))
         back = max(abs(a - b) for a, b in zip(found["pictures"], found["tessera"], strict=True))
-        print(f"  {family}: largest difference {out:.2e}; of Tessera's logits after the way back {back:.2e}", flush=True)
-        check(out <= TOLERANCE and back <= TOLERANCE, family, found, expected)
+        print(f"  {output}: largest difference {out:.2e}; of Tessera's logits after the way back {back:.2e}", flush=True)
+        check(out <= TOLERANCE and back <= TOLERANCE, output, found, expected)
+    shards = sorted((folder / "hf_sharded").glob("*.safetensors"))
+    check(len(shards) >= 3 and not (folder / "hf_sharded/model.safetensors").exists(), shards)
 
 
 FINETUNE = """
@@ -124,6 +126,10 @@ def what_cannot_be_is_one_line(folder):
             (("x", "--dtype", "F16"), "[checkpoint.convert] F32 with --to tessera, whose weights are float32: found F16"),
             (("x", "--head", "fresh"), "[checkpoint.convert] --head auto, keep or zero: a file cannot hold a fresh head"),
             (("x", "--to", "jax"), "[weights.family] one of timm, torchvision, hf, npz, big_vision: found \"jax\""),
+            (("x", "--to", "hf", "--max-shard-size", "5GiB"),
+             "[weights.shard_size] a size of a file such as 5GB, 500MB or a number of bytes: found \"5GiB\""),
+            (("x", "--to", "timm", "--max-shard-size", "5GB"),
+             "[checkpoint.convert] --to hf with --max-shard-size, which others have not: found --to timm"),
             (("x", "--to-finetune", "--pool", "map"), "[checkpoint.convert] --pool gap or cls: found \"map\"")):
         out = refused(tessera("checkpoint", "convert", FIXTURES / "timm.safetensors", *words, *HEADS, folder=folder))
         check(expected in out and not (folder / "x").exists(), words, out)
@@ -157,7 +163,8 @@ def logits(family, path, pictures, ours):
     elif family == "hf":
         import transformers
 
-        model = transformers.ViTForImageClassification.from_pretrained(path)
+        model, loading = transformers.ViTForImageClassification.from_pretrained(path, output_loading_info=True)
+        assert not any(loading.values()), loading  # nothing missing, unexpected or of another shape
         transformers.AutoImageProcessor.from_pretrained(path)
     else:
         model = fixtures.timm_model()
