@@ -12,7 +12,6 @@ namespace tessera::plan {
 namespace {
 
 constexpr double kFloatBytes = 4;
-constexpr double kBatchesAhead = 4;  // decoded by the loader: data.prefetch's default
 
 struct UnitSize {
   double parameters = 0;    // trained
@@ -134,11 +133,11 @@ double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, 
 }
 
 /// One image; `c` bytes an element.
-double activation_bytes(const arch::ModelConfig& config, const Plan& plan, double c) {
+double activation_bytes(const arch::ModelConfig& config, const Plan& plan, double c, double batches_ahead) {
   const double pixels =
       static_cast<double>(config.channels() * config.image_size()) * static_cast<double>(config.image_size());
   const arch::Activations model = arch::activations(config, c);
-  double kept = kFloatBytes * pixels * (1 + kBatchesAhead), again = 0;
+  double kept = kFloatBytes * pixels * (1 + batches_ahead), again = 0;
   for (size_t i = 0; i < plan.units.size(); ++i) {
     const arch::UnitActivations& unit = model.units[i];
     kept += plan.units[i].recompute ? unit.input : unit.all;
@@ -159,8 +158,9 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const P
     memory.states += state_bytes(sizes[unit.name], unit.level, plan.world, precision.kept_numbers);
   }
   memory.gathered = gathered_bytes(plan, sizes, precision);
-  memory.activations = static_cast<double>(batch) *
-                       activation_bytes(config, plan, static_cast<double>(precision.compute_bytes));
+  memory.activations =
+      static_cast<double>(batch) *
+      activation_bytes(config, plan, static_cast<double>(precision.compute_bytes), precision.batches_ahead);
   return memory;
 }
 

@@ -82,7 +82,8 @@ struct Memory {
 struct Precision {
   int64_t compute_bytes = 4;  // 2: bf16
   int64_t reduce_bytes = 4;
-  double kept_numbers = 2;  // of 4 bytes a parameter: of the optimizer and of a moving average
+  double kept_numbers = 2;   // of 4 bytes a parameter: of the optimizer and of a moving average
+  double batches_ahead = 4;  // micro-batches that the loader decodes ahead: data.prefetch
 };
 
 /// Predicted peak per rank for `batch` images a rank and micro-batch. Errors: UserError when the plan's units

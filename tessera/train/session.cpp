@@ -88,7 +88,8 @@ plan::Precision plan_precision(const recipe::Recipe& recipe, at::Device device) 
   const auto bytes = [device](recipe::Dtype dtype) {
     return static_cast<int64_t>(at::elementSize(resolve_dtype(dtype, device)));
   };
-  return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce), recipe::kept_numbers(recipe)};
+  return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce), recipe::kept_numbers(recipe),
+          static_cast<double>(recipe.data.prefetch)};
 }
 
 data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {

@@ -47,6 +47,14 @@ TEST(Memory, States) {
   EXPECT_EQ(memory(Level::kZero3, 1000, kFp32).states, 16 * 4);
 }
 
+TEST(Memory, OfMicroBatchesDecodedAhead) {
+  const auto activations = [](double ahead) {
+    const Precision precision{4, 4, 2, ahead};
+    return predict_memory(tiny(), uniform_plan(tiny(), 1, Level::kZero3, false, 1), precision, 3).activations;
+  };
+  EXPECT_EQ(activations(100) - activations(4), 96 * 3 * 4 * 4 * 4);  // images of 4 x 4 numbers of 4 bytes
+}
+
 // A model that only answers: weights and what is set aside for gradients, no optimizer; units are gathered,
 // nothing is collected; of a block's activations (1632 bytes an image in fp32, 408 a token) one block's.
 TEST(Memory, OfAModelThatOnlyAnswers) {
