@@ -34,26 +34,6 @@ std::string saving(const char* change, double before, double after) {
   return before > after ? concat("; ", change, " would save ", human_bytes(before - after)) : "";
 }
 
-void choose_workers(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads, Log& log,
-                    data::LoaderOptions& options) {
-  const int64_t cores = launch::cores_per_rank(ranks), spare = std::max<int64_t>(0, cores - threads);
-  options.workers = recipe.data.workers >= 0 ? recipe.data.workers : std::max<int64_t>(1, spare);
-  if (threads > cores && ranks.local_rank == 0) {
-    log.warn(concat("run.threads = ", threads, " is more than the ", cores, cores == 1 ? " core" : " cores",
-                    " a rank has: a step takes longer than with ", cores));
-  }
-  if (options.workers > std::max<int64_t>(1, spare) && ranks.local_rank == 0) {
-    log.warn(concat("data.workers = ", options.workers, " and ", threads, " compute threads share ", cores,
-                    cores == 1 ? " core" : " cores", " a rank: each will be slower"));
-  }
-  const auto allowed = data::allowed_cores();
-  // A limit on time instead of cores leaves the choice of cores to the kernel.
-  const bool all_ours = static_cast<int64_t>(allowed.size()) == launch::available_cores();
-  if (options.workers <= spare && all_ours) {
-    options.worker_cores = data::spare_cores(allowed, ranks.local_rank, ranks.local_world, threads);
-  }
-}
-
 }  // namespace
 
 int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
@@ -135,7 +115,15 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
   options.seed = recipe.train.seed;
   options.rank = ranks.rank;
   options.world = ranks.world;
-  choose_workers(recipe, ranks, threads, log, options);
+  data::Workers workers = data::choose_workers(recipe.data.workers,
+                                               {ranks.local_rank, ranks.local_world, threads,
+                                                launch::cores_per_rank(ranks), launch::available_cores()},
+                                               data::allowed_cores());
+  options.workers = workers.count;
+  options.worker_cores = std::move(workers.cores);
+  for (const std::string& line : workers.warnings) {
+    if (ranks.local_rank == 0) log.warn(line);
+  }
   options.prefetch = recipe.data.prefetch;
   options.order = recipe.data.order;
   options.fail_on_error = recipe.data.on_error == "fail";
