@@ -7,6 +7,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/data/broken_samples.h"
+#include "tessera/train/task.h"
 
 namespace tessera::train {
 namespace {
