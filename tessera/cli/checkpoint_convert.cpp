@@ -14,6 +14,7 @@
 #include "tessera/checkpoint/stored_checkpoint.h"
 #include "tessera/checkpoint/tools.h"
 #include "tessera/cli/engine.h"
+#include "tessera/recipe/evaluation_recipe.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/weights/export.h"
 #include "tessera/weights/finetune.h"
@@ -92,18 +93,6 @@ arch::VitConfig wanted_config(const Options& options, const arch::VitConfig& fou
   return config;
 }
 
-/// A recipe that evaluates the model; who trains it changes what it needs.
-recipe::Recipe recipe_of(const weights::Description& model) {
-  recipe::Recipe recipe;
-  recipe.name = "converted";
-  recipe.model = model.config;
-  recipe.data.transform = model.pixels;
-  recipe.data.transform.image_size = model.config.image_size;
-  recipe.train.epochs = 1;
-  recipe.train.batch = 1;
-  return recipe;
-}
-
 /// What is written into a checkpoint of Tessera's: a source with a position of its own.
 class Started final : public checkpoint::TensorSource {
  public:
@@ -112,7 +101,8 @@ class Started final : public checkpoint::TensorSource {
     progress_.model_json = checkpoint::model_json(model.config);
     progress_.json = json_text(nlohmann::json{{"classes", model.classes}});
     if (model.config.classes > 0)
-      progress_.recipe_toml = recipe::to_toml(recipe_of(model));  // else no recipe can say it
+      progress_.recipe_toml = recipe::to_toml(
+          recipe::evaluation_recipe("converted", model.config, model.pixels));  // else no recipe can say it
   }
   const std::vector<checkpoint::Manifest::Tensor>& tensors() const override { return source_->tensors(); }
   void read(size_t tensor, int64_t begin, std::span<std::byte> out) override {
