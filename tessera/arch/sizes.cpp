@@ -21,11 +21,13 @@ NamedSize size(const char* name, int64_t patch, int64_t width, int64_t depth, in
   return {concat(name, "/", patch), config};
 }
 
-/// The giants average over the patches and have no class token.
+/// The giants have no class token: every patch is normed, then they are averaged. 10B is the default of
+/// run_vit_training.py in github.com/ronghanghu/vit_10b_fsdp_example, the others follow it.
 NamedSize giant(const char* name, int64_t width, int64_t depth, int64_t heads) {
   NamedSize named = size(name, 14, width, depth, 4 * width, heads);
   named.config.class_token = false;
   named.config.pool = Pool::kAverage;
+  named.config.norm_before_pool = true;
   return named;
 }
 

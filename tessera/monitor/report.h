@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/monitor/tensor_statistics.h"
+
 namespace tessera::monitor {
 
 /// One line of metrics.csv / metrics.jsonl.
@@ -48,15 +50,17 @@ struct ReportInput {
   std::vector<std::pair<std::string, std::string>> facts;  // "parameters" -> "1,234,567", in order
   std::vector<StepMetrics> steps;
   std::vector<EvalMetrics> evals;
+  std::vector<StepTensors> statistics;  // of statistics.jsonl; may be empty
   std::vector<std::string> classes;
   std::vector<std::vector<int64_t>> confusion;  // [truth][prediction]; may be empty
   std::vector<PredictionSample> samples;        // may be empty
   std::string recipe_toml;
 };
 
-/// Writes the page atomically: loss, learning-rate, accuracy and throughput curves (inline SVG), a grid of
-/// test images with predictions (inline PNG), the confusion matrix, facts, recipe. Reads well at 1280 and 400
-/// px, light and dark.
+/// Writes the page atomically: curves of loss, accuracy, throughput, share of peak, learning rate, gradient
+/// norm, waiting and memory (inline SVG), what single units' numbers were, a grid of test images with
+/// predictions (inline PNG), the confusion matrix, facts, recipe. Reads well at 1280 and 400 px, light and
+/// dark.
 void write_report(const std::filesystem::path& path, const ReportInput& input);
 
 }  // namespace tessera::monitor

@@ -186,6 +186,7 @@ void write_report(const Prepared& p, const LoopResult& result, const monitor::Mo
   report.facts.emplace_back("training time", human_seconds(result.train_seconds));
   report.steps = monitor.steps();
   report.evals = monitor.evals();
+  report.statistics = monitor::read_statistics(p.run_dir / "statistics.jsonl");
   report.classes = p.val->classes();
   report.confusion = result.last.figures.confusion;
   report.samples = result.last.samples;

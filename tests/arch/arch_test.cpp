@@ -201,6 +201,29 @@ TEST(Flops, EqualThePublishedTable) {
   }
 }
 
+// A norm of all tokens keeps its input and its output, and mean and deviation in fp32; one of their mean
+// little.
+TEST(Activations, ANormBeforeThePoolKeepsEveryToken) {
+  VitConfig after = small_config();
+  after.class_token = false;
+  after.pool = Pool::kAverage;
+  VitConfig before = after;
+  before.norm_before_pool = true;
+  const double tokens = 16, width = 64;
+  EXPECT_EQ(activations(before, 2).units.back().all - activations(after, 2).units.back().all,
+            2 * 2 * tokens * width + 2 * 4 * tokens);
+}
+
+// The names of the original program, so that its checkpoints are read as they are.
+TEST(Sizes, TheGiantsNormBeforeTheyPool) {
+  for (const char* name : {"10B", "60B", "120B"}) {
+    const std::vector<ParameterSpec> all = parameters(vit_config(name));
+    EXPECT_EQ(all.at(all.size() - 4).name, "norm.weight") << name;
+    EXPECT_EQ(all.at(all.size() - 3).name, "norm.bias") << name;
+    EXPECT_EQ(all.back().name, "head.bias") << name;
+  }
+}
+
 TEST(Flops, CountedByHand) {
   VitConfig config = small_config();  // 16 patches, 17 tokens, 2 blocks
   const double block = 4.0 * 17 * 64 * 64 + 2.0 * 17 * 64 * 256 + 2.0 * 17 * 17 * 64;
