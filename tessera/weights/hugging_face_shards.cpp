@@ -1,8 +1,6 @@
 #include "tessera/weights/hugging_face_shards.h"
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -49,8 +47,8 @@ std::string shard_name(size_t number, size_t count) {
   return name.data();
 }
 
-/// A reader takes model.safetensors before an index, and an index before nothing: what is left of an earlier
-/// export would be read in place of this one, or lie there unread.
+/// A reader takes model.safetensors before an index, so what is left of an earlier export would be read in
+/// place of this one.
 void remove_others(const fs::path& folder, const std::set<std::string>& kept) {
   static const std::regex ours(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)");
   std::vector<fs::path> old;

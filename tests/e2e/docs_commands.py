@@ -19,6 +19,8 @@ LEFT_OUT = {
     "torchrun ": "e2e.launchers",
     "srun ": "e2e.launchers",
     "mpirun ": "e2e.launchers",
+    "tessera eval vit.safetensors": "wants ImageNet; e2e.finetune evaluates files",
+    "tessera predict vit.safetensors": "e2e.finetune reads such files",
 }
 # Data and weights that nobody has: only planned, and with made-up images of that number.
 REPLACED = {"IMAGENET=folder:/data/imagenet": "IMAGENET=fake:1281167"}
@@ -118,7 +120,8 @@ def weights_page():
              'classes = {} }}\ndata = {{ source = "fake:64" }}\ntrain = {{ batch = 16, steps = 3 }}')
     teaches("docs/weights.md", f"cat > vit.toml <<'END'\n{model.format(12, 5)}\nEND",
             f"cat > finetune.toml <<'END'\n{model.format(20, 3)}\nEND", shortened("tessera train vit.toml"),
-            "tessera checkpoint export runs/small vit.safetensors")
+            "tessera checkpoint export runs/small vit.safetensors",
+            left_out=["tessera eval vit.safetensors", "tessera predict vit.safetensors"])
 
 
 def readme():
@@ -130,7 +133,7 @@ def readme():
         (flowers / "validation").rename(flowers / "val")
         (elsewhere / "photo.jpg").write_bytes(JPEG)
         teaches("README.md", with_data.format(flowers, elsewhere / "photo.jpg", toml),
-                left_out=["./dev ", "torchrun ", "srun ", "mpirun "])
+                left_out=["./dev ", "torchrun ", "srun ", "mpirun ", "tessera eval vit.safetensors"])
 
 
 if __name__ == "__main__":

@@ -31,6 +31,13 @@ def refused(run):
     return run.text()
 
 
+def recipe_of(folder, run):
+    """The recipe that the run's only checkpoint holds."""
+    from harness import checkpoints
+
+    return json.loads((checkpoints(folder / run)[0] / "manifest.json").read_text())["recipe"]
+
+
 def make_pictures(folder):
     """One of 12 px, which no evaluation resizes, of each of five classes."""
     from files import png
@@ -60,6 +67,7 @@ def others_give_the_same_logits(folder):
     expected = json.loads((FIXTURES / "expected.json").read_text())["timm.safetensors"]["logits"]
     out = convert(folder, FIXTURES / "timm.safetensors", "source/checkpoints", "--ranks", 3, *HEADS)
     check("largest difference 0\n" in out and "read back: 32 of 32 tensors" in out, out)
+    check("\neval_batch = 64 " in recipe_of(folder, "source"), "evaluated one image at a time")
     make_pictures(folder)
     for family, output, more in (("timm", "timm.safetensors", ()), ("torchvision", "torchvision.safetensors", ()),
                                  ("npz", "google.npz", ()), ("big_vision", "big_vision.npz", ()), ("hf", "hf", ()),
