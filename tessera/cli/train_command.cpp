@@ -26,6 +26,7 @@ struct TrainOptions {
   std::optional<int64_t> procs;
   int64_t pretend_world = 0, pretend_steps = 1;
   bool fake_data = false, dry_run = false, force = false;
+  double rate = 0;
 };
 
 /// `--resume RUN_FOLDER` without a recipe continues that run with its own.
@@ -60,6 +61,7 @@ train::TrainJob make_job(TrainOptions options) {
   job.resume = options.resume;
   job.force = options.force;
   job.dry_run = options.dry_run;
+  job.rate = options.rate;
   job.pretend_steps = options.pretend_steps;
   return job;
 }
@@ -105,6 +107,8 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
 }
 
 int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
+  if (options.rate != 0 && !options.dry_run)
+    user_error("train", "--rate with --dry-run: the latter is not given");
   launch::Ranks ranks = launch::ranks_from_environment();
   check_procs("train", options.procs);
   if (options.pretend_world != 0) ranks = pretended_ranks(options, ranks);
@@ -154,10 +158,15 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
   command->add_flag("--fake-data", options->fake_data, "Synthetic images instead of data.source");
   command->add_flag("--dry-run", options->dry_run,
                     "Say what would be trained, in which layout and memory; do nothing");
+  command
+      ->add_option("--rate", options->rate,
+                   "With --dry-run: images a second of all ranks, to say how long training takes "
+                   "(tessera bench step measures it)")
+      ->check(CLI::Range(1e-6, 1e12));
   command->add_flag("--force", options->force, "Run although the predicted memory exceeds this machine's");
   command->footer(R"(
   tessera train recipes/quickstart.toml --procs 2 --set train.epochs=2
-  tessera train recipes/quickstart.toml --procs 2 --dry-run
+  tessera train recipes/quickstart.toml --procs 2 --dry-run --rate 1600
   tessera train --resume runs/quickstart --procs 2)");
   return [options, command, arguments = std::move(arguments)] {
     if (command->count("--resume") > 0 && options->resume.empty()) options->resume = "latest";

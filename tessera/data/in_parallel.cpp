@@ -30,7 +30,11 @@ void in_parallel(size_t count, size_t threads, const std::function<void(size_t)>
   };
   std::vector<std::thread> others;
   const size_t wanted = std::min(threads, count);
-  for (size_t i = 1; i < wanted; ++i) others.emplace_back(run);
+  others.reserve(wanted);
+  try {
+    for (size_t i = 1; i < wanted; ++i) others.emplace_back(run);
+  } catch (const std::exception&) {  // a limit of the system: those that started do all of it
+  }
   run();
   for (auto& thread : others) thread.join();
   if (error) std::rethrow_exception(error);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,10 @@ struct StepMetrics {
   double comm_wait = 0;                                     // share of the time, 0..1
   double memory_bytes = 0;                                  // resident now, this rank
   double seconds = 0;                                       // since the start of training
+  // What Monitor::step knows by itself and fills in; NaN: unknown.
+  double peak_share = std::numeric_limits<double>::quiet_NaN();    // of the machine's measured rate, 0..1
+  double seconds_left = std::numeric_limits<double>::quiet_NaN();  // of training, at the pace of the last
+                                                                   // minutes
 };
 
 struct EvalMetrics {

@@ -12,14 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/data/start_threads.h"
 #include "tessera/data/worker_cores.h"
 
 namespace tessera::prepare {
 
-/// Calls make(i) for each i in [begin, end) on `workers` threads (0: one for each core this process may use)
-/// and take(i, value) in order on the caller's:
+/// Calls make(i) for each i in [begin, end) on `workers` threads (0: one for each core this process may use;
+/// never more than there are values) and take(i, value) in order on the caller's:
 /// what is taken does not depend on the number of workers. At most 4 values a worker wait. The first error
 /// in order is thrown, of make where it would have been taken; then no thread is left.
+/// Errors: also UserError where the system does not start as many threads.
 template <typename Value>
 class InOrder {
  public:
@@ -28,7 +30,8 @@ class InOrder {
 
   static void run(int64_t begin, int64_t end, int workers, const Make& make, const Take& take) {
     if (workers <= 0) workers = std::max(1, static_cast<int>(data::allowed_cores().size()));
-    if (workers == 1) {
+    workers = static_cast<int>(std::min<int64_t>(workers, end - begin));
+    if (workers <= 1) {
       for (int64_t i = begin; i < end; ++i) take(i, make(i));
       return;
     }
@@ -44,16 +47,21 @@ class InOrder {
 
   InOrder(int64_t begin, int64_t end, int workers, const Make& make)
       : make_(make), end_(end), started_(begin), taken_(begin), slots_(static_cast<size_t>(4 * workers)) {
-    for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
+    data::start_threads(
+        static_cast<size_t>(workers), [this] { work(); }, [this] { stop(); }, threads_);
   }
 
   ~InOrder() {
+    stop();
+    for (auto& thread : threads_) thread.join();
+  }
+
+  void stop() {
     {
       const std::lock_guard lock(mutex_);
       end_ = started_;
     }
     room_.notify_all();
-    for (auto& thread : threads_) thread.join();
   }
 
   Slot& slot(int64_t i) { return slots_[static_cast<size_t>(i) % slots_.size()]; }

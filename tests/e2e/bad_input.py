@@ -75,10 +75,9 @@ def arguments():
                           rf"--resume {which} was given alone \(tessera train RECIPE --resume {which}; or")
         check_refused(tessera("train", "--resume", folder=folder), r"--resume latest was given alone")
         for words in (("eval", "nowhere"), ("predict", "nowhere", "a.jpg")):
-            check_refused(tessera(*words, folder=folder), r"a run's folder or a checkpoint's: nowhere does not exist")
+            check_refused(tessera(*words, folder=folder), r"a run's folder, a checkpoint's, or weights: nowhere does not exist")
             (folder / "vit.safetensors").write_bytes(b"x")
-            check_refused(tessera(words[0], "vit.safetensors", *words[2:], folder=folder),
-                          r"vit\.safetensors is a file \(weights become a checkpoint by: tessera checkpoint convert vit")
+            check_refused(tessera(words[0], "vit.safetensors", *words[2:], folder=folder), r"vit\.safetensors")
         check_refused(tessera("data", "import", "imagenet", "--index-dir", "x", folder=folder),
                       r"an option of tessera data import imagenet: found --index-dir; did you mean --dali-index-dir\? "
                       r"\(see tessera data import imagenet --help\)")
@@ -292,6 +291,13 @@ def damaged_checkpoints():
             tessera("checkpoint", "verify", older, folder=folder).done()
             shutil.rmtree(newest)
             (folder / "sound").rename(newest)
+        (older / "manifest.json").rename(folder / "older.json")
+        (newest / "manifest.json").rename(folder / "newest.json")
+        for words in (("--resume", "latest"), ("--procs", 2, "--resume", "latest")):
+            check_refused(train(folder, *words), r"a complete checkpoint: .*step_\d+ has no manifest\.json and there is no other")
+        check_refused(tessera("train", "--resume", folder / "run", folder=folder), r"a complete checkpoint: .*step_\d+ has no")
+        (folder / "older.json").rename(older / "manifest.json")
+        (folder / "newest.json").rename(newest / "manifest.json")
         check_refused(train(folder, "--resume", "latest", *settings(model__width=64)),
                       r"it is of another: param/pos_embed is \[1, 4, 32\] in the checkpoint, \[1, 4, 64\] in this run;")
         check(verify(folder / "run", folder) == 2, "the checkpoints stayed")

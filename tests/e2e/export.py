@@ -23,7 +23,7 @@ def exported_weights_agree():
         raise Missing(f"no Fashion-MNIST in {data} (apt-get install dataset-fashion-mnist)")
     with scratch() as folder:
         keys = settings(train__epochs=0, train__steps=40, schedule__warmup_epochs=0, schedule__warmup_steps=5,
-                        precision__compute="fp32", train__eval_every_epochs=0)
+                        train__eval_every_epochs=0)
         train(folder, "--procs", 2, *keys, recipe=SOURCE / "recipes/quickstart.toml").done(300)
         expected = summary(folder / "run")
         tessera("checkpoint", "export", expected["checkpoint"], "weights.safetensors", folder=folder).done()

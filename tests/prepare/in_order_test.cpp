@@ -6,6 +6,8 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "tests/few_threads.h"
+
 namespace tessera::prepare {
 namespace {
 
@@ -47,6 +49,19 @@ TEST(InOrder, TheFirstErrorInOrderIsThrownAndNoMoreThanAWindowIsMade) {
   }
   EXPECT_EQ(taken, 20);
   EXPECT_LE(made.load(), 20 + 1 + 12);
+}
+
+TEST(InOrder, NoMoreThreadsThanValuesAndOneLineWhereTheSystemRefusesThem) {
+  int64_t taken = 0;
+  InOrder<int>::run(
+      0, 3, 100'000'000, [](int64_t) { return 1; }, [&](int64_t, int value) { taken += value; });
+  EXPECT_EQ(taken, 3);
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer needs address space of its own";
+  const std::string error = testing::error_with_few_threads([] {
+    InOrder<int>::run(
+        0, 1'000'000, 5000, [](int64_t) { return 1; }, [](int64_t, int) {});
+  });
+  EXPECT_TRUE(error.starts_with("[data.threads] 5000 threads: the system started ")) << error;
 }
 
 TEST(InOrder, AnErrorOfTheTakerEndsIt) {
