@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tessera/base/text.h"
+#include "tessera/base/error.h"
 
 namespace tessera::data {
 
