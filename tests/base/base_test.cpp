@@ -128,9 +128,9 @@ TEST_F(OutputNode, AFolderIsRefused) {
 }
 
 TEST_F(OutputNode, AFolderThatIsNotThereIsNamedAsGiven) {
-  EXPECT_EQ(error_text([&] { write_file_atomic(node / "", "content"); }),
-            "[file.write] cannot write " + node.string() +
-                "/: it names a folder, and none is there (name a file)");
+  EXPECT_EQ(
+      error_text([&] { write_file_atomic(node / "", "content"); }),
+      "[file.write] cannot write " + node.string() + "/: it names a folder, and none is there (name a file)");
 }
 
 TEST_F(OutputNode, APipeIsNoFileToRead) {
