@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "tessera/arch/checks.h"
+#include "tessera/arch/resmlp.h"
 #include "tessera/arch/resnet.h"
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
@@ -114,6 +115,7 @@ VitConfig vit_config(std::string_view name) {
     names.push_back(concat("vit_", timm, "_patch", find_size(letter)->patch_size, "_224"));
   }
   for (const auto& named : resnet_ladder()) names.push_back(named.name);
+  for (const auto& named : resmlp_ladder()) names.push_back(named.name);
   letters.insert(letters.end(), names.begin(), names.end());
   unknown_name("arch.vit_config", "the name of a model, like S/16, vit_small_patch16_224 or resnet50", name,
                letters, names);

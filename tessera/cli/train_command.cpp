@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/names.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
+#include "tessera/cli/fake_data.h"
 #include "tessera/launch/launch.h"
 #include "tessera/recipe/default_source.h"
 #include "tessera/recipe/run_folder.h"
@@ -22,10 +23,10 @@ namespace {
 struct TrainOptions {
   std::string recipe;
   std::vector<std::string> sets;
-  std::string resume, trace;
+  std::string resume, trace, fake_data;
   std::optional<int64_t> procs;
   int64_t pretend_world = 0, pretend_steps = 1;
-  bool fake_data = false, dry_run = false, force = false;
+  bool dry_run = false, force = false;
   double rate = 0;
 };
 
@@ -53,7 +54,7 @@ void take_recipe_from_run(TrainOptions& options) {
 
 train::TrainJob make_job(TrainOptions options) {
   take_recipe_from_run(options);
-  if (options.fake_data) options.sets.push_back("data.source=\"fake:\"");
+  if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
   if (!options.trace.empty()) options.sets.push_back("run.trace=\"" + escape(options.trace) + "\"");
   train::TrainJob job;
   job.recipe = recipe::read_recipe(options.recipe, options.sets);
@@ -68,6 +69,7 @@ train::TrainJob make_job(TrainOptions options) {
 
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
                     const std::vector<std::string>& arguments) {
+  static_cast<void>(recipe::resolve_batch(job.recipe.train, *options.procs));  // else every rank refuses it
   const recipe::RunFolder folder = recipe::claim_run_folder(job.recipe, job.resume);
   if (!folder.note.empty()) std::fprintf(stderr, "warning: %s\n", one_line(folder.note).c_str());
   recipe::share_with_children(folder);
@@ -81,6 +83,17 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
   } catch (const UserError&) {
     recipe::discard_run_folder(folder);
     throw;
+  }
+}
+
+/// `--resume=` is not `--resume`: a script's variable was empty, and a run of its own is not what it wants.
+void refuse_empty_resume(const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool next_is_empty = i + 1 < arguments.size() && arguments[i + 1].empty();
+    if (arguments[i] != "--resume=" && !(arguments[i] == "--resume" && next_is_empty)) continue;
+    user_error("train",
+               "latest, best, a step, a checkpoint's or a run's folder after --resume: found an empty ",
+               "word (--resume alone means latest)");
   }
 }
 
@@ -137,7 +150,10 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand("train", "Train a model as a recipe says");
   command->add_option("recipe", options->recipe, "Recipe (TOML); `tessera options` lists every key");
-  command->add_option("--set", options->sets, "Change a recipe key: --set train.epochs=3 (repeatable)")
+  command
+      ->add_option(
+          "--set", options->sets,
+          "Change a recipe key: --set train.epochs=3 (repeatable; of the same key the last one counts)")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
@@ -155,7 +171,7 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
   command->add_option(
       "--trace", options->trace,
       "Steps, such as 10:12, whose trace goes into trace.json of the run's folder (Perfetto)");
-  command->add_flag("--fake-data", options->fake_data, "Synthetic images instead of data.source");
+  command->add_flag(kFakeDataFlag, options->fake_data, kFakeDataHelp);
   command->add_flag("--dry-run", options->dry_run,
                     "Say what would be trained, in which layout and memory; do nothing");
   command
@@ -169,6 +185,7 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
   tessera train recipes/quickstart.toml --procs 2 --dry-run --rate 1600
   tessera train --resume runs/quickstart --procs 2)");
   return [options, command, arguments = std::move(arguments)] {
+    refuse_empty_resume(arguments);
     if (command->count("--resume") > 0 && options->resume.empty()) options->resume = "latest";
     return train(*options, arguments);
   };

@@ -29,7 +29,8 @@ void check_numbers(const TrainRecipe& train, int64_t world) {
                train.batch, ", ", train.batch_per_rank, ", ", train.accumulation);
   }
   if (train.batch == 0 && train.batch_per_rank == 0) {
-    user_error(kBatch, "train.batch or train.batch_per_rank must be given: found neither");
+    user_error(kBatch,
+               "train.batch or train.batch_per_rank must be given: found neither (0 means not given)");
   }
   const double product = static_cast<double>(world) *
                          static_cast<double>(std::max<int64_t>(train.accumulation, 1)) *

@@ -199,27 +199,10 @@ std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std:
                           library::checkpoint_ranks(mesh.world()));
 }
 
-namespace {
-
-/// A deeper model's checkpoint holds all that a shallower one asks for, and still is not its own.
-void check_no_surplus(const std::string& saved, const arch::ModelConfig& config,
-                      const std::filesystem::path& checkpoint) {
-  const auto theirs = nlohmann::json::parse(saved),
-             ours = nlohmann::json::parse(checkpoint::model_json(config));
-  for (const auto& [name, shape] : theirs.at("parameters").items()) {
-    if (!ours.at("parameters").contains(name)) {
-      user_error("checkpoint.load", "a checkpoint of this model: ", checkpoint.string(), " also holds ", name,
-                 " ", shape.dump(), ", which the model has not (use the recipe it was saved with)");
-    }
-  }
-}
-
-}  // namespace
-
 void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weights weights) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
   const checkpoint::Progress& progress = manifest.progress;
-  check_no_surplus(progress.model_json, state.recipe.model, checkpoint);
+  checkpoint::refuse_surplus(progress.model_json, state.recipe.model, checkpoint);
   const bool has_average = std::ranges::any_of(
       manifest.tensors, [](const auto& tensor) { return tensor.name.starts_with(kAverage); });
   StateSlices held = slices_of(state);

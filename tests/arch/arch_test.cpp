@@ -60,8 +60,8 @@ TEST(Sizes, UnknownNamesNameTheNearest) {
             std::string::npos);
   const std::string all = error_text([] { vit_config("something else"); });
   EXPECT_NE(all.find("(known: mu/16, Ti/16, "), std::string::npos) << all;
-  for (const char* name :
-       {", 120B/14, vit_base_patch16_224, ", ", vit_tiny_patch16_224, resnet18, ", ", resnet152)"})
+  for (const char* name : {", 120B/14, vit_base_patch16_224, ", ", vit_tiny_patch16_224, resnet18, ",
+                           ", resnet152, resmlp_12_224, ", ", resmlp_big_24_224)"})
     EXPECT_NE(all.find(name), std::string::npos) << all;
   EXPECT_NE(error_text([] { vit_config("ResNet50"); }).find("did you mean \"resnet50\"?"), std::string::npos);
   for (const char* name : {"", "/", "S/", "S/0", "S/-1", "S/16x", "S/99999999999999999999", "vit_",
@@ -221,6 +221,21 @@ TEST(Sizes, TheGiantsNormBeforeTheyPool) {
     EXPECT_EQ(all.at(all.size() - 4).name, "norm.weight") << name;
     EXPECT_EQ(all.at(all.size() - 3).name, "norm.bias") << name;
     EXPECT_EQ(all.back().name, "head.bias") << name;
+  }
+}
+
+// MACs = L (4 N d^2 + 2 N d m + 2 N^2 d) + N_p 3 P^2 d + d C with N = N_p + 1 where there is a class token,
+// written out here once more for every size at 224 px and 1,000 classes; a MAC is two FLOPs.
+TEST(Flops, EqualTheFormulaForTheWholeLadder) {
+  for (const auto& [name, c] : size_ladder()) {
+    const bool giant = name == "10B/14" || name == "60B/14" || name == "120B/14";
+    const double side = 224.0 / static_cast<double>(c.patch_size), patches = side * side;
+    const double n = patches + (giant ? 0 : 1), d = static_cast<double>(c.width);
+    const double m = static_cast<double>(c.mlp_width), layers = static_cast<double>(c.depth);
+    const double pixels = 3.0 * static_cast<double>(c.patch_size * c.patch_size);
+    const double macs =
+        layers * (4 * n * d * d + 2 * n * d * m + 2 * n * n * d) + patches * pixels * d + d * 1000;
+    EXPECT_NEAR(forward_flops(c) / (2 * macs), 1.0, 1e-3) << name;
   }
 }
 

@@ -127,6 +127,19 @@ case "$output" in
   *"step 41"*) failures=$((failures + 1)); echo "FAILED: what a test itself prints is no skipped part" ;;
 esac
 
+# ./dev test --all: every preset has its turn although the tests fail, and no test may skip what is installed.
+stand_in ctest "echo \"ctest \$2 TESSERA_NO_SKIP=\${TESSERA_NO_SKIP:-}\" >>'$scratch/calls'; exit 8"
+mkdir -p "$scratch/tree/.venv-peers"
+stamp .venv-peers requirements-peers
+rm -f "$scratch/calls"
+expect "./dev test --all with failures" 1 0 "-- failed presets: asan tsan dev" test --all
+cp "$scratch/calls" "$scratch/all"
+for call in "cmake --build build/asan" "cmake --build build/tsan" "cmake --fresh --preset tidy" "cmake --build build/tidy" \
+  "ctest build/asan TESSERA_NO_SKIP=1" "ctest build/dev TESSERA_NO_SKIP=1"; do
+  cp "$scratch/all" "$scratch/calls"
+  noted "./dev test --all" "$call"
+done
+
 # Where TESSERA_NO_SKIP=1, what lacks something that ./dev installs fails instead.
 for maker in check_fixture.sh check_parity_fixture.sh; do
   for no_skip in 0:77 1:1; do

@@ -19,6 +19,7 @@ import traceback
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("TESSERA_BIN", str(SOURCE / "build/dev/bin/tessera"))
 SKIPPED = 77
+CONNECTED, LISTENING = "01", "0A"  # as the kernel's tables of sockets write it
 END_LIMIT = 10.0  # seconds within which all must have ended after one rank died
 
 TINY = """
@@ -119,6 +120,11 @@ class Run:
             if rank is not None and program_of(pid) == os.path.realpath(PROGRAM):
                 found[int(rank)] = pid
         return found
+
+    def connected(self):
+        """The pids of this run that hold a TCP connection."""
+        connections = tcp_sockets(CONNECTED)
+        return {pid for pid in self.processes() if connections.keys() & sockets_of(pid)}
 
     def note_sockets(self):
         """Remembers the sockets on which processes of this run listen now."""
@@ -246,12 +252,17 @@ def free_port():
 
 def listening_sockets():
     """inode -> port of every TCP socket of this host that listens."""
+    return tcp_sockets(LISTENING)
+
+
+def tcp_sockets(state):
+    """inode -> local port of every TCP socket of this host in that state."""
     found = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
             for line in pathlib.Path(table).read_text().splitlines()[1:]:
                 fields = line.split()
-                if fields[3] == "0A":
+                if fields[3] == state:
                     found[fields[9]] = int(fields[1].rsplit(":", 1)[1], 16)
     return found
 

@@ -52,8 +52,10 @@ TEST(Batch, ContradictionsAreOneLine) {
       resolved(100, 16, 2, 3),
       "[recipe.resolve_batch] train.batch must be batch_per_rank x ranks x accumulation = 16 x 3 x 2 = 96: "
       "found 100 (give any two of the three)");
-  EXPECT_EQ(resolved(0, 0, 4, 3),
-            "[recipe.resolve_batch] train.batch or train.batch_per_rank must be given: found neither");
+  EXPECT_EQ(
+      resolved(0, 0, 4, 3),
+      "[recipe.resolve_batch] train.batch or train.batch_per_rank must be given: found neither (0 means "
+      "not given)");
   EXPECT_EQ(
       resolved(-1, 0, 0, 3),
       "[recipe.resolve_batch] train.batch, train.batch_per_rank and train.accumulation must be at least 0: "
