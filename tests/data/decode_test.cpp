@@ -13,6 +13,7 @@
 #include "tessera/data/orientation.h"
 #include "tessera/data/pixel_kernels.h"
 #include "tessera/data/transform.h"
+#include "tests/data/folder_maker.h"
 #include "tests/data/shared_data.h"
 #include "tests/error_text.h"
 #include "tests/formats/jpeg_maker.h"
@@ -204,6 +205,35 @@ TEST(Measure, SaysWhatWasMeasured) {
   EXPECT_EQ(error_text([&] { measure(sources, measure_options); }),
             "[data.measure] images, batch and rounds of at least 1: found 0, 5, 1");
   EXPECT_EQ(error_text([] { open_imagenet_like(0); }), "[data.imagenet_like] at least 1 image: found 0");
+}
+
+TEST(Measure, LeavesOutAndNamesWhatIsBroken) {
+  const TemporaryFolder folder("tessera-measure");
+  for (int i = 0; i < 8; ++i)
+    write_image(folder.path() / "train" / "a" / concat(i, ".png"), static_cast<uint8_t>(i), 40);
+  write_text(folder.path() / "train" / "a" / "broken.png", "<html>");
+  const auto source = open_source("folder:" + folder.path().string(), "train", {.index_dir = "none"});
+  MeasureOptions measure_options;
+  measure_options.images = 9;
+  measure_options.batch = 3;
+  measure_options.rounds = 2;
+  measure_options.threads = {0, 2};
+  measure_options.transform = options(32, TrainCrop::kRandomResized);
+  std::vector<std::string> named;
+  measure_options.warn = [&](const std::string& line) { named.push_back(line); };
+  const std::vector<const Source*> sources = {source.get()};
+  const Measurement m = measure(sources, measure_options).at(0);
+  EXPECT_EQ(m.images, 8);
+  EXPECT_EQ(m.broken, 1);
+  ASSERT_EQ(named.size(), 1U);
+  EXPECT_TRUE(named[0].starts_with("broken sample 8 skipped: [formats.")) << named[0];
+  EXPECT_NE(named[0].find("a/broken.png"), std::string::npos) << named[0];
+  for (int i = 0; i < 8; ++i) std::filesystem::remove(folder.path() / "train" / "a" / concat(i, ".png"));
+  const auto none = open_source("folder:" + folder.path().string(), "train", {.index_dir = "none"});
+  const std::vector<const Source*> only_broken = {none.get()};
+  EXPECT_TRUE(error_text([&] {
+                measure(only_broken, measure_options);
+              }).starts_with("[data.measure] an image that can be decoded: found none of 1 (the last: "));
 }
 
 TEST(Measure, ComparesSourcesWithTheFirst) {
