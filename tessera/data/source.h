@@ -57,6 +57,7 @@ struct SourceOptions {
   int64_t label_offset = 0;  // tfrecord, wds, zip: added to every number; -1 where the data count from 1
   std::string classes = {};  // file of class names, one a line; "": classes.txt beside the data, else numbers
   std::function<void(const std::string&)> warn = {};  // one line each; called by open_source only
+  bool index_required = false;                        // an index that cannot be written is an error, at once
 };
 
 /// Opens `spec` = "<kind>:<path>" and the split ("train", "val", "test"); docs/data.md has the layouts.
