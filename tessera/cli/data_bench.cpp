@@ -10,6 +10,7 @@
 #include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/data_command.h"
+#include "tessera/cli/number_checks.h"
 #include "tessera/data/measure.h"
 
 namespace tessera::cli {
@@ -42,8 +43,9 @@ double scaling(const data::Measurement& m, const data::Pipeline& pipeline) {
 }
 
 void print_text(const data::Measurement& m) {
-  std::printf("%s images, mean %s, %.0f x %.0f\n\n", human_count(m.images).c_str(),
-              human_bytes(m.mean_bytes).c_str(), m.mean_width, m.mean_height);
+  std::printf("%s images, mean %s, %.0f x %.0f%s\n\n", human_count(m.images).c_str(),
+              human_bytes(m.mean_bytes).c_str(), m.mean_width, m.mean_height,
+              m.broken == 0 ? "" : concat("; ", human_count(m.broken), " broken left out").c_str());
   std::printf("%-18s %10s %12s %10s\n", "stage, 1 thread", "us/image", "images/s", "MB/s");
   for (const data::Stage& stage : m.stages) {
     const double rate = stage.seconds > 0 ? 1 / stage.seconds : 0;
@@ -96,14 +98,9 @@ nlohmann::ordered_json as_json(const std::string& source, const data::Measuremen
                          {"speed_ratio", pipeline.speed_ratio},
                          {"cpu_ratio", pipeline.cpu_ratio}});
   }
-  return {{"source", source},
-          {"images", m.images},
-          {"mean_bytes", m.mean_bytes},
-          {"mean_width", m.mean_width},
-          {"mean_height", m.mean_height},
-          {"stage_seconds", stages},
-          {"pipelines", pipelines},
-          {"peak_rss_bytes", m.peak_rss_bytes}};
+  return {{"source", source},           {"images", m.images},         {"broken", m.broken},
+          {"mean_bytes", m.mean_bytes}, {"mean_width", m.mean_width}, {"mean_height", m.mean_height},
+          {"stage_seconds", stages},    {"pipelines", pipelines},     {"peak_rss_bytes", m.peak_rss_bytes}};
 }
 
 /// An object; of several sources a list of them.
@@ -129,7 +126,9 @@ int run(const Options& options) {
   }
   std::vector<const data::Source*> sources;
   for (const auto& source : opened) sources.push_back(source.get());
-  const auto all = data::measure(sources, options.measure);
+  data::MeasureOptions measure = options.measure;
+  measure.warn = options.reading.warn;
+  const auto all = data::measure(sources, measure);
   options.json ? print_json(names, all) : print_all(names, all);
   return kExitDone;
 }
@@ -145,19 +144,24 @@ Action add_data_bench(CLI::App& data) {
   command
       ->add_option("--imagenet-like", options->imagenet_like,
                    "Instead of SOURCE: N pictures made in memory, of ImageNet's size and weight")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--split", options->split, "Split of SOURCE")->capture_default_str();
   add_source_options(command, &options->reading);
-  command->add_option("--images", measure.images, "Images of each measurement")->capture_default_str();
+  command->add_option("--images", measure.images, "Images of each measurement")
+      ->check(at_least(1))
+      ->capture_default_str();
   command->add_option("--rounds", measure.rounds, "Measurements of each kind; the median is shown")
+      ->check(at_least(1))
       ->capture_default_str();
   command
       ->add_option("--threads", measure.threads,
                    "Decoding threads of the pipeline, such as 1,2; 0: the caller's")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
-  command->add_option("--batch", measure.batch, "Images of a batch")->capture_default_str();
+  command->add_option("--batch", measure.batch, "Images of a batch")
+      ->check(at_least(1))
+      ->capture_default_str();
   command->add_option("--size", measure.transform.image_size, "Edge of the crop the network sees")
       ->capture_default_str();
   command->add_flag("!--no-dct-scaling", measure.transform.dct_scaling,

@@ -30,6 +30,9 @@ void add_source_arguments(CLI::App* command, SourceArguments* arguments);
 /// All of that but SOURCE; warnings go to stderr.
 void add_source_options(CLI::App* command, data::SourceOptions* options);
 
+/// Errors: UserError on a split that is no plain name, or comes twice.
+void check_splits(const char* where, const std::vector<std::string>& splits);
+
 /// DEST and how to write it, for all that packs.
 struct PackArguments {
   std::string folder, to, name, version;

@@ -16,6 +16,7 @@ struct Arguments {
 };
 
 int index(const Arguments& arguments) {
+  check_splits("cli.data_index", arguments.splits);
   for (const auto& split : arguments.splits) {
     const data::IndexReport report = data::make_index(
         arguments.source.spec, split, arguments.source.options.index_dir, arguments.source.options);

@@ -1,13 +1,18 @@
 // `tessera data inspect`: what is in a data set.
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/data_command.h"
+#include "tessera/cli/number_checks.h"
 #include "tessera/prepare/inspect.h"
 
 namespace tessera::cli {
+namespace fs = std::filesystem;
 namespace {
 
 struct Arguments {
@@ -18,7 +23,18 @@ struct Arguments {
   int workers = 0;
 };
 
+/// Before hours of decoding: the page can be written. Errors: UserError with path and reason.
+void check_page(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  const OutputFile page(path);
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
+    return;  // opening a pipe is its reader's start
+  const FileWriter attempt(page.write_to());
+}
+
 int inspect(const Arguments& arguments) {
+  check_page(arguments.html);
   const auto source = arguments.source.open(arguments.split);
   prepare::Inspection found;
   {
@@ -52,13 +68,13 @@ Action add_data_inspect(CLI::App& data) {
   command->add_option("--split", arguments->split, "Which split")->capture_default_str();
   command->add_flag("--full", arguments->full, "Decode every sample to its last pixel");
   command->add_option("--samples", arguments->samples, "Without --full: how many to decode, evenly spread")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--html", arguments->html,
                       "Also write a page with pictures, in one self-contained file");
   command->add_flag("--json", arguments->json, "All facts as JSON");
   command->add_option("--workers", arguments->workers, "Threads that decode (default: one a core)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->footer(R"(
 Labels are counted over all samples; sizes, formats and faults come from those decoded. A broken sample is one that
 training would replace by another and evaluation would count as unreadable: each is named with the reason.

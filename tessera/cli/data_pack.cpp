@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/data_command.h"
+#include "tessera/cli/number_checks.h"
 
 namespace tessera::cli {
 namespace fs = std::filesystem;
@@ -52,20 +53,25 @@ void check(const PackArguments& arguments, prepare::Form form) {
   if (indexed && form != prepare::Form::kWds) {
     user_error(kWhere, "--dali-index and --dali-index-dir with --to wds: found --to ", arguments.to);
   }
-  if (arguments.splits.empty()) user_error(kWhere, "--splits, such as train,val: found none");
-  for (size_t i = 0; i < arguments.splits.size(); ++i) {
-    const std::string& split = arguments.splits[i];
-    const bool name =
-        !split.empty() && split.find_first_of("/\\:[]+%") == std::string::npos && split[0] != '.';
-    if (!name ||
-        std::find(arguments.splits.begin(), arguments.splits.begin() + static_cast<std::ptrdiff_t>(i),
-                  split) != arguments.splits.begin() + static_cast<std::ptrdiff_t>(i)) {
-      user_error(kWhere, "--splits, plain names and each once: found '", escape(split), "'");
-    }
-  }
+  check_splits(kWhere, arguments.splits);
 }
 
 }  // namespace
+
+void check_splits(const char* where, const std::vector<std::string>& splits) {
+  if (splits.empty()) user_error(where, "--splits, such as train,val: found none");
+  for (size_t i = 0; i < splits.size(); ++i) {
+    const std::string& split = splits[i];
+    const bool printable = std::none_of(split.begin(), split.end(), [](char c) {
+      return static_cast<unsigned char>(c) < ' ' || c == '\x7f';
+    });
+    const bool name = printable && !split.empty() && split[0] != '.' &&
+                      split.find_first_of("/\\:[]+%") == std::string::npos;
+    const auto here = splits.begin() + static_cast<std::ptrdiff_t>(i);
+    if (!name || std::find(splits.begin(), here, split) != here)
+      user_error(where, "--splits, plain names and each once: found '", escape(split), "'");
+  }
+}
 
 prepare::PackOptions PackArguments::options() const {
   prepare::PackOptions out;
@@ -104,13 +110,13 @@ void add_pack_arguments(CLI::App* command, PackArguments* arguments) {
   command
       ->add_option("--max-bytes", arguments->max_bytes,
                    "Of a shard, such as 500MB (default: 1 GiB; tfrecord 256 MiB)")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(byte_size());
   command->add_option("--max-samples", arguments->max_samples, "Of a shard (default: no limit)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--shuffle", arguments->shuffle, "Seed of the order (default: the source's order)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command->add_option("--workers", arguments->workers, "Threads that read and encode (default: one a core)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_flag("--skip-broken", arguments->skip_broken,
                     "Leave out what cannot be read, instead of ending");
   command->add_option("--name", arguments->name,

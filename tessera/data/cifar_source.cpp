@@ -81,6 +81,21 @@ Files read_files(const fs::path& path) {
   return read_folder(path);
 }
 
+/// What a folder without .bin files holds instead: the first name, which says most.
+std::string what_is_there(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end; at.increment(ignored))
+    names.push_back(at->path().filename().string());
+  if (names.empty()) return "no .bin file";
+  const auto archive = std::find_if(names.begin(), names.end(),
+                                    [](const auto& name) { return name.find(".tar") != std::string::npos; });
+  const std::string& name = archive == names.end() ? *std::min_element(names.begin(), names.end()) : *archive;
+  return concat(
+      "no .bin file, but ", escape(name),
+      archive == names.end() ? "" : concat(" (cifar:", (folder / name).string(), " opens an archive)"));
+}
+
 class CifarSource : public Source {
  public:
   CifarSource(const Family& family, std::vector<std::string> names, std::vector<std::string> batches,
@@ -174,7 +189,7 @@ std::unique_ptr<Source> open_cifar(const fs::path& path, const std::string& spli
     return std::make_unique<CifarSource>(family, names, std::move(batches), std::move(classes));
   }
   user_error(kWhere, "data_batch_1.bin (CIFAR-10) or train.bin (CIFAR-100): found ",
-             files.empty() ? "no .bin file" : files.begin()->first, " (in ", path.string(), ")");
+             files.empty() ? what_is_there(path) : files.begin()->first, " (in ", path.string(), ")");
 }
 
 }  // namespace tessera::data

@@ -105,6 +105,15 @@ Scaling center_scaling(int64_t width, int64_t height, const TransformOptions& op
   return scaling;
 }
 
+int64_t choose_shrink(const Scaling& scaling, int64_t most) {
+  int64_t shrink = 1;
+  while (2 * shrink <= most && scaling.source.width >= 2 * shrink * scaling.width &&
+         scaling.source.height >= 2 * shrink * scaling.height) {
+    shrink *= 2;
+  }
+  return shrink;
+}
+
 Scaling eval_scaling(int64_t width, int64_t height, const TransformOptions& options) {
   const bool squash = options.eval_crop == EvalCrop::kSquash;
   return squash ? squash_scaling(width, height, options) : center_scaling(width, height, options);

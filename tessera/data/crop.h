@@ -29,6 +29,10 @@ void take_random_window(Scaling& scaling, const TransformOptions& options, uint6
 /// one scaling.
 Scaling center_scaling(int64_t width, int64_t height, const TransformOptions& options);
 
+/// 1, 2, 4 or 8, at most `most`: the strongest shrinking of the decoder that leaves at least one pixel of the
+/// source box for each output in both directions.
+int64_t choose_shrink(const Scaling& scaling, int64_t most);
+
 /// Whichever options.eval_crop names.
 Scaling eval_scaling(int64_t width, int64_t height, const TransformOptions& options);
 

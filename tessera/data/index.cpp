@@ -3,7 +3,6 @@
 #include <chrono>
 
 #include "tessera/base/clock.h"
-#include "tessera/base/error.h"
 #include "tessera/data/indexed_source.h"
 
 namespace tessera::data {
@@ -12,6 +11,7 @@ IndexReport make_index(const std::string& spec, const std::string& split, const 
                        const SourceOptions& options) {
   SourceOptions here = options;
   here.index_dir = dir;
+  here.index_required = true;
   const auto start = std::chrono::steady_clock::now();
   const auto source = open_source(spec, split, here);
   IndexReport report;
@@ -21,10 +21,6 @@ IndexReport make_index(const std::string& spec, const std::string& split, const 
   const auto* indexed = dynamic_cast<const IndexedSource*>(source.get());
   if (indexed == nullptr) return report;
   const OpenedIndex& opened = indexed->opened();
-  if (!opened.not_written.empty()) {
-    user_error("data.make_index", "a folder for the index that can be written: ", opened.not_written,
-               " (choose another)");
-  }
   report.file = opened.file;
   report.made = opened.made;
   std::error_code ignored;

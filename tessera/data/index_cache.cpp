@@ -90,7 +90,11 @@ fs::path file_name(const IndexRequest& request, bool in_user_cache) {
   return concat(name.substr(0, 120), "-", hash, ".index");
 }
 
+/// Errors: also UserError where something else than a file has its name: a pipe would wait for a reader.
 void write_index(const fs::path& path, const std::string& bytes, const std::string& windows) {
+  std::error_code ignored;
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
+    user_error(kWhere, "a regular file: ", path.string(), " is none");
   const OutputFile output(path);
   FileWriter writer(output.write_to());
   writer.write(std::as_bytes(std::span(bytes)));
@@ -145,14 +149,19 @@ OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const S
   if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, false, {}};
   std::optional<Turn> turn;
   OpenedIndex opened;
+  const auto not_written = [&](const std::string& reason) {
+    opened.not_written = reason;
+    if (options.index_required)
+      user_error(kWhere, "a folder for the index that can be written: ", reason, " (choose another)");
+  };
   try {
-    fs::create_directories(path.parent_path());
+    std::error_code error;
+    fs::create_directories(path.parent_path(), error);
+    if (error) user_error(kWhere, "cannot create ", path.parent_path().string(), ": ", error.message());
     turn.emplace(path, options);
     if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, false, {}};
   } catch (const UserError& error) {
-    opened.not_written = error.what();
-  } catch (const fs::filesystem_error& error) {
-    opened.not_written = error.what();
+    not_written(error.what());
   }
   const auto start = std::chrono::steady_clock::now();
   IndexBuilder builder;
@@ -164,10 +173,9 @@ OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const S
     try {
       write_index(path, bytes, builder.windows());
       if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, true, {}};
-      opened.not_written =
-          concat("[data.index] ", path.string(), " to read back as it was written: found other bytes");
+      user_error(kWhere, path.string(), " to read back as it was written: found other bytes");
     } catch (const UserError& error) {
-      opened.not_written = error.what();
+      not_written(error.what());
     }
   }
   opened.index = parse_own(std::move(bytes), builder.windows());

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
 #include "tessera/base/random.h"
+#include "tessera/data/say_once.h"
 #include "tessera/data/transform.h"
 #include "tessera/formats/image_reader.h"
 
@@ -26,35 +27,49 @@ double now(clockid_t clock) {
 struct Held {
   std::vector<Stored> samples;
   std::vector<int64_t> indices;
+  int64_t broken = 0;  // of those drawn
 };
 
+std::unique_ptr<formats::ImageReader> open(const Stored& stored, const std::string& name = "data bench") {
+  if (stored.file.empty()) return formats::open_pixels(stored.pixels);
+  return formats::open_image({reinterpret_cast<const uint8_t*>(stored.file.data()), stored.file.size()}, name,
+                             {});
+}
+
 /// Places drawn over the whole source: a prefix of a source sorted by class may be all alike.
-Held hold(const Source& source, int64_t images) {
+Held hold(const Source& source, int64_t images, const std::function<void(const std::string&)>& warn) {
   constexpr int64_t kMostBytes = int64_t{1} << 30;
   Held held;
   int64_t bytes = 0;
+  std::string last;
   for (int64_t i = 0; i < images && bytes < kMostBytes; ++i) {
     const auto size = static_cast<uint64_t>(source.size());
     const auto index = images >= source.size()
                            ? i % source.size()
                            : static_cast<int64_t>(random_below(1, static_cast<uint64_t>(i), size));
-    held.indices.push_back(index);
-    held.samples.push_back(source.load(index));
-    bytes += static_cast<int64_t>(held.samples.back().file.size() + held.samples.back().pixels.pixels.size());
+    try {
+      Stored stored = source.load(index);
+      formats::read_whole(*open(stored, source.sample_name(index)));
+      bytes += static_cast<int64_t>(stored.file.size() + stored.pixels.pixels.size());
+      held.indices.push_back(index);
+      held.samples.push_back(std::move(stored));
+    } catch (const UserError& error) {
+      ++held.broken;
+      last = error.what();
+      warn(concat("broken sample ", index, " skipped: ", last));
+    }
     if (i + 1 == source.size()) break;
   }
+  if (held.samples.empty())
+    user_error("data.measure", "an image that can be decoded: found none of ", held.broken,
+               " (the last: ", last, ")");
   return held;
-}
-
-std::unique_ptr<formats::ImageReader> open(const Stored& stored) {
-  if (stored.file.empty()) return formats::open_pixels(stored.pixels);
-  return formats::open_image({reinterpret_cast<const uint8_t*>(stored.file.data()), stored.file.size()},
-                             "data bench", {});
 }
 
 void describe(const Held& held, Measurement* result) {
   const auto count = static_cast<double>(held.samples.size());
   result->images = static_cast<int64_t>(held.samples.size());
+  result->broken = held.broken;
   for (const Stored& stored : held.samples) {
     const auto reader = open(stored);
     result->mean_bytes += static_cast<double>(stored.file.size() + stored.pixels.pixels.size()) / count;
@@ -99,7 +114,8 @@ void pipeline_round(const MeasureOptions& options, size_t pipeline, Subject* sub
   LoaderOptions loader_options;
   loader_options.batch = std::min(options.batch, subject->source->size());
   loader_options.workers = options.threads[pipeline];
-  loader_options.fail_on_error = true;
+  loader_options.error_limit = 1;
+  loader_options.warn = options.warn;
   TrainLoader loader(*subject->source, options.transform, loader_options, 0);
   const int64_t batches = std::max<int64_t>(1, options.images / loader_options.batch);
   const auto images = static_cast<double>(batches * loader_options.batch);
@@ -137,7 +153,9 @@ Measurement result_of(const Subject& subject, const Subject& first, const Measur
 
 }  // namespace
 
-std::vector<Measurement> measure(std::span<const Source* const> sources, const MeasureOptions& options) {
+std::vector<Measurement> measure(std::span<const Source* const> sources, const MeasureOptions& given) {
+  MeasureOptions options = given;
+  options.warn = say_once(given.warn ? given.warn : [](const std::string&) {});
   if (options.images < 1 || options.batch < 1 || options.rounds < 1) {
     user_error("data.measure", "images, batch and rounds of at least 1: found ", options.images, ", ",
                options.batch, ", ", options.rounds);
@@ -146,7 +164,7 @@ std::vector<Measurement> measure(std::span<const Source* const> sources, const M
   std::vector<Subject> subjects;
   for (const Source* source : sources) {
     subjects.push_back({.source = source,
-                        .held = hold(*source, options.images),
+                        .held = hold(*source, options.images, options.warn),
                         .stages = std::vector<std::vector<double>>(kStages.size()),
                         .rates = std::vector<std::vector<double>>(pipelines),
                         .cpu = std::vector<std::vector<double>>(pipelines)});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@ struct MeasureOptions {
   int64_t rounds = 3;  // the medians count; a round measures every source, stage and number of threads once
   std::vector<int64_t> threads = {1};  // decoding threads of the pipeline
   TransformOptions transform;
+  std::function<void(const std::string&)> warn = {};  // names each broken image once
 };
 
 struct Stage {
@@ -35,6 +37,7 @@ struct Pipeline {
 
 struct Measurement {
   int64_t images = 0;  // different ones that were measured
+  int64_t broken = 0;  // of those drawn, left out
   double mean_bytes = 0, mean_width = 0, mean_height = 0;
   std::vector<Stage> stages;        // read, header, decode whole, decode crop, resize, normalise
   std::vector<Pipeline> pipelines;  // the training loader as it is
@@ -42,7 +45,8 @@ struct Measurement {
 };
 
 /// One for each source, with training's random crop throughout. The sources take turns within a round, so
-/// that whatever else the machine does meets all alike. Errors: UserError of a sample that cannot be decoded.
+/// that whatever else the machine does meets all alike. Images that cannot be decoded are left out.
+/// Errors: UserError where none of those drawn can be.
 std::vector<Measurement> measure(std::span<const Source* const> sources, const MeasureOptions& options);
 
 /// `count` JPEGs made in memory, always the same: edges about 500 x 375, mean size 100 to 120 KiB as

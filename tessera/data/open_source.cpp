@@ -27,10 +27,25 @@ void check_folder(const fs::path& folder) {
     user_error(kWhere, "a data folder: ", folder.string(), " is empty");
 }
 
+/// Each kind looks at its own settings; one that was given to another kind was meant to do something.
+void warn_of_unused(const std::string& kind, const SourceOptions& options) {
+  const bool keys = kind == "wds" || kind == "tfrecord", labels = keys || kind == "zip";
+  std::vector<std::string> unused;
+  if (!keys && !options.image_key.empty()) unused.emplace_back("image_key");
+  if (!keys && !options.label_key.empty()) unused.emplace_back("label_key");
+  if (!labels && options.label_offset != 0) unused.emplace_back("label_offset");
+  if (!labels && !options.classes.empty()) unused.emplace_back("classes");
+  if (unused.empty() || !options.warn) return;
+  options.warn(concat("[", kWhere, "] a setting that ", kind, ": has a use for: found ", join(unused, ", "),
+                      ", which ", unused.size() == 1 ? "is" : "are", " not looked at"));
+}
+
 std::unique_ptr<Source> open_path(const fs::path& folder, const std::string& split,
                                   const SourceOptions& options) {
   check_folder(folder);
-  return holds_idx_files(folder) ? open_idx(folder, split) : open_folder(folder, split, options);
+  const bool idx = holds_idx_files(folder);
+  warn_of_unused(idx ? "idx" : "folder", options);
+  return idx ? open_idx(folder, split) : open_folder(folder, split, options);
 }
 
 }  // namespace
@@ -64,6 +79,7 @@ std::unique_ptr<Source> open_source(const std::string& spec, const std::string& 
   const std::string path = colon == std::string::npos ? "" : spec.substr(colon + 1);
   std::error_code ignored;
   if (kind == "fake" && (colon != std::string::npos || !fs::exists(spec, ignored))) {
+    warn_of_unused(kind, options);
     return open_fake(path, split, options);
   }
   if (colon == std::string::npos || fs::exists(spec, ignored)) return open_path(spec, split, options);
@@ -74,6 +90,7 @@ std::unique_ptr<Source> open_source(const std::string& spec, const std::string& 
                near.empty() ? "" : concat(" (did you mean ", near, ":", path, "?)"));
   }
   if (path.empty()) user_error(kWhere, "a path after ", kind, ": found nothing");
+  warn_of_unused(kind, options);
   if (kind == "wds") return open_wds(path, split, options);
   if (kind == "tfrecord") return open_tfrecord(path, split, options);
   if (kind == "cifar") return open_cifar(path, split);

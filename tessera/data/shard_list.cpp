@@ -3,7 +3,9 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <regex>
 #include <set>
 #include <utility>
 
@@ -144,6 +146,25 @@ void resolve(const std::string& entry, const std::string& name, const ShardKind&
   for (const auto& file : files) target.push_back(fs::absolute(file).lexically_normal());
 }
 
+/// "; there are a.tar.bz2, b.tar.zst and 3 more" of the folders of a list; "" where they hold no files.
+std::string what_is_there(const std::vector<std::string>& entries) {
+  constexpr size_t kShown = 3;
+  std::vector<std::string> names;
+  for (const auto& entry : entries) {
+    std::error_code ignored;
+    for (fs::directory_iterator at(entry, ignored), end; !ignored && at != end; at.increment(ignored)) {
+      std::error_code unknown;
+      if (at->is_regular_file(unknown)) names.push_back(escape(at->path().filename().string()));
+    }
+  }
+  if (names.empty()) return "";
+  std::sort(names.begin(), names.end());
+  const size_t more = names.size() - std::min(names.size(), kShown);
+  names.resize(names.size() - more);
+  return concat("; there ", names.size() + more == 1 ? "is " : "are ", join(names, ", "),
+                more == 0 ? "" : concat(" and ", more, " more"));
+}
+
 }  // namespace
 
 std::vector<std::string> expand_braces(const std::string& pattern) {
@@ -202,7 +223,51 @@ std::vector<fs::path> find_shards(const std::string& list, const std::string& sp
   }
   user_error(kind.where, kind.what, " of the split ", split, ": found ",
              others.empty() ? "none" : concat("only ", join({others.begin(), others.end()}, ", ")), " (in ",
-             list, ")");
+             list, others.empty() ? what_is_there(entries) : "", ")");
+}
+
+void check_numbered(const std::vector<fs::path>& files, const char* where) {
+  static const std::regex kNumbered("(.*)-(\\d{5})-of-(\\d{5})(.*)");
+  std::map<std::string, std::set<uint64_t>> found;  // of "name-*-of-00004" in its folder
+  std::map<std::string, uint64_t> counts;
+  for (const auto& file : files) {
+    const std::string name = file.filename().string();
+    std::smatch parts;
+    if (!std::regex_match(name, parts, kNumbered)) continue;
+    const std::string set =
+        (file.parent_path() / concat(parts[1].str(), "-*-of-", parts[3].str(), parts[4].str())).string();
+    found[set].insert(std::stoull(parts[2].str()));
+    counts[set] = std::stoull(parts[3].str());
+  }
+  for (const auto& [set, numbers] : found) {
+    const uint64_t count = counts[set];
+    uint64_t missing = 0, first = count;
+    for (uint64_t i = 0; i < count; ++i) {
+      if (numbers.contains(i)) continue;
+      ++missing;
+      first = std::min(first, i);
+    }
+    if (missing == 0) continue;
+    std::string number = std::to_string(first);
+    number.insert(0, 5 - std::min<size_t>(5, number.size()), '0');
+    std::string name = set;
+    name.replace(name.rfind("-*-of-") + 1, 1, number);
+    user_error(where, "all files that their names count: ", missing, " of ", count,
+               " are not there, the first is ", name, " (name those there are to use them alone)");
+  }
+}
+
+std::string same_as_training(const std::string& list, const std::string& split,
+                             const std::vector<fs::path>& shards, const ShardKind& kind) {
+  if (split == "train") return "";
+  try {
+    if (find_shards(list, "train", kind) != shards) return "";
+  } catch (const UserError&) {  // there is no training split to be the same as
+    return "";
+  }
+  return concat("[", kind.where, "] other files for ", split, " than for train: both are ",
+                shards.size() == 1 ? shards.front().string() : concat("the same ", shards.size(), " files"),
+                " (in ", list, "; their names speak of no split: write train=FILES,", split, "=FILES)");
 }
 
 }  // namespace tessera::data

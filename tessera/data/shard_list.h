@@ -28,8 +28,17 @@ struct ShardKind {
 /// in it, a folder of the split's name in the folder, the words of the file names ("imagenet-train-000.tar")
 /// or of the folder they lie in. Names without such a word belong to every split. For "val" come
 /// "validation", then "test", where there is no "val". Errors: UserError that names what was found, or the
-/// first file that a brace names and that is not there.
+/// first file that a brace names and that is not there; where a folder holds none, what it does hold.
 std::vector<std::filesystem::path> find_shards(const std::string& list, const std::string& split,
                                                const ShardKind& kind);
+
+/// Errors: UserError where files named "NAME-00000-of-00004" are not all of those their names count: which
+/// is missing first. Other names say nothing of that.
+void check_numbered(const std::vector<std::filesystem::path>& files, const char* where);
+
+/// What there is to say where `split`, not the training split itself, has the same shards as the training
+/// split: names that speak of no split belong to every one. "": another list.
+std::string same_as_training(const std::string& list, const std::string& split,
+                             const std::vector<std::filesystem::path>& shards, const ShardKind& kind);
 
 }  // namespace tessera::data

@@ -114,13 +114,18 @@ RecordFiles find_tfds(const fs::path& folder, const std::string& split, const So
 
 RecordFiles find_files(const std::string& path, const std::string& split, const SourceOptions& options) {
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
+  const bool whole_folder = fs::is_directory(path, ignored);
+  if (whole_folder) {
     const fs::path folder = (fs::absolute(path) / "").lexically_normal().parent_path();
     if (const fs::path version = find_tfds_version(folder); !version.empty())
       return find_tfds(version, split, options);
   }
   RecordFiles found;
-  found.files = find_shards(path, split, {kWhere, "TFRecord files", is_record_name});
+  const ShardKind kind{kWhere, "TFRecord files", is_record_name};
+  found.files = find_shards(path, split, kind);
+  if (whole_folder) check_numbered(found.files, kWhere);
+  const std::string same = same_as_training(path, split, found.files, kind);
+  if (!same.empty() && options.warn) options.warn(same);
   found.keys = {options.image_key, options.label_key};
   found.class_file = find_class_file(options, found.files.front().parent_path());
   return found;

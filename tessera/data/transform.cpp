@@ -70,16 +70,6 @@ std::unique_ptr<formats::ImageReader> open_stored(const Stored& stored, const st
   return formats::open_image({bytes, stored.file.size()}, name, {formats::kMaxPixels, exif});
 }
 
-/// The strongest shrinking of the decoder that leaves at least one pixel for each output in both directions.
-int64_t choose_shrink(const Scaling& scaling, int64_t most) {
-  int64_t shrink = 1;
-  while (2 * shrink <= most && scaling.source.width >= 2 * shrink * scaling.width &&
-         scaling.source.height >= 2 * shrink * scaling.height) {
-    shrink *= 2;
-  }
-  return shrink;
-}
-
 }  // namespace
 
 /// What is shown of a sample.

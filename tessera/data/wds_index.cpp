@@ -74,7 +74,9 @@ class ShardWalk {
     try {
       while (auto member = reader.next()) take(*member, [&] { return reader.content(kMaxLabelBytes + 1); });
       flush();
-      if (!reader.ended_with_mark()) {
+      const bool marked = reader.ended_with_mark();
+      stream.skip(UINT64_MAX);  // to the trailer of a gzip file: its CRC is of all that was read
+      if (!marked) {
         builder_.note(concat("[data.wds] an end mark in ", shard_.path.string(),
                              ": found none, the archive may be cut off"));
       }

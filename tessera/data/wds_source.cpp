@@ -57,7 +57,10 @@ std::optional<fs::path> find_dali_index(const fs::path& shard, size_t number, co
 
 std::unique_ptr<Source> open_wds(const std::string& list, const std::string& split,
                                  const SourceOptions& options) {
-  const auto shards = find_shards(list, split, {kWhere, "tar or tar.gz files", is_tar_name});
+  const ShardKind kind{kWhere, "tar or tar.gz files", is_tar_name};
+  const auto shards = find_shards(list, split, kind);
+  const std::string same = same_as_training(list, split, shards, kind);
+  if (!same.empty() && options.warn) options.warn(same);
   const auto class_file = find_class_file(options, shards.front().parent_path());
   IndexRequest request = shard_request("wds", shards, split,
                                        concat("label_offset ", options.label_offset, "\nimage_key ",

@@ -19,10 +19,32 @@ class FolderWriter : public Writer {
     return block;
   }
 
+  /// The names are the samples', which only they know: their number and size must be there.
+  void check(const Split& split, bool) const override {
+    int64_t samples = 0, files = 0;
+    uint64_t bytes = 0, found = 0;
+    for (const Part& part : split.parts) {
+      samples += part.samples;
+      bytes += part.bytes;
+    }
+    if (samples == 0) return;
+    std::error_code error;
+    const fs::path root = folder_ / split.name;
+    for (fs::recursive_directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
+      if (!at->is_regular_file(error)) continue;
+      ++files;
+      found += at->file_size(error);
+    }
+    if (!error && files >= samples && found >= bytes) return;
+    user_error("prepare.resume", root.string(), " with at least ", samples, " files of ", bytes,
+               " bytes in all, as an earlier run wrote it: found ", files, " of ", found,
+               " bytes (put back what is missing, or empty the folder and begin anew)");
+  }
+
   /// A class without samples gets its folder too: labels are places in the list of folders.
   void open(const Split& split) override {
     root_ = folder_ / split.name;
-    for (const auto& name : class_folders(split.classes)) fs::create_directories(root_ / name);
+    for (const auto& name : class_folders(split.classes)) make_folders(root_ / name);
   }
 
   void append(const Block& block) override { write_unsynced(root_ / block.sample.path, block.bytes); }

@@ -71,8 +71,9 @@ Json spread_json(const Spread& spread) {
 
 void print_text(const Inspection& inspection, std::ostream& out) {
   const auto looked = static_cast<int64_t>(inspection.seen.size() + inspection.broken.size());
-  out << inspection.source << ", split " << inspection.split << ": " << human_count(inspection.samples)
-      << " samples in " << human_count(static_cast<int64_t>(inspection.classes.size()))
+  out << one_line(concat(inspection.source, ", split ", inspection.split)) << ": "
+      << human_count(inspection.samples) << " samples in "
+      << human_count(static_cast<int64_t>(inspection.classes.size()))
       << (inspection.classes.size() == 1 ? " class; " : " classes; ")
       << (inspection.full ? std::string("all") : human_count(looked)) << " decoded\n";
   if (!inspection.seen.empty()) print_images(inspection, out);

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
+#include "tessera/prepare/partial_file.h"
 
 namespace tessera::prepare {
 namespace fs = std::filesystem;
@@ -22,6 +23,13 @@ using Command = std::map<std::string, std::string>;
 
 constexpr const char* kWhere = "prepare.journal";
 constexpr const char* kName = "pack.jsonl";
+
+/// Nothing but digits: a fraction or 1e99 is no place in a split.
+int64_t whole_number(const Json& json) {
+  if (!json.is_number_integer() || (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX))
+    user_error(kWhere, "whole numbers in the journal of an earlier run: found ", json_text(json));
+  return json.get<int64_t>();
+}
 
 std::string line_of(const Json& json) { return json_text(json) + "\n"; }
 
@@ -46,7 +54,7 @@ void check_same(const Command& before, const Command& now, const fs::path& path)
 }  // namespace
 
 Journal::Journal(const fs::path& folder, const Command& command) : path_(folder / kName) {
-  fs::create_directories(folder);
+  make_folders(folder);
   if (!fs::exists(path_)) check_empty(folder);  // a folder that is refused stays as it is
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) user_error(kWhere, "a folder to write in: ", path_.string(), ": ", std::strerror(errno));
@@ -92,12 +100,21 @@ void Journal::begin(const fs::path& folder, const Command& command) {
 void Journal::read_line(const std::string& line) {
   const Json json = Json::parse(line);
   if (json.contains("end")) {
-    parts_.push_back({.split = json.at("split"),
-                      .end = json.at("end"),
-                      .samples = json.at("samples"),
-                      .jpegs = json.at("jpegs"),
-                      .bytes = json.at("bytes"),
-                      .left_out = json.at("left_out")});
+    const Part part{.split = json.at("split"),
+                    .end = whole_number(json.at("end")),
+                    .samples = whole_number(json.at("samples")),
+                    .jpegs = whole_number(json.at("jpegs")),
+                    .bytes = static_cast<uint64_t>(whole_number(json.at("bytes"))),
+                    .left_out = json.at("left_out")};
+    const int64_t begin = parts_.empty() || parts_.back().split != part.split ? 0 : parts_.back().end;
+    const bool counts =
+        part.samples >= 0 && part.jpegs >= 0 && part.jpegs <= part.samples && part.bytes <= INT64_MAX;
+    if (!counts || part.end < begin || part.end - begin < part.samples) {
+      user_error(kWhere, "parts that follow each other in an earlier run's journal: found one of ",
+                 part.samples, " samples that ends at ", part.end, ", after ", begin, " (", path_.string(),
+                 "; choose another folder)");
+    }
+    parts_.push_back(part);
   } else if (json.contains("split_done")) {
     splits_done_.push_back(json.at("split_done"));
   } else {

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/checksum.h"
@@ -130,6 +131,7 @@ class Packer {
 
   Split pack(const std::string& name, const data::Source& source, const SplitPacker& samples) {
     split_ = {name, source.classes(), journal_.parts(name)};
+    writer_.check(split_, journal_.split_done(name));
     if (journal_.split_done(name)) return split_;
     const int64_t begin = split_.parts.empty() ? 0 : split_.parts.back().end;
     part_ = {};
@@ -198,6 +200,14 @@ std::map<std::string, std::string> command_of(const std::string& origin, const P
           {"--index-dir", options.writer.index_dir.string()}};
 }
 
+/// Before anything is made: it becomes part of names of files.
+void check_name(const std::string& name) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  if (name.find_first_not_of(kPlain) == std::string::npos && !name.starts_with('.')) return;
+  user_error(kWhere, "a name of letters, digits and . _ - that does not begin with a dot: found '",
+             escape(name), "' (--name)");
+}
+
 void check_classes(const std::vector<Split>& splits, const Split& split) {
   if (splits.empty() || splits[0].classes == split.classes) return;
   user_error(kWhere, "the same classes in every split: ", splits[0].name, " has ", splits[0].classes.size(),
@@ -209,6 +219,7 @@ void check_classes(const std::vector<Split>& splits, const Split& split) {
 PackResult pack(const OpenSplit& open, const std::string& origin, const std::filesystem::path& folder,
                 const PackOptions& given, const std::function<void(const PackProgress&)>& progress) {
   const PackOptions options = with_defaults(given);
+  check_name(options.writer.name);
   const auto writer = make_writer(folder, options);
   std::vector<std::unique_ptr<data::Source>> sources;
   std::vector<std::unique_ptr<SplitPacker>> packers;

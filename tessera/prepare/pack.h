@@ -47,7 +47,8 @@ using OpenSplit = std::function<std::unique_ptr<data::Source>(const std::string&
 /// the samples, their names and the options but `workers`: the same bytes on any machine. A run that ended
 /// early goes on where it was, whatever ended it; `folder`/pack.jsonl says where that is.
 /// `progress` is called on the caller's thread, after each sample.
-/// Errors: UserError on a folder that holds something else, a sample that cannot be read or is neither JPEG
+/// Errors: UserError on a name for shards that is no plain file name, a folder that holds something else or
+/// not what an earlier run says it wrote, a sample that cannot be read or is neither JPEG
 /// nor PNG (unless `skip_broken`), splits that differ in their classes, a full disk.
 PackResult pack(const OpenSplit& open, const std::string& origin, const std::filesystem::path& folder,
                 const PackOptions& options, const std::function<void(const PackProgress&)>& progress = {});

@@ -92,6 +92,23 @@ void write_unsynced(const fs::path& path, std::string_view bytes) {
   if (::close(fd) != 0) fail("close", path);
 }
 
+void check_written(const fs::path& path, uint64_t bytes) {
+  std::error_code error;
+  const uint64_t found = fs::file_size(path, error);
+  if (!error && found == bytes) return;
+  user_error("prepare.resume", path.string(), " of ", bytes,
+             " bytes, as an earlier run wrote it: ", error ? error.message() : concat("found ", found),
+             " (put it back, or empty the folder and begin anew)");
+}
+
+void make_folders(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error) return;
+  errno = error.value();
+  fail("create the folder", folder);
+}
+
 void sync_file_system(const fs::path& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) fail("open", folder);

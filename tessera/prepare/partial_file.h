@@ -36,6 +36,10 @@ class PartialFile {
 void write_published(const std::filesystem::path& path, std::string_view bytes);
 /// Writes a whole file without waiting for the disk; sync_file_system() does that for many at once.
 void write_unsynced(const std::filesystem::path& path, std::string_view bytes);
+/// Errors: UserError when `path` is not a file of `bytes` bytes, as an earlier run left it.
+void check_written(const std::filesystem::path& path, uint64_t bytes);
+/// Makes a folder and those above it.
+void make_folders(const std::filesystem::path& folder);
 /// Waits until all that was written to the file system of `folder` is on disk.
 void sync_file_system(const std::filesystem::path& folder);
 

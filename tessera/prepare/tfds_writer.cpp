@@ -102,8 +102,19 @@ class TfdsWriter : public ShardedWriter {
     return without_file(std::move(block), std::move(sample));
   }
 
+  /// A run that ended while it gave the shards their last names left some of both.
+  void check(const Split& split, bool closed) const override {
+    const std::string count = of_count(shard_count(split));
+    size_t shard = 0;
+    for (const Part& part : split.parts) {
+      if (part.samples == 0) continue;
+      const fs::path begun = folder_ / shard_name(split.name, shard++), ended = begun.string() + count;
+      check_written(closed || (fs::exists(ended) && !fs::exists(begun)) ? ended : begun, part.bytes);
+    }
+  }
+
   void append(const Block& block) override {
-    if (!file_) file_.emplace(folder_ / shard_name(shard_));
+    if (!file_) file_.emplace(folder_ / shard_name(split_, shard_));
     file_->append(block.bytes);
   }
 
@@ -114,10 +125,8 @@ class TfdsWriter : public ShardedWriter {
   /// Only now is the number of shards known, which is part of every name.
   void close() override {
     for (size_t i = 0; i < shard_; ++i) {
-      std::array<char, 48> count{};
-      std::snprintf(count.data(), count.size(), "-of-%05zu", shard_);
-      const fs::path name = folder_ / shard_name(i);
-      if (fs::exists(name)) fs::rename(name, name.string() + count.data());
+      const fs::path name = folder_ / shard_name(split_, i);
+      if (fs::exists(name)) fs::rename(name, name.string() + of_count(shard_));
     }
     sync_folder(folder_);
   }
@@ -133,10 +142,15 @@ class TfdsWriter : public ShardedWriter {
   }
 
  private:
-  std::string shard_name(size_t shard) const {
+  std::string shard_name(const std::string& split, size_t shard) const {
     std::array<char, 48> number{};
     std::snprintf(number.data(), number.size(), "-%05zu", shard);
-    return concat(options_.name, "-", split_, ".tfrecord", number.data());
+    return concat(options_.name, "-", split, ".tfrecord", number.data());
+  }
+  static std::string of_count(size_t shards) {
+    std::array<char, 48> count{};
+    std::snprintf(count.data(), count.size(), "-of-%05zu", shards);
+    return count.data();
   }
 };
 

@@ -65,8 +65,15 @@ class WdsWriter : public ShardedWriter {
     return without_file(std::move(block), std::move(sample));
   }
 
+  void check(const Split& split, bool) const override {
+    size_t shard = 0;
+    for (const Part& part : split.parts) {
+      if (part.samples > 0) check_written(shard_path(split.name, shard++, ".tar"), part.bytes + 2 * kBlock);
+    }
+  }
+
   void append(const Block& block) override {
-    if (!file_) file_.emplace(shard_path(".tar"));
+    if (!file_) file_.emplace(shard_path(split_, shard_, ".tar"));
     const Sample& sample = block.sample;
     const uint64_t begin = file_->size();
     lines_ += concat("cls ", begin + kBlock, " ", std::to_string(sample.label).size(), " ", sample.key,
@@ -92,18 +99,18 @@ class WdsWriter : public ShardedWriter {
   }
 
  private:
-  fs::path shard_path(const char* ending) const {
+  fs::path shard_path(const std::string& split, size_t shard, const char* ending) const {
     std::array<char, 48> number{};
-    std::snprintf(number.data(), number.size(), "-%06zu", shard_);
-    return folder_ / concat(options_.name, options_.name.empty() ? "" : "-", split_, number.data(), ending);
+    std::snprintf(number.data(), number.size(), "-%06zu", shard);
+    return folder_ / concat(options_.name, options_.name.empty() ? "" : "-", split, number.data(), ending);
   }
 
   /// Before the shard itself: a whole shard has its index.
   void write_indexes() const {
     const std::string text = concat("v1.2 ", samples_, "\n", lines_);
-    if (options_.dali_index) write_published(shard_path(".idx"), text);
+    if (options_.dali_index) write_published(shard_path(split_, shard_, ".idx"), text);
     if (options_.index_dir.empty()) return;
-    fs::create_directories(options_.index_dir / split_);
+    make_folders(options_.index_dir / split_);
     write_published(options_.index_dir / split_ / concat("idx_", shard_, ".txt"), text);
   }
 

@@ -58,6 +58,9 @@ class Writer {
   virtual ~Writer() = default;
   /// Pure: any number of threads at once.
   virtual Block frame(Sample sample) const = 0;
+  /// Compares what lies on disk with the parts an earlier run wrote; `closed`: it also ended the split.
+  /// Errors: UserError that names the first file that is missing or has another size.
+  virtual void check(const Split& split, bool closed) const = 0;
   /// Begins a split, or goes on after its parts: what lies behind them is written anew.
   virtual void open(const Split& split) = 0;
   virtual void append(const Block& block) = 0;

@@ -1,11 +1,13 @@
 // Zip archives. Members are stored: image files do not shrink.
 #include <zlib.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
+#include "tessera/formats/zip_directory.h"
 #include "tessera/formats/zip_record.h"
 #include "tessera/prepare/partial_file.h"
 #include "tessera/prepare/writer.h"
@@ -40,6 +42,31 @@ class ZipWriter : public Writer {
     sample.file = {};
     block.sample = std::move(sample);
     return block;
+  }
+
+  /// Of a zip that has its name; open() looks at what is not finished.
+  void check(const Split& split, bool closed) const override {
+    const fs::path zip = folder_ / (split.name + ".zip"), map = folder_ / (split.name + "_map.txt");
+    if (!closed && !fs::exists(zip)) return;
+    uint64_t samples = 0, bytes = 0;
+    for (const Part& part : split.parts) {
+      samples += static_cast<uint64_t>(part.samples);
+      bytes += part.bytes;
+    }
+    if (samples == 0) return;
+    const FileReader file(zip);
+    uint64_t members = 0, directory = 0;
+    formats::visit_zip_directory(file, [&](const formats::ZipMember& member) {
+      ++members;
+      directory +=
+          formats::zip_directory_entry({member.name, member.crc32, member.size, member.header}).size();
+    });
+    check_written(zip, bytes + directory + formats::zip_directory_end(bytes, directory, members).size());
+    const std::string text = read_file(map);
+    const auto lines = static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
+    if (members == samples && lines == samples) return;
+    user_error("prepare.resume", samples, " samples, as an earlier run wrote them: found ", members, " in ",
+               zip.string(), " and ", lines, " in ", map.string(), " (empty the folder and begin anew)");
   }
 
   void open(const Split& split) override {

@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/data/ram_cache.h"
+#include "tessera/data/say_once.h"
 #include "tessera/data/worker_cores.h"
 #include "tessera/library/run.h"
 #include "tessera/mesh/cuda_plugin.h"
@@ -130,7 +131,7 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
   options.error_limit = recipe.data.error_limit;
   options.ranks_decide = true;
   options.mix = recipe.train.mix;
-  options.warn = [&log](const std::string& line) { log.warn(line); };
+  options.warn = data::say_once([&log](const std::string& line) { log.warn(line); });
   return options;
 }
 

@@ -177,7 +177,29 @@ TEST(Words, ReplacedOnesAreNotLookedAtAgain) {
 }
 
 TEST(OneLine, WritesOutWhatATerminalWouldObey) {
-  EXPECT_EQ(one_line("a\nb\x1b[2J\x7f caf\xc3\xa9 \xff\t."), "a\\nb\\x1b[2J\\x7f caf\xc3\xa9 \xff\\x09.");
+  EXPECT_EQ(one_line("a\nb\x1b[2J\x7f caf\xc3\xa9 \t."), "a\\nb\\x1b[2J\\x7f caf\xc3\xa9 \\x09.");
+  EXPECT_EQ(one_line(std::string_view("a\0b", 3)), "a\\x00b");
+}
+
+TEST(OneLine, WritesOutWhatIsNoUtf8) {
+  const std::string good = "\xc2\xa0 \xe4\xb8\xad \xf0\x9f\x98\x80 \xef\xbf\xbf";
+  EXPECT_EQ(one_line(good), good);
+  EXPECT_EQ(one_line("\xff \xe4\xb8"), "\\xff \\xe4\\xb8");  // no character; one cut off
+  EXPECT_EQ(one_line("\xc2\x9b"
+                     "2J"),
+            "\\xc2\\x9b"
+            "2J");                                                             // CSI, which terminals obey
+  EXPECT_EQ(one_line("\xc0\xaf \xed\xa0\x80"), "\\xc0\\xaf \\xed\\xa0\\x80");  // too long; a surrogate
+}
+
+TEST(OneLine, LeavesOutTheMiddleOfWhatIsLong) {
+  const std::string whole(kMostLineBytes, 'x');
+  EXPECT_EQ(one_line(whole), whole);
+  const std::string line = one_line(concat("first ", std::string(5'000'000, '\n'), " last"));
+  EXPECT_LT(line.size(), 2 * kMostLineBytes + 100);
+  EXPECT_TRUE(line.starts_with("first \\n")) << line;
+  EXPECT_TRUE(line.ends_with("\\n last")) << line;
+  EXPECT_NE(line.find(" ... (4,995,915 bytes left out) ... "), std::string::npos) << line;
 }
 
 TEST(Median, IsTheMiddleOrBetweenTheMiddleTwo) {

@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <functional>
+
+#include "tessera/data/index.h"
 #include "tessera/data/loader.h"
+#include "tessera/data/say_once.h"
 #include "tessera/data/source.h"
 #include "tests/data/folder_maker.h"
 #include "tests/data/shared_data.h"
@@ -110,6 +115,36 @@ TEST_F(Archives, ClassFileAndLabelOffset) {
             "[data.classes] class names, one a line: found none (" + (root / "names").string() + ")");
 }
 
+TEST_F(Archives, SettingsOfOtherKindsAreNamed) {
+  const fs::path root = temporary.path() / "set";
+  write_image(root / "train" / "a" / "1.png", 1);
+  const std::string kinds[] = {"folder:" + root.string(), root.string(),
+                               "cifar:" + (kFixtures / "cifar" / "cifar-10-binary.tar.gz").string(),
+                               "fake:8"};
+  for (const auto& spec : kinds) {
+    options.image_key = options.classes = "";
+    options.label_offset = 0;
+    open(spec);
+    EXPECT_TRUE(warnings.empty()) << spec;
+    options.image_key = "jpg";
+    open(spec);
+    ASSERT_EQ(warnings.size(), 1U) << spec;
+    EXPECT_TRUE(warnings[0].ends_with(": has a use for: found image_key, which is not looked at"))
+        << warnings[0];
+    options.classes = "/none";
+    options.label_offset = -5;
+    open(spec);
+    ASSERT_EQ(warnings.size(), 1U) << spec;
+    EXPECT_TRUE(warnings[0].ends_with("found image_key, label_offset, classes, which are not looked at"))
+        << warnings[0];
+  }
+  options.classes = "";
+  options.label_offset = 0;
+  open("zip:" + (kFixtures / "zip").string());
+  EXPECT_EQ(warnings, Names{"[data.open_source] a setting that zip: has a use for: found image_key, which is "
+                            "not looked at"});
+}
+
 TEST_F(Archives, FilesThatShrinkWhileTheyAreReadAreNamed) {
   const fs::path wds = copy("wds"), records = copy("tfrecord"), zip = copy("zip");
   const auto shards = open("wds:" + wds.string());
@@ -151,6 +186,70 @@ TEST_F(Archives, BrokenSamplesAreSkippedCountedAndNamedByTheLoader) {
   EXPECT_NE(error_text([&] { stops.next(); }).find("line 3 of "), std::string::npos);
 }
 
+TEST_F(Archives, IndexesAreMadeAnewWhenAnythingTheyCameFromChanges) {
+  const fs::path wds = copy("wds"), zip = copy("zip"), tfds = copy("tfds") / "tiny" / "1.2.0";
+  const fs::path tfds_names = tfds / "label.labels.txt";
+  write_text(wds / "classes.txt", "cat\ndog\nfish\n");
+  const auto same_again = [](const fs::path& file) {  // other bytes of the same number
+    std::string text = read_file(file);
+    text[text.find("cat")] = 'r';
+    write_text(file, text);
+  };
+  const auto appended = [](const char* text) {
+    return [text](const fs::path& file) { write_text(file, read_file(file) + text); };
+  };
+  const struct {
+    std::string spec;
+    fs::path file;
+    std::function<void(const fs::path&)> change;
+  } kCases[] = {
+      {"wds:" + wds.string(), wds / "set-train-000000.tar", appended("0123")},
+      {"wds:" + wds.string(), wds / "classes.txt", same_again},
+      {"zip:" + zip.string(), zip / "train_map.txt", appended("n00/none.png\t0\n")},
+      {"zip:" + zip.string(), zip / "train.zip",
+       [](const fs::path& file) {
+         fs::last_write_time(file, fs::last_write_time(file) - std::chrono::hours(1));
+       }},
+      {"tfrecord:" + tfds.string(), tfds / "dataset_info.json", appended(" ")},
+      {"tfrecord:" + tfds.string(), tfds_names, same_again},
+  };
+  const std::string place = (temporary.path() / "indexes").string();
+  for (const auto& c : kCases) {
+    make_index(c.spec, "train", place, options);
+    EXPECT_FALSE(make_index(c.spec, "train", place, options).made) << c.file;
+    c.change(c.file);
+    EXPECT_TRUE(make_index(c.spec, "train", place, options).made) << c.file;
+    EXPECT_FALSE(make_index(c.spec, "train", place, options).made) << c.file;
+  }
+  options.index_dir = place;
+  EXPECT_EQ(open("wds:" + wds.string())->classes()[0], "rat");
+  EXPECT_EQ(open("tfrecord:" + tfds.string())->classes()[0], "rat");
+  EXPECT_EQ(open("zip:" + zip.string())->size(), 7);
+}
+
+TEST_F(Archives, EvaluationsOfOneRunNameABrokenSampleOnce) {
+  const fs::path root = copy("zip");
+  write_text(root / "val_map.txt", "none.png\t0\n" + read_file(root / "val_map.txt"));
+  const auto source = open("zip:" + root.string(), "val");
+  TransformOptions transform;
+  transform.image_size = 8;
+  LoaderOptions loader;
+  loader.batch = 2;
+  loader.workers = 2;
+  loader.error_limit = 0.5;
+  Names named;
+  loader.warn = say_once([&](const std::string& line) { named.push_back(line); });
+  for (int evaluation = 0; evaluation < 3; ++evaluation) {
+    EvalLoader batches(*source, transform, loader);
+    for (Batch batch; batches.next(&batch);) continue;
+    EXPECT_EQ(batches.broken_samples(), 1) << "counted every time";
+  }
+  ASSERT_EQ(named.size(), 1U);
+  EXPECT_NE(named[0].find("a member none.png in "), std::string::npos) << named[0];
+  loader.warn("another");
+  EXPECT_EQ(named.size(), 2U);
+}
+
 TEST_F(Archives, Cifar) {
   for (const std::string path : {"cifar", "cifar/cifar-10-binary.tar.gz"}) {
     const fs::path root = path == "cifar" ? copy("cifar") : kFixtures / path;
@@ -190,6 +289,13 @@ TEST_F(Archives, CifarErrors) {
   EXPECT_EQ(
       open_error(spec),
       "[data.open_cifar] data_batch_1.bin (CIFAR-10) or train.bin (CIFAR-100): found no .bin file" + in);
+  write_text(root / "notes", "x");
+  EXPECT_TRUE(open_error(spec).ends_with(": found no .bin file, but notes" + in)) << open_error(spec);
+  write_text(root / "cifar-10-python.tar.gz", "x");
+  EXPECT_TRUE(open_error(spec).ends_with(": found no .bin file, but cifar-10-python.tar.gz (cifar:" +
+                                         (root / "cifar-10-python.tar.gz").string() + " opens an archive)" +
+                                         in))
+      << open_error(spec);
   EXPECT_EQ(open_error(spec, "odd"), "[data.open_cifar] a split of CIFAR (train, val, test): found 'odd'");
   EXPECT_EQ(open_error("cifar:/none"), "[data.open_cifar] a folder or an archive: /none does not exist");
 }

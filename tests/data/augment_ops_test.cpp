@@ -1,5 +1,6 @@
 // Each operation against Pillow, torchvision and timm with the same parameters (make_augment_expected.py).
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include <cstdlib>
 #include <map>
@@ -64,12 +65,20 @@ TEST(AugmentOps, EqualPillowTorchvisionAndTheDefinitionOfTensorFlow) {
   const auto expected = nlohmann::json::parse(
       read_file(std::string(TESSERA_SOURCE_DIR) + "/tests/data/augment_expected.json"))["operations"];
   std::map<std::string, int> seen;
+  int large = 0;
   for (const auto& c : expected) {
     const bool tensorflow = c["dialect"] == "tensorflow";
     Style style{Dialect::kPillow, kFill};
     if (tensorflow) style = {Dialect::kTensorFlow, {128, 128, 128}};
     Image image = source_of(c);
     apply(operation_of(c), style, &image);
+    if (c.contains("crc32")) {
+      EXPECT_EQ(crc32_z(0, image.pixels.data(), image.pixels.size()), c["crc32"].get<uint64_t>())
+          << c["op"] << " " << c["amount"] << " " << c["filter"] << " " << c["dialect"] << " " << c["width"]
+          << " x " << c["height"];
+      ++large;
+      continue;
+    }
     const std::vector<uint8_t> wanted = from_hex(c["pixels"]);
     ASSERT_EQ(image.pixels.size(), wanted.size());
     ++seen[c["op"]];
@@ -87,6 +96,7 @@ TEST(AugmentOps, EqualPillowTorchvisionAndTheDefinitionOfTensorFlow) {
                   << static_cast<double>(sum) / static_cast<double>(wanted.size());
   }
   EXPECT_EQ(seen.size(), kOps.size());
+  EXPECT_GT(large, 70) << "pictures of the size that training makes";
 }
 
 TEST(AugmentOps, PosterizeToNoBitsIsBlack) {

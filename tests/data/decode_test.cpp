@@ -9,7 +9,6 @@
 #include "tessera/base/random.h"
 #include "tessera/data/crop.h"
 #include "tessera/data/loader.h"
-#include "tessera/data/measure.h"
 #include "tessera/data/orientation.h"
 #include "tessera/data/pixel_kernels.h"
 #include "tessera/data/transform.h"
@@ -110,17 +109,21 @@ TEST(Decode, ScaledDecodingLooksTheSame) {
   exact.crop_scale_min = scaled.crop_scale_min = 0.5;
   scaled.dct_scaling = true;
   int differ = 0;
+  double sum = 0;
   for (const auto& kind : {formats::JpegKind(), formats::JpegKind{.across = 1, .down = 1},
                            formats::JpegKind{.down = 1}, formats::JpegKind{.progressive = true}}) {
     const Stored sample = jpeg(403, 301, kind);
     for (uint64_t i = 0; i < 20; ++i) {
       const Image a = Transform(exact).train_image(sample, "s", {3, 1, i});
       const Image b = Transform(scaled).train_image(sample, "s", {3, 1, i});
-      EXPECT_LT(mean_difference(a.pixels, b.pixels), 6) << i;  // another filter, sharper
+      const double difference = mean_difference(a.pixels, b.pixels);  // another filter, sharper
+      EXPECT_LT(difference, 5) << i;                                  // 1/8: a block is one pixel
+      sum += difference;
       differ += a.pixels == b.pixels ? 0 : 1;
     }
   }
   EXPECT_EQ(differ, 80);  // it was in use
+  EXPECT_LT(sum / 80, 2);
   // Evaluation stays exact, and so does a crop that has fewer than two pixels for an output.
   const Stored sample = jpeg(403, 301);
   EXPECT_EQ(Transform(scaled).eval_image(sample, "s").pixels,
@@ -172,58 +175,6 @@ TEST(TrainLoader, MakesBatchesInMemoryGivenBack) {
       recycling.give_back(std::move(batch));
     }
     EXPECT_TRUE(seen_again);
-  }
-}
-
-TEST(Measure, SaysWhatWasMeasured) {
-  // As heavy as ImageNet's: what compresses better flatters every decoder.
-  const auto source = open_imagenet_like(10);
-  MeasureOptions measure_options;
-  measure_options.images = 10;
-  measure_options.batch = 5;
-  measure_options.rounds = 1;
-  measure_options.threads = {0, 2};
-  measure_options.transform = options(32, TrainCrop::kRandomResized);
-  const std::vector<const Source*> sources = {source.get()};
-  const Measurement m = measure(sources, measure_options).at(0);
-  EXPECT_EQ(m.images, 10);
-  EXPECT_GT(m.mean_bytes, 100 * 1024);
-  EXPECT_LT(m.mean_bytes, 120 * 1024);
-  EXPECT_NEAR(m.mean_width, 471, 1);
-  EXPECT_NEAR(m.mean_height, 389, 1);
-  ASSERT_EQ(m.stages.size(), 7U);
-  EXPECT_EQ(m.stages.front().name, "read");
-  EXPECT_EQ(m.stages.back().name, "decode to numbers");
-  EXPECT_GT(m.stages.back().seconds, 0);
-  ASSERT_EQ(m.pipelines.size(), 2U);
-  EXPECT_EQ(m.pipelines[1].threads, 2);
-  EXPECT_GT(m.pipelines[1].images_per_second, 0);
-  EXPECT_GT(m.pipelines[1].cpu_seconds, 0);
-  EXPECT_GT(m.peak_rss_bytes, 1 << 20);
-  measure_options.images = 0;
-  EXPECT_EQ(error_text([&] { measure(sources, measure_options); }),
-            "[data.measure] images, batch and rounds of at least 1: found 0, 5, 1");
-  EXPECT_EQ(error_text([] { open_imagenet_like(0); }), "[data.imagenet_like] at least 1 image: found 0");
-}
-
-TEST(Measure, ComparesSourcesWithTheFirst) {
-  const auto few = open_imagenet_like(3), more = open_imagenet_like(5);
-  const std::vector<const Source*> sources = {few.get(), more.get()};
-  MeasureOptions measure_options;
-  measure_options.images = 6;
-  measure_options.batch = 3;
-  measure_options.rounds = 2;
-  measure_options.threads = {1, 0};
-  measure_options.transform = options(32, TrainCrop::kRandomResized);
-  const auto all = measure(sources, measure_options);
-  ASSERT_EQ(all.size(), 2U);
-  EXPECT_EQ(all[0].images, 3);
-  EXPECT_EQ(all[1].images, 5);
-  for (const size_t i : {0U, 1U}) {
-    EXPECT_EQ(all[0].pipelines[i].speed_ratio, 1);
-    EXPECT_EQ(all[0].pipelines[i].cpu_ratio, 1);
-    EXPECT_GT(all[1].pipelines[i].speed_ratio, 0);
-    EXPECT_GT(all[1].pipelines[i].cpu_ratio, 0);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "tessera/data/index.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -196,8 +197,24 @@ TEST_F(IndexFiles, AFolderThatCannotBeWrittenIsNamedAndTheRunGoesOn) {
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_TRUE(warnings[0].starts_with("the index is made anew at every start: ")) << warnings[0];
   EXPECT_TRUE(warnings[0].ends_with(" (set data.index_dir)")) << warnings[0];
-  const std::string error = error_text([&] { make(); });
-  EXPECT_TRUE(error.starts_with("[data.make_index] a folder for the index that can be written: ")) << error;
+  warnings.clear();
+  EXPECT_EQ(error_text([&] { make(); }),
+            "[data.index] a folder for the index that can be written: [data.index] cannot create " +
+                indexes.string() + ": Not a directory (choose another)");
+  EXPECT_TRUE(warnings.empty()) << "an error and no warning beside it: " << warnings[0];
+}
+
+TEST_F(IndexFiles, APipeOfTheIndexsNameDoesNotHoldTheRunUp) {
+  const fs::path file = make().file;
+  fs::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0644), 0);
+  EXPECT_EQ(open_source(data.string(), "train", options)->size(), 2);
+  EXPECT_EQ(warnings,
+            std::vector<std::string>{"the index is made anew at every start: [data.index] a regular file: " +
+                                     file.string() + " is none (set data.index_dir)"});
+  EXPECT_EQ(error_text([&] { make(); }),
+            "[data.index] a folder for the index that can be written: [data.index] a regular file: " +
+                file.string() + " is none (choose another)");
 }
 
 TEST_F(IndexFiles, OneProcessMakesItTheOthersWait) {

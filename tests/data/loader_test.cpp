@@ -181,34 +181,41 @@ TEST(TrainLoader, Errors) {
             "batch)");
 }
 
+void expect_every_sample_once(int64_t size, int64_t world, int64_t workers, int64_t batch_of_rank) {
+  const Pixels source(size);
+  std::vector<int> seen(static_cast<size_t>(size));
+  int64_t fewest = INT64_MAX, most = 0;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    EvalLoader loader(source, one_pixel(), share(rank, world, batch_of_rank * world, 1, workers));
+    Batch batch;
+    int64_t batches = 0, expected = rank;
+    while (loader.next(&batch)) {
+      ++batches;
+      const int64_t left = (size - expected + world - 1) / world;  // of this rank's share
+      ASSERT_EQ(batch.size, std::min(batch_of_rank, left));
+      expect_pixels(batch);
+      for (const uint64_t sample : batch.samples) {
+        ASSERT_EQ(static_cast<int64_t>(sample), expected);
+        expected += world;
+        ++seen[sample];
+      }
+    }
+    EXPECT_FALSE(loader.next(&batch));
+    fewest = std::min(fewest, batches);
+    most = std::max(most, batches);
+  }
+  EXPECT_LE(most - fewest, 1);
+  for (const int count : seen) ASSERT_EQ(count, 1);
+}
+
 TEST(EvalLoader, EverySampleExactlyOnce) {
-  for (const int64_t size : {0, 1, 7, 1000, 1001}) {
-    const Pixels source(size);
-    for (int64_t world = 1; world <= 5; ++world) {
-      for (int64_t workers = 0; workers <= 4; ++workers) {
-        std::vector<int> seen(static_cast<size_t>(size));
-        int64_t fewest = INT64_MAX, most = 0;
-        for (int64_t rank = 0; rank < world; ++rank) {
-          EvalLoader loader(source, one_pixel(), share(rank, world, 32 * world, 1, workers));
-          Batch batch;
-          int64_t batches = 0, expected = rank;
-          while (loader.next(&batch)) {
-            ++batches;
-            ASSERT_GE(batch.size, 1);
-            ASSERT_LE(batch.size, 32);
-            expect_pixels(batch);
-            for (const uint64_t sample : batch.samples) {
-              ASSERT_EQ(static_cast<int64_t>(sample), expected);
-              expected += world;
-              ++seen[sample];
-            }
-          }
-          EXPECT_FALSE(loader.next(&batch));
-          fewest = std::min(fewest, batches);
-          most = std::max(most, batches);
+  for (const int64_t batch : {1, 7, 32, 2000}) {  // one each, a remainder, and more than there are
+    for (const int64_t size : {0, 1, 7, 1000, 1001}) {
+      for (int64_t world = 1; world <= 5; ++world) {
+        for (int64_t workers = 0; workers <= 4; ++workers) {
+          expect_every_sample_once(size, world, workers, batch);
+          ASSERT_FALSE(HasFailure()) << batch << " " << size << " " << world << " " << workers;
         }
-        EXPECT_LE(most - fewest, 1);
-        for (const int count : seen) ASSERT_EQ(count, 1);
       }
     }
   }

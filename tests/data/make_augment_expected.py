@@ -7,6 +7,7 @@ import json
 import math
 import pathlib
 import random
+import zlib
 from unittest import mock
 
 import numpy
@@ -18,6 +19,7 @@ from torchvision.transforms import functional as tv
 from torchvision.transforms import autoaugment as tv_auto
 
 FILL = (124, 116, 104)
+LARGE = 100  # pixels: of wider pictures the file keeps the CRC-32 alone
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
@@ -32,12 +34,14 @@ def picture(width, height, channels):
 
 def case(op, image, out, amount=0.0, filter_name="bilinear", dialect="pillow", **more):
     assert out.size == image.size and out.mode == image.mode
+    pixels = numpy.asarray(out).tobytes()
+    result = dict(crc32=zlib.crc32(pixels)) if image.width > LARGE else dict(pixels=pixels.hex())
     return dict(op=op, width=image.width, height=image.height, channels=len(image.getbands()), amount=amount,
-                filter=filter_name, dialect=dialect, pixels=numpy.asarray(out).tobytes().hex(), **more)
+                filter=filter_name, dialect=dialect, **result, **more)
 
 
 def pillow_cases():
-    for size, channels in [((15, 12), 3), ((11, 14), 1)]:
+    for size, channels in [((15, 12), 3), ((11, 14), 1), ((224, 160), 3)]:
         image = picture(*size, channels)
         fill = FILL if channels == 3 else FILL[0]
         yield case("autocontrast", image, auto_augment.auto_contrast(image))
@@ -64,9 +68,9 @@ def pillow_cases():
                 yield case("translate_y", image, auto_augment.translate_y_rel(image, share, **how), share * image.height, name)
             for degrees in (27.0, -3.3, 0.0):
                 yield case("rotate", image, auto_augment.rotate(image, degrees, **how), degrees, name)
-    image = picture(15, 12, 3)
-    for turns in (-0.5, -0.1, 0.02, 0.33, 0.5):
-        yield case("hue", image, tv.adjust_hue(image, turns), turns)
+    for image in (picture(15, 12, 3), picture(224, 160, 3)):
+        for turns in (-0.5, -0.1, 0.02, 0.33, 0.5):
+            yield case("hue", image, tv.adjust_hue(image, turns), turns)
     square = picture(12, 12, 3)
     yield case("rotate", square, square.rotate(90, resample=FILTERS["bilinear"], fillcolor=FILL), 90.0)
     for flat in (Image.new("RGB", (9, 5), (7, 70, 200)), picture(1, 1, 3), picture(2, 3, 3)):
@@ -113,8 +117,7 @@ def tensorflow_warp(pixels, m, fill=128):
     return out
 
 
-def tensorflow_cases():
-    image = picture(21, 16, 3)
+def tensorflow_cases(image):
     pixels = numpy.asarray(image)
     height, width, _ = pixels.shape
 
@@ -144,7 +147,7 @@ def tensorflow_cases():
     y = ((height - 1) - (sine * (width - 1) + cosine * (height - 1))) / 2
     yield made("rotate", tensorflow_warp(pixels, [cosine, -sine, x, sine, cosine, y]), -45.0)
     cut = pixels.copy()
-    cut[0:3 + 7, 18 - 7:21] = 128
+    cut[0:3 + 7, 18 - 7:18 + 7] = 128
     yield made("cutout", cut, 7.0, x=18, y=3)
 
 
@@ -240,7 +243,8 @@ def torchvision_spaces():
 
 
 def main():
-    cases = [*pillow_cases(), *torchvision_cases(), *tensorflow_cases()]
+    cases = [*pillow_cases(), *torchvision_cases(), *tensorflow_cases(picture(21, 16, 3)),
+             *tensorflow_cases(picture(224, 160, 3))]
     lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
     rest = {"cutmix": timm_boxes(), "mix": timm_mixes(), "erasing": timm_erasing()}
     rest["policies"], rest["sets"] = timm_policies()

@@ -84,6 +84,46 @@ TEST_F(FindShards, NamedEntriesAndFolders) {
             "[data.open_wds] tar files: 1 of 1 are not there, the first is " + at + "none");
 }
 
+TEST_F(FindShards, WhatAFolderHoldsInstead) {
+  touch("w/b.tar.zst");
+  EXPECT_EQ(error(at + "w", "train"),
+            "[data.open_wds] tar files of the split train: found none (in " + at + "w; there is b.tar.zst)");
+  for (const std::string name : {"a.tar.bz2", "c.txt", "d.txt", "e.txt"}) touch("w/" + name);
+  EXPECT_EQ(error(at + "w", "train"), "[data.open_wds] tar files of the split train: found none (in " + at +
+                                          "w; there are a.tar.bz2, b.tar.zst, c.txt and 2 more)");
+}
+
+TEST_F(FindShards, NumberedFilesAreAllThere) {
+  const auto check = [&](const Names& names) {
+    std::vector<fs::path> files;
+    for (const auto& name : names) files.push_back(root / name);
+    return error_text([&] { check_numbered(files, "data.open_tfrecord"); });
+  };
+  EXPECT_EQ(check({"x", "a-00000-of-00002", "a-00001-of-00002", "b.tfrecord-00000-of-00001.gz"}), "no error");
+  EXPECT_EQ(check({"a-00000-of-00001", "b-00000-of-00004.gz", "b-00002-of-00004.gz"}),
+            "[data.open_tfrecord] all files that their names count: 2 of 4 are not there, the first is " +
+                at + "b-00001-of-00004.gz (name those there are to use them alone)");
+}
+
+TEST_F(FindShards, OneListForTrainingAndValidationIsNoticed) {
+  touch("s/a.tar");
+  const ShardKind kind{"data.open_wds", "tar files",
+                       [](const std::string& name) { return name.ends_with(".tar"); }};
+  const auto said = [&](const std::string& list, const std::string& split) {
+    return same_as_training(list, split, find_shards(list, split, kind), kind);
+  };
+  EXPECT_EQ(said(at + "s", "val"), "[data.open_wds] other files for val than for train: both are " + at +
+                                       "s/a.tar (in " + at +
+                                       "s; their names speak of no split: write train=FILES,val=FILES)");
+  EXPECT_EQ(said(at + "s", "train"), "");
+  touch("s/b.tar");
+  EXPECT_NE(said(at + "s", "val").find("both are the same 2 files (in "), std::string::npos);
+  touch("t/train-0.tar");
+  touch("t/val-0.tar");
+  EXPECT_EQ(said(at + "t", "val"), "");
+  EXPECT_EQ(said("val=" + at + "s/a.tar", "val"), "");
+}
+
 TEST(DaliIndex, Versions) {
   std::string seen;
   const auto read = [&](const std::string& text) {

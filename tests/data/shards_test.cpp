@@ -1,5 +1,6 @@
 // wds: and tfrecord: over files of Python's writers, and over damaged ones.
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include "tessera/data/loader.h"
 #include "tessera/data/source.h"
@@ -103,6 +104,48 @@ std::string tar(const std::vector<std::pair<std::string, std::string>>& members)
   return all + std::string(1024, '\0');
 }
 
+/// The bytes as a gzip file whose data are stored, not packed: a flipped byte shows in the CRC alone.
+std::string stored_gzip(const std::string& bytes) {
+  std::string out("\x1f\x8b\x08\0\0\0\0\0\0\xff", 10);
+  constexpr size_t kMost = 65535;
+  for (size_t at = 0; at < bytes.size(); at += kMost) {
+    const size_t size = std::min(kMost, bytes.size() - at);
+    const bool last = at + size == bytes.size();
+    out += static_cast<char>(last ? 1 : 0);
+    for (const size_t number : {size, ~size}) {
+      out += static_cast<char>(number & 0xFF);
+      out += static_cast<char>(number >> 8 & 0xFF);
+    }
+    out += bytes.substr(at, size);
+  }
+  const auto crc = crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
+  for (const uint64_t number : {uint64_t{crc}, uint64_t{bytes.size()}}) {
+    for (int shift = 0; shift < 32; shift += 8) out += static_cast<char>(number >> shift & 0xFF);
+  }
+  return out;
+}
+
+TEST_F(Archives, TheCrcOfAPackedShardIsChecked) {
+  const std::string image = read_file(kFixtures / "wds" / "set-train-000000.tar").substr(3584, 69);
+  const std::string sound = stored_gzip(
+      tar({{"0.cls", "0"}, {"0.png", image}, {"1.cls", "1"}, {"1.png", image}}) + std::string(70'000, '\0'));
+  const fs::path shard = temporary.path() / "x.tar.gz";
+  write_text(shard, sound);
+  EXPECT_EQ(open("wds:" + shard.string())->size(), 2);
+  std::string flipped = sound, zeroed = sound;
+  flipped[sound.find(image) + 40] ^= 1;
+  zeroed.replace(sound.size() - 8, 4, std::string(4, '\0'));
+  for (const auto& damaged : {flipped, zeroed}) {
+    write_text(shard, damaged);
+    const auto source = open("wds:" + shard.string());
+    ASSERT_EQ(source->size(), 3);
+    EXPECT_EQ(load_error(*source, 1), "no error") << "what was found stays";
+    EXPECT_EQ(load_error(*source, 2), "[formats.gzip] a sound gzip file: incorrect data check after " +
+                                          std::to_string(70'000 + 4 * 512 + 4 * 512 + 1024) +
+                                          " unpacked bytes (" + shard.string() + "; fetch it again)");
+  }
+}
+
 TEST_F(Archives, WebDatasetSamplesWithFaults) {
   const std::string image = read_file(kFixtures / "wds" / "set-train-000000.tar").substr(3584, 69);
   const fs::path shard = temporary.path() / "x.tar";
@@ -165,6 +208,27 @@ TEST_F(Archives, TfRecords) {
   EXPECT_EQ(load_error(*open("tfrecord:" + file, "val"), 0),
             "[data.tfrecord] one integer or text as the label in weight: found another type (byte 0 of " +
                 file + ")");
+}
+
+TEST_F(Archives, TfRecordFilesThatAreMissingFromAFolder) {
+  const fs::path root = copy("tfrecord");
+  fs::remove(root / "train-00000-of-00002");
+  EXPECT_EQ(open_error("tfrecord:" + root.string()),
+            "[data.open_tfrecord] all files that their names count: 1 of 2 are not there, the first is " +
+                (root / "train-00000-of-00002").string() + " (name those there are to use them alone)");
+  EXPECT_EQ(open("tfrecord:" + (root / "train-*").string())->size(), 2) << "asked for by name";
+}
+
+TEST_F(Archives, ValidationOnTheTrainingShardsIsNamed) {
+  const fs::path root = copy("wds");
+  fs::rename(root / "set-train-000000.tar", root / "a.tar");
+  for (const char* name : {"set-train-000001.tar", "set-val-000000.tar.gz"}) fs::remove(root / name);
+  open("wds:" + root.string());
+  EXPECT_TRUE(warnings.empty());
+  open("wds:" + root.string(), "val");
+  EXPECT_EQ(warnings, Names{"[data.open_wds] other files for val than for train: both are " +
+                            (root / "a.tar").string() + " (in " + root.string() +
+                            "; their names speak of no split: write train=FILES,val=FILES)"});
 }
 
 TEST_F(Archives, TfRecordsWithWrongChecksumsOrCutOff) {

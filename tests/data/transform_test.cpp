@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "tessera/base/file.h"
+#include "tessera/base/random.h"
 #include "tessera/data/crop.h"
 #include "tessera/data/resize.h"
 #include "tests/error_text.h"
@@ -86,6 +88,83 @@ TEST(Crop, RandomResizedStaysInsideAndCoversItsRange) {
   }
 }
 
+/// Shares of `count` numbers in [low, high) that lie in each tenth of it.
+std::vector<double> tenths(const std::vector<double>& numbers, double low, double high) {
+  std::vector<double> shares(10);
+  for (const double number : numbers) {
+    EXPECT_GE(number, low);
+    EXPECT_LE(number, high);
+    const auto tenth = static_cast<int64_t>((number - low) / (high - low) * 10);
+    shares[static_cast<size_t>(std::clamp<int64_t>(tenth, 0, 9))] +=
+        1.0 / static_cast<double>(numbers.size());
+  }
+  return shares;
+}
+
+// Where every try fits, area, logarithm of the ratio and place are uniform and independent of each other.
+TEST(Crop, RandomResizedDrawsAreaAndLogarithmOfTheRatioEvenly) {
+  constexpr int64_t kSide = 4000;  // of a pixel's rounding nothing is left
+  constexpr double kArea = kSide * kSide, kRounding = 1e-3;
+  constexpr int kDraws = 20'000;
+  constexpr double kSix = 6 * 0.00213;  // standard deviations of a tenth's share of as many
+  TransformOptions options;
+  options.crop_scale_min = 0.08;
+  options.crop_scale_max = 0.5;  // sqrt(0.5 * 2) <= 1: any ratio fits
+  options.crop_ratio_min = 0.5;
+  options.crop_ratio_max = 2.0;
+  std::vector<double> areas, ratios, x, y;
+  double together = 0;  // mean product of both from their middles
+  for (uint64_t key = 0; key < kDraws; ++key) {
+    const Box box = random_resized_crop(kSide, kSide, options, random_key(1, key));
+    const auto w = static_cast<double>(box.width), h = static_cast<double>(box.height);
+    areas.push_back(w * h / kArea);
+    ratios.push_back(std::log2(w / h));
+    if (box.width < kSide) x.push_back(static_cast<double>(box.x) / static_cast<double>(kSide - box.width));
+    if (box.height < kSide) y.push_back(static_cast<double>(box.y) / static_cast<double>(kSide - box.height));
+    together += (areas.back() - 0.29) / 0.21 * ratios.back() / kDraws;
+  }
+  const struct {
+    const char* what;
+    const std::vector<double>& numbers;
+    double low, high;
+  } kUniform[] = {{"area", areas, 0.08 - kRounding, 0.5 + kRounding},
+                  {"log2 of the ratio", ratios, -1 - kRounding, 1 + kRounding},
+                  {"x", x, 0, 1},
+                  {"y", y, 0, 1}};
+  for (const auto& [what, numbers, low, high] : kUniform) {
+    for (const double share : tenths(numbers, low, high)) EXPECT_NEAR(share, 0.1, kSix) << what;
+  }
+  EXPECT_NEAR(together, 0, 6.0 / 3 / std::sqrt(kDraws));
+  // Of a quarter of a small square every place comes, the last ones too.
+  options.crop_scale_min = options.crop_scale_max = 0.25;
+  options.crop_ratio_min = options.crop_ratio_max = 1;
+  std::set<int64_t> columns, rows;
+  for (uint64_t key = 0; key < 300; ++key) {
+    const Box box = random_resized_crop(10, 10, options, random_key(2, key));
+    ASSERT_EQ(box.width, 5);
+    ASSERT_EQ(box.height, 5);
+    columns.insert(box.x);
+    rows.insert(box.y);
+  }
+  EXPECT_EQ(columns, (std::set<int64_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(rows, columns);
+}
+
+TEST(Crop, RandomResizedStaysWithinTheRatios) {
+  TransformOptions options;  // 3/4 to 4/3
+  double least = 10, most = 0;
+  for (uint64_t key = 0; key < 5000; ++key) {
+    const Box box = random_resized_crop(2000, 1500, options, key);
+    const double ratio = static_cast<double>(box.width) / static_cast<double>(box.height);
+    least = std::min(least, ratio);
+    most = std::max(most, ratio);
+  }
+  EXPECT_GE(least, 0.749);
+  EXPECT_LT(least, 0.76);
+  EXPECT_LE(most, 1.335);
+  EXPECT_GT(most, 1.32);
+}
+
 TEST(Crop, RandomResizedFallsBackToTheCentre) {
   TransformOptions options;
   options.crop_scale_min = options.crop_scale_max = 1.0;
@@ -96,6 +175,25 @@ TEST(Crop, RandomResizedFallsBackToTheCentre) {
   const Box tall = random_resized_crop(10, 31, options, 3);
   EXPECT_EQ((std::vector<int64_t>{tall.x, tall.y, tall.width, tall.height}),
             (std::vector<int64_t>{0, 10, 10, 10}));
+}
+
+TEST(Crop, TheDecoderShrinksAsFarAsEveryOutputKeepsAPixel) {
+  const struct {
+    int64_t width, height, to_width, to_height, most, shrink;
+  } kCases[] = {
+      {223, 223, 224, 224, 8, 1},   {224, 224, 224, 224, 8, 1},   {447, 500, 224, 224, 8, 1},
+      {500, 447, 224, 224, 8, 1},   {448, 448, 224, 224, 8, 2},   {895, 4000, 224, 224, 8, 2},
+      {896, 896, 224, 224, 8, 4},   {4000, 1791, 224, 224, 8, 4}, {1792, 1792, 224, 224, 8, 8},
+      {9999, 9999, 224, 224, 8, 8},                                // a JPEG's transform has no smaller one
+      {1792, 1792, 224, 224, 4, 4}, {1792, 1792, 224, 224, 1, 1},  // what the reader can do at most
+      {64, 32, 16, 16, 8, 2},       {64, 32, 16, 8, 8, 4},
+  };
+  for (const auto& c : kCases) {
+    const Scaling scaling{{3, 5, c.width, c.height}, c.to_width, c.to_height, {}, Filter::kBilinear};
+    EXPECT_EQ(choose_shrink(scaling, c.most), c.shrink)
+        << c.width << " x " << c.height << " to " << c.to_width << " x " << c.to_height << ", at most "
+        << c.most;
+  }
 }
 
 TEST(Crop, EvalScaling) {

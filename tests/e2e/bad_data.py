@@ -287,7 +287,41 @@ def the_limit_of_broken_samples():
         for name in ("x.jpg", "y.png"):
             check(len(re.findall(rf"train/n0/{re.escape(name)}", text)) == 1, name, text)
         check(summary(folder / "borne")["broken_train_samples"] == 2, summary(folder / "borne"))
+        text = train(folder, *keys, *settings(data__error_limit=0.5, train__eval_every_steps=1), run="evaluated").done(LIMIT)
+        for name in ("x.jpg", "y.png"):  # met by each of the four evaluations
+            check(len(re.findall(rf"val/n0/{re.escape(name)}", text)) == 1, name, text)
+        check(summary(folder / "evaluated")["broken_val_samples"] == 2, summary(folder / "evaluated"))
+
+
+def refused_command_lines():
+    """Numbers, names and places that cannot be: one short line each, before anything is made."""
+    with scratch() as folder:
+        source = images(folder / "data", {})
+        before = tree(folder / "data")
+        pack = ("data", "pack", source, folder / "out/in", "--to", "wds")
+        for words, pattern in [
+                ((*pack, "--max-bytes", "-5"), r"a number of bytes above 0, such as 500MB: found '-5'"),
+                ((*pack, "--max-bytes", "0"), r"a number of bytes above 0, such as 500MB: found '0'"),
+                ((*pack, "--max-samples", "0"), r"a whole number of at least 1: found '0'"),
+                ((*pack, "--shuffle", "-1"), r"a whole number of at least 0: found '-1'"),
+                ((*pack, "--workers", "x"), r"a whole number of at least 1: found 'x'"),
+                ((*pack, "--name", "../x"), r"a name of letters, digits and \. _ - .*: found '\.\./x'"),
+                (("data", "pack", source, "/proc/x", "--to", "wds"), r"cannot create the folder /proc/x: "),
+                (("data", "index", source, "--index-dir", "/proc/x"), r"cannot create /proc/x: "),
+                (("data", "index", source, "--splits", "train[:50%]"), r"plain names and each once: found 'train\[:50%\]'"),
+                (("data", "inspect", source, "--full", "--html", "/nonexist/x.html"), r"cannot create /nonexist/x\.html"),
+                (("data", "bench", source, "--threads", "-1"), r"a whole number of at least 0: found '-1'"),
+                (("data", "bench", "--imagenet-like", "0"), r"a whole number of at least 1: found '0'")]:
+            run = tessera(*words, folder=folder)
+            check_refused(run, pattern)
+            check("decoded" not in run.text() and "made anew" not in run.text(), run.text())
+        check(tree(folder / "data") == before and not (folder / "out").exists(), "something was made")
+        many = ("--workers", "100000")
+        tessera("data", "pack", source, folder / "many", "--to", "zip", *many, folder=folder).done(LIMIT)
+        tessera("data", "inspect", source, *many, folder=folder).done(LIMIT)
+        tessera("data", "bench", source, "--threads", "100000", "--images", 16, "--rounds", 1, folder=folder).done(LIMIT)
 
 
 if __name__ == "__main__":
-    main(every_tool, read_only_data, several_at_once_and_killed, full_disk, the_limit_of_broken_samples)
+    main(every_tool, read_only_data, several_at_once_and_killed, full_disk, the_limit_of_broken_samples,
+         refused_command_lines)

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "tessera/formats/zip_directory.h"
+#include "tessera/prepare/journal.h"
 #include "tests/error_text.h"
 #include "tests/prepare/memory_source.h"
 
@@ -94,6 +94,71 @@ TEST_P(Forms, AKilledRunGoesOn) {
   }
   EXPECT_GT(kills, 0);
   EXPECT_EQ(files_of(whole.path()), files_of(killed.path())) << "after " << kills << " kills";
+}
+
+/// The largest file below the folder, but for the journal: images, never a list of classes.
+fs::path largest_file(const fs::path& folder) {
+  std::string largest;
+  size_t most = 0;
+  for (const auto& [name, content] : files_of(folder)) {
+    if (content.size() <= most) continue;
+    most = content.size();
+    largest = name;
+  }
+  return folder / largest;
+}
+
+TEST_P(Forms, WhatAnEarlierRunWroteIsLookedAtBeforeItCounts) {
+  const TemporaryFolder folder("tessera-pack");
+  const PackOptions options = small_options(GetParam());
+  pack(open_small, "small", folder.path(), options);
+  const fs::path file = largest_file(folder.path());
+  const std::string content = read_file(file);
+  const bool is_folder = GetParam() == Form::kFolder;
+  const std::string named = is_folder ? file.parent_path().parent_path().string() : file.string();
+  const auto refused = [&] {
+    const std::string error = error_text([&] { pack(open_small, "small", folder.path(), options); });
+    EXPECT_NE(error.find(named), std::string::npos) << error;
+    EXPECT_TRUE(error.starts_with("[")) << error;
+    return error;
+  };
+  fs::remove(file);
+  refused();
+  write_file_atomic(file, content.substr(0, content.size() - 1));
+  const std::string cut = refused();
+  if (GetParam() == Form::kWds || GetParam() == Form::kTfrecord) {
+    EXPECT_EQ(cut, concat("[prepare.resume] ", file.string(), " of ", content.size(),
+                          " bytes, as an earlier run wrote it: found ", content.size() - 1,
+                          " (put it back, or empty the folder and begin anew)"));
+  }
+  write_file_atomic(file, content);
+  EXPECT_TRUE(pack(open_small, "small", folder.path(), options).was_done);
+}
+
+TEST_P(Forms, ARunDoesNotGoOnAfterAPartThatIsGone) {
+  if (GetParam() == Form::kZip) GTEST_SKIP() << "one file, whose length is looked at where it goes on";
+  const TemporaryFolder folder("tessera-pack");
+  const PackOptions options = small_options(GetParam(), 1);
+  class Torn : public MemorySource {  // its last image cannot be read: the run ends early
+   public:
+    explicit Torn(MemorySource source) : MemorySource(std::move(source)) {}
+    data::Stored load(int64_t index) const override {
+      if (index == size() - 1) user_error("test.load", "a disk: it went away");
+      return MemorySource::load(index);
+    }
+  };
+  const auto torn = [](const std::string& split) {
+    return std::make_unique<Torn>(small_source(split, split == "train" ? 60 : 7));
+  };
+  EXPECT_NE(error_text([&] { pack(torn, "small", folder.path(), options); }).find("it went away"),
+            std::string::npos);
+  if (GetParam() == Form::kFolder) {  // what is not sealed lies there too, and does not count
+    fs::remove_all(folder.path() / "train" / "cat");
+  } else {
+    fs::remove(largest_file(folder.path()));
+  }
+  const std::string error = error_text([&] { pack(open_small, "small", folder.path(), options); });
+  EXPECT_TRUE(error.starts_with("[prepare.resume] ")) << error;
 }
 
 TEST_P(Forms, AFullDiskSaysSoAndTheRunGoesOnLater) {
@@ -279,6 +344,58 @@ TEST(Pack, FoldersThatHoldSomethingElseAreRefused) {
                 "/pack.jsonl; choose another folder)");
 }
 
+TEST(Pack, AJournalOfNumbersThatCannotBeIsRefused) {
+  const TemporaryFolder folder("tessera-pack");
+  const fs::path path = folder.path() / "pack.jsonl";
+  const auto error = [&](const std::string& part) {
+    write_file_atomic(path, "{\"command\":{}}\n" + part + "\n");
+    return error_text([&] { Journal(folder.path(), {}); });
+  };
+  const auto part = [](const char* end, int samples) {
+    return concat("{\"split\":\"train\",\"end\":", end, ",\"samples\":", samples,
+                  ",\"jpegs\":0,\"bytes\":9,\"left_out\":[]}");
+  };
+  EXPECT_EQ(error(part("5", 5)), "no error");
+  EXPECT_EQ(error(part("5", 5) + "\n" + part("9", 4)), "no error");
+  EXPECT_EQ(
+      error(part("5", 5) + "\n" + part("8", 4)),
+      "[prepare.journal] parts that follow each other in an earlier run's journal: found one of 4 samples "
+      "that ends at 8, after 5 (" +
+          path.string() + "; choose another folder)");
+  EXPECT_EQ(error(part("1e99", 5)),
+            "[prepare.journal] whole numbers in the journal of an earlier run: found 1e+99");
+}
+
+TEST(Pack, NamesOfShardsStayInTheFolder) {
+  const TemporaryFolder above("tessera-pack");
+  const fs::path folder = above.path() / "q" / "in";
+  for (const Form form : {Form::kWds, Form::kTfrecord}) {
+    for (const std::string name :
+         {"../x", "a/b", ".hidden", "..", "two words", "line\nfeed", "caf\xc3\xa9"}) {
+      PackOptions options = small_options(form);
+      options.writer.name = name;
+      EXPECT_TRUE(
+          error_text([&] { pack(open_small, "small", folder, options); })
+              .starts_with("[prepare.pack] a name of letters, digits and . _ - that does not begin with a "
+                           "dot: found '"))
+          << name;
+    }
+  }
+  EXPECT_TRUE(fs::is_empty(above.path())) << "looked at before anything is made";
+  PackOptions options = small_options(Form::kWds);
+  options.writer.name = "a.b_c-1";
+  pack(open_small, "small", folder, options);
+  EXPECT_TRUE(fs::exists(folder / "a.b_c-1-train-000000.tar"));
+}
+
+TEST(Pack, AFolderThatCannotBeMadeIsOneLine) {
+  const TemporaryFolder above("tessera-pack");
+  write_file_atomic(above.path() / "file", "x");
+  const fs::path folder = above.path() / "file" / "in";
+  EXPECT_EQ(error_text([&] { pack(open_small, "small", folder, small_options(Form::kWds)); }),
+            "[prepare.write] cannot create the folder " + folder.string() + ": Not a directory");
+}
+
 TEST(Pack, SplitsHaveTheSameClasses) {
   const TemporaryFolder folder("tessera-pack");
   const auto open = [](const std::string& split) {
@@ -294,65 +411,6 @@ TEST(Pack, FormsHaveNames) {
   EXPECT_EQ(form_of("tfrecord"), Form::kTfrecord);
   EXPECT_EQ(error_text([] { form_of("webds"); }),
             "[prepare.form] a form (folder, wds, zip, tfrecord): found 'webds' (did you mean wds?)");
-}
-
-// More members than 16 bits count, and places beyond 32 bits.
-TEST(Zip64, ManyMembers) {
-  const TemporaryFolder folder("tessera-pack");
-  const auto open = [](const std::string&) {
-    auto source = std::make_unique<MemorySource>(std::vector<std::string>{"a"});
-    for (int i = 0; i < 66'000; ++i) source->add(concat("a/", i, ".jpg"), 0, "\xFF\xD8\xFF");
-    return source;
-  };
-  PackOptions options;
-  options.form = Form::kZip;
-  options.splits = {"train"};
-  pack(open, "x", folder.path(), options);
-  const FileReader file(folder.path() / "train.zip");
-  const auto members = formats::read_zip_directory(file);
-  ASSERT_EQ(members.size(), 66'000U);
-  EXPECT_EQ(members.back().name, "a/65999.jpg");
-  EXPECT_EQ(formats::stored_member_offset(file, members.back()), members.back().header + 30 + 11);
-}
-
-TEST(Zip64, MembersBeyondFourGigabytes) {
-  const TemporaryFolder folder("tessera-pack");
-  const auto writer = zip_writer(folder.path());
-  Split split{"train", {"a"}, {}};
-  writer->open(split);
-  Block first =
-      writer->frame({.path = "a/1.jpg", .key = "1", .ending = "jpg", .label = 0, .file = image_like(1, 64)});
-  writer->append(first);
-  writer->seal();
-  // What an earlier run left, with a hole: a member that is said to be nearly 4 GiB.
-  const uint64_t size = 0xFFFFFFF0;
-  std::string header = first.bytes.substr(0, first.image_at);
-  for (size_t i = 0; i < 4; ++i) header[18 + i] = header[22 + i] = static_cast<char>(size >> (8 * i));
-  write_file_atomic(folder.path() / "train.zip.part", header);
-  fs::resize_file(folder.path() / "train.zip.part", header.size() + size);
-  split.parts.push_back(
-      {.split = "train", .end = 1, .samples = 1, .jpegs = 1, .bytes = header.size() + size, .left_out = {}});
-  writer->open(split);
-  writer->append(
-      writer->frame({.path = "a/2.jpg", .key = "2", .ending = "jpg", .label = 0, .file = image_like(2, 64)}));
-  writer->seal();
-  writer->close();
-  const FileReader file(folder.path() / "train.zip");
-  const auto members = formats::read_zip_directory(file);
-  ASSERT_EQ(members.size(), 2U);
-  EXPECT_EQ(members[0].size, size);
-  EXPECT_EQ(members[1].name, "a/2.jpg");
-  ASSERT_EQ(members[1].header, header.size() + size);
-  std::string content(64, '\0');
-  file.read(formats::stored_member_offset(file, members[1]), std::as_writable_bytes(std::span(content)));
-  EXPECT_EQ(content, image_like(2, 64));
-  EXPECT_EQ(read_file(folder.path() / "train_map.txt"), "a/1.jpg\t0\na/2.jpg\t0\n");
-  const std::string python =
-      concat("python3 -c \"import zipfile; z = zipfile.ZipFile('", (folder.path() / "train.zip").string(),
-             "'); assert len(z.read('a/2.jpg')) == 64\"");
-  if (std::system("python3 -c pass") == 0) {
-    EXPECT_EQ(std::system(python.c_str()), 0);
-  }
 }
 
 }  // namespace

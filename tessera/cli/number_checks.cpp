@@ -1,0 +1,30 @@
+#include "tessera/cli/number_checks.h"
+
+#include <cctype>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/base/words.h"
+
+namespace tessera::cli {
+
+CLI::Validator at_least(int64_t least) {
+  const auto check = [least](std::string& text) {
+    const auto number = parse_number<int64_t>(text);
+    if (number && *number >= least) return std::string();
+    return concat("a whole number of at least ", least, ": found '", escape(text), "'");
+  };
+  return CLI::Validator(check, concat(">= ", least));
+}
+
+CLI::Validator byte_size() {
+  const auto read = [](std::string& text) {
+    const std::string given = text;
+    const bool digits = !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) != 0;
+    if (digits && CLI::AsSizeValue(false)(text).empty() && text != "0") return std::string();
+    return concat("a number of bytes above 0, such as 500MB: found '", escape(given), "'");
+  };
+  return CLI::Validator(read, "SIZE [b, KB, MiB, ...]");
+}
+
+}  // namespace tessera::cli
