@@ -8,7 +8,6 @@
 #include <tessera/formats/safetensors.h>
 #include <tessera/library/module_checkpoint.h>
 #include <tessera/library/run.h>
-#include <tessera/shard/recompute.h>
 
 #include <chrono>
 #include <cmath>
@@ -30,10 +29,12 @@ shard::Policy blocks_of(ResNet& net, const std::string& text, const shard::UnitO
                       " (resnet18 and resnet34 have BasicBlock, the others Bottleneck)");
 }
 
-/// "stages", "size:1000000", "type:Bottleneck", "type:BasicBlock" or "none".
+/// "stages", "size:1000000", "type:Bottleneck", "type:BasicBlock" or "none". Recompute is of blocks: as units
+/// of their own, or by the network itself.
 shard::Policy policy_of(ResNet& net, const std::string& text, bool recompute) {
   shard::UnitOptions unit;
-  unit.recompute = recompute;
+  unit.recompute = recompute && text.starts_with("type:");
+  net.recomputes = recompute && !unit.recompute;
   if (text == "none") return shard::no_units();
   if (text == "type:Bottleneck") return blocks_of<Bottleneck>(net, text, unit);
   if (text == "type:BasicBlock") return blocks_of<BasicBlock>(net, text, unit);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/base/error.h>
+#include <tessera/shard/recompute.h>
 #include <tessera/shard/sync_batch_norm.h>
 #include <torch/torch.h>
 
@@ -108,10 +109,16 @@ struct ResNet : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& images) {
     torch::Tensor x = torch::relu(bn1->forward(conv1->forward(images)));
     x = torch::max_pool2d(x, 3, 2, 1);
-    for (auto& stage : stages) x = stage->forward(x);
+    for (auto& stage : stages) {
+      for (auto& block : *stage) {
+        const auto run = [&block](const torch::Tensor& h) { return block.forward(h); };
+        x = recomputes ? tessera::shard::recompute(run, x) : run(x);
+      }
+    }
     return fc->forward(x.mean({2, 3}));
   }
 
+  bool recomputes = false;  // keep only what enters a block, for units that are no blocks
   torch::nn::Conv2d conv1{nullptr};
   SyncBatchNorm2d bn1{nullptr};
   std::vector<torch::nn::Sequential> stages;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "tessera/arch/checks.h"
+#include "tessera/arch/resmlp.h"
 #include "tessera/arch/resnet.h"
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
@@ -21,11 +22,13 @@ NamedSize size(const char* name, int64_t patch, int64_t width, int64_t depth, in
   return {concat(name, "/", patch), config};
 }
 
-/// The giants average over the patches and have no class token.
+/// The giants have no class token: every patch is normed, then they are averaged. 10B is the default of
+/// run_vit_training.py in github.com/ronghanghu/vit_10b_fsdp_example, the others follow it.
 NamedSize giant(const char* name, int64_t width, int64_t depth, int64_t heads) {
   NamedSize named = size(name, 14, width, depth, 4 * width, heads);
   named.config.class_token = false;
   named.config.pool = Pool::kAverage;
+  named.config.norm_before_pool = true;
   return named;
 }
 
@@ -112,6 +115,7 @@ VitConfig vit_config(std::string_view name) {
     names.push_back(concat("vit_", timm, "_patch", find_size(letter)->patch_size, "_224"));
   }
   for (const auto& named : resnet_ladder()) names.push_back(named.name);
+  for (const auto& named : resmlp_ladder()) names.push_back(named.name);
   letters.insert(letters.end(), names.begin(), names.end());
   unknown_name("arch.vit_config", "the name of a model, like S/16, vit_small_patch16_224 or resnet50", name,
                letters, names);

@@ -44,7 +44,7 @@ UnitActivations head_activations(const VitConfig& config, double c) {
   const double input = c * tokens * d;
   double all =
       logits + heads * c * 2 * d;  // pooled, and the last layer's input; a mean needs no input for backward
-  if (config.pool != Pool::kAverage) all += 2 * input + 2 * kFloatBytes * tokens;
+  if (!config.norm_after_pool()) all += 2 * input + 2 * kFloatBytes * tokens;
   if (config.pool == Pool::kAttention) all += c * (2 * patches * d + 4 * d + 2 * m);
   return unit(input, all);
 }

@@ -45,6 +45,7 @@ bool is_written_as_it_is(const fs::path& path) {
 
 OutputFile::OutputFile(const fs::path& path) : target_(path), write_to_(path) {
   if (is_written_as_it_is(path)) return;
+  if (!path.has_filename()) fail(path, "it names a folder, and none is there (name a file)");
   target_ = follow_links(path);
   write_to_ = target_.string() + concat(".tmp", ::getpid());
 }

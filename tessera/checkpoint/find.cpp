@@ -184,6 +184,10 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
   std::error_code ignored;
   for (size_t i = 0; i < places.size(); ++i) {
     refuse_file(places[i]);
+    if (places.size() == 1 && fs::status(places[i], ignored).type() == fs::file_type::not_found) {
+      user_error("checkpoint.find", "a run's folder or a checkpoint's: ", places[i].string(),
+                 " does not exist");
+    }
     if (is_complete(places[i])) continue;
     if (fs::is_directory(places[i] / "checkpoints", ignored)) parts[i] = places[i] / "checkpoints";
     open.push_back(i);

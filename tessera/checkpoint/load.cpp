@@ -5,6 +5,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/layout.h"
+#include "tessera/checkpoint/model_json.h"
 #include "tessera/checkpoint/shard_file.h"
 
 namespace tessera::checkpoint {
@@ -23,6 +24,13 @@ std::string first_few(std::vector<std::string> lines) {
   const size_t more = lines.size() - std::min(lines.size(), kListed);
   lines.resize(lines.size() - more);
   return join(lines, "; ") + (more > 0 ? concat("; and ", more, " more") : "");
+}
+
+[[noreturn]] void refuse_other_model(const char* how, std::vector<std::string> differences,
+                                     const std::filesystem::path& path) {
+  user_error("checkpoint.load", "a checkpoint of this model: it is of another", how,
+             first_few(std::move(differences)), " (", path.string(),
+             "; take the recipe that is saved with it)");
 }
 
 // Finds every slice's tensor, or throws with the first that differ.
@@ -48,10 +56,7 @@ std::vector<size_t> match(const Folders& checkpoint, const StoredManifest& store
           concat(slice.name, " is ", tensor.dtype, " in the checkpoint, ", slice.dtype, " in this run"));
     }
   }
-  if (!other_model.empty()) {
-    user_error("checkpoint.load", "a checkpoint of this model: it is of another: ", first_few(other_model),
-               " (", checkpoint.paths.at(0).string(), "; take the recipe that is saved with it)");
-  }
+  if (!other_model.empty()) refuse_other_model(": ", std::move(other_model), checkpoint.paths.at(0));
   if (!other_dtype.empty()) {
     user_error("checkpoint.load", "a checkpoint of the same dtypes: ", first_few(other_dtype), " (",
                checkpoint.paths.at(0).string(), "; take the precision it was saved with)");
@@ -80,6 +85,19 @@ void collect(const StoredManifest& stored, ShardPlaces& places, size_t tensor, c
 }
 
 }  // namespace
+
+void refuse_surplus(const std::string& saved, const arch::ModelConfig& model,
+                    const std::filesystem::path& checkpoint) {
+  const auto theirs = nlohmann::ordered_json::parse(saved.empty() ? "{}" : saved),
+             ours = nlohmann::ordered_json::parse(model_json(model));
+  if (!theirs.contains("parameters")) return;  // saved without a description
+  std::vector<std::string> surplus;
+  for (const auto& [name, shape] : theirs.at("parameters").items()) {
+    if (ours.at("parameters").contains(name)) continue;
+    surplus.push_back(concat(name, ' ', shape_text(shape.get<std::vector<int64_t>>())));
+  }
+  if (!surplus.empty()) refuse_other_model(" that also holds ", std::move(surplus), checkpoint);
+}
 
 void load(const Folders& checkpoint, const std::vector<Slice>& slices, bool verify) {
   const StoredManifest stored = read_stored(checkpoint);

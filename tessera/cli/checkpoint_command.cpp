@@ -182,10 +182,10 @@ void add_import(CLI::App* command, const std::shared_ptr<XlaOptions>& options) {
   tool->footer(R"(
 The files hold {model, shard_metadata, optimizer}, as xm.save wrote them on each rank. Shards are joined, flattened
 groups taken apart, padding dropped; Adam's moments come along. No Python code in the files is run: what is no plain
-data is an error that names it. A ViT of vit_10b_fsdp_example calls its last norm `norm`, Tessera `fc_norm`:
+data is an error that names it. A ViT of vit_10b_fsdp_example has the names of recipes/vit_10b.toml:
 
   tessera checkpoint import-xla-fsdp --ckpt_prefix ckpts/epoch_300_rank_ --ckpt_suffix '*.ckpt' \
-      --rename norm.=fc_norm. --recipe recipes/vit_10b.toml -o runs/imported/checkpoints
+      --recipe recipes/vit_10b.toml -o runs/imported/checkpoints
   tessera checkpoint import-xla-fsdp --ckpt_prefix /tmp/mnist-fsdp/final_ckpt --ckpt_suffix '_rank-*-of-*.pth' \
       -o mnist.safetensors --without-optimizer)");
 }

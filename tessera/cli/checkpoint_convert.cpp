@@ -14,6 +14,7 @@
 #include "tessera/checkpoint/stored_checkpoint.h"
 #include "tessera/checkpoint/tools.h"
 #include "tessera/cli/engine.h"
+#include "tessera/recipe/evaluation_recipe.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/weights/export.h"
 #include "tessera/weights/finetune.h"
@@ -40,7 +41,8 @@ both files (--no-check leaves both out: they need the model's memory).)";
 constexpr double kTolerance = 1e-4;  // of logits, where numbers are not rounded
 
 struct Options {
-  std::string input, output, from, to = "tessera", dtype = "F32", positions = "bicubic", head = "auto", pool;
+  std::string input, output, from, to = "tessera", dtype = "F32", positions = "bicubic", head = "auto", pool,
+                                   max_shard_size;
   bool finetune = false, no_ema = false, no_check = false;
   int64_t heads = 0, image_size = 0, classes = 0, ranks = 1;
   double head_bias = 0;
@@ -91,18 +93,6 @@ arch::VitConfig wanted_config(const Options& options, const arch::VitConfig& fou
   return config;
 }
 
-/// A recipe that evaluates the model; who trains it changes what it needs.
-recipe::Recipe recipe_of(const weights::Description& model) {
-  recipe::Recipe recipe;
-  recipe.name = "converted";
-  recipe.model = model.config;
-  recipe.data.transform = model.pixels;
-  recipe.data.transform.image_size = model.config.image_size;
-  recipe.train.epochs = 1;
-  recipe.train.batch = 1;
-  return recipe;
-}
-
 /// What is written into a checkpoint of Tessera's: a source with a position of its own.
 class Started final : public checkpoint::TensorSource {
  public:
@@ -111,7 +101,8 @@ class Started final : public checkpoint::TensorSource {
     progress_.model_json = checkpoint::model_json(model.config);
     progress_.json = json_text(nlohmann::json{{"classes", model.classes}});
     if (model.config.classes > 0)
-      progress_.recipe_toml = recipe::to_toml(recipe_of(model));  // else no recipe can say it
+      progress_.recipe_toml = recipe::to_toml(
+          recipe::evaluation_recipe("converted", model.config, model.pixels));  // else no recipe can say it
   }
   const std::vector<checkpoint::Manifest::Tensor>& tensors() const override { return source_->tensors(); }
   void read(size_t tensor, int64_t begin, std::span<std::byte> out) override {
@@ -129,7 +120,9 @@ fs::path write(const Options& options, const std::shared_ptr<checkpoint::TensorS
                const weights::Description& model) {
   const auto started = std::make_shared<Started>(source, model);
   if (options.to == "tessera") return checkpoint::reshard(*started, options.output, options.ranks);
-  weights::export_model(started, model, weights::family_of(options.to), options.output, options.dtype);
+  weights::ExportOptions how{.dtype = options.dtype};
+  if (!options.max_shard_size.empty()) how.max_shard_bytes = weights::shard_bytes_of(options.max_shard_size);
+  weights::export_model(started, model, weights::family_of(options.to), options.output, how);
   return options.output;
 }
 
@@ -206,6 +199,13 @@ void check_options(const Options& options) {
     user_error("checkpoint.convert", "F32 with --to tessera, whose weights are float32: found ",
                options.dtype);
   }
+  if (!options.max_shard_size.empty()) {
+    static_cast<void>(weights::shard_bytes_of(options.max_shard_size));
+    if (options.to != "hf") {
+      user_error("checkpoint.convert", "--to hf with --max-shard-size, which others have not: found --to ",
+                 options.to);
+    }
+  }
   if (weights::head_start_of(options.head) == weights::HeadStart::kFresh) {
     user_error("checkpoint.convert", "--head auto, keep or zero: a file cannot hold a fresh head");
   }
@@ -264,6 +264,9 @@ std::function<int()> add_convert(CLI::App* command) {
   tool->add_option("--to", options->to, "tessera, timm, torchvision, hf, npz, big_vision")
       ->default_val("tessera");
   tool->add_option("--dtype", options->dtype, "Of files for others: F32, F16, BF16")->default_val("F32");
+  tool->add_option(
+      "--max-shard-size", options->max_shard_size,
+      "Of --to hf: a larger model becomes files of 500MB, 15KB, ... and their index (default: 5GB)");
   tool->add_option("--heads", options->heads, "Attention heads, where the file does not say")
       ->check(CLI::Range(0, 65536));
   tool->add_flag("--no-ema", options->no_ema,

@@ -11,6 +11,7 @@
 #include "tessera/base/json_text.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
+#include "tessera/cli/fake_data.h"
 #include "tessera/launch/launch.h"
 #include "tessera/monitor/checkup.h"
 #include "tessera/recipe/recipe.h"
@@ -22,7 +23,8 @@ struct Options {
   std::string recipe;
   std::vector<std::string> sets;
   std::optional<int64_t> procs;
-  bool fake_data = false, json = false;
+  std::string fake_data;
+  bool json = false;
 };
 
 constexpr const char* kFooter = R"(
@@ -45,7 +47,7 @@ launch::Ranks ranks_of(const Options& options) {
 }
 
 int examine(Options options) {
-  if (options.fake_data) options.sets.push_back("data.source=\"fake:\"");
+  if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
   const recipe::Recipe recipe = recipe::read_recipe(options.recipe, options.sets);
   const launch::Ranks ranks = ranks_of(options);
   const monitor::CheckupFacts facts = engine().measure_for_checkup(recipe, ranks);
@@ -80,7 +82,7 @@ Action add_doctor(CLI::App& app) {
       ->allow_extra_args(false)
       ->take_all();
   command->add_option("--procs", options->procs, "Local ranks that the run will have");
-  command->add_flag("--fake-data", options->fake_data, "Synthetic images instead of data.source");
+  command->add_flag(kFakeDataFlag, options->fake_data, kFakeDataHelp);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(kFooter);
   return [options] { return examine(*options); };

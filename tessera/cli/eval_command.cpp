@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "tessera/base/error.h"
-#include "tessera/checkpoint/not_a_checkpoint.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
 #include "tessera/launch/launch.h"
@@ -20,16 +19,15 @@ struct EvalOptions {
   std::optional<int64_t> procs;
 };
 
-/// Looked at before ranks start and LibTorch is loaded: what is no checkpoint at all.
+/// Looked at before ranks start and LibTorch is loaded: what can hold no weights at all.
 void check_place(const char* command, const std::string& checkpoint) {
   std::error_code failed;
   const fs::file_type type = fs::status(checkpoint, failed).type();
-  if (type == fs::file_type::directory) return;
-  checkpoint::refuse_file(checkpoint);
+  if (type == fs::file_type::directory || type == fs::file_type::regular) return;
   const std::string found = type == fs::file_type::not_found ? " does not exist"
                             : failed                         ? ": " + failed.message()
-                                                             : " is no folder";
-  user_error(command, "a run's folder or a checkpoint's: ", checkpoint, found);
+                                                             : " is neither";
+  user_error(command, "a run's folder, a checkpoint's, or weights: ", checkpoint, found);
 }
 
 int evaluate(const EvalOptions& options, const std::vector<std::string>& arguments) {
@@ -51,10 +49,13 @@ int evaluate(const EvalOptions& options, const std::vector<std::string>& argumen
 
 Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
   auto options = std::make_shared<EvalOptions>();
-  CLI::App* command = app.add_subcommand("eval", "Evaluate a checkpoint, on any number of ranks");
+  CLI::App* command =
+      app.add_subcommand("eval", "Evaluate a checkpoint or a file of weights, on any number of ranks");
   command
-      ->add_option("checkpoint", options->job.checkpoint,
-                   "A run's folder (its best checkpoint) or a checkpoint's")
+      ->add_option(
+          "checkpoint", options->job.checkpoint,
+          "A run's folder (its best checkpoint), a checkpoint's, or weights (.safetensors, .pth, .npz, "
+          "a Hugging Face folder)")
       ->required();
   command->add_option("--split", options->job.split, "Split to evaluate (default: the recipe's data.val)");
   command->add_option("--set", options->job.sets, "Change a recipe key, for example data.source (repeatable)")
@@ -83,15 +84,19 @@ Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
   tessera eval runs/quickstart --procs 2
   tessera eval runs/flowers --output-dir results          tables, and the worst mistakes as pictures
   tessera eval runs/flowers --set data.source=folder:/data/other-flowers --split test --json
+  tessera eval vit_small.safetensors --set data.source=folder:/data/imagenet --set data.eval_crop=center
 
-Files of weights (.safetensors, .pth, .npz) become a checkpoint first: tessera checkpoint convert --help.)");
+A file of weights has no recipe: --set names the data and how its images are cut (mean and std are the file's, or those
+usual with its kind; docs/weights.md).)");
   return [options, arguments = std::move(arguments)] { return evaluate(*options, arguments); };
 }
 
 Action add_predict(CLI::App& app) {
   auto job = std::make_shared<train::PredictJob>();
   CLI::App* command = app.add_subcommand("predict", "Say what is in image files");
-  command->add_option("checkpoint", job->checkpoint, "A run's folder (its best checkpoint) or a checkpoint's")
+  command
+      ->add_option("checkpoint", job->checkpoint,
+                   "A run's folder (its best checkpoint), a checkpoint's, or weights")
       ->required();
   command->add_option("images", job->images, "JPEG or PNG files")->required();
   command->add_option("--top", job->top, "How many classes to print")

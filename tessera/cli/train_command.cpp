@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/names.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
+#include "tessera/cli/fake_data.h"
 #include "tessera/launch/launch.h"
 #include "tessera/recipe/default_source.h"
 #include "tessera/recipe/run_folder.h"
@@ -22,10 +23,11 @@ namespace {
 struct TrainOptions {
   std::string recipe;
   std::vector<std::string> sets;
-  std::string resume, trace;
+  std::string resume, trace, fake_data;
   std::optional<int64_t> procs;
   int64_t pretend_world = 0, pretend_steps = 1;
-  bool fake_data = false, dry_run = false, force = false;
+  bool dry_run = false, force = false;
+  double rate = 0;
 };
 
 /// `--resume RUN_FOLDER` without a recipe continues that run with its own.
@@ -52,7 +54,7 @@ void take_recipe_from_run(TrainOptions& options) {
 
 train::TrainJob make_job(TrainOptions options) {
   take_recipe_from_run(options);
-  if (options.fake_data) options.sets.push_back("data.source=\"fake:\"");
+  if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
   if (!options.trace.empty()) options.sets.push_back("run.trace=\"" + escape(options.trace) + "\"");
   train::TrainJob job;
   job.recipe = recipe::read_recipe(options.recipe, options.sets);
@@ -60,12 +62,14 @@ train::TrainJob make_job(TrainOptions options) {
   job.resume = options.resume;
   job.force = options.force;
   job.dry_run = options.dry_run;
+  job.rate = options.rate;
   job.pretend_steps = options.pretend_steps;
   return job;
 }
 
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
                     const std::vector<std::string>& arguments) {
+  static_cast<void>(recipe::resolve_batch(job.recipe.train, *options.procs));  // else every rank refuses it
   const recipe::RunFolder folder = recipe::claim_run_folder(job.recipe, job.resume);
   if (!folder.note.empty()) std::fprintf(stderr, "warning: %s\n", one_line(folder.note).c_str());
   recipe::share_with_children(folder);
@@ -79,6 +83,17 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
   } catch (const UserError&) {
     recipe::discard_run_folder(folder);
     throw;
+  }
+}
+
+/// `--resume=` is not `--resume`: a script's variable was empty, and a run of its own is not what it wants.
+void refuse_empty_resume(const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool next_is_empty = i + 1 < arguments.size() && arguments[i + 1].empty();
+    if (arguments[i] != "--resume=" && !(arguments[i] == "--resume" && next_is_empty)) continue;
+    user_error("train",
+               "latest, best, a step, a checkpoint's or a run's folder after --resume: found an empty ",
+               "word (--resume alone means latest)");
   }
 }
 
@@ -105,6 +120,8 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
 }
 
 int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
+  if (options.rate != 0 && !options.dry_run)
+    user_error("train", "--rate with --dry-run: the latter is not given");
   launch::Ranks ranks = launch::ranks_from_environment();
   check_procs("train", options.procs);
   if (options.pretend_world != 0) ranks = pretended_ranks(options, ranks);
@@ -133,7 +150,10 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand("train", "Train a model as a recipe says");
   command->add_option("recipe", options->recipe, "Recipe (TOML); `tessera options` lists every key");
-  command->add_option("--set", options->sets, "Change a recipe key: --set train.epochs=3 (repeatable)")
+  command
+      ->add_option(
+          "--set", options->sets,
+          "Change a recipe key: --set train.epochs=3 (repeatable; of the same key the last one counts)")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
@@ -151,15 +171,21 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
   command->add_option(
       "--trace", options->trace,
       "Steps, such as 10:12, whose trace goes into trace.json of the run's folder (Perfetto)");
-  command->add_flag("--fake-data", options->fake_data, "Synthetic images instead of data.source");
+  command->add_flag(kFakeDataFlag, options->fake_data, kFakeDataHelp);
   command->add_flag("--dry-run", options->dry_run,
                     "Say what would be trained, in which layout and memory; do nothing");
+  command
+      ->add_option("--rate", options->rate,
+                   "With --dry-run: images a second of all ranks, to say how long training takes "
+                   "(tessera bench step measures it)")
+      ->check(CLI::Range(1e-6, 1e12));
   command->add_flag("--force", options->force, "Run although the predicted memory exceeds this machine's");
   command->footer(R"(
   tessera train recipes/quickstart.toml --procs 2 --set train.epochs=2
-  tessera train recipes/quickstart.toml --procs 2 --dry-run
+  tessera train recipes/quickstart.toml --procs 2 --dry-run --rate 1600
   tessera train --resume runs/quickstart --procs 2)");
   return [options, command, arguments = std::move(arguments)] {
+    refuse_empty_resume(arguments);
     if (command->count("--resume") > 0 && options->resume.empty()) options->resume = "latest";
     return train(*options, arguments);
   };

@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 
 namespace tessera::cli {
 namespace {
@@ -65,12 +66,44 @@ std::string unknown_option(const std::vector<const CLI::App*>& chain) {
   return "";
 }
 
+/// An option that has to be given, in the words of its own help.
+std::string missing(const std::vector<const CLI::App*>& chain) {
+  std::vector<std::string> names;
+  for (const CLI::App* one : chain.back()->get_subcommands(nullptr)) names.push_back(one->get_name());
+  for (const CLI::Option* option : chain.back()->get_options()) {
+    if (!option->get_required() || option->count() > 0) continue;
+    return concat(option->get_name(), " (", option->get_description(), "): it was not given");
+  }
+  if (names.empty()) return "";
+  return concat("a command of ", name_of(chain), " (", join(names, ", "), "): none was given");
+}
+
+/// A word that is no number where one belongs; all options of other types take any word.
+std::string no_number(const std::vector<const CLI::App*>& chain) {
+  for (const CLI::Option* option : chain.back()->get_options()) {
+    const std::string type = option->get_type_name();  // and its range, as in "INT:INT in [1 - 8]"
+    const bool number = type.starts_with("FLOAT");
+    const bool integer = type.starts_with("INT") || type.starts_with("UINT");
+    if (!number && !integer) continue;
+    for (const std::string& word : option->results()) {
+      const bool fits =
+          number ? parse_number<double>(word).has_value() : parse_number<int64_t>(word).has_value();
+      if (fits) continue;
+      return concat(integer ? "an integer" : "a number", " after ", option->get_name(), ": found ",
+                    escape(word));
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const auto chain = chosen_commands(app);
   std::string what = unknown_command(chain);
   if (what.empty()) what = unknown_option(chain);
+  if (what.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) what = missing(chain);
+  if (what.empty() && dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) what = no_number(chain);
   if (what.empty()) what = error.what();
   return concat("[cli] ", what, " (see ", name_of(chain), " --help)");
 }

@@ -23,6 +23,7 @@ struct Batch {
   int64_t size = 0;                    // 0: this rank has none of a training step's samples
   int64_t step_size = 0;               // training: samples of the whole step, over ranks and micro-batches
   int64_t channels = 0, height = 0, width = 0;
+  bool given_up = false;  // it did not come, and LoaderOptions::give_up ended the wait: size is 0
 };
 
 }  // namespace tessera::data

@@ -69,6 +69,7 @@ EvalLoader::EvalLoader(const Source& source, TransformOptions transform, LoaderO
     : state_(std::make_unique<State>(source, std::move(transform), std::move(options))) {}
 EvalLoader::~EvalLoader() = default;
 
+bool EvalLoader::close(double seconds) { return state_->prefetcher.close(seconds); }
 bool EvalLoader::next(Batch* batch) { return state_->prefetcher.next(batch); }
 int64_t EvalLoader::broken_samples() const { return state_->broken.count(); }
 

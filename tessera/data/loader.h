@@ -87,6 +87,11 @@ struct LoaderOptions {
   bool as_bytes = false;          // Batch::pictures instead of images: a device makes the numbers itself
   PictureMemory picture_memory;   // where those lie; empty: the heap
   std::vector<int> worker_cores;  // cores the workers may run on; empty: any
+  // Asked while a batch is waited for. `patience` seconds from its first true the wait ends without it
+  // (Batch::given_up): files that do not answer keep nobody from stopping. Not without workers. From the
+  // thread that calls next().
+  std::function<bool()> give_up;
+  double patience = 5;
   std::function<void(const std::string&)>
       warn;  // one named warning per broken sample; called from any thread
 };
@@ -109,6 +114,9 @@ class TrainLoader {
   /// kept has fewer than B, so a micro-batch may be short or empty; Batch::step_size says of how many samples
   /// the step's mean is.
   Batch next();
+  /// Ends the workers; false: after so many seconds some hang in a file. Nothing but the destructor, which
+  /// waits for those, may be called then.
+  bool close(double seconds);
   /// Takes back a batch the step is done with: its memory, some tens of MB, serves a later one.
   void give_back(Batch batch);
   /// Seconds next() has waited for data since the last call of this function.
@@ -140,6 +148,8 @@ class EvalLoader {
   /// False at the end. A broken sample counts as wrong: it is delivered as zeros (as bytes: a black picture)
   /// with label -1. An empty source has no batch.
   bool next(Batch* batch);
+  /// As TrainLoader's.
+  bool close(double seconds);
   int64_t broken_samples() const;
 
  private:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "tessera/base/clock.h"
@@ -14,6 +15,8 @@ namespace tessera::data {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr auto kBetweenQuestions = std::chrono::milliseconds(100);  // whether to give up
 
 /// Keeps this thread to some cores. Where they went away meanwhile it runs anywhere, which is only slower.
 void stay_on(const std::vector<int>& cores) {
@@ -37,6 +40,7 @@ Prefetcher::Prefetcher(const BatchMaker& maker, PrefetchOptions options)
       next_(options_.first),
       begun_(options_.first),
       end_(std::numeric_limits<int64_t>::max()) {
+  running_ = options_.workers;
   const auto stop = [this] {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -65,8 +69,13 @@ bool Prefetcher::next(Batch* batch) {
   }
   std::unique_lock lock(mutex_);
   Slot& slot = this->slot(next_);
-  ready_.wait(lock, [&] { return next_ >= end_ || slot.ready(); });
+  const bool came = wait_for(slot, lock);
   wait_seconds_ += seconds_since(start);
+  if (!came) {
+    *batch = Batch();
+    batch->given_up = true;
+    return true;
+  }
   if (next_ >= end_) return false;
   if (slot.error) std::rethrow_exception(slot.error);
   *batch = std::move(slot.batch);
@@ -74,6 +83,28 @@ bool Prefetcher::next(Batch* batch) {
   ++next_;
   lock.unlock();
   work_.notify_all();
+  return true;
+}
+
+bool Prefetcher::close(double seconds) {
+  std::unique_lock lock(mutex_);
+  stop_ = true;
+  work_.notify_all();
+  return ended_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return running_ == 0; });
+}
+
+bool Prefetcher::wait_for(const Slot& slot, std::unique_lock<std::mutex>& lock) {
+  const auto ready = [&] { return next_ >= end_ || slot.ready(); };
+  if (!options_.give_up) {
+    ready_.wait(lock, ready);
+    return true;
+  }
+  std::optional<Clock::time_point> since;
+  while (!ready_.wait_for(lock, kBetweenQuestions, ready)) {
+    if (!options_.give_up()) continue;
+    if (!since) since = Clock::now();
+    if (seconds_since(*since) >= options_.patience) return false;
+  }
   return true;
 }
 
@@ -118,6 +149,8 @@ void Prefetcher::work() {
       work_.wait(lock);
     }
   }
+  --running_;
+  ended_.notify_all();
 }
 
 // Outside the lock: giving a large batch its memory takes milliseconds.

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -30,11 +31,13 @@ class BatchMaker {
 };
 
 struct PrefetchOptions {
-  int64_t first = 0;            // number of the first batch
-  int64_t workers = 0;          // 0: made in next()
-  int64_t ahead = 1;            // batches in work or ready, at most
-  int64_t part_samples = 1;     // samples a worker takes at once, so that all can work on one batch
-  std::vector<int> cores = {};  // the workers run on; empty: any
+  int64_t first = 0;                   // number of the first batch
+  int64_t workers = 0;                 // 0: made in next()
+  int64_t ahead = 1;                   // batches in work or ready, at most
+  int64_t part_samples = 1;            // samples a worker takes at once, so that all can work on one batch
+  std::vector<int> cores = {};         // the workers run on; empty: any
+  std::function<bool()> give_up = {};  // asked while next() waits for workers
+  double patience = 5;                 // seconds from its first true to the end of the wait
 };
 
 class Prefetcher {
@@ -46,8 +49,12 @@ class Prefetcher {
   Prefetcher& operator=(const Prefetcher&) = delete;
 
   /// False at the end. Rethrows what making this batch threw (the error of its first sample in order), and
-  /// throws it again when called again.
+  /// throws it again when called again. Where give_up ended the wait, an empty batch with `given_up`; a
+  /// worker may then hang for good in a file that does not answer, and the destructor with it.
   bool next(Batch* batch);
+  /// Ends the workers; false: after so many seconds some hang in what they do. Nothing but the destructor may
+  /// be called then.
+  bool close(double seconds);
   /// Takes back a batch that is no longer needed: a later one is made in its memory, which is then neither
   /// asked for nor cleared again. From any thread.
   void give_back(Batch batch);
@@ -65,6 +72,8 @@ class Prefetcher {
     bool ready() const { return started && done == size; }
   };
 
+  /// False: gave up.
+  bool wait_for(const Slot& slot, std::unique_lock<std::mutex>& lock);
   Batch take_spare();
   void work();
   bool make_here(Batch* batch);
@@ -75,7 +84,8 @@ class Prefetcher {
   const BatchMaker& maker_;
   const PrefetchOptions options_;
   std::mutex mutex_;
-  std::condition_variable work_, ready_;
+  std::condition_variable work_, ready_, ended_;
+  int64_t running_ = 0;  // workers
   std::vector<Slot> slots_;
   std::vector<Batch> spare_;  // given back, at most `ahead`
   int64_t next_ = 0;          // the consumer's next batch

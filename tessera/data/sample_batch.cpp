@@ -47,7 +47,7 @@ PrefetchOptions prefetch_options(const LoaderOptions& options, const Transform& 
   const int64_t part = std::max<int64_t>(1, kPartNumbers / transform.sample_size() / group) * group;
   // One for each sample that may be in work has as much to do as any number of them.
   const int64_t workers = std::min(options.workers, options.prefetch * micro_batch(options));
-  return {first, workers, options.prefetch, part, options.worker_cores};
+  return {first, workers, options.prefetch, part, options.worker_cores, options.give_up, options.patience};
 }
 
 }  // namespace tessera::data

@@ -132,10 +132,11 @@ TrainLoader::~TrainLoader() = default;
 Batch TrainLoader::next() {
   Batch batch;
   TESSERA_CHECK(state_->prefetcher.next(&batch), "training batches never end");
-  if (state_->options.as_bytes) finish_labels(&batch);
+  if (state_->options.as_bytes && !batch.given_up) finish_labels(&batch);
   return batch;
 }
 
+bool TrainLoader::close(double seconds) { return state_->prefetcher.close(seconds); }
 void TrainLoader::give_back(Batch batch) { state_->prefetcher.give_back(std::move(batch)); }
 
 double TrainLoader::take_wait_seconds() { return state_->prefetcher.take_wait_seconds(); }

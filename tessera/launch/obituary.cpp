@@ -50,8 +50,12 @@ std::string obituary_line(const RankProcess& rank, int64_t world) {
   const std::string how =
       ending.signal != 0 ? signal_text(ending.signal) : concat("ended with exit code ", ending.code);
   const std::string words = ending.signal == SIGKILL ? "" : rank.last_words();
+  // Wrong input says it all in its line, and the folder of a run that never began goes away with the log.
+  const std::string source = ending.signal == 0 && ending.code == kExitUser
+                                 ? "its last lines"
+                                 : concat("last lines of ", rank.log().string());
   return concat("rank ", rank.rank(), " of ", world, " (pid ", rank.pid(), ") ", how,
-                words.empty() ? "" : concat("; last lines of ", rank.log().string(), ": "), words);
+                words.empty() ? "" : concat("; ", source, ": "), words);
 }
 
 }  // namespace tessera::launch

@@ -30,7 +30,8 @@ class Obituary {
   Clock::time_point first_, first_cause_ = Clock::time_point::max();
 };
 
-/// "rank 1 of 2 (pid 123) ended with exit code 4; last lines of logs/rank-1.log: ...".
+/// "rank 1 of 2 (pid 123) ended with exit code 4; last lines of logs/rank-1.log: ..."; of kExitUser without
+/// the file, which may not stay.
 std::string obituary_line(const RankProcess& rank, int64_t world);
 
 }  // namespace tessera::launch

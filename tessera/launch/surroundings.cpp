@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <string_view>
 
@@ -22,6 +23,8 @@ constexpr auto kOfLibraries = std::to_array<std::string_view>(
 constexpr auto kOthers = std::to_array<std::string_view>(
     {"TESSERA_", "GLOO_", "NCCL_", "TORCH_", "CUDA_", "SLURM_", "OMPI_COMM_", "LD_LIBRARY_PATH", "WORLD_SIZE",
      "MASTER_", "LOCAL_RANK", "LOCAL_WORLD", "RANK="});
+
+constexpr auto kOfTransports = std::to_array<std::string_view>({"GLOO_", "NCCL_", "TORCH_"});
 
 bool begins_with(std::string_view text, std::span<const std::string_view> beginnings) {
   return std::ranges::any_of(beginnings,
@@ -51,6 +54,38 @@ std::string library_variables() {
     if (begins_with(name, kOfLibraries)) settings.push_back(concat(name, "=", value));
   }
   return settings.empty() ? "nothing set" : join(settings, ", ");
+}
+
+std::vector<std::string> changes_since(const std::string& earlier, const std::string& now) {
+  const auto parse = [](const std::string& text) {
+    return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  };
+  const nlohmann::json before = parse(earlier), after = parse(now);
+  if (!before.is_object() || !after.is_object()) return {};
+  std::vector<std::string> changes;
+  const auto compare = [&](const std::string& name, const nlohmann::json& was, const nlohmann::json& is) {
+    const auto text = [](const nlohmann::json& value) {
+      return value.is_null() ? "not set" : value.is_string() ? value.get<std::string>() : value.dump();
+    };
+    if (was != is) changes.push_back(concat(name, ": was ", text(was), ", is ", text(is)));
+  };
+  const auto at = [](const nlohmann::json& object, const std::string& name) {
+    return object.is_object() && object.contains(name) ? object[name] : nlohmann::json();
+  };
+  for (const auto& [name, value] : after.items()) {
+    // Of ranks and threads it says so elsewhere; the host is as good as another of its kind.
+    if (value.is_string() && name != "host" && name != "launcher" && name != "ranks" && name != "threads")
+      compare(name, at(before, name), value);
+  }
+  const nlohmann::json old = at(before, "variables"), current = at(after, "variables");
+  std::set<std::string> names;
+  for (const auto* variables : {&old, &current}) {
+    for (const auto& [name, value] : variables->items()) {
+      if (begins_with(name, kOfLibraries) || begins_with(name, kOfTransports)) names.insert(name);
+    }
+  }
+  for (const std::string& name : names) compare(name, at(old, name), at(current, name));
+  return changes;
 }
 
 std::string surroundings_json(const std::vector<std::pair<std::string, std::string>>& more) {

@@ -15,6 +15,11 @@ std::vector<std::pair<std::string, std::string>> relevant_variables();
 /// with what result; "nothing set".
 std::string library_variables();
 
+/// What of an earlier process's surroundings_json() is otherwise now, a line each: versions, machine, and the
+/// variables that change how fast LibTorch and its libraries compute, with what result, or how ranks talk.
+/// Text that is no such object differs in nothing.
+std::vector<std::string> changes_since(const std::string& earlier, const std::string& now);
+
 /// A JSON object, indented: host, machine, cores and those variables, with `more` as further texts in front.
 std::string surroundings_json(const std::vector<std::pair<std::string, std::string>>& more);
 

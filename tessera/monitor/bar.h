@@ -20,7 +20,7 @@ struct Progress {
   int64_t step = 0, total_steps = 0;
   double epoch = kUnknown, loss = kUnknown, learning_rate = kUnknown;
   double top1 = kUnknown;  // of the last evaluation, percent
-  double images_per_second = kUnknown;
+  double images_per_second = kUnknown, tflops = kUnknown;
   double peak_share = kUnknown, data_wait = kUnknown, comm_wait = kUnknown;  // 0..1
   double memory_bytes = kUnknown, seconds_left = kUnknown;
 };

@@ -1,5 +1,6 @@
 #include "tessera/monitor/metrics_row.h"
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -12,9 +13,17 @@ using Json = nlohmann::ordered_json;
 
 std::string shortest_or_none(const std::optional<double>& value) { return value ? shortest(*value) : ""; }
 
+/// NaN stands for what is not known, not for a number that went wrong.
+std::optional<double> known(double value) { return std::isnan(value) ? std::nullopt : std::optional(value); }
+
 double number(const Json& row, const char* key) {
   const auto& value = row.at(key);
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+/// Of a key that files of older runs lack.
+double number_or_unknown(const Json& row, const char* key) {
+  return row.contains(key) ? number(row, key) : std::numeric_limits<double>::quiet_NaN();
 }
 
 StepMetrics step_from(const Json& row) {
@@ -30,6 +39,8 @@ StepMetrics step_from(const Json& row) {
   m.comm_wait = number(row, "comm_wait");
   m.memory_bytes = number(row, "memory_bytes");
   m.seconds = number(row, "seconds");
+  m.peak_share = number_or_unknown(row, "peak_share");
+  m.seconds_left = number_or_unknown(row, "seconds_left");
   return m;
 }
 
@@ -83,7 +94,7 @@ void in_order(const History& history, const PutRow& put_row) {
 
 std::string csv_header() {
   return "kind,step,epoch,loss,learning_rate,gradient_norm,images_per_second,tflops,data_wait,comm_wait,"
-         "memory_bytes,top1,top5,samples,seconds,top1_ema,loss_ema\n";
+         "memory_bytes,top1,top5,samples,seconds,top1_ema,loss_ema,peak_share,seconds_left\n";
 }
 
 std::string csv_row(const StepMetrics& m) {
@@ -92,13 +103,15 @@ std::string csv_row(const StepMetrics& m) {
                              m.data_wait, m.comm_wait, m.memory_bytes}) {
     row += "," + shortest(value);
   }
-  return row + ",,,," + shortest(m.seconds) + ",,\n";
+  return row + ",,,," + shortest(m.seconds) + ",,," + shortest_or_none(known(m.peak_share)) + "," +
+         shortest_or_none(known(m.seconds_left)) + "\n";
 }
 
 std::string csv_row(const EvalMetrics& m) {
   return "eval," + std::to_string(m.step) + "," + shortest(m.epoch) + "," + shortest(m.loss) + ",,,,,,,," +
          shortest(m.top1) + "," + shortest(m.top5) + "," + std::to_string(m.samples) + "," +
-         shortest(m.seconds) + "," + shortest_or_none(m.top1_ema) + "," + shortest_or_none(m.loss_ema) + "\n";
+         shortest(m.seconds) + "," + shortest_or_none(m.top1_ema) + "," + shortest_or_none(m.loss_ema) +
+         ",,\n";
 }
 
 std::string json_row(const StepMetrics& m) {
@@ -113,7 +126,9 @@ std::string json_row(const StepMetrics& m) {
                     {"data_wait", m.data_wait},
                     {"comm_wait", m.comm_wait},
                     {"memory_bytes", m.memory_bytes},
-                    {"seconds", m.seconds}};
+                    {"seconds", m.seconds},
+                    {"peak_share", m.peak_share},
+                    {"seconds_left", m.seconds_left}};
   return row.dump() + "\n";
 }
 
@@ -126,19 +141,26 @@ std::string json_row(const EvalMetrics& m) {
 }
 
 formats::EventScalars scalars(const StepMetrics& m) {
-  return {{"train/loss", m.loss},
-          {"train/learning_rate", m.learning_rate},
-          {"train/gradient_norm", m.gradient_norm},
-          {"train/epoch", m.epoch},
-          {"speed/images_per_second", m.images_per_second},
-          {"speed/tflops", m.tflops},
-          {"speed/data_wait", m.data_wait},
-          {"speed/comm_wait", m.comm_wait},
-          {"memory/resident_bytes", m.memory_bytes}};
+  formats::EventScalars points = {{"train/loss", m.loss},
+                                  {"train/learning_rate", m.learning_rate},
+                                  {"train/gradient_norm", m.gradient_norm},
+                                  {"train/epoch", m.epoch},
+                                  {"speed/images_per_second", m.images_per_second},
+                                  {"speed/tflops", m.tflops},
+                                  {"speed/data_wait", m.data_wait},
+                                  {"speed/comm_wait", m.comm_wait},
+                                  {"memory/resident_bytes", m.memory_bytes}};
+  if (const auto share = known(m.peak_share)) points.emplace_back("speed/peak_share", *share);
+  if (const auto left = known(m.seconds_left)) points.emplace_back("speed/seconds_left", *left);
+  return points;
 }
 
 formats::EventScalars scalars(const EvalMetrics& m) {
-  return {{"validation/top1", m.top1}, {"validation/top5", m.top5}, {"validation/loss", m.loss}};
+  formats::EventScalars points = {
+      {"validation/top1", m.top1}, {"validation/top5", m.top5}, {"validation/loss", m.loss}};
+  if (m.top1_ema) points.emplace_back("validation/top1_ema", *m.top1_ema);
+  if (m.loss_ema) points.emplace_back("validation/loss_ema", *m.loss_ema);
+  return points;
 }
 
 History parse_history(std::string_view jsonl, int64_t last_step) {

@@ -11,8 +11,10 @@
 
 namespace tessera::monitor {
 
-/// The first line of metrics.csv. A row of kind "eval" leaves the columns of a step empty, and the other way
-/// round; `loss` is the training loss of a step and the validation loss of an evaluation.
+/// The first line of metrics.csv. New columns come last, so that readers by place go on; a resumed run's file
+/// is written anew, with this line, from metrics.jsonl. A row of kind "eval" leaves the columns of a step
+/// empty, and the other way round; `loss` is the training loss of a step and the validation loss of an
+/// evaluation.
 std::string csv_header();
 std::string csv_row(const StepMetrics& metrics);
 std::string csv_row(const EvalMetrics& metrics);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 
 #include "tessera/base/error.h"
@@ -67,7 +68,7 @@ struct Monitor::State {
   void restore();
   void write(AppendFile& file, std::string_view bytes);
   bool is_row(int64_t step) const;
-  void update(const StepMetrics& metrics);
+  void update(StepMetrics& metrics);
   void write_row(const StepMetrics& metrics);
   void plot(int64_t step, const formats::EventScalars& points);
 
@@ -128,8 +129,12 @@ bool Monitor::State::is_row(int64_t step) const {
   return step <= 1 || step >= options.total_steps || step % std::max<int64_t>(options.log_every, 1) == 0;
 }
 
-void Monitor::State::update(const StepMetrics& m) {
+// The line of progress, and of the row what follows from the run so far.
+void Monitor::State::update(StepMetrics& m) {
   pace.add(m.step, m.seconds);
+  if (options.peak_tflops > 0) m.peak_share = m.tflops / options.peak_tflops;
+  const double left = pace.seconds_per_step() * static_cast<double>(options.total_steps - m.step);
+  m.seconds_left = std::round(10 * left) / 10;  // more digits would promise too much
   progress.status.clear();
   progress.step = m.step;
   progress.total_steps = options.total_steps;
@@ -137,11 +142,12 @@ void Monitor::State::update(const StepMetrics& m) {
   progress.loss = m.loss;
   progress.learning_rate = m.learning_rate;
   progress.images_per_second = m.images_per_second;
-  progress.peak_share = options.peak_tflops > 0 ? m.tflops / options.peak_tflops : Progress::kUnknown;
+  progress.tflops = m.tflops;
+  progress.peak_share = m.peak_share;
   progress.data_wait = m.data_wait;
   progress.comm_wait = m.comm_wait;
   progress.memory_bytes = m.memory_bytes;
-  progress.seconds_left = pace.seconds_per_step() * static_cast<double>(options.total_steps - m.step);
+  progress.seconds_left = m.seconds_left;
 }
 
 void Monitor::State::write_row(const StepMetrics& m) {
@@ -172,7 +178,7 @@ Monitor::~Monitor() {
   if (state_->bar) state_->bar->clear();
 }
 
-void Monitor::step(const StepMetrics& metrics) {
+void Monitor::step(StepMetrics metrics) {
   state_->update(metrics);
   const bool row = state_->is_row(metrics.step);
   if (row) state_->write_row(metrics);

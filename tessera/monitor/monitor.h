@@ -31,8 +31,9 @@ class Monitor {
   /// Errors: UserError where the files' folders cannot be made, or W&B's client does not begin.
   Monitor(MonitorOptions options, Log& log);
   ~Monitor();
-  /// Every step. Draws the bar (at most 10 times a second) or prints a line every log_every steps.
-  void step(const StepMetrics& metrics);
+  /// Every step. Draws the bar (at most 10 times a second) or prints a line every log_every steps. Share of
+  /// peak and time left follow from the options and the steps so far, whatever `metrics` says of them.
+  void step(StepMetrics metrics);
   void eval(const EvalMetrics& metrics);
   /// A row of statistics.jsonl and points of the curves; of a resumed run's file the rows up to its step
   /// stay.

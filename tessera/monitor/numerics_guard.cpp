@@ -1,5 +1,6 @@
 #include "tessera/monitor/numerics_guard.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -21,10 +22,16 @@ NumericsGuard::Verdict NumericsGuard::bad(bool spike, int64_t most) {
   last_was_spike_ = spike;
   if (in_a_row_ > most) return spike ? Verdict::kStopSpike : Verdict::kStopNotFinite;
   ++skipped_;
+  if (spike) range_left_ = options_.spike_skip;
   return spike ? Verdict::kSkipSpike : Verdict::kSkipNotFinite;
 }
 
 NumericsGuard::Verdict NumericsGuard::judge(double loss, double gradient_norm) {
+  if (range_left_ > 0) {
+    --range_left_;
+    ++skipped_;
+    return Verdict::kSkipRange;
+  }
   if (!std::isfinite(loss) || !std::isfinite(gradient_norm)) return bad(false, options_.skip_steps);
   // A comparison with NaN, while the window fills, is false.
   if (options_.spike_factor > 0 && loss > options_.spike_factor * median_loss()) {
@@ -42,6 +49,7 @@ std::string NumericsGuard::to_json() const {
   return nlohmann::json{{"skipped", skipped_},
                         {"in_a_row", in_a_row_},
                         {"last_was_spike", last_was_spike_},
+                        {"range_left", range_left_},
                         {"losses", losses_}}
       .dump();
 }
@@ -53,6 +61,8 @@ void NumericsGuard::restore(const std::string& json) {
     skipped_ = saved.value("skipped", int64_t{0});
     in_a_row_ = saved.value("in_a_row", int64_t{0});
     last_was_spike_ = saved.value("last_was_spike", false);
+    range_left_ = std::clamp(saved.value("range_left", int64_t{0}), int64_t{0},
+                             options_.spike_factor > 0 ? options_.spike_skip : 0);
     if (options_.spike_factor > 0) losses_ = saved.value("losses", std::deque<double>());
   } catch (const nlohmann::json::exception& error) {
     user_error("monitor.guard", "the guard's state as a JSON object: ", error.what());

@@ -57,9 +57,10 @@ std::string page(std::string_view title, std::string_view body) {
 }
 
 void write_report(const std::filesystem::path& path, const ReportInput& input) {
-  write_file_atomic(path,
-                    page(input.title, concat(header_part(input), charts_part(input), predictions_part(input),
-                                             confusion_part(input), facts_part(input), recipe_part(input))));
+  write_file_atomic(
+      path, page(input.title, concat(header_part(input), charts_part(input), statistics_part(input),
+                                     predictions_part(input), confusion_part(input), facts_part(input),
+                                     recipe_part(input))));
 }
 
 }  // namespace tessera::monitor

@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "tessera/monitor/tensor_statistics.h"
 
 namespace tessera::monitor {
 
@@ -18,6 +21,10 @@ struct StepMetrics {
   double comm_wait = 0;                                     // share of the time, 0..1
   double memory_bytes = 0;                                  // resident now, this rank
   double seconds = 0;                                       // since the start of training
+  // What Monitor::step knows by itself and fills in; NaN: unknown.
+  double peak_share = std::numeric_limits<double>::quiet_NaN();    // of the machine's measured rate, 0..1
+  double seconds_left = std::numeric_limits<double>::quiet_NaN();  // of training, at the pace of the last
+                                                                   // minutes
 };
 
 struct EvalMetrics {
@@ -43,15 +50,17 @@ struct ReportInput {
   std::vector<std::pair<std::string, std::string>> facts;  // "parameters" -> "1,234,567", in order
   std::vector<StepMetrics> steps;
   std::vector<EvalMetrics> evals;
+  std::vector<StepTensors> statistics;  // of statistics.jsonl; may be empty
   std::vector<std::string> classes;
   std::vector<std::vector<int64_t>> confusion;  // [truth][prediction]; may be empty
   std::vector<PredictionSample> samples;        // may be empty
   std::string recipe_toml;
 };
 
-/// Writes the page atomically: loss, learning-rate, accuracy and throughput curves (inline SVG), a grid of
-/// test images with predictions (inline PNG), the confusion matrix, facts, recipe. Reads well at 1280 and 400
-/// px, light and dark.
+/// Writes the page atomically: curves of loss, accuracy, throughput, share of peak, learning rate, gradient
+/// norm, waiting and memory (inline SVG), what single units' numbers were, a grid of test images with
+/// predictions (inline PNG), the confusion matrix, facts, recipe. Reads well at 1280 and 400 px, light and
+/// dark.
 void write_report(const std::filesystem::path& path, const ReportInput& input);
 
 }  // namespace tessera::monitor

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -76,6 +77,16 @@ void note_gaps(Chart& chart, const Points& points) {
                        human_count(std::llround(first)), ". ");
 }
 
+// Of the moving average of the weights, where there is one.
+void add_average(Chart& chart, const ReportInput& input, const std::string& name,
+                 std::optional<double> EvalMetrics::*value) {
+  const Points points = points_of(input.evals, [&](const EvalMetrics& m) {
+    return (m.*value).value_or(std::numeric_limits<double>::quiet_NaN());
+  });
+  if (std::isnan(quantile(points.y, 1))) return;
+  chart.curves.push_back({name, "violet", Curve::kDots, points});
+}
+
 std::string loss_chart(const ReportInput& input) {
   Chart chart = new_chart(input, "Loss", "");
   const Points points = points_of(input.steps, [](const StepMetrics& m) { return m.loss; });
@@ -83,6 +94,7 @@ std::string loss_chart(const ReportInput& input) {
   add_smoothed(chart, points, "training");
   const Points validation = points_of(input.evals, [](const EvalMetrics& m) { return m.loss; });
   if (!validation.x.empty()) chart.curves.push_back({"validation", "orange", Curve::kDots, validation});
+  add_average(chart, input, "validation, averaged weights", &EvalMetrics::loss_ema);
   note_gaps(chart, points);
   return render(chart);
 }
@@ -92,6 +104,7 @@ std::string accuracy_chart(const ReportInput& input) {
   const Points top1 = points_of(input.evals, [](const EvalMetrics& m) { return m.top1; });
   const Points top5 = points_of(input.evals, [](const EvalMetrics& m) { return m.top5; });
   chart.curves.push_back({"top-1", "green", Curve::kDots, top1});
+  add_average(chart, input, "top-1, averaged weights", &EvalMetrics::top1_ema);
   // Few classes: top-5 says nothing and takes the room.
   if (input.classes.size() > 10 || quantile(top5.y, 0) < 90) {
     chart.curves.push_back({"top-5", "grey", Curve::kDots, top5});
@@ -104,6 +117,32 @@ std::string speed_chart(const ReportInput& input) {
   const Points points = points_of(input.steps, [](const StepMetrics& m) { return m.images_per_second; });
   cut_spikes(chart, points.y);
   add_smoothed(chart, points, "measured");
+  chart.from_zero = true;
+  return render(chart);
+}
+
+// Beside the throughput it says how well the machine is used; without a measured peak, only how fast it is.
+std::string compute_chart(const ReportInput& input) {
+  Points points = points_of(input.steps, [](const StepMetrics& m) { return 100 * m.peak_share; });
+  const bool shares = quantile(points.y, 1) > 0;
+  if (!shares) points = points_of(input.steps, [](const StepMetrics& m) { return m.tflops; });
+  if (!(quantile(points.y, 1) > 0)) return "";
+  Chart chart = shares ? new_chart(input, "Share of peak", "% of the measured rate")
+                       : new_chart(input, "Compute", "TFLOP/s");
+  cut_spikes(chart, points.y);
+  add_smoothed(chart, points, "measured");
+  chart.from_zero = true;
+  return render(chart);
+}
+
+std::string memory_chart(const ReportInput& input) {
+  Points points = points_of(input.steps, [](const StepMetrics& m) { return m.memory_bytes; });
+  const double most = quantile(points.y, 1);
+  if (!(most > 0)) return "";
+  const bool large = most >= 1 << 30;
+  for (double& value : points.y) value /= large ? 1 << 30 : 1 << 20;
+  Chart chart = new_chart(input, "Memory", large ? "GiB resident, one rank" : "MiB resident, one rank");
+  chart.curves.push_back({"resident", "green", Curve::kArea, points});
   chart.from_zero = true;
   return render(chart);
 }
@@ -141,7 +180,8 @@ std::string waiting_chart(const ReportInput& input) {
 
 std::string charts_part(const ReportInput& input) {
   const std::string charts = loss_chart(input) + accuracy_chart(input) + speed_chart(input) +
-                             learning_rate_chart(input) + gradient_chart(input) + waiting_chart(input);
+                             compute_chart(input) + learning_rate_chart(input) + gradient_chart(input) +
+                             waiting_chart(input) + memory_chart(input);
   if (charts.empty()) {
     return section("curves", "Curves", "",
                    "<p class=\"empty\">No step was logged: there is nothing to draw.</p>\n");

@@ -10,8 +10,10 @@ namespace tessera::monitor {
 
 /// Key figures.
 std::string cards_part(const ReportInput& input);
-/// Loss, accuracy, throughput, learning rate, and what else was measured.
+/// Loss, accuracy, throughput, share of peak, learning rate, memory, and what else was measured.
 std::string charts_part(const ReportInput& input);
+/// Activations and gradients of the units.
+std::string statistics_part(const ReportInput& input);
 /// Test images with truth and prediction.
 std::string predictions_part(const ReportInput& input);
 /// Heat map of up to 40 classes; beyond, the most confused pairs.

@@ -25,7 +25,7 @@ h2 small,h3 small{font-weight:400;color:var(--soft);letter-spacing:0}
 h2 small{font-size:14px;margin-left:8px}
 h3{font-size:15px;margin:0}
 h3 small{font-size:13px;margin-left:4px}
-.card,.chart,.tile,.scroll,.pairs,.facts,details,.empty{background:var(--card);border:1px solid var(--line);
+.card,.chart,.units,.tile,.scroll,.pairs,.facts,details,.empty{background:var(--card);border:1px solid var(--line);
 border-radius:12px;box-shadow:var(--shadow)}
 .empty{padding:18px;margin:0;color:var(--soft)}
 .cards{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(164px,1fr))}
@@ -34,8 +34,8 @@ border-radius:12px;box-shadow:var(--shadow)}
 .value{font-size:25px;line-height:1.35;font-weight:650;letter-spacing:-.02em;white-space:nowrap}
 .value small{font-size:14px;font-weight:500;color:var(--soft);letter-spacing:0;margin-left:5px}
 .charts{display:grid;gap:14px;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr))}
-.chart{margin:0;padding:15px 18px 12px;min-width:0}
-.chart figcaption{display:flex;flex-wrap:wrap;gap:2px 16px;justify-content:space-between;align-items:baseline;min-height:24px}
+.chart,.units{margin:0;padding:15px 18px 12px;min-width:0}
+.chart figcaption,.units figcaption{display:flex;flex-wrap:wrap;gap:2px 16px;justify-content:space-between;align-items:baseline;min-height:24px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 14px;font-size:13px;color:var(--soft)}
 .legend i,.tip i{display:inline-block;width:11px;height:3px;border-radius:2px;margin-right:6px;vertical-align:middle;background:currentColor}
 .legend i.pale{opacity:var(--pale)}
@@ -53,6 +53,12 @@ border-radius:12px;box-shadow:var(--shadow)}
 .y span{right:calc(100% + 9px);transform:translateY(-50%)}
 .x span{top:calc(100% + 8px);transform:translateX(-50%)}
 .x span.last{transform:translateX(-80%)}
+.units .frame{margin-left:86px}
+.units .plot{cursor:default}.units rect{fill:var(--blue)}.units rect.bad{fill:var(--bad)}
+.units .y span{max-width:84px;overflow:hidden;text-overflow:ellipsis}
+.x span.first{transform:none}.x span.end{transform:translateX(-100%)}
+.legend i.scale{width:64px;height:9px;margin:0 6px;background:linear-gradient(90deg,transparent,var(--blue))}
+.legend i.bad{height:9px;background:var(--bad)}
 .cursor{position:absolute;top:0;bottom:0;width:1px;background:var(--soft);opacity:.6;display:none;pointer-events:none}
 .tip{position:absolute;top:4px;display:none;pointer-events:none;z-index:2;padding:7px 10px;border-radius:8px;font-size:12.5px;
 line-height:1.45;white-space:nowrap;background:var(--card);border:1px solid var(--line);box-shadow:0 4px 16px rgb(0 0 0/.16)}
@@ -103,12 +109,12 @@ summary{padding:14px 18px;cursor:pointer;font-weight:600;font-size:16px}
 pre{margin:0;padding:4px 18px 18px;overflow-x:auto;font:13px/1.55 ui-monospace,"SF Mono",Menlo,Consolas,"Liberation Mono",monospace}
 @media (max-width:640px){main{padding:24px 14px 48px}h1{font-size:23px}svg.mark{width:38px;height:38px}header{gap:13px;margin-bottom:20px}
 h2{margin:34px 0 12px}h2 small{display:block;margin:2px 0 0}.cards{grid-template-columns:1fr 1fr;gap:10px}.card{padding:11px 13px}
-.value{font-size:21px}.chart{padding:13px 13px 10px}.frame{height:190px;margin-left:36px}.tiles{grid-template-columns:repeat(3,1fr);gap:8px}
+.value{font-size:21px}.chart,.units{padding:13px 13px 10px}.frame{height:190px;margin-left:36px}.units .frame{margin-left:76px}.units .y span{max-width:72px}.tiles{grid-template-columns:repeat(3,1fr);gap:8px}
 .tile figcaption{padding:6px 7px 8px}.scroll{padding:10px 8px}.heat{font-size:10.5px;border-spacing:1px}
 .heat td{min-width:22px;height:26px;padding:0;border-radius:3px}.heat th[scope=row]{max-width:74px;padding-right:4px}
 .heat th.corner{padding-right:4px;font-size:10px}.heat .recall{display:none}.dense td{min-width:18px;height:18px;font-size:8px}
 .pairs{font-size:13px;padding:6px}.pairs td,.pairs th{padding:4px}.share span{display:none}}
-@media print{body{background:#fff}.chart,.tile,.card{break-inside:avoid}}
+@media print{body{background:#fff}.chart,.units,.tile,.card{break-inside:avoid}}
 )css";
 
 const std::string_view kScript = R"js(

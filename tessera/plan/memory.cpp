@@ -12,7 +12,6 @@ namespace tessera::plan {
 namespace {
 
 constexpr double kFloatBytes = 4;
-constexpr double kBatchesAhead = 4;  // decoded by the loader: data.prefetch's default
 
 struct UnitSize {
   double parameters = 0;    // trained
@@ -92,8 +91,9 @@ Reduction reduction(const UnitSize& size, Level level, const Plan& plan, const P
   return {at_once * piece * (as_it_lies ? 1 : 2), as_it_lies || pieces > at_once};
 }
 
-/// The pool of shard::BufferPool: for each size, the most buffers in use at once.
-double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision) {
+/// The pool of shard::BufferPool: for each size, the most buffers in use at once. `trains`: gradients too.
+double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision,
+                  bool trains = true) {
   struct Count {
     int64_t kept = 0, gathered_in_turn = 0, collecting = 0;
     bool holds = false;
@@ -104,7 +104,7 @@ double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, cons
     const UnitSize& size = sizes[unit.name];
     Count& count = by_size[padded(size.parameters, plan.world)];
     ++(unit.level == Level::kZero3 ? count.gathered_in_turn : count.kept);
-    if (unit.level == Level::kZero1 || !is_split(unit, plan)) continue;
+    if (!trains || unit.level == Level::kZero1 || !is_split(unit, plan)) continue;
     ++count.collecting;
     count.holds = reduction(size, unit.level, plan, precision).holds;
   }
@@ -133,11 +133,11 @@ double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, 
 }
 
 /// One image; `c` bytes an element.
-double activation_bytes(const arch::ModelConfig& config, const Plan& plan, double c) {
+double activation_bytes(const arch::ModelConfig& config, const Plan& plan, double c, double batches_ahead) {
   const double pixels =
       static_cast<double>(config.channels() * config.image_size()) * static_cast<double>(config.image_size());
   const arch::Activations model = arch::activations(config, c);
-  double kept = kFloatBytes * pixels * (1 + kBatchesAhead), again = 0;
+  double kept = kFloatBytes * pixels * (1 + batches_ahead), again = 0;
   for (size_t i = 0; i < plan.units.size(); ++i) {
     const arch::UnitActivations& unit = model.units[i];
     kept += plan.units[i].recompute ? unit.input : unit.all;
@@ -158,9 +158,29 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const P
     memory.states += state_bytes(sizes[unit.name], unit.level, plan.world, precision.kept_numbers);
   }
   memory.gathered = gathered_bytes(plan, sizes, precision);
-  memory.activations = static_cast<double>(batch) *
-                       activation_bytes(config, plan, static_cast<double>(precision.compute_bytes));
+  memory.activations =
+      static_cast<double>(batch) *
+      activation_bytes(config, plan, static_cast<double>(precision.compute_bytes), precision.batches_ahead);
   return memory;
+}
+
+double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
+                       int64_t batch) {
+  check_units("plan.answering_bytes", config, plan);
+  auto sizes = unit_sizes(config);
+  const auto compute = static_cast<double>(precision.compute_bytes);
+  const arch::Activations model = arch::activations(config, compute);
+  double kept = 0, staging = 0, largest = 0, activations = 0;
+  for (size_t i = 0; i < plan.units.size(); ++i) {
+    const UnitPlan& unit = plan.units[i];
+    const UnitSize& size = sizes[unit.name];
+    kept += 2 * kFloatBytes * slice_of(size, unit, plan) + kept_bytes(size, unit, plan, compute);
+    staging = std::max(staging, staging_bytes(size, unit, plan, compute));
+    largest = std::max(largest, size.largest);
+    activations = std::max(activations, model.units[i].all);
+  }
+  return kept + pool_bytes(plan, sizes, precision, /*trains=*/false) + staging + compute * largest +
+         static_cast<double>(batch) * activations;
 }
 
 double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers) {

@@ -82,13 +82,20 @@ struct Memory {
 struct Precision {
   int64_t compute_bytes = 4;  // 2: bf16
   int64_t reduce_bytes = 4;
-  double kept_numbers = 2;  // of 4 bytes a parameter: of the optimizer and of a moving average
+  double kept_numbers = 2;   // of 4 bytes a parameter: of the optimizer and of a moving average
+  double batches_ahead = 4;  // micro-batches that the loader decodes ahead: data.prefetch
 };
 
 /// Predicted peak per rank for `batch` images a rank and micro-batch. Errors: UserError when the plan's units
 /// are not the model's.
 Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
                       int64_t batch);
+
+/// Bytes per rank of a model that only answers, as a teacher does: a slice of its weights (and as much again,
+/// which every unit sets aside for gradients), units gathered at once, and of `batch` images the activations
+/// of the unit that has most. Errors: as predict_memory.
+double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
+                       int64_t batch);
 
 /// Bytes of a checkpoint that one rank holds: master weights and what is kept besides, in fp32, and buffers.
 /// Errors: as predict_memory.

@@ -48,6 +48,8 @@ void add_schedule(std::vector<Option>& table) {
       integer("schedule.warmup_steps", "this or warmup_epochs", kCount, TESSERA_FIELD(schedule.warmup_steps)),
       number("schedule.warmup_from", "learning rate of the first step", {0, 1000},
              TESSERA_FIELD(schedule.warmup_from)),
+      flag("schedule.warmup_inside", "cosine, linear: counted from step 0, not from the end of the warmup",
+           TESSERA_FIELD(schedule.warmup_inside)),
       number("schedule.min_lr", "where cosine and linear end; step and rsqrt do not fall below", {0, 1000},
              TESSERA_FIELD(schedule.min_lr)),
       number("schedule.step_epochs", "step: between two drops; this or step_steps", {0, 1e9},

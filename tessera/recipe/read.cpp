@@ -48,7 +48,21 @@ std::string nearest_key(const std::string& key) {
   return near.empty() ? same.front() : near;
 }
 
+/// "optimizer" where optimizer.name was meant: a table for a key.
+void refuse_room(const Entry& entry) {
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> keys;
+  for (const auto& option : options()) {
+    if (option.key.starts_with(entry.key + ".") && keys.size() < kNamed) keys.push_back(option.key);
+  }
+  if (keys.empty()) return;
+  user_error("recipe.parse", "expected a key of a recipe: found \"", entry.key, "\", which is a table (",
+             entry.where, "; its keys are ", join(keys, ", "), ", ...: `tessera options ", entry.key,
+             "` lists all)");
+}
+
 [[noreturn]] void unknown_key(const Entry& entry) {
+  refuse_room(entry);
   const std::string near = nearest_key(entry.key);
   user_error("recipe.parse", "expected a key of a recipe: found \"", escape(entry.key), "\" (", entry.where,
              "; ", near.empty() ? "`tessera options` lists every key" : "did you mean \"" + near + "\"?",
@@ -161,6 +175,13 @@ void take(const Entry& entry, const std::filesystem::path& base, bool from_set, 
   given[entry.key] = std::move(value);
 }
 
+/// As TOML writes it, of any length.
+bool is_whole_number(std::string_view text) {
+  if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
+  return !text.empty() && text.front() != '0' &&
+         text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 /// "room.key=value": TOML where it is a value of the right kind, else the bare text.
 Entry parse_set(const std::string& set) {
   const size_t equals = set.find('=');
@@ -177,7 +198,9 @@ Entry parse_set(const std::string& set) {
   const bool wants_text = option != nullptr && option->type == Type::kText && !is_text;
   const bool wants_texts =
       option != nullptr && option->type == Type::kTexts && !is_text && !is_list && !is_empty_list;
-  if (!parsed || wants_text || wants_texts) {
+  if (!parsed && !wants_text && !wants_texts && is_whole_number(text)) {
+    entry.found = text + ", an integer beyond 64 bits";
+  } else if (!parsed || wants_text || wants_texts) {
     entry.value = text;
     entry.found = "the text " + to_text(text);
   }
@@ -204,6 +227,18 @@ void only_one(const std::string& a, const std::string& b, GivenMap& given) {
   }
   user_error("recipe.parse", "only one of ", a, " and ", b, " may be given: found both (", first.where,
              " and ", second.where, "; drop one)");
+}
+
+/// One of the two has to be above 0, and what was given is 0, which stands for "not given". Keys that are
+/// both in a file are what a run without training, such as a converted checkpoint's, has saved.
+void refuse_zeros(const std::string& a, const std::string& b, const GivenMap& given) {
+  if (is_given(given, a) || is_given(given, b)) return;
+  for (const auto& [key, other] : {std::pair(a, b), std::pair(b, a)}) {
+    const auto at = given.find(key);
+    if (at == given.end() || (!at->second.from_set && given.contains(other))) continue;
+    user_error("recipe.parse", a, " or ", b, " must be above 0: found ", key, " = 0 (", at->second.where,
+               "; 0 means not given)");
+  }
 }
 
 /// The named model, of the family that is asked for where one is.
@@ -291,6 +326,8 @@ Recipe parse_recipe(const std::string& toml, const std::string& where, const std
     only_one(concat("schedule.", length, "_epochs"), concat("schedule.", length, "_steps"), given);
   }
   only_one("model.mlp_ratio", "model.mlp_width", given);
+  refuse_zeros("train.batch", "train.batch_per_rank", given);
+  refuse_zeros("train.epochs", "train.steps", given);
 
   Recipe recipe;
   set_model(given, recipe);

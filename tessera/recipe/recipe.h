@@ -94,7 +94,8 @@ struct ScheduleRecipe {
   std::string name = "cosine";  // cosine, linear, step, rsqrt, constant
   double warmup_epochs = 0;     // one of the two
   int64_t warmup_steps = 0;
-  double warmup_from = 0.0;  // learning rate at step 0
+  double warmup_from = 0.0;    // learning rate at step 0
+  bool warmup_inside = false;  // cosine and linear count from step 0, not from the end of the warmup
   double min_lr = 0.0;
   double step_epochs = 0;  // step: one of the two
   int64_t step_steps = 0;
@@ -116,6 +117,7 @@ struct PrecisionRecipe {
   Dtype compute = Dtype::kAuto;
   Dtype reduce = Dtype::kFloat32;
   double loss_scale = monitor::LossScale::kFirst;  // of fp16, at first
+  Dtype final_evaluation = Dtype::kAuto;           // kAuto: as compute
 };
 
 struct CheckpointRecipe {
@@ -217,6 +219,8 @@ StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batc
 /// of them cooldown, and lr = optimizer.lr * lr_factor:
 ///   s < w     warmup_from + (lr - warmup_from) * s / w
 ///   cosine    min_lr + (lr - min_lr) * (1 + cos(pi * p)) / 2, p = (s - w) / (t - w - c), at most 1
+///             (timm's CosineLRScheduler with warmup_prefix); with warmup_inside p = s / (t - c), so that
+///             the rate falls short of lr after the warmup (without warmup_prefix, timm's default)
 ///   linear    lr + (min_lr - lr) * p
 ///   step      lr * factor^floor(s / interval), at least min_lr (timm's StepLRScheduler, warmup_prefix off)
 ///   rsqrt     lr / sqrt(1 + (s - w) / timescale), at least min_lr (big_vision, utils.py)

@@ -29,7 +29,8 @@ void check_numbers(const TrainRecipe& train, int64_t world) {
                train.batch, ", ", train.batch_per_rank, ", ", train.accumulation);
   }
   if (train.batch == 0 && train.batch_per_rank == 0) {
-    user_error(kBatch, "train.batch or train.batch_per_rank must be given: found neither");
+    user_error(kBatch,
+               "train.batch or train.batch_per_rank must be given: found neither (0 means not given)");
   }
   const double product = static_cast<double>(world) *
                          static_cast<double>(std::max<int64_t>(train.accumulation, 1)) *
@@ -109,9 +110,9 @@ double decayed_rate(const ScheduleRecipe& schedule, const StepCounts& counts, do
   if (schedule.name == "rsqrt") {
     return std::max(least, lr / std::sqrt(1.0 + since / static_cast<double>(schedule.timescale)));
   }
-  const auto length =
-      static_cast<double>(std::max<int64_t>(counts.total - counts.warmup - counts.cooldown, 1));
-  const double progress = std::min(since / length, 1.0);
+  const int64_t begin = schedule.warmup_inside ? 0 : counts.warmup;
+  const auto length = static_cast<double>(std::max<int64_t>(counts.total - begin - counts.cooldown, 1));
+  const double progress = std::min(static_cast<double>(step - begin) / length, 1.0);
   if (schedule.name == "linear") return lr + (least - lr) * progress;
   TESSERA_CHECK(schedule.name == "cosine", "schedule ", schedule.name);
   return least + (lr - least) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));

@@ -68,6 +68,11 @@ ShardedModule::Engine::Engine(mesh::Mesh& mesh, FullyShardOptions options)
                              --members_[member].gradients_awaited == 0) {
                            schedule_.done_with(member);
                          }
+                       },
+                   .failed =
+                       [this](size_t watched) {
+                         current_unit_ = members_[member_of_[watched_flats_[watched]]].name;
+                         with_error_context([] { throw; });
                        }}) {
   keep_tensor_memory();  // building and training free what is large, and malloc would keep much of it
   if (options_.prefetch < 0 || options_.units_in_flight < 0 || options_.bucket_bytes < 1) {
@@ -122,7 +127,9 @@ void ShardedModule::Engine::begin_forward() {
   }
   if (in_backward_ && !autograd_runs()) {  // that backward failed half-way
     in_backward_ = accumulating_ = false;
+    with_error_context([&] { reductions_.abandon(); });
     schedule_.end();
+    operations_.clear();
   }
   check_network();
   bring_up_to_date();
@@ -154,6 +161,7 @@ void ShardedModule::Engine::end_forward() {
 
 void ShardedModule::Engine::enter_backward() {
   if (in_backward_) return;
+  if (deferred_) std::rethrow_exception(std::exchange(deferred_, nullptr));
   check_edits_before_backward();
   in_backward_ = true;
   show_no_gradients(false);

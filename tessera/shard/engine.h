@@ -71,6 +71,8 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
                              const UnitOptions& unit);
   void add_flat(Member& member, std::vector<NamedTensor> parameters);
   void agree(const std::string& name, const std::string& description);
+  void agree_on_options();
+  std::string options_text() const;
   std::string description(const std::string& name, const std::vector<NamedTensor>& parameters,
                           const UnitOptions& unit) const;
   void share_small_tensor(const at::Tensor& tensor, const std::string& name);
@@ -136,6 +138,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   std::vector<std::string> operations_;  // collectives started in this step, for comparison
   std::exception_ptr deferred_;          // what a destructor could not throw
   bool failed_ = false;
+  bool options_agreed_ = false;
 };
 
 }  // namespace tessera::shard

@@ -67,6 +67,7 @@ std::string ShardedModule::Engine::description(const std::string& name,
                                                const UnitOptions& unit) const {
   std::string text = concat("unit ", name, ": ", plan::to_string(unit.level));
   if (unit.offload != Offload::kNone) text += ", offload " + plan::to_string(unit.offload);
+  if (unit.recompute) text += ", recompute";
   const MixedPrecision& precision = unit.precision ? *unit.precision : options_.precision;
   const auto add = [&](const char* what, std::optional<at::ScalarType> dtype) {
     if (dtype) text += concat(", ", what, " ", at::toString(*dtype));
@@ -79,6 +80,23 @@ std::string ShardedModule::Engine::description(const std::string& name,
                    tensor.requires_grad() ? "" : " frozen");
   }
   return text;
+}
+
+std::string ShardedModule::Engine::options_text() const {
+  const auto& buffer = options_.precision.buffer;
+  return concat("unit (options): those of FullyShardOptions",                                      //
+                "\ngradients ", options_.gradients == Gradients::kMean ? "kMean" : "kSum",         //
+                "\nroot_stays_gathered ", options_.root_stays_gathered,                            //
+                "\nreduce_every_micro_batch ", options_.reduce_every_micro_batch,                  //
+                "\nprefetch ", options_.prefetch, "\nunits_in_flight ", options_.units_in_flight,  //
+                "\nbucket_bytes ", options_.bucket_bytes,                                          //
+                "\nsync_initial_values ", options_.sync_initial_values,                            //
+                "\nprecision.buffer ", buffer ? at::toString(*buffer) : "as it is");
+}
+
+void ShardedModule::Engine::agree_on_options() {
+  if (std::exchange(options_agreed_, true)) return;
+  with_error_context([&] { agree("(options)", options_text()); });
 }
 
 void ShardedModule::Engine::agree(const std::string& name, const std::string& description) {
@@ -115,6 +133,7 @@ void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedT
     user_error("shard.ShardedModule", "parameters in the host's memory: ", parameter, " is on ",
                tensor.device().str());
   }
+  agree_on_options();
   with_error_context([&] { agree(name, description(name, parameters, unit)); });
   const size_t index = members_.size();
   members_.push_back({name, unit, {}});
@@ -208,6 +227,11 @@ void ShardedModule::Engine::replace_in_sequential(torch::nn::Module& parent, con
                  " is called by its type, which C++ cannot intercept (write shard::recompute([&](x) { return "
                  "child->forward(x); }, x) where it is called)");
     }
+    if (options_.wrap) {
+      user_error("shard.ShardedModule", "wrap for children of a torch::nn::Sequential: ", name,
+                 " is called by its type, which C++ cannot intercept (let the policy choose the Sequential's "
+                 "children alone)");
+    }
     return;
   }
   size_t index = 0;
@@ -223,6 +247,7 @@ void ShardedModule::Engine::replace_in_sequential(torch::nn::Module& parent, con
 void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> module) {
   module_ = std::move(module);
   checked(options_.precision);
+  agree_on_options();
   std::unordered_set<const void*> visited = {module_.get()};
   choose_units(*module_, "", visited);
   std::vector<NamedTensor> rest = untaken(*module_, "");
@@ -311,7 +336,10 @@ std::vector<UnitFacts> ShardedModule::Engine::facts() const {
 
 at::ScalarType ShardedModule::Engine::compute_dtype() const {
   const MixedPrecision& precision = options_.root.precision ? *options_.root.precision : options_.precision;
-  return precision.compute.value_or(at::kFloat);
+  if (precision.compute) return *precision.compute;
+  // The root's own parameters, or, where it has none, those of the unit that was built last.
+  if (members_.empty()) return at::kFloat;
+  return flats_[members_.back().flats.front()]->parameters().front().second.scalar_type();
 }
 
 }  // namespace tessera::shard

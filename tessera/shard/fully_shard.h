@@ -61,7 +61,8 @@ struct FullyShardOptions {
   /// Start from rank 0's parameters and buffers. false: every rank must hold the same already.
   bool sync_initial_values = true;
   /// Called for every unit that is a child of a torch::nn::Sequential: what it returns takes the child's
-  /// place in the Sequential (the child keeps its name and its parameters). Null: nothing is replaced.
+  /// place in the Sequential (the child keeps its name and its parameters). Where the policy chooses another
+  /// child: UserError. Null: nothing is replaced.
   std::function<torch::nn::AnyModule(const std::string& name, torch::nn::AnyModule child)> wrap = {};
 };
 

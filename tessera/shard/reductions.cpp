@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "tessera/base/error.h"
+
 namespace tessera::shard {
 namespace {
 
@@ -60,6 +62,15 @@ void Reductions::begin(bool last) {
 }
 
 void Reductions::gradient_arrived(size_t unit, size_t parameter) {
+  try {
+    collect(unit, parameter);
+  } catch (const CommError&) {
+    if (callbacks_.failed) callbacks_.failed(unit);
+    throw;
+  }
+}
+
+void Reductions::collect(size_t unit, size_t parameter) {
   if (!under_way_ && callbacks_.first_gradient) callbacks_.first_gradient();
   Watched& watched = *watched_[unit];
   watched.unit->take_gradient(parameter);
@@ -93,6 +104,13 @@ void Reductions::finish() {
     if (watched_[i]->seen > 0) watched_[i]->expected = watched_[i]->seen;
   }
   for (const auto& watched : watched_) watched->unit->finish_reduce();
+  in_flight_.clear();
+  under_way_ = false;
+}
+
+void Reductions::abandon() {
+  if (!under_way_) return;
+  for (const auto& watched : watched_) watched->unit->abandon_backward();
   in_flight_.clear();
   under_way_ = false;
 }

@@ -16,6 +16,8 @@ class Reductions {
   struct Callbacks {
     std::function<void()> first_gradient;  // of a backward that nobody announced with begin(); may be null
     std::function<void(size_t)> gradients_left;  // unit i's gradients are on their way; may be null
+    // A message of unit i failed inside autograd; may throw something that says more. May be null.
+    std::function<void(size_t)> failed = {};
   };
   explicit Reductions(Callbacks callbacks);
   ~Reductions();
@@ -31,6 +33,8 @@ class Reductions {
   /// part as well, in reverse order; then waits for all. With `last` every unit's gradient() is complete.
   void finish();
   bool under_way() const { return under_way_; }
+  /// It failed half-way: what it has collected so far is forgotten. Waits for messages under way.
+  void abandon();
   /// Lets reductions go on, without waiting.
   void advance();
 
@@ -50,6 +54,7 @@ class Reductions {
   };
 
   void gradient_arrived(size_t unit, size_t parameter);
+  void collect(size_t unit, size_t parameter);
   void reduce(size_t unit);
 
   Callbacks callbacks_;

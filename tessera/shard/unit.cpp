@@ -219,6 +219,17 @@ at::Tensor& Unit::collected_gradients(bool* hold_earlier) {
   return collected_;
 }
 
+void Unit::abandon_backward() {
+  const at::NoGradGuard no_grad;
+  while (reducing()) advance_reduce_stage();
+  for (auto& [parameter_name, parameter] : parameters_) parameter.mutable_grad().reset();
+  taken_.assign(taken_.size(), false);
+  collected_.reset();
+  if (previous_.defined()) gradient_.copy_(previous_);
+  previous_.reset();
+  has_gradient_ = has_accumulated_ = summed_ = false;
+}
+
 void Unit::take_gradient(size_t index) {
   at::Tensor& parameter = parameters_[index].second;
   at::Tensor& gradient = parameter.mutable_grad();

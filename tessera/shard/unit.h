@@ -99,6 +99,9 @@ class Unit {
   void begin_gradient(bool keep, double divisor);
   /// A backward pass begins. `last`: of the step's micro-batches; what communicates once a step does so then.
   void begin_backward(bool last) { last_micro_batch_ = last; }
+  /// The backward pass failed: its gradients, and those of the step's earlier micro-batches, are forgotten; a
+  /// gradient that the step began with (begin_gradient's `keep`) is there again.
+  void abandon_backward();
   /// Moves the gradient of parameters()[index], if there is one, to where the unit collects its gradients,
   /// and so frees autograd's.
   void take_gradient(size_t index);

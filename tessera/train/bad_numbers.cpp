@@ -53,6 +53,10 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
       return concat("[train.guard] step ", state.step, " is skipped: its loss ", loss, " is above ",
                     guard.options().spike_factor, " times the median ", guard.median_loss(), " (",
                     guard.bad_in_a_row(), " in a row, ", guard.skipped(), " in all)");
+    case kSkipRange:
+      return concat("[train.guard] step ", state.step, " is skipped: it is one of the ",
+                    guard.options().spike_skip, " after a spike (", guard.left_of_range(), " left, ",
+                    guard.skipped(), " in all)");
     case kStopSpike:
       user_error(
           "train.step", "a loss of at most guard.spike_factor = ", guard.options().spike_factor,
@@ -76,8 +80,6 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
 }
 
 BuffersBefore::BuffersBefore(const TrainState& state) {
-  const monitor::GuardOptions& guard = state.guard.options();
-  if (guard.skip_steps == 0 && guard.spike_factor == 0 && !state.loss_scale.can_shrink()) return;
   for (const auto& [name, buffer] : state.sharded->buffers()) values_.push_back(buffer.clone());
 }
 

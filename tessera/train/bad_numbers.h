@@ -16,8 +16,7 @@ namespace tessera::train {
 /// first bad tensor's name. Collective, and the same on every rank: loss and norm are.
 std::string judge_step(TrainState& state, double loss, double gradient_norm, mesh::Mesh& mesh);
 
-/// A model's buffers (running statistics) as they were before a step whose update may be skipped; holds
-/// nothing where none will be. Local.
+/// A model's buffers (running statistics) as they were before a step that may not be made. Local.
 class BuffersBefore {
  public:
   explicit BuffersBefore(const TrainState& state);

@@ -8,8 +8,10 @@
 #include "tessera/arch/model.h"
 #include "tessera/base/text.h"
 #include "tessera/data/measure.h"
+#include "tessera/mesh/cuda_plugin.h"
 #include "tessera/plan/traffic.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/device.h"
 #include "tessera/train/link.h"
 #include "tessera/train/rates.h"
 #include "tessera/train/session.h"
@@ -66,9 +68,9 @@ void look_at_data(const recipe::Recipe& recipe, const launch::Ranks& ranks, int6
 
 /// Ranks that a launcher started meet as the run's will; those of --procs do so as threads.
 void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, const plan::Plan& plan,
-                  const recipe::BatchSizes& sizes, monitor::CheckupFacts& facts) {
+                  const recipe::BatchSizes& sizes, at::Device device, monitor::CheckupFacts& facts) {
   if (ranks.world == 1) return;
-  const at::ScalarType wire = resolve_dtype(recipe.precision.reduce);
+  const at::ScalarType wire = resolve_dtype(recipe.precision.reduce, device);
   LinkRates rates;
   if (ranks.launcher == "local") {
     rates = measure_local_link(ranks.world, wire, recipe.run.shared_memory);
@@ -91,10 +93,28 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
   facts.gather_rate = rates.gather;
   facts.reduce_rate = rates.reduce;
   const plan::StepTraffic traffic =
-      plan::step_traffic(recipe.model, plan, plan_precision(recipe), sizes.accumulation);
+      plan::step_traffic(recipe.model, plan, plan_precision(recipe, device), sizes.accumulation);
   facts.gathered_bytes = traffic.gathered;
   facts.reduced_bytes = traffic.reduced;
   facts.images_per_step = sizes.per_rank * sizes.accumulation;
+}
+
+/// What the ranks of this host compute with: memory in which they need theirs, and how fast they multiply.
+void look_at_devices(const recipe::Recipe& recipe, const launch::Ranks& ranks, at::Device device,
+                     monitor::CheckupFacts& facts) {
+  const double tflops = measure_matmul_tflops(resolve_dtype(recipe.precision.compute, device), device);
+  const auto local = static_cast<double>(ranks.local_world);
+  const mesh::CudaInUse cuda = mesh::cuda_in_use();
+  if (cuda.plugin != nullptr) {  // each rank has a GPU of its own
+    facts.memory_free = local * static_cast<double>(cuda.plugin->device(cuda.device).free_bytes);
+    facts.tflops = local * tflops;
+    return;
+  }
+  facts.memory_free = static_cast<double>(launch::available_memory());
+  // One rank's threads were measured; all ranks of the host share its cores.
+  const int64_t used = std::min(facts.cores, facts.threads_per_rank * ranks.local_world);
+  facts.tflops =
+      tflops * static_cast<double>(used) / static_cast<double>(std::min(facts.cores, facts.threads_per_rank));
 }
 
 }  // namespace
@@ -108,11 +128,14 @@ monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const la
   facts.threads_per_rank = set_threads(recipe, ranks);
   const plan::Plan plan = make_plan(recipe, ranks.world);
   const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, ranks.world);
-  look_at_link(recipe, ranks, plan, sizes, facts);
+  // Ranks that are threads cannot share a GPU's group: they meet before one is chosen.
+  const bool as_threads = ranks.launcher == "local";
+  if (as_threads) look_at_link(recipe, ranks, plan, sizes, at::kCPU, facts);
+  const at::Device device = choose_device(recipe, ranks);
+  if (!as_threads) look_at_link(recipe, ranks, plan, sizes, device, facts);
   if (ranks.rank > 0) return facts;
   look_at_data(recipe, ranks, facts.threads_per_rank, log, facts);
   facts.memory_per_rank = predicted_memory(recipe, plan, sizes.per_rank);
-  facts.memory_free = static_cast<double>(launch::available_memory());
   facts.checkpoint_bytes = plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) *
                            static_cast<double>(ranks.local_world);
   const std::string& folder = recipe.checkpoint.dir.empty() ? recipe.run.dir : recipe.checkpoint.dir;
@@ -123,10 +146,7 @@ monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const la
   facts.disk_free = failed ? 0 : static_cast<double>(space.available);
   facts.files_needed = kFilesOfAProgram + kSocketsAPeer * (ranks.world - 1);
   facts.files_limit = files_limit();
-  // One rank's threads were measured; all ranks of the host share its cores.
-  const int64_t used = std::min(facts.cores, facts.threads_per_rank * ranks.local_world);
-  facts.tflops = measure_matmul_tflops(resolve_dtype(recipe.precision.compute)) * static_cast<double>(used) /
-                 static_cast<double>(std::min(facts.cores, facts.threads_per_rank));
+  look_at_devices(recipe, ranks, device, facts);
   facts.flops_per_image = 3.0 * arch::forward_flops(recipe.model);
   return facts;
 }

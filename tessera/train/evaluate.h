@@ -29,11 +29,17 @@ class EvaluationPass {
     bool mine = false;  // false: a stand-in
   };
   Next next();
+  /// A batch of this rank did not come, and data::LoaderOptions::give_up ended the wait.
+  bool gave_up() const { return gave_up_; }
+  /// Ends the loader before its last batch; false: threads hang in a file, and are left behind.
+  bool close();
 
  private:
   const TrainState& state_;
-  data::EvalLoader loader_;
+  std::unique_ptr<data::EvalLoader> loader_;
   int64_t batches_;
+  double patience_;
+  bool gave_up_ = false;
 };
 
 struct Evaluation {
@@ -42,6 +48,7 @@ struct Evaluation {
   std::vector<monitor::PredictionSample> samples;  // rank 0: the first few images with what the model said
   std::vector<monitor::Mistake> mistakes;          // the worst of all ranks, worst first
   bool stopped = false;                            // a stop was asked for; figures are of the samples so far
+  bool stalled = false;  // and threads of this rank hang in a file; they are left behind
 };
 
 struct EvaluateOptions {

@@ -17,9 +17,9 @@
 #include "tessera/base/trace.h"
 #include "tessera/shard/clip.h"
 #include "tessera/train/bad_numbers.h"
-#include "tessera/train/loss.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/statistics.h"
+#include "tessera/train/task.h"
 #include "tessera/train/teacher.h"
 
 namespace tessera::train {
@@ -42,36 +42,44 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   const int64_t looked_at = state.recipe.run.statistics_every;
   StepStatistics statistics(state, looked_at > 0 && (state.step + 1) % looked_at == 0);
   const double scale = state.loss_scale.value();
-  double loss_so_far = 0;
-  int64_t samples = 0;  // of the step
+  // Added up where it is computed: reading it here would make the host wait for every micro-batch.
+  at::Tensor loss_so_far = at::zeros({}, at::TensorOptions(at::kDouble).device(state.input->device()));
+  int64_t samples = 1;  // of the step
+  bool given_up = false;
   for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
     DeviceInput::Input input = state.input->next(loader);
-    samples = input.batch.step_size;
     const bool mine = input.batch.size > 0;  // else it helps the others to gather and to reduce
+    given_up = given_up || input.batch.given_up;
+    if (!given_up) samples = input.batch.step_size;
     if (!mine) input = state.input->with_images(stand_in(state));
     const at::Tensor taught = state.teacher ? state.teacher->logits(input, mine) : at::Tensor();
     const at::Tensor logits = forward(state, input, /*training=*/true, key);
     statistics.forward_done(mine);
     trace_memory();
     // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
-    at::Tensor loss = loss_sum(logits, input.batch, state.recipe, taught) / static_cast<double>(samples);
+    at::Tensor loss = state.task->loss_sum(logits, input.batch, taught) / static_cast<double>(samples);
     if (!mine) loss = loss * 0.0;
     state.sharded->backward(scale == 1 ? loss : loss * scale, micro + 1 == sizes.accumulation);
     trace_memory();
     state.input->begin_next(loader);
-    loss_so_far += loss.item<double>();
+    loss_so_far.add_(loss.detach());
     state.input->give_back(loader, std::move(input));
   }
 
   state.optimizer->forget_frozen_gradients();
-  at::Tensor sums = at::tensor({loss_so_far, state.sharded->local_gradient_square_sum(), stop ? 1.0 : 0.0,
-                                static_cast<double>(loader.unreported_broken())},
-                               at::kDouble);
+  at::Tensor sums = at::tensor(
+      {loss_so_far.item<double>(), state.sharded->local_gradient_square_sum(), stop || given_up ? 1.0 : 0.0,
+       given_up ? 1.0 : 0.0, static_cast<double>(loader.unreported_broken())},
+      at::kDouble);
   mesh.world().all_reduce(sums, "step");
   const double* sum = sums.const_data_ptr<double>();
-  StepResult result{sum[0], std::sqrt(sum[1]) / scale, sum[2] > 0, samples};
+  StepResult result{sum[0], std::sqrt(sum[1]) / scale, sum[2] > 0, sum[3] > 0, samples};
+  if (result.stalled) {
+    buffers.put_back(state);
+    return result;
+  }
   result.statistics = statistics.finish(scale, mesh);
-  if (sum[3] > 0) {
+  if (sum[4] > 0) {
     loader.merge_broken(mesh.world().all_gather_text(loader.report_broken(), "broken samples"));
   }
   const TraceSpan span("optimizer", "optimizer");
@@ -149,13 +157,23 @@ class Loop {
       stop = evaluate_now();
       if (stop) save(false);
     }
-    data::TrainLoader loader(input_.train, state_.recipe.data.transform, input_.loader, state_.step);
+    data::LoaderOptions options = input_.loader;
+    options.give_up = input_.stop_requested;
+    auto loader_in_use =
+        std::make_unique<data::TrainLoader>(input_.train, state_.recipe.data.transform, options, state_.step);
+    data::TrainLoader& loader = *loader_in_use;
     state_.input->forget();
     while (state_.step < end_ && !stop) {
       const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
       const auto start = Clock::now();
       const double waited = mesh_.wait_seconds();
       const StepResult step = traced_step(loader, lr);
+      if (step.stalled) {
+        log_.warn("a step that waited for images was not made");
+        stop = true;
+        if (!steps_only) save(false);
+        break;
+      }
       const double seconds = seconds_since(start);
       state_.seconds += seconds;
       if (!step.skipped.empty()) log_.warn(step.skipped);
@@ -186,6 +204,11 @@ class Loop {
     result_.skipped_steps = state_.guard.skipped() + state_.loss_scale.overflows();
     if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped"));
     result_.finished = state_.step >= end_ && !stop;
+    if (stop && !loader.close(options.patience)) {
+      static_cast<void>(loader_in_use.release());  // its destructor would wait
+      result_.stalled = true;
+    }
+    if (result_.stalled) log_.record("threads that wait for images are left behind");
     result_.images_per_second = own_seconds_ > 0 ? static_cast<double>(own_images_) / own_seconds_ : 0;
     return std::move(result_);
   }
@@ -278,7 +301,7 @@ class Loop {
         monitor_->status(concat("evaluating ", done, "/", total));
       };
     }
-    Evaluation evaluation = evaluate(state_, input_.val, input_.loader, options, mesh_);
+    Evaluation evaluation = evaluate_until_stop(options);
     if (evaluation.stopped) return true;
     if (state_.ema && !evaluate_average(options, evaluation.metrics)) return true;
     if (evaluation.figures.broken > 0)
@@ -290,11 +313,23 @@ class Loop {
     return false;
   }
 
+  Evaluation evaluate_until_stop(const EvaluateOptions& options) {
+    data::LoaderOptions loader = input_.loader;
+    loader.give_up = input_.stop_requested;
+    const bool precise = state_.step >= input_.counts.total &&
+                         state_.recipe.precision.final_evaluation == recipe::Dtype::kFloat32 &&
+                         resolve_dtype(state_.recipe.precision.compute, state_.input->device()) != at::kFloat;
+    const std::unique_ptr<TrainState> copy = precise ? in_float32(state_, mesh_) : nullptr;
+    Evaluation evaluation = evaluate(copy ? *copy : state_, input_.val, loader, options, mesh_);
+    result_.stalled = result_.stalled || evaluation.stalled;
+    return evaluation;
+  }
+
   /// The same with the averaged weights in the place of the weights; false: stopped.
   bool evaluate_average(EvaluateOptions options, monitor::EvalMetrics& metrics) {
     options.keep_samples = 0;
     state_.ema->exchange(*state_.sharded);
-    const Evaluation evaluation = evaluate(state_, input_.val, input_.loader, options, mesh_);
+    const Evaluation evaluation = evaluate_until_stop(options);
     state_.ema->exchange(*state_.sharded);
     metrics.top1_ema = evaluation.metrics.top1;
     metrics.loss_ema = evaluation.metrics.loss;

@@ -26,15 +26,17 @@ struct StepResult {
   double loss = 0;           // mean over the global batch
   double gradient_norm = 0;  // before clipping
   bool stop = false;         // some rank was asked to stop
+  bool stalled = false;      // and the data of one did not come: the step was not made
   int64_t samples = 0;       // of the global batch; fewer in the short last step of an epoch
   std::string skipped = {};  // why nothing was updated, one line; empty: it was
   std::vector<monitor::TensorStatistics> statistics = {};  // where run.statistics_every asks for them
 };
 
 /// One optimizer step over `sizes.accumulation` micro-batches. Collective. `stop`: this rank wants to stop.
-/// A step that the recipe's [guard] skips changes nothing but the step's number. Throws UserError, before
-/// anything changes, when the guard ends the run (names the first bad tensor) or too many samples are broken,
-/// and the same on every rank.
+/// A step that the recipe's [guard] skips changes nothing but the step's number; one that
+/// data::Batch::given_up keeps from being made (`stalled`) not even that. Throws UserError, before anything
+/// changes, when the guard ends the run (names the first bad tensor) or too many samples are broken, and the
+/// same on every rank.
 StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
                       double lr, bool stop, mesh::Mesh& mesh);
 
@@ -53,6 +55,7 @@ struct LoopInput {
 
 struct LoopResult {
   bool finished = false;  // false: stopped early, state saved
+  bool stalled = false;   // stopped, and threads of this rank hang in a file; they are left behind
   Evaluation last;        // newest complete evaluation
   std::filesystem::path checkpoint;
   double train_seconds = 0;  // all of the run, without evaluation and saving

@@ -85,7 +85,8 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
       {"predicted memory per rank",
        concat(human_bytes(predicted), " (states ", human_bytes(memory.states), ", gathered ",
               human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
-              human_bytes(memory.program), recipe.checkpoint.async ? ", and a checkpoint's copy)" : ")")},
+              human_bytes(memory.program), recipe.distill.teacher.empty() ? "" : ", its teacher",
+              recipe.checkpoint.async ? ", a checkpoint's copy)" : ")")},
       {"memory that progress lines show",
        concat("all of this process: that, and the ", human_bytes(static_cast<double>(p.program_bytes)),
               " it has before training, so about ",
@@ -93,6 +94,12 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
       {"environment that libraries read", launch::library_variables()},
       {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
   };
+  if (p.job.rate > 0) {
+    rows.emplace_back(concat("training at ", p.job.rate, " images/s"),
+                      concat(human_seconds(static_cast<double>(p.counts.total) *
+                                           static_cast<double>(p.sizes.batch) / p.job.rate),
+                             ", without evaluations and checkpoints"));
+  }
   for (const auto& match : p.groups) {
     rows.emplace_back(concat("group \"", match.text, "\""),
                       concat(match.parameters, match.parameters == 1 ? " parameter, " : " parameters, ",

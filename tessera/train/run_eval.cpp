@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -17,10 +18,12 @@
 #include "tessera/data/class_difference.h"
 #include "tessera/data/split.h"
 #include "tessera/monitor/evaluation_report.h"
+#include "tessera/recipe/evaluation_recipe.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/features.h"
+#include "tessera/train/init_from.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
 
@@ -32,13 +35,44 @@ namespace {
 constexpr int64_t kMostConfusionClasses = 2048;
 
 struct Trained {
-  fs::path checkpoint;
+  fs::path path;  // a checkpoint, or a file or folder of weights
   recipe::Recipe recipe;
+  std::optional<weights::Trained> weights = {};  // where it is no checkpoint of Tessera's
 };
 
-/// The checkpoint meant by a path (its own folder, or a run's: the best, else the latest) and the recipe
-/// saved in it.
-Trained open_checkpoint(const std::string& path, const std::vector<std::string>& sets) {
+/// A file of weights, or Hugging Face's folder.
+bool is_of_others(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored) || fs::exists(path / "config.json", ignored);
+}
+
+/// Files of weights do not say it: what --set model.heads=N says, 0 without.
+int64_t heads_in(const std::vector<std::string>& sets) {
+  constexpr std::string_view kKey = "model.heads=";
+  int64_t heads = 0;
+  for (const std::string& set : sets) {
+    if (set.starts_with(kKey)) std::from_chars(set.data() + kKey.size(), set.data() + set.size(), heads);
+  }
+  return heads;
+}
+
+Trained open_weights(const std::string& path, const std::vector<std::string>& sets) {
+  weights::OpenOptions how;
+  how.heads = heads_in(sets);
+  weights::Trained found = weights::open_trained(path, how);
+  if (found.model.classes() == 0) {
+    user_error("train.eval", "weights with a classifier: ", found.origin,
+               " has none (its features: tessera checkpoint convert --to-finetune, then --features)");
+  }
+  const std::string toml =
+      recipe::to_toml(recipe::evaluation_recipe(fs::path(path).stem().string(), found.model, found.pixels));
+  return {path, recipe::parse_recipe(toml, path, ".", sets), std::move(found)};
+}
+
+/// What a path means: a checkpoint (its own folder, or a run's: the best, else the latest) with the recipe
+/// saved in it, or somebody's weights.
+Trained open_trained(const std::string& path, const std::vector<std::string>& sets) {
+  if (is_of_others(path)) return open_weights(path, sets);
   const fs::path checkpoints = fs::path(path) / "checkpoints";
   std::optional<fs::path> found;
   if (fs::is_directory(checkpoints)) {
@@ -49,8 +83,32 @@ Trained open_checkpoint(const std::string& path, const std::vector<std::string>&
     found = checkpoint::find(path, path);
   }
   const auto manifest = checkpoint::read_manifest(*found);
-  return {*found, recipe::parse_recipe(manifest.progress.recipe_toml, (*found / "manifest.json").string(),
-                                       ".", sets)};
+  recipe::Recipe recipe =
+      recipe::parse_recipe(manifest.progress.recipe_toml, (*found / "manifest.json").string(), ".", sets);
+  const bool asked =
+      std::ranges::any_of(sets, [](const std::string& set) { return set.starts_with("precision.compute"); });
+  if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && !asked) {
+    recipe.precision.compute = recipe::Dtype::kFloat32;
+  }
+  return {*found, std::move(recipe)};
+}
+
+/// Gives `state` the weights and the classes' names.
+void load(TrainState& state, const Trained& trained, bool ema, Log& log) {
+  if (!trained.weights) {
+    load_state(state, trained.path, ema ? Weights::kAverage : Weights::kTrained);
+    return;
+  }
+  if (ema)
+    user_error("train.eval", "a checkpoint of Tessera's for --ema: ", trained.path.string(), " is none");
+  const weights::Trained& found = *trained.weights;
+  weights::FinetunedSource source(found.tensors, found.model, state.recipe.model,
+                                  {.positions = {}, .head = weights::HeadStart::kKeep, .head_bias = 0});
+  fill(state, source, *found.tensors);
+  state.classes = found.classes;
+  log.info(concat("weights: ", arch::describe(found.model), ", from ", found.origin));
+  for (const std::string& line : found.notes) log.info(concat("  ", line));
+  for (const std::string& line : source.changes()) log.info(concat("  ", line));
 }
 
 nlohmann::ordered_json to_json(const Evaluation& result, const fs::path& checkpoint) {
@@ -98,9 +156,9 @@ void write_folder(const EvalJob& job, const Trained& trained, const std::string&
   const recipe::Recipe& recipe = trained.recipe;
   monitor::EvaluationReport report;
   report.title = recipe.name;
-  report.checkpoint = trained.checkpoint.string();
+  report.checkpoint = trained.path.string();
   report.split = split;
-  report.facts = {{"checkpoint", trained.checkpoint.string()},
+  report.facts = {{"checkpoint", trained.path.string()},
                   {"weights", job.ema ? "moving average" : "trained"},
                   {"data", concat(recipe.data.source, ", split ", split)},
                   {"model", arch::describe(recipe.model)},
@@ -149,7 +207,7 @@ void look_at_features(const EvalJob& job, TrainState& state, const data::Source&
 
 int eval(const EvalJob& job, const launch::Ranks& ranks) {
   Log log(ranks.rank == 0 && !job.json);
-  const Trained trained = open_checkpoint(job.checkpoint, job.sets);
+  const Trained trained = open_trained(job.checkpoint, job.sets);
   const int64_t threads = set_threads(trained.recipe, ranks);
   const at::Device device = choose_device(trained.recipe, ranks);
   const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
@@ -157,13 +215,13 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
       data::open_splits(trained.recipe.data.source, split,
                         source_options(trained.recipe, [&log](const std::string& line) { log.warn(line); }));
   check_classes(*source, trained.recipe, split);
-  auto mesh = connect(trained.recipe, ranks, concat(build_info().commit, trained.checkpoint.string()));
+  auto mesh = connect(trained.recipe, ranks, concat(build_info().commit, trained.path.string()));
   try {
     return guarded(
         [&] {
           const auto state =
               assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
-          load_state(*state, trained.checkpoint, job.ema ? Weights::kAverage : Weights::kTrained);
+          load(*state, trained, job.ema, log);
           data::check_same_classes(state->classes, source->classes(), trained.recipe.data.source,
                                    [&](const std::string& line) {
                                      log.warn(line);  // silent where the console is for JSON
@@ -186,7 +244,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
           const int64_t broken = result.figures.broken;
           if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
-          auto json = to_json(result, trained.checkpoint);
+          auto json = to_json(result, trained.path);
           if (wants_features(job)) {
             look_at_features(job, *state, *source, loader, options.batch, *mesh, log, json);
           }
@@ -253,7 +311,7 @@ void predict_images(const PredictJob& job, TrainState& state) {
 }  // namespace
 
 int predict(const PredictJob& job) {
-  const Trained trained = open_checkpoint(job.checkpoint, {});
+  const Trained trained = open_trained(job.checkpoint, {});
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
   const at::Device device = choose_device(trained.recipe, alone);
@@ -261,7 +319,8 @@ int predict(const PredictJob& job) {
   return guarded(
       [&] {
         const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);
-        load_state(*state, trained.checkpoint, job.ema ? Weights::kAverage : Weights::kTrained);
+        Log log(!job.json);
+        load(*state, trained, job.ema, log);
         predict_images(job, *state);
         return static_cast<int>(kExitDone);
       },

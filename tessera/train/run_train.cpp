@@ -13,6 +13,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/data/class_difference.h"
+#include "tessera/launch/surroundings.h"
 #include "tessera/launch/time_limit.h"
 #include "tessera/library/module_checkpoint.h"
 #include "tessera/monitor/monitor.h"
@@ -36,6 +37,19 @@ namespace tessera::train {
 namespace fs = std::filesystem;
 namespace {
 
+/// Where the run has checkpoints of which none is complete, starting anew would write over what is left of
+/// it.
+void check_nothing_saved(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!checkpoint::names::parse_step(name) || !entry.is_directory(ignored)) continue;
+    user_error("train.resume", "a complete checkpoint: ", entry.path().string(), " has no ",
+               checkpoint::names::kManifest,
+               " and there is no other (restore it; to start anew, move it away)");
+  }
+}
+
 /// Puts saved state into `state`; says what differs from the saved run. Returns the checkpoint's folder,
 /// empty when there was none.
 fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
@@ -45,6 +59,7 @@ fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log
   const auto found = checkpoint::find(is_path ? fs::path(p.job.resume) : folder, p.job.resume,
                                       library::checkpoint_ranks(mesh.world()));
   if (!found) {
+    check_nothing_saved(folder);
     log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
     return {};
   }
@@ -171,6 +186,7 @@ void write_report(const Prepared& p, const LoopResult& result, const monitor::Mo
   report.facts.emplace_back("training time", human_seconds(result.train_seconds));
   report.steps = monitor.steps();
   report.evals = monitor.evals();
+  report.statistics = monitor::read_statistics(p.run_dir / "statistics.jsonl");
   report.classes = p.val->classes();
   report.confusion = result.last.figures.confusion;
   report.samples = result.last.samples;
@@ -210,6 +226,19 @@ recipe::RunFolder agree_on_run_folder(const Prepared& p, mesh::Mesh& mesh) {
   return folder;
 }
 
+/// environment.json, and what has changed since the run that is resumed wrote it.
+void tell_environment(const Prepared& p, Log& log) {
+  const fs::path file = p.run_dir / "environment.json";
+  const std::string now = environment_json(p.ranks, p.threads);
+  std::error_code ignored;
+  if (fs::exists(file, ignored)) {
+    for (const std::string& line : launch::changes_since(read_file(file), now)) {
+      log.warn(concat("the run began elsewhere: ", line));
+    }
+  }
+  write_file_atomic(file, now);
+}
+
 /// `state`, `began` and `where` belong to the caller: after an error they say how far this came.
 int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& state, bool& began, Log& log,
                   std::function<std::string()>& where) {
@@ -244,7 +273,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   if (first) {
     write_file_atomic(p.run_dir / "recipe.toml", recipe::to_toml(p.job.recipe));
     write_file_atomic(p.run_dir / "plan.json", plan::to_json(p.plan));
-    write_file_atomic(p.run_dir / "environment.json", environment_json(p.ranks, p.threads));
+    tell_environment(p, log);
   }
   const bool pretended = p.ranks.pretended();
   const LoopInput input{*p.train,
@@ -281,6 +310,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   if (monitor)
     monitor->finish();  // may wait for a client of the curves, and nobody waits for this rank any more
   if (first) say_how_it_ended(p, result, log);
+  p.stalled = result.stalled;
   return kExitDone;
 }
 
@@ -315,7 +345,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   bool began = false;
   std::function<std::string()> where = [] { return "before the first step"; };
   try {
-    return guarded(
+    const int code = guarded(
         [&] {
           folder = agree_on_run_folder(p, *mesh);
           p.run_dir = folder.path;
@@ -334,6 +364,12 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
           return train_in_mesh(p, *mesh, state, began, log, where);
         },
         *mesh, where, memory_savings(job.recipe, p.plan, p.sizes.per_rank, ranks));
+    if (p.stalled) {
+      // Threads hang in files, with references to what would be destroyed now.
+      std::fflush(nullptr);
+      std::_Exit(code);
+    }
+    return code;
   } catch (const std::exception& error) {
     // The program prints it on the console. That is where a local rank > 0 has its log.
     if (ranks.launcher != "local" || ranks.rank == 0) log.record(concat("error: ", error.what()));

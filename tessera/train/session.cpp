@@ -14,6 +14,7 @@
 #include "tessera/library/run.h"
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/train/state.h"
+#include "tessera/train/teacher.h"
 
 namespace tessera::train {
 namespace {
@@ -32,26 +33,6 @@ double bytes_wanted(const std::exception& error) {
 
 std::string saving(const char* change, double before, double after) {
   return before > after ? concat("; ", change, " would save ", human_bytes(before - after)) : "";
-}
-
-void choose_workers(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads, Log& log,
-                    data::LoaderOptions& options) {
-  const int64_t cores = launch::cores_per_rank(ranks), spare = std::max<int64_t>(0, cores - threads);
-  options.workers = recipe.data.workers >= 0 ? recipe.data.workers : std::max<int64_t>(1, spare);
-  if (threads > cores && ranks.local_rank == 0) {
-    log.warn(concat("run.threads = ", threads, " is more than the ", cores, cores == 1 ? " core" : " cores",
-                    " a rank has: a step takes longer than with ", cores));
-  }
-  if (options.workers > std::max<int64_t>(1, spare) && ranks.local_rank == 0) {
-    log.warn(concat("data.workers = ", options.workers, " and ", threads, " compute threads share ", cores,
-                    cores == 1 ? " core" : " cores", " a rank: each will be slower"));
-  }
-  const auto allowed = data::allowed_cores();
-  // A limit on time instead of cores leaves the choice of cores to the kernel.
-  const bool all_ours = static_cast<int64_t>(allowed.size()) == launch::available_cores();
-  if (options.workers <= spare && all_ours) {
-    options.worker_cores = data::spare_cores(allowed, ranks.local_rank, ranks.local_world, threads);
-  }
 }
 
 }  // namespace
@@ -88,7 +69,8 @@ plan::Precision plan_precision(const recipe::Recipe& recipe, at::Device device) 
   const auto bytes = [device](recipe::Dtype dtype) {
     return static_cast<int64_t>(at::elementSize(resolve_dtype(dtype, device)));
   };
-  return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce), recipe::kept_numbers(recipe)};
+  return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce), recipe::kept_numbers(recipe),
+          static_cast<double>(recipe.data.prefetch)};
 }
 
 data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
@@ -134,7 +116,15 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
   options.seed = recipe.train.seed;
   options.rank = ranks.rank;
   options.world = ranks.world;
-  choose_workers(recipe, ranks, threads, log, options);
+  data::Workers workers = data::choose_workers(recipe.data.workers,
+                                               {ranks.local_rank, ranks.local_world, threads,
+                                                launch::cores_per_rank(ranks), launch::available_cores()},
+                                               data::allowed_cores());
+  options.workers = workers.count;
+  options.worker_cores = std::move(workers.cores);
+  for (const std::string& line : workers.warnings) {
+    if (ranks.local_rank == 0) log.warn(line);
+  }
   options.prefetch = recipe.data.prefetch;
   options.order = recipe.data.order;
   options.fail_on_error = recipe.data.on_error == "fail";
@@ -150,7 +140,7 @@ double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, in
   const double copy =
       recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
   return plan::predict_memory(recipe.model, plan, plan_precision(recipe, device), batch_per_rank).total() +
-         copy;
+         copy + teacher_bytes(recipe, plan.world, batch_per_rank, device);
 }
 
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,

@@ -40,7 +40,8 @@ std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> sourc
 data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
                                    Log& log);
 
-/// Bytes: plan::predict_memory's total, and with checkpoint.async the copy that is being written.
+/// Bytes: plan::predict_memory's total, with checkpoint.async the copy that is being written, and the
+/// teacher's. Errors: UserError when distill.teacher cannot be opened.
 double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank);
 
 /// Refuses (UserError, with what would save how much) a run that will not fit this host's memory.

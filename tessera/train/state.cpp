@@ -13,6 +13,7 @@
 #include "tessera/checkpoint/names.h"
 #include "tessera/library/module_checkpoint.h"
 #include "tessera/ops/cpu.h"
+#include "tessera/train/task.h"
 
 namespace tessera::train {
 namespace {
@@ -87,6 +88,7 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   state->model = models::make_model(recipe.model, mesh.world());
   if (!device.is_cpu()) state->model->place(device);
   state->rank = mesh.rank();
+  state->task = make_task(recipe);
   state->guard = monitor::NumericsGuard(recipe.guard);
   std::vector<shard::Part> parts;
   for (const models::Segment& segment : state->model->segments()) {
@@ -110,6 +112,20 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
     state->ema = std::make_unique<Ema>(*state->sharded, recipe.ema);
   }
   return state;
+}
+
+std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh) {
+  const at::NoGradGuard no_grad;
+  recipe::Recipe recipe = state.recipe;
+  recipe.precision.compute = recipe::Dtype::kFloat32;
+  auto copy = assemble(recipe, state.plan, mesh, /*with_optimizer=*/false, state.input->device());
+  for (size_t i = 0; i < copy->sharded->units().size(); ++i) {  // the same plan: the same slices
+    copy->sharded->units()[i]->master().copy_(state.sharded->units()[i]->master());
+  }
+  const auto ours = copy->sharded->buffers(), theirs = state.sharded->buffers();
+  for (size_t i = 0; i < ours.size(); ++i) at::Tensor(ours[i].second).copy_(theirs[i].second);
+  copy->sharded->parameters_changed();
+  return copy;
 }
 
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
@@ -183,27 +199,10 @@ std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std:
                           library::checkpoint_ranks(mesh.world()));
 }
 
-namespace {
-
-/// A deeper model's checkpoint holds all that a shallower one asks for, and still is not its own.
-void check_no_surplus(const std::string& saved, const arch::ModelConfig& config,
-                      const std::filesystem::path& checkpoint) {
-  const auto theirs = nlohmann::json::parse(saved),
-             ours = nlohmann::json::parse(checkpoint::model_json(config));
-  for (const auto& [name, shape] : theirs.at("parameters").items()) {
-    if (!ours.at("parameters").contains(name)) {
-      user_error("checkpoint.load", "a checkpoint of this model: ", checkpoint.string(), " also holds ", name,
-                 " ", shape.dump(), ", which the model has not (use the recipe it was saved with)");
-    }
-  }
-}
-
-}  // namespace
-
 void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weights weights) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
   const checkpoint::Progress& progress = manifest.progress;
-  check_no_surplus(progress.model_json, state.recipe.model, checkpoint);
+  checkpoint::refuse_surplus(progress.model_json, state.recipe.model, checkpoint);
   const bool has_average = std::ranges::any_of(
       manifest.tensors, [](const auto& tensor) { return tensor.name.starts_with(kAverage); });
   StateSlices held = slices_of(state);

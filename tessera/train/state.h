@@ -22,6 +22,7 @@
 
 namespace tessera::train {
 
+class Task;
 class Teacher;
 
 struct TrainState {
@@ -33,6 +34,7 @@ struct TrainState {
   std::unique_ptr<shard::ShardedModel> sharded;
   std::unique_ptr<Optimizer> optimizer;  // null when only evaluating
   std::unique_ptr<Ema> ema;              // null where the recipe has none
+  std::shared_ptr<const Task> task;      // what is learned
   std::shared_ptr<Teacher> teacher;      // null where it trains without one
   models::ForwardContext context;        // of the micro-batch under way; parts read it through a pointer
   int64_t step = 0;                      // optimizer steps made
@@ -56,6 +58,10 @@ std::string dtype_name(at::ScalarType dtype);
 /// computes.
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
                                      bool with_optimizer, at::Device device = at::kCPU);
+
+/// A copy of the weights that computes in float32 and only evaluates: as other programs will see them. Holds
+/// 8 bytes more of every number of this rank's shards while it lives. Collective as assemble().
+std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh);
 
 /// Logits [size, classes] float32, on the state's device, of a batch of any size >= 1 (0 for models with
 /// buffers), through the sharded model. `key`: the step's, for dropout; used when `training`. Collective.

@@ -32,6 +32,18 @@ recipe::Recipe teachers_recipe(const recipe::Recipe& student, const arch::ModelC
   return recipe;
 }
 
+struct Found {
+  weights::Trained trained;
+  recipe::Recipe recipe;
+};
+
+Found open_teacher(const recipe::Recipe& student) {
+  weights::Trained trained = weights::open_trained(student.distill.teacher);
+  check_fits(trained.model, student.model, trained.origin);
+  recipe::Recipe recipe = teachers_recipe(student, trained.model);
+  return {std::move(trained), std::move(recipe)};
+}
+
 /// One number a channel as [1, channels, 1, 1].
 at::Tensor by_channel(const std::vector<float>& numbers) {
   return at::tensor(numbers).view({1, static_cast<int64_t>(numbers.size()), 1, 1});
@@ -39,10 +51,16 @@ at::Tensor by_channel(const std::vector<float>& numbers) {
 
 }  // namespace
 
+double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch_per_rank,
+                     at::Device device) {
+  if (student.distill.teacher.empty()) return 0;
+  const recipe::Recipe recipe = open_teacher(student).recipe;
+  return plan::answering_bytes(recipe.model, make_plan(recipe, world), plan_precision(recipe, device),
+                               batch_per_rank);
+}
+
 Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device) {
-  const weights::Trained found = weights::open_trained(student.distill.teacher);
-  check_fits(found.model, student.model, found.origin);
-  const recipe::Recipe recipe = teachers_recipe(student, found.model);
+  const auto [found, recipe] = open_teacher(student);
   state_ = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, /*with_optimizer=*/false, device);
   weights::FinetunedSource source(found.tensors, found.model, found.model,
                                   {.positions = {}, .head = weights::HeadStart::kKeep, .head_bias = 0});

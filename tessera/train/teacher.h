@@ -14,6 +14,11 @@ namespace tessera::train {
 
 struct TrainState;
 
+/// Bytes a rank of the recipe's teacher, of `world` ranks; 0: it has none. Opens the headers of
+/// `distill.teacher`. Errors: as Teacher's.
+double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch_per_rank,
+                     at::Device device = at::kCPU);
+
 /// Sharded over the same ranks as its student, at the recipe's level, without gradients and as in evaluation.
 /// Belongs to the training thread.
 class Teacher {

@@ -83,27 +83,27 @@ void write_npz(checkpoint::TensorSource& source, const fs::path& output, const s
 }
 
 void export_model(std::shared_ptr<checkpoint::TensorSource> source, const Description& model, Family to,
-                  const fs::path& output, const std::string& dtype) {
+                  const fs::path& output, const ExportOptions& options) {
   const checkpoint::Progress progress = source->progress();
   MappedSource mapped(named_parameters(std::move(source), "the checkpoint"), mapping_to(to, model.config),
                       Direction::kExport, progress);
   if (to == Family::kGoogle || to == Family::kBigVision) {
-    write_npz(mapped, output, dtype);
+    write_npz(mapped, output, options.dtype);
     return;
   }
-  fs::path file = output;
-  if (to == Family::kHuggingFace) {
-    std::error_code error;
-    fs::create_directories(output, error);
-    if (error) user_error("file.create", "cannot create ", output.string(), ": ", error.message());
-    file = output / "model.safetensors";
+  const checkpoint::ConsolidateOptions written = {
+      .with_state = false,
+      .dtype = options.dtype,
+      .metadata = {{"tessera.mean", numbers_text(model.pixels.mean)},
+                   {"tessera.std", numbers_text(model.pixels.std)}}};
+  if (to != Family::kHuggingFace) {
+    checkpoint::consolidate(mapped, output, written);
+    return;
   }
-  checkpoint::consolidate(mapped, file,
-                          {.with_state = false,
-                           .dtype = dtype,
-                           .metadata = {{"tessera.mean", numbers_text(model.pixels.mean)},
-                                        {"tessera.std", numbers_text(model.pixels.std)}}});
-  if (to != Family::kHuggingFace) return;
+  std::error_code error;
+  fs::create_directories(output, error);
+  if (error) user_error("file.create", "cannot create ", output.string(), ": ", error.message());
+  write_hugging_face_tensors(mapped, output, options.max_shard_bytes, written);
   write_file_atomic(output / "config.json", hugging_face_config(model.config, model.classes));
   write_file_atomic(output / "preprocessor_config.json",
                     preprocessor_config(model.pixels, model.config.image_size));

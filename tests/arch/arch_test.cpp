@@ -60,8 +60,8 @@ TEST(Sizes, UnknownNamesNameTheNearest) {
             std::string::npos);
   const std::string all = error_text([] { vit_config("something else"); });
   EXPECT_NE(all.find("(known: mu/16, Ti/16, "), std::string::npos) << all;
-  for (const char* name :
-       {", 120B/14, vit_base_patch16_224, ", ", vit_tiny_patch16_224, resnet18, ", ", resnet152)"})
+  for (const char* name : {", 120B/14, vit_base_patch16_224, ", ", vit_tiny_patch16_224, resnet18, ",
+                           ", resnet152, resmlp_12_224, ", ", resmlp_big_24_224)"})
     EXPECT_NE(all.find(name), std::string::npos) << all;
   EXPECT_NE(error_text([] { vit_config("ResNet50"); }).find("did you mean \"resnet50\"?"), std::string::npos);
   for (const char* name : {"", "/", "S/", "S/0", "S/-1", "S/16x", "S/99999999999999999999", "vit_",
@@ -198,6 +198,44 @@ TEST(Flops, EqualThePublishedTable) {
     const double gflop = forward_flops(vit_config(row.name)) / 1e9;
     EXPECT_NEAR(3 * gflop / row.step, 1.0, 1e-3) << row.name;
     EXPECT_NEAR(gflop / row.forward, 1.0, row.forward < 5 ? 2e-3 : 1e-3) << row.name;  // 2.51 is rounded
+  }
+}
+
+// A norm of all tokens keeps its input and its output, and mean and deviation in fp32; one of their mean
+// little.
+TEST(Activations, ANormBeforeThePoolKeepsEveryToken) {
+  VitConfig after = small_config();
+  after.class_token = false;
+  after.pool = Pool::kAverage;
+  VitConfig before = after;
+  before.norm_before_pool = true;
+  const double tokens = 16, width = 64;
+  EXPECT_EQ(activations(before, 2).units.back().all - activations(after, 2).units.back().all,
+            2 * 2 * tokens * width + 2 * 4 * tokens);
+}
+
+// The names of the original program, so that its checkpoints are read as they are.
+TEST(Sizes, TheGiantsNormBeforeTheyPool) {
+  for (const char* name : {"10B", "60B", "120B"}) {
+    const std::vector<ParameterSpec> all = parameters(vit_config(name));
+    EXPECT_EQ(all.at(all.size() - 4).name, "norm.weight") << name;
+    EXPECT_EQ(all.at(all.size() - 3).name, "norm.bias") << name;
+    EXPECT_EQ(all.back().name, "head.bias") << name;
+  }
+}
+
+// MACs = L (4 N d^2 + 2 N d m + 2 N^2 d) + N_p 3 P^2 d + d C with N = N_p + 1 where there is a class token,
+// written out here once more for every size at 224 px and 1,000 classes; a MAC is two FLOPs.
+TEST(Flops, EqualTheFormulaForTheWholeLadder) {
+  for (const auto& [name, c] : size_ladder()) {
+    const bool giant = name == "10B/14" || name == "60B/14" || name == "120B/14";
+    const double side = 224.0 / static_cast<double>(c.patch_size), patches = side * side;
+    const double n = patches + (giant ? 0 : 1), d = static_cast<double>(c.width);
+    const double m = static_cast<double>(c.mlp_width), layers = static_cast<double>(c.depth);
+    const double pixels = 3.0 * static_cast<double>(c.patch_size * c.patch_size);
+    const double macs =
+        layers * (4 * n * d * d + 2 * n * d * m + 2 * n * n * d) + patches * pixels * d + d * 1000;
+    EXPECT_NEAR(forward_flops(c) / (2 * macs), 1.0, 1e-3) << name;
   }
 }
 

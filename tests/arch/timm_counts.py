@@ -10,7 +10,7 @@ import sys
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 
-LADDER = [  # name, patch, width, depth, mlp width, heads, average pool without class token
+LADDER = [  # name, patch, width, depth, mlp width, heads, average of normed patches without class token
     ("mu/16", 16, 32, 1, 128, 2, False),
     ("Ti/16", 16, 192, 12, 768, 3, False),
     ("S/16", 16, 384, 12, 1536, 6, False),
@@ -39,7 +39,7 @@ VARIANTS = {
 
 
 def count(name, patch, width, depth, mlp, heads, average):
-    pool = dict(class_token=False, global_pool="avg") if average else {}
+    pool = dict(class_token=False, global_pool="avg", fc_norm=False) if average else {}
     # timm takes int(width * mlp_ratio); the small excess keeps rounding from losing one.
     model = VisionTransformer(patch_size=patch, embed_dim=width, depth=depth, num_heads=heads,
                               mlp_ratio=(mlp + 1e-6) / width, device="meta", **pool)

@@ -127,6 +127,12 @@ TEST_F(OutputNode, AFolderIsRefused) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
+TEST_F(OutputNode, AFolderThatIsNotThereIsNamedAsGiven) {
+  EXPECT_EQ(
+      error_text([&] { write_file_atomic(node / "", "content"); }),
+      "[file.write] cannot write " + node.string() + "/: it names a folder, and none is there (name a file)");
+}
+
 TEST_F(OutputNode, APipeIsNoFileToRead) {
   ASSERT_EQ(::mkfifo(node.c_str(), 0600), 0);
   EXPECT_EQ(error_text([&] { read_file(node); }),

@@ -5,6 +5,7 @@
 
 #include "sample_state.h"
 #include "tessera/base/file.h"
+#include "tessera/checkpoint/model_json.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -127,6 +128,32 @@ TEST_F(Damage, AnotherModel) {
       "checkpoint, [1, 1, 6] in this run; param/blocks.0.qkv.weight is [7, 13] in the checkpoint, [13, 7] "
       "in this run; param/full [11] is not in the checkpoint; and 1 more (" +
           checkpoint.string() + "; take the recipe that is saved with it)");
+}
+
+arch::ModelConfig vit_of_depth(int64_t depth) {
+  arch::VitConfig vit;
+  vit.width = vit.mlp_width = 32;
+  vit.heads = 2;
+  vit.depth = depth;
+  return vit;
+}
+
+// A deeper model's checkpoint has all that a shallower one wants.
+TEST(AnotherModel, ADeeperOnesSurplusIsCounted) {
+  const std::string two = model_json(vit_of_depth(2));
+  EXPECT_EQ(error_text([&] { refuse_surplus(two, vit_of_depth(1), "run/step_00000007"); }),
+            "[checkpoint.load] a checkpoint of this model: it is of another that also holds "
+            "blocks.1.norm1.weight [32]; blocks.1.norm1.bias [32]; blocks.1.attn.qkv.weight [96, 32]; and 9 "
+            "more (run/step_00000007; take the recipe that is saved with it)");
+  EXPECT_NO_THROW(refuse_surplus(two, vit_of_depth(2), "run"));
+  for (const char* without : {"", "null", R"({"kind":"mine"})"})
+    EXPECT_NO_THROW(refuse_surplus(without, vit_of_depth(2), "run"));
+  EXPECT_NO_THROW(refuse_surplus(two, vit_of_depth(3), "run"));  // what is missing, load() itself tells
+  auto headless = nlohmann::json::parse(two);
+  headless["parameters"] = {{"norm.weight", {32}}, {"temperature", nlohmann::json::array()}};
+  EXPECT_EQ(error_text([&] { refuse_surplus(headless.dump(), vit_of_depth(1), "run"); }),
+            "[checkpoint.load] a checkpoint of this model: it is of another that also holds temperature [] "
+            "(run; take the recipe that is saved with it)");
 }
 
 TEST_F(Damage, AnotherDtype) {

@@ -149,8 +149,8 @@ TEST_F(Find, PartsOfRunsFoldersAndCheckpoints) {
                 " has no manifest.json (the save did not finish; use step_00000900)");
   EXPECT_TRUE(error(run.path(), "7")
                   .starts_with("[checkpoint.find] a checkpoint of step 7: there are step_00000900"));
-  EXPECT_TRUE(
-      error(run.path() / "nowhere").starts_with("[checkpoint.find] latest, best, a step or a path: found "));
+  EXPECT_EQ(error(run.path() / "nowhere"), "[checkpoint.find] a run's folder or a checkpoint's: " +
+                                               (run.path() / "nowhere").string() + " does not exist");
   fs::create_directories(run.path() / "new" / "checkpoints");
   EXPECT_EQ(error(run.path() / "new"), "[checkpoint.find] a complete checkpoint: " +
                                            (run.path() / "new" / "checkpoints").string() + " holds none");

@@ -56,6 +56,64 @@ TEST(Prefetch, InOrderWithAnyWorkersDepthAndParts) {
   }
 }
 
+/// Batch 2 hangs until it is let go.
+class Hangs : public Numbers {
+ public:
+  void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
+    while (index == 2 && hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    Numbers::fill(index, part, stop, batch);
+  }
+  std::atomic<bool> hangs = true;
+};
+
+TEST(Prefetch, AStopEndsTheWaitForWhatDoesNotCome) {
+  using Seconds = std::chrono::duration<double>;
+  Hangs numbers;
+  std::atomic<int> asked = 0;
+  std::atomic<bool> stop = false;
+  PrefetchOptions options{.workers = 2, .ahead = 4, .part_samples = 3};
+  options.give_up = [&] {
+    ++asked;
+    return stop.load();
+  };
+  options.patience = 0.3;
+  Prefetcher prefetcher(numbers, options);
+  Batch batch;
+  stop = true;  // whoever does not wait does not give up
+  for (int64_t index = 0; index < 2; ++index) {
+    ASSERT_TRUE(prefetcher.next(&batch));
+    EXPECT_FALSE(batch.given_up);
+    EXPECT_EQ(batch.labels[0], index * 100);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_TRUE(prefetcher.next(&batch));
+  EXPECT_TRUE(batch.given_up);
+  EXPECT_EQ(batch.size, 0);
+  EXPECT_GE(Seconds(std::chrono::steady_clock::now() - start).count(), 0.3);
+  EXPECT_GE(asked, 2);
+  EXPECT_FALSE(prefetcher.close(0.05)) << "two workers are in it";
+}
+
+TEST(Prefetch, WhatComesAfterAllIsNotLost) {
+  Hangs numbers;
+  PrefetchOptions options{.workers = 2, .ahead = 4, .part_samples = 3};
+  options.give_up = [] { return true; };
+  options.patience = 0;
+  Prefetcher prefetcher(numbers, options);
+  Batch batch;
+  do {
+    ASSERT_TRUE(prefetcher.next(&batch));
+  } while (batch.given_up || batch.labels[0] < 100);
+  ASSERT_TRUE(prefetcher.next(&batch));
+  ASSERT_TRUE(batch.given_up);
+  numbers.hangs = false;
+  do {
+    ASSERT_TRUE(prefetcher.next(&batch));
+  } while (batch.given_up);
+  EXPECT_EQ(batch.labels[0], 200);
+  EXPECT_TRUE(prefetcher.close(10));
+}
+
 TEST(Prefetch, EndsAndStaysAtTheEnd) {
   for (const int64_t batches : {0, 1, 5}) {
     for (const int64_t workers : {0, 1, 3}) {

@@ -47,5 +47,116 @@ stand_in sudo 'shift; [ "$1" = true ] || "$@"'
 stand_in apt-get 'echo "apt-get ran: $*"; [ "$1" = update ]'
 expect "apt-get update works, the package is unknown" 1 0 "apt-get ran: install -y" setup
 
+# From here on all packages and wheels are in place (their stamps say so); cmake and ctest are stand-ins, whose words
+# and environment are noted in $scratch/calls.
+export TESSERA_SKIP_APT=1
+unset CUDA CUDACXX TESSERA_NO_SKIP
+for tool in awk cksum cp grep ln nproc rm; do ln -s "$(command -v $tool)" "$scratch/bin/$tool"; done
+cp -r "$source/tools" "$source/CMakePresets.json" "$scratch/tree"
+mkdir -p "$scratch/tree/.venv/bin"
+stamp() { cksum <"$source/tools/$2.txt" >"$scratch/tree/$1/.$2"; }
+stamp .venv requirements
+stand_in cmake "echo \"cmake \$* CUDACXX=\${CUDACXX:-}\" >>'$scratch/calls'
+  case \$1 in --fresh) mkdir -p build/dev; : >build/dev/build.ninja ;; esac"
+
+# noted WHAT TEXT: the calls since the last one hold TEXT; "" for none.
+noted() {
+  calls=$(cat "$scratch/calls" 2>/dev/null || true)
+  rm -f "$scratch/calls"
+  case "$calls" in *"$2"*) [ -n "$2" ] || [ -z "$calls" ] && return ;; esac
+  failures=$((failures + 1))
+  printf 'FAILED %s: expected the calls to hold "%s": found\n%s\n' "$1" "$2" "$calls"
+}
+plain="cmake --fresh --preset dev CUDACXX="  # the end of the line: without the plug-in
+afresh() { rm -rf "$scratch/tree/build" "$scratch/calls"; }
+
+expect "set-up without a GPU" 0 2 "-- ready" setup
+noted "the CPU alone" "$plain"
+expect "set-up again" 0 1 "-- ready" setup
+noted "nothing to do" ""
+stand_in nvidia-smi 'exit 9'
+expect "a driver that finds no GPU" 0 1 "-- ready" setup
+noted "the CPU alone" ""
+if [ ! -x /usr/local/cuda/bin/nvcc ]; then
+  export CUDA=1
+  expect "CUDA=1 without nvcc" 2 1 "[dev.setup] CUDA=1 expects the CUDA 13 toolkit: found no nvcc" setup
+  expect "CUDA=1 without nvcc, the main command" 2 1 "[dev.setup] CUDA=1 expects" quickstart
+  unset CUDA
+  stand_in nvidia-smi 'echo "GPU 0: a stand-in"'
+  afresh
+  expect "a GPU without nvcc" 0 3 "-- a GPU is here but no nvcc: building for the CPU alone" setup
+  noted "the CPU alone" "$plain"
+  expect "cuda-check without nvcc" 0 1 "cuda-check: skipped: no nvcc" cuda-check
+fi
+stand_in nvidia-smi 'echo "GPU 0: a stand-in"'
+stand_in nvcc 'echo "Cuda compilation tools, release 13.0, V13.0.88"'
+stand_in ../tree/.venv/bin/python "echo \"python \$*\" >>'$scratch/calls'; exit 1"
+afresh
+expect "the CUDA wheels cannot be had" 2 0 \
+  "[dev.setup] expected pip to install tools/requirements-cuda.txt into .venv: it failed" setup
+noted "pip" "-r tools/requirements-cuda.txt"
+stamp .venv requirements-cuda
+with="cmake --fresh --preset dev -DTESSERA_CUDA=ON CUDACXX=$scratch/bin/nvcc"
+expect "a GPU and nvcc" 0 2 "-- ready" setup
+noted "the plug-in" "$with"
+export CUDA=0
+expect "CUDA=0 where a GPU is" 0 2 "-- ready" setup
+noted "the CPU alone" "$plain"
+export CUDA=1
+rm "$scratch/bin/nvidia-smi"
+expect "CUDA=1 without a GPU" 0 2 "-- ready" setup
+noted "the plug-in" "$with"
+unset CUDA
+
+# The last lines of ./dev test tell what was skipped, also in tests that passed; its exit code is ctest's.
+stand_in ctest "[ \$# = 0 ] || mkdir -p build/dev/Testing/Temporary
+  cat >build/dev/Testing/Temporary/LastTest.log <<END
+1/3 Testing: e2e.launchers
+by_hand_trains: passed (1.2 s)
+torchrun_trains: skipped: no Python with torch (0.1 s)
+2/3 Testing: data.Shared.Photos
+tests/data/shared_test.cpp:12: Skipped
+no photos here
+3/3 Testing: train.guard
+warning: step 41 is skipped: not finite
+END
+  exit 8"
+expect "skipped parts are told" 8 0 "--   e2e.launchers: torchrun_trains: no Python with torch
+--   data.Shared.Photos: no photos here" test
+case "$output" in
+  *"step 41"*) failures=$((failures + 1)); echo "FAILED: what a test itself prints is no skipped part" ;;
+esac
+
+# ./dev test --all: every preset has its turn although the tests fail, and no test may skip what is installed.
+stand_in ctest "echo \"ctest \$2 TESSERA_NO_SKIP=\${TESSERA_NO_SKIP:-}\" >>'$scratch/calls'; exit 8"
+mkdir -p "$scratch/tree/.venv-peers"
+stamp .venv-peers requirements-peers
+rm -f "$scratch/calls"
+expect "./dev test --all with failures" 1 0 "-- failed presets: asan tsan dev" test --all
+cp "$scratch/calls" "$scratch/all"
+for call in "cmake --build build/asan" "cmake --build build/tsan" "cmake --fresh --preset tidy" "cmake --build build/tidy" \
+  "ctest build/asan TESSERA_NO_SKIP=1" "ctest build/dev TESSERA_NO_SKIP=1"; do
+  cp "$scratch/all" "$scratch/calls"
+  noted "./dev test --all" "$call"
+done
+
+# Where TESSERA_NO_SKIP=1, what lacks something that ./dev installs fails instead.
+for maker in check_fixture.sh check_parity_fixture.sh; do
+  for no_skip in 0:77 1:1; do
+    got=0
+    output=$(TESSERA_PEERS_PYTHON=/nowhere TESSERA_NO_SKIP=${no_skip%:*} "$source/tests/models/$maker" x json) || got=$?
+    [ "$got" = "${no_skip#*:}" ] || { failures=$((failures + 1)); echo "FAILED $maker $no_skip: exit $got"; }
+  done
+done
+for no_skip in 0:77 1:1; do
+  got=0
+  output=$(TESSERA_BIN=/bin/sh TESSERA_NO_SKIP=${no_skip%:*} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$source/tests/e2e" \
+    python3 -c 'import harness
+def lacks():
+    raise harness.Missing("no such program")
+harness.main(lacks)') || got=$?
+  [ "$got" = "${no_skip#*:}" ] || { failures=$((failures + 1)); echo "FAILED harness.main $no_skip: exit $got: $output"; }
+done
+
 [ $failures = 0 ] || exit 1
 echo "all cases passed"

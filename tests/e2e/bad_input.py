@@ -27,6 +27,10 @@ KEYS = [
     (["modle.width=64"], r'"modle.*did you mean "model'),
     (["train.batch=-3"], r"train\.batch must be between 0 and 1e\+09: found the integer -3"),
     (["model.dropout=1.5"], r"model\.dropout must be at least 0 and below 1: found"),
+    (["model.depth=99999999999999999999"], r"model\.depth must be an integer: found 9{20}, an integer beyond 64 bits"),
+    (["optimizer=sgd"], r'found "optimizer", which is a table .*its keys are optimizer\.name, '),
+    (["train.batch=0"], r"must be above 0: found train\.batch = 0 \(--set train\.batch=0; 0 means not given\)"),
+    (["train.steps=0"], r"must be above 0: found train\.steps = 0 \(--set train\.steps=0; 0 means not given\)"),
     (["model.depth=many"], r"model\.depth must be an integer.*found"),
     (["model.heads=5"], r"heads must divide width: found 5 heads and width 32"),
     (["model.image_size=17"], r"image_size must be a multiple of patch_size: found 17 and 8.*16 and 24"),
@@ -75,10 +79,9 @@ def arguments():
                           rf"--resume {which} was given alone \(tessera train RECIPE --resume {which}; or")
         check_refused(tessera("train", "--resume", folder=folder), r"--resume latest was given alone")
         for words in (("eval", "nowhere"), ("predict", "nowhere", "a.jpg")):
-            check_refused(tessera(*words, folder=folder), r"a run's folder or a checkpoint's: nowhere does not exist")
+            check_refused(tessera(*words, folder=folder), r"a run's folder, a checkpoint's, or weights: nowhere does not exist")
             (folder / "vit.safetensors").write_bytes(b"x")
-            check_refused(tessera(words[0], "vit.safetensors", *words[2:], folder=folder),
-                          r"vit\.safetensors is a file \(weights become a checkpoint by: tessera checkpoint convert vit")
+            check_refused(tessera(words[0], "vit.safetensors", *words[2:], folder=folder), r"vit\.safetensors")
         check_refused(tessera("data", "import", "imagenet", "--index-dir", "x", folder=folder),
                       r"an option of tessera data import imagenet: found --index-dir; did you mean --dali-index-dir\? "
                       r"\(see tessera data import imagenet --help\)")
@@ -87,6 +90,19 @@ def arguments():
         check_refused(tessera("trian", "--procs", 2, folder=folder),
                       r"a command of tessera \(train, .*\): found trian; did you mean train\? \(see tessera --help\)")
         check_refused(train(folder, "--set", "model.preset=vit_huge"), r"model\.preset")
+        for words in (("--resume=",), ("--resume", "")):
+            check_refused(train(folder, *words), r"after --resume: found an empty word \(--resume alone means latest\)")
+        check(not (folder / "run").exists(), "an empty --resume began a run")
+        check_refused(train(folder, "--fake-data=many"), r"fake:N with a number of images N from 1 to .*: found fake:many")
+        check_refused(tessera("checkpoint", "export", "nowhere", "o.safetensors", folder=folder),
+                      r"a run's folder or a checkpoint's: nowhere does not exist")
+        check_refused(tessera("models", "nope", folder=folder), r"known: mu/16, .*resmlp_12_224")
+        for words, wanted in ((("predict", "run"), r"images \(.+\): it was not given \(see tessera predict --help\)"),
+                              (("checkpoint", "export", "run"), r"output \(File to write\): it was not given"),
+                              (("train", "tiny.toml", "--procs", "abc"), r"an integer after --procs: found abc"),
+                              (("train", "tiny.toml", "--procs", "1.5"), r"an integer after --procs: found 1\.5"),
+                              (("data",), r"a command of tessera data \(inspect, .*\): none was given")):
+            check_refused(tessera(*words, folder=folder), r"\[cli\] " + wanted)
         if not (SOURCE / "data/mnist").exists():
             check_refused(tessera("train", SOURCE / "recipes/mnist.toml", folder=folder, env={"MNIST": ""}),
                           r"it is the default while MNIST is not set: MNIST=/data/mnist tessera train \S+mnist\.toml")
@@ -125,10 +141,17 @@ def starts_that_fail():
                 check(not list(folder.glob("runs/*")), keys, procs, "left", list(folder.glob("runs/*")))
             if "fits" not in pattern:
                 check_refused(tessera("train", recipe, "--dry-run", *words, folder=folder), pattern)
+        run = train(folder, "--procs", 3, run="shared")
+        check_refused(run, r"train\.batch must be a multiple of 3 ranks x accumulation 1 = 3: found batch 32")
+        check("[launch.local]" not in run.text().replace("warning: [launch.local]", ""), "before ranks start", run.tail())
+        run = train(folder, "--procs", 2, *settings(train__batch=512), run="shared")
+        check_refused(run, r"at least one batch")
+        check(not (folder / "shared").exists() and "logs/rank" not in run.text(), "names a file that is gone", run.tail())
         (folder / "mine").mkdir()
         check_refused(train(folder, *settings(train__batch=512), run="mine"), r"at least one batch")
         check((folder / "mine").is_dir(), "what was there before stays")
-        tessera("train", recipe, "--procs", 2, folder=folder).done()
+        text = tessera("train", recipe, "--procs", 2, "--fake-data=64", folder=folder).done()
+        check("data: fake:64: 64 " in text, text)
         check(summary(folder / "runs/tiny")["steps"] == 6, "the name is free")
 
 
@@ -209,6 +232,8 @@ def pipes_and_links():
         (folder / "link").symlink_to("target")
         tessera("checkpoint", "consolidate", "run", "-o", "link", folder=folder).done()
         check((folder / "link").is_symlink() and (folder / "target").stat().st_size > 1000, os.listdir(folder))
+        check_refused(tessera("checkpoint", "export", "run", "no_folder/", folder=folder),
+                      r"cannot write no_folder/: it names a folder, and none is there")
         checkpoint = checkpoints(folder / "run")[-1]
         check_refused(tessera("checkpoint", "reshard", "run", "-o", checkpoint, folder=folder),
                       r"a folder of checkpoints to write into: .* is a checkpoint")
@@ -292,6 +317,13 @@ def damaged_checkpoints():
             tessera("checkpoint", "verify", older, folder=folder).done()
             shutil.rmtree(newest)
             (folder / "sound").rename(newest)
+        (older / "manifest.json").rename(folder / "older.json")
+        (newest / "manifest.json").rename(folder / "newest.json")
+        for words in (("--resume", "latest"), ("--procs", 2, "--resume", "latest")):
+            check_refused(train(folder, *words), r"a complete checkpoint: .*step_\d+ has no manifest\.json and there is no other")
+        check_refused(tessera("train", "--resume", folder / "run", folder=folder), r"a complete checkpoint: .*step_\d+ has no")
+        (folder / "older.json").rename(older / "manifest.json")
+        (folder / "newest.json").rename(newest / "manifest.json")
         check_refused(train(folder, "--resume", "latest", *settings(model__width=64)),
                       r"it is of another: param/pos_embed is \[1, 4, 32\] in the checkpoint, \[1, 4, 64\] in this run;")
         check(verify(folder / "run", folder) == 2, "the checkpoints stayed")
@@ -419,6 +451,19 @@ def predicted_memory():
         check("step 1" not in run.text() and not checkpoints(folder / "run"), run.tail())
 
 
+def force():
+    """What is predicted not to fit is tried with --force, and then it is the system that says no."""
+    def limit():
+        no_core_dump()
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+    with scratch() as folder:
+        recipe = tiny_recipe(folder, HUGE)
+        run = train(folder, "--fake-data", "--force", *settings(model__depth=1), recipe=recipe, preexec_fn=limit)
+        check_refused(run, r"out of memory on rank 0/1, .*while building the model")
+        check("a run that fits this host" not in run.text(), run.tail())
+
+
 def another_torch():
     with scratch() as folder:
         (folder / "libtorch_cpu.so").symlink_to("/etc/hostname")
@@ -430,4 +475,4 @@ def another_torch():
 if __name__ == "__main__":
     main(recipe_keys, arguments, starts_that_fail, other_classes, surroundings, pipes_and_links,
          runs_that_are_there, data_files, broken_images, damaged_checkpoints, full_disk, port_in_use, meeting_point, few_open_files, too_many_threads,
-         bench_that_does_not_fit, more_ranks_than_cores, out_of_memory, predicted_memory, another_torch)
+         bench_that_does_not_fit, more_ranks_than_cores, out_of_memory, predicted_memory, force, another_torch)

@@ -91,7 +91,7 @@ def words_of_refusal():
         images = make_image_folder(folder / "images")
         source = f"folder:{images}"
         for words, pattern in (
-                ([], r"\[cli\] A subcommand is required"),
+                ([], r"\[cli\] a command of tessera data \(inspect, .*\): none was given"),
                 (["pack", source, folder / "x", "--to", "webds"], r"\[prepare\.form\] .*did you mean wds\?"),
                 (["pack", source, folder / "x", "--to", "zip", "--max-samples", 5],
                  r"\[cli\.data_pack\] --max-bytes and --max-samples with a form of shards \(wds, tfrecord\): found --to zip"),

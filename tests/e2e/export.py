@@ -14,16 +14,16 @@ TOLERANCE = 0.05  # points
 
 
 def exported_weights_agree():
-    from harness import PROGRAM, SOURCE, Skip, check, scratch, settings, summary, tessera, train
+    from harness import PROGRAM, SOURCE, Missing, check, scratch, settings, summary, tessera, train
     from peers import peers_python
 
     python = peers_python("torch", "timm", "safetensors")
     data = pathlib.Path(os.environ.get("TESSERA_FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
     if not (data / "t10k-images-idx3-ubyte.gz").exists():
-        raise Skip(f"no Fashion-MNIST in {data} (apt-get install dataset-fashion-mnist)")
+        raise Missing(f"no Fashion-MNIST in {data} (apt-get install dataset-fashion-mnist)")
     with scratch() as folder:
         keys = settings(train__epochs=0, train__steps=40, schedule__warmup_epochs=0, schedule__warmup_steps=5,
-                        precision__compute="fp32", train__eval_every_epochs=0)
+                        train__eval_every_epochs=0)
         train(folder, "--procs", 2, *keys, recipe=SOURCE / "recipes/quickstart.toml").done(300)
         expected = summary(folder / "run")
         tessera("checkpoint", "export", expected["checkpoint"], "weights.safetensors", folder=folder).done()

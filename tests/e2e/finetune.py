@@ -34,6 +34,28 @@ def read_safetensors(path):
     return {name: raw[8 + length + t["data_offsets"][0]:8 + length + t["data_offsets"][1]] for name, t in header.items()}
 
 
+def files_are_evaluated_as_they_are():
+    """A file of weights gives what the run that began with it, and never learned, gives."""
+    from harness import check, scratch, settings, tessera, train
+
+    with scratch() as folder:
+        train(folder, *settings(**SMALL_VIT, train__steps=1, optimizer__lr=0, schedule__name="constant",
+                                train__init_from=FIXTURES / "timm.safetensors")).done()
+        data = settings(data__source="fake:96", train__eval_batch=16)
+        found = {}
+        for place in ("run", FIXTURES / "timm.safetensors"):
+            out = tessera("eval", place, "--procs", 2, "--json", *data, *settings(model__heads=2),
+                          *settings(data__mean="[0.5]", data__std="[0.5]", precision__compute="fp32"), folder=folder).done()
+            found[place] = json.loads(out[out.index("{"):])
+        run, file = found.values()
+        check(run["samples"] == file["samples"] == 96 and abs(run["loss"] - file["loss"]) < 1e-6, run, file)
+        check(run["top1"] == file["top1"], run, file)
+        failed = refused(tessera("eval", FIXTURES / "timm.safetensors", "--ema", *data, folder=folder))
+        check("[train.eval] a checkpoint of Tessera's for --ema: " in failed, failed)
+        failed = refused(tessera("eval", FIXTURES / "dinov2.pth", *data, folder=folder))
+        check("[train.eval] weights with a classifier: " in failed, failed)
+
+
 def others_weights_arrive_unchanged():
     """With a learning rate of 0 what was loaded is what was saved, on two ranks and on one."""
     from harness import check, scratch, settings, train
@@ -111,5 +133,5 @@ def a_student_learns_from_a_teacher():
 if __name__ == "__main__":
     from harness import main
 
-    main(others_weights_arrive_unchanged, a_resumed_run_does_not_begin_again, a_linear_probe_changes_the_head_alone,
+    main(files_are_evaluated_as_they_are, others_weights_arrive_unchanged, a_resumed_run_does_not_begin_again, a_linear_probe_changes_the_head_alone,
          a_student_learns_from_a_teacher)

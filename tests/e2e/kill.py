@@ -1,5 +1,5 @@
-"""A rank, or the parent of all ranks, dies at a random moment, by a signal or because it gets no more memory: all end,
-the dead one is named, nothing is lost or left.
+"""A rank, or the parent of all ranks, dies at a random moment, by a signal, because it gets no more memory or because it
+reads a file that breaks: all end, the dead one is named, nothing is lost or left.
 
 TESSERA_E2E_SEED repeats a sequence of moments, TESSERA_E2E_MOMENTS says how many.
 """
@@ -11,6 +11,7 @@ import resource
 import signal
 import time
 
+from files import make_image_folder
 from harness import END_LIMIT, check, is_zombie, main, scratch, send, settings, tessera, train, verify
 
 ENDLESS = settings(train__steps=1000000, train__eval_every_epochs=0)
@@ -26,8 +27,8 @@ PHASES = {
 }
 
 
-def start_victim(phase, ranks, folder, trained):
-    """A run that is in `phase`, and does not leave it by itself soon."""
+def start_victim(phase, ranks, folder, trained, late=None):
+    """A run that is in `phase`, and does not leave it by itself soon: of a rendezvous, because rank `late` does not come."""
     if phase == "eval command":
         many = settings(data__source="fake:400000")
         run = tessera("eval", trained, "--procs", ranks, *many, folder=folder)
@@ -36,8 +37,14 @@ def start_victim(phase, ranks, folder, trained):
     run = train(folder, "--procs", ranks, *PHASES[phase])
     if phase == "start":
         return run
+    if phase == "rendezvous":
+        run.wait_for(lambda: late in run.ranks(), "the late rank")
+        send(run.ranks()[late], signal.SIGSTOP)
     run.wait_for(lambda: len(run.ranks()) == ranks, "all ranks")
-    if phase != "rendezvous":
+    if phase == "rendezvous":
+        others = {pid for rank, pid in run.ranks().items() if rank != late}
+        run.wait_for(lambda: run.connected() & others, "one that waits for the others")
+    else:
         run.wait_for_text("step 3/" if phase != "eval" else "evaluation at step 1 ")
     return run
 
@@ -56,8 +63,9 @@ def one_moment(chance, phase, ranks, victim, number, trained):
     """`number`: the signal; None: no memory."""
     name = "the parent" if victim is None else f"rank {victim}"
     label = f"{number.name if number else 'no more memory'} to {name} of {ranks} in {phase}"
-    with scratch() as folder, start_victim(phase, ranks, folder, trained) as run:
-        pause = {"start": 0.05, "rendezvous": 0.8}.get(phase, 0.6) * chance.random()
+    late = chance.choice([rank for rank in range(ranks) if rank != victim])
+    with scratch() as folder, start_victim(phase, ranks, folder, trained, late) as run:
+        pause = (0.05 if phase == "start" else 0.6) * chance.random()
         if phase in ("start", "rendezvous") and victim is not None:
             run.wait_for(lambda: victim in run.ranks(), name)
         time.sleep(pause)
@@ -70,6 +78,8 @@ def one_moment(chance, phase, ranks, victim, number, trained):
             killed_at = time.monotonic()
         if number is not None:
             send(pid, number)
+        if phase == "rendezvous" and late in run.ranks():
+            send(run.ranks()[late], signal.SIGCONT)
         code = run.wait(END_LIMIT)
         seconds = time.monotonic() - killed_at
         check(code != 0, label, "gave exit 0" + run.tail())
@@ -98,6 +108,48 @@ def random_moments():
             victim = chance.choice([None, *range(ranks)] + list(range(ranks)))
             number = chance.choice([signal.SIGKILL, signal.SIGABRT] + [None] * (victim is not None))
             one_moment(chance, phases[index % len(phases)], ranks, victim, number, folder / "run")
+
+
+def one_rank_throws():
+    """An image breaks at a random moment: the rank that reads it next ends with an exception of its data's thread."""
+    for ranks in (2, 4):
+        with scratch() as folder:
+            photos = make_image_folder(folder / "photos")
+            keys = settings(data__source=f"folder:{photos}", data__on_error="fail", train__batch=16, model__classes=2)
+            with train(folder, "--procs", ranks, *ENDLESS, *keys) as run:
+                run.wait_for_text("step 3/")
+                time.sleep(0.5 * random.random())
+                run.note_sockets()
+                pids = run.ranks()
+                (photos / "train/dark/003.png").write_bytes(b"this is no image")
+                run.wait_for(lambda: run.ended() or any(map(is_zombie, pids.values())), "a rank that throws")
+                thrown_at = time.monotonic()
+                code = run.wait(END_LIMIT)
+                seconds = time.monotonic() - thrown_at
+                check(code == 2, "exit 2 was expected:", code, run.tail())
+                check(re.search(rf"error: .*dark/003\.png", run.text()), run.tail())
+                named = re.search(rf"rank (\d) of {ranks} \(pid (\d+)\) ended with exit code 2", run.text())
+                check(named and pids[int(named[1])] == int(named[2]), "names the rank", run.tail())
+                run.check_nothing_left(END_LIMIT - seconds)
+                print(f"  rank {named[1]} of {ranks} threw: ended in {seconds:.2f} s", flush=True)
+
+
+def logs_end_with_a_whole_line():
+    """What a rank has said is in its file at the moment it is killed."""
+    for victim in (0, 1):
+        with scratch() as folder, train(folder, "--procs", 2, *ENDLESS) as run:
+            run.wait_for_text("step 23/")
+            log = folder / f"run/logs/rank-{victim}.log"
+            run.wait_for(lambda: "step 23/" in log.read_text(), "the step in the rank's file")
+            time.sleep(0.3 * random.random())
+            send(run.ranks()[victim], signal.SIGKILL)
+            check(run.wait(END_LIMIT) == 3, run.text())
+            # The ranks meet in every step, so the other one is ahead by one at most.
+            seen = max(map(int, re.findall(r"step (\d+)/", (folder / f"run/logs/rank-{1 - victim}.log").read_text())))
+            text = log.read_text()
+            last = re.fullmatch(r"\S+ \S+ step (\d+)/[1,0]+ .*", text.splitlines()[-1])
+            check(text.endswith("\n") and last, "a whole line of a step was expected:", repr(text[-200:]))
+            check(int(last[1]) >= seen - 1, f"step {seen} was seen, the last line is of step {last[1]}")
 
 
 def resumes_after_a_kill():
@@ -129,4 +181,4 @@ def one_rank_out_of_memory():
 
 
 if __name__ == "__main__":
-    main(random_moments, resumes_after_a_kill, one_rank_out_of_memory)
+    main(random_moments, one_rank_throws, logs_end_with_a_whole_line, resumes_after_a_kill, one_rank_out_of_memory)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 
-from harness import (PROGRAM, SOURCE, Run, Skip, check, check_same_losses, free_port, is_zombie, losses, main, rows, scratch,
+from harness import (PROGRAM, SOURCE, Missing, Run, Skip, check, check_same_losses, free_port, is_zombie, losses, main, rows, scratch,
                      send, settings, summary, tiny_recipe, train, verify)
 from peers import peers_python
 
@@ -92,14 +92,16 @@ def saves_and_goes_on(run, run_dir, again):
 @contextlib.contextmanager
 def cluster():
     """Two nodes, as the file asks for; yields a folder and what clients need in their environment."""
-    if os.getuid() != 0 or any(shutil.which(name) is None for name in ("sbatch", "slurmctld", "slurmd", "munged")):
-        raise Skip("a Slurm of our own needs root, slurm-wlm and munge")
+    if os.getuid() != 0:
+        raise Skip("a Slurm of our own needs root")
+    if any(shutil.which(name) is None for name in ("sbatch", "slurmctld", "slurmd", "munged")):
+        raise Missing("a Slurm of our own needs slurm-wlm and munge (apt-get install slurm-wlm munge)")
     with scratch() as folder:
         place = folder / "slurm"
         started = subprocess.run([SLURM, "start", place], capture_output=True, text=True, timeout=60,
                                  env={**os.environ, "TESSERA_SLURM_NODES": "2"})
         if started.returncode != 0:
-            raise Skip(f"local_slurm.sh start: {started.stderr.strip()}")
+            raise Missing(f"local_slurm.sh start: {started.stderr.strip()}")
         try:
             # The nodes' names mean nothing to this host.
             yield folder, {"SLURM_CONF": f"{place}/slurm.conf", "TESSERA": PROGRAM, "MASTER_ADDR": HOSTS[0]}
@@ -281,7 +283,7 @@ def words_of_refusal():
 @contextlib.contextmanager
 def over_mpirun(steps=STEPS):
     if shutil.which("mpirun") is None:
-        raise Skip("mpirun is not installed (apt-get install openmpi-bin)")
+        raise Missing("mpirun is not installed (apt-get install openmpi-bin)")
     # Its session folder holds a socket, whose path must be short.
     with scratch() as folder:
         (folder / "hosts").write_text("# rank 0's first\nlocalhost slots=2\n")

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 
-from harness import (END_LIMIT, PROGRAM, SOURCE, Run, Skip, check, free_port, is_zombie, main, scratch, send, settings,
+from harness import (END_LIMIT, PROGRAM, SOURCE, Missing, Run, Skip, check, free_port, is_zombie, main, scratch, send, settings,
                      summary, tiny_recipe)
 from peers import peers_python
 
@@ -30,7 +30,7 @@ def torchrun(folder, command):
 @contextlib.contextmanager
 def mpirun(folder, command):
     if shutil.which("mpirun") is None:
-        raise Skip("mpirun is not installed (apt-get install openmpi-bin)")
+        raise Missing("mpirun is not installed (apt-get install openmpi-bin)")
     # Its session folder holds a socket, whose path must be short.
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-x", "TESSERA_E2E_RUN", "-n", "2"]
     with Run([*words, *command], folder) as run:
@@ -39,12 +39,14 @@ def mpirun(folder, command):
 
 @contextlib.contextmanager
 def srun(folder, command):
-    if os.getuid() != 0 or any(shutil.which(name) is None for name in ("srun", "slurmctld", "slurmd", "munged")):
-        raise Skip("a Slurm of our own needs root, slurm-wlm and munge")
+    if os.getuid() != 0:
+        raise Skip("a Slurm of our own needs root")
+    if any(shutil.which(name) is None for name in ("srun", "slurmctld", "slurmd", "munged")):
+        raise Missing("a Slurm of our own needs slurm-wlm and munge (apt-get install slurm-wlm munge)")
     cluster = folder / "slurm"
     started = subprocess.run([SLURM, "start", cluster], capture_output=True, text=True, timeout=60)
     if started.returncode != 0:
-        raise Skip(f"local_slurm.sh start: {started.stderr.strip()}")
+        raise Missing(f"local_slurm.sh start: {started.stderr.strip()}")
     try:
         environment = {"SLURM_CONF": f"{cluster}/slurm.conf"}
         # Without --kill-on-bad-exit: Tessera itself notices that a rank is gone.

@@ -75,6 +75,21 @@ def follows_the_formula():
     check(not bad, "outside of the bounds:", bad)
 
 
+def a_teacher_is_counted():
+    """One that is larger than its student."""
+    with scratch() as folder, scratch() as other:
+        recipe = folder / "medium.toml"
+        recipe.write_text(MEDIUM)
+        # After one step: what it answers does not matter here.
+        once = settings(model__depth=24, train__steps=1, checkpoint__every_steps=1)
+        train(folder, *once, recipe=recipe, run="teacher").done(200)
+        alone = ratio_of(other, 2, {})[1]
+        measured, predicted = ratio_of(folder, 2, {"distill__teacher": folder / "teacher"})
+        print(f"  with a teacher: measured {measured >> 20} MiB, predicted {predicted >> 20} MiB", flush=True)
+        check(LEAST <= measured / predicted <= MOST, measured, predicted)
+        check(predicted > 1.5 * alone, predicted, alone)
+
+
 def one_step(name, world, most_gib, parameters):
     """One rank's whole step: summary.json, and nothing else is claimed."""
     with scratch() as folder:
@@ -135,7 +150,8 @@ def small_pretended_run():
         check("8 (pretend)" in text and "dry run" in text, text)
 
 
-TESTS = {"pretend": (small_pretended_run,), "small": (the_quickstart_follows_the_formula, follows_the_formula), "10B": (ten_billion,), "60B": (sixty_billion,)}
+TESTS = {"pretend": (small_pretended_run,), "10B": (ten_billion,), "60B": (sixty_billion,),
+         "small": (the_quickstart_follows_the_formula, follows_the_formula, a_teacher_is_counted)}
 
 if __name__ == "__main__":
     main(*TESTS[os.environ.get("TESSERA_E2E_MEMORY", "pretend")])

@@ -99,6 +99,9 @@ def compare_says_where_runs_part():
         check("they part at step 1: loss of the training is " in text, text)
         environment = json.loads((folder / "a/environment.json").read_text())
         check(environment["torch"].startswith("2.") and environment["ranks"] == "1", environment)
+        for library in ("mkl", "onednn", "openmp", "cpu capability", "gpu libraries"):
+            check(environment[library], library, environment)
+        check("v" in environment["onednn"] and "\n" not in environment["mkl"], environment)
         run = tessera("compare", "a", folder / "a/recipe.toml", folder=folder)
         check(run.wait() == 2 and '[monitor.compare] a table with a column "step"' in run.text(), run.text())
         curve.write_text("step,loss\n1000,1\n")

@@ -2,15 +2,15 @@
 import os
 import subprocess
 
-from harness import SOURCE, Skip
+from harness import SOURCE, Missing
 
 
 def peers_python(*modules):
-    """Its path; Skip where there is none or a module is missing."""
+    """Its path; Missing where there is none or a module is missing."""
     path = os.environ.get("TESSERA_PEERS_PYTHON") or str(SOURCE / ".venv-peers/bin/python")
     if not os.access(path, os.X_OK):
-        raise Skip("no Python with torch: ./dev peers makes .venv-peers, or TESSERA_PEERS_PYTHON names one")
+        raise Missing("no Python with torch: ./dev peers makes .venv-peers, or TESSERA_PEERS_PYTHON names one")
     imports = "; ".join(f"import importlib.util as u; assert u.find_spec('{name}')" for name in modules)
     if subprocess.run([path, "-c", imports], capture_output=True).returncode != 0:
-        raise Skip(f"{path} lacks one of {', '.join(modules)} (./dev peers installs them)")
+        raise Missing(f"{path} lacks one of {', '.join(modules)} (./dev peers installs them)")
     return path

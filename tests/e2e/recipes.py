@@ -17,12 +17,17 @@ def every_shipped_recipe_is_planned_and_trains():
     with scratch() as folder:
         train(folder, *settings(model__image_size=32, model__patch_size=16, train__steps=1), run="teacher").done()
         env = {"WEIGHTS": "", "TEACHER": str(folder / "teacher"), "MNIST": "", "CLOTHING160": "", "IMAGENET": ""}
+        # The memory of a dry run is that of the student as the recipe has it, and of a teacher that fits it.
+        train(folder, *settings(model__image_size=224, model__patch_size=112, model__classes=1000, train__steps=1),
+              run="teacher224").done()
         for recipe in sorted((SOURCE / "recipes").glob("*.toml")):
             name = recipe.stem
             # With as many made-up images as ImageNet-1k has, where it wants that.
             data = [] if "fake:1281167" in recipe.read_text() else ["--fake-data"]
-            out = tessera("train", recipe, "--dry-run", *data, folder=folder, env=env).done()
-            for fact in ("parameters:", "steps:", "predicted memory per rank:", "forward GFLOP per image:"):
+            out = tessera("train", recipe, "--dry-run", "--rate", 1000, *data, folder=folder,
+                          env={**env, "TEACHER": str(folder / "teacher224")}).done()
+            for fact in ("parameters:", "steps:", "predicted memory per rank:", "forward GFLOP per image:",
+                         "training at 1000 images/s:"):
                 check(fact in out, name, out)
             family = "resnet" if "resnet" in name else "resmlp" if "resmlp" in name else "vit"
             small = settings(**{**TINY, **TINY_MODELS[family], "data__crop_from": 0})

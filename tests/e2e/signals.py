@@ -5,24 +5,30 @@ What was stopped continues with the numbers of a run that never was: the same bi
 import contextlib
 import fcntl
 import os
+import pathlib
 import pty
+import random
+import re
 import signal
 import termios
 import time
 
-from harness import check, check_same_losses, losses, main, no_core_dump, scratch, send, settings, summary, train, verify
+from harness import (check, check_same_losses, checkpoints, losses, main, no_core_dump, scratch, send, settings, summary,
+                     train, verify)
+from kill import start_victim
 
 STOP_LIMIT = 30.0
 STEPS = 150
 WHOLE = settings(train__steps=STEPS, train__eval_every_epochs=0, schedule__warmup_steps=5)
 
 
-def check_stopped(run, folder, limit=STOP_LIMIT):
-    """It ended with success in time, before its last step, and left a sound checkpoint."""
+def check_stopped(run, folder, limit=STOP_LIMIT, kept=(1,)):
+    """It ended with success in time, before its last step, and left sound checkpoints, as many as one of `kept`."""
     code = run.wait(limit)
     check(code == 0, "exit 0 was expected:", code, run.tail())
     run.check_nothing_left()
-    check(verify(folder / "run", folder) == 1, "one checkpoint was expected" + run.tail())
+    sound = verify(folder / "run", folder)
+    check(sound in kept, f"{kept} sound checkpoints were expected, found {sound}" + run.tail())
     check(not (folder / "run/summary.json").exists(), "the run was over before the signal")
 
 
@@ -46,6 +52,25 @@ def stop_and_resume():
                 train(inner, "--procs", after, "--resume", "latest", *WHOLE).done()
                 check_same_losses(losses(inner / "run"), expected, tolerance)
                 check(summary(inner / "run")["world_size"] == after, summary(inner / "run"))
+
+
+def stop_amid_evaluations_and_saves():
+    """Where a run is nothing but evaluations, saves, or saves beside the training; that of the stop itself is the newest."""
+    for phase in ("eval", "save", "save beside"):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with scratch() as folder, start_victim(phase, 2, folder, None) as run:
+                time.sleep(0.5 * random.random())
+                run.note_sockets()
+                sent_at = time.monotonic()
+                send(run.pid, number)
+                check_stopped(run, folder, kept=(1, 2, 3))
+                seconds = time.monotonic() - sent_at
+                saved = re.search(r"stopped early; state saved in (\S*step_\d+)", run.text())
+                newest = checkpoints(folder / "run")[-1]
+                check(saved and pathlib.Path(saved[1]).name == newest.name, "the newest is", newest, run.tail())
+                steps = losses(folder / "run")[-1][0]
+                check(newest.name == f"step_{steps:08}", f"{steps} steps were made, and saved is {newest}")
+                print(f"  {number.name} amid {phase}: stopped after {seconds:.2f} s, step {steps}", flush=True)
 
 
 def stop_while_starting():
@@ -130,5 +155,5 @@ def lost_terminal_does_not_end_a_run():
 
 
 if __name__ == "__main__":
-    main(stop_and_resume, stop_while_starting, second_signal_ends_at_once, hangup_does_not_end_a_run, ctrl_c,
-         lost_terminal_does_not_end_a_run)
+    main(stop_and_resume, stop_amid_evaluations_and_saves, stop_while_starting, second_signal_ends_at_once,
+         hangup_does_not_end_a_run, ctrl_c, lost_terminal_does_not_end_a_run)

@@ -20,11 +20,11 @@ TOLERANCE = 1e-3
 
 
 def one_curve():
-    from harness import SOURCE, Skip, check, losses, scratch, settings, tessera, train
+    from harness import SOURCE, Missing, check, losses, scratch, settings, tessera, train
     from peers import peers_python
 
     if not DATA.is_dir():
-        raise Skip(f"{DATA} is not there (apt-get install dataset-fashion-mnist)")
+        raise Missing(f"{DATA} is not there (apt-get install dataset-fashion-mnist)")
     python = peers_python("torch", "timm", "safetensors")
     with scratch() as folder:
         done = subprocess.run([python, __file__, "timm", folder], capture_output=True, text=True, timeout=900)

@@ -1,7 +1,6 @@
 """Weights out and in: files that Tessera wrote give timm, torchvision and transformers the logits that they gave before.
 
-The half of this file below `logits` runs under the Python that has torch, timm, torchvision, safetensors; transformers is
-asked for alone, and left out with a word where it is missing.
+The half of this file below `logits` runs under the Python that has torch, timm, torchvision, transformers, safetensors.
 """
 import json
 import math
@@ -32,32 +31,60 @@ def refused(run):
     return run.text()
 
 
+def recipe_of(folder, run):
+    """The recipe that the run's only checkpoint holds."""
+    from harness import checkpoints
+
+    return json.loads((checkpoints(folder / run)[0] / "manifest.json").read_text())["recipe"]
+
+
+def make_pictures(folder):
+    """One of 12 px, which no evaluation resizes, of each of five classes."""
+    from files import png
+
+    for label in range(5):
+        place = folder / f"pictures/val/class{label}"
+        place.mkdir(parents=True)
+        (place / "one.png").write_bytes(png(12, lambda x, y, label=label: (x * y * 23 + (7 + label) * (x + 2 * y)) % 256))
+
+
+def tesseras_logits(folder, run):
+    """Tessera's logits of the pictures, a safetensors file: tensor "head" (5, 5)."""
+    from harness import settings, tessera
+
+    out = folder / f"{run}.logits"
+    tessera("eval", run, "--features", out, "--units", "head", folder=folder,
+            *settings(data__source="folder:pictures", data__eval_crop_ratio=1, data__mean="[0.5]", data__std="[0.5]",
+                      precision__compute="fp32", run__threads=1)).done()
+    return out
+
+
 def others_give_the_same_logits(folder):
-    from harness import Skip, check
+    from harness import check
     from peers import peers_python
 
-    python = peers_python("torch", "timm", "torchvision", "safetensors")
+    python = peers_python("torch", "timm", "torchvision", "transformers", "safetensors")
     expected = json.loads((FIXTURES / "expected.json").read_text())["timm.safetensors"]["logits"]
-    out = convert(folder, FIXTURES / "timm.safetensors", "run/checkpoints", "--ranks", 3, *HEADS)
+    out = convert(folder, FIXTURES / "timm.safetensors", "source/checkpoints", "--ranks", 3, *HEADS)
     check("largest difference 0\n" in out and "read back: 32 of 32 tensors" in out, out)
-    families = ["timm", "torchvision", "npz", "big_vision", "hf"]
-    try:
-        peers_python("transformers")
-    except Skip as reason:
-        print(f"  transformers is left out: {reason}", flush=True)
-        families.remove("hf")
-    for family in families:
-        output = f"{family}.npz" if family in ("npz", "big_vision") else f"{family}.safetensors"
-        output = "hf" if family == "hf" else output
-        convert(folder, "run", output, "--to", family)
-        done = subprocess.run([python, __file__, "logits", family, folder / output], capture_output=True, text=True,
-                              timeout=300)
+    check("\neval_batch = 64 " in recipe_of(folder, "source"), "evaluated one image at a time")
+    make_pictures(folder)
+    for family, output, more in (("timm", "timm.safetensors", ()), ("torchvision", "torchvision.safetensors", ()),
+                                 ("npz", "google.npz", ()), ("big_vision", "big_vision.npz", ()), ("hf", "hf", ()),
+                                 ("hf", "hf_sharded", ("--max-shard-size", "8KB"))):
+        convert(folder, "source", output, "--to", family, *more)
+        convert(folder, output, f"from_{output}/checkpoints", *HEADS)  # and back in
+        ours = tesseras_logits(folder, f"from_{output}")
+        done = subprocess.run([python, __file__, "logits", family, folder / output, folder / "pictures", ours],
+                              capture_output=True, text=True, timeout=300)
         check(done.returncode == 0, family, done.stdout, done.stderr)
         found = json.loads(done.stdout.splitlines()[-1])
-        worst = max(abs(a - b) for a, b in zip(found, expected, strict=True))
-        print(f"  {family}: largest difference {worst:.2e}", flush=True)
-        check(worst <= TOLERANCE, family, found, expected)
-        convert(folder, output, f"from_{family}/checkpoints", *HEADS)  # and back in
+        out = max(abs(a - b) for a, b in zip(found["formula"], expected, strict=True))
+        back = max(abs(a - b) for a, b in zip(found["pictures"], found["tessera"], strict=True))
+        print(f"  {output}: largest difference {out:.2e}; of Tessera's logits after the way back {back:.2e}", flush=True)
+        check(out <= TOLERANCE and back <= TOLERANCE, output, found, expected)
+    shards = sorted((folder / "hf_sharded").glob("*.safetensors"))
+    check(len(shards) >= 3 and not (folder / "hf_sharded/model.safetensors").exists(), shards)
 
 
 FINETUNE = """
@@ -107,6 +134,10 @@ def what_cannot_be_is_one_line(folder):
             (("x", "--dtype", "F16"), "[checkpoint.convert] F32 with --to tessera, whose weights are float32: found F16"),
             (("x", "--head", "fresh"), "[checkpoint.convert] --head auto, keep or zero: a file cannot hold a fresh head"),
             (("x", "--to", "jax"), "[weights.family] one of timm, torchvision, hf, npz, big_vision: found \"jax\""),
+            (("x", "--to", "hf", "--max-shard-size", "5GiB"),
+             "[weights.shard_size] a size of a file such as 5GB, 500MB or a number of bytes: found \"5GiB\""),
+            (("x", "--to", "timm", "--max-shard-size", "5GB"),
+             "[checkpoint.convert] --to hf with --max-shard-size, which others have not: found --to timm"),
             (("x", "--to-finetune", "--pool", "map"), "[checkpoint.convert] --pool gap or cls: found \"map\"")):
         out = refused(tessera("checkpoint", "convert", FIXTURES / "timm.safetensors", *words, *HEADS, folder=folder))
         check(expected in out and not (folder / "x").exists(), words, out)
@@ -119,13 +150,16 @@ def weights_go_out_and_in():
 
     with scratch() as folder:
         what_cannot_be_is_one_line(folder)
-        others_give_the_same_logits(folder)
         a_fine_tuning_can_begin_with_them(folder)
+        others_give_the_same_logits(folder)  # last: without the other programs the whole test counts as skipped
 
 
-def logits(family, path):
+def logits(family, path, pictures, ours):
+    """Prints what the package computes of the formula's images and of the pictures, and what Tessera computed of these."""
     sys.path.insert(0, str(FIXTURES.parent))
     import make_fixtures as fixtures
+    import numpy as np
+    import PIL.Image
     import safetensors.torch
     import torch
 
@@ -137,7 +171,8 @@ def logits(family, path):
     elif family == "hf":
         import transformers
 
-        model = transformers.ViTForImageClassification.from_pretrained(path)
+        model, loading = transformers.ViTForImageClassification.from_pretrained(path, output_loading_info=True)
+        assert not any(loading.values()), loading  # nothing missing, unexpected or of another shape
         transformers.AutoImageProcessor.from_pretrained(path)
     else:
         model = fixtures.timm_model()
@@ -146,9 +181,17 @@ def logits(family, path):
         else:
             model = fixtures.timm_model(no_embed_class=family == "big_vision")
             fixtures.timm_vit._load_weights(model, path)
+    files = sorted(pathlib.Path(pictures).glob("val/*/*.png"))
+    pixels = np.stack([np.asarray(PIL.Image.open(file).convert("RGB"), np.float32) for file in files])
+    shown = torch.from_numpy(pixels / 127.5 - 1).permute(0, 3, 1, 2)
+
+    def computed(images):
+        out = model.eval()(images)
+        return getattr(out, "logits", out).flatten().tolist()
+
     with torch.no_grad():
-        out = model.eval()(fixtures.images())
-    print(json.dumps(getattr(out, "logits", out).flatten().tolist()))
+        print(json.dumps({"formula": computed(fixtures.images()), "pictures": computed(shown),
+                          "tessera": safetensors.torch.load_file(ours)["head"].flatten().tolist()}))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ void play(const std::string& act, const launch::Ranks& ranks, const fs::path& fo
     if (word == "files") check_files(ranks);
     if (word == "family" && ::fork() == 0) hang();
     if (word == "kill") ::raise(SIGKILL);
-    if (word == "exit3" || word == "exit4" || word == "exit7") ::_exit(word[4] - '0');
+    if (word == "exit2" || word == "exit3" || word == "exit4" || word == "exit7") ::_exit(word[4] - '0');
     if (word == "abort") {
       const rlimit none{0, 0};
       ::setrlimit(RLIMIT_CORE, &none);

@@ -124,6 +124,14 @@ TEST(Local, ExitCodeOfTheRankThatFailed) {
   EXPECT_TRUE(parent.all_gone());
 }
 
+TEST(Local, WrongInputIsToldWithoutTheFileThatMayGo) {
+  Started parent(run(2, {"connect+lose", "connect+say+exit2"}));
+  EXPECT_EQ(parent.wait(), 2);
+  EXPECT_THAT(err_of(parent),
+              MatchesRegex("error: lost a peer\nerror: \\[launch.local\\] rank 1 of 2 \\(pid [0-9]+\\) "
+                           "ended with exit code 2; its last lines: rank 1 says so\n"));
+}
+
 TEST(Local, RankZeroFailed) {
   Started parent(run(2, {"connect+exit7", "connect+lose"}));
   EXPECT_EQ(parent.wait(), 7);

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 namespace tessera::launch {
 namespace {
@@ -25,6 +27,20 @@ TEST(Surroundings, HoldWhatNumbersMayDependOn) {
   EXPECT_TRUE(json.contains("host"));
   for (const auto& [name, value] : wanted) ::unsetenv(name.c_str());
   for (const auto& name : unwanted) ::unsetenv(name.c_str());
+}
+
+TEST(Surroundings, SayWhatChangedSinceARunBegan) {
+  const std::string before = R"({"tessera": "0.1", "torch": "2.10.0", "host": "a", "ranks": "1", "cores": 2,
+    "variables": {"OMP_NUM_THREADS": "1", "NCCL_DEBUG": "INFO", "RANK": "0", "SLURM_JOB_ID": "7"}})";
+  const std::string now = R"({"tessera": "0.1", "torch": "2.11.0", "host": "b", "ranks": "4", "cores": 4,
+    "variables": {"OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "lo", "RANK": "1", "SLURM_JOB_ID": "8"}})";
+  EXPECT_EQ(
+      changes_since(before, now),
+      (std::vector<std::string>{"torch: was 2.10.0, is 2.11.0", "GLOO_SOCKET_IFNAME: was not set, is lo",
+                                "NCCL_DEBUG: was INFO, is not set", "OMP_NUM_THREADS: was 1, is 2"}));
+  EXPECT_EQ(changes_since(before, before), std::vector<std::string>());
+  EXPECT_EQ(changes_since("{ cut", now), std::vector<std::string>());
+  EXPECT_EQ(changes_since("[]", now), std::vector<std::string>());
 }
 
 }  // namespace

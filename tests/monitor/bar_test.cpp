@@ -26,6 +26,7 @@ Progress example() {
   p.learning_rate = 5e-4;
   p.top1 = 86.119;
   p.images_per_second = 5210.4;
+  p.tflops = 1.8712;
   p.peak_share = 0.543;
   p.data_wait = 0.012;
   p.comm_wait = 0.06;
@@ -41,9 +42,9 @@ size_t columns(const std::string& text) {
 }
 
 TEST(BarLine, ShowsAllWhereThereIsRoom) {
-  EXPECT_EQ(bar_line(example(), 160, false),
+  EXPECT_EQ(bar_line(example(), 180, false),
             "epoch 5.00  ###############---------------  1,170/2,340  loss 0.4123  top-1 86.12 %  5,210 "
-            "img/s  54 % of "
+            "img/s  1.87 TFLOP/s  54 % of "
             "peak  data 1 %  comm 6 %  812.00 MiB  1:37 left");
 }
 
@@ -78,9 +79,17 @@ TEST(BarLine, UnknownNumbersAreLeftOut) {
 
 TEST(BarLine, PlainLineHasAll) {
   EXPECT_EQ(plain_line(example()),
-            "step 1,170/2,340  epoch 5.00  loss 0.4123  lr 5.00e-04  top-1 86.12 %  5,210 img/s  54 % of "
-            "peak  data 1 %"
+            "step 1,170/2,340  epoch 5.00  loss 0.4123  lr 5.00e-04  top-1 86.12 %  5,210 img/s  1.87 "
+            "TFLOP/s  54 % of peak  data 1 %"
             "  comm 6 %  812.00 MiB  1:37 left");
+  Progress p = example();
+  for (const auto& [tflops, text] : {std::pair{0.00012345, "  0.000123 TFLOP/s"},
+                                     {25.04, "  25 TFLOP/s"},
+                                     {999.4, "  999 TFLOP/s"},
+                                     {12345.6, "  12,346 TFLOP/s"}}) {
+    p.tflops = tflops;
+    EXPECT_NE(plain_line(p).find(text), std::string::npos) << plain_line(p);
+  }
   EXPECT_EQ(evaluation_line({468, 2, 83.214, 99.02, 0.45123, 10000, 1.23}),
             "evaluation at step 468 (epoch 2.00): top-1 83.21 %, top-5 99.02 %, loss 0.4512; 10,000 images "
             "in 1.2 s");
@@ -234,15 +243,19 @@ TEST(Monitor, PrintsLinesIntoAPipe) {
   ::close(ends[0]);
   EXPECT_EQ(
       text,
-      "step 1/300  epoch 0.01  loss 0.5000  lr 0.00e+00  0 img/s  50 % of peak  data 0 %  comm 0 %  0 B\n"
-      "step 100/300  epoch 1.00  loss 0.5000  lr 0.00e+00  0 img/s  50 % of peak  data 0 %  comm 0 %  0 B  "
+      "step 1/300  epoch 0.01  loss 0.5000  lr 0.00e+00  0 img/s  2 TFLOP/s  50 % of peak  data 0 %  comm 0 "
+      "%  0 B\n"
+      "step 100/300  epoch 1.00  loss 0.5000  lr 0.00e+00  0 img/s  2 TFLOP/s  50 % of peak  data 0 %  comm "
+      "0 %  0 B  "
       "0:20 "
       "left\n"
-      "step 200/300  epoch 2.00  loss 0.5000  lr 0.00e+00  0 img/s  50 % of peak  data 0 %  comm 0 %  0 B  "
+      "step 200/300  epoch 2.00  loss 0.5000  lr 0.00e+00  0 img/s  2 TFLOP/s  50 % of peak  data 0 %  comm "
+      "0 %  0 B  "
       "0:10 "
       "left\n"
       "evaluation at step 200 (epoch 2.00): top-1 81.50 %, top-5 99.00 %, loss 0.4000; 100 images in 1.0 s\n"
-      "step 300/300  epoch 3.00  loss 0.5000  lr 0.00e+00  top-1 81.50 %  0 img/s  50 % of peak  data 0 %  "
+      "step 300/300  epoch 3.00  loss 0.5000  lr 0.00e+00  top-1 81.50 %  0 img/s  2 TFLOP/s  50 % of peak  "
+      "data 0 %  "
       "comm "
       "0 %  0 B  0:00 left\n");
 }

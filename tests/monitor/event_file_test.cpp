@@ -98,7 +98,7 @@ void write_run(const fs::path& folder) {
       metrics.step = step;
       metrics.loss = scale * static_cast<double>(step);
       monitor.step(metrics);
-      if (step % 5 == 0) monitor.eval({step, 1, 80.5, 99, 0.25, 100, 1});
+      if (step % 5 == 0) monitor.eval({step, 1, 80.5, 99, 0.25, 100, 1, 81.5, 0.125});
     }
   };
   {
@@ -127,6 +127,9 @@ TEST(EventFile, MonitorWritesWhatTheReaderFinds) {
   ASSERT_EQ(first[2].scalars.size(), 9U);
   EXPECT_EQ(first[2].scalars[0], (std::pair<std::string, double>{"train/loss", 1.0}));
   EXPECT_EQ(first[7].scalars[0], (std::pair<std::string, double>{"validation/top1", 80.5}));
+  ASSERT_EQ(first[7].scalars.size(), 5U);
+  EXPECT_EQ(first[7].scalars[3], (std::pair<std::string, double>{"validation/top1_ema", 81.5}));
+  EXPECT_EQ(first[7].scalars[4], (std::pair<std::string, double>{"validation/loss_ema", 0.125}));
   ASSERT_EQ(second.size(), 2U + 5 + 1);
   EXPECT_TRUE(second[1].session_start);
   EXPECT_EQ(second[1].step, 6);
@@ -150,7 +153,8 @@ TEST(EventFile, TensorBoardReadsTheResumedRun) {
   const std::string text = read_file(output);
   for (const char* line :
        {"train/loss 5 5\n", "train/loss 6 600\n", "train/loss 10 1000\n", "validation/top1 5 80.5\n",
-        "validation/top1 10 80.5\n", "validation/loss 10 0.25\n", "memory/resident_bytes 10 0\n"}) {
+        "validation/top1 10 80.5\n", "validation/loss 10 0.25\n", "validation/top1_ema 5 81.5\n",
+        "validation/loss_ema 10 0.125\n", "memory/resident_bytes 10 0\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "in\n" << text;
   }
   for (const char* line : {"train/loss 6 6\n", "train/loss 8 8\n"}) {

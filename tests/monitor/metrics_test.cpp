@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 StepMetrics step_at(int64_t step) {
   const double t = static_cast<double>(step);
-  return {step, t / 10, 1 / (1 + t), 1e-3 * t, 0.1 + t, 5000, 1.5, 0.01, 0.02, 1e9, t / 3};
+  return {step, t / 10, 1 / (1 + t), 1e-3 * t, 0.1 + t, 5000, 1.5, 0.01, 0.02, 1e9, t / 4};
 }
 
 EvalMetrics eval_at(int64_t step) {
@@ -51,6 +51,13 @@ std::vector<std::string> lines_of(const fs::path& path) {
   return lines;
 }
 
+// Time left is of this process' pace, which a resumed run measures anew.
+std::string without_time_left(const fs::path& path) {
+  std::string kept;
+  for (const auto& line : lines_of(path)) kept += line.substr(0, line.rfind(',')) + "\n";
+  return kept;
+}
+
 TEST(Metrics, RowsAndHeader) {
   const TemporaryFolder folder("tessera-monitor");
   Log log(false);
@@ -59,11 +66,12 @@ TEST(Metrics, RowsAndHeader) {
   const auto csv = lines_of(folder.path() / "run/metrics.csv");
   EXPECT_EQ(csv[0],
             "kind,step,epoch,loss,learning_rate,gradient_norm,images_per_second,tflops,data_wait,comm_wait,"
-            "memory_bytes,top1,top5,samples,seconds,top1_ema,loss_ema");
-  EXPECT_EQ(csv[1], "step,1,0.1,0.5,0.001,1.1,5000,1.5,0.01,0.02,1e+09,,,,0.3333333333333333,,");
-  EXPECT_EQ(csv[4], "eval,10,1,0.5,,,,,,,,90,99,10000,1.25,,");
+            "memory_bytes,top1,top5,samples,seconds,top1_ema,loss_ema,peak_share,seconds_left");
+  EXPECT_EQ(csv[1], "step,1,0.1,0.5,0.001,1.1,5000,1.5,0.01,0.02,1e+09,,,,0.25,,,,");
+  EXPECT_EQ(csv[2].substr(csv[2].find(",,,,")), ",,,,1.25,,,,4.5");  // 18 steps of a quarter of a second
+  EXPECT_EQ(csv[4], "eval,10,1,0.5,,,,,,,,90,99,10000,1.25,,,,");
   ASSERT_EQ(csv.size(), 9U);  // header; steps 1, 5, 10, 15, 20, 23; two evaluations
-  for (const auto& line : csv) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 16) << line;
+  for (const auto& line : csv) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 18) << line;
   const auto jsonl = lines_of(folder.path() / "run/metrics.jsonl");
   ASSERT_EQ(jsonl.size(), 8U);
   const auto row = nlohmann::json::parse(jsonl[3]);
@@ -104,13 +112,60 @@ TEST(Metrics, ResumedRunEqualsTheUninterruptedOne) {
   EXPECT_EQ(resumed.steps().back().step, 18);
   EXPECT_EQ(resumed.evals().back().step, 20);
   train(resumed, 21, 40);
-  EXPECT_EQ(read_file(folder.path() / "parts/metrics.csv"), read_file(folder.path() / "whole/metrics.csv"));
-  EXPECT_EQ(read_file(folder.path() / "parts/metrics.jsonl"),
-            read_file(folder.path() / "whole/metrics.jsonl"));
+  for (const char* name : {"metrics.csv", "metrics.jsonl"}) {
+    EXPECT_EQ(without_time_left(folder.path() / "parts" / name),
+              without_time_left(folder.path() / "whole" / name));
+  }
   ASSERT_EQ(resumed.steps().size(), 15U);
   EXPECT_EQ(resumed.steps()[0].loss, 0.5);
-  EXPECT_EQ(resumed.steps()[4].seconds, 4.0);
+  EXPECT_EQ(resumed.steps()[4].seconds, 3.0);
   EXPECT_EQ(resumed.evals().size(), 4U);
+}
+
+TEST(Metrics, ShareOfPeakAndTimeLeftAreInEveryFile) {
+  const TemporaryFolder folder("tessera-monitor");
+  Log log(false);
+  MonitorOptions options = options_for(folder.path(), 100, 20);
+  options.peak_tflops = 6;
+  Monitor monitor(options, log);
+  for (int64_t step = 1; step <= 40; ++step) monitor.step(step_at(step));
+  const std::string last = lines_of(folder.path() / "metrics.csv").back();
+  EXPECT_EQ(last.substr(last.size() - 10), ",,,0.25,15");  // 60 steps of a quarter of a second
+  const auto row = nlohmann::json::parse(lines_of(folder.path() / "metrics.jsonl").back());
+  EXPECT_EQ(row.at("peak_share"), 0.25);
+  EXPECT_EQ(row.at("seconds_left"), 15);
+  const auto points = scalars(monitor.steps().back());
+  EXPECT_EQ(points[points.size() - 2], (std::pair<std::string, double>{"speed/peak_share", 0.25}));
+  EXPECT_EQ(points.back(), (std::pair<std::string, double>{"speed/seconds_left", 15}));
+  // Unknown at the first step: null and an empty field, and no point of a curve.
+  EXPECT_TRUE(
+      nlohmann::json::parse(lines_of(folder.path() / "metrics.jsonl")[0]).at("seconds_left").is_null());
+  EXPECT_EQ(scalars(monitor.steps()[0]).back().first, "speed/peak_share");
+}
+
+// A file from before a column existed: its rows are kept, the header is the new one, the field stays empty.
+TEST(Metrics, ResumesFilesOfOlderRuns) {
+  const TemporaryFolder folder("tessera-monitor");
+  Log log(false);
+  std::ofstream(folder.path() / "metrics.csv")
+      << "kind,step,epoch,loss,learning_rate,gradient_norm,images_per_second,tflops,data_wait,comm_wait,"
+         "memory_bytes,top1,top5,samples,seconds\nstep,5,0.5,0.25,0.001,1,5000,1.5,0.01,0.02,1e+09,,,,1.5\n";
+  std::ofstream(folder.path() / "metrics.jsonl")
+      << R"({"kind":"step","step":5,"epoch":0.5,"loss":0.25,"learning_rate":0.001,"gradient_norm":1.0,)"
+      << R"("images_per_second":5000.0,"tflops":1.5,"data_wait":0.01,"comm_wait":0.02,"memory_bytes":1e9,)"
+      << R"("seconds":1.5})"
+      << "\n";
+  MonitorOptions options = options_for(folder.path(), 40, 1);
+  options.resume = true;
+  options.resume_step = 5;
+  Monitor monitor(options, log);
+  monitor.step(step_at(6));
+  const auto csv = lines_of(folder.path() / "metrics.csv");
+  ASSERT_EQ(csv.size(), 3U);
+  EXPECT_EQ(csv[0] + "\n", csv_header());
+  EXPECT_EQ(csv[1], "step,5,0.5,0.25,0.001,1,5000,1.5,0.01,0.02,1e+09,,,,1.5,,,,");
+  for (const auto& line : csv) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 18) << line;
+  EXPECT_EQ(parse_history(read_file(folder.path() / "metrics.jsonl"), 40).damaged, 0);
 }
 
 TEST(Metrics, ResumeWithoutOldFilesStartsThem) {
@@ -163,6 +218,19 @@ TEST(Metrics, NumbersThatAreNotFinite) {
   const History history = parse_history(json_row(row), 1);
   ASSERT_EQ(history.steps.size(), 1U);
   EXPECT_TRUE(std::isnan(history.steps[0].loss));
+}
+
+TEST(Metrics, TheAverageOfTheWeightsIsACurveWhereThereIsOne) {
+  EvalMetrics eval = eval_at(10);
+  EXPECT_EQ(scalars(eval).size(), 3U);
+  eval.top1_ema = 91;
+  eval.loss_ema = 0.25;
+  const formats::EventScalars expected = {{"validation/top1", 90},
+                                          {"validation/top5", 99},
+                                          {"validation/loss", 0.5},
+                                          {"validation/top1_ema", 91},
+                                          {"validation/loss_ema", 0.25}};
+  EXPECT_EQ(scalars(eval), expected);
 }
 
 TEST(Metrics, RepeatedEvaluationReplacesTheOlder) {

@@ -54,6 +54,22 @@ TEST(NumericsGuard, ASpikeIsAboveAFactorOfTheMedian) {
   EXPECT_EQ(guard.skipped(), 2);
 }
 
+TEST(NumericsGuard, ASpikeTakesTheStepsAfterItAlong) {
+  NumericsGuard guard({.spike_factor = 2, .spike_window = 2, .spike_steps = 1, .spike_skip = 3});
+  // Of the range nothing is judged: neither numbers that are fine, nor a spike, nor what is not finite.
+  EXPECT_EQ(judge(guard, {1, 1, 9, 1, 9, kNan, 1.5}),
+            (std::vector{Verdict::kUse, Verdict::kUse, Verdict::kSkipSpike, Verdict::kSkipRange,
+                         Verdict::kSkipRange, Verdict::kSkipRange, Verdict::kUse}));
+  EXPECT_EQ(guard.skipped(), 4);
+  EXPECT_EQ(guard.left_of_range(), 0);
+  EXPECT_EQ(guard.median_loss(), 1.25);  // of the steps that were used
+  EXPECT_EQ(guard.judge(9, 1), Verdict::kSkipSpike);
+  EXPECT_EQ(guard.left_of_range(), 3);
+  EXPECT_EQ(judge(guard, {1, 1, 1, 9}),
+            (std::vector{Verdict::kSkipRange, Verdict::kSkipRange, Verdict::kSkipRange, Verdict::kStopSpike}))
+      << "a range is no way around guard.spike_steps";
+}
+
 TEST(NumericsGuard, TheTwoReasonsCountApart) {
   NumericsGuard guard({.skip_steps = 1, .spike_factor = 2, .spike_window = 1, .spike_steps = 1});
   EXPECT_EQ(judge(guard, {1, 5, kNan, 5, 1}),
@@ -62,9 +78,14 @@ TEST(NumericsGuard, TheTwoReasonsCountApart) {
 }
 
 TEST(NumericsGuard, ContinuesFromWhatWasSaved) {
-  const GuardOptions options{.skip_steps = 2, .spike_factor = 1.5, .spike_window = 4, .spike_steps = 2};
   const std::vector<double> losses = {2.1, kNan, 2.0, 1.9, 9, 1.8, kNan, kNan, 7.3, 1.7, 3.1, 1.6};
-  for (size_t cut = 0; cut <= losses.size(); ++cut) {
+  for (size_t i = 0; i <= 2 * losses.size() + 1; ++i) {
+    const size_t cut = i / 2;
+    const GuardOptions options{.skip_steps = 2,
+                               .spike_factor = 1.5,
+                               .spike_window = i % 2 == 0 ? 4 : 2,
+                               .spike_steps = 2,
+                               .spike_skip = i % 2 == 0 ? 0 : 2};
     NumericsGuard whole(options), first(options), second(options);
     std::vector<Verdict> parts;
     for (size_t i = 0; i < cut; ++i) parts.push_back(first.judge(losses[i], 1));
@@ -85,6 +106,10 @@ TEST(NumericsGuard, RestoresFromLessAndFromAnotherWindow) {
   EXPECT_TRUE(std::isnan(narrow.median_loss()));
   narrow.restore("{}");
   EXPECT_EQ(narrow.skipped(), 0);
+  NumericsGuard shorter({.spike_factor = 2, .spike_skip = 2}), off({.spike_skip = 2});
+  for (NumericsGuard* guard : {&shorter, &off}) guard->restore(R"({"range_left": 5})");
+  EXPECT_EQ(shorter.left_of_range(), 2);
+  EXPECT_EQ(off.left_of_range(), 0) << "the spikes are no longer looked for";
   EXPECT_EQ(
       error_text([&] { narrow.restore("["); }).find("[monitor.guard] the guard's state as a JSON object: "),
       0U);

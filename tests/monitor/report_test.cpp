@@ -77,6 +77,8 @@ TEST(Report, ShowsEveryPart) {
                            "Learning rate",
                            "Gradient norm",
                            "Waiting",
+                           "Memory <small>MiB resident, one rank",
+                           "Compute <small>TFLOP/s",
                            "Confusion matrix",
                            "Predictions",
                            "1,299",
@@ -92,8 +94,77 @@ TEST(Report, ShowsEveryPart) {
                            "aria-label=\"Loss over 500 steps"}) {
     EXPECT_NE(page.find(text), std::string::npos) << text;
   }
-  EXPECT_EQ(count(page, "<figure class=\"chart\">"), 6U);
+  EXPECT_EQ(count(page, "<figure class=\"chart\">"), 8U);
   EXPECT_EQ(count(page, "data:image/png;base64,"), 2U);
+  expect_well_formed(page);
+}
+
+TEST(Report, ShareOfPeakAndGigabytesWhereKnown) {
+  ReportInput input = make_input(100);
+  for (auto& row : input.steps) {
+    row.peak_share = 0.42;
+    row.memory_bytes = 3.5 * (1 << 30);
+  }
+  const std::string page = page_of(input);
+  EXPECT_NE(page.find("Share of peak <small>% of the measured rate"), std::string::npos);
+  EXPECT_EQ(page.find("Compute <small>"), std::string::npos);
+  EXPECT_NE(page.find("Memory <small>GiB resident, one rank"), std::string::npos);
+  EXPECT_NE(page.find("\"name\":\"resident\",\"colour\":\"green\",\"x\":[1,2,"), std::string::npos);
+  EXPECT_NE(page.find("\"y\":[3.5,3.5,"), std::string::npos);
+}
+
+TEST(Report, TheAverageOfTheWeightsIsDrawnWhereThereIsOne) {
+  ReportInput input = make_input(100);
+  EXPECT_EQ(page_of(input).find("averaged weights"), std::string::npos);
+  input.evals[1].top1_ema = 91.5;
+  input.evals[1].loss_ema = 0.25;
+  const std::string page = page_of(input);
+  EXPECT_NE(page.find("\"name\":\"top-1, averaged weights\",\"colour\":\"violet\",\"x\":[50,100],"
+                      "\"y\":[null,91.5]"),
+            std::string::npos);
+  EXPECT_NE(page.find("validation, averaged weights"), std::string::npos);
+}
+
+/// `steps` rows of two blocks and a head, as run.statistics_every gives them.
+std::vector<StepTensors> make_statistics(int64_t steps) {
+  std::vector<StepTensors> rows;
+  for (int64_t step = 10; step <= 10 * steps; step += 10) {
+    const double t = static_cast<double>(step);
+    rows.push_back({step,
+                    {{"activations", "stem", 0, 1, 3, 0},
+                     {"activations", "blocks.0", 0, 1 + t / 50, 5, 0},
+                     {"activations", "head", 0, 0.01, 1, 0},
+                     {"gradients", "blocks.0.attn.qkv.weight", 0, 0.3, 1, 0},
+                     {"gradients", "blocks.0.norm1.weight", 0, 0.4, 1, step == 20 ? 7 : 0},
+                     {"gradients", "head.weight", 0, 1e-12 * t, 1, 0}}});
+  }
+  return rows;
+}
+
+TEST(Report, ShowsWhatTheUnitsNumbersWere) {
+  ReportInput input = make_input(100);
+  EXPECT_EQ(page_of(input).find("id=\"units\""), std::string::npos);
+  input.statistics = make_statistics(5);
+  std::string page = page_of(input);
+  expect_well_formed(page);
+  EXPECT_EQ(count(page, "<figure class=\"units\">"), 2U);
+  EXPECT_EQ(count(page, "<rect x="), 5U * (3 + 2));  // a unit's tensors are one row
+  EXPECT_EQ(count(page, "class=\"bad\"/>"), 1U);     // where 7 numbers were not finite
+  EXPECT_EQ(count(page, "</i>not finite"), 1U);
+  for (const char* text : {"<title>blocks.0: 1.2 to 2</title>", "<title>stem: 1 to 1</title>",
+                           "<title>blocks.0: 0.354 to 0.354</title>",  // sqrt((0.09 + 0.16) / 2)
+                           "aria-label=\"Gradients of 2 units\"", "step 10</span>", ">50</span>"}) {
+    EXPECT_NE(page.find(text), std::string::npos) << text;
+  }
+  input.statistics = make_statistics(1000);
+  page = page_of(input);
+  EXPECT_EQ(count(page, "<rect x="), 48U * (3 + 2)) << "many steps share columns";
+  EXPECT_EQ(count(page, "class=\"bad\"/>"), 1U) << "and what was not finite stays";
+  input.statistics = make_statistics(1);
+  expect_well_formed(page_of(input));
+  for (auto& tensor : input.statistics[0].tensors) tensor.rms = kNan;
+  page = page_of(input);
+  EXPECT_EQ(page.find(",nan"), std::string::npos);
   expect_well_formed(page);
 }
 
@@ -138,7 +209,7 @@ TEST(Report, SurvivesOnePoint) {
   ReportInput input = make_input(1);
   input.evals.erase(input.evals.begin());
   const std::string page = page_of(input);
-  EXPECT_EQ(count(page, "class=\"dots blue\""), 4U);  // loss, throughput, gradient norm, waiting
+  EXPECT_EQ(count(page, "class=\"dots blue\""), 5U);  // loss, throughput, compute, gradient norm, waiting
   EXPECT_EQ(page.find("nan"), std::string::npos);
   expect_well_formed(page);
 }

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "tessera/base/file.h"
+
 namespace tessera::monitor {
 namespace {
 
@@ -19,6 +23,22 @@ TEST(TensorStatistics, ARowHoldsEveryTensor) {
                                           {"gradients/head.weight/rms", 0.125},
                                           {"gradients/head.weight/largest", 1}};
   EXPECT_EQ(scalars(kTwo), expected);
+}
+
+TEST(TensorStatistics, AFileIsReadBack) {
+  const auto steps = parse_statistics(json_row(10, kTwo) + "{\"step\": 11\n\n[]\n" +
+                                      R"({"step":20,"kind":3,"gradients":{"x":{"rms":null},"y":4}})");
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_EQ(steps[0].step, 10);
+  EXPECT_EQ(json_row(10, steps[0].tensors), kRow);
+  ASSERT_EQ(steps[1].tensors.size(), 1U);
+  EXPECT_EQ(steps[1].tensors[0].name, "x");
+  EXPECT_TRUE(std::isnan(steps[1].tensors[0].rms));
+  EXPECT_EQ(steps[1].tensors[0].not_finite, 0);
+  const TemporaryFolder folder("tessera-statistics");
+  EXPECT_TRUE(read_statistics(folder.path() / "statistics.jsonl").empty());
+  write_file_atomic(folder.path() / "statistics.jsonl", kRow);
+  EXPECT_EQ(read_statistics(folder.path() / "statistics.jsonl").size(), 1U);
 }
 
 TEST(TensorStatistics, AResumedRunKeepsTheRowsUpToItsStep) {

@@ -47,6 +47,27 @@ TEST(Memory, States) {
   EXPECT_EQ(memory(Level::kZero3, 1000, kFp32).states, 16 * 4);
 }
 
+TEST(Memory, OfMicroBatchesDecodedAhead) {
+  const auto activations = [](double ahead) {
+    const Precision precision{4, 4, 2, ahead};
+    return predict_memory(tiny(), uniform_plan(tiny(), 1, Level::kZero3, false, 1), precision, 3).activations;
+  };
+  EXPECT_EQ(activations(100) - activations(4), 96 * 3 * 4 * 4 * 4);  // images of 4 x 4 numbers of 4 bytes
+}
+
+// A model that only answers: weights and what is set aside for gradients, no optimizer; units are gathered,
+// nothing is collected; of a block's activations (1632 bytes an image in fp32, 408 a token) one block's.
+TEST(Memory, OfAModelThatOnlyAnswers) {
+  const auto bytes = [](Level level, int64_t world, const Precision& precision, int64_t batch) {
+    return answering_bytes(tiny(), uniform_plan(tiny(), world, level, false, 1), precision, batch);
+  };
+  const double gathered = 4 * (72 + 2 * 600 + 44), packed = 4 * 192;
+  EXPECT_EQ(bytes(Level::kZero3, 4, kFp32, 0), 8 * 1316 / 4 + gathered + packed);
+  EXPECT_EQ(bytes(Level::kZero3, 4, kFp32, 3) - bytes(Level::kZero3, 4, kFp32, 0), 3 * 1632);
+  EXPECT_EQ(bytes(Level::kReplicate, 4, kFp32, 0), 8 * 1316 + packed);
+  EXPECT_EQ(bytes(Level::kZero3, 4, kBf16, 0), (8 + 2) * 1316 / 4 + (gathered + packed) / 2);
+}
+
 // The largest tensor, qkv.weight, has 192 numbers: its gradient and its packed values are 2 * 192.
 TEST(Memory, Gathered) {
   const double fp32 = 4 * 2 * 192, bf16 = 2 * 2 * 192;

@@ -26,9 +26,65 @@ TEST(Errors, UnknownKeysNameTheNearest) {
             "[recipe.parse] expected a key of a recipe: found \"zzzzzz\" (test.toml:1; `tessera options` "
             "lists every "
             "key)");
-  EXPECT_NE(read_error("train = 3").find("found \"train\""), std::string::npos);
+  EXPECT_EQ(read_error("trai = 3"),
+            "[recipe.parse] expected a key of a recipe: found \"trai\" (test.toml:1; `tessera options` lists "
+            "every key)");
   EXPECT_NE(read_error("[model.width]\nx = 1").find("model.width must be an integer: found a table"),
             std::string::npos);
+}
+
+TEST(Errors, ATableWhereAKeyBelongs) {
+  EXPECT_EQ(
+      read_error("", {"optimizer=sgd"}),
+      "[recipe.parse] expected a key of a recipe: found \"optimizer\", which is a table (--set "
+      "optimizer=sgd; its keys are optimizer.name, optimizer.lr, optimizer.lr_scale, ...: `tessera options "
+      "optimizer` lists all)");
+  for (const char* set : {"train=3", "train={batch=3}"}) {
+    EXPECT_EQ(
+        read_error("", {set}),
+        "[recipe.parse] expected a key of a recipe: found \"train\", which is a table (--set " +
+            std::string(set) +
+            "; its keys are train.batch, train.batch_per_rank, train.accumulation, ...: `tessera options "
+            "train` lists all)");
+  }
+  EXPECT_EQ(read_error("model = 'B/16'"),
+            "[recipe.parse] expected a key of a recipe: found \"model\", which is a table (test.toml:1; its "
+            "keys are model.family, model.preset, model.image_size, ...: `tessera options model` lists all)");
+}
+
+TEST(Errors, IntegersBeyond64Bits) {
+  EXPECT_EQ(read_error("", {"model.depth=99999999999999999999"}),
+            "[recipe.parse] model.depth must be an integer: found 99999999999999999999, an integer beyond 64 "
+            "bits (--set model.depth=99999999999999999999)");
+  EXPECT_NE(read_error("", {"optimizer.lr=-99999999999999999999"}).find("must be a number: found -9999"),
+            std::string::npos);
+  const std::string in_file = read_error("model.depth = 99999999999999999999");
+  EXPECT_NE(in_file.find("'99999999999999999999' is not representable in 64 bits (test.toml:1"),
+            std::string::npos)
+      << in_file;
+  EXPECT_EQ(read("", {"name=99999999999999999999"}).name, "99999999999999999999");
+  EXPECT_EQ(read("", {"name=0123"}).name, "0123");
+}
+
+TEST(Errors, ZeroMeansNotGiven) {
+  EXPECT_EQ(
+      read_error("", {"train.batch=0"}),
+      "[recipe.parse] train.batch or train.batch_per_rank must be above 0: found train.batch = 0 (--set "
+      "train.batch=0; 0 means not given)");
+  EXPECT_EQ(
+      read_error("[train]\nbatch_per_rank = 0"),
+      "[recipe.parse] train.batch or train.batch_per_rank must be above 0: found train.batch_per_rank = 0 "
+      "(test.toml:2; 0 means not given)");
+  EXPECT_EQ(read_error("train.batch = 8", {"train.batch=0"}).find("[recipe.parse] train.batch or"), 0);
+  EXPECT_EQ(read_error("train.batch = 8", {"train.batch_per_rank=0"}), "no error");
+  EXPECT_EQ(read_error("train.batch = 0\ntrain.batch_per_rank = 0"), "no error");  // as saved by a conversion
+  EXPECT_EQ(error_text([] { parse_recipe("train.steps = 7", "test.toml", "/base", {"train.steps=0"}); }),
+            "[recipe.parse] train.epochs or train.steps must be above 0: found train.steps = 0 (--set "
+            "train.steps=0; 0 means not given)");
+  EXPECT_EQ(
+      error_text([] { parse_recipe("train.epochs = 0", "test.toml", "/base", {}); }),
+      "[recipe.parse] train.epochs or train.steps must be above 0: found train.epochs = 0 (test.toml:1; 0 "
+      "means not given)");
 }
 
 TEST(Errors, WrongTypes) {

@@ -52,8 +52,10 @@ TEST(Batch, ContradictionsAreOneLine) {
       resolved(100, 16, 2, 3),
       "[recipe.resolve_batch] train.batch must be batch_per_rank x ranks x accumulation = 16 x 3 x 2 = 96: "
       "found 100 (give any two of the three)");
-  EXPECT_EQ(resolved(0, 0, 4, 3),
-            "[recipe.resolve_batch] train.batch or train.batch_per_rank must be given: found neither");
+  EXPECT_EQ(
+      resolved(0, 0, 4, 3),
+      "[recipe.resolve_batch] train.batch or train.batch_per_rank must be given: found neither (0 means "
+      "not given)");
   EXPECT_EQ(
       resolved(-1, 0, 0, 3),
       "[recipe.resolve_batch] train.batch, train.batch_per_rank and train.accumulation must be at least 0: "
@@ -171,6 +173,37 @@ TEST(LearningRate, StepIsTimms) {
   for (const auto& [step, rate] : timm) EXPECT_NEAR(learning_rate(recipe, counts, step), rate, 1e-15) << step;
   recipe.schedule.min_lr = 0.01;
   EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 89), 0.01);
+}
+
+// timm 1.0.31, epochs as steps, with lr 1 and as DeiT calls it (warmup_prefix is off unless asked for):
+//   create_scheduler_v2(optimizer, sched='cosine', num_epochs=20, cooldown_epochs=5, min_lr=0.1,
+//   warmup_lr=0.2,
+//                       warmup_epochs=4)[0]._get_lr(t)
+TEST(LearningRate, CosineAroundTheWarmupIsTimms) {
+  Recipe recipe = scheduled("cosine");
+  recipe.schedule.warmup_inside = true;
+  const StepCounts counts = counts_of(25, 4, 5);
+  const std::vector<std::pair<int64_t, double>> timm = {{0, 0.2},
+                                                        {3, 0.8},
+                                                        {4, 0.9140576474687263},
+                                                        {5, 0.8681980515339464},
+                                                        {10, 0.55},
+                                                        {15, 0.23180194846605365},
+                                                        {19, 0.10554024673218806},
+                                                        {20, 0.1},
+                                                        {24, 0.1}};
+  for (const auto& [step, rate] : timm) EXPECT_NEAR(learning_rate(recipe, counts, step), rate, 1e-15) << step;
+  // With warmup_prefix=True, which lengthens its run to 24 of these, it is the curve that begins after the
+  // warmup.
+  recipe.schedule.warmup_inside = false;
+  const std::vector<std::pair<int64_t, double>> after = {
+      {3, 0.8}, {4, 1.0}, {5, 0.994459753267812}, {19, 0.23180194846605365}, {23, 0.10554024673218806},
+      {24, 0.1}};
+  for (const auto& [step, rate] : after)
+    EXPECT_NEAR(learning_rate(recipe, counts_of(24, 4, 0), step), rate, 1e-15) << step;
+  recipe = scheduled("linear");
+  recipe.schedule.warmup_inside = true;
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, counts_of(25, 4, 5), 5), 1 - 0.9 * 5 / 20);
 }
 
 // big_vision's formula with timescale 10 and a cooldown of 20 of 100 steps.

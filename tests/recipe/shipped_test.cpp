@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "tessera/base/file.h"
 #include "tessera/recipe/default_source.h"
+#include "tessera/recipe/option.h"
 #include "tests/recipe/recipe_text.h"
 
 namespace tessera::recipe {
@@ -38,7 +40,7 @@ TEST(Shipped, AllCanBeReadAndTrained) {
     const Recipe again = parse_recipe(to_toml(recipe), "saved", "/", {});
     EXPECT_EQ(difference(recipe, again), std::vector<std::string>{});
   }
-  EXPECT_EQ(count, 23);
+  EXPECT_EQ(count, 24);
 }
 
 // A recipe that goes on from weights says which it wants instead of starting from none.
@@ -54,7 +56,8 @@ TEST(Shipped, WeightsAndTeachersMustBeGiven) {
   EXPECT_EQ(shipped("deit_b16_distilled").distill.kind, "hard");
 }
 
-/// What is published of each: parameters, steps on ImageNet-1k, learning rate after warmup and at the end.
+/// What is published of each: parameters, steps on ImageNet-1k, learning rate that the warmup rises to, and
+/// that at the end.
 struct Published {
   const char* name;
   int64_t parameters, steps;
@@ -86,8 +89,131 @@ TEST(Shipped, SizesStepsAndRatesArePublished) {
     EXPECT_EQ(arch::parameter_count(recipe.model), one.parameters);
     const StepCounts counts = steps_of(recipe);
     EXPECT_EQ(counts.total, one.steps);
-    EXPECT_NEAR(learning_rate(recipe, counts, counts.warmup), one.rate, 1e-12);
+    EXPECT_NEAR(recipe.optimizer.lr * counts.lr_factor, one.rate, 1e-12);
+    const double begin = learning_rate(recipe, counts, counts.warmup);
+    if (recipe.schedule.warmup_inside) {  // timm's cosine has fallen a little meanwhile
+      EXPECT_LT(begin, one.rate);
+      EXPECT_GT(begin, 0.999 * one.rate);
+    } else {
+      EXPECT_NEAR(begin, one.rate, 1e-12);
+    }
     EXPECT_NEAR(learning_rate(recipe, counts, counts.total), one.last_rate, 1e-9);
+  }
+}
+
+/// Of one recipe, the values of these keys with blanks between.
+std::string values_of(const Recipe& recipe, const std::vector<std::string>& keys) {
+  std::string text;
+  for (const std::string& key : keys) {
+    const auto found = std::ranges::find_if(
+        options(), [&](const Option& option) { return option.key == key && option.applies_to(recipe); });
+    std::string value = found == options().end() ? "-" : to_text(found->get(recipe));
+    std::erase(value, '"');
+    text += concat(text.empty() ? "" : " ", value.empty() ? "none" : value);
+  }
+  return text;
+}
+
+struct Kept {
+  const char* name;
+  const char* values;
+};
+
+// A change of any of these is another recipe than the published one.
+TEST(Shipped, WhatTheUpdateIsMadeOfIsPublished) {
+  const std::vector<std::string> keys = {"optimizer.name",     "optimizer.beta2",    "optimizer.weight_decay",
+                                         "optimizer.no_decay", "optimizer.momentum", "optimizer.layer_decay",
+                                         "train.clip",         "ema.decay",          "ema.every"};
+  const std::vector<Kept> all = {
+      {"deit_b16", "adamw 0.999 0.05 auto 0.9 1.0 0.0 0.99996 1"},
+      {"deit_b16_distilled", "adamw 0.999 0.05 auto 0.9 1.0 0.0 0.99996 1"},
+      {"deit_b16_384", "adamw 0.999 1e-08 auto 0.9 1.0 0.0 0.0 1"},
+      {"deit3_b16_192", "lamb 0.999 0.05 auto 0.9 1.0 1.0 0.0 1"},
+      {"deit3_b16_224", "adamw 0.999 0.1 auto 0.9 1.0 0.0 0.0 1"},
+      {"bv_s16_90ep", "adamw 0.999 0.1 auto 0.9 1.0 1.0 0.0 1"},
+      {"bv_s16_90ep_torch", "adamw 0.999 0.1 auto 0.9 1.0 1.0 0.0 1"},
+      {"augreg_b16_i1k", "adamw 0.999 0.1 auto 0.9 1.0 1.0 0.0 1"},
+      {"augreg_21k_ft_b16_384", "sgd 0.999 0.0 auto 0.9 1.0 1.0 0.0 1"},
+      {"mae_finetune_b16", "adamw 0.999 0.05 auto 0.9 0.65 0.0 0.0 1"},
+      {"tv_b16", "adamw 0.999 0.3 none 0.9 1.0 1.0 0.99126 32"},
+      {"rosetta_b16", "adamw 0.999 0.3 auto 0.9 1.0 1.0 0.0 1"},
+      {"rosetta_b16_384", "sgd 0.999 0.0 auto 0.9 1.0 1.0 0.0 1"},
+      {"resmlp_24", "lamb 0.999 0.2 auto 0.9 1.0 1.0 0.0 1"},
+      {"vit_large", "adam 0.999 0.01 auto 0.9 1.0 0.0 0.0 1"},
+      {"vit_huge", "adam 0.999 0.01 auto 0.9 1.0 0.0 0.0 1"},
+      {"vit_10b", "adamw 0.999 0.1 none 0.9 1.0 1.0 0.0 1"},
+      {"vit_60b", "adamw 0.999 0.1 none 0.9 1.0 1.0 0.0 1"},
+      {"resnet50_imagenet", "sgd 0.999 1e-04 none 0.9 1.0 0.0 0.0 1"},
+  };
+  for (const Kept& one : all) EXPECT_EQ(values_of(shipped(one.name), keys), one.values) << one.name;
+}
+
+TEST(Shipped, LossAndWhatKeepsFromOverfittingArePublished) {
+  const std::vector<std::string> keys = {
+      "loss.name",       "loss.threshold",     "train.label_smoothing", "train.mixup",
+      "train.cutmix",    "model.drop_path",    "model.layer_scale",     "model.dropout",
+      "data.repeats",    "data.auto_augment",  "data.erasing",          "data.crop",
+      "data.crop_scale", "data.interpolation", "data.eval_crop",        "data.eval_crop_ratio"};
+  const std::vector<Kept> all = {
+      {"deit_b16",
+       "ce -1.0 0.1 0.8 1.0 0.1 0.0 0.0 3 rand-m9-mstd0.5-inc1 0.25 random_resized [0.08, 1.0] bicubic "
+       "center 0.875"},
+      {"deit_b16_distilled",
+       "ce -1.0 0.1 0.8 1.0 0.1 0.0 0.0 3 rand-m9-mstd0.5-inc1 0.25 random_resized [0.08, 1.0] bicubic "
+       "center 0.875"},
+      {"deit_b16_384",
+       "ce -1.0 0.1 0.8 1.0 0.1 0.0 0.0 3 rand-m9-mstd0.5-inc1 0.25 random_resized [0.08, 1.0] bicubic "
+       "center 0.875"},
+      {"deit3_b16_192",
+       "bce 0.0 0.0 0.8 1.0 0.2 1e-04 0.0 3 3a 0.0 random_resized [0.08, 1.0] bicubic center 1.0"},
+      {"deit3_b16_224",
+       "ce -1.0 0.1 0.8 1.0 0.2 1e-04 0.0 1 rand-m9-mstd0.5-inc1 0.0 random_resized [0.08, 1.0] bicubic "
+       "center 1.0"},
+      {"bv_s16_90ep",
+       "ce -1.0 0.0 0.2 0.0 0.0 0.0 0.0 1 bv-randaug:2,10 0.0 inception [0.05, 1.0] bilinear center 0.875"},
+      {"bv_s16_90ep_torch",
+       "ce -1.0 0.0 0.2 0.0 0.0 0.0 0.0 1 tv-randaug:2,10 0.0 random_resized [0.05, 1.0] bilinear center "
+       "0.875"},
+      {"augreg_b16_i1k",
+       "sigmoid -1.0 0.0 0.5 0.0 0.0 0.0 0.0 1 bv-randaug:2,15 0.0 inception [0.05, 1.0] bilinear center "
+       "0.875"},
+      {"augreg_21k_ft_b16_384",
+       "ce -1.0 0.0 0.0 0.0 0.0 0.0 0.0 1 none 0.0 squash_random [0.08, 1.0] bilinear squash 0.875"},
+      {"mae_finetune_b16",
+       "ce -1.0 0.1 0.8 1.0 0.1 0.0 0.0 1 rand-m9-mstd0.5-inc1 0.25 random_resized [0.08, 1.0] bicubic "
+       "center 0.875"},
+      {"tv_b16",
+       "ce -1.0 0.11 0.2 1.0 0.0 0.0 0.0 3 tv-randaug:2,9 0.0 random_resized [0.08, 1.0] bilinear center "
+       "0.875"},
+      {"rosetta_b16",
+       "ce -1.0 0.0 0.0 0.0 0.0 0.0 0.1 1 original 0.0 random_resized [0.08, 1.0] bilinear squash 0.875"},
+      {"rosetta_b16_384",
+       "ce -1.0 0.0 0.0 0.0 0.0 0.0 0.0 1 none 0.0 random_resized [0.08, 1.0] bilinear squash 0.875"},
+      {"resmlp_24",
+       "ce -1.0 0.1 0.8 1.0 0.1 1e-05 - 3 rand-m9-mstd0.5-inc1 0.25 random_resized [0.08, 1.0] bicubic "
+       "center 0.875"},
+      {"vit_large",
+       "ce -1.0 0.0 0.0 0.0 0.0 0.0 0.0 1 none 0.0 random_resized [0.08, 1.0] bilinear center 0.875"},
+      {"vit_huge",
+       "ce -1.0 0.0 0.0 0.0 0.0 0.0 0.0 1 none 0.0 random_resized [0.08, 1.0] bilinear center 0.875"},
+      {"vit_10b",
+       "ce -1.0 0.0 0.0 0.0 0.0 0.0 0.0 1 none 0.0 random_resized [0.08, 1.0] bicubic center 0.875"},
+      {"vit_60b",
+       "ce -1.0 0.0 0.0 0.0 0.0 0.0 0.0 1 none 0.0 random_resized [0.08, 1.0] bicubic center 0.875"},
+      {"resnet50_imagenet",
+       "ce -1.0 0.0 0.0 0.0 - - - 1 none 0.0 random_resized [0.08, 1.0] bilinear center 0.875"},
+  };
+  for (const Kept& one : all) EXPECT_EQ(values_of(shipped(one.name), keys), one.values) << one.name;
+}
+
+// Whose programs take timm's schedules; the others' cosine begins after the warmup (MAE's lr_sched.py,
+// torchvision's SequentialLR, big_vision's and optax' schedules, vit_10b_fsdp_example's utils.py).
+TEST(Shipped, TimmsCosineCountsTheWarmup) {
+  const std::set<std::string> timms = {"deit_b16", "deit_b16_distilled", "deit3_b16_192", "resmlp_24"};
+  for (const auto& file : std::filesystem::directory_iterator(kFolder)) {
+    if (file.path().extension() != ".toml") continue;
+    const std::string name = file.path().stem();
+    EXPECT_EQ(shipped(name).schedule.warmup_inside, timms.contains(name)) << name;
   }
 }
 
@@ -140,6 +266,23 @@ TEST(Shipped, TenBillion) {
   EXPECT_EQ(recipe.optimizer.weight_decay, 0.1);
   EXPECT_EQ(recipe.train.clip, 1.0);
   EXPECT_TRUE(recipe.shard.recompute);
+}
+
+// head(mean(norm(x))), AdamW over all parameters alike, and torchvision's transforms with bicubic filters.
+TEST(Shipped, TheGiantsAreTheOriginalPrograms) {
+  for (const char* name : {"vit_10b", "vit_60b"}) {
+    const Recipe recipe = shipped(name);
+    const auto& model = recipe.model.as<arch::VitConfig>();
+    EXPECT_EQ(model.pool, arch::Pool::kAverage) << name;
+    EXPECT_TRUE(model.norm_before_pool) << name;
+    EXPECT_FALSE(model.class_token) << name;
+    EXPECT_EQ(recipe.optimizer.no_decay, "none") << name;
+    EXPECT_EQ(recipe.optimizer.weight_decay, 0.1) << name;
+    EXPECT_EQ(
+        values_of(recipe, {"data.crop", "data.interpolation", "data.eval_crop", "data.eval_crop_ratio"}),
+        "random_resized bicubic center 0.875")
+        << name;
+  }
 }
 
 TEST(Shipped, ResNet50) {

@@ -71,6 +71,33 @@ TEST(Disagreement, IsNamedByRankAndUnitWhenANetworkIsWrapped) {
       "[shard.ShardedModule] float32, bfloat16 or float64 as precision.reduce: Half");
 }
 
+TEST(Disagreement, OptionsAreNamed) {
+  const auto differ = [](const std::function<void(FullyShardOptions&)>& change, const std::string& theirs,
+                         const std::string& ours) {
+    expect_refused(
+        [](int64_t) { return std::make_shared<Pair>(); },
+        [&](int64_t rank, FullyShardOptions& options) {
+          if (rank == 1) change(options);
+        },
+        "[shard.ShardedModule] the same network, policy and dtypes on every rank: in unit (options) "
+        "rank 1 has '" +
+            theirs + "' where rank 0 has '" + ours + "'");
+  };
+  differ([](FullyShardOptions& o) { o.gradients = shard::Gradients::kSum; }, "gradients kSum",
+         "gradients kMean");
+  differ([](FullyShardOptions& o) { o.root_stays_gathered = false; }, "root_stays_gathered 0",
+         "root_stays_gathered 1");
+  differ([](FullyShardOptions& o) { o.reduce_every_micro_batch = false; }, "reduce_every_micro_batch 0",
+         "reduce_every_micro_batch 1");
+  differ([](FullyShardOptions& o) { o.prefetch = 0; }, "prefetch 0", "prefetch 1");
+  differ([](FullyShardOptions& o) { o.units_in_flight = 3; }, "units_in_flight 3", "units_in_flight 0");
+  differ([](FullyShardOptions& o) { o.bucket_bytes = 64; }, "bucket_bytes 64", "bucket_bytes 26214400");
+  differ([](FullyShardOptions& o) { o.sync_initial_values = false; }, "sync_initial_values 0",
+         "sync_initial_values 1");
+  differ([](FullyShardOptions& o) { o.precision.buffer = at::kBFloat16; }, "precision.buffer BFloat16",
+         "precision.buffer as it is");
+}
+
 // Both units have the same size, so the wrong bytes would arrive without a word.
 TEST(Disagreement, AnOrderOfItsOwnIsFoundAtTheEndOfTheStep) {
   testing::run_ranks({{"shard", 2}}, [](mesh::Mesh& mesh) {
@@ -95,12 +122,14 @@ TEST(Disagreement, AnOrderOfItsOwnIsFoundAtTheEndOfTheStep) {
   });
 }
 
-TEST(Disagreement, AMissingCallIsNamedWithUnitStepAndRanks) {
+/// What rank 0 of two is told when rank 1 leaves out the second forward, or its backward.
+std::string told_of_a_missing(bool backward, Level level, bool units) {
   std::string message;
   const auto train = [&](mesh::Mesh& mesh) {
     auto net = std::make_shared<Pair>();
     FullyShardOptions options;
-    options.policy = shard::by_type<torch::nn::Linear>();
+    options.policy = units ? shard::by_type<torch::nn::Linear>({.level = level}) : shard::no_units();
+    options.root.level = level;
     ShardedModule sharded(net, mesh, options);
     const auto forward = [&] {
       return sharded.forward([&] {
@@ -110,6 +139,7 @@ TEST(Disagreement, AMissingCallIsNamedWithUnitStepAndRanks) {
     forward().backward();
     if (mesh.rank() == 1) {
       try {
+        if (backward) forward();
         mesh.world().barrier("a call of its own");
       } catch (const CommError&) {
         mesh.name_silent_ranks(std::chrono::seconds(4));
@@ -117,16 +147,35 @@ TEST(Disagreement, AMissingCallIsNamedWithUnitStepAndRanks) {
       return;
     }
     try {
-      forward();
+      const at::Tensor loss = forward();
+      if (backward) loss.backward();
     } catch (const CommError& error) {
       message = error.what();
     }
   };
   // Long enough that a busy machine does not let the first, complete pass run out of it.
   EXPECT_THROW(testing::run_ranks({{"shard", 2}}, train, std::chrono::seconds(6)), CommError);
-  for (const char* part : {"[mesh.all_gather first over axis shard]", "rank 0/2", "step 2", "unit first",
-                           "every rank is alive", "rank 1", "a call of its own"}) {
-    EXPECT_NE(message.find(part), std::string::npos) << part << " in " << message;
+  return message;
+}
+
+TEST(Disagreement, AMissingCallIsNamedWithUnitStepAndRanks) {
+  const auto expect_parts = [](const std::string& message, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts) {
+      EXPECT_NE(message.find(part), std::string::npos) << part << " in " << message;
+    }
+  };
+  const std::vector<std::string> always = {"rank 0/2", "step 2", "every rank is alive", "rank 1",
+                                           "a call of its own"};
+  std::string message = told_of_a_missing(/*backward=*/false, Level::kZero3, /*units=*/true);
+  expect_parts(message, always);
+  expect_parts(message, {"[mesh.all_gather first over axis shard]", "unit first"});
+  // In backward autograd calls back.
+  for (const auto& [level, units] :
+       {std::pair(Level::kReplicate, false), {Level::kZero2, true}, {Level::kZero3, true}}) {
+    SCOPED_TRACE(plan::to_string(level));
+    message = told_of_a_missing(/*backward=*/true, level, units);
+    expect_parts(message, always);
+    expect_parts(message, {units ? "unit " : "unit root", "[mesh."});
   }
 }
 

@@ -11,8 +11,10 @@ namespace {
 
 using shard::FullyShardOptions;
 using shard::Level;
+using shard::ShardedModule;
 using testing::every_child;
 using testing::expect_close;
+using testing::ForeignNet;
 using testing::Result;
 using testing::sharded;
 using testing::unsharded;
@@ -67,8 +69,18 @@ TEST(FullyShard, Float64AndBf16Masters) {
   options.precision.master = at::kBFloat16;
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
     const Result result = sharded(mesh, options);
-    EXPECT_NEAR(result.values[0], expected.values[0], 2e-2 * expected.values[0]);
+    ASSERT_EQ(result.values.size(), expected.values.size());
+    for (size_t i = 0; i < expected.values.size(); ++i) {
+      EXPECT_NEAR(result.values[i], expected.values[i], 5e-2 * std::abs(expected.values[i])) << i;
+    }
   });
+  for (const at::ScalarType master : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    options.precision.master = master;
+    testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+      ShardedModule sharded(std::make_shared<ForeignNet>(), mesh, options);
+      for (const at::Tensor& shard : sharded.parameters()) EXPECT_EQ(shard.scalar_type(), master);
+    });
+  }
 }
 
 }  // namespace

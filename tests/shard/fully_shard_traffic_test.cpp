@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim.h>
 
+#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -142,6 +143,41 @@ TEST(FullyShardTraffic, EqualsTheFormula) {
         }
       }
     }
+  }
+}
+
+// Two axes: the parameters travel over "shard", and the sums of a slice's gradients over "dp" as well.
+TEST(FullyShardTraffic, OfTwoAxesEqualsTheFormula) {
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
+    SCOPED_TRACE(plan::to_string(level));
+    testing::run_ranks({{"dp", 2}, {"shard", 2}}, [&](mesh::Mesh& mesh) {
+      auto net = std::make_shared<Chain>();
+      FullyShardOptions options;
+      options.policy = shard::by_type<torch::nn::Linear>({.level = level});
+      options.root.level = level;
+      ShardedModule sharded(net, mesh, options);
+      std::map<std::string, Sent> before;
+      for (const char* axis : {"shard", "dp", "world"}) before[axis] = sent(mesh, axis);
+      sharded.forward([&] {
+               return net->forward(at::ones({2, 7}).requires_grad_(true), false).sum();
+             })
+          .backward();
+      // Padded to 4: slices are split once more over the replicas.
+      const int64_t layer = 56, root = 8, all = Chain::kLayers * layer + root;
+      const auto expect = [&](const char* axis, int64_t gathered, int64_t reduced) {
+        const Sent now = sent(mesh, axis);
+        EXPECT_EQ(now.gathered - before[axis].gathered, gathered) << axis;
+        EXPECT_EQ(now.reduced - before[axis].reduced, reduced) << axis;
+      };
+      if (level == Level::kReplicate) {
+        expect("world", 4 * all * 3 / 4, 4 * all * 3 / 4);
+        expect("shard", 0, 0);
+        return;
+      }
+      const int64_t gathered = level == Level::kZero3 ? 2 * Chain::kLayers * layer - layer + root : all;
+      expect("shard", 4 * gathered / 2, 4 * all / 2);
+      expect("dp", 4 * (all / 2) / 2, 4 * (all / 2) / 2);
+    });
   }
 }
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
+#include <map>
+
 #include "../error_text.h"
 #include "../mesh/ranks.h"
 #include "foreign_net.h"
@@ -166,22 +168,36 @@ TEST(Recompute, RunsWithTheAutocastOfForward) {
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
 }
 
+struct CountedImpl : torch::nn::Module {
+  torch::nn::Linear linear{nullptr};
+  int runs = 0;
+  CountedImpl() { linear = register_module("linear", torch::nn::Linear(4, 4)); }
+  at::Tensor forward(const at::Tensor& x) {
+    ++runs;
+    return linear->forward(x);
+  }
+};
+TORCH_MODULE(Counted);
+
 /// A Sequential of blocks, and a child that is called by its type.
 struct Tower : torch::nn::Module {
   torch::nn::Sequential blocks;
   torch::nn::Linear head{nullptr};
   Tower() {
-    for (int i = 0; i < 3; ++i) blocks->push_back(torch::nn::Linear(4, 4));
+    for (int i = 0; i < 3; ++i) blocks->push_back(Counted());
     register_module("blocks", blocks);
     head = register_module("head", torch::nn::Linear(4, 2));
   }
   at::Tensor forward(const at::Tensor& x) { return head->forward(blocks->forward(x)); }
 };
 
-TEST(Recompute, ThePolicyAsksForItInASequential) {
+/// How units are recomputed: not; by the policy; by a wrapper of the user's.
+enum class How { kNot, kPolicy, kWrapper };
+
+TEST(Recompute, ThePolicyOrAWrapperAsksForItInASequential) {
   const at::Tensor x = testing::normal("x", {3, 4});
-  std::vector<at::Tensor> gradients[2];
-  for (const bool recomputes : {false, true}) {
+  std::map<How, std::vector<at::Tensor>> gradients;
+  for (const How how : {How::kNot, How::kPolicy, How::kWrapper}) {
     testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
       auto net = std::make_shared<Tower>();
       testing::set_values(*net);
@@ -189,25 +205,34 @@ TEST(Recompute, ThePolicyAsksForItInASequential) {
       FullyShardOptions options;
       options.policy = [&](const std::string& name, torch::nn::Module&,
                            int64_t) -> std::optional<UnitOptions> {
-        if (name.rfind("blocks.", 0) != 0) return std::nullopt;
-        return UnitOptions{.recompute = recomputes};
+        if (name.rfind("blocks.", 0) != 0 || name.size() != 8) return std::nullopt;
+        return UnitOptions{.recompute = how == How::kPolicy};
       };
-      options.wrap = [&](const std::string&, torch::nn::AnyModule child) {
+      options.wrap = [&](const std::string& name, torch::nn::AnyModule child) {
         ++wrapped;
-        return child;
+        return how == How::kWrapper ? shard::recomputed(name, child) : child;
       };
       ShardedModule sharded(net, mesh, options);
       EXPECT_EQ(wrapped, 3);
       EXPECT_EQ(sharded.units().size(), 4U);
-      EXPECT_EQ(sharded.shards()[0].name, "blocks.0.weight");
+      EXPECT_EQ(sharded.shards()[0].name, "blocks.0.linear.weight");
       sharded.forward([&] { return net->forward(x).square().sum(); }).backward();
+      for (const auto& module : net->modules(false)) {
+        const auto* counted = module->as<CountedImpl>();
+        if (counted == nullptr) continue;
+        EXPECT_EQ(counted->runs, how == How::kNot ? 1 : 2);
+      }
       if (mesh.rank() == 0) {
         for (const at::Tensor& parameter : sharded.parameters())
-          gradients[recomputes].push_back(parameter.grad().clone());
+          gradients[how].push_back(parameter.grad().clone());
       }
     });
   }
-  for (size_t i = 0; i < gradients[0].size(); ++i) EXPECT_TRUE(gradients[1][i].equal(gradients[0][i]));
+  for (const How how : {How::kPolicy, How::kWrapper}) {
+    ASSERT_EQ(gradients[how].size(), gradients[How::kNot].size());
+    for (size_t i = 0; i < gradients[how].size(); ++i)
+      EXPECT_TRUE(gradients[how][i].equal(gradients[How::kNot][i]));
+  }
 }
 
 TEST(Recompute, OfAChildThatIsCalledByItsTypeIsRefused) {
@@ -222,6 +247,15 @@ TEST(Recompute, OfAChildThatIsCalledByItsTypeIsRefused) {
               "its type, which "
               "C++ cannot intercept (write shard::recompute([&](x) { return child->forward(x); }, x) where "
               "it is called)");
+    options = {};
+    options.policy = [](const std::string& name, torch::nn::Module&, int64_t) -> std::optional<UnitOptions> {
+      return name == "head" ? std::optional(UnitOptions{}) : std::nullopt;
+    };
+    options.wrap = shard::recomputed;
+    EXPECT_EQ(
+        error_text([&] { ShardedModule(std::make_shared<Tower>(), mesh, options); }),
+        "[shard.ShardedModule] wrap for children of a torch::nn::Sequential: head is called by its type, "
+        "which C++ cannot intercept (let the policy choose the Sequential's children alone)");
     options = {};
     options.root.recompute = true;
     EXPECT_EQ(error_text([&] { ShardedModule(std::make_shared<Tower>(), mesh, options); }),

@@ -130,6 +130,24 @@ TEST(Guard, ASpikeIsSkippedAndTheNextOneStops) {
   }
 }
 
+// The steps after a spike change nothing, the order of the batches goes on, and a checkpoint within the range
+// knows how many are left.
+TEST(Guard, ASpikeTakesTheStepsAfterItAlong) {
+  const Sets sets = {"guard.spike_factor=3", "guard.spike_window=2", "guard.spike_skip=2"};
+  const Guarded calm = train_alone(2, sets, {}, 2), skipped = train_alone(2, sets, {2}, 5, 3000.0);
+  EXPECT_EQ(skipped.skipped, 3);
+  ASSERT_EQ(skipped.curve.losses.size(), 5U);
+  for (const auto& [name, tensor] : calm.curve.parameters)
+    EXPECT_TRUE(tensor.equal(skipped.curve.parameters.at(name))) << name;
+  const TemporaryFolder folder("tessera-guard");
+  const Guarded whole = train_alone(2, sets, {2}, 6, 3000.0);
+  train_guarded(2, sets, {2}, 4, folder.path(), 3000.0);
+  const Guarded rest = train_guarded(2, sets, {2}, 6, folder.path(), 3000.0);
+  EXPECT_EQ(rest.skipped, 3);
+  for (const auto& [name, tensor] : whole.curve.parameters)
+    EXPECT_TRUE(tensor.equal(rest.curve.parameters.at(name))) << name;
+}
+
 // What the guard has seen is part of the checkpoint: the third bad step in a row ends a run that was stopped
 // between the second and the third.
 TEST(Guard, AResumedRunDecidesAsTheUninterruptedOne) {

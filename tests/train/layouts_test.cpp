@@ -226,6 +226,21 @@ TEST(Resume, AnEvaluationCutShortIsMadeUp) {
   });
 }
 
+TEST(Evaluation, BeforeTheFirstStepWhereAsked) {
+  const TemporaryFolder folder("tessera-first");
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    for (const bool first : {false, true}) {
+      const recipe::Recipe recipe = make_recipe(
+          {"train.eval_every_steps=3", first ? "train.eval_first=true" : "train.eval_first=false"});
+      const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
+      const std::vector<int64_t> expected =
+          first ? std::vector<int64_t>{0, 3, 6} : std::vector<int64_t>{3, 6};
+      EXPECT_EQ(evaluated_steps(*state, mesh, folder.path() / (first ? "a" : "b"), [] { return false; }),
+                expected);
+    }
+  });
+}
+
 TEST(Resume, AnotherModelIsNamed) {
   const TemporaryFolder folder("tessera-resume");
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {

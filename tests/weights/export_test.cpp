@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "tessera/base/file.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/tools.h"
 #include "tests/error_text.h"
 #include "tests/weights/foreign.h"
@@ -77,6 +80,101 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+class Sharded : public ::testing::Test {
+ protected:
+  /// timm's fixture for Hugging Face, in files of `most` bytes of tensors.
+  void export_with(int64_t most, const std::string& dtype = "F32") {
+    export_model(std::move(open_fixture("timm.safetensors").tensors), before.description,
+                 Family::kHuggingFace, hub, {.dtype = dtype, .max_shard_bytes = most});
+  }
+  /// Names of its tensor files and index, sorted.
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(hub)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("model")) names.push_back(name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  const TemporaryFolder folder{"tessera-weights"};
+  const fs::path hub = folder.path() / "hub";
+  const Model before = open_fixture("timm.safetensors");
+};
+
+TEST_F(Sharded, FilesWithAnIndexAreReadBackBitwise) {
+  const auto wanted = read_all(*before.tensors);
+  export_with(8'000);
+  const auto names = files();
+  ASSERT_GE(names.size(), 4U);
+  const size_t shards = names.size() - 1;
+  EXPECT_EQ(names.front(), concat("model-00001-of-0000", shards, ".safetensors"));
+  EXPECT_EQ(names.back(), "model.safetensors.index.json");
+  const auto index = nlohmann::json::parse(read_file(hub / names.back()));
+  int64_t total = 0;
+  size_t tensors = 0;
+  for (size_t i = 0; i < shards; ++i) {
+    int64_t bytes = 0;
+    const formats::SafetensorsReader reader(hub / names[i]);
+    for (const auto& entry : reader.entries()) {
+      EXPECT_EQ(index["weight_map"][entry.name], names[i]) << entry.name;
+      bytes += checkpoint::count_of(entry.shape) * 4;
+      ++tensors;
+    }
+    EXPECT_LE(bytes, 8'000) << names[i];
+    total += bytes;
+  }
+  EXPECT_EQ(index["weight_map"].size(), tensors);
+  EXPECT_EQ(index["metadata"]["total_size"], total);
+  EXPECT_EQ(read_all(*open_model(hub).tensors), wanted);
+  // Half numbers need half the files.
+  export_with(8'000, "BF16");
+  EXPECT_LT(files().size(), names.size());
+}
+
+TEST_F(Sharded, ATensorLargerThanAFileHasOneOfItsOwn) {
+  export_with(1);  // every tensor is
+  const size_t tensors = files().size() - 1;
+  EXPECT_GT(tensors, 32U);
+  for (const auto& name : files()) {
+    if (name.ends_with(".json")) continue;
+    EXPECT_EQ(formats::SafetensorsReader(hub / name).entries().size(), 1U) << name;
+  }
+  EXPECT_EQ(read_all(*open_model(hub).tensors), read_all(*before.tensors));
+  using Shards = std::vector<std::vector<size_t>>;
+  EXPECT_EQ(split_into_shards({4, 4, 20, 4, 8}, 10), (Shards{{2}, {0, 1}, {3}, {4}}));
+  EXPECT_EQ(split_into_shards({4, 6, 10}, 10), (Shards{{0, 1}, {2}}));
+  EXPECT_EQ(split_into_shards({11, 12}, 10), (Shards{{0}, {1}}));
+  EXPECT_EQ(split_into_shards({}, 10), (Shards{{}}));
+}
+
+TEST_F(Sharded, NothingOfAnEarlierExportIsLeft) {
+  export_with(kUsualShardBytes);
+  EXPECT_EQ(files(), std::vector<std::string>({"model.safetensors"}));
+  export_with(8'000);
+  const auto many = files();
+  EXPECT_EQ(std::count(many.begin(), many.end(), "model.safetensors"), 0);
+  export_with(20'000);
+  EXPECT_LT(files().size(), many.size());
+  EXPECT_EQ(read_all(*open_model(hub).tensors), read_all(*before.tensors));
+  export_with(kUsualShardBytes);
+  EXPECT_EQ(files(), std::vector<std::string>({"model.safetensors"}));
+}
+
+TEST(ShardSizes, AreReadAsHuggingFaceWritesThem) {
+  EXPECT_EQ(shard_bytes_of("5GB"), kUsualShardBytes);
+  EXPECT_EQ(shard_bytes_of(" 500 mb "), 500'000'000);
+  EXPECT_EQ(shard_bytes_of("1.5KB"), 1'500);
+  EXPECT_EQ(shard_bytes_of("2TB"), 2'000'000'000'000);
+  EXPECT_EQ(shard_bytes_of("4096"), 4'096);
+  for (const char* wrong : {"", "GB", "0", "-1GB", "0.1", "5GiB", "nan", "inf", "1e30", "5 G B", "five"}) {
+    EXPECT_EQ(
+        error_text([&] { shard_bytes_of(wrong); }),
+        concat("[weights.shard_size] a size of a file such as 5GB, 500MB or a number of bytes: found \"",
+               wrong, '"'));
+  }
+}
+
 TEST(ExportDtypes, HalfNumbersAreTheNearest) {
   const TemporaryFolder folder("tessera-weights");
   const Model before = open_fixture("google.npz");
@@ -85,7 +183,7 @@ TEST(ExportDtypes, HalfNumbersAreTheNearest) {
     const fs::path output = folder.path() / "half.npz";
     // Through timm's file: what is exported need not lie in a checkpoint.
     auto source = std::shared_ptr<checkpoint::TensorSource>(std::move(open_fixture("google.npz").tensors));
-    export_model(source, before.description, Family::kGoogle, output, dtype);
+    export_model(source, before.description, Family::kGoogle, output, {.dtype = dtype});
     for (const auto& [name, numbers] : read_all(*open_model(output).tensors)) {
       for (size_t i = 0; i < numbers.size(); ++i)
         ASSERT_NEAR(numbers[i], wanted.at(name)[i], error * std::abs(wanted.at(name)[i]) + 1e-7) << name;
@@ -93,7 +191,7 @@ TEST(ExportDtypes, HalfNumbersAreTheNearest) {
   }
   EXPECT_EQ(error_text([&] {
               export_model(std::move(open_fixture("google.npz").tensors), before.description, Family::kGoogle,
-                           folder.path() / "x.npz", "I8");
+                           folder.path() / "x.npz", {.dtype = "I8"});
             }),
             "[checkpoint.consolidate] a dtype to convert to (F32, BF16, F16): found \"I8\"");
 }

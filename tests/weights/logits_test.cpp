@@ -29,6 +29,12 @@ double largest_difference(const std::vector<float>& found, const std::vector<dou
   return largest;
 }
 
+std::string fixture_name(const ::testing::TestParamInfo<const char*>& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
 class Logits : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Logits, AreThoseOfTheProgramThatWroteTheFile) {
@@ -44,15 +50,11 @@ TEST_P(Logits, AreThoseOfTheProgramThatWroteTheFile) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Logits,
-                         ::testing::Values("timm.safetensors", "deit_distilled.safetensors",
-                                           "timm_training.pth.tar", "torchvision.pth", "torchvision_tanh.pth",
-                                           "hf", "hf_sharded", "google.npz", "big_vision.npz",
-                                           "big_vision_gap.npz", "big_vision_scan.npz"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '.', '_');
-                           return name;
-                         });
+                         ::testing::Values("timm.safetensors", "deit_distilled.safetensors", "deit3.pth",
+                                           "mae_finetuned.pth", "timm_training.pth.tar", "torchvision.pth",
+                                           "torchvision_tanh.pth", "hf", "hf_sharded", "google.npz",
+                                           "big_vision.npz", "big_vision_gap.npz", "big_vision_scan.npz"),
+                         fixture_name);
 
 /// A source with a head that hands the features on.
 class WithIdentityHead final : public checkpoint::TensorSource {
@@ -79,15 +81,23 @@ class WithIdentityHead final : public checkpoint::TensorSource {
   std::vector<checkpoint::Manifest::Tensor> tensors_;
 };
 
-TEST(Features, OfDinov2AreThoseOfTimm) {
-  const Model model = open_fixture("dinov2.pth");
+class Features : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Features, OfAModelWithoutAHeadAreThoseOfTimm) {
+  const Model model = open_fixture(GetParam());
   arch::VitConfig config = model.description.config;
   config.classes = config.width;
   WithIdentityHead source(*model.tensors, config.width);
   const auto found = tessera_entry()->logits({config, &source, formula(2 * 3 * 12 * 12)});
-  EXPECT_LE(largest_difference(found, expected()["dinov2.pth"]["features"].get<std::vector<double>>()),
-            kTolerance);
+  const double error =
+      largest_difference(found, expected().at(GetParam())["features"].get<std::vector<double>>());
+  EXPECT_LE(error, kTolerance);
+  std::cout << GetParam() << ": largest difference " << error << "\n";
 }
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, Features,
+                         ::testing::Values("dinov2.pth", "mae_encoder.pth", "mae_pretrained.pth"),
+                         fixture_name);
 
 }  // namespace
 }  // namespace tessera::weights

@@ -4,6 +4,7 @@ packages compute with them. Needs timm, torchvision, transformers, safetensors a
     make_fixtures.py [FOLDER]
 """
 import argparse
+import functools
 import json
 import pathlib
 import sys
@@ -38,6 +39,19 @@ def randomise(model, seed):
             noise = torch.randn(parameter.shape, generator=generator)
             norm = parameter.dim() == 1 and name.endswith("weight")
             parameter.copy_(noise * 0.2 + (1.0 if norm else 0.0))
+    return model.eval()
+
+
+def fill_by_name(model):
+    """Every parameter by a formula of its name and the element's number, which the C++ tests know too."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            first = functools.reduce(lambda word, byte: (word * 31 + byte) % (1 << 32), name.encode(), 0)
+            numbers = np.arange(parameter.numel(), dtype=np.uint64) + np.uint64(first)
+            words = (numbers * np.uint64(2654435761)) % np.uint64(1 << 32)
+            norm = parameter.dim() == 1 and name.endswith("weight")
+            values = (words.astype(np.float64) / 2.0 ** 31 - 1) * 0.25 + (1.0 if norm else 0.0)
+            parameter.copy_(torch.from_numpy(values.astype(np.float32)).view_as(parameter))
     return model.eval()
 
 
@@ -91,11 +105,56 @@ def write_dinov2(folder):
             state[{"reg_token": "register_tokens"}.get(name, name)] = value
     state["mask_token"] = torch.zeros(1, SIZES["width"])
     torch.save(state, folder / "dinov2.pth")
+    # As DINOv2's training names them with block_chunks = 2: blocks.CHUNK.BLOCK, the blocks numbered throughout.
+    chunked = {f"blocks.{name.split('.')[1]}.{name[7:]}" if name.startswith("blocks.") else name: value
+               for name, value in state.items()}
+    torch.save({"teacher": {"backbone." + name: value for name, value in chunked.items()}}, folder / "dinov2_chunked.pth")
     filtered = timm_vit.checkpoint_filter_fn(dict(state), model)
     model.load_state_dict(filtered, strict=True)
     with torch.no_grad():
         features = model.forward_features(images())[:, 0]
     expected["dinov2.pth"] = {"features": features.flatten().tolist()}
+
+
+def training_checkpoint(network, state, **args):
+    """What DeiT's and MAE's save_model put into a file, with an optimizer that has stepped nothing yet."""
+    return {"model": state, "optimizer": torch.optim.AdamW(network.parameters(), lr=1e-3).state_dict(), "epoch": 99,
+            "scaler": {"scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000,
+                       "_growth_tracker": 7},
+            "args": argparse.Namespace(batch_size=128, lr=None, blr=5e-4, output_dir="./out", pin_mem=True, **args)}
+
+
+def write_deit3(folder):
+    """DeiT III's names: gamma_1 and gamma_2; its positions have no row for the class token."""
+    model = fill_by_name(timm_model(no_embed_class=True, init_values=1e-4))
+    state = {name.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): value
+             for name, value in model.state_dict().items()}
+    torch.save(training_checkpoint(model, state, model="deit_tiny_patch4_LS", drop_path=0.1), folder / "deit3.pth")
+    logits("deit3.pth", model)
+
+
+def write_mae(folder):
+    """MAE's encoder after pretraining, with and without what pretraining alone needs, and a network tuned from it."""
+    s = SIZES
+    model = fill_by_name(timm_model(num_classes=0))
+    encoder = dict(model.state_dict())
+    torch.save({"model": encoder}, folder / "mae_encoder.pth")  # as it is published
+    decoder = torch.nn.ModuleDict({"decoder_embed": torch.nn.Linear(s["width"], 8),
+                                   "decoder_norm": torch.nn.LayerNorm(8), "decoder_pred": torch.nn.Linear(8, 48)})
+    rows = (s["image"] // s["patch"]) ** 2 + 1
+    full = {**encoder, "mask_token": torch.ones(1, 1, 8), "decoder_pos_embed": torch.ones(1, rows, 8),
+            **fill_by_name(decoder).state_dict(),
+            **{"decoder_blocks.0." + name: value for name, value in
+               timm_vit.Block(8, num_heads=2).state_dict().items() if name.startswith("norm")}}
+    torch.save(training_checkpoint(model, full, model="mae_vit_tiny_patch4", mask_ratio=0.75), folder / "mae_pretrained.pth")
+    with torch.no_grad():
+        features = model.forward_features(images())[:, 0]
+    expected["mae_encoder.pth"] = {"features": features.flatten().tolist()}
+    expected["mae_pretrained.pth"] = expected["mae_encoder.pth"]
+    tuned = fill_by_name(timm_model(global_pool="avg"))  # the norm is after the average, and is fc_norm
+    torch.save(training_checkpoint(tuned, dict(tuned.state_dict()), model="vit_tiny_patch4", global_pool=True),
+               folder / "mae_finetuned.pth")
+    logits("mae_finetuned.pth", tuned)
 
 
 def write_torchvision(folder):
@@ -224,7 +283,8 @@ def write_google(folder):
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "fixtures")
     folder.mkdir(parents=True, exist_ok=True)
-    for write in (write_timm, write_deit_distilled, write_dinov2, write_torchvision, write_hugging_face, write_google):
+    for write in (write_timm, write_deit_distilled, write_deit3, write_mae, write_dinov2, write_torchvision,
+                  write_hugging_face, write_google):
         write(folder)
     (folder / "expected.json").write_text(json.dumps(expected) + "\n")
 

@@ -1,0 +1,19 @@
+// --fake-data of the commands that have it.
+#pragma once
+
+#include <string>
+
+#include "tessera/base/text.h"
+
+namespace tessera::cli {
+
+/// `--fake-data` and `--fake-data=N`; N is 1,280 where it is not given.
+constexpr const char* kFakeDataFlag = "--fake-data{1280}";
+constexpr const char* kFakeDataHelp = "Synthetic images instead of data.source; --fake-data=N: so many";
+
+/// The --set that stands for --fake-data=`count`.
+inline std::string fake_source(const std::string& count) {
+  return "data.source=\"fake:" + escape(count) + "\"";
+}
+
+}  // namespace tessera::cli

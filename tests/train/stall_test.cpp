@@ -1,0 +1,125 @@
+// A stop while images do not come: the step that waits for them is given up on all ranks, and the state
+// before it is saved.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "small_run.h"
+#include "tessera/base/file.h"
+#include "tessera/checkpoint/checkpoint.h"
+
+namespace tessera::train {
+namespace {
+
+/// Another source whose samples from a number of loads on do not come until they are let go.
+class Stalling final : public data::Source {
+ public:
+  explicit Stalling(std::unique_ptr<data::Source> source) : source_(std::move(source)) {}
+  int64_t size() const override { return source_->size(); }
+  int64_t label(int64_t index) const override { return source_->label(index); }
+  data::Stored load(int64_t index) const override {
+    ++loads_;
+    while (loads_ > most) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return source_->load(index);
+  }
+  std::string sample_name(int64_t index) const override { return source_->sample_name(index); }
+  const std::vector<std::string>& classes() const override { return source_->classes(); }
+  bool stalls() const { return loads_ > most; }
+
+  std::atomic<int64_t> most = 1'000'000;
+
+ private:
+  std::unique_ptr<data::Source> source_;
+  mutable std::atomic<int64_t> loads_ = 0;
+};
+
+/// Never freed: threads that hang in it are left behind.
+Stalling& stalling(const recipe::Recipe& recipe) {
+  return *new Stalling(data::open_source(recipe.data.source, "train", source_options(recipe)));
+}
+
+struct Outcome {
+  LoopResult loop;
+  int64_t step = 0;
+  bool eval_due = false;
+};
+
+/// Two ranks train until one of them waits in vain; then both are asked to stop.
+Outcome stopped_in_a_stall(const recipe::Recipe& recipe, const std::filesystem::path& folder,
+                           int64_t train_loads, int64_t val_loads) {
+  Outcome outcome;
+  Stalling &train = stalling(recipe), &val = stalling(recipe);
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
+    Log log(false);
+    launch::Ranks ranks;
+    ranks.rank = mesh.rank();
+    ranks.world = 2;
+    data::LoaderOptions options = loader_options(recipe, ranks, 1, log);
+    const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, 2);
+    options.batch = sizes.batch;
+    options.patience = 0.2;
+    const recipe::StepCounts counts = recipe::count_steps(recipe, train.size(), sizes.batch);
+    Stalling& free = stalling(recipe);
+    // Only the second rank's data stop coming.
+    data::Source& my_train = mesh.rank() == 1 ? train : free;
+    data::Source& my_val = mesh.rank() == 1 ? val : free;
+    train.most = train_loads;
+    val.most = val_loads;
+    const auto stop = [&] { return train.stalls() || val.stalls(); };
+    LoopResult result =
+        run(*state, {my_train, my_val, sizes, counts, options, folder, stop}, mesh, nullptr, log);
+    if (mesh.rank() == 1) {
+      outcome.loop = std::move(result);
+      outcome.step = state->step;
+      outcome.eval_due = state->eval_due;
+    }
+  });
+  train.most = val.most = 1'000'000'000;  // lets go of the threads that hang
+  return outcome;
+}
+
+TEST(Stall, AStopInTrainingSavesTheStateBeforeTheStep) {
+  const TemporaryFolder folder("tessera-stall");
+  const recipe::Recipe recipe = make_recipe({"data.prefetch=1", "train.eval_every_epochs=0"});
+  // 24 samples a step and rank: the fourth step waits.
+  const Outcome outcome = stopped_in_a_stall(recipe, folder.path(), 3 * 24 + 5, 1'000'000);
+  EXPECT_TRUE(outcome.loop.stalled);
+  EXPECT_FALSE(outcome.loop.finished);
+  // Asked a moment before, it stops after a step that was whole.
+  EXPECT_TRUE(outcome.step == 2 || outcome.step == 3) << outcome.step;
+  const auto saved = checkpoint::find(folder.path(), "latest");
+  ASSERT_TRUE(saved.has_value());
+  // What was saved goes on as if nothing had been.
+  Curve rest;
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
+    load_state(*state, *saved);
+    EXPECT_EQ(state->step, outcome.step);
+    Curve curve;
+    train_until(*state, mesh, 6, curve);
+    if (mesh.rank() == 0) rest = curve;
+  });
+  const Curve straight = train_layout(2, {"data.prefetch=1"}, 6);
+  for (const auto& [name, values] : straight.parameters)
+    EXPECT_TRUE(rest.parameters.at(name).equal(values)) << name;
+}
+
+TEST(Stall, AStopInAnEvaluationLeavesItDue) {
+  const TemporaryFolder folder("tessera-stall");
+  const recipe::Recipe recipe = make_recipe({"train.eval_every_steps=2"});
+  for (const int64_t loads : {3, 48 - 1}) {  // the first batch, or the last that the rank has
+    SCOPED_TRACE(loads);
+    const Outcome outcome =
+        stopped_in_a_stall(recipe, folder.path() / std::to_string(loads), 1'000'000, loads);
+    EXPECT_TRUE(outcome.loop.stalled);
+    EXPECT_EQ(outcome.step, 2);
+    EXPECT_TRUE(outcome.eval_due);
+    EXPECT_TRUE(checkpoint::find(folder.path() / std::to_string(loads), "latest").has_value());
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train
