@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "tessera/prepare/journal.h"
 #include "tests/error_text.h"
 #include "tests/prepare/memory_source.h"
 
@@ -342,28 +341,6 @@ TEST(Pack, FoldersThatHoldSomethingElseAreRefused) {
   EXPECT_EQ(error_text([&] { pack(open_small, "small", folder.path(), options); }),
             "[prepare.journal] a journal of an earlier run: found something else (" + where +
                 "/pack.jsonl; choose another folder)");
-}
-
-TEST(Pack, AJournalOfNumbersThatCannotBeIsRefused) {
-  const TemporaryFolder folder("tessera-pack");
-  const fs::path path = folder.path() / "pack.jsonl";
-  const auto error = [&](const std::string& part) {
-    write_file_atomic(path, "{\"command\":{}}\n" + part + "\n");
-    return error_text([&] { Journal(folder.path(), {}); });
-  };
-  const auto part = [](const char* end, int samples) {
-    return concat("{\"split\":\"train\",\"end\":", end, ",\"samples\":", samples,
-                  ",\"jpegs\":0,\"bytes\":9,\"left_out\":[]}");
-  };
-  EXPECT_EQ(error(part("5", 5)), "no error");
-  EXPECT_EQ(error(part("5", 5) + "\n" + part("9", 4)), "no error");
-  EXPECT_EQ(
-      error(part("5", 5) + "\n" + part("8", 4)),
-      "[prepare.journal] parts that follow each other in an earlier run's journal: found one of 4 samples "
-      "that ends at 8, after 5 (" +
-          path.string() + "; choose another folder)");
-  EXPECT_EQ(error(part("1e99", 5)),
-            "[prepare.journal] whole numbers in the journal of an earlier run: found 1e+99");
 }
 
 TEST(Pack, NamesOfShardsStayInTheFolder) {

@@ -1,0 +1,34 @@
+#include "tessera/prepare/journal.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/error_text.h"
+
+namespace tessera::prepare {
+namespace {
+namespace fs = std::filesystem;
+
+TEST(Journal, OfNumbersThatCannotBeIsRefused) {
+  const TemporaryFolder folder("tessera-pack");
+  const fs::path path = folder.path() / "pack.jsonl";
+  const auto error = [&](const std::string& part) {
+    write_file_atomic(path, "{\"command\":{}}\n" + part + "\n");
+    return error_text([&] { Journal(folder.path(), {}); });
+  };
+  const auto part = [](const char* end, int samples) {
+    return concat("{\"split\":\"train\",\"end\":", end, ",\"samples\":", samples,
+                  ",\"jpegs\":0,\"bytes\":9,\"left_out\":[]}");
+  };
+  EXPECT_EQ(error(part("5", 5)), "no error");
+  EXPECT_EQ(error(part("5", 5) + "\n" + part("9", 4)), "no error");
+  EXPECT_EQ(
+      error(part("5", 5) + "\n" + part("8", 4)),
+      "[prepare.journal] parts that follow each other in an earlier run's journal: found one of 4 samples "
+      "that ends at 8, after 5 (" +
+          path.string() + "; choose another folder)");
+  EXPECT_EQ(error(part("1e99", 5)),
+            "[prepare.journal] whole numbers in the journal of an earlier run: found 1e+99");
+}
+
+}  // namespace
+}  // namespace tessera::prepare
