@@ -63,6 +63,7 @@ ShardedModule::Engine::Engine(mesh::Mesh& mesh, FullyShardOptions options)
                    .gradients_left =
                        [this](size_t watched) {
                          const size_t member = member_of_[watched_flats_[watched]];
+                         current_unit_ = members_[member].name;
                          record("reduce", member);
                          if (members_[member].gradients_awaited > 0 &&
                              --members_[member].gradients_awaited == 0) {

@@ -71,7 +71,8 @@ int64_t heads_of(const arch::VitConfig& config, const FamilyOptions& options, De
     return heads;
   }
   user_error("weights.open", "a number of heads: the file does not say, and width ", config.width,
-             " is no multiple of ", kUsualHeadWidth, " (", where, "; give it with --heads)");
+             " is no multiple of ", kUsualHeadWidth, " (", where,
+             "; give it with --heads, or --set model.heads=N)");
 }
 
 void check_config(const arch::VitConfig& config, const std::string& where) {

@@ -92,6 +92,7 @@ TEST(Prefetch, AStopEndsTheWaitForWhatDoesNotCome) {
   EXPECT_GE(Seconds(std::chrono::steady_clock::now() - start).count(), 0.3);
   EXPECT_GE(asked, 2);
   EXPECT_FALSE(prefetcher.close(0.05)) << "two workers are in it";
+  numbers.hangs = false;  // the destructor waits for them
 }
 
 TEST(Prefetch, WhatComesAfterAllIsNotLost) {

@@ -78,8 +78,9 @@ def one_moment(chance, phase, ranks, victim, number, trained):
             killed_at = time.monotonic()
         if number is not None:
             send(pid, number)
-        if phase == "rendezvous" and late in run.ranks():
-            send(run.ranks()[late], signal.SIGCONT)
+        held_back = run.ranks().get(late) if phase == "rendezvous" else None
+        if held_back is not None:
+            send(held_back, signal.SIGCONT)
         code = run.wait(END_LIMIT)
         seconds = time.monotonic() - killed_at
         check(code != 0, label, "gave exit 0" + run.tail())

@@ -63,7 +63,7 @@ def stop_amid_evaluations_and_saves():
                 run.note_sockets()
                 sent_at = time.monotonic()
                 send(run.pid, number)
-                check_stopped(run, folder, kept=(1, 2, 3))
+                check_stopped(run, folder, kept=(1, 2, 3, 4))  # the newest three and the best
                 seconds = time.monotonic() - sent_at
                 saved = re.search(r"stopped early; state saved in (\S*step_\d+)", run.text())
                 newest = checkpoints(folder / "run")[-1]

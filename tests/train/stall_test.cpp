@@ -82,6 +82,7 @@ Outcome stopped_in_a_stall(const recipe::Recipe& recipe, const std::filesystem::
 }
 
 TEST(Stall, AStopInTrainingSavesTheStateBeforeTheStep) {
+  at::set_num_threads(1);  // bitwise: sums in the same order throughout
   const TemporaryFolder folder("tessera-stall");
   const recipe::Recipe recipe = make_recipe({"data.prefetch=1", "train.eval_every_epochs=0"});
   // 24 samples a step and rank: the fourth step waits.
