@@ -99,6 +99,12 @@ Action add_predict(CLI::App& app) {
                    "A run's folder (its best checkpoint), a checkpoint's, or weights")
       ->required();
   command->add_option("images", job->images, "JPEG or PNG files")->required();
+  command
+      ->add_option("--set", job->sets,
+                   "Change a recipe key: model.heads of a file of weights, ... (repeatable)")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
   command->add_option("--top", job->top, "How many classes to print")
       ->default_val(5)
       ->check(CLI::Range(int64_t{1}, kMostClasses));

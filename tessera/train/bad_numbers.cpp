@@ -36,7 +36,9 @@ std::string first_bad_number(const TrainState& state, double loss, mesh::Mesh& m
 std::string judge_step(TrainState& state, double loss, double gradient_norm, mesh::Mesh& mesh) {
   using enum NumericsGuard::Verdict;
   monitor::LossScale& scale = state.loss_scale;
-  if (scale.can_shrink() && std::isfinite(loss) && !std::isfinite(gradient_norm)) {
+  // What is left out after a spike is not judged, by the scale neither.
+  const bool in_range = state.guard.left_of_range() > 0;
+  if (!in_range && scale.can_shrink() && std::isfinite(loss) && !std::isfinite(gradient_norm)) {
     const double before = scale.value();
     scale.overflowed();
     return concat("[train.loss_scale] step ", state.step,

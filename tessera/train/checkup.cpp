@@ -102,15 +102,17 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
 /// What the ranks of this host compute with: memory in which they need theirs, and how fast they multiply.
 void look_at_devices(const recipe::Recipe& recipe, const launch::Ranks& ranks, at::Device device,
                      monitor::CheckupFacts& facts) {
-  const double tflops = measure_matmul_tflops(resolve_dtype(recipe.precision.compute, device), device);
   const auto local = static_cast<double>(ranks.local_world);
   const mesh::CudaInUse cuda = mesh::cuda_in_use();
-  if (cuda.plugin != nullptr) {  // each rank has a GPU of its own
-    facts.memory_free = local * static_cast<double>(cuda.plugin->device(cuda.device).free_bytes);
+  // Before anything is measured there: LibTorch keeps the memory. Each rank has a GPU of its own.
+  facts.memory_free = cuda.plugin != nullptr
+                          ? local * static_cast<double>(cuda.plugin->device(cuda.device).free_bytes)
+                          : static_cast<double>(launch::available_memory());
+  const double tflops = measure_matmul_tflops(resolve_dtype(recipe.precision.compute, device), device);
+  if (cuda.plugin != nullptr) {
     facts.tflops = local * tflops;
     return;
   }
-  facts.memory_free = static_cast<double>(launch::available_memory());
   // One rank's threads were measured; all ranks of the host share its cores.
   const int64_t used = std::min(facts.cores, facts.threads_per_rank * ranks.local_world);
   facts.tflops =

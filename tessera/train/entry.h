@@ -40,6 +40,7 @@ struct EvalJob {
 struct PredictJob {
   std::string checkpoint;
   std::vector<std::string> images;
+  std::vector<std::string> sets;  // recipe keys to change: model.heads, data.eval_crop, ...
   int64_t top = 5;
   bool ema = false;
   bool json = false;

@@ -53,16 +53,15 @@ EvaluationPass::EvaluationPass(TrainState& state, const data::Source& source,
                                const data::LoaderOptions& loader, int64_t batch, mesh::Mesh& mesh)
     : state_(state),
       loader_(std::make_unique<data::EvalLoader>(source, state.recipe.data.transform,
-                                                 of_rank(loader, batch, mesh))),
-      batches_((most_samples(source, mesh) + batch - 1) / batch),
-      patience_(loader.patience) {
+                                                 of_rank(loader, batch, mesh)),
+              loader.patience),
+      batches_((most_samples(source, mesh) + batch - 1) / batch) {
   state.sharded->average_buffers();
 }
 
-bool EvaluationPass::close() {
-  if (loader_->close(patience_)) return true;
-  static_cast<void>(loader_.release());  // its destructor would wait
-  return false;
+bool EvaluationPass::leave() {
+  loader_.close();
+  return loader_.left_behind();
 }
 
 EvaluationPass::Next EvaluationPass::next() {
@@ -94,9 +93,9 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
     if (mine) judge->update(batch, outputs, mesh.rank() == 0 ? options.keep_samples : 0, result);
     if (options.progress) options.progress(i + 1, pass.batches());
   }
-  if (result.stopped) result.stalled = !pass.close();
+  if (result.stopped) result.stalled = pass.leave();
   judge->finish(mesh, result);
-  if (loader_options.ranks_decide)
+  if (loader_options.ranks_decide && !result.stopped)
     data::check_broken(result.figures.broken, source.size(), loader_options.error_limit, "");
   if (!result.stopped) TESSERA_CHECK_EQ(result.metrics.samples, source.size());
   result.metrics.seconds = seconds_since(start);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/data/leaving.h"
 #include "tessera/data/loader.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/monitor/classification.h"
@@ -31,14 +32,13 @@ class EvaluationPass {
   Next next();
   /// A batch of this rank did not come, and data::LoaderOptions::give_up ended the wait.
   bool gave_up() const { return gave_up_; }
-  /// Ends the loader before its last batch; false: threads hang in a file, and are left behind.
-  bool close();
+  /// Ends the loader before its last batch; true: threads hang in a file, and are left behind.
+  bool leave();
 
  private:
   const TrainState& state_;
-  std::unique_ptr<data::EvalLoader> loader_;
+  data::Leaving<data::EvalLoader> loader_;
   int64_t batches_;
-  double patience_;
   bool gave_up_ = false;
 };
 

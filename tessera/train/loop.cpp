@@ -15,6 +15,7 @@
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
+#include "tessera/data/leaving.h"
 #include "tessera/shard/clip.h"
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/memory.h"
@@ -47,7 +48,8 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   int64_t samples = 1;  // of the step
   bool given_up = false;
   for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
-    DeviceInput::Input input = state.input->next(loader);
+    // Whoever gave up waiting asks for no more.
+    DeviceInput::Input input = given_up ? DeviceInput::Input() : state.input->next(loader);
     const bool mine = input.batch.size > 0;  // else it helps the others to gather and to reduce
     given_up = given_up || input.batch.given_up;
     if (!given_up) samples = input.batch.step_size;
@@ -61,7 +63,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     if (!mine) loss = loss * 0.0;
     state.sharded->backward(scale == 1 ? loss : loss * scale, micro + 1 == sizes.accumulation);
     trace_memory();
-    state.input->begin_next(loader);
+    if (!given_up) state.input->begin_next(loader);
     loss_so_far.add_(loss.detach());
     state.input->give_back(loader, std::move(input));
   }
@@ -159,25 +161,26 @@ class Loop {
     }
     data::LoaderOptions options = input_.loader;
     options.give_up = input_.stop_requested;
-    auto loader_in_use =
-        std::make_unique<data::TrainLoader>(input_.train, state_.recipe.data.transform, options, state_.step);
-    data::TrainLoader& loader = *loader_in_use;
+    data::Leaving loader(
+        std::make_unique<data::TrainLoader>(input_.train, state_.recipe.data.transform, options, state_.step),
+        options.patience);
     state_.input->forget();
     while (state_.step < end_ && !stop) {
       const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
       const auto start = Clock::now();
       const double waited = mesh_.wait_seconds();
-      const StepResult step = traced_step(loader, lr);
+      const StepResult step = traced_step(*loader, lr);
       if (step.stalled) {
         log_.warn("a step that waited for images was not made");
         stop = true;
+        write_trace_when_done(stop);
         if (!steps_only) save(false);
         break;
       }
       const double seconds = seconds_since(start);
       state_.seconds += seconds;
       if (!step.skipped.empty()) log_.warn(step.skipped);
-      tell(step, lr, seconds, loader.take_wait_seconds(), mesh_.wait_seconds() - waited);
+      tell(step, lr, seconds, loader->take_wait_seconds(), mesh_.wait_seconds() - waited);
       result_.last_step = step;
       stop = step.stop;
       write_trace_when_done(stop);
@@ -193,7 +196,7 @@ class Loop {
     }
     // A run that was finished already still says what it reached.
     if (!stop && !steps_only && result_.last.metrics.samples == 0) stop = evaluate_now();
-    result_.broken_train = loader.agreed_broken();
+    result_.broken_train = loader->agreed_broken();
     if (result_.broken_train > 0) {
       log_.warn(concat(result_.broken_train, " broken training samples were skipped"));
     }
@@ -204,10 +207,8 @@ class Loop {
     result_.skipped_steps = state_.guard.skipped() + state_.loss_scale.overflows();
     if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped"));
     result_.finished = state_.step >= end_ && !stop;
-    if (stop && !loader.close(options.patience)) {
-      static_cast<void>(loader_in_use.release());  // its destructor would wait
-      result_.stalled = true;
-    }
+    loader.close();
+    result_.stalled = result_.stalled || loader.left_behind();
     if (result_.stalled) log_.record("threads that wait for images are left behind");
     result_.images_per_second = own_seconds_ > 0 ? static_cast<double>(own_images_) / own_seconds_ : 0;
     return std::move(result_);

@@ -51,6 +51,7 @@ void open_data(Prepared& p) {
   p.counts = recipe::count_steps(recipe, p.train->size(), p.sizes.batch);
   p.loader.batch = p.sizes.batch;
   p.loader.accumulation = p.sizes.accumulation;
+  p.predicted_bytes = predicted_memory(recipe, p.plan, p.sizes.per_rank);
 }
 
 std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
@@ -58,7 +59,6 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const auto& model = recipe.model;
   const plan::Memory memory =
       plan::predict_memory(model, p.plan, plan_precision(recipe, p.device), p.sizes.per_rank);
-  const double predicted = predicted_memory(recipe, p.plan, p.sizes.per_rank);
   std::vector<std::pair<std::string, std::string>> rows = {
       {"model", arch::describe(model)},
       {"parameters", human_count(arch::parameter_count(model))},
@@ -83,14 +83,14 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
               " compute, fp32 master weights, ", dtype_name(resolve_dtype(recipe.precision.reduce, p.device)),
               " gradients on the wire")},
       {"predicted memory per rank",
-       concat(human_bytes(predicted), " (states ", human_bytes(memory.states), ", gathered ",
+       concat(human_bytes(p.predicted_bytes), " (states ", human_bytes(memory.states), ", gathered ",
               human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
               human_bytes(memory.program), recipe.distill.teacher.empty() ? "" : ", its teacher",
               recipe.checkpoint.async ? ", a checkpoint's copy)" : ")")},
       {"memory that progress lines show",
        concat("all of this process: that, and the ", human_bytes(static_cast<double>(p.program_bytes)),
               " it has before training, so about ",
-              human_bytes(predicted + static_cast<double>(p.program_bytes)))},
+              human_bytes(p.predicted_bytes + static_cast<double>(p.program_bytes)))},
       {"environment that libraries read", launch::library_variables()},
       {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
   };

@@ -240,6 +240,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           }
           data::LoaderOptions loader = loader_options(trained.recipe, ranks, threads, log);
           deliver_for(device, &loader);
+          loader.give_up = launch::stop_requested;
           Evaluation result = evaluate(*state, *source, loader, options, *mesh);
           if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
           const int64_t broken = result.figures.broken;
@@ -311,7 +312,7 @@ void predict_images(const PredictJob& job, TrainState& state) {
 }  // namespace
 
 int predict(const PredictJob& job) {
-  const Trained trained = open_trained(job.checkpoint, {});
+  const Trained trained = open_trained(job.checkpoint, job.sets);
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
   const at::Device device = choose_device(trained.recipe, alone);

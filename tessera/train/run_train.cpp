@@ -114,8 +114,7 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
   const int64_t peak = peak_resident_bytes();
   return {{"peak_rss_bytes", largest(peak)},
           {"training_memory_bytes", largest(peak - p.idle_bytes)},
-          {"predicted_memory_bytes",
-           static_cast<int64_t>(predicted_memory(p.job.recipe, p.plan, p.sizes.per_rank))}};
+          {"predicted_memory_bytes", static_cast<int64_t>(p.predicted_bytes)}};
 }
 
 /// A pretended run has trained nothing: it says what a step costs, and no accuracy.
@@ -233,7 +232,7 @@ void tell_environment(const Prepared& p, Log& log) {
   std::error_code ignored;
   if (fs::exists(file, ignored)) {
     for (const std::string& line : launch::changes_since(read_file(file), now)) {
-      log.warn(concat("the run began elsewhere: ", line));
+      log.warn(concat("since this run was last started: ", line));
     }
   }
   write_file_atomic(file, now);
@@ -286,6 +285,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
                         pretended ? p.job.pretend_steps : 0,
                         p.run_dir / "trace.json"};
   LoopResult result = run(*state, input, mesh, monitor.get(), log);
+  p.stalled = result.stalled;
   if (pretended) {
     monitor->finish();
     if (result.finished) {
@@ -310,7 +310,6 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   if (monitor)
     monitor->finish();  // may wait for a client of the curves, and nobody waits for this rank any more
   if (first) say_how_it_ended(p, result, log);
-  p.stalled = result.stalled;
   return kExitDone;
 }
 
@@ -355,10 +354,10 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
           if (!folder.note.empty()) log.warn(folder.note);
           print_facts(p, log);
           if (ranks.world > 1) log.info(concat("  ranks talk through: ", mesh->world().transport_name()));
-          const double needed = predicted_memory(job.recipe, p.plan, p.sizes.per_rank);
           const auto free = static_cast<double>(launch::available_memory());
-          p.train = with_ram_cache(std::move(p.train), job.recipe,
-                                   free - needed * static_cast<double>(ranks.local_world), *mesh, log);
+          p.train =
+              with_ram_cache(std::move(p.train), job.recipe,
+                             free - p.predicted_bytes * static_cast<double>(ranks.local_world), *mesh, log);
           p.peak_tflops =
               measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute, p.device), p.device);
           return train_in_mesh(p, *mesh, state, began, log, where);

@@ -135,17 +135,35 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
   return options;
 }
 
-double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
+namespace {
+
+/// Without the teacher's, whose file is not opened.
+double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
   const at::Device device = mesh::cuda_in_use().plugin != nullptr ? at::kCUDA : at::kCPU;
   const double copy =
       recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
-  return plan::predict_memory(recipe.model, plan, plan_precision(recipe, device), batch_per_rank).total() +
-         copy + teacher_bytes(recipe, plan.world, batch_per_rank, device);
+  const plan::Precision precision = plan_precision(recipe, device);
+  const plan::Memory memory = plan::predict_memory(recipe.model, plan, precision, batch_per_rank);
+  double needed = memory.total();
+  if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && precision.compute_bytes < 4) {
+    // The weights once more, when training's activations are gone.
+    const int64_t batch = recipe.train.eval_batch > 0 ? recipe.train.eval_batch : batch_per_rank;
+    needed = std::max(needed,
+                      needed - memory.activations + plan::answering_bytes(recipe.model, plan, {4, 4}, batch));
+  }
+  return needed + copy;
+}
+
+}  // namespace
+
+double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
+  const at::Device device = mesh::cuda_in_use().plugin != nullptr ? at::kCUDA : at::kCPU;
+  return own_memory(recipe, plan, batch_per_rank) + teacher_bytes(recipe, plan.world, batch_per_rank, device);
 }
 
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                            const launch::Ranks& ranks) {
-  const auto predict = [&](const plan::Plan& p, int64_t batch) { return predicted_memory(recipe, p, batch); };
+  const auto predict = [&](const plan::Plan& p, int64_t batch) { return own_memory(recipe, p, batch); };
   recipe::Recipe cheaper = recipe;
   cheaper.shard.recompute = true;
   const double now = predict(plan, batch_per_rank);

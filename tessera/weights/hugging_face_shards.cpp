@@ -52,10 +52,12 @@ std::string shard_name(size_t number, size_t count) {
 void remove_others(const fs::path& folder, const std::set<std::string>& kept) {
   static const std::regex ours(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)");
   std::vector<fs::path> old;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (std::regex_match(name, ours) && !kept.contains(name)) old.push_back(entry.path());
+  std::error_code failed;
+  for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    if (std::regex_match(name, ours) && !kept.contains(name)) old.push_back(at->path());
   }
+  if (failed) user_error("weights.export", "cannot list ", folder.string(), ": ", failed.message());
   for (const auto& path : old) {
     std::error_code error;
     fs::remove(path, error);

@@ -63,7 +63,13 @@ class Hangs : public Numbers {
     while (index == 2 && hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     Numbers::fill(index, part, stop, batch);
   }
-  std::atomic<bool> hangs = true;
+  mutable std::atomic<bool> hangs = true;
+};
+
+/// Also after a failed ASSERT: a destructor would wait for good.
+struct LetsGo {
+  const Hangs& numbers;
+  ~LetsGo() { numbers.hangs = false; }
 };
 
 TEST(Prefetch, AStopEndsTheWaitForWhatDoesNotCome) {
@@ -78,6 +84,7 @@ TEST(Prefetch, AStopEndsTheWaitForWhatDoesNotCome) {
   };
   options.patience = 0.3;
   Prefetcher prefetcher(numbers, options);
+  const LetsGo lets_go{numbers};
   Batch batch;
   stop = true;  // whoever does not wait does not give up
   for (int64_t index = 0; index < 2; ++index) {
@@ -92,7 +99,6 @@ TEST(Prefetch, AStopEndsTheWaitForWhatDoesNotCome) {
   EXPECT_GE(Seconds(std::chrono::steady_clock::now() - start).count(), 0.3);
   EXPECT_GE(asked, 2);
   EXPECT_FALSE(prefetcher.close(0.05)) << "two workers are in it";
-  numbers.hangs = false;  // the destructor waits for them
 }
 
 TEST(Prefetch, WhatComesAfterAllIsNotLost) {
@@ -101,6 +107,7 @@ TEST(Prefetch, WhatComesAfterAllIsNotLost) {
   options.give_up = [] { return true; };
   options.patience = 0;
   Prefetcher prefetcher(numbers, options);
+  const LetsGo lets_go{numbers};
   Batch batch;
   do {
     ASSERT_TRUE(prefetcher.next(&batch));

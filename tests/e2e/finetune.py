@@ -2,6 +2,8 @@
 import json
 import pathlib
 
+from files import png
+
 FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "weights/fixtures"
 SMALL_VIT = dict(model__image_size=12, model__patch_size=4, model__width=16, model__depth=2, model__heads=2,
                  model__mlp_width=32, model__classes=5, model__class_token="true", model__pool="cls")
@@ -48,6 +50,16 @@ def files_are_evaluated_as_they_are():
                           *settings(data__mean="[0.5]", data__std="[0.5]", precision__compute="fp32"), folder=folder).done()
             found[place] = json.loads(out[out.index("{"):])
         run, file = found.values()
+        found = {}
+        for place in (FIXTURES / "hf", FIXTURES / "hf_sharded"):
+            out = tessera("eval", place, "--json", *data, *settings(precision__compute="fp32"), folder=folder).done()
+            found[place] = json.loads(out[out.index("{"):])["loss"]
+        check(len(set(found.values())) == 1, "one model in one file and in several:", found)
+        image = folder / "a.png"
+        image.write_bytes(png(12, lambda x, y: 20 * x % 256))
+        for place in (FIXTURES / "timm.safetensors", FIXTURES / "hf"):
+            said = json.loads(tessera("predict", place, image, "--set", "model.heads=2", "--json", folder=folder).done())
+            check(len(said[0]["predictions"]) == 5 and said[0]["image"] == str(image), said)
         check(run["samples"] == file["samples"] == 96 and abs(run["loss"] - file["loss"]) < 1e-6, run, file)
         check(run["top1"] == file["top1"], run, file)
         failed = refused(tessera("eval", FIXTURES / "timm.safetensors", *data, folder=folder))

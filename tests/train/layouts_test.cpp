@@ -226,6 +226,50 @@ TEST(Resume, AnEvaluationCutShortIsMadeUp) {
   });
 }
 
+// What summary.json says is then what other programs find in the weights.
+TEST(Evaluation, TheLastIsInFloat32WhereAsked) {
+  at::set_num_threads(1);
+  for (const int64_t world : {1, 2}) {
+    const TemporaryFolder folder("tessera-final");
+    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+      const std::vector<std::string> sets = {"train.eval_every_epochs=0", "ema.decay=0.5", "train.steps=4"};
+      const auto evaluation_of = [&](TrainState& state, const recipe::Recipe& recipe) {
+        const auto source = data::open_source(recipe.data.source, "train", source_options(recipe));
+        Log log(false);
+        launch::Ranks ranks;
+        ranks.rank = mesh.rank();
+        ranks.world = world;
+        data::LoaderOptions options = loader_options(recipe, ranks, 1, log);
+        const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, world);
+        options.batch = sizes.batch;
+        const recipe::StepCounts counts = recipe::count_steps(recipe, source->size(), sizes.batch);
+        return run(state, {*source, *source, sizes, counts, options, folder.path(), [] { return false; }},
+                   mesh, nullptr, log)
+            .last.metrics;
+      };
+      const auto recipe_with = [&](const char* compute, const char* last) {
+        std::vector<std::string> all = sets;
+        all.push_back(concat("precision.compute=", compute));
+        all.push_back(concat("precision.final_evaluation=", last));
+        return make_recipe(all);
+      };
+      const recipe::Recipe trained = recipe_with("bf16", "fp32"), narrow = recipe_with("bf16", "auto"),
+                           wide = recipe_with("fp32", "auto");
+      const auto state = assemble(trained, make_plan(trained, world), mesh, true);
+      const monitor::EvalMetrics last = evaluation_of(*state, trained);
+      const auto again = [&](const recipe::Recipe& recipe) {
+        const auto saved = assemble(recipe, make_plan(recipe, world), mesh, true);
+        load_state(*saved, *checkpoint::find(folder.path(), "latest"));
+        return evaluation_of(*saved, recipe);
+      };
+      const monitor::EvalMetrics in_fp32 = again(wide), in_bf16 = again(narrow);
+      EXPECT_EQ(last.loss, in_fp32.loss);
+      EXPECT_EQ(last.loss_ema, in_fp32.loss_ema);
+      EXPECT_NE(last.loss, in_bf16.loss);
+    });
+  }
+}
+
 TEST(Evaluation, BeforeTheFirstStepWhereAsked) {
   const TemporaryFolder folder("tessera-first");
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {

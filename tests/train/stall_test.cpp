@@ -13,6 +13,8 @@
 namespace tessera::train {
 namespace {
 
+using Sets = std::vector<std::string>;
+
 /// Another source whose samples from a number of loads on do not come until they are let go.
 class Stalling final : public data::Source {
  public:
@@ -60,6 +62,7 @@ Outcome stopped_in_a_stall(const recipe::Recipe& recipe, const std::filesystem::
     data::LoaderOptions options = loader_options(recipe, ranks, 1, log);
     const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, 2);
     options.batch = sizes.batch;
+    options.accumulation = sizes.accumulation;
     options.patience = 0.2;
     const recipe::StepCounts counts = recipe::count_steps(recipe, train.size(), sizes.batch);
     Stalling& free = stalling(recipe);
@@ -81,12 +84,19 @@ Outcome stopped_in_a_stall(const recipe::Recipe& recipe, const std::filesystem::
   return outcome;
 }
 
-TEST(Stall, AStopInTrainingSavesTheStateBeforeTheStep) {
+/// `accumulation`: micro-batches of a step, the first of which waits in vain.
+void expect_saved(int64_t accumulation) {
   at::set_num_threads(1);  // bitwise: sums in the same order throughout
   const TemporaryFolder folder("tessera-stall");
-  const recipe::Recipe recipe = make_recipe({"data.prefetch=1", "train.eval_every_epochs=0"});
+  const Sets sets = {"data.prefetch=1", concat("train.accumulation=", accumulation)};
+  Sets without = sets;
+  without.push_back("train.eval_every_epochs=0");
+  const recipe::Recipe recipe = make_recipe(without);
+  const auto start = std::chrono::steady_clock::now();
   // 24 samples a step and rank: the fourth step waits.
   const Outcome outcome = stopped_in_a_stall(recipe, folder.path(), 3 * 24 + 5, 1'000'000);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(taken.count(), 20) << "one wait a step, not one a micro-batch";
   EXPECT_TRUE(outcome.loop.stalled);
   EXPECT_FALSE(outcome.loop.finished);
   // Asked a moment before, it stops after a step that was whole.
@@ -103,9 +113,14 @@ TEST(Stall, AStopInTrainingSavesTheStateBeforeTheStep) {
     train_until(*state, mesh, 6, curve);
     if (mesh.rank() == 0) rest = curve;
   });
-  const Curve straight = train_layout(2, {"data.prefetch=1"}, 6);
+  const Curve straight = train_layout(2, sets, 6);
   for (const auto& [name, values] : straight.parameters)
     EXPECT_TRUE(rest.parameters.at(name).equal(values)) << name;
+}
+
+TEST(Stall, AStopInTrainingSavesTheStateBeforeTheStep) {
+  expect_saved(1);
+  expect_saved(4);
 }
 
 TEST(Stall, AStopInAnEvaluationLeavesItDue) {
