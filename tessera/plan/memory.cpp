@@ -93,7 +93,7 @@ Reduction reduction(const UnitSize& size, Level level, const Plan& plan, const P
 
 /// The pool of shard::BufferPool: for each size, the most buffers in use at once. `trains`: gradients too.
 double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision,
-                  bool trains = true) {
+                  bool trains) {
   struct Count {
     int64_t kept = 0, gathered_in_turn = 0, collecting = 0;
     bool holds = false;
@@ -117,19 +117,21 @@ double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, cons
   return numbers * static_cast<double>(precision.compute_bytes);
 }
 
-double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision) {
+/// `trains`: with gradients on their way.
+double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision,
+                      bool trains) {
   const auto compute = static_cast<double>(precision.compute_bytes);
   double kept = 0, in_reduction = 0, largest = 0, staging = 0;
   for (const auto& unit : plan.units) {
     const UnitSize& size = sizes[unit.name];
     kept += kept_bytes(size, unit, plan, compute);
     staging = std::max(staging, staging_bytes(size, unit, plan, compute));
-    in_reduction = std::max(in_reduction, reduction(size, unit.level, plan, precision).bytes);
+    if (trains) in_reduction = std::max(in_reduction, reduction(size, unit.level, plan, precision).bytes);
     largest = std::max(largest, size.largest);
   }
-  // A parameter's gradient as autograd hands it over, and its values as the kernels pack them.
-  const double one_parameter = 2 * compute * largest;
-  return kept + pool_bytes(plan, sizes, precision) + staging + in_reduction + one_parameter;
+  // A parameter's values as the kernels pack them, and its gradient as autograd hands it over.
+  const double one_parameter = (trains ? 2 : 1) * compute * largest;
+  return kept + pool_bytes(plan, sizes, precision, trains) + staging + in_reduction + one_parameter;
 }
 
 /// One image; `c` bytes an element.
@@ -157,7 +159,7 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const P
   for (const auto& unit : plan.units) {
     memory.states += state_bytes(sizes[unit.name], unit.level, plan.world, precision.kept_numbers);
   }
-  memory.gathered = gathered_bytes(plan, sizes, precision);
+  memory.gathered = gathered_bytes(plan, sizes, precision, /*trains=*/true);
   memory.activations =
       static_cast<double>(batch) *
       activation_bytes(config, plan, static_cast<double>(precision.compute_bytes), precision.batches_ahead);
@@ -168,18 +170,13 @@ double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const 
                        int64_t batch) {
   check_units("plan.answering_bytes", config, plan);
   auto sizes = unit_sizes(config);
-  const auto compute = static_cast<double>(precision.compute_bytes);
-  const arch::Activations model = arch::activations(config, compute);
-  double kept = 0, staging = 0, largest = 0, activations = 0;
+  const arch::Activations model = arch::activations(config, static_cast<double>(precision.compute_bytes));
+  double slices = 0, activations = 0;
   for (size_t i = 0; i < plan.units.size(); ++i) {
-    const UnitPlan& unit = plan.units[i];
-    const UnitSize& size = sizes[unit.name];
-    kept += 2 * kFloatBytes * slice_of(size, unit, plan) + kept_bytes(size, unit, plan, compute);
-    staging = std::max(staging, staging_bytes(size, unit, plan, compute));
-    largest = std::max(largest, size.largest);
+    slices += slice_of(sizes[plan.units[i].name], plan.units[i], plan);
     activations = std::max(activations, model.units[i].all);
   }
-  return kept + pool_bytes(plan, sizes, precision, /*trains=*/false) + staging + compute * largest +
+  return 2 * kFloatBytes * slices + gathered_bytes(plan, sizes, precision, /*trains=*/false) +
          static_cast<double>(batch) * activations;
 }
 

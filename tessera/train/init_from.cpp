@@ -69,6 +69,15 @@ void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::Tenso
   state.sharded->parameters_changed();
 }
 
+void take(TrainState& state, const weights::Trained& found, const char* title, Log& log) {
+  weights::FinetunedSource source(found.tensors, found.model, state.recipe.model,
+                                  {.positions = {}, .head = weights::HeadStart::kKeep, .head_bias = 0});
+  fill(state, source, *found.tensors);
+  log.info(concat(title, ": ", arch::describe(found.model), ", from ", found.origin));
+  for (const std::string& line : found.notes) log.info(concat("  ", line));
+  for (const std::string& line : source.changes()) log.info(concat("  ", line));
+}
+
 void init_from(TrainState& state, Log& log) {
   const recipe::TrainRecipe& wanted = state.recipe.train;
   const auto* vit = std::get_if<arch::VitConfig>(&state.recipe.model.of);

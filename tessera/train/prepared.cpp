@@ -51,7 +51,6 @@ void open_data(Prepared& p) {
   p.counts = recipe::count_steps(recipe, p.train->size(), p.sizes.batch);
   p.loader.batch = p.sizes.batch;
   p.loader.accumulation = p.sizes.accumulation;
-  p.predicted_bytes = predicted_memory(recipe, p.plan, p.sizes.per_rank);
 }
 
 std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {

@@ -101,14 +101,8 @@ void load(TrainState& state, const Trained& trained, bool ema, Log& log) {
   }
   if (ema)
     user_error("train.eval", "a checkpoint of Tessera's for --ema: ", trained.path.string(), " is none");
-  const weights::Trained& found = *trained.weights;
-  weights::FinetunedSource source(found.tensors, found.model, state.recipe.model,
-                                  {.positions = {}, .head = weights::HeadStart::kKeep, .head_bias = 0});
-  fill(state, source, *found.tensors);
-  state.classes = found.classes;
-  log.info(concat("weights: ", arch::describe(found.model), ", from ", found.origin));
-  for (const std::string& line : found.notes) log.info(concat("  ", line));
-  for (const std::string& line : source.changes()) log.info(concat("  ", line));
+  take(state, *trained.weights, "weights", log);
+  state.classes = trained.weights->classes;
 }
 
 nlohmann::ordered_json to_json(const Evaluation& result, const fs::path& checkpoint) {

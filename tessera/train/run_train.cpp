@@ -328,6 +328,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   deliver_for(p.device, &p.loader);
   p.groups = matched_groups(job.recipe);
   open_data(p);
+  p.predicted_bytes = predicted_memory(job.recipe, p.plan, p.sizes.per_rank);
   if (job.dry_run) {
     log.info(
         concat("dry run of ", job.recipe.name, " on ", ranks.world, " ranks; nothing is trained or written"));

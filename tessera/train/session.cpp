@@ -137,12 +137,14 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
 
 namespace {
 
+/// Where this process computes, as choose_device() decided.
+at::Device device_in_use() { return mesh::cuda_in_use().plugin != nullptr ? at::kCUDA : at::kCPU; }
+
 /// Without the teacher's, whose file is not opened.
 double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
-  const at::Device device = mesh::cuda_in_use().plugin != nullptr ? at::kCUDA : at::kCPU;
   const double copy =
       recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
-  const plan::Precision precision = plan_precision(recipe, device);
+  const plan::Precision precision = plan_precision(recipe, device_in_use());
   const plan::Memory memory = plan::predict_memory(recipe.model, plan, precision, batch_per_rank);
   double needed = memory.total();
   if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && precision.compute_bytes < 4) {
@@ -157,8 +159,8 @@ double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
 }  // namespace
 
 double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
-  const at::Device device = mesh::cuda_in_use().plugin != nullptr ? at::kCUDA : at::kCPU;
-  return own_memory(recipe, plan, batch_per_rank) + teacher_bytes(recipe, plan.world, batch_per_rank, device);
+  return own_memory(recipe, plan, batch_per_rank) +
+         teacher_bytes(recipe, plan.world, batch_per_rank, device_in_use());
 }
 
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,

@@ -62,17 +62,13 @@ double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch
 Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device) {
   const auto [found, recipe] = open_teacher(student);
   state_ = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, /*with_optimizer=*/false, device);
-  weights::FinetunedSource source(found.tensors, found.model, found.model,
-                                  {.positions = {}, .head = weights::HeadStart::kKeep, .head_bias = 0});
-  fill(*state_, source, *found.tensors);
+  take(*state_, found, "teacher", log);
   const auto &ours = student.data.transform, &theirs = found.pixels;
   if (ours.mean != theirs.mean || ours.std != theirs.std) {
     // A pixel is student * std + mean, and for the teacher that less its mean, over its std.
     scale_ = (by_channel(ours.std) / by_channel(theirs.std)).to(device);
     shift_ = ((by_channel(ours.mean) - by_channel(theirs.mean)) / by_channel(theirs.std)).to(device);
   }
-  log.info(concat("teacher: ", arch::describe(found.model), ", from ", found.origin));
-  for (const std::string& line : found.notes) log.info(concat("  ", line));
 }
 
 Teacher::~Teacher() = default;
