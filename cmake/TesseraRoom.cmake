@@ -1,15 +1,19 @@
-# tessera_room(NAME [TORCH] SOURCES ... [PLAIN ...]): the object library of one folder of tessera/. TORCH rooms
+# tessera_room(NAME [TORCH] [COLD] SOURCES ... [PLAIN ...]): the object library of one folder of tessera/. TORCH rooms
 # see LibTorch's headers, precompiled once for all of them; their files that include none are named under PLAIN
-# and spared the loading. Torch-free rooms end up in libtessera_core.so, which the program links; the others in
-# libtessera.so, which it loads only when a command computes.
+# and spared the loading. Code of COLD rooms runs a few times in a run and is compiled for quick building. Torch-free
+# rooms end up in libtessera_core.so, which the program links; the others in libtessera.so, which it loads only when a
+# command computes.
 function(tessera_room name)
-  cmake_parse_arguments(ROOM "TORCH" "" "SOURCES;PLAIN" ${ARGN})
+  cmake_parse_arguments(ROOM "TORCH;COLD" "" "SOURCES;PLAIN" ${ARGN})
   if(NOT ROOM_SOURCES)
     return()
   endif()
   set_source_files_properties(${ROOM_PLAIN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   add_library(tessera_room_${name} OBJECT ${ROOM_SOURCES} ${ROOM_PLAIN})
   target_link_libraries(tessera_room_${name} PUBLIC tessera_settings)
+  if(ROOM_COLD)
+    target_compile_options(tessera_room_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
   if(ROOM_TORCH)
     target_link_libraries(tessera_room_${name} PUBLIC torch_headers)
     tessera_use_torch_pch(tessera_room_${name})

@@ -219,11 +219,6 @@ Position load_everywhere(mesh::Mesh& mesh, const std::function<Position()>& load
 
 }  // namespace
 
-checkpoint::Ranks checkpoint_ranks(mesh::Group& group) {
-  return {group.rank(), group.size(),
-          [&group](const std::string& text) { return group.all_gather_text(text, "checkpoint"); }};
-}
-
 fs::path save_module(const fs::path& folder, const Position& position, shard::ShardedModule& sharded,
                      const Optimizer* optimizer, int64_t keep) {
   mesh::Mesh& mesh = sharded.mesh();

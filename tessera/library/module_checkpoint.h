@@ -8,13 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/library/checkpoint_ranks.h"
 #include "tessera/shard/fully_shard.h"
 
 namespace tessera::library {
-
-/// How the group's ranks talk while they save or look for a checkpoint. The group must outlive the result.
-checkpoint::Ranks checkpoint_ranks(mesh::Group& group);
 
 /// What the program wants back besides the tensors.
 struct Position {

@@ -15,7 +15,7 @@
 #include "tessera/data/class_difference.h"
 #include "tessera/launch/surroundings.h"
 #include "tessera/launch/time_limit.h"
-#include "tessera/library/module_checkpoint.h"
+#include "tessera/library/checkpoint_ranks.h"
 #include "tessera/monitor/monitor.h"
 #include "tessera/monitor/report.h"
 #include "tessera/recipe/run_folder.h"

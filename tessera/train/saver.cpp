@@ -8,7 +8,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/formats/safetensors.h"
-#include "tessera/library/module_checkpoint.h"
+#include "tessera/library/checkpoint_ranks.h"
 
 namespace tessera::train {
 namespace {

@@ -11,7 +11,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/model_json.h"
 #include "tessera/checkpoint/names.h"
-#include "tessera/library/module_checkpoint.h"
+#include "tessera/library/checkpoint_ranks.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/train/task.h"
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Every public header compiles alone: check_headers.py torch-free|torch COMPILER [FLAGS...].
 
-The torch-free rooms are compiled without LibTorch's folders, the others with the FLAGS that name them.
+The torch-free rooms are compiled without LibTorch's folders, the others with the FLAGS that name them. Where a torch-free
+header's own source includes it before anything else, the build has already done that and it is not done again; the
+sources of the other rooms begin with precompiled headers and prove nothing.
 """
 import concurrent.futures
 import os
@@ -23,6 +25,12 @@ if platform.machine() != "x86_64":
     headers = [header for header in headers if header.name not in VECTOR_HEADERS]
 
 
+def built_alone(header):
+    source = root / header.with_suffix(".cpp")
+    lines = source.read_text().splitlines() if kind == "torch-free" and source.exists() else []
+    return next((line for line in lines if line.startswith("#include")), "") == f'#include "{header}"'
+
+
 def compile_alone(header):
     vector = ["-march=sapphirerapids"] if header.name in VECTOR_HEADERS else []
     command = [compiler, *vector, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-I.",
@@ -31,8 +39,9 @@ def compile_alone(header):
 
 
 with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    failed = [(header, run.stderr) for header, run in pool.map(compile_alone, headers) if run.returncode]
+    rest = [header for header in headers if not built_alone(header)]
+    failed = [(header, run.stderr) for header, run in pool.map(compile_alone, rest) if run.returncode]
 for header, output in failed:
     print(f"{header} does not compile alone:\n{output}")
-print(f"{len(headers)} headers, {len(failed)} that do not compile alone")
-sys.exit(1 if failed or not headers else 0)
+print(f"{len(headers)} headers, {len(headers) - len(rest)} of them first in their source, {len(failed)} that do not compile alone")
+sys.exit(1 if failed or not rest else 0)

@@ -1,0 +1,12 @@
+// A group of the mesh as tessera/checkpoint wants it.
+#pragma once
+
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/mesh/group.h"
+
+namespace tessera::library {
+
+/// How the group's ranks talk while they save or look for a checkpoint. The group must outlive the result.
+checkpoint::Ranks checkpoint_ranks(mesh::Group& group);
+
+}  // namespace tessera::library
