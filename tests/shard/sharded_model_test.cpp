@@ -137,7 +137,7 @@ TEST_P(Layouts, EqualOneRank) {
               train(mesh, make_plan(world, level, recompute, prefetch), accumulation, at::kFloat);
           SCOPED_TRACE(
               concat("accumulation ", accumulation, " recompute ", recompute, " prefetch ", prefetch));
-          expect_close(result, expected, 2e-6);
+          expect_close(result, expected, 1e-6);
         });
       }
     }
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(All, Layouts,
 TEST(Layouts, HybridShardsInsideAndReplicatesAcross) {
   const Result expected = reference(at::kFloat);
   testing::run_ranks({{"dp", 2}, {"shard", 2}}, [&](mesh::Mesh& mesh) {
-    expect_close(train(mesh, make_plan(4, Level::kZero3, true, 1), 3, at::kFloat), expected, 2e-6);
+    expect_close(train(mesh, make_plan(4, Level::kZero3, true, 1), 3, at::kFloat), expected, 1e-6);
   });
 }
 
@@ -168,7 +168,7 @@ TEST(Layouts, MixedLevelsInOneModel) {
     plan.units[2].level = Level::kZero1;
     plan.units[3].level = Level::kZero2;
     plan.units[3].recompute = true;
-    expect_close(train(mesh, plan, 2, at::kFloat), expected, 2e-6);
+    expect_close(train(mesh, plan, 2, at::kFloat), expected, 1e-6);
   });
 }
 

@@ -31,7 +31,7 @@ TEST_P(LayoutTable, LossCurveEqualsOneRank) {
       world,
       {concat("train.accumulation=", accumulation), concat("shard.recompute=", recompute ? "true" : "false")},
       4);
-  EXPECT_NEAR(found.losses[0], expected.losses[0], 2e-6 * expected.losses[0]);
+  EXPECT_NEAR(found.losses[0], expected.losses[0], 1e-6 * expected.losses[0]);
   expect_close(found, expected, 1e-5);
 }
 
@@ -54,7 +54,7 @@ TEST(Layouts, MixedImagesAndLabelsAreTheSame) {
     std::vector<std::string> sets = mixing;
     sets.push_back(concat("train.accumulation=", accumulation));
     const Curve found = train_layout(world, sets, 3);
-    EXPECT_NEAR(found.losses[0], expected.losses[0], 2e-6 * expected.losses[0]);
+    EXPECT_NEAR(found.losses[0], expected.losses[0], 1e-6 * expected.losses[0]);
     expect_close(found, expected, 1e-5);
   }
   EXPECT_NE(expected.losses, train_layout(1, {}, 3).losses);

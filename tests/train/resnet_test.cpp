@@ -65,7 +65,7 @@ TEST(ResNetLayouts, StatisticsOverAllRanksAreThoseOfOneRank) {
     Sets sets = sync;
     sets.insert(sets.end(), more.begin(), more.end());
     const Outcome found = train_resnet(world, sets);
-    EXPECT_NEAR(found.curve.losses[0], expected.curve.losses[0], 2e-6 * expected.curve.losses[0]);
+    EXPECT_NEAR(found.curve.losses[0], expected.curve.losses[0], 1e-6 * expected.curve.losses[0]);
     expect_close(found.curve, expected.curve, 5e-5);
     expect_close_buffers(found.buffers, expected.buffers, 5e-4);
   }
