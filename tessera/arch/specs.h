@@ -7,14 +7,16 @@
 
 namespace tessera::arch {
 
-enum class Init { kZero, kOne, kConstant, kTruncatedNormal, kNormal, kUniform };
+/// kTruncatedNormal is timm's, cut at +-2; kNormalWithinTwo JAX's, without values beyond two standard
+/// deviations.
+enum class Init { kZero, kOne, kConstant, kTruncatedNormal, kNormalWithinTwo, kNormal, kUniform };
 
 /// One parameter: name (that of the published model), shape, how it is initialised, which unit gathers it.
 struct ParameterSpec {
   std::string name;            // "blocks.3.attn.qkv.weight"
   std::vector<int64_t> shape;  // as in the published model's state dict
   Init init = Init::kZero;
-  double init_value = 0.0;  // constant, standard deviation, or bound of the uniform
+  double init_value = 0.0;  // constant, standard deviation (before a cut), or bound of the uniform
   std::string unit;         // "stem", "blocks.3", "head"
   bool decay = false;   // weight decay applies (matrices and convolutions; not bias, norm, tokens, positions)
   bool buffer = false;  // computed, not trained (the sin-cos position embedding)

@@ -12,6 +12,7 @@ namespace tessera::arch {
 
 enum class Pool { kClassToken, kAverage, kAttention };  // timm: 'token', 'avg', 'map'
 enum class PositionEmbedding { kLearned, kSinCos2d };
+enum class InitialValues { kTimm, kBigVision };  // parameters.cpp lists them
 enum class Head { kLinear, kTanh };  // kTanh: Linear(width, width) + tanh + Linear(width, classes)
 
 /// Everything that decides the function a ViT computes. Defaults are ViT-B/16 at 224 px (timm's
@@ -41,6 +42,7 @@ struct VitConfig {
   double norm_epsilon = 1e-6;
   double head_bias = 0.0;       // initial value of the last layer's bias
   bool head_zero_init = false;  // its weights start at 0, as big_vision's
+  InitialValues initial_values = InitialValues::kTimm;
 
   int64_t grid() const { return image_size / patch_size; }
   int64_t patches() const { return grid() * grid(); }

@@ -2,8 +2,10 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <span>
+#include <string>
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
@@ -16,6 +18,25 @@ namespace {
 // clamp there instead of redrawing (and so the attention pool's latent, which timm cuts at 2 std, is not
 // cut).
 constexpr double kCut = 2.0;
+
+/// N(0, std^2) of which values beyond two standard deviations are drawn again, each time from another stream:
+/// an element depends on no other, as in fill_normal.
+void fill_normal_within_two(const arch::ParameterSpec& spec, uint64_t seed, uint64_t first,
+                            std::span<float> out) {
+  constexpr int kTries = 20;  // 0.0455^20 of the values are still beyond, and clamped
+  const auto std = static_cast<float>(spec.init_value);
+  const auto fill = [&](int attempt, uint64_t begin, std::span<float> values, float cut) {
+    const std::string stream = attempt == 0 ? spec.name : spec.name + "/" + std::to_string(attempt);
+    fill_normal(random_key(seed, stream), begin, values, 0.0F, std, cut);
+  };
+  fill(0, first, out, std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < out.size(); ++i) {
+    for (int attempt = 1; attempt <= kTries && std::abs(out[i]) > 2.0F * std; ++attempt) {
+      fill(attempt, first + i, out.subspan(i, 1),
+           attempt < kTries ? std::numeric_limits<float>::infinity() : 2.0F);
+    }
+  }
+}
 
 }  // namespace
 
@@ -40,6 +61,9 @@ void initialise(const arch::ParameterSpec& spec, uint64_t seed, int64_t begin, a
       break;
     case arch::Init::kTruncatedNormal:
       fill_normal(key, first, values, 0.0F, value, static_cast<float>(kCut / spec.init_value));
+      break;
+    case arch::Init::kNormalWithinTwo:
+      fill_normal_within_two(spec, seed, first, values);
       break;
     case arch::Init::kNormal:
       fill_normal(key, first, values, 0.0F, value, std::numeric_limits<float>::infinity());

@@ -92,7 +92,11 @@ void add_vit(std::vector<Option>& table) {
           number("model.head_bias", "initial value of the last layer's bias; sigmoid losses like about -7",
                  {-1000, 1000}, TESSERA_VIT(head_bias)),
           flag("model.head_zero_init", "the last layer's weights start at 0 (big_vision)",
-               TESSERA_VIT(head_zero_init))});
+               TESSERA_VIT(head_zero_init)),
+          choice<arch::InitialValues>(
+              "model.init", "initial values of the parameters, as timm's or as big_vision's",
+              {{"timm", arch::InitialValues::kTimm}, {"big_vision", arch::InitialValues::kBigVision}},
+              TESSERA_VIT(initial_values))});
 }
 
 void add_resnet(std::vector<Option>& table) {

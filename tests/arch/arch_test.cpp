@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <tuple>
+#include <utility>
 
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
@@ -168,6 +170,56 @@ TEST(Parameters, DecayAndInitialValues) {
     }
   }
   EXPECT_TRUE(names.contains("pre_logits.fc.weight"));
+}
+
+// google-research/big_vision models/vit.py; bounds and deviations by hand for width 64, MLP 256, 10 classes.
+TEST(Parameters, InitialValuesCanBeBigVisions) {
+  VitConfig config = small_config();
+  config.registers = 2;
+  config.pool = Pool::kAttention;
+  config.head = Head::kTanh;
+  ASSERT_EQ(std::tuple(config.width, config.mlp_width, config.classes), std::tuple(64, 256, 10));
+  const std::vector<ParameterSpec> timms = parameters(config);
+  config.initial_values = InitialValues::kBigVision;
+  const double attention = std::sqrt(3.0 / 64), mlp = std::sqrt(6.0 / 320), cut = 0.87962566103423978;
+  const std::map<std::string, std::pair<Init, double>> expected = {
+      {"cls_token", {Init::kZero, 0}},
+      {"reg_token", {Init::kTruncatedNormal, 1e-6}},  // not of big_vision
+      {"pos_embed", {Init::kNormal, 0.125}},
+      {"patch_embed.proj.weight", {Init::kNormalWithinTwo, 1 / std::sqrt(192.0) / cut}},
+      {"patch_embed.proj.bias", {Init::kZero, 0}},
+      {"blocks.0.attn.qkv.weight", {Init::kUniform, attention}},  // of q, k and v, not of the three as one
+      {"blocks.0.attn.qkv.bias", {Init::kZero, 0}},
+      {"blocks.0.attn.proj.weight", {Init::kUniform, attention}},
+      {"blocks.0.mlp.fc1.weight", {Init::kUniform, mlp}},
+      {"blocks.0.mlp.fc1.bias", {Init::kNormal, 1e-6}},
+      {"blocks.0.mlp.fc2.weight", {Init::kUniform, mlp}},
+      {"blocks.0.mlp.fc2.bias", {Init::kNormal, 1e-6}},
+      {"blocks.0.norm1.weight", {Init::kOne, 0}},
+      {"attn_pool.latent", {Init::kUniform, std::sqrt(6.0 / 65)}},
+      {"attn_pool.kv.weight", {Init::kUniform, attention}},
+      {"attn_pool.mlp.fc2.bias", {Init::kNormal, 1e-6}},
+      {"pre_logits.fc.weight", {Init::kNormalWithinTwo, 0.125 / cut}},
+      {"head.weight", {Init::kNormalWithinTwo, 0.125 / cut}},
+      {"head.bias", {Init::kZero, 0}}};
+  const std::vector<ParameterSpec> found = parameters(config);
+  ASSERT_EQ(found.size(), timms.size());
+  size_t compared = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].name, timms[i].name);
+    EXPECT_EQ(found[i].shape, timms[i].shape) << found[i].name;
+    EXPECT_EQ(found[i].decay, timms[i].decay) << found[i].name;
+    if (!expected.contains(found[i].name)) continue;
+    ++compared;
+    EXPECT_EQ(found[i].init, expected.at(found[i].name).first) << found[i].name;
+    EXPECT_DOUBLE_EQ(found[i].init_value, expected.at(found[i].name).second) << found[i].name;
+  }
+  EXPECT_EQ(compared, expected.size());
+  config.head_zero_init = true;
+  config.head_bias = -7;
+  const std::vector<ParameterSpec> zeroed = parameters(config);
+  EXPECT_EQ(zeroed[zeroed.size() - 2].init, Init::kZero);
+  EXPECT_EQ(zeroed.back().init_value, -7);
 }
 
 TEST(Parameters, SinCosPositionsAreNotTrained) {

@@ -214,7 +214,12 @@ TEST(VisionTransformer, SinCosPositionsAreAFunctionOfRowAndColumn) {
 }
 
 TEST(Initialise, IsTheSameForAnySplit) {
-  for (const auto& spec : arch::parameters(small_config())) {
+  arch::VitConfig config = small_config();
+  std::vector<arch::ParameterSpec> specs = arch::parameters(config);
+  config.initial_values = arch::InitialValues::kBigVision;
+  for (auto& spec : arch::parameters(config)) specs.push_back(std::move(spec));
+  for (const auto& spec : specs) {
+    if (spec.buffer) continue;
     at::Tensor whole = torch::empty({spec.numel()});
     initialise(spec, 42, 0, whole);
     for (const int64_t pieces : {2, 3, 7}) {
@@ -244,6 +249,19 @@ TEST(Initialise, HasTheDescribedDistribution) {
   EXPECT_FALSE(torch::equal(normal, other));
   initialise({"c", {4}, arch::Init::kConstant, 0.125, "", false, false}, 1, 0, other.narrow(0, 0, 4));
   EXPECT_TRUE(torch::equal(other.narrow(0, 0, 4), torch::full({4}, 0.125F)));
+}
+
+TEST(Initialise, ValuesBeyondTwoDeviationsAreDrawnAgain) {
+  constexpr double kStd = 0.5, kStdWithinTwo = 0.87962566103423978;
+  at::Tensor values = torch::empty({100000});
+  initialise({"w", {100000}, arch::Init::kNormalWithinTwo, kStd, "head", true, false}, 1, 0, values);
+  EXPECT_NEAR(values.mean().item<double>(), 0.0, 0.005);
+  EXPECT_NEAR(values.std().item<double>(), kStd * kStdWithinTwo, 0.005);
+  EXPECT_LE(values.abs().max().item<double>(), 2 * kStd);
+  EXPECT_EQ(values.eq(2 * kStd).sum().item<int64_t>(), 0) << "clamped, not drawn again";
+  // Within them it is the normal's density: 68.27 of 95.45 % lie within one.
+  const double within_one = values.abs().lt(kStd).to(at::kDouble).mean().item<double>();
+  EXPECT_NEAR(within_one, 0.6827 / 0.9545, 0.005);
 }
 
 TEST(Initialise, AllocateGivesEveryParameterItsInitialValue) {

@@ -119,6 +119,13 @@ struct Kept {
   const char* values;
 };
 
+TEST(Shipped, InitialValuesAreOfTheOriginalProgram) {
+  for (const char* name : {"bv_s16_90ep", "bv_s16_90ep_torch", "augreg_b16_i1k", "deit_b16", "tv_b16"}) {
+    const bool big_vision = !std::string(name).starts_with("deit") && !std::string(name).starts_with("tv");
+    EXPECT_EQ(values_of(shipped(name), {"model.init"}), big_vision ? "big_vision" : "timm") << name;
+  }
+}
+
 // A change of any of these is another recipe than the published one.
 TEST(Shipped, WhatTheUpdateIsMadeOfIsPublished) {
   const std::vector<std::string> keys = {"optimizer.name",     "optimizer.beta2",    "optimizer.weight_decay",
