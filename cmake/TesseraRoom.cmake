@@ -23,27 +23,40 @@ function(tessera_room name)
   endif()
 endfunction()
 
+# tessera_torch_pch(NAME HEADERS...): the object library tessera_NAME owns precompiled headers.
+function(tessera_torch_pch name)
+  file(WRITE ${CMAKE_BINARY_DIR}/generated/${name}.cpp "// Owns the precompiled LibTorch headers.\n")
+  add_library(tessera_${name} OBJECT ${CMAKE_BINARY_DIR}/generated/${name}.cpp)
+  target_link_libraries(tessera_${name} PUBLIC tessera_settings torch_headers)
+  target_precompile_headers(tessera_${name} PRIVATE ${ARGN})
+endfunction()
+
+# tessera_use_torch_pch(TARGET [MODULES]): the tensors and operators that nearly every file uses. All of torch/torch.h
+# would cost every file 12 s: a precompiled header hands its waiting template instantiations on to each of them. With
+# MODULES torch::nn and torch::optim as well, for programs whose files nearly all use these.
 function(tessera_use_torch_pch target)
   if(NOT TESSERA_PCH)
     return()
   endif()
-  if(NOT TARGET tessera_torch_pch)
-    file(WRITE ${CMAKE_BINARY_DIR}/generated/torch_pch.cpp "// Owns the precompiled LibTorch headers.\n")
-    add_library(tessera_torch_pch OBJECT ${CMAKE_BINARY_DIR}/generated/torch_pch.cpp)
-    target_link_libraries(tessera_torch_pch PUBLIC tessera_settings torch_headers)
-    # The tensors and operators that nearly every file uses. All of torch/torch.h would cost every file 12 s: a
-    # precompiled header hands its waiting template instantiations on to each of them.
-    target_precompile_headers(tessera_torch_pch PRIVATE <torch/types.h>)
+  if("MODULES" IN_LIST ARGN)
+    set(owner torch_modules_pch)
+    set(headers <torch/types.h> <torch/nn.h> <torch/nn/utils/clip_grad.h> <torch/optim.h>)
+  else()
+    set(owner torch_pch)
+    set(headers <torch/types.h>)
+  endif()
+  if(NOT TARGET tessera_${owner})
+    tessera_torch_pch(${owner} ${headers})
   endif()
   # CMake compiles programs with -fPIE; the precompiled headers, made with -fPIC, serve only what has the same.
   target_compile_options(${target} PRIVATE -fPIC)
-  target_precompile_headers(${target} REUSE_FROM tessera_torch_pch)
+  target_precompile_headers(${target} REUSE_FROM tessera_${owner})
 endfunction()
 
-# tessera_test(NAME [TORCH] [LABELS l...] SOURCES ...): one GoogleTest program of one room, every test of it
+# tessera_test(NAME [TORCH] [MODULES] [LABELS l...] SOURCES ...): one GoogleTest program of one room, every test of it
 # registered with ctest. Labels: unit (default), ranks, slow, cuda.
 function(tessera_test name)
-  cmake_parse_arguments(T "TORCH" "TIMEOUT" "LABELS;SOURCES" ${ARGN})
+  cmake_parse_arguments(T "TORCH;MODULES" "TIMEOUT" "LABELS;SOURCES" ${ARGN})
   if(NOT T_LABELS)
     set(T_LABELS unit)
   endif()
@@ -62,7 +75,11 @@ function(tessera_test name)
     # The precompiled headers were made with -fPIC, and only the same setting may reuse them.
     set_target_properties(test_${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(test_${name} PRIVATE -fPIC)
-    tessera_use_torch_pch(test_${name})
+    if(T_MODULES)
+      tessera_use_torch_pch(test_${name} MODULES)
+    else()
+      tessera_use_torch_pch(test_${name})
+    endif()
   endif()
   gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} ENVIRONMENT "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache"
