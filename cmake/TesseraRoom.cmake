@@ -23,14 +23,6 @@ function(tessera_room name)
   endif()
 endfunction()
 
-# tessera_torch_pch(NAME HEADERS...): the object library tessera_NAME owns precompiled headers.
-function(tessera_torch_pch name)
-  file(WRITE ${CMAKE_BINARY_DIR}/generated/${name}.cpp "// Owns the precompiled LibTorch headers.\n")
-  add_library(tessera_${name} OBJECT ${CMAKE_BINARY_DIR}/generated/${name}.cpp)
-  target_link_libraries(tessera_${name} PUBLIC tessera_settings torch_headers)
-  target_precompile_headers(tessera_${name} PRIVATE ${ARGN})
-endfunction()
-
 # tessera_use_torch_pch(TARGET [MODULES]): the tensors and operators that nearly every file uses. All of torch/torch.h
 # would cost every file 12 s: a precompiled header hands its waiting template instantiations on to each of them. With
 # MODULES torch::nn and torch::optim as well, for programs whose files nearly all use these.
@@ -46,7 +38,10 @@ function(tessera_use_torch_pch target)
     set(headers <torch/types.h>)
   endif()
   if(NOT TARGET tessera_${owner})
-    tessera_torch_pch(${owner} ${headers})
+    file(WRITE ${CMAKE_BINARY_DIR}/generated/${owner}.cpp "// Owns the precompiled LibTorch headers.\n")
+    add_library(tessera_${owner} OBJECT ${CMAKE_BINARY_DIR}/generated/${owner}.cpp)
+    target_link_libraries(tessera_${owner} PUBLIC tessera_settings torch_headers)
+    target_precompile_headers(tessera_${owner} PRIVATE ${headers})
   endif()
   # CMake compiles programs with -fPIE; the precompiled headers, made with -fPIC, serve only what has the same.
   target_compile_options(${target} PRIVATE -fPIC)

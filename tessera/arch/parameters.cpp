@@ -12,12 +12,10 @@
 // only attn_pool.latent is cut at two standard deviations.
 //
 // With InitialValues::kBigVision those of google-research/big_vision's models/vit.py and of Flax's layers:
-//   linear layers      weight Xavier's uniform, +-sqrt(6/(in + out)): q, k and v each a layer of its own,
-//   though
-//                      they lie in one tensor; bias 0, of the MLPs' layers normal with std 1e-6
-//   patch_embed.proj, pre_logits.fc, head (without head_zero_init)   weight LeCun's normal (variance 1/in
-//   after
-//                      the cut at two standard deviations), bias 0 (head: head_bias)
+//   linear layers      weight Xavier's uniform, +-sqrt(6/(in + out)), q, k and v a layer each; bias 0
+//   MLPs               the same; bias normal, std 1e-6
+//   patch_embed.proj, pre_logits.fc, head   weight LeCun's normal: cut at two standard deviations, then of
+//                      variance 1/in; bias 0; head_bias and head_zero_init as above
 //   pos_embed          normal, std 1/sqrt(width)
 //   cls_token          0
 //   attn_pool.latent   Xavier's uniform of (1, width)
@@ -29,93 +27,93 @@
 namespace tessera::arch {
 namespace {
 
-constexpr double kWeightStd = 0.02, kTokenStd = 1e-6, kMlpBiasStd = 1e-6;
-/// What is left of a normal's standard deviation when values beyond two of them are drawn again.
-constexpr double kStdWithinTwo = 0.87962566103423978;
+/// What one tensor begins with.
+struct Start {
+  Init init = Init::kZero;
+  double value = 0.0;
+};
 
-double xavier_bound(int64_t in, int64_t out) { return std::sqrt(6.0 / static_cast<double>(in + out)); }
+constexpr Start kTimmWeight{Init::kTruncatedNormal, 0.02}, kTimmToken{Init::kTruncatedNormal, 1e-6};
+constexpr Start kZeros{Init::kZero}, kOnes{Init::kOne}, kBigVisionMlpBias{Init::kNormal, 1e-6};
+
+double over_root(int64_t count) { return 1.0 / std::sqrt(static_cast<double>(count)); }
+
+Start xavier_uniform(int64_t in, int64_t out) {
+  return {Init::kUniform, std::sqrt(6.0 / static_cast<double>(in + out))};
+}
+
+Start lecun_normal(int64_t in) {
+  // What is left of a normal's standard deviation when values beyond two of them are drawn again.
+  constexpr double kStdWithinTwo = 0.87962566103423978;
+  return {Init::kNormalWithinTwo, over_root(in) / kStdWithinTwo};
+}
 
 std::string block_name(int64_t index) { return "blocks." + std::to_string(index); }
 
 /// Collects specs of one unit after another.
 class Listing {
  public:
-  explicit Listing(const VitConfig& c) : big_vision_(c.initial_values == InitialValues::kBigVision) {}
-  bool big_vision() const { return big_vision_; }
+  explicit Listing(InitialValues whose) : whose_(whose) {}
   void unit(std::string name) { unit_ = std::move(name); }
 
-  ParameterSpec& add(std::string name, std::vector<int64_t> shape, Init init, double value = 0.0) {
-    specs_.push_back({std::move(name), std::move(shape), init, value, unit_, false, false});
+  ParameterSpec& add(std::string name, std::vector<int64_t> shape, Start timm, Start big_vision) {
+    const Start start = whose_ == InitialValues::kTimm ? timm : big_vision;
+    specs_.push_back({std::move(name), std::move(shape), start.init, start.value, unit_, false, false});
     return specs_.back();
+  }
+  ParameterSpec& add(std::string name, std::vector<int64_t> shape, Start both) {
+    return add(std::move(name), std::move(shape), both, both);
+  }
+  /// timm's, or with these values.
+  void layer(const std::string& name, int64_t in, int64_t out, Start weight, Start bias = kZeros) {
+    add(name + ".weight", {out, in}, kTimmWeight, weight).decay = true;
+    add(name + ".bias", {out}, kZeros, bias);
   }
   /// `parts` layers of (out, in) below each other in one tensor.
   void linear(const std::string& name, int64_t in, int64_t out, int64_t parts = 1) {
-    auto& weight = add(name + ".weight", {parts * out, in}, Init::kTruncatedNormal, kWeightStd);
-    weight.decay = true;
-    if (big_vision_) set(weight, Init::kUniform, xavier_bound(in, out));
-    add(name + ".bias", {parts * out}, Init::kZero);
+    layer(name, in, parts * out, xavier_uniform(in, out));
   }
   void mlp(const std::string& name, const VitConfig& c) {
-    linear(name + ".fc1", c.width, c.mlp_width);
-    if (big_vision_) set(specs_.back(), Init::kNormal, kMlpBiasStd);
-    linear(name + ".fc2", c.mlp_width, c.width);
-    if (big_vision_) set(specs_.back(), Init::kNormal, kMlpBiasStd);
-  }
-  void lecun_normal(ParameterSpec& weight, int64_t in) {
-    set(weight, Init::kNormalWithinTwo, 1.0 / std::sqrt(static_cast<double>(in)) / kStdWithinTwo);
-  }
-  /// One whose layer Flax gives its default weights.
-  void dense(const std::string& name, int64_t in, int64_t out) {
-    linear(name, in, out);
-    if (big_vision_) lecun_normal(specs_[specs_.size() - 2], in);
+    const Start weight = xavier_uniform(c.width, c.mlp_width);
+    layer(name + ".fc1", c.width, c.mlp_width, weight, kBigVisionMlpBias);
+    layer(name + ".fc2", c.mlp_width, c.width, weight, kBigVisionMlpBias);
   }
   void classifier(const std::string& name, const VitConfig& c) {
-    dense(name, c.width, c.classes);
-    ParameterSpec &weight = specs_[specs_.size() - 2], &bias = specs_.back();
-    if (c.head_zero_init) set(weight, Init::kZero, 0.0);
-    if (c.head_bias != 0) set(bias, Init::kConstant, c.head_bias);
+    add(name + ".weight", {c.classes, c.width}, c.head_zero_init ? kZeros : kTimmWeight,
+        c.head_zero_init ? kZeros : lecun_normal(c.width))
+        .decay = true;
+    add(name + ".bias", {c.classes}, c.head_bias == 0 ? kZeros : Start{Init::kConstant, c.head_bias});
   }
   void norm(const std::string& name, int64_t width) {
-    add(name + ".weight", {width}, Init::kOne);
-    add(name + ".bias", {width}, Init::kZero);
-  }
-  static void set(ParameterSpec& spec, Init init, double value) {
-    spec.init = init;
-    spec.init_value = value;
+    add(name + ".weight", {width}, kOnes);
+    add(name + ".bias", {width}, kZeros);
   }
   std::vector<ParameterSpec> take() { return std::move(specs_); }
 
  private:
-  bool big_vision_;
+  InitialValues whose_;
   std::string unit_;
   std::vector<ParameterSpec> specs_;
 };
 
 void list_stem(const VitConfig& c, Listing& list) {
   list.unit("stem");
-  if (c.class_token) {
-    auto& token = list.add("cls_token", {1, 1, c.width}, Init::kTruncatedNormal, kTokenStd);
-    if (list.big_vision()) Listing::set(token, Init::kZero, 0.0);
-  }
-  if (c.registers > 0) list.add("reg_token", {1, c.registers, c.width}, Init::kTruncatedNormal, kTokenStd);
+  if (c.class_token) list.add("cls_token", {1, 1, c.width}, kTimmToken, kZeros);
+  if (c.registers > 0) list.add("reg_token", {1, c.registers, c.width}, kTimmToken);
   // One row for every token: class token, registers, patches.
-  auto& position = list.add("pos_embed", {1, c.tokens(), c.width}, Init::kTruncatedNormal, kWeightStd);
-  if (list.big_vision()) Listing::set(position, Init::kNormal, 1.0 / std::sqrt(static_cast<double>(c.width)));
+  const std::vector<int64_t> positions = {1, c.tokens(), c.width};
   if (c.position_embedding == PositionEmbedding::kSinCos2d) {
-    position.buffer = true;
-    Listing::set(position, Init::kZero, 0.0);
+    list.add("pos_embed", positions, kZeros).buffer = true;
+  } else {
+    list.add("pos_embed", positions, kTimmWeight, {Init::kNormal, over_root(c.width)});
   }
-  if (c.distillation_token) {
-    list.add("dist_token", {1, 1, c.width}, Init::kTruncatedNormal, kWeightStd);
-  }
+  if (c.distillation_token) list.add("dist_token", {1, 1, c.width}, kTimmWeight);
   const int64_t inputs = c.channels * c.patch_size * c.patch_size;
-  const double bound = 1.0 / std::sqrt(static_cast<double>(inputs));
-  auto& patches = list.add("patch_embed.proj.weight", {c.width, c.channels, c.patch_size, c.patch_size},
-                           Init::kUniform, bound);
-  patches.decay = true;
-  if (list.big_vision()) list.lecun_normal(patches, inputs);
-  auto& bias = list.add("patch_embed.proj.bias", {c.width}, Init::kUniform, bound);
-  if (list.big_vision()) Listing::set(bias, Init::kZero, 0.0);
+  const Start timm{Init::kUniform, over_root(inputs)};
+  list.add("patch_embed.proj.weight", {c.width, c.channels, c.patch_size, c.patch_size}, timm,
+           lecun_normal(inputs))
+      .decay = true;
+  list.add("patch_embed.proj.bias", {c.width}, timm, kZeros);
 }
 
 void list_block(const VitConfig& c, int64_t index, Listing& list) {
@@ -128,16 +126,15 @@ void list_block(const VitConfig& c, int64_t index, Listing& list) {
     list.norm(block + ".attn.k_norm", c.head_width());
   }
   list.linear(block + ".attn.proj", c.width, c.width);
-  if (c.layer_scale > 0) list.add(block + ".ls1.gamma", {c.width}, Init::kConstant, c.layer_scale);
+  if (c.layer_scale > 0) list.add(block + ".ls1.gamma", {c.width}, {Init::kConstant, c.layer_scale});
   list.norm(block + ".norm2", c.width);
   list.mlp(block + ".mlp", c);
-  if (c.layer_scale > 0) list.add(block + ".ls2.gamma", {c.width}, Init::kConstant, c.layer_scale);
+  if (c.layer_scale > 0) list.add(block + ".ls2.gamma", {c.width}, {Init::kConstant, c.layer_scale});
 }
 
 void list_attention_pool(const VitConfig& c, Listing& list) {
-  auto& latent = list.add("attn_pool.latent", {1, 1, c.width}, Init::kTruncatedNormal,
-                          1.0 / std::sqrt(static_cast<double>(c.width)));
-  if (list.big_vision()) Listing::set(latent, Init::kUniform, xavier_bound(1, c.width));
+  list.add("attn_pool.latent", {1, 1, c.width}, {Init::kTruncatedNormal, over_root(c.width)},
+           xavier_uniform(1, c.width));
   list.linear("attn_pool.q", c.width, c.width);
   list.linear("attn_pool.kv", c.width, c.width, 2);
   list.linear("attn_pool.proj", c.width, c.width);
@@ -151,7 +148,7 @@ void list_head(const VitConfig& c, Listing& list) {
   if (!c.norm_after_pool()) list.norm("norm", c.width);
   if (c.pool == Pool::kAttention) list_attention_pool(c, list);
   if (c.norm_after_pool()) list.norm("fc_norm", c.width);
-  if (c.head == Head::kTanh) list.dense("pre_logits.fc", c.width, c.width);
+  if (c.head == Head::kTanh) list.layer("pre_logits.fc", c.width, c.width, lecun_normal(c.width));
   list.classifier("head", c);
   if (c.distillation_token) list.classifier("head_dist", c);
 }
@@ -159,7 +156,7 @@ void list_head(const VitConfig& c, Listing& list) {
 }  // namespace
 
 std::vector<ParameterSpec> parameters(const VitConfig& config) {
-  Listing list(config);
+  Listing list(config.initial_values);
   list_stem(config, list);
   for (int64_t i = 0; i < config.depth; ++i) list_block(config, i, list);
   list_head(config, list);

@@ -24,16 +24,13 @@ constexpr double kCut = 2.0;
 void fill_normal_within_two(const arch::ParameterSpec& spec, uint64_t seed, uint64_t first,
                             std::span<float> out) {
   constexpr int kTries = 20;  // 0.0455^20 of the values are still beyond, and clamped
+  constexpr float kNoCut = std::numeric_limits<float>::infinity();
   const auto std = static_cast<float>(spec.init_value);
-  const auto fill = [&](int attempt, uint64_t begin, std::span<float> values, float cut) {
-    const std::string stream = attempt == 0 ? spec.name : spec.name + "/" + std::to_string(attempt);
-    fill_normal(random_key(seed, stream), begin, values, 0.0F, std, cut);
-  };
-  fill(0, first, out, std::numeric_limits<float>::infinity());
+  fill_normal(random_key(seed, spec.name), first, out, 0.0F, std, kNoCut);
   for (size_t i = 0; i < out.size(); ++i) {
-    for (int attempt = 1; attempt <= kTries && std::abs(out[i]) > 2.0F * std; ++attempt) {
-      fill(attempt, first + i, out.subspan(i, 1),
-           attempt < kTries ? std::numeric_limits<float>::infinity() : 2.0F);
+    for (int attempt = 1; std::abs(out[i]) > 2.0F * std; ++attempt) {
+      fill_normal(random_key(seed, spec.name + "/" + std::to_string(attempt)), first + i, out.subspan(i, 1),
+                  0.0F, std, attempt < kTries ? kNoCut : 2.0F);
     }
   }
 }

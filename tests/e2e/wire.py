@@ -117,8 +117,7 @@ def communication_hides_behind_computation():
         found = bench_shard(hosts, folder, 1, 8)
         # Many, so that TCP's own share of the cores, which cannot hide, is small; but about 24 s a step on a slow machine.
         images = max(8, min(32, round(8 * 24 / found["compute_seconds"])))
-        found = bench_shard(hosts, folder, 1, images)
-        rate = sum(found["bytes_sent"].values()) / (0.75 * found["compute_seconds"])
+        rate = sum(found["bytes_sent"].values()) / (0.75 * found["compute_seconds"] * images / 8)
         for rounds in (1, 3, 3):  # the first finds out what of the rate TCP makes use of
             hosts.throttle(rate)
             found = bench_shard(hosts, folder, rounds, images)

@@ -38,10 +38,11 @@ def compile_alone(header):
     return header, subprocess.run(command, cwd=root, capture_output=True, text=True)
 
 
+rest = [header for header in headers if not built_alone(header)]
 with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    rest = [header for header in headers if not built_alone(header)]
     failed = [(header, run.stderr) for header, run in pool.map(compile_alone, rest) if run.returncode]
 for header, output in failed:
     print(f"{header} does not compile alone:\n{output}")
-print(f"{len(headers)} headers, {len(headers) - len(rest)} of them first in their source, {len(failed)} that do not compile alone")
+built = len(headers) - len(rest)
+print(f"{len(headers)} headers, {built} of them first in their source, {len(failed)} that do not compile alone")
 sys.exit(1 if failed or not rest else 0)

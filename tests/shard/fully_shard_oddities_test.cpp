@@ -5,7 +5,7 @@
 
 #include "../error_text.h"
 #include "../mesh/ranks.h"
-#include "foreign_net.h"
+#include "foreign_training.h"
 #include "tessera/shard/fully_shard.h"
 
 namespace tessera {
@@ -14,20 +14,7 @@ namespace {
 using shard::FullyShardOptions;
 using shard::Level;
 using shard::ShardedModule;
-using shard::UnitOptions;
 using testing::ForeignNet;
-
-shard::Policy every_child() {
-  return [](const std::string&, torch::nn::Module&, int64_t numel) {
-    return numel > 0 ? std::optional(UnitOptions()) : std::nullopt;
-  };
-}
-
-FullyShardOptions fine() {
-  FullyShardOptions options;
-  options.policy = every_child();
-  return options;
-}
 
 at::Tensor whole_gradient(const shard::ParameterShard& shard, mesh::Mesh& mesh) {
   at::Tensor whole = at::zeros(shard.shape, at::kDouble);
@@ -91,12 +78,7 @@ TEST(Oddities, EveryKindOfLayerAndOwnAutogradFunctionsAreBitwise) {
     testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
       auto net = std::make_shared<Zoo>();
       testing::set_values(*net);
-      FullyShardOptions options = fine();
-      options.policy = [&](const std::string&, torch::nn::Module&, int64_t numel) {
-        return numel > 0 ? std::optional(UnitOptions{.level = level}) : std::nullopt;
-      };
-      options.root.level = level;
-      ShardedModule sharded(net, mesh, options);
+      ShardedModule sharded(net, mesh, testing::every_child({.level = level}));
       for (int repeat = 0; repeat < 2; ++repeat) {  // with the order unknown, and known
         for (at::Tensor& parameter : sharded.parameters()) parameter.mutable_grad().reset();
         const at::Tensor loss = sharded.forward([&] { return net->forward(x).square().mean(); });
@@ -119,7 +101,7 @@ TEST(Oddities, EveryKindOfLayerAndOwnAutogradFunctionsAreBitwise) {
 TEST(Oddities, FrozenUnusedAndEmptyParameters) {
   testing::run_ranks({{"shard", 3}}, [](mesh::Mesh& mesh) {
     auto net = std::make_shared<ForeignNet>();
-    ShardedModule sharded(net, mesh, fine());
+    ShardedModule sharded(net, mesh, testing::every_child({}));
     EXPECT_EQ(sharded.shards().size(), 14U);
     EXPECT_EQ(sharded.parameters().size(), 12U);
     for (const auto& [name, parameter] : sharded.named_parameters()) {
@@ -213,7 +195,7 @@ TEST(Oddities, SeveralBackwardCallsAddUp) {
     auto net = std::make_shared<ForeignNet>();
     testing::set_values(*net);
     net->eval();
-    ShardedModule sharded(net, mesh, fine());
+    ShardedModule sharded(net, mesh, testing::every_child({}));
     const auto [once, twice] = sharded.forward([&] {
       const at::Tensor sum = net->forward(at::arange(4), extra).sum();
       return std::pair(sum, sum * 2);
@@ -239,7 +221,7 @@ TEST(Oddities, EvaluationWithoutGradients) {
     auto net = std::make_shared<ForeignNet>();
     testing::set_values(*net);
     net->eval();
-    ShardedModule sharded(net, mesh, fine());
+    ShardedModule sharded(net, mesh, testing::every_child({}));
     for (int repeat = 0; repeat < 3; ++repeat) {
       const at::NoGradGuard no_grad;
       EXPECT_TRUE(sharded.forward([&] { return net->forward(at::arange(4), extra); })
@@ -256,7 +238,7 @@ TEST(Oddities, ParametersAreReadInsideForwardOnly) {
     auto net = std::make_shared<ForeignNet>();
     at::Tensor weight;
     {
-      ShardedModule sharded(net, mesh, fine());
+      ShardedModule sharded(net, mesh, testing::every_child({}));
       weight = net->fc1->weight;
       EXPECT_EQ(weight.size(0), ForeignNet::kHidden);
       EXPECT_EQ(error_text([&] { weight.norm(); }),
@@ -299,7 +281,6 @@ TEST(Oddities, TwoShardedNetworksInOneBackward) {
   });
 }
 
-// LARS (You et al., 2017): each tensor's rate is scaled by |w| / |g|.
 TEST(Oddities, InputsAreCastToTheDtypeThatComputes) {
   testing::run_ranks({{"shard", 1}}, [](mesh::Mesh& mesh) {
     const auto net_of = [](at::ScalarType dtype) {
@@ -328,7 +309,7 @@ TEST(Oddities, NormsOfWholeTensorsForLars) {
     auto net = std::make_shared<ForeignNet>();
     testing::set_values(*net);
     net->eval();
-    FullyShardOptions options = fine();
+    FullyShardOptions options = testing::every_child({});
     options.root.level = Level::kReplicate;
     ShardedModule sharded(net, mesh, options);
     sharded.forward([&] { return net->forward(at::arange(4), extra).sum(); }).backward();
