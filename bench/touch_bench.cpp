@@ -2,9 +2,10 @@
 // parameter that does, with one that does not, and of a network that is sharded but not among the arguments.
 //
 //   ninja -C build/dev bench_touch && OMP_NUM_THREADS=1 build/dev/bin/bench_touch
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <benchmark/benchmark.h>
 #include <torch/nn/module.h>
-#include <torch/types.h>
 
 #include "tessera/shard/fully_shard.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 struct Net : torch::nn::Module {
   at::Tensor weight;
-  Net() { weight = register_parameter("weight", torch::ones({4})); }
+  Net() { weight = register_parameter("weight", at::ones({4})); }
 };
 
 /// Rank 0 of 2, as one process plays it.

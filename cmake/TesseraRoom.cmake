@@ -16,40 +16,37 @@ function(tessera_room name)
   endif()
   if(ROOM_TORCH)
     target_link_libraries(tessera_room_${name} PUBLIC torch_headers)
-    tessera_use_torch_pch(tessera_room_${name})
+    tessera_use_pch(tessera_room_${name} ${TESSERA_TORCH_PCH})
     set_property(GLOBAL APPEND PROPERTY TESSERA_TORCH_ROOMS tessera_room_${name})
   else()
     set_property(GLOBAL APPEND PROPERTY TESSERA_CORE_ROOMS tessera_room_${name})
   endif()
 endfunction()
 
-# tessera_use_torch_pch(TARGET [MODULES]): the tensors and operators that nearly every file uses. All of torch/torch.h
-# would cost every file 12 s: a precompiled header hands its waiting template instantiations on to each of them. With
-# MODULES torch::nn and torch::optim as well, for programs whose files nearly all use these.
-function(tessera_use_torch_pch target)
+# The tensors and operators that nearly every file uses. All of torch/torch.h would cost every file 12 s: a precompiled
+# header hands its waiting template instantiations on to each of them.
+set(TESSERA_TORCH_PCH torch_pch torch_headers <ATen/ATen.h>)
+
+# tessera_use_pch(TARGET OWNER LIBRARY HEADERS...): TARGET's files begin with the HEADERS, precompiled once with LIBRARY's
+# settings for all that name the same OWNER.
+function(tessera_use_pch target owner library)
   if(NOT TESSERA_PCH)
     return()
   endif()
-  if("MODULES" IN_LIST ARGN)
-    set(owner torch_modules_pch)
-    set(headers <torch/types.h> <torch/nn.h> <torch/nn/utils/clip_grad.h> <torch/optim.h>)
-  else()
-    set(owner torch_pch)
-    set(headers <torch/types.h>)
-  endif()
   if(NOT TARGET tessera_${owner})
-    file(WRITE ${CMAKE_BINARY_DIR}/generated/${owner}.cpp "// Owns the precompiled LibTorch headers.\n")
+    file(WRITE ${CMAKE_BINARY_DIR}/generated/${owner}.cpp "// Owns precompiled headers.\n")
     add_library(tessera_${owner} OBJECT ${CMAKE_BINARY_DIR}/generated/${owner}.cpp)
-    target_link_libraries(tessera_${owner} PUBLIC tessera_settings torch_headers)
-    target_precompile_headers(tessera_${owner} PRIVATE ${headers})
+    target_link_libraries(tessera_${owner} PUBLIC tessera_settings ${library})
+    target_precompile_headers(tessera_${owner} PRIVATE ${ARGN})
   endif()
   # CMake compiles programs with -fPIE; the precompiled headers, made with -fPIC, serve only what has the same.
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${target} PRIVATE -fPIC)
   target_precompile_headers(${target} REUSE_FROM tessera_${owner})
 endfunction()
 
 # tessera_test(NAME [TORCH] [MODULES] [LABELS l...] SOURCES ...): one GoogleTest program of one room, every test of it
-# registered with ctest. Labels: unit (default), ranks, slow, cuda.
+# registered with ctest. Labels: unit (default), ranks, slow, cuda. MODULES: nearly all files use torch::nn and torch::optim.
 function(tessera_test name)
   cmake_parse_arguments(T "TORCH;MODULES" "TIMEOUT" "LABELS;SOURCES" ${ARGN})
   if(NOT T_LABELS)
@@ -65,15 +62,17 @@ function(tessera_test name)
   target_link_libraries(test_${name} PRIVATE tessera_settings tessera_core GTest::gtest GTest::gtest_main)
   target_compile_definitions(test_${name} PRIVATE TESSERA_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     TESSERA_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  if(T_TORCH)
+  set(headers <gtest/gtest.h> <algorithm> <filesystem> <fstream> <functional> <map> <memory> <set> <span> <sstream> <string>
+    <thread> <vector>)
+  if(NOT T_TORCH)
+    tessera_use_pch(test_${name} test_pch GTest::gtest ${headers})
+  else()
     target_link_libraries(test_${name} PRIVATE tessera torch)
-    # The precompiled headers were made with -fPIC, and only the same setting may reuse them.
-    set_target_properties(test_${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(test_${name} PRIVATE -fPIC)
     if(T_MODULES)
-      tessera_use_torch_pch(test_${name} MODULES)
+      tessera_use_pch(test_${name} test_modules_pch "torch_headers;GTest::gtest" <ATen/ATen.h> <torch/nn.h>
+        <torch/nn/utils/clip_grad.h> <torch/optim.h> ${headers})
     else()
-      tessera_use_torch_pch(test_${name})
+      tessera_use_pch(test_${name} test_torch_pch "torch_headers;GTest::gtest" <ATen/ATen.h> ${headers})
     endif()
   endif()
   gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60

@@ -1,6 +1,7 @@
 #include "tessera/library/layerwise.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <unordered_map>
 

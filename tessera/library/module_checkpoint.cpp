@@ -1,5 +1,6 @@
 #include "tessera/library/module_checkpoint.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/optim.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "tessera/models/alone.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <span>

@@ -1,5 +1,5 @@
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cmath>

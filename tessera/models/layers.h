@@ -2,7 +2,7 @@
 // parameter has when forward runs is what it reads.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <string>
 

@@ -1,8 +1,8 @@
 // From the parameter specs of a model to handles: the module tree that owns them, and lookup by name.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
-#include <torch/types.h>
 
 #include <map>
 #include <string>

@@ -1,7 +1,7 @@
 // The fixed sin-cos 2-d position embedding.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include "tessera/arch/vit.h"
 

@@ -2,43 +2,20 @@
 // or place them. Written as for one device.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
-#include <torch/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tessera/arch/model.h"
 #include "tessera/mesh/group.h"
+#include "tessera/models/segment.h"
 
 namespace tessera::models {
-
-/// What the random numbers of one forward pass depend on. A dropout mask is a function of
-/// (key, sample, layer's name, element), so it is the same on any rank and in recomputation.
-struct ForwardContext {
-  bool training = false;
-  uint64_t key = 0;               // of (seed, step)
-  std::vector<uint64_t> samples;  // [batch] sample numbers
-  /// If there is one, it is told of what comes out of every segment, by its name, and within a head of
-  /// "features", [batch, width], what the classifier reads, and of a ViT's "tokens", [batch, tokens, width],
-  /// what they are pooled from (timm's forward_head(pre_logits=True) and forward_features).
-  std::function<void(const std::string& name, const at::Tensor& value)> observe = {};
-};
-
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-/// A piece of the model: the unit of gathering, recompute and (later) pipeline stages.
-struct Segment {
-  std::string name;         // "stem", "blocks.3", "head"
-  NamedTensors parameters;  // full names; tensors may be hollow
-  std::function<at::Tensor(const at::Tensor& x, const ForwardContext&)> forward;
-  NamedTensors buffers = {};  // what its forward changes while training
-};
 
 /// A tensor with sizes and no memory; its storage is filled later (by a shard unit or `allocate`).
 at::Tensor hollow_tensor(at::IntArrayRef shape, at::ScalarType dtype, at::Device device = at::kCPU);

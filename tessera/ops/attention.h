@@ -1,7 +1,7 @@
 // Multi-head attention without mask or dropout. Any device and float dtype.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 namespace tessera::ops {
 

@@ -1,7 +1,7 @@
 // Layer normalisation over the last dim. Differentiable once. Any device and float dtype.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 namespace tessera::ops {
 

@@ -1,9 +1,7 @@
 #include "tessera/ops/linear.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/linear.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 

@@ -1,7 +1,7 @@
 // Linear layers with what follows them. Differentiable once. Any device and float dtype.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 namespace tessera::ops {
 

@@ -5,7 +5,7 @@
 // Masks are made on the CPU and copied to the tensor's device.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <span>

@@ -1,6 +1,7 @@
 #include "tessera/shard/average.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 namespace tessera::shard {
 

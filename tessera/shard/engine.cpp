@@ -1,6 +1,7 @@
 #include "tessera/shard/engine.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>

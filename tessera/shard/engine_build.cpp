@@ -1,5 +1,6 @@
 // How a network becomes units: chosen by the policy, agreed on by all ranks, filled with rank 0's values.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>

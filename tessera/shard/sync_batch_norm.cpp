@@ -1,6 +1,7 @@
 #include "tessera/shard/sync_batch_norm.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace tessera::shard {

@@ -1,6 +1,7 @@
 #include "tessera/shard/unit.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>

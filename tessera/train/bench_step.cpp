@@ -1,6 +1,7 @@
 // `tessera bench step`: how fast a whole training step is, and where its time goes.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <chrono>

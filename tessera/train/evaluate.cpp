@@ -1,6 +1,7 @@
 #include "tessera/train/evaluate.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <chrono>
 

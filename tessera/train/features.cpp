@@ -1,6 +1,7 @@
 #include "tessera/train/features.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
@@ -8,6 +9,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/formats/safetensors.h"
+#include "tessera/models/segmented_model.h"
 #include "tessera/train/evaluate.h"
 
 namespace tessera::train {

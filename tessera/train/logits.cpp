@@ -1,7 +1,9 @@
 // The logits of a model whose weights any source of tensors gives: how a conversion is checked.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/models/alone.h"
+#include "tessera/models/segmented_model.h"
 #include "tessera/train/commands.h"
 
 namespace tessera::train {

@@ -1,6 +1,7 @@
 #include "tessera/train/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 
 #include "tessera/recipe/parameter_groups.h"

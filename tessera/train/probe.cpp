@@ -1,5 +1,6 @@
 // Simple classifiers on frozen features.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <deque>

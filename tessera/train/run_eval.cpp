@@ -1,5 +1,6 @@
 // `tessera eval` and `tessera predict`: a trained model from any checkpoint, on any number of ranks.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,6 +1,7 @@
 #include "tessera/train/state.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "tessera/checkpoint/model_json.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/library/checkpoint_ranks.h"
+#include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/train/task.h"
 

@@ -9,7 +9,7 @@
 
 #include "tessera/data/batch.h"
 #include "tessera/mesh/mesh.h"
-#include "tessera/models/segmented_model.h"
+#include "tessera/models/segment.h"
 #include "tessera/monitor/loss_scale.h"
 #include "tessera/monitor/numerics_guard.h"
 #include "tessera/plan/plan.h"
@@ -30,7 +30,7 @@ struct TrainState {
   plan::Plan plan;
   int64_t rank = 0;
   std::unique_ptr<DeviceInput> input;  // batches, on the device of all the rest
-  std::unique_ptr<models::SegmentedModel> model;
+  std::shared_ptr<models::SegmentedModel> model;
   std::unique_ptr<shard::ShardedModel> sharded;
   std::unique_ptr<Optimizer> optimizer;  // null when only evaluating
   std::unique_ptr<Ema> ema;              // null where the recipe has none

@@ -1,6 +1,7 @@
 #include "tessera/train/teacher.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/base/error.h"
 #include "tessera/train/init_from.h"

@@ -1,6 +1,7 @@
 // LAMB and LARS over shards against their formulas over whole tensors.
 #include "tessera/library/layerwise.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>

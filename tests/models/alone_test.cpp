@@ -1,6 +1,7 @@
 // Networks on their own: made without ranks, filled from any source of tensors.
 #include "tessera/models/alone.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,7 +1,8 @@
 // What a model shows on the way: every unit's output, the tokens and what the classifier reads, as
 // timm 1.0.31 has them. The fixture is made by make_features_fixture.py.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/types.h>
 
 #include <fstream>
 #include <map>
@@ -26,7 +27,7 @@ TEST(Features, AreTimmsIntermediates) {
     std::map<std::string, at::Tensor> seen;
     ForwardContext context;
     context.observe = [&](const std::string& what, const at::Tensor& value) { seen[what] = value; };
-    const torch::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
     const at::Tensor images = formula::images("images", 3, model.config());
     const at::Tensor logits = model.forward(images, context);
     EXPECT_TRUE(logits.equal(model.forward(images, ForwardContext())));  // looking changes nothing
@@ -34,7 +35,7 @@ TEST(Features, AreTimmsIntermediates) {
     for (const auto& [what, value] : expected["values"].items()) {
       SCOPED_TRACE(what);
       ASSERT_TRUE(seen.contains(what));
-      const at::Tensor found = seen.at(what).to(torch::kDouble);
+      const at::Tensor found = seen.at(what).to(at::kDouble);
       ASSERT_EQ(found.sizes().vec(), value["shape"].get<std::vector<int64_t>>());
       const at::Tensor flat = found.reshape({-1});
       const auto sample = value["sample"].get<std::vector<double>>();

@@ -1,10 +1,13 @@
 #include "tests/models/formula.h"
 
-#include <torch/types.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <bit>
 #include <nlohmann/json.hpp>
 #include <numeric>
+
+#include "tessera/models/segmented_model.h"
 
 namespace tessera::models::formula {
 namespace {
@@ -29,7 +32,7 @@ uint64_t key_of(const std::string& name) {
 uint64_t word(const std::string& name, uint64_t index) { return mix(key_of(name) ^ index); }
 
 at::Tensor uniform(const std::string& name, int64_t count) {
-  at::Tensor out = torch::empty({count});
+  at::Tensor out = at::empty({count});
   auto* data = out.data_ptr<float>();
   const uint64_t key = key_of(name);
   for (int64_t i = 0; i < count; ++i) {
@@ -60,7 +63,7 @@ at::Tensor weights(const std::string& name, at::IntArrayRef shape) {
 }
 
 void fill(SegmentedModel& model, at::ScalarType dtype) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   for (auto& item : model.named_parameters()) {
     item.value().set_data(weights(item.key(), item.value().sizes()).to(dtype));
   }
@@ -72,11 +75,11 @@ at::Tensor images(const std::string& name, int64_t count, const arch::ModelConfi
 }
 
 at::Tensor targets(int64_t count, int64_t classes, int64_t step) {
-  return (7 + 37 * torch::arange(count) + 11 * step) % classes;
+  return (7 + 37 * at::arange(count) + 11 * step) % classes;
 }
 
 double tensor_error(const std::string& name, const at::Tensor& tensor, const nlohmann::json& expected) {
-  const at::Tensor flat = tensor.reshape({-1}).to(torch::kDouble);
+  const at::Tensor flat = tensor.reshape({-1}).to(at::kDouble);
   const double largest = expected["max"], norm = expected["norm"];
   const bool zero = largest < 1e-12;
   double error = std::abs(flat.abs().max().item<double>() - largest) / (zero ? 1.0 : largest);
@@ -89,7 +92,7 @@ double tensor_error(const std::string& name, const at::Tensor& tensor, const nlo
   const auto projections = expected["projections"].get<std::vector<double>>();
   for (size_t k = 0; k < projections.size(); ++k) {
     const at::Tensor direction = uniform(name + "/projection/" + std::to_string(k), flat.numel());
-    const double dot = flat.dot(direction.to(torch::kDouble)).item<double>();
+    const double dot = flat.dot(direction.to(at::kDouble)).item<double>();
     error = std::max(error, std::abs(dot - projections[k]) / (zero ? 1.0 : norm));
   }
   return error;

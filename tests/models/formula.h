@@ -2,13 +2,14 @@
 // (name, element) scaled to float32.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "tessera/models/segmented_model.h"
+#include "tessera/arch/model.h"
+#include "tessera/models/segment.h"
 
 namespace tessera::models::formula {
 

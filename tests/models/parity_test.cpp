@@ -1,5 +1,6 @@
 // Against timm 1.0.31: same weights and images, so the same logits, losses, gradients and training curve. The
 // fixture is made by make_parity_fixture.py.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>

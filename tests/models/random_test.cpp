@@ -1,6 +1,7 @@
 // Dropout and drop-path in the model: the same for a sample wherever and whenever it is computed.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/types.h>
 
 #include "tessera/models/vit.h"
 #include "tessera/ops/cpu.h"
@@ -55,23 +56,22 @@ TEST_P(Random, InBf16ASampleIsBitwiseTheSameInAnyBatch) {
   formula::fill(model_, at::kBFloat16);
   const at::Tensor whole = model_.forward(images_, {true, 7, {10, 11, 12, 13, 14, 15}});
   EXPECT_TRUE(
-      torch::equal(whole.narrow(0, 2, 3), model_.forward(images_.narrow(0, 2, 3), {true, 7, {12, 13, 14}})));
-  EXPECT_TRUE(
-      torch::equal(whole.flip(0), model_.forward(images_.flip(0), {true, 7, {15, 14, 13, 12, 11, 10}})));
+      at::equal(whole.narrow(0, 2, 3), model_.forward(images_.narrow(0, 2, 3), {true, 7, {12, 13, 14}})));
+  EXPECT_TRUE(at::equal(whole.flip(0), model_.forward(images_.flip(0), {true, 7, {15, 14, 13, 12, 11, 10}})));
 }
 
 TEST_P(Random, RepeatsBitwiseAndDependsOnKeyAndSample) {
   const ForwardContext context{true, 7, {0, 1, 2, 3, 4, 5}};
   const at::Tensor first = model_.forward(images_, context);
-  EXPECT_TRUE(torch::equal(first, model_.forward(images_, context)));
-  EXPECT_FALSE(torch::equal(first, model_.forward(images_, {true, 8, context.samples})));
-  EXPECT_FALSE(torch::equal(first, model_.forward(images_, {true, 7, {6, 7, 8, 9, 10, 11}})));
+  EXPECT_TRUE(at::equal(first, model_.forward(images_, context)));
+  EXPECT_FALSE(at::equal(first, model_.forward(images_, {true, 8, context.samples})));
+  EXPECT_FALSE(at::equal(first, model_.forward(images_, {true, 7, {6, 7, 8, 9, 10, 11}})));
 }
 
 TEST_P(Random, IsOffInEvaluation) {
   VisionTransformer plain(config_with(0.0, 0.0));
   formula::fill(plain);
-  EXPECT_TRUE(torch::equal(plain.forward(images_, {}), model_.forward(images_, {false, 7, {}})));
+  EXPECT_TRUE(at::equal(plain.forward(images_, {}), model_.forward(images_, {false, 7, {}})));
 }
 
 TEST_P(Random, RecomputedSegmentsGiveTheSameGradients) {
@@ -85,7 +85,7 @@ TEST_P(Random, RecomputedSegmentsGiveTheSameGradients) {
   // Forward without a graph, then each segment again with one, last to first.
   std::vector<at::Tensor> inputs = {images_};
   {
-    const torch::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
     for (const auto& segment : model_.segments()) {
       inputs.push_back(segment.forward(inputs.back(), context));
     }
@@ -98,7 +98,7 @@ TEST_P(Random, RecomputedSegmentsGiveTheSameGradients) {
   }
   const auto parameters = model_.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    EXPECT_TRUE(torch::equal(parameters[i].grad(), expected[i])) << i;
+    EXPECT_TRUE(at::equal(parameters[i].grad(), expected[i])) << i;
   }
 }
 
@@ -113,7 +113,7 @@ TEST(DropPath, GrowsOverTheBlocksAndDropsWholeSamples) {
   for (int64_t i = 0; i < batch; ++i) {
     context.samples.push_back(static_cast<uint64_t>(i));
   }
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const at::Tensor x = formula::uniform("tokens", batch * 18 * 32).view({batch, 18, 32});
   const double expected[] = {0.0, 0.45 * 0.45, 0.9 * 0.9};  // attention and MLP branch both dropped
   for (size_t block = 0; block < 3; ++block) {

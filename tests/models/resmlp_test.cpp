@@ -2,8 +2,9 @@
 // made by make_resmlp_fixture.py.
 #include "tessera/models/resmlp.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <fstream>
 #include <iostream>
@@ -46,11 +47,11 @@ TEST_P(TimmParity, LogitsLossAndGradients) {
   formula::fill(model, at::kDouble);
   const at::Tensor logits = model.forward(images, {true, 1, {}});
   const at::Tensor wanted =
-      torch::tensor(expected["logits"].get<std::vector<double>>(), torch::kDouble).view(logits.sizes());
+      at::tensor(expected["logits"].get<std::vector<double>>(), at::kDouble).view(logits.sizes());
   const double largest = wanted.abs().max().item<double>();
   EXPECT_GE(wanted.std().item<double>(), 0.1);
-  EXPECT_LE((logits.to(torch::kDouble) - wanted).abs().max().item<double>(), 1e-6 * largest);
-  const at::Tensor loss = torch::cross_entropy_loss(logits, formula::targets(batch, model.config().classes));
+  EXPECT_LE((logits.to(at::kDouble) - wanted).abs().max().item<double>(), 1e-6 * largest);
+  const at::Tensor loss = at::cross_entropy_loss(logits, formula::targets(batch, model.config().classes));
   EXPECT_NEAR(loss.item<double>(), expected["loss"].get<double>(), 1e-6);
   loss.backward();
   double worst = 0;
@@ -65,10 +66,10 @@ TEST_P(TimmParity, LogitsLossAndGradients) {
     worst = std::max(worst, error);
   }
   std::cout << GetParam() << ": logits up to " << largest << ", the gradients' worst error " << worst << "\n";
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   formula::fill(model);
   const at::Tensor single = model.forward(images, {});
-  EXPECT_LE((single.to(torch::kDouble) - wanted).abs().max().item<double>(), 1e-5 * largest);
+  EXPECT_LE((single.to(at::kDouble) - wanted).abs().max().item<double>(), 1e-5 * largest);
 }
 
 INSTANTIATE_TEST_SUITE_P(ResMlp, TimmParity, testing::Values("resmlp_12_224", "small", "gray"),
@@ -86,7 +87,7 @@ TEST(ResMlpModel, DropPathDependsOnTheSample) {
   config.drop_path = 0.5;
   ResMlp model(config);
   formula::fill(model);
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const at::Tensor images = formula::images("images", 4, config);
   const at::Tensor all = model.forward(images, {true, 3, {7, 8, 9, 10}});
   const at::Tensor two = model.forward(images.slice(0, 2, 4), {true, 3, {9, 10}});

@@ -2,8 +2,9 @@
 // and statistics afterwards. The fixture is made by make_resnet_fixture.py.
 #include "tessera/models/resnet.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/types.h>
 
 #include <fstream>
 #include <iostream>
@@ -37,7 +38,7 @@ arch::ResNetConfig config_of(const json& expected) {
 
 /// The formula's weights, and statistics that are not those of a fresh network.
 void fill(ResNet& model, at::ScalarType dtype = at::kFloat) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   formula::fill(model, dtype);
   for (auto& item : model.named_buffers()) {
     if (item.value().dim() == 0) continue;
@@ -48,9 +49,8 @@ void fill(ResNet& model, at::ScalarType dtype = at::kFloat) {
 
 /// Largest error of logits.
 void expect_logits(const at::Tensor& logits, const json& numbers, const char* mode) {
-  const at::Tensor wanted =
-      torch::tensor(numbers.get<std::vector<double>>(), torch::kDouble).view(logits.sizes());
-  const double error = (logits.to(torch::kDouble) - wanted).abs().max().item<double>();
+  const at::Tensor wanted = at::tensor(numbers.get<std::vector<double>>(), at::kDouble).view(logits.sizes());
+  const double error = (logits.to(at::kDouble) - wanted).abs().max().item<double>();
   const double largest = wanted.abs().max().item<double>();
   EXPECT_LE(error, 1e-4) << mode;
   EXPECT_LE(error, 1e-5 * largest) << mode;
@@ -61,7 +61,7 @@ void expect_logits(const at::Tensor& logits, const json& numbers, const char* mo
 class TorchvisionParity : public testing::TestWithParam<const char*> {};
 
 at::Tensor loss_of(const at::Tensor& logits, int64_t batch) {
-  return torch::cross_entropy_loss(logits, formula::targets(batch, logits.size(1)));
+  return at::cross_entropy_loss(logits, formula::targets(batch, logits.size(1)));
 }
 
 TEST_P(TorchvisionParity, LogitsLossAndStatistics) {
@@ -71,7 +71,7 @@ TEST_P(TorchvisionParity, LogitsLossAndStatistics) {
   fill(model);
   const at::Tensor images = formula::images("images", batch, model.config());
   {
-    const torch::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
     expect_logits(model.forward(images, {}), expected["evaluated"], "evaluation");
   }
   const at::Tensor logits = model.forward(images, {true, 1, {}});
@@ -146,16 +146,16 @@ TEST(ResNet, StatisticsStayInEvaluationAndWithoutSamples) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](auto& x, auto& y) { return x.equal(y); });
   };
   const auto before = values();
-  model.forward(torch::randn({4, 3, 32, 32}), {});
+  model.forward(at::randn({4, 3, 32, 32}), {});
   EXPECT_TRUE(equal(before, values()));
-  const at::Tensor none = model.forward(torch::zeros({0, 3, 32, 32}), {true, 1, {}});
+  const at::Tensor none = model.forward(at::zeros({0, 3, 32, 32}), {true, 1, {}});
   EXPECT_EQ(none.sizes(), (std::vector<int64_t>{0, 5}));
   EXPECT_TRUE(equal(before, values()));
   none.sum().backward();
   for (const auto& item : model.named_parameters()) {
     EXPECT_EQ(item.value().grad().abs().sum().item<double>(), 0.0) << item.key();
   }
-  model.forward(torch::randn({4, 3, 32, 32}), {true, 1, {}});
+  model.forward(at::randn({4, 3, 32, 32}), {true, 1, {}});
   EXPECT_FALSE(equal(before, values()));
 }
 
@@ -163,7 +163,7 @@ TEST(ResNet, ComputesInTheDtypeOfItsParameters) {
   ResNet model(tiny()), narrow(tiny());
   allocate(model, 3);
   allocate(narrow, 3, at::kBFloat16);
-  const at::Tensor images = torch::randn({8, 3, 32, 32});
+  const at::Tensor images = at::randn({8, 3, 32, 32});
   const at::Tensor logits = model.forward(images, {true, 1, {}});
   const at::Tensor close = narrow.forward(images, {true, 1, {}});
   EXPECT_EQ(close.scalar_type(), at::kFloat);
@@ -175,7 +175,7 @@ TEST(ResNet, ComputesInTheDtypeOfItsParameters) {
 TEST(ResNet, InitialValuesHaveTheDescribedDeviation) {
   for (const auto& spec : arch::parameters(arch::resnet_config("resnet18"))) {
     if (spec.name != "layer2.0.conv2.weight") continue;
-    at::Tensor values = torch::empty({spec.numel()});
+    at::Tensor values = at::empty({spec.numel()});
     initialise(spec, 1, 0, values);
     EXPECT_NEAR(values.std().item<double>(), spec.init_value, 0.01 * spec.init_value);
     EXPECT_GT(values.abs().max().item<double>(), 3.5 * spec.init_value) << "a normal is not cut";
@@ -185,7 +185,7 @@ TEST(ResNet, InitialValuesHaveTheDescribedDeviation) {
 TEST(ResNet, ImagesOfAnotherSizeAreOurFault) {
   ResNet model(tiny());
   allocate(model, 1);
-  EXPECT_THROW(model.forward(torch::zeros({1, 3, 16, 32}), {}), InternalError);
+  EXPECT_THROW(model.forward(at::zeros({1, 3, 16, 32}), {}), InternalError);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "tessera/models/vit.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/types.h>
 
 #include "tessera/base/error.h"
 #include "tests/models/formula.h"
@@ -134,9 +134,9 @@ TEST(VisionTransformer, ReadsWhateverMemoryItsParametersHaveAtTheCall) {
   const at::Tensor first = model.forward(images, {});
   allocate(model, 2);
   const at::Tensor second = model.forward(images, {});
-  EXPECT_FALSE(torch::equal(first, second));
+  EXPECT_FALSE(at::equal(first, second));
   allocate(model, 1);
-  EXPECT_TRUE(torch::equal(first, model.forward(images, {})));
+  EXPECT_TRUE(at::equal(first, model.forward(images, {})));
 }
 
 // What a shard unit does: parameters are views of one flat buffer, whose memory goes after forward and comes
@@ -153,7 +153,7 @@ TEST(VisionTransformer, MemoryMayGoBetweenForwardAndBackward) {
   for (const auto& [name, parameter] : block.parameters) {
     count += parameter.numel();
   }
-  at::Tensor flat = torch::empty({count});
+  at::Tensor flat = at::empty({count});
   std::vector<at::Tensor> views;
   int64_t begin = 0;
   for (auto [name, parameter] : block.parameters) {
@@ -169,14 +169,14 @@ TEST(VisionTransformer, MemoryMayGoBetweenForwardAndBackward) {
   sum.backward();
   const auto expected = plain.named_parameters();
   for (const auto& item : model.named_parameters()) {
-    EXPECT_TRUE(torch::equal(item.value().grad(), expected[item.key()].grad())) << item.key();
+    EXPECT_TRUE(at::equal(item.value().grad(), expected[item.key()].grad())) << item.key();
   }
 }
 
 TEST(VisionTransformer, ImagesOfAnotherSizeAreOurFault) {
   VisionTransformer model(small_config());
   allocate(model, 1);
-  EXPECT_THROW(model.forward(torch::zeros({1, 1, 8, 16}), {}), InternalError);
+  EXPECT_THROW(model.forward(at::zeros({1, 1, 8, 16}), {}), InternalError);
 }
 
 TEST(VisionTransformer, AWrongConfigIsRefused) {
@@ -188,12 +188,12 @@ TEST(VisionTransformer, AWrongConfigIsRefused) {
 TEST(VisionTransformer, ImagesMayHaveAnyFloatTypeAndStrides) {
   VisionTransformer model(small_config());
   allocate(model, 1);
-  const at::Tensor images = torch::round(formula::images("images", 2, small_config()) * 64) / 64;
+  const at::Tensor images = at::round(formula::images("images", 2, small_config()) * 64) / 64;
   const at::Tensor logits = model.forward(images, {});
-  EXPECT_TRUE(torch::equal(logits, model.forward(images.to(at::kDouble), {})));
-  EXPECT_TRUE(torch::equal(logits, model.forward(images.to(at::kBFloat16), {})));
+  EXPECT_TRUE(at::equal(logits, model.forward(images.to(at::kDouble), {})));
+  EXPECT_TRUE(at::equal(logits, model.forward(images.to(at::kBFloat16), {})));
   const at::Tensor strided = images.transpose(2, 3).contiguous().transpose(2, 3);
-  EXPECT_TRUE(torch::equal(logits, model.forward(strided, {})));
+  EXPECT_TRUE(at::equal(logits, model.forward(strided, {})));
 }
 
 TEST(VisionTransformer, SinCosPositionsAreAFunctionOfRowAndColumn) {
@@ -219,40 +219,40 @@ TEST(Initialise, IsTheSameForAnySplit) {
   config.initial_values = arch::InitialValues::kBigVision;
   for (auto& spec : arch::parameters(config)) specs.push_back(std::move(spec));
   for (const auto& spec : specs) {
-    at::Tensor whole = torch::empty({spec.numel()});
+    at::Tensor whole = at::empty({spec.numel()});
     initialise(spec, 42, 0, whole);
     for (const int64_t pieces : {2, 3, 7}) {
-      at::Tensor joined = torch::empty({spec.numel()});
+      at::Tensor joined = at::empty({spec.numel()});
       for (int64_t p = 0; p < pieces; ++p) {
         const int64_t begin = spec.numel() * p / pieces, end = spec.numel() * (p + 1) / pieces;
         initialise(spec, 42, begin, joined.narrow(0, begin, end - begin));
       }
-      EXPECT_TRUE(torch::equal(whole, joined)) << spec.name << " in " << pieces;
+      EXPECT_TRUE(at::equal(whole, joined)) << spec.name << " in " << pieces;
     }
   }
 }
 
 TEST(Initialise, HasTheDescribedDistribution) {
-  at::Tensor normal = torch::empty({30000});
+  at::Tensor normal = at::empty({30000});
   const arch::ParameterSpec wide{"w", {30000}, arch::Init::kTruncatedNormal, 0.02, "head", true, false};
   initialise(wide, 1, 0, normal);
   EXPECT_NEAR(normal.mean().item<double>(), 0.0, 0.0005);
   EXPECT_NEAR(normal.std().item<double>(), 0.02, 0.0005);
-  at::Tensor uniform = torch::empty({30000});
+  at::Tensor uniform = at::empty({30000});
   const arch::ParameterSpec flat{"u", {30000}, arch::Init::kUniform, 0.25, "stem", true, false};
   initialise(flat, 1, 0, uniform);
   EXPECT_NEAR(uniform.std().item<double>(), 0.5 / std::sqrt(12.0), 0.005);
   EXPECT_LE(uniform.abs().max().item<double>(), 0.25);
-  at::Tensor other = torch::empty({30000});
+  at::Tensor other = at::empty({30000});
   initialise(wide, 2, 0, other);
-  EXPECT_FALSE(torch::equal(normal, other));
+  EXPECT_FALSE(at::equal(normal, other));
   initialise({"c", {4}, arch::Init::kConstant, 0.125, "", false, false}, 1, 0, other.narrow(0, 0, 4));
-  EXPECT_TRUE(torch::equal(other.narrow(0, 0, 4), torch::full({4}, 0.125F)));
+  EXPECT_TRUE(at::equal(other.narrow(0, 0, 4), at::full({4}, 0.125F)));
 }
 
 TEST(Initialise, ValuesBeyondTwoDeviationsAreDrawnAgain) {
   constexpr double kStd = 0.5, kStdWithinTwo = 0.87962566103423978;
-  at::Tensor values = torch::empty({100000});
+  at::Tensor values = at::empty({100000});
   initialise({"w", {100000}, arch::Init::kNormalWithinTwo, kStd, "head", true, false}, 1, 0, values);
   EXPECT_NEAR(values.mean().item<double>(), 0.0, 0.005);
   EXPECT_NEAR(values.std().item<double>(), kStd * kStdWithinTwo, 0.005);
@@ -268,9 +268,9 @@ TEST(Initialise, AllocateGivesEveryParameterItsInitialValue) {
   allocate(model, 9, at::kBFloat16);
   const auto parameters = model.named_parameters();
   for (const auto& spec : arch::parameters(small_config())) {
-    at::Tensor value = torch::empty({spec.numel()});
+    at::Tensor value = at::empty({spec.numel()});
     initialise(spec, 9, 0, value);
-    EXPECT_TRUE(torch::equal(parameters[spec.name], value.view(spec.shape).to(at::kBFloat16))) << spec.name;
+    EXPECT_TRUE(at::equal(parameters[spec.name], value.view(spec.shape).to(at::kBFloat16))) << spec.name;
   }
 }
 

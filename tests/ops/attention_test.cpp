@@ -1,7 +1,7 @@
 #include "tessera/ops/attention.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/types.h>
 
 namespace tessera::ops {
 namespace {
@@ -11,19 +11,19 @@ struct Sizes {
 };
 
 double error(const at::Tensor& a, const at::Tensor& exact) {
-  return ((a.to(torch::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
+  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
 }
 
 at::Tensor formula(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const at::Tensor scores =
-      torch::matmul(q.transpose(1, 2), k.transpose(1, 2).transpose(2, 3)) / std::sqrt(q.size(3));
-  return torch::matmul(scores.softmax(-1), v.transpose(1, 2)).transpose(1, 2).flatten(2);
+      at::matmul(q.transpose(1, 2), k.transpose(1, 2).transpose(2, 3)) / std::sqrt(q.size(3));
+  return at::matmul(scores.softmax(-1), v.transpose(1, 2)).transpose(1, 2).flatten(2);
 }
 
 std::vector<at::Tensor> exact_copies(const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> out;
   for (const auto& input : inputs) {
-    out.push_back(input.detach().to(torch::kDouble).requires_grad_());
+    out.push_back(input.detach().to(at::kDouble).requires_grad_());
   }
   return out;
 }
@@ -31,10 +31,10 @@ std::vector<at::Tensor> exact_copies(const std::vector<at::Tensor>& inputs) {
 class Attention : public testing::TestWithParam<std::tuple<Sizes, at::ScalarType>> {};
 
 TEST_P(Attention, ValueAndGradientsAreThoseOfTheFormula) {
-  torch::manual_seed(2);
+  at::manual_seed(2);
   const auto [s, dtype] = GetParam();
   const auto make = [&](int64_t count) {
-    return torch::randn({s.batch, count, s.heads, s.head_width}).to(dtype).requires_grad_();
+    return at::randn({s.batch, count, s.heads, s.head_width}).to(dtype).requires_grad_();
   };
   const std::vector<at::Tensor> inputs = {make(s.queries), make(s.tokens), make(s.tokens)};
   const auto exact = exact_copies(inputs);
@@ -44,9 +44,9 @@ TEST_P(Attention, ValueAndGradientsAreThoseOfTheFormula) {
   EXPECT_EQ(y.sizes().vec(), (std::vector<int64_t>{s.batch, s.queries, s.heads * s.head_width}));
   EXPECT_EQ(y.scalar_type(), dtype);
   EXPECT_LT(error(y, expected), tolerance);
-  const at::Tensor direction = torch::randn(y.sizes()).to(dtype);
+  const at::Tensor direction = at::randn(y.sizes()).to(dtype);
   y.backward(direction);
-  expected.backward(direction.to(torch::kDouble));
+  expected.backward(direction.to(at::kDouble));
   for (size_t i = 0; i < 3; ++i) {
     if (s.tokens == 1 && i < 2) {  // one token: the softmax is constant
       EXPECT_LT(inputs[i].grad().abs().max().item<double>(), 0.05) << i;
@@ -57,18 +57,18 @@ TEST_P(Attention, ValueAndGradientsAreThoseOfTheFormula) {
 }
 
 TEST_P(Attention, APackedProjectionGivesTheSame) {
-  torch::manual_seed(3);
+  at::manual_seed(3);
   const auto [s, dtype] = GetParam();
   const int64_t width = s.heads * s.head_width;
-  const at::Tensor qkv = torch::randn({s.batch, s.tokens, 3 * width}).to(dtype).requires_grad_();
+  const at::Tensor qkv = at::randn({s.batch, s.tokens, 3 * width}).to(dtype).requires_grad_();
   const at::Tensor other = qkv.detach().clone().requires_grad_();
   const auto parts = other.view({s.batch, s.tokens, 3, s.heads, s.head_width}).unbind(2);
   const at::Tensor y = self_attention(qkv, s.heads), expected = attention(parts[0], parts[1], parts[2]);
-  EXPECT_TRUE(torch::equal(y, expected));
-  const at::Tensor direction = torch::randn(y.sizes()).to(dtype);
+  EXPECT_TRUE(at::equal(y, expected));
+  const at::Tensor direction = at::randn(y.sizes()).to(dtype);
   y.backward(direction);
   expected.backward(direction);
-  EXPECT_TRUE(torch::equal(qkv.grad(), other.grad()));
+  EXPECT_TRUE(at::equal(qkv.grad(), other.grad()));
 }
 
 // Whole blocks of 32, parts of them, one query for many tokens, more tokens than the kernels take.
@@ -81,23 +81,23 @@ INSTANTIATE_TEST_SUITE_P(Grid, Attention,
 
 TEST(Attention, ABroadcastQueryGetsTheSumOfItsGradients) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor query = torch::randn({1, 1, 2, 16}).to(dtype).requires_grad_();
-    const at::Tensor k = torch::randn({4, 9, 2, 16}).to(dtype), v = torch::randn({4, 9, 2, 16}).to(dtype);
+    const at::Tensor query = at::randn({1, 1, 2, 16}).to(dtype).requires_grad_();
+    const at::Tensor k = at::randn({4, 9, 2, 16}).to(dtype), v = at::randn({4, 9, 2, 16}).to(dtype);
     attention(query.expand({4, -1, -1, -1}), k, v).sum().backward();
     const auto exact = exact_copies({query});
-    formula(exact[0].expand({4, -1, -1, -1}), k.to(torch::kDouble), v.to(torch::kDouble)).sum().backward();
+    formula(exact[0].expand({4, -1, -1, -1}), k.to(at::kDouble), v.to(at::kDouble)).sum().backward();
     EXPECT_LT(error(query.grad(), exact[0].grad()), dtype == at::kFloat ? 2e-5 : 0.03);
   }
 }
 
 // Scores of hundreds must not overflow, and a NaN must not vanish.
 TEST(Attention, LargeScoresAndNan) {
-  const at::Tensor qkv = (torch::randn({2, 16, 3 * 32}) * 100).to(at::kBFloat16);
-  EXPECT_TRUE(torch::isfinite(self_attention(qkv, 1)).all().item<bool>());
+  const at::Tensor qkv = (at::randn({2, 16, 3 * 32}) * 100).to(at::kBFloat16);
+  EXPECT_TRUE(at::isfinite(self_attention(qkv, 1)).all().item<bool>());
   qkv[0][3][5] = std::numeric_limits<float>::quiet_NaN();
   const at::Tensor y = self_attention(qkv, 1);
-  EXPECT_TRUE(torch::isnan(y[0][3]).any().item<bool>());
-  EXPECT_TRUE(torch::isfinite(y[1]).all().item<bool>());
+  EXPECT_TRUE(at::isnan(y[0][3]).any().item<bool>());
+  EXPECT_TRUE(at::isfinite(y[1]).all().item<bool>());
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "tessera/ops/cpu.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/types.h>
 
 #include <cstdlib>
 
@@ -13,8 +13,8 @@ TEST(Cpu, OneDnnComputesInBf16) {
   if (onednn_would_misuse_amx()) {
     ASSERT_NE(std::getenv("ONEDNN_MAX_CPU_ISA"), nullptr);
   }
-  const at::Tensor a = torch::ones({64, 64}, at::kBFloat16);
-  EXPECT_EQ(torch::mm(a, a)[5][7].item<float>(), 64.0F);
+  const at::Tensor a = at::ones({64, 64}, at::kBFloat16);
+  EXPECT_EQ(at::mm(a, a)[5][7].item<float>(), 64.0F);
 }
 
 TEST(Cpu, TheAnswerDoesNotChange) { EXPECT_EQ(cpu_has_amx(), cpu_has_amx()); }

@@ -1,7 +1,7 @@
 // What is computed where this room has no kernels: the same maths, and nothing that touches memory of another
 // device.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <functional>
 #include <optional>
@@ -65,10 +65,10 @@ std::vector<Layer> layers() {
 }
 
 Tensors inputs_of(const Layer& layer, const at::TensorOptions& options) {
-  torch::manual_seed(4);
+  at::manual_seed(4);
   Tensors inputs;
   for (const auto& shape : layer.shapes) {
-    inputs.push_back(torch::randn(shape).mul_(0.5).to(options.device(), options.dtype().toScalarType()));
+    inputs.push_back(at::randn(shape).mul_(0.5).to(options.device(), options.dtype().toScalarType()));
     inputs.back().requires_grad_();
   }
   return inputs;
@@ -78,8 +78,8 @@ Tensors inputs_of(const Layer& layer, const at::TensorOptions& options) {
 Tensors run(const Layer& layer, const at::TensorOptions& options) {
   const Tensors inputs = inputs_of(layer, options);
   const at::Tensor out = layer.run(inputs);
-  torch::manual_seed(5);
-  out.backward(torch::randn(out.sizes()).to(options.device(), options.dtype().toScalarType()));
+  at::manual_seed(5);
+  out.backward(at::randn(out.sizes()).to(options.device(), options.dtype().toScalarType()));
   Tensors all = {out.detach()};
   for (const at::Tensor& input : inputs) all.push_back(input.grad());
   return all;
@@ -166,11 +166,11 @@ std::vector<Update> updates() {
 }
 
 Tensors updated(const Update& update, int64_t steps) {
-  torch::manual_seed(6);
-  Tensors tensors = {torch::randn({41 * 23}), {}};
-  for (size_t i = 0; i < update.kept; ++i) tensors.push_back(torch::zeros({41 * 23}));
+  at::manual_seed(6);
+  Tensors tensors = {at::randn({41 * 23}), {}};
+  for (size_t i = 0; i < update.kept; ++i) tensors.push_back(at::zeros({41 * 23}));
   for (int64_t step = 1; step <= steps; ++step) {
-    tensors[1] = torch::randn({41 * 23});
+    tensors[1] = at::randn({41 * 23});
     update.run(tensors, step);
   }
   return tensors;
@@ -191,7 +191,7 @@ TEST(Foreign, UpdatesStayOnTheirDevice) {
   for (const Update& update : updates()) {
     SCOPED_TRACE(update.name);
     Tensors tensors(2 + update.kept);
-    for (at::Tensor& tensor : tensors) tensor = torch::zeros({41 * 23}, at::kMeta);
+    for (at::Tensor& tensor : tensors) tensor = at::zeros({41 * 23}, at::kMeta);
     EXPECT_NO_THROW(update.run(tensors, 1));
   }
 }
@@ -201,12 +201,11 @@ TEST(Foreign, AdafactorsRowsAndColumnsAreTheKernels) {
   for (const std::vector<int64_t>& shape :
        std::vector<std::vector<int64_t>>{{40, 50}, {50, 40}, {33, 3, 37}, {2, 64, 36}}) {
     const Factored tensor = *factored(shape);
-    torch::manual_seed(7);
-    const at::Tensor whole = torch::randn({shape[0] * shape[1] * (shape.size() > 2 ? shape[2] : 1)});
+    at::manual_seed(7);
+    const at::Tensor whole = at::randn({shape[0] * shape[1] * (shape.size() > 2 ? shape[2] : 1)});
     for (const int64_t begin : {int64_t{0}, int64_t{77}}) {
       const at::Tensor part = whole.narrow(0, begin, whole.numel() - begin - 13);
-      const at::Tensor row = torch::rand(tensor.row_shape) + 0.1,
-                       column = torch::rand(tensor.column_shape) + 0.1;
+      const at::Tensor row = at::rand(tensor.row_shape) + 0.1, column = at::rand(tensor.column_shape) + 0.1;
       const auto both = [&] {
         at::Tensor rows = at::ones({tensor.row_numel}, at::kDouble);
         at::Tensor columns = at::ones({tensor.column_numel}, at::kDouble);

@@ -1,35 +1,35 @@
 #include "tessera/ops/layer_norm.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/types.h>
 
 namespace tessera::ops {
 namespace {
 
 double error(const at::Tensor& a, const at::Tensor& exact) {
-  return ((a.to(torch::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
+  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
 }
 
 class LayerNormOp : public testing::TestWithParam<std::tuple<int64_t, int64_t, at::ScalarType>> {};
 
 TEST_P(LayerNormOp, ValueAndGradientsAreThoseOfTheFormula) {
-  torch::manual_seed(4);
+  at::manual_seed(4);
   const auto [rows, width, dtype] = GetParam();
-  std::vector<at::Tensor> inputs = {(3 + 2 * torch::randn({rows, width})).to(dtype).requires_grad_(),
-                                    (1 + torch::randn({width}) / 4).to(dtype).requires_grad_(),
-                                    torch::randn({width}).to(dtype).requires_grad_()};
+  std::vector<at::Tensor> inputs = {(3 + 2 * at::randn({rows, width})).to(dtype).requires_grad_(),
+                                    (1 + at::randn({width}) / 4).to(dtype).requires_grad_(),
+                                    at::randn({width}).to(dtype).requires_grad_()};
   std::vector<at::Tensor> exact;
   for (const auto& input : inputs) {
-    exact.push_back(input.detach().to(torch::kDouble).requires_grad_());
+    exact.push_back(input.detach().to(at::kDouble).requires_grad_());
   }
   const at::Tensor y = layer_norm(inputs[0], inputs[1], inputs[2], 1e-6);
-  const at::Tensor expected = torch::layer_norm(exact[0], {width}, exact[1], exact[2], 1e-6);
+  const at::Tensor expected = at::layer_norm(exact[0], {width}, exact[1], exact[2], 1e-6);
   const double tolerance = dtype == at::kFloat ? 1e-5 : 0.015;
   EXPECT_EQ(y.scalar_type(), dtype);
   EXPECT_LT(error(y, expected), tolerance);
-  const at::Tensor direction = torch::randn(y.sizes()).to(dtype);
+  const at::Tensor direction = at::randn(y.sizes()).to(dtype);
   y.backward(direction);
-  expected.backward(direction.to(torch::kDouble));
+  expected.backward(direction.to(at::kDouble));
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_LT(error(inputs[i].grad(), exact[i].grad()), tolerance) << i;
   }
@@ -40,10 +40,10 @@ INSTANTIATE_TEST_SUITE_P(Grid, LayerNormOp,
                                           testing::Values(at::kFloat, at::kBFloat16)));
 
 TEST(LayerNorm, TakesStridedAndEmptyInput) {
-  const at::Tensor weight = torch::ones({32}, at::kBFloat16), bias = torch::zeros({32}, at::kBFloat16);
-  const at::Tensor x = torch::randn({4, 6, 32}).to(at::kBFloat16);
-  EXPECT_TRUE(torch::equal(layer_norm(x.transpose(0, 1), weight, bias, 1e-6),
-                           layer_norm(x, weight, bias, 1e-6).transpose(0, 1)));
+  const at::Tensor weight = at::ones({32}, at::kBFloat16), bias = at::zeros({32}, at::kBFloat16);
+  const at::Tensor x = at::randn({4, 6, 32}).to(at::kBFloat16);
+  EXPECT_TRUE(at::equal(layer_norm(x.transpose(0, 1), weight, bias, 1e-6),
+                        layer_norm(x, weight, bias, 1e-6).transpose(0, 1)));
   EXPECT_EQ(layer_norm(x.narrow(0, 0, 0), weight, bias, 1e-6).numel(), 0);
 }
 

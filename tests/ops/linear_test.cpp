@@ -1,7 +1,7 @@
 #include "tessera/ops/linear.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/types.h>
 
 #include "tessera/ops/cpu.h"
 
@@ -13,12 +13,12 @@ struct Sizes {
 };
 
 at::Tensor values(at::IntArrayRef shape, at::ScalarType dtype, double scale) {
-  return (torch::randn(shape) * scale).to(dtype).requires_grad_();
+  return (at::randn(shape) * scale).to(dtype).requires_grad_();
 }
 
 // The largest difference as a share of the largest value.
 double error(const at::Tensor& a, const at::Tensor& exact) {
-  return ((a.to(torch::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
+  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
 }
 
 enum Then { kNothing, kGelu, kAdd };
@@ -26,20 +26,20 @@ enum Then { kNothing, kGelu, kAdd };
 class LinearOps : public testing::TestWithParam<std::tuple<Sizes, at::ScalarType, Then>> {};
 
 TEST_P(LinearOps, ValueAndGradientsAreThoseOfTheFormula) {
-  torch::manual_seed(1);
+  at::manual_seed(1);
   const auto [sizes, dtype, then] = GetParam();
   std::vector<at::Tensor> inputs = {values({sizes.rows, sizes.in}, dtype, 1.0),
                                     values({sizes.out, sizes.in}, dtype, 1.0 / std::sqrt(sizes.in)),
                                     values({sizes.out}, dtype, 0.5),
                                     values({sizes.rows, sizes.out}, dtype, 1.0)};
-  const at::Tensor direction = torch::randn({sizes.rows, sizes.out}).to(dtype);
+  const at::Tensor direction = at::randn({sizes.rows, sizes.out}).to(dtype);
   std::vector<at::Tensor> exact;
   for (const auto& input : inputs) {
-    exact.push_back(input.detach().to(torch::kDouble).requires_grad_());
+    exact.push_back(input.detach().to(at::kDouble).requires_grad_());
   }
   const auto formula = [then = then](const std::vector<at::Tensor>& t) {
-    const at::Tensor y = torch::mm(t[0], t[1].t()) + t[2];
-    return then == kGelu ? torch::gelu(y) : then == kAdd ? y + t[3] : y;
+    const at::Tensor y = at::mm(t[0], t[1].t()) + t[2];
+    return then == kGelu ? at::gelu(y) : then == kAdd ? y + t[3] : y;
   };
   const at::Tensor y = then == kGelu  ? linear_gelu(inputs[0], inputs[1], inputs[2])
                        : then == kAdd ? linear_add(inputs[0], inputs[1], inputs[2], inputs[3])
@@ -49,7 +49,7 @@ TEST_P(LinearOps, ValueAndGradientsAreThoseOfTheFormula) {
   EXPECT_EQ(y.scalar_type(), dtype);
   EXPECT_LT(error(y, expected), tolerance);
   y.backward(direction);
-  expected.backward(direction.to(torch::kDouble));
+  expected.backward(direction.to(at::kDouble));
   for (size_t i = 0; i < (then == kAdd ? 4 : 3); ++i) {
     EXPECT_LT(error(inputs[i].grad(), exact[i].grad()), tolerance) << "input " << i;
   }
@@ -65,13 +65,13 @@ INSTANTIATE_TEST_SUITE_P(Grid, LinearOps,
 
 // Long enough for the kernel to cut the sums into pieces; 8,200 ends in the middle of a tile.
 TEST(Linear, LongSumsAreThoseOfTheFormula) {
-  torch::manual_seed(2);
+  at::manual_seed(2);
   for (const int64_t in : {8192, 8193, 8200, 20480}) {
-    const at::Tensor x = torch::randn({70, in}).to(at::kBFloat16).requires_grad_();
-    const at::Tensor weight = (torch::randn({150, in}) / std::sqrt(in)).to(at::kBFloat16).requires_grad_();
-    const at::Tensor bias = torch::randn({150}).to(at::kBFloat16);
-    const at::Tensor residual = torch::randn({70, 150}).to(at::kBFloat16);
-    const at::Tensor exact = torch::mm(x.to(at::kDouble), weight.to(at::kDouble).t()) + bias.to(at::kDouble);
+    const at::Tensor x = at::randn({70, in}).to(at::kBFloat16).requires_grad_();
+    const at::Tensor weight = (at::randn({150, in}) / std::sqrt(in)).to(at::kBFloat16).requires_grad_();
+    const at::Tensor bias = at::randn({150}).to(at::kBFloat16);
+    const at::Tensor residual = at::randn({70, 150}).to(at::kBFloat16);
+    const at::Tensor exact = at::mm(x.to(at::kDouble), weight.to(at::kDouble).t()) + bias.to(at::kDouble);
     EXPECT_LT(error(linear(x, weight, bias), exact), 0.005) << in;
     EXPECT_LT(error(linear_add(x, weight, bias, residual), exact + residual.to(at::kDouble)), 0.005) << in;
     // Backward through the transposed weight: a sum over `in`.
@@ -89,14 +89,14 @@ TEST(Linear, LongSumsAreThoseOfTheFormula) {
 
 TEST(Linear, TakesAnyShapeAndConvolutionWeights) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor x = torch::randn({3, 5, 48}).to(dtype);
-    const at::Tensor weight = (torch::randn({32, 3, 4, 4}) / 7).to(dtype).requires_grad_();
-    const at::Tensor bias = torch::zeros({32}, dtype);
+    const at::Tensor x = at::randn({3, 5, 48}).to(dtype);
+    const at::Tensor weight = (at::randn({32, 3, 4, 4}) / 7).to(dtype).requires_grad_();
+    const at::Tensor bias = at::zeros({32}, dtype);
     const at::Tensor y = linear(x, weight, bias);
     EXPECT_EQ(y.sizes().vec(), (std::vector<int64_t>{3, 5, 32}));
     y.sum().backward();
     EXPECT_EQ(weight.grad().sizes().vec(), weight.sizes().vec());
-    EXPECT_TRUE(torch::equal(linear(x.transpose(0, 1).contiguous().transpose(0, 1), weight, bias), y));
+    EXPECT_TRUE(at::equal(linear(x.transpose(0, 1).contiguous().transpose(0, 1), weight, bias), y));
     EXPECT_EQ(linear(x.narrow(0, 0, 0), weight, bias).sizes().vec(), (std::vector<int64_t>{0, 5, 32}));
   }
 }
@@ -106,16 +106,15 @@ TEST(Linear, Bf16IsBitwiseTheSameInAnyBatch) {
   if (!cpu_has_amx()) {
     GTEST_SKIP() << "no AMX";
   }
-  const at::Tensor x = torch::randn({100, 128}).to(at::kBFloat16);
-  const at::Tensor weight = torch::randn({96, 128}).to(at::kBFloat16),
-                   bias = torch::randn({96}).to(at::kBFloat16);
+  const at::Tensor x = at::randn({100, 128}).to(at::kBFloat16);
+  const at::Tensor weight = at::randn({96, 128}).to(at::kBFloat16), bias = at::randn({96}).to(at::kBFloat16);
   const at::Tensor whole = linear_gelu(x, weight, bias);
-  EXPECT_TRUE(torch::equal(whole.narrow(0, 37, 20), linear_gelu(x.narrow(0, 37, 20), weight, bias)));
+  EXPECT_TRUE(at::equal(whole.narrow(0, 37, 20), linear_gelu(x.narrow(0, 37, 20), weight, bias)));
 }
 
 TEST(LinearGelu, ExtremesOfTheActivation) {
-  const at::Tensor weight = torch::eye(32).to(at::kBFloat16), bias = torch::zeros({32}, at::kBFloat16);
-  at::Tensor x = torch::zeros({1, 32}, at::kBFloat16);
+  const at::Tensor weight = at::eye(32).to(at::kBFloat16), bias = at::zeros({32}, at::kBFloat16);
+  at::Tensor x = at::zeros({1, 32}, at::kBFloat16);
   x[0][0] = 1000;
   x[0][1] = -1000;
   x[0][2] = 1e-3;

@@ -1,7 +1,7 @@
 #include "tessera/ops/random_mask.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/types.h>
 
 #include "tessera/base/error.h"
 
@@ -22,19 +22,19 @@ TEST(DropoutMask, DropsTheAskedShareAndKeepsTheMean) {
 TEST(DropoutMask, AnElementDependsOnItsKeySampleAndPlaceOnly) {
   const at::Tensor whole = dropout_mask(0.5, 17, std::vector<uint64_t>{3, 4, 5}, 1003, at::kFloat);
   const at::Tensor one = dropout_mask(0.5, 17, std::vector<uint64_t>{4}, 1003, at::kFloat);
-  EXPECT_TRUE(torch::equal(whole.narrow(0, 1, 1), one));
+  EXPECT_TRUE(at::equal(whole.narrow(0, 1, 1), one));
   const at::Tensor shorter = dropout_mask(0.5, 17, std::vector<uint64_t>{4}, 13, at::kFloat);
-  EXPECT_TRUE(torch::equal(one.narrow(1, 0, 13), shorter));
-  EXPECT_FALSE(torch::equal(whole[0], whole[1]));
-  EXPECT_FALSE(torch::equal(one, dropout_mask(0.5, 18, std::vector<uint64_t>{4}, 1003, at::kFloat)));
+  EXPECT_TRUE(at::equal(one.narrow(1, 0, 13), shorter));
+  EXPECT_FALSE(at::equal(whole[0], whole[1]));
+  EXPECT_FALSE(at::equal(one, dropout_mask(0.5, 18, std::vector<uint64_t>{4}, 1003, at::kFloat)));
   const at::Tensor half = dropout_mask(0.5, 17, std::vector<uint64_t>{4}, 1003, at::kBFloat16);
-  EXPECT_TRUE(torch::equal(one, half.to(at::kFloat)));
+  EXPECT_TRUE(at::equal(one, half.to(at::kFloat)));
 }
 
 TEST(DropoutMask, EndsOfTheRange) {
   const std::vector<uint64_t> samples = {1};
-  EXPECT_TRUE(torch::equal(dropout_mask(0.0, 1, samples, 9, at::kFloat), torch::ones({1, 9})));
-  EXPECT_TRUE(torch::equal(dropout_mask(1.0, 1, samples, 9, at::kFloat), torch::zeros({1, 9})));
+  EXPECT_TRUE(at::equal(dropout_mask(0.0, 1, samples, 9, at::kFloat), at::ones({1, 9})));
+  EXPECT_TRUE(at::equal(dropout_mask(1.0, 1, samples, 9, at::kFloat), at::zeros({1, 9})));
   EXPECT_EQ(dropout_mask(0.5, 1, {}, 9, at::kFloat).numel(), 0);
   EXPECT_EQ(dropout_mask(0.5, 1, samples, 0, at::kFloat).numel(), 0);
   EXPECT_THROW(dropout_mask(1.5, 1, samples, 9, at::kFloat), InternalError);
@@ -42,12 +42,12 @@ TEST(DropoutMask, EndsOfTheRange) {
 
 TEST(Dropout, ScalesWhatStaysAndIsItsOwnGradient) {
   const std::vector<uint64_t> samples = {8, 9};
-  const at::Tensor x = torch::full({2, 3, 5}, 2.0F).requires_grad_();
+  const at::Tensor x = at::full({2, 3, 5}, 2.0F).requires_grad_();
   const at::Tensor y = dropout(x, 0.25, 5, samples);
   const at::Tensor mask = dropout_mask(0.25, 5, samples, 15, at::kFloat).view({2, 3, 5});
-  EXPECT_TRUE(torch::equal(y, 2 * mask));
+  EXPECT_TRUE(at::equal(y, 2 * mask));
   y.sum().backward();
-  EXPECT_TRUE(torch::equal(x.grad(), mask));
+  EXPECT_TRUE(at::equal(x.grad(), mask));
   EXPECT_TRUE(dropout(x, 0.0, 5, samples).is_same(x));
   EXPECT_THROW(dropout(x, 0.5, 5, std::vector<uint64_t>{1}), InternalError);
 }
@@ -58,8 +58,8 @@ TEST(DropPathMask, OneNumberASample) {
   const at::Tensor mask = drop_path_mask(0.2, 3, samples, at::kFloat);
   EXPECT_NEAR((mask == 0).to(at::kDouble).mean().item<double>(), 0.2, 0.01);
   EXPECT_NEAR(mask.max().item<double>(), 1.25, 1e-6);
-  EXPECT_TRUE(torch::equal(mask.narrow(0, 50, 2),
-                           drop_path_mask(0.2, 3, std::vector<uint64_t>{150, 151}, at::kFloat)));
+  EXPECT_TRUE(
+      at::equal(mask.narrow(0, 50, 2), drop_path_mask(0.2, 3, std::vector<uint64_t>{150, 151}, at::kFloat)));
   EXPECT_EQ(drop_path_mask(1.0, 3, samples, at::kFloat).abs().max().item<float>(), 0.0F);
 }
 

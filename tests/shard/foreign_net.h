@@ -1,6 +1,7 @@
 // Networks that know nothing of sharding, and what they do without it.
 #pragma once
 
+#include <ATen/core/grad_mode.h>
 #include <torch/nn.h>
 
 #include <string>

@@ -1,6 +1,7 @@
 // Training of a module that knows nothing of sharding, with it and without.
 #pragma once
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim.h>

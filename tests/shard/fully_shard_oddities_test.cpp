@@ -1,4 +1,5 @@
 // What else a module may hold and do: every oddity by itself.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

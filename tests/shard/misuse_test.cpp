@@ -1,5 +1,6 @@
 // What a program may do to a sharded network that would hang or train something else without a word: it works
 // as it does without sharding, or is one clear error.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim.h>

@@ -1,4 +1,5 @@
 // State in the host's memory: the same numbers, and nothing of it where units compute.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "foreign_training.h"

@@ -1,6 +1,7 @@
 #include "tessera/shard/recompute.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 

@@ -1,6 +1,7 @@
 // Statistics over all ranks: ranks with parts of a batch compute what one rank with all of it does.
 #include "tessera/shard/sync_batch_norm.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 

@@ -5,6 +5,7 @@
 
 #include "small_run.h"
 #include "tessera/base/file.h"
+#include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/saver.h"

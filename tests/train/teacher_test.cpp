@@ -2,6 +2,7 @@
 // same numbers on any ranks.
 #include "tessera/train/teacher.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>

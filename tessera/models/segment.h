@@ -1,0 +1,39 @@
+// A network's pieces, for those that run them without knowing the network: segmented_model.h without
+// torch::nn, whose templates cost every file that includes them some seconds.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::models {
+
+class SegmentedModel;
+
+/// What the random numbers of one forward pass depend on. A dropout mask is a function of
+/// (key, sample, layer's name, element), so it is the same on any rank and in recomputation.
+struct ForwardContext {
+  bool training = false;
+  uint64_t key = 0;               // of (seed, step)
+  std::vector<uint64_t> samples;  // [batch] sample numbers
+  /// If there is one, it is told of what comes out of every segment, by its name, and within a head of
+  /// "features", [batch, width], what the classifier reads, and of a ViT's "tokens", [batch, tokens, width],
+  /// what they are pooled from (timm's forward_head(pre_logits=True) and forward_features).
+  std::function<void(const std::string& name, const at::Tensor& value)> observe = {};
+};
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// A piece of the model: the unit of gathering, recompute and (later) pipeline stages.
+struct Segment {
+  std::string name;         // "stem", "blocks.3", "head"
+  NamedTensors parameters;  // full names; tensors may be hollow
+  std::function<at::Tensor(const at::Tensor& x, const ForwardContext&)> forward;
+  NamedTensors buffers = {};  // what its forward changes while training
+};
+
+}  // namespace tessera::models
