@@ -39,7 +39,9 @@ CLI::App* add(CLI::App& bench, Common& options, const char* name, const char* de
   CLI::App* command = bench.add_subcommand(name, description);
   command->add_option("--model", options.model, "A size of `tessera models`")->capture_default_str();
   command->add_option("--batch", options.batch, "Images on each rank")->capture_default_str();
-  command->add_option("--rounds", options.rounds, "Measurements of each kind; medians are shown")
+  command
+      ->add_option("--rounds", options.rounds,
+                   "Measurements of each kind; step shows medians, shard the least")
       ->capture_default_str();
   command->add_option("--procs", options.procs, "Local ranks to start (without: the launcher's)");
   command->add_option("--set", options.sets, "Change a recipe key: --set shard.level=zero2 (repeatable)")

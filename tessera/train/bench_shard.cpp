@@ -7,12 +7,12 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
-#include "tessera/base/median.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
@@ -25,6 +25,7 @@ namespace tessera::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr double kNone = std::numeric_limits<double>::infinity();
 
 data::Batch random_batch(const arch::ModelConfig& model, int64_t size) {
   data::Batch batch;
@@ -64,9 +65,10 @@ void communicate(TrainState& state) {
   state.sharded->parameters_changed();
 }
 
-/// Medians over rounds of seconds, of the slowest rank.
+/// The least over rounds of the slowest rank's seconds: what else a machine does only adds to a time, and the
+/// hidden share is a small difference of large ones.
 struct Seconds {
-  double overlapped = 0, one_by_one = 0, computing = 0, communicating = 0;
+  double overlapped = kNone, one_by_one = kNone, computing = kNone, communicating = kNone;
   double hidden_share() const {
     return (one_by_one - overlapped) / std::max(std::min(computing, communicating), 1e-9);
   }
@@ -80,7 +82,7 @@ Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& 
     work();
     return largest_over_ranks(seconds_since(start), mesh.world(), "time");
   };
-  std::vector<double> overlapped, one_by_one, computing, communicating;
+  Seconds least;
   // Interleaved, so that whatever else the machine does meets all four alike. Round 0 warms up.
   for (int64_t round = 0; round <= job.rounds; ++round) {
     real.sharded->set_prefetch(std::max<int64_t>(1, job.recipe.shard.prefetch));
@@ -90,12 +92,10 @@ Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& 
     const double c = time([&] { step(alone, batch); });
     const double d = time([&] { communicate(real); });
     if (round == 0) continue;
-    overlapped.push_back(a);
-    one_by_one.push_back(b);
-    computing.push_back(c);
-    communicating.push_back(d);
+    least = {std::min(least.overlapped, a), std::min(least.one_by_one, b), std::min(least.computing, c),
+             std::min(least.communicating, d)};
   }
-  return {median(overlapped), median(one_by_one), median(computing), median(communicating)};
+  return least;
 }
 
 /// Bytes this rank sends in one step, over all axes.
