@@ -8,7 +8,7 @@
 
 #include "tessera/arch/vit.h"
 #include "tessera/models/parameter_tree.h"
-#include "tessera/models/segmented_model.h"
+#include "tessera/models/segment.h"
 
 namespace tessera::models {
 

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <map>
 #include <string>
 #include <vector>
 
 #include "tessera/arch/specs.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace tessera::models {
 
