@@ -45,8 +45,8 @@ function(tessera_use_pch target owner library)
   target_precompile_headers(${target} REUSE_FROM tessera_${owner})
 endfunction()
 
-# tessera_test(NAME [TORCH] [MODULES] [LABELS l...] SOURCES ...): one GoogleTest program of one room, every test of it
-# registered with ctest. Labels: unit (default), ranks, slow, cuda. MODULES: nearly all files use torch::nn and torch::optim.
+# tessera_test(NAME [TORCH [MODULES]] [LABELS l...] SOURCES ...): one GoogleTest program of one room, every test of it
+# registered with ctest. MODULES: nearly all its files use torch::nn and torch::optim. Labels: unit (default), ranks, slow, cuda.
 function(tessera_test name)
   cmake_parse_arguments(T "TORCH;MODULES" "TIMEOUT" "LABELS;SOURCES" ${ARGN})
   if(NOT T_LABELS)

@@ -64,7 +64,7 @@ class Listing {
   ParameterSpec& add(std::string name, std::vector<int64_t> shape, Start both) {
     return add(std::move(name), std::move(shape), both, both);
   }
-  /// timm's, or with these values.
+  /// A linear layer of (out, in): timm's values, or these.
   void layer(const std::string& name, int64_t in, int64_t out, Start weight, Start bias = kZeros) {
     add(name + ".weight", {out, in}, kTimmWeight, weight).decay = true;
     add(name + ".bias", {out}, kZeros, bias);

@@ -1,4 +1,4 @@
-#include <ATen/ops/cat.h>
+#include <ATen/ATen.h>
 
 #include "tessera/models/ends.h"
 #include "tessera/ops/attention.h"

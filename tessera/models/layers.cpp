@@ -1,6 +1,6 @@
 #include "tessera/models/layers.h"
 
-#include <ATen/ops/addcmul.h>
+#include <ATen/ATen.h>
 
 #include "tessera/base/random.h"
 #include "tessera/ops/attention.h"

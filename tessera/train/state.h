@@ -29,8 +29,8 @@ struct TrainState {
   recipe::Recipe recipe;
   plan::Plan plan;
   int64_t rank = 0;
-  std::unique_ptr<DeviceInput> input;  // batches, on the device of all the rest
-  std::shared_ptr<models::SegmentedModel> model;
+  std::unique_ptr<DeviceInput> input;             // batches, on the device of all the rest
+  std::shared_ptr<models::SegmentedModel> model;  // the only owner; the type is not complete here
   std::unique_ptr<shard::ShardedModel> sharded;
   std::unique_ptr<Optimizer> optimizer;  // null when only evaluating
   std::unique_ptr<Ema> ema;              // null where the recipe has none

@@ -189,7 +189,9 @@ struct Identity {
   ino_t inode = 0;
   explicit Identity(const std::string& path) {
     struct stat found {};
-    if (::stat(path.c_str(), &found) == 0) device = found.st_dev, inode = found.st_ino;
+    if (::stat(path.c_str(), &found) != 0) return;
+    device = found.st_dev;
+    inode = found.st_ino;
   }
   bool operator==(const Identity&) const = default;
 };

@@ -52,7 +52,7 @@ def shortened(command):
 
 
 def run(command, folder):
-    environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "TESSERA_FASHION_MNIST": f"{folder}/fashion",
+    environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "TESSERA_FASHION_MNIST": f"{folder}/fashion",
                    "CLOTHING160": f"{folder}/clothing160"}
     with Run(["bash", "-euc", command], folder, environment) as started:
         return started.done(300)

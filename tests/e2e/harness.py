@@ -85,6 +85,7 @@ class Run:
         self.words = [str(word) for word in words]
         self.token = f"e2e_{os.getpid()}_{next(_numbers)}"
         self.output = pathlib.Path(folder) / f"{self.token}.out"
+        # The logs of a start that failed stay in TMPDIR: they go with the folder.
         environment = {**os.environ, "TMPDIR": str(folder), "TESSERA_E2E_RUN": self.token, **(env or {})}
         popen.setdefault("preexec_fn", no_core_dump)
         popen.setdefault("stdin", subprocess.DEVNULL)

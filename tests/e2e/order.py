@@ -31,10 +31,10 @@ def several_sources():
         check("160 training and 80 validation images" in text, text)
 
 
-def memory_of_samples(pids="[0-9]*"):
-    """Which memories of samples are open, once for each descriptor: all processes', or some one's."""
+def memory_of_samples(pid="[0-9]*"):
+    """Which memories of samples are open, once for each descriptor: all processes', or one's."""
     found = []
-    for descriptor in pathlib.Path("/proc").glob(f"{pids}/fd/*"):
+    for descriptor in pathlib.Path("/proc").glob(f"{pid}/fd/*"):
         try:
             if "memfd:tessera-samples" in os.readlink(descriptor):
                 found.append(os.stat(descriptor).st_ino)

@@ -3,7 +3,7 @@
 
 The torch-free rooms are compiled without LibTorch's folders, the others with the FLAGS that name them. Where a torch-free
 header's own source includes it before anything else, the build has already done that and it is not done again; the
-sources of the other rooms begin with precompiled headers and prove nothing.
+sources of cli and of the other rooms begin with precompiled headers and prove nothing.
 """
 import concurrent.futures
 import os
@@ -27,7 +27,8 @@ if platform.machine() != "x86_64":
 
 def built_alone(header):
     source = root / header.with_suffix(".cpp")
-    lines = source.read_text().splitlines() if kind == "torch-free" and source.exists() else []
+    proves = kind == "torch-free" and header.parts[1] != "cli" and source.exists()
+    lines = source.read_text().splitlines() if proves else []
     return next((line for line in lines if line.startswith("#include")), "") == f'#include "{header}"'
 
 
