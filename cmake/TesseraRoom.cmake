@@ -1,6 +1,6 @@
 # tessera_room(NAME [TORCH] [COLD] SOURCES ... [PLAIN ...]): the object library of one folder of tessera/. TORCH rooms
 # see LibTorch's headers, precompiled once for all of them; their files that include none are named under PLAIN
-# and spared the loading. Code of COLD rooms runs a few times in a run and is compiled for quick building. Torch-free
+# and spared the loading. COLD rooms compute nothing and are compiled for quick building. Torch-free
 # rooms end up in libtessera_core.so, which the program links; the others in libtessera.so, which it loads only when a
 # command computes.
 function(tessera_room name)

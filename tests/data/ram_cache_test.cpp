@@ -267,6 +267,9 @@ TEST(RamCache, NothingStaysBehindKilledRanks) {
   kill_rank(ranks[1]);
   kill_rank(ranks[2]);
   EXPECT_EQ(holders_of(identity), 0);
+  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+    EXPECT_EQ(entry.path().string().find("tessera"), std::string::npos) << entry.path();
+  }
 }
 
 }  // namespace

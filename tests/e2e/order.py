@@ -55,6 +55,7 @@ def killed_ranks():
             os.kill(pid, signal.SIGKILL)
         run.wait(60)
         check(held[0][0] not in memory_of_samples(), "the memory went with the ranks")
+        check(not list(pathlib.Path("/dev/shm").glob("*tessera*")), os.listdir("/dev/shm"))
         run.check_nothing_left()
 
 
