@@ -31,11 +31,15 @@ CpuId cpuid(unsigned leaf, unsigned subleaf) {
   return out;
 }
 
+bool announces_bf16() {
+  constexpr unsigned kAvx512Bf16 = 1U << 5;
+  return (cpuid(7, 1).eax & kAvx512Bf16) != 0;
+}
+
 bool announces_amx() {
-  constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24, kAvx512Bf16 = 1U << 5;
+  constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;
   const CpuId features = cpuid(7, 0);
-  return (features.edx & kAmxBf16) != 0 && (features.edx & kAmxTile) != 0 &&
-         (cpuid(7, 1).eax & kAvx512Bf16) != 0;
+  return (features.edx & kAmxBf16) != 0 && (features.edx & kAmxTile) != 0 && announces_bf16();
 }
 
 // Linux lets a process use the 8 KiB of tile registers only after it has asked.
@@ -50,10 +54,16 @@ bool request_tiles() {
 
 #else
 
+bool announces_bf16() { return false; }
 bool announces_amx() { return false; }
 bool request_tiles() { return false; }
 
 #endif
+
+bool is_wanted(const char* variable) {
+  const char* wanted = std::getenv(variable);
+  return wanted == nullptr || std::string_view(wanted) != "0";
+}
 
 bool has_tile_palette() {
 #if defined(__x86_64__)
@@ -75,10 +85,12 @@ WithoutKernels::~WithoutKernels() { --off; }
 bool kernels_are_on() { return off == 0; }
 
 bool cpu_has_amx() {
-  static const bool has = [] {
-    const char* wanted = std::getenv("TESSERA_AMX");
-    return (wanted == nullptr || std::string_view(wanted) != "0") && announces_amx() && request_tiles();
-  }();
+  static const bool has = is_wanted("TESSERA_AMX") && cpu_has_bf16() && announces_amx() && request_tiles();
+  return has;
+}
+
+bool cpu_has_bf16() {
+  static const bool has = is_wanted("TESSERA_BF16") && announces_bf16();
   return has;
 }
 

@@ -3,8 +3,13 @@
 
 namespace tessera::ops {
 
-/// AMX for bf16 is there, the kernel grants it to this process, and TESSERA_AMX is not "0". Asked once.
+/// AMX for bf16 is there, the kernel grants it to this process, and neither TESSERA_AMX nor TESSERA_BF16 is
+/// "0". Asked once.
 bool cpu_has_amx();
+
+/// Products of bf16 are instructions of this CPU (AVX512_BF16), and TESSERA_BF16 is not "0" (which means no
+/// AMX either). Asked once.
+bool cpu_has_bf16();
 
 /// AVX-512F is there.
 bool cpu_has_avx512();

@@ -7,6 +7,7 @@
 
 #include "tessera/ops/amx_gemm.h"
 #include "tessera/ops/fast_path.h"
+#include "tessera/ops/widened_linear.h"
 
 namespace tessera::ops {
 namespace {
@@ -140,6 +141,9 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   if (fast(x, weight, bias)) {
     return FastLinear::apply(x, weight, bias, std::nullopt, Then::kNothing);
   }
+  if (should_widen(x, weight, bias)) {
+    return widened_linear(x, as_matrix(weight), bias, std::nullopt, /*gelu=*/false);
+  }
   return at::linear(x, as_matrix(weight), bias);
 }
 
@@ -147,13 +151,19 @@ at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::
   if (fast(x, weight, bias)) {
     return FastLinear::apply(x, weight, bias, std::nullopt, Then::kGelu);
   }
+  if (should_widen(x, weight, bias)) {
+    return widened_linear(x, as_matrix(weight), bias, std::nullopt, /*gelu=*/true);
+  }
   return at::gelu(at::linear(x, as_matrix(weight), bias));
 }
 
 at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual) {
-  if (fast(x, weight, bias) && residual.scalar_type() == at::kBFloat16) {
-    return FastLinear::apply(x, weight, bias, residual, Then::kAdd);
+  if (residual.scalar_type() == at::kBFloat16) {
+    if (fast(x, weight, bias)) return FastLinear::apply(x, weight, bias, residual, Then::kAdd);
+    if (should_widen(x, weight, bias)) {
+      return widened_linear(x, as_matrix(weight), bias, residual, /*gelu=*/false);
+    }
   }
   return residual + at::linear(x, as_matrix(weight), bias);
 }

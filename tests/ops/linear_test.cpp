@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/ops/cpu.h"
+#include "tessera/ops/widened_linear.h"
 
 namespace tessera::ops {
 namespace {
@@ -110,6 +111,35 @@ TEST(Linear, Bf16IsBitwiseTheSameInAnyBatch) {
   const at::Tensor weight = at::randn({96, 128}).to(at::kBFloat16), bias = at::randn({96}).to(at::kBFloat16);
   const at::Tensor whole = linear_gelu(x, weight, bias);
   EXPECT_TRUE(at::equal(whole.narrow(0, 37, 20), linear_gelu(x.narrow(0, 37, 20), weight, bias)));
+}
+
+// A weight of two parts; what is frozen gets no gradient. On any CPU, though only some come to it by
+// linear().
+TEST(WidenedLinear, ValueAndGradientsAreThoseOfTheFormula) {
+  at::manual_seed(3);
+  for (const bool gelu : {false, true}) {
+    for (const auto& [of_x, of_weight] : {std::pair{true, true}, {true, false}, {false, true}}) {
+      const at::Tensor x = at::randn({2, 3, 4096}).to(at::kBFloat16).requires_grad_(of_x);
+      const at::Tensor weight = (at::randn({1500, 4096}) / 64).to(at::kBFloat16).requires_grad_(of_weight);
+      const at::Tensor bias = at::randn({1500}).to(at::kBFloat16).requires_grad_();
+      const at::Tensor residual = at::randn({2, 3, 1500}).to(at::kBFloat16).requires_grad_();
+      const at::Tensor direction = at::randn({2, 3, 1500}).to(at::kBFloat16);
+      std::vector<at::Tensor> given = {x, weight, bias, residual}, exact;
+      for (const auto& t : given) {
+        exact.push_back(t.detach().to(at::kDouble).requires_grad_(t.requires_grad()));
+      }
+      const at::Tensor y = widened_linear(x, weight, bias, residual, gelu);
+      const at::Tensor sum = at::matmul(exact[0], exact[1].t()) + exact[2];
+      const at::Tensor expected = (gelu ? at::gelu(sum) : sum) + exact[3];
+      EXPECT_LT(error(y, expected), 0.005);
+      y.backward(direction);
+      expected.backward(direction.to(at::kDouble));
+      for (size_t i = 0; i < given.size(); ++i) {
+        ASSERT_EQ(given[i].grad().defined(), given[i].requires_grad()) << i;
+        if (given[i].requires_grad()) EXPECT_LT(error(given[i].grad(), exact[i].grad()), 0.01) << i;
+      }
+    }
+  }
 }
 
 TEST(LinearGelu, ExtremesOfTheActivation) {

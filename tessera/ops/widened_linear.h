@@ -1,0 +1,21 @@
+// Linear layers in bf16 on CPUs that have no instructions for it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace tessera::ops {
+
+/// LibTorch would emulate these products in bf16, at a fraction of the rate of products in fp32: all three
+/// are bf16 on a CPU without bf16 instructions.
+bool should_widen(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+
+/// residual + gelu(x weight^T + bias), the last two where asked for. Factors become fp32 a few rows of the
+/// weight at a time, so that no fp32 copy of a whole weight is made; sums, GELU and residual are in fp32;
+/// what is returned and kept for backward is bf16. `x`: [..., in]; `weight`: [out, in]; `bias`: [out];
+/// `residual` and the result: [..., out].
+at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const std::optional<at::Tensor>& residual, bool gelu);
+
+}  // namespace tessera::ops
