@@ -54,7 +54,7 @@ bool request_tiles() {
 
 #else
 
-bool announces_bf16() { return false; }
+bool announces_bf16() { return true; }  // not known here: LibTorch decides
 bool announces_amx() { return false; }
 bool request_tiles() { return false; }
 

@@ -7,8 +7,8 @@ namespace tessera::ops {
 /// "0". Asked once.
 bool cpu_has_amx();
 
-/// Products of bf16 are instructions of this CPU (AVX512_BF16), and TESSERA_BF16 is not "0" (which means no
-/// AMX either). Asked once.
+/// Products of bf16 are instructions of this CPU (AVX512_BF16; taken for granted where it is no x86), and
+/// TESSERA_BF16 is not "0" (which means no AMX either). Asked once.
 bool cpu_has_bf16();
 
 /// AVX-512F is there.

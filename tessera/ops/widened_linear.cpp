@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
 #include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
@@ -11,13 +13,14 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of a weight, in fp32 at a time: 16 MiB.
+// Of the weight, and of the result, in fp32 at a time: 16 MiB.
 constexpr int64_t kWidened = 4 << 20;
 
-// body(first row, rows) for all rows of the weight.
+// body(first row, rows) for all rows of the weight; `x` [..., in] meets each of them.
 template <typename Body>
-void over_rows_of(const at::Tensor& weight, const Body& body) {
-  const int64_t out = weight.size(0), most = std::max<int64_t>(1, kWidened / weight.size(1));
+void over_rows_of(const at::Tensor& weight, const at::Tensor& x, const Body& body) {
+  const int64_t out = weight.size(0), in = weight.size(1);
+  const int64_t most = std::max<int64_t>(1, kWidened / std::max(in, x.numel() / in));
   for (int64_t first = 0; first < out; first += most) body(first, std::min(most, out - first));
 }
 
@@ -28,15 +31,15 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu) {
     const at::Tensor x = x_given.contiguous();
-    const int64_t out = weight.size(0), in = weight.size(1);
-    const at::Tensor x32 = wide(x.view({-1, in}));
+    const int64_t out = weight.size(0);
+    const at::Tensor x32 = wide(x.view({-1, x.size(-1)}));
     auto shape = x.sizes().vec();
     shape.back() = out;
     const at::Tensor y = at::empty(shape, x.options());
     at::Tensor before_gelu, added;
     if (gelu) before_gelu = at::empty(shape, x.options());
     if (residual) added = residual->reshape({-1, out});
-    over_rows_of(weight, [&](int64_t first, int64_t rows) {
+    over_rows_of(weight, x, [&](int64_t first, int64_t rows) {
       const auto columns = [&](const at::Tensor& t) { return t.view({-1, out}).narrow(1, first, rows); };
       at::Tensor part =
           at::addmm(wide(bias.narrow(0, first, rows)), x32, wide(weight.narrow(0, first, rows)).t());
@@ -65,10 +68,10 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
       x32 = wide(x.view({-1, in}));
     }
     if (of_x) x_gradient = at::zeros({gradient.size(0), in}, gradient.options().dtype(at::kFloat));
-    over_rows_of(weight, [&](int64_t first, int64_t rows) {
+    over_rows_of(weight, x, [&](int64_t first, int64_t rows) {
       at::Tensor part = wide(gradient.narrow(1, first, rows));
       if (before_gelu.defined()) {
-        part = at::gelu_backward(part, wide(before_gelu.view({-1, out}).narrow(1, first, rows)));
+        at::gelu_backward_out(part, part, wide(before_gelu.view({-1, out}).narrow(1, first, rows)));
       }
       bias_gradient.narrow(0, first, rows).copy_(part.sum(0));
       if (of_weight) {

@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/widened_linear.h"
 
@@ -113,8 +116,7 @@ TEST(Linear, Bf16IsBitwiseTheSameInAnyBatch) {
   EXPECT_TRUE(at::equal(whole.narrow(0, 37, 20), linear_gelu(x.narrow(0, 37, 20), weight, bias)));
 }
 
-// A weight of two parts; what is frozen gets no gradient. On any CPU, though only some come to it by
-// linear().
+// A weight of two parts; what is frozen gets no gradient. (linear() comes to it on some CPUs only.)
 TEST(WidenedLinear, ValueAndGradientsAreThoseOfTheFormula) {
   at::manual_seed(3);
   for (const bool gelu : {false, true}) {
