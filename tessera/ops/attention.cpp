@@ -1,10 +1,14 @@
 #include "tessera/ops/attention.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
 
 #include "tessera/ops/amx_attention.h"
 #include "tessera/ops/fast_path.h"
@@ -98,15 +102,66 @@ class FastSelfAttention : public torch::autograd::Function<FastSelfAttention> {
   }
 };
 
-// oneDNN without AMX is slower in bf16 than fp32 attention with its two casts.
+// body(first, images) for all images of the batch, as many at a time as have about 1,024 tokens.
+template <typename Body>
+void over_images(const at::Tensor& q, const Body& body) {
+  const int64_t all = q.size(0), most = std::max<int64_t>(1, 1024 / std::max<int64_t>(1, q.size(1)));
+  for (int64_t first = 0; first < all; first += most) body(first, std::min(most, all - first));
+}
+
+// LibTorch's attention in fp32, some images at a time; what is kept for backward is bf16, but for a number a
+// query.
+class WidenedAttention : public torch::autograd::Function<WidenedAttention> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v) {
+    const at::Tensor out = at::empty(q.sizes(), q.options());
+    const at::Tensor stats =
+        at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat)).transpose(1, 2);
+    over_images(q, [&](int64_t first, int64_t images) {
+      const auto [result, log_sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+          wide(q, first, images), wide(k, first, images), wide(v, first, images));
+      out.narrow(0, first, images).copy_(result.transpose(1, 2));
+      stats.narrow(0, first, images).copy_(log_sums);
+    });
+    ctx->save_for_backward({q, k, v, out, stats});
+    return out.view({q.size(0), q.size(1), -1});
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
+    const at::Tensor gradient = gradients[0].reshape(q.sizes());
+    const at::Tensor dq = at::empty(q.sizes(), q.options()), dk = at::empty(k.sizes(), k.options()),
+                     dv = at::empty(v.sizes(), v.options());
+    over_images(q, [&](int64_t first, int64_t images) {
+      const auto [of_q, of_k, of_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          wide(gradient, first, images), wide(q, first, images), wide(k, first, images),
+          wide(v, first, images), wide(saved[3], first, images), saved[4].narrow(0, first, images),
+          /*dropout_p=*/0.0, /*is_causal=*/false);
+      dq.narrow(0, first, images).copy_(of_q.transpose(1, 2));
+      dk.narrow(0, first, images).copy_(of_k.transpose(1, 2));
+      dv.narrow(0, first, images).copy_(of_v.transpose(1, 2));
+    });
+    return {dq, dk, dv};
+  }
+
+ private:
+  // Of [batch, tokens, heads, head width], images as fp32 [images, heads, tokens, head width].
+  static at::Tensor wide(const at::Tensor& t, int64_t first, int64_t images) {
+    return t.narrow(0, first, images).to(at::kFloat).transpose(1, 2);
+  }
+};
+
 at::Tensor by_libtorch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  // oneDNN without AMX is slower in bf16 than fp32 attention with its casts.
   const bool slow = !cpu_has_amx() || onednn_would_misuse_amx();
-  const bool widen = slow && is_for_kernels(q) && q.scalar_type() == at::kBFloat16;
-  const auto ready = [&](const at::Tensor& t) { return (widen ? t.to(at::kFloat) : t).transpose(1, 2); };
-  return at::scaled_dot_product_attention(ready(q), ready(k), ready(v))
+  const bool same_width = q.size(3) == k.size(3) && q.size(3) == v.size(3);
+  if (slow && same_width && is_for_kernels(q) && q.scalar_type() == at::kBFloat16 && q.numel() > 0) {
+    return WidenedAttention::apply(q, k, v);
+  }
+  return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
       .transpose(1, 2)
-      .flatten(2)
-      .to(q.scalar_type());
+      .flatten(2);
 }
 
 at::Tensor without_gaps(const at::Tensor& t) { return t.stride(-1) == 1 ? t : t.contiguous(); }

@@ -13,75 +13,99 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of the weight, and of the result, in fp32 at a time: 16 MiB.
-constexpr int64_t kWidened = 4 << 20;
+// Of x and of the weight, rows in fp32 at a time: enough for a product's speed to hide what converting costs.
+constexpr int64_t kRows = 1024;
 
-// body(first row, rows) for all rows of the weight; `x` [..., in] meets each of them.
+// body(first, rows) for all rows of the matrix, at most kRows at a time.
 template <typename Body>
-void over_rows_of(const at::Tensor& weight, const at::Tensor& x, const Body& body) {
-  const int64_t out = weight.size(0), in = weight.size(1);
-  const int64_t most = std::max<int64_t>(1, kWidened / std::max(in, x.numel() / in));
-  for (int64_t first = 0; first < out; first += most) body(first, std::min(most, out - first));
+void over_pieces(const at::Tensor& matrix, const Body& body) {
+  const int64_t all = matrix.size(0);
+  for (int64_t first = 0; first < all; first += kRows) body(first, std::min(kRows, all - first));
 }
 
 at::Tensor wide(const at::Tensor& t) { return t.to(at::kFloat); }
+at::Tensor wide_rows(const at::Tensor& t, int64_t first, int64_t rows) {
+  return wide(t.narrow(0, first, rows));
+}
+
+// x [rows, in], weight [out, in], result [rows, out].
+at::Tensor forward_of(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      const at::Tensor& residual, const at::Tensor& before_gelu) {
+  const at::Tensor y = at::empty({x.size(0), weight.size(0)}, x.options());
+  over_pieces(x, [&](int64_t row, int64_t rows) {
+    const at::Tensor x32 = wide_rows(x, row, rows);
+    over_pieces(weight, [&](int64_t column, int64_t columns) {
+      const auto piece = [&](const at::Tensor& t) {
+        return t.narrow(0, row, rows).narrow(1, column, columns);
+      };
+      at::Tensor part =
+          at::addmm(wide_rows(bias, column, columns), x32, wide_rows(weight, column, columns).t());
+      if (before_gelu.defined()) {
+        piece(before_gelu).copy_(part);
+        at::gelu_(part);
+      }
+      if (residual.defined()) part.add_(piece(residual));
+      piece(y).copy_(part);
+    });
+  });
+  return y;
+}
+
+at::Tensor weight_gradient_of(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight) {
+  at::Tensor result = at::empty_like(weight);
+  over_pieces(weight, [&](int64_t column, int64_t columns) {
+    at::Tensor sum = at::zeros({columns, weight.size(1)}, weight.options().dtype(at::kFloat));
+    over_pieces(x, [&](int64_t row, int64_t rows) {
+      sum.addmm_(wide_rows(gradient.narrow(1, column, columns), row, rows).t(), wide_rows(x, row, rows));
+    });
+    result.narrow(0, column, columns).copy_(sum);
+  });
+  return result;
+}
+
+at::Tensor input_gradient_of(const at::Tensor& gradient, const at::Tensor& weight) {
+  at::Tensor result = at::empty({gradient.size(0), weight.size(1)}, gradient.options());
+  over_pieces(gradient, [&](int64_t row, int64_t rows) {
+    at::Tensor sum = at::zeros({rows, weight.size(1)}, gradient.options().dtype(at::kFloat));
+    over_pieces(weight, [&](int64_t column, int64_t columns) {
+      sum.addmm_(wide_rows(gradient.narrow(1, column, columns), row, rows),
+                 wide_rows(weight, column, columns));
+    });
+    result.narrow(0, row, rows).copy_(sum);
+  });
+  return result;
+}
+
+at::Tensor as_rows(const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); }
 
 class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu) {
-    const at::Tensor x = x_given.contiguous();
-    const int64_t out = weight.size(0);
-    const at::Tensor x32 = wide(x.view({-1, x.size(-1)}));
-    auto shape = x.sizes().vec();
-    shape.back() = out;
-    const at::Tensor y = at::empty(shape, x.options());
+    const at::Tensor rows = as_rows(x);
     at::Tensor before_gelu, added;
-    if (gelu) before_gelu = at::empty(shape, x.options());
-    if (residual) added = residual->reshape({-1, out});
-    over_rows_of(weight, x, [&](int64_t first, int64_t rows) {
-      const auto columns = [&](const at::Tensor& t) { return t.view({-1, out}).narrow(1, first, rows); };
-      at::Tensor part =
-          at::addmm(wide(bias.narrow(0, first, rows)), x32, wide(weight.narrow(0, first, rows)).t());
-      if (gelu) {
-        columns(before_gelu).copy_(part);
-        at::gelu_(part);
-      }
-      if (residual) part.add_(added.narrow(1, first, rows));
-      columns(y).copy_(part);
-    });
-    ctx->save_for_backward({x, weight, before_gelu});
+    if (gelu) before_gelu = at::empty({rows.size(0), weight.size(0)}, x.options());
+    if (residual) added = as_rows(*residual);
+    auto shape = x.sizes().vec();
+    shape.back() = weight.size(0);
+    ctx->save_for_backward({rows, weight, before_gelu});
     ctx->saved_data["added"] = residual.has_value();
-    return y;
+    ctx->saved_data["shape"] = x.sizes().vec();
+    return forward_of(rows, weight, bias, added, before_gelu).view(shape);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &before_gelu = saved[2];
-    const int64_t out = weight.size(0), in = weight.size(1);
-    const at::Tensor gradient = gradients[0].reshape({-1, out});
-    const bool of_x = ctx->needs_input_grad(0), of_weight = ctx->needs_input_grad(1);
-    at::Tensor weight_gradient, x32, x_gradient;
-    const at::Tensor bias_gradient = at::empty({out}, gradient.options());
-    if (of_weight) {
-      weight_gradient = at::empty_like(weight);
-      x32 = wide(x.view({-1, in}));
+    at::Tensor gradient = as_rows(gradients[0]);
+    if (before_gelu.defined()) gradient = at::gelu_backward(gradient, before_gelu);
+    at::Tensor x_gradient, weight_gradient;
+    if (ctx->needs_input_grad(0)) {
+      x_gradient = input_gradient_of(gradient, weight).view(ctx->saved_data["shape"].toIntVector());
     }
-    if (of_x) x_gradient = at::zeros({gradient.size(0), in}, gradient.options().dtype(at::kFloat));
-    over_rows_of(weight, x, [&](int64_t first, int64_t rows) {
-      at::Tensor part = wide(gradient.narrow(1, first, rows));
-      if (before_gelu.defined()) {
-        at::gelu_backward_out(part, part, wide(before_gelu.view({-1, out}).narrow(1, first, rows)));
-      }
-      bias_gradient.narrow(0, first, rows).copy_(part.sum(0));
-      if (of_weight) {
-        weight_gradient.narrow(0, first, rows).copy_(at::mm(part.t(), x32));
-      }
-      if (of_x) {
-        x_gradient.addmm_(part, wide(weight.narrow(0, first, rows)));
-      }
-    });
-    if (of_x) x_gradient = x_gradient.to(gradient.scalar_type()).view(x.sizes());
+    if (ctx->needs_input_grad(1)) weight_gradient = weight_gradient_of(gradient, x, weight);
+    const at::Tensor bias_gradient =
+        gradient.sum(0, /*keepdim=*/false, at::kFloat).to(gradient.scalar_type());
     const bool added = ctx->saved_data["added"].toBool();
     return {x_gradient, weight_gradient, bias_gradient, added ? gradients[0] : at::Tensor(), at::Tensor()};
   }

@@ -11,10 +11,9 @@ namespace tessera::ops {
 /// are bf16 on a CPU without bf16 instructions.
 bool should_widen(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// residual + gelu(x weight^T + bias), the last two where asked for. `x`, and in backward its gradient, are
-/// whole in fp32 for the while, the weight and the result at most 16 MiB of each at a time; sums, GELU and
-/// residual are in fp32; what is returned and kept for backward is bf16. `x`: [..., in]; `weight`: [out, in];
-/// `bias`: [out]; `residual` and the result: [..., out].
+/// residual + gelu(x weight^T + bias), the last two where asked for. In fp32 are 1,024 rows of `x`, of the
+/// weight and of what comes of them at a time; what is returned and kept for backward is bf16. `x`: [...,
+/// in]; `weight`: [out, in]; `bias`: [out]; `residual` and the result: [..., out].
 at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           const std::optional<at::Tensor>& residual, bool gelu);
 
