@@ -102,10 +102,10 @@ class FastSelfAttention : public torch::autograd::Function<FastSelfAttention> {
   }
 };
 
-// body(first, images) for all images of the batch, as many at a time as have about 1,024 tokens.
+// body(first, images) for all images of the batch, as many at a time as have about 512 tokens.
 template <typename Body>
 void over_images(const at::Tensor& q, const Body& body) {
-  const int64_t all = q.size(0), most = std::max<int64_t>(1, 1024 / std::max<int64_t>(1, q.size(1)));
+  const int64_t all = q.size(0), most = std::max<int64_t>(1, 512 / std::max<int64_t>(1, q.size(1)));
   for (int64_t first = 0; first < all; first += most) body(first, std::min(most, all - first));
 }
 

@@ -14,7 +14,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // Of x and of the weight, rows in fp32 at a time: enough for a product's speed to hide what converting costs.
-constexpr int64_t kRows = 1024;
+constexpr int64_t kRows = 512;
 
 // body(first, rows) for all rows of the matrix, at most kRows at a time.
 template <typename Body>

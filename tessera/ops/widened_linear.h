@@ -11,7 +11,7 @@ namespace tessera::ops {
 /// are bf16 on a CPU without bf16 instructions.
 bool should_widen(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// residual + gelu(x weight^T + bias), the last two where asked for. In fp32 are 1,024 rows of `x`, of the
+/// residual + gelu(x weight^T + bias), the last two where asked for. In fp32 are 512 rows of `x`, of the
 /// weight and of what comes of them at a time; what is returned and kept for backward is bf16. `x`: [...,
 /// in]; `weight`: [out, in]; `bias`: [out]; `residual` and the result: [..., out].
 at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

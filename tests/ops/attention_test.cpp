@@ -76,7 +76,8 @@ INSTANTIATE_TEST_SUITE_P(Grid, Attention,
                          testing::Combine(testing::Values(Sizes{3, 16, 16, 4, 32}, Sizes{2, 64, 64, 2, 64},
                                                           Sizes{2, 197, 197, 3, 64}, Sizes{2, 1, 50, 2, 16},
                                                           Sizes{1, 1, 1, 1, 1}, Sizes{2, 33, 7, 3, 20},
-                                                          Sizes{1, 65, 31, 2, 80}, Sizes{1, 700, 700, 1, 16}),
+                                                          Sizes{1, 65, 31, 2, 80}, Sizes{1, 700, 700, 1, 16},
+                                                          Sizes{5, 197, 197, 2, 16}),
                                           testing::Values(at::kFloat, at::kBFloat16)));
 
 TEST(Attention, ABroadcastQueryGetsTheSumOfItsGradients) {

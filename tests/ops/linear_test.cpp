@@ -116,16 +116,17 @@ TEST(Linear, Bf16IsBitwiseTheSameInAnyBatch) {
   EXPECT_TRUE(at::equal(whole.narrow(0, 37, 20), linear_gelu(x.narrow(0, 37, 20), weight, bias)));
 }
 
-// A weight of two parts; what is frozen gets no gradient. (linear() comes to it on some CPUs only.)
+// More rows of x and of the weight than one piece has; what is frozen gets no gradient. (linear() comes to it
+// on some CPUs only.)
 TEST(WidenedLinear, ValueAndGradientsAreThoseOfTheFormula) {
   at::manual_seed(3);
   for (const bool gelu : {false, true}) {
     for (const auto& [of_x, of_weight] : {std::pair{true, true}, {true, false}, {false, true}}) {
-      const at::Tensor x = at::randn({2, 3, 4096}).to(at::kBFloat16).requires_grad_(of_x);
-      const at::Tensor weight = (at::randn({1500, 4096}) / 64).to(at::kBFloat16).requires_grad_(of_weight);
-      const at::Tensor bias = at::randn({1500}).to(at::kBFloat16).requires_grad_();
-      const at::Tensor residual = at::randn({2, 3, 1500}).to(at::kBFloat16).requires_grad_();
-      const at::Tensor direction = at::randn({2, 3, 1500}).to(at::kBFloat16);
+      const at::Tensor x = at::randn({2, 300, 256}).to(at::kBFloat16).requires_grad_(of_x);
+      const at::Tensor weight = (at::randn({1100, 256}) / 16).to(at::kBFloat16).requires_grad_(of_weight);
+      const at::Tensor bias = at::randn({1100}).to(at::kBFloat16).requires_grad_();
+      const at::Tensor residual = at::randn({2, 300, 1100}).to(at::kBFloat16).requires_grad_();
+      const at::Tensor direction = at::randn({2, 300, 1100}).to(at::kBFloat16);
       std::vector<at::Tensor> given = {x, weight, bias, residual}, exact;
       for (const auto& t : given) {
         exact.push_back(t.detach().to(at::kDouble).requires_grad_(t.requires_grad()));
