@@ -135,37 +135,31 @@ class FastLinear : public torch::autograd::Function<FastLinear> {
 // A weight of more than two dims (a patch embedding's) is a matrix [out, the rest].
 at::Tensor as_matrix(const at::Tensor& weight) { return weight.dim() > 2 ? weight.flatten(1) : weight; }
 
+at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                 const std::optional<at::Tensor>& residual, Then then) {
+  const bool alike = !residual || residual->scalar_type() == at::kBFloat16;
+  if (alike && fast(x, weight, bias)) return FastLinear::apply(x, weight, bias, residual, then);
+  const at::Tensor matrix = as_matrix(weight);
+  if (alike && should_widen(x, matrix, bias)) {
+    return widened_linear(x, matrix, bias, residual, then == Then::kGelu);
+  }
+  const at::Tensor y = at::linear(x, matrix, bias);
+  return then == Then::kGelu ? at::gelu(y) : then == Then::kAdd ? *residual + y : y;
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (fast(x, weight, bias)) {
-    return FastLinear::apply(x, weight, bias, std::nullopt, Then::kNothing);
-  }
-  if (should_widen(x, weight, bias)) {
-    return widened_linear(x, as_matrix(weight), bias, std::nullopt, /*gelu=*/false);
-  }
-  return at::linear(x, as_matrix(weight), bias);
+  return layer(x, weight, bias, std::nullopt, Then::kNothing);
 }
 
 at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (fast(x, weight, bias)) {
-    return FastLinear::apply(x, weight, bias, std::nullopt, Then::kGelu);
-  }
-  if (should_widen(x, weight, bias)) {
-    return widened_linear(x, as_matrix(weight), bias, std::nullopt, /*gelu=*/true);
-  }
-  return at::gelu(at::linear(x, as_matrix(weight), bias));
+  return layer(x, weight, bias, std::nullopt, Then::kGelu);
 }
 
 at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual) {
-  if (residual.scalar_type() == at::kBFloat16) {
-    if (fast(x, weight, bias)) return FastLinear::apply(x, weight, bias, residual, Then::kAdd);
-    if (should_widen(x, weight, bias)) {
-      return widened_linear(x, as_matrix(weight), bias, residual, /*gelu=*/false);
-    }
-  }
-  return residual + at::linear(x, as_matrix(weight), bias);
+  return layer(x, weight, bias, residual, Then::kAdd);
 }
 
 }  // namespace tessera::ops

@@ -33,8 +33,8 @@ def one_curve():
             expected = [float(row["loss"]) for row in csv.DictReader(file)]
         tessera("checkpoint", "convert", "timm.safetensors", "start/checkpoints", "--heads", 4, folder=folder).done()
         keys = settings(train__init_from=folder / "start", train__steps=STEPS, train__batch=BATCH, train__seed=SEED,
-                        train__clip=CLIP, train__log_every=1, train__eval_every_epochs=0, optimizer__name="adamw", optimizer__lr=LR,
-                        optimizer__weight_decay=WEIGHT_DECAY, schedule__warmup_steps=WARMUP, precision__compute="fp32")
+                        train__clip=CLIP, train__log_every=1, train__eval_every_epochs=0, optimizer__name="adamw",
+                        optimizer__lr=LR, optimizer__weight_decay=WEIGHT_DECAY, schedule__warmup_steps=WARMUP, precision__compute="fp32")
         for procs in (1, 2):
             run = folder / f"run-{procs}"
             train(folder, "--procs", procs, *keys, recipe=SOURCE / "recipes/quickstart.toml", run=run.name).done(600)
