@@ -12,8 +12,15 @@ function(tessera_import_torch folder headers target)
   target_include_directories(${headers} SYSTEM INTERFACE
     ${folder}/include ${folder}/include/torch/csrc/api/include)
   target_compile_definitions(${headers} INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+  # at::parallel_for is a template: without -fopenmp it compiles, into a plain loop. LibTorch's own libgomp is the one to
+  # link, so that one pool of threads serves both.
+  target_compile_options(${headers} INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
   add_library(${target} INTERFACE IMPORTED GLOBAL)
-  target_link_libraries(${target} INTERFACE ${headers} ${folder}/lib/libtorch_cpu.so ${folder}/lib/libc10.so)
+  file(GLOB openmp ${folder}/lib/libgomp*.so*)
+  if(NOT openmp)
+    message(FATAL_ERROR "OpenMP's runtime not found: expected libgomp beside LibTorch in ${folder}/lib")
+  endif()
+  target_link_libraries(${target} INTERFACE ${headers} ${folder}/lib/libtorch_cpu.so ${folder}/lib/libc10.so ${openmp})
   get_filename_component(site_packages ${folder}/.. REALPATH)
   target_link_options(${target} INTERFACE
     -Wl,-rpath,${folder}/lib -Wl,-rpath-link,${site_packages}/nvidia/cu13/lib)
