@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <iterator>
+#include <vector>
 
 #include "tessera/ops/adamw.h"
 
@@ -15,8 +18,8 @@ int64_t threads_of_this_process() {
   return std::distance(begin(threads), end(threads));
 }
 
-// Each test is a process of its own under ctest, so no other operation has started LibTorch's threads before. (The template
-// at::parallel_for compiles without OpenMP too, into a loop on the calling thread.)
+// Each test is a process of its own under ctest, so no other operation has started LibTorch's threads before.
+// (The template at::parallel_for compiles without OpenMP too, into a loop on the calling thread.)
 TEST(Threads, AnOpOfThisRoomRunsOnAllOfLibTorchs) {
   at::set_num_threads(3);
   constexpr int64_t kNumbers = 1 << 20;
