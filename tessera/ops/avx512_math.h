@@ -12,9 +12,11 @@ inline __m512 load_bf16(const uint16_t* p, __mmask16 mask) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)), 16));
 }
 
+#if defined(__AVX512BF16__)  // some of the files are compiled for CPUs without it
 inline void store_bf16(uint16_t* p, __mmask16 mask, __m512 v) {
   _mm256_mask_storeu_epi16(p, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
 }
+#endif
 
 /// The first `count` of 16 lanes.
 inline __mmask16 first_lanes(int64_t count) {

@@ -18,8 +18,7 @@ using torch::autograd::variable_list;
 enum class Then : int64_t { kNothing, kGelu, kAdd };
 
 bool fast(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return fits_kernels(x) && fits_kernels(weight) && fits_kernels(bias) && weight.is_contiguous() &&
-         bias.is_contiguous();
+  return fits_amx(x) && fits_amx(weight) && fits_amx(bias) && weight.is_contiguous() && bias.is_contiguous();
 }
 
 // Blocks of 32 rows, spread over the threads.
