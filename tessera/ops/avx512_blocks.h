@@ -247,4 +247,25 @@ void Gemm<T>::gelu_backward(const T* gradient, const T* linear, T* out, int64_t 
   gelu_backward_of(gradient, linear, out, count);
 }
 
+// As many chains as a block has sums hide a product's latency; the empty statement keeps the compiler from
+// dropping them (of a local variable: an array's element it would put into memory).
+template <typename T>
+double Gemm<T>::resident_products(long turns) {
+  __m512 sum[kRows][3];
+  for (auto& row : sum) {
+    for (auto& s : row) s = _mm512_setzero_ps();
+  }
+  const __m512i factor = _mm512_setzero_si512();
+  for (long i = 0; i < turns; ++i) {
+    for (int row = 0; row < kRows; ++row) {
+      for (int j = 0; j < 3; ++j) {
+        __m512 s = multiply_add(sum[row][j], factor, factor, T());
+        asm volatile("" : "+v"(s));
+        sum[row][j] = s;
+      }
+    }
+  }
+  return double{kRows * 3} * 2 * 16 * kWord * static_cast<double>(turns);
+}
+
 }  // namespace tessera::ops::avx512

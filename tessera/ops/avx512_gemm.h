@@ -64,6 +64,10 @@ struct Gemm {
 
   /// out = gradient * gelu'(linear), element by element.
   static void gelu_backward(const T* gradient, const T* linear, T* out, int64_t count);
+
+  /// `turns` times 24 products of operands that stay in registers: the CPU's peak. Returns the floating-point
+  /// operations that it made.
+  static double resident_products(long turns);
 };
 
 }  // namespace tessera::ops::avx512

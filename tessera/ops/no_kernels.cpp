@@ -37,7 +37,6 @@ void attention_backward(const Heads&, const Heads&, const Heads&, const Attentio
 }  // namespace amx
 
 namespace avx512 {
-double resident_products(long) { absent(); }
 void layer_norm(const uint16_t*, int64_t, int64_t, const uint16_t*, const uint16_t*, float, uint16_t*,
                 float*) {
   absent();
@@ -65,6 +64,10 @@ void Gemm<T>::multiply_transposed(const T*, int64_t, int64_t, int64_t, int64_t, 
 }
 template <typename T>
 void Gemm<T>::gelu_backward(const T*, const T*, T*, int64_t) {
+  absent();
+}
+template <typename T>
+double Gemm<T>::resident_products(long) {
   absent();
 }
 template struct Gemm<uint16_t>;
