@@ -82,6 +82,20 @@ void finish_block(const Epilogue<T>& e, const Block& block, int64_t row, int64_t
   }
 }
 
+// Asks for what finish_block will touch, while the product keeps the core busy.
+template <typename T>
+void prefetch_block(const Epilogue<T>& e, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  const int64_t width = min_of(columns - column, kColumns);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t at = (row + i) * columns + column;
+    for (int64_t j = 0; j < width; j += 64 / sizeof(T)) {
+      __builtin_prefetch(e.out + at + j, 1);
+      if (e.linear != nullptr) __builtin_prefetch(e.linear + at + j, 1);
+      if (e.residual != nullptr) __builtin_prefetch(e.residual + at + j, 0);
+    }
+  }
+}
+
 // The columns of a packed factor, from one word of k on.
 struct Right {
   const char* words;  // of column 0
@@ -108,6 +122,7 @@ void multiply_rows(const char* left, int64_t left_row, const Right& right, int64
     const auto kernel = wide > 32   ? product<T, 3, kStep>
                         : wide > 16 ? product<T, 2, kStep>
                                     : product<T, 1, kStep>;
+    if (cut.last) prefetch_block(e, row, rows, column, right.columns);
     kernel(left, left_row, b, right.panel, cut.depth, block, !cut.first);
     if (cut.last) finish_block(e, block, row, rows, column, right.columns);
   }
