@@ -63,7 +63,7 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm> {
 }  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
-  if (fits_kernels(x) && fits_kernels(weight) && fits_kernels(bias)) {
+  if (fits_amx(x) && fits_amx(weight) && fits_amx(bias)) {
     return FastLayerNorm::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
   }
   if (x.is_cpu() && at::isReducedFloatingType(x.scalar_type())) {
