@@ -1,4 +1,5 @@
-// Where the compiler's target has no AMX: cpu_has_amx() is false there, so nothing of this runs.
+// Where the compiler's target has no AMX or AVX-512: cpu_has_amx() and cpu_has_avx512() are false there, so
+// nothing of this runs.
 #include "tessera/base/error.h"
 #include "tessera/ops/amx_attention.h"
 #include "tessera/ops/amx_gemm.h"
@@ -7,7 +8,7 @@
 
 namespace tessera::ops {
 namespace {
-[[noreturn]] void absent() { throw InternalError("[ops.amx] this build has no AMX kernels"); }
+[[noreturn]] void absent() { throw InternalError("[ops.amx] this build has no kernels for AMX or AVX-512"); }
 }  // namespace
 
 namespace amx {
@@ -41,8 +42,15 @@ void layer_norm(const uint16_t*, int64_t, int64_t, const uint16_t*, const uint16
                 float*) {
   absent();
 }
+void layer_norm(const float*, int64_t, int64_t, const float*, const float*, float, float*, float*) {
+  absent();
+}
 void layer_norm_backward(const uint16_t*, const uint16_t*, int64_t, int64_t, const uint16_t*, const float*,
                          uint16_t*, float*, float*) {
+  absent();
+}
+void layer_norm_backward(const float*, const float*, int64_t, int64_t, const float*, const float*, float*,
+                         float*, float*) {
   absent();
 }
 }  // namespace avx512
