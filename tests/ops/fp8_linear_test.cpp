@@ -53,7 +53,9 @@ TEST(Fp8Rounded, ScalesAreTheLeastPowersOfTwoAndNumbersAreE4M3s) {
     int exponent = 0;
     EXPECT_EQ(std::frexp(scale, &exponent), 0.5F) << "row " << i << ": " << scale;
     EXPECT_LE(most / scale, 448.0F) << "row " << i;
-    if (scale > std::numeric_limits<float>::min()) EXPECT_GT(most / scale, 224.0F) << "row " << i;
+    if (scale > std::numeric_limits<float>::min()) {
+      EXPECT_GT(most / scale, 224.0F) << "row " << i;
+    }
   }
   // Half of a step: 2^-4 of the number, among the least numbers 2^-10 of the scale.
   const at::Tensor bound = at::maximum(wide(rows).abs() / 16, wide(found.scales) * std::ldexp(1.0, -10));

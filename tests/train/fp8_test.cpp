@@ -1,4 +1,6 @@
 // Trainings whose blocks' linear layers multiply in fp8: they follow those that do not, on any ranks.
+#include <ATen/core/grad_mode.h>
+
 #include <cstring>
 
 #include "small_run.h"
