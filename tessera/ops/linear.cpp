@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/ops/amx_gemm.h"
+#include "tessera/ops/device_linear.h"
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/widened_linear.h"
 
@@ -140,6 +141,9 @@ at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
   const bool alike = !residual || residual->scalar_type() == at::kBFloat16;
   if (alike && fast(x, weight, bias)) return FastLinear::apply(x, weight, bias, residual, then);
   const at::Tensor matrix = as_matrix(weight);
+  if (alike && has_device_products(x, matrix, bias)) {
+    return device_linear(x, matrix, bias, residual, then == Then::kGelu);
+  }
   if (alike && should_widen(x, matrix, bias)) {
     return widened_linear(x, matrix, bias, residual, then == Then::kGelu);
   }
