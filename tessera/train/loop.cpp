@@ -317,9 +317,11 @@ class Loop {
   Evaluation evaluate_until_stop(const EvaluateOptions& options) {
     data::LoaderOptions loader = input_.loader;
     loader.give_up = input_.stop_requested;
-    const bool precise = state_.step >= input_.counts.total &&
-                         state_.recipe.precision.final_evaluation == recipe::Dtype::kFloat32 &&
-                         resolve_dtype(state_.recipe.precision.compute, state_.input->device()) != at::kFloat;
+    const recipe::PrecisionRecipe& precision = state_.recipe.precision;
+    const bool narrow = precision.linear == recipe::Linear::kFp8 ||
+                        resolve_dtype(precision.compute, state_.input->device()) != at::kFloat;
+    const bool precise =
+        narrow && state_.step >= input_.counts.total && precision.final_evaluation == recipe::Dtype::kFloat32;
     const std::unique_ptr<TrainState> copy = precise ? in_float32(state_, mesh_) : nullptr;
     Evaluation evaluation = evaluate(copy ? *copy : state_, input_.val, loader, options, mesh_);
     result_.stalled = result_.stalled || evaluation.stalled;
