@@ -172,7 +172,7 @@ class Loop {
       const StepResult step = traced_step(*loader, lr);
       if (step.stalled) {
         log_.warn("a step that waited for images was not made");
-        stop = true;
+        stop = files_hang_ = true;
         write_trace_when_done(stop);
         if (!steps_only) save(false);
         break;
@@ -207,7 +207,7 @@ class Loop {
     result_.skipped_steps = state_.guard.skipped() + state_.loss_scale.overflows();
     if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped"));
     result_.finished = state_.step >= end_ && !stop;
-    loader.close();
+    files_hang_ ? loader.close(data::kBrief) : loader.close();
     result_.stalled = result_.stalled || loader.left_behind();
     if (result_.stalled) log_.record("threads that wait for images are left behind");
     result_.images_per_second = own_seconds_ > 0 ? static_cast<double>(own_images_) / own_seconds_ : 0;
@@ -323,6 +323,7 @@ class Loop {
     const std::unique_ptr<TrainState> copy = precise ? in_float32(state_, mesh_) : nullptr;
     Evaluation evaluation = evaluate(copy ? *copy : state_, input_.val, loader, options, mesh_);
     result_.stalled = result_.stalled || evaluation.stalled;
+    files_hang_ = files_hang_ || evaluation.gave_up;
     return evaluation;
   }
 
@@ -362,6 +363,7 @@ class Loop {
   Trace trace_{mesh_.rank()};
   double own_seconds_ = 0;
   int64_t own_images_ = 0;
+  bool files_hang_ = false;  // some rank gave up waiting for images
   struct {
     double seconds = 0, data = 0, comm = 0;
   } waits_;  // since the last line
