@@ -16,6 +16,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
 #include "tessera/data/leaving.h"
+#include "tessera/monitor/bar.h"
 #include "tessera/shard/clip.h"
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/memory.h"
@@ -264,6 +265,10 @@ class Loop {
     metrics.comm_wait = waits_.comm / waits_.seconds;
     metrics.memory_bytes = static_cast<double>(resident_bytes());
     metrics.seconds = state_.seconds;
+    if (const auto there = device_memory(state_.input->device())) {
+      metrics.device_bytes = static_cast<double>(there->bytes);
+      metrics.device_peak_bytes = static_cast<double>(there->peak_bytes);
+    }
     monitor_->step(metrics);
     if (!step.statistics.empty()) monitor_->statistics(state_.step, step.statistics);
   }
@@ -275,7 +280,11 @@ class Loop {
     std::snprintf(line, sizeof line, "step %ld/%ld  loss %.4f  %.3f s  data %.0f %%  comm %.0f %%",
                   static_cast<long>(state_.step), static_cast<long>(input_.counts.total), step.loss, seconds,
                   100 * waits_.data / waits_.seconds, 100 * waits_.comm / waits_.seconds);
-    log_.record(line);
+    const auto there = device_memory(state_.input->device());
+    log_.record(there ? concat(line, "  ",
+                               monitor::device_memory_text(static_cast<double>(there->bytes),
+                                                           static_cast<double>(there->peak_bytes)))
+                      : std::string(line));
   }
 
   bool is_line(int64_t step) const {
