@@ -18,6 +18,23 @@ inline void store_bf16(uint16_t* p, __mmask16 mask, __m512 v) {
 }
 #endif
 
+// The same names for either type of element, for kernels written once.
+inline __m512 load(const float* p) { return _mm512_loadu_ps(p); }
+inline __m512 load(const float* p, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, p); }
+inline void store(float* p, __m512 v) { _mm512_storeu_ps(p, v); }
+inline void store(float* p, __mmask16 mask, __m512 v) { _mm512_mask_storeu_ps(p, mask, v); }
+#if defined(__AVX512BF16__)
+inline __m512 load(const uint16_t* p) {
+  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+}
+inline __m512 load(const uint16_t* p, __mmask16 mask) { return load_bf16(p, mask); }
+inline void store(uint16_t* p, __m512 v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+}
+inline void store(uint16_t* p, __mmask16 mask, __m512 v) { store_bf16(p, mask, v); }
+#endif
+
 /// The first `count` of 16 lanes.
 inline __mmask16 first_lanes(int64_t count) {
   return count >= 16 ? __mmask16(0xFFFF) : static_cast<__mmask16>((1U << count) - 1U);

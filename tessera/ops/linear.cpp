@@ -10,6 +10,7 @@
 
 #include "tessera/ops/amx_gemm.h"
 #include "tessera/ops/avx512_gemm.h"
+#include "tessera/ops/device_linear.h"
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/widened_linear.h"
 
@@ -265,6 +266,9 @@ at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
     if (fit<Avx512Products<float>>(x, weight, bias)) return with(Avx512Products<float>());
   }
   const at::Tensor matrix = as_matrix(weight);
+  if (alike && has_device_products(x, matrix, bias)) {
+    return device_linear(x, matrix, bias, residual, then == Then::kGelu);
+  }
   if (alike && should_widen(x, matrix, bias)) {
     return widened_linear(x, matrix, bias, residual, then == Then::kGelu);
   }

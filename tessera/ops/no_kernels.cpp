@@ -41,8 +41,15 @@ void layer_norm(const uint16_t*, int64_t, int64_t, const uint16_t*, const uint16
                 float*) {
   absent();
 }
+void layer_norm(const float*, int64_t, int64_t, const float*, const float*, float, float*, float*) {
+  absent();
+}
 void layer_norm_backward(const uint16_t*, const uint16_t*, int64_t, int64_t, const uint16_t*, const float*,
                          uint16_t*, float*, float*) {
+  absent();
+}
+void layer_norm_backward(const float*, const float*, int64_t, int64_t, const float*, const float*, float*,
+                         float*, float*) {
   absent();
 }
 template <typename T>
