@@ -40,14 +40,16 @@ inline __mmask16 first_lanes(int64_t count) {
   return count >= 16 ? __mmask16(0xFFFF) : static_cast<__mmask16>((1U << count) - 1U);
 }
 
-/// e^x for x <= 88; relative error 3e-6. NaN stays NaN. Zero below 2^-126: denormal results take a hundred
-/// cycles.
+/// e^x for x <= 88; relative error 3e-6, with 7 terms 2e-7 (and 6e-8 |x| of its own rounding). NaN stays NaN.
+/// Zero below 2^-126: denormal results take a hundred cycles.
+template <int kTerms = 6>
 inline __m512 exp(__m512 x) {
   const __m512 t = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504F));
   const __mmask16 representable = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
   const __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = _mm512_sub_ps(t, n);
   __m512 p = _mm512_set1_ps(0.00133335581F);
+  if constexpr (kTerms == 7) p = _mm512_fmadd_ps(_mm512_set1_ps(0.000154035304F), f, p);
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.00961812911F));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0555041087F));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.240226507F));
@@ -80,12 +82,13 @@ struct Normal {
   __m512 exponential, cumulative;
 };
 
+template <int kTerms = 6>
 inline Normal normal(__m512 x) {
   const __m512 one = _mm512_set1_ps(1.0F);
   // Beyond 30 the tail is zero in any case. (The order of min's operands keeps a NaN.)
   const __m512 magnitude =
       _mm512_min_ps(_mm512_set1_ps(30.0F), _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.707106781F)));
-  const __m512 e = exp(_mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(-0.5F)));
+  const __m512 e = exp<kTerms>(_mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(-0.5F)));
   const __m512 denominator = _mm512_fmadd_ps(magnitude, _mm512_set1_ps(0.3275911F), one);
   const __m512 guess = _mm512_rcp14_ps(denominator);
   const __m512 t = _mm512_mul_ps(guess, _mm512_fnmadd_ps(denominator, guess, _mm512_set1_ps(2.0F)));
@@ -99,10 +102,14 @@ inline Normal normal(__m512 x) {
   return {e, _mm512_mask_blend_ps(negative, _mm512_sub_ps(one, tail), tail)};
 }
 
-inline __m512 gelu(__m512 x) { return _mm512_mul_ps(x, normal(x).cumulative); }
+template <int kTerms = 6>
+inline __m512 gelu(__m512 x) {
+  return _mm512_mul_ps(x, normal<kTerms>(x).cumulative);
+}
 
+template <int kTerms = 6>
 inline __m512 gelu_derivative(__m512 x) {
-  const Normal n = normal(x);
+  const Normal n = normal<kTerms>(x);
   return _mm512_fmadd_ps(_mm512_mul_ps(x, n.exponential), _mm512_set1_ps(0.398942280F), n.cumulative);
 }
 

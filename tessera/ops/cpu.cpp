@@ -108,6 +108,8 @@ bool cpu_has_avx512() {
 
 bool cpu_has_avx512_bf16() { return cpu_has_avx512() && cpu_has_bf16(); }
 
+bool cpu_has_bf16_kernels() { return cpu_has_amx() || cpu_has_avx512_bf16(); }
+
 bool onednn_would_misuse_amx() {
   static const bool would = announces_amx() && !has_tile_palette();
   return would;
