@@ -25,17 +25,12 @@ using tessera::ops::WithoutKernels;
 
 constexpr int64_t kTokens = 197, kHeadWidth = 64;
 
-std::optional<WithoutKernels> libtorch_if(bool wanted) {
-  std::optional<WithoutKernels> off;
-  if (wanted) off.emplace();
-  return off;
-}
-
 at::ScalarType dtype_of(int64_t bits) { return bits == 32 ? at::kFloat : at::kBFloat16; }
 
 /// Arguments: numbers, kernels.
 void adamw(benchmark::State& state) {
-  const auto off = libtorch_if(state.range(1) == 0);
+  std::optional<WithoutKernels> off;
+  if (state.range(1) == 0) off.emplace();
   at::manual_seed(1);
   const at::Tensor p = at::randn({state.range(0)}), g = at::randn_like(p), m = at::zeros_like(p),
                    v = at::zeros_like(p);
@@ -49,7 +44,8 @@ void adamw(benchmark::State& state) {
 
 /// Arguments: images, width, bits of a number, backward as well, kernels.
 void layer_norm(benchmark::State& state) {
-  const auto off = libtorch_if(state.range(4) == 0);
+  std::optional<WithoutKernels> off;
+  if (state.range(4) == 0) off.emplace();
   const bool backward = state.range(3) != 0;
   const auto dtype = dtype_of(state.range(2));
   at::manual_seed(1);
@@ -68,7 +64,8 @@ void layer_norm(benchmark::State& state) {
 
 /// Arguments: images, heads, bits of a number, backward as well, kernels.
 void attention(benchmark::State& state) {
-  const auto off = libtorch_if(state.range(4) == 0);
+  std::optional<WithoutKernels> off;
+  if (state.range(4) == 0) off.emplace();
   const bool backward = state.range(3) != 0;
   const auto dtype = dtype_of(state.range(2));
   at::manual_seed(1);
