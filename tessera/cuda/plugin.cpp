@@ -2,6 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/cuda/device.h"
+#include "tessera/cuda/products.h"
 #include "tessera/mesh/cuda_plugin.h"
 
 namespace tessera::cuda {
@@ -36,7 +37,8 @@ constexpr mesh::CudaPlugin kPlugin{.version = mesh::kCudaPluginVersion,
                                    .device_count = device_count,
                                    .device = describe,
                                    .check_device = check_device,
-                                   .nccl_backend = nccl_backend};
+                                   .nccl_backend = nccl_backend,
+                                   .products = &kProducts};
 
 }  // namespace
 }  // namespace tessera::cuda

@@ -17,6 +17,10 @@ class Backend;
 class Store;
 }  // namespace c10d
 
+namespace tessera::ops {
+struct DeviceProducts;  // ops/device_linear.h
+}  // namespace tessera::ops
+
 namespace tessera::mesh {
 
 struct CudaDevice {
@@ -41,9 +45,11 @@ struct CudaPlugin {
   /// NCCL itself connects at the first collective.
   c10::intrusive_ptr<c10d::Backend> (*nccl_backend)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int size, int device, std::chrono::milliseconds timeout);
+  /// Linear layers by cuBLASLt, for tensors of any of the GPUs.
+  const ops::DeviceProducts* products;
 };
 
-inline constexpr int kCudaPluginVersion = 1;
+inline constexpr int kCudaPluginVersion = 2;
 inline constexpr const char* kCudaPluginSymbol = "tessera_cuda_plugin";
 
 /// The plug-in, or why there is none.
@@ -65,6 +71,11 @@ struct CudaInUse {
 };
 void use_cuda(CudaInUse device);
 CudaInUse cuda_in_use();
+
+/// "2.28.9", of NCCL's own number 22809.
+std::string nccl_version_text(int number);
+/// Of the NCCL that this process has loaded, with the plug-in; "none" where it has not.
+std::string nccl_version();
 
 }  // namespace tessera::mesh
 

@@ -4,6 +4,7 @@
 
 #include "tessera/base/random.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/random_mask.h"
@@ -30,6 +31,20 @@ std::vector<LayerNorm> qk_norms(const ParameterScope& attention, const arch::Vit
 }  // namespace
 
 at::Tensor Linear::operator()(const at::Tensor& x) const { return ops::linear(x, weight, bias); }
+
+at::Tensor Linear::in_block(const at::Tensor& x, const ForwardContext& context) const {
+  return context.fp8 ? ops::fp8_linear(x, weight, bias) : ops::linear(x, weight, bias);
+}
+
+at::Tensor Linear::then_gelu(const at::Tensor& x, const ForwardContext& context) const {
+  return context.fp8 ? at::gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
+}
+
+at::Tensor Linear::then_add(const at::Tensor& x, const at::Tensor& residual,
+                            const ForwardContext& context) const {
+  return context.fp8 ? residual + ops::fp8_linear(x, weight, bias)
+                     : ops::linear_add(x, weight, bias, residual);
+}
 
 at::Tensor LayerNorm::operator()(const at::Tensor& x) const {
   return ops::layer_norm(x, weight, bias, epsilon);
@@ -69,12 +84,12 @@ AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig&
       residual_(block_scope(map, block).find("ls1.gamma"), drop_path, block_name(block, "drop_path1")) {}
 
 at::Tensor AttentionBranch::forward(const at::Tensor& x, const ForwardContext& context) const {
-  const at::Tensor qkv = qkv_(norm_(x));  // [batch, tokens, 3 * width]
+  const at::Tensor qkv = qkv_.in_block(norm_(x), context);  // [batch, tokens, 3 * width]
   const at::Tensor mixed = qk_norms_.empty() ? ops::self_attention(qkv, heads_) : normed_heads(qkv);
   if (residual_.plain(context) && !proj_dropout_.active(context)) {
-    return ops::linear_add(mixed, proj_.weight, proj_.bias, x);
+    return proj_.then_add(mixed, x, context);
   }
-  return residual_(x, proj_dropout_(proj_(mixed), context), context);
+  return residual_(x, proj_dropout_(proj_.in_block(mixed, context), context), context);
 }
 
 at::Tensor AttentionBranch::normed_heads(const at::Tensor& qkv) const {
@@ -92,11 +107,11 @@ MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int
       residual_(block_scope(map, block).find("ls2.gamma"), drop_path, block_name(block, "drop_path2")) {}
 
 at::Tensor MlpBranch::forward(const at::Tensor& x, const ForwardContext& context) const {
-  const at::Tensor hidden = dropout1_(ops::linear_gelu(norm_(x), fc1_.weight, fc1_.bias), context);
+  const at::Tensor hidden = dropout1_(fc1_.then_gelu(norm_(x), context), context);
   if (residual_.plain(context) && !dropout2_.active(context)) {
-    return ops::linear_add(hidden, fc2_.weight, fc2_.bias, x);
+    return fc2_.then_add(hidden, x, context);
   }
-  return residual_(x, dropout2_(fc2_(hidden), context), context);
+  return residual_(x, dropout2_(fc2_.in_block(hidden, context), context), context);
 }
 
 }  // namespace tessera::models

@@ -15,6 +15,10 @@ namespace tessera::models {
 struct Linear {
   explicit Linear(const ParameterScope& scope) : weight(scope.get("weight")), bias(scope.get("bias")) {}
   at::Tensor operator()(const at::Tensor& x) const;
+  // Those of blocks compute as the context says.
+  at::Tensor in_block(const at::Tensor& x, const ForwardContext& context) const;
+  at::Tensor then_gelu(const at::Tensor& x, const ForwardContext& context) const;
+  at::Tensor then_add(const at::Tensor& x, const at::Tensor& residual, const ForwardContext& context) const;
 
   at::Tensor weight;  // [out, in]
   at::Tensor bias;    // [out]

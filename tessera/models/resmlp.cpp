@@ -25,9 +25,8 @@ class Block {
 
   at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const {
     const at::Tensor by_channel = norm1_(x).transpose(1, 2).contiguous();  // [batch, width, tokens]
-    const at::Tensor mixed = residual1_(x, tokens_(by_channel).transpose(1, 2), context);
-    const at::Tensor hidden = ops::linear_gelu(norm2_(mixed), fc1_.weight, fc1_.bias);
-    return residual2_(mixed, fc2_(hidden), context);
+    const at::Tensor mixed = residual1_(x, tokens_.in_block(by_channel, context).transpose(1, 2), context);
+    return residual2_(mixed, fc2_.in_block(fc1_.then_gelu(norm2_(mixed), context), context), context);
   }
 
  private:

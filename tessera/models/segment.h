@@ -24,6 +24,7 @@ struct ForwardContext {
   /// "features", [batch, width], what the classifier reads, and of a ViT's "tokens", [batch, tokens, width],
   /// what they are pooled from (timm's forward_head(pre_logits=True) and forward_features).
   std::function<void(const std::string& name, const at::Tensor& value)> observe = {};
+  bool fp8 = false;  // the linear layers of blocks multiply in fp8 (ops/fp8_linear.h)
 };
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;

@@ -170,14 +170,14 @@ at::Tensor without_gaps(const at::Tensor& t) { return t.stride(-1) == 1 ? t : t.
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const bool small = q.size(1) <= amx::kMostTokens && k.size(1) <= amx::kMostTokens;
-  if (small && fits_kernels(q) && fits_kernels(k) && fits_kernels(v)) {
+  if (small && fits_amx(q) && fits_amx(k) && fits_amx(v)) {
     return FastAttention::apply(without_gaps(q), without_gaps(k), without_gaps(v));
   }
   return by_libtorch(q, k, v);
 }
 
 at::Tensor self_attention(const at::Tensor& qkv, int64_t heads) {
-  if (qkv.size(1) <= amx::kMostTokens && fits_kernels(qkv)) {
+  if (qkv.size(1) <= amx::kMostTokens && fits_amx(qkv)) {
     return FastSelfAttention::apply(qkv, heads);
   }
   const auto parts = FastSelfAttention::parts(qkv, heads);

@@ -98,6 +98,25 @@ void check_best(const Recipe& recipe, const std::string& where) {
              "\" needs a moving average of the weights: found ema.decay = 0 (", where, ")");
 }
 
+void check_precision(const Recipe& recipe, const std::string& where) {
+  if (recipe.precision.linear != Linear::kFp8) return;
+  const std::string family = recipe.model.family();
+  if (family == "resnet") {
+    user_error(
+        "recipe.parse",
+        "precision.linear = \"fp8\" needs a model whose blocks have linear layers: found model.family = "
+        "\"",
+        family, "\" (", where, ")");
+  }
+  if (recipe.precision.compute == Dtype::kFloat16) {
+    user_error(
+        "recipe.parse",
+        "precision.linear = \"fp8\" needs a computation in bf16 or fp32, whose range its results have: "
+        "found precision.compute = \"fp16\" (",
+        where, ")");
+  }
+}
+
 void check_length(const Recipe& recipe, const std::string& where) {
   if (recipe.train.epochs == 0 && recipe.train.steps == 0) {
     user_error("recipe.parse", "one of train.epochs and train.steps must be given: found neither (", where,
@@ -148,6 +167,7 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
   check_guard(recipe, where);
   check_trace(recipe, where);
   check_best(recipe, where);
+  check_precision(recipe, where);
   check_optimizer(recipe, where);
 }
 

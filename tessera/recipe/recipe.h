@@ -113,8 +113,12 @@ struct ShardRecipe {
   plan::Offload offload = plan::Offload::kNone;
 };
 
+/// How the linear layers of a network's blocks multiply: in the dtype of the computation, or factors in fp8.
+enum class Linear { kAuto, kFp8 };
+
 struct PrecisionRecipe {
   Dtype compute = Dtype::kAuto;
+  Linear linear = Linear::kAuto;
   Dtype reduce = Dtype::kFloat32;
   double loss_scale = monitor::LossScale::kFirst;  // of fp16, at first
   Dtype final_evaluation = Dtype::kAuto;           // kAuto: as compute

@@ -6,10 +6,25 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/ops/device_linear.h"
 #include "tessera/recipe/choose_device.h"
 #include "tessera/train/session.h"
 
 namespace tessera::train {
+namespace {
+
+/// Linear layers by the plug-in's products where they are LibTorch's numbers.
+void use_products_of(const mesh::CudaPlugin& plugin, at::Device device) {
+  const std::string fault = ops::fault_of(*plugin.products, device);
+  if (fault.empty()) {
+    ops::use_device_products(plugin.products, device.type());
+  } else {
+    TORCH_WARN("[train.device] products of the CUDA plug-in that are LibTorch's: found ", fault,
+               " (LibTorch's are used)");
+  }
+}
+
+}  // namespace
 
 at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
   if (recipe.run.device == recipe::DeviceKind::kCpu) return at::kCPU;
@@ -22,6 +37,7 @@ at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& rank
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
   mesh::use_cuda({cuda.plugin, device.index()});
+  use_products_of(*cuda.plugin, device);
   return device;
 }
 

@@ -79,7 +79,10 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
                        p.counts.warmup, " of warmup)")},
       {"precision",
        concat(dtype_name(resolve_dtype(recipe.precision.compute, p.device)),
-              " compute, fp32 master weights, ", dtype_name(resolve_dtype(recipe.precision.reduce, p.device)),
+              recipe.precision.linear == recipe::Linear::kFp8
+                  ? " compute, blocks' linear layers in fp8 (e4m3)"
+                  : " compute",
+              ", fp32 master weights, ", dtype_name(resolve_dtype(recipe.precision.reduce, p.device)),
               " gradients on the wire")},
       {"predicted memory per rank",
        concat(human_bytes(p.predicted_bytes), " (states ", human_bytes(memory.states), ", gathered ",

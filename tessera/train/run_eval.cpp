@@ -86,10 +86,12 @@ Trained open_trained(const std::string& path, const std::vector<std::string>& se
   const auto manifest = checkpoint::read_manifest(*found);
   recipe::Recipe recipe =
       recipe::parse_recipe(manifest.progress.recipe_toml, (*found / "manifest.json").string(), ".", sets);
-  const bool asked =
-      std::ranges::any_of(sets, [](const std::string& set) { return set.starts_with("precision.compute"); });
+  const bool asked = std::ranges::any_of(sets, [](const std::string& set) {
+    return set.starts_with("precision.compute") || set.starts_with("precision.linear");
+  });
   if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && !asked) {
     recipe.precision.compute = recipe::Dtype::kFloat32;
+    recipe.precision.linear = recipe::Linear::kAuto;
   }
   return {*found, std::move(recipe)};
 }

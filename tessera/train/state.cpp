@@ -72,7 +72,7 @@ StateSlices slices_of(const TrainState& state) {
 
 at::ScalarType resolve_dtype(recipe::Dtype dtype, at::Device device) {
   if (dtype == recipe::Dtype::kAuto)
-    return !device.is_cpu() || ops::cpu_has_amx() ? at::kBFloat16 : at::kFloat;
+    return !device.is_cpu() || ops::cpu_has_bf16_kernels() ? at::kBFloat16 : at::kFloat;
   if (dtype == recipe::Dtype::kFloat16) return at::kHalf;
   return dtype == recipe::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
 }
@@ -91,6 +91,7 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   if (!device.is_cpu()) state->model->place(device);
   state->rank = mesh.rank();
   state->task = make_task(recipe);
+  state->context.fp8 = recipe.precision.linear == recipe::Linear::kFp8;
   state->guard = monitor::NumericsGuard(recipe.guard);
   std::vector<shard::Part> parts;
   for (const models::Segment& segment : state->model->segments()) {
@@ -120,6 +121,7 @@ std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh) {
   const at::NoGradGuard no_grad;
   recipe::Recipe recipe = state.recipe;
   recipe.precision.compute = recipe::Dtype::kFloat32;
+  recipe.precision.linear = recipe::Linear::kAuto;
   auto copy = assemble(recipe, state.plan, mesh, /*with_optimizer=*/false, state.input->device());
   for (size_t i = 0; i < copy->sharded->units().size(); ++i) {  // the same plan: the same slices
     copy->sharded->units()[i]->master().copy_(state.sharded->units()[i]->master());

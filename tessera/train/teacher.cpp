@@ -30,6 +30,7 @@ recipe::Recipe teachers_recipe(const recipe::Recipe& student, const arch::ModelC
   recipe.shard.units = "";
   recipe.shard.recompute = false;
   recipe.distill = {};
+  recipe.precision.linear = recipe::Linear::kAuto;
   return recipe;
 }
 

@@ -65,6 +65,14 @@ TEST(CudaTraining, Bf16FollowsTheCpu) {
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(found.losses[i], expected.losses[i], 2e-2 * expected.losses[i]);
 }
 
+TEST(CudaTraining, Fp8FollowsTheCpu) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const Sets sets = {"precision.compute=bf16", "precision.linear=fp8", "train.steps=20"};
+  const Curve found = train_on(gpu, sets, 5), expected = train_on(at::kCPU, sets, 5);
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(found.losses[i], expected.losses[i], 2e-2 * expected.losses[i]);
+}
+
 // CPU, GPU, CPU: what one saves the other goes on with.
 TEST(CudaTraining, ResumesFromTheCpusCheckpointAndBack) {
   TESSERA_NEEDS_GPUS(1);

@@ -273,6 +273,12 @@ TEST(Errors, Contradictions) {
             "schedule.name = \"step\": found neither (test.toml)");
   EXPECT_EQ(read_error("[optimizer]\nname = 'sgd'\nmomentum = 0\nnesterov = true"),
             "[recipe.parse] optimizer.momentum must be above 0 with optimizer.nesterov: found 0 (test.toml)");
+  EXPECT_EQ(read_error("model.preset = 'resnet50'\nprecision.linear = 'fp8'"),
+            "[recipe.parse] precision.linear = \"fp8\" needs a model whose blocks have linear layers: found "
+            "model.family = \"resnet\" (test.toml)");
+  EXPECT_EQ(read_error("[precision]\ncompute = 'fp16'\nlinear = 'fp8'"),
+            "[recipe.parse] precision.linear = \"fp8\" needs a computation in bf16 or fp32, whose range its "
+            "results have: found precision.compute = \"fp16\" (test.toml)");
 }
 
 TEST(Errors, Environment) {

@@ -7,6 +7,7 @@
 #include "tessera/base/file.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
+#include "tessera/train/classification_metrics.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/saver.h"
 #include "tests/meta_kernels.h"
@@ -73,6 +74,23 @@ TEST(Elsewhere, AResumedTrainingIsBitwiseTheUninterruptedOne) {
       EXPECT_EQ(first.losses, whole.losses);
     });
   }
+}
+
+// What is counted stays where the logits are until the end: tensors here have no memory that could be read.
+TEST(Metrics, ReadNothingBackBeforeTheEnd) {
+  const auto meta = at::TensorOptions(at::kLong).device(at::kMeta);
+  const at::Tensor labels = at::zeros({9}, meta), samples = at::zeros({9}, meta);
+  ClassificationMetrics metrics(7, 100);
+  WorstRows worst(4);
+  for (int i = 0; i < 2; ++i) {
+    const Judgements said = judge_rows(at::zeros({9, 7}, meta.dtype(at::kBFloat16)), labels);
+    EXPECT_EQ(said.prediction.scalar_type(), at::kLong);
+    EXPECT_EQ(said.loss.scalar_type(), at::kDouble);
+    metrics.update(said, labels);
+    worst.update(rows_of(said, labels, samples));
+  }
+  EXPECT_ANY_THROW(metrics.compute());  // which reads
+  EXPECT_ANY_THROW(worst.list());
 }
 
 /// A step in which nothing may read a number: tensors have no memory. `world` ranks of which one is played.

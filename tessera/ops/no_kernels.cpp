@@ -1,13 +1,14 @@
-// Where the compiler's target has no AMX: cpu_has_amx() is false there, so nothing of this runs.
+// Where the compiler's target has no AVX-512: cpu.h says so of every CPU there, and nothing of this runs.
 #include "tessera/base/error.h"
 #include "tessera/ops/amx_attention.h"
 #include "tessera/ops/amx_gemm.h"
+#include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/avx512_norm.h"
 #include "tessera/ops/resident_loops.h"
 
 namespace tessera::ops {
 namespace {
-[[noreturn]] void absent() { throw InternalError("[ops.amx] this build has no AMX kernels"); }
+[[noreturn]] void absent() { throw InternalError("[ops] this build has no kernels for this CPU"); }
 }  // namespace
 
 namespace amx {
@@ -41,10 +42,40 @@ void layer_norm(const uint16_t*, int64_t, int64_t, const uint16_t*, const uint16
                 float*) {
   absent();
 }
+void layer_norm(const float*, int64_t, int64_t, const float*, const float*, float, float*, float*) {
+  absent();
+}
 void layer_norm_backward(const uint16_t*, const uint16_t*, int64_t, int64_t, const uint16_t*, const float*,
                          uint16_t*, float*, float*) {
   absent();
 }
+void layer_norm_backward(const float*, const float*, int64_t, int64_t, const float*, const float*, float*,
+                         float*, float*) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::pack_transposed(const T*, int64_t, int64_t, int64_t, int64_t, T*) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::pack(const T*, int64_t, int64_t, int64_t, int64_t, T*) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::multiply(const T*, int64_t, int64_t, int64_t, const T*, int64_t, const Epilogue<T>&) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::multiply_transposed(const T*, int64_t, int64_t, int64_t, int64_t, const T*, int64_t,
+                                  const Epilogue<T>&, const Piece&, T*) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::gelu_backward(const T*, const T*, T*, int64_t) {
+  absent();
+}
+template struct Gemm<uint16_t>;
+template struct Gemm<float>;
 }  // namespace avx512
 
 }  // namespace tessera::ops

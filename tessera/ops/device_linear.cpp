@@ -1,0 +1,131 @@
+#include "tessera/ops/device_linear.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <array>
+#include <atomic>
+
+#include "tessera/base/error.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+std::atomic<const DeviceProducts*> products_in_use = nullptr;
+std::atomic<c10::DeviceType> device_of_products = c10::DeviceType::CUDA;
+
+at::Tensor as_rows(const at::Tensor& t) { return t.reshape({-1, t.size(-1)}).contiguous(); }
+
+class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu) {
+    const at::Tensor rows = as_rows(x);
+    // With a GELU between them the residual is not of the product.
+    const at::Tensor added = residual && !gelu ? as_rows(*residual) : at::Tensor();
+    at::Tensor y = products_in_use.load()->linear(rows, weight.contiguous(), bias.contiguous(), added);
+    at::Tensor before_gelu;
+    if (gelu) {
+      before_gelu = y;
+      y = at::gelu(before_gelu);
+      if (residual) y.add_(as_rows(*residual));
+    }
+    auto shape = x.sizes().vec();
+    shape.back() = weight.size(0);
+    ctx->save_for_backward({rows, weight, before_gelu});
+    ctx->saved_data["added"] = residual.has_value();
+    ctx->saved_data["shape"] = x.sizes().vec();
+    return y.view(shape);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &before_gelu = saved[2];
+    at::Tensor gradient = as_rows(gradients[0]);
+    if (before_gelu.defined()) gradient = at::gelu_backward(gradient, before_gelu);
+    at::Tensor of_x, of_weight, of_bias;
+    if (ctx->needs_input_grad(0)) {
+      of_x = at::mm(gradient, weight).view(ctx->saved_data["shape"].toIntVector());
+    }
+    if (ctx->needs_input_grad(1)) {
+      std::tie(of_weight, of_bias) = products_in_use.load()->parameter_gradients(gradient, x);
+    } else if (ctx->needs_input_grad(2)) {
+      of_bias = gradient.sum(0);
+    }
+    const bool added = ctx->saved_data["added"].toBool();
+    return {of_x, of_weight, of_bias, added ? gradients[0] : at::Tensor(), at::Tensor()};
+  }
+};
+
+/// Numbers between -1 and 1 that no transposed or forgotten factor leaves as they are.
+at::Tensor numbers(at::IntArrayRef shape, double step, at::Device device) {
+  const int64_t count = c10::multiply_integers(shape);
+  return at::arange(count, at::TensorOptions(device).dtype(at::kFloat))
+      .mul_(step)
+      .sin_()
+      .view(shape)
+      .to(at::kBFloat16);
+}
+
+/// "" or what of it is not `expected` but for bf16's rounding.
+std::string difference(const char* what, const at::Tensor& found, const at::Tensor& expected) {
+  if (found.sizes() != expected.sizes()) return concat(what, " of other sizes");
+  const at::Tensor exact = expected.to(at::kFloat);
+  const at::Tensor most = (found.to(at::kFloat) - exact).abs().max() / exact.abs().max();
+  const auto share = most.item<double>();
+  return share < 0.02 ? "" : concat(what, " that differ by ", share, " of the largest value");
+}
+
+std::string fault_of(const DeviceProducts& products, at::Device device, int64_t rows, int64_t in,
+                     int64_t out) {
+  const at::Tensor x = numbers({rows, in}, 0.7, device), weight = numbers({out, in}, 1.3, device);
+  const at::Tensor bias = numbers({out}, 2.1, device), residual = numbers({rows, out}, 0.3, device);
+  const at::Tensor plain = at::linear(x, weight, bias);
+  const auto [of_weight, of_bias] = products.parameter_gradients(residual, x);
+  const std::array<std::string, 4> faults = {
+      difference("products", products.linear(x, weight, bias, {}), plain),
+      difference("products with a residual", products.linear(x, weight, bias, residual), residual + plain),
+      difference("gradients of a weight", of_weight, at::mm(residual.t(), x)),
+      difference("gradients of a bias", of_bias, residual.sum(0))};
+  for (const std::string& fault : faults) {
+    if (!fault.empty()) return fault;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string fault_of(const DeviceProducts& products, at::Device device) {
+  const at::NoGradGuard no_grad;
+  try {
+    const std::string fault = fault_of(products, device, 48, 64, 80);
+    return fault.empty() ? fault_of(products, device, 7, 33, 50) : fault;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+void use_device_products(const DeviceProducts* products, c10::DeviceType device) {
+  device_of_products = device;
+  products_in_use = products;
+}
+
+bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (products_in_use.load() == nullptr) return false;
+  const auto fits = [type = device_of_products.load()](const at::Tensor& t) {
+    return t.device().type() == type && t.scalar_type() == at::kBFloat16 && t.numel() > 0;
+  };
+  return fits(x) && fits(weight) && fits(bias);
+}
+
+at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                         const std::optional<at::Tensor>& residual, bool gelu) {
+  return DeviceLinear::apply(x, weight, bias, residual, gelu);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,209 @@
+#include "tessera/ops/fp8_linear.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/every_cpu.h"
+#include "tessera/ops/fast_path.h"
+#include "tessera/ops/linear.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The scale of a row as float32's biased exponent. The largest number of e4m3 is 1.75 * 2^8: a largest value
+// of mantissa 1.75 has its own exponent less 8, one above has the next. Values below 2^-118 share the least.
+constexpr int32_t kRoundUp = 0x1FFFFF;  // added to a float's bits: counts the exponent up above 1.75
+constexpr int32_t kMantissaBits = 23;
+constexpr int32_t kLargestExponent = 8;
+constexpr uint32_t kInfinity = 0x7F800000;
+
+// Normal numbers of e4m3 begin here; below they are multiples of 2^-9, float32's step at kWholeSteps.
+constexpr float kLeastNormal = 0x1p-6F;
+constexpr float kWholeSteps = 0x1.8p14F;
+constexpr uint32_t kDroppedBits = (1U << 20) - 1;  // of float32's mantissa, 3 bits of 23 stay
+
+inline float wide(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
+inline float wide(float value) { return value; }
+
+template <typename Number>
+[[gnu::always_inline]] inline void round_row(const Number* __restrict row, int64_t n,
+                                             uint16_t* __restrict rounded) {
+  uint32_t largest = 0;  // as bits: above kInfinity is NaN
+  for (int64_t i = 0; i < n; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(wide(row[i])) & 0x7FFFFFFFU);
+  }
+  if (largest >= kInfinity) {
+    std::fill_n(rounded, n, uint16_t{0x7FC0});
+    return;
+  }
+  const uint32_t up = (largest + static_cast<uint32_t>(kRoundUp)) >> kMantissaBits;
+  const uint32_t exponent = std::max<uint32_t>(up, kLargestExponent + 1) - kLargestExponent;
+  const auto scale = std::bit_cast<float>(exponent << kMantissaBits);
+  const auto inverse = std::bit_cast<float>((254 - exponent) << kMantissaBits);
+  for (int64_t i = 0; i < n; ++i) {
+    const float q = wide(row[i]) * inverse;
+    const auto bits = std::bit_cast<uint32_t>(q);
+    const uint32_t even = (bits >> 20) & 1U;
+    const auto normal = std::bit_cast<float>((bits + (kDroppedBits >> 1) + even) & ~kDroppedBits);
+    const float small = (q + kWholeSteps) - kWholeSteps;
+    const float number = q < kLeastNormal && q > -kLeastNormal ? small : normal;
+    rounded[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(number * scale) >> 16);
+  }
+}
+
+TESSERA_EVERY_CPU void round_bf16_row(const uint16_t* row, int64_t n, uint16_t* rounded) {
+  round_row(row, n, rounded);
+}
+
+TESSERA_EVERY_CPU void round_float_row(const float* row, int64_t n, uint16_t* rounded) {
+  round_row(row, n, rounded);
+}
+
+at::Tensor rounded_by_kernel(const at::Tensor& rows_given) {
+  const at::Tensor rows = rows_given.contiguous();
+  const int64_t columns = rows.size(1);
+  at::Tensor rounded = at::empty(rows.sizes(), rows.options().dtype(at::kBFloat16));
+  const bool narrow = rows.scalar_type() == at::kBFloat16;
+  uint16_t* out = mutable_bits(rounded);
+  at::parallel_for(0, rows.size(0), std::max<int64_t>(1, kGrain / columns), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * columns; i < end * columns; i += columns) {
+      if (narrow) {
+        round_bf16_row(bits(rows) + i, columns, out + i);
+      } else {
+        round_float_row(rows.const_data_ptr<float>() + i, columns, out + i);
+      }
+    }
+  });
+  return rounded;
+}
+
+int64_t rest_to_16(int64_t n) { return (16 - n % 16) % 16; }
+
+/// Asked for once: the GPU multiplies fp8, and what comes of it is what the numbers stand for.
+bool gpu_multiplies_fp8(at::Device device) {
+  const at::NoGradGuard no_grad;
+  const auto of = [&](int64_t rows, int64_t columns) {
+    const at::Tensor numbers = at::arange(rows * columns, at::TensorOptions(device).dtype(at::kFloat));
+    return numbers.mul_(0.7).sin_().view({rows, columns}).to(at::kBFloat16);
+  };
+  const at::Tensor left = of(40, 64), right = of(32, 64), bias = of(1, 32).view({32});
+  try {
+    const at::Tensor found = scaled_product(left, right, bias).to(at::kFloat);
+    const at::Tensor expected = at::linear(fp8_rounded(left), fp8_rounded(right), bias).to(at::kFloat);
+    const double apart = ((found - expected).abs().max() / expected.abs().max()).item<double>();
+    if (apart < 0.01) return true;
+    TORCH_WARN("[ops.fp8_linear] products in fp8 as in bf16 of the same numbers: found ", apart,
+               " of the largest value between them (the products are computed in bf16)");
+  } catch (const c10::Error& error) {
+    TORCH_WARN("[ops.fp8_linear] a GPU and a LibTorch that multiply fp8: ", error.what_without_backtrace(),
+               " (the products are computed in bf16)");
+  }
+  return false;
+}
+
+bool in_fp8(const at::Tensor& t) {
+  if (!t.is_cuda()) return false;
+  static const bool answer = gpu_multiplies_fp8(t.device());  // a process computes on one GPU
+  return answer;
+}
+
+at::Tensor zeros_for(const at::Tensor& like, int64_t n) {
+  return at::zeros({n}, like.options().dtype(at::kBFloat16));
+}
+
+at::Tensor product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias) {
+  if (in_fp8(left)) return scaled_product(left, right, bias);
+  return linear(fp8_rounded(left), fp8_rounded(right),
+                bias.defined() ? bias : zeros_for(left, right.size(0)));
+}
+
+/// The transpose of `gradient` [rows, out] times `x` [rows, in], in bf16.
+at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
+  const at::Tensor g = gradient.to(at::kBFloat16).t(), factor = x.to(at::kBFloat16);
+  if (!is_for_kernels(g)) return at::mm(g, factor);
+  return linear(g.contiguous(), factor.t().contiguous(), zeros_for(x, x.size(1)));
+}
+
+at::Tensor as_rows(const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); }
+
+class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias) {
+    RECORD_USER_SCOPE("tessera::fp8_linear");
+    const at::Tensor rows = as_rows(x);
+    auto shape = x.sizes().vec();
+    shape.back() = weight.size(0);
+    ctx->save_for_backward({rows, weight});
+    ctx->saved_data["shape"] = x.sizes().vec();
+    return product(rows, weight, bias.to(at::kBFloat16)).to(x.scalar_type()).view(shape);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    RECORD_USER_SCOPE("tessera::fp8_linear_backward");
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], gradient = as_rows(gradients[0]);
+    at::Tensor of_x, of_weight, of_bias;
+    if (ctx->needs_input_grad(0)) {
+      of_x =
+          product(gradient, weight.t(), {}).to(x.scalar_type()).view(ctx->saved_data["shape"].toIntVector());
+    }
+    if (ctx->needs_input_grad(1)) of_weight = weight_gradient(gradient, x).to(weight.scalar_type());
+    if (ctx->needs_input_grad(2)) {
+      of_bias = gradient.sum(0, /*keepdim=*/false, at::kFloat).to(weight.scalar_type());
+    }
+    return {of_x, of_weight, of_bias};
+  }
+};
+
+}  // namespace
+
+Fp8Rows fp8_rows(const at::Tensor& rows) {
+  const at::Tensor values = rows.to(at::kFloat);
+  const at::Tensor largest = values.abs().amax(1, /*keepdim=*/true).view(at::kInt);
+  const at::Tensor exponent = largest.add(kRoundUp)
+                                  .bitwise_right_shift(kMantissaBits)
+                                  .clamp_min(kLargestExponent + 1)
+                                  .sub(kLargestExponent);
+  const at::Tensor scales = exponent.bitwise_left_shift(kMantissaBits).view(at::kFloat);
+  return {(values / scales).to(at::kFloat8_e4m3fn), scales};
+}
+
+at::Tensor fp8_rounded(const at::Tensor& rows) {
+  TESSERA_CHECK(rows.dim() == 2, "rows of ", rows.dim(), " dims");
+  const bool known = rows.scalar_type() == at::kBFloat16 || rows.scalar_type() == at::kFloat;
+  if (is_for_kernels(rows) && known) return rounded_by_kernel(rows);
+  const Fp8Rows found = fp8_rows(rows);
+  return found.numbers.to(at::kFloat).mul_(found.scales).to(at::kBFloat16);
+}
+
+at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias) {
+  const int64_t m = left.size(0), n = right.size(0);
+  if (m == 0) return at::empty({0, n}, left.options().dtype(at::kBFloat16));
+  const int64_t more_k = rest_to_16(left.size(1)), more_n = rest_to_16(n);
+  const auto filled = [](const at::Tensor& t, int64_t columns, int64_t rows) {
+    return columns == 0 && rows == 0 ? t : at::constant_pad_nd(t, {0, columns, 0, rows});
+  };
+  const Fp8Rows a = fp8_rows(filled(left, more_k, 0)), b = fp8_rows(filled(right, more_k, more_n));
+  std::optional<at::Tensor> added;
+  if (bias.defined()) added = more_n == 0 ? bias : at::constant_pad_nd(bias, {0, more_n});
+  const at::Tensor whole = at::_scaled_mm(
+      a.numbers.contiguous(), b.numbers.contiguous().t(), a.scales, b.scales.view({1, -1}), added,
+      /*scale_result=*/std::nullopt, at::kBFloat16, /*use_fast_accum=*/false);
+  return more_n == 0 ? whole : whole.narrow(1, 0, n).contiguous();
+}
+
+at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return Fp8Linear::apply(x, weight, bias);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,112 @@
+// Linear layers on a GPU by the plug-in's products and in fp8, against the formula.
+#include <ATen/ATen.h>
+
+#include "gpu.h"
+#include "tessera/ops/device_linear.h"
+#include "tessera/ops/fp8_linear.h"
+#include "tessera/ops/linear.h"
+
+namespace tessera::ops {
+namespace {
+
+double error(const at::Tensor& a, const at::Tensor& exact) {
+  const at::Tensor wide = exact.to(at::kCPU, at::kDouble);
+  return ((a.to(at::kCPU, at::kDouble) - wide).abs().max() / wide.abs().max()).item<double>();
+}
+
+/// Layers use the plug-in's products while one lives.
+class UsingProducts {
+ public:
+  UsingProducts() { use_device_products(mesh::open_cuda().plugin->products, at::kCUDA); }
+  ~UsingProducts() { use_device_products(nullptr, at::kCUDA); }
+  UsingProducts(const UsingProducts&) = delete;
+  UsingProducts& operator=(const UsingProducts&) = delete;
+};
+
+TEST(CudaProducts, AreLibTorchs) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  EXPECT_EQ(fault_of(*mesh::open_cuda().plugin->products, gpu), "");
+}
+
+using Tensors = std::vector<at::Tensor>;  // x, weight, bias, residual; direction last
+
+Tensors layer_of(int64_t rows, int64_t in, int64_t out) {
+  at::manual_seed(1);
+  return {at::randn({rows, in}).to(at::kBFloat16), (at::randn({out, in}) / std::sqrt(in)).to(at::kBFloat16),
+          at::randn({out}).to(at::kBFloat16), at::randn({rows, out}).to(at::kBFloat16),
+          at::randn({rows, out}).to(at::kBFloat16)};
+}
+
+/// Value and gradients of linear_add or linear_gelu.
+Tensors run(const Tensors& layer, const at::TensorOptions& options, bool gelu) {
+  Tensors t;
+  for (const at::Tensor& given : layer) {
+    t.push_back(given.to(options.device(), options.dtype().toScalarType()).requires_grad_());
+  }
+  const at::Tensor y = gelu ? linear_gelu(t[0], t[1], t[2]) : linear_add(t[0], t[1], t[2], t[3]);
+  y.backward(t[4].detach());
+  Tensors found = {y.detach(), t[0].grad(), t[1].grad(), t[2].grad()};
+  if (!gelu) found.push_back(t[3].grad());
+  return found;
+}
+
+TEST(CudaProducts, ValuesAndGradientsAreTheFormulas) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingProducts using_products;
+  for (const auto& [rows, in, out] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
+           {1576, 768, 3072}, {197, 192, 576}, {7, 33, 50}, {130, 72, 1000}}) {
+    for (const bool gelu : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << rows << ' ' << in << ' ' << out << (gelu ? " gelu" : ""));
+      const Tensors layer = layer_of(rows, in, out);
+      const Tensors expected = run(layer, at::kDouble, gelu);
+      const Tensors found = run(layer, at::TensorOptions(at::kBFloat16).device(gpu), gelu);
+      for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(error(found[i], expected[i]), 0.01) << i;
+    }
+  }
+}
+
+// Where the GPU multiplies fp8, the same numbers as on the CPU but for the order of sums.
+TEST(CudaFp8, ValuesAndGradientsAreTheCpus) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  for (const auto& [rows, in, out] :
+       std::vector<std::tuple<int64_t, int64_t, int64_t>>{{1576, 768, 3072}, {197, 192, 576}, {7, 33, 50}}) {
+    SCOPED_TRACE(::testing::Message() << rows << ' ' << in << ' ' << out);
+    const Tensors layer = layer_of(rows, in, out);
+    const auto run = [&](at::Device device) {
+      Tensors t;
+      for (const at::Tensor& given : layer) t.push_back(given.to(device).requires_grad_());
+      const at::Tensor y = fp8_linear(t[0], t[1], t[2]);
+      y.backward(t[4].detach());
+      return Tensors{y.detach(), t[0].grad(), t[1].grad(), t[2].grad()};
+    };
+    const Tensors expected = run(at::kCPU), found = run(gpu);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(error(found[i], expected[i]), 0.01) << i;
+    EXPECT_TRUE(at::equal(fp8_rounded(layer[0].to(gpu)).cpu(), fp8_rounded(layer[0])));
+  }
+}
+
+TEST(CudaFp8, ScaledProductIsThatOfTheRoundedNumbers) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  for (const auto& [m, k, n] :
+       std::vector<std::tuple<int64_t, int64_t, int64_t>>{{256, 128, 64}, {7, 33, 50}, {0, 16, 16}}) {
+    const at::Tensor left = at::randn({m, k}).to(at::kBFloat16), right = at::randn({n, k}).to(at::kBFloat16);
+    at::Tensor found;
+    try {
+      found = scaled_product(left.to(gpu), right.to(gpu), {});
+    } catch (const c10::Error& error) {
+      GTEST_SKIP() << "needs a GPU that multiplies fp8: " << error.what_without_backtrace();
+    }
+    ASSERT_EQ(found.sizes().vec(), (std::vector<int64_t>{m, n}));
+    if (m == 0) continue;
+    const at::Tensor exact =
+        at::mm(fp8_rounded(left).to(at::kDouble), fp8_rounded(right).to(at::kDouble).t());
+    EXPECT_LT(error(found, exact), 0.005) << m << ' ' << k << ' ' << n;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::ops

@@ -1,0 +1,192 @@
+// Linear layers by a device's own products, with a table of such that LibTorch computes on the CPU.
+#include "tessera/ops/device_linear.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <stdexcept>
+#include <vector>
+
+#include "tessera/ops/cpu.h"
+#include "tessera/ops/linear.h"
+
+namespace tessera::ops {
+namespace {
+
+struct Calls {
+  int plain = 0, added = 0, gradients = 0;
+};
+Calls calls;
+
+void expect_as_promised(std::initializer_list<at::Tensor> tensors) {
+  for (const at::Tensor& t : tensors) {
+    if (!t.defined()) continue;
+    EXPECT_TRUE(t.is_contiguous());
+    EXPECT_EQ(t.scalar_type(), at::kBFloat16);
+    EXPECT_GT(t.numel(), 0);
+  }
+}
+
+at::Tensor linear_there(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                        const at::Tensor& residual) {
+  expect_as_promised({x, weight, bias, residual});
+  EXPECT_EQ(x.dim(), 2);
+  ++(residual.defined() ? calls.added : calls.plain);
+  at::Tensor y = at::mm(x.to(at::kFloat), weight.to(at::kFloat).t()) + bias.to(at::kFloat);
+  if (residual.defined()) {
+    EXPECT_EQ(residual.sizes(), y.sizes());
+    y += residual.to(at::kFloat);
+  }
+  return y.to(at::kBFloat16);
+}
+
+std::pair<at::Tensor, at::Tensor> gradients_there(const at::Tensor& gradient, const at::Tensor& x) {
+  expect_as_promised({gradient, x});
+  ++calls.gradients;
+  const at::Tensor wide = gradient.to(at::kFloat);
+  return {at::mm(wide.t(), x.to(at::kFloat)).to(at::kBFloat16), wide.sum(0).to(at::kBFloat16)};
+}
+
+const DeviceProducts kThere{.linear = linear_there, .parameter_gradients = gradients_there};
+
+/// The CPU has no kernels of ours, and these products in their place.
+class DeviceLinear : public testing::Test {
+ protected:
+  DeviceLinear() {
+    calls = {};
+    use_device_products(&kThere, at::kCPU);
+  }
+  ~DeviceLinear() override { use_device_products(nullptr, at::kCPU); }
+
+ private:
+  WithoutKernels without_;
+};
+
+double error(const at::Tensor& a, const at::Tensor& exact) {
+  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
+}
+
+using Tensors = std::vector<at::Tensor>;  // x, weight, bias, residual
+
+struct Layer {
+  const char* name;
+  std::function<at::Tensor(const Tensors&)> ours, formula;
+  Calls expected;  // forward and backward
+};
+
+Layer of_plain() {
+  return {"linear",
+          [](const Tensors& t) { return linear(t[0], t[1], t[2]); },
+          [](const Tensors& t) { return at::matmul(t[0], t[1].flatten(1).t()) + t[2]; },
+          {1, 0, 1}};
+}
+Layer of_gelu() {
+  return {"linear_gelu",
+          [](const Tensors& t) { return linear_gelu(t[0], t[1], t[2]); },
+          [](const Tensors& t) { return at::gelu(at::matmul(t[0], t[1].flatten(1).t()) + t[2]); },
+          {1, 0, 1}};
+}
+Layer of_residual() {
+  return {"linear_add",
+          [](const Tensors& t) { return linear_add(t[0], t[1], t[2], t[3]); },
+          [](const Tensors& t) { return t[3] + at::matmul(t[0], t[1].flatten(1).t()) + t[2]; },
+          {0, 1, 1}};
+}
+
+TEST_F(DeviceLinear, ValueAndGradientsAreAutograds) {
+  const std::vector<std::vector<std::vector<int64_t>>> shapes = {
+      {{64, 48}, {80, 48}, {80}, {64, 80}},
+      {{3, 17, 33}, {50, 33}, {50}, {3, 17, 50}},
+      {{2, 9, 48}, {40, 3, 4, 4}, {40}, {2, 9, 40}}};  // the last: a patch embedding's
+  for (const Layer& layer : {of_plain(), of_gelu(), of_residual()}) {
+    for (const auto& sizes : shapes) {
+      SCOPED_TRACE(layer.name);
+      at::manual_seed(1);
+      Tensors given, exact;
+      for (const auto& shape : sizes)
+        given.push_back((at::randn(shape) / 4).to(at::kBFloat16).requires_grad_());
+      for (const at::Tensor& t : given) exact.push_back(t.detach().to(at::kDouble).requires_grad_());
+      calls = {};
+      const at::Tensor y = layer.ours(given), expected = layer.formula(exact);
+      ASSERT_EQ(y.sizes(), expected.sizes());
+      EXPECT_LT(error(y, expected), 0.01);
+      const at::Tensor direction = at::randn(y.sizes()).to(at::kBFloat16);
+      y.backward(direction);
+      expected.backward(direction.to(at::kDouble));
+      for (size_t i = 0; i < (layer.expected.added > 0 ? 4 : 3); ++i) {
+        ASSERT_EQ(given[i].grad().sizes(), given[i].sizes()) << "input " << i;
+        EXPECT_LT(error(given[i].grad(), exact[i].grad()), 0.01) << "input " << i;
+      }
+      EXPECT_EQ(calls.plain, layer.expected.plain);
+      EXPECT_EQ(calls.added, layer.expected.added);
+      EXPECT_EQ(calls.gradients, layer.expected.gradients);
+    }
+  }
+}
+
+TEST_F(DeviceLinear, TakesWhatIsNotContiguous) {
+  at::manual_seed(2);
+  const at::Tensor x = at::randn({33, 64}).to(at::kBFloat16).t().requires_grad_();  // [64, 33]
+  const at::Tensor weight = at::randn({33, 20}).to(at::kBFloat16).t(),
+                   bias = at::randn({20}).to(at::kBFloat16);
+  const at::Tensor y = linear(x, weight, bias);
+  const at::Tensor exact =
+      at::mm(x.detach().to(at::kDouble), weight.to(at::kDouble).t()) + bias.to(at::kDouble);
+  EXPECT_LT(error(y, exact), 0.01);
+  y.backward(at::ones({1}, at::kBFloat16).expand({64, 20}));
+  EXPECT_LT(error(x.grad(), weight.to(at::kDouble).sum(0).expand({64, 33})), 0.01);
+  EXPECT_EQ(calls.plain, 1);
+}
+
+TEST_F(DeviceLinear, WhatIsFrozenGetsNoGradient) {
+  const at::Tensor x = at::randn({8, 16}).to(at::kBFloat16).requires_grad_();
+  const at::Tensor weight = at::randn({4, 16}).to(at::kBFloat16);
+  at::Tensor bias = at::randn({4}).to(at::kBFloat16);
+  linear(x, weight, bias).sum().backward();
+  EXPECT_EQ(calls.gradients, 0);
+  EXPECT_TRUE(x.grad().defined());
+  linear(x, weight, bias.requires_grad_()).sum().backward();
+  EXPECT_EQ(calls.gradients, 0);
+  EXPECT_TRUE(at::equal(bias.grad(), at::full({4}, 8, at::kBFloat16)));
+}
+
+// Other dtypes, other devices and layers of nothing are LibTorch's.
+TEST_F(DeviceLinear, OthersAreNotAskedFor) {
+  const auto run = [](at::TensorOptions options, int64_t rows) {
+    return linear(at::zeros({rows, 16}, options), at::zeros({4, 16}, options), at::zeros({4}, options));
+  };
+  run(at::kFloat, 8);
+  run(at::kBFloat16, 0);
+  run(at::TensorOptions(at::kBFloat16).device(at::kMeta), 8);
+  EXPECT_EQ(calls.plain, 0);
+  run(at::kBFloat16, 8);
+  EXPECT_EQ(calls.plain, 1);
+  use_device_products(nullptr, at::kCPU);
+  run(at::kBFloat16, 8);
+  EXPECT_EQ(calls.plain, 1);
+}
+
+TEST_F(DeviceLinear, FaultyProductsAreFoundOut) {
+  EXPECT_EQ(fault_of(kThere, at::kCPU), "");
+  DeviceProducts faulty = kThere;
+  faulty.linear = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                     const at::Tensor&) { return linear_there(x, weight, bias, {}); };
+  EXPECT_NE(fault_of(faulty, at::kCPU).find("products with a residual that differ by "), std::string::npos);
+  faulty = kThere;
+  faulty.parameter_gradients = [](const at::Tensor& gradient, const at::Tensor& x) {
+    return std::pair(gradients_there(gradient, x).first, gradient.narrow(0, 1, gradient.size(0) - 1).sum(0));
+  };
+  EXPECT_NE(fault_of(faulty, at::kCPU).find("gradients of a bias that differ by "), std::string::npos);
+  faulty.parameter_gradients = [](const at::Tensor& gradient, const at::Tensor& x) {
+    return gradients_there(x, gradient);
+  };
+  EXPECT_EQ(fault_of(faulty, at::kCPU), "gradients of a weight of other sizes");
+  faulty.parameter_gradients = [](const at::Tensor&, const at::Tensor&) -> std::pair<at::Tensor, at::Tensor> {
+    throw std::runtime_error("no such library");
+  };
+  EXPECT_EQ(fault_of(faulty, at::kCPU), "no such library");
+}
+
+}  // namespace
+}  // namespace tessera::ops
