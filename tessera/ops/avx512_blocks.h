@@ -250,7 +250,7 @@ void Gemm<T>::multiply_transposed(const T* w, int64_t w_columns, int64_t begin, 
         // Eight of a panel's sixteen columns, a word from one to the next.
         const T* left = scratch + ((row - first) / 16 * 16 * words + (row - first) % 16) * kWord;
         multiply_rows<T, kPanelRow>(bytes(left), kWordBytes, right, column, min_of(column + chunk, columns),
-                                    cut, blocks + row / kRows * across, epilogue, row,
+                                    cut, blocks + (row - piece.row) / kRows * across, epilogue, row,
                                     min_of(last - row, kRows));
       }
     }
