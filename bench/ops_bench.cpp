@@ -124,9 +124,16 @@ void layers(benchmark::internal::Benchmark* b) {
 
 }  // namespace
 
-BENCHMARK(adamw)->ArgsProduct({{5'700'000, 22'000'000, 86'000'000}, {0, 1}})->Unit(benchmark::kMillisecond);
+BENCHMARK(adamw)
+    ->ArgsProduct({{5'700'000, 22'000'000, 86'000'000}, {0, 1}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK(layer_norm)
     ->ArgsProduct({{8, 64}, {192, 384, 768}, {32, 16}, {0, 1}, {0, 1}})
+    ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
-BENCHMARK(attention)->ArgsProduct({{8}, {3, 6, 12}, {32, 16}, {0, 1}, {0, 1}})->Unit(benchmark::kMicrosecond);
+BENCHMARK(attention)
+    ->ArgsProduct({{8}, {3, 6, 12}, {32, 16}, {0, 1}, {0, 1}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
 BENCHMARK(linear)->Apply(layers)->UseRealTime()->Unit(benchmark::kMillisecond);
