@@ -89,7 +89,8 @@ enum Then : int64_t { kNothing, kGelu, kAdd };
 
 /// Forward and backward. Arguments: rows, in, out, what follows, bits of a number, kernels.
 void linear(benchmark::State& state) {
-  const auto off = libtorch_if(state.range(5) == 0);
+  std::optional<WithoutKernels> off;
+  if (state.range(5) == 0) off.emplace();
   const auto dtype = dtype_of(state.range(4));
   const int64_t rows = state.range(0), in = state.range(1), out = state.range(2), then = state.range(3);
   at::manual_seed(1);
