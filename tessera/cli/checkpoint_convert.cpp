@@ -16,6 +16,7 @@
 #include "tessera/cli/engine.h"
 #include "tessera/recipe/evaluation_recipe.h"
 #include "tessera/recipe/recipe.h"
+#include "tessera/weights/channels.h"
 #include "tessera/weights/export.h"
 #include "tessera/weights/finetune.h"
 #include "tessera/weights/trained.h"
@@ -44,7 +45,7 @@ struct Options {
   std::string input, output, from, to = "tessera", dtype = "F32", positions = "bicubic", head = "auto", pool,
                                    max_shard_size;
   bool finetune = false, no_ema = false, no_check = false;
-  int64_t heads = 0, image_size = 0, classes = 0, ranks = 1;
+  int64_t heads = 0, image_size = 0, patch_size = 0, channels = 0, classes = 0, ranks = 1;
   double head_bias = 0;
 };
 
@@ -75,14 +76,18 @@ weights::Model open(const Options& options) {
 arch::VitConfig wanted_config(const Options& options, const arch::VitConfig& found) {
   arch::VitConfig config = found;
   if (!options.finetune) {
-    if (options.image_size > 0 || options.classes > 0 || !options.pool.empty()) {
-      user_error("checkpoint.convert",
-                 "--to-finetune with --image-size, --classes or --pool: it is not given");
+    if (options.image_size > 0 || options.patch_size > 0 || options.channels > 0 || options.classes > 0 ||
+        !options.pool.empty()) {
+      user_error(
+          "checkpoint.convert",
+          "--to-finetune with --image-size, --patch-size, --channels, --classes or --pool: it is not given");
     }
     return config;
   }
   config.head = arch::Head::kLinear;
   if (options.image_size > 0) config.image_size = options.image_size;
+  if (options.patch_size > 0) config.patch_size = options.patch_size;
+  if (options.channels > 0) config.channels = options.channels;
   if (options.classes > 0) config.classes = options.classes;
   if (options.pool == "gap") config.pool = arch::Pool::kAverage;
   if (options.pool == "cls") config.pool = arch::Pool::kClassToken;
@@ -90,6 +95,10 @@ arch::VitConfig wanted_config(const Options& options, const arch::VitConfig& fou
     user_error("checkpoint.convert", "a number of classes: the weights have no head (give --classes N)");
   }
   arch::check(config);
+  if (options.to == "tessera" && config.channels != 1 && config.channels != 3) {
+    user_error("checkpoint.convert", "1 or 3 channels with --to tessera: found ", config.channels,
+               " (--to timm or hf can hold others)");
+  }
   return config;
 }
 
@@ -234,6 +243,10 @@ int convert(const Options& options) {
                                  static_cast<float>(options.head_bias)});
     for (const auto& change : finetuned->changes()) std::cout << "  " << change << "\n";
     if (model.config.classes != found.classes) model.classes.clear();
+    if (model.config.channels != found.channels) {
+      model.pixels.mean = weights::adapt_pixels(model.pixels.mean);
+      model.pixels.std = weights::adapt_pixels(model.pixels.std);
+    }
     is_same = [finetuned](size_t i) { return finetuned->is_same(i); };
     result = finetuned;
   }
@@ -275,6 +288,11 @@ std::function<int()> add_convert(CLI::App* command) {
                  "Make the beginning of a fine-tuning: the options below");
   tool->add_option("--image-size", options->image_size, "Pixels; positions are resampled")
       ->check(CLI::Range(0, 65536));
+  tool->add_option("--patch-size", options->patch_size, "Pixels; the patch embedding is resampled")
+      ->check(CLI::Range(0, 65536));
+  tool->add_option("--channels", options->channels,
+                   "Of the images: 1 sums those of the patch embedding, more repeat them")
+      ->check(CLI::Range(0, 1024));
   tool->add_option("--classes", options->classes, "Outputs of the new head")->check(CLI::Range(0, 134217728));
   tool->add_option("--pos", options->positions, "bicubic (timm) or linear (Google, SciPy)")
       ->default_val("bicubic");

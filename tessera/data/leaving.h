@@ -6,6 +6,9 @@
 
 namespace tessera::data {
 
+/// Seconds: workers that do not hang end within it.
+inline constexpr double kBrief = 0.5;
+
 /// Owns a TrainLoader or an EvalLoader. When it goes, for whatever reason, workers that hang in a file which
 /// does not answer are left behind with the loader: its own destructor would wait for them. The source they
 /// read from is not its own; whoever asks left_behind() keeps that, or ends the process at once. Belongs to
@@ -23,8 +26,10 @@ class Leaving {
   Loader& operator*() { return *loader_; }
   Loader* operator->() { return loader_.get(); }
   /// Ends the workers; only this may be called afterwards.
-  void close() {
-    if (std::exchange(closed_, true) || loader_->close(patience_)) return;
+  void close() { close(patience_); }
+  /// The same with another patience: kBrief where files are known not to answer.
+  void close(double patience) {
+    if (std::exchange(closed_, true) || loader_->close(patience)) return;
     static_cast<void>(loader_.release());
     left_behind_ = true;
   }

@@ -57,4 +57,20 @@ void use_cuda(CudaInUse device) {
 
 CudaInUse cuda_in_use() { return {plugin_in_use, device_in_use}; }
 
+std::string nccl_version_text(int number) {
+  const int thousands = number < 10000 ? 1000 : 10000;  // two digits of the minor number since 2.9
+  return concat(number / thousands, ".", number % thousands / 100, ".", number % 100);
+}
+
+std::string nccl_version() {
+  // Only what is there already: looking must not load it.
+  void* handle = ::dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return "none";
+  const auto get = reinterpret_cast<int (*)(int*)>(::dlsym(handle, "ncclGetVersion"));
+  int number = 0;
+  const bool told = get != nullptr && get(&number) == 0;
+  ::dlclose(handle);
+  return told ? nccl_version_text(number) : "unknown";
+}
+
 }  // namespace tessera::mesh

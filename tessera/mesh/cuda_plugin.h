@@ -72,6 +72,11 @@ struct CudaInUse {
 void use_cuda(CudaInUse device);
 CudaInUse cuda_in_use();
 
+/// "2.28.9", of NCCL's own number 22809.
+std::string nccl_version_text(int number);
+/// Of the NCCL that this process has loaded, with the plug-in; "none" where it has not.
+std::string nccl_version();
+
 }  // namespace tessera::mesh
 
 extern "C" const tessera::mesh::CudaPlugin* tessera_cuda_plugin();

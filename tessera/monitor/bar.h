@@ -23,6 +23,7 @@ struct Progress {
   double images_per_second = kUnknown, tflops = kUnknown;
   double peak_share = kUnknown, data_wait = kUnknown, comm_wait = kUnknown;  // 0..1
   double memory_bytes = kUnknown, seconds_left = kUnknown;
+  double device_bytes = kUnknown, device_peak_bytes = kUnknown;
 };
 
 /// At most `width` columns: fields that do not fit are left out, the least important first. `unicode`: draw
@@ -30,6 +31,8 @@ struct Progress {
 std::string bar_line(const Progress& progress, int width, bool unicode);
 /// All fields, for files and pipes.
 std::string plain_line(const Progress& progress);
+/// "GPU 12.30 GiB (peak 14.10 GiB)"; empty where `bytes` is not finite.
+std::string device_memory_text(double bytes, double peak_bytes);
 std::string evaluation_line(const EvalMetrics& metrics);
 
 /// Steps per second over the last two minutes or so. Pure.

@@ -46,6 +46,7 @@ struct ClassificationFigures {
   std::vector<std::vector<int64_t>> confusion;  // [truth][prediction]; empty where it was not counted
 };
 
+/// Counts one sample after the other, on the host; train/classification_metrics.h counts batches elsewhere.
 class ClassificationCounts {
  public:
   /// Models of more than `most_confusion_classes` classes get no confusion matrix.
@@ -58,12 +59,17 @@ class ClassificationCounts {
   std::span<double> sums() { return sums_; }
   ClassificationFigures compute() const;
 
- private:
+  /// Where each lies in sums().
   enum Sum : size_t { kSamples, kKnown, kLoss, kTop1, kTop5, kBins };
+  /// Three of a bin: samples, right ones, confidences.
   size_t bin(int64_t index) const { return kBins + 3 * static_cast<size_t>(index); }
+  /// Three of a class: samples, right ones, those taken for it.
   size_t of_class(int64_t index) const { return bin(kCalibrationBins) + 3 * static_cast<size_t>(index); }
+  bool has_confusion() const { return confusion_classes_ > 0; }
+  /// Requires: has_confusion().
   size_t of_pair(int64_t truth, int64_t prediction) const;
 
+ private:
   int64_t classes_, confusion_classes_;
   std::vector<double> sums_;
 };

@@ -12,9 +12,9 @@
 namespace tessera::monitor {
 namespace {
 
-constexpr std::array<std::string_view, 8> kNotJudged = {"images_per_second", "tflops",       "data_wait",
-                                                        "comm_wait",         "memory_bytes", "seconds",
-                                                        "peak_share",        "seconds_left"};
+constexpr std::array<std::string_view, 10> kNotJudged = {
+    "images_per_second", "tflops",     "data_wait",    "comm_wait",    "memory_bytes",
+    "seconds",           "peak_share", "seconds_left", "device_bytes", "device_peak_bytes"};
 
 std::vector<std::string> fields_of(std::string_view line) {
   std::vector<std::string> fields;

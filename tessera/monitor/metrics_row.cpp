@@ -41,6 +41,8 @@ StepMetrics step_from(const Json& row) {
   m.seconds = number(row, "seconds");
   m.peak_share = number_or_unknown(row, "peak_share");
   m.seconds_left = number_or_unknown(row, "seconds_left");
+  m.device_bytes = number_or_unknown(row, "device_bytes");
+  m.device_peak_bytes = number_or_unknown(row, "device_peak_bytes");
   return m;
 }
 
@@ -94,7 +96,8 @@ void in_order(const History& history, const PutRow& put_row) {
 
 std::string csv_header() {
   return "kind,step,epoch,loss,learning_rate,gradient_norm,images_per_second,tflops,data_wait,comm_wait,"
-         "memory_bytes,top1,top5,samples,seconds,top1_ema,loss_ema,peak_share,seconds_left\n";
+         "memory_bytes,top1,top5,samples,seconds,top1_ema,loss_ema,peak_share,seconds_left,device_bytes,"
+         "device_peak_bytes\n";
 }
 
 std::string csv_row(const StepMetrics& m) {
@@ -104,31 +107,36 @@ std::string csv_row(const StepMetrics& m) {
     row += "," + shortest(value);
   }
   return row + ",,,," + shortest(m.seconds) + ",,," + shortest_or_none(known(m.peak_share)) + "," +
-         shortest_or_none(known(m.seconds_left)) + "\n";
+         shortest_or_none(known(m.seconds_left)) + "," + shortest_or_none(known(m.device_bytes)) + "," +
+         shortest_or_none(known(m.device_peak_bytes)) + "\n";
 }
 
 std::string csv_row(const EvalMetrics& m) {
   return "eval," + std::to_string(m.step) + "," + shortest(m.epoch) + "," + shortest(m.loss) + ",,,,,,,," +
          shortest(m.top1) + "," + shortest(m.top5) + "," + std::to_string(m.samples) + "," +
          shortest(m.seconds) + "," + shortest_or_none(m.top1_ema) + "," + shortest_or_none(m.loss_ema) +
-         ",,\n";
+         ",,,,\n";
 }
 
 std::string json_row(const StepMetrics& m) {
-  const Json row = {{"kind", "step"},
-                    {"step", m.step},
-                    {"epoch", m.epoch},
-                    {"loss", m.loss},
-                    {"learning_rate", m.learning_rate},
-                    {"gradient_norm", m.gradient_norm},
-                    {"images_per_second", m.images_per_second},
-                    {"tflops", m.tflops},
-                    {"data_wait", m.data_wait},
-                    {"comm_wait", m.comm_wait},
-                    {"memory_bytes", m.memory_bytes},
-                    {"seconds", m.seconds},
-                    {"peak_share", m.peak_share},
-                    {"seconds_left", m.seconds_left}};
+  Json row = {{"kind", "step"},
+              {"step", m.step},
+              {"epoch", m.epoch},
+              {"loss", m.loss},
+              {"learning_rate", m.learning_rate},
+              {"gradient_norm", m.gradient_norm},
+              {"images_per_second", m.images_per_second},
+              {"tflops", m.tflops},
+              {"data_wait", m.data_wait},
+              {"comm_wait", m.comm_wait},
+              {"memory_bytes", m.memory_bytes},
+              {"seconds", m.seconds},
+              {"peak_share", m.peak_share},
+              {"seconds_left", m.seconds_left}};
+  if (known(m.device_bytes)) {
+    row["device_bytes"] = m.device_bytes;
+    row["device_peak_bytes"] = m.device_peak_bytes;
+  }
   return row.dump() + "\n";
 }
 
@@ -152,6 +160,10 @@ formats::EventScalars scalars(const StepMetrics& m) {
                                   {"memory/resident_bytes", m.memory_bytes}};
   if (const auto share = known(m.peak_share)) points.emplace_back("speed/peak_share", *share);
   if (const auto left = known(m.seconds_left)) points.emplace_back("speed/seconds_left", *left);
+  if (known(m.device_bytes)) {
+    points.emplace_back("memory/device_bytes", m.device_bytes);
+    points.emplace_back("memory/device_peak_bytes", m.device_peak_bytes);
+  }
   return points;
 }
 

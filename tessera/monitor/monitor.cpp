@@ -148,6 +148,8 @@ void Monitor::State::update(StepMetrics& m) {
   progress.comm_wait = m.comm_wait;
   progress.memory_bytes = m.memory_bytes;
   progress.seconds_left = m.seconds_left;
+  progress.device_bytes = m.device_bytes;
+  progress.device_peak_bytes = m.device_peak_bytes;
 }
 
 void Monitor::State::write_row(const StepMetrics& m) {

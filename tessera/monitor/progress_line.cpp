@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/monitor/bar.h"
 #include "tessera/monitor/number.h"
@@ -43,6 +44,7 @@ std::vector<Field> fields_of(const Progress& p) {
   add(fields, 6, p.data_wait, print("data %.0f %%", 100 * p.data_wait));
   add(fields, 7, p.comm_wait, print("comm %.0f %%", 100 * p.comm_wait));
   add(fields, 8, p.memory_bytes, human_bytes(p.memory_bytes));
+  add(fields, 8, p.device_bytes, device_memory_text(p.device_bytes, p.device_peak_bytes));
   add(fields, 3, p.seconds_left, clock(std::isfinite(p.seconds_left) ? p.seconds_left : 0) + " left");
   return fields;
 }
@@ -122,6 +124,11 @@ std::string plain_line(const Progress& p) {
     first = false;
   }
   return line;
+}
+
+std::string device_memory_text(double bytes, double peak_bytes) {
+  if (!std::isfinite(bytes)) return "";
+  return concat("GPU ", human_bytes(bytes), " (peak ", human_bytes(peak_bytes), ")");
 }
 
 std::string evaluation_line(const EvalMetrics& m) {

@@ -26,6 +26,20 @@ std::string header_part(const ReportInput& input) {
   return page_header("Tessera training report", input.title, about) + cards_part(input);
 }
 
+std::string rows_of(const std::vector<std::pair<std::string, std::string>>& values) {
+  std::string rows;
+  for (const auto& [name, value] : values) {
+    rows += concat("<div><dt>", escape_html(name), "</dt><dd>", escape_html(value), "</dd></div>\n");
+  }
+  return rows;
+}
+
+std::string environment_part(const ReportInput& input) {
+  if (input.environment.empty()) return "";
+  return concat("<details id=\"environment\"><summary>Environment</summary><dl class=\"facts\">\n",
+                rows_of(input.environment), "</dl></details>\n");
+}
+
 std::string recipe_part(const ReportInput& input) {
   if (input.recipe_toml.empty()) return "";
   return concat("<details id=\"recipe\"><summary>Recipe</summary><pre><code>", escape_html(input.recipe_toml),
@@ -35,10 +49,7 @@ std::string recipe_part(const ReportInput& input) {
 }  // namespace
 
 std::string facts_part(const ReportInput& input) {
-  std::string rows;
-  for (const auto& [name, value] : input.facts) {
-    rows += concat("<div><dt>", escape_html(name), "</dt><dd>", escape_html(value), "</dd></div>\n");
-  }
+  const std::string rows = rows_of(input.facts);
   return rows.empty() ? "" : section("facts", "Facts", "", "<dl class=\"facts\">\n" + rows + "</dl>\n");
 }
 
@@ -60,7 +71,7 @@ void write_report(const std::filesystem::path& path, const ReportInput& input) {
   write_file_atomic(
       path, page(input.title, concat(header_part(input), charts_part(input), statistics_part(input),
                                      predictions_part(input), confusion_part(input), facts_part(input),
-                                     recipe_part(input))));
+                                     recipe_part(input), environment_part(input))));
 }
 
 }  // namespace tessera::monitor

@@ -25,6 +25,9 @@ struct StepMetrics {
   double peak_share = std::numeric_limits<double>::quiet_NaN();    // of the machine's measured rate, 0..1
   double seconds_left = std::numeric_limits<double>::quiet_NaN();  // of training, at the pace of the last
                                                                    // minutes
+  // Of the GPU, by LibTorch's allocator on this rank: now, and the most so far; NaN: there is none.
+  double device_bytes = std::numeric_limits<double>::quiet_NaN();
+  double device_peak_bytes = std::numeric_limits<double>::quiet_NaN();
 };
 
 struct EvalMetrics {
@@ -55,12 +58,14 @@ struct ReportInput {
   std::vector<std::vector<int64_t>> confusion;  // [truth][prediction]; may be empty
   std::vector<PredictionSample> samples;        // may be empty
   std::string recipe_toml;
+  int64_t skipped_steps = 0;                                     // by the guard or fp16's loss scale
+  std::vector<std::pair<std::string, std::string>> environment;  // versions, machine, variables; may be empty
 };
 
 /// Writes the page atomically: curves of loss, accuracy, throughput, share of peak, learning rate, gradient
 /// norm, waiting and memory (inline SVG), what single units' numbers were, a grid of test images with
-/// predictions (inline PNG), the confusion matrix, facts, recipe. Reads well at 1280 and 400 px, light and
-/// dark.
+/// predictions (inline PNG), the confusion matrix, facts, recipe, environment. Reads well at 1280 and 400 px,
+/// light and dark.
 void write_report(const std::filesystem::path& path, const ReportInput& input);
 
 }  // namespace tessera::monitor

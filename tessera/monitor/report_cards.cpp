@@ -88,11 +88,16 @@ std::string memory_card(const ReportInput& input) {
   return card("Peak memory", text.substr(0, space), text.substr(space + 1), "resident, one rank");
 }
 
+std::string skipped_card(const ReportInput& input) {
+  if (input.skipped_steps == 0) return "";
+  return card("Skipped steps", human_count(input.skipped_steps), "", "by the guard or the loss scale");
+}
+
 }  // namespace
 
 std::string cards_part(const ReportInput& input) {
   const std::string cards = accuracy_card(input) + loss_card(input) + speed_card(input) + time_card(input) +
-                            memory_card(input) + waiting_card(input);
+                            memory_card(input) + waiting_card(input) + skipped_card(input);
   return cards.empty() ? "" : "<div class=\"cards\">\n" + cards + "</div>\n";
 }
 

@@ -1,6 +1,7 @@
 #include "tessera/ops/amx_gemm.h"
 
 #include "tessera/ops/amx_tiles.h"
+#include "tessera/ops/avx512_finish.h"
 
 namespace tessera::ops::amx {
 namespace {
@@ -16,27 +17,13 @@ int64_t column_chunk(int64_t padded_k) {
   return columns < 32 ? 32 : columns;
 }
 
-// 16 columns of one row.
-inline void finish(const Epilogue& e, __m512 c, int64_t at, int64_t column, __mmask16 mask) {
-  if (e.bias != nullptr) {
-    c = _mm512_add_ps(c, avx512::load_bf16(e.bias + column, mask));
-  }
-  if (e.linear != nullptr) {
-    avx512::store_bf16(e.linear + at, mask, c);
-    c = avx512::gelu(c);
-  }
-  if (e.residual != nullptr) {
-    c = _mm512_add_ps(c, avx512::load_bf16(e.residual + at, mask));
-  }
-  avx512::store_bf16(e.out + at, mask, c);
-}
-
 void finish_block(const Epilogue& e, const float* c, int64_t row, int64_t rows, int64_t column,
                   int64_t columns) {
   for (int64_t half = 0; half < 32 && column + half < columns; half += 16) {
     const __mmask16 mask = avx512::first_lanes(columns - column - half);
     for (int64_t i = 0; i < rows; ++i) {
-      finish(e, _mm512_load_ps(c + i * 32 + half), (row + i) * columns + column + half, column + half, mask);
+      avx512::finish(e, _mm512_load_ps(c + i * 32 + half), (row + i) * columns + column + half, column + half,
+                     mask);
     }
   }
 }
@@ -169,11 +156,7 @@ void multiply_transposed(const uint16_t* w, int64_t w_columns, int64_t begin, in
 }
 
 void gelu_backward(const uint16_t* gradient, const uint16_t* linear, uint16_t* out, int64_t count) {
-  for (int64_t i = 0; i < count; i += 16) {
-    const __mmask16 mask = avx512::first_lanes(count - i);
-    const __m512 derivative = avx512::gelu_derivative(avx512::load_bf16(linear + i, mask));
-    avx512::store_bf16(out + i, mask, _mm512_mul_ps(derivative, avx512::load_bf16(gradient + i, mask)));
-  }
+  avx512::gelu_backward_of(gradient, linear, out, count);
 }
 
 }  // namespace tessera::ops::amx

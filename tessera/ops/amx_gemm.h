@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "tessera/ops/epilogue.h"
+
 namespace tessera::ops::amx {
 
 constexpr int64_t kRows = 32;  // rows and columns of the result that are in registers at a time
@@ -26,13 +28,7 @@ void pack_transposed(const uint16_t* w, int64_t n_size, int64_t k_size, int64_t 
                      uint16_t* packed);
 /// Packs the right factor B[k][n] = w[k * n_size + n]: blocks [begin, end) of 32 k.
 void pack(const uint16_t* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, uint16_t* packed);
-/// What becomes of a result c.
-struct Epilogue {
-  uint16_t* out = nullptr;             // [rows, columns]
-  const uint16_t* bias = nullptr;      // [columns]: c += bias
-  const uint16_t* residual = nullptr;  // [rows, columns]: out = residual + c
-  uint16_t* linear = nullptr;          // [rows, columns]: linear = c and out = gelu(c)
-};
+using Epilogue = ops::Epilogue<uint16_t>;
 
 /// Rows [begin, end) of a [rows, k] times the packed factor [k, columns]. begin: a multiple of 32.
 void multiply(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,

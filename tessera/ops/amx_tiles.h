@@ -1,68 +1,20 @@
-// Tiles, and packing for them (see Note [Tiles] in amx_gemm.h). Private to the AMX kernels; like
-// avx512_math.h without any standard header.
+// Tiles, and packing of left factors for them (see Note [Tiles] in amx_gemm.h). Private to the AMX kernels;
+// like avx512_math.h without any standard header.
 #pragma once
 
-#include "tessera/ops/avx512_math.h"
+#include "tessera/ops/avx512_pack.h"
 
 namespace tessera::ops::amx {
 namespace {
 
-constexpr int64_t kTile = 512;  // elements of a tile
-
-inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t padded(int64_t size) { return (size + 31) / 32 * 32; }
-
-// Transposes 16 x 16 words of 32 bits.
-inline void transpose(__m512i (&r)[16]) {
-  __m512i t[16];
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  for (int j = 0; j < 4; ++j) {
-    t[j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88);
-    t[4 + j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xDD);
-    t[8 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
-    t[12 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xDD);
-  }
-  for (int j = 0; j < 4; ++j) {
-    r[j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0x88);
-    r[8 + j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0xDD);
-    r[4 + j] = _mm512_shuffle_i32x4(t[4 + j], t[12 + j], 0x88);
-    r[12 + j] = _mm512_shuffle_i32x4(t[4 + j], t[12 + j], 0xDD);
-  }
-}
-
-inline void store_tile(const __m512i (&r)[16], uint16_t* out) {
-  for (int i = 0; i < 16; ++i) {
-    _mm512_storeu_si512(out + 32 * i, r[i]);
-  }
-}
-
-// 32 rows x 16 columns of w as 16 rows of pairs; what lies outside is zero. `sum`: adds the columns' sums.
-inline void interleave(const uint16_t* w, int64_t row_step, int64_t rows, __mmask16 columns, __m512i (&r)[16],
-                       __m512* sum) {
-  for (int i = 0; i < 16; ++i) {
-    const int64_t row = 2 * i;
-    const __m512i even = _mm512_cvtepu16_epi32(
-        row < rows ? _mm256_maskz_loadu_epi16(columns, w + row * row_step) : _mm256_setzero_si256());
-    const __m512i odd = _mm512_slli_epi32(
-        _mm512_cvtepu16_epi32(row + 1 < rows ? _mm256_maskz_loadu_epi16(columns, w + (row + 1) * row_step)
-                                             : _mm256_setzero_si256()),
-        16);
-    if (sum != nullptr) {
-      const __m512i high = _mm512_slli_epi32(even, 16);
-      *sum = _mm512_add_ps(*sum, _mm512_add_ps(_mm512_castsi512_ps(high), _mm512_castsi512_ps(odd)));
-    }
-    r[i] = _mm512_or_si512(even, odd);
-  }
-}
+using avx512::interleave;
+using avx512::kTile;
+using avx512::min_of;
+using avx512::pack_right;
+using avx512::pack_right_transposed;
+using avx512::padded;
+using avx512::store_tile;
+using avx512::transpose;
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -123,35 +75,6 @@ inline void copy_padded(const uint16_t* a, int64_t a_row, int64_t rows, int64_t 
       const auto mask = static_cast<__mmask32>((uint64_t{1} << left) - 1);
       _mm512_storeu_si512(out, _mm512_maskz_loadu_epi16(mask, a + i * a_row + j));
       out += 32;
-    }
-  }
-}
-
-// Right factor B[k][n] = w[n * w_row + k]: a transpose.
-inline void pack_right_transposed(const uint16_t* w, int64_t w_row, int64_t n_size, int64_t k_size,
-                                  uint16_t* packed) {
-  for (int64_t n = 0; n < padded(n_size); n += 16) {
-    for (int64_t k = 0; k < k_size; k += 32, packed += kTile) {
-      const auto mask = static_cast<__mmask32>((uint64_t{1} << min_of(k_size - k, 32)) - 1);
-      __m512i r[16];
-      for (int i = 0; i < 16; ++i) {
-        r[i] =
-            n + i < n_size ? _mm512_maskz_loadu_epi16(mask, w + (n + i) * w_row + k) : _mm512_setzero_si512();
-      }
-      transpose(r);
-      store_tile(r, packed);
-    }
-  }
-}
-
-// Right factor B[k][n] = w[k * w_row + n].
-inline void pack_right(const uint16_t* w, int64_t w_row, int64_t k_size, int64_t n_size, uint16_t* packed) {
-  for (int64_t n = 0; n < padded(n_size); n += 16) {
-    const __mmask16 mask = n < n_size ? avx512::first_lanes(n_size - n) : __mmask16(0);
-    for (int64_t k = 0; k < k_size; k += 32, packed += kTile) {
-      __m512i r[16];
-      interleave(w + k * w_row + n, w_row, k_size - k, mask, r, nullptr);
-      store_tile(r, packed);
     }
   }
 }

@@ -42,6 +42,12 @@ bool announces_amx() {
   return (features.edx & kAmxBf16) != 0 && (features.edx & kAmxTile) != 0 && announces_bf16();
 }
 
+// Asks the system too whether it saves these registers.
+bool supports_avx512() {
+  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+}
+
 // Linux lets a process use the 8 KiB of tile registers only after it has asked.
 bool request_tiles() {
 #if defined(__linux__)
@@ -56,6 +62,7 @@ bool request_tiles() {
 
 bool announces_bf16() { return true; }  // not known here: LibTorch decides
 bool announces_amx() { return false; }
+bool supports_avx512() { return false; }
 bool request_tiles() { return false; }
 
 #endif
@@ -95,12 +102,13 @@ bool cpu_has_bf16() {
 }
 
 bool cpu_has_avx512() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512f") != 0;
-#else
-  return false;
-#endif
+  static const bool has = is_wanted("TESSERA_AVX512") && supports_avx512();
+  return has;
 }
+
+bool cpu_has_avx512_bf16() { return cpu_has_avx512() && cpu_has_bf16(); }
+
+bool cpu_has_bf16_kernels() { return cpu_has_amx() || cpu_has_avx512_bf16(); }
 
 bool onednn_would_misuse_amx() {
   static const bool would = announces_amx() && !has_tile_palette();

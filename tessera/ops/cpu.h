@@ -8,11 +8,18 @@ namespace tessera::ops {
 bool cpu_has_amx();
 
 /// Products of bf16 are instructions of this CPU (AVX512_BF16; taken for granted where it is no x86), and
-/// TESSERA_BF16 is not "0" (which means no AMX either). Asked once.
+/// TESSERA_BF16 is not "0" (which means no kernels in bf16 at all). Asked once.
 bool cpu_has_bf16();
 
-/// AVX-512F is there.
+/// AVX-512 F, BW, DQ and VL are there (every x86 server CPU since 2017 that has AVX-512), and TESSERA_AVX512
+/// is not "0". Asked once. (The kernels for AMX use AVX-512 too, and do not ask this.)
 bool cpu_has_avx512();
+
+/// The same, and products of bf16 are instructions of it: cpu_has_avx512() and cpu_has_bf16().
+bool cpu_has_avx512_bf16();
+
+/// This room has kernels in bf16 for this CPU: cpu_has_amx() or cpu_has_avx512_bf16().
+bool cpu_has_bf16_kernels();
 
 /// True where CPUID announces AMX but not its tile palette (some virtual machines). oneDNN then configures
 /// empty tiles and dies of an illegal instruction in its first bf16 product. Loading this library limits

@@ -1,4 +1,4 @@
-// What the ops with bf16 kernels for CPUs share: when a kernel applies, and raw access for it.
+// What the ops with kernels for CPUs share: when a kernel applies, and raw access for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,10 +12,19 @@ namespace tessera::ops {
 /// are.
 inline bool is_for_kernels(const at::Tensor& t) { return t.is_cpu() && kernels_are_on(); }
 
-/// The bf16 kernels can take this tensor.
-inline bool fits_kernels(const at::Tensor& t) {
-  return is_for_kernels(t) && t.scalar_type() == at::kBFloat16 && t.numel() > 0 && cpu_has_amx();
+/// The same, for tensors of this dtype with something in them.
+inline bool is_for_kernels(const at::Tensor& t, at::ScalarType dtype) {
+  return is_for_kernels(t) && t.scalar_type() == dtype && t.numel() > 0;
 }
+
+/// The bf16 kernels on AMX tiles can take this tensor.
+inline bool fits_amx(const at::Tensor& t) { return is_for_kernels(t, at::kBFloat16) && cpu_has_amx(); }
+/// The bf16 kernels for AVX-512 can.
+inline bool fits_avx512_bf16(const at::Tensor& t) {
+  return is_for_kernels(t, at::kBFloat16) && cpu_has_avx512_bf16();
+}
+/// The fp32 kernels for AVX-512 can.
+inline bool fits_avx512(const at::Tensor& t) { return is_for_kernels(t, at::kFloat) && cpu_has_avx512(); }
 
 inline const uint16_t* bits(const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); }
 inline uint16_t* mutable_bits(const at::Tensor& t) { return static_cast<uint16_t*>(t.mutable_data_ptr()); }

@@ -17,9 +17,20 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // Rows whose sums are added up apart: fixed, so that sums do not depend on the number of threads.
-constexpr int64_t kChunk = 1024;
+constexpr int64_t kChunk = 256;
 
-class FastLayerNorm : public torch::autograd::Function<FastLayerNorm> {
+// Element: uint16_t (the bits of bf16) or float.
+template <typename Element>
+const Element* numbers(const at::Tensor& t) {
+  return static_cast<const Element*>(t.const_data_ptr());
+}
+template <typename Element>
+Element* mutable_numbers(const at::Tensor& t) {
+  return static_cast<Element*>(t.mutable_data_ptr());
+}
+
+template <typename Element>
+class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
                             const at::Tensor& bias, double epsilon) {
@@ -29,8 +40,9 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm> {
     at::Tensor y = at::empty_like(x);
     at::Tensor stats = at::empty({rows, 2}, x.options().dtype(at::kFloat));
     at::parallel_for(0, rows, 256, [&](int64_t begin, int64_t end) {
-      avx512::layer_norm(bits(x) + begin * width, end - begin, width, bits(weight), bits(bias),
-                         static_cast<float>(epsilon), mutable_bits(y) + begin * width,
+      avx512::layer_norm(numbers<Element>(x) + begin * width, end - begin, width, numbers<Element>(weight),
+                         numbers<Element>(bias), static_cast<float>(epsilon),
+                         mutable_numbers<Element>(y) + begin * width,
                          stats.mutable_data_ptr<float>() + 2 * begin);
     });
     ctx->save_for_backward({x, weight, stats});
@@ -50,12 +62,13 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm> {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
         const int64_t row = chunk * kChunk, at = row * width;
         float* chunk_sums = sums.mutable_data_ptr<float>() + 2 * chunk * width;
-        avx512::layer_norm_backward(bits(gradient) + at, bits(x) + at, std::min(kChunk, rows - row), width,
-                                    bits(weight), stats.const_data_ptr<float>() + 2 * row,
-                                    mutable_bits(dx) + at, chunk_sums, chunk_sums + width);
+        avx512::layer_norm_backward(numbers<Element>(gradient) + at, numbers<Element>(x) + at,
+                                    std::min(kChunk, rows - row), width, numbers<Element>(weight),
+                                    stats.const_data_ptr<float>() + 2 * row,
+                                    mutable_numbers<Element>(dx) + at, chunk_sums, chunk_sums + width);
       }
     });
-    const at::Tensor total = sums.sum(0).to(at::kBFloat16);
+    const at::Tensor total = sums.sum(0).to(weight.scalar_type());
     return {dx, total[0], total[1], at::Tensor()};
   }
 };
@@ -63,8 +76,12 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm> {
 }  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
-  if (fits_kernels(x) && fits_kernels(weight) && fits_kernels(bias)) {
-    return FastLayerNorm::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
+  const auto all = [&](bool (*fits)(const at::Tensor&)) { return fits(x) && fits(weight) && fits(bias); };
+  if (all(fits_amx) || all(fits_avx512_bf16)) {
+    return FastLayerNorm<uint16_t>::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
+  }
+  if (all(fits_avx512)) {
+    return FastLayerNorm<float>::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
   }
   if (x.is_cpu() && at::isReducedFloatingType(x.scalar_type())) {
     // LibTorch's CPU kernel adds up the parameters' gradients in that: in bf16 a tenth is lost over 2,500

@@ -1,6 +1,8 @@
 // One of several classes an image: the recipe's loss, top-1/5 and all that is counted by class.
 #include <ATen/ATen.h>
 
+#include "tessera/train/classification_metrics.h"
+#include "tessera/train/device_input.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/task.h"
@@ -8,49 +10,41 @@
 namespace tessera::train {
 namespace {
 
-/// Counts on the host, in double: figures are then the same sums on any device and any number of ranks, and
-/// it gets nothing but [size, classes] numbers a batch.
+/// Counts where the logits are; the host reads what it shows, and everything at the end.
 class ClassificationJudge : public Judge {
  public:
   ClassificationJudge(int64_t classes, const data::Source& source, const EvaluateOptions& options)
       : source_(source),
         options_(options),
-        counts_(classes, options.most_confusion_classes),
-        mistakes_(static_cast<size_t>(options.keep_mistakes)) {}
+        metrics_(classes, options.most_confusion_classes),
+        worst_(options.keep_mistakes) {}
 
   /// `outputs`: logits [size, classes]; label -1: a broken sample.
   void update(const data::Batch& batch, const at::Tensor& outputs, int64_t keep_samples,
               Evaluation& result) override {
-    const at::Tensor rows = outputs.to(at::kCPU, at::kFloat).contiguous();
-    const auto classes = static_cast<size_t>(rows.size(1));
-    for (int64_t i = 0; i < batch.size; ++i) {
-      const int64_t label = batch.labels[static_cast<size_t>(i)];
-      if (label < 0) {
-        counts_.update_broken();
-        continue;
-      }
-      const auto sample = static_cast<int64_t>(batch.samples[static_cast<size_t>(i)]);
-      const monitor::Judgement said =
-          monitor::judge({rows.const_data_ptr<float>() + static_cast<size_t>(i) * classes, classes}, label);
-      counts_.update(said, label);
-      mistakes_.update(sample, label, said);
-      if (static_cast<int64_t>(result.samples.size()) < keep_samples) {
-        result.samples.push_back(picture(source_, sample, batch.channels, label, said));
-      }
-    }
+    const at::Tensor labels = on_device(at::tensor(batch.labels), outputs.device());
+    const Judgements said = judge_rows(outputs, labels);
+    metrics_.update(said, labels);
+    const int64_t wanted = keep_samples - static_cast<int64_t>(result.samples.size());
+    if (wanted <= 0 && options_.keep_mistakes == 0) return;
+    const std::vector<int64_t> samples(batch.samples.begin(), batch.samples.end());
+    const at::Tensor rows = rows_of(said, labels, on_device(at::tensor(samples), outputs.device()));
+    if (options_.keep_mistakes > 0) worst_.update(rows);
+    if (wanted > 0) show(rows, wanted, batch.channels, result);
   }
 
   void finish(mesh::Mesh& mesh, Evaluation& result) override {
-    const auto mine = counts_.sums();
+    monitor::ClassificationCounts counts = metrics_.compute();
+    const auto mine = counts.sums();
     at::Tensor sums = at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kDouble);
     mesh.world().all_reduce(sums, "evaluation");
     if (options_.keep_mistakes > 0) {
       monitor::WorstMistakes worst(static_cast<size_t>(options_.keep_mistakes));
-      for (const auto& text : mesh.world().all_gather_text(mistakes_.to_text(), "mistakes"))
+      for (const auto& text : mesh.world().all_gather_text(worst_.list().to_text(), "mistakes"))
         worst.merge(text);
       result.mistakes = worst.list();
     }
-    result.figures = counts_.compute();
+    result.figures = counts.compute();
     result.metrics.samples = result.figures.samples;
     result.metrics.loss = result.figures.loss;
     result.metrics.top1 = result.figures.top1;
@@ -58,10 +52,20 @@ class ClassificationJudge : public Judge {
   }
 
  private:
+  void show(const at::Tensor& rows, int64_t wanted, int64_t channels, Evaluation& result) const {
+    const at::Tensor here = rows.to(at::kCPU);
+    for (int64_t i = 0; i < here.size(0) && wanted > 0; ++i) {
+      const monitor::Mistake said = mistake_of(here[i]);
+      if (said.truth < 0) continue;
+      result.samples.push_back(picture(source_, said.sample, channels, said.truth, said.judgement));
+      --wanted;
+    }
+  }
+
   const data::Source& source_;
   const EvaluateOptions& options_;
-  monitor::ClassificationCounts counts_;
-  monitor::WorstMistakes mistakes_;
+  ClassificationMetrics metrics_;
+  WorstRows worst_;
 };
 
 class Classification : public Task {

@@ -18,11 +18,6 @@ namespace {
 
 using data::Erasure, formats::Box;
 
-/// A few numbers made on the host. From page-locked memory, or the copy would wait for the device.
-at::Tensor on_device(const at::Tensor& values, at::Device device) {
-  return device.is_cuda() ? values.pin_memory().to(device, /*non_blocking=*/true) : values.to(device);
-}
-
 /// [rows, 1, height, width]: is it in the row's box?
 at::Tensor inside(const std::vector<Box>& boxes, int64_t height, int64_t width, at::Device device) {
   std::vector<int64_t> edges;
@@ -93,6 +88,11 @@ data::Batch next_batch(data::TrainLoader& loader) {
 
 }  // namespace
 
+// From page-locked memory, or the copy would wait for the device.
+at::Tensor on_device(const at::Tensor& values, at::Device device) {
+  return device.is_cuda() ? values.pin_memory().to(device, /*non_blocking=*/true) : values.to(device);
+}
+
 Normalisation Normalisation::of(const data::TransformOptions& options) {
   const data::Transform transform(options);
   return {transform.scale(), transform.shift()};
@@ -120,7 +120,12 @@ at::Tensor bytes_of(const data::Batch& batch) {
 
 at::Tensor images_of(const data::Batch& batch, const Normalisation& normalisation, at::Device device) {
   const at::NoGradGuard no_grad;
-  if (batch.pictures.rows > 0) return numbers_of(batch, bytes_of(batch).to(device), normalisation);
+  if (batch.pictures.rows > 0) {
+    // Page-locked memory (deliver_for) is not used again before the copy has ended: LibTorch's allocator of
+    // it sees to that, whenever the batch goes. Of other memory the driver has taken the bytes when this
+    // returns.
+    return numbers_of(batch, bytes_of(batch).to(device, /*non_blocking=*/true), normalisation);
+  }
   const at::Tensor images =
       at::from_blob(const_cast<float*>(batch.images.data()),
                     {batch.size, batch.channels, batch.height, batch.width}, at::kFloat);

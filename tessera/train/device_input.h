@@ -25,6 +25,9 @@ struct Normalisation {
   static Normalisation of(const data::TransformOptions& options);
 };
 
+/// A few numbers made on the host, there; the host does not wait for the device.
+at::Tensor on_device(const at::Tensor& values, at::Device device);
+
 /// The numbers [size, channels, height, width] float32 of a batch that was delivered as bytes, on the device
 /// of `bytes`: [rows, height, width, channels] uint8, copied from batch.pictures. ATen operations alone, in
 /// the order that pictures.h states.

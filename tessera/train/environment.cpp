@@ -12,6 +12,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/launch/surroundings.h"
+#include "tessera/mesh/cuda_plugin.h"
 
 namespace tessera::train {
 
@@ -33,21 +34,35 @@ std::string gpu_libraries() {
   return at::hasCUDA() ? in_one_line(at::detail::getCUDAHooks().showConfig()) : "none";
 }
 
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+Rows versions(const launch::Ranks& ranks, int64_t threads) {
+  const BuildInfo& build = build_info();
+  return {{"tessera", concat(build.version, " (", build.commit, ")")},
+          {"compiler", concat(build.compiler, ", ", build.build_type)},
+          {"torch", TORCH_VERSION},
+          {"mkl", in_one_line(at::get_mkl_version())},
+          {"onednn", in_one_line(at::get_mkldnn_version())},
+          {"openmp", in_one_line(at::get_openmp_version())},
+          {"cpu capability", at::get_cpu_capability()},
+          {"gpu libraries", gpu_libraries()},
+          {"nccl", mesh::nccl_version()},
+          {"launcher", ranks.launcher},
+          {"ranks", std::to_string(ranks.world)},
+          {"threads", std::to_string(threads)}};
+}
+
 }  // namespace
 
 std::string environment_json(const launch::Ranks& ranks, int64_t threads) {
-  const BuildInfo& build = build_info();
-  return launch::surroundings_json({{"tessera", concat(build.version, " (", build.commit, ")")},
-                                    {"compiler", concat(build.compiler, ", ", build.build_type)},
-                                    {"torch", TORCH_VERSION},
-                                    {"mkl", in_one_line(at::get_mkl_version())},
-                                    {"onednn", in_one_line(at::get_mkldnn_version())},
-                                    {"openmp", in_one_line(at::get_openmp_version())},
-                                    {"cpu capability", at::get_cpu_capability()},
-                                    {"gpu libraries", gpu_libraries()},
-                                    {"launcher", ranks.launcher},
-                                    {"ranks", std::to_string(ranks.world)},
-                                    {"threads", std::to_string(threads)}});
+  return launch::surroundings_json(versions(ranks, threads));
+}
+
+Rows environment_rows(const launch::Ranks& ranks, int64_t threads) {
+  Rows rows = versions(ranks, threads);
+  rows.emplace_back("machine", launch::machine_description());
+  for (auto& variable : launch::relevant_variables()) rows.push_back(std::move(variable));
+  return rows;
 }
 
 }  // namespace tessera::train

@@ -60,8 +60,8 @@ EvaluationPass::EvaluationPass(TrainState& state, const data::Source& source,
   state.sharded->average_buffers();
 }
 
-bool EvaluationPass::leave() {
-  loader_.close();
+bool EvaluationPass::leave(bool known) {
+  known ? loader_.close(data::kBrief) : loader_.close();
   return loader_.left_behind();
 }
 
@@ -84,9 +84,10 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
     if (options.stop) {
       // Also after the last batch, which may not have come.
       const bool stop = pass.gave_up() || (i < pass.batches() && options.stop());
-      at::Tensor vote = at::full({1}, stop ? 1.0 : 0.0, at::kDouble);
-      mesh.world().all_reduce(vote, "vote");
-      result.stopped = vote.item<double>() > 0;
+      at::Tensor votes = at::tensor({stop ? 1.0 : 0.0, pass.gave_up() ? 1.0 : 0.0}, at::kDouble);
+      mesh.world().all_reduce(votes, "vote");
+      result.stopped = votes[0].item<double>() > 0;
+      result.gave_up = votes[1].item<double>() > 0;
     }
     if (i == pass.batches() || result.stopped) break;
     const auto [batch, mine] = pass.next();
@@ -94,7 +95,7 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
     if (mine) judge->update(batch, outputs, mesh.rank() == 0 ? options.keep_samples : 0, result);
     if (options.progress) options.progress(i + 1, pass.batches());
   }
-  if (result.stopped) result.stalled = pass.leave();
+  if (result.stopped) result.stalled = pass.leave(result.gave_up);
   judge->finish(mesh, result);
   if (loader_options.ranks_decide && !result.stopped)
     data::check_broken(result.figures.broken, source.size(), loader_options.error_limit, "");

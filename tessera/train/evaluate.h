@@ -32,8 +32,9 @@ class EvaluationPass {
   Next next();
   /// A batch of this rank did not come, and data::LoaderOptions::give_up ended the wait.
   bool gave_up() const { return gave_up_; }
-  /// Ends the loader before its last batch; true: threads hang in a file, and are left behind.
-  bool leave();
+  /// Ends the loader before its last batch; true: threads hang in a file, and are left behind. `known`: that
+  /// files do not answer is why it ends, and needs no second wait.
+  bool leave(bool known);
 
  private:
   const TrainState& state_;
@@ -48,6 +49,7 @@ struct Evaluation {
   std::vector<monitor::PredictionSample> samples;  // rank 0: the first few images with what the model said
   std::vector<monitor::Mistake> mistakes;          // the worst of all ranks, worst first
   bool stopped = false;                            // a stop was asked for; figures are of the samples so far
+  bool gave_up = false;                            // and the images of some rank did not come
   bool stalled = false;  // and threads of this rank hang in a file; they are left behind
 };
 

@@ -16,6 +16,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
 #include "tessera/data/leaving.h"
+#include "tessera/monitor/bar.h"
 #include "tessera/shard/clip.h"
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/memory.h"
@@ -172,7 +173,7 @@ class Loop {
       const StepResult step = traced_step(*loader, lr);
       if (step.stalled) {
         log_.warn("a step that waited for images was not made");
-        stop = true;
+        stop = files_hang_ = true;
         write_trace_when_done(stop);
         if (!steps_only) save(false);
         break;
@@ -207,7 +208,7 @@ class Loop {
     result_.skipped_steps = state_.guard.skipped() + state_.loss_scale.overflows();
     if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped"));
     result_.finished = state_.step >= end_ && !stop;
-    loader.close();
+    files_hang_ ? loader.close(data::kBrief) : loader.close();
     result_.stalled = result_.stalled || loader.left_behind();
     if (result_.stalled) log_.record("threads that wait for images are left behind");
     result_.images_per_second = own_seconds_ > 0 ? static_cast<double>(own_images_) / own_seconds_ : 0;
@@ -264,6 +265,10 @@ class Loop {
     metrics.comm_wait = waits_.comm / waits_.seconds;
     metrics.memory_bytes = static_cast<double>(resident_bytes());
     metrics.seconds = state_.seconds;
+    if (const auto there = device_memory(state_.input->device())) {
+      metrics.device_bytes = static_cast<double>(there->bytes);
+      metrics.device_peak_bytes = static_cast<double>(there->peak_bytes);
+    }
     monitor_->step(metrics);
     if (!step.statistics.empty()) monitor_->statistics(state_.step, step.statistics);
   }
@@ -275,7 +280,11 @@ class Loop {
     std::snprintf(line, sizeof line, "step %ld/%ld  loss %.4f  %.3f s  data %.0f %%  comm %.0f %%",
                   static_cast<long>(state_.step), static_cast<long>(input_.counts.total), step.loss, seconds,
                   100 * waits_.data / waits_.seconds, 100 * waits_.comm / waits_.seconds);
-    log_.record(line);
+    const auto there = device_memory(state_.input->device());
+    log_.record(there ? concat(line, "  ",
+                               monitor::device_memory_text(static_cast<double>(there->bytes),
+                                                           static_cast<double>(there->peak_bytes)))
+                      : std::string(line));
   }
 
   bool is_line(int64_t step) const {
@@ -325,6 +334,7 @@ class Loop {
     const std::unique_ptr<TrainState> copy = precise ? in_float32(state_, mesh_) : nullptr;
     Evaluation evaluation = evaluate(copy ? *copy : state_, input_.val, loader, options, mesh_);
     result_.stalled = result_.stalled || evaluation.stalled;
+    files_hang_ = files_hang_ || evaluation.gave_up;
     return evaluation;
   }
 
@@ -364,6 +374,7 @@ class Loop {
   Trace trace_{mesh_.rank()};
   double own_seconds_ = 0;
   int64_t own_images_ = 0;
+  bool files_hang_ = false;  // some rank gave up waiting for images
   struct {
     double seconds = 0, data = 0, comm = 0;
   } waits_;  // since the last line

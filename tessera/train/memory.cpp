@@ -1,5 +1,6 @@
 #include "tessera/train/memory.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -20,6 +21,14 @@ int64_t peak_resident_bytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * 1024;
+}
+
+std::optional<DeviceMemory> device_memory(at::Device device) {
+  if (!device.is_cuda()) return std::nullopt;
+  using c10::CachingAllocator::StatType;
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  const auto& all = stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)];
+  return DeviceMemory{all.current, all.peak};
 }
 
 }  // namespace tessera::train

@@ -1,11 +1,20 @@
-// This process's memory, from the kernel. Safe from any thread.
+// This process's memory, from the kernel, and a device's. Safe from any thread.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
+#include <optional>
 
 namespace tessera::train {
 
 int64_t resident_bytes();       // now
 int64_t peak_resident_bytes();  // the highest so far
+
+struct DeviceMemory {
+  int64_t bytes = 0, peak_bytes = 0;  // of tensors there: now, and the most so far
+};
+/// By LibTorch's allocator of the device, without waiting for it; nothing for the CPU.
+std::optional<DeviceMemory> device_memory(at::Device device);
 
 }  // namespace tessera::train

@@ -112,9 +112,11 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
     return value(*std::ranges::max_element(all, {}, value));
   };
   const int64_t peak = peak_resident_bytes();
-  return {{"peak_rss_bytes", largest(peak)},
-          {"training_memory_bytes", largest(peak - p.idle_bytes)},
-          {"predicted_memory_bytes", static_cast<int64_t>(p.predicted_bytes)}};
+  nlohmann::ordered_json json = {{"peak_rss_bytes", largest(peak)},
+                                 {"training_memory_bytes", largest(peak - p.idle_bytes)},
+                                 {"predicted_memory_bytes", static_cast<int64_t>(p.predicted_bytes)}};
+  if (const auto there = device_memory(p.device)) json["device_peak_bytes"] = largest(there->peak_bytes);
+  return json;
 }
 
 /// A pretended run has trained nothing: it says what a step costs, and no accuracy.
@@ -183,12 +185,15 @@ void write_report(const Prepared& p, const LoopResult& result, const monitor::Mo
   report.title = p.job.recipe.name;
   report.facts = facts(p);
   report.facts.emplace_back("training time", human_seconds(result.train_seconds));
+  report.facts.emplace_back("skipped steps", human_count(result.skipped_steps));
   report.steps = monitor.steps();
   report.evals = monitor.evals();
   report.statistics = monitor::read_statistics(p.run_dir / "statistics.jsonl");
   report.classes = p.val->classes();
   report.confusion = result.last.figures.confusion;
   report.samples = result.last.samples;
+  report.skipped_steps = result.skipped_steps;
+  report.environment = environment_rows(p.ranks, p.threads);
   report.recipe_toml = recipe::to_toml(p.job.recipe);
   monitor::write_report(p.run_dir / "report.html", report);
 }

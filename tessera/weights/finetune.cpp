@@ -7,7 +7,9 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/weights/channels.h"
 #include "tessera/weights/mapping.h"
+#include "tessera/weights/patches.h"
 
 namespace tessera::weights {
 namespace {
@@ -19,6 +21,11 @@ bool is_classifier(const std::string& name) {
   return name.starts_with("head.") || name.starts_with("head_dist.") || name.starts_with("fc.");
 }
 
+/// What images enter by, [out, channels, side, side]; in each family.
+bool is_first_layer(const std::string& name) {
+  return name == "patch_embed.proj.weight" || name == "stem.proj.weight" || name == "conv1.weight";
+}
+
 const char* text_of(bool value) { return value ? "true" : "false"; }
 template <typename Value>
 const Value& text_of(const Value& value) {
@@ -28,7 +35,8 @@ const Value& text_of(const Value& value) {
 template <typename Value>
 void alike(const char* key, const Value& theirs, const Value& ours) {
   if (theirs == ours) return;
-  user_error("weights.finetune", "a model that differs in image_size, classes, pool and head alone: its ",
+  user_error("weights.finetune",
+             "a model that differs in image_size, patch_size, channels, classes, pool and head alone: its ",
              key, " is ", text_of(ours), ", that of the weights ", text_of(theirs));
 }
 
@@ -37,8 +45,6 @@ void check_alike(const arch::VitConfig& from, const arch::VitConfig& to) {
   alike("depth", from.depth, to.depth);
   alike("heads", from.heads, to.heads);
   alike("mlp_width", from.mlp_width, to.mlp_width);
-  alike("patch_size", from.patch_size, to.patch_size);
-  alike("channels", from.channels, to.channels);
   alike("class_token", from.class_token, to.class_token);
   alike("distillation_token", from.distillation_token, to.distillation_token);
   alike("registers", from.registers, to.registers);
@@ -145,10 +151,16 @@ FinetunedSource::Origin FinetunedSource::origin_of(const arch::ParameterSpec& sp
   }
   if (spec.name == "pos_embed" && tensor->shape != spec.shape) {
     const auto &theirs = from.as<arch::VitConfig>(), &ours = to.as<arch::VitConfig>();
-    origin.kind = Kind::kPositions;
-    resample(origin.source, theirs, ours, options.positions);
+    origin.kind = Kind::kComputed;
+    origin.computed = resampled(origin.source, theirs, ours, options.positions);
     changes_.push_back(concat("pos_embed: ", theirs.grid(), " x ", theirs.grid(), " -> ", ours.grid(), " x ",
                               ours.grid(), " patches, ", to_string(options.positions)));
+    return origin;
+  }
+  if (is_first_layer(spec.name) && tensor->shape != spec.shape &&
+      tensor->shape.front() == spec.shape.front()) {
+    origin.kind = Kind::kComputed;
+    origin.computed = first_layer(origin.source, spec);
     return origin;
   }
   if (tensor->shape != spec.shape) {
@@ -160,15 +172,33 @@ FinetunedSource::Origin FinetunedSource::origin_of(const arch::ParameterSpec& sp
   return origin;
 }
 
-void FinetunedSource::resample(size_t source, const arch::VitConfig& from, const arch::VitConfig& to,
-                               Resampling how) {
+std::vector<float> FinetunedSource::resampled(size_t source, const arch::VitConfig& from,
+                                              const arch::VitConfig& to, Resampling how) {
   std::vector<float> all(static_cast<size_t>(from.tokens() * from.width));
   source_->read(source, 0, std::as_writable_bytes(std::span(all)));
   const auto prefix = static_cast<size_t>(from.prefix_tokens() * from.width);
-  positions_.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(prefix));
+  std::vector<float> result(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(prefix));
   const auto rows = resample_positions(std::span<const float>(all).subspan(prefix), from.grid(), to.grid(),
                                        from.width, how);
-  positions_.insert(positions_.end(), rows.begin(), rows.end());
+  result.insert(result.end(), rows.begin(), rows.end());
+  return result;
+}
+
+std::vector<float> FinetunedSource::first_layer(size_t source, const arch::ParameterSpec& spec) {
+  const auto& theirs = source_->tensors()[source].shape;
+  const auto& ours = spec.shape;
+  std::vector<float> kernels(static_cast<size_t>(checkpoint::count_of(theirs)));
+  source_->read(source, 0, std::as_writable_bytes(std::span(kernels)));
+  if (theirs[2] != ours[2]) {
+    kernels = resample_patches(kernels, theirs[2], ours[2]);
+    changes_.push_back(concat(spec.name, ": ", theirs[2], " x ", theirs[2], " -> ", ours[2], " x ", ours[2],
+                              " pixels, pseudo-inverse of the bicubic resize"));
+  }
+  if (theirs[1] != ours[1]) {
+    kernels = adapt_channels(kernels, theirs[1], ours[1], ours[2] * ours[3]);
+    changes_.push_back(concat(spec.name, ": ", describe_channels(theirs[1], ours[1])));
+  }
+  return kernels;
 }
 
 void FinetunedSource::read(size_t tensor, int64_t begin, std::span<std::byte> out) {
@@ -185,7 +215,7 @@ void FinetunedSource::read(size_t tensor, int64_t begin, std::span<std::byte> ou
       begin >= 0 && static_cast<int64_t>(count) <= checkpoint::count_of(tensors_[tensor].shape) - begin,
       tensors_[tensor].name);
   const std::vector<float> constant(origin.kind == Kind::kConstant ? count : 0, origin.value);
-  std::memcpy(out.data(), origin.kind == Kind::kConstant ? constant.data() : positions_.data() + first,
+  std::memcpy(out.data(), origin.kind == Kind::kConstant ? constant.data() : origin.computed.data() + first,
               out.size());
 }
 

@@ -28,9 +28,10 @@ struct FinetuneOptions {
 };
 
 /// The parameters of the model `to`, from those of `from`; what is computed (sin-cos positions) is left out.
-/// Positions of a ViT are resampled (the rows of class token and registers stay); a pretraining head's inner
-/// layer is dropped; what the head has no value for is new; the norm of another pool begins as the identity,
-/// as MAE's does. Every other tensor is that of the source.
+/// Positions of a ViT are resampled (the rows of class token and registers stay); the first convolution is
+/// made for another number of channels (channels.h) and for patches of another size (patches.h); a
+/// pretraining head's inner layer is dropped; what the head has no value for is new; the norm of another pool
+/// begins as the identity, as MAE's does. Every other tensor is that of the source.
 class FinetunedSource final : public checkpoint::TensorSource {
  public:
   /// `source`: "param/..." of `from`, whatever else it has is left out. `from`: its classes may be 0 (no
@@ -50,23 +51,25 @@ class FinetunedSource final : public checkpoint::TensorSource {
   const std::vector<std::string>& changes() const { return changes_; }
 
  private:
-  enum class Kind { kSame, kPositions, kConstant, kFresh };
+  enum class Kind { kSame, kComputed, kConstant, kFresh };
   struct Origin {
     Kind kind = Kind::kSame;
     size_t source = 0;
     float value = 0;
+    std::vector<float> computed = {};  // whole
   };
   Origin origin_of(const arch::ParameterSpec& spec, const arch::ModelConfig& from,
                    const arch::ModelConfig& to, const FinetuneOptions& options);
   Origin head_origin(const arch::ParameterSpec& spec, bool kept, const FinetuneOptions& options);
   void note_vit_changes(const arch::VitConfig& from, const arch::VitConfig& to);
   const checkpoint::Manifest::Tensor* find(const std::string& name, size_t& number) const;
-  void resample(size_t source, const arch::VitConfig& from, const arch::VitConfig& to, Resampling how);
+  std::vector<float> resampled(size_t source, const arch::VitConfig& from, const arch::VitConfig& to,
+                               Resampling how);
+  std::vector<float> first_layer(size_t source, const arch::ParameterSpec& spec);
 
   std::shared_ptr<checkpoint::TensorSource> source_;
   std::vector<checkpoint::Manifest::Tensor> tensors_;
   std::vector<Origin> origins_;
-  std::vector<float> positions_;
   std::vector<std::string> changes_, missing_;
 };
 

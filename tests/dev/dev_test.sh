@@ -51,7 +51,7 @@ expect "apt-get update works, the package is unknown" 1 0 "apt-get ran: install 
 # and environment are noted in $scratch/calls.
 export TESSERA_SKIP_APT=1
 unset CUDA CUDACXX TESSERA_NO_SKIP
-for tool in awk cksum cp grep ln nproc rm; do ln -s "$(command -v $tool)" "$scratch/bin/$tool"; done
+for tool in awk cksum cp cut grep ln nproc rm seq wc; do ln -s "$(command -v $tool)" "$scratch/bin/$tool"; done
 cp -r "$source/tools" "$source/CMakePresets.json" "$scratch/tree"
 mkdir -p "$scratch/tree/.venv/bin"
 stamp() { cksum <"$source/tools/$2.txt" >"$scratch/tree/$1/.$2"; }
@@ -126,6 +126,29 @@ expect "skipped parts are told" 8 0 "--   e2e.launchers: torchrun_trains: no Pyt
 case "$output" in
   *"step 41"*) failures=$((failures + 1)); echo "FAILED: what a test itself prints is no skipped part" ;;
 esac
+
+# What failed is run again, alone, up to twice: the stand-in passes in its run number $1 with `--rerun-failed`.
+failing() {
+  rm -f "$scratch/calls" "$scratch/turns"
+  stand_in ctest "
+    [ \$# -gt 0 ] || exit 0
+    case \"\$*\" in *--rerun-failed*) ;; *) [ $2 = 0 ] || seq $2 | sed 's/.*/&:room.Test&/' >build/dev/Testing/Temporary/LastTestsFailed.log; exit 8 ;; esac
+    echo x >>'$scratch/turns'
+    [ \$(wc -l <'$scratch/turns') -lt $1 ] || exit 0
+    exit 8"
+}
+failing 1 2
+expect "passes when run again" 0 0 "-- passed only when run again, alone: room.Test1 room.Test2" test
+failing 2 1
+expect "passes in the second turn" 0 0 "-- passed only when run again, alone: room.Test1" test
+failing 3 1
+expect "fails always" 8 0 "-- failed above and run again, alone (second time): room.Test1" test
+failing 1 21
+expect "too many to be an accident" 8 0 "" test
+failing 1 0  # ctest fails without a list, beside the one of an earlier run
+echo 1:room.Earlier >"$scratch/tree/build/dev/Testing/Temporary/LastTestsFailed.log"
+expect "an earlier run's failures" 8 0 "" test
+[ ! -f "$scratch/turns" ] || { failures=$((failures + 1)); echo "FAILED: an earlier run's failures were run again"; }
 
 # ./dev test --all: every preset has its turn although the tests fail, and no test may skip what is installed.
 stand_in ctest "echo \"ctest \$2 TESSERA_NO_SKIP=\${TESSERA_NO_SKIP:-}\" >>'$scratch/calls'; exit 8"

@@ -136,7 +136,7 @@ class Run:
     def ended(self):
         return self.process.poll() is not None
 
-    def wait_for(self, condition, what, seconds=30):
+    def wait_for(self, condition, what, seconds=120):
         """Polls until `condition()` is true while the run goes on; returns its value."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -148,15 +148,15 @@ class Run:
             time.sleep(0.005)
         raise AssertionError(f"{what}: not within {seconds} s{self.tail()}")
 
-    def wait_for_step(self, step, run_dir, seconds=60):
+    def wait_for_step(self, step, run_dir, seconds=180):
         """Until the run's files (a terminal shows a bar, no lines) have a row of this step."""
         path = pathlib.Path(run_dir) / "metrics.jsonl"
         self.wait_for(lambda: path.exists() and f'"step":{step},' in path.read_text(), f"step {step}", seconds)
 
-    def wait_for_text(self, text, seconds=60):
+    def wait_for_text(self, text, seconds=180):
         self.wait_for(lambda: text in self.text(), f"'{text}' in the output", seconds)
 
-    def wait(self, seconds=60):
+    def wait(self, seconds=180):
         """The exit code (negative: a signal)."""
         try:
             return self.process.wait(seconds)
@@ -165,13 +165,13 @@ class Run:
             self.kill()
             raise AssertionError(f"still running after {seconds} s: {self.words} {tree}{self.tail()}") from None
 
-    def done(self, seconds=60):
+    def done(self, seconds=180):
         """Waits for success; returns the output."""
         code = self.wait(seconds)
         check(code == 0, "exit 0 was expected:", code, self.words, self.tail())
         return self.text()
 
-    def check_nothing_left(self, seconds=2.0):
+    def check_nothing_left(self, seconds=20.0):
         """No process of this run, and none of the sockets on which it listened."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

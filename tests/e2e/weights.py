@@ -126,11 +126,36 @@ def a_fine_tuning_can_begin_with_them(folder):
     check(summary(folder / "run")["steps"] == 3, "steps")
 
 
+def grey_pictures_in_larger_patches(folder):
+    """The first layer takes one channel and patches of 5 px; all but it and the positions stays."""
+    from harness import check, losses, tessera, train
+
+    grey = ("--to-finetune", "--channels", 1, "--patch-size", 5, "--image-size", 20, *HEADS)
+    out = tessera("checkpoint", "convert", FIXTURES / "timm.safetensors", "grey/checkpoints", *grey, folder=folder).done()
+    for line in ("pos_embed: 3 x 3 -> 4 x 4 patches, bicubic", "patch_embed.proj.weight: 3 -> 1 channels, summed",
+                 "patch_embed.proj.weight: 4 x 4 -> 5 x 5 pixels, pseudo-inverse of the bicubic resize",
+                 "read back: 30 of 30 tensors are bit for bit", "largest difference 0\n"):
+        check(line in out, line, out)
+    check("\nmean = [0.5] " in recipe_of(folder, "grey") and "\nchannels = 1 " in recipe_of(folder, "grey"), "its pixels")
+    tessera("eval", "grey", "--set", "data.source=fake:32", folder=folder).done()
+    recipe = folder / "grey.toml"
+    recipe.write_text(FINETUNE.replace("classes = 3", "classes = 5\nchannels = 1").replace("patch_size = 4", "patch_size = 5"))
+    same = train(folder, "--set", f"train.init_from={folder / 'grey'}", recipe=recipe, run="of_the_file").done()
+    check("patch_embed" not in same, same)
+    said = train(folder, "--procs", 2, "--set", f"train.init_from={FIXTURES / 'timm.safetensors'}", recipe=recipe,
+                 run="of_its_source").done()
+    check("patch_embed.proj.weight: 3 -> 1 channels, summed" in said, said)
+    files, source = (losses(folder / run) for run in ("of_the_file", "of_its_source"))
+    check(len(files) == 3 and all(abs(a - b) < 1e-5 for (_, a), (_, b) in zip(files, source, strict=True)), files, source)
+
+
 def what_cannot_be_is_one_line(folder):
     from harness import check, tessera
 
     for words, expected in (
-            (("x", "--image-size", 24), "[checkpoint.convert] --to-finetune with --image-size, --classes or --pool: it is not"),
+            (("x", "--image-size", 24), "[checkpoint.convert] --to-finetune with --image-size, --patch-size, --channels, --classes or --pool: it is not"),
+            (("x", "--channels", 1), "--channels, --classes or --pool: it is not given"),
+            (("x", "--to-finetune", "--channels", 4), "[checkpoint.convert] 1 or 3 channels with --to tessera: found 4"),
             (("x", "--dtype", "F16"), "[checkpoint.convert] F32 with --to tessera, whose weights are float32: found F16"),
             (("x", "--head", "fresh"), "[checkpoint.convert] --head auto, keep or zero: a file cannot hold a fresh head"),
             (("x", "--to", "jax"), "[weights.family] one of timm, torchvision, hf, npz, big_vision: found \"jax\""),
@@ -151,6 +176,7 @@ def weights_go_out_and_in():
     with scratch() as folder:
         what_cannot_be_is_one_line(folder)
         a_fine_tuning_can_begin_with_them(folder)
+        grey_pictures_in_larger_patches(folder)
         others_give_the_same_logits(folder)  # last: without the other programs the whole test counts as skipped
 
 

@@ -81,7 +81,7 @@ std::string Started::out() const { return content(folder() / "out"); }
 std::string Started::err() const { return content(folder() / "err"); }
 
 int64_t Started::told(const std::string& name) const {
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0; i < 30000; ++i) {
     if (fs::exists(folder() / name)) return std::stoll(content(folder() / name));
     nap(2);
   }

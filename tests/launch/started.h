@@ -25,7 +25,7 @@ class Started {
   const std::filesystem::path& folder() const { return folder_.path(); }
   void signal(int number) const;
   /// Waits for its end, `seconds` at most. Returns the exit code, -signal, or 1000 if it still runs.
-  int wait(double seconds = 10);
+  int wait(double seconds = 60);
   double seconds() const { return seconds_; }  // from start to end
   std::string out() const;
   std::string err() const;
@@ -35,7 +35,7 @@ class Started {
   /// Pids that carry folder() in their command line now.
   std::vector<pid_t> alive() const;
   /// Do all of those end within `seconds`?
-  bool all_gone(double seconds = 2) const;
+  bool all_gone(double seconds = 60) const;
 
  private:
   TemporaryFolder folder_{"launch"};

@@ -1,6 +1,7 @@
 // The transport of a device's tensors, over Gloo in NCCL's place: which operations it starts, when, and with
 // whom.
 #include <ATen/ATen.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -102,6 +103,18 @@ TEST(CudaPlugin, IsMissingWithAReason) {
   EXPECT_EQ(other.plugin, nullptr);
   EXPECT_TRUE(other.missing.ends_with("lib/libtessera_core.so, which is another library")) << other.missing;
   EXPECT_EQ(cuda_in_use().plugin, nullptr);
+}
+
+TEST(Nccl, VersionIsThatOfTheLoadedLibrary) {
+  EXPECT_EQ(nccl_version_text(22809), "2.28.9");
+  EXPECT_EQ(nccl_version_text(21805), "2.18.5");
+  EXPECT_EQ(nccl_version_text(2708), "2.7.8");
+  EXPECT_EQ(nccl_version(), "none");  // looking loads nothing
+  void* library = ::dlopen(TESSERA_STAND_IN_NCCL, RTLD_NOW);
+  ASSERT_NE(library, nullptr) << ::dlerror();
+  EXPECT_EQ(nccl_version(), "2.28.9");
+  ::dlclose(library);
+  EXPECT_EQ(nccl_version(), "none");
 }
 
 }  // namespace

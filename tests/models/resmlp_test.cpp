@@ -17,11 +17,13 @@ namespace {
 
 using nlohmann::json;
 
-const json& fixture(const std::string& name) {
+const json& whole_fixture() {
   static const json loaded =
       json::parse(std::ifstream(std::string(TESSERA_SOURCE_DIR) + "/tests/models/fixtures/resmlp.json"));
-  return loaded["cases"][name];
+  return loaded;
 }
+
+const json& fixture(const std::string& name) { return whole_fixture()["cases"][name]; }
 
 arch::ResMlpConfig config_of(const json& description) {
   if (description.is_string()) return arch::resmlp_config(description.get<std::string>());
@@ -74,6 +76,21 @@ TEST_P(TimmParity, LogitsLossAndGradients) {
 
 INSTANTIATE_TEST_SUITE_P(ResMlp, TimmParity, testing::Values("resmlp_12_224", "small", "gray"),
                          [](const auto& info) { return std::string(info.param); });
+
+// The network of recipes/resmlp_24.toml and resmlp_24_bits.toml.
+TEST(ResMlpModel, TheShippedSizeHasTimmsLogits) {
+  const json& expected = whole_fixture()["logits"].at(0);
+  ASSERT_EQ(expected["config"], "resmlp_24_224");
+  ResMlp model(config_of(expected["config"]));
+  const auto images = formula::images("images", expected["batch"], model.config());
+  formula::fill(model);
+  const at::NoGradGuard no_grad;
+  const at::Tensor logits = model.forward(images, {}).to(at::kDouble);
+  const at::Tensor wanted =
+      at::tensor(expected["logits"].get<std::vector<double>>(), at::kDouble).view(logits.sizes());
+  EXPECT_GE(wanted.std().item<double>(), 0.1);
+  EXPECT_LE((logits - wanted).abs().max().item<double>(), 1e-5 * wanted.abs().max().item<double>());
+}
 
 // A branch that is dropped leaves the tokens as they were, and which one is depends on the sample alone.
 TEST(ResMlpModel, DropPathDependsOnTheSample) {

@@ -17,6 +17,8 @@
 namespace tessera::monitor {
 namespace {
 
+constexpr double kNan = Progress::kUnknown;
+
 Progress example() {
   Progress p;
   p.step = 1170;
@@ -90,6 +92,13 @@ TEST(BarLine, PlainLineHasAll) {
     p.tflops = tflops;
     EXPECT_NE(plain_line(p).find(text), std::string::npos) << plain_line(p);
   }
+  p = example();
+  p.device_bytes = 12.3 * (1 << 30);
+  p.device_peak_bytes = 14.1 * (1 << 30);
+  const std::string on_gpu = plain_line(p);
+  EXPECT_NE(on_gpu.find("  812.00 MiB  GPU 12.30 GiB (peak 14.10 GiB)  1:37 left"), std::string::npos)
+      << on_gpu;
+  EXPECT_EQ(device_memory_text(kNan, kNan), "");
   EXPECT_EQ(evaluation_line({468, 2, 83.214, 99.02, 0.45123, 10000, 1.23}),
             "evaluation at step 468 (epoch 2.00): top-1 83.21 %, top-5 99.02 %, loss 0.4512; 10,000 images "
             "in 1.2 s");

@@ -113,6 +113,20 @@ TEST(Report, ShareOfPeakAndGigabytesWhereKnown) {
   EXPECT_NE(page.find("\"y\":[3.5,3.5,"), std::string::npos);
 }
 
+TEST(Report, SkippedStepsAndTheEnvironmentWhereThereAreAny) {
+  ReportInput input = make_input(100);
+  const std::string without = page_of(input);
+  EXPECT_EQ(without.find("Skipped steps"), std::string::npos);
+  EXPECT_EQ(without.find("id=\"environment\""), std::string::npos);
+  input.skipped_steps = 1234;
+  input.environment = {{"nccl", "none"}, {"NCCL_DEBUG", "<INFO>"}};
+  const std::string page = page_of(input);
+  EXPECT_NE(page.find("Skipped steps</span><span class=\"value\">1,234<"), std::string::npos);
+  EXPECT_NE(page.find("<dt>nccl</dt><dd>none</dd>"), std::string::npos);
+  EXPECT_NE(page.find("<dt>NCCL_DEBUG</dt><dd>&lt;INFO&gt;</dd>"), std::string::npos);
+  expect_well_formed(page);
+}
+
 TEST(Report, TheAverageOfTheWeightsIsDrawnWhereThereIsOne) {
   ReportInput input = make_input(100);
   EXPECT_EQ(page_of(input).find("averaged weights"), std::string::npos);

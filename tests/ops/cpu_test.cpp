@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <string_view>
 
 namespace tessera::ops {
 namespace {
@@ -18,6 +19,24 @@ TEST(Cpu, OneDnnComputesInBf16) {
 }
 
 TEST(Cpu, TheAnswerDoesNotChange) { EXPECT_EQ(cpu_has_amx(), cpu_has_amx()); }
+
+bool is_denied(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && std::string_view(value) == "0";
+}
+
+// The test program runs with each of the variables in turn (CMakeLists.txt).
+TEST(Cpu, AVariableDeniesEachKindOfKernel) {
+  EXPECT_FALSE(is_denied("TESSERA_AMX") && cpu_has_amx());
+  EXPECT_FALSE(is_denied("TESSERA_AVX512") && (cpu_has_avx512() || cpu_has_avx512_bf16()));
+  EXPECT_FALSE(is_denied("TESSERA_BF16") && (cpu_has_bf16() || cpu_has_bf16_kernels()));
+#if defined(__x86_64__)
+  if (!is_denied("TESSERA_AVX512") && __builtin_cpu_supports("avx512dq") != 0) {
+    EXPECT_TRUE(cpu_has_avx512());
+    EXPECT_EQ(cpu_has_avx512_bf16(), cpu_has_bf16());
+  }
+#endif
+}
 
 }  // namespace
 }  // namespace tessera::ops

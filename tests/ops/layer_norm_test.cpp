@@ -1,7 +1,10 @@
 #include "tessera/ops/layer_norm.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+
+#include "tessera/ops/cpu.h"
 
 namespace tessera::ops {
 namespace {
@@ -36,8 +39,63 @@ TEST_P(LayerNormOp, ValueAndGradientsAreThoseOfTheFormula) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grid, LayerNormOp,
-                         testing::Combine(testing::Values(1, 7, 2500), testing::Values(16, 33, 128, 768),
+                         testing::Combine(testing::Values(1, 7, 2500),
+                                          testing::Values(5, 16, 33, 128, 200, 768),
                                           testing::Values(at::kFloat, at::kBFloat16)));
+
+// The value, then the gradients of x, weight and bias.
+std::vector<at::Tensor> value_and_gradients(const at::Tensor& x_given, int threads) {
+  at::set_num_threads(threads);
+  at::manual_seed(7);
+  const int64_t width = x_given.size(1);
+  const std::vector<at::Tensor> inputs = {x_given.detach().clone().requires_grad_(),
+                                          at::randn({width}).to(x_given.dtype()).requires_grad_(),
+                                          at::randn({width}).to(x_given.dtype()).requires_grad_()};
+  const at::Tensor y = layer_norm(inputs[0], inputs[1], inputs[2], 1e-6);
+  y.backward(y.detach().sin());
+  return {y.detach(), inputs[0].grad(), inputs[1].grad(), inputs[2].grad()};
+}
+
+class LayerNormBits : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  void TearDown() override { at::set_num_threads(threads_); }
+  // LibTorch's own kernel adds up the parameters' gradients thread by thread.
+  static bool kernels(at::ScalarType dtype) {
+    return dtype == at::kFloat ? cpu_has_avx512() : cpu_has_avx512_bf16() || cpu_has_amx();
+  }
+
+ private:
+  int threads_ = at::get_num_threads();
+};
+
+TEST_P(LayerNormBits, DoNotDependOnThreads) {
+  if (!kernels(GetParam())) GTEST_SKIP() << "no kernel for this CPU";
+  const at::Tensor x = at::randn({1999, 88}).to(GetParam());
+  const auto expected = value_and_gradients(x, 1);
+  for (const int threads : {2, 3, 4}) {
+    const auto found = value_and_gradients(x, threads);
+    for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << i << ", " << threads;
+  }
+}
+
+TEST_P(LayerNormBits, OfARowDoNotDependOnTheOthers) {
+  const at::Tensor x = at::randn({700, 88}).to(GetParam());
+  const auto all = value_and_gradients(x, 2), some = value_and_gradients(x.slice(0, 300, 311), 1);
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(all[i].slice(0, 300, 311), some[i])) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, LayerNormBits, testing::Values(at::kFloat, at::kBFloat16));
+
+// (16 columns and what is left over: lanes beyond the row must not count.)
+TEST(LayerNorm, ANanStaysInItsRow) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    at::Tensor x = at::randn({3, 37}).to(dtype);
+    x[1][36] = std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor y = layer_norm(x, at::ones({37}, dtype), at::zeros({37}, dtype), 1e-6);
+    EXPECT_TRUE(at::isnan(y[1]).all().item<bool>());
+    EXPECT_TRUE(at::isfinite(y[0]).all().item<bool>() && at::isfinite(y[2]).all().item<bool>());
+  }
+}
 
 TEST(LayerNorm, TakesStridedAndEmptyInput) {
   const at::Tensor weight = at::ones({32}, at::kBFloat16), bias = at::zeros({32}, at::kBFloat16);

@@ -1,8 +1,11 @@
 #include "tessera/ops/linear.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/function.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -59,35 +62,40 @@ TEST_P(LinearOps, ValueAndGradientsAreThoseOfTheFormula) {
   }
 }
 
-// Sizes that fill tiles, and sizes that fill none of them.
-INSTANTIATE_TEST_SUITE_P(Grid, LinearOps,
-                         testing::Combine(testing::Values(Sizes{64, 64, 96}, Sizes{33, 49, 130},
-                                                          Sizes{1, 1, 1}, Sizes{100, 128, 10},
-                                                          Sizes{31, 33, 15}, Sizes{257, 96, 48}),
-                                          testing::Values(at::kFloat, at::kBFloat16),
-                                          testing::Values(kNothing, kGelu, kAdd)));
+// Sizes that fill tiles and blocks of registers, sizes that fill none of them or leave some of each, and more
+// rows than the sums of a weight's gradient take at a time.
+INSTANTIATE_TEST_SUITE_P(
+    Grid, LinearOps,
+    testing::Combine(testing::Values(Sizes{64, 64, 96}, Sizes{33, 49, 130}, Sizes{1, 1, 1},
+                                     Sizes{100, 128, 10}, Sizes{31, 33, 15}, Sizes{257, 96, 48},
+                                     Sizes{7, 200, 65}, Sizes{2601, 34, 81}, Sizes{2049, 49, 300}),
+                     testing::Values(at::kFloat, at::kBFloat16), testing::Values(kNothing, kGelu, kAdd)));
 
-// Long enough for the kernel to cut the sums into pieces; 8,200 ends in the middle of a tile.
+// Long enough for the kernels to cut the sums into pieces; 8,200 ends in the middle of a tile.
 TEST(Linear, LongSumsAreThoseOfTheFormula) {
   at::manual_seed(2);
-  for (const int64_t in : {8192, 8193, 8200, 20480}) {
-    const at::Tensor x = at::randn({70, in}).to(at::kBFloat16).requires_grad_();
-    const at::Tensor weight = (at::randn({150, in}) / std::sqrt(in)).to(at::kBFloat16).requires_grad_();
-    const at::Tensor bias = at::randn({150}).to(at::kBFloat16);
-    const at::Tensor residual = at::randn({70, 150}).to(at::kBFloat16);
-    const at::Tensor exact = at::mm(x.to(at::kDouble), weight.to(at::kDouble).t()) + bias.to(at::kDouble);
-    EXPECT_LT(error(linear(x, weight, bias), exact), 0.005) << in;
-    EXPECT_LT(error(linear_add(x, weight, bias, residual), exact + residual.to(at::kDouble)), 0.005) << in;
-    // Backward through the transposed weight: a sum over `in`.
-    const at::Tensor wide =
-        linear(residual, weight.detach().t().contiguous().requires_grad_(), bias.new_zeros({in}));
-    const at::Tensor back = residual.to(at::kDouble).matmul(weight.detach().to(at::kDouble));
-    EXPECT_LT(error(wide, back), 0.005) << in;
-    const at::Tensor leaf = residual.detach().clone().requires_grad_();
-    linear(leaf, weight.detach().t().contiguous().requires_grad_(), bias.new_zeros({in}))
-        .backward(x.detach());
-    const at::Tensor expected = x.detach().to(at::kDouble).matmul(weight.detach().to(at::kDouble).t());
-    EXPECT_LT(error(leaf.grad(), expected), 0.005) << in;
+  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+    const double tolerance = dtype == at::kFloat ? 1e-5 : 0.005;
+    for (const int64_t in : {1700, 8192, 8193, 8200, 20480}) {
+      const at::Tensor x = at::randn({70, in}).to(dtype).requires_grad_();
+      const at::Tensor weight = (at::randn({150, in}) / std::sqrt(in)).to(dtype).requires_grad_();
+      const at::Tensor bias = at::randn({150}).to(dtype);
+      const at::Tensor residual = at::randn({70, 150}).to(dtype);
+      const at::Tensor exact = at::mm(x.to(at::kDouble), weight.to(at::kDouble).t()) + bias.to(at::kDouble);
+      EXPECT_LT(error(linear(x, weight, bias), exact), tolerance) << in;
+      EXPECT_LT(error(linear_add(x, weight, bias, residual), exact + residual.to(at::kDouble)), tolerance)
+          << in;
+      // Backward through the transposed weight: a sum over `in`.
+      const at::Tensor wide =
+          linear(residual, weight.detach().t().contiguous().requires_grad_(), bias.new_zeros({in}));
+      const at::Tensor back = residual.to(at::kDouble).matmul(weight.detach().to(at::kDouble));
+      EXPECT_LT(error(wide, back), tolerance) << in;
+      const at::Tensor leaf = residual.detach().clone().requires_grad_();
+      linear(leaf, weight.detach().t().contiguous().requires_grad_(), bias.new_zeros({in}))
+          .backward(x.detach());
+      const at::Tensor expected = x.detach().to(at::kDouble).matmul(weight.detach().to(at::kDouble).t());
+      EXPECT_LT(error(leaf.grad(), expected), tolerance) << in;
+    }
   }
 }
 
@@ -105,15 +113,68 @@ TEST(Linear, TakesAnyShapeAndConvolutionWeights) {
   }
 }
 
-// A row's result does not depend on the rows beside it.
-TEST(Linear, Bf16IsBitwiseTheSameInAnyBatch) {
-  if (!cpu_has_amx()) {
-    GTEST_SKIP() << "no AMX";
+bool has_kernels(at::ScalarType dtype) {
+  return dtype == at::kFloat ? cpu_has_avx512() : cpu_has_bf16_kernels();
+}
+
+TEST(Linear, RunsInAKernelWhereTheCpuHasOne) {
+  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+    const auto name = [&] {
+      const at::Tensor weight = at::zeros({3, 2}, dtype).requires_grad_();
+      return linear(at::zeros({1, 2}, dtype), weight, at::zeros({3}, dtype)).grad_fn()->name();
+    };
+    EXPECT_EQ(name().find("FastLinear") != std::string::npos, has_kernels(dtype)) << name();
+    const WithoutKernels none;
+    EXPECT_EQ(name().find("FastLinear"), std::string::npos) << name();
   }
-  const at::Tensor x = at::randn({100, 128}).to(at::kBFloat16);
-  const at::Tensor weight = at::randn({96, 128}).to(at::kBFloat16), bias = at::randn({96}).to(at::kBFloat16);
-  const at::Tensor whole = linear_gelu(x, weight, bias);
-  EXPECT_TRUE(at::equal(whole.narrow(0, 37, 20), linear_gelu(x.narrow(0, 37, 20), weight, bias)));
+}
+
+// A row's result does not depend on the rows beside it: not on which of them share a block or a piece.
+TEST(Linear, IsBitwiseTheSameInAnyBatch) {
+  int found = 0;
+  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+    if (!has_kernels(dtype)) continue;
+    ++found;
+    for (const int64_t in : {128, 49, 2000}) {
+      const at::Tensor x = at::randn({600, in}).to(dtype), weight = at::randn({96, in}).to(dtype);
+      const at::Tensor bias = at::randn({96}).to(dtype);
+      const at::Tensor whole = linear_gelu(x, weight, bias);
+      for (const auto& [first, rows] : {std::pair{37, 20}, {250, 13}, {599, 1}})
+        EXPECT_TRUE(
+            at::equal(whole.narrow(0, first, rows), linear_gelu(x.narrow(0, first, rows), weight, bias)))
+            << dtype << " " << in << " " << first;
+    }
+  }
+  if (found == 0) GTEST_SKIP() << "this CPU has no kernels";
+}
+
+// Result and gradients of one layer, all in one.
+at::Tensor everything(at::ScalarType dtype, int64_t rows, int64_t in, int64_t out) {
+  at::manual_seed(4);
+  const at::Tensor x = values({rows, in}, dtype, 1.0), weight = values({out, in}, dtype, 0.1);
+  const at::Tensor bias = values({out}, dtype, 1.0), direction = at::randn({rows, out}).to(dtype);
+  const at::Tensor y = linear_gelu(x, weight, bias);
+  y.backward(direction);
+  return at::cat({y.flatten(), x.grad().flatten(), weight.grad().flatten(), bias.grad()});
+}
+
+TEST(Linear, IsBitwiseTheSameOnAnyThreads) {
+  int found = 0;
+  const int threads = at::get_num_threads();
+  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+    if (!has_kernels(dtype)) continue;
+    ++found;
+    for (const auto& [rows, in, out] : {Sizes{1030, 192, 200}, Sizes{77, 1601, 33}}) {
+      at::set_num_threads(1);
+      const at::Tensor expected = everything(dtype, rows, in, out);
+      for (int n = 2; n <= 4; ++n) {
+        at::set_num_threads(n);
+        EXPECT_TRUE(at::equal(everything(dtype, rows, in, out), expected)) << dtype << " " << n << " threads";
+      }
+    }
+  }
+  at::set_num_threads(threads);
+  if (found == 0) GTEST_SKIP() << "this CPU has no kernels";
 }
 
 // More rows of x and of the weight than one piece has; what is frozen gets no gradient. (linear() comes to it

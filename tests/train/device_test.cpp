@@ -7,7 +7,9 @@
 #include "tessera/base/file.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
+#include "tessera/train/classification_metrics.h"
 #include "tessera/train/loss.h"
+#include "tessera/train/memory.h"
 #include "tessera/train/saver.h"
 #include "tests/meta_kernels.h"
 
@@ -17,6 +19,7 @@ namespace {
 TEST(Device, CpuIsAskedForByName) {
   EXPECT_TRUE(choose_device(make_recipe({"run.device=cpu"}), {}).is_cpu());
   EXPECT_EQ(describe_device(at::kCPU), "CPU");
+  EXPECT_FALSE(device_memory(at::kCPU).has_value());
   EXPECT_EQ(resolve_dtype(recipe::Dtype::kAuto, at::Device(at::kCUDA, 0)), at::kBFloat16);
   EXPECT_EQ(resolve_dtype(recipe::Dtype::kFloat32, at::Device(at::kCUDA, 0)), at::kFloat);
 }
@@ -73,6 +76,23 @@ TEST(Elsewhere, AResumedTrainingIsBitwiseTheUninterruptedOne) {
       EXPECT_EQ(first.losses, whole.losses);
     });
   }
+}
+
+// What is counted stays where the logits are until the end: tensors here have no memory that could be read.
+TEST(Metrics, ReadNothingBackBeforeTheEnd) {
+  const auto meta = at::TensorOptions(at::kLong).device(at::kMeta);
+  const at::Tensor labels = at::zeros({9}, meta), samples = at::zeros({9}, meta);
+  ClassificationMetrics metrics(7, 100);
+  WorstRows worst(4);
+  for (int i = 0; i < 2; ++i) {
+    const Judgements said = judge_rows(at::zeros({9, 7}, meta.dtype(at::kBFloat16)), labels);
+    EXPECT_EQ(said.prediction.scalar_type(), at::kLong);
+    EXPECT_EQ(said.loss.scalar_type(), at::kDouble);
+    metrics.update(said, labels);
+    worst.update(rows_of(said, labels, samples));
+  }
+  EXPECT_ANY_THROW(metrics.compute());  // which reads
+  EXPECT_ANY_THROW(worst.list());
 }
 
 /// A step in which nothing may read a number: tensors have no memory. `world` ranks of which one is played.

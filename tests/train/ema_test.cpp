@@ -2,7 +2,10 @@
 #include "tessera/train/ema.h"
 
 #include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "given_gradients.h"
 #include "small_run.h"
 #include "tessera/base/file.h"
 
@@ -62,6 +65,67 @@ TEST_F(Average, WarmupIsTimms) {
   for (const auto& [update, decay] : timm) EXPECT_NEAR(ema_decay(options, update), decay, 1e-12) << update;
   options.warmup = false;
   EXPECT_EQ(ema_decay(options, 1), 0.9999);
+}
+
+/// The whole average after 50 updates, which follow weights of a formula.
+Values average_of_given(int64_t world, const recipe::EmaRecipe& options) {
+  at::set_num_threads(1);
+  Values result;
+  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+    const at::NoGradGuard no_grad;
+    const auto model = given_model(mesh, plan::Level::kZero3);
+    const auto put = [&](const auto& value) {
+      over_pieces(*model, [&](const shard::Piece& piece, const GivenParameter& parameter) {
+        put_part(piece.master, value(parameter), piece);
+      });
+    };
+    put(start_value);
+    Ema ema(*model, options);
+    for (int64_t step = 1; step <= kGivenSteps; ++step) {
+      put([&](const GivenParameter& parameter) {
+        return start_value(parameter) + given_gradient(parameter, step) * (0.1 * static_cast<double>(step));
+      });
+      ema.follow(step);
+    }
+    ema.exchange(*model);
+    Values whole;
+    for (const auto& unit : model->units()) {
+      unit->finish_gather();
+      for (const auto& [name, tensor] : unit->parameters()) whole[name] = tensor.detach().clone();
+      unit->release();
+    }
+    if (mesh.rank() == 0) result = whole;
+  });
+  return result;
+}
+
+// timm 1.0.31's ModelEmaV3 (make_average_fixture.py).
+TEST_F(Average, IsTimmsOver50Updates) {
+  const auto fixture = nlohmann::json::parse(
+      std::ifstream(std::string(TESSERA_SOURCE_DIR) + "/tests/train/fixtures/average.json"));
+  const int64_t every = fixture.at("every");
+  ASSERT_EQ(fixture.at("averages").size(), 3U);
+  for (const auto& average : fixture.at("averages")) {
+    const recipe::EmaRecipe options{average.at("decay"), average.at("warmup"), 1};
+    for (const int64_t world : {1, 3}) {
+      const Values found = average_of_given(world, options);
+      double worst = 0, moved = 0;
+      for (const auto& given : given_parameters()) {
+        const auto expected = average.at("values").at(given.name).get<std::vector<double>>();
+        const at::Tensor start = start_value(given), end = found.at(given.name).view({-1});
+        ASSERT_EQ(static_cast<int64_t>(expected.size()), (numel_of(given) + every - 1) / every);
+        for (size_t i = 0; i < expected.size(); ++i) {
+          const auto at = static_cast<int64_t>(i) * every;
+          worst = std::max(worst, std::abs(end[at].item<double>() - expected[i]));
+          moved = std::max(moved, std::abs(start[at].item<double>() - expected[i]));
+        }
+      }
+      EXPECT_GT(moved, 1e-3);
+      EXPECT_LE(worst, 1e-6);
+      std::printf("decay %g%s, %ld ranks: largest difference %.2g\n", options.decay,
+                  options.warmup ? " with warmup" : "", static_cast<long>(world), worst);
+    }
+  }
 }
 
 TEST_F(Average, IsItsFormula) {

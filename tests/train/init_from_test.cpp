@@ -159,12 +159,13 @@ TEST_F(InitFrom, AResNetBringsItsStatistics) {
 
 TEST_F(InitFrom, WhatDoesNotFitIsNamed) {
   save(1);
-  EXPECT_EQ(
-      error(begun({"model.depth=4"})),
-      "[weights.finetune] a model that differs in image_size, classes, pool and head alone: its depth is 4, "
-      "that of the weights 3");
+  EXPECT_EQ(error(begun({"model.depth=4"})),
+            "[weights.finetune] a model that differs in image_size, patch_size, channels, classes, pool and "
+            "head alone: its depth is 4, "
+            "that of the weights 3");
   EXPECT_EQ(error(begun({"model.distillation_token=true"})),
-            "[weights.finetune] a model that differs in image_size, classes, pool and head alone: its "
+            "[weights.finetune] a model that differs in image_size, patch_size, channels, classes, pool and "
+            "head alone: its "
             "distillation_token is true, that of the weights false");
   EXPECT_EQ(
       error(begun({"model.classes=5", "train.init_head=keep"})),

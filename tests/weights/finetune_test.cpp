@@ -7,6 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tessera/weights/channels.h"
+#include "tessera/weights/patches.h"
 #include "tests/error_text.h"
 #include "tests/weights/foreign.h"
 #include "tests/weights/formula.h"
@@ -156,6 +158,55 @@ TEST_F(Finetune, WhatIsComputedIsNotLookedFor) {
             "[weights.finetune] weights for the whole model: there are none for pos_embed [1, 26, 16]");
 }
 
+// 12 px in patches of 4 become 20 px in patches of 5; 3 channels one.
+TEST_F(Finetune, OtherChannelsAndPatchesChangeTheFirstLayer) {
+  to.channels = 1;
+  to.patch_size = 5;
+  to.image_size = 20;
+  const auto source = std::make_shared<Numbered>(from);
+  FinetunedSource finetuned(source, from, to, {});
+  EXPECT_EQ(finetuned.changes(),
+            std::vector<std::string>(
+                {"pos_embed: 3 x 3 -> 4 x 4 patches, bicubic",
+                 "patch_embed.proj.weight: 4 x 4 -> 5 x 5 pixels, pseudo-inverse of the bicubic resize",
+                 "patch_embed.proj.weight: 3 -> 1 channels, summed"}));
+  const auto before = read_all(*source), after = read_all(finetuned);
+  EXPECT_EQ(after.at("patch_embed.proj.weight"),
+            adapt_channels(resample_patches(before.at("patch_embed.proj.weight"), 4, 5), 3, 1, 25));
+  EXPECT_EQ(after.at("patch_embed.proj.bias"), before.at("patch_embed.proj.bias"));
+  EXPECT_EQ(after.at("blocks.0.attn.qkv.weight"), before.at("blocks.0.attn.qkv.weight"));
+  // A part of it, as a rank reads its own.
+  for (size_t i = 0; i < finetuned.tensors().size(); ++i) {
+    if (finetuned.tensors()[i].name != "param/patch_embed.proj.weight") continue;
+    std::vector<float> part(7);
+    finetuned.read(i, 30, std::as_writable_bytes(std::span(part)));
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), after.at("patch_embed.proj.weight").begin() + 30));
+  }
+}
+
+TEST_F(Finetune, FirstLayersOfOtherFamilies) {
+  const auto changes = [](const arch::ModelConfig& a, const arch::ModelConfig& b) {
+    return FinetunedSource(std::make_shared<Numbered>(a), a, b, {}).changes();
+  };
+  arch::ResNetConfig resnet;
+  resnet.blocks = {1};
+  resnet.base_width = 4;
+  arch::ResNetConfig grey = resnet;
+  grey.channels = 1;
+  EXPECT_EQ(changes(resnet, grey), std::vector<std::string>{"conv1.weight: 3 -> 1 channels, summed"});
+  arch::ResMlpConfig mlp;
+  mlp.image_size = 32;
+  mlp.depth = 1;
+  arch::ResMlpConfig finer = mlp;  // as many patches
+  finer.image_size = 16;
+  finer.patch_size = 8;
+  EXPECT_EQ(changes(mlp, finer),
+            std::vector<std::string>{
+                "stem.proj.weight: 16 x 16 -> 8 x 8 pixels, pseudo-inverse of the bicubic resize"});
+  EXPECT_EQ(changes(grey, resnet),
+            std::vector<std::string>{"conv1.weight: 1 -> 3 channels, repeated times 1/3"});
+}
+
 TEST_F(Finetune, ModelsOfOtherFamilies) {
   arch::ResNetConfig resnet, other;
   resnet.blocks = other.blocks = {1};
@@ -172,7 +223,8 @@ TEST_F(Finetune, ModelsOfOtherFamilies) {
     return error_text([&] { FinetunedSource(std::make_shared<Numbered>(a), a, b, {}); });
   };
   EXPECT_EQ(message(resnet, from),
-            "[weights.finetune] a model that differs in image_size, classes, pool and head alone: its family "
+            "[weights.finetune] a model that differs in image_size, patch_size, channels, classes, pool and "
+            "head alone: its family "
             "is vit, that of the weights resnet");
   arch::ResMlpConfig mlp, larger;
   mlp.image_size = 32;
@@ -185,10 +237,10 @@ TEST_F(Finetune, ModelsOfOtherFamilies) {
 
 TEST_F(Finetune, OtherModelsAreRefused) {
   to.depth = 3;
-  EXPECT_EQ(
-      error(),
-      "[weights.finetune] a model that differs in image_size, classes, pool and head alone: its depth is 3, "
-      "that of the weights 2");
+  EXPECT_EQ(error(),
+            "[weights.finetune] a model that differs in image_size, patch_size, channels, classes, pool and "
+            "head alone: its depth is 3, "
+            "that of the weights 2");
   to = from;
   to.classes = 6;
   EXPECT_EQ(error({.positions = {}, .head = HeadStart::kKeep}),

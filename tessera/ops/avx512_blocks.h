@@ -1,0 +1,286 @@
+// Gemm (avx512_gemm.h) but for what differs between dtypes: a file that includes this defines these before
+// it, and instantiates Gemm<T> after it. Like avx512_math.h without any standard header.
+//   __m512 multiply_add(__m512 sum, __m512i left, __m512i right, T)  a word times 16 words, T{} names the
+//   dtype
+//   __m512i load_words(const T* p, int64_t count)                    up to 16 words: `count` elements, then
+//   zeros void interleave(w, row_step, rows, columns, r, sum)              as avx512_pack.h's for bf16: 16
+//   words of k
+#pragma once
+
+#include "tessera/ops/avx512_finish.h"
+#include "tessera/ops/avx512_gemm.h"
+#include "tessera/ops/avx512_pack.h"
+
+namespace tessera::ops::avx512 {
+namespace {
+
+constexpr int64_t kRows = 8, kColumns = 48;        // of a block of sums in registers
+constexpr int64_t kWordBytes = 4, kPanelRow = 64;  // bytes; a panel's row: a word of each of 16 columns
+
+// What of a packed factor stays in the L2 cache while rows pass by, and the words of k in a cut of it.
+constexpr int64_t kCacheBytes = 640 * 1024, kCut = 768;
+// Rows that pass by all columns before the next.
+constexpr int64_t kGroup = 256;
+
+struct alignas(64) Block {
+  float c[kRows * kColumns];
+};
+
+int64_t column_chunk(int64_t depth) {
+  const int64_t columns = kCacheBytes / (depth * kWordBytes) / kColumns * kColumns;
+  return columns < kColumns ? kColumns : columns;
+}
+
+inline const char* bytes(const void* p) { return static_cast<const char*>(p); }
+
+inline __m512i broadcast_word(const char* p) {
+  int word;
+  __builtin_memcpy(&word, p, sizeof(word));
+  return _mm512_set1_epi32(word);
+}
+
+// Block = (or +=, if `add`) 8 rows times kPanels panels over `depth` words. Rows of `a` are `row` bytes
+// apart, words kStep bytes; panels of `b` are `panel` bytes apart.
+template <typename T, int kPanels, int64_t kStep>
+void product(const char* a, int64_t row, const char* b, int64_t panel, int64_t depth, Block& block,
+             bool add) {
+  __m512 sum[kRows][kPanels];
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kPanels; ++j) {
+      sum[i][j] = _mm512_setzero_ps();
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k, a += kStep, b += kPanelRow) {
+    __m512i right[kPanels];
+    for (int j = 0; j < kPanels; ++j) {
+      right[j] = _mm512_loadu_si512(b + j * panel);
+    }
+    for (int i = 0; i < kRows; ++i) {
+      const __m512i left = broadcast_word(a + i * row);
+      for (int j = 0; j < kPanels; ++j) {
+        sum[i][j] = multiply_add(sum[i][j], left, right[j], T());
+      }
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kPanels; ++j) {
+      float* c = block.c + i * kColumns + 16 * j;
+      _mm512_store_ps(c, add ? _mm512_add_ps(_mm512_load_ps(c), sum[i][j]) : sum[i][j]);
+    }
+  }
+}
+
+template <typename T>
+void finish_block(const Epilogue<T>& e, const Block& block, int64_t row, int64_t rows, int64_t column,
+                  int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t at = (row + i) * columns;
+    for (int64_t j = 0; j < kColumns && column + j < columns; j += 16) {
+      finish(e, _mm512_load_ps(block.c + i * kColumns + j), at + column + j, column + j,
+             first_lanes(columns - column - j));
+    }
+  }
+}
+
+// Asks for what finish_block will touch, while the product keeps the core busy.
+template <typename T>
+void prefetch_block(const Epilogue<T>& e, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  const int64_t width = min_of(columns - column, kColumns);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t at = (row + i) * columns + column;
+    for (int64_t j = 0; j < width; j += 64 / sizeof(T)) {
+      __builtin_prefetch(e.out + at + j, 1);
+      if (e.linear != nullptr) __builtin_prefetch(e.linear + at + j, 1);
+      if (e.residual != nullptr) __builtin_prefetch(e.residual + at + j, 0);
+    }
+  }
+}
+
+// The columns of a packed factor, from one word of k on.
+struct Right {
+  const char* words;  // of column 0
+  int64_t panel;      // bytes from one panel to the next
+  int64_t columns;    // in all
+};
+
+// One cut of k: `depth` words of it, and whether sums begin or end here.
+struct Cut {
+  int64_t depth;
+  bool first, last;
+};
+
+// Up to 8 rows by columns [begin, end). `blocks`: one a block of columns from column 0 on if they wait for
+// another cut, else one for all.
+template <typename T, int64_t kStep>
+void multiply_rows(const char* left, int64_t left_row, const Right& right, int64_t begin, int64_t end,
+                   const Cut& cut, Block* blocks, const Epilogue<T>& e, int64_t row, int64_t rows) {
+  const bool waits = !cut.first || !cut.last;
+  for (int64_t column = begin; column < end; column += kColumns) {
+    Block& block = blocks[waits ? column / kColumns : 0];
+    const char* b = right.words + column / 16 * right.panel;
+    const int64_t wide = end - column;
+    const auto kernel = wide > 32   ? product<T, 3, kStep>
+                        : wide > 16 ? product<T, 2, kStep>
+                                    : product<T, 1, kStep>;
+    if (cut.last) prefetch_block(e, row, rows, column, right.columns);
+    kernel(left, left_row, b, right.panel, cut.depth, block, !cut.first);
+    if (cut.last) finish_block(e, block, row, rows, column, right.columns);
+  }
+}
+
+// Copies `rows` rows of `count` elements into 8 rows of `depth` words, padded with zeros.
+template <typename T>
+void copy_rows(const T* a, int64_t row_step, int64_t rows, int64_t count, int64_t depth, T* out) {
+  constexpr int64_t kWord = Gemm<T>::kWord;
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (int64_t j = 0; j < depth * kWord; j += 16 * kWord) {
+      const int64_t left = i < rows && j < count ? count - j : 0;
+      _mm512_storeu_si512(out + i * depth * kWord + j, load_words(a + i * row_step + j, left));
+    }
+  }
+}
+
+// 16 words of k x 16 columns, words first.
+template <typename T>
+void store_words(const __m512i (&r)[16], T* out) {
+  for (int i = 0; i < 16; ++i) {
+    _mm512_storeu_si512(out + i * 16 * Gemm<T>::kWord, r[i]);
+  }
+}
+
+// Up to 16 columns of w [k_size, w_row] as a panel; adds to `sums` what they sum to over k.
+template <typename T>
+void pack_panel(const T* w, int64_t w_row, int64_t k_size, int64_t columns, T* panel, float* sums) {
+  constexpr int64_t kWord = Gemm<T>::kWord;
+  const __mmask16 mask = first_lanes(columns);
+  __m512 sum = load(sums, mask);
+  for (int64_t k = 0; k < k_size; k += 16 * kWord, panel += 256 * kWord) {
+    __m512i r[16];
+    interleave(w + k * w_row, w_row, k_size - k, mask, r, &sum);
+    store_words(r, panel);
+  }
+  store(sums, mask, sum);
+}
+
+}  // namespace
+
+template <typename T>
+void Gemm<T>::pack_transposed(const T* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
+                              T* packed) {
+  const int64_t last = min_of(end * 32, padded(n_size));
+  T* out = packed + begin * 32 * depth(k_size) * kWord;
+  for (int64_t n = begin * 32; n < last; n += 16) {
+    for (int64_t k = 0; k < k_size; k += 16 * kWord, out += 256 * kWord) {
+      __m512i r[16];
+      for (int i = 0; i < 16; ++i) {
+        r[i] = n + i < n_size ? load_words(w + (n + i) * k_size + k, k_size - k) : _mm512_setzero_si512();
+      }
+      transpose(r);
+      store_words(r, out);
+    }
+  }
+}
+
+// Row by row, as w lies: 16 columns of every row would be a new page each.
+template <typename T>
+void Gemm<T>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, T* packed) {
+  for (int64_t block = begin; block < end; ++block) {
+    const int64_t k = block * 16 * kWord;
+    T* out = packed + block * 256 * kWord;
+    for (int64_t n = 0; n < padded(n_size); n += 16, out += 16 * depth(k_size) * kWord) {
+      const __mmask16 mask = n < n_size ? first_lanes(n_size - n) : __mmask16(0);
+      __m512i r[16];
+      interleave(w + k * n_size + n, n_size, k_size - k, mask, r, nullptr);
+      store_words(r, out);
+    }
+  }
+}
+
+template <typename T>
+void Gemm<T>::multiply(const T* a, int64_t begin, int64_t end, int64_t k, const T* packed, int64_t columns,
+                       const Epilogue<T>& epilogue) {
+  const int64_t words = (k + kWord - 1) / kWord, cuts = (words + kCut - 1) / kCut;
+  const int64_t most = depth((k + cuts - 1) / cuts), chunk = column_chunk(most);
+  const int64_t group = cuts == 1 ? end - begin : kGroup;
+  const int64_t across = cuts == 1 ? 0 : (columns + kColumns - 1) / kColumns;  // blocks that wait in 8 rows
+  auto* blocks = new Block[static_cast<uint64_t>(cuts == 1 ? 1 : group / kRows * across)];
+  T* scratch = nullptr;
+  for (int64_t first = begin; first < end; first += group) {
+    const int64_t last = min_of(first + group, end);
+    for (int64_t word = 0; word < words; word += most) {
+      const Cut cut{min_of(most, words - word), word == 0, word + most >= words};
+      const Right right{bytes(packed + word * 16 * kWord), depth(k) * kPanelRow, columns};
+      for (int64_t column = 0; column < columns; column += chunk) {
+        for (int64_t row = first; row < last; row += kRows) {
+          const T* left = a + row * k + word * kWord;
+          int64_t left_row = k, rows = min_of(last - row, kRows);
+          if (rows < kRows || k % kWord != 0) {
+            if (scratch == nullptr) scratch = new T[static_cast<uint64_t>(kRows * most * kWord)];
+            copy_rows(left, k, rows, min_of(k - word * kWord, cut.depth * kWord), most, scratch);
+            left = scratch;
+            left_row = most * kWord;
+          }
+          multiply_rows<T, kWordBytes>(bytes(left), left_row * int64_t{sizeof(T)}, right, column,
+                                       min_of(column + chunk, columns), cut,
+                                       blocks + (row - first) / kRows * across, epilogue, row, rows);
+        }
+      }
+    }
+  }
+  delete[] scratch;
+  delete[] blocks;
+}
+
+template <typename T>
+void Gemm<T>::multiply_transposed(const T* w, int64_t w_columns, int64_t begin, int64_t end, int64_t k,
+                                  const T* packed, int64_t columns, const Epilogue<T>& epilogue,
+                                  const Piece& piece, T* scratch) {
+  const int64_t words = depth(k), chunk = column_chunk(words), across = (columns + kColumns - 1) / kColumns;
+  const Right right{bytes(packed), words * kPanelRow, columns};
+  const Cut cut{(k + kWord - 1) / kWord, piece.first, piece.last};
+  auto* blocks = reinterpret_cast<Block*>(piece.sums);
+  for (int64_t first = begin; first < end; first += kGroup) {
+    const int64_t last = min_of(first + kGroup, end);
+    for (int64_t row = first; row < last; row += 16) {
+      pack_panel(w + row, w_columns, k, last - row, scratch + (row - first) * words * kWord,
+                 piece.column_sums + row);
+    }
+    for (int64_t column = 0; column < columns; column += chunk) {
+      for (int64_t row = first; row < last; row += kRows) {
+        // Eight of a panel's sixteen columns, a word from one to the next.
+        const T* left = scratch + ((row - first) / 16 * 16 * words + (row - first) % 16) * kWord;
+        multiply_rows<T, kPanelRow>(bytes(left), kWordBytes, right, column, min_of(column + chunk, columns),
+                                    cut, blocks + row / kRows * across, epilogue, row,
+                                    min_of(last - row, kRows));
+      }
+    }
+  }
+}
+
+template <typename T>
+void Gemm<T>::gelu_backward(const T* gradient, const T* linear, T* out, int64_t count) {
+  gelu_backward_of(gradient, linear, out, count);
+}
+
+// As many chains as a block has sums hide a product's latency; the empty statement keeps the compiler from
+// dropping them (of a local variable: an array's element it would put into memory).
+template <typename T>
+double Gemm<T>::resident_products(long turns) {
+  __m512 sum[kRows][3];
+  for (auto& row : sum) {
+    for (auto& s : row) s = _mm512_setzero_ps();
+  }
+  const __m512i factor = _mm512_setzero_si512();
+  for (long i = 0; i < turns; ++i) {
+    for (int row = 0; row < kRows; ++row) {
+      for (int j = 0; j < 3; ++j) {
+        __m512 s = multiply_add(sum[row][j], factor, factor, T());
+        asm volatile("" : "+v"(s));
+        sum[row][j] = s;
+      }
+    }
+  }
+  return double{kRows * 3} * 2 * 16 * kWord * static_cast<double>(turns);
+}
+
+}  // namespace tessera::ops::avx512

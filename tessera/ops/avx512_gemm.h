@@ -1,0 +1,73 @@
+// Matrix products on AVX-512 registers, with what follows them applied while the result is in the L1 cache.
+// All matrices are row-major; sums are fp32, in an order that depends on k alone: a row's result is the same
+// bits beside any others, on any number of threads. Calls may run on several threads.
+//
+// Note [Words]: a product goes through k by words of 32 bits: one k of fp32, or two of bf16 side by side. A
+// step multiplies one word of each of 8 rows, broadcast, by that word of 48 columns: 24 registers of sums.
+// The right factor is packed in panels of 16 columns, words first; for bf16 that is the format of Note
+// [Tiles] in amx_gemm.h. A long k is cut, so that a cut of a panel's neighbours stays in the L2 cache while
+// rows pass by; sums wait in between.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/ops/epilogue.h"
+
+namespace tessera::ops::avx512 {
+
+/// T: uint16_t, the bits of bf16, which requires cpu_has_avx512_bf16(); or float, which requires
+/// cpu_has_avx512().
+template <typename T>
+struct Gemm {
+  static constexpr int64_t kWord = 4 / sizeof(T);  // elements of a word
+  static constexpr int64_t kRows = 8, kColumns = 48;
+
+  /// Elements of a packed factor for k x columns.
+  [[gnu::always_inline]] static constexpr int64_t packed_size(int64_t k, int64_t columns) {
+    return depth(k) * kWord * ((columns + 31) / 32 * 32);
+  }
+  /// Words of a packed k.
+  [[gnu::always_inline]] static constexpr int64_t depth(int64_t k) {
+    return ((k + kWord - 1) / kWord + 15) / 16 * 16;
+  }
+
+  /// Packs the right factor B[k][n] = w[n * k_size + k], the transpose of w [n_size, k_size]: blocks
+  /// [begin, end) of 32 n.
+  static void pack_transposed(const T* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
+                              T* packed);
+  /// Packs the right factor B[k][n] = w[k * n_size + n]: blocks [begin, end) of 16 words of k.
+  static void pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, T* packed);
+
+  /// Rows [begin, end) of a [rows, k] times the packed factor [k, columns].
+  static void multiply(const T* a, int64_t begin, int64_t end, int64_t k, const T* packed, int64_t columns,
+                       const Epilogue<T>& epilogue);
+
+  /// Where the sums of a product stand whose k comes in pieces.
+  struct Piece {
+    bool first = true, last = true;  // the first sets the sums; after the last they go to the epilogue
+    float* sums = nullptr;           // sums_size(rows, columns) of the whole product; 64 bytes aligned
+    float* column_sums = nullptr;    // [rows of the product]: the left factor's sums over k
+  };
+  [[gnu::always_inline]] static constexpr int64_t sums_size(int64_t rows, int64_t columns) {
+    return (rows + kRows - 1) / kRows * kRows * ((columns + kColumns - 1) / kColumns * kColumns);
+  }
+  /// k in a piece (but the last): as much as one cut.
+  static constexpr int64_t kPiece = 512 * kWord;
+  /// Elements of scratch for multiply_transposed.
+  static constexpr int64_t kScratch = 256 * kPiece;
+
+  /// Rows [begin, end) of the transpose of w [k, w_columns] times the packed factor [k, columns]: one piece
+  /// of k, at most kPiece. begin: a multiple of 16.
+  static void multiply_transposed(const T* w, int64_t w_columns, int64_t begin, int64_t end, int64_t k,
+                                  const T* packed, int64_t columns, const Epilogue<T>& epilogue,
+                                  const Piece& piece, T* scratch);
+
+  /// out = gradient * gelu'(linear), element by element.
+  static void gelu_backward(const T* gradient, const T* linear, T* out, int64_t count);
+
+  /// `turns` times 24 products of operands that stay in registers: the CPU's peak. Returns the floating-point
+  /// operations that it made.
+  static double resident_products(long turns);
+};
+
+}  // namespace tessera::ops::avx512

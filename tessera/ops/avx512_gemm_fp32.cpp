@@ -1,0 +1,32 @@
+// Products of fp32 by multiply-adds: a word is one k. For CPUs without bf16 instructions too.
+#include "tessera/ops/avx512_pack.h"
+
+namespace tessera::ops::avx512 {
+namespace {
+
+inline __m512 multiply_add(__m512 sum, __m512i left, __m512i right, float) {
+  return _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), sum);
+}
+
+inline __m512i load_words(const float* p, int64_t count) {
+  return _mm512_maskz_loadu_epi32(first_lanes(count), p);
+}
+
+// 16 rows x 16 columns of w; what lies outside is zero. `sum`: adds the columns' sums.
+inline void interleave(const float* w, int64_t row_step, int64_t rows, __mmask16 columns, __m512i (&r)[16],
+                       __m512* sum) {
+  for (int i = 0; i < 16; ++i) {
+    const __m512 row = i < rows ? _mm512_maskz_loadu_ps(columns, w + i * row_step) : _mm512_setzero_ps();
+    if (sum != nullptr) *sum = _mm512_add_ps(*sum, row);
+    r[i] = _mm512_castps_si512(row);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::ops::avx512
+
+#include "tessera/ops/avx512_blocks.h"
+
+namespace tessera::ops::avx512 {
+template struct Gemm<float>;
+}  // namespace tessera::ops::avx512

@@ -1,0 +1,15 @@
+// What becomes of the result of a matrix product while it is in the L1 cache.
+#pragma once
+
+namespace tessera::ops {
+
+/// T: float, or uint16_t for the bits of bf16. First + bias, then GELU, then + residual.
+template <typename T>
+struct Epilogue {
+  T* out = nullptr;             // [rows, columns]
+  const T* bias = nullptr;      // [columns]: c += bias
+  const T* residual = nullptr;  // [rows, columns]: out = residual + c
+  T* linear = nullptr;          // [rows, columns]: linear = c and out = gelu(c)
+};
+
+}  // namespace tessera::ops

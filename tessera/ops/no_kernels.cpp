@@ -1,0 +1,105 @@
+// Where the compiler's target has no AVX-512: cpu.h says so of every CPU there, and nothing of this runs.
+#include "tessera/base/error.h"
+#include "tessera/ops/amx_attention.h"
+#include "tessera/ops/amx_gemm.h"
+#include "tessera/ops/avx512_attention.h"
+#include "tessera/ops/avx512_gemm.h"
+#include "tessera/ops/avx512_norm.h"
+#include "tessera/ops/resident_loops.h"
+
+namespace tessera::ops {
+namespace {
+[[noreturn]] void absent() { throw InternalError("[ops] this build has no kernels for this CPU"); }
+}  // namespace
+
+namespace amx {
+void pack_transposed(const uint16_t*, int64_t, int64_t, int64_t, int64_t, uint16_t*) { absent(); }
+void pack(const uint16_t*, int64_t, int64_t, int64_t, int64_t, uint16_t*) { absent(); }
+void multiply(const uint16_t*, int64_t, int64_t, int64_t, const uint16_t*, int64_t, const Epilogue&) {
+  absent();
+}
+int64_t transposed_group(int64_t) { absent(); }
+void multiply_transposed(const uint16_t*, int64_t, int64_t, int64_t, int64_t, const uint16_t*, int64_t,
+                         const Epilogue&, float*, uint16_t*) {
+  absent();
+}
+void gelu_backward(const uint16_t*, const uint16_t*, uint16_t*, int64_t) { absent(); }
+double resident_products(long) { absent(); }
+int64_t attention_scratch(const AttentionShape&) { absent(); }
+int64_t attention_backward_scratch(const AttentionShape&) { absent(); }
+void attention(const Heads&, const Heads&, const Heads&, const AttentionShape&, int64_t, int64_t,
+               const Heads&, float*, uint16_t*) {
+  absent();
+}
+void attention_backward(const Heads&, const Heads&, const Heads&, const AttentionShape&, int64_t, int64_t,
+                        const Heads&, const float*, const Heads&, const Heads&, const Heads&, uint16_t*) {
+  absent();
+}
+}  // namespace amx
+
+namespace avx512 {
+void layer_norm(const uint16_t*, int64_t, int64_t, const uint16_t*, const uint16_t*, float, uint16_t*,
+                float*) {
+  absent();
+}
+void layer_norm(const float*, int64_t, int64_t, const float*, const float*, float, float*, float*) {
+  absent();
+}
+void layer_norm_backward(const uint16_t*, const uint16_t*, int64_t, int64_t, const uint16_t*, const float*,
+                         uint16_t*, float*, float*) {
+  absent();
+}
+void layer_norm_backward(const float*, const float*, int64_t, int64_t, const float*, const float*, float*,
+                         float*, float*) {
+  absent();
+}
+int64_t attention_scratch(const AttentionShape&) { absent(); }
+int64_t attention_backward_scratch(const AttentionShape&) { absent(); }
+void attention(const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&, const AttentionShape&,
+               int64_t, int64_t, const Heads<uint16_t>&, float*, uint16_t*) {
+  absent();
+}
+void attention_backward(const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&,
+                        const AttentionShape&, int64_t, int64_t, const Heads<uint16_t>&, const float*,
+                        const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&, uint16_t*) {
+  absent();
+}
+void attention(const Heads<float>&, const Heads<float>&, const Heads<float>&, const AttentionShape&, int64_t,
+               int64_t, const Heads<float>&, float*, uint16_t*) {
+  absent();
+}
+void attention_backward(const Heads<float>&, const Heads<float>&, const Heads<float>&, const AttentionShape&,
+                        int64_t, int64_t, const Heads<float>&, const float*, const Heads<float>&,
+                        const Heads<float>&, const Heads<float>&, uint16_t*) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::pack_transposed(const T*, int64_t, int64_t, int64_t, int64_t, T*) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::pack(const T*, int64_t, int64_t, int64_t, int64_t, T*) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::multiply(const T*, int64_t, int64_t, int64_t, const T*, int64_t, const Epilogue<T>&) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::multiply_transposed(const T*, int64_t, int64_t, int64_t, int64_t, const T*, int64_t,
+                                  const Epilogue<T>&, const Piece&, T*) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::gelu_backward(const T*, const T*, T*, int64_t) {
+  absent();
+}
+template <typename T>
+double Gemm<T>::resident_products(long) {
+  absent();
+}
+template struct Gemm<uint16_t>;
+template struct Gemm<float>;
+}  // namespace avx512
+
+}  // namespace tessera::ops

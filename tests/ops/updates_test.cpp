@@ -1,0 +1,101 @@
+// Updates of flat shards: a number is the same bits wherever a shard or a thread's part of it begins and
+// ends.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tessera/ops/adamw.h"
+#include "tessera/ops/elementwise.h"
+
+namespace tessera::ops {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// An update of t[0], the parameter, by t[1], the gradient; t[2] and t[3] are what is kept.
+struct Update {
+  std::string name;
+  std::function<void(const Tensors&, int64_t step)> run;
+};
+
+std::vector<Update> updates() {
+  return {
+      {"adamw",
+       [](const Tensors& t, int64_t step) {
+         adamw(t[0], t[1], t[2], t[3], {1e-2, 0.9, 0.98, 1e-8, 0.1, step, 0.7, false});
+       }},
+      {"adam",
+       [](const Tensors& t, int64_t step) {
+         adamw(t[0], t[1], t[2], t[3], {1e-2, 0.9, 0.98, 1e-8, 0.1, step, 0.7, true});
+       }},
+      {"sgd",
+       [](const Tensors& t, int64_t) {
+         sgd(t[0], t[1], t[2], {1e-2, 0.9, 1e-3, true, 0.7});
+       }},
+      {"lion",
+       [](const Tensors& t, int64_t) {
+         lion(t[0], t[1], t[2], {1e-3, 0.9, 0.99, 0.1, 0.7});
+       }},
+      {"move_average", [](const Tensors& t, int64_t) { move_average(t[0], t[1], 0.9); }},
+  };
+}
+
+// More than a thread's least part (16,384), and no multiple of a vector.
+constexpr int64_t kNumbers = 70001;
+
+/// Two updates in parts that begin at 0 and at `cuts`.
+Tensors updated(const Update& update, int threads, std::vector<int64_t> cuts) {
+  at::set_num_threads(threads);
+  at::manual_seed(6);
+  Tensors tensors = {at::randn({kNumbers}), {}, at::zeros({kNumbers}), at::zeros({kNumbers})};
+  cuts.push_back(kNumbers);
+  for (int64_t step = 1; step <= 2; ++step) {
+    tensors[1] = at::randn({kNumbers});
+    int64_t begin = 0;
+    for (const int64_t end : cuts) {
+      Tensors parts;
+      for (const at::Tensor& tensor : tensors) parts.push_back(tensor.slice(0, begin, end));
+      update.run(parts, step);
+      begin = end;
+    }
+  }
+  return tensors;
+}
+
+TEST(Updates, AreBitwiseTheSameForAnySplit) {
+  const int before = at::get_num_threads();
+  for (const Update& update : updates()) {
+    const Tensors expected = updated(update, 1, {});
+    for (const int threads : {1, 2, 3, 4}) {
+      for (const std::vector<int64_t>& cuts :
+           std::vector<std::vector<int64_t>>{{}, {1}, {3, 20, 16389, 16390}, {35001}, {69985, 69999}}) {
+        const Tensors found = updated(update, threads, cuts);
+        for (size_t i = 0; i < 4; ++i) {
+          EXPECT_TRUE(at::equal(found[i], expected[i]))
+              << update.name << ", tensor " << i << ", " << threads << " threads, " << cuts.size() << " cuts";
+        }
+      }
+    }
+  }
+  at::set_num_threads(before);
+}
+
+// The formula number by number, without vectors and in float64.
+TEST(Updates, OfAdamwAreTheFormulas) {
+  const Tensors found = updated(updates()[0], 1, {});
+  at::manual_seed(6);
+  at::Tensor p = at::randn({kNumbers}).to(at::kDouble), m = at::zeros_like(p), v = at::zeros_like(p);
+  for (int step = 1; step <= 2; ++step) {
+    const at::Tensor g = at::randn({kNumbers}).to(at::kDouble) * 0.7;
+    m = m * 0.9 + g * 0.1;
+    v = v * 0.98 + g * g * 0.02;
+    p = p * (1 - 1e-2 * 0.1) -
+        1e-2 * (m / (1 - std::pow(0.9, step))) / ((v / (1 - std::pow(0.98, step))).sqrt() + 1e-8);
+  }
+  EXPECT_LT((found[0].to(at::kDouble) - p).abs().max().item<double>(), 1e-6);
+}
+
+}  // namespace
+}  // namespace tessera::ops
