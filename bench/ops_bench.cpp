@@ -1,5 +1,5 @@
 // Tessera's kernels for CPUs beside LibTorch's operations, on the shapes of ViT Ti/16, S/16 and B/16 at 224 x
-// 224: AdamW's update, layer normalisation and attention, the latter two forward and backward.
+// 224: AdamW's update; layer normalisation, attention and linear layers, forward and backward.
 //
 //   ninja -C build/dev bench_ops
 //   OMP_NUM_THREADS=1 build/dev/bin/bench_ops --benchmark_enable_random_interleaving=true
@@ -17,6 +17,7 @@
 #include "tessera/ops/attention.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/layer_norm.h"
+#include "tessera/ops/linear.h"
 
 namespace {
 
@@ -24,17 +25,12 @@ using tessera::ops::WithoutKernels;
 
 constexpr int64_t kTokens = 197, kHeadWidth = 64;
 
-std::optional<WithoutKernels> libtorch_if(bool wanted) {
-  std::optional<WithoutKernels> off;
-  if (wanted) off.emplace();
-  return off;
-}
-
 at::ScalarType dtype_of(int64_t bits) { return bits == 32 ? at::kFloat : at::kBFloat16; }
 
 /// Arguments: numbers, kernels.
 void adamw(benchmark::State& state) {
-  const auto off = libtorch_if(state.range(1) == 0);
+  std::optional<WithoutKernels> off;
+  if (state.range(1) == 0) off.emplace();
   at::manual_seed(1);
   const at::Tensor p = at::randn({state.range(0)}), g = at::randn_like(p), m = at::zeros_like(p),
                    v = at::zeros_like(p);
@@ -48,7 +44,8 @@ void adamw(benchmark::State& state) {
 
 /// Arguments: images, width, bits of a number, backward as well, kernels.
 void layer_norm(benchmark::State& state) {
-  const auto off = libtorch_if(state.range(4) == 0);
+  std::optional<WithoutKernels> off;
+  if (state.range(4) == 0) off.emplace();
   const bool backward = state.range(3) != 0;
   const auto dtype = dtype_of(state.range(2));
   at::manual_seed(1);
@@ -67,7 +64,8 @@ void layer_norm(benchmark::State& state) {
 
 /// Arguments: images, heads, bits of a number, backward as well, kernels.
 void attention(benchmark::State& state) {
-  const auto off = libtorch_if(state.range(4) == 0);
+  std::optional<WithoutKernels> off;
+  if (state.range(4) == 0) off.emplace();
   const bool backward = state.range(3) != 0;
   const auto dtype = dtype_of(state.range(2));
   at::manual_seed(1);
@@ -87,6 +85,43 @@ void attention(benchmark::State& state) {
                          benchmark::Counter::kIsIterationInvariantRate);
 }
 
+enum Then : int64_t { kNothing, kGelu, kAdd };
+
+/// Forward and backward. Arguments: rows, in, out, what follows, bits of a number, kernels.
+void linear(benchmark::State& state) {
+  const auto off = libtorch_if(state.range(5) == 0);
+  const auto dtype = dtype_of(state.range(4));
+  const int64_t rows = state.range(0), in = state.range(1), out = state.range(2), then = state.range(3);
+  at::manual_seed(1);
+  const auto values = [&](at::IntArrayRef shape) { return at::randn(shape).to(dtype).requires_grad_(); };
+  const at::Tensor x = values({rows, in}), weight = values({out, in}), bias = values({out});
+  const at::Tensor residual = values({rows, out}), direction = at::randn({rows, out}).to(dtype);
+  for (auto _ : state) {
+    const at::Tensor y = then == kGelu  ? tessera::ops::linear_gelu(x, weight, bias)
+                         : then == kAdd ? tessera::ops::linear_add(x, weight, bias, residual)
+                                        : tessera::ops::linear(x, weight, bias);
+    for (const at::Tensor& t : {x, weight, bias, residual}) t.mutable_grad().reset();
+    y.backward(direction);
+  }
+  state.counters["flop"] = benchmark::Counter(6.0 * static_cast<double>(rows * in * out),
+                                              benchmark::Counter::kIsIterationInvariantRate);
+}
+
+/// Query, key and value; attention's projection; the MLP's two.
+void layers(benchmark::internal::Benchmark* b) {
+  for (const int64_t bits : {32, 16}) {
+    for (const int64_t width : {192, 384, 768}) {
+      for (const int64_t kernels : {0, 1}) {
+        const int64_t rows = kTokens * (width == 192 ? 32 : 16);
+        b->Args({rows, width, 3 * width, kNothing, bits, kernels});
+        b->Args({rows, width, width, kAdd, bits, kernels});
+        b->Args({rows, width, 4 * width, kGelu, bits, kernels});
+        b->Args({rows, 4 * width, width, kAdd, bits, kernels});
+      }
+    }
+  }
+}
+
 }  // namespace
 
 BENCHMARK(adamw)->ArgsProduct({{5'700'000, 22'000'000, 86'000'000}, {0, 1}})->Unit(benchmark::kMillisecond);
@@ -94,3 +129,4 @@ BENCHMARK(layer_norm)
     ->ArgsProduct({{8, 64}, {192, 384, 768}, {32, 16}, {0, 1}, {0, 1}})
     ->Unit(benchmark::kMicrosecond);
 BENCHMARK(attention)->ArgsProduct({{8}, {3, 6, 12}, {32, 16}, {0, 1}, {0, 1}})->Unit(benchmark::kMicrosecond);
+BENCHMARK(linear)->Apply(layers)->UseRealTime()->Unit(benchmark::kMillisecond);

@@ -4,21 +4,11 @@
 
 #include <cstdint>
 
+#include "tessera/ops/attention_heads.h"
+
 namespace tessera::ops::amx {
 
-/// One of q, k, v, their gradients or the output: element (sample, token, head, i) lies at data + sample *
-/// sample_step + token * token_step + head * head_step + i.
-struct Heads {
-  uint16_t* data;
-  int64_t sample_step, token_step, head_step;
-};
-
-struct AttentionShape {
-  int64_t heads, queries, tokens, head_width;
-};
-
-/// Tokens and queries up to which the kernels keep their scores in the L2 cache.
-constexpr int64_t kMostTokens = 640;
+using Heads = ops::Heads<uint16_t>;
 
 /// Elements of scratch that a call needs.
 int64_t attention_scratch(const AttentionShape& shape);

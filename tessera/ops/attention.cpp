@@ -9,8 +9,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "tessera/ops/amx_attention.h"
+#include "tessera/ops/avx512_attention.h"
 #include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
@@ -19,13 +21,41 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// [batch, tokens, heads, head width], the last dim without gaps.
-amx::Heads heads_of(const at::Tensor& t) {
-  return {const_cast<uint16_t*>(bits(t)), t.stride(0), t.stride(1), t.stride(2)};
+// Element: uint16_t (the bits of bf16) or float. [batch, tokens, heads, head width], the last dim without
+// gaps.
+template <typename Element>
+Heads<Element> heads_of(const at::Tensor& t) {
+  return {static_cast<Element*>(const_cast<void*>(t.const_data_ptr())), t.stride(0), t.stride(1),
+          t.stride(2)};
 }
 
-amx::AttentionShape shape_of(const at::Tensor& q, const at::Tensor& k) {
+AttentionShape shape_of(const at::Tensor& q, const at::Tensor& k) {
   return {q.size(2), q.size(1), k.size(1), q.size(3)};
+}
+
+// The kernels that compute with this type here.
+template <typename Element>
+struct Kernels {
+  using Operand = const Heads<Element>&;
+  int64_t (*scratch)(const AttentionShape&);
+  int64_t (*backward_scratch)(const AttentionShape&);
+  void (*forward)(Operand q, Operand k, Operand v, const AttentionShape&, int64_t begin, int64_t end,
+                  Operand out, float* stats, uint16_t* scratch);
+  void (*backward)(Operand q, Operand k, Operand v, const AttentionShape&, int64_t begin, int64_t end,
+                   Operand gradient, const float* stats, Operand dq, Operand dk, Operand dv,
+                   uint16_t* scratch);
+};
+
+template <typename Element>
+Kernels<Element> kernels() {
+  if constexpr (std::is_same_v<Element, uint16_t>) {
+    if (cpu_has_amx()) {
+      return {amx::attention_scratch, amx::attention_backward_scratch, amx::attention,
+              amx::attention_backward};
+    }
+  }
+  return {avx512::attention_scratch, avx512::attention_backward_scratch, avx512::attention,
+          avx512::attention_backward};
 }
 
 template <typename Body>
@@ -37,33 +67,44 @@ void over_heads(const at::Tensor& q, int64_t scratch_size, const Body& body) {
 }
 
 // Result [batch, queries, heads, head width] and statistics for backward.
+template <typename Element>
 std::pair<at::Tensor, at::Tensor> run(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   RECORD_USER_SCOPE("tessera::attention");
-  const amx::AttentionShape shape = shape_of(q, k);
+  const AttentionShape shape = shape_of(q, k);
   at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor stats = at::empty({q.size(0), q.size(2), q.size(1), 2}, q.options().dtype(at::kFloat));
-  over_heads(q, amx::attention_scratch(shape), [&](int64_t begin, int64_t end, uint16_t* scratch) {
-    amx::attention(heads_of(q), heads_of(k), heads_of(v), shape, begin, end, heads_of(out),
-                   stats.mutable_data_ptr<float>(), scratch);
+  const auto use = kernels<Element>();
+  over_heads(q, use.scratch(shape), [&](int64_t begin, int64_t end, uint16_t* scratch) {
+    use.forward(heads_of<Element>(q), heads_of<Element>(k), heads_of<Element>(v), shape, begin, end,
+                heads_of<Element>(out), stats.mutable_data_ptr<float>(), scratch);
   });
   return {out, stats};
 }
 
+/// Of q, k and v, without gaps in their last dim.
+struct Gradients {
+  at::Tensor q, k, v;
+};
+
+template <typename Element>
 void run_backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& gradient,
-                  const at::Tensor& stats, const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv) {
+                  const at::Tensor& stats, const Gradients& of) {
   RECORD_USER_SCOPE("tessera::attention_backward");
-  const amx::AttentionShape shape = shape_of(q, k);
-  over_heads(q, amx::attention_backward_scratch(shape), [&](int64_t begin, int64_t end, uint16_t* scratch) {
-    amx::attention_backward(heads_of(q), heads_of(k), heads_of(v), shape, begin, end, heads_of(gradient),
-                            stats.const_data_ptr<float>(), heads_of(dq), heads_of(dk), heads_of(dv), scratch);
+  const AttentionShape shape = shape_of(q, k);
+  const auto use = kernels<Element>();
+  over_heads(q, use.backward_scratch(shape), [&](int64_t begin, int64_t end, uint16_t* scratch) {
+    use.backward(heads_of<Element>(q), heads_of<Element>(k), heads_of<Element>(v), shape, begin, end,
+                 heads_of<Element>(gradient), stats.const_data_ptr<float>(), heads_of<Element>(of.q),
+                 heads_of<Element>(of.k), heads_of<Element>(of.v), scratch);
   });
 }
 
-class FastAttention : public torch::autograd::Function<FastAttention> {
+template <typename Element>
+class FastAttention : public torch::autograd::Function<FastAttention<Element>> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v) {
-    const auto [out, stats] = run(q, k, v);
+    const auto [out, stats] = run<Element>(q, k, v);
     ctx->save_for_backward({q, k, v, stats});
     return out.view({q.size(0), q.size(1), -1});
   }
@@ -71,23 +112,26 @@ class FastAttention : public torch::autograd::Function<FastAttention> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
     const at::Tensor gradient = gradients[0].contiguous().view(q.sizes());
-    const at::Tensor dq = at::empty(q.sizes(), q.options()), dk = at::empty(k.sizes(), k.options()),
-                     dv = at::empty(v.sizes(), v.options());
-    run_backward(q, k, v, gradient, saved[3], dq, dk, dv);
-    return {dq, dk, dv};
+    const Gradients of = {at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+                          at::empty(v.sizes(), v.options())};
+    run_backward<Element>(q, k, v, gradient, saved[3], of);
+    return {of.q, of.k, of.v};
   }
 };
 
+// [batch, tokens, 3 * width] as q, k and v of [batch, tokens, heads, head width].
+std::vector<at::Tensor> parts_of(const at::Tensor& qkv, int64_t heads) {
+  return qkv.view({qkv.size(0), qkv.size(1), 3, heads, qkv.size(2) / 3 / heads}).unbind(2);
+}
+
 // q, k and v are views of one tensor, and so are their gradients: nothing is split or joined.
-class FastSelfAttention : public torch::autograd::Function<FastSelfAttention> {
+template <typename Element>
+class FastSelfAttention : public torch::autograd::Function<FastSelfAttention<Element>> {
  public:
-  static std::vector<at::Tensor> parts(const at::Tensor& qkv, int64_t heads) {
-    return qkv.view({qkv.size(0), qkv.size(1), 3, heads, qkv.size(2) / 3 / heads}).unbind(2);
-  }
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv_given, int64_t heads) {
     const at::Tensor qkv = qkv_given.contiguous();
-    const auto p = parts(qkv, heads);
-    const auto [out, stats] = run(p[0], p[1], p[2]);
+    const auto p = parts_of(qkv, heads);
+    const auto [out, stats] = run<Element>(p[0], p[1], p[2]);
     ctx->save_for_backward({qkv, stats});
     ctx->saved_data["heads"] = heads;
     return out.view({qkv.size(0), qkv.size(1), -1});
@@ -96,8 +140,9 @@ class FastSelfAttention : public torch::autograd::Function<FastSelfAttention> {
     const auto saved = ctx->get_saved_variables();
     const int64_t heads = ctx->saved_data["heads"].toInt();
     const at::Tensor result = at::empty(saved[0].sizes(), saved[0].options());
-    const auto p = parts(saved[0], heads), d = parts(result, heads);
-    run_backward(p[0], p[1], p[2], gradients[0].contiguous().view(p[0].sizes()), saved[1], d[0], d[1], d[2]);
+    const auto p = parts_of(saved[0], heads), d = parts_of(result, heads);
+    run_backward<Element>(p[0], p[1], p[2], gradients[0].contiguous().view(p[0].sizes()), saved[1],
+                          {d[0], d[1], d[2]});
     return {result, at::Tensor()};
   }
 };
@@ -166,21 +211,27 @@ at::Tensor by_libtorch(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 
 at::Tensor without_gaps(const at::Tensor& t) { return t.stride(-1) == 1 ? t : t.contiguous(); }
 
+bool fits_bf16(const at::Tensor& t) { return fits_amx(t) || fits_avx512_bf16(t); }
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  const bool small = q.size(1) <= amx::kMostTokens && k.size(1) <= amx::kMostTokens;
-  if (small && fits_amx(q) && fits_amx(k) && fits_amx(v)) {
-    return FastAttention::apply(without_gaps(q), without_gaps(k), without_gaps(v));
+  const bool small = q.size(1) <= kMostTokens && k.size(1) <= kMostTokens;
+  const auto all = [&](bool (*fits)(const at::Tensor&)) { return small && fits(q) && fits(k) && fits(v); };
+  if (all(fits_bf16)) {
+    return FastAttention<uint16_t>::apply(without_gaps(q), without_gaps(k), without_gaps(v));
+  }
+  if (all(fits_avx512)) {
+    return FastAttention<float>::apply(without_gaps(q), without_gaps(k), without_gaps(v));
   }
   return by_libtorch(q, k, v);
 }
 
 at::Tensor self_attention(const at::Tensor& qkv, int64_t heads) {
-  if (qkv.size(1) <= amx::kMostTokens && fits_amx(qkv)) {
-    return FastSelfAttention::apply(qkv, heads);
-  }
-  const auto parts = FastSelfAttention::parts(qkv, heads);
+  const bool small = qkv.size(1) <= kMostTokens;
+  if (small && fits_bf16(qkv)) return FastSelfAttention<uint16_t>::apply(qkv, heads);
+  if (small && fits_avx512(qkv)) return FastSelfAttention<float>::apply(qkv, heads);
+  const auto parts = parts_of(qkv, heads);
   return by_libtorch(parts[0], parts[1], parts[2]);
 }
 

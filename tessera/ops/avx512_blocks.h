@@ -82,6 +82,20 @@ void finish_block(const Epilogue<T>& e, const Block& block, int64_t row, int64_t
   }
 }
 
+// Asks for what finish_block will touch, while the product keeps the core busy.
+template <typename T>
+void prefetch_block(const Epilogue<T>& e, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  const int64_t width = min_of(columns - column, kColumns);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t at = (row + i) * columns + column;
+    for (int64_t j = 0; j < width; j += 64 / sizeof(T)) {
+      __builtin_prefetch(e.out + at + j, 1);
+      if (e.linear != nullptr) __builtin_prefetch(e.linear + at + j, 1);
+      if (e.residual != nullptr) __builtin_prefetch(e.residual + at + j, 0);
+    }
+  }
+}
+
 // The columns of a packed factor, from one word of k on.
 struct Right {
   const char* words;  // of column 0
@@ -108,6 +122,7 @@ void multiply_rows(const char* left, int64_t left_row, const Right& right, int64
     const auto kernel = wide > 32   ? product<T, 3, kStep>
                         : wide > 16 ? product<T, 2, kStep>
                                     : product<T, 1, kStep>;
+    if (cut.last) prefetch_block(e, row, rows, column, right.columns);
     kernel(left, left_row, b, right.panel, cut.depth, block, !cut.first);
     if (cut.last) finish_block(e, block, row, rows, column, right.columns);
   }
@@ -235,7 +250,7 @@ void Gemm<T>::multiply_transposed(const T* w, int64_t w_columns, int64_t begin, 
         // Eight of a panel's sixteen columns, a word from one to the next.
         const T* left = scratch + ((row - first) / 16 * 16 * words + (row - first) % 16) * kWord;
         multiply_rows<T, kPanelRow>(bytes(left), kWordBytes, right, column, min_of(column + chunk, columns),
-                                    cut, blocks + row / kRows * across, epilogue, row,
+                                    cut, blocks + (row - piece.row) / kRows * across, epilogue, row,
                                     min_of(last - row, kRows));
       }
     }
@@ -245,6 +260,27 @@ void Gemm<T>::multiply_transposed(const T* w, int64_t w_columns, int64_t begin, 
 template <typename T>
 void Gemm<T>::gelu_backward(const T* gradient, const T* linear, T* out, int64_t count) {
   gelu_backward_of(gradient, linear, out, count);
+}
+
+// As many chains as a block has sums hide a product's latency; the empty statement keeps the compiler from
+// dropping them (of a local variable: an array's element it would put into memory).
+template <typename T>
+double Gemm<T>::resident_products(long turns) {
+  __m512 sum[kRows][3];
+  for (auto& row : sum) {
+    for (auto& s : row) s = _mm512_setzero_ps();
+  }
+  const __m512i factor = _mm512_setzero_si512();
+  for (long i = 0; i < turns; ++i) {
+    for (int row = 0; row < kRows; ++row) {
+      for (int j = 0; j < 3; ++j) {
+        __m512 s = multiply_add(sum[row][j], factor, factor, T());
+        asm volatile("" : "+v"(s));
+        sum[row][j] = s;
+      }
+    }
+  }
+  return double{kRows * 3} * 2 * 16 * kWord * static_cast<double>(turns);
 }
 
 }  // namespace tessera::ops::avx512

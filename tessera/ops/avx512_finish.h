@@ -8,13 +8,6 @@
 namespace tessera::ops::avx512 {
 namespace {
 
-inline __m512 load(const float* p, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, p); }
-inline void store(float* p, __mmask16 mask, __m512 v) { _mm512_mask_storeu_ps(p, mask, v); }
-inline __m512 load(const uint16_t* p, __mmask16 mask) { return load_bf16(p, mask); }
-#if defined(__AVX512BF16__)
-inline void store(uint16_t* p, __mmask16 mask, __m512 v) { store_bf16(p, mask, v); }
-#endif
-
 /// Terms of e^x: as many as the dtype of the result can show.
 template <typename T>
 constexpr int kTermsFor = sizeof(T) == 4 ? 7 : 6;

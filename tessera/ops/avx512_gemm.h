@@ -45,7 +45,8 @@ struct Gemm {
   /// Where the sums of a product stand whose k comes in pieces.
   struct Piece {
     bool first = true, last = true;  // the first sets the sums; after the last they go to the epilogue
-    float* sums = nullptr;           // sums_size(rows, columns) of the whole product; 64 bytes aligned
+    int64_t row = 0;                 // of the product, with which sums begin: a multiple of 16
+    float* sums = nullptr;           // sums_size(rows, columns); 64 bytes aligned
     float* column_sums = nullptr;    // [rows of the product]: the left factor's sums over k
   };
   [[gnu::always_inline]] static constexpr int64_t sums_size(int64_t rows, int64_t columns) {
@@ -64,6 +65,10 @@ struct Gemm {
 
   /// out = gradient * gelu'(linear), element by element.
   static void gelu_backward(const T* gradient, const T* linear, T* out, int64_t count);
+
+  /// `turns` times 24 products of operands that stay in registers: the CPU's peak. Returns the floating-point
+  /// operations that it made.
+  static double resident_products(long turns);
 };
 
 }  // namespace tessera::ops::avx512

@@ -2,6 +2,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/amx_attention.h"
 #include "tessera/ops/amx_gemm.h"
+#include "tessera/ops/avx512_attention.h"
 #include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/avx512_norm.h"
 #include "tessera/ops/resident_loops.h"
@@ -37,7 +38,6 @@ void attention_backward(const Heads&, const Heads&, const Heads&, const Attentio
 }  // namespace amx
 
 namespace avx512 {
-double resident_products(long) { absent(); }
 void layer_norm(const uint16_t*, int64_t, int64_t, const uint16_t*, const uint16_t*, float, uint16_t*,
                 float*) {
   absent();
@@ -51,6 +51,26 @@ void layer_norm_backward(const uint16_t*, const uint16_t*, int64_t, int64_t, con
 }
 void layer_norm_backward(const float*, const float*, int64_t, int64_t, const float*, const float*, float*,
                          float*, float*) {
+  absent();
+}
+int64_t attention_scratch(const AttentionShape&) { absent(); }
+int64_t attention_backward_scratch(const AttentionShape&) { absent(); }
+void attention(const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&, const AttentionShape&,
+               int64_t, int64_t, const Heads<uint16_t>&, float*, uint16_t*) {
+  absent();
+}
+void attention_backward(const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&,
+                        const AttentionShape&, int64_t, int64_t, const Heads<uint16_t>&, const float*,
+                        const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&, uint16_t*) {
+  absent();
+}
+void attention(const Heads<float>&, const Heads<float>&, const Heads<float>&, const AttentionShape&, int64_t,
+               int64_t, const Heads<float>&, float*, uint16_t*) {
+  absent();
+}
+void attention_backward(const Heads<float>&, const Heads<float>&, const Heads<float>&, const AttentionShape&,
+                        int64_t, int64_t, const Heads<float>&, const float*, const Heads<float>&,
+                        const Heads<float>&, const Heads<float>&, uint16_t*) {
   absent();
 }
 template <typename T>
@@ -72,6 +92,10 @@ void Gemm<T>::multiply_transposed(const T*, int64_t, int64_t, int64_t, int64_t, 
 }
 template <typename T>
 void Gemm<T>::gelu_backward(const T*, const T*, T*, int64_t) {
+  absent();
+}
+template <typename T>
+double Gemm<T>::resident_products(long) {
   absent();
 }
 template struct Gemm<uint16_t>;

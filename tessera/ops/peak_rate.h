@@ -4,8 +4,8 @@
 namespace tessera::ops {
 
 /// Floating-point operations a second of one thread whose operands never leave the registers, measured for
-/// about `seconds`: bf16 products in AMX tiles (bf16), or AVX-512 multiply-adds (fp32). 0 where the CPU has
-/// none.
+/// about `seconds`: of bf16 in AMX tiles, else in AVX-512 registers, or of fp32 there. 0 where the room has
+/// no kernels for the CPU.
 double peak_rate(bool bf16, double seconds);
 
 }  // namespace tessera::ops

@@ -23,18 +23,4 @@ double amx::resident_products(long turns) {
   return 4.0 * 2 * 16 * 16 * 32 * static_cast<double>(turns);
 }
 
-double avx512::resident_products(long turns) {
-  // Eight chains hide the latency of four cycles on two ports; the empty statement keeps the compiler from
-  // dropping them.
-  __m512 sum[8], one = _mm512_set1_ps(1.0F);
-  for (auto& s : sum) s = _mm512_setzero_ps();
-  for (long i = 0; i < turns; ++i) {
-    for (auto& s : sum) {
-      s = _mm512_fmadd_ps(one, one, s);
-      asm volatile("" : "+v"(s));
-    }
-  }
-  return 8.0 * 2 * 16 * static_cast<double>(turns);
-}
-
 }  // namespace tessera::ops

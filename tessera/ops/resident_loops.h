@@ -1,4 +1,5 @@
-// Loops of products of operands that stay in registers: the CPU's peak. Private to peak_rate.cpp.
+// Tile products of operands that stay in registers: the peak of a CPU with AMX. Private to peak_rate.cpp. (Of
+// others: Gemm::resident_products in avx512_gemm.h.)
 #pragma once
 
 namespace tessera::ops {
@@ -6,8 +7,4 @@ namespace amx {
 /// Returns the floating-point operations it made: `turns` times four tile products. Requires cpu_has_amx().
 double resident_products(long turns);
 }  // namespace amx
-namespace avx512 {
-/// The same with fp32 multiply-adds of 16 lanes. Requires AVX-512F.
-double resident_products(long turns);
-}  // namespace avx512
 }  // namespace tessera::ops

@@ -9,6 +9,7 @@
 #include "tessera/base/file.h"
 #include "tessera/mesh/transport.h"
 #include "tessera/train/evaluate.h"
+#include "tessera/train/memory.h"
 
 namespace tessera::train {
 namespace {
@@ -139,6 +140,17 @@ TEST(CudaTraining, TwoRanksOverNcclFollowOne) {
   }
 }
 
+TEST(CudaTraining, MemoryAndNcclAreTold) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const int64_t before = device_memory(gpu)->bytes;
+  const at::Tensor some = at::zeros({1 << 20}, at::TensorOptions(at::kFloat).device(gpu));
+  EXPECT_GE(device_memory(gpu)->bytes, before + (4 << 20));
+  EXPECT_GE(device_memory(gpu)->peak_bytes, device_memory(gpu)->bytes);
+  const std::string nccl = mesh::nccl_version();
+  EXPECT_EQ(std::count(nccl.begin(), nccl.end(), '.'), 2) << nccl;
+}
+
 TEST(CudaTraining, EvaluationIsTheCpus) {
   TESSERA_NEEDS_GPUS(1);
   const auto evaluated = [](at::Device device) {
@@ -153,6 +165,7 @@ TEST(CudaTraining, EvaluationIsTheCpus) {
       deliver_for(device, &loader);
       EvaluateOptions options;
       options.batch = 10;
+      options.keep_mistakes = 5;
       result = evaluate(*state, *source, loader, options, mesh);
     });
     return result;
@@ -160,6 +173,7 @@ TEST(CudaTraining, EvaluationIsTheCpus) {
   const Evaluation found = evaluated(testing::use_gpu(0)), expected = evaluated(at::kCPU);
   EXPECT_EQ(found.metrics.samples, expected.metrics.samples);
   EXPECT_NEAR(found.metrics.loss, expected.metrics.loss, 1e-4);
+  EXPECT_EQ(found.mistakes.size(), expected.mistakes.size());
 }
 
 }  // namespace

@@ -109,6 +109,28 @@ def compare_says_where_runs_part():
         check(run.wait() == 2 and "and no step is in both" in run.text(), run.text())
 
 
+def the_report_tells_skipped_steps_and_the_environment():
+    with scratch() as folder:
+        variables = {"NCCL_DEBUG": "WARN", "GLOO_E2E_WORD": "a<b", "OMP_WAIT_POLICY": "PASSIVE", "TESSERA_E2E_WORD": "1"}
+        guarded = settings(train__steps=20, guard__spike_factor=1.0001, guard__spike_window=4, guard__spike_steps=1000)
+        train(folder, *guarded, env=variables).done()
+        skipped = summary(folder / "run")["skipped_steps"]
+        check(0 < skipped < 20, "the guard was to skip some of the steps:", skipped)
+        page = (folder / "run/report.html").read_text()
+        check(f'Skipped steps</span><span class="value">{skipped}<' in page, "no card of skipped steps")
+        check(f"<dt>skipped steps</dt><dd>{skipped}</dd>" in page, "no fact of skipped steps")
+        environment = json.loads((folder / "run/environment.json").read_text())
+        # Ranks on CPUs load no NCCL.
+        check(environment["nccl"] == "none" and "<dt>nccl</dt><dd>none</dd>" in page, environment)
+        check(f"<dt>torch</dt><dd>{environment['torch']}</dd>" in page, "the version of torch")
+        for name, value in variables.items():
+            check(environment["variables"][name] == value, name, environment)
+            check(f"<dt>{name}</dt><dd>{value.replace('<', '&lt;')}</dd>" in page, name, "is not in the report")
+        train(folder, run="plain").done()
+        page = (folder / "plain/report.html").read_text()
+        check("Skipped steps" not in page and "<dt>skipped steps</dt><dd>0</dd>" in page, "nothing was skipped")
+
+
 def trace_is_a_file_of_all_ranks():
     with scratch() as folder:
         text = train(folder, "--procs", 2, "--trace", "2:3").done()
@@ -166,5 +188,5 @@ def doctor_measures_the_link():
 
 if __name__ == "__main__":
     main(eval_leaves_the_same_folder_on_any_ranks, eval_looks_at_frozen_features, compare_says_where_runs_part,
-         trace_is_a_file_of_all_ranks, a_time_limit_saves_and_stops, doctor_judges_a_machine,
+         the_report_tells_skipped_steps_and_the_environment, trace_is_a_file_of_all_ranks, a_time_limit_saves_and_stops, doctor_judges_a_machine,
          doctor_measures_the_link)

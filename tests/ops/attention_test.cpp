@@ -1,6 +1,7 @@
 #include "tessera/ops/attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 namespace tessera::ops {
@@ -71,14 +72,19 @@ TEST_P(Attention, APackedProjectionGivesTheSame) {
   EXPECT_TRUE(at::equal(qkv.grad(), other.grad()));
 }
 
-// Whole blocks of 32, parts of them, one query for many tokens, more tokens than the kernels take.
-INSTANTIATE_TEST_SUITE_P(Grid, Attention,
-                         testing::Combine(testing::Values(Sizes{3, 16, 16, 4, 32}, Sizes{2, 64, 64, 2, 64},
-                                                          Sizes{2, 197, 197, 3, 64}, Sizes{2, 1, 50, 2, 16},
-                                                          Sizes{1, 1, 1, 1, 1}, Sizes{2, 33, 7, 3, 20},
-                                                          Sizes{1, 65, 31, 2, 80}, Sizes{1, 700, 700, 1, 16},
-                                                          Sizes{5, 197, 197, 2, 16}),
-                                          testing::Values(at::kFloat, at::kBFloat16)));
+// Whole blocks of 32, parts of them, one query for many tokens, more tokens than the kernels take; then heads
+// of every number of vectors, whole and not.
+INSTANTIATE_TEST_SUITE_P(
+    Grid, Attention,
+    testing::Combine(testing::Values(Sizes{3, 16, 16, 4, 32}, Sizes{2, 64, 64, 2, 64},
+                                     Sizes{2, 197, 197, 3, 64}, Sizes{2, 1, 50, 2, 16}, Sizes{1, 1, 1, 1, 1},
+                                     Sizes{2, 33, 7, 3, 20}, Sizes{1, 65, 31, 2, 80},
+                                     Sizes{1, 700, 700, 1, 16}, Sizes{5, 197, 197, 2, 16},
+                                     Sizes{3, 5, 5, 2, 32}, Sizes{2, 257, 257, 2, 80},
+                                     Sizes{1, 577, 577, 2, 64}, Sizes{2, 63, 129, 2, 48},
+                                     Sizes{2, 97, 99, 2, 96}, Sizes{2, 17, 40, 2, 33},
+                                     Sizes{1, 640, 640, 1, 24}, Sizes{2, 50, 50, 1, 160}),
+                     testing::Values(at::kFloat, at::kBFloat16)));
 
 TEST(Attention, ABroadcastQueryGetsTheSumOfItsGradients) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
@@ -91,14 +97,62 @@ TEST(Attention, ABroadcastQueryGetsTheSumOfItsGradients) {
   }
 }
 
+// The result of packed projections, then their gradient.
+std::vector<at::Tensor> value_and_gradient(const at::Tensor& qkv_given, int threads) {
+  at::set_num_threads(threads);
+  const at::Tensor qkv = qkv_given.detach().clone().requires_grad_();
+  const at::Tensor y = self_attention(qkv, 3);
+  y.backward(y.detach().sin());
+  return {y.detach(), qkv.grad()};
+}
+
+class AttentionBits : public testing::TestWithParam<std::tuple<int64_t, int64_t, at::ScalarType>> {
+ protected:
+  void TearDown() override { at::set_num_threads(threads_); }
+  static at::Tensor projections() {
+    at::manual_seed(8);
+    const auto [tokens, head_width, dtype] = GetParam();
+    return at::randn({7, tokens, 3 * 3 * head_width}).to(dtype);
+  }
+
+ private:
+  int threads_ = at::get_num_threads();
+};
+
+TEST_P(AttentionBits, DoNotDependOnThreads) {
+  const at::Tensor qkv = projections();
+  const auto expected = value_and_gradient(qkv, 1);
+  for (const int threads : {2, 3, 4}) {
+    const auto found = value_and_gradient(qkv, threads);
+    EXPECT_TRUE(at::equal(found[0], expected[0])) << threads;
+    EXPECT_TRUE(at::equal(found[1], expected[1])) << threads;
+  }
+}
+
+TEST_P(AttentionBits, OfAnImageDoNotDependOnTheBatch) {
+  const at::Tensor qkv = projections();
+  const auto all = value_and_gradient(qkv, 2);
+  for (const int64_t image : {0, 4, 6}) {
+    const auto one = value_and_gradient(qkv.narrow(0, image, 1), 1);
+    EXPECT_TRUE(at::equal(all[0].narrow(0, image, 1), one[0])) << image;
+    EXPECT_TRUE(at::equal(all[1].narrow(0, image, 1), one[1])) << image;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, AttentionBits,
+                         testing::Combine(testing::Values(1, 5, 197), testing::Values(16, 64, 80),
+                                          testing::Values(at::kFloat, at::kBFloat16)));
+
 // Scores of hundreds must not overflow, and a NaN must not vanish.
 TEST(Attention, LargeScoresAndNan) {
-  const at::Tensor qkv = (at::randn({2, 16, 3 * 32}) * 100).to(at::kBFloat16);
-  EXPECT_TRUE(at::isfinite(self_attention(qkv, 1)).all().item<bool>());
-  qkv[0][3][5] = std::numeric_limits<float>::quiet_NaN();
-  const at::Tensor y = self_attention(qkv, 1);
-  EXPECT_TRUE(at::isnan(y[0][3]).any().item<bool>());
-  EXPECT_TRUE(at::isfinite(y[1]).all().item<bool>());
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor qkv = (at::randn({2, 16, 3 * 32}) * 100).to(dtype);
+    EXPECT_TRUE(at::isfinite(self_attention(qkv, 1)).all().item<bool>());
+    qkv[0][3][5] = std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor y = self_attention(qkv, 1);
+    EXPECT_TRUE(at::isnan(y[0][3]).any().item<bool>());
+    EXPECT_TRUE(at::isfinite(y[1]).all().item<bool>());
+  }
 }
 
 }  // namespace

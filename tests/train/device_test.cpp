@@ -9,6 +9,7 @@
 #include "tessera/ops/cpu.h"
 #include "tessera/train/classification_metrics.h"
 #include "tessera/train/loss.h"
+#include "tessera/train/memory.h"
 #include "tessera/train/saver.h"
 #include "tests/meta_kernels.h"
 
@@ -18,6 +19,7 @@ namespace {
 TEST(Device, CpuIsAskedForByName) {
   EXPECT_TRUE(choose_device(make_recipe({"run.device=cpu"}), {}).is_cpu());
   EXPECT_EQ(describe_device(at::kCPU), "CPU");
+  EXPECT_FALSE(device_memory(at::kCPU).has_value());
   EXPECT_EQ(resolve_dtype(recipe::Dtype::kAuto, at::Device(at::kCUDA, 0)), at::kBFloat16);
   EXPECT_EQ(resolve_dtype(recipe::Dtype::kFloat32, at::Device(at::kCUDA, 0)), at::kFloat);
 }
