@@ -46,7 +46,7 @@ struct Gemm {
   struct Piece {
     bool first = true, last = true;  // the first sets the sums; after the last they go to the epilogue
     int64_t row = 0;                 // of the product, with which sums begin: a multiple of 16
-    float* sums = nullptr;           // sums_size(rows, columns); 64 bytes aligned
+    float* sums = nullptr;           // sums_size(rows, columns), 64 bytes aligned; unused by an only piece
     float* column_sums = nullptr;    // [rows of the product]: the left factor's sums over k
   };
   [[gnu::always_inline]] static constexpr int64_t sums_size(int64_t rows, int64_t columns) {
