@@ -239,6 +239,7 @@ void Gemm<T>::multiply_transposed(const T* w, int64_t w_columns, int64_t begin, 
   const Right right{bytes(packed), words * kPanelRow, columns};
   const Cut cut{(k + kWord - 1) / kWord, piece.first, piece.last};
   auto* blocks = reinterpret_cast<Block*>(piece.sums);
+  Block alone;  // of a product that waits for no other piece
   for (int64_t first = begin; first < end; first += kGroup) {
     const int64_t last = min_of(first + kGroup, end);
     for (int64_t row = first; row < last; row += 16) {
@@ -249,9 +250,9 @@ void Gemm<T>::multiply_transposed(const T* w, int64_t w_columns, int64_t begin, 
       for (int64_t row = first; row < last; row += kRows) {
         // Eight of a panel's sixteen columns, a word from one to the next.
         const T* left = scratch + ((row - first) / 16 * 16 * words + (row - first) % 16) * kWord;
+        Block* band = cut.first && cut.last ? &alone : blocks + (row - piece.row) / kRows * across;
         multiply_rows<T, kPanelRow>(bytes(left), kWordBytes, right, column, min_of(column + chunk, columns),
-                                    cut, blocks + row / kRows * across, epilogue, row,
-                                    min_of(last - row, kRows));
+                                    cut, band, epilogue, row, min_of(last - row, kRows));
       }
     }
   }

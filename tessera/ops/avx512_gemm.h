@@ -45,7 +45,8 @@ struct Gemm {
   /// Where the sums of a product stand whose k comes in pieces.
   struct Piece {
     bool first = true, last = true;  // the first sets the sums; after the last they go to the epilogue
-    float* sums = nullptr;           // sums_size(rows, columns) of the whole product; 64 bytes aligned
+    int64_t row = 0;                 // of the product, with which sums begin: a multiple of 16
+    float* sums = nullptr;           // sums_size(rows, columns), 64 bytes aligned; unused by an only piece
     float* column_sums = nullptr;    // [rows of the product]: the left factor's sums over k
   };
   [[gnu::always_inline]] static constexpr int64_t sums_size(int64_t rows, int64_t columns) {

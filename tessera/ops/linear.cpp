@@ -115,6 +115,7 @@ template <typename Element>
 struct Avx512Products {
   using T = Element;
   using Gemm = avx512::Gemm<T>;
+  static constexpr int64_t kMostSums = 16 << 20;  // 64 MiB: all of a layer up to 2048 wide
 
   static bool fit(const at::Tensor& t) {
     if constexpr (std::is_same_v<T, float>) return fits_avx512(t);
@@ -135,22 +136,28 @@ struct Avx512Products {
     pack(weight, out, in, packed);
     multiply(gradient, rows, out, packed, in, {result, nullptr, nullptr, nullptr});
   }
-  // One piece of the rows after another: packed, they stay in the caches.
+  // One piece of the rows after another: packed, they stay in the caches. Sums wait in between, so as much of
+  // the result is made at a time as has kMostSums.
   static void weight_gradient(const T* gradient, const T* x, int64_t rows, int64_t in, int64_t out, T* result,
                               float* sums) {
-    const Epilogue<T> epilogue{result, nullptr, nullptr, nullptr};
+    const int64_t group = rows <= Gemm::kPiece ? out : std::max<int64_t>(kMostSums / in / 256, 1) * 256;
     const at::Tensor packed = scratch<T>(Gemm::packed_size(std::min(rows, Gemm::kPiece), in));
-    const at::Tensor waiting = scratch<float>(Gemm::sums_size(out, in));
+    const at::Tensor waiting =
+        scratch<float>(rows <= Gemm::kPiece ? 0 : Gemm::sums_size(std::min(group, out), in));
     std::fill_n(sums, out, 0.0F);
-    for (int64_t row = 0; row < rows; row += Gemm::kPiece) {
-      const int64_t k = std::min(Gemm::kPiece, rows - row);
-      pack(x + row * in, k, in, packed);
-      const typename Gemm::Piece piece{row == 0, row + k == rows, mutable_data_of<float>(waiting), sums};
-      over_units(out, 16, [&](int64_t begin, int64_t end) {
-        const at::Tensor left = scratch<T>(Gemm::kScratch);
-        Gemm::multiply_transposed(gradient + row * out, out, begin, end, k, data_of<T>(packed), in, epilogue,
-                                  piece, mutable_data_of<T>(left));
-      });
+    for (int64_t first = 0; first < out; first += group) {
+      for (int64_t row = 0; row < rows; row += Gemm::kPiece) {
+        const int64_t k = std::min(Gemm::kPiece, rows - row);
+        pack(x + row * in, k, in, packed);
+        const typename Gemm::Piece piece{row == 0, row + k == rows, first, mutable_data_of<float>(waiting),
+                                         sums};
+        over_units(std::min(group, out - first), 16, [&](int64_t begin, int64_t end) {
+          const at::Tensor left = scratch<T>(Gemm::kScratch);
+          Gemm::multiply_transposed(gradient + row * out, out, first + begin, first + end, k,
+                                    data_of<T>(packed), in, {result, nullptr, nullptr, nullptr}, piece,
+                                    mutable_data_of<T>(left));
+        });
+      }
     }
   }
   static void gelu_backward(const T* gradient, const T* linear, T* result, int64_t count) {

@@ -99,6 +99,20 @@ TEST(Linear, LongSumsAreThoseOfTheFormula) {
   }
 }
 
+// So many rows that they come in pieces, and so large a weight that its gradient is made in parts.
+TEST(Linear, LargeWeightsGradientIsThatOfTheFormula) {
+  at::manual_seed(4);
+  for (const auto& [dtype, rows] : {std::pair{at::kFloat, 530}, {at::kBFloat16, 1050}}) {
+    const at::Tensor x = at::randn({rows, 16384}).to(dtype), direction = at::randn({rows, 1100}).to(dtype);
+    const at::Tensor weight = at::zeros({1100, 16384}, dtype).requires_grad_();
+    const at::Tensor bias = at::zeros({1100}, dtype).requires_grad_();
+    linear(x, weight, bias).backward(direction);
+    const double tolerance = dtype == at::kFloat ? 1e-5 : 0.01;
+    EXPECT_LT(error(weight.grad(), at::mm(direction.to(at::kFloat).t(), x.to(at::kFloat))), tolerance);
+    EXPECT_LT(error(bias.grad(), direction.to(at::kFloat).sum(0)), tolerance);
+  }
+}
+
 TEST(Linear, TakesAnyShapeAndConvolutionWeights) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor x = at::randn({3, 5, 48}).to(dtype);

@@ -199,7 +199,8 @@ Settings deit3_224() {
 /// arXiv 2105.03404 (LAMB, lr 5e-3, weight decay 0.2, 400 epochs, "the rest follows DeiT"), README_resmlp.md
 /// (crop ratio 0.9), resmlp_models.py (scales begin at 1e-5).
 Settings resmlp() {
-  Settings settings = with(deit_program(), {{"model.width", 384},
+  Settings settings = with(deit_program(), {{"model.family", "resmlp"},
+                                            {"model.width", 384},
                                             {"model.depth", 24},
                                             {"model.mlp_width", 1536},
                                             {"model.layer_scale", 1e-5},
@@ -212,9 +213,9 @@ Settings resmlp() {
                                             {"optimizer.weight_decay", 0.2}});
   // A ResMLP has none of these.
   std::erase_if(settings, [](const auto& setting) {
-    const std::set<std::string> kept = {"model.image_size", "model.channels",  "model.classes",
-                                        "model.patch_size", "model.width",     "model.depth",
-                                        "model.mlp_width",  "model.drop_path", "model.layer_scale"};
+    const std::set<std::string> kept = {
+        "model.family", "model.image_size", "model.channels",  "model.classes",   "model.patch_size",
+        "model.width",  "model.depth",      "model.mlp_width", "model.drop_path", "model.layer_scale"};
     return setting.first.starts_with("model.") && !kept.contains(setting.first);
   });
   return settings;
@@ -489,11 +490,13 @@ Settings ten_billion() {
                       {"precision.compute", "bf16"}});
 }
 
-/// The same program, --embed_dim 10240 --num_blocks 48, with half the rate.
+/// The same program; its README speaks of models of 60 billion parameters, sizes and rate are chosen here.
 Settings sixty_billion() {
-  return with(
-      ten_billion(),
-      {{"model.width", 10240}, {"model.depth", 48}, {"model.mlp_width", 40960}, {"optimizer.lr", 5e-4}});
+  return with(ten_billion(), {{"model.width", 10240},
+                              {"model.depth", 48},
+                              {"model.heads", 64},
+                              {"model.mlp_width", 40960},
+                              {"optimizer.lr", 5e-4}});
 }
 
 /// Galvatron's ViT: vit/scripts/train_vit_large.sh, vit/train.py (Hugging Face's model, torch.optim.Adam over
