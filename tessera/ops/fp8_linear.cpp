@@ -20,10 +20,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // The scale of a row as float32's biased exponent. The largest number of e4m3 is 1.75 * 2^8: a largest value
-// of mantissa 1.75 has its own exponent less 8, one above has the next. Values below 2^-118 share the least.
+// of mantissa 1.75 has its own exponent less 8, one above has the next. With the least scale, 2^-124, all
+// numbers are multiples of 2^-133, which bf16 has.
 constexpr int32_t kRoundUp = 0x1FFFFF;  // added to a float's bits: counts the exponent up above 1.75
 constexpr int32_t kMantissaBits = 23;
 constexpr int32_t kLargestExponent = 8;
+constexpr int32_t kLeastScale = 3;
 constexpr uint32_t kInfinity = 0x7F800000;
 
 // Normal numbers of e4m3 begin here; below they are multiples of 2^-9, float32's step at kWholeSteps.
@@ -46,7 +48,7 @@ template <typename Number>
     return;
   }
   const uint32_t up = (largest + static_cast<uint32_t>(kRoundUp)) >> kMantissaBits;
-  const uint32_t exponent = std::max<uint32_t>(up, kLargestExponent + 1) - kLargestExponent;
+  const uint32_t exponent = std::max<uint32_t>(up, kLargestExponent + kLeastScale) - kLargestExponent;
   const auto scale = std::bit_cast<float>(exponent << kMantissaBits);
   const auto inverse = std::bit_cast<float>((254 - exponent) << kMantissaBits);
   for (int64_t i = 0; i < n; ++i) {
@@ -172,7 +174,7 @@ Fp8Rows fp8_rows(const at::Tensor& rows) {
   const at::Tensor largest = values.abs().amax(1, /*keepdim=*/true).view(at::kInt);
   const at::Tensor exponent = largest.add(kRoundUp)
                                   .bitwise_right_shift(kMantissaBits)
-                                  .clamp_min(kLargestExponent + 1)
+                                  .clamp_min(kLargestExponent + kLeastScale)
                                   .sub(kLargestExponent);
   const at::Tensor scales = exponent.bitwise_left_shift(kMantissaBits).view(at::kFloat);
   return {(values / scales).to(at::kFloat8_e4m3fn), scales};
