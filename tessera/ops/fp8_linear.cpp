@@ -170,14 +170,14 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
 }  // namespace
 
 Fp8Rows fp8_rows(const at::Tensor& rows) {
-  const at::Tensor values = rows.to(at::kFloat);
-  const at::Tensor largest = values.abs().amax(1, /*keepdim=*/true).view(at::kInt);
+  const at::Tensor most = rows.amax(1, /*keepdim=*/true), least = rows.amin(1, /*keepdim=*/true);
+  const at::Tensor largest = at::maximum(most, least.neg()).abs().to(at::kFloat).view(at::kInt);
   const at::Tensor exponent = largest.add(kRoundUp)
                                   .bitwise_right_shift(kMantissaBits)
                                   .clamp_min(kLargestExponent + kLeastScale)
                                   .sub(kLargestExponent);
   const at::Tensor scales = exponent.bitwise_left_shift(kMantissaBits).view(at::kFloat);
-  return {(values / scales).to(at::kFloat8_e4m3fn), scales};
+  return {(rows / scales).to(at::kFloat8_e4m3fn), scales};  // float32 in between
 }
 
 at::Tensor fp8_rounded(const at::Tensor& rows) {
