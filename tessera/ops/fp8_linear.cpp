@@ -173,7 +173,7 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
 
 Fp8Rows fp8_rows(const at::Tensor& rows) {
   const at::Tensor most = rows.amax(1, /*keepdim=*/true), least = rows.amin(1, /*keepdim=*/true);
-  const at::Tensor largest = at::maximum(most, least.neg()).abs().to(at::kFloat).view(at::kInt);
+  const at::Tensor largest = at::maximum(most, least.neg()).to(at::kFloat).view(at::kInt);
   const at::Tensor exponent = largest.add(kRoundUp)
                                   .bitwise_right_shift(kMantissaBits)
                                   .clamp_min(kLargestExponent + kLeastScale)
