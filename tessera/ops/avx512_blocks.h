@@ -70,14 +70,25 @@ void product(const char* a, int64_t row, const char* b, int64_t panel, int64_t d
   }
 }
 
+// Rows of a block, 16 columns of each.
+template <typename T, typename Lanes>
+void finish_columns(const Epilogue<T>& e, const float* c, int64_t row, int64_t rows, int64_t column,
+                    int64_t columns, Lanes lanes) {
+  const Epilogue<T> local = e;  // no store changes it
+  for (int64_t i = 0; i < rows; ++i, c += kColumns) {
+    finish(local, _mm512_load_ps(c), (row + i) * columns + column, column, lanes);
+  }
+}
+
 template <typename T>
 void finish_block(const Epilogue<T>& e, const Block& block, int64_t row, int64_t rows, int64_t column,
                   int64_t columns) {
-  for (int64_t i = 0; i < rows; ++i) {
-    const int64_t at = (row + i) * columns;
-    for (int64_t j = 0; j < kColumns && column + j < columns; j += 16) {
-      finish(e, _mm512_load_ps(block.c + i * kColumns + j), at + column + j, column + j,
-             first_lanes(columns - column - j));
+  for (int64_t j = 0; j < kColumns && column + j < columns; j += 16) {
+    const int64_t wide = columns - column - j;
+    if (wide >= 16) {
+      finish_columns(e, block.c + j, row, rows, column + j, columns, AllLanes());
+    } else {
+      finish_columns(e, block.c + j, row, rows, column + j, columns, first_lanes(wide));
     }
   }
 }

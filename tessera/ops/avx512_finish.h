@@ -12,30 +12,47 @@ namespace {
 template <typename T>
 constexpr int kTermsFor = sizeof(T) == 4 ? 7 : 6;
 
-/// `c`: the 16 sums that begin at element `at` of the result, in `column`; `mask` has those that exist.
+/// In place of a mask: masked loads and stores of 16 bits take several times as long on some CPUs.
+struct AllLanes {};
+
 template <typename T>
-inline void finish(const Epilogue<T>& e, __m512 c, int64_t at, int64_t column, __mmask16 mask) {
+inline __m512 load(const T* p, AllLanes) {
+  return load(p);
+}
+template <typename T>
+inline void store(T* p, AllLanes, __m512 v) {
+  store(p, v);
+}
+
+/// `c`: the 16 sums that begin at element `at` of the result, in `column`; `lanes`: those that exist, a mask
+/// or AllLanes.
+template <typename T, typename Lanes>
+inline void finish(const Epilogue<T>& e, __m512 c, int64_t at, int64_t column, Lanes lanes) {
   if (e.bias != nullptr) {
-    c = _mm512_add_ps(c, load(e.bias + column, mask));
+    c = _mm512_add_ps(c, load(e.bias + column, lanes));
   }
   if (e.linear != nullptr) {
-    store(e.linear + at, mask, c);
+    store(e.linear + at, lanes, c);
     c = gelu<kTermsFor<T>>(c);
   }
   if (e.residual != nullptr) {
-    c = _mm512_add_ps(c, load(e.residual + at, mask));
+    c = _mm512_add_ps(c, load(e.residual + at, lanes));
   }
-  store(e.out + at, mask, c);
+  store(e.out + at, lanes, c);
+}
+
+template <typename T, typename Lanes>
+inline void gelu_backward_at(const T* gradient, const T* linear, T* out, Lanes lanes) {
+  const __m512 derivative = gelu_derivative<kTermsFor<T>>(load(linear, lanes));
+  store(out, lanes, _mm512_mul_ps(derivative, load(gradient, lanes)));
 }
 
 /// out = gradient * gelu'(linear), element by element.
 template <typename T>
 inline void gelu_backward_of(const T* gradient, const T* linear, T* out, int64_t count) {
-  for (int64_t i = 0; i < count; i += 16) {
-    const __mmask16 mask = first_lanes(count - i);
-    const __m512 derivative = gelu_derivative<kTermsFor<T>>(load(linear + i, mask));
-    store(out + i, mask, _mm512_mul_ps(derivative, load(gradient + i, mask)));
-  }
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) gelu_backward_at(gradient + i, linear + i, out + i, AllLanes());
+  if (i < count) gelu_backward_at(gradient + i, linear + i, out + i, first_lanes(count - i));
 }
 
 }  // namespace
