@@ -21,11 +21,11 @@ at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::T
 /// [rows, columns] of float32 or bfloat16 as numbers of e4m3 times a scale a row.
 struct Fp8Rows {
   at::Tensor numbers;  // [rows, columns] Float8_e4m3fn
-  at::Tensor scales;   // [rows, 1] float32, powers of two from 2^-126 on
+  at::Tensor scales;   // [rows, 1] float32, powers of two from 2^-124 on
 };
 Fp8Rows fp8_rows(const at::Tensor& rows);
 
-/// What these stand for, in bfloat16: exact for rows whose largest value is above 2^-107.
+/// What these stand for, exactly: bfloat16.
 at::Tensor fp8_rounded(const at::Tensor& rows);
 
 /// The product of `left` [m, k] and the transpose of `right` [n, k], plus `bias` ([n] bfloat16, or

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <tuple>
 #include <type_traits>
 
 #include "tessera/ops/amx_gemm.h"
@@ -210,8 +211,10 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
     const at::Tensor gradient = through_gelu(gradients[0].contiguous(), saved[2]);
-    const auto [weight_gradient, bias_gradient] = parameter_gradients(gradient, x, weight);
-    at::Tensor x_gradient;
+    at::Tensor x_gradient, weight_gradient, bias_gradient;
+    if (ctx->needs_input_grad(1) || ctx->needs_input_grad(2)) {
+      std::tie(weight_gradient, bias_gradient) = parameter_gradients(gradient, x, weight);
+    }
     if (ctx->needs_input_grad(0)) x_gradient = input_gradient(gradient, x, weight);
     const bool added = ctx->saved_data["added"].toBool();
     return {x_gradient, weight_gradient, bias_gradient, added ? gradients[0] : at::Tensor(), at::Tensor()};

@@ -79,7 +79,7 @@ void add_machine(std::vector<Option>& table) {
                       "what of a rank's share lies in the host's memory, not where units compute",
                       {{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}},
                       TESSERA_FIELD(shard.offload)),
-      choice<Dtype>("precision.compute", "auto: bf16 on a GPU, and where the CPU has AMX",
+      choice<Dtype>("precision.compute", "auto: bf16 on a GPU, and where the CPU has AMX or AVX512_BF16",
                     {{"auto", Dtype::kAuto},
                      {"fp32", Dtype::kFloat32},
                      {"bf16", Dtype::kBFloat16},

@@ -70,7 +70,7 @@ OperationKind kind_of(std::string_view name, bool backward) {
   if (holds(name, "conv")) return kConvolution;
   if (holds(name, "norm") && !holds(name, "linalg")) return kNorm;
   for (const std::string_view product :
-       {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear"}) {
+       {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::_scaled_mm"}) {
     if (name.starts_with(product)) return backward ? kGemmOther : kGemmForward;
   }
   return kOther;

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 
 #include <cmath>
 #include <limits>
@@ -53,7 +54,7 @@ TEST(Fp8Rounded, ScalesAreTheLeastPowersOfTwoAndNumbersAreE4M3s) {
     int exponent = 0;
     EXPECT_EQ(std::frexp(scale, &exponent), 0.5F) << "row " << i << ": " << scale;
     EXPECT_LE(most / scale, 448.0F) << "row " << i;
-    if (scale > std::numeric_limits<float>::min()) {
+    if (scale > 0x1p-124F) {
       EXPECT_GT(most / scale, 224.0F) << "row " << i;
     }
   }
@@ -202,22 +203,44 @@ TEST(Fp8Layer, NoRowsGiveNone) {
   EXPECT_EQ(fp8_linear(at::empty({0, 7, 40}), weight, bias).sizes().vec(), (std::vector<int64_t>{0, 7, 24}));
 }
 
-/// What a GPU would be asked for, asked of LibTorch's own kernel for CPUs where it takes scales of rows.
-TEST(Fp8Layer, ScaledProductIsThatOfTheRoundedNumbers) {
+/// at::_scaled_mm as GPUs have it, for factors with scales of rows: what it refuses, and what it computes.
+/// LibTorch's own for CPUs takes one scale a factor.
+at::Tensor scaled_mm_of_rows(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale_a,
+                             const at::Tensor& scale_b, const std::optional<at::Tensor>& bias,
+                             const std::optional<at::Tensor>& scale_result,
+                             std::optional<at::ScalarType> dtype, bool fast) {
+  const int64_t m = a.size(0), k = a.size(1), n = b.size(1);
+  EXPECT_TRUE(m > 0 && k % 16 == 0 && n % 16 == 0) << m << ' ' << k << ' ' << n;
+  EXPECT_EQ(b.size(0), k);
+  EXPECT_TRUE(a.is_contiguous() && b.t().is_contiguous());
+  EXPECT_TRUE(a.scalar_type() == at::kFloat8_e4m3fn && b.scalar_type() == at::kFloat8_e4m3fn);
+  EXPECT_EQ(scale_a.sizes().vec(), (std::vector<int64_t>{m, 1}));
+  EXPECT_EQ(scale_b.sizes().vec(), (std::vector<int64_t>{1, n}));
+  EXPECT_TRUE(scale_a.is_contiguous() && scale_a.scalar_type() == at::kFloat);
+  EXPECT_TRUE(scale_b.is_contiguous() && scale_b.scalar_type() == at::kFloat);
+  EXPECT_TRUE(dtype == at::kBFloat16 && !scale_result && !fast);
+  at::Tensor y = at::mm(wide(a.to(at::kFloat)), wide(b.to(at::kFloat))) * wide(scale_a) * wide(scale_b);
+  if (bias) {
+    EXPECT_EQ(bias->sizes().vec(), (std::vector<int64_t>{n}));
+    EXPECT_TRUE(bias->is_contiguous() && bias->scalar_type() == at::kBFloat16);
+    y += wide(*bias);
+  }
+  return y.to(at::kBFloat16);
+}
+
+TEST(Fp8Layer, ScaledProductAsksForWhatGpusHave) {
+  torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
+  library.impl("_scaled_mm", scaled_mm_of_rows);  // while this test runs
   at::manual_seed(8);
   for (const auto& [m, k, n] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
            {32, 64, 48}, {7, 33, 50}, {1, 16, 17}, {0, 16, 16}}) {
-    const at::Tensor left = at::randn({m, k}).to(at::kBFloat16), right = at::randn({n, k}).to(at::kBFloat16);
+    const at::Tensor left = at::randn({m, k}).to(at::kBFloat16);
+    const at::Tensor right = at::randn({k, n}).to(at::kBFloat16).t();  // as a weight is in backward
     for (const at::Tensor& bias : {at::Tensor(), at::randn({n}).to(at::kBFloat16)}) {
-      at::Tensor found;
-      try {
-        found = scaled_product(left, right, bias);
-      } catch (const c10::Error& error) {
-        GTEST_SKIP() << "needs at::_scaled_mm with scales of rows on this CPU: "
-                     << error.what_without_backtrace();
-      }
+      const at::Tensor found = scaled_product(left, right, bias);
       EXPECT_EQ(found.scalar_type(), at::kBFloat16);
       ASSERT_EQ(found.sizes().vec(), (std::vector<int64_t>{m, n}));
+      EXPECT_TRUE(found.is_contiguous());
       if (m == 0) continue;
       at::Tensor exact = at::mm(wide(fp8_rounded(left)), wide(fp8_rounded(right)).t());
       if (bias.defined()) exact = exact + wide(bias);

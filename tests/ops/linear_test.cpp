@@ -162,6 +162,23 @@ TEST(Linear, IsBitwiseTheSameInAnyBatch) {
   if (found == 0) GTEST_SKIP() << "this CPU has no kernels";
 }
 
+TEST(Linear, AFrozenLayerPassesTheGradientOn) {
+  at::manual_seed(5);
+  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+    const at::Tensor x = values({40, 24}, dtype, 1.0), weight = values({30, 24}, dtype, 0.2).detach();
+    const at::Tensor bias = values({30}, dtype, 1.0);
+    const at::Tensor direction = at::randn({40, 30}).to(dtype);
+    for (const bool bias_learns : {false, true}) {
+      x.mutable_grad() = at::Tensor();
+      linear(x, weight, bias_learns ? bias : bias.detach()).backward(direction);
+      EXPECT_LT(error(x.grad(), direction.to(at::kDouble).matmul(weight.to(at::kDouble))), 0.01);
+      EXPECT_FALSE(weight.grad().defined());
+      ASSERT_EQ(bias.grad().defined(), bias_learns);
+    }
+    EXPECT_LT(error(bias.grad(), direction.to(at::kDouble).sum(0)), 0.01);
+  }
+}
+
 // Result and gradients of one layer, all in one.
 at::Tensor everything(at::ScalarType dtype, int64_t rows, int64_t in, int64_t out) {
   at::manual_seed(4);
