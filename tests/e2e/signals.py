@@ -22,6 +22,7 @@ STOP_LIMIT = 30.0
 WAIT_FOR_IMAGES = 5.0
 STEPS = 150
 WHOLE = settings(train__steps=STEPS, train__eval_every_epochs=0, schedule__warmup_steps=5)
+LONG = settings(train__steps=1000000, train__eval_every_epochs=0)
 
 
 def check_stopped(run, folder, limit=STOP_LIMIT, kept=(1,)):
@@ -78,7 +79,7 @@ def stop_amid_evaluations_and_saves():
 def stop_while_starting():
     """Asked for before the ranks have met, a stop takes effect after the first step: in order all the same."""
     for procs, pause in ((1, 0.05), (1, 0.3), (2, 0.0), (2, 0.2), (2, 0.5), (4, 0.3)):
-        with scratch() as folder, train(folder, "--procs", procs, *settings(train__steps=1000000)) as run:
+        with scratch() as folder, train(folder, "--procs", procs, *LONG) as run:
             if procs > 1:
                 run.wait_for(lambda: len(run.ranks()) == procs, "all ranks")
             time.sleep(pause)
