@@ -20,7 +20,8 @@ headers = [path.relative_to(root) for path in sorted(root.glob("tessera/**/*.h")
            if (path.relative_to(root).parts[1] in TORCH_FREE) == (kind == "torch-free")]
 
 # Private to kernels that are compiled for these instructions.
-VECTOR_HEADERS = {"amx_tiles.h", "avx512_blocks.h", "avx512_finish.h", "avx512_math.h", "avx512_pack.h"}
+VECTOR_HEADERS = {"amx_tiles.h", "avx512_attention_heads.h", "avx512_blocks.h", "avx512_finish.h", "avx512_math.h",
+                  "avx512_norm_rows.h", "avx512_pack.h", "avx512_product.h"}
 if platform.machine() != "x86_64":
     headers = [header for header in headers if header.name not in VECTOR_HEADERS]
 
