@@ -22,20 +22,15 @@ void check(cudaError_t status, const char* where, int index) {
 
 __global__ void write_squares(uint32_t* out) { out[threadIdx.x] = threadIdx.x * threadIdx.x; }
 
-/// The caller's current device comes back, whatever happens in between.
-class DeviceScope {
- public:
-  DeviceScope(int index, const char* where) {
-    check(cudaGetDevice(&before_), where, index);
-    check(cudaSetDevice(index), where, index);
-  }
-  ~DeviceScope() { cudaSetDevice(before_); }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
+/// Is it that this build has no code for the GPU, and no other fault?
+bool is_missing_code(cudaError_t status) {
+  return status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction ||
+         status == cudaErrorUnsupportedPtxVersion;
+}
 
- private:
-  int before_ = 0;
-};
+/// Since CUDA 12 this makes a context, some hundred MiB of the GPU's memory, for whatever device it names.
+/// So nothing goes back to the device of before, which for a new process is GPU 0, whoever computes on it.
+void use(int index, const char* where) { check(cudaSetDevice(index), where, index); }
 
 }  // namespace
 
@@ -50,7 +45,7 @@ int device_count() {
 
 Device device(int index) {
   const char* where = "cuda.device";
-  const DeviceScope scope(index, where);
+  use(index, where);
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, index), where, index);
   Device found{.name = properties.name, .major = properties.major, .minor = properties.minor};
@@ -60,9 +55,10 @@ Device device(int index) {
 
 void check_device(int index) {
   const char* where = "cuda.check_device";
-  const DeviceScope scope(index, where);
+  use(index, where);
   cudaFuncAttributes attributes{};
-  if (cudaFuncGetAttributes(&attributes, write_squares) != cudaSuccess) {
+  const cudaError_t loaded = cudaFuncGetAttributes(&attributes, write_squares);
+  if (is_missing_code(loaded)) {
     cudaGetLastError();
     const Device found = device(index);
     user_error(where, "expected code for compute capability ", found.major, ".", found.minor, " (GPU ", index,
@@ -70,6 +66,7 @@ void check_device(int index) {
                "): this build has none (build again with -DCMAKE_CUDA_ARCHITECTURES=", found.major,
                found.minor, ")");
   }
+  check(loaded, where, index);
   std::array<uint32_t, kThreads> squares{};
   uint32_t* memory = nullptr;
   check(cudaMalloc(reinterpret_cast<void**>(&memory), sizeof(squares)), where, index);

@@ -1,4 +1,5 @@
-// The GPUs of this process. No LibTorch here, so that nvcc compiles it fast. Safe from any thread.
+// The GPUs of this process. No LibTorch here, so that nvcc compiles it fast. Safe from any thread. A function
+// that is given a GPU leaves it as the thread's current device.
 #pragma once
 
 #include <cstddef>

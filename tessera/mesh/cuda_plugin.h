@@ -37,9 +37,10 @@ struct CudaPlugin {
   int version;
   /// GPUs this process may use; 0 without a GPU or driver.
   int (*device_count)();
-  /// Facts of one of them. Requires: 0 <= index < device_count().
+  /// Facts of one of them, the thread's current device from then on. Requires: 0 <= index < device_count().
   CudaDevice (*device)(int index);
-  /// Runs a small kernel of ours on the GPU: a UserError when this build has no code for its generation.
+  /// Runs a small kernel of ours on the GPU, the thread's current device from then on: a UserError when this
+  /// build has no code for its generation.
   void (*check_device)(int index);
   /// An NCCL group of `size` processes that meet in `store`, this one as `rank` on the GPU `device`. Local:
   /// NCCL itself connects at the first collective.

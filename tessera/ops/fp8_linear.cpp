@@ -29,7 +29,7 @@ constexpr int32_t kLeastScale = 3;
 constexpr uint32_t kInfinity = 0x7F800000;
 
 // Normal numbers of e4m3 begin here; below they are multiples of 2^-9, float32's step at kWholeSteps.
-constexpr float kLeastNormal = 0x1p-6F;
+constexpr auto kLeastNormal = std::bit_cast<uint32_t>(0x1p-6F);
 constexpr float kWholeSteps = 0x1.8p14F;
 constexpr uint32_t kDroppedBits = (1U << 20) - 1;  // of float32's mantissa, 3 bits of 23 stay
 
@@ -55,9 +55,11 @@ template <typename Number>
     const float q = wide(row[i]) * inverse;
     const auto bits = std::bit_cast<uint32_t>(q);
     const uint32_t even = (bits >> 20) & 1U;
-    const auto normal = std::bit_cast<float>((bits + (kDroppedBits >> 1) + even) & ~kDroppedBits);
-    const float small = (q + kWholeSteps) - kWholeSteps;
-    const float number = q < kLeastNormal && q > -kLeastNormal ? small : normal;
+    const uint32_t normal = (bits + (kDroppedBits >> 1) + even) & ~kDroppedBits;
+    const auto small = std::bit_cast<uint32_t>((q + kWholeSteps) - kWholeSteps);
+    // By a mask: a choice would be a branch, and no branch is in a loop of vectors.
+    const uint32_t is_small = 0U - static_cast<uint32_t>((bits & 0x7FFFFFFFU) < kLeastNormal);
+    const auto number = std::bit_cast<float>((small & is_small) | (normal & ~is_small));
     rounded[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(number * scale) >> 16);
   }
 }
@@ -170,14 +172,14 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
 }  // namespace
 
 Fp8Rows fp8_rows(const at::Tensor& rows) {
-  const at::Tensor values = rows.to(at::kFloat);
-  const at::Tensor largest = values.abs().amax(1, /*keepdim=*/true).view(at::kInt);
+  const at::Tensor most = rows.amax(1, /*keepdim=*/true), least = rows.amin(1, /*keepdim=*/true);
+  const at::Tensor largest = at::maximum(most, least.neg()).to(at::kFloat).view(at::kInt);
   const at::Tensor exponent = largest.add(kRoundUp)
                                   .bitwise_right_shift(kMantissaBits)
                                   .clamp_min(kLargestExponent + kLeastScale)
                                   .sub(kLargestExponent);
   const at::Tensor scales = exponent.bitwise_left_shift(kMantissaBits).view(at::kFloat);
-  return {(values / scales).to(at::kFloat8_e4m3fn), scales};
+  return {(rows / scales).to(at::kFloat8_e4m3fn), scales};  // float32 in between
 }
 
 at::Tensor fp8_rounded(const at::Tensor& rows) {

@@ -78,7 +78,7 @@ def stop_amid_evaluations_and_saves():
 def stop_while_starting():
     """Asked for before the ranks have met, a stop takes effect after the first step: in order all the same."""
     for procs, pause in ((1, 0.05), (1, 0.3), (2, 0.0), (2, 0.2), (2, 0.5), (4, 0.3)):
-        with scratch() as folder, train(folder, "--procs", procs, *WHOLE) as run:
+        with scratch() as folder, train(folder, "--procs", procs, *settings(train__steps=1000000)) as run:
             if procs > 1:
                 run.wait_for(lambda: len(run.ranks()) == procs, "all ranks")
             time.sleep(pause)
@@ -183,8 +183,8 @@ def stop_while_images_do_not_come():
         photos = make_image_folder(folder / "photos")
         for path in list(photos.glob("val/*/*.png")):
             path.rename(path.with_name(f"val-{path.name}"))
-        keys = settings(data__source=f"folder:{photos}", model__classes=2, train__batch=16, train__steps=STEPS,
-                        train__eval_every_epochs=0, train__eval_every_steps=25, schedule__warmup_steps=5, data__workers=1, data__prefetch=1)
+        keys = settings(data__source=f"folder:{photos}", model__classes=2, train__batch=16, train__steps=4 * STEPS,
+                        train__eval_every_epochs=0, train__eval_every_steps=100, schedule__warmup_steps=5, data__workers=1, data__prefetch=1)
         train(folder, "--procs", 2, *keys, run="whole").done()
         for name in ("005.png", "val-005.png"):
             hangs = folder / f"hangs-{name}"
@@ -195,7 +195,7 @@ def stop_while_images_do_not_come():
                     run.wait_for_step(20, inner / "run")
                     (hangs / name).touch()
                     wait_until_it_stands_still(run, inner / "run")
-                    check(losses(inner / "run")[-1][0] < STEPS, "it came to its end")
+                    check(losses(inner / "run")[-1][0] < 4 * STEPS, "it came to its end")
                     sent_at = time.monotonic()
                     send(run.pid, signal.SIGTERM)
                     check_stopped(run, inner, kept=(1, 2, 3, 4))

@@ -147,6 +147,8 @@ TEST(Elsewhere, AStepStaysOnItsDevice) {
         step_without_memory(make_recipe(sets), world);
         sets.emplace_back("shard.recompute=true");
         step_without_memory(make_recipe(sets), world);
+        sets.emplace_back("precision.linear=fp8");
+        step_without_memory(make_recipe(sets), world);
       }
     }
   }

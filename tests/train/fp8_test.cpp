@@ -45,11 +45,11 @@ TEST(Fp8, RecomputeIsBitwise) {
 
 /// A training that learns: images of classes, nothing random.
 Curve learn(const Sets& sets) {
-  Sets all = {"train.steps=60",         "train.label_smoothing=0", "model.dropout=0",
+  Sets all = {"train.steps=200",        "train.label_smoothing=0", "model.dropout=0",
               "model.drop_path=0",      "optimizer.lr=3e-3",       "train.clip=1",
               "schedule.warmup_steps=6"};
   all.insert(all.end(), sets.begin(), sets.end());
-  return train_layout(1, all, 60);
+  return train_layout(1, all, 200);
 }
 
 double mean_of_last(const std::vector<double>& losses, size_t n) {
