@@ -139,6 +139,14 @@ void multiply_rows(const char* left, int64_t left_row, const Right& right, int64
   }
 }
 
+// Asks for rows that come next, into the L2 cache.
+template <typename T>
+void prefetch_rows(const T* a, int64_t row_step, int64_t rows, int64_t count) {
+  for (int64_t i = 0; i < min_of(rows, kRows); ++i) {
+    for (int64_t j = 0; j < count; j += 64 / sizeof(T)) __builtin_prefetch(a + i * row_step + j, 0, 2);
+  }
+}
+
 // Copies `rows` rows of `count` elements into 8 rows of `depth` words, padded with zeros.
 template <typename T>
 void copy_rows(const T* a, int64_t row_step, int64_t rows, int64_t count, int64_t depth, T* out) {
@@ -224,6 +232,7 @@ void Gemm<T>::multiply(const T* a, int64_t begin, int64_t end, int64_t k, const 
       for (int64_t column = 0; column < columns; column += chunk) {
         for (int64_t row = first; row < last; row += kRows) {
           const T* left = a + row * k + word * kWord;
+          prefetch_rows(left + kRows * k, k, last - row - kRows, min_of(k - word * kWord, most * kWord));
           int64_t left_row = k, rows = min_of(last - row, kRows);
           if (rows < kRows || k % kWord != 0) {
             if (scratch == nullptr) scratch = new T[static_cast<uint64_t>(kRows * most * kWord)];

@@ -17,7 +17,7 @@
 
 namespace tessera::recipe {
 
-enum class Dtype { kAuto, kFloat32, kBFloat16, kFloat16 };  // kAuto: bf16 where the CPU has AMX, else fp32
+enum class Dtype { kAuto, kFloat32, kBFloat16, kFloat16 };  // kAuto: bf16 where there are kernels, else fp32
 
 struct DataRecipe {
   std::string source = "";                   // "folder:PATH", "zip:PATH", "wds:SHARDS"; see data/source.h

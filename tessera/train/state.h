@@ -48,7 +48,7 @@ struct TrainState {
 };
 
 /// bf16 where asked for, or where "auto" and the device is made for it: any but the CPU, and CPUs that
-/// multiply bf16 in tiles (AMX).
+/// have kernels for it (ops/cpu.h).
 at::ScalarType resolve_dtype(recipe::Dtype dtype, at::Device device = at::kCPU);
 /// "fp32", "bf16" or "fp16".
 std::string dtype_name(at::ScalarType dtype);
