@@ -18,14 +18,6 @@ struct Scratch {
   float* take_floats(int64_t count) { return reinterpret_cast<float*>(take(2 * count)); }
 };
 
-uint16_t* at(const Heads& x, const AttentionShape& shape, int64_t index) {
-  return x.data + index / shape.heads * x.sample_step + index % shape.heads * x.head_step;
-}
-
-float scale_of(const AttentionShape& shape) {
-  return 1.0F / __builtin_sqrtf(static_cast<float>(shape.head_width));
-}
-
 // c [32, columns] = a [32, k] (row-major, k padded) times a packed factor.
 void block_product(const uint16_t* a, int64_t k, const uint16_t* packed, int64_t columns, float* c,
                    int64_t c_row) {
@@ -111,18 +103,18 @@ void attention(const Heads& q, const Heads& k, const Heads& v, const AttentionSh
   uint16_t *query = memory.take(kRows * width), *p = memory.take(kRows * tokens);
   float *scores = memory.take_floats(kRows * tokens), *mixed = memory.take_floats(kRows * width);
   for (int64_t index = begin; index < end; ++index) {
-    pack_right_transposed(at(k, shape, index), k.token_step, shape.tokens, shape.head_width, keys);
-    pack_right(at(v, shape, index), v.token_step, shape.tokens, shape.head_width, values);
+    pack_right_transposed(head_at(k, shape, index), k.token_step, shape.tokens, shape.head_width, keys);
+    pack_right(head_at(v, shape, index), v.token_step, shape.tokens, shape.head_width, values);
     for (int64_t row = 0; row < shape.queries; row += kRows) {
       const int64_t rows = min_of(shape.queries - row, kRows);
       float* row_stats = stats + 2 * (index * shape.queries + row);
-      copy_padded(at(q, shape, index) + row * q.token_step, q.token_step, rows, shape.head_width, query);
+      copy_padded(head_at(q, shape, index) + row * q.token_step, q.token_step, rows, shape.head_width, query);
       block_product(query, width, keys, tokens, scores, tokens);
       for (int64_t i = 0; i < rows; ++i) {
         softmax_row(scores + i * tokens, shape.tokens, scale, p + i * tokens, row_stats + 2 * i);
       }
       block_product(p, tokens, values, width, mixed, width);
-      store_rows(mixed, width, rows, shape.head_width, at(out, shape, index) + row * out.token_step,
+      store_rows(mixed, width, rows, shape.head_width, head_at(out, shape, index) + row * out.token_step,
                  out.token_step, row_stats);
     }
   }
@@ -143,10 +135,10 @@ void attention_backward(const Heads& q, const Heads& k, const Heads& v, const At
   float *scores = memory.take_floats(kRows * tokens), *dp = memory.take_floats(kRows * tokens);
   float* result = memory.take_floats(kRows * width);
   for (int64_t index = begin; index < end; ++index) {
-    const uint16_t *q_head = at(q, shape, index), *gradient_head = at(gradient, shape, index);
-    pack_right_transposed(at(k, shape, index), k.token_step, shape.tokens, head, keys_t);
-    pack_right_transposed(at(v, shape, index), v.token_step, shape.tokens, head, values_t);
-    pack_right(at(k, shape, index), k.token_step, shape.tokens, head, keys);
+    const uint16_t *q_head = head_at(q, shape, index), *gradient_head = head_at(gradient, shape, index);
+    pack_right_transposed(head_at(k, shape, index), k.token_step, shape.tokens, head, keys_t);
+    pack_right_transposed(head_at(v, shape, index), v.token_step, shape.tokens, head, values_t);
+    pack_right(head_at(k, shape, index), k.token_step, shape.tokens, head, keys);
     pack_right(q_head, q.token_step, shape.queries, head, queries_packed);
     pack_right(gradient_head, gradient.token_step, shape.queries, head, gradients_packed);
     for (int64_t row = 0; row < shape.queries; row += kRows) {
@@ -161,7 +153,7 @@ void attention_backward(const Heads& q, const Heads& k, const Heads& v, const At
                              ds + (row + i) * tokens);
       }
       block_product(ds + row * tokens, tokens, keys, width, result, width);
-      store_rows(result, width, rows, head, at(dq, shape, index) + row * dq.token_step, dq.token_step,
+      store_rows(result, width, rows, head, head_at(dq, shape, index) + row * dq.token_step, dq.token_step,
                  nullptr);
     }
     for (int64_t token = 0; token < shape.tokens; token += kRows) {
@@ -172,8 +164,8 @@ void attention_backward(const Heads& q, const Heads& k, const Heads& v, const At
           product(left, 16 * queries, kTile, 32, packed + column * queries, 16 * queries, queries / 32,
                   result + column, width);
         }
-        store_rows(result, width, rows, head, at(out, shape, index) + token * out.token_step, out.token_step,
-                   nullptr);
+        store_rows(result, width, rows, head, head_at(out, shape, index) + token * out.token_step,
+                   out.token_step, nullptr);
       };
       transposed_product(p, gradients_packed, dv);
       transposed_product(ds, queries_packed, dk);

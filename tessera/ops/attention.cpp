@@ -61,8 +61,8 @@ Kernels<Element> kernels() {
 template <typename Body>
 void over_heads(const at::Tensor& q, int64_t scratch_size, const Body& body) {
   at::parallel_for(0, q.size(0) * q.size(2), 4, [&](int64_t begin, int64_t end) {
-    const at::Tensor scratch = bf16_scratch(scratch_size);
-    body(begin, end, mutable_bits(scratch));
+    const at::Tensor memory = scratch<uint16_t>(scratch_size);
+    body(begin, end, mutable_data_of<uint16_t>(memory));
   });
 }
 

@@ -17,6 +17,18 @@ struct AttentionShape {
   int64_t heads, queries, tokens, head_width;
 };
 
+/// The first number of head `index` % heads of sample `index` / heads.
+template <typename Element>
+[[gnu::always_inline]] inline Element* head_at(const Heads<Element>& x, const AttentionShape& shape,
+                                               int64_t index) {
+  return x.data + index / shape.heads * x.sample_step + index % shape.heads * x.head_step;
+}
+
+/// Scores are divided by the root of the head's width.
+[[gnu::always_inline]] inline float scale_of(const AttentionShape& shape) {
+  return 1.0F / __builtin_sqrtf(static_cast<float>(shape.head_width));
+}
+
 /// Tokens and queries up to which the kernels keep their scores in the L2 cache.
 constexpr int64_t kMostTokens = 640;
 

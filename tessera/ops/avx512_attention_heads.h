@@ -32,11 +32,6 @@ struct Scratch {
   }
 };
 
-template <typename Element>
-Element* at(const Heads<Element>& x, const AttentionShape& shape, int64_t index) {
-  return x.data + index / shape.heads * x.sample_step + index % shape.heads * x.head_step;
-}
-
 // Block `index` of queries, of nearly one size.
 struct Block {
   int64_t first, rows;
@@ -141,10 +136,6 @@ inline void put_result(const float* c, int64_t rows, int64_t width, Element* out
   }
 }
 
-inline float scale_of(const AttentionShape& shape) {
-  return 1.0F / __builtin_sqrtf(static_cast<float>(shape.head_width));
-}
-
 template <typename Element>
 inline void attend(const Heads<Element>& q, const Heads<Element>& k, const Heads<Element>& v,
                    const AttentionShape& shape, int64_t begin, int64_t end, const Heads<Element>& out,
@@ -156,12 +147,12 @@ inline void attend(const Heads<Element>& q, const Heads<Element>& k, const Heads
   float *query = memory.take(width_words * kBlock), *scores = memory.take(kBlock * kLine);
   float *p = memory.take(kBlock * kLine), *mixed = memory.take(kBlock * columns);
   for (int64_t index = begin; index < end; ++index) {
-    put_transposed(at(k, shape, index), k.token_step, tokens, width, keys);
-    put_rows(at(v, shape, index), v.token_step, tokens, width, values);
+    put_transposed(head_at(k, shape, index), k.token_step, tokens, width, keys);
+    put_rows(head_at(v, shape, index), v.token_step, tokens, width, values);
     for (int64_t block = 0; block < blocks; ++block) {
       const auto [first, rows] = block_of(shape.queries, blocks, block);
       float* block_stats = stats + 2 * (index * shape.queries + first);
-      put_transposed(at(q, shape, index) + first * q.token_step, q.token_step, rows, width, query);
+      put_transposed(head_at(q, shape, index) + first * q.token_step, q.token_step, rows, width, query);
       product<Element, 1>(rows, line, {query, lanes(rows)}, {keys, line, width_words},
                           {scores, kLine, false});
       for (int64_t i = 0; i < rows; ++i) {
@@ -170,7 +161,7 @@ inline void attend(const Heads<Element>& q, const Heads<Element>& k, const Heads
       }
       product<Element, kWordLine<Element>>(rows, columns, {p, 1}, {values, columns, words<Element>(tokens)},
                                            {mixed, columns, false});
-      put_result(mixed, rows, width, at(out, shape, index) + first * out.token_step, out.token_step,
+      put_result(mixed, rows, width, head_at(out, shape, index) + first * out.token_step, out.token_step,
                  block_stats);
     }
   }
@@ -196,13 +187,13 @@ inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, co
   float* of_v = memory.take(tokens * columns);
   constexpr const Element* kElement = nullptr;
   for (int64_t index = begin; index < end; ++index) {
-    put_transposed(at(k, shape, index), k.token_step, tokens, width, keys_t);
-    put_transposed(at(v, shape, index), v.token_step, tokens, width, values_t);
-    put_rows(at(k, shape, index), k.token_step, tokens, width, keys);
+    put_transposed(head_at(k, shape, index), k.token_step, tokens, width, keys_t);
+    put_transposed(head_at(v, shape, index), v.token_step, tokens, width, values_t);
+    put_rows(head_at(k, shape, index), k.token_step, tokens, width, keys);
     for (int64_t block = 0; block < blocks; ++block) {
       const auto [first, rows] = block_of(shape.queries, blocks, block);
-      const Element* q_block = at(q, shape, index) + first * q.token_step;
-      const Element* gradient_block = at(gradient, shape, index) + first * gradient.token_step;
+      const Element* q_block = head_at(q, shape, index) + first * q.token_step;
+      const Element* gradient_block = head_at(gradient, shape, index) + first * gradient.token_step;
       put_transposed(q_block, q.token_step, rows, width, query_t);
       put_transposed(gradient_block, gradient.token_step, rows, width, slope_t);
       put_rows(q_block, q.token_step, rows, width, query);
@@ -219,7 +210,7 @@ inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, co
       const Factors of_s = factors_of(kElement, dp, rows, tokens, ds_rows, ds_columns);
       product<Element, kWordLine<Element>>(rows, columns, {of_s.rows, 1},
                                            {keys, columns, words<Element>(tokens)}, {of_q, columns, false});
-      put_result<Element>(of_q, rows, width, at(dq, shape, index) + first * dq.token_step, dq.token_step,
+      put_result<Element>(of_q, rows, width, head_at(dq, shape, index) + first * dq.token_step, dq.token_step,
                           nullptr);
       const int64_t row_words = words<Element>(rows);
       product<Element, 1>(tokens, columns, {of_p.columns, kLine}, {slope, columns, row_words},
@@ -227,8 +218,8 @@ inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, co
       product<Element, 1>(tokens, columns, {of_s.columns, kLine}, {query, columns, row_words},
                           {of_k, columns, block != 0});
     }
-    put_result<Element>(of_v, tokens, width, at(dv, shape, index), dv.token_step, nullptr);
-    put_result<Element>(of_k, tokens, width, at(dk, shape, index), dk.token_step, nullptr);
+    put_result<Element>(of_v, tokens, width, head_at(dv, shape, index), dv.token_step, nullptr);
+    put_result<Element>(of_k, tokens, width, head_at(dk, shape, index), dk.token_step, nullptr);
   }
 }
 

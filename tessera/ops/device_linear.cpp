@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
 namespace {
@@ -17,15 +18,13 @@ using torch::autograd::variable_list;
 std::atomic<const DeviceProducts*> products_in_use = nullptr;
 std::atomic<c10::DeviceType> device_of_products = c10::DeviceType::CUDA;
 
-at::Tensor as_rows(const at::Tensor& t) { return t.reshape({-1, t.size(-1)}).contiguous(); }
-
 class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu) {
-    const at::Tensor rows = as_rows(x);
+    const at::Tensor rows = as_rows(x).contiguous();
     // With a GELU between them the residual is not of the product.
-    const at::Tensor added = residual && !gelu ? as_rows(*residual) : at::Tensor();
+    const at::Tensor added = residual && !gelu ? as_rows(*residual).contiguous() : at::Tensor();
     at::Tensor y = products_in_use.load()->linear(rows, weight.contiguous(), bias.contiguous(), added);
     at::Tensor before_gelu;
     if (gelu) {
@@ -44,7 +43,7 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &before_gelu = saved[2];
-    at::Tensor gradient = as_rows(gradients[0]);
+    at::Tensor gradient = as_rows(gradients[0]).contiguous();
     if (before_gelu.defined()) gradient = at::gelu_backward(gradient, before_gelu);
     at::Tensor of_x, of_weight, of_bias;
     if (ctx->needs_input_grad(0)) {

@@ -26,11 +26,23 @@ inline bool fits_avx512_bf16(const at::Tensor& t) {
 /// The fp32 kernels for AVX-512 can.
 inline bool fits_avx512(const at::Tensor& t) { return is_for_kernels(t, at::kFloat) && cpu_has_avx512(); }
 
-inline const uint16_t* bits(const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); }
-inline uint16_t* mutable_bits(const at::Tensor& t) { return static_cast<uint16_t*>(t.mutable_data_ptr()); }
-
-inline at::Tensor bf16_scratch(int64_t elements) {
-  return at::empty({elements}, at::TensorOptions().dtype(at::kBFloat16));
+/// A tensor's numbers as kernels take them. Element: uint16_t, the bits of bf16, or float.
+template <typename Element>
+const Element* data_of(const at::Tensor& t) {
+  return static_cast<const Element*>(t.const_data_ptr());
 }
+template <typename Element>
+Element* mutable_data_of(const at::Tensor& t) {
+  return static_cast<Element*>(t.mutable_data_ptr());
+}
+
+/// Memory for these, of unknown content.
+template <typename Element>
+at::Tensor scratch(int64_t elements) {
+  return at::empty({elements}, at::TensorOptions().dtype(sizeof(Element) == 4 ? at::kFloat : at::kBFloat16));
+}
+
+/// [..., columns] as [rows, columns].
+inline at::Tensor as_rows(const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); }
 
 }  // namespace tessera::ops

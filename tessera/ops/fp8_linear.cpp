@@ -77,11 +77,11 @@ at::Tensor rounded_by_kernel(const at::Tensor& rows_given) {
   const int64_t columns = rows.size(1);
   at::Tensor rounded = at::empty(rows.sizes(), rows.options().dtype(at::kBFloat16));
   const bool narrow = rows.scalar_type() == at::kBFloat16;
-  uint16_t* out = mutable_bits(rounded);
+  uint16_t* out = mutable_data_of<uint16_t>(rounded);
   at::parallel_for(0, rows.size(0), std::max<int64_t>(1, kGrain / columns), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * columns; i < end * columns; i += columns) {
       if (narrow) {
-        round_bf16_row(bits(rows) + i, columns, out + i);
+        round_bf16_row(data_of<uint16_t>(rows) + i, columns, out + i);
       } else {
         round_float_row(rows.const_data_ptr<float>() + i, columns, out + i);
       }
@@ -136,8 +136,6 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
   if (!is_for_kernels(g)) return at::mm(g, factor);
   return linear(g.contiguous(), factor.t().contiguous(), zeros_for(x, x.size(1)));
 }
-
-at::Tensor as_rows(const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); }
 
 class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
  public:

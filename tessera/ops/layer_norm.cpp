@@ -21,15 +21,6 @@ constexpr int64_t kChunk = 256;
 
 // Element: uint16_t (the bits of bf16) or float.
 template <typename Element>
-const Element* numbers(const at::Tensor& t) {
-  return static_cast<const Element*>(t.const_data_ptr());
-}
-template <typename Element>
-Element* mutable_numbers(const at::Tensor& t) {
-  return static_cast<Element*>(t.mutable_data_ptr());
-}
-
-template <typename Element>
 class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
@@ -40,9 +31,9 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
     at::Tensor y = at::empty_like(x);
     at::Tensor stats = at::empty({rows, 2}, x.options().dtype(at::kFloat));
     at::parallel_for(0, rows, 256, [&](int64_t begin, int64_t end) {
-      avx512::layer_norm(numbers<Element>(x) + begin * width, end - begin, width, numbers<Element>(weight),
-                         numbers<Element>(bias), static_cast<float>(epsilon),
-                         mutable_numbers<Element>(y) + begin * width,
+      avx512::layer_norm(data_of<Element>(x) + begin * width, end - begin, width, data_of<Element>(weight),
+                         data_of<Element>(bias), static_cast<float>(epsilon),
+                         mutable_data_of<Element>(y) + begin * width,
                          stats.mutable_data_ptr<float>() + 2 * begin);
     });
     ctx->save_for_backward({x, weight, stats});
@@ -62,10 +53,10 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
         const int64_t row = chunk * kChunk, at = row * width;
         float* chunk_sums = sums.mutable_data_ptr<float>() + 2 * chunk * width;
-        avx512::layer_norm_backward(numbers<Element>(gradient) + at, numbers<Element>(x) + at,
-                                    std::min(kChunk, rows - row), width, numbers<Element>(weight),
+        avx512::layer_norm_backward(data_of<Element>(gradient) + at, data_of<Element>(x) + at,
+                                    std::min(kChunk, rows - row), width, data_of<Element>(weight),
                                     stats.const_data_ptr<float>() + 2 * row,
-                                    mutable_numbers<Element>(dx) + at, chunk_sums, chunk_sums + width);
+                                    mutable_data_of<Element>(dx) + at, chunk_sums, chunk_sums + width);
       }
     });
     const at::Tensor total = sums.sum(0).to(weight.scalar_type());

@@ -23,31 +23,6 @@ using torch::autograd::variable_list;
 
 enum class Then : int64_t { kNothing, kGelu, kAdd };
 
-template <typename T>
-struct Dtype;
-template <>
-struct Dtype<uint16_t> {
-  static constexpr auto kType = at::kBFloat16;
-};
-template <>
-struct Dtype<float> {
-  static constexpr auto kType = at::kFloat;
-};
-
-template <typename T>
-const T* data_of(const at::Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-template <typename T>
-T* mutable_data_of(const at::Tensor& t) {
-  return static_cast<T*>(t.mutable_data_ptr());
-}
-
-template <typename T>
-at::Tensor scratch(int64_t elements) {
-  return at::empty({elements}, at::TensorOptions().dtype(Dtype<T>::kType));
-}
-
 // Spread over the threads, in multiples of `unit`.
 template <typename Body>
 void over_units(int64_t size, int64_t unit, const Body& body) {

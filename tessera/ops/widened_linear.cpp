@@ -76,8 +76,6 @@ at::Tensor input_gradient_of(const at::Tensor& gradient, const at::Tensor& weigh
   return result;
 }
 
-at::Tensor as_rows(const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); }
-
 class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,

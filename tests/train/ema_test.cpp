@@ -88,12 +88,7 @@ Values average_of_given(int64_t world, const recipe::EmaRecipe& options) {
       ema.follow(step);
     }
     ema.exchange(*model);
-    Values whole;
-    for (const auto& unit : model->units()) {
-      unit->finish_gather();
-      for (const auto& [name, tensor] : unit->parameters()) whole[name] = tensor.detach().clone();
-      unit->release();
-    }
+    const Values whole = whole_parameters(*model);
     if (mesh.rank() == 0) result = whole;
   });
   return result;

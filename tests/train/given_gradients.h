@@ -88,6 +88,17 @@ inline std::vector<std::string> optimizer_keys(const std::string& name) {
 
 using Values = std::map<std::string, at::Tensor>;
 
+/// Gathers unit after unit, so every rank calls it.
+inline Values whole_parameters(shard::ShardedModel& model) {
+  Values whole;
+  for (const auto& unit : model.units()) {
+    unit->finish_gather();
+    for (const auto& [name, tensor] : unit->parameters()) whole[name] = tensor.detach().clone();
+    unit->release();
+  }
+  return whole;
+}
+
 inline std::unique_ptr<shard::ShardedModel> given_model(mesh::Mesh& mesh, plan::Level level) {
   plan::Plan plan;
   plan.world = mesh.world_size();
@@ -148,12 +159,7 @@ inline Values train_given(int64_t world, plan::Level level, const std::vector<st
       optimizer.step(given_rate(options.lr, step), grad_scale);
       model->parameters_changed();
     }
-    Values whole;
-    for (const auto& unit : model->units()) {
-      unit->finish_gather();
-      for (const auto& [name, tensor] : unit->parameters()) whole[name] = tensor.detach().clone();
-      unit->release();
-    }
+    const Values whole = whole_parameters(*model);
     if (mesh.rank() == 0) result = whole;
   });
   return result;
