@@ -1,10 +1,13 @@
 // Gemm (avx512_gemm.h) but for what differs between dtypes: a file that includes this defines these before
 // it, and instantiates Gemm<T> after it. Like avx512_math.h without any standard header.
-//   __m512 multiply_add(__m512 sum, __m512i left, __m512i right, T)  a word times 16 words, T{} names the
-//   dtype
-//   __m512i load_words(const T* p, int64_t count)                    up to 16 words: `count` elements, then
-//   zeros void interleave(w, row_step, rows, columns, r, sum)              as avx512_pack.h's for bf16: 16
-//   words of k
+//   __m512 multiply_add(__m512 sum, __m512i left, __m512i right, T)
+//     a word times 16 words; T{} names the dtype
+//   __m512i load_words(const T* p, int64_t count)
+//     up to 16 words: `count` elements, then zeros
+//   void interleave(w, row_step, rows, columns, r, sum)
+//     as avx512_pack.h's for bf16: 16 words of k x 16 columns
+//   void interleave_pair(w, row_step, low, high, sums)
+//     the same for 32 columns, where all words and columns exist
 #pragma once
 
 #include "tessera/ops/avx512_finish.h"
@@ -21,6 +24,8 @@ constexpr int64_t kWordBytes = 4, kPanelRow = 64;  // bytes; a panel's row: a wo
 constexpr int64_t kCacheBytes = 640 * 1024, kCut = 768;
 // Rows that pass by all columns before the next.
 constexpr int64_t kGroup = 256;
+// Words of k whose rows all of a group's columns are read from before the next: they stay in the caches.
+constexpr int64_t kSlab = 64;
 
 struct alignas(64) Block {
   float c[kRows * kColumns];
@@ -82,9 +87,9 @@ void finish_columns(const Epilogue<T>& e, const float* c, int64_t row, int64_t r
 
 template <typename T>
 void finish_block(const Epilogue<T>& e, const Block& block, int64_t row, int64_t rows, int64_t column,
-                  int64_t columns) {
-  for (int64_t j = 0; j < kColumns && column + j < columns; j += 16) {
-    const int64_t wide = columns - column - j;
+                  int64_t end, int64_t columns) {
+  for (int64_t j = 0; column + j < end; j += 16) {
+    const int64_t wide = end - column - j;
     if (wide >= 16) {
       finish_columns(e, block.c + j, row, rows, column + j, columns, AllLanes());
     } else {
@@ -95,8 +100,9 @@ void finish_block(const Epilogue<T>& e, const Block& block, int64_t row, int64_t
 
 // Asks for what finish_block will touch, while the product keeps the core busy.
 template <typename T>
-void prefetch_block(const Epilogue<T>& e, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-  const int64_t width = min_of(columns - column, kColumns);
+void prefetch_block(const Epilogue<T>& e, int64_t row, int64_t rows, int64_t column, int64_t end,
+                    int64_t columns) {
+  const int64_t width = end - column;
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t at = (row + i) * columns + column;
     for (int64_t j = 0; j < width; j += 64 / sizeof(T)) {
@@ -123,19 +129,23 @@ struct Cut {
 // Up to 8 rows by columns [begin, end). `blocks`: one a block of columns from column 0 on if they wait for
 // another cut, else one for all.
 template <typename T, int64_t kStep>
-void multiply_rows(const char* left, int64_t left_row, const Right& right, int64_t begin, int64_t end,
+void multiply_rows(const char* words, int64_t words_row, const Right& right, int64_t begin, int64_t end,
                    const Cut& cut, Block* blocks, const Epilogue<T>& e, int64_t row, int64_t rows) {
-  const bool waits = !cut.first || !cut.last;
-  for (int64_t column = begin; column < end; column += kColumns) {
-    Block& block = blocks[waits ? column / kColumns : 0];
+  const int64_t step = cut.first && cut.last ? 0 : 1;
+  Block* next = blocks + begin / kColumns * step;
+  int64_t width = 0;
+  for (int64_t column = begin; column < end; column += width, next += step) {
+    Block& block = *next;
     const char* b = right.words + column / 16 * right.panel;
-    const int64_t wide = end - column;
+    // A block of one panel has too few sums to keep the multipliers busy: the last 64 columns are halved.
+    const int64_t left = end - column, wide = left > kColumns && left <= 64 ? 32 : left;
+    width = min_of(wide, kColumns);
     const auto kernel = wide > 32   ? product<T, 3, kStep>
                         : wide > 16 ? product<T, 2, kStep>
                                     : product<T, 1, kStep>;
-    if (cut.last) prefetch_block(e, row, rows, column, right.columns);
-    kernel(left, left_row, b, right.panel, cut.depth, block, !cut.first);
-    if (cut.last) finish_block(e, block, row, rows, column, right.columns);
+    if (cut.last) prefetch_block(e, row, rows, column, column + width, right.columns);
+    kernel(words, words_row, b, right.panel, cut.depth, block, !cut.first);
+    if (cut.last) finish_block(e, block, row, rows, column, column + width, right.columns);
   }
 }
 
@@ -167,18 +177,43 @@ void store_words(const __m512i (&r)[16], T* out) {
   }
 }
 
-// Up to 16 columns of w [k_size, w_row] as a panel; adds to `sums` what they sum to over k.
+// Up to 16 words of k x up to 32 columns of w [k_size, w_row] as two panels; what lies outside is zero.
+// `sums`: adds what each column sums to, of 16 columns each.
 template <typename T>
-void pack_panel(const T* w, int64_t w_row, int64_t k_size, int64_t columns, T* panel, float* sums) {
-  constexpr int64_t kWord = Gemm<T>::kWord;
-  const __mmask16 mask = first_lanes(columns);
-  __m512 sum = load(sums, mask);
-  for (int64_t k = 0; k < k_size; k += 16 * kWord, panel += 256 * kWord) {
-    __m512i r[16];
-    interleave(w + k * w_row, w_row, k_size - k, mask, r, &sum);
-    store_words(r, panel);
+void pack_words(const T* w, int64_t w_row, int64_t k_size, int64_t columns, T* low, T* high, __m512* sums) {
+  if (k_size >= 16 * Gemm<T>::kWord && columns >= 32) {
+    return interleave_pair(w, w_row, low, high, sums);
   }
-  store(sums, mask, sum);
+  for (int half = 0; half < 2; ++half) {
+    const int64_t left = columns - 16 * half;
+    if (half == 1 && high == nullptr) return;
+    __m512i r[16];
+    interleave(w + 16 * half, w_row, k_size, left > 0 ? first_lanes(left) : __mmask16(0), r,
+               sums == nullptr ? nullptr : sums + half);
+    store_words(r, half == 0 ? low : high);
+  }
+}
+
+// Columns of w [k_size, w_row] as panels of 16 columns, `panel` elements apart; adds to `sums` what they sum
+// to over k.
+template <typename T>
+void pack_columns(const T* w, int64_t w_row, int64_t k_size, int64_t columns, T* packed, int64_t panel,
+                  float* sums) {
+  constexpr int64_t kStep = 16 * Gemm<T>::kWord, kTogether = kSlab * Gemm<T>::kWord;
+  for (int64_t slab = 0; slab < k_size; slab += kTogether) {
+    for (int64_t column = 0; column < columns; column += 32) {
+      const int64_t left = columns - column;
+      const __mmask16 lanes[2] = {first_lanes(left), left > 16 ? first_lanes(left - 16) : __mmask16(0)};
+      __m512 sum[2] = {load(sums + column, lanes[0]), load(sums + column + 16, lanes[1])};
+      T* out = packed + column / 16 * panel + slab * 16;
+      for (int64_t k = slab; k < min_of(slab + kTogether, k_size); k += kStep, out += 16 * kStep) {
+        pack_words(w + k * w_row + column, w_row, k_size - k, left, out, left > 16 ? out + panel : nullptr,
+                   sum);
+      }
+      store(sums + column, lanes[0], sum[0]);
+      store(sums + column + 16, lanes[1], sum[1]);
+    }
+  }
 }
 
 }  // namespace
@@ -206,11 +241,9 @@ void Gemm<T>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, in
   for (int64_t block = begin; block < end; ++block) {
     const int64_t k = block * 16 * kWord;
     T* out = packed + block * 256 * kWord;
-    for (int64_t n = 0; n < padded(n_size); n += 16, out += 16 * depth(k_size) * kWord) {
-      const __mmask16 mask = n < n_size ? first_lanes(n_size - n) : __mmask16(0);
-      __m512i r[16];
-      interleave(w + k * n_size + n, n_size, k_size - k, mask, r, nullptr);
-      store_words(r, out);
+    const int64_t panel = 16 * depth(k_size) * kWord;
+    for (int64_t n = 0; n < n_size; n += 32, out += 2 * panel) {
+      pack_words<T>(w + k * n_size + n, n_size, k_size - k, n_size - n, out, out + panel, nullptr);
     }
   }
 }
@@ -262,10 +295,8 @@ void Gemm<T>::multiply_transposed(const T* w, int64_t w_columns, int64_t begin, 
   Block alone;  // of a product that waits for no other piece
   for (int64_t first = begin; first < end; first += kGroup) {
     const int64_t last = min_of(first + kGroup, end);
-    for (int64_t row = first; row < last; row += 16) {
-      pack_panel(w + row, w_columns, k, last - row, scratch + (row - first) * words * kWord,
-                 piece.column_sums + row);
-    }
+    pack_columns(w + first, w_columns, k, last - first, scratch, 16 * words * kWord,
+                 piece.column_sums + first);
     for (int64_t column = 0; column < columns; column += chunk) {
       for (int64_t row = first; row < last; row += kRows) {
         // Eight of a panel's sixteen columns, a word from one to the next.

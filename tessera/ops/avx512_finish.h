@@ -2,15 +2,11 @@
 // avx512_math.h without any standard header.
 #pragma once
 
-#include "tessera/ops/avx512_math.h"
+#include "tessera/ops/avx512_gelu.h"
 #include "tessera/ops/epilogue.h"
 
 namespace tessera::ops::avx512 {
 namespace {
-
-/// Terms of e^x: as many as the dtype of the result can show.
-template <typename T>
-constexpr int kTermsFor = sizeof(T) == 4 ? 7 : 6;
 
 /// In place of a mask: masked loads and stores of 16 bits take several times as long on some CPUs.
 struct AllLanes {};
@@ -33,7 +29,7 @@ inline void finish(const Epilogue<T>& e, __m512 c, int64_t at, int64_t column, L
   }
   if (e.linear != nullptr) {
     store(e.linear + at, lanes, c);
-    c = gelu<kTermsFor<T>>(c);
+    c = gelu_for(c, T());
   }
   if (e.residual != nullptr) {
     c = _mm512_add_ps(c, load(e.residual + at, lanes));
@@ -43,7 +39,7 @@ inline void finish(const Epilogue<T>& e, __m512 c, int64_t at, int64_t column, L
 
 template <typename T, typename Lanes>
 inline void gelu_backward_at(const T* gradient, const T* linear, T* out, Lanes lanes) {
-  const __m512 derivative = gelu_derivative<kTermsFor<T>>(load(linear, lanes));
+  const __m512 derivative = gelu_derivative_for(load(linear, lanes), T());
   store(out, lanes, _mm512_mul_ps(derivative, load(gradient, lanes)));
 }
 

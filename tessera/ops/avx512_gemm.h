@@ -52,8 +52,13 @@ struct Gemm {
   [[gnu::always_inline]] static constexpr int64_t sums_size(int64_t rows, int64_t columns) {
     return (rows + kRows - 1) / kRows * kRows * ((columns + kColumns - 1) / kColumns * kColumns);
   }
-  /// k in a piece (but the last): as much as one cut.
-  static constexpr int64_t kPiece = 512 * kWord;
+  /// The most k in a piece: so many that one block of columns stays in the L2 cache.
+  static constexpr int64_t kPiece = 800 * kWord;
+  /// k in each of as few pieces as k_size takes, all about as long.
+  [[gnu::always_inline]] static constexpr int64_t piece_of(int64_t k_size) {
+    const int64_t pieces = (k_size + kPiece - 1) / kPiece, whole = 16 * kWord;
+    return pieces <= 1 ? k_size : ((k_size + pieces - 1) / pieces + whole - 1) / whole * whole;
+  }
   /// Elements of scratch for multiply_transposed.
   static constexpr int64_t kScratch = 256 * kPiece;
 

@@ -22,6 +22,18 @@ inline void interleave(const float* w, int64_t row_step, int64_t rows, __mmask16
   }
 }
 
+// 16 words of k x 32 columns of w, all of which exist, as two panels. `sums`: adds the columns' sums.
+inline void interleave_pair(const float* w, int64_t row_step, float* low, float* high, __m512* sums) {
+  for (int i = 0; i < 16; ++i, w += row_step) {
+    const __m512 left = _mm512_loadu_ps(w), right = _mm512_loadu_ps(w + 16);
+    _mm512_storeu_ps(low + 16 * i, left);
+    _mm512_storeu_ps(high + 16 * i, right);
+    if (sums == nullptr) continue;
+    sums[0] = _mm512_add_ps(sums[0], left);
+    sums[1] = _mm512_add_ps(sums[1], right);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::ops::avx512
 

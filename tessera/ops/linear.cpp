@@ -116,14 +116,15 @@ struct Avx512Products {
   // the result is made at a time as has kMostSums.
   static void weight_gradient(const T* gradient, const T* x, int64_t rows, int64_t in, int64_t out, T* result,
                               float* sums) {
-    const int64_t group = rows <= Gemm::kPiece ? out : std::max<int64_t>(kMostSums / in / 256, 1) * 256;
-    const at::Tensor packed = scratch<T>(Gemm::packed_size(std::min(rows, Gemm::kPiece), in));
+    const int64_t piece_rows = Gemm::piece_of(rows);
+    const int64_t group = piece_rows == rows ? out : std::max<int64_t>(kMostSums / in / 256, 1) * 256;
+    const at::Tensor packed = scratch<T>(Gemm::packed_size(piece_rows, in));
     const at::Tensor waiting =
-        scratch<float>(rows <= Gemm::kPiece ? 0 : Gemm::sums_size(std::min(group, out), in));
+        scratch<float>(piece_rows == rows ? 0 : Gemm::sums_size(std::min(group, out), in));
     std::fill_n(sums, out, 0.0F);
     for (int64_t first = 0; first < out; first += group) {
-      for (int64_t row = 0; row < rows; row += Gemm::kPiece) {
-        const int64_t k = std::min(Gemm::kPiece, rows - row);
+      for (int64_t row = 0; row < rows; row += piece_rows) {
+        const int64_t k = std::min(piece_rows, rows - row);
         pack(x + row * in, k, in, packed);
         const typename Gemm::Piece piece{row == 0, row + k == rows, first, mutable_data_of<float>(waiting),
                                          sums};

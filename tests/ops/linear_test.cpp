@@ -113,6 +113,24 @@ TEST(Linear, LargeWeightsGradientIsThatOfTheFormula) {
   }
 }
 
+// Every number that bf16 has: to its rounding, and an absolute error that only zeros and far tails show.
+TEST(Linear, GeluIsThatOfTheFormulaForEveryNumber) {
+  const at::Tensor all = at::arange(0, 1 << 16, at::kInt).to(at::kShort).view(at::kBFloat16);
+  const at::Tensor finite = all.masked_select(all.isfinite().logical_and(all.abs().lt(1e30)));
+  for (const auto& [dtype, rounding] : {std::pair{at::kBFloat16, 0.004}, {at::kFloat, 2e-6}}) {
+    const at::Tensor x = finite.to(dtype).view({-1, 1}).requires_grad_();
+    const at::Tensor weight = at::ones({1, 1}, dtype).requires_grad_(), bias = at::zeros({1}, dtype);
+    const at::Tensor exact = x.detach().to(at::kDouble).requires_grad_();
+    const at::Tensor y = linear_gelu(x, weight, bias), expected = at::gelu(exact);
+    y.sum().backward();
+    expected.sum().backward();
+    for (const auto& [found, formula] : {std::pair{y, expected}, {x.grad(), exact.grad()}}) {
+      const at::Tensor excess = (found.to(at::kDouble) - formula).abs() - formula.abs() * rounding;
+      EXPECT_LT(excess.max().item<double>(), 2e-6) << dtype;
+    }
+  }
+}
+
 TEST(Linear, TakesAnyShapeAndConvolutionWeights) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor x = at::randn({3, 5, 48}).to(dtype);
