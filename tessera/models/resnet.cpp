@@ -4,9 +4,11 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/zeros.h>
 
 #include "tessera/base/error.h"
 #include "tessera/models/parameter_tree.h"
+#include "tessera/ops/linear.h"
 #include "tessera/shard/sync_batch_norm.h"
 
 namespace tessera::models {
@@ -29,6 +31,15 @@ shard::BatchNorm batch_norm(const ParameterScope& scope, const NormOptions& opti
           options.group};
 }
 
+/// x [batch, in, height, width], channels last, by weight [out, in, kernel, kernel]. On a CPU a kernel of one
+/// place is a product over channels, which lie side by side.
+at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, int64_t stride) {
+  if (weight.size(2) > 1 || !x.is_cpu()) return at::conv2d(x, weight, {}, stride, weight.size(2) / 2);
+  const at::Tensor places = stride == 1 ? x : x.slice(2, 0, x.size(2), stride).slice(3, 0, x.size(3), stride);
+  const at::Tensor none = at::zeros({weight.size(0)}, weight.options().requires_grad(false));
+  return ops::linear(places.permute({0, 2, 3, 1}), weight, none).permute({0, 3, 1, 2});
+}
+
 /// A convolution without bias and the norm behind it.
 class ConvNorm {
  public:
@@ -37,8 +48,7 @@ class ConvNorm {
       : weight_(convolution.get("weight")), stride_(stride), norm_(batch_norm(norm, options)) {}
 
   at::Tensor operator()(const at::Tensor& x, const ForwardContext& context) const {
-    const at::Tensor y = at::conv2d(x, weight_, {}, stride_, weight_.size(2) / 2);
-    return norm_.forward(y, context.training);
+    return norm_.forward(convolve(x, weight_, stride_), context.training);
   }
 
  private:
@@ -64,10 +74,13 @@ class Block {
     past_.emplace_back(past.child("0"), past.child("1"), block.stride, options);
   }
 
+  // In place: no backward reads what a norm made, and a pass over memory less is worth more here than
+  // arithmetic.
   at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const {
     at::Tensor h = branch_.front()(x, context);
-    for (size_t i = 1; i < branch_.size(); ++i) h = branch_[i](at::relu(h), context);
-    return at::relu(h + (past_.empty() ? x : past_.front()(x, context)));
+    for (size_t i = 1; i < branch_.size(); ++i) h = branch_[i](at::relu_(h), context);
+    h += past_.empty() ? x : past_.front()(x, context);
+    return at::relu_(h);
   }
 
  private:
@@ -84,8 +97,11 @@ std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> stem(const P
     TESSERA_CHECK(images.dim() == 4 && images.size(1) == config.channels &&
                       images.size(2) == config.image_size && images.size(3) == config.image_size,
                   "images of another size: ", images.sizes());
-    const at::Tensor x = convolution(images.to(weight.scalar_type()), context);
-    return at::max_pool2d(at::relu(x), 3, 2, 1);
+    // Channels last: the convolutions of oneDNN and of cuDNN then need no other order of what they read and
+    // write, and everything after them keeps it.
+    const at::Tensor input = images.to(weight.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
+    at::Tensor x = convolution(input, context);
+    return at::max_pool2d(at::relu_(x), 3, 2, 1);
   };
 }
 
