@@ -8,4 +8,14 @@ namespace tessera::ops {
 /// (x - mean) / sqrt(variance + epsilon) * weight + bias. `x`: [..., width]; `weight`, `bias`: [width].
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon);
 
+/// The parameters of one.
+struct Norm {
+  at::Tensor weight, bias;  // [width]
+  double epsilon = 0;
+};
+
+inline at::Tensor layer_norm(const at::Tensor& x, const Norm& norm) {
+  return layer_norm(x, norm.weight, norm.bias, norm.epsilon);
+}
+
 }  // namespace tessera::ops

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/ops/layer_norm.h"
+
 namespace tessera::ops {
 
 /// x weight^T + bias. `x`: [..., in]; `weight`: [out, in], or [out, ...] with `in` elements a row; `bias`:
@@ -13,5 +15,12 @@ at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::
 /// residual + x weight^T + bias. `residual`: [..., out].
 at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual);
+
+/// linear(layer_norm(x, norm), weight, bias) and the same of linear_gelu, bit for bit, gradients as well.
+/// What the norm makes is not kept for backward, which makes it again. `x`: [..., in], of the norm's width.
+at::Tensor norm_linear(const at::Tensor& x, const Norm& norm, const at::Tensor& weight,
+                       const at::Tensor& bias);
+at::Tensor norm_linear_gelu(const at::Tensor& x, const Norm& norm, const at::Tensor& weight,
+                            const at::Tensor& bias);
 
 }  // namespace tessera::ops

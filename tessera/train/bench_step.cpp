@@ -18,6 +18,7 @@
 #include "tessera/base/version.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/peak_rate.h"
+#include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
@@ -229,6 +230,7 @@ void print(const Json& json) {
 }  // namespace
 
 int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
+  shard::keep_tensor_memory();  // as a training does
   const int64_t threads = set_threads(job.recipe, ranks);
   auto mesh = connect(job.recipe, ranks, concat(build_info().commit, recipe::to_toml(job.recipe)));
   try {
