@@ -50,6 +50,10 @@ at::Tensor LayerNorm::operator()(const at::Tensor& x) const {
   return ops::layer_norm(x, weight, bias, epsilon);
 }
 
+std::pair<at::Tensor, at::Tensor> LayerNorm::of_sum(const at::Tensor& x, const at::Tensor& added) const {
+  return ops::layer_norm_of_sum(x, added, weight, bias, epsilon);
+}
+
 at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& context) const {
   return active(context) ? ops::dropout(x, rate, random_key(context.key, name), context.samples) : x;
 }
@@ -83,13 +87,17 @@ AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig&
       proj_dropout_(config.dropout, block_name(block, "attn.proj_drop")),
       residual_(block_scope(map, block).find("ls1.gamma"), drop_path, block_name(block, "drop_path1")) {}
 
-at::Tensor AttentionBranch::forward(const at::Tensor& x, const ForwardContext& context) const {
-  const at::Tensor qkv = qkv_.in_block(norm_(x), context);  // [batch, tokens, 3 * width]
+std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& given,
+                                                           const ForwardContext& context) const {
+  const auto [normed, x] = norm_.of_sum(given, {});
+  const at::Tensor qkv = qkv_.in_block(normed, context);  // [batch, tokens, 3 * width]
   const at::Tensor mixed = qk_norms_.empty() ? ops::self_attention(qkv, heads_) : normed_heads(qkv);
-  if (residual_.plain(context) && !proj_dropout_.active(context)) {
-    return proj_.then_add(mixed, x, context);
+  if (!residual_.plain(context)) {
+    return {residual_(x, proj_dropout_(proj_.in_block(mixed, context), context), context), {}};
   }
-  return residual_(x, proj_dropout_(proj_.in_block(mixed, context), context), context);
+  // A product adds it, or else the next norm, which reads the sum anyway.
+  if (!context.fp8 && !proj_dropout_.active(context)) return {proj_.then_add(mixed, x, context), {}};
+  return {x, proj_dropout_(proj_.in_block(mixed, context), context)};
 }
 
 at::Tensor AttentionBranch::normed_heads(const at::Tensor& qkv) const {
@@ -106,8 +114,10 @@ MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int
       dropout2_(config.dropout, block_name(block, "mlp.drop2")),
       residual_(block_scope(map, block).find("ls2.gamma"), drop_path, block_name(block, "drop_path2")) {}
 
-at::Tensor MlpBranch::forward(const at::Tensor& x, const ForwardContext& context) const {
-  const at::Tensor hidden = dropout1_(fc1_.then_gelu(norm_(x), context), context);
+at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
+                              const ForwardContext& context) const {
+  const auto [normed, x] = norm_.of_sum(of, added);
+  const at::Tensor hidden = dropout1_(fc1_.then_gelu(normed, context), context);
   if (residual_.plain(context) && !dropout2_.active(context)) {
     return fc2_.then_add(hidden, x, context);
   }

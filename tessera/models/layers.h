@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <utility>
 
 #include "tessera/arch/vit.h"
 #include "tessera/models/parameter_tree.h"
@@ -28,6 +29,8 @@ struct LayerNorm {
   LayerNorm(const ParameterScope& scope, double epsilon_)
       : weight(scope.get("weight")), bias(scope.get("bias")), epsilon(epsilon_) {}
   at::Tensor operator()(const at::Tensor& x) const;
+  /// That of x + added (undefined: of x), and that sum.
+  std::pair<at::Tensor, at::Tensor> of_sum(const at::Tensor& x, const at::Tensor& added) const;
 
   at::Tensor weight, bias;  // [width]
   double epsilon;
@@ -62,7 +65,8 @@ at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarTyp
 class AttentionBranch {
  public:
   AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);
-  at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const;
+  /// The result is the sum of the two; the second is undefined where it is added already.
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x, const ForwardContext& context) const;
 
  private:
   at::Tensor normed_heads(const at::Tensor& qkv) const;  // attention with q/k norm
@@ -75,11 +79,11 @@ class AttentionBranch {
   Residual residual_;
 };
 
-/// norm2 and MLP: x -> x + fc2(gelu(fc1(norm2(x)))).
+/// norm2 and MLP: x -> x + fc2(gelu(fc1(norm2(x)))), of x = `of` + `added` (undefined: of `of`).
 class MlpBranch {
  public:
   MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);
-  at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const;
+  at::Tensor forward(const at::Tensor& of, const at::Tensor& added, const ForwardContext& context) const;
 
  private:
   LayerNorm norm_;

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/ops/avx512_norm.h"
+#include "tessera/ops/device_norm.h"
 #include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
@@ -67,6 +68,7 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
 }  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
+  if (has_device_norm(x, {}, weight, bias)) return device_norm(x, {}, weight, bias, epsilon).first;
   const auto all = [&](bool (*fits)(const at::Tensor&)) { return fits(x) && fits(weight) && fits(bias); };
   if (all(fits_amx) || all(fits_avx512_bf16)) {
     return FastLayerNorm<uint16_t>::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
@@ -81,6 +83,14 @@ at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
     return at::layer_norm(wide(x), {weight.size(0)}, wide(weight), wide(bias), epsilon).to(x.scalar_type());
   }
   return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon);
+}
+
+std::pair<at::Tensor, at::Tensor> layer_norm_of_sum(const at::Tensor& x, const at::Tensor& added,
+                                                    const at::Tensor& weight, const at::Tensor& bias,
+                                                    double epsilon) {
+  if (has_device_norm(x, added, weight, bias)) return device_norm(x, added, weight, bias, epsilon);
+  const at::Tensor sum = added.defined() ? x + added : x;
+  return {layer_norm(sum, weight, bias, epsilon), sum};
 }
 
 }  // namespace tessera::ops
