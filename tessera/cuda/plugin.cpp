@@ -1,9 +1,13 @@
+#include <c10/cuda/CUDAStream.h>
+
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/cuda/device.h"
+#include "tessera/cuda/kernels.h"
 #include "tessera/cuda/products.h"
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/ops/kernel_table.h"
 
 namespace tessera::cuda {
 namespace {
@@ -33,12 +37,27 @@ c10::intrusive_ptr<c10d::Backend> nccl_backend(const c10::intrusive_ptr<c10d::St
   return backend;
 }
 
+void* current_stream(int device) {
+  return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
+}
+
+constexpr ops::DeviceKernels kKernels{.stream = current_stream,
+                                      .norm_parts = norm_parts,
+                                      .norm_forward = norm_forward,
+                                      .norm_backward = norm_backward,
+                                      .adamw = adamw,
+                                      .cross_entropy = cross_entropy,
+                                      .cross_entropy_backward = cross_entropy_backward,
+                                      .pictures = pictures,
+                                      .fp8_rows = fp8_rows};
+
 constexpr mesh::CudaPlugin kPlugin{.version = mesh::kCudaPluginVersion,
                                    .device_count = device_count,
                                    .device = describe,
                                    .check_device = check_device,
                                    .nccl_backend = nccl_backend,
-                                   .products = &kProducts};
+                                   .products = &kProducts,
+                                   .kernels = &kKernels};
 
 }  // namespace
 }  // namespace tessera::cuda

@@ -19,6 +19,7 @@ class Store;
 
 namespace tessera::ops {
 struct DeviceProducts;  // ops/device_linear.h
+struct DeviceKernels;   // ops/kernel_table.h
 }  // namespace tessera::ops
 
 namespace tessera::mesh {
@@ -48,9 +49,11 @@ struct CudaPlugin {
                                                     int size, int device, std::chrono::milliseconds timeout);
   /// Linear layers by cuBLASLt, for tensors of any of the GPUs.
   const ops::DeviceProducts* products;
+  /// Fused kernels, alike.
+  const ops::DeviceKernels* kernels;
 };
 
-inline constexpr int kCudaPluginVersion = 2;
+inline constexpr int kCudaPluginVersion = 3;
 inline constexpr const char* kCudaPluginSymbol = "tessera_cuda_plugin";
 
 /// The plug-in, or why there is none.

@@ -35,19 +35,12 @@ at::Tensor Linear::in_block(const at::Tensor& x, const ForwardContext& context) 
   return context.fp8 ? ops::fp8_linear(x, weight, bias) : ops::linear(x, weight, bias);
 }
 
-at::Tensor Linear::then_gelu(const at::Tensor& x, const ForwardContext& context) const {
+at::Tensor Linear::in_block(const ops::Normed& x, const ForwardContext& context) const {
+  return context.fp8 ? ops::fp8_linear(x, weight, bias) : ops::linear(x, weight, bias);
+}
+
+at::Tensor Linear::then_gelu(const ops::Normed& x, const ForwardContext& context) const {
   return context.fp8 ? at::gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
-}
-
-at::Tensor Linear::of_normed(const LayerNorm& norm, const at::Tensor& x,
-                             const ForwardContext& context) const {
-  return context.fp8 ? ops::norm_fp8_linear(x, norm, weight, bias) : ops::norm_linear(x, norm, weight, bias);
-}
-
-at::Tensor Linear::of_normed_then_gelu(const LayerNorm& norm, const at::Tensor& x,
-                                       const ForwardContext& context) const {
-  return context.fp8 ? at::gelu(ops::norm_fp8_linear(x, norm, weight, bias))
-                     : ops::norm_linear_gelu(x, norm, weight, bias);
 }
 
 at::Tensor Linear::then_add(const at::Tensor& x, const at::Tensor& residual,
@@ -89,13 +82,18 @@ AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig&
       proj_dropout_(config.dropout, block_name(block, "attn.proj_drop")),
       residual_(block_scope(map, block).find("ls1.gamma"), drop_path, block_name(block, "drop_path1")) {}
 
-at::Tensor AttentionBranch::forward(const at::Tensor& x, const ForwardContext& context) const {
-  const at::Tensor qkv = qkv_.of_normed(norm_, x, context);  // [batch, tokens, 3 * width]
+std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& given,
+                                                           const ForwardContext& context) const {
+  ops::Normed normed = ops::normed(given, norm_);
+  const at::Tensor x = normed.x, qkv = qkv_.in_block(normed, context);  // [batch, tokens, 3 * width]
+  normed.rows.reset();                                                  // its memory is free from here on
   const at::Tensor mixed = qk_norms_.empty() ? ops::self_attention(qkv, heads_) : normed_heads(qkv);
-  if (residual_.plain(context) && !proj_dropout_.active(context)) {
-    return proj_.then_add(mixed, x, context);
+  if (!residual_.plain(context)) {
+    return {residual_(x, proj_dropout_(proj_.in_block(mixed, context), context), context), {}};
   }
-  return residual_(x, proj_dropout_(proj_.in_block(mixed, context), context), context);
+  // A product adds it, or else the next norm, which reads the sum anyway.
+  if (!context.fp8 && !proj_dropout_.active(context)) return {proj_.then_add(mixed, x, context), {}};
+  return {x, proj_dropout_(proj_.in_block(mixed, context), context)};
 }
 
 at::Tensor AttentionBranch::normed_heads(const at::Tensor& qkv) const {
@@ -112,8 +110,11 @@ MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int
       dropout2_(config.dropout, block_name(block, "mlp.drop2")),
       residual_(block_scope(map, block).find("ls2.gamma"), drop_path, block_name(block, "drop_path2")) {}
 
-at::Tensor MlpBranch::forward(const at::Tensor& x, const ForwardContext& context) const {
-  const at::Tensor hidden = dropout1_(fc1_.of_normed_then_gelu(norm_, x, context), context);
+at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
+                              const ForwardContext& context) const {
+  ops::Normed normed = ops::normed(of, norm_, added);
+  const at::Tensor x = normed.x, hidden = dropout1_(fc1_.then_gelu(normed, context), context);
+  normed.rows.reset();
   if (residual_.plain(context) && !dropout2_.active(context)) {
     return fc2_.then_add(hidden, x, context);
   }

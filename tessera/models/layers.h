@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <utility>
 
 #include "tessera/arch/vit.h"
 #include "tessera/models/parameter_tree.h"
@@ -24,10 +25,8 @@ struct Linear {
   at::Tensor operator()(const at::Tensor& x) const;
   // Those of blocks compute as the context says. After a norm, what the norm makes is not kept for backward.
   at::Tensor in_block(const at::Tensor& x, const ForwardContext& context) const;
-  at::Tensor then_gelu(const at::Tensor& x, const ForwardContext& context) const;
-  at::Tensor of_normed(const LayerNorm& norm, const at::Tensor& x, const ForwardContext& context) const;
-  at::Tensor of_normed_then_gelu(const LayerNorm& norm, const at::Tensor& x,
-                                 const ForwardContext& context) const;
+  at::Tensor in_block(const ops::Normed& x, const ForwardContext& context) const;
+  at::Tensor then_gelu(const ops::Normed& x, const ForwardContext& context) const;
   at::Tensor then_add(const at::Tensor& x, const at::Tensor& residual, const ForwardContext& context) const;
 
   at::Tensor weight;  // [out, in]
@@ -63,7 +62,8 @@ at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarTyp
 class AttentionBranch {
  public:
   AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);
-  at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const;
+  /// The result is the sum of the two; the second is undefined where it is added already.
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x, const ForwardContext& context) const;
 
  private:
   at::Tensor normed_heads(const at::Tensor& qkv) const;  // attention with q/k norm
@@ -76,11 +76,11 @@ class AttentionBranch {
   Residual residual_;
 };
 
-/// norm2 and MLP: x -> x + fc2(gelu(fc1(norm2(x)))).
+/// norm2 and MLP: x -> x + fc2(gelu(fc1(norm2(x)))), of x = `of` + `added` (undefined: of `of`).
 class MlpBranch {
  public:
   MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);
-  at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const;
+  at::Tensor forward(const at::Tensor& of, const at::Tensor& added, const ForwardContext& context) const;
 
  private:
   LayerNorm norm_;

@@ -29,7 +29,8 @@ std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> block_forwar
   auto parts = std::make_shared<Block>(
       Block{AttentionBranch(map, config, block, rate), MlpBranch(map, config, block, rate)});
   return [parts](const at::Tensor& x, const ForwardContext& context) {
-    return parts->mlp.forward(parts->attention.forward(x, context), context);
+    const auto [residual, branch] = parts->attention.forward(x, context);
+    return parts->mlp.forward(residual, branch, context);
   };
 }
 

@@ -6,21 +6,17 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/by_libtorch.h"
+#include "tessera/ops/device_kernels.h"
 #include "tessera/ops/every_cpu.h"
 #include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
 namespace {
 
-struct Coefficients {
-  float decay, coupled_decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_correction2,
-      epsilon, grad_scale;
-};
-
 template <bool kCoupled>
 [[gnu::always_inline]] inline void update_each(float* __restrict p, const float* __restrict g,
                                                float* __restrict m, float* __restrict v, int64_t n,
-                                               const Coefficients& c) {
+                                               const AdamwCoefficients& c) {
   for (int64_t i = 0; i < n; ++i) {
     float gradient = g[i] * c.grad_scale;
     if constexpr (kCoupled) gradient += c.coupled_decay * p[i];
@@ -34,42 +30,72 @@ template <bool kCoupled>
 }
 
 TESSERA_EVERY_CPU void update(float* p, const float* g, float* m, float* v, int64_t n,
-                              const Coefficients& c) {
+                              const AdamwCoefficients& c) {
   update_each<false>(p, g, m, v, n, c);
 }
 
 TESSERA_EVERY_CPU void update_coupled(float* p, const float* g, float* m, float* v, int64_t n,
-                                      const Coefficients& c) {
+                                      const AdamwCoefficients& c) {
   update_each<true>(p, g, m, v, n, c);
+}
+
+AdamwCoefficients coefficients(const AdamwOptions& o) {
+  const double correction1 = 1.0 - std::pow(o.beta1, static_cast<double>(o.step));
+  const double correction2 = 1.0 - std::pow(o.beta2, static_cast<double>(o.step));
+  return {o.coupled ? 1.0F : static_cast<float>(1.0 - o.lr * o.weight_decay),
+          static_cast<float>(o.weight_decay),
+          static_cast<float>(o.beta1),
+          static_cast<float>(1.0 - o.beta1),
+          static_cast<float>(o.beta2),
+          static_cast<float>(1.0 - o.beta2),
+          static_cast<float>(o.lr / correction1),
+          static_cast<float>(std::sqrt(correction2)),
+          static_cast<float>(o.epsilon),
+          static_cast<float>(o.grad_scale)};
+}
+
+/// The device has a kernel that writes such a copy on the way.
+bool is_for_device(const at::Tensor& parameter, const at::Tensor& copy) {
+  if (device_kernels(parameter) == nullptr) return false;
+  return !copy.defined() || (copy.device() == parameter.device() &&
+                             (copy.scalar_type() == at::kBFloat16 || copy.scalar_type() == at::kHalf));
 }
 
 }  // namespace
 
 void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
-           const AdamwOptions& o) {
+           const AdamwOptions& o, at::Tensor copy) {
   TESSERA_CHECK(parameter.is_contiguous() && gradient.is_contiguous());
   TESSERA_CHECK_EQ(parameter.numel(), gradient.numel());
-  if (!is_for_kernels(parameter)) return by_libtorch::adamw(parameter, gradient, exp_avg, exp_avg_sq, o);
-  const double correction1 = 1.0 - std::pow(o.beta1, static_cast<double>(o.step));
-  const double correction2 = 1.0 - std::pow(o.beta2, static_cast<double>(o.step));
-  const bool coupled = o.coupled && o.weight_decay != 0;
-  const Coefficients c = {o.coupled ? 1.0F : static_cast<float>(1.0 - o.lr * o.weight_decay),
-                          static_cast<float>(o.weight_decay),
-                          static_cast<float>(o.beta1),
-                          static_cast<float>(1.0 - o.beta1),
-                          static_cast<float>(o.beta2),
-                          static_cast<float>(1.0 - o.beta2),
-                          static_cast<float>(o.lr / correction1),
-                          static_cast<float>(std::sqrt(correction2)),
-                          static_cast<float>(o.epsilon),
-                          static_cast<float>(o.grad_scale)};
-  float* p = parameter.data_ptr<float>();
-  const float* g = gradient.const_data_ptr<float>();
-  float* m = exp_avg.data_ptr<float>();
-  float* v = exp_avg_sq.data_ptr<float>();
-  at::parallel_for(0, parameter.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    (coupled ? update_coupled : update)(p + begin, g + begin, m + begin, v + begin, end - begin, c);
+  const bool fused = is_for_device(parameter, copy);
+  if (!fused && !is_for_kernels(parameter)) {
+    by_libtorch::adamw(parameter, gradient, exp_avg, exp_avg_sq, o);
+    if (copy.defined()) copy.copy_(parameter);
+    return;
+  }
+  AdamwPass pass{.count = parameter.numel(),
+                 .parameter = parameter.data_ptr<float>(),
+                 .gradient = gradient.const_data_ptr<float>(),
+                 .exp_avg = exp_avg.data_ptr<float>(),
+                 .exp_avg_sq = exp_avg_sq.data_ptr<float>(),
+                 .copy_number = Number::kBFloat16,
+                 .copy = nullptr,
+                 .coupled = o.coupled && o.weight_decay != 0,
+                 .by = coefficients(o)};
+  if (fused) {
+    if (copy.defined()) {
+      pass.copy_number = *number_of(copy);
+      pass.copy = copy.mutable_data_ptr();
+    }
+    const DeviceKernels& kernels = *device_kernels(parameter);
+    return kernels.adamw(pass, KernelStream(kernels, parameter));
+  }
+  at::parallel_for(0, pass.count, kGrain, [&](int64_t begin, int64_t end) {
+    (pass.coupled ? update_coupled : update)(pass.parameter + begin, pass.gradient + begin,
+                                             pass.exp_avg + begin, pass.exp_avg_sq + begin, end - begin,
+                                             pass.by);
   });
+  if (copy.defined()) copy.copy_(parameter);
 }
 
 }  // namespace tessera::ops

@@ -124,6 +124,11 @@ bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at
   return fits(x) && fits(weight) && fits(bias);
 }
 
+std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& gradient,
+                                                             const at::Tensor& x) {
+  return products_in_use.load()->parameter_gradients(gradient, x);
+}
+
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          const std::optional<at::Tensor>& residual, bool gelu,
                          const std::optional<Normed>& normed) {

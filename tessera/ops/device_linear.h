@@ -35,6 +35,9 @@ void use_device_products(const DeviceProducts* products, c10::DeviceType device)
 /// There are some for these tensors.
 bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
+/// DeviceProducts::parameter_gradients. Requires: has_device_products of both, and they are contiguous.
+std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& gradient, const at::Tensor& x);
+
 /// residual + gelu(x weight^T + bias), the last two where asked for; shapes as in linear.h, `weight`: [out,
 /// in]; x is what `normed` makes, if there is such. Requires: has_device_products, and a residual of bf16.
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

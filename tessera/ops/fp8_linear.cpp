@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/device_kernels.h"
+#include "tessera/ops/device_linear.h"
 #include "tessera/ops/every_cpu.h"
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/kept_input.h"
@@ -93,6 +96,42 @@ at::Tensor rounded_by_kernel(const at::Tensor& rows_given) {
 
 int64_t rest_to_16(int64_t n) { return (16 - n % 16) % 16; }
 
+Fp8Rows rows_by_libtorch(const at::Tensor& rows) {
+  const at::Tensor most = rows.amax(1, /*keepdim=*/true), least = rows.amin(1, /*keepdim=*/true);
+  const at::Tensor largest = at::maximum(most, least.neg()).to(at::kFloat).view(at::kInt);
+  const at::Tensor exponent = largest.add(kRoundUp)
+                                  .bitwise_right_shift(kMantissaBits)
+                                  .clamp_min(kLargestExponent + kLeastScale)
+                                  .sub(kLargestExponent);
+  const at::Tensor scales = exponent.bitwise_left_shift(kMantissaBits).view(at::kFloat);
+  return {(rows / scales).to(at::kFloat8_e4m3fn), scales};  // float32 in between
+}
+
+/// fp8_rows of these with so many more columns and rows of zeros.
+Fp8Rows filled_rows(const at::Tensor& rows_given, int64_t more_columns, int64_t more_rows) {
+  const DeviceKernels* kernels = device_kernels(rows_given);
+  const auto number = number_of(rows_given);
+  if (kernels == nullptr || !number) {
+    const bool whole = more_columns == 0 && more_rows == 0;
+    return rows_by_libtorch(whole ? rows_given
+                                  : at::constant_pad_nd(rows_given, {0, more_columns, 0, more_rows}));
+  }
+  const at::Tensor rows = rows_given.contiguous();
+  const int64_t filled_rows = rows.size(0) + more_rows, filled_columns = rows.size(1) + more_columns;
+  const Fp8Rows result{at::empty({filled_rows, filled_columns}, rows.options().dtype(at::kFloat8_e4m3fn)),
+                       at::empty({filled_rows, 1}, rows.options().dtype(at::kFloat))};
+  kernels->fp8_rows({.number = *number,
+                     .rows = rows.size(0),
+                     .columns = rows.size(1),
+                     .filled_rows = filled_rows,
+                     .filled_columns = filled_columns,
+                     .x = rows.const_data_ptr(),
+                     .numbers = static_cast<uint8_t*>(result.numbers.mutable_data_ptr()),
+                     .scales = result.scales.mutable_data_ptr<float>()},
+                    KernelStream(*kernels, rows));
+  return result;
+}
+
 /// Asked for once: the GPU multiplies fp8, and what comes of it is what the numbers stand for.
 bool gpu_multiplies_fp8(at::Device device) {
   const at::NoGradGuard no_grad;
@@ -162,7 +201,12 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
                  .view(ctx->saved_data["shape"].toIntVector());
     }
     if (ctx->needs_input_grad(1)) {
-      of_weight = weight_gradient(gradient, as_rows(saved_input(ctx, saved))).to(weight.scalar_type());
+      const at::Tensor x = as_rows(saved_input(ctx, saved));
+      if (has_device_products(gradient, x, weight)) {
+        std::tie(of_weight, of_bias) = device_parameter_gradients(gradient.contiguous(), x.contiguous());
+        return {of_x, of_weight, of_bias, at::Tensor()};
+      }
+      of_weight = weight_gradient(gradient, x).to(weight.scalar_type());
     }
     if (ctx->needs_input_grad(2)) {
       of_bias = gradient.sum(0, /*keepdim=*/false, at::kFloat).to(weight.scalar_type());
@@ -173,16 +217,7 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
 
 }  // namespace
 
-Fp8Rows fp8_rows(const at::Tensor& rows) {
-  const at::Tensor most = rows.amax(1, /*keepdim=*/true), least = rows.amin(1, /*keepdim=*/true);
-  const at::Tensor largest = at::maximum(most, least.neg()).to(at::kFloat).view(at::kInt);
-  const at::Tensor exponent = largest.add(kRoundUp)
-                                  .bitwise_right_shift(kMantissaBits)
-                                  .clamp_min(kLargestExponent + kLeastScale)
-                                  .sub(kLargestExponent);
-  const at::Tensor scales = exponent.bitwise_left_shift(kMantissaBits).view(at::kFloat);
-  return {(rows / scales).to(at::kFloat8_e4m3fn), scales};  // float32 in between
-}
+Fp8Rows fp8_rows(const at::Tensor& rows) { return filled_rows(rows, 0, 0); }
 
 at::Tensor fp8_rounded(const at::Tensor& rows) {
   TESSERA_CHECK(rows.dim() == 2, "rows of ", rows.dim(), " dims");
@@ -196,10 +231,7 @@ at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, const
   const int64_t m = left.size(0), n = right.size(0);
   if (m == 0) return at::empty({0, n}, left.options().dtype(at::kBFloat16));
   const int64_t more_k = rest_to_16(left.size(1)), more_n = rest_to_16(n);
-  const auto filled = [](const at::Tensor& t, int64_t columns, int64_t rows) {
-    return columns == 0 && rows == 0 ? t : at::constant_pad_nd(t, {0, columns, 0, rows});
-  };
-  const Fp8Rows a = fp8_rows(filled(left, more_k, 0)), b = fp8_rows(filled(right, more_k, more_n));
+  const Fp8Rows a = filled_rows(left, more_k, 0), b = filled_rows(right, more_k, more_n);
   std::optional<at::Tensor> added;
   if (bias.defined()) added = more_n == 0 ? bias : at::constant_pad_nd(bias, {0, more_n});
   const at::Tensor whole = at::_scaled_mm(
@@ -212,9 +244,8 @@ at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::T
   return Fp8Linear::apply(x, weight, bias, std::optional<Normed>());
 }
 
-at::Tensor norm_fp8_linear(const at::Tensor& x, const Norm& norm, const at::Tensor& weight,
-                           const at::Tensor& bias) {
-  return Fp8Linear::apply(layer_norm(x, norm), weight, bias, std::optional(Normed{x, norm}));
+at::Tensor fp8_linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return Fp8Linear::apply(x.rows, weight, bias, std::optional(x));
 }
 
 }  // namespace tessera::ops

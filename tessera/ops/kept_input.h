@@ -15,12 +15,6 @@
 
 namespace tessera::ops {
 
-/// An input that is layer_norm(x, norm).
-struct Normed {
-  at::Tensor x;  // [..., in]
-  Norm norm;
-};
-
 /// In forward: saves `others` and the input `x`, or instead of it what it was normed from.
 void save_with_input(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list others,
                      const at::Tensor& x, const std::optional<Normed>& normed);

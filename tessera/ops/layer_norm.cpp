@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/ops/avx512_norm.h"
+#include "tessera/ops/device_norm.h"
 #include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
@@ -97,6 +98,7 @@ class WidenedLayerNorm : public torch::autograd::Function<WidenedLayerNorm> {
 }  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
+  if (has_device_norm(x, {}, weight, bias)) return device_norm(x, {}, weight, bias, epsilon).first;
   const auto all = [&](bool (*fits)(const at::Tensor&)) { return fits(x) && fits(weight) && fits(bias); };
   if (all(fits_amx) || all(fits_avx512_bf16)) {
     return FastLayerNorm<uint16_t>::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
@@ -108,6 +110,15 @@ at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
     return WidenedLayerNorm::apply(x, weight, bias, epsilon);
   }
   return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon);
+}
+
+Normed normed(const at::Tensor& given, const Norm& norm, const at::Tensor& added) {
+  if (has_device_norm(given, added, norm.weight, norm.bias)) {
+    const auto [rows, x] = device_norm(given, added, norm.weight, norm.bias, norm.epsilon);
+    return {x, norm, rows};
+  }
+  const at::Tensor x = added.defined() ? given + added : given;
+  return {x, norm, layer_norm(x, norm)};
 }
 
 }  // namespace tessera::ops

@@ -18,4 +18,15 @@ inline at::Tensor layer_norm(const at::Tensor& x, const Norm& norm) {
   return layer_norm(x, norm.weight, norm.bias, norm.epsilon);
 }
 
+/// What a norm made, and of what.
+struct Normed {
+  at::Tensor x;  // [..., width]
+  Norm norm;
+  at::Tensor rows;  // layer_norm(x, norm)
+};
+
+/// Of x = `given` + `added`, for whoever goes on with that sum as well: a residual, whose gradient a device's
+/// kernels then add to the norm's in the same pass. `added`: as `given`, or undefined for 0.
+Normed normed(const at::Tensor& given, const Norm& norm, const at::Tensor& added = {});
+
 }  // namespace tessera::ops

@@ -292,14 +292,12 @@ at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::T
   return layer(x, weight, bias, residual, Then::kAdd);
 }
 
-at::Tensor norm_linear(const at::Tensor& x, const Norm& norm, const at::Tensor& weight,
-                       const at::Tensor& bias) {
-  return layer(layer_norm(x, norm), weight, bias, std::nullopt, Then::kNothing, Normed{x, norm});
+at::Tensor linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return layer(x.rows, weight, bias, std::nullopt, Then::kNothing, x);
 }
 
-at::Tensor norm_linear_gelu(const at::Tensor& x, const Norm& norm, const at::Tensor& weight,
-                            const at::Tensor& bias) {
-  return layer(layer_norm(x, norm), weight, bias, std::nullopt, Then::kGelu, Normed{x, norm});
+at::Tensor linear_gelu(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return layer(x.rows, weight, bias, std::nullopt, Then::kGelu, x);
 }
 
 }  // namespace tessera::ops

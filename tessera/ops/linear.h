@@ -16,11 +16,9 @@ at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::
 at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual);
 
-/// linear(layer_norm(x, norm), weight, bias) and the same of linear_gelu, bit for bit, gradients as well.
-/// What the norm makes is not kept for backward, which makes it again. `x`: [..., in], of the norm's width.
-at::Tensor norm_linear(const at::Tensor& x, const Norm& norm, const at::Tensor& weight,
-                       const at::Tensor& bias);
-at::Tensor norm_linear_gelu(const at::Tensor& x, const Norm& norm, const at::Tensor& weight,
-                            const at::Tensor& bias);
+/// The same of x.rows, bit for bit, gradients as well, but that the norm's rows are not kept for backward,
+/// which makes them again.
+at::Tensor linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear_gelu(const Normed& x, const at::Tensor& weight, const at::Tensor& bias);
 
 }  // namespace tessera::ops

@@ -337,11 +337,18 @@ void Unit::finish_reduce() {
   summed_ = true;
 }
 
+at::Tensor Unit::values_to_write() {
+  if (compute_shard_.is_same(master_) || compute_shard_.device() != master_.device()) return {};
+  free_gathered();  // a gather under way reads them
+  copy_is_written_ = true;
+  return compute_shard_;
+}
+
 void Unit::parameters_changed() {
   const at::NoGradGuard no_grad;
   free_gathered();
-  if (!compute_shard_.is_same(master_)) compute_shard_.copy_(master_);
-  has_gradient_ = summed_ = false;
+  if (!compute_shard_.is_same(master_) && !copy_is_written_) compute_shard_.copy_(master_);
+  has_gradient_ = summed_ = copy_is_written_ = false;
 }
 
 }  // namespace tessera::shard

@@ -119,6 +119,10 @@ class Unit {
   /// the whole gradient.
   void finish_reduce();
 
+  /// For an optimizer that writes the new values in the compute dtype as it makes them, which spares the next
+  /// parameters_changed() a pass: [shard_numel], of which it writes every piece. Undefined: they are not kept
+  /// beside the master values. Gathered copies go.
+  at::Tensor values_to_write();
   /// The master values changed (optimizer step, loading): gathered copies are stale, gradients start anew.
   void parameters_changed();
 
@@ -158,6 +162,7 @@ class Unit {
   bool summed_ = false;             // and has been, or is being, summed over the replicas
   bool accumulate_locally_ = false;
   bool last_micro_batch_ = true;
+  bool copy_is_written_ = false;
   double divisor_ = 1;
   std::vector<bool> taken_;  // by parameter: its gradient of this micro-batch is collected
 

@@ -6,22 +6,28 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/ops/device_kernels.h"
 #include "tessera/ops/device_linear.h"
 #include "tessera/recipe/choose_device.h"
+#include "tessera/train/fused_pictures.h"
 #include "tessera/train/session.h"
 
 namespace tessera::train {
 namespace {
 
-/// Linear layers by the plug-in's products where they are LibTorch's numbers.
-void use_products_of(const mesh::CudaPlugin& plugin, at::Device device) {
-  const std::string fault = ops::fault_of(*plugin.products, device);
-  if (fault.empty()) {
-    ops::use_device_products(plugin.products, device.type());
-  } else {
-    TORCH_WARN("[train.device] products of the CUDA plug-in that are LibTorch's: found ", fault,
+/// The plug-in's products and kernels where their numbers are LibTorch's.
+void use_kernels_of(const mesh::CudaPlugin& plugin, at::Device device) {
+  const auto fits = [](const char* what, const std::string& fault) {
+    if (fault.empty()) return true;
+    TORCH_WARN("[train.device] ", what, " of the CUDA plug-in that are LibTorch's: found ", fault,
                " (LibTorch's are used)");
-  }
+    return false;
+  };
+  const bool kernels = fits("kernels", ops::fault_of(*plugin.kernels, device)) &&
+                       fits("kernels", fault_of_pictures(*plugin.kernels, device));
+  if (fits("products", ops::fault_of(*plugin.products, device)))
+    ops::use_device_products(plugin.products, device.type());
+  if (kernels) ops::use_device_kernels(plugin.kernels, device.type());
 }
 
 }  // namespace
@@ -37,7 +43,7 @@ at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& rank
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
   mesh::use_cuda({cuda.plugin, device.index()});
-  use_products_of(*cuda.plugin, device);
+  use_kernels_of(*cuda.plugin, device);
   return device;
 }
 

@@ -12,6 +12,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/trace.h"
 #include "tessera/data/transform.h"
+#include "tessera/ops/device_kernels.h"
+#include "tessera/train/fused_pictures.h"
 
 namespace tessera::train {
 namespace {
@@ -99,6 +101,8 @@ Normalisation Normalisation::of(const data::TransformOptions& options) {
 }
 
 at::Tensor numbers_of(const data::Batch& batch, const at::Tensor& bytes, const Normalisation& normalisation) {
+  if (ops::device_kernels(bytes) != nullptr && batch.size > 0)
+    return fused_pictures(batch, bytes, normalisation);
   const auto by_channel = [&](const std::vector<float>& values) {
     return on_device(at::tensor(values).view({1, -1, 1, 1}), bytes.device());
   };

@@ -29,8 +29,8 @@ struct Normalisation {
 at::Tensor on_device(const at::Tensor& values, at::Device device);
 
 /// The numbers [size, channels, height, width] float32 of a batch that was delivered as bytes, on the device
-/// of `bytes`: [rows, height, width, channels] uint8, copied from batch.pictures. ATen operations alone, in
-/// the order that pictures.h states.
+/// of `bytes`: [rows, height, width, channels] uint8, copied from batch.pictures. By the device's
+/// kernel in one pass, or ATen operations alone, in the order that pictures.h states.
 at::Tensor numbers_of(const data::Batch& batch, const at::Tensor& bytes, const Normalisation& normalisation);
 
 /// batch.pictures.bytes as a tensor over the same memory.

@@ -29,7 +29,7 @@ void over_runs(std::span<const UnitState> units, const std::function<void(const 
       const int64_t end = pieces[last].unit_offset + pieces[last].master.numel();
       const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, begin, end - begin); };
       if (end > begin) {
-        Run run{part(state.unit->master()), part(state.unit->gradient()), {}, state.settings[first]};
+        Run run{part(state.unit->master()), part(state.unit->gradient()), {}, state.settings[first], begin};
         for (const at::Tensor& kept : state.kept) run.kept.push_back(part(kept));
         body(run);
       }
@@ -46,11 +46,15 @@ class Adam : public UpdateRule {
   Adam(const recipe::OptimizerRecipe& options, bool coupled) : options_(options), coupled_(coupled) {}
   std::vector<std::string> kept() const override { return {"exp_avg", "exp_avg_sq"}; }
   void step(std::span<const UnitState> units, const Step& step, mesh::Mesh&) override {
-    over_runs(units, [&](const Run& run) {
-      ops::adamw(run.values, run.gradient, run.kept[0], run.kept[1],
-                 {step.lr * run.setting.lr_scale, options_.beta1, options_.beta2, options_.epsilon,
-                  run.setting.weight_decay, step.number, step.grad_scale, coupled_});
-    });
+    for (const UnitState& state : units) {
+      const at::Tensor copy = state.unit->values_to_write();
+      over_runs({&state, 1}, [&](const Run& run) {
+        ops::adamw(run.values, run.gradient, run.kept[0], run.kept[1],
+                   {step.lr * run.setting.lr_scale, options_.beta1, options_.beta2, options_.epsilon,
+                    run.setting.weight_decay, step.number, step.grad_scale, coupled_},
+                   copy.defined() ? copy.narrow(0, run.begin, run.values.numel()) : copy);
+      });
+    }
   }
 
  private:

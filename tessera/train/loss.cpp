@@ -2,21 +2,19 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/ops/cross_entropy.h"
+#include "tessera/train/device_input.h"
+
 namespace tessera::train {
 
 at::Tensor cross_entropy_sum(const at::Tensor& logits, const data::Batch& batch, double smoothing) {
-  const at::Tensor labels = at::tensor(batch.labels).to(logits.device());
-  if (batch.label_weights.empty()) {
-    return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, -100, smoothing);
+  const auto there = [&](const auto& values) { return on_device(at::tensor(values), logits.device()); };
+  ops::Labels labels{there(batch.labels), {}, {}};
+  if (!batch.label_weights.empty()) {
+    labels.second = there(batch.second_labels);
+    labels.share = there(batch.label_weights);
   }
-  // The loss is linear in the target: two labels need no dense one.
-  const at::Tensor logs = at::log_softmax(logits, 1);
-  const auto of = [&](const at::Tensor& label) { return logs.gather(1, label.unsqueeze(1)).squeeze(1); };
-  const at::Tensor share = at::tensor(batch.label_weights).to(logits.device());
-  const at::Tensor second = at::tensor(batch.second_labels).to(logits.device());
-  const at::Tensor mixed = of(labels) * share + of(second) * (1 - share);
-  const at::Tensor loss = mixed.sum() * (smoothing - 1);
-  return smoothing > 0 ? loss - logs.sum() * (smoothing / static_cast<double>(logits.size(1))) : loss;
+  return ops::cross_entropy_sum(logits, labels, smoothing);
 }
 
 namespace {

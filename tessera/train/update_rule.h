@@ -30,7 +30,7 @@ struct Setting {
 
 /// A unit's share, and what is kept of it.
 struct UnitState {
-  const shard::Unit* unit = nullptr;
+  shard::Unit* unit = nullptr;
   std::vector<Setting> settings;  // by piece
   std::vector<at::Tensor> kept;   // by UpdateRule::kept(): [shard_numel] float32
 };
@@ -62,6 +62,7 @@ struct Run {
   at::Tensor values, gradient;
   std::vector<at::Tensor> kept;
   Setting setting;
+  int64_t begin = 0;  // in the unit
 };
 /// Longest runs first to last.
 void over_runs(std::span<const UnitState> units, const std::function<void(const Run&)>& body);

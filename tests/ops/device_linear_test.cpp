@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/ops/cpu.h"
+#include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tests/ops/norm_then_linear.h"
@@ -131,7 +132,7 @@ TEST_F(DeviceLinear, AfterANormIsBitwiseTheTwoOps) {
   for (const bool gelu : {false, true}) {
     const auto together = [&](const Tensors& t) {
       const Norm norm{t[1], t[2], 1e-6};
-      return gelu ? norm_linear_gelu(t[0], norm, t[3], t[4]) : norm_linear(t[0], norm, t[3], t[4]);
+      return gelu ? linear_gelu(normed(t[0], norm), t[3], t[4]) : linear(normed(t[0], norm), t[3], t[4]);
     };
     const auto apart = [&](const Tensors& t) {
       const at::Tensor normed = layer_norm(t[0], t[1], t[2], 1e-6);
@@ -166,6 +167,21 @@ TEST_F(DeviceLinear, WhatIsFrozenGetsNoGradient) {
   linear(x, weight, bias.requires_grad_()).sum().backward();
   EXPECT_EQ(calls.gradients, 0);
   EXPECT_TRUE(at::equal(bias.grad(), at::full({4}, 8, at::kBFloat16)));
+}
+
+// The weight's gradient of a linear layer in fp8 is a product in bf16, and the bias's comes with it.
+TEST_F(DeviceLinear, Fp8sParametersAreDifferentiatedThere) {
+  at::manual_seed(3);
+  const auto values = [](at::IntArrayRef shape) {
+    return at::randn(shape).to(at::kBFloat16).requires_grad_();
+  };
+  const at::Tensor x = values({3, 17, 33}), weight = values({50, 33}), bias = values({50});
+  const at::Tensor y = fp8_linear(x, weight, bias), direction = at::randn(y.sizes()).to(at::kBFloat16);
+  y.backward(direction);
+  EXPECT_EQ(calls.gradients, 1);
+  const at::Tensor wide = direction.to(at::kDouble).view({-1, 50});
+  EXPECT_LT(error(weight.grad(), at::mm(wide.t(), x.detach().to(at::kDouble).view({-1, 33}))), 0.01);
+  EXPECT_LT(error(bias.grad(), wide.sum(0)), 0.01);
 }
 
 // Other dtypes, other devices and layers of nothing are LibTorch's.

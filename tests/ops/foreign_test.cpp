@@ -49,15 +49,15 @@ std::vector<Layer> layers() {
       {"linear_add",
        {{3, 17, 64}, {32, 64}, {32}, {3, 17, 32}},
        [](const Tensors& t) { return linear_add(t[0], t[1], t[2], t[3]); }},
-      {"norm_linear",
+      {"normed_linear",
        {{6, 19, 48}, {48}, {48}, {60, 48}, {60}},
        [](const Tensors& t) {
-         return norm_linear(t[0], {t[1], t[2], 1e-6}, t[3], t[4]);
+         return linear(normed(t[0], {t[1], t[2], 1e-6}), t[3], t[4]);
        }},
-      {"norm_linear_gelu",
+      {"normed_linear_gelu",
        {{6, 19, 48}, {48}, {48}, {60, 48}, {60}},
        [](const Tensors& t) {
-         return norm_linear_gelu(t[0], {t[1], t[2], 1e-6}, t[3], t[4]);
+         return linear_gelu(normed(t[0], {t[1], t[2], 1e-6}), t[3], t[4]);
        }},
       {"layer_norm",
        {{6, 19, 48}, {48}, {48}},

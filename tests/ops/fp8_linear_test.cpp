@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(All, Fp8Linear,
 TEST(Fp8Layer, AfterANormIsBitwiseTheTwoOps) {
   using Tensors = std::vector<at::Tensor>;
   const auto together = [](const Tensors& t) {
-    return norm_fp8_linear(t[0], {t[1], t[2], 1e-6}, t[3], t[4]);
+    return fp8_linear(normed(t[0], {t[1], t[2], 1e-6}), t[3], t[4]);
   };
   const auto apart = [](const Tensors& t) {
     return fp8_linear(layer_norm(t[0], t[1], t[2], 1e-6), t[3], t[4]);

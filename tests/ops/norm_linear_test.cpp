@@ -20,13 +20,13 @@ using Tensors = std::vector<at::Tensor>;  // norm_then_linear.h
 constexpr double kEpsilon = 1e-6;
 
 at::Tensor together(const Tensors& t, bool gelu) {
-  const Norm norm{t[1], t[2], kEpsilon};
-  return gelu ? norm_linear_gelu(t[0], norm, t[3], t[4]) : norm_linear(t[0], norm, t[3], t[4]);
+  const Normed x = normed(t[0], {t[1], t[2], kEpsilon});
+  return gelu ? linear_gelu(x, t[3], t[4]) : linear(x, t[3], t[4]);
 }
 
 at::Tensor apart(const Tensors& t, bool gelu) {
-  const at::Tensor normed = layer_norm(t[0], t[1], t[2], kEpsilon);
-  return gelu ? linear_gelu(normed, t[3], t[4]) : linear(normed, t[3], t[4]);
+  const at::Tensor x = layer_norm(t[0], t[1], t[2], kEpsilon);
+  return gelu ? linear_gelu(x, t[3], t[4]) : linear(x, t[3], t[4]);
 }
 
 class NormLinear : public testing::TestWithParam<std::tuple<NormThenLinearSizes, at::ScalarType, bool>> {};
@@ -48,8 +48,8 @@ TEST_P(NormLinear, ValueAndGradientsAreThoseOfTheFormula) {
   const Tensors inputs = norm_then_linear_inputs(sizes, dtype);
   Tensors exact;
   for (const at::Tensor& t : inputs) exact.push_back(t.detach().to(at::kDouble).requires_grad_());
-  const at::Tensor normed = at::layer_norm(exact[0], {sizes.in}, exact[1], exact[2], kEpsilon);
-  const at::Tensor product = at::matmul(normed, exact[3].t()) + exact[4];
+  const at::Tensor middle = at::layer_norm(exact[0], {sizes.in}, exact[1], exact[2], kEpsilon);
+  const at::Tensor product = at::matmul(middle, exact[3].t()) + exact[4];
   const at::Tensor expected = gelu ? at::gelu(product) : product, found = together(inputs, gelu);
   const at::Tensor direction = at::randn(found.sizes()).to(dtype);
   found.backward(direction);

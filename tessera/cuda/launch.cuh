@@ -1,0 +1,104 @@
+// What the kernels are written with: packs of numbers that travel as one access, reductions over a block, and
+// the launch. Compiled by nvcc; tests/cuda_kernels compiles the same kernels for the CPU, with a launch of
+// its own (TESSERA_CUDA_ON_CPU).
+#pragma once
+
+#ifndef TESSERA_CUDA_ON_CPU
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+#endif
+
+#include <cstdint>
+#include <limits>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/kernel_table.h"
+
+namespace tessera::cuda {
+
+#ifndef TESSERA_CUDA_ON_CPU
+/// Queues `blocks` blocks of `threads` threads. Every kernel takes one argument, a plain struct.
+template <typename Arguments>
+void launch(void (*kernel)(Arguments), int64_t blocks, int threads, const Arguments& arguments,
+            void* stream) {
+  TESSERA_CHECK(blocks > 0 && blocks <= std::numeric_limits<int32_t>::max(), blocks, " blocks");
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0,
+           static_cast<cudaStream_t>(stream)>>>(arguments);
+  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) {
+    user_error("cuda.launch", "expected the GPU to take a kernel: ", cudaGetErrorString(status));
+  }
+}
+#endif
+
+constexpr int kWarp = 32;
+constexpr int kMostThreads = 1024;  // of a block
+constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+
+constexpr int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Whole warps for this many pieces of work, a block at most.
+constexpr int threads_for(int64_t pieces) {
+  const int64_t threads = divided_up(pieces, kWarp) * kWarp;
+  return static_cast<int>(threads < kMostThreads ? threads : kMostThreads);
+}
+
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(__half value) { return __half2float(value); }
+__device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ inline void put(float& to, float value) { to = value; }
+__device__ inline void put(__half& to, float value) { to = __float2half_rn(value); }
+__device__ inline void put(__nv_bfloat16& to, float value) { to = __float2bfloat16_rn(value); }
+
+/// Neighbouring numbers that are read and written at once.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount) Pack {
+  T at[kCount];
+};
+
+constexpr int64_t kAccess = 16;  // bytes; the widest access of a thread
+
+inline bool is_aligned(const void* data, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
+}
+
+/// Calls body(T()) with the type that `number` names.
+template <typename Body>
+void with_type(ops::Number number, const Body& body) {
+  switch (number) {
+    case ops::Number::kFloat:
+      return body(float());
+    case ops::Number::kHalf:
+      return body(__half());
+    case ops::Number::kBFloat16:
+      return body(__nv_bfloat16());
+  }
+}
+
+/// op over the values of all threads of the block, in an order that never changes; every thread gets the
+/// result. All threads call it; blockDim.x is a multiple of kWarp.
+template <typename Value, int kCount, typename Op>
+__device__ void over_block(Value (&values)[kCount], Value nothing, const Op& op) {
+  __shared__ Value of_warps[kCount][kMostThreads / kWarp];
+  const unsigned lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
+  const auto over_warp = [&](Value value) {
+    for (int step = kWarp / 2; step > 0; step /= 2)
+      value = op(value, __shfl_xor_sync(kAllLanes, value, step));
+    return value;
+  };
+  for (int i = 0; i < kCount; ++i) values[i] = over_warp(values[i]);
+  if (warps == 1) return;
+  for (int i = 0; i < kCount; ++i) {
+    if (lane == 0) of_warps[i][threadIdx.x / kWarp] = values[i];
+  }
+  __syncthreads();
+  for (int i = 0; i < kCount; ++i) values[i] = over_warp(lane < warps ? of_warps[i][lane] : nothing);
+  __syncthreads();  // the next call writes there
+}
+
+template <int kCount>
+__device__ void sum_over_block(float (&values)[kCount]) {
+  over_block(values, 0.0F, [](float a, float b) { return a + b; });
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,204 @@
+// Layer normalisation: a block for a row, statistics in fp32. A thread reads packs of 16 bytes; the first of
+// a row stays in its registers, which for rows of up to 1,024 packs is all that it reads.
+#include "tessera/cuda/kernels.h"
+#include "tessera/cuda/launch.cuh"
+
+namespace tessera::cuda {
+namespace {
+
+using ops::NormBackward, ops::NormForward;
+
+// Rows that a block adds up for the parameters' gradients: as many blocks as keep a large GPU busy, and the
+// same for every GPU, so that sums do not depend on it.
+constexpr int64_t kThreadsInFlight = 65536;
+
+/// A thread's packs of a row: threadIdx.x, threadIdx.x + blockDim.x, ...
+template <typename P>
+struct Share {
+  const P* row;
+  P first;
+  __device__ Share(const P* data, int64_t packs) : row(data), first() {
+    if (threadIdx.x < packs) first = data[threadIdx.x];
+  }
+  __device__ P operator()(int64_t i) const { return i == threadIdx.x ? first : row[i]; }
+};
+
+/// s = x + added, written; the thread's own numbers, which it alone reads again.
+template <typename P, int kVector>
+__device__ void add_row(const P* x, const P* added, P* sum, int64_t packs) {
+  for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+    P a = x[i];
+    const P b = added[i];
+    for (int k = 0; k < kVector; ++k) put(a.at[k], to_float(a.at[k]) + to_float(b.at[k]));
+    sum[i] = a;
+  }
+}
+
+template <typename T, int kVector>
+__global__ void norm_forward_kernel(NormForward a) {
+  using P = Pack<T, kVector>;
+  const int64_t row = blockIdx.x, packs = a.width / kVector;
+  const P* s = static_cast<const P*>(a.x) + row * packs;
+  if (a.added != nullptr) {
+    P* sum = static_cast<P*>(a.sum) + row * packs;
+    add_row<P, kVector>(s, static_cast<const P*>(a.added) + row * packs, sum, packs);
+    s = sum;
+  }
+  const Share<P> share(s, packs);
+  float total[1] = {0};
+  for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+    const P pack = share(i);
+    for (int k = 0; k < kVector; ++k) total[0] += to_float(pack.at[k]);
+  }
+  sum_over_block(total);
+  const float mean = total[0] / static_cast<float>(a.width);
+  float squares[1] = {0};
+  for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+    const P pack = share(i);
+    for (int k = 0; k < kVector; ++k) {
+      const float apart = to_float(pack.at[k]) - mean;
+      squares[0] += apart * apart;
+    }
+  }
+  sum_over_block(squares);
+  const float inverse = 1.0F / sqrtf(squares[0] / static_cast<float>(a.width) + a.epsilon);
+  if (threadIdx.x == 0) {
+    a.stats[2 * row] = mean;
+    a.stats[2 * row + 1] = inverse;
+  }
+  const P *weight = static_cast<const P*>(a.weight), *bias = static_cast<const P*>(a.bias);
+  P* y = static_cast<P*>(a.y) + row * packs;
+  for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+    const P pack = share(i), scale = weight[i], shift = bias[i];
+    P out;
+    for (int k = 0; k < kVector; ++k) {
+      put(out.at[k], (to_float(pack.at[k]) - mean) * inverse * to_float(scale.at[k]) + to_float(shift.at[k]));
+    }
+    y[i] = out;
+  }
+}
+
+/// What a block has added up of the parameters' gradients: of the thread's first pack in registers, of the
+/// others in the block's own part of `partial`.
+template <int kVector>
+struct ColumnSums {
+  float of_weight[kVector] = {}, of_bias[kVector] = {};
+};
+
+template <typename T, int kVector>
+__global__ void norm_backward_kernel(NormBackward a) {
+  using P = Pack<T, kVector>;
+  const int64_t packs = a.width / kVector;
+  const P* weight = static_cast<const P*>(a.weight);
+  float* partial = a.partial != nullptr ? a.partial + 2 * a.width * blockIdx.x : nullptr;
+  ColumnSums<kVector> sums;
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const float mean = a.stats[2 * row], inverse = a.stats[2 * row + 1];
+    const Share<P> s(static_cast<const P*>(a.s) + row * packs, packs);
+    const Share<P> gradient(static_cast<const P*>(a.gradient) + row * packs, packs);
+    float means[2] = {0, 0};  // of g * weight, and of that times the normalised number
+    for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+      const P x = s(i), g = gradient(i), w = weight[i];
+      for (int k = 0; k < kVector; ++k) {
+        const float scaled = to_float(g.at[k]) * to_float(w.at[k]);
+        means[0] += scaled;
+        means[1] += scaled * (to_float(x.at[k]) - mean) * inverse;
+      }
+    }
+    sum_over_block(means);
+    for (float& m : means) m /= static_cast<float>(a.width);
+    const P* of_sum = a.of_sum != nullptr ? static_cast<const P*>(a.of_sum) + row * packs : nullptr;
+    P* of_x = static_cast<P*>(a.of_x) + row * packs;
+    for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+      const P x = s(i), g = gradient(i), w = weight[i];
+      const P more = of_sum != nullptr ? of_sum[i] : P();
+      P out;
+      for (int k = 0; k < kVector; ++k) {
+        const float of_y = to_float(g.at[k]), normal = (to_float(x.at[k]) - mean) * inverse;
+        const float of_s = inverse * (of_y * to_float(w.at[k]) - means[0] - normal * means[1]);
+        put(out.at[k], of_sum != nullptr ? of_s + to_float(more.at[k]) : of_s);
+        if (i == threadIdx.x) {
+          sums.of_weight[k] += of_y * normal;
+          sums.of_bias[k] += of_y;
+        } else if (partial != nullptr) {
+          float *to_weight = partial + i * kVector + k, *to_bias = to_weight + a.width;
+          const bool begun = row != blockIdx.x;
+          *to_weight = (begun ? *to_weight : 0) + of_y * normal;
+          *to_bias = (begun ? *to_bias : 0) + of_y;
+        }
+      }
+      of_x[i] = out;
+    }
+  }
+  if (partial == nullptr || threadIdx.x >= packs) return;
+  for (int k = 0; k < kVector; ++k) {
+    partial[threadIdx.x * kVector + k] = sums.of_weight[k];
+    partial[a.width + threadIdx.x * kVector + k] = sums.of_bias[k];
+  }
+}
+
+/// The parts' sums: a block for 32 columns of [parts, 2 * width], a warp for every 32nd part.
+struct Parts {
+  const float* partial;
+  int64_t parts, width;
+  void *of_weight, *of_bias;
+};
+
+template <typename T>
+__global__ void add_parts_kernel(Parts a) {
+  __shared__ float sums[kWarp][kWarp + 1];
+  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t column = int64_t{blockIdx.x} * kWarp + lane, columns = 2 * a.width;
+  float sum = 0;
+  if (column < columns) {
+    for (int64_t part = warp; part < a.parts; part += kWarp) sum += a.partial[part * columns + column];
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= columns) return;
+  for (int i = 1; i < kWarp; ++i) sum += sums[i][lane];
+  if (column < a.width) {
+    put(static_cast<T*>(a.of_weight)[column], sum);
+  } else {
+    put(static_cast<T*>(a.of_bias)[column - a.width], sum);
+  }
+}
+
+/// Rows can be read in packs of 16 bytes.
+template <typename T, typename... Pointers>
+bool packs_fit(int64_t width, Pointers... data) {
+  return width % (kAccess / static_cast<int64_t>(sizeof(T))) == 0 && (is_aligned(data, kAccess) && ...);
+}
+
+}  // namespace
+
+int64_t norm_parts(int64_t rows, int64_t width) {
+  const int64_t most = kThreadsInFlight / threads_for(divided_up(width, 8));
+  return rows < most ? rows : most;
+}
+
+void norm_forward(const NormForward& a, void* stream) {
+  with_type(a.number, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kMost = kAccess / sizeof(T);
+    const bool packs = packs_fit<T>(a.width, a.x, a.added, a.weight, a.bias, a.sum, a.y);
+    launch(packs ? norm_forward_kernel<T, kMost> : norm_forward_kernel<T, 1>, a.rows,
+           threads_for(packs ? a.width / kMost : a.width), a, stream);
+  });
+}
+
+void norm_backward(const NormBackward& a, void* stream) {
+  with_type(a.number, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kMost = kAccess / sizeof(T);
+    const bool packs = packs_fit<T>(a.width, a.gradient, a.of_sum, a.s, a.weight, a.of_x);
+    const int64_t parts = norm_parts(a.rows, a.width);
+    launch(packs ? norm_backward_kernel<T, kMost> : norm_backward_kernel<T, 1>, parts,
+           threads_for(packs ? a.width / kMost : a.width), a, stream);
+    if (a.partial == nullptr) return;
+    launch(add_parts_kernel<T>, divided_up(2 * a.width, kWarp), kMostThreads,
+           Parts{a.partial, parts, a.width, a.of_weight, a.of_bias}, stream);
+  });
+}
+
+}  // namespace tessera::cuda

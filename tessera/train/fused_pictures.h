@@ -1,0 +1,23 @@
+// Pictures to numbers by a device's own kernel.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "tessera/data/batch.h"
+#include "tessera/ops/kernel_table.h"
+#include "tessera/train/device_input.h"
+
+namespace tessera::train {
+
+/// numbers_of (device_input.h) in one pass; what the kernel has to know of a batch travels in one copy.
+/// Requires: ops::device_kernels(bytes), and the batch has pictures of its own.
+at::Tensor fused_pictures(const data::Batch& batch, const at::Tensor& bytes,
+                          const Normalisation& normalisation);
+
+/// A small batch with everything that can be left to a device, by the kernel beside ATen's operations: empty,
+/// or what was found. Leaves the device without kernels; called while nothing computes.
+std::string fault_of_pictures(const ops::DeviceKernels& kernels, at::Device device);
+
+}  // namespace tessera::train

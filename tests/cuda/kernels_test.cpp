@@ -1,0 +1,135 @@
+// The plug-in's fused kernels on a GPU, against the plain formulas and the CPU's numbers.
+#include "gpu.h"
+#include "tessera/data/open_source.h"
+#include "tessera/ops/device_kernels.h"
+#include "tessera/train/fused_pictures.h"
+#include "tests/cuda_kernels/kernel_cases.h"
+#include "tests/data/picture_cases.h"
+
+namespace tessera::ops {
+namespace {
+
+/// GPUs have the kernels while one lives.
+class UsingKernels {
+ public:
+  UsingKernels() { use_device_kernels(mesh::open_cuda().plugin->kernels, at::kCUDA); }
+  ~UsingKernels() { use_device_kernels(nullptr, at::kCUDA); }
+  UsingKernels(const UsingKernels&) = delete;
+  UsingKernels& operator=(const UsingKernels&) = delete;
+};
+
+TEST(CudaKernels, AreLibTorchs) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  EXPECT_EQ(fault_of(*mesh::open_cuda().plugin->kernels, gpu), "");
+  EXPECT_EQ(train::fault_of_pictures(*mesh::open_cuda().plugin->kernels, gpu), "");
+}
+
+TEST(CudaKernels, NormsAreTheFormulas) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  std::vector<NormCase> cases = norm_cases();
+  cases.insert(cases.end(), {{12608, 768}, {5000, 33}, {788, 5120}, {150, 8200}});
+  for (const NormCase& size : cases) {
+    for (const NormUse& use : norm_uses()) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+        expect_the_norm(size, use, dtype, gpu);
+    }
+  }
+}
+
+// Sums of rows do not depend on which block is done first.
+TEST(CudaKernels, NormsGradientsAreTheSameBitsEveryTime) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  at::manual_seed(5);
+  const auto values = [&](at::IntArrayRef shape) { return at::randn(shape).to(gpu, at::kBFloat16); };
+  const at::Tensor x = values({12608, 768}), direction = values({12608, 768}), weight = values({768});
+  const auto gradients = [&] {
+    const Tensors t = {x.clone().requires_grad_(), weight.clone().requires_grad_(),
+                       weight.clone().requires_grad_()};
+    layer_norm(t[0], t[1], t[2], 1e-6).backward(direction);
+    return Tensors{t[0].grad(), t[1].grad(), t[2].grad()};
+  };
+  const Tensors first = gradients();
+  for (int again = 0; again < 5; ++again) {
+    const Tensors found = gradients();
+    for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(at::equal(found[i], first[i])) << i;
+  }
+}
+
+TEST(CudaKernels, AdamwsBitsAreTheCpus) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  std::vector<AdamwCase> cases = adamw_cases();
+  cases.push_back({(1 << 20) + 3, 0, false, at::kBFloat16});
+  for (const AdamwCase& c : cases) {
+    SCOPED_TRACE(::testing::Message() << c.count << " from " << c.begin << ' ' << c.copy);
+    const Tensors expected = adamw_steps(c, at::kCPU), found = adamw_steps(c, gpu);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (c.copy == at::kFloat) {  // LibTorch's operations: the kernel makes no such copy
+        EXPECT_LT(error(found[i], expected[i]), 1e-6) << i;
+      } else {
+        EXPECT_TRUE(at::equal(found[i].cpu(), expected[i])) << i;
+      }
+    }
+  }
+}
+
+TEST(CudaKernels, CrossEntropiesAreTheFormulas) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  for (const int64_t classes : {1, 2, 10, 127, 1000, 21843}) {
+    for (const int64_t rows : {5, 256}) {
+      for (const bool two : {false, true}) {
+        for (const double smoothing : {0.0, 0.1})
+          expect_the_cross_entropy(rows, classes, two, smoothing, gpu);
+      }
+    }
+  }
+}
+
+TEST(CudaKernels, Fp8RowsAreTheCpusBits) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t columns : {1, 7, 16, 77, 1024, 5000, 20480}) {
+      SCOPED_TRACE(::testing::Message() << columns << ' ' << dtype);
+      const at::Tensor x = fp8_case(260, columns, dtype);
+      const Fp8Rows expected = fp8_rows(x), found = fp8_rows(x.to(gpu));
+      EXPECT_TRUE(at::equal(found.scales.cpu(), expected.scales));
+      EXPECT_TRUE(at::equal(found.numbers.view(at::kByte).cpu(), expected.numbers.view(at::kByte)));
+    }
+  }
+}
+
+TEST(CudaKernels, PicturesAreTheHostsBits) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  for (const data::PictureCase& setting : data::picture_cases()) {
+    SCOPED_TRACE(setting.name);
+    const auto source = data::open_source("fake:50", "train", {20, setting.transform.channels, 7});
+    const train::Normalisation normalisation = train::Normalisation::of(setting.transform);
+    data::LoaderOptions options = setting.loader;
+    data::TrainLoader numbers(*source, setting.transform, options, 0);
+    train::deliver_for(gpu, &options);
+    data::TrainLoader bytes(*source, setting.transform, options, 0);
+    for (int64_t step = 0; step < 3 * options.accumulation; ++step) {
+      const data::Batch expected = numbers.next(), batch = bytes.next();
+      if (expected.size == 0) continue;
+      const at::Tensor host =
+          at::from_blob(const_cast<float*>(expected.images.data()),
+                        {expected.size, expected.channels, expected.height, expected.width}, at::kFloat);
+      EXPECT_TRUE(at::equal(train::images_of(batch, normalisation, gpu).cpu(), host)) << "step " << step;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::ops

@@ -1,0 +1,166 @@
+// Ops by kernels beside the plain formulas in float64, on the CPU and on GPUs (tests/cuda): sizes with and
+// without whole packs, one block and many, several passes of a block.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "tessera/ops/adamw.h"
+#include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/fp8_linear.h"
+#include "tessera/ops/layer_norm.h"
+
+namespace tessera::ops {
+
+using Tensors = std::vector<at::Tensor>;
+
+inline double error(const at::Tensor& found, const at::Tensor& exact) {
+  const at::Tensor wide = exact.to(at::kDouble);
+  const at::Tensor apart = found.to(at::kCPU, at::kDouble) - wide;
+  return (apart.abs().max() / wide.abs().max().clamp_min(1e-30)).item<double>();
+}
+
+/// Half of a step of the dtype's, and the rounding of the sums in fp32.
+inline double rounding(at::ScalarType dtype) {
+  return dtype == at::kFloat ? 1e-5 : dtype == at::kHalf ? 1e-3 : 6e-3;
+}
+
+struct NormCase {
+  int64_t rows, width;
+};
+inline std::vector<NormCase> norm_cases() {
+  return {{1, 3}, {3, 5}, {7, 33}, {5, 192}, {130, 64}, {2, 1024}, {3, 1029}, {2, 9000}, {70, 8}};
+}
+
+/// `used`: gradients come through the norm, through the sum, or both.
+struct NormUse {
+  bool added, by_norm, by_sum;
+};
+inline std::vector<NormUse> norm_uses() {
+  return {{false, true, false},
+          {false, true, true},
+          {true, true, true},
+          {true, true, false},
+          {true, false, true}};
+}
+
+inline void expect_the_norm(const NormCase& size, const NormUse& use, at::ScalarType dtype,
+                            at::Device device) {
+  SCOPED_TRACE(::testing::Message() << size.rows << " x " << size.width << ' ' << dtype << ' ' << use.added
+                                    << use.by_norm << use.by_sum);
+  at::manual_seed(1);
+  const auto values = [&](at::IntArrayRef shape, double mean) { return (at::randn(shape) + mean).to(dtype); };
+  const Tensors given = {values({size.rows, size.width}, 3), values({size.rows, size.width}, -1),
+                         values({size.width}, 1), values({size.width}, 0)};
+  const Tensors directions = {values({size.rows, size.width}, 0), values({size.rows, size.width}, 0)};
+  const auto run = [&](at::ScalarType type, at::Device where, bool plain) {
+    Tensors t;
+    for (const at::Tensor& g : given) t.push_back(g.to(where, type).clone().requires_grad_());
+    const at::Tensor added = use.added ? t[1] : at::Tensor();
+    at::Tensor y, sum;
+    if (plain) {
+      sum = use.added ? t[0] + t[1] : t[0];
+      // What is normalised is the rounded sum.
+      const at::Tensor rounded = sum.detach().to(dtype).to(type) - sum.detach() + sum;
+      y = at::layer_norm(rounded, {size.width}, t[2], t[3], 1e-5);
+    } else {
+      const Normed found = normed(t[0], {t[2], t[3], 1e-5}, added);
+      y = found.rows;
+      sum = found.x;
+    }
+    Tensors outputs, gradients;
+    if (use.by_norm) outputs.push_back(y), gradients.push_back(directions[0].to(where, type));
+    if (use.by_sum) outputs.push_back(sum), gradients.push_back(directions[1].to(where, type));
+    at::Tensor total = (outputs[0] * gradients[0]).sum();
+    if (outputs.size() > 1) total = total + (outputs[1] * gradients[1]).sum();
+    total.backward();
+    Tensors found = {y.detach(), sum.detach(), t[0].grad()};
+    if (use.added) found.push_back(t[1].grad());
+    if (use.by_norm) found.insert(found.end(), {t[2].grad(), t[3].grad()});
+    return found;
+  };
+  const Tensors found = run(dtype, device, false), expected = run(at::kDouble, at::kCPU, true);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(found[i].scalar_type(), dtype) << i;
+    EXPECT_EQ(found[i].device().type(), device.type()) << i;
+    EXPECT_LT(error(found[i], expected[i]), rounding(dtype)) << "result " << i;
+  }
+}
+
+/// Value and gradient of the cross entropy of `logits` against two labels a row, or one.
+inline void expect_the_cross_entropy(int64_t rows, int64_t classes, bool two, double smoothing,
+                                     at::Device device) {
+  SCOPED_TRACE(::testing::Message() << rows << " x " << classes << (two ? " mixed " : " ") << smoothing);
+  at::manual_seed(2);
+  const at::Tensor given = at::randn({rows, classes}) * 4 + 50;
+  const at::Tensor first = at::randint(classes, {rows}), second = at::randint(classes, {rows});
+  second[0] = first[0];
+  const at::Tensor share = at::rand({rows});
+  at::Tensor target = at::full({rows, classes}, smoothing / static_cast<double>(classes), at::kDouble);
+  const auto add = [&](const at::Tensor& label, const at::Tensor& part) {
+    target.scatter_add_(1, label.unsqueeze(1), (part.to(at::kDouble) * (1 - smoothing)).unsqueeze(1));
+  };
+  add(first, two ? share : at::ones({rows}));
+  if (two) add(second, 1 - share);
+  const at::Tensor exact = given.to(at::kDouble).requires_grad_();
+  const at::Tensor expected = -(target * at::log_softmax(exact, 1)).sum();
+  const at::Tensor logits = given.to(device).clone().requires_grad_();
+  const Labels labels = {first.to(device), two ? second.to(device) : at::Tensor(),
+                         two ? share.to(device) : at::Tensor()};
+  const at::Tensor loss = cross_entropy_sum(logits, labels, smoothing);
+  (loss * 0.25).backward();
+  (expected * 0.25).backward();
+  EXPECT_EQ(loss.dim(), 0);
+  EXPECT_LT(error(loss.detach(), expected.detach()), 3e-6);
+  EXPECT_LT(error(logits.grad(), exact.grad()), 3e-5);
+}
+
+struct AdamwCase {
+  int64_t count, begin;  // of a longer tensor
+  bool coupled;
+  at::ScalarType copy;
+};
+inline std::vector<AdamwCase> adamw_cases() {
+  return {{1, 0, false, at::kBFloat16},    {1003, 0, false, at::kBFloat16}, {4096, 4, true, at::kHalf},
+          {1023, 1, false, at::kHalf},     {2050, 2, true, at::kBFloat16},  {5, 3, false, at::kFloat},
+          {1024, 8, false, at::kBFloat16}, {777, 0, true, at::kFloat}};
+}
+
+/// Parameter, moments and copy after three steps, whole tensors: what lies around the run is in them.
+inline Tensors adamw_steps(const AdamwCase& c, at::Device device) {
+  at::manual_seed(3);
+  const int64_t whole = c.count + c.begin + 9;
+  Tensors t = {at::randn({whole}).to(device), at::zeros({whole}, device), at::zeros({whole}, device),
+               at::zeros({whole}, at::TensorOptions(device).dtype(c.copy))};
+  const auto part = [&](const at::Tensor& all) { return all.narrow(0, c.begin, c.count); };
+  for (int64_t step = 1; step <= 3; ++step) {
+    const at::Tensor gradient = at::randn({whole}).to(device);
+    adamw(part(t[0]), part(gradient), part(t[1]), part(t[2]),
+          {1e-2, 0.9, 0.98, 1e-8, 0.1, step, 0.7, c.coupled}, part(t[3]));
+  }
+  return t;
+}
+
+/// Numbers of every size that the dtype has, rows of zeros, and of ties between two numbers of e4m3.
+inline at::Tensor fp8_case(int64_t rows, int64_t columns, at::ScalarType dtype) {
+  at::manual_seed(4);
+  at::Tensor x = at::randn({rows, columns});
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto exponent = static_cast<int>(dtype == at::kHalf ? i % 24 - 14 : i * 7 % 250 - 125);
+    x[i].mul_(std::ldexp(1.0F, exponent));
+    x[i].narrow(0, 0, columns / 3).mul_(1e-3);
+  }
+  if (rows > 4) {
+    x[2].zero_();
+    x[3].copy_(at::arange(columns) / 16.0 + 1);
+    x[4].fill_(448.5);
+  }
+  const double most = dtype == at::kHalf ? 6e4 : 3e38;
+  return x.clamp_(-most, most).to(dtype);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,177 @@
+// Updates, losses and fp8, and what finds faulty kernels out.
+#include <stdexcept>
+
+#include "tests/cuda_kernels/kernel_cases.h"
+#include "tests/cuda_kernels/table.h"
+
+namespace tessera::ops {
+namespace {
+
+using cuda::UsingKernels;
+
+TEST(Adamw, BitsAreTheCpusKernels) {
+  for (const AdamwCase& c : adamw_cases()) {
+    SCOPED_TRACE(::testing::Message() << c.count << " from " << c.begin << ' ' << c.copy);
+    const Tensors expected = adamw_steps(c, at::kCPU);
+    const UsingKernels kernels;
+    const Tensors found = adamw_steps(c, at::kCPU);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (c.copy == at::kFloat) {  // LibTorch's operations: the kernel makes no such copy
+        EXPECT_LT(error(found[i], expected[i]), 1e-6) << i;
+      } else {
+        EXPECT_TRUE(at::equal(found[i], expected[i])) << i;
+      }
+    }
+    EXPECT_GT(found[3].abs().sum().item<double>(), 0);
+  }
+}
+
+TEST(Adamw, IsThePapersFormula) {
+  const UsingKernels kernels;
+  const AdamwCase c{1003, 5, false, at::kBFloat16};
+  const Tensors found = adamw_steps(c, at::kCPU);
+  at::manual_seed(3);
+  const int64_t whole = c.count + c.begin + 9;
+  at::Tensor p = at::randn({whole}).to(at::kDouble), m = at::zeros_like(p), v = at::zeros_like(p);
+  for (int step = 1; step <= 3; ++step) {
+    const at::Tensor g = at::randn({whole}).to(at::kDouble) * 0.7;
+    m = 0.9 * m + 0.1 * g;
+    v = 0.98 * v + 0.02 * g * g;
+    p = p * (1 - 1e-2 * 0.1) -
+        1e-2 * (m / (1 - std::pow(0.9, step))) / ((v / (1 - std::pow(0.98, step))).sqrt() + 1e-8);
+  }
+  const auto part = [&](const at::Tensor& all) { return all.narrow(0, c.begin, c.count); };
+  EXPECT_LT(error(part(found[0]), part(p)), 1e-6);
+  EXPECT_TRUE(at::equal(part(found[3]), part(found[0]).to(at::kBFloat16)));
+  EXPECT_EQ(found[3].narrow(0, 0, c.begin).abs().sum().item<double>(), 0);
+  EXPECT_EQ(found[1].narrow(0, c.begin + c.count, 9).abs().sum().item<double>(), 0);
+}
+
+TEST(CrossEntropy, ValueAndGradientAreTheFormulas) {
+  const UsingKernels kernels;
+  for (const int64_t classes : {1, 2, 10, 127, 1000, 5003}) {
+    for (const bool two : {false, true}) {
+      for (const double smoothing : {0.0, 0.1})
+        expect_the_cross_entropy(5, classes, two, smoothing, at::kCPU);
+    }
+  }
+}
+
+TEST(CrossEntropy, LogitsOfAnySize) {
+  const UsingKernels kernels;
+  const at::Tensor labels = at::zeros({1}, at::kLong);
+  const auto loss = [&](std::vector<float> logits) {
+    const at::Tensor row = at::tensor(logits).view({1, -1});
+    return cross_entropy_sum(row, {labels, {}, {}}, 0).item<float>();
+  };
+  EXPECT_EQ(loss({1000, 0, -1000}), 0);
+  EXPECT_EQ(loss({0, 1000}), 1000);
+  EXPECT_EQ(loss({-INFINITY, 3}), INFINITY);
+  EXPECT_NEAR(loss({1, -INFINITY, 1}), std::log(2), 1e-6);
+  EXPECT_TRUE(std::isnan(loss({1, NAN, 1})));
+  EXPECT_TRUE(std::isnan(cross_entropy_sum(at::zeros({1, 3}), {labels + 3, {}, {}}, 0).item<float>()));
+}
+
+TEST(Fp8Rows, NumbersAndScalesAreLibTorchs) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t columns : {1, 7, 16, 77, 1024, 5000}) {
+      SCOPED_TRACE(::testing::Message() << columns << ' ' << dtype);
+      const at::Tensor x = fp8_case(columns > 100 ? 5 : 260, columns, dtype);
+      const Fp8Rows expected = fp8_rows(x);
+      const UsingKernels kernels;
+      const Fp8Rows found = fp8_rows(x);
+      EXPECT_TRUE(at::equal(found.scales, expected.scales));
+      EXPECT_TRUE(at::equal(found.numbers.view(at::kByte), expected.numbers.view(at::kByte)));
+    }
+  }
+}
+
+TEST(Fp8Rows, ARowThatIsNotFiniteIsNan) {
+  const UsingKernels kernels;
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    at::Tensor x = at::ones({3, 40});
+    x[1][39] = bad;
+    const at::Tensor found = fp8_rounded(x);
+    EXPECT_TRUE(at::isnan(found[1]).all().item<bool>());
+    EXPECT_TRUE(at::equal(found[0], at::ones({40}, at::kBFloat16)));
+    EXPECT_TRUE(at::equal(found[2], found[0]));
+  }
+}
+
+/// The kernel alone: what is filled up is zeros.
+TEST(Fp8Rows, WhatIsFilledUpIsZero) {
+  const at::Tensor x = at::randn({5, 33});
+  const at::Tensor numbers = at::full({16, 48}, 0x55, at::kByte), scales = at::full({16}, 9.0F);
+  cuda::fp8_rows({Number::kFloat, 5, 33, 16, 48, x.const_data_ptr(), numbers.data_ptr<uint8_t>(),
+                  scales.data_ptr<float>()},
+                 nullptr);
+  const Fp8Rows expected = fp8_rows(at::constant_pad_nd(x, {0, 15, 0, 11}));
+  EXPECT_TRUE(at::equal(numbers, expected.numbers.view(at::kByte)));
+  EXPECT_TRUE(at::equal(scales, expected.scales.view({-1})));
+}
+
+// Kernels with a fault each: every one is seen.
+TEST(FaultOf, FindsEachFault) {
+  const WithoutKernels without;
+  EXPECT_EQ(fault_of(cuda::kOnCpu, at::kCPU), "");
+  EXPECT_EQ(device_kernels(at::ones({1})), nullptr);
+  const auto expect = [](const char* text, const auto& change) {
+    DeviceKernels faulty = cuda::kOnCpu;
+    change(faulty);
+    EXPECT_NE(fault_of(faulty, at::kCPU).find(text), std::string::npos) << fault_of(faulty, at::kCPU);
+  };
+  expect("normalised rows", [](DeviceKernels& k) {
+    k.norm_forward = [](const NormForward& pass, void* stream) {
+      NormForward other = pass;
+      other.epsilon = 0.1F;
+      cuda::norm_forward(other, stream);
+    };
+  });
+  expect("gradients of normalised rows", [](DeviceKernels& k) {
+    k.norm_backward = [](const NormBackward& pass, void* stream) {
+      NormBackward other = pass;
+      other.of_sum = nullptr;
+      cuda::norm_backward(other, stream);
+    };
+  });
+  expect("cross entropies", [](DeviceKernels& k) {
+    k.cross_entropy = [](const CrossEntropyForward& pass, void* stream) {
+      CrossEntropyForward other = pass;
+      other.of.smoothing = 0;
+      cuda::cross_entropy(other, stream);
+    };
+  });
+  expect("gradients of logits", [](DeviceKernels& k) {
+    k.cross_entropy_backward = [](const CrossEntropyBackward& pass, void* stream) {
+      CrossEntropyBackward other = pass;
+      other.of.second = nullptr;
+      cuda::cross_entropy_backward(other, stream);
+    };
+  });
+  expect("parameters after AdamW", [](DeviceKernels& k) {
+    k.adamw = [](const AdamwPass& pass, void* stream) {
+      AdamwPass other = pass;
+      --other.count;
+      cuda::adamw(other, stream);
+    };
+  });
+  expect("narrow copies", [](DeviceKernels& k) {
+    k.adamw = [](const AdamwPass& pass, void* stream) {
+      AdamwPass other = pass;
+      other.copy = nullptr;
+      cuda::adamw(other, stream);
+    };
+  });
+  expect("numbers in fp8", [](DeviceKernels& k) {
+    k.fp8_rows = [](const Fp8Pass& pass, void* stream) {
+      cuda::fp8_rows(pass, stream);
+      pass.numbers[17] ^= 1;
+    };
+  });
+  expect("out of order", [](DeviceKernels& k) {
+    k.norm_forward = [](const NormForward&, void*) { throw std::runtime_error("out of order"); };
+  });
+}
+
+}  // namespace
+}  // namespace tessera::ops

@@ -1,0 +1,34 @@
+// The kernels on the CPU as a table, and their use there.
+#pragma once
+
+#include "tessera/cuda/kernels.h"
+#include "tessera/ops/cpu.h"
+#include "tessera/ops/device_kernels.h"
+
+namespace tessera::cuda {
+
+inline constexpr ops::DeviceKernels kOnCpu{.stream = [](int) -> void* { return nullptr; },
+                                           .norm_parts = norm_parts,
+                                           .norm_forward = norm_forward,
+                                           .norm_backward = norm_backward,
+                                           .adamw = adamw,
+                                           .cross_entropy = cross_entropy,
+                                           .cross_entropy_backward = cross_entropy_backward,
+                                           .pictures = pictures,
+                                           .fp8_rows = fp8_rows};
+
+/// While one lives the CPU has these kernels in place of its own.
+class UsingKernels {
+ public:
+  explicit UsingKernels(const ops::DeviceKernels& kernels = kOnCpu) {
+    ops::use_device_kernels(&kernels, at::kCPU);
+  }
+  ~UsingKernels() { ops::use_device_kernels(nullptr, at::kCPU); }
+  UsingKernels(const UsingKernels&) = delete;
+  UsingKernels& operator=(const UsingKernels&) = delete;
+
+ private:
+  ops::WithoutKernels without_;
+};
+
+}  // namespace tessera::cuda

@@ -1,0 +1,52 @@
+// Whole trainings with the kernels in every place that asks for them, against the CPU's own.
+#include <gtest/gtest.h>
+
+#include "tests/cuda_kernels/table.h"
+#include "tests/train/small_run.h"
+
+namespace tessera::train {
+namespace {
+
+using Sets = std::vector<std::string>;
+
+constexpr int64_t kSteps = 3;
+
+Curve train_once(const Sets& sets, bool as_bytes) {
+  at::set_num_threads(1);
+  Curve result;
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe(sets);
+    const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
+    train_until(*state, mesh, kSteps, result, as_bytes);
+  });
+  return result;
+}
+
+// With dropout, and with branches that a product or the next norm adds.
+TEST(Training, TheCurveIsTheCpus) {
+  for (const Sets& sets :
+       {Sets{"train.mixup=0.8", "train.cutmix=1", "data.erasing=0.3", "shard.recompute=true"},
+        Sets{"optimizer.name=adam", "optimizer.lr=1e-3", "model.dropout=0", "model.drop_path=0"}}) {
+    SCOPED_TRACE(sets[0]);
+    const Curve expected = train_once(sets, false);
+    const cuda::UsingKernels kernels;
+    expect_close(train_once(sets, true), expected, 1e-5);
+  }
+}
+
+TEST(Training, NarrowNumbersFollow) {
+  for (const Sets& sets : {Sets{"model.layer_scale=0.1"},
+                           Sets{"precision.linear=fp8", "model.dropout=0", "model.drop_path=0"}}) {
+    SCOPED_TRACE(sets[0]);
+    Sets narrow = sets;
+    narrow.emplace_back("precision.compute=bf16");
+    const Curve expected = train_once(narrow, false);
+    const cuda::UsingKernels kernels;
+    const Curve found = train_once(narrow, true);
+    for (size_t i = 0; i < kSteps; ++i)
+      EXPECT_NEAR(found.losses[i], expected.losses[i], 2e-2 * expected.losses[i]);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train
