@@ -24,7 +24,7 @@ UnitActivations block_activations(const VitConfig& config, double c) {
   const auto tokens = static_cast<double>(config.tokens());
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
   const auto heads = static_cast<double>(config.heads);
-  double elements = 8 * d + 2 * m;
+  double elements = 6 * d + 2 * m;
   // Mean and 1/std of two norms; of the softmax its logarithm, or with our kernels maximum and sum.
   double statistics = 2 * 2 + (c < kFloatBytes ? 2 : 1) * heads;
   if (config.qk_norm) {

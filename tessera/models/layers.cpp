@@ -5,7 +5,6 @@
 #include "tessera/base/random.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/fp8_linear.h"
-#include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/random_mask.h"
 
@@ -40,14 +39,18 @@ at::Tensor Linear::then_gelu(const at::Tensor& x, const ForwardContext& context)
   return context.fp8 ? at::gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
 }
 
+at::Tensor Linear::in_block(const ops::Normed& x, const ForwardContext& context) const {
+  return context.fp8 ? ops::fp8_linear(x, weight, bias) : ops::linear(x, weight, bias);
+}
+
+at::Tensor Linear::then_gelu(const ops::Normed& x, const ForwardContext& context) const {
+  return context.fp8 ? at::gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
+}
+
 at::Tensor Linear::then_add(const at::Tensor& x, const at::Tensor& residual,
                             const ForwardContext& context) const {
   return context.fp8 ? residual + ops::fp8_linear(x, weight, bias)
                      : ops::linear_add(x, weight, bias, residual);
-}
-
-at::Tensor LayerNorm::operator()(const at::Tensor& x) const {
-  return ops::layer_norm(x, weight, bias, epsilon);
 }
 
 at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& context) const {
@@ -84,7 +87,7 @@ AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig&
       residual_(block_scope(map, block).find("ls1.gamma"), drop_path, block_name(block, "drop_path1")) {}
 
 at::Tensor AttentionBranch::forward(const at::Tensor& x, const ForwardContext& context) const {
-  const at::Tensor qkv = qkv_.in_block(norm_(x), context);  // [batch, tokens, 3 * width]
+  const at::Tensor qkv = qkv_.in_block(norm_.of(x), context);  // [batch, tokens, 3 * width]
   const at::Tensor mixed = qk_norms_.empty() ? ops::self_attention(qkv, heads_) : normed_heads(qkv);
   if (residual_.plain(context) && !proj_dropout_.active(context)) {
     return proj_.then_add(mixed, x, context);
@@ -107,7 +110,7 @@ MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int
       residual_(block_scope(map, block).find("ls2.gamma"), drop_path, block_name(block, "drop_path2")) {}
 
 at::Tensor MlpBranch::forward(const at::Tensor& x, const ForwardContext& context) const {
-  const at::Tensor hidden = dropout1_(fc1_.then_gelu(norm_(x), context), context);
+  const at::Tensor hidden = dropout1_(fc1_.then_gelu(norm_.of(x), context), context);
   if (residual_.plain(context) && !dropout2_.active(context)) {
     return fc2_.then_add(hidden, x, context);
   }

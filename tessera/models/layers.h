@@ -9,28 +9,29 @@
 #include "tessera/arch/vit.h"
 #include "tessera/models/parameter_tree.h"
 #include "tessera/models/segment.h"
+#include "tessera/ops/layer_norm.h"
 
 namespace tessera::models {
+
+struct LayerNorm : ops::Norm {
+  LayerNorm(const ParameterScope& scope, double norm_epsilon)
+      : ops::Norm{scope.get("weight"), scope.get("bias"), norm_epsilon} {}
+  at::Tensor operator()(const at::Tensor& x) const { return ops::layer_norm(x, *this); }
+  ops::Normed of(const at::Tensor& x) const { return ops::normed(x, *this); }
+};
 
 struct Linear {
   explicit Linear(const ParameterScope& scope) : weight(scope.get("weight")), bias(scope.get("bias")) {}
   at::Tensor operator()(const at::Tensor& x) const;
-  // Those of blocks compute as the context says.
+  // Those of blocks compute as the context says. After a norm, what the norm makes is not kept for backward.
   at::Tensor in_block(const at::Tensor& x, const ForwardContext& context) const;
   at::Tensor then_gelu(const at::Tensor& x, const ForwardContext& context) const;
+  at::Tensor in_block(const ops::Normed& x, const ForwardContext& context) const;
+  at::Tensor then_gelu(const ops::Normed& x, const ForwardContext& context) const;
   at::Tensor then_add(const at::Tensor& x, const at::Tensor& residual, const ForwardContext& context) const;
 
   at::Tensor weight;  // [out, in]
   at::Tensor bias;    // [out]
-};
-
-struct LayerNorm {
-  LayerNorm(const ParameterScope& scope, double epsilon_)
-      : weight(scope.get("weight")), bias(scope.get("bias")), epsilon(epsilon_) {}
-  at::Tensor operator()(const at::Tensor& x) const;
-
-  at::Tensor weight, bias;  // [width]
-  double epsilon;
 };
 
 /// Random numbers of one place in the model: a rate and the name that its masks depend on.

@@ -21,7 +21,8 @@ std::atomic<c10::DeviceType> device_of_products = c10::DeviceType::CUDA;
 class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu) {
+                            const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu,
+                            const std::optional<Normed>& normed) {
     const at::Tensor rows = as_rows(x).contiguous();
     // With a GELU between them the residual is not of the product.
     const at::Tensor added = residual && !gelu ? as_rows(*residual).contiguous() : at::Tensor();
@@ -34,7 +35,7 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
     }
     auto shape = x.sizes().vec();
     shape.back() = weight.size(0);
-    ctx->save_for_backward({rows, weight, before_gelu});
+    save_with_input(ctx, {weight, before_gelu}, rows, normed);
     ctx->saved_data["added"] = residual.has_value();
     ctx->saved_data["shape"] = x.sizes().vec();
     return y.view(shape);
@@ -42,7 +43,7 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1], &before_gelu = saved[2];
+    const at::Tensor &weight = saved[0], &before_gelu = saved[1];
     at::Tensor gradient = as_rows(gradients[0]).contiguous();
     if (before_gelu.defined()) gradient = at::gelu_backward(gradient, before_gelu);
     at::Tensor of_x, of_weight, of_bias;
@@ -50,12 +51,13 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
       of_x = at::mm(gradient, weight).view(ctx->saved_data["shape"].toIntVector());
     }
     if (ctx->needs_input_grad(1)) {
+      const at::Tensor x = as_rows(saved_input(ctx, saved)).contiguous();
       std::tie(of_weight, of_bias) = products_in_use.load()->parameter_gradients(gradient, x);
     } else if (ctx->needs_input_grad(2)) {
       of_bias = gradient.sum(0);
     }
     const bool added = ctx->saved_data["added"].toBool();
-    return {of_x, of_weight, of_bias, added ? gradients[0] : at::Tensor(), at::Tensor()};
+    return {of_x, of_weight, of_bias, added ? gradients[0] : at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -123,8 +125,9 @@ bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at
 }
 
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                         const std::optional<at::Tensor>& residual, bool gelu) {
-  return DeviceLinear::apply(x, weight, bias, residual, gelu);
+                         const std::optional<at::Tensor>& residual, bool gelu,
+                         const std::optional<Normed>& normed) {
+  return DeviceLinear::apply(x, weight, bias, residual, gelu, normed);
 }
 
 }  // namespace tessera::ops

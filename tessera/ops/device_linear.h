@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "tessera/ops/kept_input.h"
+
 namespace tessera::ops {
 
 /// What such a library offers. Tensors are bf16, contiguous and of the device; none has size 0. Safe from any
@@ -34,8 +36,9 @@ void use_device_products(const DeviceProducts* products, c10::DeviceType device)
 bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
 /// residual + gelu(x weight^T + bias), the last two where asked for; shapes as in linear.h, `weight`: [out,
-/// in]. Requires: has_device_products, and a residual of bf16.
+/// in]; x is what `normed` makes, if there is such. Requires: has_device_products, and a residual of bf16.
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                         const std::optional<at::Tensor>& residual, bool gelu);
+                         const std::optional<at::Tensor>& residual, bool gelu,
+                         const std::optional<Normed>& normed = std::nullopt);
 
 }  // namespace tessera::ops

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/every_cpu.h"
 #include "tessera/ops/fast_path.h"
+#include "tessera/ops/kept_input.h"
 #include "tessera/ops/linear.h"
 
 namespace tessera::ops {
@@ -140,12 +141,12 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
 class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias) {
+                            const at::Tensor& bias, const std::optional<Normed>& normed) {
     RECORD_USER_SCOPE("tessera::fp8_linear");
     const at::Tensor rows = as_rows(x);
     auto shape = x.sizes().vec();
     shape.back() = weight.size(0);
-    ctx->save_for_backward({rows, weight});
+    save_with_input(ctx, {weight}, rows, normed);
     ctx->saved_data["shape"] = x.sizes().vec();
     return product(rows, weight, bias.to(at::kBFloat16)).to(x.scalar_type()).view(shape);
   }
@@ -153,17 +154,20 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     RECORD_USER_SCOPE("tessera::fp8_linear_backward");
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1], gradient = as_rows(gradients[0]);
+    const at::Tensor &weight = saved[0], gradient = as_rows(gradients[0]);
     at::Tensor of_x, of_weight, of_bias;
     if (ctx->needs_input_grad(0)) {
-      of_x =
-          product(gradient, weight.t(), {}).to(x.scalar_type()).view(ctx->saved_data["shape"].toIntVector());
+      of_x = product(gradient, weight.t(), {})
+                 .to(gradient.scalar_type())
+                 .view(ctx->saved_data["shape"].toIntVector());
     }
-    if (ctx->needs_input_grad(1)) of_weight = weight_gradient(gradient, x).to(weight.scalar_type());
+    if (ctx->needs_input_grad(1)) {
+      of_weight = weight_gradient(gradient, as_rows(saved_input(ctx, saved))).to(weight.scalar_type());
+    }
     if (ctx->needs_input_grad(2)) {
       of_bias = gradient.sum(0, /*keepdim=*/false, at::kFloat).to(weight.scalar_type());
     }
-    return {of_x, of_weight, of_bias};
+    return {of_x, of_weight, of_bias, at::Tensor()};
   }
 };
 
@@ -205,7 +209,11 @@ at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, const
 }
 
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return Fp8Linear::apply(x, weight, bias);
+  return Fp8Linear::apply(x, weight, bias, std::optional<Normed>());
+}
+
+at::Tensor fp8_linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return Fp8Linear::apply(x.value, weight, bias, std::optional(x));
 }
 
 }  // namespace tessera::ops

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -64,6 +66,34 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
   }
 };
 
+// LibTorch's CPU kernel adds up the parameters' gradients in the dtype of x: in bf16 a tenth is lost over
+// 2,500 rows. So it computes in fp32; what is kept of x is x.
+class WidenedLayerNorm : public torch::autograd::Function<WidenedLayerNorm> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, double epsilon) {
+    const auto [y, mean, rstd] =
+        at::native_layer_norm(wide(x), {weight.size(0)}, wide(weight), wide(bias), epsilon);
+    ctx->save_for_backward({x, weight, bias, mean, rstd});
+    return y.to(x.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &bias = saved[2];
+    const auto [of_x, of_weight, of_bias] = at::native_layer_norm_backward(
+        wide(gradients[0]), wide(x), {weight.size(0)}, saved[3], saved[4], wide(weight), wide(bias),
+        {ctx->needs_input_grad(0), ctx->needs_input_grad(1), ctx->needs_input_grad(2)});
+    const auto narrow = [](const at::Tensor& t, const at::Tensor& like) {
+      return t.defined() ? t.to(like.scalar_type()) : t;
+    };
+    return {narrow(of_x, x), narrow(of_weight, weight), narrow(of_bias, bias), at::Tensor()};
+  }
+
+ private:
+  static at::Tensor wide(const at::Tensor& t) { return t.to(at::kFloat); }
+};
+
 }  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
@@ -75,10 +105,7 @@ at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
     return FastLayerNorm<float>::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
   }
   if (x.is_cpu() && at::isReducedFloatingType(x.scalar_type())) {
-    // LibTorch's CPU kernel adds up the parameters' gradients in that: in bf16 a tenth is lost over 2,500
-    // rows.
-    const auto wide = [](const at::Tensor& t) { return t.to(at::kFloat); };
-    return at::layer_norm(wide(x), {weight.size(0)}, wide(weight), wide(bias), epsilon).to(x.scalar_type());
+    return WidenedLayerNorm::apply(x, weight, bias, epsilon);
   }
   return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon);
 }

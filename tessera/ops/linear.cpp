@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -13,6 +14,8 @@
 #include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/device_linear.h"
 #include "tessera/ops/fast_path.h"
+#include "tessera/ops/kept_input.h"
+#include "tessera/ops/plain_linear.h"
 #include "tessera/ops/widened_linear.h"
 
 namespace tessera::ops {
@@ -160,7 +163,8 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
 
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
-                            const at::Tensor& bias, const std::optional<at::Tensor>& residual, Then then) {
+                            const at::Tensor& bias, const std::optional<at::Tensor>& residual, Then then,
+                            const std::optional<Normed>& normed) {
     RECORD_USER_SCOPE("tessera::linear");
     const at::Tensor x = x_given.contiguous();
     const int64_t out = weight.size(0), in = weight.numel() / out, rows = x.numel() / in;
@@ -177,22 +181,24 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
       epilogue.residual = data_of<T>(added);
     }
     Products::forward(data_of<T>(x), data_of<T>(weight), rows, in, out, epilogue);
-    ctx->save_for_backward({x, weight, before_gelu});
+    save_with_input(ctx, {weight, before_gelu}, x, normed);
     ctx->saved_data["added"] = then == Then::kAdd;
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1];
-    const at::Tensor gradient = through_gelu(gradients[0].contiguous(), saved[2]);
+    const at::Tensor& weight = saved[0];
+    const at::Tensor gradient = through_gelu(gradients[0].contiguous(), saved[1]);
     at::Tensor x_gradient, weight_gradient, bias_gradient;
     if (ctx->needs_input_grad(1) || ctx->needs_input_grad(2)) {
-      std::tie(weight_gradient, bias_gradient) = parameter_gradients(gradient, x, weight);
+      std::tie(weight_gradient, bias_gradient) =
+          parameter_gradients(gradient, saved_input(ctx, saved), weight);
     }
-    if (ctx->needs_input_grad(0)) x_gradient = input_gradient(gradient, x, weight);
+    if (ctx->needs_input_grad(0)) x_gradient = input_gradient(gradient, weight);
     const bool added = ctx->saved_data["added"].toBool();
-    return {x_gradient, weight_gradient, bias_gradient, added ? gradients[0] : at::Tensor(), at::Tensor()};
+    return {x_gradient,   weight_gradient, bias_gradient, added ? gradients[0] : at::Tensor(),
+            at::Tensor(), at::Tensor()};
   }
 
  private:
@@ -207,12 +213,13 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
     return inner;
   }
 
-  static at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& x,
-                                   const at::Tensor& weight) {
+  static at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
     RECORD_USER_SCOPE("tessera::linear_input_gradient");
     const int64_t out = weight.size(0), in = weight.numel() / out;
-    at::Tensor result = at::empty(x.sizes(), x.options());
-    Products::input_gradient(data_of<T>(gradient), data_of<T>(weight), x.numel() / in, in, out,
+    auto shape = gradient.sizes().vec();
+    shape.back() = in;
+    at::Tensor result = at::empty(shape, gradient.options());
+    Products::input_gradient(data_of<T>(gradient), data_of<T>(weight), result.numel() / in, in, out,
                              mutable_data_of<T>(result));
     return result;
   }
@@ -239,10 +246,17 @@ bool fit(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) 
 // A weight of more than two dims (a patch embedding's) is a matrix [out, the rest].
 at::Tensor as_matrix(const at::Tensor& weight) { return weight.dim() > 2 ? weight.flatten(1) : weight; }
 
+// A product may have another dtype than its factors.
+bool under_autocast(const at::Tensor& x) {
+  const c10::DeviceType device = x.device().type();
+  return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
+}
+
 at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                 const std::optional<at::Tensor>& residual, Then then) {
+                 const std::optional<at::Tensor>& residual, Then then,
+                 const std::optional<Normed>& normed = std::nullopt) {
   const auto with = [&]<typename Products>(Products) {
-    return FastLinear<Products>::apply(x, weight, bias, residual, then);
+    return FastLinear<Products>::apply(x, weight, bias, residual, then, normed);
   };
   const bool alike = !residual || residual->scalar_type() == x.scalar_type();
   if (alike) {
@@ -252,12 +266,13 @@ at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
   }
   const at::Tensor matrix = as_matrix(weight);
   if (alike && has_device_products(x, matrix, bias)) {
-    return device_linear(x, matrix, bias, residual, then == Then::kGelu);
+    return device_linear(x, matrix, bias, residual, then == Then::kGelu, normed);
   }
   if (alike && should_widen(x, matrix, bias)) {
-    return widened_linear(x, matrix, bias, residual, then == Then::kGelu);
+    return widened_linear(x, matrix, bias, residual, then == Then::kGelu, normed);
   }
-  const at::Tensor y = at::linear(x, matrix, bias);
+  const at::Tensor y =
+      normed && !under_autocast(x) ? plain_linear(x, matrix, bias, *normed) : at::linear(x, matrix, bias);
   return then == Then::kGelu ? at::gelu(y) : then == Then::kAdd ? *residual + y : y;
 }
 
@@ -274,6 +289,14 @@ at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::
 at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual) {
   return layer(x, weight, bias, residual, Then::kAdd);
+}
+
+at::Tensor linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return layer(x.value, weight, bias, std::nullopt, Then::kNothing, x);
+}
+
+at::Tensor linear_gelu(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return layer(x.value, weight, bias, std::nullopt, Then::kGelu, x);
 }
 
 }  // namespace tessera::ops

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/ops/layer_norm.h"
+
 namespace tessera::ops {
 
 /// x weight^T + bias. `x`: [..., in]; `weight`: [out, in], or [out, ...] with `in` elements a row; `bias`:
@@ -13,5 +15,9 @@ at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::
 /// residual + x weight^T + bias. `residual`: [..., out].
 at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual);
+
+/// The same of `x.value`, bit for bit, gradients as well; it is not kept for backward, which norms again.
+at::Tensor linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear_gelu(const Normed& x, const at::Tensor& weight, const at::Tensor& bias);
 
 }  // namespace tessera::ops

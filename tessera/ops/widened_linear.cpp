@@ -79,14 +79,15 @@ at::Tensor input_gradient_of(const at::Tensor& gradient, const at::Tensor& weigh
 class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu) {
+                            const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu,
+                            const std::optional<Normed>& normed) {
     const at::Tensor rows = as_rows(x);
     at::Tensor before_gelu, added;
     if (gelu) before_gelu = at::empty({rows.size(0), weight.size(0)}, x.options());
     if (residual) added = as_rows(*residual);
     auto shape = x.sizes().vec();
     shape.back() = weight.size(0);
-    ctx->save_for_backward({rows, weight, before_gelu});
+    save_with_input(ctx, {weight, before_gelu}, rows, normed);
     ctx->saved_data["added"] = residual.has_value();
     ctx->saved_data["shape"] = x.sizes().vec();
     return forward_of(rows, weight, bias, added, before_gelu).view(shape);
@@ -94,18 +95,21 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1], &before_gelu = saved[2];
+    const at::Tensor &weight = saved[0], &before_gelu = saved[1];
     at::Tensor gradient = as_rows(gradients[0]);
     if (before_gelu.defined()) gradient = at::gelu_backward(gradient, before_gelu);
     at::Tensor x_gradient, weight_gradient;
     if (ctx->needs_input_grad(0)) {
       x_gradient = input_gradient_of(gradient, weight).view(ctx->saved_data["shape"].toIntVector());
     }
-    if (ctx->needs_input_grad(1)) weight_gradient = weight_gradient_of(gradient, x, weight);
+    if (ctx->needs_input_grad(1)) {
+      weight_gradient = weight_gradient_of(gradient, as_rows(saved_input(ctx, saved)), weight);
+    }
     const at::Tensor bias_gradient =
         gradient.sum(0, /*keepdim=*/false, at::kFloat).to(gradient.scalar_type());
     const bool added = ctx->saved_data["added"].toBool();
-    return {x_gradient, weight_gradient, bias_gradient, added ? gradients[0] : at::Tensor(), at::Tensor()};
+    return {x_gradient,   weight_gradient, bias_gradient, added ? gradients[0] : at::Tensor(),
+            at::Tensor(), at::Tensor()};
   }
 };
 
@@ -119,8 +123,9 @@ bool should_widen(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 }
 
 at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const std::optional<at::Tensor>& residual, bool gelu) {
-  return WidenedLinear::apply(x, weight, bias, residual, gelu);
+                          const std::optional<at::Tensor>& residual, bool gelu,
+                          const std::optional<Normed>& normed) {
+  return WidenedLinear::apply(x, weight, bias, residual, gelu, normed);
 }
 
 }  // namespace tessera::ops

@@ -5,6 +5,8 @@
 
 #include <optional>
 
+#include "tessera/ops/kept_input.h"
+
 namespace tessera::ops {
 
 /// LibTorch would emulate these products in bf16, at a fraction of the rate of products in fp32: all three
@@ -13,8 +15,10 @@ bool should_widen(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 
 /// residual + gelu(x weight^T + bias), the last two where asked for. In fp32 are 512 rows of `x`, of the
 /// weight and of what comes of them at a time; what is returned and kept for backward is bf16. `x`: [...,
-/// in]; `weight`: [out, in]; `bias`: [out]; `residual` and the result: [..., out].
+/// in], what `normed` makes if there is such; `weight`: [out, in]; `bias`: [out]; `residual` and the result:
+/// [..., out].
 at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const std::optional<at::Tensor>& residual, bool gelu);
+                          const std::optional<at::Tensor>& residual, bool gelu,
+                          const std::optional<Normed>& normed = std::nullopt);
 
 }  // namespace tessera::ops

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "tessera/ops/cpu.h"
+#include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
 namespace {
@@ -123,6 +125,21 @@ TEST_F(DeviceLinear, ValueAndGradientsAreAutograds) {
       EXPECT_EQ(calls.gradients, layer.expected.gradients);
     }
   }
+}
+
+TEST_F(DeviceLinear, AfterANormIsBitwiseTheTwoOps) {
+  for (const bool gelu : {false, true}) {
+    const auto together = [&](const Tensors& t) {
+      const Normed x = normed(t[0], {t[1], t[2], 1e-6});
+      return gelu ? linear_gelu(x, t[3], t[4]) : linear(x, t[3], t[4]);
+    };
+    const auto apart = [&](const Tensors& t) {
+      const at::Tensor x = layer_norm(t[0], t[1], t[2], 1e-6);
+      return gelu ? linear_gelu(x, t[3], t[4]) : linear(x, t[3], t[4]);
+    };
+    expect_the_same_bits(together, apart, {21, 33, 50}, at::kBFloat16);
+  }
+  EXPECT_GT(calls.gradients, 0);
 }
 
 TEST_F(DeviceLinear, TakesWhatIsNotContiguous) {

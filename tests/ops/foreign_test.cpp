@@ -49,6 +49,16 @@ std::vector<Layer> layers() {
       {"linear_add",
        {{3, 17, 64}, {32, 64}, {32}, {3, 17, 32}},
        [](const Tensors& t) { return linear_add(t[0], t[1], t[2], t[3]); }},
+      {"linear of what a norm made",
+       {{6, 19, 48}, {48}, {48}, {60, 48}, {60}},
+       [](const Tensors& t) {
+         return linear(normed(t[0], {t[1], t[2], 1e-6}), t[3], t[4]);
+       }},
+      {"linear_gelu of what a norm made",
+       {{6, 19, 48}, {48}, {48}, {60, 48}, {60}},
+       [](const Tensors& t) {
+         return linear_gelu(normed(t[0], {t[1], t[2], 1e-6}), t[3], t[4]);
+       }},
       {"layer_norm",
        {{6, 19, 48}, {48}, {48}},
        [](const Tensors& t) { return layer_norm(t[0], t[1], t[2], 1e-6); }},

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "tessera/ops/cpu.h"
+#include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
 namespace {
@@ -142,6 +144,21 @@ INSTANTIATE_TEST_SUITE_P(All, Fp8Linear,
                                   std::to_string(s.out) +
                                   (std::get<1>(info.param) == at::kFloat ? "_fp32" : "_bf16");
                          });
+
+TEST(Fp8Layer, AfterANormIsBitwiseTheTwoOps) {
+  using Tensors = std::vector<at::Tensor>;
+  const auto together = [](const Tensors& t) {
+    return fp8_linear(normed(t[0], {t[1], t[2], 1e-6}), t[3], t[4]);
+  };
+  const auto apart = [](const Tensors& t) {
+    return fp8_linear(layer_norm(t[0], t[1], t[2], 1e-6), t[3], t[4]);
+  };
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    expect_the_same_bits(together, apart, {21, 33, 50}, dtype);
+    const WithoutKernels by_libtorch;
+    expect_the_same_bits(together, apart, {21, 33, 50}, dtype);
+  }
+}
 
 TEST(Fp8Layer, IsTheSameWithoutKernels) {
   at::manual_seed(4);
