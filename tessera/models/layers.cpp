@@ -35,6 +35,10 @@ at::Tensor Linear::in_block(const at::Tensor& x, const ForwardContext& context) 
   return context.fp8 ? ops::fp8_linear(x, weight, bias) : ops::linear(x, weight, bias);
 }
 
+at::Tensor Linear::then_gelu(const at::Tensor& x, const ForwardContext& context) const {
+  return context.fp8 ? at::gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
+}
+
 at::Tensor Linear::in_block(const ops::Normed& x, const ForwardContext& context) const {
   return context.fp8 ? ops::fp8_linear(x, weight, bias) : ops::linear(x, weight, bias);
 }

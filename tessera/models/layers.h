@@ -25,6 +25,7 @@ struct Linear {
   at::Tensor operator()(const at::Tensor& x) const;
   // Those of blocks compute as the context says. After a norm, what the norm makes is not kept for backward.
   at::Tensor in_block(const at::Tensor& x, const ForwardContext& context) const;
+  at::Tensor then_gelu(const at::Tensor& x, const ForwardContext& context) const;
   at::Tensor in_block(const ops::Normed& x, const ForwardContext& context) const;
   at::Tensor then_gelu(const ops::Normed& x, const ForwardContext& context) const;
   at::Tensor then_add(const at::Tensor& x, const at::Tensor& residual, const ForwardContext& context) const;
