@@ -127,10 +127,15 @@ data::Batch batch_of_everything() {
   for (int64_t i = 0; i < pictures.rows * pictures.row_bytes; ++i)
     pictures.bytes.get()[i] = static_cast<uint8_t>(i * 37);
   const formats::Box box{.x = 2, .y = 1, .width = 3, .height = 2},
-      other{.x = 0, .y = 2, .width = 4, .height = 3};
-  std::vector<float> noise(static_cast<size_t>(batch.channels * box.width * box.height));
-  for (size_t i = 0; i < noise.size(); ++i) noise[i] = static_cast<float>(i) / 8;
-  pictures.erasures = {{{box, noise}, {other, {}}}, {}, {{box, {1, 2, 3}}}};
+      other{.x = 0, .y = 2, .width = 4, .height = 3}, corner{.x = 5, .y = 0, .width = 2, .height = 1};
+  const auto noise_in = [&](const formats::Box& place) {
+    std::vector<float> noise(static_cast<size_t>(batch.channels * place.width * place.height));
+    for (size_t i = 0; i < noise.size(); ++i) noise[i] = static_cast<float>(i) / 8;
+    return noise;
+  };
+  // Of all rows alike, the first, second and third: ATen's operations take no others.
+  pictures.erasures = {
+      {{box, noise_in(box)}, {other, {}}, {corner, {1, 2, 3}}}, {}, {{other, noise_in(other)}}};
   pictures.mixes = {{2, {.share = 0.3F, .cut = false, .box = {}}},
                     {0, {.share = 0.5F, .cut = true, .box = box}}};
   return batch;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/ops/device_kernels.h"
 
 namespace tessera::testing {
 
@@ -26,6 +27,15 @@ inline at::Device use_gpu(int index) {
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
   return device;
 }
+
+/// GPUs have the kernels while one lives.
+class UsingKernels {
+ public:
+  UsingKernels() { ops::use_device_kernels(mesh::open_cuda().plugin->kernels, at::kCUDA); }
+  ~UsingKernels() { ops::use_device_kernels(nullptr, at::kCUDA); }
+  UsingKernels(const UsingKernels&) = delete;
+  UsingKernels& operator=(const UsingKernels&) = delete;
+};
 
 }  // namespace tessera::testing
 

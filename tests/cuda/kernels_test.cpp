@@ -9,14 +9,7 @@
 namespace tessera::ops {
 namespace {
 
-/// GPUs have the kernels while one lives.
-class UsingKernels {
- public:
-  UsingKernels() { use_device_kernels(mesh::open_cuda().plugin->kernels, at::kCUDA); }
-  ~UsingKernels() { use_device_kernels(nullptr, at::kCUDA); }
-  UsingKernels(const UsingKernels&) = delete;
-  UsingKernels& operator=(const UsingKernels&) = delete;
-};
+using tessera::testing::UsingKernels;
 
 TEST(CudaKernels, AreLibTorchs) {
   TESSERA_NEEDS_GPUS(1);

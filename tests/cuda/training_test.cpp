@@ -58,6 +58,23 @@ TEST(CudaTraining, EveryOptimizersStepsAreTheCpus) {
   }
 }
 
+// The other tests here are LibTorch's operations alone.
+TEST(CudaTraining, WithThePluginsKernelsFollowsTheCpu) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const testing::UsingKernels kernels;
+  const Sets mixed = {"train.mixup=0.8", "train.cutmix=1", "data.erasing=0.3"};
+  Sets sets = with(kFullPrecision, "shard.recompute=true");
+  sets.insert(sets.end(), mixed.begin(), mixed.end());
+  expect_close(train_on(gpu, sets, 20), train_on(at::kCPU, sets, 20), 1e-3);
+  for (const char* linear : {"auto", "fp8"}) {
+    const Sets narrow = {"precision.compute=bf16", concat("precision.linear=", linear), "train.steps=20"};
+    const Curve found = train_on(gpu, narrow, 5), expected = train_on(at::kCPU, narrow, 5);
+    for (size_t i = 0; i < 5; ++i)
+      EXPECT_NEAR(found.losses[i], expected.losses[i], 2e-2 * expected.losses[i]);
+  }
+}
+
 TEST(CudaTraining, Bf16FollowsTheCpu) {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu = testing::use_gpu(0);
