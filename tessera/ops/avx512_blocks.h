@@ -36,6 +36,12 @@ int64_t column_chunk(int64_t depth) {
   return columns < kColumns ? kColumns : columns;
 }
 
+// Where columns that begin at `column` end: blocks are the same however long the chunks are, so the last 16
+// columns never stand alone (multiply_rows).
+int64_t chunk_end(int64_t column, int64_t chunk, int64_t columns) {
+  return column + chunk + 16 < columns ? column + chunk : columns;
+}
+
 inline const char* bytes(const void* p) { return static_cast<const char*>(p); }
 
 inline __m512i broadcast_word(const char* p) {
@@ -262,7 +268,8 @@ void Gemm<T>::multiply(const T* a, int64_t begin, int64_t end, int64_t k, const 
     for (int64_t word = 0; word < words; word += most) {
       const Cut cut{min_of(most, words - word), word == 0, word + most >= words};
       const Right right{bytes(packed + word * 16 * kWord), depth(k) * kPanelRow, columns};
-      for (int64_t column = 0; column < columns; column += chunk) {
+      for (int64_t column = 0, stop = 0; column < columns; column = stop) {
+        stop = chunk_end(column, chunk, columns);
         for (int64_t row = first; row < last; row += kRows) {
           const T* left = a + row * k + word * kWord;
           prefetch_rows(left + kRows * k, k, last - row - kRows, min_of(k - word * kWord, most * kWord));
@@ -273,8 +280,7 @@ void Gemm<T>::multiply(const T* a, int64_t begin, int64_t end, int64_t k, const 
             left = scratch;
             left_row = most * kWord;
           }
-          multiply_rows<T, kWordBytes>(bytes(left), left_row * int64_t{sizeof(T)}, right, column,
-                                       min_of(column + chunk, columns), cut,
+          multiply_rows<T, kWordBytes>(bytes(left), left_row * int64_t{sizeof(T)}, right, column, stop, cut,
                                        blocks + (row - first) / kRows * across, epilogue, row, rows);
         }
       }
@@ -297,13 +303,14 @@ void Gemm<T>::multiply_transposed(const T* w, int64_t w_columns, int64_t begin, 
     const int64_t last = min_of(first + kGroup, end);
     pack_columns(w + first, w_columns, k, last - first, scratch, 16 * words * kWord,
                  piece.column_sums + first);
-    for (int64_t column = 0; column < columns; column += chunk) {
+    for (int64_t column = 0, stop = 0; column < columns; column = stop) {
+      stop = chunk_end(column, chunk, columns);
       for (int64_t row = first; row < last; row += kRows) {
         // Eight of a panel's sixteen columns, a word from one to the next.
         const T* left = scratch + ((row - first) / 16 * 16 * words + (row - first) % 16) * kWord;
         Block* band = cut.first && cut.last ? &alone : blocks + (row - piece.row) / kRows * across;
-        multiply_rows<T, kPanelRow>(bytes(left), kWordBytes, right, column, min_of(column + chunk, columns),
-                                    cut, band, epilogue, row, min_of(last - row, kRows));
+        multiply_rows<T, kPanelRow>(bytes(left), kWordBytes, right, column, stop, cut, band, epilogue, row,
+                                    min_of(last - row, kRows));
       }
     }
   }

@@ -63,12 +63,13 @@ TEST_P(LinearOps, ValueAndGradientsAreThoseOfTheFormula) {
 }
 
 // Sizes that fill tiles and blocks of registers, sizes that fill none of them or leave some of each, and more
-// rows than the sums of a weight's gradient take at a time.
+// rows than the sums of a weight's gradient take at a time, in pieces of which the last is shorter.
 INSTANTIATE_TEST_SUITE_P(
     Grid, LinearOps,
     testing::Combine(testing::Values(Sizes{64, 64, 96}, Sizes{33, 49, 130}, Sizes{1, 1, 1},
                                      Sizes{100, 128, 10}, Sizes{31, 33, 15}, Sizes{257, 96, 48},
-                                     Sizes{7, 200, 65}, Sizes{2601, 34, 81}, Sizes{2049, 49, 300}),
+                                     Sizes{7, 200, 65}, Sizes{2601, 34, 81}, Sizes{2049, 49, 300},
+                                     Sizes{1700, 256, 40}, Sizes{3400, 256, 40}),
                      testing::Values(at::kFloat, at::kBFloat16), testing::Values(kNothing, kGelu, kAdd)));
 
 // Long enough for the kernels to cut the sums into pieces; 8,200 ends in the middle of a tile.
