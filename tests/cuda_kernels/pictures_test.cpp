@@ -2,37 +2,21 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tessera/data/open_source.h"
 #include "tessera/train/fused_pictures.h"
 #include "tests/cuda_kernels/table.h"
-#include "tests/data/picture_cases.h"
+#include "tests/train/picture_batches.h"
 
 namespace tessera::train {
 namespace {
 
 TEST(Pictures, AreTheHostsBitsForEverySetting) {
   const cuda::UsingKernels kernels;
-  for (const data::PictureCase& setting : data::picture_cases()) {
-    SCOPED_TRACE(setting.name);
-    const auto source = data::open_source("fake:50", "train", {20, setting.transform.channels, 7});
-    const Normalisation normalisation = Normalisation::of(setting.transform);
-    for (int64_t rank = 0; rank < setting.loader.world; ++rank) {
-      data::LoaderOptions options = setting.loader;
-      options.rank = rank;
-      data::TrainLoader numbers(*source, setting.transform, options, 5);
-      options.as_bytes = true;
-      data::TrainLoader bytes(*source, setting.transform, options, 5);
-      for (int64_t step = 0; step < 3 * options.accumulation; ++step) {
-        const data::Batch expected = numbers.next(), batch = bytes.next();
-        if (expected.size == 0) continue;
-        const at::Tensor host =
-            at::from_blob(const_cast<float*>(expected.images.data()),
-                          {expected.size, expected.channels, expected.height, expected.width}, at::kFloat);
-        const at::Tensor found = images_of(batch, normalisation, at::kCPU);
+  over_picture_batches(
+      [](const data::Batch& expected, const data::Batch& batch, const Normalisation& normalisation) {
+        if (expected.size == 0) return;
+        const at::Tensor found = images_of(batch, normalisation, at::kCPU), host = host_images(expected);
         EXPECT_TRUE(at::equal(found, host)) << (found - host).abs().max().item<float>();
-      }
-    }
-  }
+      });
 }
 
 TEST(Pictures, FaultsAreFoundOut) {

@@ -4,56 +4,31 @@
 #include <gtest/gtest.h>
 
 #include "tessera/data/open_source.h"
-#include "tests/data/picture_cases.h"
+#include "tests/train/picture_batches.h"
 
 namespace tessera::train {
 namespace {
 
-at::Tensor host_images(const data::Batch& batch) {
-  return at::from_blob(const_cast<float*>(batch.images.data()),
-                       {batch.size, batch.channels, batch.height, batch.width}, at::kFloat);
-}
-
-/// Calls body(batch with numbers, the same batch with bytes, normalisation) for every rank and three steps of
-/// every setting.
-template <typename Body>
-void over_cases(const Body& body) {
-  for (const data::PictureCase& setting : data::picture_cases()) {
-    SCOPED_TRACE(setting.name);
-    const auto source = data::open_source("fake:50", "train", {20, setting.transform.channels, 7});
-    const Normalisation normalisation = Normalisation::of(setting.transform);
-    for (int64_t rank = 0; rank < setting.loader.world; ++rank) {
-      data::LoaderOptions options = setting.loader;
-      options.rank = rank;
-      data::TrainLoader numbers(*source, setting.transform, options, 5);
-      options.as_bytes = true;
-      data::TrainLoader bytes(*source, setting.transform, options, 5);
-      for (int64_t step = 0; step < 3 * options.accumulation; ++step) {
-        const data::Batch expected = numbers.next(), batch = bytes.next();
-        body(expected, batch, normalisation);
-      }
-    }
-  }
-}
-
 TEST(NumbersOf, AreTheHostsForEverySetting) {
-  over_cases([](const data::Batch& expected, const data::Batch& batch, const Normalisation& normalisation) {
-    if (batch.size == 0) return;
-    const at::Tensor found = images_of(batch, normalisation, at::kCPU);
-    EXPECT_TRUE(at::equal(found, host_images(expected)))
-        << "differs by " << (found - host_images(expected)).abs().max().item<float>();
-  });
+  over_picture_batches(
+      [](const data::Batch& expected, const data::Batch& batch, const Normalisation& normalisation) {
+        if (batch.size == 0) return;
+        const at::Tensor found = images_of(batch, normalisation, at::kCPU);
+        EXPECT_TRUE(at::equal(found, host_images(expected)))
+            << "differs by " << (found - host_images(expected)).abs().max().item<float>();
+      });
 }
 
 // On a device that is not the CPU, nothing reads memory there or mixes devices.
 TEST(NumbersOf, AreMadeWhereTheBytesAre) {
-  over_cases([](const data::Batch& expected, const data::Batch& batch, const Normalisation& normalisation) {
-    if (batch.size == 0) return;
-    const at::Tensor found = images_of(batch, normalisation, at::kMeta);
-    EXPECT_TRUE(found.is_meta());
-    EXPECT_EQ(found.sizes(), host_images(expected).sizes());
-    EXPECT_TRUE(images_of(expected, normalisation, at::kMeta).is_meta());
-  });
+  over_picture_batches(
+      [](const data::Batch& expected, const data::Batch& batch, const Normalisation& normalisation) {
+        if (batch.size == 0) return;
+        const at::Tensor found = images_of(batch, normalisation, at::kMeta);
+        EXPECT_TRUE(found.is_meta());
+        EXPECT_EQ(found.sizes(), host_images(expected).sizes());
+        EXPECT_TRUE(images_of(expected, normalisation, at::kMeta).is_meta());
+      });
 }
 
 TEST(NumbersOf, AnEvaluationsBatch) {
