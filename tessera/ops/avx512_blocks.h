@@ -10,26 +10,21 @@
 //     the same for 32 columns, where all words and columns exist
 #pragma once
 
-#include "tessera/ops/avx512_finish.h"
 #include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/avx512_pack.h"
+#include "tessera/ops/avx512_pending.h"
 
 namespace tessera::ops::avx512 {
 namespace {
 
-constexpr int64_t kRows = 8, kColumns = 48;        // of a block of sums in registers
 constexpr int64_t kWordBytes = 4, kPanelRow = 64;  // bytes; a panel's row: a word of each of 16 columns
 
 // What of a packed factor stays in the L2 cache while rows pass by, and the words of k in a cut of it.
 constexpr int64_t kCacheBytes = 640 * 1024, kCut = 768;
-// Rows that pass by all columns before the next.
-constexpr int64_t kGroup = 256;
+// The most rows that a thread takes at a time, and the fewest whose sums wait for another cut.
+constexpr int64_t kGroup = 256, kWaiting = 64;
 // Words of k whose rows all of a group's columns are read from before the next: they stay in the caches.
 constexpr int64_t kSlab = 64;
-
-struct alignas(64) Block {
-  float c[kRows * kColumns];
-};
 
 int64_t column_chunk(int64_t depth) {
   const int64_t columns = kCacheBytes / (depth * kWordBytes) / kColumns * kColumns;
@@ -42,6 +37,22 @@ int64_t chunk_end(int64_t column, int64_t chunk, int64_t columns) {
   return column + chunk + 16 < columns ? column + chunk : columns;
 }
 
+struct Rows {
+  int64_t first, last;
+};
+
+// The next rows of a chunk for this thread, all but the last of them a multiple of `least`; none: all are
+// taken.
+inline Rows take_rows(const Turns& turns, int64_t chunk, int64_t rows, int64_t least) {
+  int64_t *taken = turns.taken + chunk, first = __atomic_load_n(taken, __ATOMIC_RELAXED), last = rows;
+  do {
+    const int64_t share = turns.threads == 1 ? kGroup : (rows - first) / (4 * turns.threads) / least * least;
+    last = min_of(rows, first + (share < least ? least : min_of(share, kGroup)));
+  } while (first < rows &&
+           !__atomic_compare_exchange_n(taken, &first, last, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  return {first, last};
+}
+
 inline const char* bytes(const void* p) { return static_cast<const char*>(p); }
 
 inline __m512i broadcast_word(const char* p) {
@@ -51,29 +62,45 @@ inline __m512i broadcast_word(const char* p) {
 }
 
 // Block = (or +=, if `add`) 8 rows times kPanels panels over `depth` words. Rows of `a` are `row` bytes
-// apart, words kStep bytes; panels of `b` are `panel` bytes apart.
+// apart, words kStep bytes; panels of `b` are `panel` bytes apart. Meanwhile `pending` is finished: it may be
+// what `block` held.
 template <typename T, int kPanels, int64_t kStep>
-void product(const char* a, int64_t row, const char* b, int64_t panel, int64_t depth, Block& block,
-             bool add) {
+void product(const char* a, int64_t row, const char* b, int64_t panel, int64_t depth, Block& block, bool add,
+             Pending<T>& pending) {
   __m512 sum[kRows][kPanels];
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 3
     for (int j = 0; j < kPanels; ++j) {
       sum[i][j] = _mm512_setzero_ps();
     }
   }
-  for (int64_t k = 0; k < depth; ++k, a += kStep, b += kPanelRow) {
-    __m512i right[kPanels];
-    for (int j = 0; j < kPanels; ++j) {
-      right[j] = _mm512_loadu_si512(b + j * panel);
-    }
-    for (int i = 0; i < kRows; ++i) {
-      const __m512i left = broadcast_word(a + i * row);
+  const int64_t between = depth / (pending.left + 1);
+  for (int64_t k = 0; k < depth;) {
+    const int64_t stop = pending.left > 0 ? k + between : depth;
+    for (; k < stop; ++k, a += kStep, b += kPanelRow) {
+      __m512i right[kPanels];
+
+#pragma GCC unroll 3
       for (int j = 0; j < kPanels; ++j) {
-        sum[i][j] = multiply_add(sum[i][j], left, right[j], T());
+        right[j] = _mm512_loadu_si512(b + j * panel);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        const __m512i left = broadcast_word(a + i * row);
+
+#pragma GCC unroll 3
+        for (int j = 0; j < kPanels; ++j) {
+          sum[i][j] = multiply_add(sum[i][j], left, right[j], T());
+        }
       }
     }
+    if (pending.left > 0) finish_next(pending);
   }
+  finish_all(pending);
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 3
     for (int j = 0; j < kPanels; ++j) {
       float* c = block.c + i * kColumns + 16 * j;
       _mm512_store_ps(c, add ? _mm512_add_ps(_mm512_load_ps(c), sum[i][j]) : sum[i][j]);
@@ -81,30 +108,7 @@ void product(const char* a, int64_t row, const char* b, int64_t panel, int64_t d
   }
 }
 
-// Rows of a block, 16 columns of each.
-template <typename T, typename Lanes>
-void finish_columns(const Epilogue<T>& e, const float* c, int64_t row, int64_t rows, int64_t column,
-                    int64_t columns, Lanes lanes) {
-  const Epilogue<T> local = e;  // no store changes it
-  for (int64_t i = 0; i < rows; ++i, c += kColumns) {
-    finish(local, _mm512_load_ps(c), (row + i) * columns + column, column, lanes);
-  }
-}
-
-template <typename T>
-void finish_block(const Epilogue<T>& e, const Block& block, int64_t row, int64_t rows, int64_t column,
-                  int64_t end, int64_t columns) {
-  for (int64_t j = 0; column + j < end; j += 16) {
-    const int64_t wide = end - column - j;
-    if (wide >= 16) {
-      finish_columns(e, block.c + j, row, rows, column + j, columns, AllLanes());
-    } else {
-      finish_columns(e, block.c + j, row, rows, column + j, columns, first_lanes(wide));
-    }
-  }
-}
-
-// Asks for what finish_block will touch, while the product keeps the core busy.
+// Asks for what finishing will touch, while the product keeps the core busy.
 template <typename T>
 void prefetch_block(const Epilogue<T>& e, int64_t row, int64_t rows, int64_t column, int64_t end,
                     int64_t columns) {
@@ -115,6 +119,7 @@ void prefetch_block(const Epilogue<T>& e, int64_t row, int64_t rows, int64_t col
       __builtin_prefetch(e.out + at + j, 1);
       if (e.linear != nullptr) __builtin_prefetch(e.linear + at + j, 1);
       if (e.residual != nullptr) __builtin_prefetch(e.residual + at + j, 0);
+      if (e.slope_of != nullptr) __builtin_prefetch(e.slope_of + at + j, 0);
     }
   }
 }
@@ -136,7 +141,7 @@ struct Cut {
 // another cut, else one for all.
 template <typename T, int64_t kStep>
 void multiply_rows(const char* words, int64_t words_row, const Right& right, int64_t begin, int64_t end,
-                   const Cut& cut, Block* blocks, const Epilogue<T>& e, int64_t row, int64_t rows) {
+                   const Cut& cut, Block* blocks, int64_t row, int64_t rows, Pending<T>& pending) {
   const int64_t step = cut.first && cut.last ? 0 : 1;
   Block* next = blocks + begin / kColumns * step;
   int64_t width = 0;
@@ -149,9 +154,10 @@ void multiply_rows(const char* words, int64_t words_row, const Right& right, int
     const auto kernel = wide > 32   ? product<T, 3, kStep>
                         : wide > 16 ? product<T, 2, kStep>
                                     : product<T, 1, kStep>;
-    if (cut.last) prefetch_block(e, row, rows, column, column + width, right.columns);
-    kernel(words, words_row, b, right.panel, cut.depth, block, !cut.first);
-    if (cut.last) finish_block(e, block, row, rows, column, column + width, right.columns);
+    for (int64_t i = 0; !cut.first && i < kRows * kColumns; i += 16) __builtin_prefetch(block.c + i, 1);
+    if (cut.last) prefetch_block(*pending.epilogue, row, rows, column, column + width, right.columns);
+    kernel(words, words_row, b, right.panel, cut.depth, block, !cut.first, pending);
+    if (cut.last) put_off(pending, block, row, rows, column, width, right.columns);
   }
 }
 
@@ -172,6 +178,36 @@ void copy_rows(const T* a, int64_t row_step, int64_t rows, int64_t count, int64_
       const int64_t left = i < rows && j < count ? count - j : 0;
       _mm512_storeu_si512(out + i * depth * kWord + j, load_words(a + i * row_step + j, left));
     }
+  }
+}
+
+// A left factor [rows, k] of any size. `padded`: memory for 8 rows of `most` words.
+template <typename T>
+struct LeftRows {
+  const T* a;
+  int64_t rows, k, most;
+  T* padded;
+};
+
+// Some rows by columns [column, stop), of the cut of k that begins at `word`; `across`: of `blocks`, from one
+// 8 rows to the next.
+template <typename T>
+void multiply_some(const LeftRows<T>& left, const Rows& some, int64_t word, const Right& right,
+                   int64_t column, int64_t stop, const Cut& cut, Block* blocks, int64_t across,
+                   Pending<T>& pending) {
+  constexpr int64_t kWord = Gemm<T>::kWord;
+  const int64_t k = left.k;
+  for (int64_t row = some.first; row < some.last; row += kRows, blocks += across) {
+    const T* words = left.a + row * k + word * kWord;
+    prefetch_rows(words + kRows * k, k, left.rows - row - kRows, min_of(k - word * kWord, left.most * kWord));
+    int64_t step = k, rows = min_of(some.last - row, kRows);
+    if (rows < kRows || k % kWord != 0) {
+      copy_rows(words, k, rows, min_of(k - word * kWord, cut.depth * kWord), left.most, left.padded);
+      words = left.padded;
+      step = left.most * kWord;
+    }
+    multiply_rows<T, kWordBytes>(bytes(words), step * int64_t{sizeof(T)}, right, column, stop, cut, blocks,
+                                 row, rows, pending);
   }
 }
 
@@ -255,65 +291,79 @@ void Gemm<T>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, in
 }
 
 template <typename T>
-void Gemm<T>::multiply(const T* a, int64_t begin, int64_t end, int64_t k, const T* packed, int64_t columns,
-                       const Epilogue<T>& epilogue) {
+void Gemm<T>::multiply(const T* a, int64_t rows, int64_t k, const T* packed, int64_t columns,
+                       const Epilogue<T>& epilogue, const Turns& turns) {
   const int64_t words = (k + kWord - 1) / kWord, cuts = (words + kCut - 1) / kCut;
   const int64_t most = depth((k + cuts - 1) / cuts), chunk = column_chunk(most);
-  const int64_t group = cuts == 1 ? end - begin : kGroup;
   const int64_t across = cuts == 1 ? 0 : (columns + kColumns - 1) / kColumns;  // blocks that wait in 8 rows
-  auto* blocks = new Block[static_cast<uint64_t>(cuts == 1 ? 1 : group / kRows * across)];
-  T* scratch = nullptr;
-  for (int64_t first = begin; first < end; first += group) {
-    const int64_t last = min_of(first + group, end);
-    for (int64_t word = 0; word < words; word += most) {
-      const Cut cut{min_of(most, words - word), word == 0, word + most >= words};
-      const Right right{bytes(packed + word * 16 * kWord), depth(k) * kPanelRow, columns};
-      for (int64_t column = 0, stop = 0; column < columns; column = stop) {
-        stop = chunk_end(column, chunk, columns);
-        for (int64_t row = first; row < last; row += kRows) {
-          const T* left = a + row * k + word * kWord;
-          prefetch_rows(left + kRows * k, k, last - row - kRows, min_of(k - word * kWord, most * kWord));
-          int64_t left_row = k, rows = min_of(last - row, kRows);
-          if (rows < kRows || k % kWord != 0) {
-            if (scratch == nullptr) scratch = new T[static_cast<uint64_t>(kRows * most * kWord)];
-            copy_rows(left, k, rows, min_of(k - word * kWord, cut.depth * kWord), most, scratch);
-            left = scratch;
-            left_row = most * kWord;
-          }
-          multiply_rows<T, kWordBytes>(bytes(left), left_row * int64_t{sizeof(T)}, right, column, stop, cut,
-                                       blocks + (row - first) / kRows * across, epilogue, row, rows);
+  auto* blocks = new Block[static_cast<uint64_t>(cuts == 1 ? 1 : kGroup / kRows * across)];
+  T* padded =
+      k % kWord == 0 && rows % kRows == 0 ? nullptr : new T[static_cast<uint64_t>(kRows * most * kWord)];
+  const LeftRows<T> left{a, rows, k, most, padded};
+  Pending<T> pending{.epilogue = &epilogue};
+  if (cuts == 1) {
+    const Right right{bytes(packed), depth(k) * kPanelRow, columns};
+    for (int64_t column = 0, stop = 0, index = 0; column < columns; column = stop, ++index) {
+      stop = chunk_end(column, chunk, columns);
+      for (Rows some = take_rows(turns, index, rows, kRows); some.first < some.last;
+           some = take_rows(turns, index, rows, kRows)) {
+        multiply_some(left, some, 0, right, column, stop, {words, true, true}, blocks, 0, pending);
+      }
+    }
+  } else {
+    for (Rows some = take_rows(turns, 0, rows, kWaiting); some.first < some.last;
+         some = take_rows(turns, 0, rows, kWaiting)) {
+      for (int64_t word = 0; word < words; word += most) {
+        const Cut cut{min_of(most, words - word), word == 0, word + most >= words};
+        const Right right{bytes(packed + word * 16 * kWord), depth(k) * kPanelRow, columns};
+        for (int64_t column = 0, stop = 0; column < columns; column = stop) {
+          stop = chunk_end(column, chunk, columns);
+          multiply_some(left, some, word, right, column, stop, cut, blocks, across, pending);
         }
       }
     }
   }
-  delete[] scratch;
+  finish_all(pending);
+  delete[] padded;
   delete[] blocks;
 }
 
 template <typename T>
-void Gemm<T>::multiply_transposed(const T* w, int64_t w_columns, int64_t begin, int64_t end, int64_t k,
-                                  const T* packed, int64_t columns, const Epilogue<T>& epilogue,
-                                  const Piece& piece, T* scratch) {
+void Gemm<T>::pack_left(const T* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
+                        int64_t end, T* packed, float* sums) {
+  const int64_t last = min_of(end * 32, rows), panel = 16 * depth(k_size) * kWord;
+  for (int64_t first = begin * 32; first < last; first += kGroup) {
+    pack_columns(w + first, w_columns, k_size, min_of(kGroup, last - first), packed + first / 16 * panel,
+                 panel, sums + first);
+  }
+}
+
+template <typename T>
+void Gemm<T>::multiply_packed(const T* left, int64_t rows, int64_t k, const T* packed, int64_t columns,
+                              const Epilogue<T>& epilogue, const Piece& piece, const Turns& turns) {
   const int64_t words = depth(k), chunk = column_chunk(words), across = (columns + kColumns - 1) / kColumns;
   const Right right{bytes(packed), words * kPanelRow, columns};
   const Cut cut{(k + kWord - 1) / kWord, piece.first, piece.last};
-  auto* blocks = reinterpret_cast<Block*>(piece.sums);
   Block alone;  // of a product that waits for no other piece
-  for (int64_t first = begin; first < end; first += kGroup) {
-    const int64_t last = min_of(first + kGroup, end);
-    pack_columns(w + first, w_columns, k, last - first, scratch, 16 * words * kWord,
-                 piece.column_sums + first);
-    for (int64_t column = 0, stop = 0; column < columns; column = stop) {
-      stop = chunk_end(column, chunk, columns);
-      for (int64_t row = first; row < last; row += kRows) {
+  Pending<T> pending{.epilogue = &epilogue};
+  for (int64_t column = 0, stop = 0, index = 0; column < columns; column = stop, ++index) {
+    stop = chunk_end(column, chunk, columns);
+    for (Rows some = take_rows(turns, index, rows, kRows); some.first < some.last;
+         some = take_rows(turns, index, rows, kRows)) {
+      for (int64_t row = some.first; row < some.last; row += kRows) {
         // Eight of a panel's sixteen columns, a word from one to the next.
-        const T* left = scratch + ((row - first) / 16 * 16 * words + (row - first) % 16) * kWord;
-        Block* band = cut.first && cut.last ? &alone : blocks + (row - piece.row) / kRows * across;
-        multiply_rows<T, kPanelRow>(bytes(left), kWordBytes, right, column, stop, cut, band, epilogue, row,
-                                    min_of(last - row, kRows));
+        const T* words_of_row = left + (row / 16 * 16 * words + row % 16) * kWord;
+        Block* band =
+            cut.first && cut.last ? &alone : reinterpret_cast<Block*>(piece.sums) + row / kRows * across;
+        // The panel after this, a half of it each time.
+        const T* ahead = left + ((row / 16 + 1) * 16 * words + row % 16 / 8 * words / 2 * 16) * kWord;
+        for (int64_t i = 0; i < words / 2; ++i) __builtin_prefetch(ahead + i * 16 * kWord, 0, 2);
+        multiply_rows<T, kPanelRow>(bytes(words_of_row), kWordBytes, right, column, stop, cut, band, row,
+                                    min_of(some.last - row, kRows), pending);
       }
     }
   }
+  finish_all(pending);
 }
 
 template <typename T>

@@ -31,6 +31,9 @@ inline void finish(const Epilogue<T>& e, __m512 c, int64_t at, int64_t column, L
     store(e.linear + at, lanes, c);
     c = gelu_for(c, T());
   }
+  if (e.slope_of != nullptr) {
+    c = _mm512_mul_ps(c, gelu_derivative_for(load(e.slope_of + at, lanes), T()));
+  }
   if (e.residual != nullptr) {
     c = _mm512_add_ps(c, load(e.residual + at, lanes));
   }

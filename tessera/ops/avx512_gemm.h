@@ -7,6 +7,10 @@
 // The right factor is packed in panels of 16 columns, words first; for bf16 that is the format of Note
 // [Tiles] in amx_gemm.h. A long k is cut, so that a cut of a panel's neighbours stays in the L2 cache while
 // rows pass by; sums wait in between.
+//
+// Note [Turns]: threads take rows when they have time for some, the fewer the fewer are left. Of rows that
+// are dealt out beforehand all threads wait for the slowest: for the one whose core has other programs, or
+// whose caches a neighbour uses.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +18,12 @@
 #include "tessera/ops/epilogue.h"
 
 namespace tessera::ops::avx512 {
+
+/// The rows of one product that its threads have taken so far, of each chunk of columns (Note [Turns]).
+struct Turns {
+  int64_t threads = 1;
+  int64_t* taken = nullptr;  // [Gemm::chunks(columns)], zero before the first thread begins
+};
 
 /// T: uint16_t, the bits of bf16, which requires cpu_has_avx512_bf16(); or float, which requires
 /// cpu_has_avx512().
@@ -38,16 +48,17 @@ struct Gemm {
   /// Packs the right factor B[k][n] = w[k * n_size + n]: blocks [begin, end) of 16 words of k.
   static void pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, T* packed);
 
-  /// Rows [begin, end) of a [rows, k] times the packed factor [k, columns].
-  static void multiply(const T* a, int64_t begin, int64_t end, int64_t k, const T* packed, int64_t columns,
-                       const Epilogue<T>& epilogue);
+  /// The most chunks that a product has of so many columns.
+  [[gnu::always_inline]] static constexpr int64_t chunks(int64_t columns) { return columns / kColumns + 1; }
+
+  /// a [rows, k] times the packed factor [k, columns]: as much of it as no other thread takes.
+  static void multiply(const T* a, int64_t rows, int64_t k, const T* packed, int64_t columns,
+                       const Epilogue<T>& epilogue, const Turns& turns);
 
   /// Where the sums of a product stand whose k comes in pieces.
   struct Piece {
     bool first = true, last = true;  // the first sets the sums; after the last they go to the epilogue
-    int64_t row = 0;                 // of the product, with which sums begin: a multiple of 16
     float* sums = nullptr;           // sums_size(rows, columns), 64 bytes aligned; unused by an only piece
-    float* column_sums = nullptr;    // [rows of the product]: the left factor's sums over k
   };
   [[gnu::always_inline]] static constexpr int64_t sums_size(int64_t rows, int64_t columns) {
     return (rows + kRows - 1) / kRows * kRows * ((columns + kColumns - 1) / kColumns * kColumns);
@@ -59,14 +70,14 @@ struct Gemm {
     const int64_t pieces = (k_size + kPiece - 1) / kPiece, whole = 16 * kWord;
     return pieces <= 1 ? k_size : ((k_size + pieces - 1) / pieces + whole - 1) / whole * whole;
   }
-  /// Elements of scratch for multiply_transposed.
-  static constexpr int64_t kScratch = 256 * kPiece;
-
-  /// Rows [begin, end) of the transpose of w [k, w_columns] times the packed factor [k, columns]: one piece
-  /// of k, at most kPiece. begin: a multiple of 16.
-  static void multiply_transposed(const T* w, int64_t w_columns, int64_t begin, int64_t end, int64_t k,
-                                  const T* packed, int64_t columns, const Epilogue<T>& epilogue,
-                                  const Piece& piece, T* scratch);
+  /// Packs the left factor A[row][k] = w[k * w_columns + row], the transpose of w [k_size, w_columns]: blocks
+  /// [begin, end) of 32 rows of it, of `rows`. Adds to sums [rows] what each row sums to over k.
+  static void pack_left(const T* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
+                        int64_t end, T* packed, float* sums);
+  /// Such a factor [rows, k] times the packed factor [k, columns], one piece of k, at most kPiece: as much of
+  /// it as no other thread takes.
+  static void multiply_packed(const T* left, int64_t rows, int64_t k, const T* packed, int64_t columns,
+                              const Epilogue<T>& epilogue, const Piece& piece, const Turns& turns);
 
   /// out = gradient * gelu'(linear), element by element.
   static void gelu_backward(const T* gradient, const T* linear, T* out, int64_t count);

@@ -3,13 +3,15 @@
 
 namespace tessera::ops {
 
-/// T: float, or uint16_t for the bits of bf16. First + bias, then GELU, then + residual.
+/// T: float, or uint16_t for the bits of bf16. First + bias, then GELU or the way back through one, then +
+/// residual.
 template <typename T>
 struct Epilogue {
   T* out = nullptr;             // [rows, columns]
   const T* bias = nullptr;      // [columns]: c += bias
   const T* residual = nullptr;  // [rows, columns]: out = residual + c
   T* linear = nullptr;          // [rows, columns]: linear = c and out = gelu(c)
+  const T* slope_of = nullptr;  // [rows, columns]: c *= gelu'(slope_of)
 };
 
 }  // namespace tessera::ops

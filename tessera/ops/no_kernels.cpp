@@ -82,12 +82,16 @@ void Gemm<T>::pack(const T*, int64_t, int64_t, int64_t, int64_t, T*) {
   absent();
 }
 template <typename T>
-void Gemm<T>::multiply(const T*, int64_t, int64_t, int64_t, const T*, int64_t, const Epilogue<T>&) {
+void Gemm<T>::multiply(const T*, int64_t, int64_t, const T*, int64_t, const Epilogue<T>&, const Turns&) {
   absent();
 }
 template <typename T>
-void Gemm<T>::multiply_transposed(const T*, int64_t, int64_t, int64_t, int64_t, const T*, int64_t,
-                                  const Epilogue<T>&, const Piece&, T*) {
+void Gemm<T>::pack_left(const T*, int64_t, int64_t, int64_t, int64_t, int64_t, T*, float*) {
+  absent();
+}
+template <typename T>
+void Gemm<T>::multiply_packed(const T*, int64_t, int64_t, const T*, int64_t, const Epilogue<T>&, const Piece&,
+                              const Turns&) {
   absent();
 }
 template <typename T>

@@ -1,0 +1,206 @@
+// The products of linear layers on CPUs with kernels for them, and what of autograd's functions is about
+// tensors: private to linear.cpp and mlp.cpp. Calls run on the threads of the caller's rank.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tessera/ops/amx_gemm.h"
+#include "tessera/ops/avx512_gemm.h"
+#include "tessera/ops/fast_path.h"
+
+namespace tessera::ops {
+
+// Spread over the threads, in multiples of `unit`.
+template <typename Body>
+void over_units(int64_t size, int64_t unit, const Body& body) {
+  at::parallel_for(0, (size + unit - 1) / unit, 1,
+                   [&](int64_t begin, int64_t end) { body(begin * unit, std::min(end * unit, size)); });
+}
+
+template <typename Body>
+void over_blocks(int64_t blocks, const Body& body) {
+  at::parallel_for(0, blocks, 4, body);
+}
+
+// The products of linear layers as kernels that FastLinear uses. All matrices have T's dtype and no gaps.
+//   forward(x [rows, in], weight [out, in]): x weight^T
+//   input_gradient(gradient [rows, out], weight): gradient weight
+// These two end with the epilogue that they are given.
+//   weight_gradient(gradient, x): gradient^T x, and the column sums of gradient, fp32 [out]
+
+struct AmxProducts {
+  using T = uint16_t;
+
+  static bool fit(const at::Tensor& t) { return fits_amx(t); }
+
+  static void forward(const T* x, const T* weight, int64_t rows, int64_t in, int64_t out,
+                      const Epilogue<T>& epilogue) {
+    const at::Tensor packed = scratch<T>(amx::packed_size(in, out));
+    over_blocks(amx::blocks(out), [&](int64_t begin, int64_t end) {
+      amx::pack_transposed(weight, out, in, begin, end, mutable_data_of<T>(packed));
+    });
+    multiply(x, rows, in, packed, out, epilogue);
+  }
+  static void input_gradient(const T* gradient, const T* weight, int64_t rows, int64_t in, int64_t out,
+                             const Epilogue<T>& epilogue) {
+    multiply(gradient, rows, out, pack(weight, out, in), in, epilogue);
+  }
+  static void weight_gradient(const T* gradient, const T* x, int64_t rows, int64_t in, int64_t out, T* result,
+                              float* sums) {
+    const at::Tensor packed = pack(x, rows, in);
+    const Epilogue<T> epilogue{.out = result};
+    over_units(out, amx::kRows, [&](int64_t begin, int64_t end) {
+      const at::Tensor left = scratch<T>(amx::packed_size(rows, std::min(amx::transposed_group(rows), out)));
+      amx::multiply_transposed(gradient, out, begin, end, rows, data_of<T>(packed), in, epilogue, sums,
+                               mutable_data_of<T>(left));
+    });
+  }
+  static void gelu_backward(const T* gradient, const T* linear, T* result, int64_t count) {
+    amx::gelu_backward(gradient, linear, result, count);
+  }
+
+ private:
+  static at::Tensor pack(const T* w, int64_t k, int64_t columns) {
+    at::Tensor packed = scratch<T>(amx::packed_size(k, columns));
+    over_blocks(amx::blocks(k), [&](int64_t begin, int64_t end) {
+      amx::pack(w, k, columns, begin, end, mutable_data_of<T>(packed));
+    });
+    return packed;
+  }
+  static void multiply(const T* a, int64_t rows, int64_t k, const at::Tensor& packed, int64_t columns,
+                       const Epilogue<T>& epilogue) {
+    over_units(rows, amx::kRows, [&](int64_t begin, int64_t end) {
+      amx::multiply(a, begin, end, k, data_of<T>(packed), columns, epilogue);
+    });
+  }
+};
+
+template <typename Element>
+struct Avx512Products {
+  using T = Element;
+  using Gemm = avx512::Gemm<T>;
+  static constexpr int64_t kMostSums = 16 << 20;  // 64 MiB: all of a layer up to 2048 wide
+
+  static bool fit(const at::Tensor& t) {
+    if constexpr (std::is_same_v<T, float>) return fits_avx512(t);
+    return fits_avx512_bf16(t);
+  }
+
+  static void forward(const T* x, const T* weight, int64_t rows, int64_t in, int64_t out,
+                      const Epilogue<T>& epilogue) {
+    const at::Tensor packed = scratch<T>(Gemm::packed_size(in, out));
+    over_blocks((out + 31) / 32, [&](int64_t begin, int64_t end) {
+      Gemm::pack_transposed(weight, out, in, begin, end, mutable_data_of<T>(packed));
+    });
+    multiply(x, rows, in, packed, out, epilogue);
+  }
+  static void input_gradient(const T* gradient, const T* weight, int64_t rows, int64_t in, int64_t out,
+                             const Epilogue<T>& epilogue) {
+    const at::Tensor packed = scratch<T>(Gemm::packed_size(out, in));
+    pack(weight, out, in, packed);
+    multiply(gradient, rows, out, packed, in, epilogue);
+  }
+  // One piece of the rows after another: packed, they stay in the caches. Sums wait in between, so as much of
+  // the result is made at a time as has kMostSums.
+  static void weight_gradient(const T* gradient, const T* x, int64_t rows, int64_t in, int64_t out, T* result,
+                              float* sums) {
+    const int64_t piece_rows = Gemm::piece_of(rows);
+    const int64_t group =
+        std::min(piece_rows == rows ? out : std::max<int64_t>(kMostSums / in / 256, 1) * 256, out);
+    const at::Tensor packed = scratch<T>(Gemm::packed_size(piece_rows, in));
+    const at::Tensor left = scratch<T>(Gemm::packed_size(piece_rows, group));
+    const at::Tensor waiting = scratch<float>(piece_rows == rows ? 0 : Gemm::sums_size(group, in));
+    std::fill_n(sums, out, 0.0F);
+    for (int64_t first = 0; first < out; first += group) {
+      const int64_t some = std::min(group, out - first);
+      for (int64_t row = 0; row < rows; row += piece_rows) {
+        const int64_t k = std::min(piece_rows, rows - row);
+        pack(x + row * in, k, in, packed);
+        over_blocks((some + 31) / 32, [&](int64_t begin, int64_t end) {
+          Gemm::pack_left(gradient + row * out + first, out, some, k, begin, end, mutable_data_of<T>(left),
+                          sums + first);
+        });
+        const typename Gemm::Piece piece{row == 0, row + k == rows, mutable_data_of<float>(waiting)};
+        in_turns(some, in, [&](const avx512::Turns& turns) {
+          Gemm::multiply_packed(data_of<T>(left), some, k, data_of<T>(packed), in,
+                                {.out = result + first * in}, piece, turns);
+        });
+      }
+    }
+  }
+  static void gelu_backward(const T* gradient, const T* linear, T* result, int64_t count) {
+    Gemm::gelu_backward(gradient, linear, result, count);
+  }
+
+ private:
+  static void pack(const T* w, int64_t k, int64_t columns, const at::Tensor& packed) {
+    over_blocks(Gemm::depth(k) / 16, [&](int64_t begin, int64_t end) {
+      Gemm::pack(w, k, columns, begin, end, mutable_data_of<T>(packed));
+    });
+  }
+  static void multiply(const T* a, int64_t rows, int64_t k, const at::Tensor& packed, int64_t columns,
+                       const Epilogue<T>& epilogue) {
+    in_turns(rows, columns, [&](const avx512::Turns& turns) {
+      Gemm::multiply(a, rows, k, data_of<T>(packed), columns, epilogue, turns);
+    });
+  }
+  template <typename Body>
+  static void in_turns(int64_t rows, int64_t columns, const Body& body) {
+    std::vector<int64_t> taken(static_cast<size_t>(Gemm::chunks(columns)));
+    const int64_t blocks = (rows + Gemm::kRows - 1) / Gemm::kRows;
+    const avx512::Turns turns{std::min<int64_t>(at::get_num_threads(), blocks), taken.data()};
+    at::parallel_for(0, turns.threads, 1, [&](int64_t, int64_t) { body(turns); });
+  }
+};
+
+/// gradient [..., out] weight [out, in], times gelu' of `before_gelu` [..., in] where that is defined.
+template <typename Products>
+at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight,
+                          const at::Tensor& before_gelu = {}) {
+  RECORD_USER_SCOPE("tessera::linear_input_gradient");
+  using T = typename Products::T;
+  const int64_t out = weight.size(0), in = weight.numel() / out;
+  auto shape = gradient.sizes().vec();
+  shape.back() = in;
+  const at::Tensor result = at::empty(shape, gradient.options());
+  Epilogue<T> epilogue{.out = mutable_data_of<T>(result)};
+  if (before_gelu.defined()) epilogue.slope_of = data_of<T>(before_gelu);
+  Products::input_gradient(data_of<T>(gradient), data_of<T>(weight), result.numel() / in, in, out, epilogue);
+  return result;
+}
+
+/// Of the weight [out, in] and the bias [out] of a layer whose input was x [..., in].
+template <typename Products>
+std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient, const at::Tensor& x,
+                                                      const at::Tensor& weight) {
+  RECORD_USER_SCOPE("tessera::linear_weight_gradient");
+  using T = typename Products::T;
+  const int64_t out = weight.size(0), in = weight.numel() / out;
+  const at::Tensor result = at::empty(weight.sizes(), weight.options());
+  const at::Tensor sums = at::empty({out}, at::TensorOptions().dtype(at::kFloat));
+  Products::weight_gradient(data_of<T>(gradient), data_of<T>(x), x.numel() / in, in, out,
+                            mutable_data_of<T>(result), mutable_data_of<float>(sums));
+  return {result, sums.to(weight.scalar_type())};
+}
+
+/// body(Products()) with those that take all of these tensors, false if there are none.
+template <typename Body>
+bool with_products(std::initializer_list<at::Tensor> all, const Body& body) {
+  const auto tried = [&]<typename Products>(Products products) {
+    const bool fit =
+        std::all_of(all.begin(), all.end(), [](const at::Tensor& t) { return Products::fit(t); });
+    if (fit) body(products);
+    return fit;
+  };
+  return tried(AmxProducts()) || tried(Avx512Products<uint16_t>()) || tried(Avx512Products<float>());
+}
+
+}  // namespace tessera::ops
