@@ -6,6 +6,7 @@
 #include "tessera/ops/attention.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/linear.h"
+#include "tessera/ops/mlp.h"
 #include "tessera/ops/random_mask.h"
 
 namespace tessera::models {
@@ -117,12 +118,18 @@ MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int
 at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
                               const ForwardContext& context) const {
   ops::Normed normed = ops::normed(of, norm_, added);
-  const at::Tensor x = normed.x, hidden = dropout1_(fc1_.then_gelu(normed, context), context);
-  normed.rows.reset();
-  if (residual_.plain(context) && !dropout2_.active(context)) {
-    return fc2_.then_add(hidden, x, context);
+  const at::Tensor x = normed.x;
+  const bool plain = residual_.plain(context) && !dropout2_.active(context);
+  const auto residual = [&](const at::Tensor& branch) {
+    return plain ? branch : residual_(x, dropout2_(branch, context), context);
+  };
+  if (!context.fp8 && !dropout1_.active(context)) {
+    return residual(
+        ops::mlp(normed, fc1_.weight, fc1_.bias, fc2_.weight, fc2_.bias, plain ? x : at::Tensor()));
   }
-  return residual_(x, dropout2_(fc2_.in_block(hidden, context), context), context);
+  const at::Tensor hidden = dropout1_(fc1_.then_gelu(normed, context), context);
+  normed.rows.reset();
+  return residual(plain ? fc2_.then_add(hidden, x, context) : fc2_.in_block(hidden, context));
 }
 
 }  // namespace tessera::models

@@ -1,0 +1,90 @@
+#include "tessera/ops/mlp.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <optional>
+#include <tuple>
+
+#include "tessera/ops/kept_input.h"
+#include "tessera/ops/linear.h"
+#include "tessera/ops/linear_products.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// A tensor like x, its last dim of this size.
+at::Tensor empty_rows(const at::Tensor& x, int64_t width) {
+  auto shape = x.sizes().vec();
+  shape.back() = width;
+  return at::empty(shape, x.options());
+}
+
+template <typename Products>
+class FastMlp : public torch::autograd::Function<FastMlp<Products>> {
+  using T = typename Products::T;
+
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& fc1_weight,
+                            const at::Tensor& fc1_bias, const at::Tensor& fc2_weight,
+                            const at::Tensor& fc2_bias, const std::optional<at::Tensor>& residual,
+                            const std::optional<Normed>& normed) {
+    RECORD_USER_SCOPE("tessera::linear");
+    const at::Tensor x = x_given.contiguous();
+    const int64_t hidden = fc1_weight.size(0), in = fc1_weight.size(1), out = fc2_weight.size(0);
+    const int64_t rows = x.numel() / in;
+    const at::Tensor before_gelu = empty_rows(x, hidden), after = empty_rows(x, hidden),
+                     y = empty_rows(x, out);
+    const at::Tensor added = residual ? residual->contiguous() : at::Tensor();
+    Products::forward(data_of<T>(x), data_of<T>(fc1_weight), rows, in, hidden,
+                      {.out = mutable_data_of<T>(after),
+                       .bias = data_of<T>(fc1_bias),
+                       .linear = mutable_data_of<T>(before_gelu)});
+    Products::forward(data_of<T>(after), data_of<T>(fc2_weight), rows, hidden, out,
+                      {.out = mutable_data_of<T>(y),
+                       .bias = data_of<T>(fc2_bias),
+                       .residual = added.defined() ? data_of<T>(added) : nullptr});
+    save_with_input(ctx, {fc1_weight, fc2_weight, before_gelu, after}, x, normed);
+    ctx->saved_data["added"] = added.defined();
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto needs = [&](auto... inputs) { return (ctx->needs_input_grad(inputs) || ...); };
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &fc1_weight = saved[0], &fc2_weight = saved[1], &before_gelu = saved[2],
+                     &after = saved[3];
+    const at::Tensor gradient = gradients[0].contiguous();
+    variable_list of(7);  // as forward's arguments
+    if (needs(3, 4)) std::tie(of[3], of[4]) = parameter_gradients<Products>(gradient, after, fc2_weight);
+    if (needs(0, 1, 2)) {
+      const at::Tensor inner = input_gradient<Products>(gradient, fc2_weight, before_gelu);
+      if (needs(1, 2)) {
+        std::tie(of[1], of[2]) = parameter_gradients<Products>(inner, saved_input(ctx, saved), fc1_weight);
+      }
+      if (needs(0)) of[0] = input_gradient<Products>(inner, fc1_weight);
+    }
+    if (ctx->saved_data["added"].toBool()) of[5] = gradient;
+    return of;
+  }
+};
+
+}  // namespace
+
+at::Tensor mlp(const Normed& x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
+               const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual) {
+  const std::optional<at::Tensor> added = residual.defined() ? std::optional(residual) : std::nullopt;
+  at::Tensor y;
+  const auto with = [&]<typename Products>(Products) {
+    y = FastMlp<Products>::apply(x.rows, fc1_weight.contiguous(), fc1_bias.contiguous(),
+                                 fc2_weight.contiguous(), fc2_bias.contiguous(), added, std::optional(x));
+  };
+  const bool alike = !added || added->scalar_type() == x.rows.scalar_type();
+  if (alike && with_products({x.rows, fc1_weight, fc1_bias, fc2_weight, fc2_bias}, with)) return y;
+  const at::Tensor hidden = linear_gelu(x, fc1_weight, fc1_bias);
+  return added ? linear_add(hidden, fc2_weight, fc2_bias, *added) : linear(hidden, fc2_weight, fc2_bias);
+}
+
+}  // namespace tessera::ops
