@@ -12,12 +12,13 @@ void layer_norm(const uint16_t* x, int64_t rows, int64_t width, const uint16_t* 
 void layer_norm(const float* x, int64_t rows, int64_t width, const float* weight, const float* bias,
                 float epsilon, float* y, float* stats);
 
-/// dx [rows, width]; adds to weight_sums [width] and bias_sums [width], row after row.
-void layer_norm_backward(const uint16_t* gradient, const uint16_t* x, int64_t rows, int64_t width,
-                         const uint16_t* weight, const float* stats, uint16_t* dx, float* weight_sums,
-                         float* bias_sums);
-void layer_norm_backward(const float* gradient, const float* x, int64_t rows, int64_t width,
-                         const float* weight, const float* stats, float* dx, float* weight_sums,
-                         float* bias_sums);
+/// dx [rows, width], plus `more` [rows, width], what x's gradient has besides (null: 0); adds to weight_sums
+/// [width] and bias_sums [width], row after row.
+void layer_norm_backward(const uint16_t* gradient, const uint16_t* more, const uint16_t* x, int64_t rows,
+                         int64_t width, const uint16_t* weight, const float* stats, uint16_t* dx,
+                         float* weight_sums, float* bias_sums);
+void layer_norm_backward(const float* gradient, const float* more, const float* x, int64_t rows,
+                         int64_t width, const float* weight, const float* stats, float* dx,
+                         float* weight_sums, float* bias_sums);
 
 }  // namespace tessera::ops::avx512

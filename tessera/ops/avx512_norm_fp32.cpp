@@ -8,10 +8,10 @@ void layer_norm(const float* x, int64_t rows, int64_t width, const float* weight
   norm_rows(x, rows, width, weight, bias, epsilon, y, stats);
 }
 
-void layer_norm_backward(const float* gradient, const float* x, int64_t rows, int64_t width,
-                         const float* weight, const float* stats, float* dx, float* weight_sums,
-                         float* bias_sums) {
-  norm_rows_backward(gradient, x, rows, width, weight, stats, dx, weight_sums, bias_sums);
+void layer_norm_backward(const float* gradient, const float* more, const float* x, int64_t rows,
+                         int64_t width, const float* weight, const float* stats, float* dx,
+                         float* weight_sums, float* bias_sums) {
+  norm_rows_backward(gradient, more, x, rows, width, weight, stats, dx, weight_sums, bias_sums);
 }
 
 }  // namespace tessera::ops::avx512

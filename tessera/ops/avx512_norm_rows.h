@@ -79,8 +79,9 @@ inline void norm_rows(const T* x, int64_t rows, int64_t width, const T* weight, 
 }
 
 template <typename T>
-inline void norm_rows_backward(const T* gradient, const T* x, int64_t rows, int64_t width, const T* weight,
-                               const float* stats, T* dx, float* weight_sums, float* bias_sums) {
+inline void norm_rows_backward(const T* gradient, const T* more, const T* x, int64_t rows, int64_t width,
+                               const T* weight, const float* stats, T* dx, float* weight_sums,
+                               float* bias_sums) {
   const float share = 1.0F / static_cast<float>(width);
   for (int64_t row = 0; row < rows; ++row, gradient += width, x += width, dx += width, stats += 2) {
     const __m512 mean = _mm512_set1_ps(stats[0]), rstd = _mm512_set1_ps(stats[1]);
@@ -102,8 +103,10 @@ inline void norm_rows_backward(const T* gradient, const T* x, int64_t rows, int6
       const __m512 inner = _mm512_mul_ps(lanes.load(gradient + j), lanes.load(weight + j));
       const __m512 centred =
           _mm512_sub_ps(_mm512_sub_ps(inner, mean_inner), _mm512_mul_ps(normed, mean_product));
-      lanes.store(dx + j, _mm512_mul_ps(centred, rstd));
+      const __m512 added = more == nullptr ? _mm512_setzero_ps() : lanes.load(more + j);
+      lanes.store(dx + j, _mm512_fmadd_ps(centred, rstd, added));
     });
+    if (more != nullptr) more += width;
   }
 }
 

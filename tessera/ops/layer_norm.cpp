@@ -22,12 +22,13 @@ using torch::autograd::variable_list;
 // Rows whose sums are added up apart: fixed, so that sums do not depend on the number of threads.
 constexpr int64_t kChunk = 256;
 
-// Element: uint16_t (the bits of bf16) or float.
+// Element: uint16_t (the bits of bf16) or float. Two results, as device_norm.h's: the normalised rows, and x
+// for whoever goes on with it, whose gradient is added where the gradient through the norm is made.
 template <typename Element>
 class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
-                            const at::Tensor& bias, double epsilon) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
+                               const at::Tensor& bias, double epsilon) {
     RECORD_USER_SCOPE("tessera::layer_norm");
     const at::Tensor x = x_given.contiguous();
     const int64_t width = weight.size(0), rows = x.numel() / width;
@@ -39,15 +40,19 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
                          mutable_data_of<Element>(y) + begin * width,
                          stats.mutable_data_ptr<float>() + 2 * begin);
     });
+    ctx->set_materialize_grads(false);
     ctx->save_for_backward({x, weight, stats});
-    return y;
+    return {y, x_given};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     RECORD_USER_SCOPE("tessera::layer_norm_backward");
+    if (!gradients[0].defined()) return {gradients[1], at::Tensor(), at::Tensor(), at::Tensor()};
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &stats = saved[2];
     const at::Tensor gradient = gradients[0].contiguous();
+    const at::Tensor of_x = gradients[1].defined() ? gradients[1].contiguous() : at::Tensor();
+    const Element* more = of_x.defined() ? data_of<Element>(of_x) : nullptr;
     const int64_t width = weight.size(0), rows = x.numel() / width;
     const int64_t chunks = (rows + kChunk - 1) / kChunk;
     at::Tensor dx = at::empty_like(x);
@@ -56,9 +61,9 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
         const int64_t row = chunk * kChunk, at = row * width;
         float* chunk_sums = sums.mutable_data_ptr<float>() + 2 * chunk * width;
-        avx512::layer_norm_backward(data_of<Element>(gradient) + at, data_of<Element>(x) + at,
-                                    std::min(kChunk, rows - row), width, data_of<Element>(weight),
-                                    stats.const_data_ptr<float>() + 2 * row,
+        avx512::layer_norm_backward(data_of<Element>(gradient) + at, more == nullptr ? nullptr : more + at,
+                                    data_of<Element>(x) + at, std::min(kChunk, rows - row), width,
+                                    data_of<Element>(weight), stats.const_data_ptr<float>() + 2 * row,
                                     mutable_data_of<Element>(dx) + at, chunk_sums, chunk_sums + width);
       }
     });
@@ -95,10 +100,9 @@ class WidenedLayerNorm : public torch::autograd::Function<WidenedLayerNorm> {
   static at::Tensor wide(const at::Tensor& t) { return t.to(at::kFloat); }
 };
 
-}  // namespace
-
-at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
-  if (has_device_norm(x, {}, weight, bias)) return device_norm(x, {}, weight, bias, epsilon).first;
+// The kernels' two results, nothing where they do not apply.
+variable_list by_kernels(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                         double epsilon) {
   const auto all = [&](bool (*fits)(const at::Tensor&)) { return fits(x) && fits(weight) && fits(bias); };
   if (all(fits_amx) || all(fits_avx512_bf16)) {
     return FastLayerNorm<uint16_t>::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
@@ -106,6 +110,14 @@ at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
   if (all(fits_avx512)) {
     return FastLayerNorm<float>::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
   }
+  return {};
+}
+
+}  // namespace
+
+at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
+  if (has_device_norm(x, {}, weight, bias)) return device_norm(x, {}, weight, bias, epsilon).first;
+  if (const variable_list both = by_kernels(x, weight, bias, epsilon); !both.empty()) return both[0];
   if (x.is_cpu() && at::isReducedFloatingType(x.scalar_type())) {
     return WidenedLayerNorm::apply(x, weight, bias, epsilon);
   }
@@ -118,6 +130,9 @@ Normed normed(const at::Tensor& given, const Norm& norm, const at::Tensor& added
     return {x, norm, rows};
   }
   const at::Tensor x = added.defined() ? given + added : given;
+  if (const variable_list both = by_kernels(x, norm.weight, norm.bias, norm.epsilon); !both.empty()) {
+    return {both[1], norm, both[0]};
+  }
   return {x, norm, layer_norm(x, norm)};
 }
 

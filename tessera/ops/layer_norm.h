@@ -25,8 +25,8 @@ struct Normed {
   at::Tensor rows;  // layer_norm(x, norm)
 };
 
-/// Of x = `given` + `added`, for whoever goes on with that sum as well: a residual, whose gradient a device's
-/// kernels then add to the norm's in the same pass. `added`: as `given`, or undefined for 0.
+/// Of x = `given` + `added`, for whoever goes on with that sum as well: a residual, whose gradient kernels
+/// then add to the norm's in the same pass. `added`: as `given`, or undefined for 0.
 Normed normed(const at::Tensor& given, const Norm& norm, const at::Tensor& added = {});
 
 }  // namespace tessera::ops

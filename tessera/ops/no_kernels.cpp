@@ -45,12 +45,12 @@ void layer_norm(const uint16_t*, int64_t, int64_t, const uint16_t*, const uint16
 void layer_norm(const float*, int64_t, int64_t, const float*, const float*, float, float*, float*) {
   absent();
 }
-void layer_norm_backward(const uint16_t*, const uint16_t*, int64_t, int64_t, const uint16_t*, const float*,
-                         uint16_t*, float*, float*) {
+void layer_norm_backward(const uint16_t*, const uint16_t*, const uint16_t*, int64_t, int64_t, const uint16_t*,
+                         const float*, uint16_t*, float*, float*) {
   absent();
 }
-void layer_norm_backward(const float*, const float*, int64_t, int64_t, const float*, const float*, float*,
-                         float*, float*) {
+void layer_norm_backward(const float*, const float*, const float*, int64_t, int64_t, const float*,
+                         const float*, float*, float*, float*) {
   absent();
 }
 int64_t attention_scratch(const AttentionShape&) { absent(); }

@@ -43,6 +43,38 @@ INSTANTIATE_TEST_SUITE_P(Grid, LayerNormOp,
                                           testing::Values(5, 16, 33, 128, 200, 768),
                                           testing::Values(at::kFloat, at::kBFloat16)));
 
+// As a residual branch has it: the norm's rows go one way, what they were made of another.
+TEST_P(LayerNormOp, GradientsOfBothResultsAreAddedUp) {
+  at::manual_seed(5);
+  const auto [rows, width, dtype] = GetParam();
+  for (const bool sum : {false, true}) {
+    for (const bool rows_used : {true, false}) {
+      const auto values = [&, rows = rows, width = width, dtype = dtype] {
+        return (1 + 2 * at::randn({rows, width})).to(dtype).requires_grad_();
+      };
+      const std::vector<at::Tensor> inputs = {values(), values()};
+      const at::Tensor direction = at::randn({2, rows, width}).to(dtype);
+      const at::Tensor weight = at::ones({width}, dtype), bias = at::zeros({width}, dtype);
+      const auto backward = [&, width = width](const at::Tensor& y, const at::Tensor& x,
+                                               at::ScalarType type) {
+        at::Tensor total = (x * direction[1].to(type)).sum();
+        if (rows_used) total = total + (y * direction[0].to(type)).sum();
+        total.backward();
+      };
+      const Normed found = normed(inputs[0], {weight, bias, 1e-6}, sum ? inputs[1] : at::Tensor());
+      backward(found.rows, found.x, dtype);
+      const at::Tensor x =
+          (sum ? inputs[0] + inputs[1] : inputs[0]).detach().to(at::kDouble).requires_grad_();
+      backward(at::layer_norm(x, {width}, weight.to(at::kDouble), {}, 1e-6), x, at::kDouble);
+      EXPECT_TRUE(at::equal(found.x, x.to(dtype)));
+      for (int i = 0; i < (sum ? 2 : 1); ++i) {
+        EXPECT_LT(error(inputs[i].grad(), x.grad()), dtype == at::kFloat ? 1e-5 : 0.015) << i;
+      }
+      EXPECT_EQ(inputs[1].grad().defined(), sum);
+    }
+  }
+}
+
 // The value, then the gradients of x, weight and bias.
 std::vector<at::Tensor> value_and_gradients(const at::Tensor& x_given, int threads) {
   at::set_num_threads(threads);
