@@ -13,6 +13,7 @@
 #include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/avx512_pack.h"
 #include "tessera/ops/avx512_pending.h"
+#include "tessera/ops/avx512_turns.h"
 
 namespace tessera::ops::avx512 {
 namespace {
@@ -21,8 +22,8 @@ constexpr int64_t kWordBytes = 4, kPanelRow = 64;  // bytes; a panel's row: a wo
 
 // What of a packed factor stays in the L2 cache while rows pass by, and the words of k in a cut of it.
 constexpr int64_t kCacheBytes = 640 * 1024, kCut = 768;
-// The most rows that a thread takes at a time, and the fewest whose sums wait for another cut.
-constexpr int64_t kGroup = 256, kWaiting = 64;
+// The fewest rows whose sums wait for another cut.
+constexpr int64_t kWaiting = 64;
 // Words of k whose rows all of a group's columns are read from before the next: they stay in the caches.
 constexpr int64_t kSlab = 64;
 
@@ -35,22 +36,6 @@ int64_t column_chunk(int64_t depth) {
 // columns never stand alone (multiply_rows).
 int64_t chunk_end(int64_t column, int64_t chunk, int64_t columns) {
   return column + chunk + 16 < columns ? column + chunk : columns;
-}
-
-struct Rows {
-  int64_t first, last;
-};
-
-// The next rows of a chunk for this thread, all but the last of them a multiple of `least`; none: all are
-// taken.
-inline Rows take_rows(const Turns& turns, int64_t chunk, int64_t rows, int64_t least) {
-  int64_t *taken = turns.taken + chunk, first = __atomic_load_n(taken, __ATOMIC_RELAXED), last = rows;
-  do {
-    const int64_t share = turns.threads == 1 ? kGroup : (rows - first) / (4 * turns.threads) / least * least;
-    last = min_of(rows, first + (share < least ? least : min_of(share, kGroup)));
-  } while (first < rows &&
-           !__atomic_compare_exchange_n(taken, &first, last, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-  return {first, last};
 }
 
 inline const char* bytes(const void* p) { return static_cast<const char*>(p); }
@@ -236,6 +221,12 @@ void pack_words(const T* w, int64_t w_row, int64_t k_size, int64_t columns, T* l
   }
 }
 
+// Asks for what pack_words comes to later: rows lie pages apart, which the CPU does not foresee.
+template <typename T>
+void prefetch_tile(const T* w, int64_t w_row, int64_t rows) {
+  for (int64_t i = 0; i < min_of(rows, 16 * Gemm<T>::kWord); ++i) __builtin_prefetch(w + i * w_row, 0, 2);
+}
+
 // Columns of w [k_size, w_row] as panels of 16 columns, `panel` elements apart; adds to `sums` what they sum
 // to over k.
 template <typename T>
@@ -249,6 +240,7 @@ void pack_columns(const T* w, int64_t w_row, int64_t k_size, int64_t columns, T*
       __m512 sum[2] = {load(sums + column, lanes[0]), load(sums + column + 16, lanes[1])};
       T* out = packed + column / 16 * panel + slab * 16;
       for (int64_t k = slab; k < min_of(slab + kTogether, k_size); k += kStep, out += 16 * kStep) {
+        prefetch_tile(w + (k + kTogether) * w_row + column, w_row, k_size - k - kTogether);
         pack_words(w + k * w_row + column, w_row, k_size - k, left, out, left > 16 ? out + panel : nullptr,
                    sum);
       }
@@ -285,6 +277,7 @@ void Gemm<T>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, in
     T* out = packed + block * 256 * kWord;
     const int64_t panel = 16 * depth(k_size) * kWord;
     for (int64_t n = 0; n < n_size; n += 32, out += 2 * panel) {
+      prefetch_tile(w + (k + 16 * kWord) * n_size + n, n_size, k_size - k - 16 * kWord);
       pack_words<T>(w + k * n_size + n, n_size, k_size - k, n_size - n, out, out + panel, nullptr);
     }
   }
