@@ -3,14 +3,18 @@
 
 namespace tessera::ops::avx512 {
 
-// Of two bytes each, for the type of element that takes more.
-template <template <typename> typename Memory>
-static int64_t most_scratch(const AttentionShape& shape) {
+namespace {
+
+// In units of two bytes, for the type of element that takes more.
+template <template <typename> typename OfElement>
+int64_t most_scratch(const AttentionShape& shape) {
   Scratch wide{nullptr}, narrow{nullptr};
-  Memory<float>(shape, wide);
-  Memory<uint16_t>(shape, narrow);
+  OfElement<float>(shape, wide);
+  OfElement<uint16_t>(shape, narrow);
   return 2 * (wide.used > narrow.used ? wide.used : narrow.used);
 }
+
+}  // namespace
 
 int64_t attention_scratch(const AttentionShape& s) { return most_scratch<Memory>(s); }
 int64_t attention_backward_scratch(const AttentionShape& s) { return most_scratch<BackwardMemory>(s); }

@@ -15,12 +15,12 @@ namespace {
 // Queries of a block: with 200 tokens their scores fit the L1 cache.
 constexpr int64_t kBlock = 32;
 
-// Backward: queries of a block, and those over which the gradients of k and v are summed up at once; in fp32
-// the factors of such a sum are the scores themselves, in bf16 copies half as large.
+// Backward: queries of a block, and those over which the gradients of k and v are summed up at once. In fp32
+// the factors of such a sum are the block's scores themselves, in bf16 copies of half the size.
 template <typename Element>
 constexpr int64_t kBackwardBlock = sizeof(Element) == 4 ? 64 : 32;
 template <typename Element>
-constexpr int64_t kGroup = sizeof(Element) == 4 ? 64 : 224;
+constexpr int64_t kGroup = sizeof(Element) == 4 ? kBackwardBlock<Element> : 224;
 
 // Hands out pieces of scratch, aligned to cache lines, or, without data, counts their words.
 struct Scratch {
@@ -44,23 +44,30 @@ inline Part part_of(int64_t queries, int64_t parts, int64_t index) {
   return {begin(index), begin(index + 1) - begin(index)};
 }
 
-// Rows of a head that are needed soon, asked for some at a time. They lie apart by the width of all heads,
-// which no CPU foresees.
+// Asks for a line of the L2 cache. A statement of assembler: a function that does nothing but _mm_prefetch()
+// g++ takes for one without effect, and drops calls of it.
+inline void to_l2(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
+
+// Rows of a head that are needed soon, asked for with each query, so that all are when each query had its
+// turn. They lie apart by the width of all heads, which no CPU foresees.
 template <typename Element>
 struct Ahead {
-  const Element* row;
-  int64_t step, rows, width;
+  const Element* head;
+  int64_t step, count, a_query, width;
 
-  Ahead(const Heads<Element>& x, const AttentionShape& shape, int64_t index, int64_t end, int64_t count)
-      : row(head_at(x, shape, index)),
+  // `count` rows of head `index`; none if it is `end`.
+  Ahead(const Heads<Element>& x, const AttentionShape& shape, int64_t count, int64_t index, int64_t end)
+      : head(index < end ? head_at(x, shape, index) : nullptr),
         step(x.token_step),
-        rows(index < end ? count : 0),
+        count(index < end ? count : 0),
+        a_query(parts_of(count, shape.queries)),
         width(shape.head_width) {}
 
-  void ask(int64_t some) {
-    for (; some > 0 && rows > 0; --some, --rows, row += step) {
+  void ask(int64_t query) const {
+    const int64_t last = min_of((query + 1) * a_query, count);
+    for (int64_t row = query * a_query; row < last; ++row) {
       for (int64_t j = 0; j < width; j += 64 / static_cast<int64_t>(sizeof(Element))) {
-        _mm_prefetch(reinterpret_cast<const char*>(row + j), _MM_HINT_T1);
+        to_l2(head + row * step + j);
       }
     }
   }
@@ -100,30 +107,30 @@ inline void attend(const Heads<Element>& q, const Heads<Element>& k, const Heads
                    const AttentionShape& shape, int64_t begin, int64_t end, const Heads<Element>& out,
                    float* stats, uint16_t* scratch) {
   const int64_t tokens = shape.tokens, width = shape.head_width, line = lanes(tokens), columns = lanes(width);
-  const int64_t blocks = parts_of(shape.queries, kBlock), width_words = words<Element>(width);
-  const int64_t tokens_a_query = parts_of(tokens, shape.queries);
+  const int64_t queries = shape.queries, blocks = parts_of(queries, kBlock);
   const float factor = kExponentUnit<Element> * scale_of(shape);
   Scratch pieces{reinterpret_cast<float*>(scratch)};
   const Memory<Element> m(shape, pieces);
   for (int64_t index = begin; index < end; ++index) {
     const Element* q_head = head_at(q, shape, index);
     Element* out_head = head_at(out, shape, index);
-    Ahead<Element> next_q(q, shape, index + 1, end, shape.queries), next_k(k, shape, index + 1, end, tokens);
-    Ahead<Element> next_v(v, shape, index + 1, end, tokens), to_out(out, shape, index, end, shape.queries);
+    const int64_t next = index + 1;
+    const Ahead<Element> ahead[] = {{out, shape, queries, index, end},
+                                    {q, shape, queries, next, end},
+                                    {k, shape, tokens, next, end},
+                                    {v, shape, tokens, next, end}};
     put_transposed(head_at(k, shape, index), k.token_step, tokens, width, m.keys);
     put_rows(head_at(v, shape, index), v.token_step, tokens, width, m.values);
     for (int64_t block = 0; block < blocks; ++block) {
-      const auto [first, rows] = part_of(shape.queries, blocks, block);
-      float* block_stats = stats + 2 * (index * shape.queries + first);
+      const auto [first, rows] = part_of(queries, blocks, block);
+      float* block_stats = stats + 2 * (index * queries + first);
       put_transposed(q_head + first * q.token_step, q.token_step, rows, width, m.query);
-      product<Element, 1>(rows, line, {m.query, lanes(rows)}, {m.keys, line, width_words},
+      product<Element, 1>(rows, line, {m.query, lanes(rows)}, {m.keys, line, words<Element>(width)},
                           {m.scores, kLine, false});
       put_maxima(m.scores, rows, tokens, factor, block_stats);
       for (int64_t i = 0; i < rows; ++i) {
-        to_out.ask(1);
-        next_q.ask(1);
-        next_k.ask(tokens_a_query);
-        next_v.ask(tokens_a_query);
+#pragma GCC unroll 4
+        for (const auto& rows_ahead : ahead) rows_ahead.ask(first + i);
         softmax_row(m.scores + i * kLine, tokens, factor,
                     reinterpret_cast<Element*>(m.p + i * kWordLine<Element>), block_stats + 2 * i);
       }
@@ -168,65 +175,76 @@ struct BackwardMemory {
   }
 };
 
+// Rows of a head, `step` elements apart.
+template <typename Element>
+struct Rows {
+  Element* data;
+  int64_t step;
+  Rows from(int64_t row) const { return {data + row * step, step}; }
+};
+template <typename Element>
+inline Rows<Element> rows_of(const Heads<Element>& x, const AttentionShape& shape, int64_t index) {
+  return {head_at(x, shape, index), x.token_step};
+}
+
+// A block of `rows` queries: puts p and ds, and dq.
+template <typename Element, typename EachRow>
+inline void backward_block(const BackwardMemory<Element>& m, const AttentionShape& shape, int64_t rows,
+                           const Rows<Element>& q, const Rows<Element>& gradient, const float* stats,
+                           const Factors& to, const Rows<Element>& dq, const EachRow& each_row) {
+  const int64_t tokens = shape.tokens, width = shape.head_width, line = lanes(tokens), columns = lanes(width);
+  const int64_t width_words = words<Element>(width);
+  const float scale = scale_of(shape);
+  put_transposed(q.data, q.step, rows, width, m.query_t);
+  put_transposed(gradient.data, gradient.step, rows, width, m.slope_t);
+  product<Element, 1>(rows, line, {m.query_t, lanes(rows)}, {m.keys_t, line, width_words},
+                      {m.scores, kLine, false});
+  product<Element, 1>(rows, line, {m.slope_t, lanes(rows)}, {m.values_t, line, width_words},
+                      {m.dp, kLine, false});
+  softmax_backward<Element>(m.scores, m.dp, rows, tokens, kExponentUnit<Element> * scale, stats, to,
+                            each_row);
+  product<Element, kWordLine<Element>>(rows, columns, {to.ds_rows, 1},
+                                       {m.keys, columns, words<Element>(tokens)}, {m.of_q, columns, false});
+  put_result(m.of_q, rows, width, scale, nullptr, dq.data, dq.step);
+}
+
 template <typename Element>
 inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, const Heads<Element>& v,
                             const AttentionShape& shape, int64_t begin, int64_t end,
                             const Heads<Element>& gradient, const float* stats, const Heads<Element>& dq,
                             const Heads<Element>& dk, const Heads<Element>& dv, uint16_t* scratch) {
-  const int64_t tokens = shape.tokens, width = shape.head_width, line = lanes(tokens), columns = lanes(width);
-  const int64_t groups = parts_of(shape.queries, kGroup<Element>), width_words = words<Element>(width);
-  const int64_t tokens_a_query = parts_of(tokens, shape.queries);
-  const float scale = scale_of(shape), factor = kExponentUnit<Element> * scale;
+  const int64_t tokens = shape.tokens, width = shape.head_width, columns = lanes(width);
+  const int64_t queries = shape.queries, groups = parts_of(queries, kGroup<Element>);
   Scratch pieces{reinterpret_cast<float*>(scratch)};
   const BackwardMemory<Element> m(shape, pieces);
-  constexpr const Element* kElement = nullptr;
   for (int64_t index = begin; index < end; ++index) {
-    Ahead<Element> next_q(q, shape, index + 1, end, shape.queries), next_k(k, shape, index + 1, end, tokens);
-    Ahead<Element> next_v(v, shape, index + 1, end, tokens),
-        next_g(gradient, shape, index + 1, end, shape.queries);
-    Ahead<Element> to_q(dq, shape, index, end, shape.queries), to_k(dk, shape, index, end, tokens),
-        to_v(dv, shape, index, end, tokens);
+    const int64_t next = index + 1;
+    const Ahead<Element> ahead[] = {{dq, shape, queries, index, end},      {dk, shape, tokens, index, end},
+                                    {dv, shape, tokens, index, end},       {q, shape, queries, next, end},
+                                    {gradient, shape, queries, next, end}, {k, shape, tokens, next, end},
+                                    {v, shape, tokens, next, end}};
     put_transposed(head_at(k, shape, index), k.token_step, tokens, width, m.keys_t);
     put_transposed(head_at(v, shape, index), v.token_step, tokens, width, m.values_t);
     put_rows(head_at(k, shape, index), k.token_step, tokens, width, m.keys);
     for (int64_t group = 0; group < groups; ++group) {
-      const auto [start, group_rows] = part_of(shape.queries, groups, group);
-      const Element* q_group = head_at(q, shape, index) + start * q.token_step;
-      const Element* gradient_group = head_at(gradient, shape, index) + start * gradient.token_step;
-      put_rows(q_group, q.token_step, group_rows, width, m.query);
-      put_rows(gradient_group, gradient.token_step, group_rows, width, m.slope);
+      const auto [start, group_rows] = part_of(queries, groups, group);
+      const auto group_q = rows_of(q, shape, index).from(start);
+      const auto group_gradient = rows_of(gradient, shape, index).from(start);
+      const auto group_dq = rows_of(dq, shape, index).from(start);
+      put_rows(group_q.data, group_q.step, group_rows, width, m.query);
+      put_rows(group_gradient.data, group_gradient.step, group_rows, width, m.slope);
       const int64_t blocks = parts_of(group_rows, kBackwardBlock<Element>);
       for (int64_t block = 0; block < blocks; ++block) {
         const auto [first, rows] = part_of(group_rows, blocks, block);
-        const float* block_stats = stats + 2 * (index * shape.queries + start + first);
-        put_transposed(q_group + first * q.token_step, q.token_step, rows, width, m.query_t);
-        put_transposed(gradient_group + first * gradient.token_step, gradient.token_step, rows, width,
-                       m.slope_t);
-        product<Element, 1>(rows, line, {m.query_t, lanes(rows)}, {m.keys_t, line, width_words},
-                            {m.scores, kLine, false});
-        product<Element, 1>(rows, line, {m.slope_t, lanes(rows)}, {m.values_t, line, width_words},
-                            {m.dp, kLine, false});
-        float sums[kBackwardBlock<Element>];
-        for (int64_t i = 0; i < rows; ++i) {
-          next_q.ask(1);
-          next_k.ask(tokens_a_query);
-          next_v.ask(tokens_a_query);
-          next_g.ask(1);
-          to_q.ask(1);
-          to_k.ask(tokens_a_query);
-          to_v.ask(tokens_a_query);
-          sums[i] = softmax_again_row<Element>(m.scores + i * kLine, m.dp + i * kLine, tokens, factor,
-                                               block_stats + 2 * i);
-        }
+        const auto ask = [&, query = start + first](int64_t i) {
+#pragma GCC unroll 7
+          for (const auto& rows_ahead : ahead) rows_ahead.ask(query + i);
+        };
         Factors to = m.factors;
         to.p_columns += words<Element>(first) * to.line;
         to.ds_columns += words<Element>(first) * to.line;
-        put_factors(kElement, m.scores, m.dp, rows, tokens, sums, to);
-        product<Element, kWordLine<Element>>(rows, columns, {m.factors.ds_rows, 1},
-                                             {m.keys, columns, words<Element>(tokens)},
-                                             {m.of_q, columns, false});
-        put_result<Element>(m.of_q, rows, width, scale, nullptr,
-                            head_at(dq, shape, index) + (start + first) * dq.token_step, dq.token_step);
+        backward_block(m, shape, rows, group_q.from(first), group_gradient.from(first),
+                       stats + 2 * (index * queries + start + first), to, group_dq.from(first), ask);
       }
       const int64_t row_words = words<Element>(group_rows);
       product<Element, 1>(tokens, columns, {m.factors.p_columns, m.factors.line},
@@ -234,8 +252,8 @@ inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, co
       product<Element, 1>(tokens, columns, {m.factors.ds_columns, m.factors.line},
                           {m.query, columns, row_words}, {m.of_k, columns, group != 0});
     }
-    put_result<Element>(m.of_v, tokens, width, 1.0F, nullptr, head_at(dv, shape, index), dv.token_step);
-    put_result<Element>(m.of_k, tokens, width, scale, nullptr, head_at(dk, shape, index), dk.token_step);
+    put_result(m.of_v, tokens, width, 1.0F, nullptr, head_at(dv, shape, index), dv.token_step);
+    put_result(m.of_k, tokens, width, scale_of(shape), nullptr, head_at(dk, shape, index), dk.token_step);
   }
 }
 

@@ -22,10 +22,6 @@ constexpr float kExponentUnit = sizeof(Element) == 4 ? 1.0F : 1.44269504F;
 inline __m512 exp_for(const float*, __m512 x) { return precise_exp(x); }
 inline __m512 exp_for(const uint16_t*, __m512 x) { return exp2_for_bf16(x); }
 
-inline __mmask16 lanes_of(int64_t tokens, int64_t j) {
-  return j < tokens ? first_lanes(tokens - j) : __mmask16(0);
-}
-
 // Two vectors side by side; adds them to `sum`, as they are stored.
 inline __m512 put_pair(float* p, __m512 a, __m512 b, __m512 sum) {
   _mm512_storeu_ps(p, a);
@@ -93,20 +89,20 @@ inline float softmax_again_row(float* s, const float* dp, int64_t tokens, float 
   return _mm512_reduce_add_ps(_mm512_fmadd_ps(p, _mm512_loadu_ps(dp + last), sum));
 }
 
-// Where rows of p, and of the gradient ds of scores, go as factors on the left: `rows` for sums over tokens,
-// kWordLine words apart; `columns` for sums over queries, whose words are `line` apart.
+// Where p and ds, the gradient of the scores but for their scale, go as factors on the left: `rows` for sums
+// over tokens, kWordLine words apart; `columns` for sums over queries, whose words are `line` apart.
 struct Factors {
   float *ds_rows, *p_columns, *ds_columns;
   int64_t line;
 };
 
-// Rows of p and dp (which become ds, but for the scale: p * (dp - sum(p * dp))) as factors, from the first
-// row of `to` on. In fp32 they are where they belong.
-inline void put_factors(const float*, const float* p, float* dp, int64_t rows, int64_t tokens,
+// Rows i and i + 1, of `rows`, as factors: ds = p * (dp - sum(p * dp)). In fp32 p is in its place and ds
+// takes dp's.
+inline void put_factors(const float*, const float* p, float* dp, int64_t i, int64_t rows, int64_t tokens,
                         const float* sums, const Factors&) {
-  for (int64_t i = 0; i < rows; ++i, p += kLine, dp += kLine) {
-    const __m512 sum = _mm512_set1_ps(sums[i]);
-    for (int64_t j = 0; j < tokens; j += 16) {
+  for (int64_t row = i; row < min_of(i + 2, rows); ++row) {
+    const __m512 sum = _mm512_set1_ps(sums[row - i]);
+    for (int64_t j = row * kLine; j < row * kLine + tokens; j += 16) {
       const __m512 slope = _mm512_sub_ps(_mm512_loadu_ps(dp + j), sum);
       _mm512_storeu_ps(dp + j, _mm512_mul_ps(slope, _mm512_loadu_ps(p + j)));
     }
@@ -114,34 +110,50 @@ inline void put_factors(const float*, const float* p, float* dp, int64_t rows, i
 }
 
 #if defined(__AVX512BF16__)
-// In bf16 the words of a column are pairs of rows.
-inline void put_factors(const uint16_t*, const float* p, const float* dp, int64_t rows, int64_t tokens,
-                        const float* sums, const Factors& to) {
+// In bf16 the words of a column are pairs of rows; a row without another has zeros beside it.
+inline void put_factors(const uint16_t*, const float* p, const float* dp, int64_t i, int64_t rows,
+                        int64_t tokens, const float* sums, const Factors& to) {
   alignas(64) static constexpr uint16_t kPairs[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                       21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                                       11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const __m512i pairs = _mm512_load_si512(kPairs);
-  for (int64_t i = 0; i < rows; i += 2, p += 2 * kLine, dp += 2 * kLine) {
-    const __mmask16 second = i + 1 < rows ? __mmask16(0xFFFF) : __mmask16(0);
-    const __m512 sum = _mm512_set1_ps(sums[i]), second_sum = _mm512_set1_ps(second != 0 ? sums[i + 1] : 0.0F);
-    float* row = to.ds_rows + i * kWordLine<uint16_t>;
-    float *p_column = to.p_columns + i / 2 * to.line, *ds_column = to.ds_columns + i / 2 * to.line;
-    for (int64_t j = 0; j < tokens; j += 16) {
-      const __m512 p0 = _mm512_loadu_ps(p + j), p1 = _mm512_maskz_loadu_ps(second, p + kLine + j);
-      const __m512 slope0 = _mm512_sub_ps(_mm512_loadu_ps(dp + j), sum);
-      const __m512 slope1 = _mm512_sub_ps(_mm512_maskz_loadu_ps(second, dp + kLine + j), second_sum);
-      const auto of_p = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(p1, p0));
-      const auto of_s = reinterpret_cast<__m512i>(
-          _mm512_cvtne2ps_pbh(_mm512_mul_ps(p1, slope1), _mm512_mul_ps(p0, slope0)));
-      _mm512_storeu_si512(p_column + j, _mm512_permutexvar_epi16(pairs, of_p));
-      _mm512_storeu_si512(ds_column + j, _mm512_permutexvar_epi16(pairs, of_s));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + j / 2), _mm512_castsi512_si256(of_s));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + kWordLine<uint16_t> + j / 2),
-                          _mm512_extracti64x4_epi64(of_s, 1));
-    }
+  const __mmask16 second = i + 1 < rows ? __mmask16(0xFFFF) : __mmask16(0);
+  const __m512 sum = _mm512_set1_ps(sums[0]), second_sum = _mm512_set1_ps(sums[1]);
+  p += i * kLine, dp += i * kLine;
+  float *row = to.ds_rows + i * kWordLine<uint16_t>, *next_row = row + kWordLine<uint16_t>;
+  float *p_column = to.p_columns + i / 2 * to.line, *ds_column = to.ds_columns + i / 2 * to.line;
+  for (int64_t j = 0; j < tokens; j += 16) {
+    const __m512 p0 = _mm512_loadu_ps(p + j), p1 = _mm512_maskz_loadu_ps(second, p + kLine + j);
+    const __m512 slope0 = _mm512_sub_ps(_mm512_loadu_ps(dp + j), sum);
+    const __m512 slope1 = _mm512_sub_ps(_mm512_loadu_ps(dp + kLine + j), second_sum);
+    const __m512 ds0 = _mm512_mul_ps(p0, slope0), ds1 = _mm512_maskz_mul_ps(second, p1, slope1);
+    const auto of_p = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(p1, p0));
+    const auto of_s = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(ds1, ds0));
+    _mm512_storeu_si512(p_column + j, _mm512_permutexvar_epi16(pairs, of_p));
+    _mm512_storeu_si512(ds_column + j, _mm512_permutexvar_epi16(pairs, of_s));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + j / 2), _mm512_castsi512_si256(of_s));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(next_row + j / 2), _mm512_extracti64x4_epi64(of_s, 1));
   }
 }
 #endif
+
+// Rows of scores and of dp as factors; calls each_row(i) before row i. Factors are made two rows behind
+// the sums, which are long in coming out of their vectors.
+template <typename Element, typename EachRow>
+inline void softmax_backward(float* s, float* dp, int64_t rows, int64_t tokens, float factor,
+                             const float* stats, const Factors& to, const EachRow& each_row) {
+  float sums[4] = {};
+  for (int64_t i = 0; i < rows + 2; i += 2) {
+    for (int64_t row = i; row < min_of(i + 2, rows); ++row) {
+      each_row(row);
+      sums[row % 4] =
+          softmax_again_row<Element>(s + row * kLine, dp + row * kLine, tokens, factor, stats + 2 * row);
+    }
+    if (i > 0) {
+      put_factors(static_cast<const Element*>(nullptr), s, dp, i - 2, rows, tokens, sums + (i - 2) % 4, to);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace tessera::ops::avx512
