@@ -115,10 +115,8 @@ inline void attend(const Heads<Element>& q, const Heads<Element>& k, const Heads
     const Element* q_head = head_at(q, shape, index);
     Element* out_head = head_at(out, shape, index);
     const int64_t next = index + 1;
-    const Ahead<Element> ahead[] = {{out, shape, queries, index, end},
-                                    {q, shape, queries, next, end},
-                                    {k, shape, tokens, next, end},
-                                    {v, shape, tokens, next, end}};
+    const Ahead<Element> this_out(out, shape, queries, index, end), next_q(q, shape, queries, next, end);
+    const Ahead<Element> next_k(k, shape, tokens, next, end), next_v(v, shape, tokens, next, end);
     put_transposed(head_at(k, shape, index), k.token_step, tokens, width, m.keys);
     put_rows(head_at(v, shape, index), v.token_step, tokens, width, m.values);
     for (int64_t block = 0; block < blocks; ++block) {
@@ -127,10 +125,13 @@ inline void attend(const Heads<Element>& q, const Heads<Element>& k, const Heads
       put_transposed(q_head + first * q.token_step, q.token_step, rows, width, m.query);
       product<Element, 1>(rows, line, {m.query, lanes(rows)}, {m.keys, line, words<Element>(width)},
                           {m.scores, kLine, false});
-      put_maxima(m.scores, rows, tokens, factor, block_stats);
+      put_maxima(m.scores, rows, tokens, factor, block_stats, [&, from = first](int64_t i) {
+        this_out.ask(from + i);
+        next_q.ask(from + i);
+      });
       for (int64_t i = 0; i < rows; ++i) {
-#pragma GCC unroll 4
-        for (const auto& rows_ahead : ahead) rows_ahead.ask(first + i);
+        next_k.ask(first + i);
+        next_v.ask(first + i);
         softmax_row(m.scores + i * kLine, tokens, factor,
                     reinterpret_cast<Element*>(m.p + i * kWordLine<Element>), block_stats + 2 * i);
       }

@@ -38,12 +38,16 @@ inline __m512 put_pair(uint16_t* p, __m512 a, __m512 b, __m512 sum) {
 #endif
 
 // The largest score of each row times `factor`: the first of the row's stats. Of all rows before any is
-// worked on: a number is long in coming out of a vector, and other rows fill the time.
-inline void put_maxima(const float* s, int64_t rows, int64_t tokens, float factor, float* stats) {
+// worked on: a number is long in coming out of a vector, and other rows fill the time. Calls each_row(i)
+// before row i.
+template <typename EachRow>
+inline void put_maxima(const float* s, int64_t rows, int64_t tokens, float factor, float* stats,
+                       const EachRow& each_row) {
   const __m512 lowest = _mm512_set1_ps(-3.4e38F);
   const int64_t last = (tokens - 1) / 16 * 16;
   const __mmask16 mask = first_lanes(tokens - last);
   for (int64_t i = 0; i < rows; ++i, s += kLine) {
+    each_row(i);
     __m512 most = _mm512_max_ps(_mm512_mask_loadu_ps(lowest, mask, s + last), lowest);
     for (int64_t j = 0; j < last; j += 16) most = _mm512_max_ps(_mm512_loadu_ps(s + j), most);
     stats[2 * i] = factor * _mm512_reduce_max_ps(most);
