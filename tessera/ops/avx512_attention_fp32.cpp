@@ -3,18 +3,21 @@
 
 namespace tessera::ops::avx512 {
 
-// In words, for fp32: bf16 takes less.
-int64_t attention_scratch(const AttentionShape& s) {
-  const int64_t columns = lanes(s.head_width);
-  return 2 * (s.head_width * lanes(s.tokens) + s.tokens * columns + 2 * kBlock * columns +
-              2 * kBlock * kLine + 16 * 6);
+namespace {
+
+// In units of two bytes, for the type of element that takes more.
+template <template <typename> typename OfElement>
+int64_t most_scratch(const AttentionShape& shape) {
+  Scratch wide{nullptr}, narrow{nullptr};
+  OfElement<float>(shape, wide);
+  OfElement<uint16_t>(shape, narrow);
+  return 2 * (wide.used > narrow.used ? wide.used : narrow.used);
 }
 
-int64_t attention_backward_scratch(const AttentionShape& s) {
-  const int64_t columns = lanes(s.head_width);
-  return 2 * (2 * s.head_width * lanes(s.tokens) + 3 * s.tokens * columns + 5 * kBackwardBlock * columns +
-              6 * kBackwardBlock * kLine + 16 * 16);
-}
+}  // namespace
+
+int64_t attention_scratch(const AttentionShape& s) { return most_scratch<Memory>(s); }
+int64_t attention_backward_scratch(const AttentionShape& s) { return most_scratch<BackwardMemory>(s); }
 
 void attention(const Heads<float>& q, const Heads<float>& k, const Heads<float>& v,
                const AttentionShape& shape, int64_t begin, int64_t end, const Heads<float>& out, float* stats,

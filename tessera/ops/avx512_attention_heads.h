@@ -2,169 +2,211 @@
 // avx512_math.h without any standard header.
 //
 // A head at a time: k and v are laid out for products once, then queries come in blocks whose scores,
-// probabilities and their gradients stay in the cache.
+// probabilities and their gradients stay in the cache. Meanwhile the next head comes into it.
 #pragma once
 
 #include "tessera/ops/attention_heads.h"
 #include "tessera/ops/avx512_product.h"
+#include "tessera/ops/avx512_softmax.h"
 
 namespace tessera::ops::avx512 {
 namespace {
 
-// Queries of a block: with 200 tokens and fp32 their scores fit the L1 cache; backward keeps two such
-// matrices in the L2 cache and wants longer sums.
-constexpr int64_t kBlock = 32, kBackwardBlock = 64;
+// Queries of a block: with 200 tokens their scores fit the L1 cache.
+constexpr int64_t kBlock = 32;
 
-// Words between rows of scores, and of probabilities: more than the most tokens, and an odd number of cache
-// lines, which spreads a column over the cache.
-constexpr int64_t kLine = 656;
-static_assert(kLine >= kMostTokens && kLine / 16 % 2 == 1 && kLine % 16 == 0);
+// Backward: queries of a block, and those over which the gradients of k and v are summed up at once. In fp32
+// the factors of such a sum are the block's scores themselves, in bf16 copies of half the size.
 template <typename Element>
-constexpr int64_t kWordLine = sizeof(Element) == 4 ? kLine : 336;
+constexpr int64_t kBackwardBlock = sizeof(Element) == 4 ? 64 : 32;
+template <typename Element>
+constexpr int64_t kGroup = sizeof(Element) == 4 ? kBackwardBlock<Element> : 224;
 
-// Hands out pieces of scratch, aligned to cache lines.
+// Hands out pieces of scratch, aligned to cache lines, or, without data, counts their words.
 struct Scratch {
-  float* next;
+  float* data;
+  int64_t used = 0;
   float* take(int64_t words) {
-    float* piece = next;
-    next += lanes(words);
+    float* piece = data != nullptr ? data + used : nullptr;
+    used += lanes(words);
     return piece;
   }
 };
 
-// Block `index` of queries, of nearly one size.
-struct Block {
+// Part `index` of queries, of nearly one size.
+struct Part {
   int64_t first, rows;
 };
-inline int64_t blocks_of(int64_t queries, int64_t most) { return (queries + most - 1) / most; }
-inline Block block_of(int64_t queries, int64_t blocks, int64_t index) {
+inline int64_t parts_of(int64_t queries, int64_t most) { return (queries + most - 1) / most; }
+inline Part part_of(int64_t queries, int64_t parts, int64_t index) {
   // (Even: bf16 pairs neighbours.)
-  const auto begin = [&](int64_t i) { return min_of((queries * i / blocks + 1) / 2 * 2, queries); };
+  const auto begin = [&](int64_t i) { return min_of((queries * i / parts + 1) / 2 * 2, queries); };
   return {begin(index), begin(index + 1) - begin(index)};
 }
 
-// bf16 has fewer digits than the quick function.
-inline __m512 exp_for(const float*, __m512 x) { return precise_exp(x); }
-inline __m512 exp_for(const uint16_t*, __m512 x) { return exp(x); }
+// Asks for a line of the L2 cache. A statement of assembler: a function that does nothing but _mm_prefetch()
+// g++ takes for one without effect, and drops calls of it.
+inline void to_l2(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
 
-inline __mmask16 lanes_of(int64_t tokens, int64_t j) {
-  return j < tokens ? first_lanes(tokens - j) : __mmask16(0);
-}
-
-// One row: p = e^(scale * s - max), zero from `tokens` to the end of its last vector; stats: max, 1 / sum. p
-// may be s.
+// Rows of a head that are needed soon, asked for with each query, so that all are when each query had its
+// turn. They lie apart by the width of all heads, which no CPU foresees.
 template <typename Element>
-inline void softmax_row(const float* s, int64_t tokens, float scale, Element* p, float* stats) {
-  const __m512 factor = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(-3.4e38F);
-  __m512 most = lowest;
-  for (int64_t j = 0; j < tokens; j += 16) {
-    most = _mm512_max_ps(_mm512_mask_loadu_ps(lowest, first_lanes(tokens - j), s + j), most);
-  }
-  const float top = scale * _mm512_reduce_max_ps(most);
-  __m512 sum = _mm512_setzero_ps();
-  for (int64_t j = 0; j < tokens; j += 16) {
-    const __m512 x = _mm512_fmsub_ps(_mm512_loadu_ps(s + j), factor, _mm512_set1_ps(top));
-    const __m512 kept = _mm512_maskz_mov_ps(first_lanes(tokens - j), exp_for(p, x));
-    sum = _mm512_add_ps(sum, kept);
-    store(p + j, kept);
-  }
-  stats[0] = top;
-  stats[1] = 1.0F / _mm512_reduce_add_ps(sum);
-}
+struct Ahead {
+  const Element* head;
+  int64_t step, count, a_query, width;
 
-// One row: s becomes p again, with stats, and dp the gradient of the scores, p * (dp - sum(p * dp)) * scale;
-// both zero past `tokens`.
-template <typename Element>
-inline void softmax_backward_row(float* s, float* dp, int64_t tokens, float scale, const float* stats) {
-  const __m512 factor = _mm512_set1_ps(scale), top = _mm512_set1_ps(stats[0]);
-  const __m512 share = _mm512_set1_ps(stats[1]);
-  __m512 sum = _mm512_setzero_ps();
-  for (int64_t j = 0; j < tokens; j += 16) {
-    const __m512 x = _mm512_fmsub_ps(_mm512_loadu_ps(s + j), factor, top);
-    const __m512 e = exp_for(static_cast<const Element*>(nullptr), x);
-    const __m512 kept = _mm512_maskz_mul_ps(first_lanes(tokens - j), e, share);
-    sum = _mm512_fmadd_ps(kept, _mm512_loadu_ps(dp + j), sum);
-    _mm512_storeu_ps(s + j, kept);
-  }
-  const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum));
-  for (int64_t j = 0; j < tokens; j += 16) {
-    const __m512 slope = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(dp + j), mean), factor);
-    _mm512_storeu_ps(dp + j, _mm512_mul_ps(slope, _mm512_loadu_ps(s + j)));
-  }
-}
+  // `count` rows of head `index`; none if it is `end`.
+  Ahead(const Heads<Element>& x, const AttentionShape& shape, int64_t count, int64_t index, int64_t end)
+      : head(index < end ? head_at(x, shape, index) : nullptr),
+        step(x.token_step),
+        count(index < end ? count : 0),
+        a_query(parts_of(count, shape.queries)),
+        width(shape.head_width) {}
 
-// A block of p or ds as factors on the left: `rows` for sums over tokens, `columns` for sums over queries.
-struct Factors {
-  const float *rows, *columns;
-};
-
-inline Factors factors_of(const float*, float* x, int64_t, int64_t, float*, float*) { return {x, x}; }
-
-#if defined(__AVX512BF16__)
-// In bf16 the words of a column are pairs of rows.
-inline Factors factors_of(const uint16_t*, float* x, int64_t rows, int64_t tokens, float* by_rows,
-                          float* by_columns) {
-  for (int64_t i = 0; i < rows; i += 2) {
-    const float *upper = x + i * kLine, *lower = upper + kLine;
-    float *row = by_rows + i * kWordLine<uint16_t>, *column = by_columns + i / 2 * kLine;
-    for (int64_t j = 0; j < tokens; j += 16) {
-      const auto even = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(upper + j)));
-      const auto odd = i + 1 < rows
-                           ? reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(lower + j)))
-                           : _mm256_setzero_si256();
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + j / 2), even);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + kWordLine<uint16_t> + j / 2), odd);
-      const __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16);
-      _mm512_storeu_si512(column + j, _mm512_or_si512(_mm512_cvtepu16_epi32(even), high));
+  void ask(int64_t query) const {
+    const int64_t last = min_of((query + 1) * a_query, count);
+    for (int64_t row = query * a_query; row < last; ++row) {
+      for (int64_t j = 0; j < width; j += 64 / static_cast<int64_t>(sizeof(Element))) {
+        to_l2(head + row * step + j);
+      }
     }
   }
-  return {by_rows, by_columns};
-}
-#endif
+};
 
-// Rows of c [rows, lanes(width)], each times its factor (the second of a row's stats; null: 1).
+// Rows of c [rows, lanes(width)], each times `factor` and times the second of its stats, if there are any.
 template <typename Element>
-inline void put_result(const float* c, int64_t rows, int64_t width, Element* out, int64_t out_row,
-                       const float* stats) {
+inline void put_result(const float* c, int64_t rows, int64_t width, float factor, const float* stats,
+                       Element* out, int64_t out_row) {
   const int64_t c_row = lanes(width);
   for (int64_t i = 0; i < rows; ++i) {
-    const __m512 factor = _mm512_set1_ps(stats != nullptr ? stats[2 * i + 1] : 1.0F);
+    const __m512 by = _mm512_set1_ps(stats != nullptr ? stats[2 * i + 1] * factor : factor);
     for (int64_t j = 0; j < width; j += 16) {
-      const __m512 result = _mm512_mul_ps(factor, _mm512_loadu_ps(c + i * c_row + j));
+      const __m512 result = _mm512_mul_ps(by, _mm512_loadu_ps(c + i * c_row + j));
       store(out + i * out_row + j, first_lanes(width - j), result);
     }
   }
 }
 
 template <typename Element>
+struct Memory {
+  float *keys, *values, *query, *scores, *p, *mixed;
+
+  Memory(const AttentionShape& s, Scratch& scratch) {
+    const int64_t width_words = words<Element>(s.head_width), columns = lanes(s.head_width);
+    keys = scratch.take(width_words * lanes(s.tokens));
+    values = scratch.take(words<Element>(s.tokens) * columns);
+    query = scratch.take(width_words * kBlock);
+    scores = scratch.take(kBlock * kLine);
+    p = scratch.take(kBlock * kWordLine<Element>);
+    mixed = scratch.take(kBlock * columns);
+  }
+};
+
+template <typename Element>
 inline void attend(const Heads<Element>& q, const Heads<Element>& k, const Heads<Element>& v,
                    const AttentionShape& shape, int64_t begin, int64_t end, const Heads<Element>& out,
                    float* stats, uint16_t* scratch) {
   const int64_t tokens = shape.tokens, width = shape.head_width, line = lanes(tokens), columns = lanes(width);
-  const int64_t blocks = blocks_of(shape.queries, kBlock), width_words = words<Element>(width);
-  Scratch memory{reinterpret_cast<float*>(scratch)};
-  float *keys = memory.take(width_words * line), *values = memory.take(words<Element>(tokens) * columns);
-  float *query = memory.take(width_words * kBlock), *scores = memory.take(kBlock * kLine);
-  float *p = memory.take(kBlock * kLine), *mixed = memory.take(kBlock * columns);
+  const int64_t queries = shape.queries, blocks = parts_of(queries, kBlock);
+  const float factor = kExponentUnit<Element> * scale_of(shape);
+  Scratch pieces{reinterpret_cast<float*>(scratch)};
+  const Memory<Element> m(shape, pieces);
   for (int64_t index = begin; index < end; ++index) {
-    put_transposed(head_at(k, shape, index), k.token_step, tokens, width, keys);
-    put_rows(head_at(v, shape, index), v.token_step, tokens, width, values);
+    const Element* q_head = head_at(q, shape, index);
+    Element* out_head = head_at(out, shape, index);
+    const int64_t next = index + 1;
+    const Ahead<Element> this_out(out, shape, queries, index, end), next_q(q, shape, queries, next, end);
+    const Ahead<Element> next_k(k, shape, tokens, next, end), next_v(v, shape, tokens, next, end);
+    put_transposed(head_at(k, shape, index), k.token_step, tokens, width, m.keys);
+    put_rows(head_at(v, shape, index), v.token_step, tokens, width, m.values);
     for (int64_t block = 0; block < blocks; ++block) {
-      const auto [first, rows] = block_of(shape.queries, blocks, block);
-      float* block_stats = stats + 2 * (index * shape.queries + first);
-      put_transposed(head_at(q, shape, index) + first * q.token_step, q.token_step, rows, width, query);
-      product<Element, 1>(rows, line, {query, lanes(rows)}, {keys, line, width_words},
-                          {scores, kLine, false});
+      const auto [first, rows] = part_of(queries, blocks, block);
+      float* block_stats = stats + 2 * (index * queries + first);
+      put_transposed(q_head + first * q.token_step, q.token_step, rows, width, m.query);
+      product<Element, 1>(rows, line, {m.query, lanes(rows)}, {m.keys, line, words<Element>(width)},
+                          {m.scores, kLine, false});
+      put_maxima(m.scores, rows, tokens, factor, block_stats, [&, from = first](int64_t i) {
+        this_out.ask(from + i);
+        next_q.ask(from + i);
+      });
       for (int64_t i = 0; i < rows; ++i) {
-        softmax_row(scores + i * kLine, tokens, scale_of(shape),
-                    reinterpret_cast<Element*>(p + i * kWordLine<Element>), block_stats + 2 * i);
+        next_k.ask(first + i);
+        next_v.ask(first + i);
+        softmax_row(m.scores + i * kLine, tokens, factor,
+                    reinterpret_cast<Element*>(m.p + i * kWordLine<Element>), block_stats + 2 * i);
       }
-      product<Element, kWordLine<Element>>(rows, columns, {p, 1}, {values, columns, words<Element>(tokens)},
-                                           {mixed, columns, false});
-      put_result(mixed, rows, width, head_at(out, shape, index) + first * out.token_step, out.token_step,
-                 block_stats);
+      product<Element, kWordLine<Element>>(
+          rows, columns, {m.p, 1}, {m.values, columns, words<Element>(tokens)}, {m.mixed, columns, false});
+      put_result(m.mixed, rows, width, 1.0F, block_stats, out_head + first * out.token_step, out.token_step);
     }
   }
+}
+
+// What backward keeps of a head. k and v are factors on the right, transposed for sums over the width, k also
+// as it stands; so are q and the gradient, as it stands those of a group.
+template <typename Element>
+struct BackwardMemory {
+  float *keys_t, *values_t, *keys, *query_t, *slope_t, *query, *slope, *scores, *dp, *of_q, *of_k, *of_v;
+  Factors factors;
+
+  BackwardMemory(const AttentionShape& s, Scratch& scratch) {
+    constexpr int64_t kRows = kBackwardBlock<Element>, kPairs = words<Element>(kGroup<Element>);
+    const int64_t width_words = words<Element>(s.head_width), columns = lanes(s.head_width);
+    keys_t = scratch.take(width_words * lanes(s.tokens));
+    values_t = scratch.take(width_words * lanes(s.tokens));
+    keys = scratch.take(words<Element>(s.tokens) * columns);
+    query_t = scratch.take(width_words * kRows);
+    slope_t = scratch.take(width_words * kRows);
+    query = scratch.take(kPairs * columns);
+    slope = scratch.take(kPairs * columns);
+    scores = scratch.take(kRows * kLine);
+    dp = scratch.take(kRows * kLine);
+    of_q = scratch.take(kRows * columns);
+    of_k = scratch.take(s.tokens * columns);
+    of_v = scratch.take(s.tokens * columns);
+    if constexpr (sizeof(Element) == 4) {
+      factors = {dp, scores, dp, kLine};
+    } else {
+      const int64_t line = lanes(s.tokens) | 16;  // an odd number of cache lines
+      factors.ds_rows = scratch.take(kRows * kWordLine<Element>);
+      factors.p_columns = scratch.take(kPairs * line);
+      factors.ds_columns = scratch.take(kPairs * line);
+      factors.line = line;
+    }
+  }
+};
+
+// Rows of a head, `step` elements apart.
+template <typename Element>
+struct Rows {
+  Element* data;
+  int64_t step;
+  Rows from(int64_t row) const { return {data + row * step, step}; }
+};
+template <typename Element>
+inline Rows<Element> rows_of(const Heads<Element>& x, const AttentionShape& shape, int64_t index) {
+  return {head_at(x, shape, index), x.token_step};
+}
+
+// A block of `rows` queries: puts p and ds, and dq.
+template <typename Element, typename EachRow>
+inline void backward_block(const BackwardMemory<Element>& m, const AttentionShape& shape, int64_t rows,
+                           const Rows<Element>& q, const Rows<Element>& gradient, const float* stats,
+                           const Factors& to, const Rows<Element>& dq, const EachRow& each_row) {
+  const int64_t tokens = shape.tokens, width = shape.head_width, line = lanes(tokens), columns = lanes(width);
+  const int64_t width_words = words<Element>(width);
+  const float scale = scale_of(shape);
+  put_transposed(q.data, q.step, rows, width, m.query_t);
+  put_transposed(gradient.data, gradient.step, rows, width, m.slope_t);
+  product<Element, 1>(rows, line, {m.query_t, lanes(rows)}, {m.keys_t, line, width_words},
+                      {m.scores, kLine, false});
+  product<Element, 1>(rows, line, {m.slope_t, lanes(rows)}, {m.values_t, line, width_words},
+                      {m.dp, kLine, false});
+  softmax_backward<Element>(m.scores, m.dp, rows, tokens, kExponentUnit<Element> * scale, stats, to,
+                            each_row);
+  product<Element, kWordLine<Element>>(rows, columns, {to.ds_rows, 1},
+                                       {m.keys, columns, words<Element>(tokens)}, {m.of_q, columns, false});
+  put_result(m.of_q, rows, width, scale, nullptr, dq.data, dq.step);
 }
 
 template <typename Element>
@@ -172,54 +214,47 @@ inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, co
                             const AttentionShape& shape, int64_t begin, int64_t end,
                             const Heads<Element>& gradient, const float* stats, const Heads<Element>& dq,
                             const Heads<Element>& dk, const Heads<Element>& dv, uint16_t* scratch) {
-  const int64_t tokens = shape.tokens, width = shape.head_width, line = lanes(tokens), columns = lanes(width);
-  const int64_t blocks = blocks_of(shape.queries, kBackwardBlock), width_words = words<Element>(width);
-  Scratch memory{reinterpret_cast<float*>(scratch)};
-  float *keys_t = memory.take(width_words * line), *values_t = memory.take(width_words * line);
-  float* keys = memory.take(words<Element>(tokens) * columns);
-  float *query_t = memory.take(width_words * kBackwardBlock),
-        *slope_t = memory.take(width_words * kBackwardBlock);
-  float *query = memory.take(kBackwardBlock * columns), *slope = memory.take(kBackwardBlock * columns);
-  float *scores = memory.take(kBackwardBlock * kLine), *dp = memory.take(kBackwardBlock * kLine);
-  float *p_rows = memory.take(kBackwardBlock * kLine), *p_columns = memory.take(kBackwardBlock * kLine);
-  float *ds_rows = memory.take(kBackwardBlock * kLine), *ds_columns = memory.take(kBackwardBlock * kLine);
-  float *of_q = memory.take(kBackwardBlock * columns), *of_k = memory.take(tokens * columns);
-  float* of_v = memory.take(tokens * columns);
-  constexpr const Element* kElement = nullptr;
+  const int64_t tokens = shape.tokens, width = shape.head_width, columns = lanes(width);
+  const int64_t queries = shape.queries, groups = parts_of(queries, kGroup<Element>);
+  Scratch pieces{reinterpret_cast<float*>(scratch)};
+  const BackwardMemory<Element> m(shape, pieces);
   for (int64_t index = begin; index < end; ++index) {
-    put_transposed(head_at(k, shape, index), k.token_step, tokens, width, keys_t);
-    put_transposed(head_at(v, shape, index), v.token_step, tokens, width, values_t);
-    put_rows(head_at(k, shape, index), k.token_step, tokens, width, keys);
-    for (int64_t block = 0; block < blocks; ++block) {
-      const auto [first, rows] = block_of(shape.queries, blocks, block);
-      const Element* q_block = head_at(q, shape, index) + first * q.token_step;
-      const Element* gradient_block = head_at(gradient, shape, index) + first * gradient.token_step;
-      put_transposed(q_block, q.token_step, rows, width, query_t);
-      put_transposed(gradient_block, gradient.token_step, rows, width, slope_t);
-      put_rows(q_block, q.token_step, rows, width, query);
-      put_rows(gradient_block, gradient.token_step, rows, width, slope);
-      product<Element, 1>(rows, line, {query_t, lanes(rows)}, {keys_t, line, width_words},
-                          {scores, kLine, false});
-      product<Element, 1>(rows, line, {slope_t, lanes(rows)}, {values_t, line, width_words},
-                          {dp, kLine, false});
-      for (int64_t i = 0; i < rows; ++i) {
-        softmax_backward_row<Element>(scores + i * kLine, dp + i * kLine, tokens, scale_of(shape),
-                                      stats + 2 * (index * shape.queries + first + i));
+    const int64_t next = index + 1;
+    const Ahead<Element> ahead[] = {{dq, shape, queries, index, end},      {dk, shape, tokens, index, end},
+                                    {dv, shape, tokens, index, end},       {q, shape, queries, next, end},
+                                    {gradient, shape, queries, next, end}, {k, shape, tokens, next, end},
+                                    {v, shape, tokens, next, end}};
+    put_transposed(head_at(k, shape, index), k.token_step, tokens, width, m.keys_t);
+    put_transposed(head_at(v, shape, index), v.token_step, tokens, width, m.values_t);
+    put_rows(head_at(k, shape, index), k.token_step, tokens, width, m.keys);
+    for (int64_t group = 0; group < groups; ++group) {
+      const auto [start, group_rows] = part_of(queries, groups, group);
+      const auto group_q = rows_of(q, shape, index).from(start);
+      const auto group_gradient = rows_of(gradient, shape, index).from(start);
+      const auto group_dq = rows_of(dq, shape, index).from(start);
+      put_rows(group_q.data, group_q.step, group_rows, width, m.query);
+      put_rows(group_gradient.data, group_gradient.step, group_rows, width, m.slope);
+      const int64_t blocks = parts_of(group_rows, kBackwardBlock<Element>);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const auto [first, rows] = part_of(group_rows, blocks, block);
+        const auto ask = [&, query = start + first](int64_t i) {
+#pragma GCC unroll 7
+          for (const auto& rows_ahead : ahead) rows_ahead.ask(query + i);
+        };
+        Factors to = m.factors;
+        to.p_columns += words<Element>(first) * to.line;
+        to.ds_columns += words<Element>(first) * to.line;
+        backward_block(m, shape, rows, group_q.from(first), group_gradient.from(first),
+                       stats + 2 * (index * queries + start + first), to, group_dq.from(first), ask);
       }
-      const Factors of_p = factors_of(kElement, scores, rows, tokens, p_rows, p_columns);
-      const Factors of_s = factors_of(kElement, dp, rows, tokens, ds_rows, ds_columns);
-      product<Element, kWordLine<Element>>(rows, columns, {of_s.rows, 1},
-                                           {keys, columns, words<Element>(tokens)}, {of_q, columns, false});
-      put_result<Element>(of_q, rows, width, head_at(dq, shape, index) + first * dq.token_step, dq.token_step,
-                          nullptr);
-      const int64_t row_words = words<Element>(rows);
-      product<Element, 1>(tokens, columns, {of_p.columns, kLine}, {slope, columns, row_words},
-                          {of_v, columns, block != 0});
-      product<Element, 1>(tokens, columns, {of_s.columns, kLine}, {query, columns, row_words},
-                          {of_k, columns, block != 0});
+      const int64_t row_words = words<Element>(group_rows);
+      product<Element, 1>(tokens, columns, {m.factors.p_columns, m.factors.line},
+                          {m.slope, columns, row_words}, {m.of_v, columns, group != 0});
+      product<Element, 1>(tokens, columns, {m.factors.ds_columns, m.factors.line},
+                          {m.query, columns, row_words}, {m.of_k, columns, group != 0});
     }
-    put_result<Element>(of_v, tokens, width, head_at(dv, shape, index), dv.token_step, nullptr);
-    put_result<Element>(of_k, tokens, width, head_at(dk, shape, index), dk.token_step, nullptr);
+    put_result(m.of_v, tokens, width, 1.0F, nullptr, head_at(dv, shape, index), dv.token_step);
+    put_result(m.of_k, tokens, width, scale_of(shape), nullptr, head_at(dk, shape, index), dk.token_step);
   }
 }
 

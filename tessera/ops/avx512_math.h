@@ -76,6 +76,17 @@ inline __m512 precise_exp(__m512 x) {
   return _mm512_maskz_scalef_ps(representable, p, n);
 }
 
+/// 2^x for x < 128 with a relative error of 9e-5, a twentieth of bf16's; 1 exactly for 0; else as exp().
+inline __m512 exp2_for_bf16(__m512 x) {
+  const __mmask16 representable = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
+  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  // Of least relative error in [0, 1) among the cubics that are 1 at 0.
+  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0770670399F), f, _mm512_set1_ps(0.227644995F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.695116758F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));
+  return _mm512_maskz_scalef_ps(representable, p, x);  // takes the floor of x
+}
+
 /// The normal distribution at x: density e^(-x^2/2) without its factor, and the cumulative (Abramowitz and
 /// Stegun 7.1.26, absolute error 2e-7).
 struct Normal {

@@ -13,7 +13,7 @@ constexpr int64_t kPerWord = 4 / sizeof(Element);
 
 /// Words that hold `count` elements.
 template <typename Element>
-int64_t words(int64_t count) {
+constexpr int64_t words(int64_t count) {
   return (count + kPerWord<Element> - 1) / kPerWord<Element>;
 }
 

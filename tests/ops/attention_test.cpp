@@ -72,19 +72,21 @@ TEST_P(Attention, APackedProjectionGivesTheSame) {
   EXPECT_TRUE(at::equal(qkv.grad(), other.grad()));
 }
 
-// Whole blocks of 32, parts of them, one query for many tokens, more tokens than the kernels take; then heads
-// of every number of vectors, whole and not.
+// Whole blocks of 32, parts of them, one query for many tokens, more tokens than the kernels take; heads of
+// every number of vectors, whole and not; then more queries than backward sums up at once (224), by one, by
+// many, and an odd number.
 INSTANTIATE_TEST_SUITE_P(
     Grid, Attention,
-    testing::Combine(testing::Values(Sizes{3, 16, 16, 4, 32}, Sizes{2, 64, 64, 2, 64},
-                                     Sizes{2, 197, 197, 3, 64}, Sizes{2, 1, 50, 2, 16}, Sizes{1, 1, 1, 1, 1},
-                                     Sizes{2, 33, 7, 3, 20}, Sizes{1, 65, 31, 2, 80},
-                                     Sizes{1, 700, 700, 1, 16}, Sizes{5, 197, 197, 2, 16},
-                                     Sizes{3, 5, 5, 2, 32}, Sizes{2, 257, 257, 2, 80},
-                                     Sizes{1, 577, 577, 2, 64}, Sizes{2, 63, 129, 2, 48},
-                                     Sizes{2, 97, 99, 2, 96}, Sizes{2, 17, 40, 2, 33},
-                                     Sizes{1, 640, 640, 1, 24}, Sizes{2, 50, 50, 1, 160}),
-                     testing::Values(at::kFloat, at::kBFloat16)));
+    testing::Combine(
+        testing::Values(Sizes{3, 16, 16, 4, 32}, Sizes{2, 64, 64, 2, 64}, Sizes{2, 197, 197, 3, 64},
+                        Sizes{2, 1, 50, 2, 16}, Sizes{1, 1, 1, 1, 1}, Sizes{2, 33, 7, 3, 20},
+                        Sizes{1, 65, 31, 2, 80}, Sizes{1, 700, 700, 1, 16}, Sizes{5, 197, 197, 2, 16},
+                        Sizes{3, 5, 5, 2, 32}, Sizes{2, 257, 257, 2, 80}, Sizes{1, 577, 577, 2, 64},
+                        Sizes{2, 63, 129, 2, 48}, Sizes{2, 97, 99, 2, 96}, Sizes{2, 17, 40, 2, 33},
+                        Sizes{1, 640, 640, 1, 24}, Sizes{2, 50, 50, 1, 160}, Sizes{2, 196, 196, 2, 64},
+                        Sizes{1, 256, 256, 2, 128}, Sizes{2, 225, 40, 2, 64}, Sizes{1, 449, 3, 2, 32},
+                        Sizes{1, 2, 640, 3, 64}),
+        testing::Values(at::kFloat, at::kBFloat16)));
 
 TEST(Attention, ABroadcastQueryGetsTheSumOfItsGradients) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
@@ -152,6 +154,8 @@ TEST(Attention, LargeScoresAndNan) {
     const at::Tensor y = self_attention(qkv, 1);
     EXPECT_TRUE(at::isnan(y[0][3]).any().item<bool>());
     EXPECT_TRUE(at::isfinite(y[1]).all().item<bool>());
+    qkv[1][7][32] = std::numeric_limits<float>::quiet_NaN();  // of a key: every query sees it
+    EXPECT_TRUE(at::isnan(self_attention(qkv, 1)[1]).all().item<bool>());
   }
 }
 
