@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <list>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -23,7 +22,7 @@ class LargeBlocks {
   void* take(size_t bytes) {
     const std::lock_guard lock(mutex_);
     bytes = (bytes + kPage - 1) / kPage * kPage;
-    void* block = find_waiting(bytes);
+    char* block = find_waiting(bytes);
     if (block == nullptr) {
       release_down_to(counts_.peak - static_cast<int64_t>(bytes));
       block = map(bytes);
@@ -41,8 +40,7 @@ class LargeBlocks {
     sizes_.erase(found);
     counts_.used -= static_cast<int64_t>(bytes);
     counts_.waiting += static_cast<int64_t>(bytes);
-    by_age_.push_back({block, bytes});
-    by_size_[bytes].push_back(std::prev(by_age_.end()));
+    join_neighbours(waiting_.emplace(static_cast<char*>(block), Waiting{bytes, ++clock_}).first);
   }
 
   bool holds(void* block) {
@@ -57,38 +55,56 @@ class LargeBlocks {
 
  private:
   struct Waiting {
-    void* block;
     size_t bytes;
+    uint64_t since;
   };
-  using ByAge = std::list<Waiting>;
+  using Blocks = std::map<char*, Waiting>;  // no two of them side by side
 
-  /// The one freed last, which may still be in a cache.
-  void* find_waiting(size_t bytes) {
-    const auto found = by_size_.find(bytes);
-    if (found == by_size_.end()) return nullptr;
-    void* block = found->second.back()->block;
-    forget(found->second.back());
+  /// The start of the smallest block that is large enough; of equals the one freed last, which may still be
+  /// in a cache. What is left of it waits on.
+  char* find_waiting(size_t bytes) {
+    auto best = waiting_.end();
+    for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
+      if (it->second.bytes < bytes) continue;
+      const auto rank = [](const Waiting& waiting) { return std::pair(waiting.bytes, ~waiting.since); };
+      if (best == waiting_.end() || rank(it->second) < rank(best->second)) best = it;
+    }
+    if (best == waiting_.end()) return nullptr;
+    char* block = best->first;
+    const Waiting whole = best->second;
+    waiting_.erase(best);
+    if (whole.bytes > bytes) waiting_[block + bytes] = {whole.bytes - bytes, whole.since};
+    counts_.waiting -= static_cast<int64_t>(bytes);
     return block;
   }
 
-  void forget(ByAge::iterator waiting) {
-    auto& equals = by_size_.at(waiting->bytes);
-    equals.erase(std::find(equals.begin(), equals.end(), waiting));
-    if (equals.empty()) by_size_.erase(waiting->bytes);
-    counts_.waiting -= static_cast<int64_t>(waiting->bytes);
-    by_age_.erase(waiting);
+  void join_neighbours(Blocks::iterator block) {
+    const auto join = [&](Blocks::iterator first, Blocks::iterator second) {
+      if (first->first + first->second.bytes != second->first) return;
+      first->second.bytes += second->second.bytes;
+      first->second.since = std::max(first->second.since, second->second.since);
+      waiting_.erase(second);
+    };
+    if (std::next(block) != waiting_.end()) join(block, std::next(block));
+    if (block != waiting_.begin()) join(std::prev(block), block);
   }
 
-  /// Gives waiting blocks back to the system, oldest first, until no more than `limit` bytes are held.
+  /// Gives waiting memory back to the system, what was freed first at first, until no more than `limit` bytes
+  /// are held.
   void release_down_to(int64_t limit) {
-    while (!by_age_.empty() && counts_.used + counts_.waiting > limit) {
-      const Waiting oldest = by_age_.front();
-      forget(by_age_.begin());
-      ::munmap(oldest.block, oldest.bytes);
+    while (!waiting_.empty() && counts_.used + counts_.waiting > limit) {
+      const auto oldest = std::min_element(waiting_.begin(), waiting_.end(),
+                                           [](auto& a, auto& b) { return a.second.since < b.second.since; });
+      const auto most = static_cast<size_t>(counts_.used + counts_.waiting - std::max<int64_t>(limit, 0));
+      const size_t bytes = std::min(oldest->second.bytes, most);
+      oldest->second.bytes -= bytes;
+      ::munmap(oldest->first + oldest->second.bytes, bytes);
+      counts_.waiting -= static_cast<int64_t>(bytes);
+      if (oldest->second.bytes == 0) waiting_.erase(oldest);
     }
   }
 
-  void* map(size_t bytes) {
+  char* map(size_t bytes) {
     const auto try_once = [&] {
       return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     };
@@ -101,13 +117,13 @@ class LargeBlocks {
     TORCH_CHECK_WITH(OutOfMemoryError, block != MAP_FAILED, "not enough memory: tried to allocate ", bytes,
                      " bytes");
     if (bytes >= kHuge) ::madvise(block, bytes, MADV_HUGEPAGE);
-    return block;
+    return static_cast<char*>(block);
   }
 
   std::mutex mutex_;
-  std::unordered_map<void*, size_t> sizes_;                 // of blocks in use
-  ByAge by_age_;                                            // waiting, the one freed first in front
-  std::map<size_t, std::vector<ByAge::iterator>> by_size_;  // the same, the one freed last at the back
+  std::unordered_map<void*, size_t> sizes_;  // of blocks in use
+  Blocks waiting_;
+  uint64_t clock_ = 0;  // counts what was freed
   TensorMemory counts_;
 };
 

@@ -1,0 +1,104 @@
+// Memory of tensors that died serves others, of any size, and what is held stays below what was used at once.
+#include "tessera/shard/tensor_memory.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <random>
+#include <vector>
+
+namespace tessera::shard {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+at::Tensor bytes(int64_t count) { return at::empty({count}, at::kByte); }
+
+int64_t page_faults() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+/// As the tests before this one left it (ctest gives each a process of its own), and what changes from there.
+class TensorMemoryOf : public testing::Test {
+ protected:
+  void SetUp() override {
+    keep_tensor_memory();
+    if (tensor_memory().used > 0 || tensor_memory().waiting > 0)
+      GTEST_SKIP() << "other tests' memory is here";
+  }
+};
+
+TEST_F(TensorMemoryOf, ADeadTensorServesSmallerOnesAndIsWholeAgainAfterThem) {
+  const void* place = bytes(8 * kMiB).fill_(7).data_ptr();
+  EXPECT_EQ(tensor_memory().waiting, 8 * kMiB);
+  {
+    const at::Tensor three = bytes(3 * kMiB), five = bytes(5 * kMiB);
+    EXPECT_EQ(three.data_ptr(), place);
+    EXPECT_TRUE((three == 7).all().item<bool>() && (five == 7).all().item<bool>()) << "the same pages";
+  }
+  EXPECT_EQ(bytes(8 * kMiB).data_ptr(), place);
+}
+
+TEST_F(TensorMemoryOf, TheSmallestThatIsLargeEnoughServes) {
+  std::vector<at::Tensor> tensors, walls;
+  for (const int64_t size : {6, 2, 4}) {
+    tensors.push_back(bytes(size * kMiB));
+    walls.push_back(bytes(kMiB));  // so that no two waiting ones lie side by side
+  }
+  const void* four = tensors[2].data_ptr();
+  tensors.clear();
+  EXPECT_EQ(bytes(3 * kMiB).data_ptr(), four);
+}
+
+// What lives is not written by others, and nothing waits beyond the most that was used.
+TEST_F(TensorMemoryOf, ManySizesInAnyOrderKeepTheirBytesAndTheBound) {
+  std::mt19937 random(5);
+  struct Held {
+    at::Tensor tensor;
+    uint8_t mark;
+  };
+  std::vector<Held> held;
+  const auto check_and_drop = [&](size_t i) {
+    const at::Tensor& tensor = held[i].tensor;
+    EXPECT_TRUE((tensor == held[i].mark).all().item<bool>());
+    held[i] = held.back();
+    held.pop_back();
+  };
+  for (int turn = 0; turn < 600; ++turn) {
+    if (held.size() < 12 && random() % 5 > 1) {
+      const auto mark = static_cast<uint8_t>(random());
+      held.push_back({bytes(kMiB + static_cast<int64_t>(random() % (4 * kMiB))).fill_(mark), mark});
+    } else if (!held.empty()) {
+      check_and_drop(random() % held.size());
+    }
+    const TensorMemory memory = tensor_memory();
+    EXPECT_LE(memory.used + memory.waiting, memory.peak);
+  }
+  while (!held.empty()) check_and_drop(0);
+  EXPECT_EQ(tensor_memory().used, 0);
+}
+
+// The second round of the same sizes finds its memory: no page is asked of the system.
+TEST_F(TensorMemoryOf, ASteadyRoundAsksTheSystemForNothing) {
+  const auto round = [] {
+    std::vector<at::Tensor> kept;
+    for (const int64_t size : {9, 4, 12, 6, 3}) {
+      kept.push_back(bytes(size * kMiB).fill_(1));
+      bytes(2 * size * kMiB).fill_(2);  // goes at once
+    }
+    while (!kept.empty()) {
+      bytes(5 * kMiB).fill_(3);
+      kept.pop_back();
+    }
+  };
+  for (int i = 0; i < 3; ++i) round();
+  const int64_t before = page_faults();
+  round();
+  EXPECT_LT(page_faults() - before, 256) << "of some 30,000 pages that it writes";
+}
+
+}  // namespace
+}  // namespace tessera::shard
