@@ -82,7 +82,6 @@ void expect_formula(Inputs in, bool training, bool relu, double tolerance) {
   const at::Tensor expected = formula(exact, training, relu, through);
   if (relu) expect_near(at::relu(expected.detach()), expected.detach(), tolerance, "what ReLU lets through");
   expect_near(y.detach(), expected.detach(), tolerance, "value");
-  // (LibTorch adds up in the order of its threads.)
   const double of_sums = has_kernels(in.x.scalar_type()) ? 1e-6 : 1e-5;
   expect_near(in.running_mean, exact.running_mean, of_sums, "running mean");
   expect_near(in.running_var, exact.running_var, 10 * of_sums, "running variance");
@@ -95,7 +94,10 @@ void expect_formula(Inputs in, bool training, bool relu, double tolerance) {
   if (in.residual.defined()) expect_near(in.residual.grad(), exact.residual.grad(), tolerance, "residual's");
 }
 
-constexpr double tolerance_of(at::ScalarType dtype) { return dtype == at::kFloat ? 1e-5 : 1e-2; }
+// (LibTorch's kernels add up a channel in float32.)
+double tolerance_of(at::ScalarType dtype) {
+  return dtype != at::kFloat ? 1e-2 : has_kernels(dtype) ? 1e-5 : 1e-4;
+}
 
 class BatchNormOp : public testing::TestWithParam<std::tuple<std::vector<int64_t>, at::ScalarType>> {};
 
