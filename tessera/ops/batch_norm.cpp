@@ -33,10 +33,17 @@ struct Chunks {
 
   int64_t begin(int64_t chunk) const { return chunk * length; }
   int64_t end(int64_t chunk) const { return std::min((chunk + 1) * length, rows); }
-  /// body(chunk) for all, spread over the threads, each of which goes from its last to its first: what the
-  /// pass before this one read last may still be in a cache.
+  /// body(chunk) for all, spread over the threads.
   template <typename Body>
   void each(const Body& body) const {
+    at::parallel_for(0, count, 1, [&](int64_t first, int64_t after) {
+      for (int64_t chunk = first; chunk < after; ++chunk) body(chunk);
+    });
+  }
+  /// The same with every thread going from its last to its first. A pass like this before one like the other
+  /// finds what was written last in a cache, and leaves there what is read first.
+  template <typename Body>
+  void each_from_the_end(const Body& body) const {
     at::parallel_for(0, count, 1, [&](int64_t first, int64_t after) {
       for (int64_t chunk = after - 1; chunk >= first; --chunk) body(chunk);
     });
@@ -80,7 +87,7 @@ template <typename Element>
 Moments moments_of(const at::Tensor& x) {
   const Chunks chunks(x);
   const at::Tensor sums = at::empty({chunks.count, 3, chunks.channels}, at::kFloat);
-  chunks.each([&](int64_t chunk) {
+  chunks.each_from_the_end([&](int64_t chunk) {
     avx512::BatchNormRows<Element>::moments(data_of<Element>(x), chunks.begin(chunk), chunks.end(chunk),
                                             chunks.channels,
                                             mutable_data_of<float>(sums) + 3 * chunk * chunks.channels);
@@ -207,11 +214,17 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
   /// Of gradient and gradient * (x - mean): [2, channels] float64.
   static at::Tensor sums_of(const avx512::BatchNormBackward<Element>& pass, const Chunks& chunks) {
     const at::Tensor sums = at::empty({chunks.count, 2, chunks.channels}, at::kFloat);
-    chunks.each([&](int64_t chunk) {
+    chunks.each_from_the_end([&](int64_t chunk) {
       Kernels::backward_sums(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels,
                              mutable_data_of<float>(sums) + 2 * chunk * chunks.channels);
     });
-    return sums.sum(0, false, at::kDouble);
+    const at::Tensor total = at::zeros({2, chunks.channels}, at::kDouble);
+    auto* totals = total.mutable_data_ptr<double>();
+    for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
+      const float* of_chunk = data_of<float>(sums) + 2 * chunk * chunks.channels;
+      for (int64_t i = 0; i < 2 * chunks.channels; ++i) totals[i] += of_chunk[i];
+    }
+    return total;
   }
 };
 
