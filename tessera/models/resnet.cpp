@@ -1,10 +1,11 @@
 #include "tessera/models/resnet.h"
 
 #include <ATen/ops/conv2d.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
-#include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/error.h"
 #include "tessera/models/parameter_tree.h"
@@ -31,24 +32,52 @@ shard::BatchNorm batch_norm(const ParameterScope& scope, const NormOptions& opti
           options.group};
 }
 
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// The places that a stride leaves, channels last. (Two slices would make the gradient twice, and with
+/// another order of memory than its sum with others.)
+class EveryOther : public torch::autograd::Function<EveryOther> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, int64_t stride) {
+    context->saved_data["sizes"] = x.sizes();
+    context->saved_data["stride"] = stride;
+    return places(x, stride).contiguous(at::MemoryFormat::ChannelsLast);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const at::Tensor whole = at::empty(context->saved_data["sizes"].toIntVector(), gradients[0].options(),
+                                       at::MemoryFormat::ChannelsLast)
+                                 .zero_();
+    places(whole, context->saved_data["stride"].toInt()).copy_(gradients[0]);
+    return {whole, at::Tensor()};
+  }
+
+ private:
+  static at::Tensor places(const at::Tensor& x, int64_t stride) {
+    return x.slice(2, 0, x.size(2), stride).slice(3, 0, x.size(3), stride);
+  }
+};
+
 /// x [batch, in, height, width], channels last, by weight [out, in, kernel, kernel]. On a CPU a kernel of one
 /// place is a product over channels, which lie side by side.
 at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, int64_t stride) {
   if (weight.size(2) > 1 || !x.is_cpu()) return at::conv2d(x, weight, {}, stride, weight.size(2) / 2);
-  const at::Tensor places = stride == 1 ? x : x.slice(2, 0, x.size(2), stride).slice(3, 0, x.size(3), stride);
+  const at::Tensor places = stride == 1 ? x : EveryOther::apply(x, stride);
   const at::Tensor none = at::zeros({weight.size(0)}, weight.options().requires_grad(false));
   return ops::linear(places.permute({0, 2, 3, 1}), weight, none).permute({0, 3, 1, 2});
 }
 
-/// A convolution without bias and the norm behind it.
+/// A convolution without bias, the norm behind it and what follows that.
 class ConvNorm {
  public:
   ConvNorm(const ParameterScope& convolution, const ParameterScope& norm, int64_t stride,
            const NormOptions& options)
       : weight_(convolution.get("weight")), stride_(stride), norm_(batch_norm(norm, options)) {}
 
-  at::Tensor operator()(const at::Tensor& x, const ForwardContext& context) const {
-    return norm_.forward(convolve(x, weight_, stride_), context.training);
+  at::Tensor operator()(const at::Tensor& x, const ForwardContext& context,
+                        const ops::AfterNorm& after) const {
+    return norm_.forward(convolve(x, weight_, stride_), context.training, after);
   }
 
  private:
@@ -74,13 +103,10 @@ class Block {
     past_.emplace_back(past.child("0"), past.child("1"), block.stride, options);
   }
 
-  // In place: no backward reads what a norm made, and a pass over memory less is worth more here than
-  // arithmetic.
   at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const {
-    at::Tensor h = branch_.front()(x, context);
-    for (size_t i = 1; i < branch_.size(); ++i) h = branch_[i](at::relu_(h), context);
-    h += past_.empty() ? x : past_.front()(x, context);
-    return at::relu_(h);
+    at::Tensor h = x;
+    for (size_t i = 0; i + 1 < branch_.size(); ++i) h = branch_[i](h, context, {true, {}});
+    return branch_.back()(h, context, {true, past_.empty() ? x : past_.front()(x, context, {})});
   }
 
  private:
@@ -100,8 +126,7 @@ std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> stem(const P
     // Channels last: the convolutions of oneDNN and of cuDNN then need no other order of what they read and
     // write, and everything after them keeps it.
     const at::Tensor input = images.to(weight.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
-    at::Tensor x = convolution(input, context);
-    return at::max_pool2d(at::relu_(x), 3, 2, 1);
+    return at::max_pool2d(convolution(input, context, {true, {}}), 3, 2, 1);
   };
 }
 

@@ -2,36 +2,10 @@
 // like avx512_math.h without any standard header.
 #pragma once
 
-#include "tessera/ops/avx512_math.h"
+#include "tessera/ops/avx512_lanes.h"
 
 namespace tessera::ops::avx512 {
 namespace {
-
-// 16 columns at a time: all of them, or what is left.
-struct Whole {
-  template <typename T>
-  __m512 load(const T* p) const {
-    return avx512::load(p);
-  }
-  template <typename T>
-  void store(T* p, __m512 v) const {
-    avx512::store(p, v);
-  }
-  __m512 kept(__m512 v) const { return v; }
-};
-
-struct Rest {
-  __mmask16 mask;
-  template <typename T>
-  __m512 load(const T* p) const {
-    return avx512::load(p, mask);
-  }
-  template <typename T>
-  void store(T* p, __m512 v) const {
-    avx512::store(p, mask, v);
-  }
-  __m512 kept(__m512 v) const { return _mm512_maskz_mov_ps(mask, v); }
-};
 
 // body(lanes, first column, which of four sums: additions do not wait for each other).
 template <typename Body>

@@ -3,6 +3,7 @@
 #include "tessera/ops/amx_attention.h"
 #include "tessera/ops/amx_gemm.h"
 #include "tessera/ops/avx512_attention.h"
+#include "tessera/ops/avx512_batch_norm.h"
 #include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/avx512_norm.h"
 #include "tessera/ops/resident_loops.h"
@@ -53,6 +54,24 @@ void layer_norm_backward(const float*, const float*, const float*, int64_t, int6
                          const float*, float*, float*, float*) {
   absent();
 }
+template <typename T>
+void BatchNormRows<T>::moments(const T*, int64_t, int64_t, int64_t, float*) {
+  absent();
+}
+template <typename T>
+void BatchNormRows<T>::forward(const BatchNormForward<T>&, int64_t, int64_t, int64_t) {
+  absent();
+}
+template <typename T>
+void BatchNormRows<T>::backward_sums(const BatchNormBackward<T>&, int64_t, int64_t, int64_t, float*) {
+  absent();
+}
+template <typename T>
+void BatchNormRows<T>::backward(const BatchNormBackward<T>&, int64_t, int64_t, int64_t) {
+  absent();
+}
+template struct BatchNormRows<uint16_t>;
+template struct BatchNormRows<float>;
 int64_t attention_scratch(const AttentionShape&) { absent(); }
 int64_t attention_backward_scratch(const AttentionShape&) { absent(); }
 void attention(const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&, const AttentionShape&,

@@ -79,12 +79,12 @@ class SyncNorm : public torch::autograd::Function<SyncNorm> {
 
 }  // namespace
 
-at::Tensor BatchNorm::forward(const at::Tensor& input, bool training) const {
+at::Tensor BatchNorm::forward(const at::Tensor& input, bool training, const ops::AfterNorm& after) const {
   const bool alone = group == nullptr || group->size() == 1;
   if (!training || alone) {
     if (training && input.numel() > 0) num_batches_tracked.add_(1);
-    return at::batch_norm(input, weight.to(running_mean.scalar_type()), bias.to(running_mean.scalar_type()),
-                          running_mean, running_var, training, momentum, epsilon, false);
+    return ops::batch_norm(input, {weight, bias, running_mean, running_var, epsilon, momentum}, training,
+                           after);
   }
   Moments moments;
   {
@@ -95,8 +95,10 @@ at::Tensor BatchNorm::forward(const at::Tensor& input, bool training) const {
     running_mean.lerp_(moments.mean.to(running_mean.scalar_type()), momentum);
     running_var.lerp_((moments.variance * unbiased).to(running_var.scalar_type()), momentum);
   }
-  return SyncNorm::apply(input, weight, bias, moments.mean.to(at::kFloat),
-                         (moments.variance + epsilon).rsqrt().to(at::kFloat), moments.count, group);
+  return ops::after_norm(
+      SyncNorm::apply(input, weight, bias, moments.mean.to(at::kFloat),
+                      (moments.variance + epsilon).rsqrt().to(at::kFloat), moments.count, group),
+      after);
 }
 
 SyncBatchNorm2dImpl::SyncBatchNorm2dImpl(int64_t channels, mesh::Group* group, double eps, double momentum)

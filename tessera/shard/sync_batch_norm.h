@@ -5,17 +5,18 @@
 #include <torch/nn/pimpl.h>
 
 #include "tessera/mesh/group.h"
+#include "tessera/ops/batch_norm.h"
 
 namespace tessera::shard {
 
 /// The tensors of one norm, held as handles, and what it does with them.
 struct BatchNorm {
-  /// [samples, channels, height, width] in any floating dtype -> the same. Statistics and arithmetic are
-  /// float32. While training `running_*` and `num_batches_tracked` change, unless there is no sample: of the
-  /// group, or without one of this rank. Ranks may hold different numbers of samples, none as well. With a
-  /// group, training is collective: three all-reduces of at most 2 * channels numbers, two in forward and one
-  /// in backward.
-  at::Tensor forward(const at::Tensor& input, bool training) const;
+  /// [samples, channels, height, width] in any floating dtype -> the same, with what follows. Statistics and
+  /// arithmetic are float32. While training `running_*` and `num_batches_tracked` change, unless there is no
+  /// sample: of the group, or without one of this rank. Ranks may hold different numbers of samples, none as
+  /// well. With a group, training is collective: three all-reduces of at most 2 * channels numbers, two in
+  /// forward and one in backward.
+  at::Tensor forward(const at::Tensor& input, bool training, const ops::AfterNorm& after = {}) const;
 
   at::Tensor weight, bias;               // [channels], any floating dtype
   at::Tensor running_mean, running_var;  // [channels] float32

@@ -4,9 +4,11 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
 
 #include "../mesh/ranks.h"
 #include "tessera/shard/fully_shard.h"
+#include "tessera/shard/recompute.h"
 
 namespace tessera::shard {
 namespace {
@@ -80,6 +82,53 @@ TEST(SyncBatchNorm, EvaluationUsesTheRunningStatistics) {
     const at::Tensor input = torch::full({1, 2, 2, 2}, static_cast<float>(mesh.rank()));
     expect_near(norm->forward(input), input / std::sqrt(1 + 1e-5), 1e-6);
     EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
+  });
+}
+
+/// A convolution and a norm, images channels last.
+struct Small : torch::nn::Module {
+  torch::nn::Conv2d convolution{nullptr};
+  SyncBatchNorm2d norm{nullptr};
+  Small() {
+    convolution = register_module("convolution", torch::nn::Conv2d(3, 20, 3));
+    norm = register_module("norm", SyncBatchNorm2d(20));
+  }
+  at::Tensor forward(const at::Tensor& x) { return norm->forward(convolution->forward(x)).square(); }
+};
+
+// Its kernels read memory themselves: a sharded parameter's has come by then, and a second run of a piece
+// leaves the statistics.
+TEST(SyncBatchNorm, OfOneRankIsTheSameShardedAndRecomputed) {
+  const auto x = [] {
+    torch::manual_seed(4);
+    return torch::randn({4, 3, 9, 7}).contiguous(at::MemoryFormat::ChannelsLast);
+  };
+  torch::manual_seed(5);
+  Small plain;
+  plain.forward(x()).mean().backward();
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    const auto net = std::make_shared<Small>();
+    {
+      const torch::NoGradGuard no_grad;
+      for (const auto& item : plain.named_parameters())
+        net->named_parameters()[item.key()].copy_(item.value());
+    }
+    FullyShardOptions options;
+    options.policy = by_type<torch::nn::Conv2d, SyncBatchNorm2d>();
+    ShardedModule sharded(net, mesh, options);
+    const at::Tensor input = x();
+    sharded
+        .forward(
+            [&] { return recompute([&](const at::Tensor& h) { return net->forward(h); }, input).mean(); })
+        .backward();
+    for (const ParameterShard& shard : sharded.shards()) {
+      if (shard.begin == shard.end) continue;
+      const at::Tensor whole = plain.named_parameters()[shard.name].grad().flatten();
+      expect_near(shard.values.grad(), whole.slice(0, shard.begin, shard.end), 1e-6);
+    }
+    EXPECT_TRUE(net->norm->running_mean.equal(plain.norm->running_mean));
+    EXPECT_TRUE(net->norm->running_var.equal(plain.norm->running_var));
+    EXPECT_EQ(net->norm->num_batches_tracked.item<int64_t>(), 1);
   });
 }
 
