@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <atomic>
 #include <type_traits>
 
 #include "tessera/ops/amx_attention.h"
@@ -58,11 +59,20 @@ Kernels<Element> kernels() {
           avx512::attention_backward};
 }
 
+// Threads take heads when they have time for some, the fewer the fewer are left (Note [Turns] in
+// avx512_gemm.h).
 template <typename Body>
 void over_heads(const at::Tensor& q, int64_t scratch_size, const Body& body) {
-  at::parallel_for(0, q.size(0) * q.size(2), 4, [&](int64_t begin, int64_t end) {
+  const int64_t heads = q.size(0) * q.size(2), threads = std::min<int64_t>(at::get_num_threads(), heads);
+  std::atomic<int64_t> taken = 0;
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
     const at::Tensor memory = scratch<uint16_t>(scratch_size);
-    body(begin, end, mutable_data_of<uint16_t>(memory));
+    for (int64_t first = taken; first < heads;) {
+      const int64_t last = first + std::max<int64_t>((heads - first) / (3 * threads), 1);
+      if (!taken.compare_exchange_weak(first, last)) continue;
+      body(first, last, mutable_data_of<uint16_t>(memory));
+      first = taken;
+    }
   });
 }
 
