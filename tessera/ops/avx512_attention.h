@@ -13,7 +13,7 @@ int64_t attention_scratch(const AttentionShape& shape);
 int64_t attention_backward_scratch(const AttentionShape& shape);
 
 /// Heads [begin, end) counted over all samples. stats [samples * heads, queries, 2]: what backward needs.
-/// Queries and tokens: at most kMostTokens.
+/// Queries and tokens: 1 to kMostTokens.
 void attention(const Heads<uint16_t>& q, const Heads<uint16_t>& k, const Heads<uint16_t>& v,
                const AttentionShape& shape, int64_t begin, int64_t end, const Heads<uint16_t>& out,
                float* stats, uint16_t* scratch);

@@ -209,12 +209,37 @@ inline void backward_block(const BackwardMemory<Element>& m, const AttentionShap
   put_result(m.of_q, rows, width, scale, nullptr, dq.data, dq.step);
 }
 
+// Part of a head's queries, from q's, the gradient's, dq's and the stats' first on: puts dq, puts or adds dk
+// and dv.
+template <typename Element, typename EachRow>
+inline void backward_group(const BackwardMemory<Element>& m, const AttentionShape& shape, int64_t group_rows,
+                           const Rows<Element>& q, const Rows<Element>& gradient, const float* stats,
+                           const Rows<Element>& dq, bool add, const EachRow& each_row) {
+  const int64_t tokens = shape.tokens, width = shape.head_width, columns = lanes(width);
+  put_rows(q.data, q.step, group_rows, width, m.query);
+  put_rows(gradient.data, gradient.step, group_rows, width, m.slope);
+  const int64_t blocks = parts_of(group_rows, kBackwardBlock<Element>);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const auto [first, rows] = part_of(group_rows, blocks, block);
+    Factors to = m.factors;
+    to.p_columns += words<Element>(first) * to.line;
+    to.ds_columns += words<Element>(first) * to.line;
+    backward_block(m, shape, rows, q.from(first), gradient.from(first), stats + 2 * first, to, dq.from(first),
+                   [&, from = first](int64_t i) { each_row(from + i); });
+  }
+  const int64_t row_words = words<Element>(group_rows);
+  product<Element, 1>(tokens, columns, {m.factors.p_columns, m.factors.line}, {m.slope, columns, row_words},
+                      {m.of_v, columns, add});
+  product<Element, 1>(tokens, columns, {m.factors.ds_columns, m.factors.line}, {m.query, columns, row_words},
+                      {m.of_k, columns, add});
+}
+
 template <typename Element>
 inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, const Heads<Element>& v,
                             const AttentionShape& shape, int64_t begin, int64_t end,
                             const Heads<Element>& gradient, const float* stats, const Heads<Element>& dq,
                             const Heads<Element>& dk, const Heads<Element>& dv, uint16_t* scratch) {
-  const int64_t tokens = shape.tokens, width = shape.head_width, columns = lanes(width);
+  const int64_t tokens = shape.tokens, width = shape.head_width;
   const int64_t queries = shape.queries, groups = parts_of(queries, kGroup<Element>);
   Scratch pieces{reinterpret_cast<float*>(scratch)};
   const BackwardMemory<Element> m(shape, pieces);
@@ -228,30 +253,13 @@ inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, co
     put_transposed(head_at(v, shape, index), v.token_step, tokens, width, m.values_t);
     put_rows(head_at(k, shape, index), k.token_step, tokens, width, m.keys);
     for (int64_t group = 0; group < groups; ++group) {
-      const auto [start, group_rows] = part_of(queries, groups, group);
-      const auto group_q = rows_of(q, shape, index).from(start);
-      const auto group_gradient = rows_of(gradient, shape, index).from(start);
-      const auto group_dq = rows_of(dq, shape, index).from(start);
-      put_rows(group_q.data, group_q.step, group_rows, width, m.query);
-      put_rows(group_gradient.data, group_gradient.step, group_rows, width, m.slope);
-      const int64_t blocks = parts_of(group_rows, kBackwardBlock<Element>);
-      for (int64_t block = 0; block < blocks; ++block) {
-        const auto [first, rows] = part_of(group_rows, blocks, block);
-        const auto ask = [&, query = start + first](int64_t i) {
+      const auto [first, rows] = part_of(queries, groups, group);
+      backward_group(m, shape, rows, rows_of(q, shape, index).from(first),
+                     rows_of(gradient, shape, index).from(first), stats + 2 * (index * queries + first),
+                     rows_of(dq, shape, index).from(first), group != 0, [&, from = first](int64_t i) {
 #pragma GCC unroll 7
-          for (const auto& rows_ahead : ahead) rows_ahead.ask(query + i);
-        };
-        Factors to = m.factors;
-        to.p_columns += words<Element>(first) * to.line;
-        to.ds_columns += words<Element>(first) * to.line;
-        backward_block(m, shape, rows, group_q.from(first), group_gradient.from(first),
-                       stats + 2 * (index * queries + start + first), to, group_dq.from(first), ask);
-      }
-      const int64_t row_words = words<Element>(group_rows);
-      product<Element, 1>(tokens, columns, {m.factors.p_columns, m.factors.line},
-                          {m.slope, columns, row_words}, {m.of_v, columns, group != 0});
-      product<Element, 1>(tokens, columns, {m.factors.ds_columns, m.factors.line},
-                          {m.query, columns, row_words}, {m.of_k, columns, group != 0});
+                       for (const auto& rows_ahead : ahead) rows_ahead.ask(from + i);
+                     });
     }
     put_result(m.of_v, tokens, width, 1.0F, nullptr, head_at(dv, shape, index), dv.token_step);
     put_result(m.of_k, tokens, width, scale_of(shape), nullptr, head_at(dk, shape, index), dk.token_step);
