@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/trace.h"
+#include "tessera/ops/square_sum.h"
 #include "tessera/shard/average.h"
 #include "tessera/shard/replay.h"
 
@@ -160,12 +161,12 @@ double ShardedModel::local_gradient_square_sum() const {
   at::Tensor elsewhere;  // read once: every look at a number of a device waits for all that it has to do
   for (const auto& unit : units_) {
     // Replicas hold the same values; each counts its part. The padding is zero.
-    const at::Tensor gradient = unit->gradient(), square = at::dot(gradient, gradient);
+    const at::Tensor gradient = unit->gradient();
     const auto replicas = static_cast<double>(unit->replicas());
-    if (gradient.is_cpu()) {
-      sum += square.item<double>() / replicas;
+    if (gradient.is_cpu() && gradient.scalar_type() == at::kFloat) {
+      sum += ops::square_sum(gradient) / replicas;
     } else {
-      const at::Tensor part = square.to(at::kDouble) / replicas;
+      const at::Tensor part = at::dot(gradient, gradient).to(at::kDouble) / replicas;
       elsewhere = elsewhere.defined() ? elsewhere + part : part;
     }
   }

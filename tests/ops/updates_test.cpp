@@ -4,10 +4,13 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/elementwise.h"
+#include "tessera/ops/square_sum.h"
 
 namespace tessera::ops {
 namespace {
@@ -95,6 +98,24 @@ TEST(Updates, OfAdamwAreTheFormulas) {
         1e-2 * (m / (1 - std::pow(0.9, step))) / ((v / (1 - std::pow(0.98, step))).sqrt() + 1e-8);
   }
   EXPECT_LT((found[0].to(at::kDouble) - p).abs().max().item<double>(), 1e-6);
+}
+
+TEST(SquareSum, IsThatOfTheFormulaWithTheSameBitsOnAnyThreads) {
+  at::manual_seed(6);
+  const int threads = at::get_num_threads();
+  for (const int64_t count : {0, 1, 63, 64, 65535, 65536, 300001}) {
+    const at::Tensor t = 1 + at::randn({count});
+    const double exact = t.to(at::kDouble).square().sum().item<double>();
+    at::set_num_threads(1);
+    const double found = square_sum(t);
+    EXPECT_NEAR(found, exact, 1e-6 * exact) << count;
+    for (int n = 2; n <= 4; ++n) {
+      at::set_num_threads(n);
+      EXPECT_EQ(square_sum(t), found) << count << " on " << n;
+    }
+  }
+  at::set_num_threads(threads);
+  EXPECT_TRUE(std::isnan(square_sum(at::full({100}, std::numeric_limits<double>::quiet_NaN(), at::kFloat))));
 }
 
 }  // namespace
