@@ -124,8 +124,8 @@ at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
     return plain ? branch : residual_(x, dropout2_(branch, context), context);
   };
   if (!context.fp8 && !dropout1_.active(context)) {
-    return residual(
-        ops::mlp(normed, fc1_.weight, fc1_.bias, fc2_.weight, fc2_.bias, plain ? x : at::Tensor()));
+    return residual(ops::mlp(std::move(normed), fc1_.weight, fc1_.bias, fc2_.weight, fc2_.bias,
+                             plain ? x : at::Tensor()));
   }
   const at::Tensor hidden = dropout1_(fc1_.then_gelu(normed, context), context);
   normed.rows.reset();

@@ -93,22 +93,6 @@ void product(const char* a, int64_t row, const char* b, int64_t panel, int64_t d
   }
 }
 
-// Asks for what finishing will touch, while the product keeps the core busy.
-template <typename T>
-void prefetch_block(const Epilogue<T>& e, int64_t row, int64_t rows, int64_t column, int64_t end,
-                    int64_t columns) {
-  const int64_t width = end - column;
-  for (int64_t i = 0; i < rows; ++i) {
-    const int64_t at = (row + i) * columns + column;
-    for (int64_t j = 0; j < width; j += 64 / sizeof(T)) {
-      __builtin_prefetch(e.out + at + j, 1);
-      if (e.linear != nullptr) __builtin_prefetch(e.linear + at + j, 1);
-      if (e.residual != nullptr) __builtin_prefetch(e.residual + at + j, 0);
-      if (e.slope_of != nullptr) __builtin_prefetch(e.slope_of + at + j, 0);
-    }
-  }
-}
-
 // The columns of a packed factor, from one word of k on.
 struct Right {
   const char* words;  // of column 0
@@ -140,7 +124,6 @@ void multiply_rows(const char* words, int64_t words_row, const Right& right, int
                         : wide > 16 ? product<T, 2, kStep>
                                     : product<T, 1, kStep>;
     for (int64_t i = 0; !cut.first && i < kRows * kColumns; i += 16) __builtin_prefetch(block.c + i, 1);
-    if (cut.last) prefetch_block(*pending.epilogue, row, rows, column, column + width, right.columns);
     kernel(words, words_row, b, right.panel, cut.depth, block, !cut.first, pending);
     if (cut.last) put_off(pending, block, row, rows, column, width, right.columns);
   }

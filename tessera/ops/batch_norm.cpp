@@ -188,8 +188,12 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
     // Through mean and variance, where they are the batch's: less the gradient's mean, and its part along x.
     const double share = ctx->saved_data["training"].toBool() ? 1.0 / static_cast<double>(chunks.rows) : 0.0;
     const at::Tensor of_gradient = weight.to(at::kFloat) * factors.rstd;
-    const at::Tensor of_x = (of_weight * factors.rstd * of_gradient * -share).to(at::kFloat);
-    const at::Tensor constant = (of_bias * of_gradient * -share - of_x * factors.rest).to(at::kFloat);
+    // (Else nothing, not 0 times what may be infinite.)
+    const at::Tensor none_of_it = at::zeros_like(of_gradient);
+    const at::Tensor of_x =
+        share > 0 ? (of_weight * factors.rstd * of_gradient * -share).to(at::kFloat) : none_of_it;
+    const at::Tensor constant =
+        share > 0 ? (of_bias * of_gradient * -share - of_x * factors.rest).to(at::kFloat) : none_of_it;
     const at::Tensor x_gradient = at::empty_like(x);
     pass.of_gradient = data_of<float>(of_gradient);
     pass.of_x = data_of<float>(of_x);

@@ -30,7 +30,8 @@ void over_blocks(int64_t blocks, const Body& body) {
   at::parallel_for(0, blocks, 4, body);
 }
 
-// The products of linear layers as kernels that FastLinear uses. All matrices have T's dtype and no gaps.
+// The products of linear layers as kernels that FastLinear and FastMlp use. All matrices have T's dtype and
+// no gaps.
 //   forward(x [rows, in], weight [out, in]): x weight^T
 //   input_gradient(gradient [rows, out], weight): gradient weight
 // These two end with the epilogue that they are given.

@@ -73,7 +73,7 @@ class FastMlp : public torch::autograd::Function<FastMlp<Products>> {
 
 }  // namespace
 
-at::Tensor mlp(const Normed& x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
+at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
                const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual) {
   const std::optional<at::Tensor> added = residual.defined() ? std::optional(residual) : std::nullopt;
   at::Tensor y;
@@ -82,8 +82,12 @@ at::Tensor mlp(const Normed& x, const at::Tensor& fc1_weight, const at::Tensor& 
                                  fc2_weight.contiguous(), fc2_bias.contiguous(), added, std::optional(x));
   };
   const bool alike = !added || added->scalar_type() == x.rows.scalar_type();
-  if (alike && with_products({x.rows, fc1_weight, fc1_bias, fc2_weight, fc2_bias}, with)) return y;
+  // (Two layers free what is before GELU earlier.)
+  if (at::GradMode::is_enabled() && alike &&
+      with_products({x.rows, fc1_weight, fc1_bias, fc2_weight, fc2_bias}, with))
+    return y;
   const at::Tensor hidden = linear_gelu(x, fc1_weight, fc1_bias);
+  x.rows.reset();
   return added ? linear_add(hidden, fc2_weight, fc2_bias, *added) : linear(hidden, fc2_weight, fc2_bias);
 }
 

@@ -10,7 +10,7 @@ namespace tessera::ops {
 /// fc2(gelu(fc1(x))) [..., out], plus `residual` [..., out] where that is defined. `x.rows`: [..., in];
 /// weights: [hidden, in] and [out, hidden], biases [hidden] and [out]. What linear_gelu and linear_add make
 /// of it; on CPUs with kernels the way back through GELU is part of a product.
-at::Tensor mlp(const Normed& x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
+at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
                const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual = {});
 
 }  // namespace tessera::ops

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/square_sum.h"
 #include "tessera/shard/clip.h"
 #include "tessera/shard/engine.h"
 #include "tessera/shard/fully_shard.h"
@@ -15,6 +16,7 @@ double square_sum(const at::Tensor& values) {
   if (!values.defined() || values.numel() == 0) return 0;
   at::Tensor flat = values.detach().reshape({-1});
   if (flat.scalar_type() == at::kBFloat16) flat = flat.to(at::kFloat);
+  if (flat.is_cpu() && flat.scalar_type() == at::kFloat) return ops::square_sum(flat.contiguous());
   return at::dot(flat, flat).item<double>();
 }
 

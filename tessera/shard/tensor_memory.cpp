@@ -97,8 +97,9 @@ class LargeBlocks {
                                            [](auto& a, auto& b) { return a.second.since < b.second.since; });
       const auto most = static_cast<size_t>(counts_.used + counts_.waiting - std::max<int64_t>(limit, 0));
       const size_t bytes = std::min(oldest->second.bytes, most);
+      // (A process may have only so many mappings, and this may cut one in two.)
+      if (::munmap(oldest->first + oldest->second.bytes - bytes, bytes) != 0) return;
       oldest->second.bytes -= bytes;
-      ::munmap(oldest->first + oldest->second.bytes, bytes);
       counts_.waiting -= static_cast<int64_t>(bytes);
       if (oldest->second.bytes == 0) waiting_.erase(oldest);
     }
