@@ -48,6 +48,8 @@ struct VitConfig {
   int64_t patches() const { return grid() * grid(); }
   int64_t prefix_tokens() const { return (class_token ? 1 : 0) + (distillation_token ? 1 : 0) + registers; }
   int64_t tokens() const { return patches() + prefix_tokens(); }
+  // Of the last block's tokens, the first so many are all that the head reads.
+  int64_t tokens_read() const { return distillation_token ? 2 : pool == Pool::kClassToken ? 1 : tokens(); }
   int64_t head_width() const { return width / heads; }
   bool norm_after_pool() const { return pool == Pool::kAverage && !norm_before_pool; }
   bool operator==(const VitConfig&) const = default;
@@ -80,9 +82,12 @@ std::string describe(const VitConfig& config);
 
 /// Forward FLOPs of one image: 2 x MACs of MACs = L(4Nd^2 + 2Ndm + 2N^2d) + N_p*C*P^2*d + d*classes
 /// (N tokens, N_p patches), the last twice with a distillation token, plus d^2 for a tanh head, plus
-/// 2d^2 + 2N_p d^2 + 2N_p d + 2dm for the attention pool. A training step is 3 x this (performance figures
-/// without recompute).
+/// 2d^2 + 2N_p d^2 + 2N_p d + 2dm for the attention pool.
 double forward_flops(const VitConfig& config);
+
+/// Those of them that are not computed: queries, projection and MLP of the last block for the tokens that the
+/// head does not read: 2 x (N - tokens_read)(2d^2 + 2dm + 2Nd).
+double unread_flops(const VitConfig& config);
 
 /// A named size of the ladder (patch and image size included).
 struct NamedSize {

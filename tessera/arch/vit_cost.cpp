@@ -20,24 +20,30 @@ UnitActivations stem_activations(const VitConfig& config, double c) {
   return unit(copy, copy + masks);
 }
 
-UnitActivations block_activations(const VitConfig& config, double c) {
-  const auto tokens = static_cast<double>(config.tokens());
+// The first `read` of its tokens go on behind the attention.
+UnitActivations block_activations(const VitConfig& config, double c, int64_t read_tokens) {
+  const auto tokens = static_cast<double>(config.tokens()), read = static_cast<double>(read_tokens);
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
   const auto heads = static_cast<double>(config.heads);
-  double elements = 6 * d + 2 * m;
+  double of_all = 3 * d, of_read = 3 * d + 2 * m;
+  if (read < tokens) of_read += d;  // what the queries are made of, copied
   // Mean and 1/std of two norms; of the softmax its logarithm, or with our kernels maximum and sum.
-  double statistics = 2 * 2 + (c < kFloatBytes ? 2 : 1) * heads;
+  double all_statistics = 2, read_statistics = 2 + (c < kFloatBytes ? 2 : 1) * heads;
   if (config.qk_norm) {
-    elements += 2 * d;
-    statistics += 2 * 2 * heads;
+    of_all += d;
+    of_read += d;
+    all_statistics += 2 * heads;
+    read_statistics += 2 * heads;
   }
-  if (config.layer_scale > 0) elements += 2 * d;
-  if (config.dropout > 0) elements += 2 * d + m;
-  return unit(c * tokens * d, tokens * (c * elements + kFloatBytes * statistics));
+  if (config.layer_scale > 0) of_read += 2 * d;
+  if (config.dropout > 0) of_read += 2 * d + m;
+  return unit(c * tokens * d, tokens * (c * of_all + kFloatBytes * all_statistics) +
+                                  read * (c * of_read + kFloatBytes * read_statistics));
 }
 
 UnitActivations head_activations(const VitConfig& config, double c) {
-  const auto tokens = static_cast<double>(config.tokens()), patches = static_cast<double>(config.patches());
+  const auto tokens = static_cast<double>(config.tokens_read()),
+             patches = static_cast<double>(config.patches());
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
   const double heads = config.distillation_token ? 2 : 1;
   const double logits = heads * 2 * kFloatBytes * static_cast<double>(config.classes);
@@ -54,7 +60,10 @@ UnitActivations head_activations(const VitConfig& config, double c) {
 Activations activations(const VitConfig& config, double c) {
   Activations result;
   result.units.push_back(stem_activations(config, c));
-  result.units.insert(result.units.end(), static_cast<size_t>(config.depth), block_activations(config, c));
+  for (int64_t i = 1; i <= config.depth; ++i) {
+    result.units.push_back(
+        block_activations(config, c, i < config.depth ? config.tokens() : config.tokens_read()));
+  }
   result.units.push_back(head_activations(config, c));
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
   result.working = c * static_cast<double>(config.tokens()) * (d + std::max(2 * m, 4 * d));
@@ -76,6 +85,12 @@ double forward_flops(const VitConfig& c) {
     head += 2 * d * d + 2 * patches * d * d + 2 * patches * d + 2 * d * m;
   }
   return 2 * (static_cast<double>(c.depth) * block + stem + head);
+}
+
+double unread_flops(const VitConfig& c) {
+  const auto n = static_cast<double>(c.tokens()), d = static_cast<double>(c.width);
+  const double unread = n - static_cast<double>(c.tokens_read());
+  return 2 * unread * (2 * d * d + 2 * d * static_cast<double>(c.mlp_width) + 2 * n * d);
 }
 
 }  // namespace tessera::arch

@@ -17,10 +17,9 @@ AttentionPool::AttentionPool(const ParameterScope& scope, const arch::VitConfig&
       fc2_(scope.child("mlp").child("fc2")) {}
 
 at::Tensor AttentionPool::forward(const at::Tensor& tokens) const {
-  const int64_t batch = tokens.size(0), count = tokens.size(1), width = tokens.size(2);
-  const at::Tensor query = query_(latent_).view({1, 1, heads_, width / heads_}).expand({batch, -1, -1, -1});
-  const auto key_value = key_value_(tokens).view({batch, count, 2, heads_, width / heads_}).unbind(2);
-  const at::Tensor x = proj_(ops::attention(query, key_value[0], key_value[1])).view({batch, width});
+  const int64_t batch = tokens.size(0), width = tokens.size(2);
+  const at::Tensor query = query_(latent_).expand({batch, -1, -1});
+  const at::Tensor x = proj_(ops::cross_attention(query, key_value_(tokens), heads_)).view({batch, width});
   return ops::linear_add(ops::linear_gelu(norm_(x), fc1_.weight, fc1_.bias), fc2_.weight, fc2_.bias, x);
 }
 

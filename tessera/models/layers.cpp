@@ -54,6 +54,13 @@ at::Tensor Linear::then_add(const at::Tensor& x, const at::Tensor& residual,
                      : ops::linear_add(x, weight, bias, residual);
 }
 
+std::pair<Linear, Linear> Linear::split(int64_t outputs) const {
+  const std::vector<int64_t> sizes = {outputs, weight.size(0) - outputs};
+  // One operation's views: backward joins the gradients of both in one copy.
+  const auto weights = weight.split_with_sizes(sizes), biases = bias.split_with_sizes(sizes);
+  return {{weights[0], biases[0]}, {weights[1], biases[1]}};
+}
+
 at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& context) const {
   return active(context) ? ops::dropout(x, rate, random_key(context.key, name), context.samples) : x;
 }
@@ -80,6 +87,7 @@ at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarTyp
 AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block,
                                  double drop_path)
     : heads_(config.heads),
+      read_(block + 1 == config.depth ? config.tokens_read() : config.tokens()),
       norm_(block_scope(map, block).child("norm1"), config.norm_epsilon),
       qkv_(block_scope(map, block).child("attn").child("qkv")),
       proj_(block_scope(map, block).child("attn").child("proj")),
@@ -90,9 +98,9 @@ AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig&
 std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& given,
                                                            const ForwardContext& context) const {
   ops::Normed normed = ops::normed(given, norm_);
-  const at::Tensor x = normed.x, qkv = qkv_.in_block(normed, context);  // [batch, tokens, 3 * width]
-  normed.rows.reset();                                                  // its memory is free from here on
-  const at::Tensor mixed = qk_norms_.empty() ? ops::self_attention(qkv, heads_) : normed_heads(qkv);
+  const bool all = read_ >= given.size(1) || context.observe;
+  const at::Tensor x = all ? normed.x : normed.x.narrow(1, 0, read_);
+  const at::Tensor mixed = all ? of_all(std::move(normed), context) : of_first(std::move(normed), context);
   if (!residual_.plain(context)) {
     return {residual_(x, proj_dropout_(proj_.in_block(mixed, context), context), context), {}};
   }
@@ -101,10 +109,27 @@ std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& giv
   return {x, proj_dropout_(proj_.in_block(mixed, context), context)};
 }
 
-at::Tensor AttentionBranch::normed_heads(const at::Tensor& qkv) const {
-  const int64_t batch = qkv.size(0), tokens = qkv.size(1), width = qkv.size(2) / 3;
-  const auto parts = qkv.view({batch, tokens, 3, heads_, width / heads_}).unbind(2);
+at::Tensor AttentionBranch::of_all(ops::Normed normed, const ForwardContext& context) const {
+  const at::Tensor qkv = qkv_.in_block(normed, context);  // [batch, tokens, 3 * width]
+  normed.rows.reset();                                    // its memory is free from here on
+  if (qk_norms_.empty()) return ops::self_attention(qkv, heads_);
+  const auto parts = heads_of(qkv, 3);
   return ops::attention(qk_norms_[0](parts[0]), qk_norms_[1](parts[1]), parts[2]);
+}
+
+at::Tensor AttentionBranch::of_first(ops::Normed normed, const ForwardContext& context) const {
+  const auto [query, key_value] = qkv_.split(qkv_.weight.size(0) / 3);
+  const at::Tensor q = query.in_block(normed.rows.narrow(1, 0, read_), context);  // [batch, read, width]
+  const at::Tensor kv = key_value.in_block(normed, context);  // [batch, tokens, 2 * width]
+  normed.rows.reset();
+  if (qk_norms_.empty()) return ops::cross_attention(q, kv, heads_);
+  const auto parts = heads_of(kv, 2);
+  return ops::attention(qk_norms_[0](heads_of(q, 1)[0]), qk_norms_[1](parts[0]), parts[1]);
+}
+
+std::vector<at::Tensor> AttentionBranch::heads_of(const at::Tensor& packed, int64_t parts) const {
+  const int64_t head_width = packed.size(2) / parts / heads_;
+  return packed.view({packed.size(0), packed.size(1), parts, heads_, head_width}).unbind(2);
 }
 
 MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path)

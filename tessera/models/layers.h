@@ -21,7 +21,8 @@ struct LayerNorm : ops::Norm {
 };
 
 struct Linear {
-  explicit Linear(const ParameterScope& scope) : weight(scope.get("weight")), bias(scope.get("bias")) {}
+  explicit Linear(const ParameterScope& scope) : Linear(scope.get("weight"), scope.get("bias")) {}
+  Linear(at::Tensor weight_, at::Tensor bias_) : weight(std::move(weight_)), bias(std::move(bias_)) {}
   at::Tensor operator()(const at::Tensor& x) const;
   // Those of blocks compute as the context says. After a norm, what the norm makes is not kept for backward.
   at::Tensor in_block(const at::Tensor& x, const ForwardContext& context) const;
@@ -29,6 +30,8 @@ struct Linear {
   at::Tensor in_block(const ops::Normed& x, const ForwardContext& context) const;
   at::Tensor then_gelu(const ops::Normed& x, const ForwardContext& context) const;
   at::Tensor then_add(const at::Tensor& x, const at::Tensor& residual, const ForwardContext& context) const;
+  // The layers of its first `outputs` and of its other outputs.
+  std::pair<Linear, Linear> split(int64_t outputs) const;
 
   at::Tensor weight;  // [out, in]
   at::Tensor bias;    // [out]
@@ -59,7 +62,13 @@ struct Residual {
 /// stride is its kernel is one matrix product over these. Requires: patch divides size.
 at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarType dtype);
 
-/// norm1 and attention: x -> x + proj(attention(qkv(norm1(x)))).
+/// norm1 and attention: x -> x + proj(attention(qkv(norm1(x)))), [batch, tokens, width]. In the last block
+/// only for the tokens that the head reads, [batch, tokens_read, width], unless the context observes.
+//
+// Note [Tokens that are read]: a head that reads the class token alone reads nothing else of the last block,
+// whose other tokens matter for their keys and values only. What nobody reads has no gradient either: so the
+// last block's queries, projection and MLP are those of the class token, the same numbers for a fourteenth of
+// a ViT-B's products less.
 class AttentionBranch {
  public:
   AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);
@@ -67,9 +76,13 @@ class AttentionBranch {
   std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x, const ForwardContext& context) const;
 
  private:
-  at::Tensor normed_heads(const at::Tensor& qkv) const;  // attention with q/k norm
+  // attention(qkv(..)): for every token, and for the first that are read.
+  at::Tensor of_all(ops::Normed normed, const ForwardContext& context) const;
+  at::Tensor of_first(ops::Normed normed, const ForwardContext& context) const;
+  // [batch, tokens, parts * width] as `parts` tensors [batch, tokens, heads, head width].
+  std::vector<at::Tensor> heads_of(const at::Tensor& packed, int64_t parts) const;
 
-  int64_t heads_;
+  int64_t heads_, read_;
   LayerNorm norm_;
   Linear qkv_, proj_;
   std::vector<LayerNorm> qk_norms_;  // none, or those of q and k

@@ -129,9 +129,10 @@ class FastAttention : public torch::autograd::Function<FastAttention<Element>> {
   }
 };
 
-// [batch, tokens, 3 * width] as q, k and v of [batch, tokens, heads, head width].
-std::vector<at::Tensor> parts_of(const at::Tensor& qkv, int64_t heads) {
-  return qkv.view({qkv.size(0), qkv.size(1), 3, heads, qkv.size(2) / 3 / heads}).unbind(2);
+// [batch, tokens, count * width] as `count` tensors [batch, tokens, heads, head width].
+std::vector<at::Tensor> parts_of(const at::Tensor& packed, int64_t count, int64_t heads) {
+  const int64_t head_width = packed.size(2) / count / heads;
+  return packed.view({packed.size(0), packed.size(1), count, heads, head_width}).unbind(2);
 }
 
 // q, k and v are views of one tensor, and so are their gradients: nothing is split or joined.
@@ -140,7 +141,7 @@ class FastSelfAttention : public torch::autograd::Function<FastSelfAttention<Ele
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv_given, int64_t heads) {
     const at::Tensor qkv = qkv_given.contiguous();
-    const auto p = parts_of(qkv, heads);
+    const auto p = parts_of(qkv, 3, heads);
     const auto [out, stats] = run<Element>(p[0], p[1], p[2]);
     ctx->save_for_backward({qkv, stats});
     ctx->saved_data["heads"] = heads;
@@ -150,17 +151,43 @@ class FastSelfAttention : public torch::autograd::Function<FastSelfAttention<Ele
     const auto saved = ctx->get_saved_variables();
     const int64_t heads = ctx->saved_data["heads"].toInt();
     const at::Tensor result = at::empty(saved[0].sizes(), saved[0].options());
-    const auto p = parts_of(saved[0], heads), d = parts_of(result, heads);
+    const auto p = parts_of(saved[0], 3, heads), d = parts_of(result, 3, heads);
     run_backward<Element>(p[0], p[1], p[2], gradients[0].contiguous().view(p[0].sizes()), saved[1],
                           {d[0], d[1], d[2]});
     return {result, at::Tensor()};
   }
 };
 
+// The same with queries of their own.
+template <typename Element>
+class FastCrossAttention : public torch::autograd::Function<FastCrossAttention<Element>> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_given,
+                            const at::Tensor& key_value_given, int64_t heads) {
+    const at::Tensor q = q_given.contiguous(), key_value = key_value_given.contiguous();
+    const auto p = parts_of(key_value, 2, heads);
+    const auto [out, stats] = run<Element>(parts_of(q, 1, heads)[0], p[0], p[1]);
+    ctx->save_for_backward({q, key_value, stats});
+    ctx->saved_data["heads"] = heads;
+    return out.view(q.sizes());
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const int64_t heads = ctx->saved_data["heads"].toInt();
+    const at::Tensor of_q = at::empty(saved[0].sizes(), saved[0].options()),
+                     of_key_value = at::empty(saved[1].sizes(), saved[1].options());
+    const auto q = parts_of(saved[0], 1, heads), p = parts_of(saved[1], 2, heads),
+               d = parts_of(of_key_value, 2, heads);
+    run_backward<Element>(q[0], p[0], p[1], gradients[0].contiguous().view(q[0].sizes()), saved[2],
+                          {parts_of(of_q, 1, heads)[0], d[0], d[1]});
+    return {of_q, of_key_value, at::Tensor()};
+  }
+};
+
 // body(first, images) for all images of the batch, as many at a time as have about 512 tokens.
 template <typename Body>
-void over_images(const at::Tensor& q, const Body& body) {
-  const int64_t all = q.size(0), most = std::max<int64_t>(1, 512 / std::max<int64_t>(1, q.size(1)));
+void over_images(const at::Tensor& k, const Body& body) {
+  const int64_t all = k.size(0), most = std::max<int64_t>(1, 512 / std::max<int64_t>(1, k.size(1)));
   for (int64_t first = 0; first < all; first += most) body(first, std::min(most, all - first));
 }
 
@@ -173,7 +200,7 @@ class WidenedAttention : public torch::autograd::Function<WidenedAttention> {
     const at::Tensor out = at::empty(q.sizes(), q.options());
     const at::Tensor stats =
         at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat)).transpose(1, 2);
-    over_images(q, [&](int64_t first, int64_t images) {
+    over_images(k, [&](int64_t first, int64_t images) {
       const auto [result, log_sums] = at::_scaled_dot_product_flash_attention_for_cpu(
           wide(q, first, images), wide(k, first, images), wide(v, first, images));
       out.narrow(0, first, images).copy_(result.transpose(1, 2));
@@ -188,7 +215,7 @@ class WidenedAttention : public torch::autograd::Function<WidenedAttention> {
     const at::Tensor gradient = gradients[0].reshape(q.sizes());
     const at::Tensor dq = at::empty(q.sizes(), q.options()), dk = at::empty(k.sizes(), k.options()),
                      dv = at::empty(v.sizes(), v.options());
-    over_images(q, [&](int64_t first, int64_t images) {
+    over_images(k, [&](int64_t first, int64_t images) {
       const auto [of_q, of_k, of_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
           wide(gradient, first, images), wide(q, first, images), wide(k, first, images),
           wide(v, first, images), wide(saved[3], first, images), saved[4].narrow(0, first, images),
@@ -237,11 +264,20 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   return by_libtorch(q, k, v);
 }
 
+at::Tensor cross_attention(const at::Tensor& q, const at::Tensor& key_value, int64_t heads) {
+  const bool small = std::max(q.size(1), key_value.size(1)) <= kMostTokens;
+  const auto both = [&](bool (*fits)(const at::Tensor&)) { return small && fits(q) && fits(key_value); };
+  if (both(fits_bf16)) return FastCrossAttention<uint16_t>::apply(q, key_value, heads);
+  if (both(fits_avx512)) return FastCrossAttention<float>::apply(q, key_value, heads);
+  const auto p = parts_of(key_value, 2, heads);
+  return by_libtorch(parts_of(q, 1, heads)[0], p[0], p[1]);
+}
+
 at::Tensor self_attention(const at::Tensor& qkv, int64_t heads) {
   const bool small = qkv.size(1) <= kMostTokens;
   if (small && fits_bf16(qkv)) return FastSelfAttention<uint16_t>::apply(qkv, heads);
   if (small && fits_avx512(qkv)) return FastSelfAttention<float>::apply(qkv, heads);
-  const auto parts = parts_of(qkv, heads);
+  const auto parts = parts_of(qkv, 3, heads);
   return by_libtorch(parts[0], parts[1], parts[2]);
 }
 

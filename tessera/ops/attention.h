@@ -13,4 +13,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 /// each); result [batch, tokens, width].
 at::Tensor self_attention(const at::Tensor& qkv, int64_t heads);
 
+/// Attention of queries [batch, queries, width] to packed keys and values [batch, tokens, 2 * width]; result
+/// [batch, queries, width].
+at::Tensor cross_attention(const at::Tensor& q, const at::Tensor& key_value, int64_t heads);
+
 }  // namespace tessera::ops

@@ -115,10 +115,7 @@ class StepBench {
     return rounds;
   }
 
-  double flops_per_image() const {
-    const double forward = arch::forward_flops(job_.recipe.model);
-    return 3 * forward;  // recomputation is no useful work
-  }
+  double flops_per_image() const { return arch::training_flops(job_.recipe.model); }
   const recipe::BatchSizes& sizes() const { return sizes_; }
 
  private:

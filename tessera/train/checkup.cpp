@@ -149,7 +149,7 @@ monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const la
   facts.files_needed = kFilesOfAProgram + kSocketsAPeer * (ranks.world - 1);
   facts.files_limit = files_limit();
   look_at_devices(recipe, ranks, device, facts);
-  facts.flops_per_image = 3.0 * arch::forward_flops(recipe.model);
+  facts.flops_per_image = arch::training_flops(recipe.model);
   return facts;
 }
 

@@ -147,7 +147,7 @@ class Loop {
         saver_(state, mesh, input.checkpoints),
         schedule_(Schedule::of(state.recipe, input.counts)),
         end_(input.steps_only > 0 ? state.step + input.steps_only : input.counts.total),
-        image_flops_(3.0 * arch::forward_flops(state.recipe.model)) {}
+        image_flops_(arch::training_flops(state.recipe.model)) {}
 
   LoopResult run() {
     const bool steps_only = input_.steps_only > 0;

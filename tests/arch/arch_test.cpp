@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "tessera/arch/model.h"
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
@@ -266,6 +267,19 @@ TEST(Activations, ANormBeforeThePoolKeepsEveryToken) {
             2 * 2 * tokens * width + 2 * 4 * tokens);
 }
 
+// The last block, of 64 numbers a token, 4 heads and an MLP of 256: what it normed, keys and values for 17
+// tokens and 2 statistics; for the class token the queries' input, queries, mixed values, sum, twice the MLP,
+// and statistics of norm and softmax.
+TEST(Activations, TheLastBlockKeepsLessOfTokensThatNobodyReads) {
+  VitConfig config = small_config();
+  const auto units = activations(config, 2).units;
+  const UnitActivations &whole = units.at(1), &last = units.at(2);
+  EXPECT_EQ(whole.all, 17 * (2 * (6 * 64 + 2 * 256) + 4 * (4 + 2 * 4)));
+  EXPECT_EQ(last.all, 17 * (2 * 3 * 64 + 4 * 2) + 1 * (2 * (4 * 64 + 2 * 256) + 4 * (2 + 2 * 4)));
+  EXPECT_EQ(last.input, 2 * 17 * 64);
+  EXPECT_EQ(units.back().input, 2 * 64) << "what the head reads";
+}
+
 // The names of the original program, so that its checkpoints are read as they are.
 TEST(Sizes, TheGiantsNormBeforeTheyPool) {
   for (const char* name : {"10B", "60B", "120B"}) {
@@ -301,6 +315,20 @@ TEST(Flops, CountedByHand) {
   config.pool = Pool::kAttention;
   const double pool = 2.0 * 64 * 64 + 16.0 * 64 * 128 + 2.0 * 16 * 64 + 2.0 * 64 * 256;
   EXPECT_EQ(forward_flops(config), 2 * (plain + 64 * 64 + pool));
+}
+
+// Of 16 patches and a class token the head reads the one; with a distillation token, two of 18.
+TEST(Flops, OfTokensThatNobodyReads) {
+  VitConfig config = small_config();
+  const auto block = [](double tokens) { return 2.0 * 64 * 64 + 2.0 * 64 * 256 + 2.0 * tokens * 64; };
+  EXPECT_EQ(unread_flops(config), 2 * 16 * block(17));
+  EXPECT_EQ(training_flops(config), 3 * (forward_flops(config) - 2 * 16 * block(17)));
+  config.distillation_token = true;
+  EXPECT_EQ(unread_flops(config), 2 * 16 * block(18));
+  config.distillation_token = false;
+  config.pool = Pool::kAverage;
+  EXPECT_EQ(unread_flops(config), 0);
+  EXPECT_EQ(training_flops(config), 3 * forward_flops(config));
 }
 
 TEST(Check, NamesWhatIsOutOfRange) {

@@ -72,6 +72,26 @@ TEST_P(Attention, APackedProjectionGivesTheSame) {
   EXPECT_TRUE(at::equal(qkv.grad(), other.grad()));
 }
 
+TEST_P(Attention, PackedKeysAndValuesGiveTheSame) {
+  at::manual_seed(4);
+  const auto [s, dtype] = GetParam();
+  const int64_t width = s.heads * s.head_width;
+  const at::Tensor q = at::randn({s.batch, s.queries, width}).to(dtype).requires_grad_();
+  const at::Tensor kv = at::randn({s.batch, s.tokens, 2 * width}).to(dtype).requires_grad_();
+  const at::Tensor other_q = q.detach().clone().requires_grad_(),
+                   other_kv = kv.detach().clone().requires_grad_();
+  const auto parts = other_kv.view({s.batch, s.tokens, 2, s.heads, s.head_width}).unbind(2);
+  const at::Tensor y = cross_attention(q, kv, s.heads);
+  const at::Tensor expected =
+      attention(other_q.view({s.batch, s.queries, s.heads, s.head_width}), parts[0], parts[1]);
+  EXPECT_TRUE(at::equal(y, expected));
+  const at::Tensor direction = at::randn(y.sizes()).to(dtype);
+  y.backward(direction);
+  expected.backward(direction);
+  EXPECT_TRUE(at::equal(q.grad(), other_q.grad()));
+  EXPECT_TRUE(at::equal(kv.grad(), other_kv.grad()));
+}
+
 // Whole blocks of 32, parts of them, one query for many tokens, more tokens than the kernels take; heads of
 // every number of vectors, whole and not; then more queries than backward sums up at once (224), by one, by
 // many, and an odd number.

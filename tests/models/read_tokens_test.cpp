@@ -1,0 +1,115 @@
+// The last block computes what the head reads (Note [Tokens that are read]): as if it had computed every
+// token.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "tessera/models/vit.h"
+#include "tests/models/formula.h"
+
+namespace tessera::models {
+namespace {
+
+arch::VitConfig small() {
+  arch::VitConfig config;
+  config.image_size = 16;
+  config.patch_size = 4;
+  config.channels = 1;
+  config.width = 32;
+  config.depth = 3;
+  config.heads = 4;
+  config.mlp_width = 64;
+  config.classes = 10;
+  return config;
+}
+
+struct Case {
+  std::string name;
+  std::function<void(arch::VitConfig&)> change;
+  int64_t read;
+  at::ScalarType dtype = at::kDouble;
+  bool fp8 = false;
+};
+
+class ReadTokens : public testing::TestWithParam<Case> {};
+
+struct Result {
+  at::Tensor logits;
+  std::map<std::string, at::Tensor> gradients;
+};
+
+Result step(VisionTransformer& model, const at::Tensor& images, const ForwardContext& context) {
+  for (const auto& parameter : model.parameters()) parameter.mutable_grad() = at::Tensor();
+  Result result{model.forward(images, context), {}};
+  at::cos(result.logits.to(at::kDouble)).sum().backward();
+  for (const auto& parameter : model.named_parameters()) {
+    if (parameter.value().requires_grad())
+      result.gradients[parameter.key()] = parameter.value().grad().clone();
+  }
+  return result;
+}
+
+double error(const at::Tensor& is, const at::Tensor& expected) {
+  const at::Tensor wide = expected.to(at::kDouble);
+  const double largest = wide.abs().max().item<double>();
+  return (is.to(at::kDouble) - wide).abs().max().item<double>() / (largest > 1e-6 ? largest : 1);
+}
+
+TEST_P(ReadTokens, TheSameLogitsAndGradientsAsOfEveryToken) {
+  const Case& given = GetParam();
+  arch::VitConfig config = small();
+  given.change(config);
+  VisionTransformer model(config);
+  formula::fill(model, given.dtype);
+  const at::Tensor images = formula::images("images", 3, config).to(given.dtype);
+  ForwardContext context{true, 5, {7, 8, 9}};
+  context.fp8 = given.fp8;
+  const Result read = step(model, images, context);
+  std::map<std::string, at::Tensor> seen;
+  context.observe = [&](const std::string& name, const at::Tensor& value) { seen[name] = value; };
+  const Result all = step(model, images, context);
+  EXPECT_EQ(seen.at("blocks.2").size(1), config.tokens()) << "whoever observes sees every token";
+
+  const double tolerance = given.dtype == at::kDouble ? 1e-12 : given.dtype == at::kFloat ? 1e-5 : 0.03;
+  EXPECT_LT(error(read.logits, all.logits), tolerance);
+  ASSERT_EQ(read.gradients.size(), all.gradients.size());
+  for (const auto& [name, gradient] : all.gradients) {
+    EXPECT_LT(error(read.gradients.at(name), gradient), tolerance) << name;
+  }
+}
+
+TEST_P(ReadTokens, TheLastBlockMakesNoOthers) {
+  arch::VitConfig config = small();
+  GetParam().change(config);
+  VisionTransformer model(config);
+  formula::fill(model);
+  const at::Tensor x = formula::uniform("tokens", 2 * config.tokens() * 32).view({2, config.tokens(), 32});
+  const auto tokens_of = [&](size_t block) {
+    return model.segments()[1 + block].forward(x, {false, 1, {1, 2}}).size(1);
+  };
+  EXPECT_EQ(tokens_of(1), config.tokens());
+  EXPECT_EQ(tokens_of(2), GetParam().read);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, ReadTokens,
+    testing::Values(Case{"plain", [](arch::VitConfig&) {}, 1},
+                    Case{"fp32", [](arch::VitConfig&) {}, 1, at::kFloat},
+                    Case{"bf16", [](arch::VitConfig&) {}, 1, at::kBFloat16},
+                    Case{"fp8", [](arch::VitConfig&) {}, 1, at::kBFloat16, true},
+                    Case{"registers", [](arch::VitConfig& c) { c.registers = 2; }, 1},
+                    Case{"distillation", [](arch::VitConfig& c) { c.distillation_token = true; }, 2},
+                    Case{"qk_norm", [](arch::VitConfig& c) { c.qk_norm = true; }, 1},
+                    Case{"qk_norm_fp32", [](arch::VitConfig& c) { c.qk_norm = true; }, 1, at::kFloat},
+                    Case{"layer_scale", [](arch::VitConfig& c) { c.layer_scale = 0.5; }, 1},
+                    Case{"drop_path", [](arch::VitConfig& c) { c.drop_path = 0.6; }, 1},
+                    Case{"dropout", [](arch::VitConfig& c) { c.dropout = 0.3; }, 1},
+                    Case{"average", [](arch::VitConfig& c) { c.pool = arch::Pool::kAverage; }, 17},
+                    Case{"attention_pool", [](arch::VitConfig& c) { c.pool = arch::Pool::kAttention; }, 17}),
+    [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tessera::models
