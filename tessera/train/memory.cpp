@@ -23,6 +23,17 @@ int64_t peak_resident_bytes() {
   return usage.ru_maxrss * 1024;
 }
 
+int64_t shared_resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/status", "re");
+  if (file == nullptr) return 0;
+  long kilobytes = 0;
+  for (char line[256]; std::fgets(line, sizeof line, file) != nullptr;) {
+    if (std::sscanf(line, "RssShmem: %ld", &kilobytes) == 1) break;
+  }
+  std::fclose(file);
+  return kilobytes * 1024;
+}
+
 std::optional<DeviceMemory> device_memory(at::Device device) {
   if (!device.is_cuda()) return std::nullopt;
   using c10::CachingAllocator::StatType;

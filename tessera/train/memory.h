@@ -10,6 +10,9 @@ namespace tessera::train {
 
 int64_t resident_bytes();       // now
 int64_t peak_resident_bytes();  // the highest so far
+/// Of resident_bytes(), pages of shared memory, which the machine holds once and the kernel counts in every
+/// process that has touched them: here the messages between the ranks of a host.
+int64_t shared_resident_bytes();
 
 struct DeviceMemory {
   int64_t bytes = 0, peak_bytes = 0;  // of tensors there: now, and the most so far

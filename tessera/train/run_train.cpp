@@ -104,16 +104,18 @@ nlohmann::ordered_json communication(mesh::Mesh& mesh) {
   return json;
 }
 
-/// Of the largest rank: its peak, what of it training took, and what was predicted for that.
+/// Of the largest rank: its peak, what of it training took without messages shared on the host, and what was
+/// predicted for that.
 nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
   const auto largest = [&](int64_t mine) {
     const auto all = mesh.world().all_gather_text(std::to_string(mine), "peak memory");
     const auto value = [](const std::string& text) { return std::stoll(text); };
     return value(*std::ranges::max_element(all, {}, value));
   };
-  const int64_t peak = peak_resident_bytes();
+  // (A rank's messages stay resident until the end, so they are part of its peak.)
+  const int64_t peak = peak_resident_bytes(), training = peak - p.idle_bytes - shared_resident_bytes();
   nlohmann::ordered_json json = {{"peak_rss_bytes", largest(peak)},
-                                 {"training_memory_bytes", largest(peak - p.idle_bytes)},
+                                 {"training_memory_bytes", largest(training)},
                                  {"predicted_memory_bytes", static_cast<int64_t>(p.predicted_bytes)}};
   if (const auto there = device_memory(p.device)) json["device_peak_bytes"] = largest(there->peak_bytes);
   return json;
