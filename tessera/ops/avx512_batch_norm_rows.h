@@ -10,8 +10,6 @@ namespace {
 
 constexpr int64_t kNearRows = 16;  // the mean of so many is near the others
 
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 // body(lanes, first channel) over all channels.
 template <typename Body>
 [[gnu::always_inline]] inline void over_channels(int64_t channels, const Body& body) {
@@ -68,7 +66,7 @@ template <typename T, typename Lanes>
 template <typename T>
 void BatchNormRows<T>::moments(const T* x, int64_t begin, int64_t end, int64_t channels, float* sums) {
   float *near = sums, *firsts = sums + channels, *squares = sums + 2 * channels;
-  set_near(x, begin, least(end, begin + kNearRows), channels, near);
+  set_near(x, begin, min_of(end, begin + kNearRows), channels, near);
   for (int64_t i = 0; i < 2 * channels; ++i) firsts[i] = 0;
   over_rows(begin, end, [&](auto some, int64_t row) {
     over_channels(channels, [&](const auto& lanes, int64_t j) {

@@ -8,6 +8,8 @@
 namespace tessera::ops::avx512 {
 namespace {
 
+inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
 inline __m512 load_bf16(const uint16_t* p, __mmask16 mask) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)), 16));
 }
