@@ -10,6 +10,20 @@ namespace {
 
 inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/// Owns elements that are not set; of none it is null. (Standard headers' owners are out of reach here.)
+template <typename T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count) : data_(count == 0 ? nullptr : new T[static_cast<uint64_t>(count)]) {}
+  ~Buffer() { delete[] data_; }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  T* data() const { return data_; }
+
+ private:
+  T* data_;
+};
+
 inline __m512 load_bf16(const uint16_t* p, __mmask16 mask) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)), 16));
 }
