@@ -77,7 +77,8 @@ Moments join(const at::Tensor& sums, const Chunks& chunks) {
   });
   each([&](int64_t i, double rows, double near, double first, double square) {
     const double apart = near + first / rows - mean[i];
-    variance[i] += share * (square - first * first / rows + rows * apart * apart);
+    // Less than nothing where squares fall below the least float32. (The order of operands keeps a NaN.)
+    variance[i] += share * (std::max(square - first * first / rows, 0.0) + rows * apart * apart);
   });
   return moments;
 }

@@ -223,6 +223,20 @@ TEST(BatchNorm, GivesTheGradientsThatAreAskedFor) {
   EXPECT_FALSE(x.weight.grad().defined() || x.residual.grad().defined() || residual.x.grad().defined());
 }
 
+// What rounding makes a deviation of the smaller numbers has a square below the least float32.
+TEST(BatchNorm, AConstantChannelHasNoNegativeVariance) {
+  if (!has_kernels(at::kFloat)) GTEST_SKIP() << "LibTorch's kernels lose some";
+  for (const double size : {1e4, 1e-16}) {
+    const Inputs in = inputs_of({3, 200, 33, 31}, at::kFloat, false);
+    const at::Tensor x = (size * at::randn({1, 200, 1, 1})).expand_as(in.x).contiguous(kImages);
+    BatchNorm norm = in.norm();
+    norm.momentum = 1;
+    norm.epsilon = 1e-60;
+    EXPECT_TRUE(at::isfinite(batch_norm(x, norm, true)).all().item<bool>()) << size;
+    EXPECT_GE(in.running_var.min().item<double>(), 0.0) << size;
+  }
+}
+
 TEST(BatchNorm, ANanStaysInItsChannel) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     at::Tensor x = inputs_of({2, 19, 3, 3}, dtype, false).x.detach();
