@@ -141,11 +141,12 @@ void BatchNormRows<T>::backward(const BatchNormBackward<T>& pass, int64_t begin,
       for (int r = 0; r < some.count; ++r) {
         const int64_t at = (row + r) * channels + j;
         const __m512 gradient = passed(pass, lanes, row + r, channels, j);
-        const __m512 centred = _mm512_sub_ps(lanes.load(pass.x + at), mean);
-        const __m512 rest = _mm512_fmadd_ps(centred, of_x, constant);
         if (pass.residual_gradient != nullptr) {
           put(lanes, pass.past_caches, pass.residual_gradient + at, gradient);
         }
+        if (pass.x_gradient == nullptr) continue;
+        const __m512 centred = _mm512_sub_ps(lanes.load(pass.x + at), mean);
+        const __m512 rest = _mm512_fmadd_ps(centred, of_x, constant);
         put(lanes, pass.past_caches, pass.x_gradient + at, _mm512_fmadd_ps(gradient, of_gradient, rest));
       }
     });
