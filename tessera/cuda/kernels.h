@@ -15,4 +15,17 @@ void cross_entropy_backward(const ops::CrossEntropyBackward& pass, void* stream)
 void pictures(const ops::Pictures& pass, void* stream);
 void fp8_rows(const ops::Fp8Pass& pass, void* stream);
 
+/// All of them, on the streams that `stream` gives.
+constexpr ops::DeviceKernels kernels_on(void* (*stream)(int device)) {
+  return {.stream = stream,
+          .norm_parts = norm_parts,
+          .norm_forward = norm_forward,
+          .norm_backward = norm_backward,
+          .adamw = adamw,
+          .cross_entropy = cross_entropy,
+          .cross_entropy_backward = cross_entropy_backward,
+          .pictures = pictures,
+          .fp8_rows = fp8_rows};
+}
+
 }  // namespace tessera::cuda

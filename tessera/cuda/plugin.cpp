@@ -41,15 +41,7 @@ void* current_stream(int device) {
   return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
 }
 
-constexpr ops::DeviceKernels kKernels{.stream = current_stream,
-                                      .norm_parts = norm_parts,
-                                      .norm_forward = norm_forward,
-                                      .norm_backward = norm_backward,
-                                      .adamw = adamw,
-                                      .cross_entropy = cross_entropy,
-                                      .cross_entropy_backward = cross_entropy_backward,
-                                      .pictures = pictures,
-                                      .fp8_rows = fp8_rows};
+constexpr ops::DeviceKernels kKernels = kernels_on(current_stream);
 
 constexpr mesh::CudaPlugin kPlugin{.version = mesh::kCudaPluginVersion,
                                    .device_count = device_count,

@@ -81,14 +81,12 @@ void multiply_cut(const uint16_t* a, int64_t begin, int64_t end, int64_t k, cons
 void multiply_deep(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
                    int64_t columns, const Epilogue& epilogue) {
   const int64_t chunk = column_chunk(kCut), row_blocks = blocks(end - begin);
-  auto* sums = new Block[static_cast<uint64_t>(row_blocks * chunk / 32)];
-  auto* scratch = new uint16_t[kRows * kCut];
+  const avx512::Buffer<Block> sums(row_blocks * chunk / 32);
+  const avx512::Buffer<uint16_t> scratch(kRows * kCut);
   for (int64_t first = 0; first < columns; first += chunk) {
-    multiply_cut(a, begin, end, k, packed, first, min_of(first + chunk, columns), columns, epilogue, sums,
-                 scratch);
+    multiply_cut(a, begin, end, k, packed, first, min_of(first + chunk, columns), columns, epilogue,
+                 sums.data(), scratch.data());
   }
-  delete[] scratch;
-  delete[] sums;
 }
 
 }  // namespace
@@ -102,15 +100,15 @@ void multiply(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const ui
   }
   const int64_t padded_k = padded(k), chunk = column_chunk(padded_k);
   alignas(64) float c[kRows * kRows];
-  uint16_t* scratch = nullptr;
+  const avx512::Buffer<uint16_t> padded_rows((end - begin) % kRows == 0 && k == padded_k ? 0
+                                                                                         : kRows * padded_k);
   for (int64_t first = 0; first < columns; first += chunk) {
     for (int64_t row = begin; row < end; row += kRows) {
       const int64_t rows = min_of(end - row, kRows);
       const uint16_t* left = a + row * k;
       if (rows < kRows || k != padded_k) {
-        scratch = scratch == nullptr ? new uint16_t[kRows * padded_k] : scratch;
-        copy_padded(left, k, rows, k, scratch);
-        left = scratch;
+        copy_padded(left, k, rows, k, padded_rows.data());
+        left = padded_rows.data();
       }
       for (int64_t column = first; column < min_of(first + chunk, columns); column += 32) {
         product(left, 16 * padded_k, 32, padded_k, packed + column * padded_k, 16 * padded_k, padded_k / 32,
@@ -119,7 +117,6 @@ void multiply(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const ui
       }
     }
   }
-  delete[] scratch;
 }
 
 int64_t transposed_group(int64_t k) {

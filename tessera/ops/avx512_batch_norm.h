@@ -28,7 +28,7 @@ struct BatchNormBackward {
   const uint16_t* mask;     // [rows, mask_words], or null: all passed
   const Element* x;
   const float *mean, *of_gradient, *of_x, *constant;  // vectors
-  Element *x_gradient, *residual_gradient;            // residual_gradient: or null
+  Element *x_gradient, *residual_gradient;            // or null
   bool past_caches;                                   // the same, of the results
 };
 
@@ -47,7 +47,8 @@ struct BatchNormRows {
   static void backward_sums(const BatchNormBackward<Element>& pass, int64_t begin, int64_t end,
                             int64_t channels, float* sums);
 
-  /// x_gradient = g * of_gradient + (x - mean) * of_x + constant; residual_gradient = g.
+  /// x_gradient = g * of_gradient + (x - mean) * of_x + constant; residual_gradient = g. Either where asked
+  /// for.
   static void backward(const BatchNormBackward<Element>& pass, int64_t begin, int64_t end, int64_t channels);
 };
 

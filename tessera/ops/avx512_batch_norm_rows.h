@@ -10,8 +10,6 @@ namespace {
 
 constexpr int64_t kNearRows = 16;  // the mean of so many is near the others
 
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 // body(lanes, first channel) over all channels.
 template <typename Body>
 [[gnu::always_inline]] inline void over_channels(int64_t channels, const Body& body) {
@@ -68,7 +66,7 @@ template <typename T, typename Lanes>
 template <typename T>
 void BatchNormRows<T>::moments(const T* x, int64_t begin, int64_t end, int64_t channels, float* sums) {
   float *near = sums, *firsts = sums + channels, *squares = sums + 2 * channels;
-  set_near(x, begin, least(end, begin + kNearRows), channels, near);
+  set_near(x, begin, min_of(end, begin + kNearRows), channels, near);
   for (int64_t i = 0; i < 2 * channels; ++i) firsts[i] = 0;
   over_rows(begin, end, [&](auto some, int64_t row) {
     over_channels(channels, [&](const auto& lanes, int64_t j) {
@@ -143,11 +141,12 @@ void BatchNormRows<T>::backward(const BatchNormBackward<T>& pass, int64_t begin,
       for (int r = 0; r < some.count; ++r) {
         const int64_t at = (row + r) * channels + j;
         const __m512 gradient = passed(pass, lanes, row + r, channels, j);
-        const __m512 centred = _mm512_sub_ps(lanes.load(pass.x + at), mean);
-        const __m512 rest = _mm512_fmadd_ps(centred, of_x, constant);
         if (pass.residual_gradient != nullptr) {
           put(lanes, pass.past_caches, pass.residual_gradient + at, gradient);
         }
+        if (pass.x_gradient == nullptr) continue;
+        const __m512 centred = _mm512_sub_ps(lanes.load(pass.x + at), mean);
+        const __m512 rest = _mm512_fmadd_ps(centred, of_x, constant);
         put(lanes, pass.past_caches, pass.x_gradient + at, _mm512_fmadd_ps(gradient, of_gradient, rest));
       }
     });

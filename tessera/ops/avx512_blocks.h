@@ -272,10 +272,9 @@ void Gemm<T>::multiply(const T* a, int64_t rows, int64_t k, const T* packed, int
   const int64_t words = (k + kWord - 1) / kWord, cuts = (words + kCut - 1) / kCut;
   const int64_t most = depth((k + cuts - 1) / cuts), chunk = column_chunk(most);
   const int64_t across = cuts == 1 ? 0 : (columns + kColumns - 1) / kColumns;  // blocks that wait in 8 rows
-  auto* blocks = new Block[static_cast<uint64_t>(cuts == 1 ? 1 : kGroup / kRows * across)];
-  T* padded =
-      k % kWord == 0 && rows % kRows == 0 ? nullptr : new T[static_cast<uint64_t>(kRows * most * kWord)];
-  const LeftRows<T> left{a, rows, k, most, padded};
+  const Buffer<Block> blocks(cuts == 1 ? 1 : kGroup / kRows * across);
+  const Buffer<T> padded(k % kWord == 0 && rows % kRows == 0 ? 0 : kRows * most * kWord);
+  const LeftRows<T> left{a, rows, k, most, padded.data()};
   Pending<T> pending{.epilogue = &epilogue};
   if (cuts == 1) {
     const Right right{bytes(packed), depth(k) * kPanelRow, columns};
@@ -283,7 +282,7 @@ void Gemm<T>::multiply(const T* a, int64_t rows, int64_t k, const T* packed, int
       stop = chunk_end(column, chunk, columns);
       for (Rows some = take_rows(turns, index, rows, kRows); some.first < some.last;
            some = take_rows(turns, index, rows, kRows)) {
-        multiply_some(left, some, 0, right, column, stop, {words, true, true}, blocks, 0, pending);
+        multiply_some(left, some, 0, right, column, stop, {words, true, true}, blocks.data(), 0, pending);
       }
     }
   } else {
@@ -294,14 +293,12 @@ void Gemm<T>::multiply(const T* a, int64_t rows, int64_t k, const T* packed, int
         const Right right{bytes(packed + word * 16 * kWord), depth(k) * kPanelRow, columns};
         for (int64_t column = 0, stop = 0; column < columns; column = stop) {
           stop = chunk_end(column, chunk, columns);
-          multiply_some(left, some, word, right, column, stop, cut, blocks, across, pending);
+          multiply_some(left, some, word, right, column, stop, cut, blocks.data(), across, pending);
         }
       }
     }
   }
   finish_all(pending);
-  delete[] padded;
-  delete[] blocks;
 }
 
 template <typename T>

@@ -75,11 +75,11 @@ inline __m512 odd(const OddTable& table, __m512 x) {
 }
 
 // The same names for either type of element, as in avx512_math.h.
-inline __m512 gelu_for(__m512 x, float) { return gelu<7>(x); }
+inline __m512 gelu_for(__m512 x, float) { return gelu(x); }
 inline __m512 gelu_for(__m512 x, uint16_t) {
   return _mm512_mul_ps(x, _mm512_add_ps(odd(kFromZero, x), _mm512_set1_ps(0.5F)));
 }
-inline __m512 gelu_derivative_for(__m512 x, float) { return gelu_derivative<7>(x); }
+inline __m512 gelu_derivative_for(__m512 x, float) { return gelu_derivative(x); }
 inline __m512 gelu_derivative_for(__m512 x, uint16_t) {
   return _mm512_add_ps(odd(kSlope, x), _mm512_set1_ps(0.5F));
 }

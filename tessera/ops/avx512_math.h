@@ -8,6 +8,22 @@
 namespace tessera::ops::avx512 {
 namespace {
 
+inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/// Owns elements that are not set; of none it is null. (Standard headers' owners are out of reach here.)
+template <typename T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count) : data_(count == 0 ? nullptr : new T[static_cast<uint64_t>(count)]) {}
+  ~Buffer() { delete[] data_; }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  T* data() const { return data_; }
+
+ private:
+  T* data_;
+};
+
 inline __m512 load_bf16(const uint16_t* p, __mmask16 mask) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)), 16));
 }
@@ -93,13 +109,12 @@ struct Normal {
   __m512 exponential, cumulative;
 };
 
-template <int kTerms = 6>
 inline Normal normal(__m512 x) {
   const __m512 one = _mm512_set1_ps(1.0F);
   // Beyond 30 the tail is zero in any case. (The order of min's operands keeps a NaN.)
   const __m512 magnitude =
       _mm512_min_ps(_mm512_set1_ps(30.0F), _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.707106781F)));
-  const __m512 e = exp<kTerms>(_mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(-0.5F)));
+  const __m512 e = exp<7>(_mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(-0.5F)));
   const __m512 denominator = _mm512_fmadd_ps(magnitude, _mm512_set1_ps(0.3275911F), one);
   const __m512 guess = _mm512_rcp14_ps(denominator);
   const __m512 t = _mm512_mul_ps(guess, _mm512_fnmadd_ps(denominator, guess, _mm512_set1_ps(2.0F)));
@@ -113,14 +128,10 @@ inline Normal normal(__m512 x) {
   return {e, _mm512_mask_blend_ps(negative, _mm512_sub_ps(one, tail), tail)};
 }
 
-template <int kTerms = 6>
-inline __m512 gelu(__m512 x) {
-  return _mm512_mul_ps(x, normal<kTerms>(x).cumulative);
-}
+inline __m512 gelu(__m512 x) { return _mm512_mul_ps(x, normal(x).cumulative); }
 
-template <int kTerms = 6>
 inline __m512 gelu_derivative(__m512 x) {
-  const Normal n = normal<kTerms>(x);
+  const Normal n = normal(x);
   return _mm512_fmadd_ps(_mm512_mul_ps(x, n.exponential), _mm512_set1_ps(0.398942280F), n.cumulative);
 }
 

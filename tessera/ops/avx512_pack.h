@@ -9,7 +9,6 @@ namespace {
 
 constexpr int64_t kTile = 512;  // elements of 16 pairs of k x 16 columns
 
-inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t padded(int64_t size) { return (size + 31) / 32 * 32; }
 
 // Transposes 16 x 16 words of 32 bits.

@@ -77,7 +77,8 @@ Moments join(const at::Tensor& sums, const Chunks& chunks) {
   });
   each([&](int64_t i, double rows, double near, double first, double square) {
     const double apart = near + first / rows - mean[i];
-    variance[i] += share * (square - first * first / rows + rows * apart * apart);
+    // Less than nothing where squares fall below the least float32. (The order of operands keeps a NaN.)
+    variance[i] += share * (std::max(square - first * first / rows, 0.0) + rows * apart * apart);
   });
   return moments;
 }
@@ -194,15 +195,20 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
         share > 0 ? (of_weight * factors.rstd * of_gradient * -share).to(at::kFloat) : none_of_it;
     const at::Tensor constant =
         share > 0 ? (of_bias * of_gradient * -share - of_x * factors.rest).to(at::kFloat) : none_of_it;
-    const at::Tensor x_gradient = at::empty_like(x);
+    at::Tensor x_gradient;
+    if (ctx->needs_input_grad(0)) {
+      x_gradient = at::empty_like(x);
+      pass.x_gradient = mutable_data_of<Element>(x_gradient);
+    }
     pass.of_gradient = data_of<float>(of_gradient);
     pass.of_x = data_of<float>(of_x);
     pass.constant = data_of<float>(constant);
     pass.past_caches = is_beyond_caches(x);
-    pass.x_gradient = mutable_data_of<Element>(x_gradient);
-    chunks.each([&](int64_t chunk) {
-      Kernels::backward(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels);
-    });
+    if (pass.x_gradient != nullptr || pass.residual_gradient != nullptr) {
+      chunks.each([&](int64_t chunk) {
+        Kernels::backward(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels);
+      });
+    }
     const at::Tensor none;
     return {x_gradient,
             of_weight.to(weight.scalar_type()),

@@ -33,13 +33,11 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
     RECORD_USER_SCOPE("tessera::linear");
     const at::Tensor x = x_given.contiguous();
     const int64_t out = weight.size(0), in = weight.numel() / out, rows = x.numel() / in;
-    auto shape = x.sizes().vec();
-    shape.back() = out;
-    at::Tensor y = at::empty(shape, x.options());
+    at::Tensor y = empty_rows(x, out);
     Epilogue<T> epilogue{mutable_data_of<T>(y), data_of<T>(bias), nullptr, nullptr};
     at::Tensor before_gelu, added;
     if (then == Then::kGelu) {
-      before_gelu = at::empty(shape, x.options());
+      before_gelu = empty_rows(x, out);
       epilogue.linear = mutable_data_of<T>(before_gelu);
     } else if (then == Then::kAdd) {
       added = residual->contiguous();

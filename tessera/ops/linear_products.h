@@ -162,6 +162,13 @@ struct Avx512Products {
   }
 };
 
+/// A tensor like x, its last dim of this size; its values are not set.
+inline at::Tensor empty_rows(const at::Tensor& x, int64_t width) {
+  auto shape = x.sizes().vec();
+  shape.back() = width;
+  return at::empty(shape, x.options());
+}
+
 /// gradient [..., out] weight [out, in], times gelu' of `before_gelu` [..., in] where that is defined.
 template <typename Products>
 at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight,
@@ -169,9 +176,7 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight,
   RECORD_USER_SCOPE("tessera::linear_input_gradient");
   using T = typename Products::T;
   const int64_t out = weight.size(0), in = weight.numel() / out;
-  auto shape = gradient.sizes().vec();
-  shape.back() = in;
-  const at::Tensor result = at::empty(shape, gradient.options());
+  const at::Tensor result = empty_rows(gradient, in);
   Epilogue<T> epilogue{.out = mutable_data_of<T>(result)};
   if (before_gelu.defined()) epilogue.slope_of = data_of<T>(before_gelu);
   Products::input_gradient(data_of<T>(gradient), data_of<T>(weight), result.numel() / in, in, out, epilogue);

@@ -15,13 +15,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A tensor like x, its last dim of this size.
-at::Tensor empty_rows(const at::Tensor& x, int64_t width) {
-  auto shape = x.sizes().vec();
-  shape.back() = width;
-  return at::empty(shape, x.options());
-}
-
 template <typename Products>
 class FastMlp : public torch::autograd::Function<FastMlp<Products>> {
   using T = typename Products::T;

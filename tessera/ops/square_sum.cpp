@@ -1,12 +1,12 @@
 #include "tessera/ops/square_sum.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-#include "tessera/base/error.h"
 #include "tessera/ops/every_cpu.h"
 
 namespace tessera::ops {
@@ -28,10 +28,7 @@ TESSERA_EVERY_CPU double of_part(const float* x, int64_t n) {
   return total;
 }
 
-}  // namespace
-
-double square_sum(const at::Tensor& t) {
-  TESSERA_CHECK(t.is_cpu() && t.is_contiguous());
+double on_all_threads(const at::Tensor& t) {
   const float* x = t.const_data_ptr<float>();
   std::vector<double> sums(static_cast<size_t>((t.numel() + kPart - 1) / kPart));
   at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
@@ -41,6 +38,17 @@ double square_sum(const at::Tensor& t) {
     }
   });
   return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+}  // namespace
+
+at::Tensor square_sum(const at::Tensor& t) {
+  at::Tensor flat = t.detach().reshape({-1});
+  if (flat.element_size() < 4) flat = flat.to(at::kFloat);
+  if (flat.is_cpu() && flat.scalar_type() == at::kFloat) {
+    return at::scalar_tensor(on_all_threads(flat.contiguous()), at::kDouble);
+  }
+  return at::dot(flat, flat).to(at::kDouble);
 }
 
 }  // namespace tessera::ops

@@ -157,20 +157,13 @@ void ShardedModel::parameters_changed() {
 }
 
 double ShardedModel::local_gradient_square_sum() const {
-  double sum = 0;
-  at::Tensor elsewhere;  // read once: every look at a number of a device waits for all that it has to do
+  at::Tensor sum = at::zeros({}, at::kDouble);
   for (const auto& unit : units_) {
     // Replicas hold the same values; each counts its part. The padding is zero.
-    const at::Tensor gradient = unit->gradient();
-    const auto replicas = static_cast<double>(unit->replicas());
-    if (gradient.is_cpu() && gradient.scalar_type() == at::kFloat) {
-      sum += ops::square_sum(gradient) / replicas;
-    } else {
-      const at::Tensor part = at::dot(gradient, gradient).to(at::kDouble) / replicas;
-      elsewhere = elsewhere.defined() ? elsewhere + part : part;
-    }
+    sum = sum + ops::square_sum(unit->gradient()) / static_cast<double>(unit->replicas());
   }
-  return elsewhere.defined() ? sum + elsewhere.item<double>() : sum;
+  // Read once: every look at a number of a device waits for all that it has to do.
+  return sum.item<double>();
 }
 
 }  // namespace tessera::shard

@@ -13,11 +13,7 @@ namespace tessera::shard {
 namespace {
 
 double square_sum(const at::Tensor& values) {
-  if (!values.defined() || values.numel() == 0) return 0;
-  at::Tensor flat = values.detach().reshape({-1});
-  if (flat.scalar_type() == at::kBFloat16) flat = flat.to(at::kFloat);
-  if (flat.is_cpu() && flat.scalar_type() == at::kFloat) return ops::square_sum(flat.contiguous());
-  return at::dot(flat, flat).item<double>();
+  return values.defined() ? ops::square_sum(values).item<double>() : 0;
 }
 
 }  // namespace

@@ -7,15 +7,7 @@
 
 namespace tessera::cuda {
 
-inline constexpr ops::DeviceKernels kOnCpu{.stream = [](int) -> void* { return nullptr; },
-                                           .norm_parts = norm_parts,
-                                           .norm_forward = norm_forward,
-                                           .norm_backward = norm_backward,
-                                           .adamw = adamw,
-                                           .cross_entropy = cross_entropy,
-                                           .cross_entropy_backward = cross_entropy_backward,
-                                           .pictures = pictures,
-                                           .fp8_rows = fp8_rows};
+inline constexpr ops::DeviceKernels kOnCpu = kernels_on([](int) -> void* { return nullptr; });
 
 /// While one lives the CPU has these kernels in place of its own.
 class UsingKernels {

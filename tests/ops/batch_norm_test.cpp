@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <cmath>
 #include <limits>
@@ -221,6 +222,32 @@ TEST(BatchNorm, GivesTheGradientsThatAreAskedFor) {
   EXPECT_TRUE(at::equal(weight.weight.grad(), expected.weight.grad()));
   EXPECT_TRUE(at::equal(residual.residual.grad(), expected.residual.grad()));
   EXPECT_FALSE(x.weight.grad().defined() || x.residual.grad().defined() || residual.x.grad().defined());
+}
+
+// (Autograd would drop it.)
+TEST(BatchNorm, MakesNoGradientOfAnXThatNeedsNone) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    if (!has_kernels(dtype)) continue;
+    const Inputs in = inputs_of({2, 24, 5, 5}, dtype, true);
+    const at::Tensor y = batch_norm(in.x.detach(), in.norm(), true, {true, in.residual});
+    const auto gradients = (*y.grad_fn())({at::ones_like(y)});
+    EXPECT_FALSE(gradients[0].defined());
+    for (const size_t i : {1, 2, 3}) EXPECT_TRUE(gradients[i].defined()) << i;
+  }
+}
+
+// What rounding makes a deviation of the smaller numbers has a square below the least float32.
+TEST(BatchNorm, AConstantChannelHasNoNegativeVariance) {
+  if (!has_kernels(at::kFloat)) GTEST_SKIP() << "LibTorch's kernels lose some";
+  for (const double size : {1e4, 1e-16}) {
+    const Inputs in = inputs_of({3, 200, 33, 31}, at::kFloat, false);
+    const at::Tensor x = (size * at::randn({1, 200, 1, 1})).expand_as(in.x).contiguous(kImages);
+    BatchNorm norm = in.norm();
+    norm.momentum = 1;
+    norm.epsilon = 1e-60;
+    EXPECT_TRUE(at::isfinite(batch_norm(x, norm, true)).all().item<bool>()) << size;
+    EXPECT_GE(in.running_var.min().item<double>(), 0.0) << size;
+  }
 }
 
 TEST(BatchNorm, ANanStaysInItsChannel) {

@@ -107,15 +107,29 @@ TEST(SquareSum, IsThatOfTheFormulaWithTheSameBitsOnAnyThreads) {
     const at::Tensor t = 1 + at::randn({count});
     const double exact = t.to(at::kDouble).square().sum().item<double>();
     at::set_num_threads(1);
-    const double found = square_sum(t);
+    const double found = square_sum(t).item<double>();
     EXPECT_NEAR(found, exact, 1e-6 * exact) << count;
     for (int n = 2; n <= 4; ++n) {
       at::set_num_threads(n);
-      EXPECT_EQ(square_sum(t), found) << count << " on " << n;
+      EXPECT_EQ(square_sum(t).item<double>(), found) << count << " on " << n;
     }
   }
   at::set_num_threads(threads);
-  EXPECT_TRUE(std::isnan(square_sum(at::full({100}, std::numeric_limits<double>::quiet_NaN(), at::kFloat))));
+  const at::Tensor nan = at::full({100}, std::numeric_limits<double>::quiet_NaN(), at::kFloat);
+  EXPECT_TRUE(std::isnan(square_sum(nan).item<double>()));
+}
+
+TEST(SquareSum, OfAnyDtypeAndShapeIsAFloat64Scalar) {
+  at::manual_seed(6);
+  for (const auto dtype : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
+    const at::Tensor t = (300 * at::randn({7, 2, 30})).to(dtype).select(1, 1).requires_grad_();
+    const double exact = t.detach().to(at::kDouble).square().sum().item<double>();  // beyond half's numbers
+    const at::Tensor found = square_sum(t);
+    EXPECT_EQ(found.scalar_type(), at::kDouble);
+    EXPECT_EQ(found.dim(), 0);
+    EXPECT_FALSE(found.requires_grad());
+    EXPECT_NEAR(found.item<double>(), exact, 1e-6 * exact) << dtype;
+  }
 }
 
 }  // namespace
