@@ -98,7 +98,7 @@ AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig&
 std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& given,
                                                            const ForwardContext& context) const {
   ops::Normed normed = ops::normed(given, norm_);
-  const bool all = read_ >= given.size(1) || context.observe;
+  const bool all = read_ >= given.size(1) || context.every_token;
   const at::Tensor x = all ? normed.x : normed.x.narrow(1, 0, read_);
   const at::Tensor mixed = all ? of_all(std::move(normed), context) : of_first(std::move(normed), context);
   if (!residual_.plain(context)) {

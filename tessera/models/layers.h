@@ -63,7 +63,7 @@ struct Residual {
 at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarType dtype);
 
 /// norm1 and attention: x -> x + proj(attention(qkv(norm1(x)))), [batch, tokens, width]. In the last block
-/// only for the tokens that the head reads, [batch, tokens_read, width], unless the context observes.
+/// only for the tokens that the head reads, [batch, tokens_read, width], unless the context asks for all.
 //
 // Note [Tokens that are read]: a head that reads the class token alone reads nothing else of the last block,
 // whose other tokens matter for their keys and values only. What nobody reads has no gradient either: so the

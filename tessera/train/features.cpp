@@ -72,6 +72,7 @@ Features extract_features(TrainState& state, const data::Source& source, const d
   for (const std::string& unit : units) found.emplace(unit, rows);
   at::Tensor labels = at::full({rows}, -1, at::kLong);
   int64_t first = 0;
+  state.context.every_token = true;
   state.context.observe = [&](const std::string& name, const at::Tensor& value) {
     const auto rows_of = found.find(name);
     if (rows_of != found.end()) rows_of->second.put(first, value);
@@ -83,6 +84,7 @@ Features extract_features(TrainState& state, const data::Source& source, const d
     if (mine) labels.narrow(0, first, images.size).copy_(at::tensor(images.labels));
   }
   state.context.observe = nullptr;
+  state.context.every_token = false;
   Features features;
   const auto whole = [&](const at::Tensor& tensor, const std::string& what) {
     return in_order(tensor, mesh, what).narrow(0, 0, source.size());

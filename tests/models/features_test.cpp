@@ -26,6 +26,7 @@ TEST(Features, AreTimmsIntermediates) {
     formula::fill(model);
     std::map<std::string, at::Tensor> seen;
     ForwardContext context;
+    context.every_token = true;
     context.observe = [&](const std::string& what, const at::Tensor& value) { seen[what] = value; };
     const at::NoGradGuard no_grad;
     const at::Tensor images = formula::images("images", 3, model.config());

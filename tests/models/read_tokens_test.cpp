@@ -68,16 +68,35 @@ TEST_P(ReadTokens, TheSameLogitsAndGradientsAsOfEveryToken) {
   ForwardContext context{true, 5, {7, 8, 9}};
   context.fp8 = given.fp8;
   const Result read = step(model, images, context);
-  std::map<std::string, at::Tensor> seen;
-  context.observe = [&](const std::string& name, const at::Tensor& value) { seen[name] = value; };
+  context.every_token = true;
   const Result all = step(model, images, context);
-  EXPECT_EQ(seen.at("blocks.2").size(1), config.tokens()) << "whoever observes sees every token";
 
   const double tolerance = given.dtype == at::kDouble ? 1e-12 : given.dtype == at::kFloat ? 1e-5 : 0.03;
   EXPECT_LT(error(read.logits, all.logits), tolerance);
   ASSERT_EQ(read.gradients.size(), all.gradients.size());
   for (const auto& [name, gradient] : all.gradients) {
     EXPECT_LT(error(read.gradients.at(name), gradient), tolerance) << name;
+  }
+}
+
+TEST_P(ReadTokens, WhoLooksChangesNothing) {
+  arch::VitConfig config = small();
+  GetParam().change(config);
+  VisionTransformer model(config);
+  formula::fill(model);
+  const at::Tensor images = formula::images("images", 3, config);
+  std::map<std::string, int64_t> tokens;
+  ForwardContext context{true, 5, {7, 8, 9}};
+  const Result alone = step(model, images, context);
+  context.observe = [&](const std::string& name, const at::Tensor& value) {
+    if (value.dim() == 3) tokens[name] = value.size(1);
+  };
+  const Result seen = step(model, images, context);
+  EXPECT_EQ(tokens.at("blocks.1"), config.tokens());
+  EXPECT_EQ(tokens.at("blocks.2"), GetParam().read);
+  EXPECT_TRUE(seen.logits.equal(alone.logits));
+  for (const auto& [name, gradient] : alone.gradients) {
+    EXPECT_TRUE(seen.gradients.at(name).equal(gradient)) << name;
   }
 }
 
