@@ -103,8 +103,9 @@ messages alone (M). hidden share = (T0 - T) / min(C, M): 1 when all that can hid
 
 constexpr const char* kStepFooter =
     R"(The step of `tessera train`: forward, backward, clipping at 1.0, AdamW, fp32 master weights; one picture in memory
-takes the place of data. TFLOP/s counts forward x 3 (a recomputed forward is no work), beside what the widest product of
-the model reaches alone in the same rounds, and what the registers could (operands that never leave them).
+takes the place of data. TFLOP/s counts what forward computes x 3 (a recomputed forward is no work), beside what the
+widest product of the model reaches alone in the same rounds, and what the registers could (operands that never leave
+them).
 Kinds of operation are counted in two further steps. docs/performance.md explains each.
 
   tessera bench step --model B/16 --batch 16

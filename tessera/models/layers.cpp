@@ -119,7 +119,9 @@ at::Tensor AttentionBranch::of_all(ops::Normed normed, const ForwardContext& con
 
 at::Tensor AttentionBranch::of_first(ops::Normed normed, const ForwardContext& context) const {
   const auto [query, key_value] = qkv_.split(qkv_.weight.size(0) / 3);
-  const at::Tensor q = query.in_block(normed.rows.narrow(1, 0, read_), context);  // [batch, read, width]
+  // A copy, as whoever keeps it for backward would keep all rows with a view.
+  const at::Tensor rows = normed.rows.narrow(1, 0, read_).clone(at::MemoryFormat::Contiguous);
+  const at::Tensor q = query.in_block(rows, context);         // [batch, read, width]
   const at::Tensor kv = key_value.in_block(normed, context);  // [batch, tokens, 2 * width]
   normed.rows.reset();
   if (qk_norms_.empty()) return ops::cross_attention(q, kv, heads_);

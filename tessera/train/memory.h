@@ -11,7 +11,8 @@ namespace tessera::train {
 int64_t resident_bytes();       // now
 int64_t peak_resident_bytes();  // the highest so far
 /// Of resident_bytes(), pages of shared memory, which the machine holds once and the kernel counts in every
-/// process that has touched them: here the messages between the ranks of a host.
+/// process that has touched them: the messages between the ranks of a host, a data set that they hold
+/// together.
 int64_t shared_resident_bytes();
 
 struct DeviceMemory {

@@ -113,7 +113,8 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
     return value(*std::ranges::max_element(all, {}, value));
   };
   // (A rank's messages stay resident until the end, so they are part of its peak.)
-  const int64_t peak = peak_resident_bytes(), training = peak - p.idle_bytes - shared_resident_bytes();
+  const int64_t peak = peak_resident_bytes(),
+                training = peak - p.idle_bytes - (shared_resident_bytes() - p.idle_shared_bytes);
   nlohmann::ordered_json json = {{"peak_rss_bytes", largest(peak)},
                                  {"training_memory_bytes", largest(training)},
                                  {"predicted_memory_bytes", static_cast<int64_t>(p.predicted_bytes)}};
@@ -256,6 +257,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   }
   mesh.world().barrier("memory check");
   p.idle_bytes = resident_bytes();
+  p.idle_shared_bytes = shared_resident_bytes();
   where = [] { return "while building the model"; };
   state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true, p.device);
   where = [&state] { return concat("step ", state->step, ", unit ", state->sharded->current_unit()); };
