@@ -71,8 +71,7 @@ void print_table(const ModelsQuery& query, const std::vector<Row>& rows, std::os
     out << '\n';
   }
   out << "GFLOP/image: forward; a training step is up to 3 x this. Memory: training with AdamW, with 16 MiB "
-         "that "
-         "the program itself grows by, "
+         "that the program itself grows by, "
       << query.ranks << (query.ranks == 1 ? " rank, " : " ranks, ") << plan::to_string(query.level) << ", "
       << query.batch << (query.batch == 1 ? " image" : " images") << " per rank, compute "
       << (query.bf16 ? "bf16" : "fp32")

@@ -98,6 +98,19 @@ double tensor_error(const std::string& name, const at::Tensor& tensor, const nlo
   return error;
 }
 
+arch::VitConfig small_vit() {
+  arch::VitConfig config;
+  config.image_size = 16;
+  config.patch_size = 4;
+  config.channels = 1;
+  config.width = 32;
+  config.depth = 3;
+  config.heads = 4;
+  config.mlp_width = 64;
+  config.classes = 10;
+  return config;
+}
+
 arch::VitConfig vit_config_of(const nlohmann::json& description) {
   if (description.is_string()) {
     return arch::vit_config(description.get<std::string>());

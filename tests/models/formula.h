@@ -21,6 +21,8 @@ at::Tensor uniform(const std::string& name, int64_t count);
 at::Tensor weights(const std::string& name, at::IntArrayRef shape);
 /// Gives every parameter of the model its value, in memory of its own.
 void fill(SegmentedModel& model, at::ScalarType dtype = at::kFloat);
+/// 16 patches of an image of one channel, width 32, 3 blocks, 4 heads, 10 classes, a class token.
+arch::VitConfig small_vit();
 /// A name of the ladder, or the keys of make_parity_fixture.py's small().
 arch::VitConfig vit_config_of(const nlohmann::json& description);
 /// [count, channels, size, size] float32.

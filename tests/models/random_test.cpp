@@ -11,15 +11,7 @@ namespace tessera::models {
 namespace {
 
 arch::VitConfig config_with(double drop_path, double dropout) {
-  arch::VitConfig config;
-  config.image_size = 16;
-  config.patch_size = 4;
-  config.channels = 1;
-  config.width = 32;
-  config.depth = 3;
-  config.heads = 4;
-  config.mlp_width = 64;
-  config.classes = 10;
+  arch::VitConfig config = formula::small_vit();
   config.registers = 1;
   config.drop_path = drop_path;
   config.dropout = dropout;

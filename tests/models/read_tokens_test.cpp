@@ -13,19 +13,6 @@
 namespace tessera::models {
 namespace {
 
-arch::VitConfig small() {
-  arch::VitConfig config;
-  config.image_size = 16;
-  config.patch_size = 4;
-  config.channels = 1;
-  config.width = 32;
-  config.depth = 3;
-  config.heads = 4;
-  config.mlp_width = 64;
-  config.classes = 10;
-  return config;
-}
-
 struct Case {
   std::string name;
   std::function<void(arch::VitConfig&)> change;
@@ -60,7 +47,7 @@ double error(const at::Tensor& is, const at::Tensor& expected) {
 
 TEST_P(ReadTokens, TheSameLogitsAndGradientsAsOfEveryToken) {
   const Case& given = GetParam();
-  arch::VitConfig config = small();
+  arch::VitConfig config = formula::small_vit();
   given.change(config);
   VisionTransformer model(config);
   formula::fill(model, given.dtype);
@@ -80,7 +67,7 @@ TEST_P(ReadTokens, TheSameLogitsAndGradientsAsOfEveryToken) {
 }
 
 TEST_P(ReadTokens, WhoLooksChangesNothing) {
-  arch::VitConfig config = small();
+  arch::VitConfig config = formula::small_vit();
   GetParam().change(config);
   VisionTransformer model(config);
   formula::fill(model);
@@ -101,7 +88,7 @@ TEST_P(ReadTokens, WhoLooksChangesNothing) {
 }
 
 TEST_P(ReadTokens, TheLastBlockMakesNoOthers) {
-  arch::VitConfig config = small();
+  arch::VitConfig config = formula::small_vit();
   GetParam().change(config);
   VisionTransformer model(config);
   formula::fill(model);

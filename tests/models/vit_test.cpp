@@ -9,19 +9,6 @@
 namespace tessera::models {
 namespace {
 
-arch::VitConfig small_config() {
-  arch::VitConfig config;
-  config.image_size = 16;
-  config.patch_size = 4;
-  config.channels = 1;
-  config.width = 32;
-  config.depth = 3;
-  config.heads = 4;
-  config.mlp_width = 64;
-  config.classes = 10;
-  return config;
-}
-
 struct Variant {
   const char* name;
   void (*change)(arch::VitConfig&);
@@ -53,7 +40,7 @@ const Variant kVariants[] = {
 class Variants : public testing::TestWithParam<Variant> {
  protected:
   arch::VitConfig config() const {
-    arch::VitConfig config = small_config();
+    arch::VitConfig config = formula::small_vit();
     GetParam().change(config);
     return config;
   }
@@ -128,8 +115,8 @@ INSTANTIATE_TEST_SUITE_P(All, Variants, testing::ValuesIn(kVariants),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(VisionTransformer, ReadsWhateverMemoryItsParametersHaveAtTheCall) {
-  VisionTransformer model(small_config());
-  const at::Tensor images = formula::images("images", 2, small_config());
+  VisionTransformer model(formula::small_vit());
+  const at::Tensor images = formula::images("images", 2, formula::small_vit());
   allocate(model, 1);
   const at::Tensor first = model.forward(images, {});
   allocate(model, 2);
@@ -142,9 +129,9 @@ TEST(VisionTransformer, ReadsWhateverMemoryItsParametersHaveAtTheCall) {
 // What a shard unit does: parameters are views of one flat buffer, whose memory goes after forward and comes
 // back before backward.
 TEST(VisionTransformer, MemoryMayGoBetweenForwardAndBackward) {
-  VisionTransformer model(small_config()), plain(small_config());
+  VisionTransformer model(formula::small_vit()), plain(formula::small_vit());
   allocate(plain, 3);
-  const at::Tensor images = formula::images("images", 2, small_config());
+  const at::Tensor images = formula::images("images", 2, formula::small_vit());
   plain.forward(images, {true, 1, {0, 1}}).sum().backward();
 
   const auto& block = model.segments()[1];
@@ -174,21 +161,21 @@ TEST(VisionTransformer, MemoryMayGoBetweenForwardAndBackward) {
 }
 
 TEST(VisionTransformer, ImagesOfAnotherSizeAreOurFault) {
-  VisionTransformer model(small_config());
+  VisionTransformer model(formula::small_vit());
   allocate(model, 1);
   EXPECT_THROW(model.forward(at::zeros({1, 1, 8, 16}), {}), InternalError);
 }
 
 TEST(VisionTransformer, AWrongConfigIsRefused) {
-  arch::VitConfig config = small_config();
+  arch::VitConfig config = formula::small_vit();
   config.heads = 5;
   EXPECT_THROW(VisionTransformer{config}, UserError);
 }
 
 TEST(VisionTransformer, ImagesMayHaveAnyFloatTypeAndStrides) {
-  VisionTransformer model(small_config());
+  VisionTransformer model(formula::small_vit());
   allocate(model, 1);
-  const at::Tensor images = at::round(formula::images("images", 2, small_config()) * 64) / 64;
+  const at::Tensor images = at::round(formula::images("images", 2, formula::small_vit()) * 64) / 64;
   const at::Tensor logits = model.forward(images, {});
   EXPECT_TRUE(at::equal(logits, model.forward(images.to(at::kDouble), {})));
   EXPECT_TRUE(at::equal(logits, model.forward(images.to(at::kBFloat16), {})));
@@ -197,7 +184,7 @@ TEST(VisionTransformer, ImagesMayHaveAnyFloatTypeAndStrides) {
 }
 
 TEST(VisionTransformer, SinCosPositionsAreAFunctionOfRowAndColumn) {
-  arch::VitConfig config = small_config();  // 4 x 4 patches, width 32: quarters of 8
+  arch::VitConfig config = formula::small_vit();  // 4 x 4 patches, width 32: quarters of 8
   config.position_embedding = arch::PositionEmbedding::kSinCos2d;
   const VisionTransformer model(config);
   const at::Tensor table = model.named_buffers()["pos_embed"];
@@ -214,7 +201,7 @@ TEST(VisionTransformer, SinCosPositionsAreAFunctionOfRowAndColumn) {
 }
 
 TEST(Initialise, IsTheSameForAnySplit) {
-  arch::VitConfig config = small_config();
+  arch::VitConfig config = formula::small_vit();
   std::vector<arch::ParameterSpec> specs = arch::parameters(config);
   config.initial_values = arch::InitialValues::kBigVision;
   for (auto& spec : arch::parameters(config)) specs.push_back(std::move(spec));
@@ -264,10 +251,10 @@ TEST(Initialise, ValuesBeyondTwoDeviationsAreDrawnAgain) {
 }
 
 TEST(Initialise, AllocateGivesEveryParameterItsInitialValue) {
-  VisionTransformer model(small_config());
+  VisionTransformer model(formula::small_vit());
   allocate(model, 9, at::kBFloat16);
   const auto parameters = model.named_parameters();
-  for (const auto& spec : arch::parameters(small_config())) {
+  for (const auto& spec : arch::parameters(formula::small_vit())) {
     at::Tensor value = at::empty({spec.numel()});
     initialise(spec, 9, 0, value);
     EXPECT_TRUE(at::equal(parameters[spec.name], value.view(spec.shape).to(at::kBFloat16))) << spec.name;
