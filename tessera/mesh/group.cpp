@@ -11,11 +11,22 @@ namespace tessera::mesh {
 namespace {
 
 /// output [n] float32 <- sum of the rows of received [size, n], first row first.
-void sum_rows_in_order(at::Tensor output, const at::Tensor& received) {
-  output.copy_(received.select(0, 0));
-  for (int64_t row = 1; row < received.size(0); ++row) {
-    output.add_(received.select(0, row));
+void sum_rows_in_order(const at::Tensor& output, const at::Tensor& received) {
+  // So many numbers at a time stay in the caches from row to row.
+  const int64_t n = output.numel(), most = output.is_cpu() ? 1 << 15 : n;
+  for (int64_t first = 0; first < n; first += most) {
+    const int64_t some = std::min(most, n - first);
+    at::Tensor sum = output.narrow(0, first, some);
+    sum.copy_(received.select(0, 0).narrow(0, first, some));
+    for (int64_t row = 1; row < received.size(0); ++row) {
+      sum.add_(received.select(0, row).narrow(0, first, some));
+    }
   }
+}
+
+/// Numbers of a narrower dtype than the wire's travel as they are: who receives them widens them to the same.
+at::ScalarType travels_as(at::ScalarType given, at::ScalarType wire) {
+  return at::elementSize(given) < at::elementSize(wire) ? given : wire;
 }
 
 }  // namespace
@@ -124,6 +135,7 @@ Pending Group::reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarTyp
     output.copy_(input);
     return {};
   }
+  wire = travels_as(input.scalar_type(), wire);
   const int64_t n = output.numel(),
                 width = std::clamp<int64_t>(piece_numbers_ / size_, 1, std::max<int64_t>(n, 1));
   Traffic& traffic = traffic_["reduce_scatter"];

@@ -45,7 +45,8 @@ class Group {
   /// unit in errors.
   Pending all_gather(at::Tensor output, at::Tensor input, const std::string& what);
   /// output [n] float32 <- sum over ranks, in rank order, of their slice of input [size * n], which travels
-  /// as `wire` (float32 or bfloat16; summed in float32). Each rank sends its slices straight to their owners:
+  /// as `wire` (float32 or bfloat16; summed in float32), or as it is where its dtype is narrower: the same
+  /// sum for half of the bytes. Each rank sends its slices straight to their owners:
   /// (size - 1) / size of the input, the minimum, and the sum does not depend on timing. A large input
   /// travels in pieces of plan::kPieceNumbers, plan::kPiecesUnderWay of them at once: that bounds the memory
   /// it takes. Pieces after the first ones start in advance() and wait().

@@ -86,8 +86,9 @@ Reduction reduction(const UnitSize& size, Level level, const Plan& plan, const P
   const double width = std::max(std::min(most, share), 1.0), pieces = std::ceil(share / width);
   const double at_once = std::min(pieces, static_cast<double>(kPiecesUnderWay));
   const int64_t given_bytes = level <= Level::kZero1 ? 4 : precision.compute_bytes;
-  const bool as_it_lies = pieces <= 1 && given_bytes == precision.reduce_bytes;
-  const double piece = width * static_cast<double>(plan.world * precision.reduce_bytes);
+  const bool as_it_lies = pieces <= 1 && given_bytes <= precision.reduce_bytes;
+  const double piece =
+      width * static_cast<double>(plan.world * std::min(given_bytes, precision.reduce_bytes));
   return {at_once * piece * (as_it_lies ? 1 : 2), as_it_lies || pieces > at_once};
 }
 

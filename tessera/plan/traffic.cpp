@@ -1,5 +1,6 @@
 #include "tessera/plan/traffic.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -12,15 +13,16 @@ namespace {
 StepTraffic per_number(const UnitPlan& unit, bool last, const Precision& precision, double micro_batches) {
   const auto compute = static_cast<double>(precision.compute_bytes);
   const auto reduce = static_cast<double>(precision.reduce_bytes);
+  const double straight = std::min(compute, reduce);  // gradients that leave as backward made them
   switch (unit.level) {
     case Level::kReplicate:
       return {reduce, reduce};  // the sums of the gradients are gathered, not the parameters
     case Level::kZero1:
       return {compute, reduce};
     case Level::kZero2:
-      return {compute, reduce * micro_batches};
+      return {compute, straight * micro_batches};
     case Level::kZero3:  // backward begins with the last unit, which forward has left gathered
-      return {compute * micro_batches * (last ? 1 : 2), reduce * micro_batches};
+      return {compute * micro_batches * (last ? 1 : 2), straight * micro_batches};
   }
   return {};
 }

@@ -88,7 +88,7 @@ void add_machine(std::vector<Option>& table) {
       choice<Linear>("precision.linear",
                      "of the factors in the blocks' linear layers; auto: as precision.compute, fp8: e4m3",
                      {{"auto", Linear::kAuto}, {"fp8", Linear::kFp8}}, TESSERA_FIELD(precision.linear)),
-      choice<Dtype>("precision.reduce", "of gradients on the wire",
+      choice<Dtype>("precision.reduce", "the widest of gradients on the wire",
                     {{"fp32", Dtype::kFloat32}, {"bf16", Dtype::kBFloat16}}, TESSERA_FIELD(precision.reduce)),
       choice<Dtype>("precision.final_evaluation",
                     "of the evaluation after the last step, and of tessera eval; auto: as precision.compute",

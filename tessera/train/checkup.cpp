@@ -70,7 +70,9 @@ void look_at_data(const recipe::Recipe& recipe, const launch::Ranks& ranks, int6
 void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, const plan::Plan& plan,
                   const recipe::BatchSizes& sizes, at::Device device, monitor::CheckupFacts& facts) {
   if (ranks.world == 1) return;
-  const at::ScalarType wire = resolve_dtype(recipe.precision.reduce, device);
+  const at::ScalarType made = resolve_dtype(recipe.precision.compute, device),
+                       asked = resolve_dtype(recipe.precision.reduce, device);
+  const at::ScalarType wire = at::elementSize(made) < at::elementSize(asked) ? made : asked;
   LinkRates rates;
   if (ranks.launcher == "local") {
     rates = measure_local_link(ranks.world, wire, recipe.run.shared_memory);

@@ -44,11 +44,12 @@ LinkRates measure_link(mesh::Mesh& mesh, at::ScalarType wire) {
   if (group.size() == 1) return {};
   const int64_t slice = kLinkBytes / static_cast<int64_t>(sizeof(float)) / group.size();
   const at::Tensor whole = at::zeros({slice * group.size()}), mine = at::zeros({slice});
+  const at::Tensor gradients = whole.to(wire);
   LinkRates rates;
   rates.how = group.transport_name();
   rates.gather = rate(group, "all_gather", [&] { group.all_gather(whole, mine, "link").wait(); });
   rates.reduce =
-      rate(group, "reduce_scatter", [&] { group.reduce_scatter(mine, whole, wire, "link").wait(); });
+      rate(group, "reduce_scatter", [&] { group.reduce_scatter(mine, gradients, wire, "link").wait(); });
   return rates;
 }
 

@@ -54,6 +54,9 @@ TEST(Collectives, BytesSentAreTheMinimum) {
     group.reduce_scatter(part, half, at::kBFloat16, "t").wait();
     EXPECT_EQ(group.traffic().at("reduce_scatter").bytes_sent, (world - 1) * n * 6);
     EXPECT_EQ(part[0].item<float>(), 3.0F);
+    group.reduce_scatter(part, half, at::kFloat, "t").wait();  // widened where it arrives
+    EXPECT_EQ(group.traffic().at("reduce_scatter").bytes_sent, (world - 1) * n * 8);
+    EXPECT_EQ(part[0].item<float>(), 3.0F);
   });
 }
 
@@ -69,19 +72,22 @@ at::Tensor random_input(int64_t rank, int64_t numel) {
 TEST(Collectives, ReductionInPiecesIsBitwiseThatOfOne) {
   const int64_t n = 1001;
   for (const int64_t world : {2, 3}) {
-    for (const auto wire : {at::kFloat, at::kBFloat16}) {
+    for (const auto& [given, wire] : {std::pair(at::kFloat, at::kFloat), std::pair(at::kFloat, at::kBFloat16),
+                                      std::pair(at::kBFloat16, at::kFloat)}) {
+      const at::ScalarType travels = given == wire ? wire : at::kBFloat16;
       run_ranks({{"shard", world}}, [&](Mesh& mesh) {
         mesh::Group& group = mesh.group("shard");
         at::Tensor expected = at::zeros({n});
         for (int64_t r = 0; r < world; ++r) {
-          expected.add_(random_input(r, world * n).to(wire).narrow(0, mesh.rank() * n, n));
+          expected.add_(random_input(r, world * n).to(travels).narrow(0, mesh.rank() * n, n));
         }
         for (const int64_t piece : {int64_t{1} << 25, world * n, world * n - 1, int64_t{700}, int64_t{64}}) {
           group.set_piece_numbers(piece);
           const int64_t before =
               group.traffic().empty() ? 0 : group.traffic().at("reduce_scatter").bytes_sent;
           at::Tensor found = at::empty({n});
-          mesh::Pending sum = group.reduce_scatter(found, random_input(mesh.rank(), world * n), wire, "t");
+          mesh::Pending sum =
+              group.reduce_scatter(found, random_input(mesh.rank(), world * n).to(given), wire, "t");
           // Gathers in between, and progress made at other moments on every rank.
           at::Tensor gathered = at::empty({world * 2});
           for (int64_t i = 0; i < 3; ++i) {
@@ -92,7 +98,7 @@ TEST(Collectives, ReductionInPiecesIsBitwiseThatOfOne) {
           EXPECT_FALSE(sum.active());
           EXPECT_TRUE(found.equal(expected)) << "piece " << piece;
           EXPECT_EQ(group.traffic().at("reduce_scatter").bytes_sent - before,
-                    n * (world - 1) * static_cast<int64_t>(at::elementSize(wire)));
+                    n * (world - 1) * static_cast<int64_t>(at::elementSize(travels)));
         }
       });
     }

@@ -74,19 +74,20 @@ TEST(Memory, Gathered) {
   // Gathered: stem, both blocks, head. Their gradients travel as they lie, and so are held besides those that
   // are being collected; the reduction receives into a buffer.
   EXPECT_EQ(memory(Level::kZero3, 4, kFp32).gathered, 4 * 1316 + 4 * (72 + 2 * 600 + 44) + 4 * 600 + fp32);
-  // In bf16 gradients are cast to be sent: one collected block, buffers to send from and to receive into. The
-  // slice that is gathered from is a quarter of all.
-  EXPECT_EQ(memory(Level::kZero3, 4, kBf16).gathered,
-            2 * 1316 + 2 * (72 + 600 + 44) + 2 * 4 * 600 + 2 * 1316 / 4 + bf16);
-  EXPECT_EQ(memory(Level::kZero3, 4, Precision{2, 2}).gathered,
-            2 * 1316 + 2 * (72 + 2 * 600 + 44) + 2 * 600 + 2 * 1316 / 4 + bf16);
+  // So do bf16's, whatever the wire's dtype. The slice that is gathered from is a quarter of all.
+  for (const int64_t reduce_bytes : {2, 4}) {
+    EXPECT_EQ(memory(Level::kZero3, 4, Precision{2, reduce_bytes}).gathered,
+              2 * 1316 + 2 * (72 + 2 * 600 + 44) + 2 * 600 + 2 * 1316 / 4 + bf16);
+  }
+  // Cast to be sent: one collected block, buffers to send from and to receive into.
+  EXPECT_EQ(memory(Level::kZero3, 4, Precision{4, 2}).gathered,
+            4 * 1316 + 4 * (72 + 600 + 44) + 2 * 2 * 600 + fp32);
   EXPECT_EQ(memory(Level::kZero3, 1, kFp32).gathered, fp32);             // nobody to share with
   EXPECT_EQ(memory(Level::kZero3, 1, kBf16).gathered, 2 * 1315 + bf16);  // the parameters in bf16
   EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 0).gathered,
             4 * (72 + 600 + 44) + 4 * (72 + 2 * 600 + 44) + 4 * 600 + fp32);
   EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 99).gathered, memory(Level::kZero3, 4, kFp32).gathered);
-  EXPECT_EQ(memory(Level::kZero2, 4, kBf16).gathered,
-            2 * 1316 + 2 * (72 + 600 + 44) + 2 * 4 * 600 + 2 * 1316 / 4 + bf16);
+  EXPECT_EQ(memory(Level::kZero2, 4, kBf16).gathered, memory(Level::kZero3, 4, kBf16).gathered);
   // ZeRO-1 sends the gradients of the step so far, which are among the states.
   EXPECT_EQ(memory(Level::kZero1, 4, kFp32).gathered, 4 * 1316 + 4 * 600 + fp32);
   EXPECT_EQ(memory(Level::kZero1, 4, kBf16).gathered, 2 * 1316 + 4 * 600 + 2 * 1316 / 4 + bf16);
@@ -97,14 +98,16 @@ TEST(Memory, Gathered) {
 // A large unit's gradients travel in pieces: buffers are bounded, and what is left to send is held.
 TEST(Memory, PiecesBoundTheReduction) {
   const auto config = arch::vit_config("10B");
-  const auto gathered = [&](int64_t reduce_bytes) {
-    return predict_memory(config, uniform_plan(config, 128, Level::kZero3, true, 1), {2, reduce_bytes}, 8)
+  const auto gathered = [&](int64_t compute_bytes, int64_t reduce_bytes) {
+    return predict_memory(config, uniform_plan(config, 128, Level::kZero3, true, 1),
+                          {compute_bytes, reduce_bytes}, 8)
         .gathered;
   };
-  EXPECT_EQ(gathered(4) - gathered(2), 2.0 * kPiecesUnderWay * kPieceNumbers * 2);
-  const double block = 314649600;  // 12 width^2 + 13 width, divisible by 128
-  EXPECT_GT(gathered(2), 2 * (2 + 2) * block);
-  EXPECT_LT(gathered(2), 2 * (2 + 2) * block + 1e9);
+  EXPECT_EQ(gathered(4, 4) - gathered(4, 2), 2.0 * kPiecesUnderWay * kPieceNumbers * 2);
+  EXPECT_EQ(gathered(2, 4), gathered(2, 2));  // they travel as they were made
+  const double block = 314649600;             // 12 width^2 + 13 width, divisible by 128
+  EXPECT_GT(gathered(2, 2), 2 * (2 + 2) * block);
+  EXPECT_LT(gathered(2, 2), 2 * (2 + 2) * block + 1e9);
 }
 
 // Offload moves states and adds what travels between them and where units compute.

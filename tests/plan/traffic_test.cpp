@@ -34,8 +34,8 @@ TEST(StepTraffic, FollowsTheTable) {
     double gathered, reduced;
   };
   for (const Case& one : {Case{Level::kReplicate, 4 * all, 4 * all}, Case{Level::kZero1, 2 * all, 4 * all},
-                          Case{Level::kZero2, 2 * all, 3 * 4 * all},
-                          Case{Level::kZero3, 3 * 2 * (2 * all - kHead), 3 * 4 * all}}) {
+                          Case{Level::kZero2, 2 * all, 3 * 2 * all},
+                          Case{Level::kZero3, 3 * 2 * (2 * all - kHead), 3 * 2 * all}}) {
     SCOPED_TRACE(to_string(one.level));
     const StepTraffic found =
         step_traffic(model(), uniform_plan(model(), 2, one.level, false, 1), precision, 3);

@@ -104,7 +104,8 @@ Sent formula(const Setting& s) {
   const int64_t layers = Chain::kLayers * layer, all = layers + root, a = s.accumulation, last = layer;
   const auto c = static_cast<int64_t>(at::elementSize(s.compute)),
              r = static_cast<int64_t>(at::elementSize(s.reduce));
-  int64_t gathered = 0, reduced = (s.every ? a : 1) * r * all;
+  const bool as_made = s.every || a == 1;  // else summed here in float32 before it travels
+  int64_t gathered = 0, reduced = (s.every ? a : 1) * (as_made ? std::min(c, r) : r) * all;
   switch (s.level) {
     case Level::kReplicate:
       gathered = r * all;
@@ -182,10 +183,15 @@ TEST(FullyShardTraffic, OfTwoAxesEqualsTheFormula) {
 }
 
 TEST(FullyShardTraffic, CountsTheDtypesOnTheWire) {
-  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero3}) {
-    const Setting setting{level, 2, 2, false, true, true, at::kBFloat16, at::kBFloat16};
-    EXPECT_EQ(measure(setting).gathered, formula(setting).gathered) << plan::to_string(level);
-    EXPECT_EQ(measure(setting).reduced, formula(setting).reduced) << plan::to_string(level);
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
+    for (const auto reduce : {at::kBFloat16, at::kFloat}) {
+      for (const bool every : {true, false}) {
+        const Setting setting{level, 2, 2, false, true, every, at::kBFloat16, reduce};
+        SCOPED_TRACE(concat(plan::to_string(level), " reduce ", reduce, " every ", every));
+        EXPECT_EQ(measure(setting).gathered, formula(setting).gathered);
+        EXPECT_EQ(measure(setting).reduced, formula(setting).reduced);
+      }
+    }
   }
 }
 

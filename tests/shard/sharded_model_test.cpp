@@ -227,7 +227,7 @@ Sent formula(const Setting& s) {
   const int64_t all = padded(3 * kWidth + kWidth) + kDepth * padded(kWidth * kWidth + kWidth) + head;
   const auto c = static_cast<int64_t>(at::elementSize(s.compute)),
              r = static_cast<int64_t>(at::elementSize(s.reduce));
-  int64_t gathered = c * all, reduced = s.accumulation * r * all;
+  int64_t gathered = c * all, reduced = s.accumulation * std::min(c, r) * all;
   if (s.level == Level::kReplicate) gathered = r * all;
   if (s.level == Level::kReplicate || s.level == Level::kZero1) reduced = r * all;
   if (s.level == Level::kZero3) gathered = s.accumulation * c * (2 * all - head);

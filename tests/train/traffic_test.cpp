@@ -27,10 +27,11 @@ class StepTraffic : public ::testing::TestWithParam<std::string> {};
 TEST_P(StepTraffic, IsWhatAStepSends) {
   at::set_num_threads(1);
   for (const int64_t world : {2, 3}) {
-    for (const char* precision : {"bf16", "fp32"}) {
+    for (const auto& [precision, reduce] :
+         {std::pair("bf16", "bf16"), std::pair("bf16", "fp32"), std::pair("fp32", "fp32")}) {
       const recipe::Recipe recipe =
           make_recipe({"shard.level=" + GetParam(), "train.accumulation=2", "shard.units=blocks.1=zero1",
-                       concat("precision.compute=", precision), concat("precision.reduce=", precision)});
+                       concat("precision.compute=", precision), concat("precision.reduce=", reduce)});
       const plan::Plan layout = make_plan(recipe, world);
       const plan::StepTraffic expected =
           plan::step_traffic(recipe.model, layout, plan_precision(recipe), recipe.train.accumulation);
@@ -43,7 +44,7 @@ TEST_P(StepTraffic, IsWhatAStepSends) {
         const plan::StepTraffic nothing = sent(mesh);
         train_until(*state, mesh, 3, curve);
         const plan::StepTraffic after = sent(mesh);
-        SCOPED_TRACE(concat(world, " ranks, ", precision));
+        SCOPED_TRACE(concat(world, " ranks, ", precision, ", ", reduce));
         EXPECT_EQ(after.reduced - nothing.reduced, 2 * expected.reduced);
         EXPECT_EQ(after.gathered - nothing.gathered - (nothing.gathered - before.gathered),
                   2 * expected.gathered);
