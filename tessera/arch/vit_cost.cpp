@@ -20,15 +20,27 @@ UnitActivations stem_activations(const VitConfig& config, double c) {
   return unit(copy, copy + masks);
 }
 
+// The block has queries of few tokens, which need no keys (Note [No keys, no values] in
+// ops/keyless_attention.h).
+bool makes_no_keys(const VitConfig& config, int64_t read_tokens) {
+  return read_tokens < config.tokens() && !config.qk_norm;
+}
+
 // The first `read` of its tokens go on behind the attention.
 UnitActivations block_activations(const VitConfig& config, double c, int64_t read_tokens) {
   const auto tokens = static_cast<double>(config.tokens()), read = static_cast<double>(read_tokens);
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
   const auto heads = static_cast<double>(config.heads);
   double of_all = 3 * d, of_read = 3 * d + 2 * m;
-  if (read < tokens) of_read += d;  // what the queries are made of, copied
   // Mean and 1/std of two norms; of the softmax its logarithm, or with our kernels maximum and sum.
   double all_statistics = 2, read_statistics = 2 + (c < kFloatBytes ? 2 : 1) * heads;
+  if (makes_no_keys(config, read_tokens)) {
+    of_all -= 2 * d;
+    of_read += 2 * heads * d;              // for each head what a query takes to the tokens and brings back,
+    read_statistics = 2 + heads * tokens;  // and the whole softmax
+  } else if (read < tokens) {
+    of_read += d;  // what the queries are made of, copied
+  }
   if (config.qk_norm) {
     of_all += d;
     of_read += d;
@@ -89,8 +101,14 @@ double forward_flops(const VitConfig& c) {
 
 double unread_flops(const VitConfig& c) {
   const auto n = static_cast<double>(c.tokens()), d = static_cast<double>(c.width);
-  const double unread = n - static_cast<double>(c.tokens_read());
-  return 2 * unread * (2 * d * d + 2 * d * static_cast<double>(c.mlp_width) + 2 * n * d);
+  const auto read = static_cast<double>(c.tokens_read()), unread = n - read;
+  const double for_queries = 2 * d * d + 2 * d * static_cast<double>(c.mlp_width) + 2 * n * d;
+  double macs = unread * for_queries;
+  if (makes_no_keys(c, c.tokens_read())) {
+    // Neither the others' keys and values nor attention to them; each head's queries meet whole tokens.
+    macs += unread * 2 * d * d + read * 2 * n * d - read * static_cast<double>(c.heads) * 2 * n * d;
+  }
+  return 2 * macs;
 }
 
 }  // namespace tessera::arch

@@ -5,6 +5,7 @@
 #include "tessera/base/random.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/fp8_linear.h"
+#include "tessera/ops/keyless_attention.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/mlp.h"
 #include "tessera/ops/random_mask.h"
@@ -118,6 +119,10 @@ at::Tensor AttentionBranch::of_all(ops::Normed normed, const ForwardContext& con
 }
 
 at::Tensor AttentionBranch::of_first(ops::Normed normed, const ForwardContext& context) const {
+  // (A key that is normed, or rounded to fp8, has to be made.)
+  if (qk_norms_.empty() && !context.fp8) {
+    return ops::keyless_attention(std::move(normed), qkv_.weight, qkv_.bias, heads_, read_);
+  }
   const auto [query, key_value] = qkv_.split(qkv_.weight.size(0) / 3);
   // A copy, as whoever keeps it for backward would keep all rows with a view.
   const at::Tensor rows = normed.rows.narrow(1, 0, read_).clone(at::MemoryFormat::Contiguous);

@@ -66,9 +66,10 @@ at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarTyp
 /// only for the tokens that the head reads, [batch, tokens_read, width], unless the context asks for all.
 //
 // Note [Tokens that are read]: a head that reads the class token alone reads nothing else of the last block,
-// whose other tokens matter for their keys and values only. What nobody reads has no gradient either: so the
-// last block's queries, projection and MLP are those of the class token, the same numbers for a fourteenth of
-// a ViT-B's products less.
+// whose other tokens matter for their keys and values only, and few queries need not even those
+// (keyless_attention.h). What nobody reads has no gradient either: so what the last block makes is the class
+// token's, the same numbers for a twelfth of a ViT-B's products less. Keys that are normed or rounded to fp8
+// are made, as no weight can be taken past a norm or a rounding: then it is a fourteenth.
 class AttentionBranch {
  public:
   AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);

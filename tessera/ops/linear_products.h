@@ -1,5 +1,6 @@
 // The products of linear layers on CPUs with kernels for them, and what of autograd's functions is about
-// tensors: private to linear.cpp and mlp.cpp. Calls run on the threads of the caller's rank.
+// tensors: private to linear.cpp, mlp.cpp and keyless_attention.cpp. Calls run on the threads of the caller's
+// rank.
 #pragma once
 
 #include <ATen/Parallel.h>

@@ -5,6 +5,7 @@
 #include "tessera/ops/avx512_attention.h"
 #include "tessera/ops/avx512_batch_norm.h"
 #include "tessera/ops/avx512_gemm.h"
+#include "tessera/ops/avx512_keyless.h"
 #include "tessera/ops/avx512_norm.h"
 #include "tessera/ops/resident_loops.h"
 
@@ -72,6 +73,17 @@ void BatchNormRows<T>::backward(const BatchNormBackward<T>&, int64_t, int64_t, i
 }
 template struct BatchNormRows<uint16_t>;
 template struct BatchNormRows<float>;
+template <typename T>
+void KeylessImage<T>::forward(const T*, const T*, const KeylessShape&, float*, T*, float*) {
+  absent();
+}
+template <typename T>
+void KeylessImage<T>::backward(const T*, const T*, const T*, const float*, const KeylessShape&, T*, T*,
+                               float*) {
+  absent();
+}
+template struct KeylessImage<uint16_t>;
+template struct KeylessImage<float>;
 int64_t attention_scratch(const AttentionShape&) { absent(); }
 int64_t attention_backward_scratch(const AttentionShape&) { absent(); }
 void attention(const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&, const AttentionShape&,

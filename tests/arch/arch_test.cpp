@@ -267,17 +267,22 @@ TEST(Activations, ANormBeforeThePoolKeepsEveryToken) {
             2 * 2 * tokens * width + 2 * 4 * tokens);
 }
 
-// The last block, of 64 numbers a token, 4 heads and an MLP of 256: what it normed, keys and values for 17
-// tokens and 2 statistics; for the class token the queries' input, queries, mixed values, sum, twice the MLP,
-// and statistics of norm and softmax.
+// The last block, of 64 numbers a token, 4 heads and an MLP of 256: what it normed for 17 tokens and 2
+// statistics; for the class token query, mixed values, sum, twice the MLP, for each head two vectors of 64
+// and 17 shares, and the norm's statistics. A normed key is made: keys and values, the norms' rows and their
+// statistics are kept, the queries' input, and of the softmax maximum and sum.
 TEST(Activations, TheLastBlockKeepsLessOfTokensThatNobodyReads) {
   VitConfig config = small_config();
   const auto units = activations(config, 2).units;
   const UnitActivations &whole = units.at(1), &last = units.at(2);
   EXPECT_EQ(whole.all, 17 * (2 * (6 * 64 + 2 * 256) + 4 * (4 + 2 * 4)));
-  EXPECT_EQ(last.all, 17 * (2 * 3 * 64 + 4 * 2) + 1 * (2 * (4 * 64 + 2 * 256) + 4 * (2 + 2 * 4)));
+  EXPECT_EQ(last.all, 17 * (2 * 64 + 4 * 2) + 1 * (2 * ((3 + 2 * 4) * 64 + 2 * 256) + 4 * (2 + 4 * 17)));
   EXPECT_EQ(last.input, 2 * 17 * 64);
   EXPECT_EQ(units.back().input, 2 * 64) << "what the head reads";
+  config.qk_norm = true;
+  EXPECT_EQ(
+      activations(config, 2).units.at(2).all,
+      17 * (2 * (3 + 1) * 64 + 4 * (2 + 2 * 4)) + 2 * ((4 + 1) * 64 + 2 * 256) + 4 * (2 + 2 * 4 + 2 * 4));
 }
 
 // The names of the original program, so that its checkpoints are read as they are.
@@ -317,16 +322,27 @@ TEST(Flops, CountedByHand) {
   EXPECT_EQ(forward_flops(config), 2 * (plain + 64 * 64 + pool));
 }
 
-// Of 16 patches and a class token the head reads the one; with a distillation token, two of 18.
+// Of 16 patches and a class token the head reads the one; with a distillation token, two of 18. What is
+// computed then: queries, projection and MLP; each head's queries to tokens and back through the weights of
+// keys and values; scores and sums over whole tokens, for each of the 4 heads.
 TEST(Flops, OfTokensThatNobodyReads) {
   VitConfig config = small_config();
-  const auto block = [](double tokens) { return 2.0 * 64 * 64 + 2.0 * 64 * 256 + 2.0 * tokens * 64; };
-  EXPECT_EQ(unread_flops(config), 2 * 16 * block(17));
-  EXPECT_EQ(training_flops(config), 3 * (forward_flops(config) - 2 * 16 * block(17)));
+  const auto block = [](double tokens) {
+    return tokens * (4.0 * 64 * 64 + 2.0 * 64 * 256) + 2.0 * tokens * tokens * 64;
+  };
+  const auto computed = [](double tokens, double read) {
+    return read * (2.0 * 64 * 64 + 2.0 * 64 * 256 + 2.0 * 64 * 64 + 4 * 2 * tokens * 64);
+  };
+  EXPECT_EQ(unread_flops(config), 2 * (block(17) - computed(17, 1)));
+  EXPECT_EQ(training_flops(config), 3 * (forward_flops(config) - 2 * (block(17) - computed(17, 1))));
   config.distillation_token = true;
-  EXPECT_EQ(unread_flops(config), 2 * 16 * block(18));
+  EXPECT_EQ(unread_flops(config), 2 * (block(18) - computed(18, 2)));
+  config.qk_norm = true;  // keys and values are made
+  EXPECT_EQ(unread_flops(config), 2 * 16 * (2.0 * 64 * 64 + 2.0 * 64 * 256 + 2.0 * 18 * 64));
   config.distillation_token = false;
   config.pool = Pool::kAverage;
+  EXPECT_EQ(unread_flops(config), 0);
+  config.qk_norm = false;
   EXPECT_EQ(unread_flops(config), 0);
   EXPECT_EQ(training_flops(config), 3 * forward_flops(config));
 }

@@ -1,0 +1,29 @@
+// What keyless_attention.h computes for one image, on AVX-512. Sums and softmax are fp32; an image's numbers
+// depend on nothing else. Calls may run on several threads.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::ops::avx512 {
+
+struct KeylessShape {
+  int64_t rows, tokens, width;  // rows of u: one for each head of each query
+  int64_t step;                 // elements between an image's rows of u, z and their gradients
+  float scale;                  // of the scores
+
+  /// Floats of scratch that a call needs.
+  [[gnu::always_inline]] int64_t scratch() const { return 2 * rows * (width + tokens); }
+};
+
+/// T: uint16_t, the bits of bf16, which requires cpu_has_avx512_bf16() or cpu_has_amx(); or float, which
+/// requires cpu_has_avx512(). Sizes are 1 or more. x and dx: [tokens, width]; p: [rows, tokens].
+template <typename T>
+struct KeylessImage {
+  /// p = softmax(scale u x^T), z = p x.
+  static void forward(const T* x, const T* u, const KeylessShape& shape, float* p, T* z, float* scratch);
+  /// The gradients of u and x from dz, that of z. dx: null where nobody wants it.
+  static void backward(const T* x, const T* u, const T* dz, const float* p, const KeylessShape& shape, T* du,
+                       T* dx, float* scratch);
+};
+
+}  // namespace tessera::ops::avx512
