@@ -268,14 +268,14 @@ TEST(Activations, ANormBeforeThePoolKeepsEveryToken) {
 }
 
 // The last block, of 64 numbers a token, 4 heads and an MLP of 256: what it normed, keys and values for 17
-// tokens and 2 statistics; for the class token the queries' input, queries, mixed values, sum, twice the MLP,
-// and statistics of norm and softmax.
+// tokens and 2 statistics; for the class token the queries' input, queries, mixed values, sum, the MLP's
+// width, and statistics of norm and softmax.
 TEST(Activations, TheLastBlockKeepsLessOfTokensThatNobodyReads) {
   VitConfig config = small_config();
   const auto units = activations(config, 2).units;
   const UnitActivations &whole = units.at(1), &last = units.at(2);
-  EXPECT_EQ(whole.all, 17 * (2 * (6 * 64 + 2 * 256) + 4 * (4 + 2 * 4)));
-  EXPECT_EQ(last.all, 17 * (2 * 3 * 64 + 4 * 2) + 1 * (2 * (4 * 64 + 2 * 256) + 4 * (2 + 2 * 4)));
+  EXPECT_EQ(whole.all, 17 * (2 * (6 * 64 + 256) + 4 * (4 + 2 * 4)));
+  EXPECT_EQ(last.all, 17 * (2 * 3 * 64 + 4 * 2) + 1 * (2 * (4 * 64 + 256) + 4 * (2 + 2 * 4)));
   EXPECT_EQ(last.input, 2 * 17 * 64);
   EXPECT_EQ(units.back().input, 2 * 64) << "what the head reads";
 }
