@@ -31,7 +31,7 @@ UnitActivations block_activations(const VitConfig& config, double c, int64_t rea
   const auto tokens = static_cast<double>(config.tokens()), read = static_cast<double>(read_tokens);
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
   const auto heads = static_cast<double>(config.heads);
-  double of_all = 3 * d, of_read = 3 * d + 2 * m;
+  double of_all = 3 * d, of_read = 3 * d + m;
   // Mean and 1/std of two norms; of the softmax its logarithm, or with our kernels maximum and sum.
   double all_statistics = 2, read_statistics = 2 + (c < kFloatBytes ? 2 : 1) * heads;
   if (makes_no_keys(config, read_tokens)) {
@@ -48,7 +48,7 @@ UnitActivations block_activations(const VitConfig& config, double c, int64_t rea
     read_statistics += 2 * heads;
   }
   if (config.layer_scale > 0) of_read += 2 * d;
-  if (config.dropout > 0) of_read += 2 * d + m;
+  if (config.dropout > 0) of_read += 2 * d + 2 * m;  // masks, and GELU's output with one
   return unit(c * tokens * d, tokens * (c * of_all + kFloatBytes * all_statistics) +
                                   read * (c * of_read + kFloatBytes * read_statistics));
 }

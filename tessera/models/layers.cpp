@@ -159,6 +159,12 @@ at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
     return residual(ops::mlp(std::move(normed), fc1_.weight, fc1_.bias, fc2_.weight, fc2_.bias,
                              plain ? x : at::Tensor()));
   }
+  if (!dropout1_.active(context)) {  // in fp8
+    const ops::Gelued hidden = ops::gelued(fc1_.in_block(normed, context));
+    normed.rows.reset();
+    const at::Tensor branch = ops::fp8_linear(hidden, fc2_.weight, fc2_.bias);
+    return plain ? x + branch : residual(branch);
+  }
   const at::Tensor hidden = dropout1_(fc1_.then_gelu(normed, context), context);
   normed.rows.reset();
   return residual(plain ? fc2_.then_add(hidden, x, context) : fc2_.in_block(hidden, context));

@@ -37,14 +37,18 @@ void pack_transposed(const uint16_t* w, int64_t n_size, int64_t k_size, int64_t 
 }
 
 // Row by row, as w lies: 16 columns of every row would be a new page each.
-void pack(const uint16_t* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, uint16_t* packed) {
+void pack(const uint16_t* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, bool gelu,
+          uint16_t* packed) {
+  alignas(64) uint16_t made[32 * 16];
   for (int64_t block = begin; block < end; ++block) {
     const uint16_t* rows = w + block * 32 * n_size;
     uint16_t* out = packed + block * kTile;
     for (int64_t n = 0; n < padded(n_size); n += 16, out += 16 * padded(k_size)) {
       const __mmask16 mask = n < n_size ? avx512::first_lanes(n_size - n) : __mmask16(0);
       __m512i r[16];
-      interleave(rows + n, n_size, k_size - block * 32, mask, r, nullptr);
+      const int64_t count = min_of(k_size - block * 32, 32);
+      if (gelu && n < n_size) avx512::gelu_of(rows + n, n_size, count, min_of(n_size - n, 16), made, 16);
+      interleave(gelu ? made : rows + n, gelu ? 16 : n_size, count, mask, r, nullptr);
       store_tile(r, out);
     }
   }

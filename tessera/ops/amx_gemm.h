@@ -26,8 +26,9 @@ constexpr int64_t blocks(int64_t size) { return (size + 31) / 32; }
 /// [begin, end) of 32 n.
 void pack_transposed(const uint16_t* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
                      uint16_t* packed);
-/// Packs the right factor B[k][n] = w[k * n_size + n]: blocks [begin, end) of 32 k.
-void pack(const uint16_t* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, uint16_t* packed);
+/// Packs the right factor B[k][n] = w[k * n_size + n], or `gelu` of that: blocks [begin, end) of 32 k.
+void pack(const uint16_t* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, bool gelu,
+          uint16_t* packed);
 using Epilogue = ops::Epilogue<uint16_t>;
 
 /// Rows [begin, end) of a [rows, k] times the packed factor [k, columns]. begin: a multiple of 32.

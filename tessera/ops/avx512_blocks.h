@@ -254,14 +254,19 @@ void Gemm<T>::pack_transposed(const T* w, int64_t n_size, int64_t k_size, int64_
 
 // Row by row, as w lies: 16 columns of every row would be a new page each.
 template <typename T>
-void Gemm<T>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, T* packed) {
+void Gemm<T>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, bool gelu,
+                   T* packed) {
+  alignas(64) T made[16 * kWord * 32];
   for (int64_t block = begin; block < end; ++block) {
     const int64_t k = block * 16 * kWord;
     T* out = packed + block * 256 * kWord;
     const int64_t panel = 16 * depth(k_size) * kWord;
     for (int64_t n = 0; n < n_size; n += 32, out += 2 * panel) {
       prefetch_tile(w + (k + 16 * kWord) * n_size + n, n_size, k_size - k - 16 * kWord);
-      pack_words<T>(w + k * n_size + n, n_size, k_size - k, n_size - n, out, out + panel, nullptr);
+      const T* words = w + k * n_size + n;
+      if (gelu) gelu_of(words, n_size, min_of(k_size - k, 16 * kWord), min_of(n_size - n, 32), made, 32);
+      pack_words<T>(gelu ? made : words, gelu ? 32 : n_size, k_size - k, n_size - n, out, out + panel,
+                    nullptr);
     }
   }
 }

@@ -29,7 +29,7 @@ inline void finish(const Epilogue<T>& e, __m512 c, int64_t at, int64_t column, L
   }
   if (e.linear != nullptr) {
     store(e.linear + at, lanes, c);
-    c = gelu_for(c, T());
+    c = gelu_for(rounded_to(c, T()), T());
   }
   if (e.slope_of != nullptr) {
     c = _mm512_mul_ps(c, gelu_derivative_for(load(e.slope_of + at, lanes), T()));
@@ -52,6 +52,19 @@ inline void gelu_backward_of(const T* gradient, const T* linear, T* out, int64_t
   int64_t i = 0;
   for (; i + 16 <= count; i += 16) gelu_backward_at(gradient + i, linear + i, out + i, AllLanes());
   if (i < count) gelu_backward_at(gradient + i, linear + i, out + i, first_lanes(count - i));
+}
+
+/// GELU of `rows` rows of `count` elements, the bits that finish() makes of the same `linear`.
+template <typename T>
+inline void gelu_of(const T* linear, int64_t row_step, int64_t rows, int64_t count, T* out,
+                    int64_t out_step) {
+  for (int64_t row = 0; row < rows; ++row, linear += row_step, out += out_step) {
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) store(out + i, gelu_for(load(linear + i), T()));
+    if (i == count) continue;
+    const __mmask16 lanes = first_lanes(count - i);
+    store(out + i, lanes, gelu_for(load(linear + i, lanes), T()));
+  }
 }
 
 }  // namespace

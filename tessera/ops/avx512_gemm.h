@@ -45,8 +45,10 @@ struct Gemm {
   /// [begin, end) of 32 n.
   static void pack_transposed(const T* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
                               T* packed);
-  /// Packs the right factor B[k][n] = w[k * n_size + n]: blocks [begin, end) of 16 words of k.
-  static void pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, T* packed);
+  /// Packs the right factor B[k][n] = w[k * n_size + n], or `gelu` of that: blocks [begin, end) of 16 words
+  /// of k.
+  static void pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, bool gelu,
+                   T* packed);
 
   /// The most chunks that a product has of so many columns.
   [[gnu::always_inline]] static constexpr int64_t chunks(int64_t columns) { return columns / kColumns + 1; }

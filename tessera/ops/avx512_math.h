@@ -51,6 +51,15 @@ inline void store(uint16_t* p, __m512 v) {
 inline void store(uint16_t* p, __mmask16 mask, __m512 v) { store_bf16(p, mask, v); }
 #endif
 
+/// What loading gives after storing to elements of that type.
+inline __m512 rounded_to(__m512 v, float) { return v; }
+#if defined(__AVX512BF16__)
+inline __m512 rounded_to(__m512 v, uint16_t) {
+  const __m512i words = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+}
+#endif
+
 /// The first `count` of 16 lanes.
 inline __mmask16 first_lanes(int64_t count) {
   return count >= 16 ? __mmask16(0xFFFF) : static_cast<__mmask16>((1U << count) - 1U);

@@ -22,7 +22,7 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu,
-                            const std::optional<Normed>& normed) {
+                            const MadeBy& made) {
     const at::Tensor rows = as_rows(x).contiguous();
     // With a GELU between them the residual is not of the product.
     const at::Tensor added = residual && !gelu ? as_rows(*residual).contiguous() : at::Tensor();
@@ -35,7 +35,7 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
     }
     auto shape = x.sizes().vec();
     shape.back() = weight.size(0);
-    save_with_input(ctx, {weight, before_gelu}, rows, normed);
+    save_with_input(ctx, {weight, before_gelu}, rows, made);
     ctx->saved_data["added"] = residual.has_value();
     ctx->saved_data["shape"] = x.sizes().vec();
     return y.view(shape);
@@ -130,9 +130,8 @@ std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& g
 }
 
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                         const std::optional<at::Tensor>& residual, bool gelu,
-                         const std::optional<Normed>& normed) {
-  return DeviceLinear::apply(x, weight, bias, residual, gelu, normed);
+                         const std::optional<at::Tensor>& residual, bool gelu, const MadeBy& made) {
+  return DeviceLinear::apply(x, weight, bias, residual, gelu, made);
 }
 
 }  // namespace tessera::ops

@@ -39,9 +39,9 @@ bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at
 std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& gradient, const at::Tensor& x);
 
 /// residual + gelu(x weight^T + bias), the last two where asked for; shapes as in linear.h, `weight`: [out,
-/// in]; x is what `normed` makes, if there is such. Requires: has_device_products, and a residual of bf16.
+/// in]; x is what `made` says, if there is such. Requires: has_device_products, and a residual of bf16.
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          const std::optional<at::Tensor>& residual, bool gelu,
-                         const std::optional<Normed>& normed = std::nullopt);
+                         const MadeBy& made = std::nullopt);
 
 }  // namespace tessera::ops

@@ -10,7 +10,7 @@ struct Epilogue {
   T* out = nullptr;             // [rows, columns]
   const T* bias = nullptr;      // [columns]: c += bias
   const T* residual = nullptr;  // [rows, columns]: out = residual + c
-  T* linear = nullptr;          // [rows, columns]: linear = c and out = gelu(c)
+  T* linear = nullptr;          // [rows, columns]: linear = c and out = gelu(linear), of what is rounded
   const T* slope_of = nullptr;  // [rows, columns]: c *= gelu'(slope_of)
 };
 

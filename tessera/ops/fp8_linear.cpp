@@ -180,12 +180,12 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
 class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, const std::optional<Normed>& normed) {
+                            const at::Tensor& bias, const MadeBy& made) {
     RECORD_USER_SCOPE("tessera::fp8_linear");
     const at::Tensor rows = as_rows(x);
     auto shape = x.sizes().vec();
     shape.back() = weight.size(0);
-    save_with_input(ctx, {weight}, rows, normed);
+    save_with_input(ctx, {weight}, rows, made);
     ctx->saved_data["shape"] = x.sizes().vec();
     return product(rows, weight, bias.to(at::kBFloat16)).to(x.scalar_type()).view(shape);
   }
@@ -241,11 +241,15 @@ at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, const
 }
 
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return Fp8Linear::apply(x, weight, bias, std::optional<Normed>());
+  return Fp8Linear::apply(x, weight, bias, MadeBy());
 }
 
 at::Tensor fp8_linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return Fp8Linear::apply(x.rows, weight, bias, std::optional(x));
+  return Fp8Linear::apply(x.rows, weight, bias, MadeBy(x));
+}
+
+at::Tensor fp8_linear(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return Fp8Linear::apply(x.rows, weight, bias, MadeBy(x));
 }
 
 }  // namespace tessera::ops

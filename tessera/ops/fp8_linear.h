@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/ops/gelued.h"
 #include "tessera/ops/layer_norm.h"
 
 namespace tessera::ops {
@@ -19,8 +20,9 @@ namespace tessera::ops {
 /// On a GPU of compute capability 8.9 or more the factors are fp8 (at::_scaled_mm); elsewhere the same
 /// numbers, which bf16 holds exactly, are multiplied as bf16: equal but for the order of sums.
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
-/// The same of x.rows, bit for bit, gradients as well, but that backward makes the norm's rows again.
+/// The same of x.rows, bit for bit, gradients as well, but that backward makes those rows again.
 at::Tensor fp8_linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor fp8_linear(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias);
 
 /// [rows, columns] of float32 or bfloat16 as numbers of e4m3 times a scale a row.
 struct Fp8Rows {

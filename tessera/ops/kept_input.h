@@ -1,23 +1,28 @@
 // What linear layers keep of their input for backward. Private to the room.
 //
 // Note [Inputs made again]: backward needs a layer's input for the gradient of its weight alone. Where a norm
-// made it, the norm keeps what it was made of, and making it again, of the same tensors by the same
-// operation, gives the same bits: so the layer keeps nothing of its own. A norm again is a pass over [rows,
-// in], a fraction 1 / out of the layer's products.
+// or a GELU made it, that one keeps what it was made of, and making it again, of the same tensors by the same
+// operation, gives the same bits: so the layer keeps nothing of its own. Either is a pass over [rows, in], a
+// fraction 1 / out of the layer's products.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
+#include <variant>
 
+#include "tessera/ops/gelued.h"
 #include "tessera/ops/layer_norm.h"
 
 namespace tessera::ops {
 
-/// In forward: saves `others` and the input `x`, or instead of it what it was normed from.
+/// What made a layer's input, if it is to be made again.
+using MadeBy = std::optional<std::variant<Normed, Gelued>>;
+
+/// In forward: saves `others` and the input `x`, or instead of it what it was made of.
 void save_with_input(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list others,
-                     const at::Tensor& x, const std::optional<Normed>& normed);
+                     const at::Tensor& x, const MadeBy& made);
 
 /// In backward: that input, [..., in], of what was saved.
 at::Tensor saved_input(torch::autograd::AutogradContext* ctx, const torch::autograd::variable_list& saved);

@@ -57,8 +57,8 @@ struct ByKernels {
     RECORD_USER_SCOPE("tessera::linear_weight_gradient");
     const at::Tensor wide = at::empty({sums.numel()}, sums.options().dtype(at::kFloat));
     over_heads(a, [&](int64_t head) {
-      Products::weight_gradient(at_head(gradient, head), at_head(a, head), a.size(1), a.size(2),
-                                result.size(1), at_head(result, head),
+      Products::weight_gradient(at_head(gradient, head), at_head(a, head), /*gelu=*/false, a.size(1),
+                                a.size(2), result.size(1), at_head(result, head),
                                 mutable_data_of<float>(wide) + head * result.size(1));
     });
     sums.copy_(wide);

@@ -29,7 +29,7 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, Then then,
-                            const std::optional<Normed>& normed) {
+                            const MadeBy& made) {
     RECORD_USER_SCOPE("tessera::linear");
     const at::Tensor x = x_given.contiguous();
     const int64_t out = weight.size(0), in = weight.numel() / out, rows = x.numel() / in;
@@ -44,7 +44,7 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
       epilogue.residual = data_of<T>(added);
     }
     Products::forward(data_of<T>(x), data_of<T>(weight), rows, in, out, epilogue);
-    save_with_input(ctx, {weight, before_gelu}, x, normed);
+    save_with_input(ctx, {weight, before_gelu}, x, made);
     ctx->saved_data["added"] = then == Then::kAdd;
     return y;
   }
@@ -87,23 +87,22 @@ bool under_autocast(const at::Tensor& x) {
 }
 
 at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                 const std::optional<at::Tensor>& residual, Then then,
-                 const std::optional<Normed>& normed = std::nullopt) {
+                 const std::optional<at::Tensor>& residual, Then then, const MadeBy& made = std::nullopt) {
   const bool alike = !residual || residual->scalar_type() == x.scalar_type();
   at::Tensor y;
   const auto with = [&]<typename Products>(Products) {
-    y = FastLinear<Products>::apply(x, weight, bias, residual, then, normed);
+    y = FastLinear<Products>::apply(x, weight, bias, residual, then, made);
   };
   if (alike && weight.is_contiguous() && bias.is_contiguous() && with_products({x, weight, bias}, with))
     return y;
   const at::Tensor matrix = as_matrix(weight);
   if (alike && has_device_products(x, matrix, bias)) {
-    return device_linear(x, matrix, bias, residual, then == Then::kGelu, normed);
+    return device_linear(x, matrix, bias, residual, then == Then::kGelu, made);
   }
   if (alike && should_widen(x, matrix, bias)) {
-    return widened_linear(x, matrix, bias, residual, then == Then::kGelu, normed);
+    return widened_linear(x, matrix, bias, residual, then == Then::kGelu, made);
   }
-  y = normed && !under_autocast(x) ? plain_linear(x, matrix, bias, *normed) : at::linear(x, matrix, bias);
+  y = made && !under_autocast(x) ? plain_linear(x, matrix, bias, made) : at::linear(x, matrix, bias);
   return then == Then::kGelu ? at::gelu(y) : then == Then::kAdd ? *residual + y : y;
 }
 
@@ -128,6 +127,15 @@ at::Tensor linear(const Normed& x, const at::Tensor& weight, const at::Tensor& b
 
 at::Tensor linear_gelu(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
   return layer(x.rows, weight, bias, std::nullopt, Then::kGelu, x);
+}
+
+at::Tensor linear(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return layer(x.rows, weight, bias, std::nullopt, Then::kNothing, x);
+}
+
+at::Tensor linear_add(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias,
+                      const at::Tensor& residual) {
+  return layer(x.rows, weight, bias, residual, Then::kAdd, x);
 }
 
 }  // namespace tessera::ops

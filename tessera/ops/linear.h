@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/ops/gelued.h"
 #include "tessera/ops/layer_norm.h"
 
 namespace tessera::ops {
@@ -16,9 +17,12 @@ at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::
 at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual);
 
-/// The same of x.rows, bit for bit, gradients as well, but that the norm's rows are not kept for backward,
-/// which makes them again.
+/// The same of x.rows, bit for bit, gradients as well, but that what the norm or the GELU made is not kept
+/// for backward, which makes it again.
 at::Tensor linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias);
 at::Tensor linear_gelu(const Normed& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear_add(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias,
+                      const at::Tensor& residual);
 
 }  // namespace tessera::ops

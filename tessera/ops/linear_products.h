@@ -36,7 +36,8 @@ void over_blocks(int64_t blocks, const Body& body) {
 //   forward(x [rows, in], weight [out, in]): x weight^T
 //   input_gradient(gradient [rows, out], weight): gradient weight
 // These two end with the epilogue that they are given.
-//   weight_gradient(gradient, x): gradient^T x, and the column sums of gradient, fp32 [out]
+//   weight_gradient(gradient, x): gradient^T x, and the column sums of gradient, fp32 [out]; `gelu`: of
+//     gelu(x), which is made while x is packed
 
 struct AmxProducts {
   using T = uint16_t;
@@ -53,11 +54,11 @@ struct AmxProducts {
   }
   static void input_gradient(const T* gradient, const T* weight, int64_t rows, int64_t in, int64_t out,
                              const Epilogue<T>& epilogue) {
-    multiply(gradient, rows, out, pack(weight, out, in), in, epilogue);
+    multiply(gradient, rows, out, pack(weight, false, out, in), in, epilogue);
   }
-  static void weight_gradient(const T* gradient, const T* x, int64_t rows, int64_t in, int64_t out, T* result,
-                              float* sums) {
-    const at::Tensor packed = pack(x, rows, in);
+  static void weight_gradient(const T* gradient, const T* x, bool gelu, int64_t rows, int64_t in, int64_t out,
+                              T* result, float* sums) {
+    const at::Tensor packed = pack(x, gelu, rows, in);
     const Epilogue<T> epilogue{.out = result};
     over_units(out, amx::kRows, [&](int64_t begin, int64_t end) {
       const at::Tensor left = scratch<T>(amx::packed_size(rows, std::min(amx::transposed_group(rows), out)));
@@ -70,10 +71,10 @@ struct AmxProducts {
   }
 
  private:
-  static at::Tensor pack(const T* w, int64_t k, int64_t columns) {
+  static at::Tensor pack(const T* w, bool gelu, int64_t k, int64_t columns) {
     at::Tensor packed = scratch<T>(amx::packed_size(k, columns));
     over_blocks(amx::blocks(k), [&](int64_t begin, int64_t end) {
-      amx::pack(w, k, columns, begin, end, mutable_data_of<T>(packed));
+      amx::pack(w, k, columns, begin, end, gelu, mutable_data_of<T>(packed));
     });
     return packed;
   }
@@ -107,13 +108,13 @@ struct Avx512Products {
   static void input_gradient(const T* gradient, const T* weight, int64_t rows, int64_t in, int64_t out,
                              const Epilogue<T>& epilogue) {
     const at::Tensor packed = scratch<T>(Gemm::packed_size(out, in));
-    pack(weight, out, in, packed);
+    pack(weight, false, out, in, packed);
     multiply(gradient, rows, out, packed, in, epilogue);
   }
   // One piece of the rows after another: packed, they stay in the caches. Sums wait in between, so as much of
   // the result is made at a time as has kMostSums.
-  static void weight_gradient(const T* gradient, const T* x, int64_t rows, int64_t in, int64_t out, T* result,
-                              float* sums) {
+  static void weight_gradient(const T* gradient, const T* x, bool gelu, int64_t rows, int64_t in, int64_t out,
+                              T* result, float* sums) {
     const int64_t piece_rows = Gemm::piece_of(rows);
     const int64_t group =
         std::min(piece_rows == rows ? out : std::max<int64_t>(kMostSums / in / 256, 1) * 256, out);
@@ -125,7 +126,7 @@ struct Avx512Products {
       const int64_t some = std::min(group, out - first);
       for (int64_t row = 0; row < rows; row += piece_rows) {
         const int64_t k = std::min(piece_rows, rows - row);
-        pack(x + row * in, k, in, packed);
+        pack(x + row * in, gelu, k, in, packed);
         over_blocks((some + 31) / 32, [&](int64_t begin, int64_t end) {
           Gemm::pack_left(gradient + row * out + first, out, some, k, begin, end, mutable_data_of<T>(left),
                           sums + first);
@@ -143,9 +144,9 @@ struct Avx512Products {
   }
 
  private:
-  static void pack(const T* w, int64_t k, int64_t columns, const at::Tensor& packed) {
+  static void pack(const T* w, bool gelu, int64_t k, int64_t columns, const at::Tensor& packed) {
     over_blocks(Gemm::depth(k) / 16, [&](int64_t begin, int64_t end) {
-      Gemm::pack(w, k, columns, begin, end, mutable_data_of<T>(packed));
+      Gemm::pack(w, k, columns, begin, end, gelu, mutable_data_of<T>(packed));
     });
   }
   static void multiply(const T* a, int64_t rows, int64_t k, const at::Tensor& packed, int64_t columns,
@@ -184,16 +185,16 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight,
   return result;
 }
 
-/// Of the weight [out, in] and the bias [out] of a layer whose input was x [..., in].
+/// Of the weight [out, in] and the bias [out] of a layer whose input was x [..., in], or `gelu` of x.
 template <typename Products>
 std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient, const at::Tensor& x,
-                                                      const at::Tensor& weight) {
+                                                      const at::Tensor& weight, bool gelu = false) {
   RECORD_USER_SCOPE("tessera::linear_weight_gradient");
   using T = typename Products::T;
   const int64_t out = weight.size(0), in = weight.numel() / out;
   const at::Tensor result = at::empty(weight.sizes(), weight.options());
   const at::Tensor sums = at::empty({out}, at::TensorOptions().dtype(at::kFloat));
-  Products::weight_gradient(data_of<T>(gradient), data_of<T>(x), x.numel() / in, in, out,
+  Products::weight_gradient(data_of<T>(gradient), data_of<T>(x), gelu, x.numel() / in, in, out,
                             mutable_data_of<T>(result), mutable_data_of<float>(sums));
   return {result, sums.to(weight.scalar_type())};
 }

@@ -39,7 +39,7 @@ class FastMlp : public torch::autograd::Function<FastMlp<Products>> {
                       {.out = mutable_data_of<T>(y),
                        .bias = data_of<T>(fc2_bias),
                        .residual = added.defined() ? data_of<T>(added) : nullptr});
-    save_with_input(ctx, {fc1_weight, fc2_weight, before_gelu, after}, x, normed);
+    save_with_input(ctx, {fc1_weight, fc2_weight, before_gelu}, x, normed);
     ctx->saved_data["added"] = added.defined();
     return y;
   }
@@ -47,11 +47,13 @@ class FastMlp : public torch::autograd::Function<FastMlp<Products>> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto needs = [&](auto... inputs) { return (ctx->needs_input_grad(inputs) || ...); };
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &fc1_weight = saved[0], &fc2_weight = saved[1], &before_gelu = saved[2],
-                     &after = saved[3];
+    const at::Tensor &fc1_weight = saved[0], &fc2_weight = saved[1], &before_gelu = saved[2];
     const at::Tensor gradient = gradients[0].contiguous();
     variable_list of(7);  // as forward's arguments
-    if (needs(3, 4)) std::tie(of[3], of[4]) = parameter_gradients<Products>(gradient, after, fc2_weight);
+    if (needs(3, 4)) {
+      std::tie(of[3], of[4]) =
+          parameter_gradients<Products>(gradient, before_gelu, fc2_weight, /*gelu=*/true);
+    }
     if (needs(0, 1, 2)) {
       const at::Tensor inner = input_gradient<Products>(gradient, fc2_weight, before_gelu);
       if (needs(1, 2)) {
@@ -75,13 +77,18 @@ at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bia
                                  fc2_weight.contiguous(), fc2_bias.contiguous(), added, std::optional(x));
   };
   const bool alike = !added || added->scalar_type() == x.rows.scalar_type();
-  // (Two layers free what is before GELU earlier.)
-  if (at::GradMode::is_enabled() && alike &&
-      with_products({x.rows, fc1_weight, fc1_bias, fc2_weight, fc2_bias}, with))
-    return y;
-  const at::Tensor hidden = linear_gelu(x, fc1_weight, fc1_bias);
+  const auto second_layer = [&](const auto& hidden) {
+    return added ? linear_add(hidden, fc2_weight, fc2_bias, *added) : linear(hidden, fc2_weight, fc2_bias);
+  };
+  if (!at::GradMode::is_enabled()) {  // (Two layers free what is before GELU earlier.)
+    const at::Tensor hidden = linear_gelu(x, fc1_weight, fc1_bias);
+    x.rows.reset();
+    return second_layer(hidden);
+  }
+  if (alike && with_products({x.rows, fc1_weight, fc1_bias, fc2_weight, fc2_bias}, with)) return y;
+  const Gelued hidden = gelued(linear(x, fc1_weight, fc1_bias));
   x.rows.reset();
-  return added ? linear_add(hidden, fc2_weight, fc2_bias, *added) : linear(hidden, fc2_weight, fc2_bias);
+  return second_layer(hidden);
 }
 
 }  // namespace tessera::ops

@@ -9,7 +9,8 @@ namespace tessera::ops {
 
 /// fc2(gelu(fc1(x))) [..., out], plus `residual` [..., out] where that is defined. `x.rows`: [..., in];
 /// weights: [hidden, in] and [out, hidden], biases [hidden] and [out]. What linear_gelu and linear_add make
-/// of it; on CPUs with kernels the way back through GELU is part of a product.
+/// of it. Of its own it keeps for backward what is before GELU alone, [..., hidden]; what is after it is made
+/// again. On CPUs with kernels that and the way back through GELU are part of products.
 at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
                const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual = {});
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace amx {
 void pack_transposed(const uint16_t*, int64_t, int64_t, int64_t, int64_t, uint16_t*) { absent(); }
-void pack(const uint16_t*, int64_t, int64_t, int64_t, int64_t, uint16_t*) { absent(); }
+void pack(const uint16_t*, int64_t, int64_t, int64_t, int64_t, bool, uint16_t*) { absent(); }
 void multiply(const uint16_t*, int64_t, int64_t, int64_t, const uint16_t*, int64_t, const Epilogue&) {
   absent();
 }
@@ -109,7 +109,7 @@ void Gemm<T>::pack_transposed(const T*, int64_t, int64_t, int64_t, int64_t, T*) 
   absent();
 }
 template <typename T>
-void Gemm<T>::pack(const T*, int64_t, int64_t, int64_t, int64_t, T*) {
+void Gemm<T>::pack(const T*, int64_t, int64_t, int64_t, int64_t, bool, T*) {
   absent();
 }
 template <typename T>

@@ -13,8 +13,8 @@ using torch::autograd::variable_list;
 class PlainLinear : public torch::autograd::Function<PlainLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, const std::optional<Normed>& normed) {
-    save_with_input(ctx, {weight}, x, normed);
+                            const at::Tensor& bias, const MadeBy& made) {
+    save_with_input(ctx, {weight}, x, made);
     return at::linear(x, weight, bias);
   }
 
@@ -36,8 +36,8 @@ class PlainLinear : public torch::autograd::Function<PlainLinear> {
 }  // namespace
 
 at::Tensor plain_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                        const Normed& normed) {
-  return PlainLinear::apply(x, weight, bias, std::optional(normed));
+                        const MadeBy& made) {
+  return PlainLinear::apply(x, weight, bias, made);
 }
 
 }  // namespace tessera::ops

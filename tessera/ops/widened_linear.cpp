@@ -41,8 +41,8 @@ at::Tensor forward_of(const at::Tensor& x, const at::Tensor& weight, const at::T
       at::Tensor part =
           at::addmm(wide_rows(bias, column, columns), x32, wide_rows(weight, column, columns).t());
       if (before_gelu.defined()) {
-        piece(before_gelu).copy_(part);
-        at::gelu_(part);
+        const at::Tensor rounded = piece(before_gelu).copy_(part);
+        at::gelu_(part.copy_(rounded));
       }
       if (residual.defined()) part.add_(piece(residual));
       piece(y).copy_(part);
@@ -80,14 +80,14 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu,
-                            const std::optional<Normed>& normed) {
+                            const MadeBy& made) {
     const at::Tensor rows = as_rows(x);
     at::Tensor before_gelu, added;
     if (gelu) before_gelu = at::empty({rows.size(0), weight.size(0)}, x.options());
     if (residual) added = as_rows(*residual);
     auto shape = x.sizes().vec();
     shape.back() = weight.size(0);
-    save_with_input(ctx, {weight, before_gelu}, rows, normed);
+    save_with_input(ctx, {weight, before_gelu}, rows, made);
     ctx->saved_data["added"] = residual.has_value();
     ctx->saved_data["shape"] = x.sizes().vec();
     return forward_of(rows, weight, bias, added, before_gelu).view(shape);
@@ -123,9 +123,8 @@ bool should_widen(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 }
 
 at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const std::optional<at::Tensor>& residual, bool gelu,
-                          const std::optional<Normed>& normed) {
-  return WidenedLinear::apply(x, weight, bias, residual, gelu, normed);
+                          const std::optional<at::Tensor>& residual, bool gelu, const MadeBy& made) {
+  return WidenedLinear::apply(x, weight, bias, residual, gelu, made);
 }
 
 }  // namespace tessera::ops

@@ -19,6 +19,6 @@ bool should_widen(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 /// [..., out].
 at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           const std::optional<at::Tensor>& residual, bool gelu,
-                          const std::optional<Normed>& normed = std::nullopt);
+                          const MadeBy& made = std::nullopt);
 
 }  // namespace tessera::ops

@@ -12,6 +12,7 @@
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
+#include "tessera/ops/mlp.h"
 #include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
@@ -141,6 +142,28 @@ TEST_F(DeviceLinear, AfterANormIsBitwiseTheTwoOps) {
     expect_the_same_bits(together, apart, {21, 33, 50}, at::kBFloat16);
   }
   EXPECT_GT(calls.gradients, 0);
+}
+
+// Its GELU's output is made again.
+TEST_F(DeviceLinear, AnMlpIsBitwiseTheTwoLayersAndKeepsLess) {
+  std::vector<Tensors> gradients;
+  std::vector<int64_t> kept;
+  for (const bool one : {true, false}) {
+    const Tensors t = norm_then_linear_inputs({21, 33, 50}, at::kBFloat16);
+    const at::Tensor fc2 = at::sin(at::arange(33 * 50)).view({33, 50}).to(at::kBFloat16).requires_grad_();
+    const LiveBytes live;
+    const Normed x = normed(t[0], {t[1], t[2], 1e-6});
+    const at::Tensor y =
+        one ? mlp(x, t[3], t[4], fc2, t[2], t[0]) : linear_add(linear_gelu(x, t[3], t[4]), fc2, t[2], t[0]);
+    kept.push_back(live.now());
+    y.backward(at::ones_like(y));
+    gradients.push_back({y.detach(), fc2.grad()});
+    for (const at::Tensor& input : t) gradients.back().push_back(input.grad());
+  }
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i])) << i;
+  }
+  EXPECT_EQ(kept[1] - kept[0], 3 * 21 * 50 * 2);
 }
 
 TEST_F(DeviceLinear, TakesWhatIsNotContiguous) {

@@ -160,6 +160,24 @@ TEST(Fp8Layer, AfterANormIsBitwiseTheTwoOps) {
   }
 }
 
+TEST(Fp8Layer, AfterAGeluIsBitwiseTheTwoOpsAndKeepsLess) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    std::vector<std::vector<at::Tensor>> found;
+    std::vector<int64_t> kept;
+    for (const bool together : {true, false}) {
+      const std::vector<at::Tensor> t = norm_then_linear_inputs({21, 33, 50}, dtype);
+      const LiveBytes live;
+      const at::Tensor y =
+          together ? fp8_linear(gelued(t[0]), t[3], t[4]) : fp8_linear(at::gelu(t[0]), t[3], t[4]);
+      kept.push_back(live.now());
+      y.sum().backward();
+      found.push_back({y.detach(), t[0].grad(), t[3].grad(), t[4].grad()});
+    }
+    for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(at::equal(found[0][i], found[1][i])) << dtype << i;
+    EXPECT_EQ(kept[1] - kept[0], static_cast<int64_t>(3 * 21 * 33 * at::elementSize(dtype)));
+  }
+}
+
 TEST(Fp8Layer, IsTheSameWithoutKernels) {
   at::manual_seed(4);
   const auto run = [](bool frozen) {

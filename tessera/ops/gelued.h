@@ -1,0 +1,18 @@
+// GELU's output for a linear layer that makes it again in backward. Any device and float dtype.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/gelu.h>
+
+namespace tessera::ops {
+
+/// What a GELU made, and of what. (Its own backward keeps x in any case.)
+struct Gelued {
+  at::Tensor x;
+  at::Tensor rows;  // gelu(x)
+};
+
+/// The exact GELU of x.
+inline Gelued gelued(const at::Tensor& x) { return {x, at::gelu(x)}; }
+
+}  // namespace tessera::ops
