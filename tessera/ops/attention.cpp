@@ -54,6 +54,10 @@ Kernels<Element> kernels() {
       return {amx::attention_scratch, amx::attention_backward_scratch, amx::attention,
               amx::attention_backward};
     }
+    if (!cpu_favours_bf16()) {
+      return {avx512::attention_scratch, avx512::attention_backward_scratch, avx512::widened_attention,
+              avx512::widened_attention_backward};
+    }
   }
   return {avx512::attention_scratch, avx512::attention_backward_scratch, avx512::attention,
           avx512::attention_backward};
@@ -248,8 +252,6 @@ at::Tensor by_libtorch(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 
 at::Tensor without_gaps(const at::Tensor& t) { return t.stride(-1) == 1 ? t : t.contiguous(); }
 
-bool fits_bf16(const at::Tensor& t) { return fits_amx(t) || fits_avx512_bf16(t); }
-
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
@@ -258,7 +260,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   if (all(fits_bf16)) {
     return FastAttention<uint16_t>::apply(without_gaps(q), without_gaps(k), without_gaps(v));
   }
-  if (all(fits_avx512)) {
+  if (all(fits_fp32)) {
     return FastAttention<float>::apply(without_gaps(q), without_gaps(k), without_gaps(v));
   }
   return by_libtorch(q, k, v);
@@ -268,7 +270,7 @@ at::Tensor cross_attention(const at::Tensor& q, const at::Tensor& key_value, int
   const bool small = std::max(q.size(1), key_value.size(1)) <= kMostTokens;
   const auto both = [&](bool (*fits)(const at::Tensor&)) { return small && fits(q) && fits(key_value); };
   if (both(fits_bf16)) return FastCrossAttention<uint16_t>::apply(q, key_value, heads);
-  if (both(fits_avx512)) return FastCrossAttention<float>::apply(q, key_value, heads);
+  if (both(fits_fp32)) return FastCrossAttention<float>::apply(q, key_value, heads);
   const auto p = parts_of(key_value, 2, heads);
   return by_libtorch(parts_of(q, 1, heads)[0], p[0], p[1]);
 }
@@ -276,7 +278,7 @@ at::Tensor cross_attention(const at::Tensor& q, const at::Tensor& key_value, int
 at::Tensor self_attention(const at::Tensor& qkv, int64_t heads) {
   const bool small = qkv.size(1) <= kMostTokens;
   if (small && fits_bf16(qkv)) return FastSelfAttention<uint16_t>::apply(qkv, heads);
-  if (small && fits_avx512(qkv)) return FastSelfAttention<float>::apply(qkv, heads);
+  if (small && fits_fp32(qkv)) return FastSelfAttention<float>::apply(qkv, heads);
   const auto parts = parts_of(qkv, 3, heads);
   return by_libtorch(parts[0], parts[1], parts[2]);
 }

@@ -1,5 +1,6 @@
 // Attention on AVX-512: as amx_attention.h, for CPUs without tiles, in fp32 (requires cpu_has_avx512()) and
-// bf16 (cpu_has_avx512_bf16()). Sums and softmax are fp32. A head's numbers do not depend on the others.
+// bf16 (AVX512_BF16 too; widened_attention multiplies bf16 by fp32's instructions and requires only
+// cpu_has_avx512()). Sums and softmax are fp32. A head's numbers do not depend on the others.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,9 @@ int64_t attention_backward_scratch(const AttentionShape& shape);
 void attention(const Heads<uint16_t>& q, const Heads<uint16_t>& k, const Heads<uint16_t>& v,
                const AttentionShape& shape, int64_t begin, int64_t end, const Heads<uint16_t>& out,
                float* stats, uint16_t* scratch);
+void widened_attention(const Heads<uint16_t>& q, const Heads<uint16_t>& k, const Heads<uint16_t>& v,
+                       const AttentionShape& shape, int64_t begin, int64_t end, const Heads<uint16_t>& out,
+                       float* stats, uint16_t* scratch);
 void attention(const Heads<float>& q, const Heads<float>& k, const Heads<float>& v,
                const AttentionShape& shape, int64_t begin, int64_t end, const Heads<float>& out, float* stats,
                uint16_t* scratch);
@@ -26,6 +30,11 @@ void attention_backward(const Heads<uint16_t>& q, const Heads<uint16_t>& k, cons
                         const AttentionShape& shape, int64_t begin, int64_t end,
                         const Heads<uint16_t>& gradient, const float* stats, const Heads<uint16_t>& dq,
                         const Heads<uint16_t>& dk, const Heads<uint16_t>& dv, uint16_t* scratch);
+void widened_attention_backward(const Heads<uint16_t>& q, const Heads<uint16_t>& k, const Heads<uint16_t>& v,
+                                const AttentionShape& shape, int64_t begin, int64_t end,
+                                const Heads<uint16_t>& gradient, const float* stats,
+                                const Heads<uint16_t>& dq, const Heads<uint16_t>& dk,
+                                const Heads<uint16_t>& dv, uint16_t* scratch);
 void attention_backward(const Heads<float>& q, const Heads<float>& k, const Heads<float>& v,
                         const AttentionShape& shape, int64_t begin, int64_t end, const Heads<float>& gradient,
                         const float* stats, const Heads<float>& dq, const Heads<float>& dk,

@@ -1,11 +1,11 @@
 // Gemm (avx512_gemm.h) but for what differs between dtypes: a file that includes this defines these before
-// it, and instantiates Gemm<T> after it. Like avx512_math.h without any standard header.
+// it, and instantiates Gemm after it. Like avx512_math.h without any standard header.
 //   __m512 multiply_add(__m512 sum, __m512i left, __m512i right, T)
-//     a word times 16 words; T{} names the dtype
+//     a word times 16 words; T{} names the dtype in memory
 //   __m512i load_words(const T* p, int64_t count)
 //     up to 16 words: `count` elements, then zeros
-//   void interleave(w, row_step, rows, columns, r, sum)
-//     as avx512_pack.h's for bf16: 16 words of k x 16 columns
+//   void columns_of(w, row_step, rows, columns, r, sum)
+//     16 words of k x 16 columns, as avx512_pack.h's interleave
 //   void interleave_pair(w, row_step, low, high, sums)
 //     the same for 32 columns, where all words and columns exist
 #pragma once
@@ -18,6 +18,8 @@
 namespace tessera::ops::avx512 {
 namespace {
 
+template <typename Packed>
+constexpr int64_t kPerWord = 4 / sizeof(Packed);   // elements
 constexpr int64_t kWordBytes = 4, kPanelRow = 64;  // bytes; a panel's row: a word of each of 16 columns
 
 // What of a packed factor stays in the L2 cache while rows pass by, and the words of k in a cut of it.
@@ -138,9 +140,9 @@ void prefetch_rows(const T* a, int64_t row_step, int64_t rows, int64_t count) {
 }
 
 // Copies `rows` rows of `count` elements into 8 rows of `depth` words, padded with zeros.
-template <typename T>
-void copy_rows(const T* a, int64_t row_step, int64_t rows, int64_t count, int64_t depth, T* out) {
-  constexpr int64_t kWord = Gemm<T>::kWord;
+template <typename T, typename Packed>
+void copy_rows(const T* a, int64_t row_step, int64_t rows, int64_t count, int64_t depth, Packed* out) {
+  constexpr int64_t kWord = kPerWord<Packed>;
   for (int64_t i = 0; i < kRows; ++i) {
     for (int64_t j = 0; j < depth * kWord; j += 16 * kWord) {
       const int64_t left = i < rows && j < count ? count - j : 0;
@@ -150,80 +152,83 @@ void copy_rows(const T* a, int64_t row_step, int64_t rows, int64_t count, int64_
 }
 
 // A left factor [rows, k] of any size. `padded`: memory for 8 rows of `most` words.
-template <typename T>
+template <typename T, typename Packed>
 struct LeftRows {
   const T* a;
   int64_t rows, k, most;
-  T* padded;
+  Packed* padded;
 };
 
 // Some rows by columns [column, stop), of the cut of k that begins at `word`; `across`: of `blocks`, from one
 // 8 rows to the next.
-template <typename T>
-void multiply_some(const LeftRows<T>& left, const Rows& some, int64_t word, const Right& right,
+template <typename T, typename Packed>
+void multiply_some(const LeftRows<T, Packed>& left, const Rows& some, int64_t word, const Right& right,
                    int64_t column, int64_t stop, const Cut& cut, Block* blocks, int64_t across,
                    Pending<T>& pending) {
-  constexpr int64_t kWord = Gemm<T>::kWord;
+  constexpr int64_t kWord = kPerWord<Packed>;
+  constexpr bool kAsTheyLie = sizeof(T) == sizeof(Packed);
   const int64_t k = left.k;
   for (int64_t row = some.first; row < some.last; row += kRows, blocks += across) {
     const T* words = left.a + row * k + word * kWord;
     prefetch_rows(words + kRows * k, k, left.rows - row - kRows, min_of(k - word * kWord, left.most * kWord));
-    int64_t step = k, rows = min_of(some.last - row, kRows);
-    if (rows < kRows || k % kWord != 0) {
+    const int64_t rows = min_of(some.last - row, kRows);
+    const char* first = bytes(words);
+    int64_t step = k * int64_t{sizeof(T)};
+    if (!kAsTheyLie || rows < kRows || k % kWord != 0) {
       copy_rows(words, k, rows, min_of(k - word * kWord, cut.depth * kWord), left.most, left.padded);
-      words = left.padded;
-      step = left.most * kWord;
+      first = bytes(left.padded);
+      step = left.most * kWordBytes;
     }
-    multiply_rows<T, kWordBytes>(bytes(words), step * int64_t{sizeof(T)}, right, column, stop, cut, blocks,
-                                 row, rows, pending);
+    multiply_rows<T, kWordBytes>(first, step, right, column, stop, cut, blocks, row, rows, pending);
   }
 }
 
 // 16 words of k x 16 columns, words first.
-template <typename T>
-void store_words(const __m512i (&r)[16], T* out) {
+template <typename Packed>
+void store_words(const __m512i (&r)[16], Packed* out) {
   for (int i = 0; i < 16; ++i) {
-    _mm512_storeu_si512(out + i * 16 * Gemm<T>::kWord, r[i]);
+    _mm512_storeu_si512(out + i * 16 * kPerWord<Packed>, r[i]);
   }
 }
 
 // Up to 16 words of k x up to 32 columns of w [k_size, w_row] as two panels; what lies outside is zero.
 // `sums`: adds what each column sums to, of 16 columns each.
-template <typename T>
-void pack_words(const T* w, int64_t w_row, int64_t k_size, int64_t columns, T* low, T* high, __m512* sums) {
-  if (k_size >= 16 * Gemm<T>::kWord && columns >= 32) {
+template <typename T, typename Packed>
+void pack_words(const T* w, int64_t w_row, int64_t k_size, int64_t columns, Packed* low, Packed* high,
+                __m512* sums) {
+  if (k_size >= 16 * kPerWord<Packed> && columns >= 32) {
     return interleave_pair(w, w_row, low, high, sums);
   }
   for (int half = 0; half < 2; ++half) {
     const int64_t left = columns - 16 * half;
     if (half == 1 && high == nullptr) return;
     __m512i r[16];
-    interleave(w + 16 * half, w_row, k_size, left > 0 ? first_lanes(left) : __mmask16(0), r,
+    columns_of(w + 16 * half, w_row, k_size, left > 0 ? first_lanes(left) : __mmask16(0), r,
                sums == nullptr ? nullptr : sums + half);
     store_words(r, half == 0 ? low : high);
   }
 }
 
 // Asks for what pack_words comes to later: rows lie pages apart, which the CPU does not foresee.
-template <typename T>
+template <int64_t kWord, typename T>
 void prefetch_tile(const T* w, int64_t w_row, int64_t rows) {
-  for (int64_t i = 0; i < min_of(rows, 16 * Gemm<T>::kWord); ++i) __builtin_prefetch(w + i * w_row, 0, 2);
+  for (int64_t i = 0; i < min_of(rows, 16 * kWord); ++i) __builtin_prefetch(w + i * w_row, 0, 2);
 }
 
 // Columns of w [k_size, w_row] as panels of 16 columns, `panel` elements apart; adds to `sums` what they sum
 // to over k.
-template <typename T>
-void pack_columns(const T* w, int64_t w_row, int64_t k_size, int64_t columns, T* packed, int64_t panel,
+template <typename T, typename Packed>
+void pack_columns(const T* w, int64_t w_row, int64_t k_size, int64_t columns, Packed* packed, int64_t panel,
                   float* sums) {
-  constexpr int64_t kStep = 16 * Gemm<T>::kWord, kTogether = kSlab * Gemm<T>::kWord;
+  constexpr int64_t kWord = kPerWord<Packed>, kStep = 16 * kWord, kTogether = kSlab * kWord;
   for (int64_t slab = 0; slab < k_size; slab += kTogether) {
     for (int64_t column = 0; column < columns; column += 32) {
       const int64_t left = columns - column;
       const __mmask16 lanes[2] = {first_lanes(left), left > 16 ? first_lanes(left - 16) : __mmask16(0)};
       __m512 sum[2] = {load(sums + column, lanes[0]), load(sums + column + 16, lanes[1])};
-      T* out = packed + column / 16 * panel + slab * 16;
+      Packed* out = packed + column / 16 * panel + slab * 16;
       for (int64_t k = slab; k < min_of(slab + kTogether, k_size); k += kStep, out += 16 * kStep) {
-        prefetch_tile(w + (k + kTogether) * w_row + column, w_row, k_size - k - kTogether);
+        prefetch_tile<kWord>(w + (k + kTogether) * w_row + column, w_row, k_size - k - kTogether);
         pack_words(w + k * w_row + column, w_row, k_size - k, left, out, left > 16 ? out + panel : nullptr,
                    sum);
       }
@@ -235,11 +240,11 @@ void pack_columns(const T* w, int64_t w_row, int64_t k_size, int64_t columns, T*
 
 }  // namespace
 
-template <typename T>
-void Gemm<T>::pack_transposed(const T* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
-                              T* packed) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::pack_transposed(const T* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
+                                      Packed* packed) {
   const int64_t last = min_of(end * 32, padded(n_size));
-  T* out = packed + begin * 32 * depth(k_size) * kWord;
+  Packed* out = packed + begin * 32 * depth(k_size) * kWord;
   for (int64_t n = begin * 32; n < last; n += 16) {
     for (int64_t k = 0; k < k_size; k += 16 * kWord, out += 256 * kWord) {
       __m512i r[16];
@@ -253,33 +258,33 @@ void Gemm<T>::pack_transposed(const T* w, int64_t n_size, int64_t k_size, int64_
 }
 
 // Row by row, as w lies: 16 columns of every row would be a new page each.
-template <typename T>
-void Gemm<T>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, bool gelu,
-                   T* packed) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, bool gelu,
+                           Packed* packed) {
   alignas(64) T made[16 * kWord * 32];
   for (int64_t block = begin; block < end; ++block) {
     const int64_t k = block * 16 * kWord;
-    T* out = packed + block * 256 * kWord;
+    Packed* out = packed + block * 256 * kWord;
     const int64_t panel = 16 * depth(k_size) * kWord;
     for (int64_t n = 0; n < n_size; n += 32, out += 2 * panel) {
-      prefetch_tile(w + (k + 16 * kWord) * n_size + n, n_size, k_size - k - 16 * kWord);
+      prefetch_tile<kWord>(w + (k + 16 * kWord) * n_size + n, n_size, k_size - k - 16 * kWord);
       const T* words = w + k * n_size + n;
       if (gelu) gelu_of(words, n_size, min_of(k_size - k, 16 * kWord), min_of(n_size - n, 32), made, 32);
-      pack_words<T>(gelu ? made : words, gelu ? 32 : n_size, k_size - k, n_size - n, out, out + panel,
-                    nullptr);
+      pack_words(gelu ? made : words, gelu ? 32 : n_size, k_size - k, n_size - n, out, out + panel, nullptr);
     }
   }
 }
 
-template <typename T>
-void Gemm<T>::multiply(const T* a, int64_t rows, int64_t k, const T* packed, int64_t columns,
-                       const Epilogue<T>& epilogue, const Turns& turns) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::multiply(const T* a, int64_t rows, int64_t k, const Packed* packed, int64_t columns,
+                               const Epilogue<T>& epilogue, const Turns& turns) {
   const int64_t words = (k + kWord - 1) / kWord, cuts = (words + kCut - 1) / kCut;
   const int64_t most = depth((k + cuts - 1) / cuts), chunk = column_chunk(most);
   const int64_t across = cuts == 1 ? 0 : (columns + kColumns - 1) / kColumns;  // blocks that wait in 8 rows
   const Buffer<Block> blocks(cuts == 1 ? 1 : kGroup / kRows * across);
-  const Buffer<T> padded(k % kWord == 0 && rows % kRows == 0 ? 0 : kRows * most * kWord);
-  const LeftRows<T> left{a, rows, k, most, padded.data()};
+  const bool as_they_lie = sizeof(T) == sizeof(Packed) && k % kWord == 0 && rows % kRows == 0;
+  const Buffer<Packed> padded(as_they_lie ? 0 : kRows * most * kWord);
+  const LeftRows<T, Packed> left{a, rows, k, most, padded.data()};
   Pending<T> pending{.epilogue = &epilogue};
   if (cuts == 1) {
     const Right right{bytes(packed), depth(k) * kPanelRow, columns};
@@ -306,9 +311,9 @@ void Gemm<T>::multiply(const T* a, int64_t rows, int64_t k, const T* packed, int
   finish_all(pending);
 }
 
-template <typename T>
-void Gemm<T>::pack_left(const T* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
-                        int64_t end, T* packed, float* sums) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::pack_left(const T* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
+                                int64_t end, Packed* packed, float* sums) {
   const int64_t last = min_of(end * 32, rows), panel = 16 * depth(k_size) * kWord;
   for (int64_t first = begin * 32; first < last; first += kGroup) {
     pack_columns(w + first, w_columns, k_size, min_of(kGroup, last - first), packed + first / 16 * panel,
@@ -316,9 +321,10 @@ void Gemm<T>::pack_left(const T* w, int64_t w_columns, int64_t rows, int64_t k_s
   }
 }
 
-template <typename T>
-void Gemm<T>::multiply_packed(const T* left, int64_t rows, int64_t k, const T* packed, int64_t columns,
-                              const Epilogue<T>& epilogue, const Piece& piece, const Turns& turns) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::multiply_packed(const Packed* left, int64_t rows, int64_t k, const Packed* packed,
+                                      int64_t columns, const Epilogue<T>& epilogue, const Piece& piece,
+                                      const Turns& turns) {
   const int64_t words = depth(k), chunk = column_chunk(words), across = (columns + kColumns - 1) / kColumns;
   const Right right{bytes(packed), words * kPanelRow, columns};
   const Cut cut{(k + kWord - 1) / kWord, piece.first, piece.last};
@@ -330,11 +336,11 @@ void Gemm<T>::multiply_packed(const T* left, int64_t rows, int64_t k, const T* p
          some = take_rows(turns, index, rows, kRows)) {
       for (int64_t row = some.first; row < some.last; row += kRows) {
         // Eight of a panel's sixteen columns, a word from one to the next.
-        const T* words_of_row = left + (row / 16 * 16 * words + row % 16) * kWord;
+        const Packed* words_of_row = left + (row / 16 * 16 * words + row % 16) * kWord;
         Block* band =
             cut.first && cut.last ? &alone : reinterpret_cast<Block*>(piece.sums) + row / kRows * across;
         // The panel after this, a half of it each time.
-        const T* ahead = left + ((row / 16 + 1) * 16 * words + row % 16 / 8 * words / 2 * 16) * kWord;
+        const Packed* ahead = left + ((row / 16 + 1) * 16 * words + row % 16 / 8 * words / 2 * 16) * kWord;
         for (int64_t i = 0; i < words / 2; ++i) __builtin_prefetch(ahead + i * 16 * kWord, 0, 2);
         multiply_rows<T, kPanelRow>(bytes(words_of_row), kWordBytes, right, column, stop, cut, band, row,
                                     min_of(some.last - row, kRows), pending);
@@ -344,15 +350,15 @@ void Gemm<T>::multiply_packed(const T* left, int64_t rows, int64_t k, const T* p
   finish_all(pending);
 }
 
-template <typename T>
-void Gemm<T>::gelu_backward(const T* gradient, const T* linear, T* out, int64_t count) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::gelu_backward(const T* gradient, const T* linear, T* out, int64_t count) {
   gelu_backward_of(gradient, linear, out, count);
 }
 
 // As many chains as a block has sums hide a product's latency; the empty statement keeps the compiler from
 // dropping them (of a local variable: an array's element it would put into memory).
-template <typename T>
-double Gemm<T>::resident_products(long turns) {
+template <typename T, typename Packed>
+double Gemm<T, Packed>::resident_products(long turns) {
   __m512 sum[kRows][3];
   for (auto& row : sum) {
     for (auto& s : row) s = _mm512_setzero_ps();

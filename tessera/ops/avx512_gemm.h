@@ -5,8 +5,9 @@
 // Note [Words]: a product goes through k by words of 32 bits: one k of fp32, or two of bf16 side by side. A
 // step multiplies one word of each of 8 rows, broadcast, by that word of 48 columns: 24 registers of sums.
 // The right factor is packed in panels of 16 columns, words first; for bf16 that is the format of Note
-// [Tiles] in amx_gemm.h. A long k is cut, so that a cut of a panel's neighbours stays in the L2 cache while
-// rows pass by; sums wait in between.
+// [Tiles] in amx_gemm.h. Where bf16 is multiplied by fp32's instructions, packing widens, and 8 rows at a
+// time are copied, wide, before they meet a chunk of columns. A long k is cut, so that a cut of a panel's
+// neighbours stays in the L2 cache while rows pass by; sums wait in between.
 //
 // Note [Turns]: threads take rows when they have time for some, the fewer the fewer are left. Of rows that
 // are dealt out beforehand all threads wait for the slowest: for the one whose core has other programs, or
@@ -25,11 +26,12 @@ struct Turns {
   int64_t* taken = nullptr;  // [Gemm::chunks(columns)], zero before the first thread begins
 };
 
-/// T: uint16_t, the bits of bf16, which requires cpu_has_avx512_bf16(); or float, which requires
-/// cpu_has_avx512().
-template <typename T>
+/// T: elements in memory, float or uint16_t (the bits of bf16). Packed: those of factors as they are
+/// multiplied, float, which requires cpu_has_avx512(), or uint16_t, which requires AVX512_BF16 too.
+/// Gemm<uint16_t, float> multiplies bf16 by fp32's instructions.
+template <typename T, typename Packed = T>
 struct Gemm {
-  static constexpr int64_t kWord = 4 / sizeof(T);  // elements of a word
+  static constexpr int64_t kWord = 4 / sizeof(Packed);  // elements of a word
   static constexpr int64_t kRows = 8, kColumns = 48;
 
   /// Elements of a packed factor for k x columns.
@@ -44,17 +46,17 @@ struct Gemm {
   /// Packs the right factor B[k][n] = w[n * k_size + k], the transpose of w [n_size, k_size]: blocks
   /// [begin, end) of 32 n.
   static void pack_transposed(const T* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
-                              T* packed);
+                              Packed* packed);
   /// Packs the right factor B[k][n] = w[k * n_size + n], or `gelu` of that: blocks [begin, end) of 16 words
   /// of k.
   static void pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, bool gelu,
-                   T* packed);
+                   Packed* packed);
 
   /// The most chunks that a product has of so many columns.
   [[gnu::always_inline]] static constexpr int64_t chunks(int64_t columns) { return columns / kColumns + 1; }
 
   /// a [rows, k] times the packed factor [k, columns]: as much of it as no other thread takes.
-  static void multiply(const T* a, int64_t rows, int64_t k, const T* packed, int64_t columns,
+  static void multiply(const T* a, int64_t rows, int64_t k, const Packed* packed, int64_t columns,
                        const Epilogue<T>& epilogue, const Turns& turns);
 
   /// Where the sums of a product stand whose k comes in pieces.
@@ -75,11 +77,12 @@ struct Gemm {
   /// Packs the left factor A[row][k] = w[k * w_columns + row], the transpose of w [k_size, w_columns]: blocks
   /// [begin, end) of 32 rows of it, of `rows`. Adds to sums [rows] what each row sums to over k.
   static void pack_left(const T* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
-                        int64_t end, T* packed, float* sums);
+                        int64_t end, Packed* packed, float* sums);
   /// Such a factor [rows, k] times the packed factor [k, columns], one piece of k, at most kPiece: as much of
   /// it as no other thread takes.
-  static void multiply_packed(const T* left, int64_t rows, int64_t k, const T* packed, int64_t columns,
-                              const Epilogue<T>& epilogue, const Piece& piece, const Turns& turns);
+  static void multiply_packed(const Packed* left, int64_t rows, int64_t k, const Packed* packed,
+                              int64_t columns, const Epilogue<T>& epilogue, const Piece& piece,
+                              const Turns& turns);
 
   /// out = gradient * gelu'(linear), element by element.
   static void gelu_backward(const T* gradient, const T* linear, T* out, int64_t count);

@@ -13,6 +13,11 @@ inline __m512i load_words(const uint16_t* p, int64_t count) {
   return _mm512_maskz_loadu_epi16(mask, p);
 }
 
+inline void columns_of(const uint16_t* w, int64_t row_step, int64_t rows, __mmask16 columns, __m512i (&r)[16],
+                       __m512* sum) {
+  interleave(w, row_step, rows, columns, r, sum);
+}
+
 // 16 words of k x 32 columns of w, all of which exist, as two panels. `sums`: adds the columns' sums.
 inline void interleave_pair(const uint16_t* w, int64_t row_step, uint16_t* low, uint16_t* high,
                             __m512* sums) {

@@ -13,7 +13,7 @@ inline __m512i load_words(const float* p, int64_t count) {
 }
 
 // 16 rows x 16 columns of w; what lies outside is zero. `sum`: adds the columns' sums.
-inline void interleave(const float* w, int64_t row_step, int64_t rows, __mmask16 columns, __m512i (&r)[16],
+inline void columns_of(const float* w, int64_t row_step, int64_t rows, __mmask16 columns, __m512i (&r)[16],
                        __m512* sum) {
   for (int i = 0; i < 16; ++i) {
     const __m512 row = i < rows ? _mm512_maskz_loadu_ps(columns, w + i * row_step) : _mm512_setzero_ps();

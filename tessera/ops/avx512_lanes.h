@@ -19,11 +19,7 @@ struct Whole {
   }
   // Past the caches; p: a multiple of the vector's size.
   void stream(float* p, __m512 v) const { _mm512_stream_ps(p, v); }
-#if defined(__AVX512BF16__)
-  void stream(uint16_t* p, __m512 v) const {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
-  }
-#endif
+  void stream(uint16_t* p, __m512 v) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
   __m512 kept(__m512 v) const { return v; }
 };
 

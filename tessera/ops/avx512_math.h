@@ -28,37 +28,43 @@ inline __m512 load_bf16(const uint16_t* p, __mmask16 mask) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)), 16));
 }
 
-#if defined(__AVX512BF16__)  // some of the files are compiled for CPUs without it
-inline void store_bf16(uint16_t* p, __mmask16 mask, __m512 v) {
-  _mm256_mask_storeu_epi16(p, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
-}
+/// The nearest numbers of bf16, ties to even; NaN stays NaN. (Some of the files are compiled for CPUs without
+/// an instruction for it.)
+inline __m256i to_bf16(__m512 v) {
+#if defined(__AVX512BF16__)
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
+#else
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  const __m512i words = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7FC00000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(words, 16));
 #endif
+}
+
+inline void store_bf16(uint16_t* p, __mmask16 mask, __m512 v) {
+  _mm256_mask_storeu_epi16(p, mask, to_bf16(v));
+}
 
 // The same names for either type of element, for kernels written once.
 inline __m512 load(const float* p) { return _mm512_loadu_ps(p); }
 inline __m512 load(const float* p, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, p); }
 inline void store(float* p, __m512 v) { _mm512_storeu_ps(p, v); }
 inline void store(float* p, __mmask16 mask, __m512 v) { _mm512_mask_storeu_ps(p, mask, v); }
-#if defined(__AVX512BF16__)
 inline __m512 load(const uint16_t* p) {
   const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }
 inline __m512 load(const uint16_t* p, __mmask16 mask) { return load_bf16(p, mask); }
-inline void store(uint16_t* p, __m512 v) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
-}
+inline void store(uint16_t* p, __m512 v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
 inline void store(uint16_t* p, __mmask16 mask, __m512 v) { store_bf16(p, mask, v); }
-#endif
 
 /// What loading gives after storing to elements of that type.
 inline __m512 rounded_to(__m512 v, float) { return v; }
-#if defined(__AVX512BF16__)
 inline __m512 rounded_to(__m512 v, uint16_t) {
-  const __m512i words = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(v)), 16));
 }
-#endif
 
 /// The first `count` of 16 lanes.
 inline __mmask16 first_lanes(int64_t count) {

@@ -1,5 +1,6 @@
-// Products of small matrices in registers, for elements of fp32 and of bf16 alike: both are words of 32 bits,
-// a number of fp32 or two of bf16 that are neighbours along the sum. Private to kernels for AVX-512; like
+// Products of small matrices in registers, for factors of fp32 and of bf16 alike: both are words of 32 bits,
+// a number of fp32 or two of bf16 that are neighbours along the sum. Word: float or uint16_t, for these.
+// Elements in memory are of the same type, or bf16 for words of fp32. Private to kernels for AVX-512; like
 // avx512_math.h without any standard header.
 #pragma once
 
@@ -8,13 +9,13 @@
 namespace tessera::ops::avx512 {
 namespace {
 
-template <typename Element>
-constexpr int64_t kPerWord = 4 / sizeof(Element);
+template <typename Word>
+constexpr int64_t kPerWord = 4 / sizeof(Word);
 
 /// Words that hold `count` elements.
-template <typename Element>
+template <typename Word>
 constexpr int64_t words(int64_t count) {
-  return (count + kPerWord<Element> - 1) / kPerWord<Element>;
+  return (count + kPerWord<Word> - 1) / kPerWord<Word>;
 }
 
 /// Columns of a factor on the right: whole vectors.
@@ -50,7 +51,7 @@ struct Result {
 
 // kRows x 16 kVectors sums. Each is added up word after word, so how a product is cut into these is not seen
 // in its numbers.
-template <typename Element, int64_t kRow, int kRows, int kVectors>
+template <typename Word, int64_t kRow, int kRows, int kVectors>
 inline void sums_of(const Left& a, const Right& b, const Result& c) {
   __m512 sums[kRows][kVectors];
 #pragma GCC unroll 16
@@ -70,7 +71,7 @@ inline void sums_of(const Left& a, const Right& b, const Result& c) {
       const __m512 row = _mm512_set1_ps(left[i * kRow]);
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) {
-        sums[i][j] = multiply_add(static_cast<const Element*>(nullptr), row, columns[j], sums[i][j]);
+        sums[i][j] = multiply_add(static_cast<const Word*>(nullptr), row, columns[j], sums[i][j]);
       }
     }
   }
@@ -81,28 +82,28 @@ inline void sums_of(const Left& a, const Right& b, const Result& c) {
   }
 }
 
-template <typename Element, int64_t kRow, int kRows, int kVectors>
+template <typename Word, int64_t kRow, int kRows, int kVectors>
 inline void some_rows(int64_t rows, const Left& a, const Right& b, const Result& c) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return some_rows<Element, kRow, kRows - 1, kVectors>(rows, a, b, c);
+    if (rows < kRows) return some_rows<Word, kRow, kRows - 1, kVectors>(rows, a, b, c);
   }
-  sums_of<Element, kRow, kRows, kVectors>(a, b, c);
+  sums_of<Word, kRow, kRows, kVectors>(a, b, c);
 }
 
 // As many rows at a time as registers hold the sums of, in parts of nearly one size.
-template <typename Element, int64_t kRow, int kVectors>
+template <typename Word, int64_t kRow, int kVectors>
 inline void some_columns(int64_t rows, const Left& a, const Right& b, const Result& c) {
   constexpr int kMost = kVectors == 4 ? 6 : kVectors == 3 ? 8 : kVectors == 2 ? 12 : 14;
   const int64_t parts = (rows + kMost - 1) / kMost;
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t begin = rows * part / parts, end = rows * (part + 1) / parts;
-    some_rows<Element, kRow, kMost, kVectors>(end - begin, {a.data + begin * kRow, a.step}, b,
-                                              {c.data + begin * c.row, c.row, c.add});
+    some_rows<Word, kRow, kMost, kVectors>(end - begin, {a.data + begin * kRow, a.step}, b,
+                                           {c.data + begin * c.row, c.row, c.add});
   }
 }
 
 // c [rows, columns] = a b; `columns`: a multiple of 16.
-template <typename Element, int64_t kRow>
+template <typename Word, int64_t kRow>
 inline void product(int64_t rows, int64_t columns, const Left& a, const Right& b, const Result& c) {
   const int64_t vectors = columns / 16, parts = (vectors + 3) / 4;
   for (int64_t part = 0; part < parts; ++part) {
@@ -111,64 +112,66 @@ inline void product(int64_t rows, int64_t columns, const Left& a, const Right& b
     const Result into = {c.data + 16 * begin, c.row, c.add};
     switch (end - begin) {
       case 1:
-        some_columns<Element, kRow, 1>(rows, a, some, into);
+        some_columns<Word, kRow, 1>(rows, a, some, into);
         break;
       case 2:
-        some_columns<Element, kRow, 2>(rows, a, some, into);
+        some_columns<Word, kRow, 2>(rows, a, some, into);
         break;
       case 3:
-        some_columns<Element, kRow, 3>(rows, a, some, into);
+        some_columns<Word, kRow, 3>(rows, a, some, into);
         break;
       default:
-        some_columns<Element, kRow, 4>(rows, a, some, into);
+        some_columns<Word, kRow, 4>(rows, a, some, into);
     }
   }
 }
 
-inline __m512i load_words(const float* p, int64_t elements) {
-  return _mm512_maskz_loadu_epi32(first_lanes(elements), p);
-}
-inline __m512i load_words(const uint16_t* p, int64_t elements) {
-  return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((uint64_t{1} << min_of(elements, 32)) - 1), p);
+// Up to 16 words of so many elements, then zeros.
+template <typename Word, typename Element>
+inline __m512i load_words(const Element* p, int64_t elements) {
+  if constexpr (sizeof(Word) == 4) {
+    return _mm512_castps_si512(load(p, first_lanes(elements)));
+  } else {
+    return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((uint64_t{1} << min_of(elements, 32)) - 1), p);
+  }
 }
 
 // Matrix w [rows, width], whose rows are w_row elements apart, the other way round: word k of all rows in a
 // line of lanes(rows), zero beyond them.
-template <typename Element>
+template <typename Word, typename Element>
 inline void put_transposed(const Element* w, int64_t w_row, int64_t rows, int64_t width, float* out) {
-  constexpr int64_t kStep = 16 * kPerWord<Element>;
+  constexpr int64_t kStep = 16 * kPerWord<Word>;
   const int64_t line = lanes(rows);
   for (int64_t row = 0; row < rows; row += 16) {
     for (int64_t k = 0; k < width; k += kStep) {
       __m512i r[16];
       for (int i = 0; i < 16; ++i) {
-        r[i] = row + i < rows ? load_words(w + (row + i) * w_row + k, width - k) : _mm512_setzero_si512();
+        r[i] =
+            row + i < rows ? load_words<Word>(w + (row + i) * w_row + k, width - k) : _mm512_setzero_si512();
       }
       transpose(r);
-      const int64_t some = min_of(words<Element>(width - k), 16);
-      float* lines = out + k / kPerWord<Element> * line + row;
+      const int64_t some = min_of(words<Word>(width - k), 16);
+      float* lines = out + k / kPerWord<Word> * line + row;
       for (int64_t i = 0; i < some; ++i) _mm512_storeu_si512(lines + i * line, r[i]);
     }
   }
 }
 
-// The same matrix as it stands: its rows (of bf16, pairs of them) as lines of lanes(width) words.
-inline void put_rows(const float* w, int64_t w_row, int64_t rows, int64_t width, float* out) {
-  for (int64_t row = 0; row < rows; ++row, w += w_row) {
+// The same matrix as it stands: its rows (of bf16 words, pairs of them) as lines of lanes(width) words.
+template <typename Word, typename Element>
+inline void put_rows(const Element* w, int64_t w_row, int64_t rows, int64_t width, float* out) {
+  for (int64_t row = 0; row < rows; row += kPerWord<Word>, w += kPerWord<Word> * w_row) {
     for (int64_t j = 0; j < width; j += 16, out += 16) {
-      _mm512_storeu_si512(out, load_words(w + j, width - j));
-    }
-  }
-}
-inline void put_rows(const uint16_t* w, int64_t w_row, int64_t rows, int64_t width, float* out) {
-  for (int64_t row = 0; row < rows; row += 2, w += 2 * w_row) {
-    for (int64_t j = 0; j < width; j += 16, out += 16) {
-      const __mmask16 mask = first_lanes(width - j);
-      const __m512i even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, w + j));
-      const __m512i odd = row + 1 < rows
-                              ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, w + w_row + j))
-                              : _mm512_setzero_si512();
-      _mm512_storeu_si512(out, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+      if constexpr (sizeof(Word) == 4) {
+        _mm512_storeu_si512(out, load_words<Word>(w + j, width - j));
+      } else {
+        const __mmask16 mask = first_lanes(width - j);
+        const __m512i even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, w + j));
+        const __m512i odd = row + 1 < rows
+                                ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, w + w_row + j))
+                                : _mm512_setzero_si512();
+        _mm512_storeu_si512(out, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+      }
     }
   }
 }

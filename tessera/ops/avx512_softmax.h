@@ -1,5 +1,5 @@
-// Softmax over rows of scores and its gradient, once for bf16 and fp32. Private to the attention kernels;
-// like avx512_math.h without any standard header.
+// Softmax over rows of scores and its gradient, once for words of bf16 and fp32 (avx512_product.h). Private
+// to the attention kernels; like avx512_math.h without any standard header.
 #pragma once
 
 #include "tessera/ops/attention_heads.h"
@@ -12,12 +12,12 @@ namespace {
 // lines, which spreads a column over the cache.
 constexpr int64_t kLine = 656;
 static_assert(kLine >= kMostTokens && kLine / 16 % 2 == 1 && kLine % 16 == 0);
-template <typename Element>
-constexpr int64_t kWordLine = sizeof(Element) == 4 ? kLine : 336;
+template <typename Word>
+constexpr int64_t kWordLine = sizeof(Word) == 4 ? kLine : 336;
 
 // Exponents are in these units: those of precise_exp() and exp2_for_bf16().
-template <typename Element>
-constexpr float kExponentUnit = sizeof(Element) == 4 ? 1.0F : 1.44269504F;
+template <typename Word>
+constexpr float kExponentUnit = sizeof(Word) == 4 ? 1.0F : 1.44269504F;
 
 inline __m512 exp_for(const float*, __m512 x) { return precise_exp(x); }
 inline __m512 exp_for(const uint16_t*, __m512 x) { return exp2_for_bf16(x); }
@@ -56,8 +56,8 @@ inline void put_maxima(const float* s, int64_t rows, int64_t tokens, float facto
 
 // One row: p = e^(score - max), zero from `tokens` to the end of its last pair of vectors; `factor`: a
 // score's, in kExponentUnit. stats: given max, puts 1 / sum.
-template <typename Element>
-inline void softmax_row(const float* s, int64_t tokens, float factor, Element* p, float* stats) {
+template <typename Word>
+inline void softmax_row(const float* s, int64_t tokens, float factor, Word* p, float* stats) {
   const __m512 by = _mm512_set1_ps(factor), top = _mm512_set1_ps(stats[0]);
   const auto at = [&](int64_t j) { return exp_for(p, _mm512_fmsub_ps(_mm512_loadu_ps(s + j), by, top)); };
   const int64_t whole = tokens / 32 * 32;
@@ -74,12 +74,12 @@ inline void softmax_row(const float* s, int64_t tokens, float factor, Element* p
 }
 
 // One row of backward: scores become p again, with stats; returns sum(p * dp). Zero past `tokens`.
-template <typename Element>
+template <typename Word>
 inline float softmax_again_row(float* s, const float* dp, int64_t tokens, float factor, const float* stats) {
   const __m512 by = _mm512_set1_ps(factor), top = _mm512_set1_ps(stats[0]);
   const __m512 share = _mm512_set1_ps(stats[1]);
   const auto at = [&](int64_t j) {
-    return exp_for(static_cast<const Element*>(nullptr), _mm512_fmsub_ps(_mm512_loadu_ps(s + j), by, top));
+    return exp_for(static_cast<const Word*>(nullptr), _mm512_fmsub_ps(_mm512_loadu_ps(s + j), by, top));
   };
   const int64_t last = (tokens - 1) / 16 * 16;
   __m512 sum = _mm512_setzero_ps();
@@ -143,7 +143,7 @@ inline void put_factors(const uint16_t*, const float* p, const float* dp, int64_
 
 // Rows of scores and of dp as factors; calls each_row(i) before row i. Factors are made two rows behind
 // the sums, which are long in coming out of their vectors.
-template <typename Element, typename EachRow>
+template <typename Word, typename EachRow>
 inline void softmax_backward(float* s, float* dp, int64_t rows, int64_t tokens, float factor,
                              const float* stats, const Factors& to, const EachRow& each_row) {
   float sums[4] = {};
@@ -151,10 +151,10 @@ inline void softmax_backward(float* s, float* dp, int64_t rows, int64_t tokens, 
     for (int64_t row = i; row < min_of(i + 2, rows); ++row) {
       each_row(row);
       sums[row % 4] =
-          softmax_again_row<Element>(s + row * kLine, dp + row * kLine, tokens, factor, stats + 2 * row);
+          softmax_again_row<Word>(s + row * kLine, dp + row * kLine, tokens, factor, stats + 2 * row);
     }
     if (i > 0) {
-      put_factors(static_cast<const Element*>(nullptr), s, dp, i - 2, rows, tokens, sums + (i - 2) % 4, to);
+      put_factors(static_cast<const Word*>(nullptr), s, dp, i - 2, rows, tokens, sums + (i - 2) % 4, to);
     }
   }
 }

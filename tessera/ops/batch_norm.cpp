@@ -239,7 +239,7 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
 };
 
 bool fits(const at::Tensor& x, const BatchNorm& norm, const AfterNorm& after) {
-  const bool kernels = fits_avx512(x) || fits_avx512_bf16(x) || fits_amx(x);
+  const bool kernels = fits_fp32(x) || fits_bf16(x);
   return kernels && x.dim() == 4 && x.is_contiguous(kImages) &&
          norm.running_mean.scalar_type() == at::kFloat &&
          (!after.residual.defined() ||

@@ -36,6 +36,11 @@ bool announces_bf16() {
   return (cpuid(7, 1).eax & kAvx512Bf16) != 0;
 }
 
+bool is_intel() {
+  constexpr unsigned kGenu = 0x756E6547;  // of "GenuineIntel"
+  return cpuid(0, 0).ebx == kGenu;
+}
+
 bool announces_amx() {
   constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;
   const CpuId features = cpuid(7, 0);
@@ -61,16 +66,18 @@ bool request_tiles() {
 #else
 
 bool announces_bf16() { return true; }  // not known here: LibTorch decides
+bool is_intel() { return false; }
 bool announces_amx() { return false; }
 bool supports_avx512() { return false; }
 bool request_tiles() { return false; }
 
 #endif
 
-bool is_wanted(const char* variable) {
-  const char* wanted = std::getenv(variable);
-  return wanted == nullptr || std::string_view(wanted) != "0";
+bool says(const char* variable, std::string_view value) {
+  const char* given = std::getenv(variable);
+  return given != nullptr && given == value;
 }
+bool is_wanted(const char* variable) { return !says(variable, "0"); }
 
 bool has_tile_palette() {
 #if defined(__x86_64__)
@@ -106,9 +113,13 @@ bool cpu_has_avx512() {
   return has;
 }
 
-bool cpu_has_avx512_bf16() { return cpu_has_avx512() && cpu_has_bf16(); }
+bool cpu_has_bf16_kernels() { return cpu_has_amx() || cpu_has_avx512(); }
 
-bool cpu_has_bf16_kernels() { return cpu_has_amx() || cpu_has_avx512_bf16(); }
+bool cpu_favours_bf16() {
+  static const bool favours =
+      cpu_has_amx() || (cpu_has_avx512() && cpu_has_bf16() && (!is_intel() || says("TESSERA_BF16", "1")));
+  return favours;
+}
 
 bool onednn_would_misuse_amx() {
   static const bool would = announces_amx() && !has_tile_palette();

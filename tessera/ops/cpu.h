@@ -8,18 +8,21 @@ namespace tessera::ops {
 bool cpu_has_amx();
 
 /// Products of bf16 are instructions of this CPU (AVX512_BF16; taken for granted where it is no x86), and
-/// TESSERA_BF16 is not "0" (which means no kernels in bf16 at all). Asked once.
+/// TESSERA_BF16 is not "0". Asked once.
 bool cpu_has_bf16();
 
 /// AVX-512 F, BW, DQ and VL are there (every x86 server CPU since 2017 that has AVX-512), and TESSERA_AVX512
 /// is not "0". Asked once. (The kernels for AMX use AVX-512 too, and do not ask this.)
 bool cpu_has_avx512();
 
-/// The same, and products of bf16 are instructions of it: cpu_has_avx512() and cpu_has_bf16().
-bool cpu_has_avx512_bf16();
-
-/// This room has kernels in bf16 for this CPU: cpu_has_amx() or cpu_has_avx512_bf16().
+/// This room has kernels in bf16 for this CPU: cpu_has_amx() or cpu_has_avx512().
 bool cpu_has_bf16_kernels();
+
+/// They multiply bf16 by its own instructions, which takes less time than by fp32's: cpu_has_amx(), or
+/// AVX-512 with cpu_has_bf16() that is not Intel's, which begins a vector of such products every second cycle
+/// and meanwhile four vectors of fp32's. (If TESSERA_BF16 is "1", its instructions are used there too.)
+/// Elsewhere the kernels widen bf16 and multiply fp32. Asked once.
+bool cpu_favours_bf16();
 
 /// True where CPUID announces AMX but not its tile palette (some virtual machines). oneDNN then configures
 /// empty tiles and dies of an illegal instruction in its first bf16 product. Loading this library limits

@@ -17,14 +17,12 @@ inline bool is_for_kernels(const at::Tensor& t, at::ScalarType dtype) {
   return is_for_kernels(t) && t.scalar_type() == dtype && t.numel() > 0;
 }
 
-/// The bf16 kernels on AMX tiles can take this tensor.
-inline bool fits_amx(const at::Tensor& t) { return is_for_kernels(t, at::kBFloat16) && cpu_has_amx(); }
-/// The bf16 kernels for AVX-512 can.
-inline bool fits_avx512_bf16(const at::Tensor& t) {
-  return is_for_kernels(t, at::kBFloat16) && cpu_has_avx512_bf16();
+/// The bf16 kernels, on AMX's tiles or AVX-512, can take this tensor.
+inline bool fits_bf16(const at::Tensor& t) {
+  return is_for_kernels(t, at::kBFloat16) && cpu_has_bf16_kernels();
 }
 /// The fp32 kernels for AVX-512 can.
-inline bool fits_avx512(const at::Tensor& t) { return is_for_kernels(t, at::kFloat) && cpu_has_avx512(); }
+inline bool fits_fp32(const at::Tensor& t) { return is_for_kernels(t, at::kFloat) && cpu_has_avx512(); }
 
 /// A tensor's numbers as kernels take them. Element: uint16_t, the bits of bf16, or float.
 template <typename Element>

@@ -104,10 +104,10 @@ class WidenedLayerNorm : public torch::autograd::Function<WidenedLayerNorm> {
 variable_list by_kernels(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          double epsilon) {
   const auto all = [&](bool (*fits)(const at::Tensor&)) { return fits(x) && fits(weight) && fits(bias); };
-  if (all(fits_amx) || all(fits_avx512_bf16)) {
+  if (all(fits_bf16)) {
     return FastLayerNorm<uint16_t>::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
   }
-  if (all(fits_avx512)) {
+  if (all(fits_fp32)) {
     return FastLayerNorm<float>::apply(x, weight.contiguous(), bias.contiguous(), epsilon);
   }
   return {};

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -41,8 +40,6 @@ void over_blocks(int64_t blocks, const Body& body) {
 
 struct AmxProducts {
   using T = uint16_t;
-
-  static bool fit(const at::Tensor& t) { return fits_amx(t); }
 
   static void forward(const T* x, const T* weight, int64_t rows, int64_t in, int64_t out,
                       const Epilogue<T>& epilogue) {
@@ -86,28 +83,24 @@ struct AmxProducts {
   }
 };
 
-template <typename Element>
+// Packed: what factors are multiplied as.
+template <typename Element, typename Packed = Element>
 struct Avx512Products {
   using T = Element;
-  using Gemm = avx512::Gemm<T>;
+  using Gemm = avx512::Gemm<T, Packed>;
   static constexpr int64_t kMostSums = 16 << 20;  // 64 MiB: all of a layer up to 2048 wide
-
-  static bool fit(const at::Tensor& t) {
-    if constexpr (std::is_same_v<T, float>) return fits_avx512(t);
-    return fits_avx512_bf16(t);
-  }
 
   static void forward(const T* x, const T* weight, int64_t rows, int64_t in, int64_t out,
                       const Epilogue<T>& epilogue) {
-    const at::Tensor packed = scratch<T>(Gemm::packed_size(in, out));
+    const at::Tensor packed = scratch<Packed>(Gemm::packed_size(in, out));
     over_blocks((out + 31) / 32, [&](int64_t begin, int64_t end) {
-      Gemm::pack_transposed(weight, out, in, begin, end, mutable_data_of<T>(packed));
+      Gemm::pack_transposed(weight, out, in, begin, end, mutable_data_of<Packed>(packed));
     });
     multiply(x, rows, in, packed, out, epilogue);
   }
   static void input_gradient(const T* gradient, const T* weight, int64_t rows, int64_t in, int64_t out,
                              const Epilogue<T>& epilogue) {
-    const at::Tensor packed = scratch<T>(Gemm::packed_size(out, in));
+    const at::Tensor packed = scratch<Packed>(Gemm::packed_size(out, in));
     pack(weight, false, out, in, packed);
     multiply(gradient, rows, out, packed, in, epilogue);
   }
@@ -118,8 +111,8 @@ struct Avx512Products {
     const int64_t piece_rows = Gemm::piece_of(rows);
     const int64_t group =
         std::min(piece_rows == rows ? out : std::max<int64_t>(kMostSums / in / 256, 1) * 256, out);
-    const at::Tensor packed = scratch<T>(Gemm::packed_size(piece_rows, in));
-    const at::Tensor left = scratch<T>(Gemm::packed_size(piece_rows, group));
+    const at::Tensor packed = scratch<Packed>(Gemm::packed_size(piece_rows, in));
+    const at::Tensor left = scratch<Packed>(Gemm::packed_size(piece_rows, group));
     const at::Tensor waiting = scratch<float>(piece_rows == rows ? 0 : Gemm::sums_size(group, in));
     std::fill_n(sums, out, 0.0F);
     for (int64_t first = 0; first < out; first += group) {
@@ -128,12 +121,12 @@ struct Avx512Products {
         const int64_t k = std::min(piece_rows, rows - row);
         pack(x + row * in, gelu, k, in, packed);
         over_blocks((some + 31) / 32, [&](int64_t begin, int64_t end) {
-          Gemm::pack_left(gradient + row * out + first, out, some, k, begin, end, mutable_data_of<T>(left),
-                          sums + first);
+          Gemm::pack_left(gradient + row * out + first, out, some, k, begin, end,
+                          mutable_data_of<Packed>(left), sums + first);
         });
         const typename Gemm::Piece piece{row == 0, row + k == rows, mutable_data_of<float>(waiting)};
         in_turns(some, in, [&](const avx512::Turns& turns) {
-          Gemm::multiply_packed(data_of<T>(left), some, k, data_of<T>(packed), in,
+          Gemm::multiply_packed(data_of<Packed>(left), some, k, data_of<Packed>(packed), in,
                                 {.out = result + first * in}, piece, turns);
         });
       }
@@ -146,13 +139,13 @@ struct Avx512Products {
  private:
   static void pack(const T* w, bool gelu, int64_t k, int64_t columns, const at::Tensor& packed) {
     over_blocks(Gemm::depth(k) / 16, [&](int64_t begin, int64_t end) {
-      Gemm::pack(w, k, columns, begin, end, gelu, mutable_data_of<T>(packed));
+      Gemm::pack(w, k, columns, begin, end, gelu, mutable_data_of<Packed>(packed));
     });
   }
   static void multiply(const T* a, int64_t rows, int64_t k, const at::Tensor& packed, int64_t columns,
                        const Epilogue<T>& epilogue) {
     in_turns(rows, columns, [&](const avx512::Turns& turns) {
-      Gemm::multiply(a, rows, k, data_of<T>(packed), columns, epilogue, turns);
+      Gemm::multiply(a, rows, k, data_of<Packed>(packed), columns, epilogue, turns);
     });
   }
   template <typename Body>
@@ -161,6 +154,41 @@ struct Avx512Products {
     const int64_t blocks = (rows + Gemm::kRows - 1) / Gemm::kRows;
     const avx512::Turns turns{std::min<int64_t>(at::get_num_threads(), blocks), taken.data()};
     at::parallel_for(0, turns.threads, 1, [&](int64_t, int64_t) { body(turns); });
+  }
+};
+
+struct Fp32Products : Avx512Products<float> {
+  static bool fit(const at::Tensor& t) { return fits_fp32(t); }
+};
+
+// Those of bf16 that are the fastest on this CPU.
+struct Bf16Products {
+  using T = uint16_t;
+
+  static bool fit(const at::Tensor& t) { return fits_bf16(t); }
+
+  static void forward(const T* x, const T* weight, int64_t rows, int64_t in, int64_t out,
+                      const Epilogue<T>& epilogue) {
+    with([&]<typename P>(P) { P::forward(x, weight, rows, in, out, epilogue); });
+  }
+  static void input_gradient(const T* gradient, const T* weight, int64_t rows, int64_t in, int64_t out,
+                             const Epilogue<T>& epilogue) {
+    with([&]<typename P>(P) { P::input_gradient(gradient, weight, rows, in, out, epilogue); });
+  }
+  static void weight_gradient(const T* gradient, const T* x, bool gelu, int64_t rows, int64_t in, int64_t out,
+                              T* result, float* sums) {
+    with([&]<typename P>(P) { P::weight_gradient(gradient, x, gelu, rows, in, out, result, sums); });
+  }
+  static void gelu_backward(const T* gradient, const T* linear, T* result, int64_t count) {
+    with([&]<typename P>(P) { P::gelu_backward(gradient, linear, result, count); });
+  }
+
+ private:
+  template <typename Body>
+  static void with(const Body& body) {
+    if (cpu_has_amx()) return body(AmxProducts());
+    if (cpu_favours_bf16()) return body(Avx512Products<uint16_t>());
+    body(Avx512Products<uint16_t, float>());
   }
 };
 
@@ -208,7 +236,7 @@ bool with_products(std::initializer_list<at::Tensor> all, const Body& body) {
     if (fit) body(products);
     return fit;
   };
-  return tried(AmxProducts()) || tried(Avx512Products<uint16_t>()) || tried(Avx512Products<float>());
+  return tried(Bf16Products()) || tried(Fp32Products());
 }
 
 }  // namespace tessera::ops

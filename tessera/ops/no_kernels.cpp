@@ -90,9 +90,19 @@ void attention(const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint1
                int64_t, int64_t, const Heads<uint16_t>&, float*, uint16_t*) {
   absent();
 }
+void widened_attention(const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&,
+                       const AttentionShape&, int64_t, int64_t, const Heads<uint16_t>&, float*, uint16_t*) {
+  absent();
+}
 void attention_backward(const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&,
                         const AttentionShape&, int64_t, int64_t, const Heads<uint16_t>&, const float*,
                         const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&, uint16_t*) {
+  absent();
+}
+void widened_attention_backward(const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&,
+                                const AttentionShape&, int64_t, int64_t, const Heads<uint16_t>&, const float*,
+                                const Heads<uint16_t>&, const Heads<uint16_t>&, const Heads<uint16_t>&,
+                                uint16_t*) {
   absent();
 }
 void attention(const Heads<float>&, const Heads<float>&, const Heads<float>&, const AttentionShape&, int64_t,
@@ -104,36 +114,38 @@ void attention_backward(const Heads<float>&, const Heads<float>&, const Heads<fl
                         const Heads<float>&, const Heads<float>&, uint16_t*) {
   absent();
 }
-template <typename T>
-void Gemm<T>::pack_transposed(const T*, int64_t, int64_t, int64_t, int64_t, T*) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::pack_transposed(const T*, int64_t, int64_t, int64_t, int64_t, Packed*) {
   absent();
 }
-template <typename T>
-void Gemm<T>::pack(const T*, int64_t, int64_t, int64_t, int64_t, bool, T*) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::pack(const T*, int64_t, int64_t, int64_t, int64_t, bool, Packed*) {
   absent();
 }
-template <typename T>
-void Gemm<T>::multiply(const T*, int64_t, int64_t, const T*, int64_t, const Epilogue<T>&, const Turns&) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::multiply(const T*, int64_t, int64_t, const Packed*, int64_t, const Epilogue<T>&,
+                               const Turns&) {
   absent();
 }
-template <typename T>
-void Gemm<T>::pack_left(const T*, int64_t, int64_t, int64_t, int64_t, int64_t, T*, float*) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::pack_left(const T*, int64_t, int64_t, int64_t, int64_t, int64_t, Packed*, float*) {
   absent();
 }
-template <typename T>
-void Gemm<T>::multiply_packed(const T*, int64_t, int64_t, const T*, int64_t, const Epilogue<T>&, const Piece&,
-                              const Turns&) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::multiply_packed(const Packed*, int64_t, int64_t, const Packed*, int64_t,
+                                      const Epilogue<T>&, const Piece&, const Turns&) {
   absent();
 }
-template <typename T>
-void Gemm<T>::gelu_backward(const T*, const T*, T*, int64_t) {
+template <typename T, typename Packed>
+void Gemm<T, Packed>::gelu_backward(const T*, const T*, T*, int64_t) {
   absent();
 }
-template <typename T>
-double Gemm<T>::resident_products(long) {
+template <typename T, typename Packed>
+double Gemm<T, Packed>::resident_products(long) {
   absent();
 }
 template struct Gemm<uint16_t>;
+template struct Gemm<uint16_t, float>;
 template struct Gemm<float>;
 }  // namespace avx512
 

@@ -17,7 +17,9 @@ using Loop = double (*)(long turns);
 Loop loop_of(bool bf16) {
   if (!bf16) return cpu_has_avx512() ? avx512::Gemm<float>::resident_products : nullptr;
   if (cpu_has_amx()) return amx::resident_products;
-  return cpu_has_avx512_bf16() ? avx512::Gemm<uint16_t>::resident_products : nullptr;
+  if (!cpu_has_avx512()) return nullptr;
+  return cpu_favours_bf16() ? avx512::Gemm<uint16_t>::resident_products
+                            : avx512::Gemm<uint16_t, float>::resident_products;
 }
 
 }  // namespace

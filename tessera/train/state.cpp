@@ -72,7 +72,7 @@ StateSlices slices_of(const TrainState& state) {
 
 at::ScalarType resolve_dtype(recipe::Dtype dtype, at::Device device) {
   if (dtype == recipe::Dtype::kAuto)
-    return !device.is_cpu() || ops::cpu_has_bf16_kernels() ? at::kBFloat16 : at::kFloat;
+    return !device.is_cpu() || ops::cpu_favours_bf16() ? at::kBFloat16 : at::kFloat;
   if (dtype == recipe::Dtype::kFloat16) return at::kHalf;
   return dtype == recipe::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
 }

@@ -42,7 +42,7 @@ TEST_P(Random, SameNumbersForASampleInAnyBatch) {
 
 // The bf16 kernels treat every sample alike, so there it is the same bit for bit.
 TEST_P(Random, InBf16ASampleIsBitwiseTheSameInAnyBatch) {
-  if (!ops::cpu_has_amx() && !ops::cpu_has_avx512_bf16()) {
+  if (!ops::cpu_has_bf16_kernels()) {
     GTEST_SKIP() << "no bf16 kernels for this CPU";
   }
   formula::fill(model_, at::kBFloat16);

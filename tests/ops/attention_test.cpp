@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include "tessera/ops/cpu.h"
+
 namespace tessera::ops {
 namespace {
 
@@ -141,13 +143,21 @@ class AttentionBits : public testing::TestWithParam<std::tuple<int64_t, int64_t,
   int threads_ = at::get_num_threads();
 };
 
+// The same bits from the kernels. LibTorch's products promise none: MKL's on an Intel CPU depended on the
+// threads with heads of 80.
+bool same(const at::Tensor& found, const at::Tensor& expected) {
+  const bool kernels = expected.scalar_type() == at::kFloat ? cpu_has_avx512() : cpu_has_bf16_kernels();
+  const double rounding = expected.scalar_type() == at::kFloat ? 1e-5 : 0.016;
+  return kernels ? at::equal(found, expected) : at::allclose(found, expected, rounding, rounding);
+}
+
 TEST_P(AttentionBits, DoNotDependOnThreads) {
   const at::Tensor qkv = projections();
   const auto expected = value_and_gradient(qkv, 1);
   for (const int threads : {2, 3, 4}) {
     const auto found = value_and_gradient(qkv, threads);
-    EXPECT_TRUE(at::equal(found[0], expected[0])) << threads;
-    EXPECT_TRUE(at::equal(found[1], expected[1])) << threads;
+    EXPECT_TRUE(same(found[0], expected[0])) << threads;
+    EXPECT_TRUE(same(found[1], expected[1])) << threads;
   }
 }
 
@@ -156,8 +166,8 @@ TEST_P(AttentionBits, OfAnImageDoNotDependOnTheBatch) {
   const auto all = value_and_gradient(qkv, 2);
   for (const int64_t image : {0, 4, 6}) {
     const auto one = value_and_gradient(qkv.narrow(0, image, 1), 1);
-    EXPECT_TRUE(at::equal(all[0].narrow(0, image, 1), one[0])) << image;
-    EXPECT_TRUE(at::equal(all[1].narrow(0, image, 1), one[1])) << image;
+    EXPECT_TRUE(same(all[0].narrow(0, image, 1), one[0])) << image;
+    EXPECT_TRUE(same(all[1].narrow(0, image, 1), one[1])) << image;
   }
 }
 

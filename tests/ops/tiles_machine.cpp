@@ -25,8 +25,8 @@ bool kernels_are_on() { return off == 0; }
 bool cpu_has_amx() { return kCanRun; }
 bool cpu_has_bf16() { return kCanRun; }
 bool cpu_has_avx512() { return kCanRun; }
-bool cpu_has_avx512_bf16() { return kCanRun; }
 bool cpu_has_bf16_kernels() { return kCanRun; }
+bool cpu_favours_bf16() { return kCanRun; }
 bool onednn_would_misuse_amx() { return false; }
 
 }  // namespace tessera::ops
