@@ -2,162 +2,376 @@
 
 #include "tessera/ops/amx_tiles.h"
 #include "tessera/ops/avx512_finish.h"
+#include "tessera/ops/avx512_turns.h"
 
 namespace tessera::ops::amx {
 namespace {
 
-// Half of the L2 cache: as much of a packed factor stays there while all rows pass by.
-constexpr int64_t kCacheElements = 512 * 1024;
+using avx512::Rows;
+using avx512::Turns;
+using Epilogue = ops::Epilogue<uint16_t>;
 
-// A longer k is cut: too few columns of it would fit there.
-constexpr int64_t kDeep = 4096, kCut = 2048;
+constexpr int64_t kRows = 32, kColumns = 32;  // of a block of sums in tiles
+constexpr int64_t kStep = 32;                 // k of a step
+constexpr int64_t kStepElements = kRows * kStep;
 
-int64_t column_chunk(int64_t padded_k) {
-  const int64_t columns = kCacheElements / padded_k / 32 * 32;
-  return columns < 32 ? 32 : columns;
+// What of a packed factor stays in the L2 cache while rows pass by, in elements.
+constexpr int64_t kCacheElements = 384 * 1024;
+
+int64_t column_chunk(int64_t padded_k, int64_t columns) {
+  const int64_t most = kCacheElements / padded_k / kColumns * kColumns;
+  return avx512::equal_pieces(columns, most < kColumns ? kColumns : most, kColumns);
 }
-
-void finish_block(const Epilogue& e, const float* c, int64_t row, int64_t rows, int64_t column,
-                  int64_t columns) {
-  for (int64_t half = 0; half < 32 && column + half < columns; half += 16) {
-    const __mmask16 mask = avx512::first_lanes(columns - column - half);
-    for (int64_t i = 0; i < rows; ++i) {
-      avx512::finish(e, _mm512_load_ps(c + i * 32 + half), (row + i) * columns + column + half, column + half,
-                     mask);
-    }
-  }
-}
-
-}  // namespace
-
-void pack_transposed(const uint16_t* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
-                     uint16_t* packed) {
-  const int64_t first = begin * 32, count = min_of(n_size, end * 32) - first;
-  pack_right_transposed(w + first * k_size, k_size, count, k_size, packed + first * padded(k_size));
-}
-
-// Row by row, as w lies: 16 columns of every row would be a new page each.
-void pack(const uint16_t* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, bool gelu,
-          uint16_t* packed) {
-  alignas(64) uint16_t made[32 * 16];
-  for (int64_t block = begin; block < end; ++block) {
-    const uint16_t* rows = w + block * 32 * n_size;
-    uint16_t* out = packed + block * kTile;
-    for (int64_t n = 0; n < padded(n_size); n += 16, out += 16 * padded(k_size)) {
-      const __mmask16 mask = n < n_size ? avx512::first_lanes(n_size - n) : __mmask16(0);
-      __m512i r[16];
-      const int64_t count = min_of(k_size - block * 32, 32);
-      if (gelu && n < n_size) avx512::gelu_of(rows + n, n_size, count, min_of(n_size - n, 16), made, 16);
-      interleave(gelu ? made : rows + n, gelu ? 16 : n_size, count, mask, r, nullptr);
-      store_tile(r, out);
-    }
-  }
-}
-
-namespace {
 
 struct alignas(64) Block {
-  float c[kRows * kRows];
+  float c[kRows * kColumns];
 };
 
-// Columns [first, last) of a product whose k is cut: one cut of the packed factor stays in the L2 cache while
-// all rows pass by, and sums wait in `sums`, one Block for each 32 rows and 32 columns, for the next. The
-// order of the sums, and so every bit, is that of one long k. `scratch`: 32 rows of one cut.
-void multiply_cut(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
-                  int64_t first, int64_t last, int64_t columns, const Epilogue& epilogue, Block* sums,
-                  uint16_t* scratch) {
-  const int64_t padded_k = padded(k);
-  for (int64_t cut = 0; cut < padded_k; cut += kCut) {
-    const int64_t depth = min_of(kCut, padded_k - cut);
-    Block* block = sums;
-    for (int64_t row = begin; row < end; row += kRows) {
-      const int64_t rows = min_of(end - row, kRows);
-      copy_padded(a + row * k + cut, k, rows, min_of(k - cut, depth), scratch);
-      for (int64_t column = first; column < last; column += 32, ++block) {
-        product(scratch, 16 * depth, 32, depth, packed + column * padded_k + cut * 16, 16 * padded_k,
-                depth / 32, block->c, kRows, cut > 0);
-        if (cut + depth == padded_k) finish_block(epilogue, block->c, row, rows, column, columns);
+// What becomes of a row of sums.
+enum class Then { kNothing, kJoin, kStore, kBias, kBiasResidual, kBiasGelu, kSlope, kAny };
+
+// The sums of a block on their way, row by row.
+struct Sums {
+  Then then = Then::kNothing;
+  int64_t rows = 0;          // that are left
+  const float* c = nullptr;  // the next of them
+  float* waiting = nullptr;  // those of the cuts before, which they join
+  int64_t at = 0, column = 0, columns = 0;  // in the result, which has so many columns
+};
+
+Then then_of(const Epilogue& e) {
+  if (e.slope_of != nullptr) {
+    return e.bias == nullptr && e.linear == nullptr && e.residual == nullptr ? Then::kSlope : Then::kAny;
+  }
+  if (e.bias == nullptr) return e.linear == nullptr && e.residual == nullptr ? Then::kStore : Then::kAny;
+  if (e.linear != nullptr) return e.residual == nullptr ? Then::kBiasGelu : Then::kAny;
+  return e.residual != nullptr ? Then::kBiasResidual : Then::kBias;
+}
+
+inline __m512 low_half(__m512i row) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(row)), 16));
+}
+inline __m512 high_half(__m512i row) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(row, 1)), 16));
+}
+inline __m512i narrow(__m512 low, __m512 high) {
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+}
+
+// What becomes of 32 sums of a row, which begin at element `at` of the result.
+template <Then then>
+inline void finish_row(const Epilogue& e, __m512 low, __m512 high, const __m512 (&bias)[2], int64_t at,
+                       int64_t column) {
+  if constexpr (then == Then::kAny) {
+    avx512::finish(e, low, at, column, avx512::AllLanes());
+    avx512::finish(e, high, at + 16, column + 16, avx512::AllLanes());
+    return;
+  }
+  if constexpr (then == Then::kBias || then == Then::kBiasResidual || then == Then::kBiasGelu) {
+    low = _mm512_add_ps(low, bias[0]);
+    high = _mm512_add_ps(high, bias[1]);
+  }
+  if constexpr (then == Then::kBiasGelu) {
+    const __m512i linear = narrow(low, high);
+    _mm512_storeu_si512(e.linear + at, linear);
+    low = avx512::gelu_for(low_half(linear), uint16_t());
+    high = avx512::gelu_for(high_half(linear), uint16_t());
+  }
+  if constexpr (then == Then::kSlope) {
+    low = _mm512_mul_ps(low, avx512::gelu_derivative_for(avx512::load(e.slope_of + at), uint16_t()));
+    high = _mm512_mul_ps(high, avx512::gelu_derivative_for(avx512::load(e.slope_of + at + 16), uint16_t()));
+  }
+  if constexpr (then == Then::kBiasResidual) {
+    low = _mm512_add_ps(low, avx512::load(e.residual + at));
+    high = _mm512_add_ps(high, avx512::load(e.residual + at + 16));
+  }
+  _mm512_storeu_si512(e.out + at, narrow(low, high));
+}
+
+// The tiles of 32 rows on the left: (16 rows, step) at data + row half * lower + step * step.
+struct Left {
+  const uint16_t* data;
+  int64_t row, lower, step;
+};
+
+// What will be read soon: lines, one after the other, so many at each step of a product.
+struct Ahead {
+  const uint16_t* lines = nullptr;
+  int64_t a_step = 0;
+};
+
+// 32 x 32 sums `c` over `steps` steps, of left tiles in the L1 cache and right ones whose second half is
+// `right` on; meanwhile those of `sums`, whose memory is another.
+template <Then then>
+[[gnu::noinline]] void product_beside(const Left& left, const uint16_t* w, int64_t right, int64_t steps,
+                                      float* c, const Sums& sums, const Epilogue& epilogue, Ahead& ahead) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  const Epilogue e = epilogue;
+  const float* s = sums.c;
+  float* waiting = sums.waiting;
+  int64_t at = sums.at, due = 0;
+  const int64_t column = sums.column, columns = sums.columns, rows = sums.rows;
+  const uint16_t* a = left.data;
+  const int64_t row = 2 * left.row, lower = left.lower, step = left.step, asked = ahead.a_step;
+  const uint16_t* lines = ahead.lines;
+  __m512 bias[2] = {};
+  if constexpr (then == Then::kBias || then == Then::kBiasResidual || then == Then::kBiasGelu) {
+    bias[0] = avx512::load(e.bias + column);
+    bias[1] = avx512::load(e.bias + column + 16);
+  }
+  for (int64_t k = 0; k < steps; ++k, a += step, w += kTile) {
+    _tile_loadd(4, a, row);
+    _tile_stream_loadd(6, w, 64);
+    _tile_loadd(5, a + lower, row);
+    _tile_stream_loadd(7, w + right, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    for (int64_t i = 0; i < asked; ++i, lines += 32) __builtin_prefetch(lines, 0, 2);
+    if constexpr (then == Then::kNothing) continue;
+    for (due += rows; due >= steps; due -= steps, s += kColumns) {
+      __m512 low = _mm512_load_ps(s), high = _mm512_load_ps(s + 16);
+      if (waiting != nullptr) {
+        low = _mm512_add_ps(low, _mm512_load_ps(waiting));
+        high = _mm512_add_ps(high, _mm512_load_ps(waiting + 16));
+        if constexpr (then == Then::kJoin) {
+          _mm512_store_ps(waiting, low);
+          _mm512_store_ps(waiting + 16, high);
+        }
+        waiting += kColumns;
       }
+      if constexpr (then != Then::kJoin) {
+        finish_row<then>(e, low, high, bias, at, column);
+        at += columns;
+      }
+    }
+  }
+  ahead.lines = lines;
+  _tile_stored(0, c, kColumns * 4);
+  _tile_stored(1, c + 16, kColumns * 4);
+  _tile_stored(2, c + 16 * kColumns, kColumns * 4);
+  _tile_stored(3, c + 16 * kColumns + 16, kColumns * 4);
+}
+
+using Product = void (*)(const Left& left, const uint16_t* w, int64_t right, int64_t steps, float* c,
+                         const Sums& sums, const Epilogue& epilogue, Ahead& ahead);
+constexpr Product kProducts[] = {
+    product_beside<Then::kNothing>, product_beside<Then::kJoin>,         product_beside<Then::kStore>,
+    product_beside<Then::kBias>,    product_beside<Then::kBiasResidual>, product_beside<Then::kBiasGelu>,
+    product_beside<Then::kSlope>,   product_beside<Then::kAny>};
+
+// Rows of sums whose columns are not all there, or after which no product comes.
+void finish_now(Sums& s, const Epilogue& e) {
+  for (; s.rows > 0; --s.rows, s.at += s.columns, s.c += kColumns) {
+    for (int64_t half = 0; half < kColumns; half += 16) {
+      const int64_t left = s.columns - s.column - half;
+      __m512 c = _mm512_load_ps(s.c + half);
+      if (s.waiting != nullptr) c = _mm512_add_ps(c, _mm512_load_ps(s.waiting + half));
+      if (s.then == Then::kJoin) {
+        _mm512_store_ps(s.waiting + half, c);
+      } else if (left > 0) {
+        avx512::finish(e, c, s.at + half, s.column + half, avx512::first_lanes(left));
+      }
+    }
+    if (s.waiting != nullptr) s.waiting += kColumns;
+  }
+  s.then = Then::kNothing;
+}
+
+// Up to 32 rows, row_step apart, as steps of two tiles, padded with zeros.
+void copy_steps(const uint16_t* a, int64_t row_step, int64_t rows, int64_t k, uint16_t* out) {
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (int64_t j = 0; j < k; j += kStep) {
+      const int64_t left = i < rows ? min_of(k - j, kStep) : 0;
+      const auto mask = static_cast<__mmask32>((uint64_t{1} << left) - 1);
+      _mm512_store_si512(out + j * kRows + i * kStep, _mm512_maskz_loadu_epi16(mask, a + i * row_step + j));
     }
   }
 }
 
-void multiply_deep(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
-                   int64_t columns, const Epilogue& epilogue) {
-  const int64_t chunk = column_chunk(kCut), row_blocks = blocks(end - begin);
-  const avx512::Buffer<Block> sums(row_blocks * chunk / 32);
-  const avx512::Buffer<uint16_t> scratch(kRows * kCut);
-  for (int64_t first = 0; first < columns; first += chunk) {
-    multiply_cut(a, begin, end, k, packed, first, min_of(first + chunk, columns), columns, epilogue,
-                 sums.data(), scratch.data());
+// Up to 32 rows of a product and a chunk of its columns.
+struct Band {
+  int64_t column = 0, stop = 0;  // of the chunk
+  int64_t row = 0, rows = 0;     // no rows: there is no further one
+};
+
+// A thread's bands, one after the other: chunks of columns, in them the rows that it takes.
+class Bands {
+ public:
+  Bands(const Turns& turns, int64_t rows, int64_t columns, int64_t chunk)
+      : turns_(turns), rows_(rows), columns_(columns), chunk_(chunk) {
+    band_.stop = min_of(chunk, columns);
   }
+  Band next() {
+    band_.row += kRows;
+    while (band_.row >= some_.last) {
+      some_ = avx512::take_rows(turns_, index_, rows_, kRows);
+      band_.row = some_.first;
+      if (some_.first < some_.last) break;
+      some_ = {0, 0};
+      band_.column = band_.stop;
+      if (band_.column >= columns_) return {};
+      band_.stop = min_of(band_.column + chunk_, columns_);
+      ++index_;
+    }
+    band_.rows = min_of(some_.last - band_.row, kRows);
+    return band_;
+  }
+
+ private:
+  const Turns& turns_;
+  int64_t rows_, columns_, chunk_;
+  Rows some_{0, 0};
+  int64_t index_ = 0;  // of the chunk
+  Band band_;
+};
+
+// What the bands of a product share.
+struct Whole {
+  int64_t steps, columns;
+  const uint16_t* packed;  // the first tile on the right, of column 0
+  int64_t panel;           // elements from 16 columns to the next
+  bool first, last;        // of the cuts of k
+  Block* waiting;          // one for each 32 rows and 32 columns of the result
+};
+
+struct Beside {
+  const Epilogue* epilogue = nullptr;
+  Then then = Then::kStore;  // as the epilogue says
+  Sums sums;
+  Ahead ahead;
+};
+
+void multiply_band(const Whole& s, const Band& band, const Left& left, Block* own, Beside& beside) {
+  const bool to_waiting = s.first && !s.last;
+  Block* wait = s.waiting;
+  if (wait != nullptr) {
+    wait += band.row / kRows * ((s.columns + kColumns - 1) / kColumns) + band.column / kColumns;
+  }
+  Sums& sums = beside.sums;
+  for (int64_t column = band.column; column < band.stop; column += kColumns, ++wait) {
+    float* c = to_waiting ? wait->c : own[column / kColumns % 2].c;
+    kProducts[static_cast<int>(sums.then)](left, s.packed + column / 16 * s.panel, s.panel, s.steps, c,
+                                           sums, *beside.epilogue, beside.ahead);
+    sums.then = Then::kNothing;
+    if (to_waiting) continue;
+    sums = {s.last ? beside.then : Then::kJoin,
+            band.rows,
+            c,
+            s.first ? nullptr : wait->c,
+            band.row * s.columns + column,
+            column,
+            s.columns};
+    if (s.columns - column < kColumns) finish_now(sums, *beside.epilogue);
+  }
+}
+
+// A thread's share of a product. left_of(band): its left rows; rows_at(row): where those from that row on
+// begin, if they are `lines` cache lines in a row.
+template <typename LeftOf, typename RowsAt>
+void multiply_bands(const Whole& s, int64_t rows, const Epilogue& epilogue, const Turns& turns,
+                    const LeftOf& left_of, const RowsAt& rows_at, int64_t lines) {
+  const Tiles tiles;
+  const avx512::Buffer<Block> own(2);
+  Beside beside{&epilogue, then_of(epilogue), {}, {}};
+  Bands bands(turns, rows, s.columns, column_chunk(s.steps * kStep, s.columns));
+  for (Band band = bands.next(); band.rows > 0;) {
+    const Band next = bands.next();
+    const int64_t steps = (band.stop - band.column + kColumns - 1) / kColumns * s.steps;
+    beside.ahead = next.rows == 0 ? Ahead{} : Ahead{rows_at(next.row), (lines + steps - 1) / steps};
+    multiply_band(s, band, left_of(band), own.data(), beside);
+    band = next;
+  }
+  finish_now(beside.sums, epilogue);
 }
 
 }  // namespace
 
-void multiply(const uint16_t* a, int64_t begin, int64_t end, int64_t k, const uint16_t* packed,
-              int64_t columns, const Epilogue& epilogue) {
-  const Tiles tiles;
-  if (k > kDeep) {
-    multiply_deep(a, begin, end, k, packed, columns, epilogue);
-    return;
-  }
-  const int64_t padded_k = padded(k), chunk = column_chunk(padded_k);
-  alignas(64) float c[kRows * kRows];
-  const avx512::Buffer<uint16_t> padded_rows((end - begin) % kRows == 0 && k == padded_k ? 0
-                                                                                         : kRows * padded_k);
-  for (int64_t first = 0; first < columns; first += chunk) {
-    for (int64_t row = begin; row < end; row += kRows) {
-      const int64_t rows = min_of(end - row, kRows);
-      const uint16_t* left = a + row * k;
-      if (rows < kRows || k != padded_k) {
-        copy_padded(left, k, rows, k, padded_rows.data());
-        left = padded_rows.data();
-      }
-      for (int64_t column = first; column < min_of(first + chunk, columns); column += 32) {
-        product(left, 16 * padded_k, 32, padded_k, packed + column * padded_k, 16 * padded_k, padded_k / 32,
-                c, kRows);
-        finish_block(epilogue, c, row, rows, column, columns);
-      }
-    }
-  }
+void Gemm::multiply_cut(const uint16_t* a, int64_t rows, const Cut& cut, const uint16_t* packed,
+                        int64_t columns, const Epilogue& epilogue, float* sums, const Turns& turns) {
+  const int64_t k = cut.of, padded_k = padded(cut.size);
+  const bool first = cut.begin == 0, last = cut.begin + cut.size == k;
+  const Whole whole{padded_k / kStep, columns, packed + cut.begin * 16, 16 * padded(k), first, last,
+                    first && last ? nullptr : reinterpret_cast<Block*>(sums)};
+  // Rows so far apart meet in few sets of the L1 cache.
+  const bool collide = k % 1024 == 0;
+  const avx512::Buffer<Block> memory((padded_k + 63) / 64);
+  uint16_t* copy = reinterpret_cast<uint16_t*>(memory.data());
+  const auto left_of = [&](const Band& band) -> Left {
+    const uint16_t* left = a + band.row * k + cut.begin;
+    if (!collide && band.rows == kRows && cut.size == padded_k) return {left, k, 16 * k, kStep};
+    copy_steps(left, k, band.rows, cut.size, copy);
+    return {copy, 32, kTile, kStepElements};
+  };
+  const auto rows_at = [&](int64_t row) { return a + row * k; };
+  multiply_bands(whole, rows, epilogue, turns, left_of, rows_at, first && last ? k : 0);
 }
 
-int64_t transposed_group(int64_t k) {
-  const int64_t rows = kCacheElements / 2 / padded(k) / kRows * kRows;
-  return rows < kRows ? kRows : rows;
-}
-
-void multiply_transposed(const uint16_t* w, int64_t w_columns, int64_t begin, int64_t end, int64_t k,
-                         const uint16_t* packed, int64_t columns, const Epilogue& epilogue, float* sums,
-                         uint16_t* scratch) {
-  const Tiles tiles;
-  const int64_t padded_k = padded(k), chunk = column_chunk(padded_k), group = transposed_group(k);
-  alignas(64) float c[kRows * kRows], block_sums[kRows];
-  for (int64_t group_begin = begin; group_begin < end; group_begin += group) {
-    const int64_t group_end = min_of(group_begin + group, end);
-    for (int64_t row = group_begin; row < group_end; row += kRows) {
-      const int64_t rows = min_of(group_end - row, kRows);
-      pack_left(w + row, w_columns, k, rows, scratch + (row - group_begin) * padded_k, block_sums);
-      for (int64_t i = 0; i < rows; ++i) {
-        sums[row + i] = block_sums[i];
-      }
-    }
-    for (int64_t first = 0; first < columns; first += chunk) {
-      for (int64_t row = group_begin; row < group_end; row += kRows) {
-        const uint16_t* left = scratch + (row - group_begin) * padded_k;
-        for (int64_t column = first; column < min_of(first + chunk, columns); column += 32) {
-          product(left, 16 * padded_k, kTile, 32, packed + column * padded_k, 16 * padded_k, padded_k / 32, c,
-                  kRows);
-          finish_block(epilogue, c, row, min_of(group_end - row, kRows), column, columns);
+// Slabs of k and groups of rows, as rows of w lie pages apart: what a group has of a slab stays in the caches.
+void Gemm::pack_left(const uint16_t* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
+                     int64_t end, uint16_t* packed, float* sums) {
+  constexpr int64_t kSlab = 4 * kStep, kGroup = 256;
+  const int64_t last = min_of(end * kRows, rows), panel = kRows * padded(k_size);
+  for (int64_t group = begin * kRows; group < last; group += kGroup) {
+    for (int64_t slab = 0; slab < k_size; slab += kSlab) {
+      for (int64_t row = group; row < min_of(group + kGroup, last); row += 16) {
+        const __mmask16 lanes = avx512::first_lanes(rows - row);
+        __m512 sum = avx512::load(sums + row, lanes);
+        uint16_t* out = packed + row / kRows * panel + row % kRows / 16 * kTile + slab * kRows;
+        for (int64_t k = slab; k < min_of(slab + kSlab, k_size); k += kStep, out += kStepElements) {
+          __m512i r[16];
+          for (int64_t i = 0; row % kRows == 0 && i < min_of(kStep, k_size - k - kSlab); ++i) {
+            __builtin_prefetch(w + (k + kSlab + i) * w_columns + row, 0, 2);
+          }
+          interleave(w + k * w_columns + row, w_columns, k_size - k, lanes, r, &sum);
+          transpose(r);
+          store_tile(r, out);
         }
+        avx512::store(sums + row, lanes, sum);
       }
     }
   }
 }
 
-void gelu_backward(const uint16_t* gradient, const uint16_t* linear, uint16_t* out, int64_t count) {
-  avx512::gelu_backward_of(gradient, linear, out, count);
+void Gemm::multiply_packed(const uint16_t* left, int64_t rows, int64_t k, const uint16_t* packed,
+                           int64_t columns, const Epilogue& epilogue, const Piece& piece, const Turns& turns) {
+  const int64_t padded_k = padded(k);
+  const Whole whole{padded_k / kStep, columns, packed, 16 * padded_k, piece.first, piece.last,
+                    piece.first && piece.last ? nullptr : reinterpret_cast<Block*>(piece.sums)};
+  const auto rows_at = [&](int64_t row) { return left + row * padded_k; };
+  const auto left_of = [&](const Band& band) -> Left {
+    return {rows_at(band.row), 32, kTile, kStepElements};
+  };
+  multiply_bands(whole, rows, epilogue, turns, left_of, rows_at, padded_k);
+}
+
+double Gemm::resident_products(long turns) {
+  alignas(64) uint16_t numbers[4 * kTile];
+  uint32_t state = 1;
+  for (uint16_t& number : numbers) {  // signs and mantissas at random, magnitudes from 1/8 to 2
+    state = state * 1664525U + 1013904223U;
+    number = static_cast<uint16_t>((state >> 31 << 15) | (124U + (state >> 28) % 4) << 7 | (state >> 21) % 128);
+  }
+  const Tiles tiles;
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, numbers, 64);
+  _tile_loadd(5, numbers + kTile, 64);
+  _tile_loadd(6, numbers + 2 * kTile, 64);
+  _tile_loadd(7, numbers + 3 * kTile, 64);
+  for (long i = 0; i < turns; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  return 4.0 * 2 * 16 * 16 * 32 * static_cast<double>(turns);
 }
 
 }  // namespace tessera::ops::amx

@@ -26,11 +26,21 @@ struct Turns {
   int64_t* taken = nullptr;  // [Gemm::chunks(columns)], zero before the first thread begins
 };
 
+/// Elements in each of as few pieces as k_size takes, all about as long, if a piece has `most` at most;
+/// multiples of `whole`.
+[[gnu::always_inline]] constexpr int64_t equal_pieces(int64_t k_size, int64_t most, int64_t whole) {
+  const int64_t pieces = (k_size + most - 1) / most;
+  return pieces <= 1 ? k_size : ((k_size + pieces - 1) / pieces + whole - 1) / whole * whole;
+}
+
 /// T: elements in memory, float or uint16_t (the bits of bf16). Packed: those of factors as they are
 /// multiplied, float, which requires cpu_has_avx512(), or uint16_t, which requires AVX512_BF16 too.
 /// Gemm<uint16_t, float> multiplies bf16 by fp32's instructions.
 template <typename T, typename Packed = T>
 struct Gemm {
+  using Element = T;
+  using PackedElement = Packed;
+  static constexpr bool kCutsOutside = false;               // multiply() cuts a long k
   static constexpr int64_t kWord = 4 / sizeof(Packed);  // elements of a word
   static constexpr int64_t kRows = 8, kColumns = 48;
 
@@ -71,8 +81,7 @@ struct Gemm {
   static constexpr int64_t kPiece = 800 * kWord;
   /// k in each of as few pieces as k_size takes, all about as long.
   [[gnu::always_inline]] static constexpr int64_t piece_of(int64_t k_size) {
-    const int64_t pieces = (k_size + kPiece - 1) / kPiece, whole = 16 * kWord;
-    return pieces <= 1 ? k_size : ((k_size + pieces - 1) / pieces + whole - 1) / whole * whole;
+    return equal_pieces(k_size, kPiece, 16 * kWord);
   }
   /// Packs the left factor A[row][k] = w[k * w_columns + row], the transpose of w [k_size, w_columns]: blocks
   /// [begin, end) of 32 rows of it, of `rows`. Adds to sums [rows] what each row sums to over k.

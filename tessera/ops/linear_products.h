@@ -18,13 +18,6 @@
 
 namespace tessera::ops {
 
-// Spread over the threads, in multiples of `unit`.
-template <typename Body>
-void over_units(int64_t size, int64_t unit, const Body& body) {
-  at::parallel_for(0, (size + unit - 1) / unit, 1,
-                   [&](int64_t begin, int64_t end) { body(begin * unit, std::min(end * unit, size)); });
-}
-
 template <typename Body>
 void over_blocks(int64_t blocks, const Body& body) {
   at::parallel_for(0, blocks, 4, body);
@@ -38,56 +31,12 @@ void over_blocks(int64_t blocks, const Body& body) {
 //   weight_gradient(gradient, x): gradient^T x, and the column sums of gradient, fp32 [out]; `gelu`: of
 //     gelu(x), which is made while x is packed
 
-struct AmxProducts {
-  using T = uint16_t;
-
-  static void forward(const T* x, const T* weight, int64_t rows, int64_t in, int64_t out,
-                      const Epilogue<T>& epilogue) {
-    const at::Tensor packed = scratch<T>(amx::packed_size(in, out));
-    over_blocks(amx::blocks(out), [&](int64_t begin, int64_t end) {
-      amx::pack_transposed(weight, out, in, begin, end, mutable_data_of<T>(packed));
-    });
-    multiply(x, rows, in, packed, out, epilogue);
-  }
-  static void input_gradient(const T* gradient, const T* weight, int64_t rows, int64_t in, int64_t out,
-                             const Epilogue<T>& epilogue) {
-    multiply(gradient, rows, out, pack(weight, false, out, in), in, epilogue);
-  }
-  static void weight_gradient(const T* gradient, const T* x, bool gelu, int64_t rows, int64_t in, int64_t out,
-                              T* result, float* sums) {
-    const at::Tensor packed = pack(x, gelu, rows, in);
-    const Epilogue<T> epilogue{.out = result};
-    over_units(out, amx::kRows, [&](int64_t begin, int64_t end) {
-      const at::Tensor left = scratch<T>(amx::packed_size(rows, std::min(amx::transposed_group(rows), out)));
-      amx::multiply_transposed(gradient, out, begin, end, rows, data_of<T>(packed), in, epilogue, sums,
-                               mutable_data_of<T>(left));
-    });
-  }
-  static void gelu_backward(const T* gradient, const T* linear, T* result, int64_t count) {
-    amx::gelu_backward(gradient, linear, result, count);
-  }
-
- private:
-  static at::Tensor pack(const T* w, bool gelu, int64_t k, int64_t columns) {
-    at::Tensor packed = scratch<T>(amx::packed_size(k, columns));
-    over_blocks(amx::blocks(k), [&](int64_t begin, int64_t end) {
-      amx::pack(w, k, columns, begin, end, gelu, mutable_data_of<T>(packed));
-    });
-    return packed;
-  }
-  static void multiply(const T* a, int64_t rows, int64_t k, const at::Tensor& packed, int64_t columns,
-                       const Epilogue<T>& epilogue) {
-    over_units(rows, amx::kRows, [&](int64_t begin, int64_t end) {
-      amx::multiply(a, begin, end, k, data_of<T>(packed), columns, epilogue);
-    });
-  }
-};
-
-// Packed: what factors are multiplied as.
-template <typename Element, typename Packed = Element>
-struct Avx512Products {
-  using T = Element;
-  using Gemm = avx512::Gemm<T, Packed>;
+/// By avx512::Gemm or amx::Gemm.
+template <typename GemmOfCpu>
+struct KernelProducts {
+  using Gemm = GemmOfCpu;
+  using T = typename Gemm::Element;
+  using Packed = typename Gemm::PackedElement;
   static constexpr int64_t kMostSums = 16 << 20;  // 64 MiB: all of a layer up to 2048 wide
 
   static void forward(const T* x, const T* weight, int64_t rows, int64_t in, int64_t out,
@@ -144,9 +93,26 @@ struct Avx512Products {
   }
   static void multiply(const T* a, int64_t rows, int64_t k, const at::Tensor& packed, int64_t columns,
                        const Epilogue<T>& epilogue) {
-    in_turns(rows, columns, [&](const avx512::Turns& turns) {
-      Gemm::multiply(a, rows, k, data_of<Packed>(packed), columns, epilogue, turns);
-    });
+    if constexpr (Gemm::kCutsOutside) {
+      const int64_t depth = Gemm::piece_of(k);
+      const int64_t group = depth == k ? rows : std::max<int64_t>(kMostSums / columns / 256, 1) * 256;
+      const at::Tensor waiting =
+          scratch<float>(depth == k ? 0 : Gemm::sums_size(std::min(group, rows), columns));
+      for (int64_t first = 0; first < rows; first += group) {
+        const Epilogue<T> of_group = from(epilogue, first * columns);
+        for (int64_t begin = 0; begin < k; begin += depth) {
+          const typename Gemm::Cut cut{begin, std::min(depth, k - begin), k};
+          in_turns(std::min(group, rows - first), columns, [&](const avx512::Turns& turns) {
+            Gemm::multiply_cut(a + first * k, std::min(group, rows - first), cut, data_of<Packed>(packed),
+                               columns, of_group, mutable_data_of<float>(waiting), turns);
+          });
+        }
+      }
+    } else {
+      in_turns(rows, columns, [&](const avx512::Turns& turns) {
+        Gemm::multiply(a, rows, k, data_of<Packed>(packed), columns, epilogue, turns);
+      });
+    }
   }
   template <typename Body>
   static void in_turns(int64_t rows, int64_t columns, const Body& body) {
@@ -157,7 +123,7 @@ struct Avx512Products {
   }
 };
 
-struct Fp32Products : Avx512Products<float> {
+struct Fp32Products : KernelProducts<avx512::Gemm<float>> {
   static bool fit(const at::Tensor& t) { return fits_fp32(t); }
 };
 
@@ -186,9 +152,9 @@ struct Bf16Products {
  private:
   template <typename Body>
   static void with(const Body& body) {
-    if (cpu_has_amx()) return body(AmxProducts());
-    if (cpu_favours_bf16()) return body(Avx512Products<uint16_t>());
-    body(Avx512Products<uint16_t, float>());
+    if (cpu_has_amx()) return body(KernelProducts<amx::Gemm>());
+    if (cpu_favours_bf16()) return body(KernelProducts<avx512::Gemm<uint16_t>>());
+    body(KernelProducts<avx512::Gemm<uint16_t, float>>());
   }
 };
 

@@ -7,7 +7,6 @@
 #include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/avx512_keyless.h"
 #include "tessera/ops/avx512_norm.h"
-#include "tessera/ops/resident_loops.h"
 
 namespace tessera::ops {
 namespace {
@@ -15,18 +14,18 @@ namespace {
 }  // namespace
 
 namespace amx {
-void pack_transposed(const uint16_t*, int64_t, int64_t, int64_t, int64_t, uint16_t*) { absent(); }
-void pack(const uint16_t*, int64_t, int64_t, int64_t, int64_t, bool, uint16_t*) { absent(); }
-void multiply(const uint16_t*, int64_t, int64_t, int64_t, const uint16_t*, int64_t, const Epilogue&) {
+void Gemm::multiply_cut(const uint16_t*, int64_t, const Cut&, const uint16_t*, int64_t,
+                        const Epilogue<uint16_t>&, float*, const avx512::Turns&) {
   absent();
 }
-int64_t transposed_group(int64_t) { absent(); }
-void multiply_transposed(const uint16_t*, int64_t, int64_t, int64_t, int64_t, const uint16_t*, int64_t,
-                         const Epilogue&, float*, uint16_t*) {
+void Gemm::pack_left(const uint16_t*, int64_t, int64_t, int64_t, int64_t, int64_t, uint16_t*, float*) {
   absent();
 }
-void gelu_backward(const uint16_t*, const uint16_t*, uint16_t*, int64_t) { absent(); }
-double resident_products(long) { absent(); }
+void Gemm::multiply_packed(const uint16_t*, int64_t, int64_t, const uint16_t*, int64_t,
+                           const Epilogue<uint16_t>&, const Piece&, const avx512::Turns&) {
+  absent();
+}
+double Gemm::resident_products(long) { absent(); }
 int64_t attention_scratch(const AttentionShape&) { absent(); }
 int64_t attention_backward_scratch(const AttentionShape&) { absent(); }
 void attention(const Heads&, const Heads&, const Heads&, const AttentionShape&, int64_t, int64_t,

@@ -4,9 +4,9 @@
 #include <chrono>
 
 #include "tessera/base/clock.h"
+#include "tessera/ops/amx_gemm.h"
 #include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/cpu.h"
-#include "tessera/ops/resident_loops.h"
 
 namespace tessera::ops {
 
@@ -16,7 +16,7 @@ using Loop = double (*)(long turns);
 
 Loop loop_of(bool bf16) {
   if (!bf16) return cpu_has_avx512() ? avx512::Gemm<float>::resident_products : nullptr;
-  if (cpu_has_amx()) return amx::resident_products;
+  if (cpu_has_amx()) return amx::Gemm::resident_products;
   if (!cpu_has_avx512()) return nullptr;
   return cpu_favours_bf16() ? avx512::Gemm<uint16_t>::resident_products
                             : avx512::Gemm<uint16_t, float>::resident_products;

@@ -54,12 +54,14 @@ inline void multiply(int to, int left, int right) {
 }  // namespace tessera::tiles_in_memory
 
 #undef _tile_loadd
+#undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbf16ps
 #define _tile_loadconfig(config) static_cast<void>(config)
 #define _tile_release() static_cast<void>(0)
 #define _tile_loadd(tile, base, stride) tiles_in_memory::load(tile, base, stride)
+#define _tile_stream_loadd(tile, base, stride) tiles_in_memory::load(tile, base, stride)
 #define _tile_stored(tile, base, stride) tiles_in_memory::store(tile, base, stride)
 #define _tile_zero(tile) tiles_in_memory::tiles[tile] = {}
 #define _tile_dpbf16ps(to, left, right) tiles_in_memory::multiply(to, left, right)
