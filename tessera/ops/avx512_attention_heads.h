@@ -74,11 +74,10 @@ struct Ahead {
   }
 };
 
-// Rows of c [rows, lanes(width)], each times `factor` and times the second of its stats, if there are any.
+// Rows of c, c_row apart, each times `factor` and times the second of its stats, if there are any.
 template <typename Element>
-inline void put_result(const float* c, int64_t rows, int64_t width, float factor, const float* stats,
-                       Element* out, int64_t out_row) {
-  const int64_t c_row = lanes(width);
+inline void put_result(const float* c, int64_t c_row, int64_t rows, int64_t width, float factor,
+                       const float* stats, Element* out, int64_t out_row) {
   for (int64_t i = 0; i < rows; ++i) {
     const __m512 by = _mm512_set1_ps(stats != nullptr ? stats[2 * i + 1] * factor : factor);
     for (int64_t j = 0; j < width; j += 16) {
@@ -138,7 +137,7 @@ inline void attend(const Heads<Element>& q, const Heads<Element>& k, const Heads
       }
       product<Word, kWordLine<Word>>(rows, columns, {m.p, 1}, {m.values, columns, words<Word>(tokens)},
                                      {m.mixed, columns, false});
-      put_result(m.mixed, rows, width, 1.0F, block_stats, out_head + first * out.token_step, out.token_step);
+      put_result(m.mixed, columns, rows, width, 1.0F, block_stats, out_head + first * out.token_step, out.token_step);
     }
   }
 }
@@ -206,7 +205,7 @@ inline void backward_block(const BackwardMemory<Word>& m, const AttentionShape& 
   softmax_backward<Word>(m.scores, m.dp, rows, tokens, kExponentUnit<Word> * scale, stats, to, each_row);
   product<Word, kWordLine<Word>>(rows, columns, {to.ds_rows, 1}, {m.keys, columns, words<Word>(tokens)},
                                  {m.of_q, columns, false});
-  put_result(m.of_q, rows, width, scale, nullptr, dq.data, dq.step);
+  put_result(m.of_q, columns, rows, width, scale, nullptr, dq.data, dq.step);
 }
 
 // Part of a head's queries, from q's, the gradient's, dq's and the stats' first on: puts dq, puts or adds dk
@@ -239,7 +238,7 @@ inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, co
                             const AttentionShape& shape, int64_t begin, int64_t end,
                             const Heads<Element>& gradient, const float* stats, const Heads<Element>& dq,
                             const Heads<Element>& dk, const Heads<Element>& dv, uint16_t* scratch) {
-  const int64_t tokens = shape.tokens, width = shape.head_width;
+  const int64_t tokens = shape.tokens, width = shape.head_width, columns = lanes(width);
   const int64_t queries = shape.queries, groups = parts_of(queries, kGroup<Word>);
   Scratch pieces{reinterpret_cast<float*>(scratch)};
   const BackwardMemory<Word> m(shape, pieces);
@@ -261,8 +260,8 @@ inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, co
                        for (const auto& rows_ahead : ahead) rows_ahead.ask(from + i);
                      });
     }
-    put_result(m.of_v, tokens, width, 1.0F, nullptr, head_at(dv, shape, index), dv.token_step);
-    put_result(m.of_k, tokens, width, scale_of(shape), nullptr, head_at(dk, shape, index), dk.token_step);
+    put_result(m.of_v, columns, tokens, width, 1.0F, nullptr, head_at(dv, shape, index), dv.token_step);
+    put_result(m.of_k, columns, tokens, width, scale_of(shape), nullptr, head_at(dk, shape, index), dk.token_step);
   }
 }
 
