@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/base/error.h"
@@ -37,6 +38,16 @@ TESSERA_EVERY_CPU void update(float* p, const float* g, float* m, float* v, int6
 TESSERA_EVERY_CPU void update_coupled(float* p, const float* g, float* m, float* v, int64_t n,
                                       const AdamwCoefficients& c) {
   update_each<true>(p, g, m, v, n, c);
+}
+
+// The nearest numbers of bf16, ties to even.
+TESSERA_EVERY_CPU void narrow(const float* __restrict from, uint16_t* __restrict to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t bits = 0;
+    __builtin_memcpy(&bits, from + i, sizeof(bits));
+    const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
+    to[i] = static_cast<uint16_t>(is_nan ? 0x7FC0U : (bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+  }
 }
 
 AdamwCoefficients coefficients(const AdamwOptions& o) {
@@ -90,12 +101,17 @@ void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
     const DeviceKernels& kernels = *device_kernels(parameter);
     return kernels.adamw(pass, KernelStream(kernels, parameter));
   }
+  const bool narrows = copy.defined() && is_for_kernels(copy, at::kBFloat16) && copy.is_contiguous();
+  constexpr int64_t kPiece = 2048;  // which the copy finds in the L1 cache
   at::parallel_for(0, pass.count, kGrain, [&](int64_t begin, int64_t end) {
-    (pass.coupled ? update_coupled : update)(pass.parameter + begin, pass.gradient + begin,
-                                             pass.exp_avg + begin, pass.exp_avg_sq + begin, end - begin,
-                                             pass.by);
+    for (int64_t at = begin; at < end; at += kPiece) {
+      const int64_t count = std::min(kPiece, end - at);
+      (pass.coupled ? update_coupled : update)(pass.parameter + at, pass.gradient + at, pass.exp_avg + at,
+                                               pass.exp_avg_sq + at, count, pass.by);
+      if (narrows) narrow(pass.parameter + at, mutable_data_of<uint16_t>(copy) + at, count);
+    }
   });
-  if (copy.defined()) copy.copy_(parameter);
+  if (copy.defined() && !narrows) copy.copy_(parameter);
 }
 
 }  // namespace tessera::ops
