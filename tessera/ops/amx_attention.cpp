@@ -160,8 +160,9 @@ void attention_backward(const Heads& q, const Heads& k, const Heads& v, const At
       uint16_t *row_p = p + row * kWide, *row_ds = ds + row * kWide;
       block_product(rows_of(q_head + row * q.token_step, q.token_step, rows, head, query), keys_t, tokens,
                     scores, kLine);
-      block_product(rows_of(gradient_head + row * gradient.token_step, gradient.token_step, rows, head, slope),
-                    values_t, tokens, dp, kLine);
+      block_product(
+          rows_of(gradient_head + row * gradient.token_step, gradient.token_step, rows, head, slope),
+          values_t, tokens, dp, kLine);
       softmax_backward(scores, dp, rows, shape.tokens, factor, stats + 2 * (index * shape.queries + row),
                        row_p, row_ds, [&](int64_t i) {
 #pragma GCC unroll 7

@@ -33,9 +33,9 @@ enum class Then { kNothing, kJoin, kStore, kBias, kBiasResidual, kBiasGelu, kSlo
 // The sums of a block on their way, row by row.
 struct Sums {
   Then then = Then::kNothing;
-  int64_t rows = 0;          // that are left
-  const float* c = nullptr;  // the next of them
-  float* waiting = nullptr;  // those of the cuts before, which they join
+  int64_t rows = 0;                         // that are left
+  const float* c = nullptr;                 // the next of them
+  float* waiting = nullptr;                 // those of the cuts before, which they join
   int64_t at = 0, column = 0, columns = 0;  // in the result, which has so many columns
 };
 
@@ -74,8 +74,8 @@ inline void finish_row(const Epilogue& e, __m512 low, __m512 high, const __m512 
   }
   if constexpr (then == Then::kBiasGelu) {
     const __m512i linear = narrow(low, high);
-    // Past the caches: it is read in backward. As a second stream of stores to lines that lie rows apart it would
-    // keep the first one waiting (a third of the product's time).
+    // Past the caches: it is read in backward. As a second stream of stores to lines that lie rows apart it
+    // would keep the first one waiting (a third of the product's time).
     _mm512_stream_si512(reinterpret_cast<__m512i*>(e.linear + at), linear);
     low = avx512::gelu_for(low_half(linear), uint16_t());
     high = avx512::gelu_for(high_half(linear), uint16_t());
@@ -166,10 +166,10 @@ template <Then then>
 
 using Product = void (*)(const Left& left, const uint16_t* w, int64_t right, int64_t steps, float* c,
                          const Sums& sums, const Epilogue& epilogue, Ahead& ahead);
-constexpr Product kProducts[] = {
-    product_beside<Then::kNothing>, product_beside<Then::kJoin>,         product_beside<Then::kStore>,
-    product_beside<Then::kBias>,    product_beside<Then::kBiasResidual>, product_beside<Then::kBiasGelu>,
-    product_beside<Then::kSlope>,   product_beside<Then::kAny>};
+constexpr Product kProducts[] = {product_beside<Then::kNothing>,      product_beside<Then::kJoin>,
+                                 product_beside<Then::kStore>,        product_beside<Then::kBias>,
+                                 product_beside<Then::kBiasResidual>, product_beside<Then::kBiasGelu>,
+                                 product_beside<Then::kSlope>,        product_beside<Then::kAny>};
 
 // Rows of sums whose columns are not all there, or after which no product comes.
 void finish_now(Sums& s, const Epilogue& e) {
@@ -262,17 +262,12 @@ void multiply_band(const Whole& s, const Band& band, const Left& left, Block* ow
   Sums& sums = beside.sums;
   for (int64_t column = band.column; column < band.stop; column += kColumns, ++wait) {
     float* c = to_waiting ? wait->c : own[column / kColumns % 2].c;
-    kProducts[static_cast<int>(sums.then)](left, s.packed + column / 16 * s.panel, s.panel, s.steps, c,
-                                           sums, *beside.epilogue, beside.ahead);
+    kProducts[static_cast<int>(sums.then)](left, s.packed + column / 16 * s.panel, s.panel, s.steps, c, sums,
+                                           *beside.epilogue, beside.ahead);
     sums.then = Then::kNothing;
     if (to_waiting) continue;
-    sums = {s.last ? beside.then : Then::kJoin,
-            band.rows,
-            c,
-            s.first ? nullptr : wait->c,
-            band.row * s.columns + column,
-            column,
-            s.columns};
+    sums = {s.last ? beside.then : Then::kJoin, band.rows, c,        s.first ? nullptr : wait->c,
+            band.row * s.columns + column,      column,    s.columns};
     if (s.columns - column < kColumns) finish_now(sums, *beside.epilogue);
   }
 }
@@ -289,7 +284,8 @@ Ahead ahead_of(const Lines& lines, int64_t steps) {
   return {lines.first, a_step, steps_of_row, steps_of_row, lines.row_step - steps_of_row * a_step * 32};
 }
 
-// A thread's share of a product. left_of(band): its left rows; lines_of(row): those of the band from there on.
+// A thread's share of a product. left_of(band): its left rows; lines_of(row): those of the band from there
+// on.
 template <typename LeftOf, typename LinesOf>
 void multiply_bands(const Whole& s, int64_t rows, const Epilogue& epilogue, const Turns& turns,
                     const LeftOf& left_of, const LinesOf& lines_of) {
@@ -314,7 +310,12 @@ void Gemm::multiply_cut(const uint16_t* a, int64_t rows, const Cut& cut, const u
                         int64_t columns, const Epilogue& epilogue, float* sums, const Turns& turns) {
   const int64_t k = cut.of, padded_k = padded(cut.size);
   const bool first = cut.begin == 0, last = cut.begin + cut.size == k;
-  const Whole whole{padded_k / kStep, columns, packed + cut.begin * 16, 16 * padded(k), first, last,
+  const Whole whole{padded_k / kStep,
+                    columns,
+                    packed + cut.begin * 16,
+                    16 * padded(k),
+                    first,
+                    last,
                     first && last ? nullptr : reinterpret_cast<Block*>(sums)};
   // Rows so far apart meet in few sets of the L1 cache.
   const bool collide = k % 1024 == 0;
@@ -332,7 +333,8 @@ void Gemm::multiply_cut(const uint16_t* a, int64_t rows, const Cut& cut, const u
   multiply_bands(whole, rows, epilogue, turns, left_of, lines_of);
 }
 
-// Slabs of k and groups of rows, as rows of w lie pages apart: what a group has of a slab stays in the caches.
+// Slabs of k and groups of rows, as rows of w lie pages apart: what a group has of a slab stays in the
+// caches.
 void Gemm::pack_left(const uint16_t* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
                      int64_t end, uint16_t* packed, float* sums) {
   constexpr int64_t kSlab = 4 * kStep, kGroup = 256;
@@ -359,9 +361,15 @@ void Gemm::pack_left(const uint16_t* w, int64_t w_columns, int64_t rows, int64_t
 }
 
 void Gemm::multiply_packed(const uint16_t* left, int64_t rows, int64_t k, const uint16_t* packed,
-                           int64_t columns, const Epilogue& epilogue, const Piece& piece, const Turns& turns) {
+                           int64_t columns, const Epilogue& epilogue, const Piece& piece,
+                           const Turns& turns) {
   const int64_t padded_k = padded(k);
-  const Whole whole{padded_k / kStep, columns, packed, 16 * padded_k, piece.first, piece.last,
+  const Whole whole{padded_k / kStep,
+                    columns,
+                    packed,
+                    16 * padded_k,
+                    piece.first,
+                    piece.last,
                     piece.first && piece.last ? nullptr : reinterpret_cast<Block*>(piece.sums)};
   const auto left_of = [&](const Band& band) -> Left {
     return {left + band.row * padded_k, 32, kTile, kStepElements};
@@ -375,7 +383,8 @@ double Gemm::resident_products(long turns) {
   uint32_t state = 1;
   for (uint16_t& number : numbers) {  // signs and mantissas at random, magnitudes from 1/8 to 2
     state = state * 1664525U + 1013904223U;
-    number = static_cast<uint16_t>((state >> 31 << 15) | (124U + (state >> 28) % 4) << 7 | (state >> 21) % 128);
+    number =
+        static_cast<uint16_t>((state >> 31 << 15) | (124U + (state >> 28) % 4) << 7 | (state >> 21) % 128);
   }
   const Tiles tiles;
   _tile_zero(0);

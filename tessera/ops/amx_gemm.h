@@ -9,8 +9,9 @@
 //
 // Note [Streamed]: four tile products take 64 cycles, in which the L2 cache does not give the four tiles that
 // they need. So 32 rows of the left factor, one cut of k, stay in the L1 cache, while the right factor passes
-// by from the L2 cache with a hint that keeps it out of the L1 cache. A long k is cut, and sums wait in memory
-// for the next cut: narrower chunks of columns, of all k, would ask the L3 cache for left rows too often.
+// by from the L2 cache with a hint that keeps it out of the L1 cache. A long k is cut, and sums wait in
+// memory for the next cut: narrower chunks of columns, of all k, would ask the L3 cache for left rows too
+// often.
 //
 // Note [Beside tiles]: tile products leave the vector units and most of the caches' ports idle. Meanwhile, a
 // row or two a step, the sums of the block before join those that wait, or go through the epilogue, and the

@@ -38,18 +38,11 @@ struct Tiles {
 // `lower` elements on, the next k `step` on; rows are `row` elements apart. `b`: packed; its right half is
 // `right` on.
 inline void product(const uint16_t* a, int64_t lower, int64_t step, int64_t row, const uint16_t* b,
-                    int64_t right, int64_t blocks, float* c, int64_t c_row, bool add = false) {
-  if (add) {  // to what c holds
-    _tile_loadd(0, c, c_row * 4);
-    _tile_loadd(1, c + 16, c_row * 4);
-    _tile_loadd(2, c + 16 * c_row, c_row * 4);
-    _tile_loadd(3, c + 16 * c_row + 16, c_row * 4);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+                    int64_t right, int64_t blocks, float* c, int64_t c_row) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
   for (int64_t k = 0; k < blocks; ++k, a += step, b += kTile) {
     _tile_loadd(4, a, row * 2);
     _tile_loadd(6, b, 64);

@@ -137,7 +137,8 @@ inline void attend(const Heads<Element>& q, const Heads<Element>& k, const Heads
       }
       product<Word, kWordLine<Word>>(rows, columns, {m.p, 1}, {m.values, columns, words<Word>(tokens)},
                                      {m.mixed, columns, false});
-      put_result(m.mixed, columns, rows, width, 1.0F, block_stats, out_head + first * out.token_step, out.token_step);
+      put_result(m.mixed, columns, rows, width, 1.0F, block_stats, out_head + first * out.token_step,
+                 out.token_step);
     }
   }
 }
@@ -261,7 +262,8 @@ inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, co
                      });
     }
     put_result(m.of_v, columns, tokens, width, 1.0F, nullptr, head_at(dv, shape, index), dv.token_step);
-    put_result(m.of_k, columns, tokens, width, scale_of(shape), nullptr, head_at(dk, shape, index), dk.token_step);
+    put_result(m.of_k, columns, tokens, width, scale_of(shape), nullptr, head_at(dk, shape, index),
+               dk.token_step);
   }
 }
 

@@ -40,7 +40,7 @@ template <typename T, typename Packed = T>
 struct Gemm {
   using Element = T;
   using PackedElement = Packed;
-  static constexpr bool kCutsOutside = false;               // multiply() cuts a long k
+  static constexpr bool kCutsOutside = false;           // multiply() cuts a long k
   static constexpr int64_t kWord = 4 / sizeof(Packed);  // elements of a word
   static constexpr int64_t kRows = 8, kColumns = 48;
 

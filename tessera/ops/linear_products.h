@@ -37,7 +37,9 @@ struct KernelProducts {
   using Gemm = GemmOfCpu;
   using T = typename Gemm::Element;
   using Packed = typename Gemm::PackedElement;
-  static constexpr int64_t kMostSums = 16 << 20;  // 64 MiB: all of a layer up to 2048 wide
+  // Sums that wait for another piece of k: of a weight's gradient 64 MiB, all of a layer up to 2048 wide; of
+  // rows 16 MiB.
+  static constexpr int64_t kMostSums = 16 << 20, kMostRowSums = 4 << 20;
 
   static void forward(const T* x, const T* weight, int64_t rows, int64_t in, int64_t out,
                       const Epilogue<T>& epilogue) {
@@ -95,7 +97,7 @@ struct KernelProducts {
                        const Epilogue<T>& epilogue) {
     if constexpr (Gemm::kCutsOutside) {
       const int64_t depth = Gemm::piece_of(k);
-      const int64_t group = depth == k ? rows : std::max<int64_t>(kMostSums / columns / 256, 1) * 256;
+      const int64_t group = depth == k ? rows : std::max<int64_t>(kMostRowSums / columns / 256, 1) * 256;
       const at::Tensor waiting =
           scratch<float>(depth == k ? 0 : Gemm::sums_size(std::min(group, rows), columns));
       for (int64_t first = 0; first < rows; first += group) {

@@ -114,6 +114,23 @@ TEST(Linear, LargeWeightsGradientIsThatOfTheFormula) {
   }
 }
 
+// More rows than sums wait for at a time between cuts of a long sum, forward and backward.
+TEST(Linear, RowsOfLongSumsComeInGroups) {
+  at::manual_seed(5);
+  const int64_t rows = 4160, in = 1056, out = 1024;
+  const at::Tensor x = at::randn({rows, in}).to(at::kBFloat16).requires_grad_();
+  const at::Tensor weight = (at::randn({out, in}) / std::sqrt(in)).to(at::kBFloat16);
+  const at::Tensor bias = at::randn({out}).to(at::kBFloat16);
+  const at::Tensor residual = at::randn({rows, out}).to(at::kBFloat16);
+  const auto wide = [](const at::Tensor& t) { return t.detach().to(at::kFloat); };
+  const at::Tensor exact = at::mm(wide(x), wide(weight).t()) + wide(bias);
+  EXPECT_LT(error(linear_gelu(x, weight, bias), at::gelu(exact)), 0.005);
+  const at::Tensor y = linear_add(x, weight, bias, residual);
+  EXPECT_LT(error(y, exact + wide(residual)), 0.005);
+  y.backward(residual);
+  EXPECT_LT(error(x.grad(), at::mm(wide(residual), wide(weight))), 0.005);
+}
+
 // Every number that bf16 has: to its rounding, and an absolute error that only zeros and far tails show.
 TEST(Linear, GeluIsThatOfTheFormulaForEveryNumber) {
   const at::Tensor all = at::arange(0, 1 << 16, at::kInt).to(at::kShort).view(at::kBFloat16);

@@ -132,5 +132,25 @@ TEST(SquareSum, OfAnyDtypeAndShapeIsAFloat64Scalar) {
   }
 }
 
+// The copy in bf16 that AdamW makes on the way, of numbers that round up, down, and to even, and of those
+// that have no nearest one.
+TEST(Updates, AdamwsCopyIsTheParameterRounded) {
+  at::manual_seed(8);
+  at::Tensor parameter = at::randn({kNumbers});
+  parameter.slice(0, 0, 1000) *= 1e-39;  // denormal
+  const at::Tensor halfway = parameter.slice(0, 1000, 3000).view(at::kInt);
+  halfway.bitwise_and_(static_cast<int64_t>(0xFFFF0000)).bitwise_or_(0x8000);
+  parameter[5] = std::numeric_limits<float>::infinity();
+  parameter[6] = std::numeric_limits<float>::max();
+  parameter[7] = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor zeros = at::zeros({kNumbers});
+  at::Tensor copy = at::empty({kNumbers}, at::kBFloat16);
+  adamw(parameter, zeros, zeros.clone(), zeros.clone(), {0.0, 0.9, 0.98, 1e-8, 0.0, 1, 1.0, false}, copy);
+  const at::Tensor rounded = parameter.to(at::kBFloat16);
+  EXPECT_TRUE(copy[7].isnan().item<bool>());
+  copy[7] = rounded[7] = 0;
+  EXPECT_TRUE(at::equal(copy.view(at::kShort), rounded.view(at::kShort)));
+}
+
 }  // namespace
 }  // namespace tessera::ops
