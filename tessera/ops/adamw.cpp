@@ -78,6 +78,7 @@ void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
            const AdamwOptions& o, at::Tensor copy) {
   TESSERA_CHECK(parameter.is_contiguous() && gradient.is_contiguous());
   TESSERA_CHECK_EQ(parameter.numel(), gradient.numel());
+  if (copy.defined()) TESSERA_CHECK_EQ(copy.numel(), parameter.numel());
   const bool fused = is_for_device(parameter, copy);
   if (!fused && !is_for_kernels(parameter)) {
     by_libtorch::adamw(parameter, gradient, exp_avg, exp_avg_sq, o);
@@ -102,13 +103,14 @@ void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
     return kernels.adamw(pass, KernelStream(kernels, parameter));
   }
   const bool narrows = copy.defined() && is_for_kernels(copy, at::kBFloat16) && copy.is_contiguous();
+  uint16_t* narrowed = narrows ? mutable_data_of<uint16_t>(copy) : nullptr;
   constexpr int64_t kPiece = 2048;  // which the copy finds in the L1 cache
   at::parallel_for(0, pass.count, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; at += kPiece) {
-      const int64_t count = std::min(kPiece, end - at);
-      (pass.coupled ? update_coupled : update)(pass.parameter + at, pass.gradient + at, pass.exp_avg + at,
-                                               pass.exp_avg_sq + at, count, pass.by);
-      if (narrows) narrow(pass.parameter + at, mutable_data_of<uint16_t>(copy) + at, count);
+    for (int64_t first = begin; first < end; first += kPiece) {
+      const int64_t count = std::min(kPiece, end - first);
+      (pass.coupled ? update_coupled : update)(pass.parameter + first, pass.gradient + first,
+                                               pass.exp_avg + first, pass.exp_avg_sq + first, count, pass.by);
+      if (narrows) narrow(pass.parameter + first, narrowed + first, count);
     }
   });
   if (copy.defined() && !narrows) copy.copy_(parameter);

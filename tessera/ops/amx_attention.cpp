@@ -176,7 +176,7 @@ void attention_backward(const Heads& q, const Heads& k, const Heads& v, const At
       const int64_t rows = min_of(shape.tokens - token, kRows);
       const auto transposed_product = [&](const uint16_t* w, const uint16_t* packed, float by,
                                           const Heads& out) {
-        pack_left(w + token, kWide, shape.queries, rows, left, nullptr);
+        pack_left(w + token, kWide, shape.queries, rows, left);
         for (int64_t column = 0; column < width; column += 32) {
           product(left, 16 * queries, kTile, 32, packed + column * queries, 16 * queries, queries / 32,
                   result + column, width);

@@ -104,7 +104,8 @@ struct Ahead {
 };
 
 // 32 x 32 sums `c` over `steps` steps, of left tiles in the L1 cache and right ones whose second half is
-// `right` on; meanwhile those of `sums`, whose memory is another.
+// `right` on; meanwhile those of `sums`, all of which are read before c is written: it may be what they are
+// in.
 template <Then then>
 [[gnu::noinline]] void product_beside(const Left& left, const uint16_t* w, int64_t right, int64_t steps,
                                       float* c, const Sums& sums, const Epilogue& epilogue, Ahead& ahead) {
@@ -228,6 +229,14 @@ class Bands {
     band_.rows = min_of(some_.last - band_.row, kRows);
     return band_;
   }
+  // The row at which the next band begins, unless another thread takes it; `rows`: there is none.
+  int64_t likely_next() const {
+    if (band_.row + kRows < some_.last) return band_.row + kRows;
+    const int64_t* taken = turns_.taken + index_;
+    const int64_t first = __atomic_load_n(taken, __ATOMIC_RELAXED);
+    if (first < rows_ || band_.stop >= columns_) return min_of(first, rows_);
+    return __atomic_load_n(taken + 1, __ATOMIC_RELAXED);
+  }
 
  private:
   const Turns& turns_;
@@ -253,20 +262,19 @@ struct Beside {
   Ahead ahead;
 };
 
-void multiply_band(const Whole& s, const Band& band, const Left& left, Block* own, Beside& beside) {
+void multiply_band(const Whole& s, const Band& band, const Left& left, Block& own, Beside& beside) {
   const bool to_waiting = s.first && !s.last;
-  Block* wait = s.waiting;
-  if (wait != nullptr) {
-    wait += band.row / kRows * ((s.columns + kColumns - 1) / kColumns) + band.column / kColumns;
-  }
+  const int64_t across = (s.columns + kColumns - 1) / kColumns;
   Sums& sums = beside.sums;
-  for (int64_t column = band.column; column < band.stop; column += kColumns, ++wait) {
-    float* c = to_waiting ? wait->c : own[column / kColumns % 2].c;
+  for (int64_t column = band.column; column < band.stop; column += kColumns) {
+    const int64_t block = band.row / kRows * across + column / kColumns;
+    float* waiting = s.waiting != nullptr ? s.waiting[block].c : nullptr;
+    float* c = to_waiting ? waiting : own.c;
     kProducts[static_cast<int>(sums.then)](left, s.packed + column / 16 * s.panel, s.panel, s.steps, c, sums,
                                            *beside.epilogue, beside.ahead);
     sums.then = Then::kNothing;
     if (to_waiting) continue;
-    sums = {s.last ? beside.then : Then::kJoin, band.rows, c,        s.first ? nullptr : wait->c,
+    sums = {s.last ? beside.then : Then::kJoin, band.rows, c,        s.first ? nullptr : waiting,
             band.row * s.columns + column,      column,    s.columns};
     if (s.columns - column < kColumns) finish_now(sums, *beside.epilogue);
   }
@@ -290,15 +298,14 @@ template <typename LeftOf, typename LinesOf>
 void multiply_bands(const Whole& s, int64_t rows, const Epilogue& epilogue, const Turns& turns,
                     const LeftOf& left_of, const LinesOf& lines_of) {
   const Tiles tiles;
-  const avx512::Buffer<Block> own(2);
+  Block own;
   Beside beside{&epilogue, then_of(epilogue, s.columns), {}, {}};
   Bands bands(turns, rows, s.columns, column_chunk(s.steps * kStep, s.columns));
-  for (Band band = bands.next(); band.rows > 0;) {
-    const Band next = bands.next();
+  for (Band band = bands.next(); band.rows > 0; band = bands.next()) {
     const int64_t steps = (band.stop - band.column + kColumns - 1) / kColumns * s.steps;
-    beside.ahead = next.rows == 0 ? Ahead{} : ahead_of(lines_of(next.row), steps);
-    multiply_band(s, band, left_of(band), own.data(), beside);
-    band = next;
+    const int64_t next = bands.likely_next();
+    beside.ahead = next < rows ? ahead_of(lines_of(next), steps) : Ahead{};
+    multiply_band(s, band, left_of(band), own, beside);
   }
   finish_now(beside.sums, epilogue);
   _mm_sfence();  // for what went past the caches
@@ -387,6 +394,7 @@ double Gemm::resident_products(long turns) {
         static_cast<uint16_t>((state >> 31 << 15) | (124U + (state >> 28) % 4) << 7 | (state >> 21) % 128);
   }
   const Tiles tiles;
+  asm volatile("" : : "r"(numbers) : "memory");  // g++ 12 does not see that a tile load reads memory
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);

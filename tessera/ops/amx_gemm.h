@@ -27,7 +27,7 @@ namespace tessera::ops::amx {
 struct Gemm : avx512::Gemm<uint16_t> {
   static constexpr bool kCutsOutside = true;
   static constexpr int64_t kRows = 32, kColumns = 32;
-  // The most k in the only cut, and in one of several: of 48 KiB of the L1 cache, 32 rows take 40.
+  // The most k in the only cut, and in one of several: of 48 KiB of the L1 cache, 32 rows take all, or 40.
   static constexpr int64_t kOnlyCut = 768, kCut = 640;
 
   [[gnu::always_inline]] static constexpr int64_t chunks(int64_t columns) { return columns / kColumns + 1; }
@@ -38,13 +38,15 @@ struct Gemm : avx512::Gemm<uint16_t> {
     return avx512::equal_pieces(k_size, k_size <= kOnlyCut ? kOnlyCut : kCut, 32);
   }
 
+  static void multiply() = delete;  // its right factor's chunks are others: multiply_cut()
+
   /// Some of k: `size` from `begin` on, a multiple of 32, of `of`.
   struct Cut {
     int64_t begin, size, of;
   };
   /// a [rows, cut.of] times the packed factor [cut.of, columns]: one cut's part of every sum, as much of it
   /// as no other thread takes. The first cut sets `sums` (as Piece::sums); after the last they go to the
-  /// epilogue.
+  /// epilogue. All threads have ended a cut before one begins the next.
   static void multiply_cut(const uint16_t* a, int64_t rows, const Cut& cut, const uint16_t* packed,
                            int64_t columns, const Epilogue<uint16_t>& epilogue, float* sums,
                            const avx512::Turns& turns);

@@ -39,6 +39,7 @@ struct Tiles {
 // `right` on.
 inline void product(const uint16_t* a, int64_t lower, int64_t step, int64_t row, const uint16_t* b,
                     int64_t right, int64_t blocks, float* c, int64_t c_row) {
+  asm volatile("" : : : "memory");  // g++ 12 does not see that a tile load reads memory
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -72,21 +73,15 @@ inline void copy_padded(const uint16_t* a, int64_t a_row, int64_t rows, int64_t 
   }
 }
 
-// Left factor of 32 rows A[n][k] = w[k * w_row + n] for n < n_size; `sums` (32 of them, or null): sums over
-// k.
-inline void pack_left(const uint16_t* w, int64_t w_row, int64_t k_size, int64_t n_size, uint16_t* packed,
-                      float* sums) {
+// Left factor of 32 rows A[n][k] = w[k * w_row + n] for n < n_size.
+inline void pack_left(const uint16_t* w, int64_t w_row, int64_t k_size, int64_t n_size, uint16_t* packed) {
   for (int64_t n = 0; n < 32; n += 16) {
     const __mmask16 mask = n < n_size ? avx512::first_lanes(n_size - n) : __mmask16(0);
-    __m512 sum = _mm512_setzero_ps();
     for (int64_t k = 0; k < k_size; k += 32, packed += kTile) {
       __m512i r[16];
-      interleave(w + k * w_row + n, w_row, k_size - k, mask, r, sums != nullptr ? &sum : nullptr);
+      interleave(w + k * w_row + n, w_row, k_size - k, mask, r, nullptr);
       transpose(r);
       store_tile(r, packed);
-    }
-    if (sums != nullptr) {
-      _mm512_storeu_ps(sums + n, sum);
     }
   }
 }

@@ -1,6 +1,6 @@
 // Attention on AVX-512, written once for bf16 and fp32, and for bf16 in memory with products of fp32: Element
-// is the type of numbers in memory, Word that of factors (avx512_product.h). Private to the files that
-// compile it; like avx512_math.h without any standard header.
+// is the type of numbers in memory, Word that of factors (avx512_product.h). AMX's takes Ahead and put_result
+// from here. Private to the files that compile it; like avx512_math.h without any standard header.
 //
 // A head at a time: k and v are laid out for products once, then queries come in blocks whose scores,
 // probabilities and their gradients stay in the cache. Meanwhile the next head comes into it.

@@ -1,8 +1,6 @@
 // What becomes of the result of a matrix product while it is in the L1 cache.
 #pragma once
 
-#include <stdint.h>
-
 namespace tessera::ops {
 
 /// T: float, or uint16_t for the bits of bf16. First + bias, then GELU or the way back through one, then +
@@ -15,15 +13,5 @@ struct Epilogue {
   T* linear = nullptr;          // [rows, columns]: linear = c and out = gelu(linear), of what is rounded
   const T* slope_of = nullptr;  // [rows, columns]: c *= gelu'(slope_of)
 };
-
-/// The same from element `at` of the result on, which begins a row.
-template <typename T>
-Epilogue<T> from(Epilogue<T> e, int64_t at) {
-  e.out += at;
-  if (e.residual != nullptr) e.residual += at;
-  if (e.linear != nullptr) e.linear += at;
-  if (e.slope_of != nullptr) e.slope_of += at;
-  return e;
-}
 
 }  // namespace tessera::ops

@@ -31,6 +31,16 @@ void over_blocks(int64_t blocks, const Body& body) {
 //   weight_gradient(gradient, x): gradient^T x, and the column sums of gradient, fp32 [out]; `gelu`: of
 //     gelu(x), which is made while x is packed
 
+/// What follows rows from element `at` of the result on, which begins one.
+template <typename T>
+Epilogue<T> epilogue_from(Epilogue<T> e, int64_t at) {
+  e.out += at;
+  if (e.residual != nullptr) e.residual += at;
+  if (e.linear != nullptr) e.linear += at;
+  if (e.slope_of != nullptr) e.slope_of += at;
+  return e;
+}
+
 /// By avx512::Gemm or amx::Gemm.
 template <typename GemmOfCpu>
 struct KernelProducts {
@@ -101,7 +111,7 @@ struct KernelProducts {
       const at::Tensor waiting =
           scratch<float>(depth == k ? 0 : Gemm::sums_size(std::min(group, rows), columns));
       for (int64_t first = 0; first < rows; first += group) {
-        const Epilogue<T> of_group = from(epilogue, first * columns);
+        const Epilogue<T> of_group = epilogue_from(epilogue, first * columns);
         for (int64_t begin = 0; begin < k; begin += depth) {
           const typename Gemm::Cut cut{begin, std::min(depth, k - begin), k};
           in_turns(std::min(group, rows - first), columns, [&](const avx512::Turns& turns) {
