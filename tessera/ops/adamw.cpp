@@ -1,6 +1,7 @@
 #include "tessera/ops/adamw.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/BFloat16.h>
 
 #include <algorithm>
 #include <cmath>
@@ -42,12 +43,7 @@ TESSERA_EVERY_CPU void update_coupled(float* p, const float* g, float* m, float*
 
 // The nearest numbers of bf16, ties to even.
 TESSERA_EVERY_CPU void narrow(const float* __restrict from, uint16_t* __restrict to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    uint32_t bits = 0;
-    __builtin_memcpy(&bits, from + i, sizeof(bits));
-    const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
-    to[i] = static_cast<uint16_t>(is_nan ? 0x7FC0U : (bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
-  }
+  for (int64_t i = 0; i < n; ++i) to[i] = c10::detail::round_to_nearest_even(from[i]);
 }
 
 AdamwCoefficients coefficients(const AdamwOptions& o) {

@@ -25,25 +25,18 @@ struct Scratch {
   float* take_floats(int64_t count) { return reinterpret_cast<float*>(take(2 * count)); }
 };
 
-// 32 rows on the left: rows `row` elements apart, k padded to whole steps.
-struct LeftRows {
-  const uint16_t* data;
-  int64_t row, k;
-};
-
-// c [32, columns] = the rows times a packed factor.
-void block_product(const LeftRows& left, const uint16_t* packed, int64_t columns, float* c, int64_t c_row) {
+// c [32, columns] = 32 rows, `k` long, times a packed factor.
+void block_product(const Left& left, int64_t k, const uint16_t* packed, int64_t columns, float* c,
+                   int64_t c_row) {
   for (int64_t column = 0; column < columns; column += 32) {
-    product(left.data, 16 * left.row, 32, left.row, packed + column * left.k, 16 * left.k, left.k / 32,
-            c + column, c_row);
+    product(left, packed + column * k, 16 * k, k / kStep, c + column, c_row);
   }
 }
 
 // A head's rows from `data` on as they lie, if they are whole tiles; else a copy of them.
-LeftRows rows_of(const uint16_t* data, int64_t row_step, int64_t rows, int64_t width, uint16_t* copy) {
-  if (rows == kRows && width % 32 == 0) return {data, row_step, width};
-  copy_padded(data, row_step, rows, width, copy);
-  return {copy, padded(width), padded(width)};
+Left rows_of(const uint16_t* data, int64_t row_step, int64_t rows, int64_t width, uint16_t* copy) {
+  if (rows == kRows && width % kStep == 0) return left_rows(data, row_step);
+  return copy_rows(data, row_step, rows, width, copy);
 }
 
 // One row as factors: p, and the gradient of the scores but for their scale, ds = p * (dp - sum(p * dp)).
@@ -114,14 +107,14 @@ void attention(const Heads& q, const Heads& k, const Heads& v, const AttentionSh
       const int64_t rows = min_of(shape.queries - row, kRows);
       float* row_stats = stats + 2 * (index * shape.queries + row);
       const uint16_t* of_q = head_at(q, shape, index) + row * q.token_step;
-      block_product(rows_of(of_q, q.token_step, rows, head, query), keys, tokens, scores, kLine);
+      block_product(rows_of(of_q, q.token_step, rows, head, query), width, keys, tokens, scores, kLine);
       avx512::put_maxima(scores, rows, shape.tokens, factor, row_stats, [&](int64_t i) {
         for (const Ahead& rows_ahead : ahead) rows_ahead.ask(row + i);
       });
       for (int64_t i = 0; i < rows; ++i) {
         avx512::softmax_row(scores + i * kLine, shape.tokens, factor, p + i * kWide, row_stats + 2 * i);
       }
-      block_product({p, kWide, tokens}, values, width, mixed, width);
+      block_product(left_rows(p, kWide), tokens, values, width, mixed, width);
       avx512::put_result(mixed, width, rows, head, 1.0F, row_stats,
                          head_at(out, shape, index) + row * out.token_step, out.token_step);
     }
@@ -158,17 +151,17 @@ void attention_backward(const Heads& q, const Heads& k, const Heads& v, const At
     for (int64_t row = 0; row < shape.queries; row += kRows) {
       const int64_t rows = min_of(shape.queries - row, kRows);
       uint16_t *row_p = p + row * kWide, *row_ds = ds + row * kWide;
-      block_product(rows_of(q_head + row * q.token_step, q.token_step, rows, head, query), keys_t, tokens,
-                    scores, kLine);
+      block_product(rows_of(q_head + row * q.token_step, q.token_step, rows, head, query), width, keys_t,
+                    tokens, scores, kLine);
       block_product(
-          rows_of(gradient_head + row * gradient.token_step, gradient.token_step, rows, head, slope),
+          rows_of(gradient_head + row * gradient.token_step, gradient.token_step, rows, head, slope), width,
           values_t, tokens, dp, kLine);
       softmax_backward(scores, dp, rows, shape.tokens, factor, stats + 2 * (index * shape.queries + row),
                        row_p, row_ds, [&](int64_t i) {
 #pragma GCC unroll 7
                          for (const Ahead& rows_ahead : ahead) rows_ahead.ask(row + i);
                        });
-      block_product({row_ds, kWide, tokens}, keys, width, result, width);
+      block_product(left_rows(row_ds, kWide), tokens, keys, width, result, width);
       avx512::put_result(result, width, rows, head, scale, nullptr,
                          head_at(dq, shape, index) + row * dq.token_step, dq.token_step);
     }
@@ -177,10 +170,7 @@ void attention_backward(const Heads& q, const Heads& k, const Heads& v, const At
       const auto transposed_product = [&](const uint16_t* w, const uint16_t* packed, float by,
                                           const Heads& out) {
         pack_left(w + token, kWide, shape.queries, rows, left);
-        for (int64_t column = 0; column < width; column += 32) {
-          product(left, 16 * queries, kTile, 32, packed + column * queries, 16 * queries, queries / 32,
-                  result + column, width);
-        }
+        block_product({left, 32, 16 * queries, kTile}, queries, packed, width, result, width);
         avx512::put_result(result, width, rows, head, by, nullptr,
                            head_at(out, shape, index) + token * out.token_step, out.token_step);
       };

@@ -12,8 +12,6 @@ using avx512::Turns;
 using Epilogue = ops::Epilogue<uint16_t>;
 
 constexpr int64_t kRows = 32, kColumns = 32;  // of a block of sums in tiles
-constexpr int64_t kStep = 32;                 // k of a step
-constexpr int64_t kStepElements = kRows * kStep;
 
 // What of a packed factor stays in the L2 cache while rows pass by, in elements.
 constexpr int64_t kCacheElements = 384 * 1024;
@@ -90,12 +88,6 @@ inline void finish_row(const Epilogue& e, __m512 low, __m512 high, const __m512 
   }
   _mm512_storeu_si512(e.out + at, narrow(low, high));
 }
-
-// The tiles of 32 rows on the left: (16 rows, step) at data + row half * lower + step * step.
-struct Left {
-  const uint16_t* data;
-  int64_t row, lower, step;
-};
 
 // What will be read soon: so many lines at each step of a product, in rows of so many steps.
 struct Ahead {
@@ -188,17 +180,6 @@ void finish_now(Sums& s, const Epilogue& e) {
     if (s.waiting != nullptr) s.waiting += kColumns;
   }
   s.then = Then::kNothing;
-}
-
-// Up to 32 rows, row_step apart, as steps of two tiles, padded with zeros.
-void copy_steps(const uint16_t* a, int64_t row_step, int64_t rows, int64_t k, uint16_t* out) {
-  for (int64_t i = 0; i < kRows; ++i) {
-    for (int64_t j = 0; j < k; j += kStep) {
-      const int64_t left = i < rows ? min_of(k - j, kStep) : 0;
-      const auto mask = static_cast<__mmask32>((uint64_t{1} << left) - 1);
-      _mm512_store_si512(out + j * kRows + i * kStep, _mm512_maskz_loadu_epi16(mask, a + i * row_step + j));
-    }
-  }
 }
 
 // Up to 32 rows of a product and a chunk of its columns.
@@ -330,9 +311,8 @@ void Gemm::multiply_cut(const uint16_t* a, int64_t rows, const Cut& cut, const u
   uint16_t* copy = reinterpret_cast<uint16_t*>(memory.data());
   const auto left_of = [&](const Band& band) -> Left {
     const uint16_t* left = a + band.row * k + cut.begin;
-    if (!collide && band.rows == kRows && cut.size == padded_k) return {left, k, 16 * k, kStep};
-    copy_steps(left, k, band.rows, cut.size, copy);
-    return {copy, 32, kTile, kStepElements};
+    if (!collide && band.rows == kRows && cut.size == padded_k) return left_rows(left, k);
+    return copy_rows(left, k, band.rows, cut.size, copy);
   };
   const auto lines_of = [&](int64_t row) -> Lines {
     return {a + row * k + cut.begin, kRows, whole.steps, k};

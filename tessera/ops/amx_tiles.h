@@ -34,20 +34,44 @@ struct Tiles {
   Tiles& operator=(const Tiles&) = delete;
 };
 
-// 32 x 32 sums over `blocks` steps of 32 k. `a`: the first tile of the upper 16 rows; the lower 16 are
-// `lower` elements on, the next k `step` on; rows are `row` elements apart. `b`: packed; its right half is
-// `right` on.
-inline void product(const uint16_t* a, int64_t lower, int64_t step, int64_t row, const uint16_t* b,
-                    int64_t right, int64_t blocks, float* c, int64_t c_row) {
+constexpr int64_t kStep = 32;  // k of a step
+constexpr int64_t kStepElements = 32 * kStep;
+
+// The tiles of 32 rows on the left: (16 rows, step) at data + row half * lower + step * step; rows are `row`
+// elements apart.
+struct Left {
+  const uint16_t* data;
+  int64_t row, lower, step;
+};
+
+// Rows of a matrix as they lie.
+inline Left left_rows(const uint16_t* a, int64_t row) { return {a, row, 16 * row, kStep}; }
+
+// Copies up to 32 rows, `row` elements apart, as steps of two tiles, padded with zeros.
+inline Left copy_rows(const uint16_t* a, int64_t row, int64_t rows, int64_t k, uint16_t* copy) {
+  for (int64_t i = 0; i < 32; ++i) {
+    for (int64_t j = 0; j < k; j += kStep) {
+      const int64_t left = i < rows ? min_of(k - j, kStep) : 0;
+      const auto mask = static_cast<__mmask32>((uint64_t{1} << left) - 1);
+      _mm512_store_si512(copy + j * 32 + i * kStep, _mm512_maskz_loadu_epi16(mask, a + i * row + j));
+    }
+  }
+  return {copy, 32, kTile, kStepElements};
+}
+
+// 32 x 32 sums over `steps` steps. `b`: packed; its right half is `right` on.
+inline void product(const Left& left, const uint16_t* b, int64_t right, int64_t steps, float* c,
+                    int64_t c_row) {
   asm volatile("" : : : "memory");  // g++ 12 does not see that a tile load reads memory
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (int64_t k = 0; k < blocks; ++k, a += step, b += kTile) {
-    _tile_loadd(4, a, row * 2);
+  const uint16_t* a = left.data;
+  for (int64_t k = 0; k < steps; ++k, a += left.step, b += kTile) {
+    _tile_loadd(4, a, left.row * 2);
     _tile_loadd(6, b, 64);
-    _tile_loadd(5, a + lower, row * 2);
+    _tile_loadd(5, a + left.lower, left.row * 2);
     _tile_loadd(7, b + right, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -58,19 +82,6 @@ inline void product(const uint16_t* a, int64_t lower, int64_t step, int64_t row,
   _tile_stored(1, c + 16, c_row * 4);
   _tile_stored(2, c + 16 * c_row, c_row * 4);
   _tile_stored(3, c + 16 * c_row + 16, c_row * 4);
-}
-
-// Copies up to 32 rows, `a_row` elements apart, into a block of 32 rows padded with zeros to a multiple of 32
-// columns.
-inline void copy_padded(const uint16_t* a, int64_t a_row, int64_t rows, int64_t k, uint16_t* out) {
-  for (int64_t i = 0; i < 32; ++i) {
-    for (int64_t j = 0; j < k; j += 32) {
-      const int64_t left = i < rows ? min_of(k - j, 32) : 0;
-      const auto mask = static_cast<__mmask32>((uint64_t{1} << left) - 1);
-      _mm512_storeu_si512(out, _mm512_maskz_loadu_epi16(mask, a + i * a_row + j));
-      out += 32;
-    }
-  }
 }
 
 // Left factor of 32 rows A[n][k] = w[k * w_row + n] for n < n_size.

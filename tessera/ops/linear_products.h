@@ -111,12 +111,13 @@ struct KernelProducts {
       const at::Tensor waiting =
           scratch<float>(depth == k ? 0 : Gemm::sums_size(std::min(group, rows), columns));
       for (int64_t first = 0; first < rows; first += group) {
+        const int64_t some = std::min(group, rows - first);
         const Epilogue<T> of_group = epilogue_from(epilogue, first * columns);
         for (int64_t begin = 0; begin < k; begin += depth) {
           const typename Gemm::Cut cut{begin, std::min(depth, k - begin), k};
-          in_turns(std::min(group, rows - first), columns, [&](const avx512::Turns& turns) {
-            Gemm::multiply_cut(a + first * k, std::min(group, rows - first), cut, data_of<Packed>(packed),
-                               columns, of_group, mutable_data_of<float>(waiting), turns);
+          in_turns(some, columns, [&](const avx512::Turns& turns) {
+            Gemm::multiply_cut(a + first * k, some, cut, data_of<Packed>(packed), columns, of_group,
+                               mutable_data_of<float>(waiting), turns);
           });
         }
       }
