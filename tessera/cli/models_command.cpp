@@ -43,13 +43,14 @@ std::string gigaflops(double flops) {
   return buffer;
 }
 
-using Cells = std::array<std::string, 7>;
+using Cells = std::array<std::string, 8>;
 
 Cells cells(const Row& row) {
   return {row.name,
           human_count(row.parameters),
           gigaflops(row.flops),
           human_bytes(row.memory.states),
+          human_bytes(row.memory.gradients),
           human_bytes(row.memory.gathered),
           human_bytes(row.memory.activations),
           human_bytes(row.memory.total())};
@@ -57,7 +58,8 @@ Cells cells(const Row& row) {
 
 void print_table(const ModelsQuery& query, const std::vector<Row>& rows, std::ostream& out) {
   std::vector<Cells> lines = {
-      {"model", "parameters", "GFLOP/image", "states", "gathered", "activations", "memory/rank"}};
+      {"model", "parameters", "GFLOP/image", "states", "gradients", "gathered", "activations",
+       "memory/rank"}};
   for (const auto& row : rows) lines.push_back(cells(row));
   std::array<size_t, std::tuple_size_v<Cells>> widths{};
   for (const auto& line : lines) {
@@ -91,6 +93,7 @@ void print_json(const ModelsQuery& query, const std::vector<Row>& rows, std::ost
                     {"recompute", query.recompute},
                     {"compute", query.bf16 ? "bf16" : "fp32"},
                     {"states_bytes", bytes(row.memory.states)},
+                    {"gradients_bytes", bytes(row.memory.gradients)},
                     {"gathered_bytes", bytes(row.memory.gathered)},
                     {"activations_bytes", bytes(row.memory.activations)},
                     {"program_bytes", bytes(row.memory.program)},

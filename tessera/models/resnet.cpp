@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/parameter_tree.h"
+#include "tessera/ops/convolution.h"
 #include "tessera/ops/linear.h"
 #include "tessera/shard/sync_batch_norm.h"
 
@@ -59,13 +60,21 @@ class EveryOther : public torch::autograd::Function<EveryOther> {
   }
 };
 
+at::Tensor no_bias(const at::Tensor& weight) {
+  return at::zeros({weight.size(0)}, weight.options().requires_grad(false));
+}
+
 /// x [batch, in, height, width], channels last, by weight [out, in, kernel, kernel]. On a CPU a kernel of one
 /// place is a product over channels, which lie side by side.
 at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, int64_t stride) {
   if (weight.size(2) > 1 || !x.is_cpu()) return at::conv2d(x, weight, {}, stride, weight.size(2) / 2);
   const at::Tensor places = stride == 1 ? x : EveryOther::apply(x, stride);
-  const at::Tensor none = at::zeros({weight.size(0)}, weight.options().requires_grad(false));
-  return ops::linear(places.permute({0, 2, 3, 1}), weight, none).permute({0, 3, 1, 2});
+  return ops::linear(places.permute({0, 2, 3, 1}), weight, no_bias(weight)).permute({0, 3, 1, 2});
+}
+
+at::Tensor convolve(const ops::NormedImages& x, const at::Tensor& weight, int64_t stride) {
+  if (weight.size(2) > 1 || stride > 1 || !x.images.is_cpu()) return ops::convolution(x, weight, stride);
+  return ops::linear(x, weight, no_bias(weight)).permute({0, 3, 1, 2});
 }
 
 /// A convolution without bias, the norm behind it and what follows that.
@@ -75,9 +84,13 @@ class ConvNorm {
            const NormOptions& options)
       : weight_(convolution.get("weight")), stride_(stride), norm_(batch_norm(norm, options)) {}
 
-  at::Tensor operator()(const at::Tensor& x, const ForwardContext& context,
-                        const ops::AfterNorm& after) const {
+  /// `x`: images, or ops::NormedImages.
+  at::Tensor operator()(const auto& x, const ForwardContext& context, const ops::AfterNorm& after) const {
     return norm_.forward(convolve(x, weight_, stride_), context.training, after);
+  }
+  /// For a convolution to come, with a ReLU.
+  ops::NormedImages normed(const auto& x, const ForwardContext& context) const {
+    return norm_.normed(convolve(x, weight_, stride_), context.training, /*relu=*/true);
   }
 
  private:
@@ -104,8 +117,8 @@ class Block {
   }
 
   at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const {
-    at::Tensor h = x;
-    for (size_t i = 0; i + 1 < branch_.size(); ++i) h = branch_[i](h, context, {true, {}});
+    ops::NormedImages h = branch_.front().normed(x, context);
+    for (size_t i = 1; i + 1 < branch_.size(); ++i) h = branch_[i].normed(h, context);
     return branch_.back()(h, context, {true, past_.empty() ? x : past_.front()(x, context, {})});
   }
 

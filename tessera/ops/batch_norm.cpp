@@ -129,6 +129,26 @@ const T* data_or_null(const at::Tensor& t) {
   return t.defined() ? data_of<T>(t) : nullptr;
 }
 
+/// The images, with `residual` added before the ReLU. `mask`, if defined: gets a bit for each element.
+template <typename Element>
+at::Tensor normalise(const NormedImages& of, const at::Tensor& residual, const at::Tensor& mask) {
+  const Chunks chunks(of.x);
+  const at::Tensor y = at::empty_like(of.x);
+  const avx512::BatchNormForward<Element> pass{data_of<Element>(of.x),
+                                               data_or_null<Element>(residual),
+                                               data_of<float>(of.mean),
+                                               data_of<float>(of.scale),
+                                               data_of<float>(of.shift),
+                                               mutable_data_of<Element>(y),
+                                               of.relu,
+                                               mask.defined() ? mutable_data_of<uint16_t>(mask) : nullptr,
+                                               is_beyond_caches(of.x)};
+  chunks.each([&](int64_t chunk) {
+    avx512::BatchNormRows<Element>::forward(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels);
+  });
+  return y;
+}
+
 template <typename Element>
 class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
   using Kernels = avx512::BatchNormRows<Element>;
@@ -136,7 +156,8 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual_given,
-                            const BatchNorm& norm, bool training, bool relu, bool keep_mask) {
+                            const BatchNorm& norm, bool training, bool relu, bool keep_mask,
+                            NormedImages* normed) {
     RECORD_USER_SCOPE("tessera::batch_norm");
     const Chunks chunks(x);
     const Moments moments = training ? moments_of<Element>(x) : running_moments(norm);
@@ -144,22 +165,12 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
     const Factors factors = factors_of(moments, norm.epsilon);
     const at::Tensor scale = weight.to(at::kFloat) * factors.rstd;
     const at::Tensor shift = bias.to(at::kFloat) - factors.rest * scale;
-    const at::Tensor y = at::empty_like(x);
     at::Tensor residual, mask;
     if (residual_given) residual = residual_given->contiguous(kImages);
     if (keep_mask) mask = at::empty({chunks.rows, avx512::mask_words(chunks.channels)}, at::kShort);
-    const avx512::BatchNormForward<Element> pass{data_of<Element>(x),
-                                                 data_or_null<Element>(residual),
-                                                 data_of<float>(factors.mean),
-                                                 data_of<float>(scale),
-                                                 data_of<float>(shift),
-                                                 mutable_data_of<Element>(y),
-                                                 relu,
-                                                 mask.defined() ? mutable_data_of<uint16_t>(mask) : nullptr,
-                                                 is_beyond_caches(x)};
-    chunks.each([&](int64_t chunk) {
-      Kernels::forward(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels);
-    });
+    const NormedImages of{{}, x, factors.mean, scale, shift, relu};
+    if (normed != nullptr) *normed = of;
+    const at::Tensor y = normalise<Element>(of, residual, mask);
     ctx->save_for_backward({x, weight, mask, factors.mean, factors.rest, factors.rstd});
     ctx->saved_data["training"] = training;
     ctx->saved_data["residual"] = residual.defined();
@@ -217,6 +228,7 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
             none,
             none,
             none,
+            none,
             none};
   }
 
@@ -247,27 +259,48 @@ bool fits(const at::Tensor& x, const BatchNorm& norm, const AfterNorm& after) {
 }
 
 template <typename Element>
-at::Tensor fast(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after) {
+at::Tensor fast(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after,
+                NormedImages* normed) {
   std::optional<at::Tensor> residual;
   if (after.residual.defined()) residual = after.residual;
   const bool differentiated =
       at::GradMode::is_enabled() && (x.requires_grad() || norm.weight.requires_grad() ||
                                      norm.bias.requires_grad() || (residual && residual->requires_grad()));
   return FastBatchNorm<Element>::apply(x, norm.weight, norm.bias, residual, norm, training, after.relu,
-                                       after.relu && differentiated);
+                                       after.relu && differentiated, normed);
+}
+
+at::Tensor by_own_kernels(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after,
+                          NormedImages* normed = nullptr) {
+  return x.scalar_type() == at::kFloat ? fast<float>(x, norm, training, after, normed)
+                                       : fast<uint16_t>(x, norm, training, after, normed);
+}
+
+at::Tensor by_libtorch(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after) {
+  const at::ScalarType dtype = norm.running_mean.scalar_type();
+  return after_norm(at::batch_norm(x, norm.weight.to(dtype), norm.bias.to(dtype), norm.running_mean,
+                                   norm.running_var, training, norm.momentum, norm.epsilon, false),
+                    after);
 }
 
 }  // namespace
 
 at::Tensor batch_norm(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after) {
-  if (fits(x, norm, after)) {
-    return x.scalar_type() == at::kFloat ? fast<float>(x, norm, training, after)
-                                         : fast<uint16_t>(x, norm, training, after);
-  }
-  const at::ScalarType dtype = norm.running_mean.scalar_type();
-  return after_norm(at::batch_norm(x, norm.weight.to(dtype), norm.bias.to(dtype), norm.running_mean,
-                                   norm.running_var, training, norm.momentum, norm.epsilon, false),
-                    after);
+  return fits(x, norm, after) ? by_own_kernels(x, norm, training, after)
+                              : by_libtorch(x, norm, training, after);
+}
+
+NormedImages normed_images(const at::Tensor& x, const BatchNorm& norm, bool training, bool relu) {
+  const AfterNorm after{relu, {}};
+  NormedImages normed;
+  normed.images = fits(x, norm, after) ? by_own_kernels(x, norm, training, after, &normed)
+                                       : by_libtorch(x, norm, training, after);
+  return normed;
+}
+
+at::Tensor made_again(const NormedImages& normed) {
+  const auto again = normed.x.scalar_type() == at::kFloat ? &normalise<float> : &normalise<uint16_t>;
+  return again(normed, {}, {});
 }
 
 at::Tensor after_norm(at::Tensor y, const AfterNorm& after) {

@@ -43,4 +43,8 @@ at::Tensor scratch(int64_t elements) {
 /// [..., columns] as [rows, columns].
 inline at::Tensor as_rows(const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); }
 
+/// Images [samples, channels, height, width] with the channels of a place as a row: [samples, height, width,
+/// channels].
+inline at::Tensor rows_of(const at::Tensor& images) { return images.permute({0, 2, 3, 1}).contiguous(); }
+
 }  // namespace tessera::ops

@@ -1,5 +1,7 @@
 #include "tessera/ops/kept_input.h"
 
+#include "tessera/ops/fast_path.h"
+
 namespace tessera::ops {
 
 using torch::autograd::AutogradContext;
@@ -11,16 +13,27 @@ void save_with_input(AutogradContext* ctx, variable_list others, const at::Tenso
   } else if (const auto* normed = std::get_if<Normed>(&*made)) {
     others.insert(others.end(), {normed->x, normed->norm.weight, normed->norm.bias});
     ctx->saved_data["epsilon"] = normed->norm.epsilon;
-  } else {
-    others.push_back(std::get<Gelued>(*made).x);
+  } else if (const auto* gelued = std::get_if<Gelued>(&*made)) {
+    others.push_back(gelued->x);
     ctx->saved_data["gelu"] = true;
+  } else {
+    const auto& images = std::get<NormedImages>(*made);
+    others.insert(others.end(), {images.x, images.mean, images.scale, images.shift});
+    ctx->saved_data["relu"] = images.relu;
   }
   ctx->save_for_backward(std::move(others));
+}
+
+at::Tensor saved_images(AutogradContext* ctx, const variable_list& saved) {
+  const at::NoGradGuard no_grad;
+  const auto from = saved.end() - 4;
+  return made_again({{}, from[0], from[1], from[2], from[3], ctx->saved_data["relu"].toBool()});
 }
 
 at::Tensor saved_input(AutogradContext* ctx, const variable_list& saved) {
   const at::NoGradGuard no_grad;
   if (ctx->saved_data.count("gelu") > 0) return at::gelu(saved.back()).contiguous();
+  if (ctx->saved_data.count("relu") > 0) return rows_of(saved_images(ctx, saved));
   const auto epsilon = ctx->saved_data.find("epsilon");
   if (epsilon == ctx->saved_data.end()) return saved.back();
   const auto from = saved.end() - 3;

@@ -1,4 +1,4 @@
-// What linear layers keep of their input for backward. Private to the room.
+// What linear layers and convolutions keep of their input for backward. Private to the room.
 //
 // Note [Inputs made again]: backward needs a layer's input for the gradient of its weight alone. Where a norm
 // or a GELU made it, that one keeps what it was made of, and making it again, of the same tensors by the same
@@ -12,13 +12,14 @@
 #include <optional>
 #include <variant>
 
+#include "tessera/ops/batch_norm.h"
 #include "tessera/ops/gelued.h"
 #include "tessera/ops/layer_norm.h"
 
 namespace tessera::ops {
 
 /// What made a layer's input, if it is to be made again.
-using MadeBy = std::optional<std::variant<Normed, Gelued>>;
+using MadeBy = std::optional<std::variant<Normed, Gelued, NormedImages>>;
 
 /// In forward: saves `others` and the input `x`, or instead of it what it was made of.
 void save_with_input(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list others,
@@ -26,5 +27,7 @@ void save_with_input(torch::autograd::AutogradContext* ctx, torch::autograd::var
 
 /// In backward: that input, [..., in], of what was saved.
 at::Tensor saved_input(torch::autograd::AutogradContext* ctx, const torch::autograd::variable_list& saved);
+/// The same of NormedImages as they were: [samples, channels, height, width].
+at::Tensor saved_images(torch::autograd::AutogradContext* ctx, const torch::autograd::variable_list& saved);
 
 }  // namespace tessera::ops

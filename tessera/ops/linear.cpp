@@ -138,4 +138,9 @@ at::Tensor linear_add(const Gelued& x, const at::Tensor& weight, const at::Tenso
   return layer(x.rows, weight, bias, residual, Then::kAdd, x);
 }
 
+at::Tensor linear(const NormedImages& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const MadeBy made = x.is_known() ? MadeBy(x) : MadeBy();
+  return layer(rows_of(x.images), weight, bias, std::nullopt, Then::kNothing, made);
+}
+
 }  // namespace tessera::ops

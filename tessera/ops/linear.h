@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/ops/batch_norm.h"
 #include "tessera/ops/gelued.h"
 #include "tessera/ops/layer_norm.h"
 
@@ -24,5 +25,7 @@ at::Tensor linear_gelu(const Normed& x, const at::Tensor& weight, const at::Tens
 at::Tensor linear(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias);
 at::Tensor linear_add(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual);
+/// Of every place of the images: [samples, height, width, out].
+at::Tensor linear(const NormedImages& x, const at::Tensor& weight, const at::Tensor& bias);
 
 }  // namespace tessera::ops

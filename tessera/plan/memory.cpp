@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -40,14 +42,6 @@ double padded(double parameters, int64_t world) {
   return std::ceil(parameters / ranks) * ranks;
 }
 
-double state_bytes(const UnitSize& size, Level level, int64_t world, double kept) {
-  const double all = padded(size.parameters, world), share = all / static_cast<double>(world);
-  const double numbers = 2 + kept;  // master weight and gradient
-  if (level == Level::kReplicate) return numbers * kFloatBytes * all;
-  const bool unreduced = level == Level::kZero1 && world > 1;  // gradients of the step so far
-  return numbers * kFloatBytes * share + (unreduced ? kFloatBytes * all : 0);
-}
-
 bool is_split(const UnitPlan& unit, const Plan& plan) {
   return plan.world > 1 && unit.level != Level::kReplicate;
 }
@@ -56,6 +50,12 @@ bool is_split(const UnitPlan& unit, const Plan& plan) {
 double slice_of(const UnitSize& size, const UnitPlan& unit, const Plan& plan) {
   const double all = padded(size.parameters, plan.world);
   return unit.level == Level::kReplicate ? all : all / static_cast<double>(plan.world);
+}
+
+/// Of a rank, while they are held: the sum's slice, and where several micro-batches are summed whole, that.
+double gradient_bytes(const UnitSize& size, const UnitPlan& unit, const Plan& plan, bool accumulates) {
+  const bool whole = accumulates && unit.level == Level::kZero1 && is_split(unit, plan);
+  return kFloatBytes * (slice_of(size, unit, plan) + (whole ? padded(size.parameters, plan.world) : 0));
 }
 
 /// What is held in the compute dtype from the first step to the last.
@@ -92,11 +92,13 @@ Reduction reduction(const UnitSize& size, Level level, const Plan& plan, const P
   return {at_once * piece * (as_it_lies ? 1 : 2), as_it_lies || pieces > at_once};
 }
 
-/// The pool of shard::BufferPool: for each size, the most buffers in use at once. `trains`: gradients too.
+/// Of units and of gradients that are collected (with `trains`): for each size, the most in use at once.
 double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision,
                   bool trains) {
+  const auto compute = static_cast<double>(precision.compute_bytes);
   struct Count {
     int64_t kept = 0, gathered_in_turn = 0, collecting = 0;
+    double collecting_bytes = 0;  // the most a number
     bool holds = false;
   };
   std::map<double, Count> by_size;
@@ -105,17 +107,20 @@ double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, cons
     const UnitSize& size = sizes[unit.name];
     Count& count = by_size[padded(size.parameters, plan.world)];
     ++(unit.level == Level::kZero3 ? count.gathered_in_turn : count.kept);
-    if (!trains || unit.level == Level::kZero1 || !is_split(unit, plan)) continue;
+    const bool zero1 = unit.level == Level::kZero1;  // collects what will be added up
+    if (!trains || (zero1 && precision.accumulates) || !is_split(unit, plan)) continue;
     ++count.collecting;
+    count.collecting_bytes = std::max(count.collecting_bytes, zero1 ? kFloatBytes : compute);
     count.holds = reduction(size, unit.level, plan, precision).holds;
   }
-  double numbers = 0;
+  double bytes = 0;
   for (const auto& [size, count] : by_size) {
     const int64_t gathered = count.kept + std::min(count.gathered_in_turn, 1 + plan.prefetch);
     const int64_t gradients = std::min<int64_t>(count.collecting, count.holds ? 2 : 1);
-    numbers += size * static_cast<double>(gathered + gradients);
+    bytes += size * (compute * static_cast<double>(gathered) +
+                     count.collecting_bytes * static_cast<double>(gradients));
   }
-  return numbers * static_cast<double>(precision.compute_bytes);
+  return bytes;
 }
 
 /// `trains`: with gradients on their way.
@@ -135,18 +140,22 @@ double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, 
   return kept + pool_bytes(plan, sizes, precision, trains) + staging + in_reduction + one_parameter;
 }
 
-/// One image; `c` bytes an element.
-double activation_bytes(const arch::ModelConfig& config, const Plan& plan, double c, double batches_ahead) {
-  const double pixels =
-      static_cast<double>(config.channels() * config.image_size()) * static_cast<double>(config.image_size());
-  const arch::Activations model = arch::activations(config, c);
-  double kept = kFloatBytes * pixels * (1 + batches_ahead), again = 0;
-  for (size_t i = 0; i < plan.units.size(); ++i) {
-    const arch::UnitActivations& unit = model.units[i];
-    kept += plan.units[i].recompute ? unit.input : unit.all;
-    if (plan.units[i].recompute) again = std::max(again, unit.again);
+double image_bytes(const arch::ModelConfig& config) {
+  return kFloatBytes * static_cast<double>(config.channels() * config.image_size()) *
+         static_cast<double>(config.image_size());
+}
+
+/// The most that a step needs of activations and gradients at once, beyond what it needs of activations alone:
+/// backward makes the gradients of one unit after another and frees what the unit kept. `kept` and
+/// `gradients`: bytes of each unit.
+double beyond_activations(const std::vector<double>& kept, const std::vector<double>& gradients) {
+  double freed = 0, held = 0, most = 0;
+  for (size_t i = kept.size(); i-- > 0;) {
+    held += gradients[i];
+    most = std::max(most, held - freed);
+    freed += kept[i];
   }
-  return kept + again + model.working;
+  return most;
 }
 
 }  // namespace
@@ -155,15 +164,27 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const P
                       int64_t batch) {
   check_units("plan.predict_memory", config, plan);
   auto sizes = unit_sizes(config);
+  const arch::Activations model = arch::activations(config, static_cast<double>(precision.compute_bytes));
+  const auto images = static_cast<double>(batch);
   Memory memory;
   memory.program = kProgramGrowth;
-  for (const auto& unit : plan.units) {
-    memory.states += state_bytes(sizes[unit.name], unit.level, plan.world, precision.kept_numbers);
-  }
   memory.gathered = gathered_bytes(plan, sizes, precision, /*trains=*/true);
-  memory.activations =
-      static_cast<double>(batch) *
-      activation_bytes(config, plan, static_cast<double>(precision.compute_bytes), precision.batches_ahead);
+  std::vector<double> kept, coming;  // bytes of each unit: activations; gradients that backward takes up
+  double lasting = 0, again = 0;     // gradients that are held throughout; activations made again
+  for (size_t i = 0; i < plan.units.size(); ++i) {
+    const UnitPlan& unit = plan.units[i];
+    const UnitSize& size = sizes[unit.name];
+    memory.states += (1 + precision.kept_numbers) * kFloatBytes * slice_of(size, unit, plan);
+    const double gradients = gradient_bytes(size, unit, plan, precision.accumulates);
+    const bool lasts = precision.accumulates || unit.offload != Offload::kNone;
+    lasting += lasts ? gradients : 0;
+    coming.push_back(lasts ? 0 : gradients);
+    kept.push_back(images * (unit.recompute ? model.units[i].input : model.units[i].all));
+    if (unit.recompute) again = std::max(again, images * model.units[i].again);
+  }
+  memory.gradients = lasting + beyond_activations(kept, coming);
+  memory.activations = std::accumulate(kept.begin(), kept.end(), 0.0) + again +
+                       images * (image_bytes(config) * (1 + precision.batches_ahead) + model.working);
   return memory;
 }
 
@@ -177,7 +198,7 @@ double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const 
     slices += slice_of(sizes[plan.units[i].name], plan.units[i], plan);
     activations = std::max(activations, model.units[i].all);
   }
-  return 2 * kFloatBytes * slices + gathered_bytes(plan, sizes, precision, /*trains=*/false) +
+  return kFloatBytes * slices + gathered_bytes(plan, sizes, precision, /*trains=*/false) +
          static_cast<double>(batch) * activations;
 }
 
@@ -194,8 +215,8 @@ double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kep
 }
 
 std::string describe(const Memory& memory) {
-  return concat(human_bytes(memory.total()), " a rank: states ", human_bytes(memory.states), ", gathered ",
-                human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
+  return concat(human_bytes(memory.total()), " a rank: states ", human_bytes(memory.states), ", gradients ",
+                human_bytes(memory.gradients), ", gathered ", human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
                 human_bytes(memory.program));
 }
 

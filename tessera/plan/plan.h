@@ -72,11 +72,12 @@ inline constexpr double kProgramGrowth = 16.0 * 1024 * 1024;
 
 /// Bytes per rank while training, above the idle program. See docs/memory.md for the derivation.
 struct Memory {
-  double states = 0;       // master weights, gradients, what the optimizer keeps (fp32), as the plan says
+  double states = 0;       // master weights, what the optimizer keeps (fp32), as the plan says
+  double gradients = 0;    // fp32: what they need at once beyond activations that backward has freed by then
   double gathered = 0;     // compute-dtype parameters of the units gathered at once, and their gradients
   double activations = 0;  // of one micro-batch
   double program = 0;      // kProgramGrowth
-  double total() const { return states + gathered + activations + program; }
+  double total() const { return states + gradients + gathered + activations + program; }
 };
 
 struct Precision {
@@ -84,6 +85,7 @@ struct Precision {
   int64_t reduce_bytes = 4;
   double kept_numbers = 2;   // of 4 bytes a parameter: of the optimizer and of a moving average
   double batches_ahead = 4;  // micro-batches that the loader decodes ahead: data.prefetch
+  bool accumulates = false;  // a step has several micro-batches: gradients of one outlive the next's forward
 };
 
 /// Predicted peak per rank for `batch` images a rank and micro-batch. Errors: UserError when the plan's units
@@ -91,9 +93,8 @@ struct Precision {
 Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
                       int64_t batch);
 
-/// Bytes per rank of a model that only answers, as a teacher does: a slice of its weights (and as much again,
-/// which every unit sets aside for gradients), units gathered at once, and of `batch` images the activations
-/// of the unit that has most. Errors: as predict_memory.
+/// Bytes per rank of a model that only answers, as a teacher does: a slice of its weights, units gathered at
+/// once, and of `batch` images the activations of the unit that has most. Errors: as predict_memory.
 double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
                        int64_t batch);
 
@@ -101,7 +102,8 @@ double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const 
 /// Errors: as predict_memory.
 double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers = 2);
 
-/// "1.20 GiB a rank: states 0.90 GiB, gathered 0.10 GiB, activations 0.18 GiB, program 16.0 MiB".
+/// "1.20 GiB a rank: states 0.80 GiB, gradients 0.10 GiB, gathered 0.10 GiB, activations 0.18 GiB, program
+/// 16.0 MiB".
 std::string describe(const Memory& memory);
 
 }  // namespace tessera::plan

@@ -215,6 +215,7 @@ void ShardedModule::Engine::begin_gradients() {
   for (size_t i = 0; i < shards_.size(); ++i) {
     const Place place = places_[i];
     if (!shards_[i].trainable || !keep[place.flat]) continue;
+    flats_[place.flat]->hold_gradient();
     at::Tensor held = flats_[place.flat]->pieces()[place.piece].gradient;
     const at::Tensor given = shards_[i].values.grad();
     if (!given.defined()) {

@@ -153,7 +153,10 @@ void ShardedModel::average_buffers() {
 }
 
 void ShardedModel::parameters_changed() {
-  for (const auto& unit : units_) unit->parameters_changed();
+  for (const auto& unit : units_) {
+    unit->parameters_changed();
+    unit->forget_gradient();  // the next forward's activations lie there
+  }
 }
 
 double ShardedModel::local_gradient_square_sum() const {

@@ -46,7 +46,7 @@ class ShardedModel {
   /// Backward of a loss made from forward's output. Gradients of earlier micro-batches are added to. `last`:
   /// of the optimizer step's micro-batches. Afterwards (with last) every unit's gradient() is complete.
   void backward(const at::Tensor& loss, bool last);
-  /// After an optimizer step or loading.
+  /// After an optimizer step or loading. Gradients go, and so does their memory until the next backward.
   void parameters_changed();
   /// Buffers of all parts, in their order.
   std::vector<NamedTensor> buffers() const;

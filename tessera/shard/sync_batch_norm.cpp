@@ -79,13 +79,21 @@ class SyncNorm : public torch::autograd::Function<SyncNorm> {
 
 }  // namespace
 
+/// This norm for a batch that no other rank has a part of.
+ops::BatchNorm BatchNorm::counted(const at::Tensor& input, bool training) const {
+  if (training && input.numel() > 0) num_batches_tracked.add_(1);
+  return {weight, bias, running_mean, running_var, epsilon, momentum};
+}
+
+ops::NormedImages BatchNorm::normed(const at::Tensor& input, bool training, bool relu) const {
+  if (alone(training)) return ops::normed_images(input, counted(input, training), training, relu);
+  ops::NormedImages kept;
+  kept.images = forward(input, training, {relu, {}});
+  return kept;
+}
+
 at::Tensor BatchNorm::forward(const at::Tensor& input, bool training, const ops::AfterNorm& after) const {
-  const bool alone = group == nullptr || group->size() == 1;
-  if (!training || alone) {
-    if (training && input.numel() > 0) num_batches_tracked.add_(1);
-    return ops::batch_norm(input, {weight, bias, running_mean, running_var, epsilon, momentum}, training,
-                           after);
-  }
+  if (alone(training)) return ops::batch_norm(input, counted(input, training), training, after);
   Moments moments;
   {
     const at::NoGradGuard no_grad;

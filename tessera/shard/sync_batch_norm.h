@@ -17,12 +17,18 @@ struct BatchNorm {
   /// well. With a group, training is collective: three all-reduces of at most 2 * channels numbers, two in
   /// forward and one in backward.
   at::Tensor forward(const at::Tensor& input, bool training, const ops::AfterNorm& after = {}) const;
+  /// The same for a layer that makes its input again. (It is kept where the statistics are a group's.)
+  ops::NormedImages normed(const at::Tensor& input, bool training, bool relu) const;
 
   at::Tensor weight, bias;               // [channels], any floating dtype
   at::Tensor running_mean, running_var;  // [channels] float32
   at::Tensor num_batches_tracked;        // scalar, int64
   double epsilon = 1e-5, momentum = 0.1;
   mesh::Group* group = nullptr;  // whose samples count; null: this rank's
+
+ private:
+  bool alone(bool training) const { return !training || group == nullptr || group->size() == 1; }
+  ops::BatchNorm counted(const at::Tensor& input, bool training) const;
 };
 
 /// Takes the place of torch::nn::BatchNorm2d in a module's own code, with its parameter and buffer names:

@@ -4,8 +4,8 @@
 // time (and the next tensor pays for every page anew) or cuts them from a heap that is left with holes. Here
 // a large tensor has pages of its own; when it dies they wait for another: a smaller one takes a part, and
 // parts side by side are one again. They never wait in vain: what is used and what waits together stay below
-// the most that was ever used at once. So the process holds what the tensors needed at their peak, and a step
-// in its steady state asks the system for next to nothing.
+// the most that was ever used at once and a 64th more. So the process holds what the tensors needed at their
+// peak, and a step in its steady state asks the system for next to nothing.
 //
 // Safe from any thread.
 #pragma once

@@ -5,6 +5,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/host_memory.h"
@@ -92,7 +93,6 @@ void Unit::make_layout() {
   padded_numel_ = (numel_ + parts - 1) / parts * parts;
   shard_numel_ = padded_numel_ / shard_.size();
   master_ = state_tensor(precision_.master);
-  gradient_ = state_tensor(precision_.sum);
 
   const int64_t shard_begin = shard_.rank() * shard_numel_, shard_end = shard_begin + shard_numel_;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -101,9 +101,24 @@ void Unit::make_layout() {
     const int64_t last = std::clamp(shard_end - offsets_[i], int64_t{0}, tensor.numel());
     const int64_t within = std::clamp(offsets_[i] + first - shard_begin, int64_t{0}, shard_numel_);
     pieces_.push_back({parameter_name, tensor.sizes().vec(), first, last,
-                       master_.narrow(0, within, last - first), gradient_.narrow(0, within, last - first),
-                       within});
+                       master_.narrow(0, within, last - first), at::Tensor(), within});
   }
+  if (offloads()) hold_gradient();
+}
+
+void Unit::hold_gradient() {
+  if (gradient_.defined()) return;
+  gradient_ = offloads() ? host_tensor(shard_numel_, precision_.sum)
+                         : at::empty({shard_numel_}, here(precision_.sum));
+  for (Piece& piece : pieces_) {
+    piece.gradient = gradient_.narrow(0, piece.unit_offset, piece.end - piece.begin);
+  }
+}
+
+void Unit::forget_gradient() {
+  if (offloads()) return;  // pages pinned for a device are dear, and no activation could use them
+  gradient_.reset();
+  for (Piece& piece : pieces_) piece.gradient.reset();
 }
 
 void Unit::adopt_parameters() {
@@ -207,6 +222,7 @@ bool Unit::collects_locally() const {
 /// Where the gradients of a micro-batch go, and whether those of earlier ones are there.
 at::Tensor& Unit::collected_gradients(bool* hold_earlier) {
   if (shard_.size() == 1) {
+    hold_gradient();
     *hold_earlier = has_gradient_;
     return gradient_;
   }
@@ -226,6 +242,7 @@ void Unit::abandon_backward() {
   for (auto& [parameter_name, parameter] : parameters_) parameter.mutable_grad().reset();
   taken_.assign(taken_.size(), false);
   collected_.reset();
+  accumulated_.reset();
   if (previous_.defined()) gradient_.copy_(previous_);
   previous_.reset();
   has_gradient_ = has_accumulated_ = summed_ = false;
@@ -237,8 +254,7 @@ void Unit::take_gradient(size_t index) {
   if (!gradient.defined()) return;
   const at::NoGradGuard no_grad;
   if (summed_) set_gradient_aside();
-  // A sum under way still reads what was collected.
-  if (reducing() && (shard_.size() == 1 || collects_locally())) advance_reduce_stage();
+  if (reducing() && shard_.size() == 1) advance_reduce_stage();  // a sum under way still reads gradient_
   bool add = false;
   const at::Tensor slot = collected_gradients(&add).narrow(0, offsets_[index], parameter.numel());
   put(slot, gradient.reshape({-1}), add || taken_[index]);
@@ -267,9 +283,9 @@ void Unit::start_reduce() {
   has_accumulated_ = collects_locally() && !last_micro_batch_;
   if (has_accumulated_) return;
   while (reducing()) advance_reduce_stage();
+  hold_gradient();
   reduced_ = offloads() ? scratch(gradient_) : has_gradient_ ? at::empty_like(gradient_) : gradient_;
-  const at::Tensor input = collected;
-  collected_.reset();  // goes when the last piece of it has left
+  const at::Tensor input = std::exchange(collected, {});  // goes when the last piece of it has left
   reduce_ = shard_.reduce_scatter(reduced_, input, precision_.reduce, name_);
   stage_ = Stage::kShards;
 }

@@ -47,7 +47,7 @@ struct Piece {
   std::vector<int64_t> shape;  // of the whole parameter
   int64_t begin = 0, end = 0;  // elements of the flattened parameter; may be empty
   at::Tensor master;           // 1-D view in the master dtype, end - begin elements
-  at::Tensor gradient;         // the same of the reduced gradient, in the sum's dtype
+  at::Tensor gradient;         // the same of the reduced gradient, in the sum's dtype; see hold_gradient()
   int64_t unit_offset = 0;     // of `master` within the unit's shard
 };
 
@@ -66,7 +66,8 @@ class Unit {
   int64_t numel() const { return numel_; }
   int64_t padded_numel() const { return padded_numel_; }  // what a gather moves
   at::Tensor master() const { return master_; }           // [shard_numel] master dtype
-  at::Tensor gradient() const { return gradient_; }  // [shard_numel] sum dtype, valid after finish_reduce
+  /// [shard_numel] sum dtype: valid after finish_reduce, undefined while no memory is held for it.
+  at::Tensor gradient() const { return gradient_; }
   int64_t replicas() const { return replicate_.size(); }
   int64_t replica() const { return replicate_.rank(); }  // which of the equal copies this rank holds
   /// Are parameters released between forward and backward?
@@ -125,6 +126,12 @@ class Unit {
   at::Tensor values_to_write();
   /// The master values changed (optimizer step, loading): gathered copies are stale, gradients start anew.
   void parameters_changed();
+
+  /// Memory for gradient(), contents undefined, where there is none. A backward pass does so itself.
+  void hold_gradient();
+  /// Nobody reads gradient() before the next backward pass: until then its memory is others'. Offloaded
+  /// gradients keep theirs.
+  void forget_gradient();
 
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
 

@@ -57,7 +57,7 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
   const auto& model = recipe.model;
   const plan::Memory memory =
-      plan::predict_memory(model, p.plan, plan_precision(recipe, p.device), p.sizes.per_rank);
+      plan::predict_memory(model, p.plan, plan_precision(recipe, p.ranks.world, p.device), p.sizes.per_rank);
   std::vector<std::pair<std::string, std::string>> rows = {
       {"model", arch::describe(model)},
       {"parameters", human_count(arch::parameter_count(model))},
@@ -85,8 +85,8 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
               ", fp32 master weights, ", dtype_name(resolve_dtype(recipe.precision.reduce, p.device)),
               " gradients on the wire")},
       {"predicted memory per rank",
-       concat(human_bytes(p.predicted_bytes), " (states ", human_bytes(memory.states), ", gathered ",
-              human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
+       concat(human_bytes(p.predicted_bytes), " (states ", human_bytes(memory.states), ", gradients ",
+              human_bytes(memory.gradients), ", gathered ", human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
               human_bytes(memory.program), recipe.distill.teacher.empty() ? "" : ", its teacher",
               recipe.checkpoint.async ? ", a checkpoint's copy)" : ")")},
       {"memory that progress lines show",

@@ -65,12 +65,15 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   return plan;
 }
 
-plan::Precision plan_precision(const recipe::Recipe& recipe, at::Device device) {
+plan::Precision plan_precision(const recipe::Recipe& recipe, int64_t world, at::Device device) {
   const auto bytes = [device](recipe::Dtype dtype) {
     return static_cast<int64_t>(at::elementSize(resolve_dtype(dtype, device)));
   };
+  const auto& train = recipe.train;
+  const bool fixed = train.accumulation > 0 || train.batch_per_rank == 0;  // else the batch decides
   return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce), recipe::kept_numbers(recipe),
-          static_cast<double>(recipe.data.prefetch)};
+          static_cast<double>(recipe.data.prefetch),
+          fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world};
 }
 
 data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
@@ -144,14 +147,14 @@ at::Device device_in_use() { return mesh::cuda_in_use().plugin != nullptr ? at::
 double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
   const double copy =
       recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
-  const plan::Precision precision = plan_precision(recipe, device_in_use());
+  const plan::Precision precision = plan_precision(recipe, plan.world, device_in_use());
   const plan::Memory memory = plan::predict_memory(recipe.model, plan, precision, batch_per_rank);
   double needed = memory.total();
   if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && precision.compute_bytes < 4) {
-    // The weights once more, when training's activations are gone.
+    // The weights once more, when training's activations and gradients are gone.
     const int64_t batch = recipe.train.eval_batch > 0 ? recipe.train.eval_batch : batch_per_rank;
-    needed = std::max(needed,
-                      needed - memory.activations + plan::answering_bytes(recipe.model, plan, {4, 4}, batch));
+    needed = std::max(needed, needed - memory.activations - memory.gradients +
+                                  plan::answering_bytes(recipe.model, plan, {4, 4}, batch));
   }
   return needed + copy;
 }

@@ -23,8 +23,8 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
                                     const std::string& fingerprint);
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
-/// `device`: where it computes; what kAuto is depends on it.
-plan::Precision plan_precision(const recipe::Recipe& recipe, at::Device device = at::kCPU);
+/// For `world` ranks. `device`: where it computes; what kAuto is depends on it.
+plan::Precision plan_precision(const recipe::Recipe& recipe, int64_t world, at::Device device = at::kCPU);
 using Warn = std::function<void(const std::string& line)>;
 data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn = {});
 /// The recipe's training sources as one.

@@ -36,15 +36,42 @@ Memory memory(Level level, int64_t world, const Precision& precision, bool recom
 TEST(Memory, States) {
   ASSERT_EQ(arch::parameter_count(tiny()), 72 + 2 * 600 + 43);
   // Padded to 4 ranks: 72, 600, 600, 44.
-  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).states, 16 * 1316);
-  EXPECT_EQ(memory(Level::kZero1, 4, kFp32).states, 16 * 1316 / 4 + 4 * 1316);
-  EXPECT_EQ(memory(Level::kZero1, 1, kFp32).states, 16 * 1315);  // alone, nothing waits for others
-  EXPECT_EQ(memory(Level::kZero2, 4, kFp32).states, 16 * 1316 / 4);
-  EXPECT_EQ(memory(Level::kZero3, 4, kFp32).states, 16 * 1316 / 4);
-  EXPECT_EQ(memory(Level::kZero3, 1, kFp32).states, 16 * 1315);
-  EXPECT_EQ(memory(Level::kZero3, 4, kBf16).states, 16 * 1316 / 4);
+  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).states, 12 * 1316);
+  EXPECT_EQ(memory(Level::kZero1, 4, kFp32).states, 12 * 1316 / 4);
+  EXPECT_EQ(memory(Level::kZero2, 4, kFp32).states, 12 * 1316 / 4);
+  EXPECT_EQ(memory(Level::kZero3, 4, kFp32).states, 12 * 1316 / 4);
+  EXPECT_EQ(memory(Level::kZero3, 1, kFp32).states, 12 * 1315);
+  EXPECT_EQ(memory(Level::kZero3, 4, kBf16).states, 12 * 1316 / 4);
   // More ranks than parameters of the head: one each.
-  EXPECT_EQ(memory(Level::kZero3, 1000, kFp32).states, 16 * 4);
+  EXPECT_EQ(memory(Level::kZero3, 1000, kFp32).states, 12 * 4);
+}
+
+// 4 bytes a number. A block of one image keeps 1120 bytes, the head 88: backward frees them before the next
+// unit's gradients come. With one image that is less than a block's 2400, with many it is more.
+TEST(Memory, GradientsBeyondActivationsThatAreFreed) {
+  EXPECT_EQ(memory(Level::kReplicate, 1, kFp32, false, 1, 0).gradients, 4 * 1315);
+  EXPECT_EQ(memory(Level::kReplicate, 1, kFp32, false, 1, 1).gradients,
+            4 * (43 + 2 * 600) - 88 - 1120);  // in the first block; the stem has fewer
+  EXPECT_EQ(memory(Level::kReplicate, 1, kFp32, false, 1, 10).gradients, 4 * (43 + 600) - 880);
+  EXPECT_EQ(memory(Level::kReplicate, 1, kFp32, false, 1, 1000).gradients, 4 * 43);
+  // Of a block with recompute its input is freed, 128 bytes.
+  EXPECT_EQ(memory(Level::kReplicate, 1, kFp32, true, 1, 1).gradients, 4 * 1315 - 88 - 2 * 128);
+  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32, false, 1, 0).gradients, 4 * 1316);
+  for (const Level level : {Level::kZero1, Level::kZero2, Level::kZero3}) {
+    EXPECT_EQ(memory(level, 4, kFp32, false, 1, 0).gradients, 4 * 1316 / 4);
+  }
+}
+
+// Those of one micro-batch are there in the next one's forward, and ZeRO-1 sums them whole.
+TEST(Memory, GradientsOfSeveralMicroBatches) {
+  Precision precision = kFp32;
+  precision.accumulates = true;
+  for (const Level level : {Level::kZero2, Level::kZero3}) {
+    EXPECT_EQ(memory(level, 4, precision, false, 1, 1000).gradients, 4 * 1316 / 4);
+  }
+  EXPECT_EQ(memory(Level::kZero1, 4, precision, false, 1, 1000).gradients, 4 * 1316 / 4 + 4 * 1316);
+  EXPECT_EQ(memory(Level::kZero1, 1, precision, false, 1, 1000).gradients, 4 * 1315);
+  EXPECT_EQ(memory(Level::kReplicate, 4, precision, false, 1, 1000).gradients, 4 * 1316);
 }
 
 TEST(Memory, OfMicroBatchesDecodedAhead) {
@@ -55,17 +82,16 @@ TEST(Memory, OfMicroBatchesDecodedAhead) {
   EXPECT_EQ(activations(100) - activations(4), 96 * 3 * 4 * 4 * 4);  // images of 4 x 4 numbers of 4 bytes
 }
 
-// A model that only answers: weights and what is set aside for gradients, no optimizer; units are gathered,
-// nothing is collected; of a block's activations (1120 bytes an image in fp32, 280 a token) one block's.
+// A model that only answers: weights, no optimizer; units are gathered, nothing is collected; of a block's activations (1120 bytes an image in fp32, 280 a token) one block's.
 TEST(Memory, OfAModelThatOnlyAnswers) {
   const auto bytes = [](Level level, int64_t world, const Precision& precision, int64_t batch) {
     return answering_bytes(tiny(), uniform_plan(tiny(), world, level, false, 1), precision, batch);
   };
   const double gathered = 4 * (72 + 2 * 600 + 44), packed = 4 * 192;
-  EXPECT_EQ(bytes(Level::kZero3, 4, kFp32, 0), 8 * 1316 / 4 + gathered + packed);
+  EXPECT_EQ(bytes(Level::kZero3, 4, kFp32, 0), 4 * 1316 / 4 + gathered + packed);
   EXPECT_EQ(bytes(Level::kZero3, 4, kFp32, 3) - bytes(Level::kZero3, 4, kFp32, 0), 3 * 1120);
-  EXPECT_EQ(bytes(Level::kReplicate, 4, kFp32, 0), 8 * 1316 + packed);
-  EXPECT_EQ(bytes(Level::kZero3, 4, kBf16, 0), (8 + 2) * 1316 / 4 + (gathered + packed) / 2);
+  EXPECT_EQ(bytes(Level::kReplicate, 4, kFp32, 0), 4 * 1316 + packed);
+  EXPECT_EQ(bytes(Level::kZero3, 4, kBf16, 0), (4 + 2) * 1316 / 4 + (gathered + packed) / 2);
 }
 
 // The largest tensor, qkv.weight, has 192 numbers: its gradient and its packed values are 2 * 192.
@@ -88,9 +114,11 @@ TEST(Memory, Gathered) {
             4 * (72 + 600 + 44) + 4 * (72 + 2 * 600 + 44) + 4 * 600 + fp32);
   EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 99).gathered, memory(Level::kZero3, 4, kFp32).gathered);
   EXPECT_EQ(memory(Level::kZero2, 4, kBf16).gathered, memory(Level::kZero3, 4, kBf16).gathered);
-  // ZeRO-1 sends the gradients of the step so far, which are among the states.
-  EXPECT_EQ(memory(Level::kZero1, 4, kFp32).gathered, 4 * 1316 + 4 * 600 + fp32);
-  EXPECT_EQ(memory(Level::kZero1, 4, kBf16).gathered, 2 * 1316 + 4 * 600 + 2 * 1316 / 4 + bf16);
+  // ZeRO-1 collects in fp32 what it may have to add up; where it does, that is counted with the gradients.
+  const double collected = 4 * (72 + 2 * 600 + 44), slices = 2 * 1316 / 4;
+  EXPECT_EQ(memory(Level::kZero1, 4, kFp32).gathered, 4 * 1316 + collected + 4 * 600 + fp32);
+  EXPECT_EQ(memory(Level::kZero1, 4, kBf16).gathered, 2 * 1316 + collected + 4 * 600 + slices + bf16);
+  EXPECT_EQ(memory(Level::kZero1, 4, {4, 4, 2, 4, true}).gathered, 4 * 1316 + 4 * 600 + fp32);
   EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).gathered, 4 * 600 + fp32);
   EXPECT_EQ(memory(Level::kReplicate, 4, kBf16).gathered, 2 * 1316 + 4 * 600 + bf16);
 }
@@ -117,6 +145,7 @@ TEST(Memory, Offload) {
   };
   for (const Offload offload : {Offload::kOptimizer, Offload::kAll}) {
     EXPECT_EQ(with(Level::kZero3, 4, kFp32, offload).states, memory(Level::kZero3, 4, kFp32).states);
+    EXPECT_EQ(with(Level::kZero3, 4, kFp32, offload).gradients, 4 * 1316 / 4) << "in the host's memory";
   }
   const double zero3 = memory(Level::kZero3, 4, kFp32).gathered, landing = 4 * 600 / 4;
   // A slice in the compute dtype besides the master weights'; of all, one on its way to each of two gathers.
@@ -137,7 +166,7 @@ TEST(Memory, MixedLevels) {
   Plan plan = uniform_plan(tiny(), 2, Level::kZero3, false, 1);
   plan.units[0].level = plan.units[3].level = Level::kReplicate;
   const Memory mixed = predict_memory(tiny(), plan, kFp32, 1);
-  EXPECT_EQ(mixed.states, 16 * (72 + 44) + 16 * 1200 / 2);
+  EXPECT_EQ(mixed.states, 12 * (72 + 44) + 12 * 1200 / 2);
   EXPECT_EQ(mixed.gathered, 4 * 1200 + 4 * 1200 + 4 * 600 + 4 * 2 * 192);
 }
 
@@ -145,7 +174,7 @@ TEST(Memory, SinCosPositionsAreBuffers) {
   arch::VitConfig config = tiny();
   config.position_embedding = arch::PositionEmbedding::kSinCos2d;
   const Memory m = predict_memory(config, uniform_plan(config, 1, Level::kReplicate, false, 1), kFp32, 1);
-  EXPECT_EQ(m.states, 16 * (1315 - 32));
+  EXPECT_EQ(m.states, 12 * (1315 - 32));
   EXPECT_EQ(m.gathered, 4 * 32 + 4 * 2 * 192);
   const Memory narrow =
       predict_memory(config, uniform_plan(config, 1, Level::kReplicate, false, 1), kBf16, 1);
@@ -213,7 +242,7 @@ TEST(Memory, OfAResNet) {
   for (const auto& spec : arch::buffers(config)) numbers += spec.whole_numbers ? 2 : spec.numel();
   const Plan plan = uniform_plan(config, 1, Level::kZero3, false, 1);
   const Memory memory = predict_memory(config, plan, kFp32, 3);
-  EXPECT_EQ(memory.states, 16.0 * static_cast<double>(arch::parameter_count(config)));
+  EXPECT_EQ(memory.states, 12.0 * static_cast<double>(arch::parameter_count(config)));
   EXPECT_EQ(memory.gathered, 4.0 * static_cast<double>(numbers) + 2 * 4 * (4 * 4 * 9)) << "largest: a 3x3";
   const arch::Activations kept = arch::activations(config, 4);
   double all = 5 * 4 * 64 + kept.working;  // the image, and four decoded ahead
@@ -227,13 +256,13 @@ TEST(Memory, OfAResNet) {
             12.0 * static_cast<double>(arch::parameter_count(config)) + 4.0 * static_cast<double>(numbers));
 }
 
-// Weight, gradient, and what is kept: one number with SGD, none without momentum, one more with an average.
+// Weight and what is kept: one number with SGD, none without momentum, one more with an average.
 TEST(Memory, StatesFollowTheOptimizer) {
   for (const double kept : {0.0, 1.0, 3.0}) {
     const Precision precision{4, 4, kept};
-    EXPECT_EQ(memory(Level::kZero3, 4, precision).states, (2 + kept) * 4 * 1316 / 4);
-    EXPECT_EQ(memory(Level::kZero1, 4, precision).states, (2 + kept) * 4 * 1316 / 4 + 4 * 1316);
-    EXPECT_EQ(memory(Level::kReplicate, 4, precision).states, (2 + kept) * 4 * 1316);
+    EXPECT_EQ(memory(Level::kZero3, 4, precision).states, (1 + kept) * 4 * 1316 / 4);
+    EXPECT_EQ(memory(Level::kZero1, 4, precision).states, (1 + kept) * 4 * 1316 / 4);
+    EXPECT_EQ(memory(Level::kReplicate, 4, precision).states, (1 + kept) * 4 * 1316);
     EXPECT_EQ(saved_bytes(tiny(), uniform_plan(tiny(), 4, Level::kZero3, false, 1), kept),
               (1 + kept) * 4 * 1316 / 4);
   }
@@ -259,13 +288,14 @@ TEST(Memory, RefusesAPlanOfAnotherModel) {
 TEST(Memory, TenBillionOverManyRanks) {
   const auto config = arch::vit_config("10B");
   const Memory m = predict_memory(config, uniform_plan(config, 128, Level::kZero3, true, 1), kBf16, 8);
-  EXPECT_NEAR(m.states, 16 * 10077917160.0 / 128, 16 * 128);
+  EXPECT_NEAR(m.states, 12 * 10077917160.0 / 128, 12 * 128);
+  EXPECT_LT(m.gradients, 0.01 * m.states) << "the inputs of a block are more than its gradients";
   EXPECT_LT(m.total(), 16.0 * 1024 * 1024 * 1024);
 }
 
 TEST(Memory, Describe) {
-  EXPECT_EQ(describe(Memory{1024, 512, 256, 256}),
-            "2.00 KiB a rank: states 1.00 KiB, gathered 512 B, activations 256 B, program 256 B");
+  EXPECT_EQ(describe(Memory{1024, 128, 384, 256, 256}),
+            "2.00 KiB a rank: states 1.00 KiB, gradients 128 B, gathered 384 B, activations 256 B, program 256 B");
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ TEST(Models, JsonHoldsWhatTheFormulasSay) {
   EXPECT_EQ(list[0]["forward_flops"], arch::forward_flops(config));
   EXPECT_EQ(list[0]["level"], "zero2");
   EXPECT_EQ(list[0]["states_bytes"], memory.states);
+  EXPECT_EQ(list[0]["gradients_bytes"], static_cast<int64_t>(memory.gradients));
   EXPECT_EQ(list[0]["gathered_bytes"], memory.gathered);
   EXPECT_EQ(list[0]["activations_bytes"], memory.activations);
   EXPECT_EQ(list[0]["memory_bytes"], memory.total());

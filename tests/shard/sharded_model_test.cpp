@@ -89,6 +89,9 @@ Result train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, con
     const at::NoGradGuard no_grad;
     for (const auto& unit : model.units()) unit->master().sub_(unit->gradient(), 0.1);
     model.parameters_changed();
+    for (const auto& unit : model.units()) {
+      EXPECT_FALSE(unit->gradient().defined()) << "memory for the next forward's activations";
+    }
   }
   for (const auto& unit : model.units()) {
     unit->finish_gather();

@@ -153,6 +153,7 @@ inline Values train_given(int64_t world, plan::Level level, const std::vector<st
         },
         mesh);
     for (int64_t step = 1; step <= kGivenSteps; ++step) {
+      for (const auto& unit : model->units()) unit->hold_gradient();
       over_pieces(*model, [&](const shard::Piece& piece, const GivenParameter& parameter) {
         put_part(piece.gradient, given_gradient(parameter, step) / grad_scale, piece);
       });
