@@ -57,9 +57,8 @@ Cells cells(const Row& row) {
 }
 
 void print_table(const ModelsQuery& query, const std::vector<Row>& rows, std::ostream& out) {
-  std::vector<Cells> lines = {
-      {"model", "parameters", "GFLOP/image", "states", "gradients", "gathered", "activations",
-       "memory/rank"}};
+  std::vector<Cells> lines = {{"model", "parameters", "GFLOP/image", "states", "gradients", "gathered",
+                               "activations", "memory/rank"}};
   for (const auto& row : rows) lines.push_back(cells(row));
   std::array<size_t, std::tuple_size_v<Cells>> widths{};
   for (const auto& line : lines) {

@@ -5,24 +5,11 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/mesh/sum_rows.h"
 #include "tessera/mesh/transport.h"
 
 namespace tessera::mesh {
 namespace {
-
-/// output [n] float32 <- sum of the rows of received [size, n], first row first.
-void sum_rows_in_order(const at::Tensor& output, const at::Tensor& received) {
-  // So many numbers at a time stay in the caches from row to row.
-  const int64_t n = output.numel(), most = output.is_cpu() ? 1 << 15 : n;
-  for (int64_t first = 0; first < n; first += most) {
-    const int64_t some = std::min(most, n - first);
-    at::Tensor sum = output.narrow(0, first, some);
-    sum.copy_(received.select(0, 0).narrow(0, first, some));
-    for (int64_t row = 1; row < received.size(0); ++row) {
-      sum.add_(received.select(0, row).narrow(0, first, some));
-    }
-  }
-}
 
 /// Numbers of a narrower dtype than the wire's travel as they are: who receives them widens them to the same.
 at::ScalarType travels_as(at::ScalarType given, at::ScalarType wire) {
@@ -83,6 +70,9 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
     at::Tensor sent = part(staged, columns);
     if (!as_it_lies) sent.view({size_, columns}).copy_(input_.narrow(1, first, columns));
     if (first + columns == output_.numel()) input_.reset();  // all has been read
+    if (auto waiter = transport_->reduce_scatter(output_.narrow(0, first, columns), sent)) {
+      return {std::move(*waiter), [self = shared_from_this(), staged] { self->spare(staged); }};
+    }
     const at::Tensor received = take();
     Waiter waiter = transport_->all_to_all(part(received, columns), sent);
     return {std::move(waiter), [self = shared_from_this(), first, columns, staged, received] {
@@ -92,10 +82,12 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
 
  private:
   void finish(int64_t first, int64_t columns, const at::Tensor& staged, const at::Tensor& received) {
-    sum_rows_in_order(output_.narrow(0, first, columns), part(received, columns).view({size_, columns}));
-    if (!input_.defined()) return;  // no piece follows
-    spare_.push_back(received);
-    spare_.push_back(staged);
+    sum_rows(output_.narrow(0, first, columns), part(received, columns).view({size_, columns}).unbind(0));
+    spare(received);
+    spare(staged);
+  }
+  void spare(const at::Tensor& buffer) {
+    if (input_.defined()) spare_.push_back(buffer);  // a piece follows
   }
   at::Tensor take() {
     if (spare_.empty()) return at::empty({size_ * width_}, output_.options().dtype(wire_));

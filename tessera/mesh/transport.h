@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tessera/mesh/pending.h"
@@ -27,6 +28,11 @@ class Transport {
   virtual Waiter all_gather(at::Tensor output, at::Tensor input) = 0;
   /// Slice r of input goes to rank r; slice r of output comes from rank r. Equal slices.
   virtual Waiter all_to_all(at::Tensor output, at::Tensor input) = 0;
+  /// An exchange whose output [n] is the sum of what comes, rank 0's first, in its own dtype; input [ranks,
+  /// n]. Unset, on every rank alike, where a transport only moves bytes.
+  virtual std::optional<Waiter> reduce_scatter(const at::Tensor& output, const at::Tensor& input) {
+    return std::nullopt;
+  }
   /// Tells peers and background threads to give up; never waits.
   virtual void abort() = 0;
   /// "TCP", "shared memory", "NCCL", "pretended".

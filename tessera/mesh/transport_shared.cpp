@@ -7,7 +7,9 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/mesh/copy_past_caches.h"
 #include "tessera/mesh/shared_transport.h"
+#include "tessera/mesh/sum_rows.h"
 
 namespace tessera::mesh {
 namespace {
@@ -22,11 +24,13 @@ constexpr int64_t kNapMilliseconds = 50;
 /// One collective. Its bytes travel as messages: message c holds columns [c * width, (c + 1) * width) of a
 /// row of `row_bytes` for each receiver, the same row for all in a gather.
 struct Operation {
-  at::Tensor output, input;  // rows of row_bytes; kept alive
+  at::Tensor output, input;  // kept alive
+  size_t row_bytes = 0;      // of what one rank sends another
+  bool sums = false;         // rows are added up in output, else one after another
   uint64_t first = 0;        // number of its first message; the same on all ranks
   uint64_t messages = 0;     // of each rank
   uint64_t published = 0;
-  uint64_t missing = 0;  // messages of other ranks that are still to come
+  uint64_t missing = 0;  // messages of other ranks that are still to come; those that are added up as one
   bool ended() const { return published == messages && missing == 0; }
 };
 
@@ -66,8 +70,16 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     for (Channel& channel : channels_) channel.taken.resize(size_);
   }
 
-  Waiter all_gather(at::Tensor output, at::Tensor input) override { return begin(kGathers, output, input); }
-  Waiter all_to_all(at::Tensor output, at::Tensor input) override { return begin(kExchanges, output, input); }
+  Waiter all_gather(at::Tensor output, at::Tensor input) override {
+    return begin(kGathers, {.output = output, .input = input, .row_bytes = input.nbytes()});
+  }
+  Waiter all_to_all(at::Tensor output, at::Tensor input) override {
+    return begin(kExchanges, {.output = output, .input = input, .row_bytes = input.nbytes() / size_});
+  }
+  std::optional<Waiter> reduce_scatter(const at::Tensor& output, const at::Tensor& input) override {
+    const size_t row = input.nbytes() / size_;
+    return begin(kExchanges, {.output = output, .input = input, .row_bytes = row, .sums = true});
+  }
 
   void abort() override {
     mine().gave_up.store(1);
@@ -106,16 +118,17 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     return kind == kGathers ? kSlotBytes : kSlotBytes / size_ / kWord * kWord;
   }
 
-  Waiter begin(int64_t kind, const at::Tensor& output, const at::Tensor& input) {
+  Waiter begin(int64_t kind, Operation begun) {
     if (const auto earlier = failure()) throw std::runtime_error("an earlier one failed: " + *earlier);
-    const size_t row = output.nbytes() / size_;
-    const std::byte* own = bytes_of(input) + (kind == kGathers ? 0 : rank_ * row);
-    if (own != bytes_of(output) + rank_ * row) std::memcpy(bytes_of(output) + rank_ * row, own, row);
-    auto operation = std::make_shared<Operation>();
-    operation->output = output;
-    operation->input = input;
+    const auto operation = std::make_shared<Operation>(std::move(begun));
+    const size_t row = operation->row_bytes;
+    if (!operation->sums) {
+      const std::byte* own = own_row(kind, *operation);
+      std::byte* place = bytes_of(operation->output) + rank_ * row;
+      if (own != place) copy_past_caches(place, own, row);
+    }
     operation->messages = (row + width(kind) - 1) / width(kind);
-    operation->missing = operation->messages * (size_ - 1);
+    operation->missing = operation->messages * (operation->sums ? 1 : size_ - 1);
     if (operation->messages > 0) {
       const std::lock_guard lock(mutex_);
       Channel& channel = channels_[static_cast<size_t>(kind)];
@@ -167,7 +180,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   }
 
   void fill(int64_t kind, const Operation& operation, uint64_t message, std::byte* slot) const {
-    const size_t row = operation.output.nbytes() / size_, first = message * width(kind);
+    const size_t row = operation.row_bytes, first = message * width(kind);
     const size_t count = std::min(width(kind), row - first);
     if (kind == kGathers) {
       std::memcpy(slot, bytes_of(operation.input) + first, count);
@@ -180,30 +193,79 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   }
 
   bool take(int64_t kind, Channel& channel) {
-    bool moved = false;
-    for (size_t from = 0; from < size_; ++from) {
-      if (from == rank_) continue;
-      SharedSegment& segment = *segments_[from];
-      const Outbox& box = segment.header().boxes[kind];
-      const uint64_t there = std::min(box.published.load(std::memory_order_acquire), channel.begun);
-      for (uint64_t& message = channel.taken[from]; message < there;) {
-        const uint32_t slot = box.slot[message % kSlots].load(std::memory_order_relaxed);
-        const std::byte* row = segment.slot(kind, slot) + (kind == kGathers ? 0 : rank_ * width(kind));
-        unpack(kind, channel.operation_of(message), message, from, row);
-        ++message;
-        segment.taken(kind, static_cast<int64_t>(rank_)).store(message, std::memory_order_release);
-        ring(from);
-        moved = true;
+    bool moved = false, again = true;
+    while (again) {
+      for (size_t from = 0; from < size_; ++from) {
+        if (from != rank_) moved |= take_rows(kind, channel, from);
       }
+      again = take_sum(kind, channel);
+      moved |= again;
     }
     return moved;
   }
 
-  void unpack(int64_t kind, Operation& operation, uint64_t message, size_t from,
-              const std::byte* bytes) const {
-    const size_t row = operation.output.nbytes() / size_, first = (message - operation.first) * width(kind);
-    std::memcpy(bytes_of(operation.output) + from * row + first, bytes, std::min(width(kind), row - first));
+  /// Messages of `from` up to one that is to be added to those of others.
+  bool take_rows(int64_t kind, Channel& channel, size_t from) {
+    const uint64_t before = channel.taken[from], there = messages_of(kind, channel, from);
+    for (uint64_t message = before; message < there; ++message) {
+      Operation& operation = channel.operation_of(message);
+      if (operation.sums) break;
+      const size_t row = operation.row_bytes, first = (message - operation.first) * width(kind);
+      copy_past_caches(bytes_of(operation.output) + from * row + first, row_for_this(kind, from, message),
+                       std::min(width(kind), row - first));
+      --operation.missing;
+      has_taken(kind, channel, from);
+    }
+    return channel.taken[from] > before;
+  }
+
+  /// A message of every other rank, where all have come and are to be added up.
+  bool take_sum(int64_t kind, Channel& channel) {
+    const size_t other = rank_ == 0 ? 1 : 0;
+    const uint64_t message = channel.taken[other];
+    for (size_t from = 0; from < size_; ++from) {
+      if (from == rank_) continue;
+      if (channel.taken[from] != message || messages_of(kind, channel, from) <= message) return false;
+    }
+    Operation& operation = channel.operation_of(message);
+    if (!operation.sums) return false;  // it came after take_rows()
+    const auto dtype = operation.input.scalar_type();
+    const size_t first = (message - operation.first) * width(kind);
+    const size_t element = at::elementSize(dtype), count = std::min(width(kind), operation.row_bytes - first);
+    const auto numbers = static_cast<int64_t>(count / element);
+    std::vector<at::Tensor> rows;
+    for (size_t from = 0; from < size_; ++from) {
+      std::byte* row = from == rank_ ? own_row(kind, operation) + first : row_for_this(kind, from, message);
+      rows.push_back(at::from_blob(row, {numbers}, dtype));
+    }
+    sum_rows(operation.output.narrow(0, static_cast<int64_t>(first / element), numbers), rows);
     --operation.missing;
+    for (size_t from = 0; from < size_; ++from) {
+      if (from != rank_) has_taken(kind, channel, from);
+    }
+    return true;
+  }
+
+  /// How many messages `from` has published for operations that this rank has begun.
+  uint64_t messages_of(int64_t kind, const Channel& channel, size_t from) {
+    const Outbox& box = segments_[from]->header().boxes[kind];
+    return std::min(box.published.load(std::memory_order_acquire), channel.begun);
+  }
+
+  std::byte* row_for_this(int64_t kind, size_t from, uint64_t message) const {
+    const Outbox& box = segments_[from]->header().boxes[kind];
+    const uint32_t slot = box.slot[message % kSlots].load(std::memory_order_relaxed);
+    return segments_[from]->slot(kind, slot) + (kind == kGathers ? 0 : rank_ * width(kind));
+  }
+
+  std::byte* own_row(int64_t kind, const Operation& operation) const {
+    return bytes_of(operation.input) + (kind == kGathers ? 0 : rank_ * operation.row_bytes);
+  }
+
+  void has_taken(int64_t kind, Channel& channel, size_t from) {
+    const uint64_t taken = ++channel.taken[from];
+    segments_[from]->taken(kind, static_cast<int64_t>(rank_)).store(taken, std::memory_order_release);
+    ring(from);
   }
 
   // The sleeper says that it sleeps and then looks at the bell (in the kernel); the ringer rings and then

@@ -41,6 +41,10 @@ TESSERA_EVERY_CPU void update_coupled(float* p, const float* g, float* m, float*
   update_each<true>(p, g, m, v, n, c);
 }
 
+TESSERA_EVERY_CPU void widen(const uint16_t* __restrict from, float* __restrict to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = c10::detail::f32_from_bits(from[i]);
+}
+
 // The nearest numbers of bf16, ties to even.
 TESSERA_EVERY_CPU void narrow(const float* __restrict from, uint16_t* __restrict to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = c10::detail::round_to_nearest_even(from[i]);
@@ -70,8 +74,10 @@ bool is_for_device(const at::Tensor& parameter, const at::Tensor& copy) {
 
 }  // namespace
 
-void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
+void adamw(at::Tensor parameter, const at::Tensor& given, at::Tensor exp_avg, at::Tensor exp_avg_sq,
            const AdamwOptions& o, at::Tensor copy) {
+  const bool widens = is_for_kernels(parameter) && is_for_kernels(given, at::kBFloat16);
+  const at::Tensor gradient = widens ? given : given.to(at::kFloat);
   TESSERA_CHECK(parameter.is_contiguous() && gradient.is_contiguous());
   TESSERA_CHECK_EQ(parameter.numel(), gradient.numel());
   if (copy.defined()) TESSERA_CHECK_EQ(copy.numel(), parameter.numel());
@@ -83,7 +89,7 @@ void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
   }
   AdamwPass pass{.count = parameter.numel(),
                  .parameter = parameter.data_ptr<float>(),
-                 .gradient = gradient.const_data_ptr<float>(),
+                 .gradient = widens ? nullptr : gradient.const_data_ptr<float>(),
                  .exp_avg = exp_avg.data_ptr<float>(),
                  .exp_avg_sq = exp_avg_sq.data_ptr<float>(),
                  .copy_number = Number::kBFloat16,
@@ -100,11 +106,14 @@ void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
   }
   const bool narrows = copy.defined() && is_for_kernels(copy, at::kBFloat16) && copy.is_contiguous();
   uint16_t* narrowed = narrows ? mutable_data_of<uint16_t>(copy) : nullptr;
-  constexpr int64_t kPiece = 2048;  // which the copy finds in the L1 cache
+  const uint16_t* narrow_gradient = widens ? data_of<uint16_t>(gradient) : nullptr;
+  constexpr int64_t kPiece = 2048;  // which passes find in the L1 cache
   at::parallel_for(0, pass.count, kGrain, [&](int64_t begin, int64_t end) {
+    float wide[kPiece];
     for (int64_t first = begin; first < end; first += kPiece) {
       const int64_t count = std::min(kPiece, end - first);
-      (pass.coupled ? update_coupled : update)(pass.parameter + first, pass.gradient + first,
+      if (widens) widen(narrow_gradient + first, wide, count);
+      (pass.coupled ? update_coupled : update)(pass.parameter + first, widens ? wide : pass.gradient + first,
                                                pass.exp_avg + first, pass.exp_avg_sq + first, count, pass.by);
       if (narrows) narrow(pass.parameter + first, narrowed + first, count);
     }

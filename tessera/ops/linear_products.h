@@ -15,6 +15,7 @@
 #include "tessera/ops/amx_gemm.h"
 #include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/fast_path.h"
+#include "tessera/ops/gradient_place.h"
 
 namespace tessera::ops {
 
@@ -199,7 +200,7 @@ std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient
   RECORD_USER_SCOPE("tessera::linear_weight_gradient");
   using T = typename Products::T;
   const int64_t out = weight.size(0), in = weight.numel() / out;
-  const at::Tensor result = at::empty(weight.sizes(), weight.options());
+  const at::Tensor result = empty_gradient(weight);
   const at::Tensor sums = at::empty({out}, at::TensorOptions().dtype(at::kFloat));
   Products::weight_gradient(data_of<T>(gradient), data_of<T>(x), gelu, x.numel() / in, in, out,
                             mutable_data_of<T>(result), mutable_data_of<float>(sums));

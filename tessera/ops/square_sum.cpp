@@ -2,12 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/util/BFloat16.h>
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
 #include "tessera/ops/every_cpu.h"
+#include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
 namespace {
@@ -15,21 +17,29 @@ namespace {
 constexpr int64_t kPart = 1 << 16;  // elements that are added up by themselves
 constexpr int64_t kLanes = 64;
 
+float wide(float x) { return x; }
+float wide(uint16_t bits_of_bf16) { return c10::detail::f32_from_bits(bits_of_bf16); }
+
 // Sums side by side, for vectors: their order is written down here, so every CPU has the same bits.
-TESSERA_EVERY_CPU double of_part(const float* x, int64_t n) {
+template <typename Element>
+[[gnu::always_inline]] inline double sum_of_part(const Element* x, int64_t n) {
   float sums[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t j = 0; j < kLanes; ++j) sums[j] += x[i + j] * x[i + j];
+    for (int64_t j = 0; j < kLanes; ++j) sums[j] += wide(x[i + j]) * wide(x[i + j]);
   }
-  for (int64_t j = 0; i + j < n; ++j) sums[j] += x[i + j] * x[i + j];
+  for (int64_t j = 0; i + j < n; ++j) sums[j] += wide(x[i + j]) * wide(x[i + j]);
   double total = 0;
   for (const float sum : sums) total += sum;
   return total;
 }
 
+TESSERA_EVERY_CPU double of_part(const float* x, int64_t n) { return sum_of_part(x, n); }
+TESSERA_EVERY_CPU double of_part(const uint16_t* x, int64_t n) { return sum_of_part(x, n); }
+
+template <typename Element>
 double on_all_threads(const at::Tensor& t) {
-  const float* x = t.const_data_ptr<float>();
+  const auto* x = data_of<Element>(t);
   std::vector<double> sums(static_cast<size_t>((t.numel() + kPart - 1) / kPart));
   at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
@@ -44,9 +54,12 @@ double on_all_threads(const at::Tensor& t) {
 
 at::Tensor square_sum(const at::Tensor& t) {
   at::Tensor flat = t.detach().reshape({-1});
+  if (flat.is_cpu() && flat.scalar_type() == at::kBFloat16) {
+    return at::scalar_tensor(on_all_threads<uint16_t>(flat.contiguous()), at::kDouble);
+  }
   if (flat.element_size() < 4) flat = flat.to(at::kFloat);
   if (flat.is_cpu() && flat.scalar_type() == at::kFloat) {
-    return at::scalar_tensor(on_all_threads(flat.contiguous()), at::kDouble);
+    return at::scalar_tensor(on_all_threads<float>(flat.contiguous()), at::kDouble);
   }
   return at::dot(flat, flat).to(at::kDouble);
 }

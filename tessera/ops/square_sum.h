@@ -6,8 +6,8 @@
 namespace tessera::ops {
 
 /// Of a floating tensor of any shape and device: a float64 scalar on that device, for which nothing is
-/// waited. What is narrower than float32 is added up in float32. On the CPU in float32 it splits over the
-/// intra-op threads, with the same bits on any number of them. Not differentiable.
+/// waited. What is narrower than float32 is added up in float32. On the CPU in float32 and bf16 it splits
+/// over the intra-op threads, with the same bits on any number of them. Not differentiable.
 at::Tensor square_sum(const at::Tensor& t);
 
 }  // namespace tessera::ops

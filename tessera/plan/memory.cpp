@@ -145,8 +145,8 @@ double image_bytes(const arch::ModelConfig& config) {
          static_cast<double>(config.image_size());
 }
 
-/// The most that a step needs of activations and gradients at once, beyond what it needs of activations alone:
-/// backward makes the gradients of one unit after another and frees what the unit kept. `kept` and
+/// The most that a step needs of activations and gradients at once, beyond what it needs of activations
+/// alone: backward makes the gradients of one unit after another and frees what the unit kept. `kept` and
 /// `gradients`: bytes of each unit.
 double beyond_activations(const std::vector<double>& kept, const std::vector<double>& gradients) {
   double freed = 0, held = 0, most = 0;
@@ -216,8 +216,8 @@ double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kep
 
 std::string describe(const Memory& memory) {
   return concat(human_bytes(memory.total()), " a rank: states ", human_bytes(memory.states), ", gradients ",
-                human_bytes(memory.gradients), ", gathered ", human_bytes(memory.gathered), ", activations ", human_bytes(memory.activations), ", program ",
-                human_bytes(memory.program));
+                human_bytes(memory.gradients), ", gathered ", human_bytes(memory.gathered), ", activations ",
+                human_bytes(memory.activations), ", program ", human_bytes(memory.program));
 }
 
 }  // namespace tessera::plan

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/trace.h"
+#include "tessera/ops/gradient_place.h"
 #include "tessera/ops/square_sum.h"
 #include "tessera/shard/average.h"
 #include "tessera/shard/replay.h"
@@ -74,6 +75,10 @@ ShardedModel::ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Prec
     units_.push_back(std::make_unique<Unit>(parts_[i].name, parts_[i].parameters, unit_plan->level, precision,
                                             shard_group, replicate_group, pool_, unit_plan->offload));
     reductions_.watch(*units_.back());
+    const auto& parameters = units_.back()->parameters();
+    for (size_t at = 0; at < parameters.size(); ++at) {
+      parameters_[parameters[at].second.unsafeGetTensorImpl()] = {units_.back().get(), at};
+    }
   }
 }
 
@@ -132,9 +137,18 @@ void ShardedModel::gradients_left(size_t index) {
   release(*units_[index]);
 }
 
+at::Tensor ShardedModel::gradient_place(const at::Tensor& parameter) const {
+  const auto found = parameters_.find(parameter.unsafeGetTensorImpl());
+  return found == parameters_.end() ? at::Tensor() : found->second.unit->gradient_place(found->second.index);
+}
+
 void ShardedModel::backward(const at::Tensor& loss, bool last) {
   reductions_.begin(last);
-  torch::autograd::backward({loss}, {});
+  {
+    const ops::GradientPlaces places(
+        [this](const at::Tensor& parameter) { return gradient_place(parameter); });
+    torch::autograd::backward({loss}, {});
+  }
   if (Trace* trace = current_trace()) trace->end_stretch();
   const TraceSpan span("reduce", "finish");
   reductions_.finish();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tessera/mesh/mesh.h"
@@ -71,6 +72,7 @@ class ShardedModel {
   void gather_for_forward(size_t index);
   void gather_for_backward(size_t index);
   void gradients_left(size_t index);
+  at::Tensor gradient_place(const at::Tensor& parameter) const;
 
   mesh::Mesh& mesh_;
   std::vector<Part> parts_;
@@ -78,6 +80,11 @@ class ShardedModel {
   int64_t prefetch_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Unit>> units_;
+  struct Place {
+    Unit* unit;
+    size_t index;
+  };
+  std::unordered_map<const at::TensorImpl*, Place> parameters_;
   std::string current_unit_ = "none";
 
   Reductions reductions_;

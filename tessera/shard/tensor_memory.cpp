@@ -15,8 +15,9 @@ namespace tessera::shard {
 namespace {
 
 constexpr size_t kLarge = size_t{1} << 20, kPage = 4096;
-// What may wait beyond the peak, as a part of it. Without, holes that fit nothing just then are given back and
-// asked for again: 190 MiB in every step of a ResNet-50, 4 % of its time. So it is none after a few steps.
+// What may wait beyond the peak, as a part of it. Without, holes that fit nothing just then are given back
+// and asked for again: 190 MiB in every step of a ResNet-50, 4 % of its time. So it is none after a few
+// steps.
 constexpr int64_t kSpare = 64;
 constexpr size_t kHuge = size_t{2} << 20;  // from here on, pages of 2 MiB: their rows lie pages apart
 

@@ -52,6 +52,7 @@ Unit::Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level le
   stays_ = shard_.size() == 1 && offload_ != plan::Offload::kAll;
   splits_parameters_ = level_ == plan::Level::kZero3 && !stays_;
   taken_.resize(parameters_.size());
+  placed_.resize(parameters_.size());
   make_layout();
   adopt_parameters();
 }
@@ -108,8 +109,15 @@ void Unit::make_layout() {
 
 void Unit::hold_gradient() {
   if (gradient_.defined()) return;
-  gradient_ = offloads() ? host_tensor(shard_numel_, precision_.sum)
-                         : at::empty({shard_numel_}, here(precision_.sum));
+  if (offloads()) return set_gradient(host_tensor(shard_numel_, precision_.sum));
+  const bool alone = shard_.size() == 1 && replicate_.size() == 1;
+  const bool nothing_is_added = alone && last_micro_batch_ && !has_gradient_ && !previous_.defined();
+  const bool as_made = as_made_ && nothing_is_added && here(precision_.compute).device().is_cpu();
+  set_gradient(at::empty({shard_numel_}, here(as_made ? precision_.compute : precision_.sum)));
+}
+
+void Unit::set_gradient(at::Tensor gradient) {
+  gradient_ = std::move(gradient);
   for (Piece& piece : pieces_) {
     piece.gradient = gradient_.narrow(0, piece.unit_offset, piece.end - piece.begin);
   }
@@ -241,11 +249,31 @@ void Unit::abandon_backward() {
   while (reducing()) advance_reduce_stage();
   for (auto& [parameter_name, parameter] : parameters_) parameter.mutable_grad().reset();
   taken_.assign(taken_.size(), false);
+  placed_.assign(placed_.size(), false);
   collected_.reset();
   accumulated_.reset();
   if (previous_.defined()) gradient_.copy_(previous_);
   previous_.reset();
   has_gradient_ = has_accumulated_ = summed_ = false;
+}
+
+at::Tensor Unit::slot_of(const at::Tensor& collected, size_t index) const {
+  return collected.narrow(0, offsets_[index], parameters_[index].second.numel());
+}
+
+at::Tensor Unit::gradient_place(size_t index) {
+  const at::Tensor& parameter = parameters_[index].second;
+  // One at a time: of two gradients of a parameter the second would be made over the first.
+  if (taken_[index] || placed_[index] || summed_ || parameter.grad().defined()) return {};
+  if (reducing() && shard_.size() == 1) return {};
+  const at::NoGradGuard no_grad;
+  bool hold_earlier = false;
+  const at::Tensor& collected = collected_gradients(&hold_earlier);
+  if (hold_earlier || collected.options().dtype() != parameter.options().dtype() ||
+      collected.device() != parameter.device())
+    return {};
+  placed_[index] = true;
+  return slot_of(collected, index).view(parameter.sizes());
 }
 
 void Unit::take_gradient(size_t index) {
@@ -255,10 +283,15 @@ void Unit::take_gradient(size_t index) {
   const at::NoGradGuard no_grad;
   if (summed_) set_gradient_aside();
   if (reducing() && shard_.size() == 1) advance_reduce_stage();  // a sum under way still reads gradient_
+  // What is added to is a sum.
+  const bool adds = shard_.size() == 1 && (has_gradient_ || taken_[index]);
+  if (adds && gradient_.scalar_type() != precision_.sum) set_gradient(gradient_.to(precision_.sum));
   bool add = false;
-  const at::Tensor slot = collected_gradients(&add).narrow(0, offsets_[index], parameter.numel());
-  put(slot, gradient.reshape({-1}), add || taken_[index]);
+  const at::Tensor slot = slot_of(collected_gradients(&add), index);
+  const bool is_there = placed_[index] && gradient.data_ptr() == slot.data_ptr();
+  if (!is_there) put(slot, gradient.reshape({-1}), add || taken_[index]);
   gradient.reset();
+  placed_[index] = false;
   taken_[index] = true;
 }
 

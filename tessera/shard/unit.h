@@ -47,7 +47,7 @@ struct Piece {
   std::vector<int64_t> shape;  // of the whole parameter
   int64_t begin = 0, end = 0;  // elements of the flattened parameter; may be empty
   at::Tensor master;           // 1-D view in the master dtype, end - begin elements
-  at::Tensor gradient;         // the same of the reduced gradient, in the sum's dtype; see hold_gradient()
+  at::Tensor gradient;         // the same of the reduced gradient: see Unit::gradient()
   int64_t unit_offset = 0;     // of `master` within the unit's shard
 };
 
@@ -66,7 +66,8 @@ class Unit {
   int64_t numel() const { return numel_; }
   int64_t padded_numel() const { return padded_numel_; }  // what a gather moves
   at::Tensor master() const { return master_; }           // [shard_numel] master dtype
-  /// [shard_numel] sum dtype: valid after finish_reduce, undefined while no memory is held for it.
+  /// [shard_numel] sum dtype (see allow_gradient_as_made): valid after finish_reduce, undefined while no
+  /// memory is held for it.
   at::Tensor gradient() const { return gradient_; }
   int64_t replicas() const { return replicate_.size(); }
   int64_t replica() const { return replicate_.rank(); }  // which of the equal copies this rank holds
@@ -103,6 +104,9 @@ class Unit {
   /// The backward pass failed: its gradients, and those of the step's earlier micro-batches, are forgotten; a
   /// gradient that the step began with (begin_gradient's `keep`) is there again.
   void abandon_backward();
+  /// Where the unit collects the gradient of parameters()[index], for an operation that makes it there (see
+  /// ops/gradient_place.h); undefined where more than that would be there, or another dtype.
+  at::Tensor gradient_place(size_t index);
   /// Moves the gradient of parameters()[index], if there is one, to where the unit collects its gradients,
   /// and so frees autograd's.
   void take_gradient(size_t index);
@@ -127,6 +131,9 @@ class Unit {
   /// The master values changed (optimizer step, loading): gathered copies are stale, gradients start anew.
   void parameters_changed();
 
+  /// gradient() may have the compute dtype where it is what one backward pass of one rank made, with nothing
+  /// added: for who reads it as it is. Anything else, and offloaded ones, have the sum's dtype all the same.
+  void allow_gradient_as_made(bool allow) { as_made_ = allow; }
   /// Memory for gradient(), contents undefined, where there is none. A backward pass does so itself.
   void hold_gradient();
   /// Nobody reads gradient() before the next backward pass: until then its memory is others'. Offloaded
@@ -150,6 +157,8 @@ class Unit {
   bool collects_locally() const;
   at::Tensor& collected_gradients(bool* hold_earlier);
   void sum_over_replicas();
+  void set_gradient(at::Tensor gradient);
+  at::Tensor slot_of(const at::Tensor& collected, size_t index) const;
   void set_gradient_aside();
 
   std::string name_;
@@ -168,17 +177,19 @@ class Unit {
   bool has_accumulated_ = false;    // accumulated_ does
   bool summed_ = false;             // and has been, or is being, summed over the replicas
   bool accumulate_locally_ = false;
+  bool as_made_ = false;
   bool last_micro_batch_ = true;
   bool copy_is_written_ = false;
   double divisor_ = 1;
-  std::vector<bool> taken_;  // by parameter: its gradient of this micro-batch is collected
+  std::vector<bool> taken_;   // by parameter: its gradient of this micro-batch is collected
+  std::vector<bool> placed_;  // or on its way, and made where it is to be collected
 
   int64_t numel_ = 0, padded_numel_ = 0, shard_numel_ = 0;
   std::vector<int64_t> offsets_;  // of each parameter in the flat tensor
   std::vector<Piece> pieces_;
 
   at::Tensor master_;         // [shard_numel] master dtype
-  at::Tensor gradient_;       // [shard_numel] sum dtype
+  at::Tensor gradient_;       // [shard_numel] sum dtype, or as made
   at::Tensor compute_shard_;  // [shard_numel] compute dtype; master_ itself where that is the same
   at::Tensor full_;           // [padded_numel] compute dtype, storage empty while sharded
   at::Tensor collected_;      // [padded_numel] compute dtype: gradients of this micro-batch, unreduced

@@ -62,7 +62,8 @@ void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int6
   const mesh::CudaDevice gpu = cuda.plugin->device(cuda.device);
   // A checkpoint's copy lies in the host's memory.
   const double needed =
-      plan::predict_memory(recipe.model, plan, plan_precision(recipe, plan.world, at::kCUDA), batch_per_rank).total();
+      plan::predict_memory(recipe.model, plan, plan_precision(recipe, plan.world, at::kCUDA), batch_per_rank)
+          .total();
   if (needed <= static_cast<double>(gpu.free_bytes)) return;
   user_error("train.memory", "a run that fits GPU ", cuda.device, " (", gpu.name,
              "): a rank is predicted to need ", human_bytes(needed), " and ",

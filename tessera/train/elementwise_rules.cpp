@@ -45,6 +45,7 @@ class Adam : public UpdateRule {
  public:
   Adam(const recipe::OptimizerRecipe& options, bool coupled) : options_(options), coupled_(coupled) {}
   std::vector<std::string> kept() const override { return {"exp_avg", "exp_avg_sq"}; }
+  bool takes_gradients_as_made() const override { return true; }
   void step(std::span<const UnitState> units, const Step& step, mesh::Mesh&) override {
     for (const UnitState& state : units) {
       const at::Tensor copy = state.unit->values_to_write();

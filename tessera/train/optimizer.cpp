@@ -17,6 +17,7 @@ Optimizer::Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRe
   for (const auto& unit : model.units()) {
     --units_after;
     UnitState state{unit.get(), {}, {}};
+    unit->allow_gradient_as_made(rule_->takes_gradients_as_made());
     for (const shard::Piece& piece : unit->pieces()) {
       const bool matrix = is_matrix(piece.name);
       const recipe::Treatment treatment = groups.of(piece.name, matrix, units_after);

@@ -46,6 +46,9 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   /// What is kept of each number of a parameter, as checkpoints name it.
   virtual std::vector<std::string> kept() const = 0;
+  /// Does step() take a gradient as the backward pass made it, in the compute dtype? (Unit's
+  /// allow_gradient_as_made)
+  virtual bool takes_gradients_as_made() const { return false; }
   /// Makes what is kept besides. Called once, before the first step.
   virtual void prepare(std::span<const UnitState>) {}
   /// One update of the master values. Collective. Gradients may be used up.

@@ -6,9 +6,12 @@
 
 #include <atomic>
 #include <filesystem>
+#include <future>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "ranks.h"
 #include "tessera/mesh/shared_segment.h"
+#include "tessera/mesh/shared_transport.h"
 
 namespace tessera {
 namespace {
@@ -131,6 +134,49 @@ TEST_P(Transports, AGroupThatFailedStaysSo) {
 
 INSTANTIATE_TEST_SUITE_P(Both, Transports, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "shared_memory" : "tcp"; });
+
+// Sums and exchanges are one sequence of messages: neither overtakes the other.
+TEST(SharedMemory, SumsAndExchangesMix) {
+  constexpr int64_t kWorld = 3;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const int64_t slot = mesh::kSlotBytes / 4;
+  const std::vector<int64_t> sizes = {5, slot, 2 * mesh::kSlots * slot, slot / 3, 1, 0, 3 * slot + 1, 9};
+  std::vector<std::future<void>> ranks;
+  for (int64_t rank = 0; rank < kWorld; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      const auto all = std::make_shared<mesh::SharedTransports>();
+      const auto transport = mesh::shared_transport(store, rank, kWorld, true, 30s, all);
+      ASSERT_NE(transport, nullptr);
+      std::vector<at::Tensor> outputs;
+      std::vector<mesh::Waiter> waiters;
+      const auto row = [](size_t i, int64_t from, int64_t to, int64_t n) {
+        return sent(static_cast<int64_t>(i), from, to, n).to(i % 4 < 2 ? at::kFloat : at::kBFloat16);
+      };
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        std::vector<at::Tensor> rows;
+        for (int64_t to = 0; to < kWorld; ++to) rows.push_back(row(i, rank, to, sizes[i]));
+        const at::Tensor input = at::cat(rows);
+        const bool sums = i % 2 == 1;
+        outputs.push_back(sums ? at::empty({sizes[i]}, at::kFloat) : at::empty_like(input));
+        waiters.push_back(sums ? transport->reduce_scatter(outputs[i], input).value()
+                               : transport->all_to_all(outputs[i], input));
+      }
+      if (rank == 1) std::reverse(waiters.begin(), waiters.end());
+      for (const mesh::Waiter& waiter : waiters) waiter.wait();
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        std::vector<at::Tensor> rows;
+        for (int64_t from = 0; from < kWorld; ++from) rows.push_back(row(i, from, rank, sizes[i]));
+        at::Tensor expected = at::cat(rows);
+        if (i % 2 == 1) {
+          expected = rows[0].to(at::kFloat);
+          for (size_t from = 1; from < rows.size(); ++from) expected.add_(rows[from]);
+        }
+        EXPECT_TRUE(outputs[i].equal(expected)) << "operation " << i << ", rank " << rank;
+      }
+    }));
+  }
+  for (auto& rank : ranks) rank.get();
+}
 
 TEST(SharedMemory, AbortEndsTheWaitOfAllRanks) {
   const auto start = std::chrono::steady_clock::now();

@@ -26,12 +26,13 @@ struct Case {
 /// x, the norm's weight and bias, its running mean and variance, the convolution's weight.
 Tensors inputs_of(const Case& c, at::ScalarType dtype) {
   at::manual_seed(5);
-  return {(1 + 2 * at::randn({3, c.channels, c.size, c.size})).to(dtype).contiguous(kImages).requires_grad_(),
-          (1 + at::randn({c.channels}) / 4).to(dtype).requires_grad_(),
-          (at::randn({c.channels}) / 4).to(dtype).requires_grad_(),
-          at::randn({c.channels}),
-          at::rand({c.channels}) + 0.5,
-          (at::randn({kOut, c.channels, c.kernel, c.kernel}) / 8).to(dtype).contiguous(kImages).requires_grad_()};
+  return {
+      (1 + 2 * at::randn({3, c.channels, c.size, c.size})).to(dtype).contiguous(kImages).requires_grad_(),
+      (1 + at::randn({c.channels}) / 4).to(dtype).requires_grad_(),
+      (at::randn({c.channels}) / 4).to(dtype).requires_grad_(),
+      at::randn({c.channels}),
+      at::rand({c.channels}) + 0.5,
+      (at::randn({kOut, c.channels, c.kernel, c.kernel}) / 8).to(dtype).contiguous(kImages).requires_grad_()};
 }
 
 BatchNorm norm_of(const Tensors& t) { return {t[1], t[2], t[3], t[4], 1e-5, 0.1}; }

@@ -152,5 +152,24 @@ TEST(Updates, AdamwsCopyIsTheParameterRounded) {
   EXPECT_TRUE(at::equal(copy.view(at::kShort), rounded.view(at::kShort)));
 }
 
+// What widening makes of them, on the way or before.
+TEST(Updates, OfABf16GradientAreThoseOfTheSameNumbers) {
+  at::manual_seed(9);
+  const at::Tensor gradient = at::randn({kNumbers}).to(at::kBFloat16), start = at::randn({kNumbers});
+  EXPECT_EQ(square_sum(gradient).item<double>(), square_sum(gradient.to(at::kFloat)).item<double>());
+  const auto after = [&](const at::Tensor& given, bool coupled) {
+    Tensors t = {start.clone(), at::zeros({kNumbers}), at::zeros({kNumbers}),
+                 at::empty({kNumbers}, at::kBFloat16)};
+    for (int64_t step = 1; step <= 2; ++step) {
+      adamw(t[0], given, t[1], t[2], {1e-2, 0.9, 0.98, 1e-8, 0.1, step, 0.7, coupled}, t[3]);
+    }
+    return t;
+  };
+  for (const bool coupled : {false, true}) {
+    const Tensors found = after(gradient, coupled), expected = after(gradient.to(at::kFloat), coupled);
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i << coupled;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::ops

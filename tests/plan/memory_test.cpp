@@ -82,7 +82,8 @@ TEST(Memory, OfMicroBatchesDecodedAhead) {
   EXPECT_EQ(activations(100) - activations(4), 96 * 3 * 4 * 4 * 4);  // images of 4 x 4 numbers of 4 bytes
 }
 
-// A model that only answers: weights, no optimizer; units are gathered, nothing is collected; of a block's activations (1120 bytes an image in fp32, 280 a token) one block's.
+// A model that only answers: weights, no optimizer; units are gathered, nothing is collected; of a block's
+// activations (1120 bytes an image in fp32, 280 a token) one block's.
 TEST(Memory, OfAModelThatOnlyAnswers) {
   const auto bytes = [](Level level, int64_t world, const Precision& precision, int64_t batch) {
     return answering_bytes(tiny(), uniform_plan(tiny(), world, level, false, 1), precision, batch);
@@ -294,8 +295,9 @@ TEST(Memory, TenBillionOverManyRanks) {
 }
 
 TEST(Memory, Describe) {
-  EXPECT_EQ(describe(Memory{1024, 128, 384, 256, 256}),
-            "2.00 KiB a rank: states 1.00 KiB, gradients 128 B, gathered 384 B, activations 256 B, program 256 B");
+  EXPECT_EQ(
+      describe(Memory{1024, 128, 384, 256, 256}),
+      "2.00 KiB a rank: states 1.00 KiB, gradients 128 B, gathered 384 B, activations 256 B, program 256 B");
 }
 
 }  // namespace

@@ -5,9 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "../mesh/ranks.h"
+#include "foreign_net.h"
 #include "tessera/base/random.h"
+#include "tessera/base/text.h"
+#include "tessera/ops/linear.h"
 
 namespace tessera {
 namespace {
@@ -254,6 +258,60 @@ TEST(Traffic, EqualsTheFormula) {
               EXPECT_EQ(measured.reduced, expected.reduced);
             }
           }
+        }
+      }
+    }
+  }
+}
+
+/// Gradients by name after a step of a unit that uses its matrix twice: what the operation makes in the first
+/// one's place must not be the second one's too.
+std::map<std::string, at::Tensor> gradients_of_twice_used(int64_t world, Level level, bool recompute,
+                                                          at::ScalarType compute) {
+  std::map<std::string, at::Tensor> result;
+  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+    const auto parameter = [](at::IntArrayRef shape) { return at::zeros(shape).requires_grad_(true); };
+    std::vector<Part> parts;
+    for (const std::string name : {"first", "second"}) {
+      const at::Tensor weight = parameter({16, 16}), bias = parameter({16});
+      parts.push_back({name, {{name + ".weight", weight}, {name + ".bias", bias}}, [=](const at::Tensor& x) {
+                         return ops::linear(at::tanh(ops::linear(x, weight, bias)), weight, bias);
+                       }});
+    }
+    plan::Plan plan;
+    plan.world = world;
+    plan.units = {{"first", level, false}, {"second", level, recompute}};
+    ShardedModel model(std::move(parts), plan, {compute, at::kFloat, at::kFloat, at::kFloat}, mesh);
+    initialise(model);
+    const at::Tensor x = testing::normal("x", {8, 16}).narrow(0, mesh.rank() * 8 / world, 8 / world);
+    model.backward(model.forward(x.to(compute)).to(at::kFloat).square().sum(), true);
+    for (const auto& unit : model.units()) {
+      at::Tensor whole = at::empty({unit->padded_numel()});
+      if (level == Level::kReplicate) {
+        whole.copy_(unit->gradient());
+      } else {
+        mesh.group("shard").all_gather(whole, unit->gradient(), "t").wait();
+      }
+      if (mesh.rank() == 0) result[unit->name()] = whole.narrow(0, 0, unit->numel()).clone();
+    }
+  });
+  return result;
+}
+
+TEST(ShardedModel, GradientsOfAMatrixThatIsUsedTwiceAreAddedUp) {
+  for (const auto compute : {at::kFloat, at::kBFloat16}) {
+    // In float64 there are no kernels, and so no places.
+    const auto exact = gradients_of_twice_used(1, Level::kReplicate, false, at::kDouble);
+    for (const auto& [world, level] : {std::pair(1, Level::kZero3), std::pair(2, Level::kZero3),
+                                       std::pair(2, Level::kZero1), std::pair(2, Level::kReplicate)}) {
+      for (const bool recompute : {false, true}) {
+        SCOPED_TRACE(concat(at::toString(compute), " world ", world, " ", plan::to_string(level),
+                            " recompute ", recompute));
+        const auto found = gradients_of_twice_used(world, level, recompute, compute);
+        for (const auto& [name, expected] : exact) {
+          const double error = (found.at(name) - expected).abs().max().item<double>(),
+                       size = expected.abs().max().item<double>();
+          EXPECT_LT(error, (compute == at::kFloat ? 1e-5 : 0.05) * size) << name;
         }
       }
     }

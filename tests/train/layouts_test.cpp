@@ -86,6 +86,44 @@ TEST(Layouts, ABatchThatDoesNotDivideIsRefused) {
   }
 }
 
+// A single rank's AdamW reads gradients as backward made them, in bf16: the same numbers as widened before,
+// in losses, norms and weights. Nothing is added to such a gradient.
+TEST(Layouts, GradientsInBf16AreBitwiseThoseWidenedBefore) {
+  const auto allow = [](bool as_made) {
+    return [as_made](TrainState& state, mesh::Mesh&) {
+      for (const auto& unit : state.sharded->units()) unit->allow_gradient_as_made(as_made);
+    };
+  };
+  const std::vector<std::string> sets = {"precision.compute=bf16"};
+  const Curve found = train_layout(1, sets, 4, allow(true)),
+              expected = train_layout(1, sets, 4, allow(false));
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.norms, expected.norms);
+  for (const auto& [name, tensor] : expected.parameters)
+    EXPECT_TRUE(tensor.equal(found.parameters.at(name))) << name;
+
+  const auto dtype_of = [](const std::string& accumulation, const std::string& optimizer, int64_t world) {
+    at::ScalarType dtype = at::kByte;
+    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+      const recipe::Recipe recipe = make_recipe(
+          {"precision.compute=bf16", "train.accumulation=" + accumulation, "optimizer.name=" + optimizer});
+      const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+      const at::Tensor images =
+          at::randn({2, recipe.model.channels(), recipe.model.image_size(), recipe.model.image_size()});
+      for (int64_t micro = 1; micro <= std::stoll(accumulation); ++micro) {
+        const at::Tensor loss = state->sharded->forward(images).to(at::kFloat).square().sum();
+        state->sharded->backward(loss, micro == std::stoll(accumulation));
+      }
+      if (mesh.rank() == 0) dtype = state->sharded->units()[1]->gradient().scalar_type();
+    });
+    return dtype;
+  };
+  EXPECT_EQ(dtype_of("1", "adamw", 1), at::kBFloat16);
+  EXPECT_EQ(dtype_of("2", "adamw", 1), at::kFloat) << "a sum";
+  EXPECT_EQ(dtype_of("1", "adamw", 2), at::kFloat) << "a sum";
+  EXPECT_EQ(dtype_of("1", "lion", 1), at::kFloat) << "reads float32";
+}
+
 // Recompute and the plain pass differ in no bit, dropout and drop-path included.
 TEST(Layouts, RecomputeIsBitwise) {
   const Curve plain = train_layout(2, {}, 4), again = train_layout(2, {"shard.recompute=true"}, 4);
