@@ -11,6 +11,18 @@
 namespace tessera::mesh {
 namespace {
 
+/// output [n] <- sum of the rows of received [size, n], first row first.
+void add_up(const at::Tensor& output, const at::Tensor& received) {
+  if (output.is_cpu()) {
+    std::vector<const void*> rows;
+    for (const at::Tensor& row : received.unbind(0)) rows.push_back(row.const_data_ptr());
+    return sum_rows(output.mutable_data_ptr(), output.scalar_type(), rows, received.scalar_type(),
+                    output.numel());
+  }
+  output.copy_(received.select(0, 0));
+  for (int64_t row = 1; row < received.size(0); ++row) output.add_(received.select(0, row));
+}
+
 /// Numbers of a narrower dtype than the wire's travel as they are: who receives them widens them to the same.
 at::ScalarType travels_as(at::ScalarType given, at::ScalarType wire) {
   return at::elementSize(given) < at::elementSize(wire) ? given : wire;
@@ -82,7 +94,7 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
 
  private:
   void finish(int64_t first, int64_t columns, const at::Tensor& staged, const at::Tensor& received) {
-    sum_rows(output_.narrow(0, first, columns), part(received, columns).view({size_, columns}).unbind(0));
+    add_up(output_.narrow(0, first, columns), part(received, columns).view({size_, columns}));
     spare(received);
     spare(staged);
   }

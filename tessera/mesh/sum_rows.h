@@ -1,14 +1,19 @@
-// Sums over ranks. Private to this room.
+// Sums over ranks on a CPU. Private to this room.
+//
+// Not by LibTorch's operations: a transport moves on wherever this thread waits, also in a second run of a
+// part whose in-place changes are undone afterwards (shard/replay.h), and those of a sum must not be.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
-#include <vector>
+#include <cstdint>
+#include <span>
 
 namespace tessera::mesh {
 
-/// output [n] <- sum of `rows` ([n] each, of one dtype, at least one), first row first: each number is added
-/// in the output's dtype.
-void sum_rows(const at::Tensor& output, const std::vector<at::Tensor>& rows);
+/// output[i] = rows[0][i] + rows[1][i] + ..., for `count` numbers: in that order, each first converted to the
+/// output's dtype. Floating dtypes. Splits over the intra-op threads.
+void sum_rows(void* output, at::ScalarType dtype, std::span<const void* const> rows,
+              at::ScalarType rows_dtype, int64_t count);
 
 }  // namespace tessera::mesh

@@ -232,13 +232,13 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     const auto dtype = operation.input.scalar_type();
     const size_t first = (message - operation.first) * width(kind);
     const size_t element = at::elementSize(dtype), count = std::min(width(kind), operation.row_bytes - first);
-    const auto numbers = static_cast<int64_t>(count / element);
-    std::vector<at::Tensor> rows;
+    std::vector<const void*> rows;
     for (size_t from = 0; from < size_; ++from) {
-      std::byte* row = from == rank_ ? own_row(kind, operation) + first : row_for_this(kind, from, message);
-      rows.push_back(at::from_blob(row, {numbers}, dtype));
+      rows.push_back(from == rank_ ? own_row(kind, operation) + first : row_for_this(kind, from, message));
     }
-    sum_rows(operation.output.narrow(0, static_cast<int64_t>(first / element), numbers), rows);
+    const at::Tensor& output = operation.output;
+    sum_rows(bytes_of(output) + first / element * output.element_size(), output.scalar_type(), rows, dtype,
+             static_cast<int64_t>(count / element));
     --operation.missing;
     for (size_t from = 0; from < size_; ++from) {
       if (from != rank_) has_taken(kind, channel, from);

@@ -293,8 +293,13 @@ at::Tensor batch_norm(const at::Tensor& x, const BatchNorm& norm, bool training,
 NormedImages normed_images(const at::Tensor& x, const BatchNorm& norm, bool training, bool relu) {
   const AfterNorm after{relu, {}};
   NormedImages normed;
-  normed.images = fits(x, norm, after) ? by_own_kernels(x, norm, training, after, &normed)
-                                       : by_libtorch(x, norm, training, after);
+  if (fits(x, norm, after)) {
+    // (Without gradients nobody makes them again, and x need not outlive the norm.)
+    NormedImages* known = at::GradMode::is_enabled() ? &normed : nullptr;
+    normed.images = by_own_kernels(x, norm, training, after, known);
+  } else {
+    normed.images = by_libtorch(x, norm, training, after);
+  }
   return normed;
 }
 

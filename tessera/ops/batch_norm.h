@@ -32,7 +32,7 @@ struct AfterNorm {
 at::Tensor batch_norm(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after = {});
 
 /// What a norm made, with a ReLU or without, and of what: x - mean times scale, plus shift. That is undefined
-/// where LibTorch's kernels made it, whose ReLU keeps the images in any case.
+/// where LibTorch's kernels made it, whose ReLU keeps the images in any case, and without gradients.
 struct NormedImages {
   at::Tensor images = {}, x = {};                // [samples, channels, height, width]
   at::Tensor mean = {}, scale = {}, shift = {};  // [channels] float32

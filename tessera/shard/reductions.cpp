@@ -56,7 +56,7 @@ void Reductions::begin(bool last) {
   under_way_ = true;
   for (const auto& watched : watched_) {
     watched->seen = 0;
-    watched->reduced = false;
+    watched->reduced = watched->begun = false;
     watched->unit->begin_backward(last);
   }
 }
@@ -78,8 +78,9 @@ void Reductions::collect(size_t unit, size_t parameter) {
   watched.reduced = false;
   advance();
   // A recomputed piece may bring a parameter's gradient in several parts; what comes late is reduced in
-  // finish().
-  if (++watched.seen == watched.expected) reduce(unit);
+  // finish(). What is made in its place already is not late.
+  ++watched.seen;
+  if (!watched.begun && watched.seen >= watched.expected && !watched.unit->awaits_gradient()) reduce(unit);
 }
 
 void Reductions::reduce(size_t unit) {
@@ -88,7 +89,7 @@ void Reductions::reduce(size_t unit) {
   for (const size_t earlier : in_flight_) watched_[earlier]->unit->advance_reduce_stage();
   watched.unit->start_reduce();
   watched.unit->advance_reduce();
-  watched.reduced = true;
+  watched.reduced = watched.begun = true;
   std::erase_if(in_flight_, [&](size_t earlier) { return !watched_[earlier]->unit->reducing(); });
   if (watched.unit->reducing()) in_flight_.push_back(unit);
   if (callbacks_.gradients_left) callbacks_.gradients_left(unit);

@@ -50,6 +50,7 @@ class Reductions {
     int64_t expected = 0;  // gradients in a backward pass: one each, or what the last pass brought
     int64_t seen = 0;      // in this pass
     bool reduced = false;  // in this pass, with all that was seen
+    bool begun = false;    // in this pass, with what was seen then
     std::vector<bool> arrived;
   };
 

@@ -265,7 +265,7 @@ at::Tensor Unit::gradient_place(size_t index) {
   const at::Tensor& parameter = parameters_[index].second;
   // One at a time: of two gradients of a parameter the second would be made over the first.
   if (taken_[index] || placed_[index] || summed_ || parameter.grad().defined()) return {};
-  if (reducing() && shard_.size() == 1) return {};
+  if (!parameter.requires_grad()) return {};  // nobody would take it
   const at::NoGradGuard no_grad;
   bool hold_earlier = false;
   const at::Tensor& collected = collected_gradients(&hold_earlier);
@@ -276,13 +276,16 @@ at::Tensor Unit::gradient_place(size_t index) {
   return slot_of(collected, index).view(parameter.sizes());
 }
 
+bool Unit::awaits_gradient() const {
+  return std::find(placed_.begin(), placed_.end(), true) != placed_.end();
+}
+
 void Unit::take_gradient(size_t index) {
   at::Tensor& parameter = parameters_[index].second;
   at::Tensor& gradient = parameter.mutable_grad();
   if (!gradient.defined()) return;
   const at::NoGradGuard no_grad;
   if (summed_) set_gradient_aside();
-  if (reducing() && shard_.size() == 1) advance_reduce_stage();  // a sum under way still reads gradient_
   // What is added to is a sum.
   const bool adds = shard_.size() == 1 && (has_gradient_ || taken_[index]);
   if (adds && gradient_.scalar_type() != precision_.sum) set_gradient(gradient_.to(precision_.sum));
@@ -368,7 +371,8 @@ void Unit::advance_reduce_stage() {
 /// Gradients arrive after the sum over the ranks was complete: they are summed on their own and added to it.
 void Unit::set_gradient_aside() {
   while (reducing()) advance_reduce_stage();
-  at::Tensor complete = gradient_.clone();
+  at::Tensor complete = gradient_.to(precision_.sum, /*non_blocking=*/false, /*copy=*/true);
+  if (gradient_.scalar_type() != precision_.sum) set_gradient(at::empty_like(complete));
   if (divisor_ != 1) complete.div_(divisor_);
   if (previous_.defined()) complete.add_(previous_);
   previous_ = std::move(complete);

@@ -100,13 +100,18 @@ class Unit {
   /// Gradients of a new step: gradient() will be (what is in it, if `keep`) + sum / divisor.
   void begin_gradient(bool keep, double divisor);
   /// A backward pass begins. `last`: of the step's micro-batches; what communicates once a step does so then.
-  void begin_backward(bool last) { last_micro_batch_ = last; }
+  void begin_backward(bool last) {
+    last_micro_batch_ = last;
+    placed_.assign(placed_.size(), false);
+  }
   /// The backward pass failed: its gradients, and those of the step's earlier micro-batches, are forgotten; a
   /// gradient that the step began with (begin_gradient's `keep`) is there again.
   void abandon_backward();
   /// Where the unit collects the gradient of parameters()[index], for an operation that makes it there (see
   /// ops/gradient_place.h); undefined where more than that would be there, or another dtype.
   at::Tensor gradient_place(size_t index);
+  /// Has one been made there that take_gradient() does not know of yet?
+  bool awaits_gradient() const;
   /// Moves the gradient of parameters()[index], if there is one, to where the unit collects its gradients,
   /// and so frees autograd's.
   void take_gradient(size_t index);

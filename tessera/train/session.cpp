@@ -153,7 +153,8 @@ double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
   if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && precision.compute_bytes < 4) {
     // The weights once more, when training's activations and gradients are gone.
     const int64_t batch = recipe.train.eval_batch > 0 ? recipe.train.eval_batch : batch_per_rank;
-    needed = std::max(needed, needed - memory.activations - memory.gradients +
+    const bool offloads = recipe.shard.offload != plan::Offload::kNone;  // then gradients stay
+    needed = std::max(needed, needed - memory.activations - (offloads ? 0 : memory.gradients) +
                                   plan::answering_bytes(recipe.model, plan, {4, 4}, batch));
   }
   return needed + copy;

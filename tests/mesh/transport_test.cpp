@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <filesystem>
 #include <future>
@@ -140,7 +141,10 @@ TEST(SharedMemory, SumsAndExchangesMix) {
   constexpr int64_t kWorld = 3;
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const int64_t slot = mesh::kSlotBytes / 4;
-  const std::vector<int64_t> sizes = {5, slot, 2 * mesh::kSlots * slot, slot / 3, 1, 0, 3 * slot + 1, 9};
+  const std::vector<int64_t> sizes = {
+      5, slot, 2 * mesh::kSlots * slot, slot / 3, 1, 7 * slot, 3 * slot + 1, 9, 0, 0};
+  const auto dtypes = std::array{at::kFloat, at::kFloat, at::kBFloat16, at::kBFloat16, at::kHalf,
+                                 at::kFloat, at::kFloat, at::kDouble,   at::kFloat,    at::kFloat};
   std::vector<std::future<void>> ranks;
   for (int64_t rank = 0; rank < kWorld; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&, rank] {
@@ -149,15 +153,16 @@ TEST(SharedMemory, SumsAndExchangesMix) {
       ASSERT_NE(transport, nullptr);
       std::vector<at::Tensor> outputs;
       std::vector<mesh::Waiter> waiters;
-      const auto row = [](size_t i, int64_t from, int64_t to, int64_t n) {
-        return sent(static_cast<int64_t>(i), from, to, n).to(i % 4 < 2 ? at::kFloat : at::kBFloat16);
+      const auto row = [&](size_t i, int64_t from, int64_t to, int64_t n) {
+        return sent(static_cast<int64_t>(i), from, to, n).to(dtypes.at(i));
       };
       for (size_t i = 0; i < sizes.size(); ++i) {
         std::vector<at::Tensor> rows;
         for (int64_t to = 0; to < kWorld; ++to) rows.push_back(row(i, rank, to, sizes[i]));
         const at::Tensor input = at::cat(rows);
         const bool sums = i % 2 == 1;
-        outputs.push_back(sums ? at::empty({sizes[i]}, at::kFloat) : at::empty_like(input));
+        const auto of_sum = dtypes.at(i) == at::kDouble ? at::kDouble : at::kFloat;
+        outputs.push_back(sums ? at::empty({sizes[i]}, of_sum) : at::empty_like(input));
         waiters.push_back(sums ? transport->reduce_scatter(outputs[i], input).value()
                                : transport->all_to_all(outputs[i], input));
       }
@@ -168,7 +173,7 @@ TEST(SharedMemory, SumsAndExchangesMix) {
         for (int64_t from = 0; from < kWorld; ++from) rows.push_back(row(i, from, rank, sizes[i]));
         at::Tensor expected = at::cat(rows);
         if (i % 2 == 1) {
-          expected = rows[0].to(at::kFloat);
+          expected = rows[0].to(outputs[i].scalar_type());
           for (size_t from = 1; from < rows.size(); ++from) expected.add_(rows[from]);
         }
         EXPECT_TRUE(outputs[i].equal(expected)) << "operation " << i << ", rank " << rank;

@@ -11,6 +11,7 @@
 #include "../mesh/ranks.h"
 #include "foreign_net.h"
 #include "tessera/shard/fully_shard.h"
+#include "tessera/shard/replay.h"
 
 namespace tessera {
 namespace {
@@ -127,6 +128,26 @@ TEST(Recompute, IsBitwiseUnderSharding) {
     expect_equal(outcomes[1], outcomes[0]);
     expect_equal(outcomes[2], outcomes[0]);
   }
+}
+
+// A sum of other ranks' messages moves on wherever this thread waits: in a second run as well, which undoes
+// what it changed in place.
+TEST(Recompute, LeavesASumThatMovesOnMeanwhile) {
+  constexpr int64_t kNumbers = 100'000;
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    for (const auto dtype : {at::kFloat, at::kDouble}) {
+      at::Tensor sum = at::zeros({kNumbers}, dtype), gathered = at::empty({2}, dtype);
+      auto pending = mesh.group("shard").reduce_scatter(
+          sum, at::full({2 * kNumbers}, static_cast<double>(1 + mesh.rank()), dtype), dtype, "t");
+      {
+        const shard::Replay replay;
+        mesh.group("shard").all_gather(gathered, at::ones({1}, dtype), "t").wait();
+        mesh.world().barrier("meanwhile");
+      }
+      pending.wait();
+      EXPECT_TRUE((sum == 3).all().item<bool>()) << at::toString(dtype);
+    }
+  });
 }
 
 TEST(Recompute, SeveralTensorsInAndOut) {

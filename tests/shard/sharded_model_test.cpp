@@ -318,6 +318,38 @@ TEST(ShardedModel, GradientsOfAMatrixThatIsUsedTwiceAreAddedUp) {
   }
 }
 
+// The unit has seen as many gradients as in the pass before when one is still on its way that was made in its
+// place: it waits for that one.
+TEST(ShardedModel, AGradientOnItsWayIsWaitedFor) {
+  for (const int64_t world : {1, 2}) {
+    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+      const auto parameter = [](at::IntArrayRef shape) { return at::zeros(shape).requires_grad_(true); };
+      const at::Tensor weight = parameter({16, 16}), bias = parameter({16}), extra = parameter({16});
+      bool uses_extra = false;
+      std::vector<Part> parts;
+      parts.push_back(
+          {"only", {{"weight", weight}, {"bias", bias}, {"extra", extra}}, [&](const at::Tensor& x) {
+             const at::Tensor y = ops::linear(x, weight, bias);
+             return uses_extra ? y * extra : y;
+           }});
+      plan::Plan plan;
+      plan.world = world;
+      plan.units = {{"only", Level::kZero3, false}};
+      ShardedModel model(std::move(parts), plan, {}, mesh);
+      initialise(model);
+      const at::Tensor x = testing::normal("x", {8, 16});
+      for (const bool extra_too : {false, true}) {
+        uses_extra = extra_too;
+        model.backward(model.forward(x).square().sum(), true);
+        const shard::Piece& piece = model.units()[0]->pieces()[0];
+        EXPECT_EQ(piece.name, "weight");
+        EXPECT_GT(piece.gradient.abs().min().item<float>(), 0.0F) << "extra " << extra_too;
+        model.parameters_changed();
+      }
+    });
+  }
+}
+
 // One rank owns every unit, so its parameters are its shards.
 TEST(Traffic, OneRankNeitherCopiesNorSends) {
   for (const Level level : {Level::kReplicate, Level::kZero3}) {

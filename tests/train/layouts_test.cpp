@@ -102,7 +102,8 @@ TEST(Layouts, GradientsInBf16AreBitwiseThoseWidenedBefore) {
   for (const auto& [name, tensor] : expected.parameters)
     EXPECT_TRUE(tensor.equal(found.parameters.at(name))) << name;
 
-  const auto dtype_of = [](const std::string& accumulation, const std::string& optimizer, int64_t world) {
+  const auto dtype_of = [](const std::string& accumulation, const std::string& optimizer, int64_t world,
+                           int passes = 1) {
     at::ScalarType dtype = at::kByte;
     testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
       const recipe::Recipe recipe = make_recipe(
@@ -110,9 +111,9 @@ TEST(Layouts, GradientsInBf16AreBitwiseThoseWidenedBefore) {
       const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
       const at::Tensor images =
           at::randn({2, recipe.model.channels(), recipe.model.image_size(), recipe.model.image_size()});
-      for (int64_t micro = 1; micro <= std::stoll(accumulation); ++micro) {
+      for (int64_t micro = 1; micro <= passes * std::stoll(accumulation); ++micro) {
         const at::Tensor loss = state->sharded->forward(images).to(at::kFloat).square().sum();
-        state->sharded->backward(loss, micro == std::stoll(accumulation));
+        state->sharded->backward(loss, micro % std::stoll(accumulation) == 0);
       }
       if (mesh.rank() == 0) dtype = state->sharded->units()[1]->gradient().scalar_type();
     });
@@ -121,6 +122,7 @@ TEST(Layouts, GradientsInBf16AreBitwiseThoseWidenedBefore) {
   EXPECT_EQ(dtype_of("1", "adamw", 1), at::kBFloat16);
   EXPECT_EQ(dtype_of("2", "adamw", 1), at::kFloat) << "a sum";
   EXPECT_EQ(dtype_of("1", "adamw", 2), at::kFloat) << "a sum";
+  EXPECT_EQ(dtype_of("1", "adamw", 1, 2), at::kFloat) << "a second one after the first was complete";
   EXPECT_EQ(dtype_of("1", "lion", 1), at::kFloat) << "reads float32";
 }
 
