@@ -99,13 +99,12 @@ struct Small : torch::nn::Module {
 // Its kernels read memory themselves: a sharded parameter's has come by then, and a second run of a piece
 // leaves the statistics.
 TEST(SyncBatchNorm, OfOneRankIsTheSameShardedAndRecomputed) {
-  const auto x = [] {
-    torch::manual_seed(4);
-    return torch::randn({4, 3, 9, 7}).contiguous(at::MemoryFormat::ChannelsLast);
-  };
+  // Made once: ranks are threads here, and share one generator.
+  torch::manual_seed(4);
+  const at::Tensor input = torch::randn({4, 3, 9, 7}).contiguous(at::MemoryFormat::ChannelsLast);
   torch::manual_seed(5);
   Small plain;
-  plain.forward(x()).mean().backward();
+  plain.forward(input).mean().backward();
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
     const auto net = std::make_shared<Small>();
     {
@@ -116,7 +115,6 @@ TEST(SyncBatchNorm, OfOneRankIsTheSameShardedAndRecomputed) {
     FullyShardOptions options;
     options.policy = by_type<torch::nn::Conv2d, SyncBatchNorm2d>();
     ShardedModule sharded(net, mesh, options);
-    const at::Tensor input = x();
     sharded
         .forward(
             [&] { return recompute([&](const at::Tensor& h) { return net->forward(h); }, input).mean(); })
