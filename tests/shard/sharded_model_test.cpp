@@ -319,31 +319,40 @@ TEST(ShardedModel, GradientsOfAMatrixThatIsUsedTwiceAreAddedUp) {
 }
 
 // The unit has seen as many gradients as in the pass before when one is still on its way that was made in its
-// place: it waits for that one.
+// place (half of it: the matrix is used twice). It waits for that one.
 TEST(ShardedModel, AGradientOnItsWayIsWaitedFor) {
   for (const int64_t world : {1, 2}) {
     testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
       const auto parameter = [](at::IntArrayRef shape) { return at::zeros(shape).requires_grad_(true); };
-      const at::Tensor weight = parameter({16, 16}), bias = parameter({16}), extra = parameter({16});
-      bool uses_extra = false;
+      const at::Tensor weight = parameter({16, 16}), first = parameter({16}), second = parameter({16}),
+                       extra = parameter({16});
+      bool all = false;
+      const auto forward = [&all](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b1,
+                                  const at::Tensor& b2, const at::Tensor& e) {
+        return all ? ops::linear(ops::linear(x, w, b1), w, b2) * e : ops::linear(x, w, b2);
+      };
       std::vector<Part> parts;
-      parts.push_back(
-          {"only", {{"weight", weight}, {"bias", bias}, {"extra", extra}}, [&](const at::Tensor& x) {
-             const at::Tensor y = ops::linear(x, weight, bias);
-             return uses_extra ? y * extra : y;
-           }});
+      parts.push_back({"only",
+                       {{"weight", weight}, {"first", first}, {"second", second}, {"extra", extra}},
+                       [&](const at::Tensor& x) { return forward(x, weight, first, second, extra); }});
       plan::Plan plan;
       plan.world = world;
       plan.units = {{"only", Level::kZero3, false}};
       ShardedModel model(std::move(parts), plan, {}, mesh);
       initialise(model);
       const at::Tensor x = testing::normal("x", {8, 16});
-      for (const bool extra_too : {false, true}) {
-        uses_extra = extra_too;
+      for (const bool with_all : {false, true}) {
+        all = with_all;
+        const auto& unit = model.units()[0];
+        unit->finish_gather();
+        const auto alone = [](const at::Tensor& t) { return t.detach().clone().requires_grad_(true); };
+        const at::Tensor w = alone(weight), b1 = alone(first), b2 = alone(second), e = alone(extra);
+        forward(x, w, b1, b2, e).square().sum().backward();
         model.backward(model.forward(x).square().sum(), true);
-        const shard::Piece& piece = model.units()[0]->pieces()[0];
-        EXPECT_EQ(piece.name, "weight");
-        EXPECT_GT(piece.gradient.abs().min().item<float>(), 0.0F) << "extra " << extra_too;
+        const shard::Piece& piece = unit->pieces()[0];
+        const at::Tensor expected = w.grad().flatten().slice(0, piece.begin, piece.end) * world;
+        EXPECT_TRUE(at::allclose(piece.gradient, expected, 1e-4, 1e-4))
+            << "all " << all << " world " << world;
         model.parameters_changed();
       }
     });
