@@ -214,10 +214,14 @@ double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kep
   return (1 + kept_numbers) * kFloatBytes * numbers + buffers;
 }
 
-std::string describe(const Memory& memory) {
-  return concat(human_bytes(memory.total()), " a rank: states ", human_bytes(memory.states), ", gradients ",
-                human_bytes(memory.gradients), ", gathered ", human_bytes(memory.gathered), ", activations ",
+std::string parts_text(const Memory& memory) {
+  return concat("states ", human_bytes(memory.states), ", gradients ", human_bytes(memory.gradients),
+                ", gathered ", human_bytes(memory.gathered), ", activations ",
                 human_bytes(memory.activations), ", program ", human_bytes(memory.program));
+}
+
+std::string describe(const Memory& memory) {
+  return concat(human_bytes(memory.total()), " a rank: ", parts_text(memory));
 }
 
 }  // namespace tessera::plan

@@ -112,7 +112,8 @@ void Unit::hold_gradient() {
   if (offloads()) return set_gradient(host_tensor(shard_numel_, precision_.sum));
   const bool alone = shard_.size() == 1 && replicate_.size() == 1;
   const bool nothing_is_added = alone && last_micro_batch_ && !has_gradient_ && !previous_.defined();
-  const bool as_made = as_made_ && nothing_is_added && here(precision_.compute).device().is_cpu();
+  const bool as_made =
+      as_made_ && nothing_is_added && pool_.device().is_cpu();  // where AdamW's kernel reads it
   set_gradient(at::empty({shard_numel_}, here(as_made ? precision_.compute : precision_.sum)));
 }
 

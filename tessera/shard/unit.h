@@ -182,7 +182,7 @@ class Unit {
   bool has_accumulated_ = false;    // accumulated_ does
   bool summed_ = false;             // and has been, or is being, summed over the replicas
   bool accumulate_locally_ = false;
-  bool as_made_ = false;
+  bool as_made_ = false;  // gradient_ may have the compute dtype
   bool last_micro_batch_ = true;
   bool copy_is_written_ = false;
   double divisor_ = 1;
