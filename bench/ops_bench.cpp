@@ -5,8 +5,8 @@
 //   OMP_NUM_THREADS=1 build/dev/bin/bench_ops --benchmark_enable_random_interleaving=true
 //   --benchmark_repetitions=5
 //
-// Last argument 1: the kernels; 0: LibTorch. (TESSERA_AVX512=0 and TESSERA_AMX=0 show what else the kernels'
-// side does.)
+// Last argument 1: the kernels; 0: LibTorch. (TESSERA_AMX=0, TESSERA_AVX512=0 and TESSERA_AVX2=0 show what
+// else the kernels' side does.)
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <benchmark/benchmark.h>

@@ -1,18 +1,18 @@
 #include "tessera/ops/amx_attention.h"
 
 #include "tessera/ops/amx_tiles.h"
-#include "tessera/ops/avx512_attention_heads.h"
+#include "tessera/ops/vector_attention_heads.h"
 
 namespace tessera::ops::amx {
 namespace {
 
-using avx512::kLine;
+using vectors::kLine;
 
 constexpr int64_t kRows = 32;  // queries of a block
 // Elements between rows of probabilities, and of the gradients of scores.
-constexpr int64_t kWide = 2 * avx512::kWordLine<uint16_t>;
+constexpr int64_t kWide = 2 * vectors::kWordLine<uint16_t>;
 
-using Ahead = avx512::Ahead<uint16_t>;
+using Ahead = vectors::Ahead<uint16_t>;
 
 // Hands out pieces of scratch, aligned to cache lines.
 struct Scratch {
@@ -63,7 +63,8 @@ void softmax_backward(float* s, const float* dp, int64_t rows, int64_t tokens, f
     float sum = 0;
     if (i < rows) {
       each_row(i);
-      sum = avx512::softmax_again_row<uint16_t>(s + i * kLine, dp + i * kLine, tokens, factor, stats + 2 * i);
+      sum =
+          vectors::softmax_again_row<uint16_t>(s + i * kLine, dp + i * kLine, tokens, factor, stats + 2 * i);
     }
     if (i > 0) {
       const int64_t row = i - 1;
@@ -90,7 +91,7 @@ void attention(const Heads& q, const Heads& k, const Heads& v, const AttentionSh
                int64_t end, const Heads& out, float* stats, uint16_t* scratch) {
   const Tiles tiles;
   const int64_t tokens = padded(shape.tokens), head = shape.head_width, width = padded(head);
-  const float factor = avx512::kExponentUnit<uint16_t> * scale_of(shape);
+  const float factor = vectors::kExponentUnit<uint16_t> * scale_of(shape);
   Scratch memory{scratch};
   uint16_t *keys = memory.take(width * tokens), *values = memory.take(width * tokens);
   uint16_t *query = memory.take(kRows * width), *p = memory.take(kRows * kWide);
@@ -108,15 +109,15 @@ void attention(const Heads& q, const Heads& k, const Heads& v, const AttentionSh
       float* row_stats = stats + 2 * (index * shape.queries + row);
       const uint16_t* of_q = head_at(q, shape, index) + row * q.token_step;
       block_product(rows_of(of_q, q.token_step, rows, head, query), width, keys, tokens, scores, kLine);
-      avx512::put_maxima(scores, rows, shape.tokens, factor, row_stats, [&](int64_t i) {
+      vectors::put_maxima(scores, rows, shape.tokens, factor, row_stats, [&](int64_t i) {
         for (const Ahead& rows_ahead : ahead) rows_ahead.ask(row + i);
       });
       for (int64_t i = 0; i < rows; ++i) {
-        avx512::softmax_row(scores + i * kLine, shape.tokens, factor, p + i * kWide, row_stats + 2 * i);
+        vectors::softmax_row(scores + i * kLine, shape.tokens, factor, p + i * kWide, row_stats + 2 * i);
       }
       block_product(left_rows(p, kWide), tokens, values, width, mixed, width);
-      avx512::put_result(mixed, width, rows, head, 1.0F, row_stats,
-                         head_at(out, shape, index) + row * out.token_step, out.token_step);
+      vectors::put_result(mixed, width, rows, head, 1.0F, row_stats,
+                          head_at(out, shape, index) + row * out.token_step, out.token_step);
     }
   }
 }
@@ -127,7 +128,7 @@ void attention_backward(const Heads& q, const Heads& k, const Heads& v, const At
   const Tiles tiles;
   const int64_t tokens = padded(shape.tokens), queries = padded(shape.queries);
   const int64_t width = padded(shape.head_width), head = shape.head_width;
-  const float scale = scale_of(shape), factor = avx512::kExponentUnit<uint16_t> * scale;
+  const float scale = scale_of(shape), factor = vectors::kExponentUnit<uint16_t> * scale;
   Scratch memory{scratch};
   uint16_t *keys_t = memory.take(width * tokens), *values_t = memory.take(width * tokens);
   uint16_t *keys = memory.take(width * tokens), *queries_packed = memory.take(width * queries);
@@ -162,8 +163,8 @@ void attention_backward(const Heads& q, const Heads& k, const Heads& v, const At
                          for (const Ahead& rows_ahead : ahead) rows_ahead.ask(row + i);
                        });
       block_product(left_rows(row_ds, kWide), tokens, keys, width, result, width);
-      avx512::put_result(result, width, rows, head, scale, nullptr,
-                         head_at(dq, shape, index) + row * dq.token_step, dq.token_step);
+      vectors::put_result(result, width, rows, head, scale, nullptr,
+                          head_at(dq, shape, index) + row * dq.token_step, dq.token_step);
     }
     for (int64_t token = 0; token < shape.tokens; token += kRows) {
       const int64_t rows = min_of(shape.tokens - token, kRows);
@@ -171,8 +172,8 @@ void attention_backward(const Heads& q, const Heads& k, const Heads& v, const At
                                           const Heads& out) {
         pack_left(w + token, kWide, shape.queries, rows, left);
         block_product({left, 32, 16 * queries, kTile}, queries, packed, width, result, width);
-        avx512::put_result(result, width, rows, head, by, nullptr,
-                           head_at(out, shape, index) + token * out.token_step, out.token_step);
+        vectors::put_result(result, width, rows, head, by, nullptr,
+                            head_at(out, shape, index) + token * out.token_step, out.token_step);
       };
       transposed_product(p, gradients_packed, 1.0F, dv);
       transposed_product(ds, queries_packed, scale, dk);

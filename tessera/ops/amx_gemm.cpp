@@ -1,14 +1,14 @@
 #include "tessera/ops/amx_gemm.h"
 
 #include "tessera/ops/amx_tiles.h"
-#include "tessera/ops/avx512_finish.h"
-#include "tessera/ops/avx512_turns.h"
+#include "tessera/ops/vector_finish.h"
+#include "tessera/ops/vector_turns.h"
 
 namespace tessera::ops::amx {
 namespace {
 
-using avx512::Rows;
-using avx512::Turns;
+using vectors::Rows;
+using vectors::Turns;
 using Epilogue = ops::Epilogue<uint16_t>;
 
 constexpr int64_t kRows = 32, kColumns = 32;  // of a block of sums in tiles
@@ -18,7 +18,7 @@ constexpr int64_t kCacheElements = 384 * 1024;
 
 int64_t column_chunk(int64_t padded_k, int64_t columns) {
   const int64_t most = kCacheElements / padded_k / kColumns * kColumns;
-  return avx512::equal_pieces(columns, most < kColumns ? kColumns : most, kColumns);
+  return vectors::equal_pieces(columns, most < kColumns ? kColumns : most, kColumns);
 }
 
 struct alignas(64) Block {
@@ -62,8 +62,8 @@ template <Then then>
 inline void finish_row(const Epilogue& e, __m512 low, __m512 high, const __m512 (&bias)[2], int64_t at,
                        int64_t column) {
   if constexpr (then == Then::kAny) {
-    avx512::finish(e, low, at, column, avx512::AllLanes());
-    avx512::finish(e, high, at + 16, column + 16, avx512::AllLanes());
+    vectors::finish(e, low, at, column, vectors::AllLanes());
+    vectors::finish(e, high, at + 16, column + 16, vectors::AllLanes());
     return;
   }
   if constexpr (then == Then::kBias || then == Then::kBiasResidual || then == Then::kBiasGelu) {
@@ -75,16 +75,16 @@ inline void finish_row(const Epilogue& e, __m512 low, __m512 high, const __m512 
     // Past the caches: it is read in backward. As a second stream of stores to lines that lie rows apart it
     // would keep the first one waiting (a third of the product's time).
     _mm512_stream_si512(reinterpret_cast<__m512i*>(e.linear + at), linear);
-    low = avx512::gelu_for(low_half(linear), uint16_t());
-    high = avx512::gelu_for(high_half(linear), uint16_t());
+    low = vectors::gelu_for(low_half(linear), uint16_t());
+    high = vectors::gelu_for(high_half(linear), uint16_t());
   }
   if constexpr (then == Then::kSlope) {
-    low = _mm512_mul_ps(low, avx512::gelu_derivative_for(avx512::load(e.slope_of + at), uint16_t()));
-    high = _mm512_mul_ps(high, avx512::gelu_derivative_for(avx512::load(e.slope_of + at + 16), uint16_t()));
+    low = _mm512_mul_ps(low, vectors::gelu_derivative_for(vectors::load(e.slope_of + at), uint16_t()));
+    high = _mm512_mul_ps(high, vectors::gelu_derivative_for(vectors::load(e.slope_of + at + 16), uint16_t()));
   }
   if constexpr (then == Then::kBiasResidual) {
-    low = _mm512_add_ps(low, avx512::load(e.residual + at));
-    high = _mm512_add_ps(high, avx512::load(e.residual + at + 16));
+    low = _mm512_add_ps(low, vectors::load(e.residual + at));
+    high = _mm512_add_ps(high, vectors::load(e.residual + at + 16));
   }
   _mm512_storeu_si512(e.out + at, narrow(low, high));
 }
@@ -115,8 +115,8 @@ template <Then then>
   const uint16_t* lines = ahead.lines;
   __m512 bias[2] = {};
   if constexpr (then == Then::kBias || then == Then::kBiasResidual || then == Then::kBiasGelu) {
-    bias[0] = avx512::load(e.bias + column);
-    bias[1] = avx512::load(e.bias + column + 16);
+    bias[0] = vectors::load(e.bias + column);
+    bias[1] = vectors::load(e.bias + column + 16);
   }
   for (int64_t k = 0; k < steps; ++k, a += step, w += kTile) {
     _tile_loadd(4, a, row);
@@ -174,7 +174,7 @@ void finish_now(Sums& s, const Epilogue& e) {
       if (s.then == Then::kJoin) {
         _mm512_store_ps(s.waiting + half, c);
       } else if (left > 0) {
-        avx512::finish(e, c, s.at + half, s.column + half, avx512::first_lanes(left));
+        vectors::finish(e, c, s.at + half, s.column + half, vectors::first_lanes(left));
       }
     }
     if (s.waiting != nullptr) s.waiting += kColumns;
@@ -198,7 +198,7 @@ class Bands {
   Band next() {
     band_.row += kRows;
     while (band_.row >= some_.last) {
-      some_ = avx512::take_rows(turns_, index_, rows_, kRows);
+      some_ = vectors::take_rows(turns_, index_, rows_, kRows);
       band_.row = some_.first;
       if (some_.first < some_.last) break;
       some_ = {0, 0};
@@ -307,7 +307,7 @@ void Gemm::multiply_cut(const uint16_t* a, int64_t rows, const Cut& cut, const u
                     first && last ? nullptr : reinterpret_cast<Block*>(sums)};
   // Rows so far apart meet in few sets of the L1 cache.
   const bool collide = k % 1024 == 0;
-  const avx512::Buffer<Block> memory((padded_k + 63) / 64);
+  const vectors::Buffer<Block> memory((padded_k + 63) / 64);
   uint16_t* copy = reinterpret_cast<uint16_t*>(memory.data());
   const auto left_of = [&](const Band& band) -> Left {
     const uint16_t* left = a + band.row * k + cut.begin;
@@ -329,8 +329,8 @@ void Gemm::pack_left(const uint16_t* w, int64_t w_columns, int64_t rows, int64_t
   for (int64_t group = begin * kRows; group < last; group += kGroup) {
     for (int64_t slab = 0; slab < k_size; slab += kSlab) {
       for (int64_t row = group; row < min_of(group + kGroup, last); row += 16) {
-        const __mmask16 lanes = avx512::first_lanes(rows - row);
-        __m512 sum = avx512::load(sums + row, lanes);
+        const __mmask16 lanes = vectors::first_lanes(rows - row);
+        __m512 sum = vectors::load(sums + row, lanes);
         uint16_t* out = packed + row / kRows * panel + row % kRows / 16 * kTile + slab * kRows;
         for (int64_t k = slab; k < min_of(slab + kSlab, k_size); k += kStep, out += kStepElements) {
           __m512i r[16];
@@ -341,7 +341,7 @@ void Gemm::pack_left(const uint16_t* w, int64_t w_columns, int64_t rows, int64_t
           transpose(r);
           store_tile(r, out);
         }
-        avx512::store(sums + row, lanes, sum);
+        vectors::store(sums + row, lanes, sum);
       }
     }
   }

@@ -18,13 +18,13 @@
 // left rows that come next are asked for.
 #pragma once
 
-#include "tessera/ops/avx512_gemm.h"
+#include "tessera/ops/vector_gemm.h"
 
 namespace tessera::ops::amx {
 
-/// avx512_gemm.h's interface, with right factors packed as there, but for products that are given one cut of
+/// vector_gemm.h's interface, with right factors packed as there, but for products that are given one cut of
 /// k after the other.
-struct Gemm : avx512::Gemm<uint16_t> {
+struct Gemm : vectors::Gemm<vectors::Avx512, uint16_t> {
   static constexpr bool kCutsOutside = true;
   static constexpr int64_t kRows = 32, kColumns = 32;
   // The most k in the only cut, and in one of several: of 48 KiB of the L1 cache, 32 rows take all, or 40.
@@ -35,7 +35,7 @@ struct Gemm : avx512::Gemm<uint16_t> {
     return (rows + kRows - 1) / kRows * kRows * ((columns + kColumns - 1) / kColumns * kColumns);
   }
   [[gnu::always_inline]] static constexpr int64_t piece_of(int64_t k_size) {
-    return avx512::equal_pieces(k_size, k_size <= kOnlyCut ? kOnlyCut : kCut, 32);
+    return vectors::equal_pieces(k_size, k_size <= kOnlyCut ? kOnlyCut : kCut, 32);
   }
 
   static void multiply() = delete;  // its right factor's chunks are others: multiply_cut()
@@ -49,13 +49,13 @@ struct Gemm : avx512::Gemm<uint16_t> {
   /// epilogue. All threads have ended a cut before one begins the next.
   static void multiply_cut(const uint16_t* a, int64_t rows, const Cut& cut, const uint16_t* packed,
                            int64_t columns, const Epilogue<uint16_t>& epilogue, float* sums,
-                           const avx512::Turns& turns);
+                           const vectors::Turns& turns);
 
   static void pack_left(const uint16_t* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
                         int64_t end, uint16_t* packed, float* sums);
   static void multiply_packed(const uint16_t* left, int64_t rows, int64_t k, const uint16_t* packed,
                               int64_t columns, const Epilogue<uint16_t>& epilogue, const Piece& piece,
-                              const avx512::Turns& turns);
+                              const vectors::Turns& turns);
 
   /// `turns` times four products of tiles that stay in registers: the CPU's peak. The numbers in them are of
   /// all sizes: with zeros the same CPU is a seventh faster. Returns the floating-point operations it made.

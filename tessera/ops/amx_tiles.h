@@ -1,5 +1,5 @@
 // Tiles, and packing of left factors for them (see Note [Tiles] in amx_gemm.h). Private to the AMX kernels;
-// like avx512_math.h without any standard header.
+// like vectors.h without any standard header.
 #pragma once
 
 #include "tessera/ops/avx512_pack.h"
@@ -7,14 +7,14 @@
 namespace tessera::ops::amx {
 namespace {
 
-using avx512::interleave;
-using avx512::kTile;
-using avx512::min_of;
-using avx512::pack_right;
-using avx512::pack_right_transposed;
-using avx512::padded;
-using avx512::store_tile;
-using avx512::transpose;
+using vectors::interleave;
+using vectors::kTile;
+using vectors::min_of;
+using vectors::pack_right;
+using vectors::pack_right_transposed;
+using vectors::padded;
+using vectors::store_tile;
+using vectors::transpose;
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -87,7 +87,7 @@ inline void product(const Left& left, const uint16_t* b, int64_t right, int64_t 
 // Left factor of 32 rows A[n][k] = w[k * w_row + n] for n < n_size.
 inline void pack_left(const uint16_t* w, int64_t w_row, int64_t k_size, int64_t n_size, uint16_t* packed) {
   for (int64_t n = 0; n < 32; n += 16) {
-    const __mmask16 mask = n < n_size ? avx512::first_lanes(n_size - n) : __mmask16(0);
+    const __mmask16 mask = n < n_size ? vectors::first_lanes(n_size - n) : __mmask16(0);
     for (int64_t k = 0; k < k_size; k += 32, packed += kTile) {
       __m512i r[16];
       interleave(w + k * w_row + n, w_row, k_size - k, mask, r, nullptr);

@@ -13,8 +13,8 @@
 #include <type_traits>
 
 #include "tessera/ops/amx_attention.h"
-#include "tessera/ops/avx512_attention.h"
 #include "tessera/ops/fast_path.h"
+#include "tessera/ops/vector_attention.h"
 
 namespace tessera::ops {
 namespace {
@@ -47,6 +47,12 @@ struct Kernels {
                    uint16_t* scratch);
 };
 
+template <typename Element, typename Word, typename Set>
+Kernels<Element> kernels_of(Set) {
+  using Of = vectors::AttentionKernels<Set, Element, Word>;
+  return {Of::scratch, Of::backward_scratch, Of::forward, Of::backward};
+}
+
 template <typename Element>
 Kernels<Element> kernels() {
   if constexpr (std::is_same_v<Element, uint16_t>) {
@@ -54,17 +60,13 @@ Kernels<Element> kernels() {
       return {amx::attention_scratch, amx::attention_backward_scratch, amx::attention,
               amx::attention_backward};
     }
-    if (!cpu_favours_bf16()) {
-      return {avx512::attention_scratch, avx512::attention_backward_scratch, avx512::widened_attention,
-              avx512::widened_attention_backward};
-    }
+    if (cpu_favours_bf16()) return kernels_of<uint16_t, uint16_t>(vectors::Avx512());
   }
-  return {avx512::attention_scratch, avx512::attention_backward_scratch, avx512::attention,
-          avx512::attention_backward};
+  return with_vectors<Element>([](auto set) { return kernels_of<Element, float>(set); });
 }
 
 // Threads take heads when they have time for some, the fewer the fewer are left (Note [Turns] in
-// avx512_gemm.h).
+// vector_gemm.h).
 template <typename Body>
 void over_heads(const at::Tensor& q, int64_t scratch_size, const Body& body) {
   const int64_t heads = q.size(0) * q.size(2), threads = std::min<int64_t>(at::get_num_threads(), heads);

@@ -1,7 +1,7 @@
 // Products of bf16 by vdpbf16ps: a word is two of k.
 #include "tessera/ops/avx512_pack.h"
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 namespace {
 
 inline __m512 multiply_add(__m512 sum, __m512i left, __m512i right, uint16_t) {
@@ -40,10 +40,10 @@ inline void interleave_pair(const uint16_t* w, int64_t row_step, uint16_t* low, 
 }
 
 }  // namespace
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors
 
-#include "tessera/ops/avx512_blocks.h"
+#include "tessera/ops/vector_blocks.h"
 
-namespace tessera::ops::avx512 {
-template struct Gemm<uint16_t>;
-}  // namespace tessera::ops::avx512
+namespace tessera::ops::vectors {
+template struct Gemm<CompiledFor, uint16_t>;
+}  // namespace tessera::ops::vectors

@@ -1,42 +1,13 @@
 // Packing of bf16 factors: pairs of k side by side, as tiles (Note [Tiles] in amx_gemm.h) and vdpbf16ps want
-// them. Private to kernels for AVX-512 with BW and VL; like avx512_math.h without any standard header.
+// them. Private to kernels for AVX-512 with BW and VL; like vectors.h without any standard header.
 #pragma once
 
-#include "tessera/ops/avx512_math.h"
+#include "tessera/ops/vector_math.h"
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 namespace {
 
 constexpr int64_t kTile = 512;  // elements of 16 pairs of k x 16 columns
-
-inline int64_t padded(int64_t size) { return (size + 31) / 32 * 32; }
-
-// Transposes 16 x 16 words of 32 bits.
-inline void transpose(__m512i (&r)[16]) {
-  __m512i t[16];
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  for (int j = 0; j < 4; ++j) {
-    t[j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88);
-    t[4 + j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xDD);
-    t[8 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
-    t[12 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xDD);
-  }
-  for (int j = 0; j < 4; ++j) {
-    r[j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0x88);
-    r[8 + j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0xDD);
-    r[4 + j] = _mm512_shuffle_i32x4(t[4 + j], t[12 + j], 0x88);
-    r[12 + j] = _mm512_shuffle_i32x4(t[4 + j], t[12 + j], 0xDD);
-  }
-}
 
 inline void store_tile(const __m512i (&r)[16], uint16_t* out) {
   for (int i = 0; i < 16; ++i) {
@@ -93,4 +64,4 @@ inline void pack_right(const uint16_t* w, int64_t w_row, int64_t k_size, int64_t
 }
 
 }  // namespace
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "tessera/ops/avx512_batch_norm.h"
 #include "tessera/ops/fast_path.h"
+#include "tessera/ops/vector_batch_norm.h"
 
 namespace tessera::ops {
 namespace {
@@ -84,14 +84,22 @@ Moments join(const at::Tensor& sums, const Chunks& chunks) {
 }
 
 // Element: uint16_t (the bits of bf16) or float.
+
+/// body(BatchNormRows<...>()) with this CPU's vectors.
+template <typename Element, typename Body>
+void with_kernels(const Body& body) {
+  with_vectors<Element>([&]<typename Set>(Set) { body(vectors::BatchNormRows<Set, Element>()); });
+}
+
 template <typename Element>
 Moments moments_of(const at::Tensor& x) {
   const Chunks chunks(x);
   const at::Tensor sums = at::empty({chunks.count, 3, chunks.channels}, at::kFloat);
   chunks.each_from_the_end([&](int64_t chunk) {
-    avx512::BatchNormRows<Element>::moments(data_of<Element>(x), chunks.begin(chunk), chunks.end(chunk),
-                                            chunks.channels,
-                                            mutable_data_of<float>(sums) + 3 * chunk * chunks.channels);
+    with_kernels<Element>([&]<typename Kernels>(Kernels) {
+      Kernels::moments(data_of<Element>(x), chunks.begin(chunk), chunks.end(chunk), chunks.channels,
+                       mutable_data_of<float>(sums) + 3 * chunk * chunks.channels);
+    });
   });
   return join(sums, chunks);
 }
@@ -134,25 +142,25 @@ template <typename Element>
 at::Tensor normalise(const NormedImages& of, const at::Tensor& residual, const at::Tensor& mask) {
   const Chunks chunks(of.x);
   const at::Tensor y = at::empty_like(of.x);
-  const avx512::BatchNormForward<Element> pass{data_of<Element>(of.x),
-                                               data_or_null<Element>(residual),
-                                               data_of<float>(of.mean),
-                                               data_of<float>(of.scale),
-                                               data_of<float>(of.shift),
-                                               mutable_data_of<Element>(y),
-                                               of.relu,
-                                               mask.defined() ? mutable_data_of<uint16_t>(mask) : nullptr,
-                                               is_beyond_caches(of.x)};
+  const vectors::BatchNormForward<Element> pass{data_of<Element>(of.x),
+                                                data_or_null<Element>(residual),
+                                                data_of<float>(of.mean),
+                                                data_of<float>(of.scale),
+                                                data_of<float>(of.shift),
+                                                mutable_data_of<Element>(y),
+                                                of.relu,
+                                                mask.defined() ? mutable_data_of<uint16_t>(mask) : nullptr,
+                                                is_beyond_caches(of.x)};
   chunks.each([&](int64_t chunk) {
-    avx512::BatchNormRows<Element>::forward(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels);
+    with_kernels<Element>([&]<typename Kernels>(Kernels) {
+      Kernels::forward(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels);
+    });
   });
   return y;
 }
 
 template <typename Element>
 class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
-  using Kernels = avx512::BatchNormRows<Element>;
-
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual_given,
@@ -167,7 +175,7 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
     const at::Tensor shift = bias.to(at::kFloat) - factors.rest * scale;
     at::Tensor residual, mask;
     if (residual_given) residual = residual_given->contiguous(kImages);
-    if (keep_mask) mask = at::empty({chunks.rows, avx512::mask_words(chunks.channels)}, at::kShort);
+    if (keep_mask) mask = at::empty({chunks.rows, vectors::mask_words(chunks.channels)}, at::kShort);
     const NormedImages of{{}, x, factors.mean, scale, shift, relu};
     if (normed != nullptr) *normed = of;
     const at::Tensor y = normalise<Element>(of, residual, mask);
@@ -184,7 +192,7 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
     const Factors factors{saved[3], saved[4], saved[5]};
     const at::Tensor gradient = gradients[0].contiguous(kImages);
     const Chunks chunks(x);
-    avx512::BatchNormBackward<Element> pass{};
+    vectors::BatchNormBackward<Element> pass{};
     pass.gradient = data_of<Element>(gradient);
     pass.mask = data_or_null<uint16_t>(mask);
     pass.x = data_of<Element>(x);
@@ -217,7 +225,9 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
     pass.past_caches = is_beyond_caches(x);
     if (pass.x_gradient != nullptr || pass.residual_gradient != nullptr) {
       chunks.each([&](int64_t chunk) {
-        Kernels::backward(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels);
+        with_kernels<Element>([&]<typename Kernels>(Kernels) {
+          Kernels::backward(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels);
+        });
       });
     }
     const at::Tensor none;
@@ -234,11 +244,13 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
 
  private:
   /// Of gradient and gradient * (x - mean): [2, channels] float64.
-  static at::Tensor sums_of(const avx512::BatchNormBackward<Element>& pass, const Chunks& chunks) {
+  static at::Tensor sums_of(const vectors::BatchNormBackward<Element>& pass, const Chunks& chunks) {
     const at::Tensor sums = at::empty({chunks.count, 2, chunks.channels}, at::kFloat);
     chunks.each_from_the_end([&](int64_t chunk) {
-      Kernels::backward_sums(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels,
-                             mutable_data_of<float>(sums) + 2 * chunk * chunks.channels);
+      with_kernels<Element>([&]<typename Kernels>(Kernels) {
+        Kernels::backward_sums(pass, chunks.begin(chunk), chunks.end(chunk), chunks.channels,
+                               mutable_data_of<float>(sums) + 2 * chunk * chunks.channels);
+      });
     });
     const at::Tensor total = at::zeros({2, chunks.channels}, at::kDouble);
     auto* totals = total.mutable_data_ptr<double>();

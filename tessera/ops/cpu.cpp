@@ -53,6 +53,8 @@ bool supports_avx512() {
          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
 }
 
+bool supports_avx2() { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0; }
+
 // Linux lets a process use the 8 KiB of tile registers only after it has asked.
 bool request_tiles() {
 #if defined(__linux__)
@@ -69,6 +71,7 @@ bool announces_bf16() { return true; }  // not known here: LibTorch decides
 bool is_intel() { return false; }
 bool announces_amx() { return false; }
 bool supports_avx512() { return false; }
+bool supports_avx2() { return false; }
 bool request_tiles() { return false; }
 
 #endif
@@ -113,7 +116,13 @@ bool cpu_has_avx512() {
   return has;
 }
 
-bool cpu_has_bf16_kernels() { return cpu_has_amx() || cpu_has_avx512(); }
+bool cpu_has_avx2() {
+  static const bool has = is_wanted("TESSERA_AVX2") && supports_avx2();
+  return has;
+}
+
+bool cpu_has_fp32_kernels() { return cpu_has_avx512() || cpu_has_avx2(); }
+bool cpu_has_bf16_kernels() { return cpu_has_amx() || cpu_has_fp32_kernels(); }
 
 bool cpu_favours_bf16() {
   static const bool favours =

@@ -15,7 +15,13 @@ bool cpu_has_bf16();
 /// is not "0". Asked once. (The kernels for AMX use AVX-512 too, and do not ask this.)
 bool cpu_has_avx512();
 
-/// This room has kernels in bf16 for this CPU: cpu_has_amx() or cpu_has_avx512().
+/// AVX2 and FMA are there (nearly every x86 CPU since 2013 to 2017), and TESSERA_AVX2 is not "0".
+/// Asked once.
+bool cpu_has_avx2();
+
+/// This room has kernels in fp32 for this CPU: cpu_has_avx512() or cpu_has_avx2(); in bf16: those or
+/// cpu_has_amx().
+bool cpu_has_fp32_kernels();
 bool cpu_has_bf16_kernels();
 
 /// They multiply bf16 by its own instructions, which takes less time than by fp32's: cpu_has_amx(), or

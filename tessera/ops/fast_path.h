@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include "tessera/ops/cpu.h"
+#include "tessera/ops/vector_sets.h"
 
 namespace tessera::ops {
 
@@ -17,12 +18,20 @@ inline bool is_for_kernels(const at::Tensor& t, at::ScalarType dtype) {
   return is_for_kernels(t) && t.scalar_type() == dtype && t.numel() > 0;
 }
 
-/// The bf16 kernels, on AMX's tiles or AVX-512, can take this tensor.
+/// The bf16 kernels can take this tensor.
 inline bool fits_bf16(const at::Tensor& t) {
   return is_for_kernels(t, at::kBFloat16) && cpu_has_bf16_kernels();
 }
-/// The fp32 kernels for AVX-512 can.
-inline bool fits_fp32(const at::Tensor& t) { return is_for_kernels(t, at::kFloat) && cpu_has_avx512(); }
+/// The fp32 kernels can.
+inline bool fits_fp32(const at::Tensor& t) { return is_for_kernels(t, at::kFloat) && cpu_has_fp32_kernels(); }
+
+/// body(set) with the widest vectors, of vector_sets.h, that this CPU has for kernels of these elements
+/// (those beside tiles are AVX-512's).
+template <typename Element, typename Body>
+decltype(auto) with_vectors(const Body& body) {
+  const bool beside_tiles = sizeof(Element) == 2 && cpu_has_amx();
+  return beside_tiles || cpu_has_avx512() ? body(vectors::Avx512()) : body(vectors::Avx2());
+}
 
 /// A tensor's numbers as kernels take them. Element: uint16_t, the bits of bf16, or float.
 template <typename Element>

@@ -9,9 +9,9 @@
 #include <cmath>
 #include <utility>
 
-#include "tessera/ops/avx512_keyless.h"
 #include "tessera/ops/kept_input.h"
 #include "tessera/ops/linear_products.h"
+#include "tessera/ops/vector_keyless.h"
 
 namespace tessera::ops {
 namespace {
@@ -71,9 +71,11 @@ struct ByKernels {
     at::Tensor p = at::empty({x.size(0), shape.rows, shape.tokens}, x.options().dtype(at::kFloat));
     at::Tensor z = at::empty_like(u);
     over_images(x, shape, [&](int64_t image, float* memory) {
-      avx512::KeylessImage<T>::forward(at_head(x, image), data_of<T>(u) + image * shape.width, shape,
-                                       mutable_data_of<float>(p) + image * p.stride(0),
-                                       mutable_data_of<T>(z) + image * shape.width, memory);
+      with_vectors<T>([&]<typename Set>(Set) {
+        vectors::KeylessImage<Set, T>::forward(at_head(x, image), data_of<T>(u) + image * shape.width, shape,
+                                               mutable_data_of<float>(p) + image * p.stride(0),
+                                               mutable_data_of<T>(z) + image * shape.width, memory);
+      });
     });
     return {p, z};
   }
@@ -86,10 +88,12 @@ struct ByKernels {
     at::Tensor du = at::empty_like(u), dx = wants_x ? at::empty_like(x) : at::Tensor();
     over_images(x, shape, [&](int64_t image, float* memory) {
       const int64_t row = image * shape.width;
-      avx512::KeylessImage<T>::backward(at_head(x, image), data_of<T>(u) + row, data_of<T>(dz) + row,
-                                        data_of<float>(p) + image * p.stride(0), shape,
-                                        mutable_data_of<T>(du) + row, wants_x ? at_head(dx, image) : nullptr,
-                                        memory);
+      with_vectors<T>([&]<typename Set>(Set) {
+        vectors::KeylessImage<Set, T>::backward(at_head(x, image), data_of<T>(u) + row, data_of<T>(dz) + row,
+                                                data_of<float>(p) + image * p.stride(0), shape,
+                                                mutable_data_of<T>(du) + row,
+                                                wants_x ? at_head(dx, image) : nullptr, memory);
+      });
     });
     return {du, dx};
   }
@@ -104,11 +108,11 @@ struct ByKernels {
       for (int64_t head = begin; head < end; ++head) body(head);
     });
   }
-  static avx512::KeylessShape shape_of(const at::Tensor& x, const at::Tensor& u, double scale) {
+  static vectors::KeylessShape shape_of(const at::Tensor& x, const at::Tensor& u, double scale) {
     return {u.size(0), x.size(1), x.size(2), u.stride(0), static_cast<float>(scale)};
   }
   template <typename Body>
-  static void over_images(const at::Tensor& x, const avx512::KeylessShape& shape, const Body& body) {
+  static void over_images(const at::Tensor& x, const vectors::KeylessShape& shape, const Body& body) {
     at::parallel_for(0, x.size(0), 1, [&](int64_t begin, int64_t end) {
       const at::Tensor memory = scratch<float>(shape.scratch());
       for (int64_t image = begin; image < end; ++image) body(image, mutable_data_of<float>(memory));

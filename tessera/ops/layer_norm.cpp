@@ -9,9 +9,9 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tessera/ops/avx512_norm.h"
 #include "tessera/ops/device_norm.h"
 #include "tessera/ops/fast_path.h"
+#include "tessera/ops/vector_norm.h"
 
 namespace tessera::ops {
 namespace {
@@ -35,10 +35,12 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
     at::Tensor y = at::empty_like(x);
     at::Tensor stats = at::empty({rows, 2}, x.options().dtype(at::kFloat));
     at::parallel_for(0, rows, 256, [&](int64_t begin, int64_t end) {
-      avx512::layer_norm(data_of<Element>(x) + begin * width, end - begin, width, data_of<Element>(weight),
-                         data_of<Element>(bias), static_cast<float>(epsilon),
-                         mutable_data_of<Element>(y) + begin * width,
-                         stats.mutable_data_ptr<float>() + 2 * begin);
+      with_vectors<Element>([&]<typename Set>(Set) {
+        vectors::LayerNormRows<Set, Element>::forward(
+            data_of<Element>(x) + begin * width, end - begin, width, data_of<Element>(weight),
+            data_of<Element>(bias), static_cast<float>(epsilon), mutable_data_of<Element>(y) + begin * width,
+            stats.mutable_data_ptr<float>() + 2 * begin);
+      });
     });
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({x, weight, stats});
@@ -61,10 +63,13 @@ class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
         const int64_t row = chunk * kChunk, at = row * width;
         float* chunk_sums = sums.mutable_data_ptr<float>() + 2 * chunk * width;
-        avx512::layer_norm_backward(data_of<Element>(gradient) + at, more == nullptr ? nullptr : more + at,
-                                    data_of<Element>(x) + at, std::min(kChunk, rows - row), width,
-                                    data_of<Element>(weight), stats.const_data_ptr<float>() + 2 * row,
-                                    mutable_data_of<Element>(dx) + at, chunk_sums, chunk_sums + width);
+        with_vectors<Element>([&]<typename Set>(Set) {
+          vectors::LayerNormRows<Set, Element>::backward(
+              data_of<Element>(gradient) + at, more == nullptr ? nullptr : more + at,
+              data_of<Element>(x) + at, std::min(kChunk, rows - row), width, data_of<Element>(weight),
+              stats.const_data_ptr<float>() + 2 * row, mutable_data_of<Element>(dx) + at, chunk_sums,
+              chunk_sums + width);
+        });
       }
     });
     const at::Tensor total = sums.sum(0).to(weight.scalar_type());

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "tessera/ops/amx_gemm.h"
-#include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/gradient_place.h"
+#include "tessera/ops/vector_gemm.h"
 
 namespace tessera::ops {
 
@@ -42,7 +42,7 @@ Epilogue<T> epilogue_from(Epilogue<T> e, int64_t at) {
   return e;
 }
 
-/// By avx512::Gemm or amx::Gemm.
+/// By vectors::Gemm or amx::Gemm.
 template <typename GemmOfCpu>
 struct KernelProducts {
   using Gemm = GemmOfCpu;
@@ -74,7 +74,7 @@ struct KernelProducts {
     const int64_t group =
         std::min(piece_rows == rows ? out : std::max<int64_t>(kMostSums / in / 256, 1) * 256, out);
     const at::Tensor packed = scratch<Packed>(Gemm::packed_size(piece_rows, in));
-    const at::Tensor left = scratch<Packed>(Gemm::packed_size(piece_rows, group));
+    const at::Tensor left = scratch<Packed>(Gemm::left_size(piece_rows, group));
     const at::Tensor waiting = scratch<float>(piece_rows == rows ? 0 : Gemm::sums_size(group, in));
     std::fill_n(sums, out, 0.0F);
     for (int64_t first = 0; first < out; first += group) {
@@ -82,12 +82,12 @@ struct KernelProducts {
       for (int64_t row = 0; row < rows; row += piece_rows) {
         const int64_t k = std::min(piece_rows, rows - row);
         pack(x + row * in, gelu, k, in, packed);
-        over_blocks((some + 31) / 32, [&](int64_t begin, int64_t end) {
+        over_blocks((some + Gemm::kLeftBlock - 1) / Gemm::kLeftBlock, [&](int64_t begin, int64_t end) {
           Gemm::pack_left(gradient + row * out + first, out, some, k, begin, end,
                           mutable_data_of<Packed>(left), sums + first);
         });
         const typename Gemm::Piece piece{row == 0, row + k == rows, mutable_data_of<float>(waiting)};
-        in_turns(some, in, [&](const avx512::Turns& turns) {
+        in_turns(some, in, [&](const vectors::Turns& turns) {
           Gemm::multiply_packed(data_of<Packed>(left), some, k, data_of<Packed>(packed), in,
                                 {.out = result + first * in}, piece, turns);
         });
@@ -116,14 +116,14 @@ struct KernelProducts {
         const Epilogue<T> of_group = epilogue_from(epilogue, first * columns);
         for (int64_t begin = 0; begin < k; begin += depth) {
           const typename Gemm::Cut cut{begin, std::min(depth, k - begin), k};
-          in_turns(some, columns, [&](const avx512::Turns& turns) {
+          in_turns(some, columns, [&](const vectors::Turns& turns) {
             Gemm::multiply_cut(a + first * k, some, cut, data_of<Packed>(packed), columns, of_group,
                                mutable_data_of<float>(waiting), turns);
           });
         }
       }
     } else {
-      in_turns(rows, columns, [&](const avx512::Turns& turns) {
+      in_turns(rows, columns, [&](const vectors::Turns& turns) {
         Gemm::multiply(a, rows, k, data_of<Packed>(packed), columns, epilogue, turns);
       });
     }
@@ -132,43 +132,51 @@ struct KernelProducts {
   static void in_turns(int64_t rows, int64_t columns, const Body& body) {
     std::vector<int64_t> taken(static_cast<size_t>(Gemm::chunks(columns)));
     const int64_t blocks = (rows + Gemm::kRows - 1) / Gemm::kRows;
-    const avx512::Turns turns{std::min<int64_t>(at::get_num_threads(), blocks), taken.data()};
+    const vectors::Turns turns{std::min<int64_t>(at::get_num_threads(), blocks), taken.data()};
     at::parallel_for(0, turns.threads, 1, [&](int64_t, int64_t) { body(turns); });
   }
 };
 
-struct Fp32Products : KernelProducts<avx512::Gemm<float>> {
-  static bool fit(const at::Tensor& t) { return fits_fp32(t); }
-};
-
-// Those of bf16 that are the fastest on this CPU.
-struct Bf16Products {
-  using T = uint16_t;
-
-  static bool fit(const at::Tensor& t) { return fits_bf16(t); }
+// Those of one dtype that are the fastest on this CPU. Of::with(body) calls body(KernelProducts<...>()).
+template <typename Of, typename Element>
+struct ProductsOfCpu {
+  using T = Element;
 
   static void forward(const T* x, const T* weight, int64_t rows, int64_t in, int64_t out,
                       const Epilogue<T>& epilogue) {
-    with([&]<typename P>(P) { P::forward(x, weight, rows, in, out, epilogue); });
+    Of::with([&]<typename P>(P) { P::forward(x, weight, rows, in, out, epilogue); });
   }
   static void input_gradient(const T* gradient, const T* weight, int64_t rows, int64_t in, int64_t out,
                              const Epilogue<T>& epilogue) {
-    with([&]<typename P>(P) { P::input_gradient(gradient, weight, rows, in, out, epilogue); });
+    Of::with([&]<typename P>(P) { P::input_gradient(gradient, weight, rows, in, out, epilogue); });
   }
   static void weight_gradient(const T* gradient, const T* x, bool gelu, int64_t rows, int64_t in, int64_t out,
                               T* result, float* sums) {
-    with([&]<typename P>(P) { P::weight_gradient(gradient, x, gelu, rows, in, out, result, sums); });
+    Of::with([&]<typename P>(P) { P::weight_gradient(gradient, x, gelu, rows, in, out, result, sums); });
   }
   static void gelu_backward(const T* gradient, const T* linear, T* result, int64_t count) {
-    with([&]<typename P>(P) { P::gelu_backward(gradient, linear, result, count); });
+    Of::with([&]<typename P>(P) { P::gelu_backward(gradient, linear, result, count); });
   }
+};
 
- private:
+struct Fp32Products : ProductsOfCpu<Fp32Products, float> {
+  static bool fit(const at::Tensor& t) { return fits_fp32(t); }
+
+  template <typename Body>
+  static void with(const Body& body) {
+    with_vectors<float>([&]<typename Set>(Set) { body(KernelProducts<vectors::Gemm<Set, float>>()); });
+  }
+};
+
+struct Bf16Products : ProductsOfCpu<Bf16Products, uint16_t> {
+  static bool fit(const at::Tensor& t) { return fits_bf16(t); }
+
   template <typename Body>
   static void with(const Body& body) {
     if (cpu_has_amx()) return body(KernelProducts<amx::Gemm>());
-    if (cpu_favours_bf16()) return body(KernelProducts<avx512::Gemm<uint16_t>>());
-    body(KernelProducts<avx512::Gemm<uint16_t, float>>());
+    if (cpu_favours_bf16()) return body(KernelProducts<vectors::Gemm<vectors::Avx512, uint16_t>>());
+    with_vectors<uint16_t>(
+        [&]<typename Set>(Set) { body(KernelProducts<vectors::Gemm<Set, uint16_t, float>>()); });
   }
 };
 

@@ -5,8 +5,8 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/ops/amx_gemm.h"
-#include "tessera/ops/avx512_gemm.h"
 #include "tessera/ops/cpu.h"
+#include "tessera/ops/vector_gemm.h"
 
 namespace tessera::ops {
 
@@ -14,12 +14,18 @@ namespace {
 
 using Loop = double (*)(long turns);
 
+// Of products of `Element`s by fp32's instructions.
+template <typename Element>
+Loop loop_of_vectors() {
+  if (cpu_has_avx512()) return vectors::Gemm<vectors::Avx512, Element, float>::resident_products;
+  return cpu_has_avx2() ? vectors::Gemm<vectors::Avx2, Element, float>::resident_products : nullptr;
+}
+
 Loop loop_of(bool bf16) {
-  if (!bf16) return cpu_has_avx512() ? avx512::Gemm<float>::resident_products : nullptr;
+  if (!bf16) return loop_of_vectors<float>();
   if (cpu_has_amx()) return amx::Gemm::resident_products;
-  if (!cpu_has_avx512()) return nullptr;
-  return cpu_favours_bf16() ? avx512::Gemm<uint16_t>::resident_products
-                            : avx512::Gemm<uint16_t, float>::resident_products;
+  if (cpu_favours_bf16()) return vectors::Gemm<vectors::Avx512, uint16_t>::resident_products;
+  return loop_of_vectors<uint16_t>();
 }
 
 }  // namespace

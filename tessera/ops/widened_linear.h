@@ -1,4 +1,4 @@
-// Linear layers in bf16 on CPUs that have no instructions for it.
+// Linear layers in bf16 on CPUs that have neither kernels of this room nor instructions for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

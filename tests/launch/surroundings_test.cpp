@@ -13,9 +13,11 @@ namespace {
 
 TEST(Surroundings, HoldWhatNumbersMayDependOn) {
   const std::map<std::string, std::string> wanted = {
-      {"NCCL_DEBUG", "INFO"}, {"GLOO_SOCKET_IFNAME", "lo"}, {"OMP_NUM_THREADS", "2"},    {"TESSERA_AMX", "0"},
-      {"LD_PRELOAD", ""},     {"MASTER_ADDR", "a=b"},       {"ONEDNN_MAX_CPU_ISA", "X"}, {"RANK", "1"},
-      {"TESSERA_AVX512", "0"}};
+      {"NCCL_DEBUG", "INFO"},      {"GLOO_SOCKET_IFNAME", "lo"},
+      {"OMP_NUM_THREADS", "2"},    {"TESSERA_AMX", "0"},
+      {"LD_PRELOAD", ""},          {"MASTER_ADDR", "a=b"},
+      {"ONEDNN_MAX_CPU_ISA", "X"}, {"RANK", "1"},
+      {"TESSERA_AVX512", "0"},     {"TESSERA_AVX2", "0"}};
   const std::vector<std::string> unwanted = {"SLURM_JWT", "RANKING", "MY_NCCL_DEBUG",
                                              "AWS_SECRET_ACCESS_KEY"};
   for (const auto& [name, value] : wanted) ::setenv(name.c_str(), value.c_str(), 1);

@@ -65,7 +65,7 @@ at::Tensor formula(Inputs& in, bool training, bool relu, const at::Tensor& throu
 }
 
 bool has_kernels(at::ScalarType dtype) {
-  return dtype == at::kFloat ? cpu_has_avx512() : cpu_has_bf16_kernels();
+  return dtype == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
 }
 
 void expect_near(const at::Tensor& found, const at::Tensor& exact, double tolerance, const char* what) {

@@ -31,10 +31,15 @@ TEST(Cpu, AVariableDeniesEachKindOfKernel) {
   EXPECT_FALSE(is_denied("TESSERA_AVX512") && cpu_has_avx512());
   EXPECT_FALSE(is_denied("TESSERA_BF16") && (cpu_has_bf16() || cpu_favours_bf16()));
   EXPECT_FALSE(cpu_favours_bf16() && !cpu_has_bf16_kernels());
-  EXPECT_EQ(cpu_has_bf16_kernels(), cpu_has_amx() || cpu_has_avx512());
+  EXPECT_FALSE(is_denied("TESSERA_AVX2") && cpu_has_avx2());
+  EXPECT_EQ(cpu_has_fp32_kernels(), cpu_has_avx512() || cpu_has_avx2());
+  EXPECT_EQ(cpu_has_bf16_kernels(), cpu_has_amx() || cpu_has_fp32_kernels());
 #if defined(__x86_64__)
   if (!is_denied("TESSERA_AVX512") && __builtin_cpu_supports("avx512dq") != 0) {
     EXPECT_TRUE(cpu_has_avx512());
+  }
+  if (!is_denied("TESSERA_AVX2") && __builtin_cpu_supports("avx2") != 0) {
+    EXPECT_TRUE(cpu_has_avx2());
   }
 #endif
 }

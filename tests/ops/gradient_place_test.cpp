@@ -15,7 +15,7 @@ namespace {
 class GradientPlace : public testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
-    const bool kernels = GetParam() == at::kFloat ? cpu_has_avx512() : cpu_has_bf16_kernels();
+    const bool kernels = GetParam() == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
     if (!kernels) GTEST_SKIP() << "this CPU has no kernels for it, and LibTorch's ask nobody";
     at::manual_seed(3);
     weight_ = at::randn({24, 40}, GetParam()).requires_grad_();

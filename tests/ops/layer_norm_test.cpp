@@ -93,7 +93,7 @@ class LayerNormBits : public testing::TestWithParam<at::ScalarType> {
   void TearDown() override { at::set_num_threads(threads_); }
   // LibTorch's own kernel adds up the parameters' gradients thread by thread.
   static bool kernels(at::ScalarType dtype) {
-    return dtype == at::kFloat ? cpu_has_avx512() : cpu_has_bf16_kernels();
+    return dtype == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
   }
 
  private:

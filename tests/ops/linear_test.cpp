@@ -164,7 +164,7 @@ TEST(Linear, TakesAnyShapeAndConvolutionWeights) {
 }
 
 bool has_kernels(at::ScalarType dtype) {
-  return dtype == at::kFloat ? cpu_has_avx512() : cpu_has_bf16_kernels();
+  return dtype == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
 }
 
 TEST(Linear, RunsInAKernelWhereTheCpuHasOne) {

@@ -80,7 +80,7 @@ void expect_the_same_bits(const Layer& together, const Layer& apart, const Case&
 class NormConvolution : public testing::TestWithParam<std::tuple<Case, at::ScalarType>> {
  protected:
   static bool has_kernels(at::ScalarType dtype) {
-    return dtype == at::kFloat ? cpu_has_avx512() : cpu_has_bf16_kernels();
+    return dtype == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
   }
 };
 

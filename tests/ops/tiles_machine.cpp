@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "tessera/ops/cpu.h"
+#include "tessera/ops/no_kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -25,8 +26,14 @@ bool kernels_are_on() { return off == 0; }
 bool cpu_has_amx() { return kCanRun; }
 bool cpu_has_bf16() { return kCanRun; }
 bool cpu_has_avx512() { return kCanRun; }
+bool cpu_has_avx2() { return false; }
+bool cpu_has_fp32_kernels() { return kCanRun; }
 bool cpu_has_bf16_kernels() { return kCanRun; }
 bool cpu_favours_bf16() { return kCanRun; }
 bool onednn_would_misuse_amx() { return false; }
+
+namespace vectors {
+TESSERA_NO_VECTOR_KERNELS(Avx2);
+}  // namespace vectors
 
 }  // namespace tessera::ops

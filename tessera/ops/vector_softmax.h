@@ -1,11 +1,11 @@
-// Softmax over rows of scores and its gradient, once for words of bf16 and fp32 (avx512_product.h). Private
-// to the attention kernels; like avx512_math.h without any standard header.
+// Softmax over rows of scores and its gradient, once for words of bf16 and fp32 (vector_product.h). Private
+// to the attention kernels; like vectors.h without any standard header.
 #pragma once
 
 #include "tessera/ops/attention_heads.h"
-#include "tessera/ops/avx512_product.h"
+#include "tessera/ops/vector_product.h"
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 namespace {
 
 // Words between rows of scores, and of probabilities: more than the most tokens, and an odd number of cache
@@ -19,20 +19,20 @@ constexpr int64_t kWordLine = sizeof(Word) == 4 ? kLine : 336;
 template <typename Word>
 constexpr float kExponentUnit = sizeof(Word) == 4 ? 1.0F : 1.44269504F;
 
-inline __m512 exp_for(const float*, __m512 x) { return precise_exp(x); }
-inline __m512 exp_for(const uint16_t*, __m512 x) { return exp2_for_bf16(x); }
+inline Floats exp_for(const float*, Floats x) { return precise_exp(x); }
+inline Floats exp_for(const uint16_t*, Floats x) { return exp2_for_bf16(x); }
 
 // Two vectors side by side; adds them to `sum`, as they are stored.
-inline __m512 put_pair(float* p, __m512 a, __m512 b, __m512 sum) {
-  _mm512_storeu_ps(p, a);
-  _mm512_storeu_ps(p + 16, b);
-  return _mm512_add_ps(sum, _mm512_add_ps(a, b));
+inline Floats put_pair(float* p, Floats a, Floats b, Floats sum) {
+  store(p, a);
+  store(p + 16, b);
+  return sum + (a + b);
 }
 #if defined(__AVX512BF16__)
-inline __m512 put_pair(uint16_t* p, __m512 a, __m512 b, __m512 sum) {
+inline Floats put_pair(uint16_t* p, Floats a, Floats b, Floats sum) {
   const __m512bh both = _mm512_cvtne2ps_pbh(b, a);
-  _mm512_storeu_si512(p, reinterpret_cast<__m512i>(both));
-  const __m512i ones = _mm512_set1_epi16(0x3F80);
+  _mm512_storeu_si512(p, reinterpret_cast<Words>(both));
+  const Words ones = _mm512_set1_epi16(0x3F80);
   return _mm512_dpbf16_ps(sum, both, reinterpret_cast<__m512bh>(ones));
 }
 #endif
@@ -43,14 +43,14 @@ inline __m512 put_pair(uint16_t* p, __m512 a, __m512 b, __m512 sum) {
 template <typename EachRow>
 inline void put_maxima(const float* s, int64_t rows, int64_t tokens, float factor, float* stats,
                        const EachRow& each_row) {
-  const __m512 lowest = _mm512_set1_ps(-3.4e38F);
+  const Floats lowest = broadcast(-3.4e38F);
   const int64_t last = (tokens - 1) / 16 * 16;
-  const __mmask16 mask = first_lanes(tokens - last);
+  const Mask mask = first_lanes(tokens - last);
   for (int64_t i = 0; i < rows; ++i, s += kLine) {
     each_row(i);
-    __m512 most = _mm512_max_ps(_mm512_mask_loadu_ps(lowest, mask, s + last), lowest);
-    for (int64_t j = 0; j < last; j += 16) most = _mm512_max_ps(_mm512_loadu_ps(s + j), most);
-    stats[2 * i] = factor * _mm512_reduce_max_ps(most);
+    Floats most = max(choose(mask, load(s + last, mask), lowest), lowest);
+    for (int64_t j = 0; j < last; j += 16) most = max(load(s + j), most);
+    stats[2 * i] = factor * reduce_max(most);
   }
 }
 
@@ -58,39 +58,37 @@ inline void put_maxima(const float* s, int64_t rows, int64_t tokens, float facto
 // score's, in kExponentUnit. stats: given max, puts 1 / sum.
 template <typename Word>
 inline void softmax_row(const float* s, int64_t tokens, float factor, Word* p, float* stats) {
-  const __m512 by = _mm512_set1_ps(factor), top = _mm512_set1_ps(stats[0]);
-  const auto at = [&](int64_t j) { return exp_for(p, _mm512_fmsub_ps(_mm512_loadu_ps(s + j), by, top)); };
+  const Floats by = broadcast(factor), top = broadcast(stats[0]);
+  const auto at = [&](int64_t j) { return exp_for(p, fmsub(load(s + j), by, top)); };
   const int64_t whole = tokens / 32 * 32;
-  __m512 sum = _mm512_setzero_ps();
+  Floats sum = zeros();
   for (int64_t j = 0; j < whole; j += 32) sum = put_pair(p + j, at(j), at(j + 16), sum);
   if (whole < tokens) {
-    const __m512 a = _mm512_maskz_mov_ps(first_lanes(tokens - whole), at(whole));
-    const __m512 b = tokens - whole > 16
-                         ? _mm512_maskz_mov_ps(first_lanes(tokens - whole - 16), at(whole + 16))
-                         : _mm512_setzero_ps();
+    const Floats a = kept(first_lanes(tokens - whole), at(whole));
+    const Floats b = tokens - whole > 16 ? kept(first_lanes(tokens - whole - 16), at(whole + 16)) : zeros();
     sum = put_pair(p + whole, a, b, sum);
   }
-  stats[1] = 1.0F / _mm512_reduce_add_ps(sum);
+  stats[1] = 1.0F / reduce_add(sum);
 }
 
 // One row of backward: scores become p again, with stats; returns sum(p * dp). Zero past `tokens`.
 template <typename Word>
 inline float softmax_again_row(float* s, const float* dp, int64_t tokens, float factor, const float* stats) {
-  const __m512 by = _mm512_set1_ps(factor), top = _mm512_set1_ps(stats[0]);
-  const __m512 share = _mm512_set1_ps(stats[1]);
+  const Floats by = broadcast(factor), top = broadcast(stats[0]);
+  const Floats share = broadcast(stats[1]);
   const auto at = [&](int64_t j) {
-    return exp_for(static_cast<const Word*>(nullptr), _mm512_fmsub_ps(_mm512_loadu_ps(s + j), by, top));
+    return exp_for(static_cast<const Word*>(nullptr), fmsub(load(s + j), by, top));
   };
   const int64_t last = (tokens - 1) / 16 * 16;
-  __m512 sum = _mm512_setzero_ps();
+  Floats sum = zeros();
   for (int64_t j = 0; j < last; j += 16) {
-    const __m512 p = _mm512_mul_ps(at(j), share);
-    sum = _mm512_fmadd_ps(p, _mm512_loadu_ps(dp + j), sum);
-    _mm512_storeu_ps(s + j, p);
+    const Floats p = at(j) * share;
+    sum = fmadd(p, load(dp + j), sum);
+    store(s + j, p);
   }
-  const __m512 p = _mm512_maskz_mul_ps(first_lanes(tokens - last), at(last), share);
-  _mm512_storeu_ps(s + last, p);
-  return _mm512_reduce_add_ps(_mm512_fmadd_ps(p, _mm512_loadu_ps(dp + last), sum));
+  const Floats p = kept(first_lanes(tokens - last), at(last) * share);
+  store(s + last, p);
+  return reduce_add(fmadd(p, load(dp + last), sum));
 }
 
 // Where p and ds, the gradient of the scores but for their scale, go as factors on the left: `rows` for sums
@@ -105,10 +103,10 @@ struct Factors {
 inline void put_factors(const float*, const float* p, float* dp, int64_t i, int64_t rows, int64_t tokens,
                         const float* sums, const Factors&) {
   for (int64_t row = i; row < min_of(i + 2, rows); ++row) {
-    const __m512 sum = _mm512_set1_ps(sums[row - i]);
+    const Floats sum = broadcast(sums[row - i]);
     for (int64_t j = row * kLine; j < row * kLine + tokens; j += 16) {
-      const __m512 slope = _mm512_sub_ps(_mm512_loadu_ps(dp + j), sum);
-      _mm512_storeu_ps(dp + j, _mm512_mul_ps(slope, _mm512_loadu_ps(p + j)));
+      const Floats slope = load(dp + j) - sum;
+      store(dp + j, slope * load(p + j));
     }
   }
 }
@@ -120,19 +118,19 @@ inline void put_factors(const uint16_t*, const float* p, const float* dp, int64_
   alignas(64) static constexpr uint16_t kPairs[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                       21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                                       11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i pairs = _mm512_load_si512(kPairs);
-  const __mmask16 second = i + 1 < rows ? __mmask16(0xFFFF) : __mmask16(0);
-  const __m512 sum = _mm512_set1_ps(sums[0]), second_sum = _mm512_set1_ps(sums[1]);
+  const Words pairs = _mm512_load_si512(kPairs);
+  const Mask second = i + 1 < rows ? Mask(0xFFFF) : Mask(0);
+  const Floats sum = broadcast(sums[0]), second_sum = broadcast(sums[1]);
   p += i * kLine, dp += i * kLine;
   float *row = to.ds_rows + i * kWordLine<uint16_t>, *next_row = row + kWordLine<uint16_t>;
   float *p_column = to.p_columns + i / 2 * to.line, *ds_column = to.ds_columns + i / 2 * to.line;
   for (int64_t j = 0; j < tokens; j += 16) {
-    const __m512 p0 = _mm512_loadu_ps(p + j), p1 = _mm512_maskz_loadu_ps(second, p + kLine + j);
-    const __m512 slope0 = _mm512_sub_ps(_mm512_loadu_ps(dp + j), sum);
-    const __m512 slope1 = _mm512_sub_ps(_mm512_loadu_ps(dp + kLine + j), second_sum);
-    const __m512 ds0 = _mm512_mul_ps(p0, slope0), ds1 = _mm512_maskz_mul_ps(second, p1, slope1);
-    const auto of_p = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(p1, p0));
-    const auto of_s = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(ds1, ds0));
+    const Floats p0 = load(p + j), p1 = load(p + kLine + j, second);
+    const Floats slope0 = load(dp + j) - sum;
+    const Floats slope1 = load(dp + kLine + j) - second_sum;
+    const Floats ds0 = p0 * slope0, ds1 = kept(second, p1 * slope1);
+    const auto of_p = reinterpret_cast<Words>(_mm512_cvtne2ps_pbh(p1, p0));
+    const auto of_s = reinterpret_cast<Words>(_mm512_cvtne2ps_pbh(ds1, ds0));
     _mm512_storeu_si512(p_column + j, _mm512_permutexvar_epi16(pairs, of_p));
     _mm512_storeu_si512(ds_column + j, _mm512_permutexvar_epi16(pairs, of_s));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + j / 2), _mm512_castsi512_si256(of_s));
@@ -160,4 +158,4 @@ inline void softmax_backward(float* s, float* dp, int64_t rows, int64_t tokens, 
 }
 
 }  // namespace
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

@@ -1,12 +1,13 @@
-// Matrix products on AVX-512 registers, with what follows them applied while the result is in the L1 cache.
+// Matrix products in vector registers, with what follows them applied while the result is in the L1 cache.
 // All matrices are row-major; sums are fp32, in an order that depends on k alone: a row's result is the same
 // bits beside any others, on any number of threads. Calls may run on several threads.
 //
 // Note [Words]: a product goes through k by words of 32 bits: one k of fp32, or two of bf16 side by side. A
-// step multiplies one word of each of 8 rows, broadcast, by that word of 48 columns: 24 registers of sums.
+// step multiplies one word of each of 8 rows, broadcast, by that word of 48 columns: 24 registers of sums of
+// AVX-512's 32. (Of AVX2's 16 it takes 12: 6 rows by 16 columns.)
 // The right factor is packed in panels of 16 columns, words first; for bf16 that is the format of Note
-// [Tiles] in amx_gemm.h. Where bf16 is multiplied by fp32's instructions, packing widens, and 8 rows at a
-// time are copied, wide, before they meet a chunk of columns. A long k is cut, so that a cut of a panel's
+// [Tiles] in amx_gemm.h. Where bf16 is multiplied by fp32's instructions, packing widens, and the rows of
+// a step are copied, wide, before they meet a chunk of columns. A long k is cut, so that a cut of a panel's
 // neighbours stays in the L2 cache while rows pass by; sums wait in between.
 //
 // Note [Turns]: threads take rows when they have time for some, the fewer the fewer are left. Of rows that
@@ -17,8 +18,9 @@
 #include <cstdint>
 
 #include "tessera/ops/epilogue.h"
+#include "tessera/ops/vector_sets.h"
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 
 /// The rows of one product that its threads have taken so far, of each chunk of columns (Note [Turns]).
 struct Turns {
@@ -34,15 +36,16 @@ struct Turns {
 }
 
 /// T: elements in memory, float or uint16_t (the bits of bf16). Packed: those of factors as they are
-/// multiplied, float, which requires cpu_has_avx512(), or uint16_t, which requires AVX512_BF16 too.
-/// Gemm<uint16_t, float> multiplies bf16 by fp32's instructions.
-template <typename T, typename Packed = T>
+/// multiplied, float, or uint16_t, which requires Avx512 and AVX512_BF16. Gemm<Set, uint16_t, float>
+/// multiplies bf16 by fp32's instructions.
+template <typename Set, typename T, typename Packed = T>
 struct Gemm {
   using Element = T;
   using PackedElement = Packed;
   static constexpr bool kCutsOutside = false;           // multiply() cuts a long k
   static constexpr int64_t kWord = 4 / sizeof(Packed);  // elements of a word
-  static constexpr int64_t kRows = 8, kColumns = 48;
+  static constexpr int64_t kRows = Set::kRows, kColumns = Set::kColumns;
+  static constexpr int64_t kLeftBlock = Set::kLeftBlock;
 
   /// Elements of a packed factor for k x columns.
   [[gnu::always_inline]] static constexpr int64_t packed_size(int64_t k, int64_t columns) {
@@ -78,13 +81,17 @@ struct Gemm {
     return (rows + kRows - 1) / kRows * kRows * ((columns + kColumns - 1) / kColumns * kColumns);
   }
   /// The most k in a piece: so many that one block of columns stays in the L2 cache.
-  static constexpr int64_t kPiece = 800 * kWord;
+  static constexpr int64_t kPiece = Set::kPiece * kWord;
   /// k in each of as few pieces as k_size takes, all about as long.
   [[gnu::always_inline]] static constexpr int64_t piece_of(int64_t k_size) {
     return equal_pieces(k_size, kPiece, 16 * kWord);
   }
+  /// Elements of a packed left factor [rows, k].
+  [[gnu::always_inline]] static constexpr int64_t left_size(int64_t k, int64_t rows) {
+    return depth(k) * kWord * ((rows + kLeftBlock - 1) / kLeftBlock * kLeftBlock);
+  }
   /// Packs the left factor A[row][k] = w[k * w_columns + row], the transpose of w [k_size, w_columns]: blocks
-  /// [begin, end) of 32 rows of it, of `rows`. Adds to sums [rows] what each row sums to over k.
+  /// [begin, end) of kLeftBlock rows of it, of `rows`. Adds to sums [rows] what each row sums to over k.
   static void pack_left(const T* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
                         int64_t end, Packed* packed, float* sums);
   /// Such a factor [rows, k] times the packed factor [k, columns], one piece of k, at most kPiece: as much of
@@ -96,9 +103,9 @@ struct Gemm {
   /// out = gradient * gelu'(linear), element by element.
   static void gelu_backward(const T* gradient, const T* linear, T* out, int64_t count);
 
-  /// `turns` times 24 products of operands that stay in registers: the CPU's peak. Returns the floating-point
-  /// operations that it made.
+  /// `turns` times a block's products, of operands that stay in registers: the CPU's peak. Returns the
+  /// floating-point operations that it made.
   static double resident_products(long turns);
 };
 
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

@@ -1,10 +1,10 @@
-// What keyless_attention.h computes for one image, on AVX-512. Sums and softmax are fp32; an image's numbers
+// What keyless_attention.h computes for one image. Sums and softmax are fp32; an image's numbers
 // depend on nothing else. Calls may run on several threads.
 #pragma once
 
 #include <cstdint>
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 
 struct KeylessShape {
   int64_t rows, tokens, width;  // rows of u: one for each head of each query
@@ -15,9 +15,9 @@ struct KeylessShape {
   [[gnu::always_inline]] int64_t scratch() const { return 2 * rows * (width + tokens); }
 };
 
-/// T: uint16_t, the bits of bf16, which requires cpu_has_avx512_bf16() or cpu_has_amx(); or float, which
-/// requires cpu_has_avx512(). Sizes are 1 or more. x and dx: [tokens, width]; p: [rows, tokens].
-template <typename T>
+/// Set: of vector_sets.h. T: float, or uint16_t for the bits of bf16. Sizes are 1 or more. x and dx: [tokens,
+/// width]; p: [rows, tokens].
+template <typename Set, typename T>
 struct KeylessImage {
   /// p = softmax(scale u x^T), z = p x.
   static void forward(const T* x, const T* u, const KeylessShape& shape, float* p, T* z, float* scratch);
@@ -26,4 +26,4 @@ struct KeylessImage {
                        T* dx, float* scratch);
 };
 
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

@@ -1,16 +1,16 @@
-// Attention on AVX-512, written once for bf16 and fp32, and for bf16 in memory with products of fp32: Element
-// is the type of numbers in memory, Word that of factors (avx512_product.h). AMX's takes Ahead and put_result
-// from here. Private to the files that compile it; like avx512_math.h without any standard header.
+// Attention, written once for bf16 and fp32, and for bf16 in memory with products of fp32: Element
+// is the type of numbers in memory, Word that of factors (vector_product.h). AMX's takes Ahead and put_result
+// from here. Private to the files that compile it; like vectors.h without any standard header.
 //
 // A head at a time: k and v are laid out for products once, then queries come in blocks whose scores,
 // probabilities and their gradients stay in the cache. Meanwhile the next head comes into it.
 #pragma once
 
-#include "tessera/ops/attention_heads.h"
-#include "tessera/ops/avx512_product.h"
-#include "tessera/ops/avx512_softmax.h"
+#include "tessera/ops/vector_attention.h"
+#include "tessera/ops/vector_product.h"
+#include "tessera/ops/vector_softmax.h"
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 namespace {
 
 // Queries of a block: with 200 tokens their scores fit the L1 cache.
@@ -79,9 +79,9 @@ template <typename Element>
 inline void put_result(const float* c, int64_t c_row, int64_t rows, int64_t width, float factor,
                        const float* stats, Element* out, int64_t out_row) {
   for (int64_t i = 0; i < rows; ++i) {
-    const __m512 by = _mm512_set1_ps(stats != nullptr ? stats[2 * i + 1] * factor : factor);
+    const Floats by = broadcast(stats != nullptr ? stats[2 * i + 1] * factor : factor);
     for (int64_t j = 0; j < width; j += 16) {
-      const __m512 result = _mm512_mul_ps(by, _mm512_loadu_ps(c + i * c_row + j));
+      const Floats result = by * load(c + i * c_row + j);
       store(out + i * out_row + j, first_lanes(width - j), result);
     }
   }
@@ -101,47 +101,6 @@ struct Memory {
     mixed = scratch.take(kBlock * columns);
   }
 };
-
-template <typename Word, typename Element>
-inline void attend(const Heads<Element>& q, const Heads<Element>& k, const Heads<Element>& v,
-                   const AttentionShape& shape, int64_t begin, int64_t end, const Heads<Element>& out,
-                   float* stats, uint16_t* scratch) {
-  const int64_t tokens = shape.tokens, width = shape.head_width, line = lanes(tokens), columns = lanes(width);
-  const int64_t queries = shape.queries, blocks = parts_of(queries, kBlock);
-  const float factor = kExponentUnit<Word> * scale_of(shape);
-  Scratch pieces{reinterpret_cast<float*>(scratch)};
-  const Memory<Word> m(shape, pieces);
-  for (int64_t index = begin; index < end; ++index) {
-    const Element* q_head = head_at(q, shape, index);
-    Element* out_head = head_at(out, shape, index);
-    const int64_t next = index + 1;
-    const Ahead<Element> this_out(out, shape, queries, index, end), next_q(q, shape, queries, next, end);
-    const Ahead<Element> next_k(k, shape, tokens, next, end), next_v(v, shape, tokens, next, end);
-    put_transposed<Word>(head_at(k, shape, index), k.token_step, tokens, width, m.keys);
-    put_rows<Word>(head_at(v, shape, index), v.token_step, tokens, width, m.values);
-    for (int64_t block = 0; block < blocks; ++block) {
-      const auto [first, rows] = part_of(queries, blocks, block);
-      float* block_stats = stats + 2 * (index * queries + first);
-      put_transposed<Word>(q_head + first * q.token_step, q.token_step, rows, width, m.query);
-      product<Word, 1>(rows, line, {m.query, lanes(rows)}, {m.keys, line, words<Word>(width)},
-                       {m.scores, kLine, false});
-      put_maxima(m.scores, rows, tokens, factor, block_stats, [&, from = first](int64_t i) {
-        this_out.ask(from + i);
-        next_q.ask(from + i);
-      });
-      for (int64_t i = 0; i < rows; ++i) {
-        next_k.ask(first + i);
-        next_v.ask(first + i);
-        softmax_row(m.scores + i * kLine, tokens, factor, reinterpret_cast<Word*>(m.p + i * kWordLine<Word>),
-                    block_stats + 2 * i);
-      }
-      product<Word, kWordLine<Word>>(rows, columns, {m.p, 1}, {m.values, columns, words<Word>(tokens)},
-                                     {m.mixed, columns, false});
-      put_result(m.mixed, columns, rows, width, 1.0F, block_stats, out_head + first * out.token_step,
-                 out.token_step);
-    }
-  }
-}
 
 // What backward keeps of a head. k and v are factors on the right, transposed for sums over the width, k also
 // as it stands; so are q and the gradient, as it stands those of a group.
@@ -234,11 +193,71 @@ inline void backward_group(const BackwardMemory<Word>& m, const AttentionShape& 
                    {m.of_k, columns, add});
 }
 
-template <typename Word, typename Element>
-inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, const Heads<Element>& v,
-                            const AttentionShape& shape, int64_t begin, int64_t end,
-                            const Heads<Element>& gradient, const float* stats, const Heads<Element>& dq,
-                            const Heads<Element>& dk, const Heads<Element>& dv, uint16_t* scratch) {
+}  // namespace
+
+template <typename Set, typename Element, typename Word>
+int64_t AttentionKernels<Set, Element, Word>::scratch(const AttentionShape& shape) {
+  Scratch count{nullptr};
+  Memory<Word>(shape, count);
+  return 2 * count.used;
+}
+
+template <typename Set, typename Element, typename Word>
+int64_t AttentionKernels<Set, Element, Word>::backward_scratch(const AttentionShape& shape) {
+  Scratch count{nullptr};
+  BackwardMemory<Word>(shape, count);
+  return 2 * count.used;
+}
+
+template <typename Set, typename Element, typename Word>
+void AttentionKernels<Set, Element, Word>::forward(const Heads<Element>& q, const Heads<Element>& k,
+                                                   const Heads<Element>& v, const AttentionShape& shape,
+                                                   int64_t begin, int64_t end, const Heads<Element>& out,
+                                                   float* stats, uint16_t* scratch) {
+  const int64_t tokens = shape.tokens, width = shape.head_width, line = lanes(tokens), columns = lanes(width);
+  const int64_t queries = shape.queries, blocks = parts_of(queries, kBlock);
+  const float factor = kExponentUnit<Word> * scale_of(shape);
+  Scratch pieces{reinterpret_cast<float*>(scratch)};
+  const Memory<Word> m(shape, pieces);
+  for (int64_t index = begin; index < end; ++index) {
+    const Element* q_head = head_at(q, shape, index);
+    Element* out_head = head_at(out, shape, index);
+    const int64_t next = index + 1;
+    const Ahead<Element> this_out(out, shape, queries, index, end), next_q(q, shape, queries, next, end);
+    const Ahead<Element> next_k(k, shape, tokens, next, end), next_v(v, shape, tokens, next, end);
+    put_transposed<Word>(head_at(k, shape, index), k.token_step, tokens, width, m.keys);
+    put_rows<Word>(head_at(v, shape, index), v.token_step, tokens, width, m.values);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const auto [first, rows] = part_of(queries, blocks, block);
+      float* block_stats = stats + 2 * (index * queries + first);
+      put_transposed<Word>(q_head + first * q.token_step, q.token_step, rows, width, m.query);
+      product<Word, 1>(rows, line, {m.query, lanes(rows)}, {m.keys, line, words<Word>(width)},
+                       {m.scores, kLine, false});
+      put_maxima(m.scores, rows, tokens, factor, block_stats, [&, from = first](int64_t i) {
+        this_out.ask(from + i);
+        next_q.ask(from + i);
+      });
+      for (int64_t i = 0; i < rows; ++i) {
+        next_k.ask(first + i);
+        next_v.ask(first + i);
+        softmax_row(m.scores + i * kLine, tokens, factor, reinterpret_cast<Word*>(m.p + i * kWordLine<Word>),
+                    block_stats + 2 * i);
+      }
+      product<Word, kWordLine<Word>>(rows, columns, {m.p, 1}, {m.values, columns, words<Word>(tokens)},
+                                     {m.mixed, columns, false});
+      put_result(m.mixed, columns, rows, width, 1.0F, block_stats, out_head + first * out.token_step,
+                 out.token_step);
+    }
+  }
+}
+
+template <typename Set, typename Element, typename Word>
+void AttentionKernels<Set, Element, Word>::backward(const Heads<Element>& q, const Heads<Element>& k,
+                                                    const Heads<Element>& v, const AttentionShape& shape,
+                                                    int64_t begin, int64_t end,
+                                                    const Heads<Element>& gradient, const float* stats,
+                                                    const Heads<Element>& dq, const Heads<Element>& dk,
+                                                    const Heads<Element>& dv, uint16_t* scratch) {
   const int64_t tokens = shape.tokens, width = shape.head_width, columns = lanes(width);
   const int64_t queries = shape.queries, groups = parts_of(queries, kGroup<Word>);
   Scratch pieces{reinterpret_cast<float*>(scratch)};
@@ -267,5 +286,4 @@ inline void attend_backward(const Heads<Element>& q, const Heads<Element>& k, co
   }
 }
 
-}  // namespace
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

@@ -1,11 +1,11 @@
-// Batch normalisation, written once for rows of bf16 and of fp32. Private to the two files that compile it;
-// like avx512_math.h without any standard header.
+// Batch normalisation, written once for rows of bf16 and of fp32. Private to the file that compiles it;
+// like vectors.h without any standard header.
 #pragma once
 
-#include "tessera/ops/avx512_batch_norm.h"
-#include "tessera/ops/avx512_lanes.h"
+#include "tessera/ops/vector_batch_norm.h"
+#include "tessera/ops/vector_lanes.h"
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 namespace {
 
 constexpr int64_t kNearRows = 16;  // the mean of so many is near the others
@@ -33,21 +33,21 @@ template <typename Body>
 
 template <typename T>
 inline void set_near(const T* x, int64_t begin, int64_t end, int64_t channels, float* near) {
-  const __m512 share = _mm512_set1_ps(1.0F / static_cast<float>(end - begin));
+  const Floats share = broadcast(1.0F / static_cast<float>(end - begin));
   over_channels(channels, [&](const auto& lanes, int64_t j) {
-    __m512 sum = _mm512_setzero_ps();
-    for (int64_t row = begin; row < end; ++row) sum = _mm512_add_ps(sum, lanes.load(x + row * channels + j));
-    lanes.store(near + j, _mm512_mul_ps(sum, share));
+    Floats sum = zeros();
+    for (int64_t row = begin; row < end; ++row) sum = sum + lanes.load(x + row * channels + j);
+    lanes.store(near + j, sum * share);
   });
 }
 
 // What a mask lets through of a gradient; without one all of it.
 template <typename T, typename Lanes>
-[[gnu::always_inline]] inline __m512 passed(const BatchNormBackward<T>& pass, const Lanes& lanes, int64_t row,
+[[gnu::always_inline]] inline Floats passed(const BatchNormBackward<T>& pass, const Lanes& lanes, int64_t row,
                                             int64_t channels, int64_t j) {
-  const __m512 gradient = lanes.load(pass.gradient + row * channels + j);
+  const Floats gradient = lanes.load(pass.gradient + row * channels + j);
   if (pass.mask == nullptr) return gradient;
-  return _mm512_maskz_mov_ps(pass.mask[row * mask_words(channels) + j / 16], gradient);
+  return kept(pass.mask[row * mask_words(channels) + j / 16], gradient);
 }
 
 // Asks for what lies a page further: two arrays read in turn by four rows at once are more streams than the
@@ -57,25 +57,25 @@ template <typename T, typename Lanes>
 }
 
 template <typename T, typename Lanes>
-[[gnu::always_inline]] inline void put(const Lanes& lanes, bool past_caches, T* p, __m512 v) {
+[[gnu::always_inline]] inline void put(const Lanes& lanes, bool past_caches, T* p, Floats v) {
   past_caches ? lanes.stream(p, v) : lanes.store(p, v);
 }
 
 }  // namespace
 
-template <typename T>
-void BatchNormRows<T>::moments(const T* x, int64_t begin, int64_t end, int64_t channels, float* sums) {
+template <typename Set, typename T>
+void BatchNormRows<Set, T>::moments(const T* x, int64_t begin, int64_t end, int64_t channels, float* sums) {
   float *near = sums, *firsts = sums + channels, *squares = sums + 2 * channels;
   set_near(x, begin, min_of(end, begin + kNearRows), channels, near);
   for (int64_t i = 0; i < 2 * channels; ++i) firsts[i] = 0;
   over_rows(begin, end, [&](auto some, int64_t row) {
     over_channels(channels, [&](const auto& lanes, int64_t j) {
-      const __m512 centre = lanes.load(near + j);
-      __m512 first = lanes.load(firsts + j), square = lanes.load(squares + j);
+      const Floats centre = lanes.load(near + j);
+      Floats first = lanes.load(firsts + j), square = lanes.load(squares + j);
       for (int r = 0; r < some.count; ++r) {
-        const __m512 centred = _mm512_sub_ps(lanes.load(x + (row + r) * channels + j), centre);
-        first = _mm512_add_ps(first, centred);
-        square = _mm512_fmadd_ps(centred, centred, square);
+        const Floats centred = lanes.load(x + (row + r) * channels + j) - centre;
+        first = first + centred;
+        square = fmadd(centred, centred, square);
       }
       lanes.store(firsts + j, first);
       lanes.store(squares + j, square);
@@ -83,47 +83,47 @@ void BatchNormRows<T>::moments(const T* x, int64_t begin, int64_t end, int64_t c
   });
 }
 
-template <typename T>
-void BatchNormRows<T>::forward(const BatchNormForward<T>& pass, int64_t begin, int64_t end,
-                               int64_t channels) {
+template <typename Set, typename T>
+void BatchNormRows<Set, T>::forward(const BatchNormForward<T>& pass, int64_t begin, int64_t end,
+                                    int64_t channels) {
   const int64_t words = mask_words(channels);
-  const __m512 zero = _mm512_setzero_ps();
+  const Floats zero = zeros();
   over_rows(begin, end, [&](auto some, int64_t row) {
     over_channels(channels, [&](const auto& lanes, int64_t j) {
-      const __m512 mean = lanes.load(pass.mean + j), scale = lanes.load(pass.scale + j);
-      const __m512 shift = lanes.load(pass.shift + j);
+      const Floats mean = lanes.load(pass.mean + j), scale = lanes.load(pass.scale + j);
+      const Floats shift = lanes.load(pass.shift + j);
       for (int r = 0; r < some.count; ++r) {
         const int64_t at = (row + r) * channels + j;
-        __m512 y = _mm512_fmadd_ps(_mm512_sub_ps(lanes.load(pass.x + at), mean), scale, shift);
-        if (pass.residual != nullptr) y = _mm512_add_ps(y, lanes.load(pass.residual + at));
+        Floats y = fmadd(lanes.load(pass.x + at) - mean, scale, shift);
+        if (pass.residual != nullptr) y = y + lanes.load(pass.residual + at);
         if (pass.mask != nullptr) {
-          pass.mask[(row + r) * words + j / 16] = _mm512_cmp_ps_mask(y, zero, _CMP_NLE_UQ);
+          pass.mask[(row + r) * words + j / 16] = positive_or_nan(y);
         }
         // (The order of max's operands keeps a NaN.)
-        put(lanes, pass.past_caches, pass.y + at, pass.relu ? _mm512_max_ps(zero, y) : y);
+        put(lanes, pass.past_caches, pass.y + at, pass.relu ? max(zero, y) : y);
       }
     });
   });
   if (pass.past_caches) _mm_sfence();
 }
 
-template <typename T>
-void BatchNormRows<T>::backward_sums(const BatchNormBackward<T>& pass, int64_t begin, int64_t end,
-                                     int64_t channels, float* sums) {
+template <typename Set, typename T>
+void BatchNormRows<Set, T>::backward_sums(const BatchNormBackward<T>& pass, int64_t begin, int64_t end,
+                                          int64_t channels, float* sums) {
   float* products = sums + channels;
   for (int64_t i = 0; i < 2 * channels; ++i) sums[i] = 0;
   over_rows(begin, end, [&](auto some, int64_t row) {
     over_channels(channels, [&](const auto& lanes, int64_t j) {
-      const __m512 mean = lanes.load(pass.mean + j);
-      __m512 sum = lanes.load(sums + j), product = lanes.load(products + j);
+      const Floats mean = lanes.load(pass.mean + j);
+      Floats sum = lanes.load(sums + j), product = lanes.load(products + j);
       for (int r = 0; r < some.count; ++r) {
         const int64_t at = (row + r) * channels + j;
         ask_ahead(pass.gradient + at);
         ask_ahead(pass.x + at);
-        const __m512 gradient = passed(pass, lanes, row + r, channels, j);
-        const __m512 centred = _mm512_sub_ps(lanes.load(pass.x + at), mean);
-        sum = _mm512_add_ps(sum, gradient);
-        product = _mm512_fmadd_ps(gradient, centred, product);
+        const Floats gradient = passed(pass, lanes, row + r, channels, j);
+        const Floats centred = lanes.load(pass.x + at) - mean;
+        sum = sum + gradient;
+        product = fmadd(gradient, centred, product);
       }
       lanes.store(sums + j, sum);
       lanes.store(products + j, product);
@@ -131,27 +131,27 @@ void BatchNormRows<T>::backward_sums(const BatchNormBackward<T>& pass, int64_t b
   });
 }
 
-template <typename T>
-void BatchNormRows<T>::backward(const BatchNormBackward<T>& pass, int64_t begin, int64_t end,
-                                int64_t channels) {
+template <typename Set, typename T>
+void BatchNormRows<Set, T>::backward(const BatchNormBackward<T>& pass, int64_t begin, int64_t end,
+                                     int64_t channels) {
   over_rows(begin, end, [&](auto some, int64_t row) {
     over_channels(channels, [&](const auto& lanes, int64_t j) {
-      const __m512 mean = lanes.load(pass.mean + j), of_gradient = lanes.load(pass.of_gradient + j);
-      const __m512 of_x = lanes.load(pass.of_x + j), constant = lanes.load(pass.constant + j);
+      const Floats mean = lanes.load(pass.mean + j), of_gradient = lanes.load(pass.of_gradient + j);
+      const Floats of_x = lanes.load(pass.of_x + j), constant = lanes.load(pass.constant + j);
       for (int r = 0; r < some.count; ++r) {
         const int64_t at = (row + r) * channels + j;
-        const __m512 gradient = passed(pass, lanes, row + r, channels, j);
+        const Floats gradient = passed(pass, lanes, row + r, channels, j);
         if (pass.residual_gradient != nullptr) {
           put(lanes, pass.past_caches, pass.residual_gradient + at, gradient);
         }
         if (pass.x_gradient == nullptr) continue;
-        const __m512 centred = _mm512_sub_ps(lanes.load(pass.x + at), mean);
-        const __m512 rest = _mm512_fmadd_ps(centred, of_x, constant);
-        put(lanes, pass.past_caches, pass.x_gradient + at, _mm512_fmadd_ps(gradient, of_gradient, rest));
+        const Floats centred = lanes.load(pass.x + at) - mean;
+        const Floats rest = fmadd(centred, of_x, constant);
+        put(lanes, pass.past_caches, pass.x_gradient + at, fmadd(gradient, of_gradient, rest));
       }
     });
   });
   if (pass.past_caches) _mm_sfence();
 }
 
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

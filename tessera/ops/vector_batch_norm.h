@@ -1,11 +1,10 @@
 // Batch normalisation of rows [rows, channels] (a channels-last image: a row is a place of a sample), with a
-// residual and ReLU in the same pass. Sums and arithmetic in fp32. Of bf16 rows it requires
-// cpu_has_avx512_bf16() or cpu_has_amx(), of fp32 rows cpu_has_avx512().
+// residual and ReLU in the same pass. Sums and arithmetic in fp32.
 #pragma once
 
 #include <cstdint>
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 
 /// Which elements a ReLU let through: a bit for each, by rows, in words of 16 channels.
 [[gnu::always_inline]] constexpr int64_t mask_words(int64_t channels) { return (channels + 15) / 16; }
@@ -32,8 +31,8 @@ struct BatchNormBackward {
   bool past_caches;                                   // the same, of the results
 };
 
-/// Each works on rows [begin, end).
-template <typename Element>
+/// Each works on rows [begin, end). Set: of vector_sets.h.
+template <typename Set, typename Element>
 struct BatchNormRows {
   /// sums [3, channels]: the mean of the first rows, `near`, and the sums of x - near and of (x - near)^2.
   /// The last is at most max(rows / 16, 1) times the sum of squares about the mean, so few digits drown in
@@ -52,4 +51,4 @@ struct BatchNormRows {
   static void backward(const BatchNormBackward<Element>& pass, int64_t begin, int64_t end, int64_t channels);
 };
 
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

@@ -1,17 +1,18 @@
-// Sums of a product that its epilogue still waits for. Private to kernels for AVX-512; like avx512_math.h
-// without any standard header.
+// Sums of a product that its epilogue still waits for. Private to kernels; like vectors.h without any
+// standard header.
 //
 // Note [Put off]: the epilogue of a block needs few multiplications, and a product needs nothing else. So it
 // is not applied when the block's sums are complete, but a vector at a time while those of the next are added
 // up.
 #pragma once
 
-#include "tessera/ops/avx512_finish.h"
+#include "tessera/ops/vector_finish.h"
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 namespace {
 
-constexpr int64_t kRows = 8, kColumns = 48;  // of a block of sums in registers
+// Of a block of sums in registers.
+constexpr int64_t kRows = CompiledFor::kRows, kColumns = CompiledFor::kColumns;
 
 struct alignas(64) Block {
   float c[kRows * kColumns];
@@ -30,7 +31,7 @@ struct Pending {
 
 template <typename T>
 inline void finish_next(Pending<T>& p) {
-  finish(*p.epilogue, _mm512_load_ps(p.c), p.at, p.column, AllLanes());
+  finish(*p.epilogue, load(p.c), p.at, p.column, AllLanes());
   --p.left;
   p.c += 16;
   p.at += 16;
@@ -54,10 +55,10 @@ inline void put_off(Pending<T>& p, const Block& block, int64_t row, int64_t rows
                     int64_t width, int64_t columns) {
   const int64_t across = width / 16, at = row * columns + column;
   if (width % 16 != 0) {
-    const __mmask16 rest = first_lanes(width % 16);
+    const Mask rest = first_lanes(width % 16);
     for (int64_t i = 0; i < rows; ++i) {
-      finish(*p.epilogue, _mm512_load_ps(block.c + i * kColumns + 16 * across),
-             at + i * columns + 16 * across, column + 16 * across, rest);
+      finish(*p.epilogue, load(block.c + i * kColumns + 16 * across), at + i * columns + 16 * across,
+             column + 16 * across, rest);
     }
   }
   p.left = rows * across;
@@ -70,4 +71,4 @@ inline void put_off(Pending<T>& p, const Block& block, int64_t row, int64_t rows
 }
 
 }  // namespace
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

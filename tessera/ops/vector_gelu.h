@@ -1,11 +1,20 @@
-// GELU for results of bf16: its normal distribution from a table, in half the instructions of
-// avx512_math.h's formula. Private to kernels for AVX-512; like that file without any standard header.
+// GELU of results in either type of element. On AVX-512, which looks a register up in two others, that of
+// bf16 takes its normal distribution from a table, in half the instructions of vector_math.h's formula.
+// Private to kernels; like vectors.h without any standard header.
 #pragma once
 
-#include "tessera/ops/avx512_math.h"
+#include "tessera/ops/vector_math.h"
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 namespace {
+
+inline Floats gelu_for(Floats x, float) { return gelu(x); }
+inline Floats gelu_derivative_for(Floats x, float) { return gelu_derivative(x); }
+
+#if !defined(__AVX512F__)
+inline Floats gelu_for(Floats x, uint16_t) { return gelu(x); }
+inline Floats gelu_derivative_for(Floats x, uint16_t) { return gelu_derivative(x); }
+#else
 
 /// An odd function f of x whose values are 0.5 from x = kReach on: a cubic for each of 32 pieces of |x|,
 /// through the values at its four Chebyshev nodes. c[k]: the coefficients of the distance from a piece's
@@ -55,34 +64,28 @@ constexpr OddTable kFromZero = table_of(from_zero), kSlope = table_of(slope);
 
 /// f(x) with an absolute error of 2e-7 (kFromZero) or 2e-6 (kSlope); exactly +-0.5 from kReach on. NaN stays
 /// NaN.
-inline __m512 odd(const OddTable& table, __m512 x) {
+inline Floats odd(const OddTable& table, Floats x) {
   // Adding 1.5 * 2^23 rounds to an integer, which the last bits then hold. (The order of min's operands keeps
   // a NaN.)
-  const __m512 shift = _mm512_set1_ps(12582912.0F);
-  const __m512 t =
-      _mm512_min_ps(_mm512_set1_ps(static_cast<float>(kPieces)),
-                    _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(static_cast<float>(kPieces / kReach))));
-  const __m512 shifted = _mm512_add_ps(t, shift);
-  const __m512i piece = _mm512_castps_si512(shifted);
-  const __m512 f = _mm512_sub_ps(t, _mm512_sub_ps(shifted, shift));
+  const Floats shift = broadcast(12582912.0F);
+  const Floats t =
+      min(broadcast(static_cast<float>(kPieces)), abs(x) * broadcast(static_cast<float>(kPieces / kReach)));
+  const Floats shifted = t + shift;
+  const Words piece = as_words(shifted);
+  const Floats f = t - (shifted - shift);
   const auto coefficient = [&](int k) {
-    return _mm512_permutex2var_ps(_mm512_load_ps(table.c[k]), piece, _mm512_load_ps(table.c[k] + 16));
+    return _mm512_permutex2var_ps(load(table.c[k]), piece, load(table.c[k] + 16));
   };
-  __m512 p = _mm512_fmadd_ps(coefficient(3), f, coefficient(2));
-  p = _mm512_fmadd_ps(p, f, coefficient(1));
-  p = _mm512_fmadd_ps(p, f, coefficient(0));
-  return _mm512_xor_ps(p, _mm512_and_ps(x, _mm512_set1_ps(-0.0F)));
+  Floats p = fmadd(coefficient(3), f, coefficient(2));
+  p = fmadd(p, f, coefficient(1));
+  p = fmadd(p, f, coefficient(0));
+  return _mm512_xor_ps(p, _mm512_and_ps(x, broadcast(-0.0F)));
 }
 
-// The same names for either type of element, as in avx512_math.h.
-inline __m512 gelu_for(__m512 x, float) { return gelu(x); }
-inline __m512 gelu_for(__m512 x, uint16_t) {
-  return _mm512_mul_ps(x, _mm512_add_ps(odd(kFromZero, x), _mm512_set1_ps(0.5F)));
-}
-inline __m512 gelu_derivative_for(__m512 x, float) { return gelu_derivative(x); }
-inline __m512 gelu_derivative_for(__m512 x, uint16_t) {
-  return _mm512_add_ps(odd(kSlope, x), _mm512_set1_ps(0.5F));
-}
+inline Floats gelu_for(Floats x, uint16_t) { return x * (odd(kFromZero, x) + broadcast(0.5F)); }
+inline Floats gelu_derivative_for(Floats x, uint16_t) { return odd(kSlope, x) + broadcast(0.5F); }
+
+#endif
 
 }  // namespace
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

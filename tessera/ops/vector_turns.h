@@ -1,14 +1,15 @@
-// How a thread comes to its rows (Note [Turns] in avx512_gemm.h). Private to kernels for AVX-512; like
-// avx512_math.h without any standard header.
+// How a thread comes to its rows (Note [Turns] in vector_gemm.h). Private to kernels; like vectors.h without
+// any standard header.
 #pragma once
 
-#include "tessera/ops/avx512_gemm.h"
-#include "tessera/ops/avx512_pack.h"
+#include "tessera/ops/vector_gemm.h"
+#include "tessera/ops/vector_math.h"
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 namespace {
 
-constexpr int64_t kGroup = 256;  // the most rows at a time
+// The most rows at a time; a multiple of those that a product has in registers.
+constexpr int64_t kGroup = 256 / CompiledFor::kRows / 8 * 8 * CompiledFor::kRows;
 
 struct Rows {
   int64_t first, last;
@@ -27,4 +28,4 @@ inline Rows take_rows(const Turns& turns, int64_t chunk, int64_t rows, int64_t l
 }
 
 }  // namespace
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

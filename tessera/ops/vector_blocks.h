@@ -1,31 +1,33 @@
-// Gemm (avx512_gemm.h) but for what differs between dtypes: a file that includes this defines these before
-// it, and instantiates Gemm after it. Like avx512_math.h without any standard header.
-//   __m512 multiply_add(__m512 sum, __m512i left, __m512i right, T)
+// Gemm (vector_gemm.h) but for what differs between dtypes: a file that includes this defines these before
+// it, and instantiates Gemm after it. Like vector_math.h without any standard header.
+//   Floats multiply_add(Floats sum, Words left, Words right, T)
 //     a word times 16 words; T{} names the dtype in memory
-//   __m512i load_words(const T* p, int64_t count)
+//   Words load_words(const T* p, int64_t count)
 //     up to 16 words: `count` elements, then zeros
 //   void columns_of(w, row_step, rows, columns, r, sum)
-//     16 words of k x 16 columns, as avx512_pack.h's interleave
+//     16 words of k x 16 columns, what lies outside is zero; `sum`: adds the columns' sums
 //   void interleave_pair(w, row_step, low, high, sums)
 //     the same for 32 columns, where all words and columns exist
 #pragma once
 
-#include "tessera/ops/avx512_gemm.h"
-#include "tessera/ops/avx512_pack.h"
-#include "tessera/ops/avx512_pending.h"
-#include "tessera/ops/avx512_turns.h"
+#include "tessera/ops/vector_gemm.h"
+#include "tessera/ops/vector_math.h"
+#include "tessera/ops/vector_pending.h"
+#include "tessera/ops/vector_turns.h"
+#if !defined(__AVX512F__)
+#include "tessera/ops/avx2_sixes.h"
+#endif
 
-namespace tessera::ops::avx512 {
+namespace tessera::ops::vectors {
 namespace {
 
 template <typename Packed>
 constexpr int64_t kPerWord = 4 / sizeof(Packed);   // elements
 constexpr int64_t kWordBytes = 4, kPanelRow = 64;  // bytes; a panel's row: a word of each of 16 columns
 
-// What of a packed factor stays in the L2 cache while rows pass by, and the words of k in a cut of it.
-constexpr int64_t kCacheBytes = 640 * 1024, kCut = 768;
+constexpr int64_t kCacheBytes = CompiledFor::kCacheBytes, kCut = CompiledFor::kCut;
 // The fewest rows whose sums wait for another cut.
-constexpr int64_t kWaiting = 64;
+constexpr int64_t kWaiting = 8 * kRows;
 // Words of k whose rows all of a group's columns are read from before the next: they stay in the caches.
 constexpr int64_t kSlab = 64;
 
@@ -42,39 +44,33 @@ int64_t chunk_end(int64_t column, int64_t chunk, int64_t columns) {
 
 inline const char* bytes(const void* p) { return static_cast<const char*>(p); }
 
-inline __m512i broadcast_word(const char* p) {
-  int word;
-  __builtin_memcpy(&word, p, sizeof(word));
-  return _mm512_set1_epi32(word);
-}
-
-// Block = (or +=, if `add`) 8 rows times kPanels panels over `depth` words. Rows of `a` are `row` bytes
+// Block = (or +=, if `add`) kRows rows times kPanels panels over `depth` words. Rows of `a` are `row` bytes
 // apart, words kStep bytes; panels of `b` are `panel` bytes apart. Meanwhile `pending` is finished: it may be
 // what `block` held.
 template <typename T, int kPanels, int64_t kStep>
 void product(const char* a, int64_t row, const char* b, int64_t panel, int64_t depth, Block& block, bool add,
              Pending<T>& pending) {
-  __m512 sum[kRows][kPanels];
+  Floats sum[kRows][kPanels];
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 3
     for (int j = 0; j < kPanels; ++j) {
-      sum[i][j] = _mm512_setzero_ps();
+      sum[i][j] = zeros();
     }
   }
   const int64_t between = depth / (pending.left + 1);
   for (int64_t k = 0; k < depth;) {
     const int64_t stop = pending.left > 0 ? k + between : depth;
     for (; k < stop; ++k, a += kStep, b += kPanelRow) {
-      __m512i right[kPanels];
+      Words right[kPanels];
 
 #pragma GCC unroll 3
       for (int j = 0; j < kPanels; ++j) {
-        right[j] = _mm512_loadu_si512(b + j * panel);
+        right[j] = load_words(b + j * panel);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
-        const __m512i left = broadcast_word(a + i * row);
+        const Words left = broadcast_word(a + i * row);
 
 #pragma GCC unroll 3
         for (int j = 0; j < kPanels; ++j) {
@@ -90,7 +86,7 @@ void product(const char* a, int64_t row, const char* b, int64_t panel, int64_t d
 #pragma GCC unroll 3
     for (int j = 0; j < kPanels; ++j) {
       float* c = block.c + i * kColumns + 16 * j;
-      _mm512_store_ps(c, add ? _mm512_add_ps(_mm512_load_ps(c), sum[i][j]) : sum[i][j]);
+      store(c, add ? load(c) + sum[i][j] : sum[i][j]);
     }
   }
 }
@@ -108,8 +104,18 @@ struct Cut {
   bool first, last;
 };
 
-// Up to 8 rows by columns [begin, end). `blocks`: one a block of columns from column 0 on if they wait for
-// another cut, else one for all.
+// Of so many columns.
+template <typename T, int64_t kStep>
+auto kernel_for(int64_t columns) {
+  if constexpr (kColumns > 16) {
+    if (columns > 32) return product<T, 3, kStep>;
+    if (columns > 16) return product<T, 2, kStep>;
+  }
+  return product<T, 1, kStep>;
+}
+
+// Up to kRows rows by columns [begin, end). `blocks`: one a block of columns from column 0 on if they wait
+// for another cut, else one for all.
 template <typename T, int64_t kStep>
 void multiply_rows(const char* words, int64_t words_row, const Right& right, int64_t begin, int64_t end,
                    const Cut& cut, Block* blocks, int64_t row, int64_t rows, Pending<T>& pending) {
@@ -122,9 +128,7 @@ void multiply_rows(const char* words, int64_t words_row, const Right& right, int
     // A block of one panel has too few sums to keep the multipliers busy: the last 64 columns are halved.
     const int64_t left = end - column, wide = left > kColumns && left <= 64 ? 32 : left;
     width = min_of(wide, kColumns);
-    const auto kernel = wide > 32   ? product<T, 3, kStep>
-                        : wide > 16 ? product<T, 2, kStep>
-                                    : product<T, 1, kStep>;
+    const auto kernel = kernel_for<T, kStep>(wide);
     for (int64_t i = 0; !cut.first && i < kRows * kColumns; i += 16) __builtin_prefetch(block.c + i, 1);
     kernel(words, words_row, b, right.panel, cut.depth, block, !cut.first, pending);
     if (cut.last) put_off(pending, block, row, rows, column, width, right.columns);
@@ -139,19 +143,19 @@ void prefetch_rows(const T* a, int64_t row_step, int64_t rows, int64_t count) {
   }
 }
 
-// Copies `rows` rows of `count` elements into 8 rows of `depth` words, padded with zeros.
+// Copies `rows` rows of `count` elements into kRows rows of `depth` words, padded with zeros.
 template <typename T, typename Packed>
 void copy_rows(const T* a, int64_t row_step, int64_t rows, int64_t count, int64_t depth, Packed* out) {
   constexpr int64_t kWord = kPerWord<Packed>;
   for (int64_t i = 0; i < kRows; ++i) {
     for (int64_t j = 0; j < depth * kWord; j += 16 * kWord) {
       const int64_t left = i < rows && j < count ? count - j : 0;
-      _mm512_storeu_si512(out + i * depth * kWord + j, load_words(a + i * row_step + j, left));
+      store_words(out + i * depth * kWord + j, load_words(a + i * row_step + j, left));
     }
   }
 }
 
-// A left factor [rows, k] of any size. `padded`: memory for 8 rows of `most` words.
+// A left factor [rows, k] of any size. `padded`: memory for kRows rows of `most` words.
 template <typename T, typename Packed>
 struct LeftRows {
   const T* a;
@@ -160,7 +164,7 @@ struct LeftRows {
 };
 
 // Some rows by columns [column, stop), of the cut of k that begins at `word`; `across`: of `blocks`, from one
-// 8 rows to the next.
+// kRows rows to the next.
 template <typename T, typename Packed>
 void multiply_some(const LeftRows<T, Packed>& left, const Rows& some, int64_t word, const Right& right,
                    int64_t column, int64_t stop, const Cut& cut, Block* blocks, int64_t across,
@@ -185,9 +189,9 @@ void multiply_some(const LeftRows<T, Packed>& left, const Rows& some, int64_t wo
 
 // 16 words of k x 16 columns, words first.
 template <typename Packed>
-void store_words(const __m512i (&r)[16], Packed* out) {
+void store_words(const Words (&r)[16], Packed* out) {
   for (int i = 0; i < 16; ++i) {
-    _mm512_storeu_si512(out + i * 16 * kPerWord<Packed>, r[i]);
+    store_words(out + i * 16 * kPerWord<Packed>, r[i]);
   }
 }
 
@@ -195,15 +199,15 @@ void store_words(const __m512i (&r)[16], Packed* out) {
 // `sums`: adds what each column sums to, of 16 columns each.
 template <typename T, typename Packed>
 void pack_words(const T* w, int64_t w_row, int64_t k_size, int64_t columns, Packed* low, Packed* high,
-                __m512* sums) {
+                Floats* sums) {
   if (k_size >= 16 * kPerWord<Packed> && columns >= 32) {
     return interleave_pair(w, w_row, low, high, sums);
   }
   for (int half = 0; half < 2; ++half) {
     const int64_t left = columns - 16 * half;
     if (half == 1 && high == nullptr) return;
-    __m512i r[16];
-    columns_of(w + 16 * half, w_row, k_size, left > 0 ? first_lanes(left) : __mmask16(0), r,
+    Words r[16];
+    columns_of(w + 16 * half, w_row, k_size, left > 0 ? first_lanes(left) : Mask(0), r,
                sums == nullptr ? nullptr : sums + half);
     store_words(r, half == 0 ? low : high);
   }
@@ -224,8 +228,8 @@ void pack_columns(const T* w, int64_t w_row, int64_t k_size, int64_t columns, Pa
   for (int64_t slab = 0; slab < k_size; slab += kTogether) {
     for (int64_t column = 0; column < columns; column += 32) {
       const int64_t left = columns - column;
-      const __mmask16 lanes[2] = {first_lanes(left), left > 16 ? first_lanes(left - 16) : __mmask16(0)};
-      __m512 sum[2] = {load(sums + column, lanes[0]), load(sums + column + 16, lanes[1])};
+      const Mask lanes[2] = {first_lanes(left), left > 16 ? first_lanes(left - 16) : Mask(0)};
+      Floats sum[2] = {load(sums + column, lanes[0]), load(sums + column + 16, lanes[1])};
       Packed* out = packed + column / 16 * panel + slab * 16;
       for (int64_t k = slab; k < min_of(slab + kTogether, k_size); k += kStep, out += 16 * kStep) {
         prefetch_tile<kWord>(w + (k + kTogether) * w_row + column, w_row, k_size - k - kTogether);
@@ -240,16 +244,16 @@ void pack_columns(const T* w, int64_t w_row, int64_t k_size, int64_t columns, Pa
 
 }  // namespace
 
-template <typename T, typename Packed>
-void Gemm<T, Packed>::pack_transposed(const T* w, int64_t n_size, int64_t k_size, int64_t begin, int64_t end,
-                                      Packed* packed) {
+template <typename Set, typename T, typename Packed>
+void Gemm<Set, T, Packed>::pack_transposed(const T* w, int64_t n_size, int64_t k_size, int64_t begin,
+                                           int64_t end, Packed* packed) {
   const int64_t last = min_of(end * 32, padded(n_size));
   Packed* out = packed + begin * 32 * depth(k_size) * kWord;
   for (int64_t n = begin * 32; n < last; n += 16) {
     for (int64_t k = 0; k < k_size; k += 16 * kWord, out += 256 * kWord) {
-      __m512i r[16];
+      Words r[16];
       for (int i = 0; i < 16; ++i) {
-        r[i] = n + i < n_size ? load_words(w + (n + i) * k_size + k, k_size - k) : _mm512_setzero_si512();
+        r[i] = n + i < n_size ? load_words(w + (n + i) * k_size + k, k_size - k) : no_words();
       }
       transpose(r);
       store_words(r, out);
@@ -258,9 +262,9 @@ void Gemm<T, Packed>::pack_transposed(const T* w, int64_t n_size, int64_t k_size
 }
 
 // Row by row, as w lies: 16 columns of every row would be a new page each.
-template <typename T, typename Packed>
-void Gemm<T, Packed>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end, bool gelu,
-                           Packed* packed) {
+template <typename Set, typename T, typename Packed>
+void Gemm<Set, T, Packed>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t begin, int64_t end,
+                                bool gelu, Packed* packed) {
   alignas(64) T made[16 * kWord * 32];
   for (int64_t block = begin; block < end; ++block) {
     const int64_t k = block * 16 * kWord;
@@ -275,12 +279,13 @@ void Gemm<T, Packed>::pack(const T* w, int64_t k_size, int64_t n_size, int64_t b
   }
 }
 
-template <typename T, typename Packed>
-void Gemm<T, Packed>::multiply(const T* a, int64_t rows, int64_t k, const Packed* packed, int64_t columns,
-                               const Epilogue<T>& epilogue, const Turns& turns) {
+template <typename Set, typename T, typename Packed>
+void Gemm<Set, T, Packed>::multiply(const T* a, int64_t rows, int64_t k, const Packed* packed,
+                                    int64_t columns, const Epilogue<T>& epilogue, const Turns& turns) {
   const int64_t words = (k + kWord - 1) / kWord, cuts = (words + kCut - 1) / kCut;
   const int64_t most = depth((k + cuts - 1) / cuts), chunk = column_chunk(most);
-  const int64_t across = cuts == 1 ? 0 : (columns + kColumns - 1) / kColumns;  // blocks that wait in 8 rows
+  const int64_t across =
+      cuts == 1 ? 0 : (columns + kColumns - 1) / kColumns;  // blocks that wait in kRows rows
   const Buffer<Block> blocks(cuts == 1 ? 1 : kGroup / kRows * across);
   const bool as_they_lie = sizeof(T) == sizeof(Packed) && k % kWord == 0 && rows % kRows == 0;
   const Buffer<Packed> padded(as_they_lie ? 0 : kRows * most * kWord);
@@ -311,23 +316,30 @@ void Gemm<T, Packed>::multiply(const T* a, int64_t rows, int64_t k, const Packed
   finish_all(pending);
 }
 
-template <typename T, typename Packed>
-void Gemm<T, Packed>::pack_left(const T* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
-                                int64_t end, Packed* packed, float* sums) {
-  const int64_t last = min_of(end * 32, rows), panel = 16 * depth(k_size) * kWord;
-  for (int64_t first = begin * 32; first < last; first += kGroup) {
-    pack_columns(w + first, w_columns, k_size, min_of(kGroup, last - first), packed + first / 16 * panel,
-                 panel, sums + first);
+template <typename Set, typename T, typename Packed>
+void Gemm<Set, T, Packed>::pack_left(const T* w, int64_t w_columns, int64_t rows, int64_t k_size,
+                                     int64_t begin, int64_t end, Packed* packed, float* sums) {
+  const int64_t last = min_of(end * kLeftBlock, rows);
+  const int64_t panel = CompiledFor::kLeftPanel * depth(k_size) * kWord;
+  for (int64_t first = begin * kLeftBlock; first < last; first += kGroup) {
+    Packed* out = packed + first / CompiledFor::kLeftPanel * panel;
+    const int64_t some = min_of(kGroup, last - first);
+#if defined(__AVX512F__)
+    pack_columns(w + first, w_columns, k_size, some, out, panel, sums + first);
+#else
+    pack_sixes<kSlab>(w + first, w_columns, k_size, some, out, panel, sums + first);
+#endif
   }
 }
 
-template <typename T, typename Packed>
-void Gemm<T, Packed>::multiply_packed(const Packed* left, int64_t rows, int64_t k, const Packed* packed,
-                                      int64_t columns, const Epilogue<T>& epilogue, const Piece& piece,
-                                      const Turns& turns) {
+template <typename Set, typename T, typename Packed>
+void Gemm<Set, T, Packed>::multiply_packed(const Packed* left, int64_t rows, int64_t k, const Packed* packed,
+                                           int64_t columns, const Epilogue<T>& epilogue, const Piece& piece,
+                                           const Turns& turns) {
   const int64_t words = depth(k), chunk = column_chunk(words), across = (columns + kColumns - 1) / kColumns;
   const Right right{bytes(packed), words * kPanelRow, columns};
   const Cut cut{(k + kWord - 1) / kWord, piece.first, piece.last};
+  constexpr int64_t kPanel = CompiledFor::kLeftPanel;
   Block alone;  // of a product that waits for no other piece
   Pending<T> pending{.epilogue = &epilogue};
   for (int64_t column = 0, stop = 0, index = 0; column < columns; column = stop, ++index) {
@@ -335,45 +347,51 @@ void Gemm<T, Packed>::multiply_packed(const Packed* left, int64_t rows, int64_t 
     for (Rows some = take_rows(turns, index, rows, kRows); some.first < some.last;
          some = take_rows(turns, index, rows, kRows)) {
       for (int64_t row = some.first; row < some.last; row += kRows) {
-        // Eight of a panel's sixteen columns, a word from one to the next.
-        const Packed* words_of_row = left + (row / 16 * 16 * words + row % 16) * kWord;
+        // All of a panel's columns, or eight of sixteen, side by side in each word.
+        const Packed* words_of_row = left + (row / kPanel * kPanel * words + row % kPanel) * kWord;
         Block* band =
             cut.first && cut.last ? &alone : reinterpret_cast<Block*>(piece.sums) + row / kRows * across;
-        // The panel after this, a half of it each time.
-        const Packed* ahead = left + ((row / 16 + 1) * 16 * words + row % 16 / 8 * words / 2 * 16) * kWord;
-        for (int64_t i = 0; i < words / 2; ++i) __builtin_prefetch(ahead + i * 16 * kWord, 0, 2);
-        multiply_rows<T, kPanelRow>(bytes(words_of_row), kWordBytes, right, column, stop, cut, band, row,
-                                    min_of(some.last - row, kRows), pending);
+        // The panel after this, as much of it each time as it has such groups of columns.
+        constexpr int64_t kParts = kPanel / kRows, kLine = 64 / kWordBytes;
+        const Packed* ahead =
+            left +
+            ((row / kPanel + 1) * kPanel * words + row % kPanel / kRows * words / kParts * kPanel) * kWord;
+        for (int64_t i = 0; i < words * kPanel / kParts / kLine; ++i) {
+          __builtin_prefetch(ahead + i * kLine * kWord, 0, 2);
+        }
+        multiply_rows<T, kPanel * kWordBytes>(bytes(words_of_row), kWordBytes, right, column, stop, cut, band,
+                                              row, min_of(some.last - row, kRows), pending);
       }
     }
   }
   finish_all(pending);
 }
 
-template <typename T, typename Packed>
-void Gemm<T, Packed>::gelu_backward(const T* gradient, const T* linear, T* out, int64_t count) {
+template <typename Set, typename T, typename Packed>
+void Gemm<Set, T, Packed>::gelu_backward(const T* gradient, const T* linear, T* out, int64_t count) {
   gelu_backward_of(gradient, linear, out, count);
 }
 
 // As many chains as a block has sums hide a product's latency; the empty statement keeps the compiler from
 // dropping them (of a local variable: an array's element it would put into memory).
-template <typename T, typename Packed>
-double Gemm<T, Packed>::resident_products(long turns) {
-  __m512 sum[kRows][3];
+template <typename Set, typename T, typename Packed>
+double Gemm<Set, T, Packed>::resident_products(long turns) {
+  constexpr int64_t kVectors = kColumns / 16;
+  Floats sum[kRows][kVectors];
   for (auto& row : sum) {
-    for (auto& s : row) s = _mm512_setzero_ps();
+    for (auto& s : row) s = zeros();
   }
-  const __m512i factor = _mm512_setzero_si512();
+  const Words factor = no_words();
   for (long i = 0; i < turns; ++i) {
     for (int row = 0; row < kRows; ++row) {
-      for (int j = 0; j < 3; ++j) {
-        __m512 s = multiply_add(sum[row][j], factor, factor, T());
-        asm volatile("" : "+v"(s));
+      for (int j = 0; j < kVectors; ++j) {
+        Floats s = multiply_add(sum[row][j], factor, factor, T());
+        keep(s);
         sum[row][j] = s;
       }
     }
   }
-  return double{kRows * 3} * 2 * 16 * kWord * static_cast<double>(turns);
+  return double{kRows * kVectors} * 2 * 16 * kWord * static_cast<double>(turns);
 }
 
-}  // namespace tessera::ops::avx512
+}  // namespace tessera::ops::vectors

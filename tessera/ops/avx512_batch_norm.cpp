@@ -1,7 +1,0 @@
-#include "tessera/ops/avx512_batch_norm.h"
-
-#include "tessera/ops/avx512_batch_norm_rows.h"
-
-namespace tessera::ops::avx512 {
-template struct BatchNormRows<uint16_t>;
-}  // namespace tessera::ops::avx512

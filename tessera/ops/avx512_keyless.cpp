@@ -1,7 +1,0 @@
-#include "tessera/ops/avx512_keyless_rows.h"
-
-namespace tessera::ops::avx512 {
-
-template struct KeylessImage<uint16_t>;
-
-}  // namespace tessera::ops::avx512

@@ -1,0 +1,46 @@
+// A row by vectors: kernels written once for whole vectors and for what is left of a row. Private to the
+// files that compile it; like vectors.h without any standard header.
+#pragma once
+
+#include "tessera/ops/vector_math.h"
+
+namespace tessera::ops::vectors {
+namespace {
+
+// 16 columns at a time: all of them, or what is left.
+struct Whole {
+  template <typename T>
+  Floats load(const T* p) const {
+    return vectors::load(p);
+  }
+  template <typename T>
+  void store(T* p, Floats v) const {
+    vectors::store(p, v);
+  }
+  // Past the caches; p: a multiple of the vector's size.
+  template <typename T>
+  void stream(T* p, Floats v) const {
+    vectors::stream(p, v);
+  }
+  Floats kept(Floats v) const { return v; }
+};
+
+struct Rest {
+  Mask mask;
+  template <typename T>
+  Floats load(const T* p) const {
+    return vectors::load(p, mask);
+  }
+  template <typename T>
+  void store(T* p, Floats v) const {
+    vectors::store(p, mask, v);
+  }
+  template <typename T>
+  void stream(T* p, Floats v) const {
+    vectors::store(p, mask, v);
+  }
+  Floats kept(Floats v) const { return vectors::kept(mask, v); }
+};
+
+}  // namespace
+}  // namespace tessera::ops::vectors
