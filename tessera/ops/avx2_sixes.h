@@ -25,8 +25,8 @@ inline void pack_sixes(const T* w, int64_t w_row, int64_t k_size, int64_t column
   for (int64_t slab = 0; slab < k_size; slab += kSlab) {
     for (int64_t column = 0; column < columns; column += kSix) {
       const int64_t some = min_of(kSix, columns - column);
-      // Words whose 8 columns exist in memory. Each overwrites two too many of the word before it, so the
-      // last word is not among them.
+      // Words whose 8 columns exist in memory. Two of them end up in the place of the next word, which
+      // overwrites them: so the last word is not among these.
       const int64_t room = end - column - 8;
       const int64_t whole = min_of(room < 0 ? 0 : room / w_row + 1, k_size - 1);
       const int64_t stop = min_of(slab + kSlab, k_size);

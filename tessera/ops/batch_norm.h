@@ -26,9 +26,9 @@ struct AfterNorm {
 /// (the variance without bias, so of one value a channel it is NaN), unless x is empty. Else they are the
 /// running ones.
 ///
-/// On CPUs with AVX-512 images in channels-last memory take own kernels: two passes over them forward and two
-/// backward with all that follows, which keep x and a bit for each element. Their numbers do not depend on
-/// the number of threads.
+/// On CPUs with kernels (cpu.h) images in channels-last memory take own kernels: two passes over them forward
+/// and two backward with all that follows, which keep x and a bit for each element. Their numbers do not
+/// depend on the number of threads.
 at::Tensor batch_norm(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after = {});
 
 /// What a norm made, with a ReLU or without, and of what: x - mean times scale, plus shift. That is undefined

@@ -6,7 +6,7 @@
 // vector_sets.h. Loads, stores and rounding have the same names for elements of fp32 and for the bits of
 // bf16; with a mask, lanes without their bit are not touched, and load as 0. Beside what names itself:
 //   above_floor(v)              v - floor(v)
-//   times_power(p, n, e)        p * 2^floor(n) where e is at least -126 or NaN, else 0; n below 128
+//   times_power(p, n, e)        p * 2^floor(n) where e is at least -126 or NaN, else 0; infinite from n = 128
 //   rough_reciprocal(v)         to 12 bits or more
 //   by_sign(s, a, b)            a where the sign bit of s is set, b elsewhere
 //   stream(p, v)                past the caches; p is a multiple of 32 bytes, of 64 for fp32

@@ -71,8 +71,9 @@ inline Floats min(Floats a, Floats b) {
 inline Floats abs(Floats v) {
   return of_both(v, [](__m256 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), x); });
 }
+// Not roughly: _mm256_rcp_ps() gives other bits on another maker's CPU.
 inline Floats rough_reciprocal(Floats v) {
-  return of_both(v, [](__m256 x) { return _mm256_rcp_ps(x); });
+  return of_both(v, [](__m256 x) { return _mm256_div_ps(_mm256_set1_ps(1.0F), x); });
 }
 inline Floats to_nearest(Floats v) {
   return of_both(v,
@@ -84,7 +85,9 @@ inline Floats above_floor(Floats v) {
 inline Floats times_power(Floats p, Floats n, Floats exponent) {
   const auto half = [](__m256 x, __m256 power, __m256 given) {
     const __m256 representable = _mm256_cmp_ps(given, _mm256_set1_ps(-126.0F), _CMP_NLT_UQ);
-    const __m256i to_add = _mm256_slli_epi32(_mm256_cvttps_epi32(_mm256_floor_ps(power)), 23);
+    // What is too large becomes infinite, as on AVX-512. (The order of min's operands keeps a NaN.)
+    const __m256 limited = _mm256_min_ps(_mm256_set1_ps(128.0F), _mm256_floor_ps(power));
+    const __m256i to_add = _mm256_slli_epi32(_mm256_cvttps_epi32(limited), 23);
     const __m256i one = _mm256_castps_si256(_mm256_set1_ps(1.0F));
     return _mm256_and_ps(representable, _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_add_epi32(one, to_add))));
   };

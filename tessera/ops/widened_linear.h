@@ -10,7 +10,7 @@
 namespace tessera::ops {
 
 /// LibTorch would emulate these products in bf16, at a fraction of the rate of products in fp32: all three
-/// are bf16 on a CPU without bf16 instructions.
+/// are bf16 on a CPU with neither kernels nor bf16 instructions.
 bool should_widen(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
 /// residual + gelu(x weight^T + bias), the last two where asked for. In fp32 are 512 rows of `x`, of the

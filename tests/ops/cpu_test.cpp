@@ -38,7 +38,8 @@ TEST(Cpu, AVariableDeniesEachKindOfKernel) {
   if (!is_denied("TESSERA_AVX512") && __builtin_cpu_supports("avx512dq") != 0) {
     EXPECT_TRUE(cpu_has_avx512());
   }
-  if (!is_denied("TESSERA_AVX2") && __builtin_cpu_supports("avx2") != 0) {
+  if (!is_denied("TESSERA_AVX2") && __builtin_cpu_supports("avx2") != 0 &&
+      __builtin_cpu_supports("fma") != 0) {
     EXPECT_TRUE(cpu_has_avx2());
   }
 #endif
