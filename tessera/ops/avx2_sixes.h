@@ -9,12 +9,6 @@ namespace {
 
 constexpr int64_t kSix = 6;
 
-inline __m256 load_eight(const float* p) { return _mm256_loadu_ps(p); }
-inline __m256 load_eight(const uint16_t* p) {
-  const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
-}
-
 /// Columns of w [k_size, w_row] as panels of 6, words first, `panel` elements apart; the last is not filled
 /// up. Adds to `sums` what they sum to over k. kSlab: words of k whose rows all columns are read from before
 /// the next, so that they stay in the caches.

@@ -10,14 +10,6 @@ namespace {
 
 constexpr int64_t kNearRows = 16;  // the mean of so many is near the others
 
-// body(lanes, first channel) over all channels.
-template <typename Body>
-[[gnu::always_inline]] inline void over_channels(int64_t channels, const Body& body) {
-  int64_t j = 0;
-  for (; j + 16 <= channels; j += 16) body(Whole(), j);
-  if (j < channels) body(Rest{first_lanes(channels - j)}, j);
-}
-
 template <int kRows>
 struct Rows {
   static constexpr int count = kRows;
@@ -34,7 +26,7 @@ template <typename Body>
 template <typename T>
 inline void set_near(const T* x, int64_t begin, int64_t end, int64_t channels, float* near) {
   const Floats share = broadcast(1.0F / static_cast<float>(end - begin));
-  over_channels(channels, [&](const auto& lanes, int64_t j) {
+  over_sixteens(channels, [&](const auto& lanes, int64_t j) {
     Floats sum = zeros();
     for (int64_t row = begin; row < end; ++row) sum = sum + lanes.load(x + row * channels + j);
     lanes.store(near + j, sum * share);
@@ -69,7 +61,7 @@ void BatchNormRows<Set, T>::moments(const T* x, int64_t begin, int64_t end, int6
   set_near(x, begin, min_of(end, begin + kNearRows), channels, near);
   for (int64_t i = 0; i < 2 * channels; ++i) firsts[i] = 0;
   over_rows(begin, end, [&](auto some, int64_t row) {
-    over_channels(channels, [&](const auto& lanes, int64_t j) {
+    over_sixteens(channels, [&](const auto& lanes, int64_t j) {
       const Floats centre = lanes.load(near + j);
       Floats first = lanes.load(firsts + j), square = lanes.load(squares + j);
       for (int r = 0; r < some.count; ++r) {
@@ -89,7 +81,7 @@ void BatchNormRows<Set, T>::forward(const BatchNormForward<T>& pass, int64_t beg
   const int64_t words = mask_words(channels);
   const Floats zero = zeros();
   over_rows(begin, end, [&](auto some, int64_t row) {
-    over_channels(channels, [&](const auto& lanes, int64_t j) {
+    over_sixteens(channels, [&](const auto& lanes, int64_t j) {
       const Floats mean = lanes.load(pass.mean + j), scale = lanes.load(pass.scale + j);
       const Floats shift = lanes.load(pass.shift + j);
       for (int r = 0; r < some.count; ++r) {
@@ -113,7 +105,7 @@ void BatchNormRows<Set, T>::backward_sums(const BatchNormBackward<T>& pass, int6
   float* products = sums + channels;
   for (int64_t i = 0; i < 2 * channels; ++i) sums[i] = 0;
   over_rows(begin, end, [&](auto some, int64_t row) {
-    over_channels(channels, [&](const auto& lanes, int64_t j) {
+    over_sixteens(channels, [&](const auto& lanes, int64_t j) {
       const Floats mean = lanes.load(pass.mean + j);
       Floats sum = lanes.load(sums + j), product = lanes.load(products + j);
       for (int r = 0; r < some.count; ++r) {
@@ -135,7 +127,7 @@ template <typename Set, typename T>
 void BatchNormRows<Set, T>::backward(const BatchNormBackward<T>& pass, int64_t begin, int64_t end,
                                      int64_t channels) {
   over_rows(begin, end, [&](auto some, int64_t row) {
-    over_channels(channels, [&](const auto& lanes, int64_t j) {
+    over_sixteens(channels, [&](const auto& lanes, int64_t j) {
       const Floats mean = lanes.load(pass.mean + j), of_gradient = lanes.load(pass.of_gradient + j);
       const Floats of_x = lanes.load(pass.of_x + j), constant = lanes.load(pass.constant + j);
       for (int r = 0; r < some.count; ++r) {

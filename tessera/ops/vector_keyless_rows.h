@@ -10,16 +10,8 @@ namespace {
 
 // Factors that a block multiplies at a time: of 32 registers 24 of sums for 10 loads, of 16 8 for 5; and in
 // mix(), which needs no register for each of them, vectors of a row.
-constexpr bool kManyRegisters = CompiledFor::kColumns > 16;
+constexpr bool kManyRegisters = CompiledFor::kRegisters == 32;
 constexpr int64_t kLeft = kManyRegisters ? 6 : 1, kFour = 4, kMixed = 6, kVectors = kManyRegisters ? 4 : 1;
-
-// body(lanes, first column) for all columns, 16 at a time.
-template <typename Body>
-[[gnu::always_inline]] inline void over_sixteens(int64_t width, const Body& body) {
-  int64_t j = 0;
-  for (; j + 16 <= width; j += 16) body(Whole(), j);
-  if (j < width) body(Rest{first_lanes(width - j)}, j);
-}
 
 // result [rows, tokens] = u x^T of u [rows, width] and x [tokens, width]. What is left of a block is its last
 // row once more, which is not stored again.

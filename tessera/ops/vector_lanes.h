@@ -42,5 +42,13 @@ struct Rest {
   Floats kept(Floats v) const { return vectors::kept(mask, v); }
 };
 
+// body(lanes, first column) for all columns, 16 at a time.
+template <typename Body>
+[[gnu::always_inline]] inline void over_sixteens(int64_t width, const Body& body) {
+  int64_t j = 0;
+  for (; j + 16 <= width; j += 16) body(Whole(), j);
+  if (j < width) body(Rest{first_lanes(width - j)}, j);
+}
+
 }  // namespace
 }  // namespace tessera::ops::vectors

@@ -79,9 +79,7 @@ inline Normal normal(Floats x) {
   // Beyond 30 the tail is zero in any case. (The order of min's operands keeps a NaN.)
   const Floats magnitude = min(broadcast(30.0F), abs(x) * broadcast(0.707106781F));
   const Floats e = exp<7>(x * x * broadcast(-0.5F));
-  const Floats denominator = fmadd(magnitude, broadcast(0.3275911F), one);
-  const Floats guess = rough_reciprocal(denominator);
-  const Floats t = guess * fnmadd(denominator, guess, broadcast(2.0F));
+  const Floats t = reciprocal(fmadd(magnitude, broadcast(0.3275911F), one));
   Floats p = broadcast(1.061405429F);
   p = fmadd(p, t, broadcast(-1.453152027F));
   p = fmadd(p, t, broadcast(1.421413741F));

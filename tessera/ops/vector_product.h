@@ -102,7 +102,7 @@ inline void some_rows(int64_t rows, const Left& a, const Right& b, const Result&
 }
 
 // Vectors of sums in a row that leave registers for several rows.
-constexpr int64_t kMostVectors = CompiledFor::kColumns == 16 ? 1 : 4;
+constexpr int64_t kMostVectors = CompiledFor::kRegisters == 32 ? 4 : 1;
 
 // As many rows at a time as registers hold the sums of, in parts of nearly one size.
 template <typename Word, int64_t kRow, int kVectors>

@@ -9,6 +9,7 @@ namespace tessera::ops::vectors {
 /// 32 registers of 16 numbers: F, BW, DQ, VL. Requires cpu_has_avx512(), in kernels for bf16 cpu_has_amx()
 /// will do.
 struct Avx512 {
+  static constexpr int kRegisters = 32;
   // A product's sums in registers: rows by columns. Its left factor is packed in panels of so many rows, by
   // blocks of so many.
   static constexpr int64_t kRows = 8, kColumns = 48, kLeftPanel = 16, kLeftBlock = 32;
@@ -19,6 +20,7 @@ struct Avx512 {
 
 /// 16 registers of 8 numbers, with FMA. Requires cpu_has_avx2().
 struct Avx2 {
+  static constexpr int kRegisters = 16;
   static constexpr int64_t kRows = 6, kColumns = 16, kLeftPanel = 6, kLeftBlock = 48;
   static constexpr int64_t kCacheBytes = 320 * 1024, kCut = 512, kPiece = 1024;
 };

@@ -7,7 +7,7 @@
 // bf16; with a mask, lanes without their bit are not touched, and load as 0. Beside what names itself:
 //   above_floor(v)              v - floor(v)
 //   times_power(p, n, e)        p * 2^floor(n) where e is at least -126 or NaN, else 0; infinite from n = 128
-//   rough_reciprocal(v)         to 12 bits or more
+//   reciprocal(v)               with a relative error of 1e-7
 //   by_sign(s, a, b)            a where the sign bit of s is set, b elsewhere
 //   stream(p, v)                past the caches; p is a multiple of 32 bytes, of 64 for fp32
 //   rounded_to(v, Element())    what loading gives after storing to elements of that type
@@ -18,3 +18,16 @@
 #else
 #include "tessera/ops/vectors_avx2.h"
 #endif
+
+namespace tessera::ops::vectors {
+namespace {
+
+inline Mask first_lanes(int64_t count) {
+  return count >= 16 ? Mask(0xFFFF) : static_cast<Mask>((1U << count) - 1U);
+}
+
+inline Floats rounded_to(Floats v, float) { return v; }
+inline Floats rounded_to(Floats v, uint16_t) { return from_bf16(to_bf16(v)); }
+
+}  // namespace
+}  // namespace tessera::ops::vectors

@@ -71,8 +71,8 @@ inline Floats min(Floats a, Floats b) {
 inline Floats abs(Floats v) {
   return of_both(v, [](__m256 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), x); });
 }
-// Not roughly: _mm256_rcp_ps() gives other bits on another maker's CPU.
-inline Floats rough_reciprocal(Floats v) {
+// (_mm256_rcp_ps() gives other bits on another maker's CPU.)
+inline Floats reciprocal(Floats v) {
   return of_both(v, [](__m256 x) { return _mm256_div_ps(_mm256_set1_ps(1.0F), x); });
 }
 inline Floats to_nearest(Floats v) {
@@ -117,9 +117,6 @@ inline void store_sums_of_four(float* p, int64_t count, const Floats* v) {
   _mm_maskstore_ps(p, _mm_cmpgt_epi32(_mm_set1_epi32(static_cast<int>(count)), lanes), sums);
 }
 
-inline Mask first_lanes(int64_t count) {
-  return count >= 16 ? Mask(0xFFFF) : static_cast<Mask>((1U << count) - 1U);
-}
 // All bits of a lane whose bit is set.
 inline Words lanes_of(Mask mask) {
   const auto half = [](int bits) {
@@ -159,25 +156,25 @@ inline __m256i to_bf16(Floats v) {
   // Packing goes by halves of a register: the middle quarters change places.
   return _mm256_permute4x64_epi64(_mm256_packus_epi32(half(v.low), half(v.high)), 0xD8);
 }
+inline __m256 eight_from_bf16(__m128i v) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+}
 inline Floats from_bf16(__m256i v) {
-  const auto half = [](__m128i x) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
-  };
-  return {half(_mm256_castsi256_si128(v)), half(_mm256_extracti128_si256(v, 1))};
+  return {eight_from_bf16(_mm256_castsi256_si128(v)), eight_from_bf16(_mm256_extracti128_si256(v, 1))};
 }
 
-inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline __m256 load_eight(const float* p) { return _mm256_loadu_ps(p); }
+inline __m256 load_eight(const uint16_t* p) {
+  return eight_from_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+template <typename T>
+inline Floats load(const T* p) {
+  return {load_eight(p), load_eight(p + 8)};
+}
 inline Floats load(const float* p, Mask mask) {
   if (mask == 0xFFFF) return load(p);
   const Words lanes = lanes_of(mask);
   return {_mm256_maskload_ps(p, lanes.low), _mm256_maskload_ps(p + 8, lanes.high)};
-}
-inline Floats load(const uint16_t* p) {
-  const auto half = [](const uint16_t* from) {
-    const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
-  };
-  return {half(p), half(p + 8)};
 }
 // (There are no masked loads and stores of 16 bits.)
 inline Floats load(const uint16_t* p, Mask mask) {
@@ -222,9 +219,6 @@ inline void stream(float* p, Floats v) {
   _mm256_stream_ps(p + 8, v.high);
 }
 inline void stream(uint16_t* p, Floats v) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
-
-inline Floats rounded_to(Floats v, float) { return v; }
-inline Floats rounded_to(Floats v, uint16_t) { return from_bf16(to_bf16(v)); }
 
 // Of 8 x 8 words.
 inline void transpose_eighth(const __m256i (&r)[8], __m256i (&out)[8]) {

@@ -32,7 +32,10 @@ inline Floats fnmadd(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, 
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 inline Floats abs(Floats v) { return _mm512_abs_ps(v); }
-inline Floats rough_reciprocal(Floats v) { return _mm512_rcp14_ps(v); }
+inline Floats reciprocal(Floats v) {
+  const Floats guess = _mm512_rcp14_ps(v);
+  return guess * _mm512_fnmadd_ps(v, guess, broadcast(2.0F));
+}
 inline Floats to_nearest(Floats v) {
   return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
@@ -56,9 +59,6 @@ inline void store_sums_of_four(float* p, int64_t count, const Floats* v) {
   _mm_mask_storeu_ps(p, static_cast<__mmask8>((1U << count) - 1U), sums);
 }
 
-inline Mask first_lanes(int64_t count) {
-  return count >= 16 ? Mask(0xFFFF) : static_cast<Mask>((1U << count) - 1U);
-}
 inline Mask positive_or_nan(Floats v) { return _mm512_cmp_ps_mask(v, zeros(), _CMP_NLE_UQ); }
 inline Floats kept(Mask mask, Floats v) { return _mm512_maskz_mov_ps(mask, v); }
 inline Floats choose(Mask mask, Floats then, Floats otherwise) {
@@ -101,9 +101,6 @@ inline void store(uint16_t* p, Mask mask, Floats v) { _mm256_mask_storeu_epi16(p
 inline void store_words(void* p, Words v) { _mm512_storeu_si512(p, v); }
 inline void stream(float* p, Floats v) { _mm512_stream_ps(p, v); }
 inline void stream(uint16_t* p, Floats v) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
-
-inline Floats rounded_to(Floats v, float) { return v; }
-inline Floats rounded_to(Floats v, uint16_t) { return from_bf16(to_bf16(v)); }
 
 /// Transposes 16 x 16 words.
 inline void transpose(Words (&r)[16]) {

@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "tessera/ops/cpu.h"
+#include "tests/ops/has_kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -146,7 +146,7 @@ class AttentionBits : public testing::TestWithParam<std::tuple<int64_t, int64_t,
 // The same bits from the kernels. LibTorch's products promise none: MKL's on an Intel CPU depended on the
 // threads with heads of 80.
 bool same(const at::Tensor& found, const at::Tensor& expected) {
-  const bool kernels = expected.scalar_type() == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
+  const bool kernels = has_kernels(expected.scalar_type());
   const double rounding = expected.scalar_type() == at::kFloat ? 1e-5 : 0.016;
   return kernels ? at::equal(found, expected) : at::allclose(found, expected, rounding, rounding);
 }

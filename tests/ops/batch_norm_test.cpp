@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "tessera/ops/cpu.h"
+#include "tests/ops/has_kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -62,10 +63,6 @@ at::Tensor formula(Inputs& in, bool training, bool relu, const at::Tensor& throu
   at::Tensor y = (in.x - mean) / (variance + 1e-5).sqrt() * spread(in.weight) + spread(in.bias);
   if (in.residual.defined()) y = y + in.residual;
   return relu ? y * through : y;
-}
-
-bool has_kernels(at::ScalarType dtype) {
-  return dtype == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
 }
 
 void expect_near(const at::Tensor& found, const at::Tensor& exact, double tolerance, const char* what) {

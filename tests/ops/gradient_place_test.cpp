@@ -6,8 +6,8 @@
 #include <future>
 #include <vector>
 
-#include "tessera/ops/cpu.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/has_kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -15,8 +15,7 @@ namespace {
 class GradientPlace : public testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
-    const bool kernels = GetParam() == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
-    if (!kernels) GTEST_SKIP() << "this CPU has no kernels for it, and LibTorch's ask nobody";
+    if (!has_kernels(GetParam())) GTEST_SKIP() << "this CPU has no kernels for it, and LibTorch's ask nobody";
     at::manual_seed(3);
     weight_ = at::randn({24, 40}, GetParam()).requires_grad_();
     bias_ = at::randn({24}, GetParam()).requires_grad_();

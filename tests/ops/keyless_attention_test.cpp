@@ -13,6 +13,7 @@
 #include "tessera/ops/attention.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/has_kernels.h"
 #include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
@@ -152,9 +153,7 @@ Tensors values_of(const Tensors& given, const Sizes& sizes, int threads) {
 class KeylessBits : public testing::TestWithParam<std::tuple<Sizes, at::ScalarType>> {
  protected:
   void SetUp() override {
-    const bool kernels =
-        std::get<1>(GetParam()) == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
-    if (!kernels) GTEST_SKIP() << "LibTorch's own kernels promise less";
+    if (!has_kernels(std::get<1>(GetParam()))) GTEST_SKIP() << "LibTorch's own kernels promise less";
   }
   void TearDown() override { at::set_num_threads(threads_); }
 

@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "tessera/ops/cpu.h"
+#include "tests/ops/has_kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -91,17 +91,14 @@ std::vector<at::Tensor> value_and_gradients(const at::Tensor& x_given, int threa
 class LayerNormBits : public testing::TestWithParam<at::ScalarType> {
  protected:
   void TearDown() override { at::set_num_threads(threads_); }
-  // LibTorch's own kernel adds up the parameters' gradients thread by thread.
-  static bool kernels(at::ScalarType dtype) {
-    return dtype == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
-  }
 
  private:
   int threads_ = at::get_num_threads();
 };
 
 TEST_P(LayerNormBits, DoNotDependOnThreads) {
-  if (!kernels(GetParam())) GTEST_SKIP() << "no kernel for this CPU";
+  // LibTorch's own kernel adds up the parameters' gradients thread by thread.
+  if (!has_kernels(GetParam())) GTEST_SKIP() << "no kernel for this CPU";
   const at::Tensor x = at::randn({1999, 88}).to(GetParam());
   const auto expected = value_and_gradients(x, 1);
   for (const int threads : {2, 3, 4}) {

@@ -11,6 +11,7 @@
 
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/widened_linear.h"
+#include "tests/ops/has_kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -161,10 +162,6 @@ TEST(Linear, TakesAnyShapeAndConvolutionWeights) {
     EXPECT_TRUE(at::equal(linear(x.transpose(0, 1).contiguous().transpose(0, 1), weight, bias), y));
     EXPECT_EQ(linear(x.narrow(0, 0, 0), weight, bias).sizes().vec(), (std::vector<int64_t>{0, 5, 32}));
   }
-}
-
-bool has_kernels(at::ScalarType dtype) {
-  return dtype == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
 }
 
 TEST(Linear, RunsInAKernelWhereTheCpuHasOne) {

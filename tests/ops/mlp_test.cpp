@@ -10,6 +10,7 @@
 
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/has_kernels.h"
 #include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
@@ -176,7 +177,7 @@ TEST(MlpOf, AnyThreadsIsTheSameBits) {
     for (int n = 2; n <= 5; ++n) {
       at::set_num_threads(n);
       // (LibTorch's own kernels promise less.)
-      if (dtype == at::kFloat ? !cpu_has_fp32_kernels() : !cpu_has_bf16_kernels()) continue;
+      if (!has_kernels(dtype)) continue;
       EXPECT_TRUE(at::equal(everything(), expected)) << dtype << " " << n << " threads";
     }
   }

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tessera/ops/convolution.h"
-#include "tessera/ops/cpu.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/has_kernels.h"
 #include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
@@ -77,12 +77,7 @@ void expect_the_same_bits(const Layer& together, const Layer& apart, const Case&
   }
 }
 
-class NormConvolution : public testing::TestWithParam<std::tuple<Case, at::ScalarType>> {
- protected:
-  static bool has_kernels(at::ScalarType dtype) {
-    return dtype == at::kFloat ? cpu_has_fp32_kernels() : cpu_has_bf16_kernels();
-  }
-};
+class NormConvolution : public testing::TestWithParam<std::tuple<Case, at::ScalarType>> {};
 
 TEST_P(NormConvolution, IsBitwiseTheTwoOpsAndKeepsLess) {
   const auto [c, dtype] = GetParam();
