@@ -220,8 +220,4 @@ std::string parts_text(const Memory& memory) {
                 human_bytes(memory.activations), ", program ", human_bytes(memory.program));
 }
 
-std::string describe(const Memory& memory) {
-  return concat(human_bytes(memory.total()), " a rank: ", parts_text(memory));
-}
-
 }  // namespace tessera::plan

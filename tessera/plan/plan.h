@@ -104,7 +104,5 @@ double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kep
 
 /// "states 0.80 GiB, gradients 0.10 GiB, gathered 0.10 GiB, activations 0.18 GiB, program 16.0 MiB".
 std::string parts_text(const Memory& memory);
-/// "1.20 GiB a rank: " and these.
-std::string describe(const Memory& memory);
 
 }  // namespace tessera::plan

@@ -117,12 +117,15 @@ torchrun_trains: skipped: no Python with torch (0.1 s)
 2/3 Testing: data.Shared.Photos
 tests/data/shared_test.cpp:12: Skipped
 no photos here
+3/3 Testing: data.Shared.MorePhotos
+tests/data/shared_test.cpp:24: Skipped
+no photos here
 3/3 Testing: train.guard
 warning: step 41 is skipped: not finite
 END
   exit 8"
 expect "skipped parts are told" 8 0 "--   e2e.launchers: torchrun_trains: no Python with torch
---   data.Shared.Photos: no photos here" test
+--   data.Shared.Photos and 1 more: no photos here" test
 case "$output" in
   *"step 41"*) failures=$((failures + 1)); echo "FAILED: what a test itself prints is no skipped part" ;;
 esac

@@ -294,10 +294,9 @@ TEST(Memory, TenBillionOverManyRanks) {
   EXPECT_LT(m.total(), 16.0 * 1024 * 1024 * 1024);
 }
 
-TEST(Memory, Describe) {
-  EXPECT_EQ(
-      describe(Memory{1024, 128, 384, 256, 256}),
-      "2.00 KiB a rank: states 1.00 KiB, gradients 128 B, gathered 384 B, activations 256 B, program 256 B");
+TEST(Memory, PartsInWords) {
+  EXPECT_EQ(parts_text(Memory{1024, 128, 384, 256, 256}),
+            "states 1.00 KiB, gradients 128 B, gathered 384 B, activations 256 B, program 256 B");
 }
 
 }  // namespace
