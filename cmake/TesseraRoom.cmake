@@ -45,10 +45,11 @@ function(tessera_use_pch target owner library)
   target_precompile_headers(${target} REUSE_FROM tessera_${owner})
 endfunction()
 
-# tessera_test(NAME [TORCH [MODULES]] [LABELS l...] SOURCES ...): one GoogleTest program of one room, every test of it
-# registered with ctest. MODULES: nearly all its files use torch::nn and torch::optim. Labels: unit (default), ranks, slow, cuda.
+# tessera_test(NAME [TORCH [MODULES]] [SUITES] [LABELS l...] [TIMEOUT s] SOURCES ...): one GoogleTest program of one
+# room, every test of it registered with ctest; SUITES: every suite, where loading LibTorch takes longer than most tests. MODULES: nearly all its files use torch::nn and torch::optim. Labels: unit (default),
+# ranks, slow, cuda.
 function(tessera_test name)
-  cmake_parse_arguments(T "TORCH;MODULES" "TIMEOUT" "LABELS;SOURCES" ${ARGN})
+  cmake_parse_arguments(T "TORCH;MODULES;SUITES" "TIMEOUT" "LABELS;SOURCES" ${ARGN})
   if(NOT T_LABELS)
     set(T_LABELS unit)
   endif()
@@ -75,7 +76,30 @@ function(tessera_test name)
       tessera_use_pch(test_${name} test_torch_pch "torch_headers;GTest::gtest" <ATen/ATen.h> ${headers})
     endif()
   endif()
+  if(T_SUITES)
+    tessera_suites(${name})
+    return()
+  endif()
   gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} ENVIRONMENT "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache"
     SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+endfunction()
+
+# The suites of test_NAME, for tessera_test. (Module GoogleTest knows single tests alone.)
+function(tessera_suites name)
+  set(T_PROGRAM ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/test_${name})
+  set(T_SCRIPT ${CMAKE_CURRENT_BINARY_DIR}/suites_of_${name}.cmake)
+  set(T_PROPERTIES "LABELS [[${T_LABELS}]] TIMEOUT ${T_TIMEOUT}
+    ENVIRONMENT [[XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache]] WORKING_DIRECTORY [[${CMAKE_CURRENT_BINARY_DIR}]]")
+  set(lister ${CMAKE_CURRENT_BINARY_DIR}/list_suites_of_${name}.cmake)
+  configure_file(${CMAKE_SOURCE_DIR}/cmake/TesseraSuites.cmake.in ${lister} @ONLY)
+  add_custom_command(TARGET test_${name} POST_BUILD COMMAND ${CMAKE_COMMAND} -P ${lister} VERBATIM)
+  file(CONFIGURE OUTPUT ${T_SCRIPT}.if_built @ONLY CONTENT [=[
+if(EXISTS "@T_SCRIPT@")
+  include("@T_SCRIPT@")
+else()
+  add_test(test_@name@_NOT_BUILT test_@name@_NOT_BUILT)
+endif()
+]=])
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${T_SCRIPT}.if_built)
 endfunction()

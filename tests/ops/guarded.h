@@ -114,7 +114,13 @@ inline const char* obstacle(vectors::Avx512, bool bf16 = false) {
   if (!cpu_has_avx512()) return "this CPU has no AVX-512";
   return !bf16 || cpu_has_bf16() ? nullptr : "this CPU has no AVX512_BF16";
 }
-inline const char* obstacle_to_tiles() { return cpu_has_amx() ? nullptr : "this CPU has no AMX"; }
+inline const char* obstacle_to_tiles() {
+#ifdef TESSERA_TILES_IN_MEMORY
+  return cpu_has_amx() ? nullptr : "this CPU has no AVX512_BF16, which surrounds tiles in memory";
+#else
+  return cpu_has_amx() ? nullptr : "this CPU has no AMX";
+#endif
+}
 
 inline double gelu(double x) { return x * 0.5 * std::erfc(-x * M_SQRT1_2); }
 inline double gelu_slope(double x) {

@@ -1,5 +1,7 @@
-// Matrix products of every set of instructions, without LibTorch: beside the plain formula in float64, with
-// sizes that are no multiple of anything, in memory that ends where it may not be touched.
+// Products of linear layers of every set of instructions, without LibTorch: beside the plain formula in
+// float64, with sizes that are no multiple of anything, in memory that ends where it may not be touched.
+#include "tessera/ops/kernel_products.h"
+
 #include <thread>
 
 #include "tests/ops/guarded.h"
@@ -19,9 +21,38 @@ struct Size {
   int64_t rows, k, columns;
 };
 
-// One of each, less and more than a register has, than a block, than a cut, than a piece.
-constexpr Size kSizes[] = {{1, 1, 1},    {7, 3, 5},      {6, 16, 16},   {13, 33, 31},  {50, 197, 47},
-                           {33, 40, 97}, {100, 64, 192}, {9, 1700, 17}, {35, 2600, 33}};
+// One of each, less and more than a register has, than a block, than a cut, than a piece, than a group.
+constexpr Size kSizes[] = {{1, 1, 1},    {7, 3, 5},      {6, 16, 16},   {13, 33, 31},   {50, 197, 47},
+                           {33, 40, 97}, {100, 64, 192}, {9, 1700, 17}, {35, 2600, 33}, {300, 1700, 21}};
+
+// Memory that ends where it may not be touched. So few sums may wait that products come in groups.
+struct TestRuntime {
+  static constexpr int64_t kMostSums = 256 * 20, kMostRowSums = 256 * 20;
+  static inline int64_t thread_count = 1;
+
+  template <typename E>
+  class Scratch {
+   public:
+    explicit Scratch(int64_t elements) : memory_(elements, 64) {}
+    E* data() const { return memory_.data(); }
+
+   private:
+    mutable Guarded<E> memory_;
+  };
+  template <typename E>
+  static Scratch<E> scratch(int64_t elements) {
+    return Scratch<E>(elements);
+  }
+  static int64_t threads() { return thread_count; }
+  template <typename Body>
+  static void parallel(int64_t begin, int64_t end, int64_t /*grain*/, const Body& body) {
+    const int64_t parts = std::max<int64_t>(std::min(thread_count, end - begin), 1);
+    const auto part = [=](int64_t i) { return begin + (end - begin) * i / parts; };
+    std::vector<std::jthread> others;
+    for (int64_t i = 1; i < parts; ++i) others.emplace_back([&, i] { body(part(i), part(i + 1)); });
+    body(part(0), part(1));
+  }
+};
 
 std::vector<double> values(const auto& elements) {
   std::vector<double> all;
@@ -47,77 +78,51 @@ std::vector<double> product(const Size& size, const std::vector<double>& left, b
 }
 
 template <typename Gemm>
-class KernelProducts : public testing::Test {
+class ProductsOf : public testing::Test {
  protected:
+  using Products = KernelProducts<Gemm, TestRuntime>;
   using T = typename Gemm::Element;
-  using Packed = typename Gemm::PackedElement;
 
   void SetUp() override {
     if (const char* why = obstacle_to(Gemm())) GTEST_SKIP() << why;
   }
-
-  // body(turns) on so many threads.
-  template <typename Body>
-  static void in_turns(int64_t threads, int64_t columns, const Body& body) {
-    std::vector<int64_t> taken(static_cast<size_t>(Gemm::chunks(columns)));
-    const vectors::Turns turns{threads, taken.data()};
-    std::vector<std::jthread> others;
-    for (int64_t i = 1; i < threads; ++i) others.emplace_back([&] { body(turns); });
-    body(turns);
-  }
-
-  static void multiply(const Guarded<T>& a, const Size& size, const Guarded<Packed>& packed,
-                       const Epilogue<T>& epilogue, int64_t threads = 1) {
-    if constexpr (Gemm::kCutsOutside) {
-      auto sums = aligned<float>(Gemm::sums_size(size.rows, size.columns));
-      const int64_t depth = Gemm::piece_of(size.k);
-      for (int64_t begin = 0; begin < size.k; begin += depth) {
-        const typename Gemm::Cut cut{begin, std::min(depth, size.k - begin), size.k};
-        in_turns(threads, size.columns, [&](const vectors::Turns& turns) {
-          Gemm::multiply_cut(a.data(), size.rows, cut, packed.data(), size.columns, epilogue, sums.data(),
-                             turns);
-        });
-      }
-    } else {
-      in_turns(threads, size.columns, [&](const vectors::Turns& turns) {
-        Gemm::multiply(a.data(), size.rows, size.k, packed.data(), size.columns, epilogue, turns);
-      });
-    }
-  }
-
-  // A layer's input and weight, the weight packed for the product with its transpose.
-  struct Layer {
-    Guarded<T> x, weight;
-    Guarded<Packed> packed;
-
-    explicit Layer(const Size& size)
-        : x(size.rows * size.k),
-          weight(size.columns * size.k),
-          packed(Gemm::packed_size(size.k, size.columns), 64) {
-      fill(x, 1, 1);
-      fill(weight, 1 / std::sqrt(size.k), 2);
-      Gemm::pack_transposed(weight.data(), size.columns, size.k, 0, (size.columns + 31) / 32, packed.data());
-    }
-    std::vector<double> product_of(const Size& size) const {
-      return product(size, values(x), false, values(weight), true);
-    }
-  };
 };
-
+#ifdef TESSERA_TILES_IN_MEMORY
+using Gemms = testing::Types<amx::Gemm>;
+#else
 using Gemms = testing::Types<vectors::Gemm<Avx2, float>, vectors::Gemm<Avx2, uint16_t, float>,
                              vectors::Gemm<Avx512, float>, vectors::Gemm<Avx512, uint16_t, float>,
                              vectors::Gemm<Avx512, uint16_t>, amx::Gemm>;
-TYPED_TEST_SUITE(KernelProducts, Gemms);
+#endif
+TYPED_TEST_SUITE(ProductsOf, Gemms);
 
-TYPED_TEST(KernelProducts, OfRowsWithBiasAndResidual) {
-  using T = typename TypeParam::Element;
+/// A layer: x [rows, k], weight [columns, k].
+template <typename T>
+struct Layer {
+  Guarded<T> x, weight;
+
+  explicit Layer(const Size& size) : x(size.rows * size.k), weight(size.columns * size.k) {
+    fill(x, 1, 1);
+    fill(weight, 1 / std::sqrt(size.k), 2);
+  }
+  template <typename Products>
+  void forward(Products, const Size& size, const Epilogue<T>& epilogue) const {
+    Products::forward(x.data(), weight.data(), size.rows, size.k, size.columns, epilogue);
+  }
+  std::vector<double> product_of(const Size& size) const {
+    return product(size, values(x), false, values(weight), true);
+  }
+};
+
+TYPED_TEST(ProductsOf, RowsWithBiasAndResidual) {
+  using T = typename TestFixture::T;
   for (const Size& size : kSizes) {
-    const typename TestFixture::Layer layer(size);
+    const Layer<T> layer(size);
     Guarded<T> bias(size.columns), residual(size.rows * size.columns), out(size.rows * size.columns);
     fill(bias, 1, 3);
     fill(residual, 1, 4);
-    TestFixture::multiply(layer.x, size, layer.packed,
-                          {.out = out.data(), .bias = bias.data(), .residual = residual.data()});
+    layer.forward(typename TestFixture::Products(), size,
+                  {.out = out.data(), .bias = bias.data(), .residual = residual.data()});
     std::vector<double> exact = layer.product_of(size);
     for (int64_t i = 0; i < out.size(); ++i) {
       exact[static_cast<size_t>(i)] += value(bias[i % size.columns]) + value(residual[i]);
@@ -126,12 +131,12 @@ TYPED_TEST(KernelProducts, OfRowsWithBiasAndResidual) {
   }
 }
 
-TYPED_TEST(KernelProducts, OfRowsWithGelu) {
-  using T = typename TypeParam::Element;
+TYPED_TEST(ProductsOf, RowsThroughGelu) {
+  using T = typename TestFixture::T;
   for (const Size& size : kSizes) {
-    const typename TestFixture::Layer layer(size);
+    const Layer<T> layer(size);
     Guarded<T> linear(size.rows * size.columns), out(size.rows * size.columns);
-    TestFixture::multiply(layer.x, size, layer.packed, {.out = out.data(), .linear = linear.data()});
+    layer.forward(typename TestFixture::Products(), size, {.out = out.data(), .linear = linear.data()});
     expect_near(linear, layer.product_of(size), "before GELU");
     std::vector<double> exact = values(linear);
     for (double& one : exact) one = gelu(one);
@@ -139,19 +144,36 @@ TYPED_TEST(KernelProducts, OfRowsWithGelu) {
   }
 }
 
-TYPED_TEST(KernelProducts, OfRowsBackThroughGelu) {
-  using T = typename TypeParam::Element;
-  using Packed = typename TypeParam::PackedElement;
+// Of bf16 every one; NaN stays NaN.
+TYPED_TEST(ProductsOf, GeluOfNumbersOfAllSizes) {
+  using T = typename TestFixture::T;
+  const Size size{1 << 16, 1, 1};
+  Guarded<T> x(size.rows), one(1), linear(size.rows), out(size.rows);
+  one[0] = nearest<T>(1);
+  std::vector<double> exact;
+  for (int64_t i = 0; i < size.rows; ++i) {
+    const float number = std::bit_cast<float>(static_cast<uint32_t>(i) << 16);
+    x[i] = nearest<T>(std::isfinite(number) ? number : 0);
+    exact.push_back(gelu(value(x[i])));
+  }
+  TestFixture::Products::forward(x.data(), one.data(), size.rows, 1, 1,
+                                 {.out = out.data(), .linear = linear.data()});
+  expect_near(out, exact, "after GELU", 3e-6);
+  x[7] = nearest<T>(std::numeric_limits<double>::quiet_NaN());
+  TestFixture::Products::forward(x.data(), one.data(), 9, 1, 1, {.out = out.data(), .linear = linear.data()});
+  EXPECT_TRUE(std::isnan(value(out[7])) && !std::isnan(value(out[6])) && !std::isnan(value(out[8])));
+}
+
+TYPED_TEST(ProductsOf, RowsBackThroughGelu) {
+  using T = typename TestFixture::T;
   for (const Size& size : kSizes) {
     Guarded<T> gradient(size.rows * size.k), weight(size.k * size.columns);
     Guarded<T> before(size.rows * size.columns), out(size.rows * size.columns);
     fill(gradient, 1, 1);
     fill(weight, 1 / std::sqrt(size.k), 2);
     fill(before, 2, 3);
-    Guarded<Packed> packed(TypeParam::packed_size(size.k, size.columns), 64);
-    TypeParam::pack(weight.data(), size.k, size.columns, 0, TypeParam::depth(size.k) / 16, false,
-                    packed.data());
-    TestFixture::multiply(gradient, size, packed, {.out = out.data(), .slope_of = before.data()});
+    TestFixture::Products::input_gradient(gradient.data(), weight.data(), size.rows, size.columns, size.k,
+                                          {.out = out.data(), .slope_of = before.data()});
     std::vector<double> exact = product(size, values(gradient), false, values(weight), false);
     for (int64_t i = 0; i < out.size(); ++i) exact[static_cast<size_t>(i)] *= gelu_slope(value(before[i]));
     expect_near(out, exact, "gradient");
@@ -159,32 +181,16 @@ TYPED_TEST(KernelProducts, OfRowsBackThroughGelu) {
 }
 
 // gradient^T x, and the sums of the gradient's columns; x as it is, or GELU of it as a T.
-TYPED_TEST(KernelProducts, OfColumnsInPieces) {
-  using T = typename TypeParam::Element;
-  using Packed = typename TypeParam::PackedElement;
+TYPED_TEST(ProductsOf, WeightsGradient) {
+  using T = typename TestFixture::T;
   for (const Size& size : kSizes) {
     for (const bool with_gelu : {false, true}) {
       Guarded<T> gradient(size.k * size.rows), x(size.k * size.columns), out(size.rows * size.columns);
+      Guarded<float> sums(size.rows);
       fill(gradient, 1 / std::sqrt(size.k), 1);
       fill(x, 1, 2);
-      const int64_t depth = TypeParam::piece_of(size.k), blocks = TypeParam::kLeftBlock;
-      Guarded<Packed> packed(TypeParam::packed_size(depth, size.columns), 64);
-      Guarded<Packed> left(TypeParam::left_size(depth, size.rows), 64);
-      auto waiting = aligned<float>(depth == size.k ? 0 : TypeParam::sums_size(size.rows, size.columns));
-      Guarded<float> sums(size.rows);
-      for (int64_t i = 0; i < size.rows; ++i) sums[i] = 0;
-      for (int64_t begin = 0; begin < size.k; begin += depth) {
-        const int64_t k = std::min(depth, size.k - begin);
-        TypeParam::pack(x.data() + begin * size.columns, k, size.columns, 0, TypeParam::depth(k) / 16,
-                        with_gelu, packed.data());
-        TypeParam::pack_left(gradient.data() + begin * size.rows, size.rows, size.rows, k, 0,
-                             (size.rows + blocks - 1) / blocks, left.data(), sums.data());
-        TestFixture::in_turns(1, size.columns, [&](const vectors::Turns& turns) {
-          TypeParam::multiply_packed(left.data(), size.rows, k, packed.data(), size.columns,
-                                     {.out = out.data()}, {begin == 0, begin + k == size.k, waiting.data()},
-                                     turns);
-        });
-      }
+      TestFixture::Products::weight_gradient(gradient.data(), x.data(), with_gelu, size.k, size.columns,
+                                             size.rows, out.data(), sums.data());
       std::vector<double> right = values(x);
       for (double& one : right) one = with_gelu ? value(nearest<T>(gelu(one))) : one;
       // Where GELU's error decides how it is rounded, a number of bf16 is the next.
@@ -199,24 +205,33 @@ TYPED_TEST(KernelProducts, OfColumnsInPieces) {
   }
 }
 
-TYPED_TEST(KernelProducts, OfAnyNumberOfThreadsAreTheSameBits) {
-  using T = typename TypeParam::Element;
+TYPED_TEST(ProductsOf, AnyThreadsAndAnyBatchAreTheSameBits) {
+  using T = typename TestFixture::T;
   const Size size{301, 900, 130};
-  const typename TestFixture::Layer layer(size);
-  Guarded<T> alone(size.rows * size.columns), shared(size.rows * size.columns);
-  TestFixture::multiply(layer.x, size, layer.packed, {.out = alone.data()});
-  TestFixture::multiply(layer.x, size, layer.packed, {.out = shared.data()}, 3);
-  EXPECT_EQ(std::memcmp(alone.data(), shared.data(), sizeof(T) * static_cast<size_t>(alone.size())), 0);
-  expect_near(alone, layer.product_of(size), "result");
+  const Layer<T> layer(size);
+  const auto bits = [&](int64_t rows, int64_t threads) {
+    TestRuntime::thread_count = threads;
+    Guarded<T> out(rows * size.columns), weight_gradient(size.columns * size.k);
+    Guarded<float> sums(size.columns);
+    layer.forward(typename TestFixture::Products(), {rows, size.k, size.columns}, {.out = out.data()});
+    TestFixture::Products::weight_gradient(out.data(), layer.x.data(), false, rows, size.k, size.columns,
+                                           weight_gradient.data(), sums.data());
+    TestRuntime::thread_count = 1;
+    return std::pair(values(out), values(weight_gradient));
+  };
+  const auto alone = bits(size.rows, 1);
+  EXPECT_EQ(bits(size.rows, 3), alone);
+  const auto of_some = bits(17, 2).first;
+  EXPECT_TRUE(std::equal(of_some.begin(), of_some.end(), alone.first.begin()));
 }
 
-TYPED_TEST(KernelProducts, BackThroughGeluAlone) {
-  using T = typename TypeParam::Element;
+TYPED_TEST(ProductsOf, GradientBackThroughGeluAlone) {
+  using T = typename TestFixture::T;
   for (const int64_t count : {1, 15, 16, 47, 1000}) {
     Guarded<T> gradient(count), linear(count), out(count);
     fill(gradient, 1, 1);
     fill(linear, 3, 2);
-    TypeParam::gelu_backward(gradient.data(), linear.data(), out.data(), count);
+    TestFixture::Products::gelu_backward(gradient.data(), linear.data(), out.data(), count);
     std::vector<double> exact = values(gradient);
     for (int64_t i = 0; i < count; ++i) exact[static_cast<size_t>(i)] *= gelu_slope(value(linear[i]));
     expect_near(out, exact, "gradient");

@@ -1,22 +1,16 @@
-// Norms and attention of every set of instructions, without LibTorch: beside the plain formulas in float64,
-// with sizes that are no multiple of anything, in memory that ends where it may not be touched.
-#include "tessera/ops/amx_attention.h"
-#include "tessera/ops/vector_attention.h"
+// Norms, keyless attention and functions of every set of instructions, without LibTorch: beside the plain
+// formulas in float64, with sizes that are no multiple of anything, in memory that ends where it may not be
+// touched.
 #include "tessera/ops/vector_batch_norm.h"
 #include "tessera/ops/vector_keyless.h"
 #include "tessera/ops/vector_norm.h"
-#include "tests/ops/guarded.h"
+#include "tests/ops/softmax_formula.h"
 #include "tests/ops/vector_functions.h"
 
 namespace tessera::ops {
 namespace {
 
 using vectors::Avx2, vectors::Avx512;
-using Exact = std::vector<double>;
-
-Exact zeros(int64_t count) { return Exact(static_cast<size_t>(count)); }
-double& at(Exact& numbers, int64_t i) { return numbers[static_cast<size_t>(i)]; }
-
 /// A set, and the elements in memory.
 template <typename SetOf, typename Element>
 struct On {
@@ -150,46 +144,6 @@ TYPED_TEST(KernelRows, BatchNorm) {
   }
 }
 
-// Scores, their softmax p, and what p weighs, of `queries` and tokens given by number: q(i, c), k(j, c),
-// v(j, c).
-struct Softmax {
-  int64_t queries, tokens;
-  Exact p;
-
-  template <typename Q, typename K>
-  Softmax(int64_t of_queries, int64_t of_tokens, int64_t width, double scale, const Q& q, const K& k)
-      : queries(of_queries), tokens(of_tokens), p(zeros(of_queries * of_tokens)) {
-    for (int64_t i = 0; i < queries; ++i) {
-      double sum = 0;
-      for (int64_t j = 0; j < tokens; ++j) {
-        double score = 0;
-        for (int64_t c = 0; c < width; ++c) score += q(i, c) * k(j, c);
-        sum += at(p, i * tokens + j) = std::exp(scale * score);
-      }
-      for (int64_t j = 0; j < tokens; ++j) at(p, i * tokens + j) /= sum;
-    }
-  }
-  template <typename V>
-  double mix(int64_t i, int64_t c, const V& v) {
-    double sum = 0;
-    for (int64_t j = 0; j < tokens; ++j) sum += at(p, i * tokens + j) * v(j, c);
-    return sum;
-  }
-  /// The gradient of the scores from that of p, dp(i, j).
-  template <typename Of>
-  Exact backward(const Of& dp) {
-    Exact ds = zeros(queries * tokens);
-    for (int64_t i = 0; i < queries; ++i) {
-      double along = 0;
-      for (int64_t j = 0; j < tokens; ++j) along += at(p, i * tokens + j) * dp(i, j);
-      for (int64_t j = 0; j < tokens; ++j) {
-        at(ds, i * tokens + j) = at(p, i * tokens + j) * (dp(i, j) - along);
-      }
-    }
-    return ds;
-  }
-};
-
 TYPED_TEST(KernelRows, KeylessAttention) {
   using T = typename TypeParam::T;
   using Image = vectors::KeylessImage<typename TypeParam::Set, T>;
@@ -241,108 +195,6 @@ TYPED_TEST(KernelRows, KeylessAttention) {
     expect_near(found_z, of_z, "result");
     expect_near(found_du, of_u, "query's gradient", 1e-4);
     expect_near(dx, of_x, "tokens' gradient", 1e-4);
-  }
-}
-
-struct OfTiles {
-  static int64_t scratch(const AttentionShape& shape) { return amx::attention_scratch(shape); }
-  static int64_t backward_scratch(const AttentionShape& shape) {
-    return amx::attention_backward_scratch(shape);
-  }
-  static constexpr auto forward = amx::attention;
-  static constexpr auto backward = amx::attention_backward;
-};
-/// Kernels for attention, the elements in memory, and those that are multiplied.
-template <typename SetOf, typename Element, typename Word>
-struct Attend : vectors::AttentionKernels<SetOf, Element, Word> {
-  using T = Element;
-  static const char* obstacle_here() { return obstacle(SetOf(), sizeof(Word) == 2); }
-};
-template <>
-struct Attend<void, uint16_t, void> : OfTiles {
-  using T = uint16_t;
-  static const char* obstacle_here() { return obstacle_to_tiles(); }
-};
-
-template <typename Kernels>
-class KernelAttention : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const char* why = Kernels::obstacle_here()) GTEST_SKIP() << why;
-  }
-};
-using Attentions = testing::Types<Attend<Avx2, float, float>, Attend<Avx2, uint16_t, float>,
-                                  Attend<Avx512, float, float>, Attend<Avx512, uint16_t, float>,
-                                  Attend<Avx512, uint16_t, uint16_t>, Attend<void, uint16_t, void>>;
-TYPED_TEST_SUITE(KernelAttention, Attentions);
-
-TYPED_TEST(KernelAttention, ValuesAndGradients) {
-  using T = typename TypeParam::T;
-  constexpr int64_t kSamples = 2;
-  constexpr int64_t kShapes[][4] = {
-      {1, 1, 1, 1}, {3, 5, 7, 9}, {2, 33, 50, 64}, {1, 17, 19, 80}, {2, 1, 197, 48}};
-  for (const auto& [heads, queries, tokens, width] : kShapes) {
-    const AttentionShape shape{heads, queries, tokens, width};
-    const int64_t row = heads * width;
-    Guarded<T> q(kSamples * queries * row), kv(kSamples * tokens * 2 * row), out(q.size()),
-        gradient(q.size()), dq(q.size()), dkv(kv.size());
-    Guarded<float> stats(kSamples * heads * queries * 2);
-    fill(q, 1, 1);
-    fill(kv, 1, 2);
-    fill(gradient, 1, 3);
-    const auto of_queries = [&, queries = queries, width = width](Guarded<T>& t) {
-      return Heads<T>{t.data(), queries * row, row, width};
-    };
-    const auto of_tokens = [&, tokens = tokens, width = width](Guarded<T>& t, int64_t part) {
-      return Heads<T>{t.data() + part * row, tokens * 2 * row, 2 * row, width};
-    };
-    {
-      auto scratch = aligned<uint16_t>(TypeParam::scratch(shape));
-      TypeParam::forward(of_queries(q), of_tokens(kv, 0), of_tokens(kv, 1), shape, 0, kSamples * heads,
-                         of_queries(out), stats.data(), scratch.data());
-    }
-    auto scratch = aligned<uint16_t>(TypeParam::backward_scratch(shape));
-    TypeParam::backward(of_queries(q), of_tokens(kv, 0), of_tokens(kv, 1), shape, 0, kSamples * heads,
-                        of_queries(gradient), stats.data(), of_queries(dq), of_tokens(dkv, 0),
-                        of_tokens(dkv, 1), scratch.data());
-
-    Exact exact_out = zeros(q.size()), exact_dq = exact_out, exact_dkv = zeros(kv.size());
-    const double scale = 1 / std::sqrt(static_cast<double>(width));
-    for (int64_t index = 0; index < kSamples * heads; ++index) {
-      const int64_t sample = index / heads, head = index % heads;
-      const auto at_query = [&, queries = queries, width = width](int64_t i, int64_t c) {
-        return (sample * queries + i) * row + head * width + c;
-      };
-      const auto at_token = [&, tokens = tokens, width = width](int64_t j, int64_t c, int64_t part) {
-        return ((sample * tokens + j) * 2 + part) * row + head * width + c;
-      };
-      const auto query = [&](int64_t i, int64_t c) { return value(q[at_query(i, c)]); };
-      const auto key = [&](int64_t j, int64_t c) { return value(kv[at_token(j, c, 0)]); };
-      const auto val = [&](int64_t j, int64_t c) { return value(kv[at_token(j, c, 1)]); };
-      const auto of_out = [&](int64_t i, int64_t c) { return value(gradient[at_query(i, c)]); };
-      Softmax softmax(queries, tokens, width, scale, query, key);
-      Exact ds = softmax.backward([&, width = width](int64_t i, int64_t j) {
-        double sum = 0;
-        for (int64_t c = 0; c < width; ++c) sum += of_out(i, c) * val(j, c);
-        return sum;
-      });
-      for (int64_t i = 0; i < queries; ++i) {
-        for (int64_t c = 0; c < width; ++c) {
-          at(exact_out, at_query(i, c)) = softmax.mix(i, c, val);
-          for (int64_t j = 0; j < tokens; ++j) {
-            const double share = at(ds, i * tokens + j) * scale;
-            at(exact_dq, at_query(i, c)) += share * key(j, c);
-            at(exact_dkv, at_token(j, c, 0)) += share * query(i, c);
-            at(exact_dkv, at_token(j, c, 1)) += at(softmax.p, i * tokens + j) * of_out(i, c);
-          }
-        }
-      }
-    }
-    // In bf16 p and the scores' gradient are rounded between two products.
-    const double of_sums = sizeof(T) == 4 ? 5e-5 : 2e-2;
-    expect_near(out, exact_out, "result", of_sums);
-    expect_near(dq, exact_dq, "queries' gradient", of_sums);
-    expect_near(dkv, exact_dkv, "keys' and values' gradient", of_sums);
   }
 }
 
