@@ -1,5 +1,6 @@
 #include "tessera/arch/resmlp.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/arch/checks.h"
@@ -121,9 +122,9 @@ Activations activations(const ResMlpConfig& config, double c) {
   // GELU, and made.
   const double input = tokens * d, inner = tokens * (5 * d + 2 * m);
   result.units.insert(result.units.end(), static_cast<size_t>(config.depth), {input, input + inner, inner});
-  const double logits = 2 * kFloatBytes * static_cast<double>(config.classes) + c * 2 * d;
-  result.units.push_back({input, input + logits, logits});
-  result.working = tokens * (d + 2 * m);
+  const double logits = 2 * kFloatBytes * static_cast<double>(config.classes), head = logits + c * 2 * d;
+  result.units.push_back({input, input + head, head});
+  result.working = std::max(tokens * (d + 2 * m), logits);  // their gradients, where there are so many
   return result;
 }
 

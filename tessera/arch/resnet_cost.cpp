@@ -69,9 +69,10 @@ Activations activations(const ResNetConfig& config, double c) {
   }
   const double features = static_cast<double>(config.features());
   const double input = c * map(config.features(), last_size);
-  const double head = input + c * features + 2 * kFloatBytes * static_cast<double>(config.classes);
+  const double logits = 2 * kFloatBytes * static_cast<double>(config.classes);
+  const double head = input + c * features + logits;
   result.units.push_back({input, head, head - input});
-  result.working = 2 * c * largest;
+  result.working = std::max(2 * c * largest, logits);  // their gradients, where there are so many
   return result;
 }
 

@@ -53,15 +53,19 @@ UnitActivations block_activations(const VitConfig& config, double c, int64_t rea
                                   read * (c * of_read + kFloatBytes * read_statistics));
 }
 
+// Logits and their logarithms of softmax.
+double logit_bytes(const VitConfig& config) {
+  return (config.distillation_token ? 2 : 1) * 2 * kFloatBytes * static_cast<double>(config.classes);
+}
+
 UnitActivations head_activations(const VitConfig& config, double c) {
   const auto tokens = static_cast<double>(config.tokens_read()),
              patches = static_cast<double>(config.patches());
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
   const double heads = config.distillation_token ? 2 : 1;
-  const double logits = heads * 2 * kFloatBytes * static_cast<double>(config.classes);
   const double input = c * tokens * d;
-  double all =
-      logits + heads * c * 2 * d;  // pooled, and the last layer's input; a mean needs no input for backward
+  // (Pooled, and the last layer's input; a mean needs no input for backward.)
+  double all = logit_bytes(config) + heads * c * 2 * d;
   if (!config.norm_after_pool()) all += 2 * input + 2 * kFloatBytes * tokens;
   if (config.pool == Pool::kAttention) all += c * (2 * patches * d + 4 * d + 2 * m);
   return unit(input, all);
@@ -78,7 +82,8 @@ Activations activations(const VitConfig& config, double c) {
   }
   result.units.push_back(head_activations(config, c));
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
-  result.working = c * static_cast<double>(config.tokens()) * (d + std::max(2 * m, 4 * d));
+  result.working = std::max(c * static_cast<double>(config.tokens()) * (d + std::max(2 * m, 4 * d)),
+                            logit_bytes(config));  // their gradients, where there are so many classes
   return result;
 }
 

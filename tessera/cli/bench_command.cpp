@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/cli/bench_scaling.h"
@@ -13,7 +14,8 @@ namespace {
 /// What `bench shard` and `bench step` share.
 struct Common {
   std::string command, model = "B/16", output;
-  int64_t batch = 8, rounds = 5, procs = 0;
+  int64_t batch = 8, rounds = 5;
+  std::optional<int64_t> procs;
   std::vector<std::string> sets;
   bool json = false;
 
@@ -56,11 +58,12 @@ CLI::App* add(CLI::App& bench, Common& options, const char* name, const char* de
 /// Runs `measure` on every rank: those of a launcher, or local ones that this process starts.
 int on_ranks(const Common& options, const std::vector<std::string>& arguments,
              const std::function<int(const launch::Ranks&)>& measure) {
-  if (options.procs < 0) user_error(options.where(), "--procs of at least 1: got ", options.procs);
+  const int64_t procs = options.procs.value_or(1);
+  if (procs < 1) user_error(options.where(), "--procs of at least 1: got ", procs);
   const launch::Ranks ranks = launch::ranks_from_environment();
-  if (options.procs > 1 && ranks.launcher != "local") {
+  if (procs > 1 && ranks.launcher != "local") {
     launch::LocalOptions local;
-    local.procs = options.procs;
+    local.procs = procs;
     return launch::run_local(local, arguments);
   }
   if (options.rounds < 1) user_error(options.where(), "--rounds of at least 1: got ", options.rounds);
@@ -75,25 +78,38 @@ int bench_shard(const Common& options, const std::vector<std::string>& arguments
     job.rounds = options.rounds;
     job.json = options.json;
     job.output = options.output;
-    launch::install_signal_handlers();
+    launch::end_on_signals();
     return engine().bench_shard(job, ranks);
   });
+}
+
+recipe::Recipe recipe_of(const StepOptions& options) {
+  return options.recipe("clip = 1.0\n", {"precision.compute=" + options.dtype, "optimizer.weight_decay=0.1",
+                                         concat("shard.recompute=", options.recompute ? "true" : "false")});
 }
 
 int bench_step(const StepOptions& options, const std::vector<std::string>& arguments) {
   return on_ranks(options, arguments, [&](const launch::Ranks& ranks) {
     train::BenchStepJob job;
     job.model = options.model;
-    job.recipe =
-        options.recipe("clip = 1.0\n", {"precision.compute=" + options.dtype, "optimizer.weight_decay=0.1",
-                                        concat("shard.recompute=", options.recompute ? "true" : "false")});
+    job.recipe = recipe_of(options);
     job.rounds = options.rounds;
     job.json = options.json;
     job.quiet = options.quiet;
     job.output = options.output;
-    launch::install_signal_handlers();
+    launch::end_on_signals();
     return engine().bench_step(job, ranks);
   });
+}
+
+// What a step would refuse is refused before the table begins.
+void check_steps(const ScalingOptions& scaling) {
+  StepOptions step;
+  step.command = "scaling";
+  step.model = scaling.model;
+  step.batch = scaling.batch;
+  step.sets = scaling.sets;
+  static_cast<void>(recipe_of(step));
 }
 
 constexpr const char* kShardFooter =
@@ -160,7 +176,10 @@ Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
 
   return [=, arguments = std::move(arguments)] {
     if (bench->got_subcommand("shard")) return bench_shard(*shard, arguments);
-    if (bench->got_subcommand("scaling")) return bench_scaling(*scaling);
+    if (bench->got_subcommand("scaling")) {
+      check_steps(*scaling);
+      return bench_scaling(*scaling);
+    }
     return bench_step(*step, arguments);
   };
 }

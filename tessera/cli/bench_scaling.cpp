@@ -1,7 +1,5 @@
 #include "tessera/cli/bench_scaling.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -12,9 +10,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/scratch_folder.h"
 
 namespace tessera::cli {
-namespace fs = std::filesystem;
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -29,31 +27,13 @@ void check(const ScalingOptions& options) {
     }
   }
   if (options.batch < 1) user_error("bench.scaling", "--batch of at least 1: got ", options.batch);
+  if (options.rounds < 1) user_error("bench.scaling", "--rounds of at least 1: got ", options.rounds);
 }
-
-/// A folder of this process's own, gone with it.
-struct Folder {
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "tessera-scaling-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      user_error("bench.scaling", "a temporary folder in ", fs::temp_directory_path().string(),
-                 ": none can be made");
-    }
-    path = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  fs::path path;
-};
 
 /// One run's JSON. `code`: its exit code.
 Json measure(const ScalingOptions& options, int64_t ranks, int64_t threads, int* code) {
-  const Folder folder;
-  const fs::path output = folder.path / "step.json";
+  const launch::ScratchFolder folder("scaling");
+  const std::filesystem::path output = folder.path() / "step.json";
   std::vector<std::string> arguments = {
       "bench",
       "step",

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -25,7 +26,8 @@ struct TrainOptions {
   std::vector<std::string> sets;
   std::string resume, trace, fake_data;
   std::optional<int64_t> procs;
-  int64_t pretend_world = 0, pretend_steps = 1;
+  std::optional<int64_t> pretend_world;
+  int64_t pretend_steps = 1;
   bool dry_run = false, force = false;
   double rate = 0;
 };
@@ -99,9 +101,9 @@ void refuse_empty_resume(const std::vector<std::string>& arguments) {
 
 /// Rank 0 of a world whose other ranks do not exist.
 launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& real) {
-  if (options.pretend_world < 2 || options.pretend_steps < 1) {
+  if (*options.pretend_world < 2 || options.pretend_steps < 1) {
     user_error("train", "--pretend-world of at least 2 and --pretend-steps of at least 1: got ",
-               options.pretend_world, " and ", options.pretend_steps);
+               *options.pretend_world, " and ", options.pretend_steps);
   }
   if (options.procs || real.world > 1) {
     user_error("train", "one process for --pretend-world: ",
@@ -114,17 +116,18 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
                "loads nor saves checkpoints)");
   }
   launch::Ranks ranks;
-  ranks.world = options.pretend_world;
+  ranks.world = *options.pretend_world;
   ranks.launcher = "pretend";
   return ranks;
 }
 
 int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
+  if (std::isnan(options.rate)) user_error("train", "--rate of 1e-6 to 1e12: got nan");
   if (options.rate != 0 && !options.dry_run)
     user_error("train", "--rate with --dry-run: the latter is not given");
   launch::Ranks ranks = launch::ranks_from_environment();
   check_procs("train", options.procs);
-  if (options.pretend_world != 0) ranks = pretended_ranks(options, ranks);
+  if (options.pretend_world) ranks = pretended_ranks(options, ranks);
   const bool starts_ranks =
       options.procs > 1 && ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
   if (!starts_ranks) launch::install_signal_handlers();  // first of all: a stop asked for early counts

@@ -53,6 +53,8 @@ int run_local(const LocalOptions& options, const std::vector<std::string>& argum
 /// In a rank: SIGINT/SIGTERM set a flag (two within 300 ms count as one, launchers repeat them), a later
 /// second one ends the process at once (exit 130/143); SIGHUP and SIGPIPE are ignored.
 void install_signal_handlers();
+/// The same for what has nothing to save: the first SIGINT or SIGTERM ends the process at once.
+void end_on_signals();
 /// Has SIGINT or SIGTERM arrived?
 bool stop_requested();
 /// For tests and time limits.

@@ -6,19 +6,15 @@
 #include <optional>
 #include <string>
 
-#include "tessera/base/file.h"
+#include "tessera/launch/scratch_folder.h"
 
 namespace tessera::launch {
 
-/// The given folder, or a temporary one that stays only if something failed. A temporary folder of a parent
-/// that was killed is removed by the next parent that needs one: its lock is free then.
+/// The given folder, or a temporary one that stays only if something failed.
 class LogFolder {
  public:
   /// `given`: empty for a temporary one; `procs` 1: none is needed. Errors: UserError when it cannot be made.
   LogFolder(const std::string& given, int64_t procs);
-  ~LogFolder();
-  LogFolder(const LogFolder&) = delete;
-  LogFolder& operator=(const LogFolder&) = delete;
 
   std::filesystem::path file(int64_t rank) const;  // empty for rank 0
   /// Keeps a temporary folder in which something was written; " (logs in PATH)", else "".
@@ -26,7 +22,7 @@ class LogFolder {
 
  private:
   std::filesystem::path path_;
-  std::optional<FileLock> lock_;  // of a temporary folder that is not kept
+  std::optional<ScratchFolder> temporary_;
 };
 
 }  // namespace tessera::launch

@@ -30,16 +30,16 @@ void on_signal(int signal) {
   g_stop = true;
 }
 
-}  // namespace
+void on_last_signal(int signal) { ::_exit(128 + signal); }
 
-void install_signal_handlers() {
+void install(void (*on_stop)(int)) {
   struct sigaction action {};
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGHUP, &action, nullptr);
   ::sigaction(SIGPIPE, &action, nullptr);
-  action.sa_handler = on_signal;
+  action.sa_handler = on_stop;
   sigset_t stops;
   sigemptyset(&stops);
   for (const int signal : {SIGINT, SIGTERM}) {
@@ -48,6 +48,11 @@ void install_signal_handlers() {
   }
   ::pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);  // run_local starts ranks with them blocked
 }
+
+}  // namespace
+
+void install_signal_handlers() { install(on_signal); }
+void end_on_signals() { install(on_last_signal); }
 
 bool stop_requested() { return g_stop; }
 void request_stop() { g_stop = true; }

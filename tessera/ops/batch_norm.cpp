@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "tessera/base/error.h"
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/vector_batch_norm.h"
 
@@ -297,12 +298,27 @@ at::Tensor by_libtorch(const at::Tensor& x, const BatchNorm& norm, bool training
 
 }  // namespace
 
+namespace {
+
+// Of one value the variance without bias is 0 / 0, which running_var would keep.
+void check_values(const at::Tensor& x, bool training) {
+  if (!training || x.size(0) * x.size(2) * x.size(3) != 1) return;
+  user_error("ops.batch_norm",
+             "more than one value of each channel in training: found a single image of 1 x 1 ",
+             "(give each rank and micro-batch more images, or larger ones; drop a last step that is short: ",
+             "data.remainder = \"drop\"; or train with model.batch_norm_sync = true)");
+}
+
+}  // namespace
+
 at::Tensor batch_norm(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after) {
+  check_values(x, training);
   return fits(x, norm, after) ? by_own_kernels(x, norm, training, after)
                               : by_libtorch(x, norm, training, after);
 }
 
 NormedImages normed_images(const at::Tensor& x, const BatchNorm& norm, bool training, bool relu) {
+  check_values(x, training);
   const AfterNorm after{relu, {}};
   NormedImages normed;
   if (fits(x, norm, after)) {

@@ -23,8 +23,8 @@ struct AfterNorm {
 /// height, width] -> the same. Statistics and arithmetic are float32 or more.
 ///
 /// While training mean and variance are the batch's, and the running ones move towards them by `momentum`
-/// (the variance without bias, so of one value a channel it is NaN), unless x is empty. Else they are the
-/// running ones.
+/// (the variance without bias), unless x is empty. Else they are the running ones. Errors: UserError of one
+/// value a channel in training, which has no such variance.
 ///
 /// On CPUs with kernels (cpu.h) images in channels-last memory take own kernels: two passes over them forward
 /// and two backward with all that follows, which keep x and a bit for each element. Their numbers do not

@@ -79,7 +79,11 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
   const int64_t before = guard.bad_in_a_row() - 1;
   user_error("train.step", "finite numbers in step ", state.step, ": ", which, " is not finite (loss ", loss,
              before > 0 ? concat(", after ", before, " skipped in a row") : "",
-             "; lower optimizer.lr, raise schedule.warmup_steps, or set precision.compute = \"fp32\")");
+             "; lower optimizer.lr, or raise schedule.warmup_steps",
+             resolve_dtype(state.recipe.precision.compute, state.input->device()) == at::kFloat
+                 ? ""
+                 : ", or set precision.compute = \"fp32\"",
+             ")");
 }
 
 BuffersBefore::BuffersBefore(const TrainState& state) {

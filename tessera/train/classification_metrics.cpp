@@ -21,10 +21,7 @@ enum Column : int64_t { kSample, kTruth, kPrediction, kConfidence, kTruthConfide
 
 int64_t as_index(size_t value) { return static_cast<int64_t>(value); }
 
-}  // namespace
-
-Judgements judge_rows(const at::Tensor& logits, const at::Tensor& labels) {
-  TESSERA_CHECK_EQ(logits.size(0), labels.size(0));
+Judgements judge_at_once(const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor z = logits.detach().to(at::kFloat).to(at::kDouble);
   const at::Tensor truth = labels.clamp_min(0).unsqueeze(1);
   const at::Tensor bad = z.ne(z), finite = z.sub(z).eq(0).all(1);  // infinity less itself is none
@@ -40,6 +37,29 @@ Judgements judge_rows(const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor ahead = z.gt(mine).bitwise_or(z.eq(mine).bitwise_and(classes.lt(truth)));
   said.place = at::where(finite, ahead.sum(1), z.size(1));
   return said;
+}
+
+}  // namespace
+
+Judgements judge_rows(const at::Tensor& logits, const at::Tensor& labels) {
+  TESSERA_CHECK_EQ(logits.size(0), labels.size(0));
+  // So that what is judged in float64 is no more than training's logits, whatever the number of classes.
+  constexpr int64_t kNumbersAtOnce = 1 << 20;
+  const int64_t rows = logits.size(0),
+                at_once = std::max<int64_t>(kNumbersAtOnce / std::max<int64_t>(logits.size(1), 1), 1);
+  if (rows <= at_once) return judge_at_once(logits, labels);
+  std::vector<Judgements> parts;
+  for (int64_t first = 0; first < rows; first += at_once) {
+    const int64_t some = std::min(at_once, rows - first);
+    parts.push_back(judge_at_once(logits.narrow(0, first, some), labels.narrow(0, first, some)));
+  }
+  const auto joined = [&](at::Tensor Judgements::*member) {
+    std::vector<at::Tensor> all;
+    for (const Judgements& part : parts) all.push_back(part.*member);
+    return at::cat(all);
+  };
+  return {joined(&Judgements::prediction), joined(&Judgements::place), joined(&Judgements::confidence),
+          joined(&Judgements::truth_confidence), joined(&Judgements::loss)};
 }
 
 void ClassificationMetrics::reset() {

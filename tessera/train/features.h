@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -39,7 +40,9 @@ double nearest_neighbours_top1(const Features& train, const Features& test, int6
 
 /// Percent of `test` that a logistic regression on the features of `train` tells right. Features are
 /// standardised by train's mean and deviation; the mean cross entropy + 1e-4 |W|^2 / 2 is minimised by L-BFGS
-/// (Liu and Nocedal 1989, 10 pairs) from zero, at most `steps` steps. float64, no randomness.
-double linear_probe_top1(const Features& train, const Features& test, int64_t classes, int64_t steps = 300);
+/// (Liu and Nocedal 1989, 10 pairs) from zero, at most `steps` steps. float64, no randomness. Errors:
+/// UserError when `stop`, asked in each step, says so.
+double linear_probe_top1(const Features& train, const Features& test, int64_t classes, int64_t steps = 300,
+                         const std::function<bool()>& stop = {});
 
 }  // namespace tessera::train

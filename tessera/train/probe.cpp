@@ -69,13 +69,15 @@ at::Tensor direction(const at::Tensor& gradient, const std::deque<std::pair<at::
   return -q;
 }
 
-at::Tensor minimise(const Regression& problem, int64_t classes, int64_t steps) {
+at::Tensor minimise(const Regression& problem, int64_t classes, int64_t steps,
+                    const std::function<bool()>& stop) {
   constexpr size_t kPairs = 10;
   constexpr double kSmallGradient = 1e-7, kSufficient = 1e-4;
   at::Tensor weights = at::zeros({problem.x.size(1), classes}, at::kDouble), gradient;
   double value = problem.value_and_gradient(weights, gradient);
   std::deque<std::pair<at::Tensor, at::Tensor>> pairs;
   for (int64_t i = 0; i < steps && gradient.abs().max().item<double>() > kSmallGradient; ++i) {
+    if (stop && stop()) user_error("train.probe", "a linear probe trained to its end: stopped by a signal");
     const at::Tensor way = direction(gradient, pairs);
     const double slope = inner_product(way, gradient);
     double length = 1;
@@ -119,7 +121,8 @@ double nearest_neighbours_top1(const Features& train, const Features& test, int6
   return percent_right(at::cat(predictions), test.labels);
 }
 
-double linear_probe_top1(const Features& train, const Features& test, int64_t classes, int64_t steps) {
+double linear_probe_top1(const Features& train, const Features& test, int64_t classes, int64_t steps,
+                         const std::function<bool()>& stop) {
   const at::NoGradGuard no_grad;
   const Features known = labelled(train, "the training split");
   const at::Tensor values = known.values.to(at::kDouble), mean = values.mean(0);
@@ -127,7 +130,7 @@ double linear_probe_top1(const Features& train, const Features& test, int64_t cl
   const auto prepared = [&](const at::Tensor& rows) {
     return at::cat({(rows.to(at::kDouble) - mean) / deviation, at::ones({rows.size(0), 1}, at::kDouble)}, 1);
   };
-  const at::Tensor weights = minimise({prepared(known.values), known.labels}, classes, steps);
+  const at::Tensor weights = minimise({prepared(known.values), known.labels}, classes, steps, stop);
   return percent_right(prepared(test.values).mm(weights).argmax(1), test.labels);
 }
 

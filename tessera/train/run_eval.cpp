@@ -197,7 +197,11 @@ void look_at_features(const EvalJob& job, TrainState& state, const data::Source&
     const double top1 = nearest_neighbours_top1(known, here, job.neighbours, classes);
     tell("knn_top1", concat(job.neighbours, " nearest neighbours:"), top1);
   }
-  if (job.probe) tell("probe_top1", "linear probe:", linear_probe_top1(known, here, classes));
+  if (job.probe) {
+    constexpr int64_t kSteps = 300;
+    tell("probe_top1",
+         "linear probe:", linear_probe_top1(known, here, classes, kSteps, launch::stop_requested));
+  }
 }
 
 }  // namespace

@@ -55,6 +55,16 @@ TEST(Activations, TheLastBlockKeepsLessOfTokensThatNobodyReads) {
 
 // MACs = L (4 N d^2 + 2 N d m + 2 N^2 d) + N_p 3 P^2 d + d C with N = N_p + 1 where there is a class token,
 // written out here once more for every size at 224 px and 1,000 classes; a MAC is two FLOPs.
+TEST(Activations, ManyClassesHaveMoreGradientsThanABlock) {
+  VitConfig config = small_config();
+  const double of_block = activations(config, 2).working;
+  config.classes = 21843;
+  EXPECT_EQ(of_block, 2 * 17 * (64 + 2 * 256));
+  EXPECT_EQ(activations(config, 2).working, 2 * 4 * 21843);
+  config.distillation_token = true;
+  EXPECT_EQ(activations(config, 2).working, 2 * 2 * 4 * 21843);
+}
+
 TEST(Flops, EqualTheFormulaForTheWholeLadder) {
   for (const auto& [name, c] : size_ladder()) {
     const bool giant = name == "10B/14" || name == "60B/14" || name == "120B/14";

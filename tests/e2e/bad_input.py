@@ -141,6 +141,7 @@ def starts_that_fail():
                 check(not list(folder.glob("runs/*")), keys, procs, "left", list(folder.glob("runs/*")))
             if "fits" not in pattern:
                 check_refused(tessera("train", recipe, "--dry-run", *words, folder=folder), pattern)
+        check_refused(tessera("train", recipe, "--dry-run", "--rate", "nan", folder=folder), r"--rate of 1e-6 .*: got nan")
         run = train(folder, "--procs", 3, run="shared")
         check_refused(run, r"train\.batch must be a multiple of 3 ranks x accumulation 1 = 3: found batch 32")
         check("[launch.local]" not in run.text().replace("warning: [launch.local]", ""), "before ranks start", run.tail())

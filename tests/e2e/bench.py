@@ -1,7 +1,9 @@
-"""tessera bench step and scaling: their numbers fit together, on one rank and on several, in text and in JSON."""
+"""tessera bench: numbers of step and scaling fit together, on one rank and on several, in text and in JSON; how it ends."""
 import json
+import signal
+import time
 
-from harness import check, main, scratch, tessera
+from harness import check, main, scratch, send, tessera
 
 SMALL = ("--model", "mu", "--batch", 4, "--rounds", 2, "--set", "run.threads=1")
 
@@ -41,4 +43,45 @@ def scaling_is_a_table():
         check(len(text.strip().splitlines()) == 3 and "efficiency" in text, text)
 
 
-main(step_on_one_rank_and_on_two, scaling_is_a_table)
+def one_signal_ends_it():
+    endless = ("--model", "mu", "--batch", 1, "--rounds", 10**9)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        for words in (("step", *endless), ("step", *endless, "--procs", 2), ("shard", *endless, "--procs", 2),
+                      ("scaling", *endless, "--ranks", 2)):
+            with scratch() as folder, tessera("bench", *words, folder=folder) as run:
+                time.sleep(3)
+                check(not run.ended(), words, run.text())
+                send(run.pid, number)
+                check(run.wait(20) == 128 + number, words, run.process.returncode, run.text())
+                run.check_nothing_left()
+                check(not list(folder.glob("tessera-scaling-*")), words, list(folder.iterdir()))
+
+
+def scaling_clears_up_behind_one_that_was_killed():
+    with scratch() as folder:
+        def left():
+            return list(folder.glob("tessera-scaling-*"))
+        with tessera("bench", "scaling", "--model", "mu", "--rounds", 10**9, "--ranks", 2, folder=folder) as run:
+            run.wait_for(left, "its folder")
+            run.kill()
+        check(left(), "the folder went with it: nothing is tested")
+        tessera("bench", "scaling", "--model", "mu", "--rounds", 1, "--ranks", 1, folder=folder).done(120)
+        check(not left(), left())
+
+
+def nonsense_is_refused_in_one_line():
+    with scratch() as folder:
+        for words, expected in (
+                (("step", "--procs", 0), "[bench.step] --procs of at least 1: got 0"),
+                (("shard", "--procs", 0), "[bench.shard] --procs of at least 1: got 0"),
+                (("scaling", "--rounds", 0), "[bench.scaling] --rounds of at least 1: got 0"),
+                (("scaling", "--model", "nope"), 'found "nope"'),
+                (("scaling", "--set", "model.image_size=17"), "found 17 and 16")):
+            refused = tessera("bench", *words, folder=folder)
+            check(refused.wait(60) == 2, words, refused.text())
+            check(refused.text().startswith("error: ") and refused.text().count("\n") == 1, words, refused.text())
+            check(expected in refused.text(), words, refused.text())
+
+
+main(step_on_one_rank_and_on_two, scaling_is_a_table, one_signal_ends_it,
+     scaling_clears_up_behind_one_that_was_killed, nonsense_is_refused_in_one_line)

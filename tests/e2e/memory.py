@@ -133,6 +133,8 @@ def small_pretended_run():
         for name in ("report.html", "checkpoints"):
             check(not (folder / "run" / name).exists(), name, "was written")
         for words, expected in (
+                (("--pretend-world", 0), "[train] --pretend-world of at least 2 and --pretend-steps of at least 1: "
+                                         "got 0 and 1"),
                 (("--pretend-world", 1), "[train] --pretend-world of at least 2 and --pretend-steps of at least 1: "
                                          "got 1 and 1"),
                 (("--pretend-world", 8, "--procs", 2), "[train] one process for --pretend-world: --procs asks for 2"),

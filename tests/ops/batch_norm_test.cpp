@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "tessera/ops/cpu.h"
+#include "tests/error_text.h"
 #include "tests/ops/has_kernels.h"
 
 namespace tessera::ops {
@@ -258,14 +259,16 @@ TEST(BatchNorm, ANanStaysInItsChannel) {
   }
 }
 
-// LibTorch's rule: a variance without bias of one value is 0 / 0.
-TEST(BatchNorm, OfOneValueAChannelIsItsBias) {
+// Its variance without bias would be 0 / 0, and stay in the running one.
+TEST(BatchNorm, OfOneValueAChannelIsRefusedInTraining) {
   Inputs in = inputs_of({1, 21, 1, 1}, at::kFloat, false);
-  const at::Tensor y = batch_norm(in.x, in.norm(), true);
-  expect_near(y.detach().flatten(), in.bias.detach().to(at::kDouble), 2e-4, "value");
-  EXPECT_TRUE(at::isnan(in.running_var).all().item<bool>());
-  y.sum().backward();
-  EXPECT_EQ(in.x.grad().abs().max().item<double>(), 0.0);
+  for (const auto& call : {+[](const Inputs& of) { batch_norm(of.x, of.norm(), true); },
+                           +[](const Inputs& of) { normed_images(of.x, of.norm(), true, true); }}) {
+    EXPECT_NE(error_text([&] { call(in); }).find("[ops.batch_norm] more than one value of each channel"),
+              std::string::npos);
+  }
+  EXPECT_TRUE(at::isfinite(in.running_var).all().item<bool>());
+  EXPECT_TRUE(at::isfinite(batch_norm(in.x, in.norm(), false)).all().item<bool>());
 }
 
 TEST(BatchNorm, OfNothingIsNothing) {

@@ -150,6 +150,24 @@ TEST(Metrics, OfRanksAddUpToThoseOfOne) {
   }
 }
 
+// So many that not all rows are judged at once.
+TEST(Metrics, OfManyClassesARowIsJudgedAsAlone) {
+  at::manual_seed(5);
+  constexpr int64_t kSome = 5;
+  const at::Tensor logits = at::randn({kSome, 400'000}),
+                   labels = at::tensor({3, -1, 399'999, 0, 7}, at::kLong);
+  const Judgements together = judge_rows(logits, labels);
+  for (int64_t row = 0; row < kSome; ++row) {
+    const Judgements alone = judge_rows(logits.narrow(0, row, 1), labels.narrow(0, row, 1));
+    for (const auto member : {&Judgements::prediction, &Judgements::place, &Judgements::confidence,
+                              &Judgements::truth_confidence, &Judgements::loss}) {
+      ASSERT_EQ((together.*member).size(0), kSome);
+      // (LibTorch adds up one row in another order than several.)
+      EXPECT_TRUE(at::allclose((together.*member).narrow(0, row, 1), alone.*member, 1e-12, 0)) << row;
+    }
+  }
+}
+
 TEST(Metrics, ResetForgets) {
   const Given given = make_given();
   ClassificationMetrics metrics(kClasses, 5);  // too many classes for a confusion matrix

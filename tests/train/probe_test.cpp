@@ -3,6 +3,7 @@
 #include "tessera/base/file.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/train/features.h"
+#include "tests/error_text.h"
 
 namespace tessera::train {
 namespace {
@@ -80,6 +81,14 @@ TEST(Probe, SeparatesWhatALineSeparates) {
   Features broken = clouds(90, 0.1, 2);
   broken.labels[0] = -1;
   EXPECT_NEAR(linear_probe_top1(clouds(300, 0.1, 1), broken, 3), 100.0 * 89 / 90, 1e-9);
+}
+
+TEST(Probe, StopsWhenAskedTo) {
+  int steps = 0;
+  const auto stop = [&] { return ++steps == 3; };
+  EXPECT_EQ(error_text([&] { linear_probe_top1(clouds(300, 1.0, 1), clouds(30, 1.0, 2), 3, 300, stop); }),
+            "[train.probe] a linear probe trained to its end: stopped by a signal");
+  EXPECT_EQ(steps, 3);
 }
 
 TEST(Neighbours, VoteByTheirAngle) {
