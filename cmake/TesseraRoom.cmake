@@ -45,9 +45,9 @@ function(tessera_use_pch target owner library)
   target_precompile_headers(${target} REUSE_FROM tessera_${owner})
 endfunction()
 
-# tessera_test(NAME [TORCH [MODULES]] [SUITES] [LABELS l...] [TIMEOUT s] SOURCES ...): one GoogleTest program of one
-# room, every test of it registered with ctest; SUITES: every suite, where loading LibTorch takes longer than most tests. MODULES: nearly all its files use torch::nn and torch::optim. Labels: unit (default),
-# ranks, slow, cuda.
+# tessera_test(NAME [TORCH [MODULES]] [SUITES] [LABELS l...] [TIMEOUT s] SOURCES ...): one GoogleTest program of one room, every
+# test of it registered with ctest; SUITES: every suite, where loading LibTorch takes longer than most tests. MODULES: nearly all
+# its files use torch::nn and torch::optim. Labels: unit (default), ranks, slow, cuda.
 function(tessera_test name)
   cmake_parse_arguments(T "TORCH;MODULES;SUITES" "TIMEOUT" "LABELS;SOURCES" ${ARGN})
   if(NOT T_LABELS)
@@ -94,6 +94,7 @@ function(tessera_suites name)
   set(lister ${CMAKE_CURRENT_BINARY_DIR}/list_suites_of_${name}.cmake)
   configure_file(${CMAKE_SOURCE_DIR}/cmake/TesseraSuites.cmake.in ${lister} @ONLY)
   add_custom_command(TARGET test_${name} POST_BUILD COMMAND ${CMAKE_COMMAND} -P ${lister} VERBATIM)
+  set_property(TARGET test_${name} APPEND PROPERTY LINK_DEPENDS ${lister})
   file(CONFIGURE OUTPUT ${T_SCRIPT}.if_built @ONLY CONTENT [=[
 if(EXISTS "@T_SCRIPT@")
   include("@T_SCRIPT@")

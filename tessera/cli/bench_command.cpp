@@ -177,6 +177,7 @@ Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
   return [=, arguments = std::move(arguments)] {
     if (bench->got_subcommand("shard")) return bench_shard(*shard, arguments);
     if (bench->got_subcommand("scaling")) {
+      check(*scaling);
       check_steps(*scaling);
       return bench_scaling(*scaling);
     }

@@ -17,6 +17,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+}  // namespace
+
 void check(const ScalingOptions& options) {
   if (options.ranks.empty()) user_error("bench.scaling", "--ranks with numbers such as 1,2,4: got none");
   for (const int64_t ranks : options.ranks) {
@@ -29,6 +31,8 @@ void check(const ScalingOptions& options) {
   if (options.batch < 1) user_error("bench.scaling", "--batch of at least 1: got ", options.batch);
   if (options.rounds < 1) user_error("bench.scaling", "--rounds of at least 1: got ", options.rounds);
 }
+
+namespace {
 
 /// One run's JSON. `code`: its exit code.
 Json measure(const ScalingOptions& options, int64_t ranks, int64_t threads, int* code) {

@@ -17,6 +17,9 @@ struct ScalingOptions {
   bool json = false;
 };
 
+/// Errors: UserError on numbers that make no sense.
+void check(const ScalingOptions& options);
+
 /// Runs `tessera bench step` once for each number of ranks and prints a row of each. Returns the exit code.
 /// Errors: UserError on numbers that make no sense; a failed run's code is handed on.
 int bench_scaling(const ScalingOptions& options);

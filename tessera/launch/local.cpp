@@ -147,8 +147,14 @@ class Crew {
     }
   }
 
+  /// A rank that ended as end_on_signals() does, of the signal that it was sent.
+  bool ended_as_asked(const Ending& ending) const {
+    return stop_ && ending.signal == 0 && ending.code == 128 + first_stop_;
+  }
+
   void name_culprit() {
     named_ = true;
+    if (ended_as_asked(failures_.culprit().ending())) return;
     say(concat("error: [", kWhere, "] ", obituary_line(failures_.culprit(), std::ssize(ranks_)),
                logs_.keep()));
   }
@@ -174,6 +180,7 @@ class Crew {
     const auto now = Clock::now();
     if (!stop_) {
       stop_ = now;
+      first_stop_ = signal;
       for (const auto& rank : ranks_) rank->forward(signal);
     } else if (now - *stop_ > kOneRequest && !killed_) {
       second_stop_ = signal;
@@ -206,6 +213,7 @@ class Crew {
   Obituary failures_;
   bool named_ = false;
   std::optional<Clock::time_point> stop_, killed_;
+  int first_stop_ = 0;
   std::optional<int> second_stop_;
 };
 

@@ -14,8 +14,9 @@ namespace tessera::launch {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kPrefix = "tessera-";
-constexpr const char* kLock = ".lock";  // held while its process lives; what is kept has none
+// Held while its process lives; what is kept has none. (A run's folder has another lock.)
+constexpr const char* kLock = ".tessera-scratch";
+constexpr size_t kRandom = 6;  // letters and digits that mkdtemp chooses
 
 /// A folder of this user, not a link to one.
 bool is_own_folder(const fs::path& path) {
@@ -23,19 +24,14 @@ bool is_own_folder(const fs::path& path) {
   return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
 }
 
-/// Is it named as one made for a purpose, tessera-<purpose>-XXXXXX?
-bool is_named_so(const std::string& name) {
-  constexpr size_t kRandom = 6;
-  return name.starts_with(kPrefix) && name.size() > std::strlen(kPrefix) + kRandom &&
-         name[name.size() - kRandom - 1] == '-';
-}
-
-/// Removes what processes left that were killed.
-void clear_abandoned(const fs::path& place) {
+/// Removes what processes left that were killed: folders named `prefix` and what mkdtemp chose.
+void clear_abandoned(const fs::path& place, const std::string& prefix) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(place, ignored)) {
     const fs::path& folder = entry.path();
-    if (!is_named_so(folder.filename().string()) || !is_own_folder(folder)) continue;
+    const std::string name = folder.filename().string();
+    if (!name.starts_with(prefix) || name.size() != prefix.size() + kRandom || !is_own_folder(folder))
+      continue;
     if (!fs::exists(folder / kLock, ignored)) continue;
     try {
       if (const auto lock = FileLock::try_take(folder / kLock)) fs::remove_all(folder, ignored);
@@ -50,9 +46,11 @@ void clear_abandoned(const fs::path& place) {
 ScratchFolder::ScratchFolder(const std::string& purpose) {
   std::error_code error;
   const fs::path place = fs::temp_directory_path(error);
-  clear_abandoned(place);
+  if (error) user_error("launch.folder", "TMPDIR to name a folder: ", error.message());
+  const std::string prefix = concat("tessera-", purpose, "-");
+  clear_abandoned(place, prefix);
   do {
-    std::string name = (place / concat(kPrefix, purpose, "-XXXXXX")).string();
+    std::string name = (place / concat(prefix, std::string(kRandom, 'X'))).string();
     if (::mkdtemp(name.data()) == nullptr) {
       user_error("launch.folder", "a temporary folder for ", purpose, " in ", place.string(),
                  ": none can be made: ", std::strerror(errno));

@@ -10,14 +10,14 @@
 namespace tessera::launch {
 
 /// A new folder in the system's place for temporary files, gone with this object. That of a process which was
-/// killed is removed by the next process that makes one: its lock is free then.
+/// killed is removed by the next process that makes one for the same purpose: its lock is free then.
 class ScratchFolder {
  public:
   /// `purpose`: its name is tessera-<purpose>-XXXXXX. Errors: UserError when none can be made.
   explicit ScratchFolder(const std::string& purpose);
   ~ScratchFolder();
-  ScratchFolder(ScratchFolder&&) = default;
-  ScratchFolder& operator=(ScratchFolder&&) = delete;
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   /// Were files written into it, with something in them?

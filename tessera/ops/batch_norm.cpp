@@ -296,17 +296,13 @@ at::Tensor by_libtorch(const at::Tensor& x, const BatchNorm& norm, bool training
                     after);
 }
 
-}  // namespace
-
-namespace {
-
 // Of one value the variance without bias is 0 / 0, which running_var would keep.
 void check_values(const at::Tensor& x, bool training) {
   if (!training || x.size(0) * x.size(2) * x.size(3) != 1) return;
   user_error("ops.batch_norm",
              "more than one value of each channel in training: found a single image of 1 x 1 ",
              "(give each rank and micro-batch more images, or larger ones; drop a last step that is short: ",
-             "data.remainder = \"drop\"; or train with model.batch_norm_sync = true)");
+             "data.remainder = \"drop\"; or train on several ranks with model.batch_norm_sync = true)");
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ Judgements judge_at_once(const at::Tensor& logits, const at::Tensor& labels) {
 
 Judgements judge_rows(const at::Tensor& logits, const at::Tensor& labels) {
   TESSERA_CHECK_EQ(logits.size(0), labels.size(0));
-  // So that what is judged in float64 is no more than training's logits, whatever the number of classes.
+  // So that copies in float64 take at most some 40 MiB, whatever the number of classes.
   constexpr int64_t kNumbersAtOnce = 1 << 20;
   const int64_t rows = logits.size(0),
                 at_once = std::max<int64_t>(kNumbersAtOnce / std::max<int64_t>(logits.size(1), 1), 1);

@@ -42,7 +42,7 @@ double nearest_neighbours_top1(const Features& train, const Features& test, int6
 /// standardised by train's mean and deviation; the mean cross entropy + 1e-4 |W|^2 / 2 is minimised by L-BFGS
 /// (Liu and Nocedal 1989, 10 pairs) from zero, at most `steps` steps. float64, no randomness. Errors:
 /// UserError when `stop`, asked in each step, says so.
-double linear_probe_top1(const Features& train, const Features& test, int64_t classes, int64_t steps = 300,
-                         const std::function<bool()>& stop = {});
+double linear_probe_top1(const Features& train, const Features& test, int64_t classes,
+                         const std::function<bool()>& stop = {}, int64_t steps = 300);
 
 }  // namespace tessera::train

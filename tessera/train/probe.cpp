@@ -121,8 +121,8 @@ double nearest_neighbours_top1(const Features& train, const Features& test, int6
   return percent_right(at::cat(predictions), test.labels);
 }
 
-double linear_probe_top1(const Features& train, const Features& test, int64_t classes, int64_t steps,
-                         const std::function<bool()>& stop) {
+double linear_probe_top1(const Features& train, const Features& test, int64_t classes,
+                         const std::function<bool()>& stop, int64_t steps) {
   const at::NoGradGuard no_grad;
   const Features known = labelled(train, "the training split");
   const at::Tensor values = known.values.to(at::kDouble), mean = values.mean(0);

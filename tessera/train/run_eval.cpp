@@ -198,9 +198,7 @@ void look_at_features(const EvalJob& job, TrainState& state, const data::Source&
     tell("knn_top1", concat(job.neighbours, " nearest neighbours:"), top1);
   }
   if (job.probe) {
-    constexpr int64_t kSteps = 300;
-    tell("probe_top1",
-         "linear probe:", linear_probe_top1(known, here, classes, kSteps, launch::stop_requested));
+    tell("probe_top1", "linear probe:", linear_probe_top1(known, here, classes, launch::stop_requested));
   }
 }
 

@@ -53,8 +53,6 @@ TEST(Activations, TheLastBlockKeepsLessOfTokensThatNobodyReads) {
             17 * (2 * (3 + 1) * 64 + 4 * (2 + 2 * 4)) + 2 * ((4 + 1) * 64 + 256) + 4 * (2 + 2 * 4 + 2 * 4));
 }
 
-// MACs = L (4 N d^2 + 2 N d m + 2 N^2 d) + N_p 3 P^2 d + d C with N = N_p + 1 where there is a class token,
-// written out here once more for every size at 224 px and 1,000 classes; a MAC is two FLOPs.
 TEST(Activations, ManyClassesHaveMoreGradientsThanABlock) {
   VitConfig config = small_config();
   const double of_block = activations(config, 2).working;
@@ -65,6 +63,8 @@ TEST(Activations, ManyClassesHaveMoreGradientsThanABlock) {
   EXPECT_EQ(activations(config, 2).working, 2 * 2 * 4 * 21843);
 }
 
+// MACs = L (4 N d^2 + 2 N d m + 2 N^2 d) + N_p 3 P^2 d + d C with N = N_p + 1 where there is a class token,
+// written out here once more for every size at 224 px and 1,000 classes; a MAC is two FLOPs.
 TEST(Flops, EqualTheFormulaForTheWholeLadder) {
   for (const auto& [name, c] : size_ladder()) {
     const bool giant = name == "10B/14" || name == "60B/14" || name == "120B/14";

@@ -54,7 +54,8 @@ def one_signal_ends_it():
                 send(run.pid, number)
                 check(run.wait(20) == 128 + number, words, run.process.returncode, run.text())
                 run.check_nothing_left()
-                check(not list(folder.glob("tessera-scaling-*")), words, list(folder.iterdir()))
+                check("error" not in run.text(), words, run.text())
+                check(not list(folder.glob("tessera-*")), words, list(folder.iterdir()))
 
 
 def scaling_clears_up_behind_one_that_was_killed():
@@ -65,8 +66,11 @@ def scaling_clears_up_behind_one_that_was_killed():
             run.wait_for(left, "its folder")
             run.kill()
         check(left(), "the folder went with it: nothing is tested")
+        run_folder = folder / "tessera-scaling-resume"  # as a run's folder would be: its lock is free, too
+        run_folder.mkdir()
+        (run_folder / ".lock").touch()
         tessera("bench", "scaling", "--model", "mu", "--rounds", 1, "--ranks", 1, folder=folder).done(120)
-        check(not left(), left())
+        check(left() == [run_folder], left())
 
 
 def nonsense_is_refused_in_one_line():
@@ -74,6 +78,7 @@ def nonsense_is_refused_in_one_line():
         for words, expected in (
                 (("step", "--procs", 0), "[bench.step] --procs of at least 1: got 0"),
                 (("shard", "--procs", 0), "[bench.shard] --procs of at least 1: got 0"),
+                (("scaling", "--batch", 0), "[bench.scaling] --batch of at least 1: got 0"),
                 (("scaling", "--rounds", 0), "[bench.scaling] --rounds of at least 1: got 0"),
                 (("scaling", "--model", "nope"), 'found "nope"'),
                 (("scaling", "--set", "model.image_size=17"), "found 17 and 16")):

@@ -36,7 +36,7 @@ class Guarded {
     if (memory == MAP_FAILED) throw std::bad_alloc();
     memory_ = static_cast<unsigned char*>(memory);
     std::memset(memory_, 0xFF, bytes_);
-    mprotect(memory_ + bytes_, page_, PROT_NONE);
+    if (mprotect(memory_ + bytes_, page_, PROT_NONE) != 0) throw std::bad_alloc();
     offset_ = (bytes_ - needed) / alignment * alignment;
   }
   ~Guarded() {

@@ -4,36 +4,36 @@
 
 namespace tessera::ops::vectors {
 
-using Tested = Functions<CompiledFor>;
-
-template <>
-void Tested::reciprocal(const float* x, float* y) {
+template <typename Set>
+void Functions<Set>::reciprocal(const float* x, float* y) {
   store(y, vectors::reciprocal(load(x)));
 }
-template <>
-void Tested::times_power(const float* x, float* y) {
+template <typename Set>
+void Functions<Set>::times_power(const float* x, float* y) {
   const Floats n = load(x);
   store(y, vectors::times_power(load(y), n, n));
 }
-template <>
-void Tested::exp(const float* x, float* y) {
+template <typename Set>
+void Functions<Set>::exp(const float* x, float* y) {
   store(y, vectors::exp(load(x)));
 }
-template <>
-void Tested::precise_exp(const float* x, float* y) {
+template <typename Set>
+void Functions<Set>::precise_exp(const float* x, float* y) {
   store(y, vectors::precise_exp(load(x)));
 }
-template <>
-void Tested::exp2_for_bf16(const float* x, float* y) {
+template <typename Set>
+void Functions<Set>::exp2_for_bf16(const float* x, float* y) {
   store(y, vectors::exp2_for_bf16(load(x)));
 }
-template <>
-void Tested::gelu(const float* x, float* y) {
+template <typename Set>
+void Functions<Set>::gelu(const float* x, float* y) {
   store(y, vectors::gelu(load(x)));
 }
-template <>
-void Tested::gelu_derivative(const float* x, float* y) {
+template <typename Set>
+void Functions<Set>::gelu_derivative(const float* x, float* y) {
   store(y, vectors::gelu_derivative(load(x)));
 }
+
+template struct Functions<CompiledFor>;
 
 }  // namespace tessera::ops::vectors

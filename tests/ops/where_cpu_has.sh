@@ -1,5 +1,5 @@
 #!/bin/sh
-# where_cpu_has.sh FLAG PROGRAM: runs PROGRAM on a CPU that has this flag in /proc/cpuinfo. Others have nothing to go without.
+# where_cpu_has.sh FLAG PROGRAM: runs PROGRAM on a CPU that has this flag in /proc/cpuinfo. Other x86 CPUs have nothing to go without.
 flag=$1
 grep -q -w -m1 "$flag" /proc/cpuinfo && exec "$2"
 echo "skipped: this CPU has no $flag"

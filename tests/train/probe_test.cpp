@@ -86,7 +86,7 @@ TEST(Probe, SeparatesWhatALineSeparates) {
 TEST(Probe, StopsWhenAskedTo) {
   int steps = 0;
   const auto stop = [&] { return ++steps == 3; };
-  EXPECT_EQ(error_text([&] { linear_probe_top1(clouds(300, 1.0, 1), clouds(30, 1.0, 2), 3, 300, stop); }),
+  EXPECT_EQ(error_text([&] { linear_probe_top1(clouds(300, 1.0, 1), clouds(30, 1.0, 2), 3, stop); }),
             "[train.probe] a linear probe trained to its end: stopped by a signal");
   EXPECT_EQ(steps, 3);
 }
