@@ -53,19 +53,20 @@ UnitActivations block_activations(const VitConfig& config, double c, int64_t rea
                                   read * (c * of_read + kFloatBytes * read_statistics));
 }
 
+double classifiers(const VitConfig& config) { return config.distillation_token ? 2 : 1; }
+
 // Logits and their logarithms of softmax.
 double logit_bytes(const VitConfig& config) {
-  return (config.distillation_token ? 2 : 1) * 2 * kFloatBytes * static_cast<double>(config.classes);
+  return classifiers(config) * 2 * kFloatBytes * static_cast<double>(config.classes);
 }
 
 UnitActivations head_activations(const VitConfig& config, double c) {
   const auto tokens = static_cast<double>(config.tokens_read()),
              patches = static_cast<double>(config.patches());
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
-  const double heads = config.distillation_token ? 2 : 1;
   const double input = c * tokens * d;
   // (Pooled, and the last layer's input; a mean needs no input for backward.)
-  double all = logit_bytes(config) + heads * c * 2 * d;
+  double all = logit_bytes(config) + classifiers(config) * c * 2 * d;
   if (!config.norm_after_pool()) all += 2 * input + 2 * kFloatBytes * tokens;
   if (config.pool == Pool::kAttention) all += c * (2 * patches * d + 4 * d + 2 * m);
   return unit(input, all);
@@ -95,7 +96,7 @@ double forward_flops(const VitConfig& c) {
   const double block = 4 * n * d * d + 2 * n * d * m + 2 * n * n * d;
   const double stem =
       patches * static_cast<double>(c.channels) * static_cast<double>(c.patch_size * c.patch_size) * d;
-  double head = (c.distillation_token ? 2 : 1) * d * static_cast<double>(c.classes);
+  double head = classifiers(c) * d * static_cast<double>(c.classes);
   if (c.head == Head::kTanh) head += d * d;
   if (c.pool == Pool::kAttention) {
     // One latent attends to the patches: q and proj of the latent, kv of the patches, scores and sum, MLP.

@@ -58,8 +58,8 @@ CLI::App* add(CLI::App& bench, Common& options, const char* name, const char* de
 /// Runs `measure` on every rank: those of a launcher, or local ones that this process starts.
 int on_ranks(const Common& options, const std::vector<std::string>& arguments,
              const std::function<int(const launch::Ranks&)>& measure) {
+  check_procs(options.where().c_str(), options.procs);
   const int64_t procs = options.procs.value_or(1);
-  if (procs < 1) user_error(options.where(), "--procs of at least 1: got ", procs);
   const launch::Ranks ranks = launch::ranks_from_environment();
   if (procs > 1 && ranks.launcher != "local") {
     launch::LocalOptions local;

@@ -17,23 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-}  // namespace
-
-void check(const ScalingOptions& options) {
-  if (options.ranks.empty()) user_error("bench.scaling", "--ranks with numbers such as 1,2,4: got none");
-  for (const int64_t ranks : options.ranks) {
-    if (ranks < 1) user_error("bench.scaling", "--ranks of at least 1: got ", ranks);
-    if (options.strong && options.batch % ranks != 0) {
-      user_error("bench.scaling", "--batch that all of --ranks divide (--strong): ", ranks,
-                 " does not divide ", options.batch);
-    }
-  }
-  if (options.batch < 1) user_error("bench.scaling", "--batch of at least 1: got ", options.batch);
-  if (options.rounds < 1) user_error("bench.scaling", "--rounds of at least 1: got ", options.rounds);
-}
-
-namespace {
-
 /// One run's JSON. `code`: its exit code.
 Json measure(const ScalingOptions& options, int64_t ranks, int64_t threads, int* code) {
   const launch::ScratchFolder folder("scaling");
@@ -78,8 +61,20 @@ void print_row(const Json& row) {
 
 }  // namespace
 
+void check(const ScalingOptions& options) {
+  if (options.ranks.empty()) user_error("bench.scaling", "--ranks with numbers such as 1,2,4: got none");
+  for (const int64_t ranks : options.ranks) {
+    if (ranks < 1) user_error("bench.scaling", "--ranks of at least 1: got ", ranks);
+    if (options.strong && options.batch % ranks != 0) {
+      user_error("bench.scaling", "--batch that all of --ranks divide (--strong): ", ranks,
+                 " does not divide ", options.batch);
+    }
+  }
+  if (options.batch < 1) user_error("bench.scaling", "--batch of at least 1: got ", options.batch);
+  if (options.rounds < 1) user_error("bench.scaling", "--rounds of at least 1: got ", options.rounds);
+}
+
 int bench_scaling(const ScalingOptions& options) {
-  check(options);
   const int64_t most = *std::max_element(options.ranks.begin(), options.ranks.end());
   const int64_t threads = std::max<int64_t>(1, launch::available_cores() / most);
   Json rows = Json::array();

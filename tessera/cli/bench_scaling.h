@@ -21,7 +21,7 @@ struct ScalingOptions {
 void check(const ScalingOptions& options);
 
 /// Runs `tessera bench step` once for each number of ranks and prints a row of each. Returns the exit code.
-/// Errors: UserError on numbers that make no sense; a failed run's code is handed on.
+/// Requires: check(options). A failed run's code is handed on.
 int bench_scaling(const ScalingOptions& options);
 
 }  // namespace tessera::cli

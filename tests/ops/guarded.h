@@ -91,15 +91,20 @@ void fill(Guarded<T>& elements, double scale, unsigned seed) {
   for (int64_t i = 0; i < elements.size(); ++i) elements[i] = nearest<T>(normal(bits));
 }
 
+/// Results of plain formulas.
+using Exact = std::vector<double>;
+
+inline Exact zeros(int64_t count) { return Exact(static_cast<size_t>(count)); }
+inline double& at(Exact& numbers, int64_t i) { return numbers[static_cast<size_t>(i)]; }
+inline double at(const Exact& numbers, int64_t i) { return numbers[static_cast<size_t>(i)]; }
+
 /// All of `found` are `exact` but for a T's rounding and the error of fp32 sums about as large as 1.
 template <typename T>
-void expect_near(const Guarded<T>& found, const std::vector<double>& exact, const char* what,
-                 double of_sums = 2e-5) {
+void expect_near(const Guarded<T>& found, const Exact& exact, const char* what, double of_sums = 2e-5) {
   ASSERT_EQ(found.size(), static_cast<int64_t>(exact.size())) << what;
   const double rounding = sizeof(T) == 4 ? 1e-6 : 1.0 / 256;
   for (int64_t i = 0; i < found.size(); ++i) {
-    const double expected = exact[static_cast<size_t>(i)],
-                 tolerance = rounding * std::abs(expected) + of_sums;
+    const double expected = at(exact, i), tolerance = rounding * std::abs(expected) + of_sums;
     // (Not of two numbers whose difference is too large: NaN has none.)
     ASSERT_TRUE(std::abs(value(found[i]) - expected) <= tolerance)
         << what << " " << i << " is " << value(found[i]) << ", expected " << expected;

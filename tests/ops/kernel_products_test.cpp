@@ -55,22 +55,22 @@ struct TestRuntime {
   }
 };
 
-std::vector<double> values(const auto& elements) {
-  std::vector<double> all;
+Exact values(const auto& elements) {
+  Exact all;
   for (int64_t i = 0; i < elements.size(); ++i) all.push_back(value(elements[i]));
   return all;
 }
 
 // left [rows, k] right [k, columns]; either may be given as its transpose.
-std::vector<double> product(const Size& size, const std::vector<double>& left, bool left_transposed,
-                            const std::vector<double>& right, bool right_transposed) {
-  std::vector<double> result;
+Exact product(const Size& size, const Exact& left, bool left_transposed, const Exact& right,
+              bool right_transposed) {
+  Exact result;
   for (int64_t row = 0; row < size.rows; ++row) {
     for (int64_t column = 0; column < size.columns; ++column) {
       double sum = 0;
       for (int64_t k = 0; k < size.k; ++k) {
-        sum += left[static_cast<size_t>(left_transposed ? k * size.rows + row : row * size.k + k)] *
-               right[static_cast<size_t>(right_transposed ? column * size.k + k : k * size.columns + column)];
+        sum += at(left, left_transposed ? k * size.rows + row : row * size.k + k) *
+               at(right, right_transposed ? column * size.k + k : k * size.columns + column);
       }
       result.push_back(sum);
     }
@@ -110,9 +110,7 @@ struct Layer {
   void forward(Products, const Size& size, const Epilogue<T>& epilogue) const {
     Products::forward(x.data(), weight.data(), size.rows, size.k, size.columns, epilogue);
   }
-  std::vector<double> product_of(const Size& size) const {
-    return product(size, values(x), false, values(weight), true);
-  }
+  Exact product_of(const Size& size) const { return product(size, values(x), false, values(weight), true); }
 };
 
 TYPED_TEST(ProductsOf, RowsWithBiasAndResidual) {
@@ -124,9 +122,9 @@ TYPED_TEST(ProductsOf, RowsWithBiasAndResidual) {
     fill(residual, 1, 4);
     layer.forward(typename TestFixture::Products(), size,
                   {.out = out.data(), .bias = bias.data(), .residual = residual.data()});
-    std::vector<double> exact = layer.product_of(size);
+    Exact exact = layer.product_of(size);
     for (int64_t i = 0; i < out.size(); ++i) {
-      exact[static_cast<size_t>(i)] += value(bias[i % size.columns]) + value(residual[i]);
+      at(exact, i) += value(bias[i % size.columns]) + value(residual[i]);
     }
     expect_near(out, exact, "result");
   }
@@ -139,7 +137,7 @@ TYPED_TEST(ProductsOf, RowsThroughGelu) {
     Guarded<T> linear(size.rows * size.columns), out(size.rows * size.columns);
     layer.forward(typename TestFixture::Products(), size, {.out = out.data(), .linear = linear.data()});
     expect_near(linear, layer.product_of(size), "before GELU");
-    std::vector<double> exact = values(linear);
+    Exact exact = values(linear);
     for (double& one : exact) one = gelu(one);
     expect_near(out, exact, "after GELU");
   }
@@ -151,7 +149,7 @@ TYPED_TEST(ProductsOf, GeluOfNumbersOfAllSizes) {
   const Size size{1 << 16, 1, 1};
   Guarded<T> x(size.rows), one(1), linear(size.rows), out(size.rows);
   one[0] = nearest<T>(1);
-  std::vector<double> exact;
+  Exact exact;
   for (int64_t i = 0; i < size.rows; ++i) {
     const float number = std::bit_cast<float>(static_cast<uint32_t>(i) << 16);
     x[i] = nearest<T>(std::isfinite(number) ? number : 0);
@@ -175,8 +173,8 @@ TYPED_TEST(ProductsOf, RowsBackThroughGelu) {
     fill(before, 2, 3);
     TestFixture::Products::input_gradient(gradient.data(), weight.data(), size.rows, size.columns, size.k,
                                           {.out = out.data(), .slope_of = before.data()});
-    std::vector<double> exact = product(size, values(gradient), false, values(weight), false);
-    for (int64_t i = 0; i < out.size(); ++i) exact[static_cast<size_t>(i)] *= gelu_slope(value(before[i]));
+    Exact exact = product(size, values(gradient), false, values(weight), false);
+    for (int64_t i = 0; i < out.size(); ++i) at(exact, i) *= gelu_slope(value(before[i]));
     expect_near(out, exact, "gradient");
   }
 }
@@ -192,14 +190,14 @@ TYPED_TEST(ProductsOf, WeightsGradient) {
       fill(x, 1, 2);
       TestFixture::Products::weight_gradient(gradient.data(), x.data(), with_gelu, size.k, size.columns,
                                              size.rows, out.data(), sums.data());
-      std::vector<double> right = values(x);
+      Exact right = values(x);
       for (double& one : right) one = with_gelu ? value(nearest<T>(gelu(one))) : one;
       // Where GELU's error decides how it is rounded, a number of bf16 is the next.
       expect_near(out, product(size, values(gradient), true, right, false), "weight's gradient",
                   with_gelu && sizeof(T) == 2 ? 5e-3 : 2e-5);
-      std::vector<double> of_columns(static_cast<size_t>(size.rows));
+      Exact of_columns = zeros(size.rows);
       for (int64_t i = 0; i < gradient.size(); ++i) {
-        of_columns[static_cast<size_t>(i % size.rows)] += value(gradient[i]);
+        at(of_columns, i % size.rows) += value(gradient[i]);
       }
       expect_near(sums, of_columns, "bias's gradient");
     }
@@ -236,8 +234,8 @@ TYPED_TEST(ProductsOf, GradientBackThroughGeluAlone) {
     fill(gradient, 1, 1);
     fill(linear, 3, 2);
     TestFixture::Products::gelu_backward(gradient.data(), linear.data(), out.data(), count);
-    std::vector<double> exact = values(gradient);
-    for (int64_t i = 0; i < count; ++i) exact[static_cast<size_t>(i)] *= gelu_slope(value(linear[i]));
+    Exact exact = values(gradient);
+    for (int64_t i = 0; i < count; ++i) at(exact, i) *= gelu_slope(value(linear[i]));
     expect_near(out, exact, "gradient");
   }
 }

@@ -11,6 +11,7 @@ namespace tessera::ops {
 namespace {
 
 using vectors::Avx2, vectors::Avx512;
+
 /// A set, and the elements in memory.
 template <typename SetOf, typename Element>
 struct On {
@@ -201,9 +202,7 @@ TYPED_TEST(KernelRows, KeylessAttention) {
 template <typename SetOf>
 class VectorFunctions : public KernelRows<On<SetOf, float>> {
  protected:
-  using Function = void (*)(const float* x, float* y);
-
-  static float of(Function function, float x) {
+  static float of(vectors::Function function, float x) {
     Guarded<float> all(16), result(16);
     std::fill_n(all.data(), 16, x);
     std::fill_n(result.data(), 16, 1.0F);

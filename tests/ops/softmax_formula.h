@@ -5,11 +5,6 @@
 
 namespace tessera::ops {
 
-using Exact = std::vector<double>;
-
-inline Exact zeros(int64_t count) { return Exact(static_cast<size_t>(count)); }
-inline double& at(Exact& numbers, int64_t i) { return numbers[static_cast<size_t>(i)]; }
-
 /// The softmax p [queries, tokens] of scores, and what p weighs. Queries, keys and values are given by
 /// number: q(i, c), k(j, c), v(j, c).
 struct Softmax {

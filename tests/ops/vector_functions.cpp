@@ -3,37 +3,34 @@
 #include "tessera/ops/vector_math.h"
 
 namespace tessera::ops::vectors {
+namespace {
 
-template <typename Set>
-void Functions<Set>::reciprocal(const float* x, float* y) {
-  store(y, vectors::reciprocal(load(x)));
+template <Floats (*f)(Floats)>
+void each(const float* x, float* y) {
+  store(y, f(load(x)));
 }
-template <typename Set>
-void Functions<Set>::times_power(const float* x, float* y) {
+
+void each_times_power(const float* x, float* y) {
   const Floats n = load(x);
-  store(y, vectors::times_power(load(y), n, n));
-}
-template <typename Set>
-void Functions<Set>::exp(const float* x, float* y) {
-  store(y, vectors::exp(load(x)));
-}
-template <typename Set>
-void Functions<Set>::precise_exp(const float* x, float* y) {
-  store(y, vectors::precise_exp(load(x)));
-}
-template <typename Set>
-void Functions<Set>::exp2_for_bf16(const float* x, float* y) {
-  store(y, vectors::exp2_for_bf16(load(x)));
-}
-template <typename Set>
-void Functions<Set>::gelu(const float* x, float* y) {
-  store(y, vectors::gelu(load(x)));
-}
-template <typename Set>
-void Functions<Set>::gelu_derivative(const float* x, float* y) {
-  store(y, vectors::gelu_derivative(load(x)));
+  store(y, times_power(load(y), n, n));
 }
 
-template struct Functions<CompiledFor>;
+}  // namespace
+
+using Here = Functions<CompiledFor>;
+template <>
+const Function Here::times_power = each_times_power;
+template <>
+const Function Here::reciprocal = each<vectors::reciprocal>;
+template <>
+const Function Here::exp = each<vectors::exp>;
+template <>
+const Function Here::precise_exp = each<vectors::precise_exp>;
+template <>
+const Function Here::exp2_for_bf16 = each<vectors::exp2_for_bf16>;
+template <>
+const Function Here::gelu = each<vectors::gelu>;
+template <>
+const Function Here::gelu_derivative = each<vectors::gelu_derivative>;
 
 }  // namespace tessera::ops::vectors

@@ -4,17 +4,13 @@
 
 namespace tessera::ops::vectors {
 
-/// Set: of vector_sets.h. x, y: 16 numbers each.
+/// y = f(x). x, y: 16 numbers each.
+using Function = void (*)(const float* x, float* y);
+
+/// Set: of vector_sets.h. times_power: y * 2^floor(x), in y.
 template <typename Set>
 struct Functions {
-  static void reciprocal(const float* x, float* y);
-  /// y * 2^floor(x), in y.
-  static void times_power(const float* x, float* y);
-  static void exp(const float* x, float* y);
-  static void precise_exp(const float* x, float* y);
-  static void exp2_for_bf16(const float* x, float* y);
-  static void gelu(const float* x, float* y);
-  static void gelu_derivative(const float* x, float* y);
+  static const Function reciprocal, times_power, exp, precise_exp, exp2_for_bf16, gelu, gelu_derivative;
 };
 
 }  // namespace tessera::ops::vectors
