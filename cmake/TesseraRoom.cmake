@@ -1,15 +1,13 @@
-# tessera_room(NAME [TORCH] [COLD] SOURCES ... [PLAIN ...]): the object library of one folder of tessera/. TORCH rooms
-# see LibTorch's headers, precompiled once for all of them; their files that include none are named under PLAIN
-# and spared the loading. COLD rooms compute nothing and are compiled for quick building. Torch-free
+# tessera_room(NAME [TORCH] [COLD] SOURCES ...): the object library of one folder of tessera/. TORCH rooms see LibTorch's
+# headers, precompiled once for all of them. COLD rooms compute nothing and are compiled for quick building. Torch-free
 # rooms end up in libtessera_core.so, which the program links; the others in libtessera.so, which it loads only when a
 # command computes.
 function(tessera_room name)
-  cmake_parse_arguments(ROOM "TORCH;COLD" "" "SOURCES;PLAIN" ${ARGN})
+  cmake_parse_arguments(ROOM "TORCH;COLD" "" "SOURCES" ${ARGN})
   if(NOT ROOM_SOURCES)
     return()
   endif()
-  set_source_files_properties(${ROOM_PLAIN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
-  add_library(tessera_room_${name} OBJECT ${ROOM_SOURCES} ${ROOM_PLAIN})
+  add_library(tessera_room_${name} OBJECT ${ROOM_SOURCES})
   target_link_libraries(tessera_room_${name} PUBLIC tessera_settings)
   if(ROOM_COLD)
     target_compile_options(tessera_room_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
@@ -17,6 +15,7 @@ function(tessera_room name)
   if(ROOM_TORCH)
     target_link_libraries(tessera_room_${name} PUBLIC torch_headers)
     tessera_use_pch(tessera_room_${name} ${TESSERA_TORCH_PCH})
+    tessera_unite(tessera_room_${name})
     set_property(GLOBAL APPEND PROPERTY TESSERA_TORCH_ROOMS tessera_room_${name})
   else()
     set_property(GLOBAL APPEND PROPERTY TESSERA_CORE_ROOMS tessera_room_${name})
@@ -26,6 +25,12 @@ endfunction()
 # The tensors and operators that nearly every file uses. All of torch/torch.h would cost every file 12 s: a precompiled
 # header hands its waiting template instantiations on to each of them.
 set(TESSERA_TORCH_PCH torch_pch torch_headers <ATen/ATen.h>)
+
+# tessera_unite(TARGET): its files are compiled four at a time, since with LibTorch most of a file's time is headers and
+# templates that its neighbours need as well. So names in anonymous namespaces have to differ within a folder.
+function(tessera_unite target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TESSERA_UNITY} UNITY_BUILD_BATCH_SIZE 4)
+endfunction()
 
 # tessera_use_pch(TARGET OWNER LIBRARY HEADERS...): TARGET's files begin with the HEADERS, precompiled once with LIBRARY's
 # settings for all that name the same OWNER.
@@ -45,11 +50,11 @@ function(tessera_use_pch target owner library)
   target_precompile_headers(${target} REUSE_FROM tessera_${owner})
 endfunction()
 
-# tessera_test(NAME [TORCH [MODULES]] [SUITES] [LABELS l...] [TIMEOUT s] SOURCES ...): one GoogleTest program of one room, every
-# test of it registered with ctest; SUITES: every suite, where loading LibTorch takes longer than most tests. MODULES: nearly all
-# its files use torch::nn and torch::optim. Labels: unit (default), ranks, slow, cuda.
+# tessera_test(NAME [TORCH] [SUITES] [LABELS l...] [TIMEOUT s] SOURCES ...): one GoogleTest program of one room, every
+# test of it registered with ctest; SUITES: every suite, where loading LibTorch takes longer than most tests. Labels: unit
+# (default), ranks, slow, cuda.
 function(tessera_test name)
-  cmake_parse_arguments(T "TORCH;MODULES;SUITES" "TIMEOUT" "LABELS;SOURCES" ${ARGN})
+  cmake_parse_arguments(T "TORCH;SUITES" "TIMEOUT" "LABELS;SOURCES" ${ARGN})
   if(NOT T_LABELS)
     set(T_LABELS unit)
   endif()
@@ -69,12 +74,8 @@ function(tessera_test name)
     tessera_use_pch(test_${name} test_pch GTest::gtest ${headers})
   else()
     target_link_libraries(test_${name} PRIVATE tessera torch)
-    if(T_MODULES)
-      tessera_use_pch(test_${name} test_modules_pch "torch_headers;GTest::gtest" <ATen/ATen.h> <torch/nn.h>
-        <torch/nn/utils/clip_grad.h> <torch/optim.h> ${headers})
-    else()
-      tessera_use_pch(test_${name} test_torch_pch "torch_headers;GTest::gtest" <ATen/ATen.h> ${headers})
-    endif()
+    tessera_unite(test_${name})
+    tessera_use_pch(test_${name} test_torch_pch "torch_headers;GTest::gtest" <ATen/ATen.h> ${headers})
   endif()
   if(T_SUITES)
     tessera_suites(${name})

@@ -18,10 +18,10 @@ struct Affine {
 };
 
 /// x + ls1 * mix(affine(x)) over the tokens of each channel, then x + ls2 * mlp(affine(x)) over the channels.
-class Block {
+class ResMlpBlock {
  public:
-  Block(const ParameterMap& map, const std::string& name, double drop_path)
-      : Block(ParameterScope(map, name + "."), name, drop_path) {}
+  ResMlpBlock(const ParameterMap& map, const std::string& name, double drop_path)
+      : ResMlpBlock(ParameterScope(map, name + "."), name, drop_path) {}
 
   at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const {
     const at::Tensor by_channel = norm1_(x).transpose(1, 2).contiguous();  // [batch, width, tokens]
@@ -30,7 +30,7 @@ class Block {
   }
 
  private:
-  Block(const ParameterScope& scope, const std::string& name, double drop_path)
+  ResMlpBlock(const ParameterScope& scope, const std::string& name, double drop_path)
       : norm1_(scope.child("norm1")),
         norm2_(scope.child("norm2")),
         tokens_(scope.child("linear_tokens")),
@@ -58,7 +58,7 @@ std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> stem(const P
 }
 
 /// [batch, tokens, width] -> logits [batch, classes] float32.
-std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> head(const ParameterMap& map) {
+std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> resmlp_head(const ParameterMap& map) {
   return
       [norm = Affine(ParameterScope(map, "norm.")), classifier = Linear(ParameterScope(map, "head."))](
           const at::Tensor& x, const ForwardContext&) { return classifier(norm(x).mean(1)).to(at::kFloat); };
@@ -78,12 +78,12 @@ ResMlp::ResMlp(const arch::ResMlpConfig& config)
   segments.push_back({"stem", {}, stem(map, config)});
   for (int64_t i = 0; i < config.depth; ++i) {
     const std::string name = concat("blocks.", i);
-    const Block block(map, name, config.drop_path);
+    const ResMlpBlock block(map, name, config.drop_path);
     segments.push_back({name, {}, [block](const at::Tensor& x, const ForwardContext& context) {
                           return block.forward(x, context);
                         }});
   }
-  segments.push_back({"head", {}, head(map)});
+  segments.push_back({"head", {}, resmlp_head(map)});
   set_segments(std::move(segments), arch::buffers(config), map);
 }
 

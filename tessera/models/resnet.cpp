@@ -100,10 +100,10 @@ class ConvNorm {
 };
 
 /// Two or three convolutions, a ReLU before each but the first, and the way past them.
-class Block {
+class ResNetBlock {
  public:
-  Block(const ParameterMap& map, const arch::ResNetBlock& block, bool bottleneck,
-        const NormOptions& options) {
+  ResNetBlock(const ParameterMap& map, const arch::ResNetBlock& block, bool bottleneck,
+              const NormOptions& options) {
     const ParameterScope scope(map, block.name + ".");
     const int count = bottleneck ? 3 : 2, strided = bottleneck ? 1 : 0;
     for (int i = 0; i < count; ++i) {
@@ -144,7 +144,7 @@ std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> stem(const P
 }
 
 /// [batch, features, size, size] -> logits [batch, classes] float32.
-std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> head(const ParameterMap& map) {
+std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> resnet_head(const ParameterMap& map) {
   return [weight = map.at("fc.weight"), bias = map.at("fc.bias")](const at::Tensor& x,
                                                                   const ForwardContext& context) {
     const at::Tensor features = x.mean({2, 3});
@@ -168,12 +168,12 @@ ResNet::ResNet(const arch::ResNetConfig& config, mesh::Group* statistics)
   std::vector<Segment> segments;
   segments.push_back({"stem", {}, stem(map, config, options)});
   for (const arch::ResNetBlock& description : arch::blocks(config)) {
-    const Block block(map, description, config.bottleneck, options);
+    const ResNetBlock block(map, description, config.bottleneck, options);
     segments.push_back({description.name, {}, [block](const at::Tensor& x, const ForwardContext& context) {
                           return block.forward(x, context);
                         }});
   }
-  segments.push_back({"head", {}, head(map)});
+  segments.push_back({"head", {}, resnet_head(map)});
   set_segments(std::move(segments), arch::buffers(config), map);
 }
 

@@ -14,7 +14,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-void* data_of(const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
+void* write_to(const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
 const void* read_from(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 
 /// Two results, the normalised rows and their sum before that: the gradient of the second is added where the
@@ -40,8 +40,8 @@ class DeviceNorm : public torch::autograd::Function<DeviceNorm> {
                           .weight = read_from(weight),
                           .bias = read_from(bias),
                           .epsilon = static_cast<float>(epsilon),
-                          .sum = data_of(sum),
-                          .y = data_of(y),
+                          .sum = write_to(sum),
+                          .y = write_to(y),
                           .stats = stats.mutable_data_ptr<float>()},
                          KernelStream(kernels, x));
     ctx->set_materialize_grads(false);
@@ -78,10 +78,10 @@ class DeviceNorm : public torch::autograd::Function<DeviceNorm> {
                            .s = read_from(s),
                            .weight = read_from(weight),
                            .stats = stats.const_data_ptr<float>(),
-                           .of_x = data_of(of_x),
+                           .of_x = write_to(of_x),
                            .partial = partial.defined() ? partial.mutable_data_ptr<float>() : nullptr,
-                           .of_weight = data_of(of_weight),
-                           .of_bias = data_of(of_bias)},
+                           .of_weight = write_to(of_weight),
+                           .of_bias = write_to(of_bias)},
                           KernelStream(kernels, s));
     return {of_x, of_weight, of_bias, added ? of_x : at::Tensor(), at::Tensor()};
   }

@@ -6,11 +6,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/engine.h"
+#include "tessera/shard/storage.h"
 
 namespace tessera::shard {
 namespace {
-
-const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
 int64_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/shard/storage.h"
+
 namespace tessera::shard {
 namespace {
 
@@ -16,8 +18,6 @@ namespace {
 constexpr auto kReplayKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local Replay* innermost = nullptr;
-
-const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
 /// Normalisation changes its statistics without saying so in its schema.
 bool is_changed(const c10::Argument& argument) {

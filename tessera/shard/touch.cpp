@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/storage.h"
 
 namespace tessera::shard {
 namespace {
@@ -52,8 +53,6 @@ Registry& registry() {
   static Registry* const registry = new Registry();  // outlives every tensor
   return *registry;
 }
-
-const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
 /// Operations that look at a tensor's shape or make a view of it, and never read its numbers.
 bool only_makes_a_view(const c10::OperatorHandle& operation) {

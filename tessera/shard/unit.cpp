@@ -9,12 +9,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/host_memory.h"
+#include "tessera/shard/storage.h"
 #include "tessera/shard/touch.h"
 
 namespace tessera::shard {
 namespace {
-
-c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
 /// A 1-D tensor that says it has memory, so that views of it can be made, and has none.
 at::Tensor without_memory(int64_t numel, const at::TensorOptions& options) {

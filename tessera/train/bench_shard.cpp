@@ -25,7 +25,7 @@ namespace tessera::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kNone = std::numeric_limits<double>::infinity();
+constexpr double kNotMeasured = std::numeric_limits<double>::infinity();
 
 data::Batch random_batch(const arch::ModelConfig& model, int64_t size) {
   data::Batch batch;
@@ -68,7 +68,8 @@ void communicate(TrainState& state) {
 /// The least over rounds of the slowest rank's seconds: what else a machine does only adds to a time, and the
 /// hidden share is a small difference of large ones.
 struct Seconds {
-  double overlapped = kNone, one_by_one = kNone, computing = kNone, communicating = kNone;
+  double overlapped = kNotMeasured, one_by_one = kNotMeasured, computing = kNotMeasured,
+         communicating = kNotMeasured;
   double hidden_share() const {
     return (one_by_one - overlapped) / std::max(std::min(computing, communicating), 1e-9);
   }

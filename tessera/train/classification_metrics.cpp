@@ -13,7 +13,7 @@ namespace {
 using Counts = monitor::ClassificationCounts;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kTop = 5;
 
 /// Columns of rows_of().
@@ -30,7 +30,7 @@ Judgements judge_at_once(const at::Tensor& logits, const at::Tensor& labels) {
   said.prediction = at::where(bad.select(1, 0), 0, z.masked_fill(bad, -kInfinity).argmax(1));
   const at::Tensor largest = z.gather(1, said.prediction.unsqueeze(1)), mine = z.gather(1, truth);
   const at::Tensor sum = z.sub(largest).exp().sum(1);  // between 1 and the number of classes
-  said.loss = at::where(finite, sum.log().sub(mine.sub(largest).squeeze(1)), kNone);
+  said.loss = at::where(finite, sum.log().sub(mine.sub(largest).squeeze(1)), kNotANumber);
   said.confidence = at::where(finite, sum.reciprocal(), 0.0);
   said.truth_confidence = at::where(finite, said.loss.neg().exp(), 0.0);
   const at::Tensor classes = at::arange(z.size(1), labels.options());

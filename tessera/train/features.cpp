@@ -32,9 +32,9 @@ at::Tensor in_order(const at::Tensor& mine, mesh::Mesh& mesh, const std::string&
 }
 
 /// This rank's rows of one value, filled batch by batch.
-class Rows {
+class FeatureRows {
  public:
-  explicit Rows(int64_t rows) : rows_(rows) {}
+  explicit FeatureRows(int64_t rows) : rows_(rows) {}
   void put(int64_t first, const at::Tensor& value) {
     if (!all_.defined()) {
       std::vector<int64_t> shape = value.sizes().vec();
@@ -67,7 +67,7 @@ Features extract_features(TrainState& state, const data::Source& source, const d
   check_units(state, units);
   EvaluationPass pass(state, source, loader, batch, mesh);
   const int64_t rows = (source.size() + mesh.world_size() - 1) / mesh.world_size();
-  std::map<std::string, Rows> found;
+  std::map<std::string, FeatureRows> found;
   found.emplace("features", rows);
   for (const std::string& unit : units) found.emplace(unit, rows);
   at::Tensor labels = at::full({rows}, -1, at::kLong);

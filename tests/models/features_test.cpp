@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -17,8 +16,7 @@ namespace {
 using nlohmann::json;
 
 TEST(Features, AreTimmsIntermediates) {
-  const std::string path = std::string(TESSERA_SOURCE_DIR) + "/tests/models/fixtures/features.json";
-  const json cases = json::parse(std::ifstream(path));
+  const json& cases = formula::fixture("features");
   ASSERT_EQ(cases.size(), 3U);
   for (const auto& [name, expected] : cases.items()) {
     SCOPED_TRACE(name);

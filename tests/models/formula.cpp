@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include <bit>
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -76,6 +78,16 @@ at::Tensor images(const std::string& name, int64_t count, const arch::ModelConfi
 
 at::Tensor targets(int64_t count, int64_t classes, int64_t step) {
   return (7 + 37 * at::arange(count) + 11 * step) % classes;
+}
+
+const nlohmann::json& fixture(const std::string& name) {
+  static std::map<std::string, nlohmann::json> read;
+  nlohmann::json& found = read[name];
+  if (found.is_null()) {
+    found =
+        nlohmann::json::parse(std::ifstream(TESSERA_SOURCE_DIR "/tests/models/fixtures/" + name + ".json"));
+  }
+  return found;
 }
 
 double tensor_error(const std::string& name, const at::Tensor& tensor, const nlohmann::json& expected) {

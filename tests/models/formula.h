@@ -30,6 +30,8 @@ at::Tensor images(const std::string& name, int64_t count, const arch::ModelConfi
 /// [count] int64.
 at::Tensor targets(int64_t count, int64_t classes, int64_t step = 0);
 
+/// fixtures/NAME.json, read once.
+const nlohmann::json& fixture(const std::string& name);
 /// The largest error of a tensor that a fixture describes (describe_gradient), as a share of its largest
 /// value. Some gradients are zero but for rounding (a key's bias moves all scores of a query alike): those
 /// are compared with 1 instead.

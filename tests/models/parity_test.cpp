@@ -6,7 +6,6 @@
 #include <torch/optim/adamw.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -18,12 +17,6 @@ namespace tessera::models {
 namespace {
 
 using nlohmann::json;
-
-const json& fixture() {
-  static const json loaded =
-      json::parse(std::ifstream(std::string(TESSERA_SOURCE_DIR) + "/tests/models/fixtures/parity.json"));
-  return loaded;
-}
 
 ForwardContext training_context(int64_t batch) {
   ForwardContext context{true, 1, {}};
@@ -54,7 +47,7 @@ double whole_gradient_error(const formats::SafetensorsReader& gradients, const s
 class Parity : public testing::TestWithParam<const char*> {};
 
 TEST_P(Parity, LogitsLossAndGradientsAreTimms) {
-  const json& expected = fixture()["cases"][GetParam()];
+  const json& expected = formula::fixture("parity")["cases"][GetParam()];
   const int64_t batch = expected["batch"];
   VisionTransformer model(formula::vit_config_of(expected["config"]));
   formula::fill(model);
@@ -104,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Timm, Parity,
 
 // LibTorch's own AdamW and clipping: what is tested is that our model learns as PyTorch's does.
 TEST(Parity, TwentyAdamWStepsGivePyTorchsLossCurve) {
-  const json& expected = fixture()["training"];
+  const json& expected = formula::fixture("parity")["training"];
   const json& recipe = expected["recipe"];
   VisionTransformer model(formula::vit_config_of(expected["config"]));
   formula::fill(model);

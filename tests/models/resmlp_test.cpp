@@ -6,7 +6,6 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -17,15 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-const json& whole_fixture() {
-  static const json loaded =
-      json::parse(std::ifstream(std::string(TESSERA_SOURCE_DIR) + "/tests/models/fixtures/resmlp.json"));
-  return loaded;
-}
-
-const json& fixture(const std::string& name) { return whole_fixture()["cases"][name]; }
-
-arch::ResMlpConfig config_of(const json& description) {
+arch::ResMlpConfig resmlp_config_of(const json& description) {
   if (description.is_string()) return arch::resmlp_config(description.get<std::string>());
   arch::ResMlpConfig config;
   config.image_size = description["image_size"];
@@ -42,9 +33,9 @@ class TimmParity : public testing::TestWithParam<const char*> {};
 
 // In float64, as the fixture. Float32 is that but for rounding.
 TEST_P(TimmParity, LogitsLossAndGradients) {
-  const json& expected = fixture(GetParam());
+  const json& expected = formula::fixture("resmlp")["cases"][GetParam()];
   const int64_t batch = expected["batch"];
-  ResMlp model(config_of(expected["config"]));
+  ResMlp model(resmlp_config_of(expected["config"]));
   const auto images = formula::images("images", batch, model.config());
   formula::fill(model, at::kDouble);
   const at::Tensor logits = model.forward(images, {true, 1, {}});
@@ -79,9 +70,9 @@ INSTANTIATE_TEST_SUITE_P(ResMlp, TimmParity, testing::Values("resmlp_12_224", "s
 
 // The network of recipes/resmlp_24.toml and resmlp_24_bits.toml.
 TEST(ResMlpModel, TheShippedSizeHasTimmsLogits) {
-  const json& expected = whole_fixture()["logits"].at(0);
+  const json& expected = formula::fixture("resmlp")["logits"].at(0);
   ASSERT_EQ(expected["config"], "resmlp_24_224");
-  ResMlp model(config_of(expected["config"]));
+  ResMlp model(resmlp_config_of(expected["config"]));
   const auto images = formula::images("images", expected["batch"], model.config());
   formula::fill(model);
   const at::NoGradGuard no_grad;

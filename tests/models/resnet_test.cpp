@@ -6,7 +6,6 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -18,13 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-const json& fixture(const std::string& name) {
-  static const json loaded =
-      json::parse(std::ifstream(std::string(TESSERA_SOURCE_DIR) + "/tests/models/fixtures/resnet.json"));
-  return loaded["cases"][name];
-}
-
-arch::ResNetConfig config_of(const json& expected) {
+arch::ResNetConfig resnet_config_of(const json& expected) {
   arch::ResNetConfig config;
   if (expected["config"].is_string()) {
     config = arch::resnet_config(expected["config"].get<std::string>());
@@ -65,9 +58,9 @@ at::Tensor loss_of(const at::Tensor& logits, int64_t batch) {
 }
 
 TEST_P(TorchvisionParity, LogitsLossAndStatistics) {
-  const json& expected = fixture(GetParam());
+  const json& expected = formula::fixture("resnet")["cases"][GetParam()];
   const int64_t batch = expected["batch"];
-  ResNet model(config_of(expected));
+  ResNet model(resnet_config_of(expected));
   fill(model);
   const at::Tensor images = formula::images("images", batch, model.config());
   {
@@ -88,9 +81,9 @@ TEST_P(TorchvisionParity, LogitsLossAndStatistics) {
 // In float64, as the fixture: in float32 a value near 0 before a ReLU, or two alike in a maximum, decides
 // otherwise, and gradients of single elements then differ by some thousandths of the largest.
 TEST_P(TorchvisionParity, Gradients) {
-  const json& expected = fixture(GetParam());
+  const json& expected = formula::fixture("resnet")["cases"][GetParam()];
   const int64_t batch = expected["batch"];
-  ResNet model(config_of(expected));
+  ResNet model(resnet_config_of(expected));
   fill(model, at::kDouble);
   loss_of(model.forward(formula::images("images", batch, model.config()), {true, 1, {}}), batch).backward();
   double worst = 0;

@@ -23,7 +23,7 @@ int64_t page_faults() {
 }
 
 /// As the tests before this one left it (ctest gives each a process of its own), and what changes from there.
-class TensorMemoryOf : public testing::Test {
+class TensorMemoryOf : public ::testing::Test {
  protected:
   void SetUp() override {
     keep_tensor_memory();

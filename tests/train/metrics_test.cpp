@@ -9,10 +9,10 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t kRows = 211, kClasses = 12;
+constexpr int64_t kRows = 211, kMany = 12;
 
 struct Given {
-  at::Tensor logits;  // [kRows, kClasses] float32
+  at::Tensor logits;  // [kRows, kMany] float32
   at::Tensor labels, samples;
 
   Given rows(const at::Tensor& which) const {
@@ -23,10 +23,9 @@ struct Given {
 /// Among them equal logits, broken samples, and logits that are no numbers.
 Given make_given() {
   Given given;
-  given.logits = models::formula::uniform("logits", kRows * kClasses).view({kRows, kClasses}) * 9;
-  given.labels = (models::formula::uniform("labels", kRows) * kClasses / 2 + kClasses / 2.0)
-                     .to(at::kLong)
-                     .clamp(0, kClasses - 1);
+  given.logits = models::formula::uniform("logits", kRows * kMany).view({kRows, kMany}) * 9;
+  given.labels =
+      (models::formula::uniform("labels", kRows) * kMany / 2 + kMany / 2.0).to(at::kLong).clamp(0, kMany - 1);
   given.samples = at::arange(kRows);
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::nanf("");
   given.logits[3].fill_(2.5);                      // all alike
@@ -42,7 +41,7 @@ Given make_given() {
 }
 
 struct Counted {
-  monitor::ClassificationCounts counts{kClasses, 100};
+  monitor::ClassificationCounts counts{kMany, 100};
   monitor::WorstMistakes worst{17};
 };
 
@@ -55,7 +54,7 @@ Counted on_host(const Given& given) {
       continue;
     }
     const at::Tensor row = given.logits[i].to(at::kFloat).contiguous();
-    const monitor::Judgement said = monitor::judge({row.const_data_ptr<float>(), kClasses}, label);
+    const monitor::Judgement said = monitor::judge({row.const_data_ptr<float>(), kMany}, label);
     counted.counts.update(said, label);
     counted.worst.update(given.samples[i].item<int64_t>(), label, said);
   }
@@ -63,7 +62,7 @@ Counted on_host(const Given& given) {
 }
 
 Counted in_tensors(const Given& given, int64_t batch, int64_t most_confusion_classes = 100) {
-  ClassificationMetrics metrics(kClasses, most_confusion_classes);
+  ClassificationMetrics metrics(kMany, most_confusion_classes);
   WorstRows worst(17);
   for (int64_t first = 0; first < given.labels.size(0); first += batch) {
     const int64_t size = std::min(batch, given.labels.size(0) - first);
@@ -170,7 +169,7 @@ TEST(Metrics, OfManyClassesARowIsJudgedAsAlone) {
 
 TEST(Metrics, ResetForgets) {
   const Given given = make_given();
-  ClassificationMetrics metrics(kClasses, 5);  // too many classes for a confusion matrix
+  ClassificationMetrics metrics(kMany, 5);  // too many classes for a confusion matrix
   EXPECT_EQ(metrics.compute().compute().samples, 0);
   const Judgements said = judge_rows(given.logits, given.labels);
   metrics.update(said, given.labels);
