@@ -37,14 +37,14 @@ std::string first_bad_number(const TrainState& state, double loss, mesh::Mesh& m
 std::string judge_step(TrainState& state, double loss, double gradient_norm, mesh::Mesh& mesh) {
   using enum NumericsGuard::Verdict;
   monitor::LossScale& scale = state.loss_scale;
+  const int64_t step = state.step + 1;  // as progress and metrics count
   // What is left out after a spike is not judged, by the scale neither.
   const bool in_range = state.guard.left_of_range() > 0;
   if (!in_range && scale.can_shrink() && std::isfinite(loss) && !std::isfinite(gradient_norm)) {
     const double before = scale.value();
     scale.overflowed();
-    return concat("[train.loss_scale] step ", state.step,
-                  " is skipped: its gradients overflow fp16 at loss scale ", before, " (now ", scale.value(),
-                  "; ", scale.overflows(), " in all)");
+    return concat("[train.loss_scale] step ", step, " is skipped: its gradients overflow fp16 at loss scale ",
+                  before, " (now ", scale.value(), "; ", scale.overflows(), " in all)");
   }
   NumericsGuard& guard = state.guard;
   const auto verdict = guard.judge(loss, gradient_norm);
@@ -53,17 +53,16 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
       scale.used();
       return "";
     case kSkipSpike:
-      return concat("[train.guard] step ", state.step, " is skipped: its loss ", loss, " is above ",
+      return concat("[train.guard] step ", step, " is skipped: its loss ", loss, " is above ",
                     guard.options().spike_factor, " times the median ", guard.median_loss(), " (",
                     guard.bad_in_a_row(), " in a row, ", guard.skipped(), " in all)");
     case kSkipRange:
-      return concat("[train.guard] step ", state.step, " is skipped: it is one of the ",
-                    guard.options().spike_skip, " after a spike (", guard.left_of_range(), " left, ",
-                    guard.skipped(), " in all)");
+      return concat("[train.guard] step ", step, " is skipped: it is one of the ", guard.options().spike_skip,
+                    " after a spike (", guard.left_of_range(), " left, ", guard.skipped(), " in all)");
     case kStopSpike:
       user_error(
           "train.step", "a loss of at most guard.spike_factor = ", guard.options().spike_factor,
-          " times the median ", guard.median_loss(), " in step ", state.step, ": found ", loss, ", after ",
+          " times the median ", guard.median_loss(), " in step ", step, ": found ", loss, ", after ",
           guard.options().spike_steps,
           " steps skipped in a row (lower optimizer.lr, or raise guard.spike_factor; --resume continues "
           "from the last checkpoint)");
@@ -73,11 +72,11 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
   }
   const std::string which = first_bad_number(state, loss, mesh);
   if (verdict == kSkipNotFinite) {
-    return concat("[train.guard] step ", state.step, " is skipped: ", which, " is not finite (loss ", loss,
-                  "; ", guard.bad_in_a_row(), " in a row, ", guard.skipped(), " in all)");
+    return concat("[train.guard] step ", step, " is skipped: ", which, " is not finite (loss ", loss, "; ",
+                  guard.bad_in_a_row(), " in a row, ", guard.skipped(), " in all)");
   }
   const int64_t before = guard.bad_in_a_row() - 1;
-  user_error("train.step", "finite numbers in step ", state.step, ": ", which, " is not finite (loss ", loss,
+  user_error("train.step", "finite numbers in step ", step, ": ", which, " is not finite (loss ", loss,
              before > 0 ? concat(", after ", before, " skipped in a row") : "",
              "; lower optimizer.lr, or raise schedule.warmup_steps",
              resolve_dtype(state.recipe.precision.compute, state.input->device()) == at::kFloat

@@ -108,7 +108,7 @@ TEST(Guard, DecidesAlikeOnAnyRanks) {
 
 TEST(Guard, OneTooManyStopsAndNamesTheTensor) {
   const Guarded found = train_alone(2, {"guard.skip_steps=2"}, {1, 2, 3}, 6);
-  for (const char* part : {"[train.step] finite numbers in step 3: ", "the gradient of ",
+  for (const char* part : {"[train.step] finite numbers in step 4: ", "the gradient of ",
                            " is not finite (loss ", ", after 2 skipped in a row; lower optimizer.lr"}) {
     EXPECT_NE(found.error.find(part), std::string::npos) << part << ": " << found.error;
   }
@@ -128,7 +128,7 @@ TEST(Guard, ASpikeIsSkippedAndTheNextOneStops) {
     EXPECT_TRUE(tensor.equal(skipped.curve.parameters.at(name))) << name;
   const std::string error = train_alone(2, sets, {3, 4}, 6, 3000.0).error;
   for (const char* part : {"[train.step] a loss of at most guard.spike_factor = 3 times the median ",
-                           " in step 4: found ", ", after 1 steps skipped in a row (lower optimizer.lr"}) {
+                           " in step 5: found ", ", after 1 steps skipped in a row (lower optimizer.lr"}) {
     EXPECT_NE(error.find(part), std::string::npos) << part << ": " << error;
   }
 }
