@@ -27,7 +27,8 @@ endfunction()
 set(TESSERA_TORCH_PCH torch_pch torch_headers <ATen/ATen.h>)
 
 # tessera_unite(TARGET): its files are compiled four at a time, since with LibTorch most of a file's time is headers and
-# templates that its neighbours need as well. So names in anonymous namespaces have to differ within a folder.
+# templates that its neighbours need as well. So names in anonymous namespaces should differ within a folder: the compiler
+# refuses a second of one kind, but a function there also hides a header's of that name from the files behind it.
 function(tessera_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TESSERA_UNITY} UNITY_BUILD_BATCH_SIZE 4)
 endfunction()

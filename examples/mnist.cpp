@@ -81,7 +81,7 @@ void train(shard::ShardedModule& sharded, Net& net, torch::optim::Optimizer& opt
     loss.backward();
     optimizer.step();
     if (mesh.rank() == 0 && step % 200 == 0) {
-      std::printf("step %ld/%ld  loss %.4f\n", static_cast<long>(step),
+      std::printf("step %ld/%ld  loss %.4f\n", static_cast<long>(step + 1),
                   static_cast<long>(steps * arguments.whole("epochs")), loss.item<double>());
       std::fflush(stdout);
     }

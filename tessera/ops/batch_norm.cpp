@@ -59,7 +59,7 @@ struct Moments {
 at::Tensor doubles(const Chunks& chunks) { return at::zeros({chunks.channels}, at::kDouble); }
 
 /// Joins the moments of chunks, [chunks, 3, channels] of BatchNormRows::moments().
-Moments join(const at::Tensor& sums, const Chunks& chunks) {
+Moments joined(const at::Tensor& sums, const Chunks& chunks) {
   Moments moments{doubles(chunks), doubles(chunks)};
   double *mean = moments.mean.mutable_data_ptr<double>(),
          *variance = moments.variance.mutable_data_ptr<double>();
@@ -102,7 +102,7 @@ Moments moments_of(const at::Tensor& x) {
                        mutable_data_of<float>(sums) + 3 * chunk * chunks.channels);
     });
   });
-  return join(sums, chunks);
+  return joined(sums, chunks);
 }
 
 // Through LibTorch's operations, which those who watch buffers and bring parameters' memory see.

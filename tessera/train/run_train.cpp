@@ -260,7 +260,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   p.idle_shared_bytes = shared_resident_bytes();
   where = [] { return "while building the model"; };
   state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true, p.device);
-  where = [&state] { return concat("step ", state->step + 1, ", unit ", state->sharded->current_unit()); };
+  where = [&state] { return concat("after step ", state->step, ", unit ", state->sharded->current_unit()); };
   fs::path resumed;
   if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
   if (resumed.empty() && !p.job.recipe.train.init_from.empty()) init_from(*state, log);

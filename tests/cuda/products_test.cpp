@@ -9,7 +9,8 @@
 namespace tessera::ops {
 namespace {
 
-double error(const at::Tensor& a, const at::Tensor& exact) {
+/// Of tensors on any devices.
+double error_anywhere(const at::Tensor& a, const at::Tensor& exact) {
   const at::Tensor wide = exact.to(at::kCPU, at::kDouble);
   return ((a.to(at::kCPU, at::kDouble) - wide).abs().max() / wide.abs().max()).item<double>();
 }
@@ -29,9 +30,9 @@ TEST(CudaProducts, AreLibTorchs) {
   EXPECT_EQ(fault_of(*mesh::open_cuda().plugin->products, gpu), "");
 }
 
-using Tensors = std::vector<at::Tensor>;  // x, weight, bias, residual; direction last
+using Layer = std::vector<at::Tensor>;  // x, weight, bias, residual; direction last
 
-Tensors layer_of(int64_t rows, int64_t in, int64_t out) {
+Layer layer_of(int64_t rows, int64_t in, int64_t out) {
   at::manual_seed(1);
   return {at::randn({rows, in}).to(at::kBFloat16), (at::randn({out, in}) / std::sqrt(in)).to(at::kBFloat16),
           at::randn({out}).to(at::kBFloat16), at::randn({rows, out}).to(at::kBFloat16),
@@ -39,14 +40,14 @@ Tensors layer_of(int64_t rows, int64_t in, int64_t out) {
 }
 
 /// Value and gradients of linear_add or linear_gelu.
-Tensors run(const Tensors& layer, const at::TensorOptions& options, bool gelu) {
-  Tensors t;
+Layer run(const Layer& layer, const at::TensorOptions& options, bool gelu) {
+  Layer t;
   for (const at::Tensor& given : layer) {
     t.push_back(given.to(options.device(), options.dtype().toScalarType()).requires_grad_());
   }
   const at::Tensor y = gelu ? linear_gelu(t[0], t[1], t[2]) : linear_add(t[0], t[1], t[2], t[3]);
   y.backward(t[4].detach());
-  Tensors found = {y.detach(), t[0].grad(), t[1].grad(), t[2].grad()};
+  Layer found = {y.detach(), t[0].grad(), t[1].grad(), t[2].grad()};
   if (!gelu) found.push_back(t[3].grad());
   return found;
 }
@@ -59,10 +60,11 @@ TEST(CudaProducts, ValuesAndGradientsAreTheFormulas) {
            {1576, 768, 3072}, {197, 192, 576}, {7, 33, 50}, {130, 72, 1000}}) {
     for (const bool gelu : {false, true}) {
       SCOPED_TRACE(::testing::Message() << rows << ' ' << in << ' ' << out << (gelu ? " gelu" : ""));
-      const Tensors layer = layer_of(rows, in, out);
-      const Tensors expected = run(layer, at::kDouble, gelu);
-      const Tensors found = run(layer, at::TensorOptions(at::kBFloat16).device(gpu), gelu);
-      for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(error(found[i], expected[i]), 0.01) << i;
+      const Layer layer = layer_of(rows, in, out);
+      const Layer expected = run(layer, at::kDouble, gelu);
+      const Layer found = run(layer, at::TensorOptions(at::kBFloat16).device(gpu), gelu);
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_LT(error_anywhere(found[i], expected[i]), 0.01) << i;
     }
   }
 }
@@ -74,16 +76,16 @@ TEST(CudaFp8, ValuesAndGradientsAreTheCpus) {
   for (const auto& [rows, in, out] :
        std::vector<std::tuple<int64_t, int64_t, int64_t>>{{1576, 768, 3072}, {197, 192, 576}, {7, 33, 50}}) {
     SCOPED_TRACE(::testing::Message() << rows << ' ' << in << ' ' << out);
-    const Tensors layer = layer_of(rows, in, out);
+    const Layer layer = layer_of(rows, in, out);
     const auto run = [&](at::Device device) {
-      Tensors t;
+      Layer t;
       for (const at::Tensor& given : layer) t.push_back(given.to(device).requires_grad_());
       const at::Tensor y = fp8_linear(t[0], t[1], t[2]);
       y.backward(t[4].detach());
-      return Tensors{y.detach(), t[0].grad(), t[1].grad(), t[2].grad()};
+      return Layer{y.detach(), t[0].grad(), t[1].grad(), t[2].grad()};
     };
-    const Tensors expected = run(at::kCPU), found = run(gpu);
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(error(found[i], expected[i]), 0.01) << i;
+    const Layer expected = run(at::kCPU), found = run(gpu);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(error_anywhere(found[i], expected[i]), 0.01) << i;
     EXPECT_TRUE(at::equal(fp8_rounded(layer[0].to(gpu)).cpu(), fp8_rounded(layer[0])));
   }
 }
@@ -104,7 +106,7 @@ TEST(CudaFp8, ScaledProductIsThatOfTheRoundedNumbers) {
     if (m == 0) continue;
     const at::Tensor exact =
         at::mm(fp8_rounded(left).to(at::kDouble), fp8_rounded(right).to(at::kDouble).t());
-    EXPECT_LT(error(found, exact), 0.005) << m << ' ' << k << ' ' << n;
+    EXPECT_LT(error_anywhere(found, exact), 0.005) << m << ' ' << k << ' ' << n;
   }
 }
 

@@ -426,7 +426,7 @@ def out_of_memory():
     with scratch() as folder:
         keys = settings(train__batch=4096, data__source="fake:4096", model__image_size=64, data__prefetch=1)
         check_refused(train(folder, *keys, preexec_fn=limit),
-                      r"out of memory on rank 0/1, step 1, unit \S+, wanting [\d.]+ [KMG]iB.*"
+                      r"out of memory on rank 0/1, after step 0, unit \S+, wanting [\d.]+ [KMG]iB.*"
                       r"shard\.recompute = true would save [\d.]+ [KMG]iB; half the batch per rank would save")
 
 

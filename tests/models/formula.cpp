@@ -6,6 +6,7 @@
 #include <bit>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -81,6 +82,8 @@ at::Tensor targets(int64_t count, int64_t classes, int64_t step) {
 }
 
 const nlohmann::json& fixture(const std::string& name) {
+  static std::mutex alone;
+  const std::lock_guard lock(alone);
   static std::map<std::string, nlohmann::json> read;
   nlohmann::json& found = read[name];
   if (found.is_null()) {

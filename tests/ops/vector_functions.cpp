@@ -17,20 +17,21 @@ void each_times_power(const float* x, float* y) {
 
 }  // namespace
 
-using Here = Functions<CompiledFor>;
-template <>
-const Function Here::times_power = each_times_power;
-template <>
-const Function Here::reciprocal = each<vectors::reciprocal>;
-template <>
-const Function Here::exp = each<vectors::exp>;
-template <>
-const Function Here::precise_exp = each<vectors::precise_exp>;
-template <>
-const Function Here::exp2_for_bf16 = each<vectors::exp2_for_bf16>;
-template <>
-const Function Here::gelu = each<vectors::gelu>;
-template <>
-const Function Here::gelu_derivative = each<vectors::gelu_derivative>;
+template <typename Set>
+const Function Functions<Set>::times_power = each_times_power;
+template <typename Set>
+const Function Functions<Set>::reciprocal = each<vectors::reciprocal>;
+template <typename Set>
+const Function Functions<Set>::exp = each<vectors::exp>;
+template <typename Set>
+const Function Functions<Set>::precise_exp = each<vectors::precise_exp>;
+template <typename Set>
+const Function Functions<Set>::exp2_for_bf16 = each<vectors::exp2_for_bf16>;
+template <typename Set>
+const Function Functions<Set>::gelu = each<vectors::gelu>;
+template <typename Set>
+const Function Functions<Set>::gelu_derivative = each<vectors::gelu_derivative>;
+
+template struct Functions<CompiledFor>;
 
 }  // namespace tessera::ops::vectors

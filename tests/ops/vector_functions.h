@@ -2,6 +2,8 @@
 // compiled for their instructions may include those.
 #pragma once
 
+#include "tessera/ops/vector_sets.h"
+
 namespace tessera::ops::vectors {
 
 /// y = f(x). x, y: 16 numbers each.
@@ -12,5 +14,7 @@ template <typename Set>
 struct Functions {
   static const Function reciprocal, times_power, exp, precise_exp, exp2_for_bf16, gelu, gelu_derivative;
 };
+extern template struct Functions<Avx2>;
+extern template struct Functions<Avx512>;
 
 }  // namespace tessera::ops::vectors

@@ -27,10 +27,10 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-struct Net : torch::nn::Module {
+struct PolicyNet : torch::nn::Module {
   Block first{nullptr}, second{nullptr};
   torch::nn::Linear head{nullptr};
-  Net() {
+  PolicyNet() {
     first = register_module("first", Block());
     second = register_module("second", Block());
     head = register_module("head", torch::nn::Linear(10, 3));
@@ -49,7 +49,7 @@ FullyShardOptions with(Policy policy) {
 std::string units_of(const Policy& policy) {
   const auto mesh = two_ranks();
   std::string text;
-  for (const auto& unit : ShardedModule(std::make_shared<Net>(), *mesh, with(policy)).units()) {
+  for (const auto& unit : ShardedModule(std::make_shared<PolicyNet>(), *mesh, with(policy)).units()) {
     text += concat(text.empty() ? "" : " ", unit.name, ":", unit.numel);
   }
   return text;
@@ -73,7 +73,7 @@ TEST(Policy, ChoosesUnitsChildrenFirst) {
 
 TEST(Policy, GivesEachUnitItsOptions) {
   const auto mesh = two_ranks();
-  const ShardedModule sharded(std::make_shared<Net>(), *mesh,
+  const ShardedModule sharded(std::make_shared<PolicyNet>(), *mesh,
                               with(shard::by_type<Block>({.level = Level::kZero2})));
   EXPECT_EQ(sharded.units()[0].level, Level::kZero2);
   EXPECT_EQ(sharded.units()[0].padded_numel, 220);
@@ -84,7 +84,7 @@ TEST(Policy, GivesEachUnitItsOptions) {
 TEST(Policy, SettingsThatAreRefused) {
   const auto mesh = two_ranks();
   const auto wrap = [&](FullyShardOptions options) {
-    return error_text([&] { ShardedModule(std::make_shared<Net>(), *mesh, std::move(options)); });
+    return error_text([&] { ShardedModule(std::make_shared<PolicyNet>(), *mesh, std::move(options)); });
   };
   EXPECT_EQ(error_text([] { shard::by_parameter_count(0); }),
             "[shard.by_parameter_count] a threshold of at least 1 parameter: 0 (no_units() keeps everything "
@@ -117,7 +117,7 @@ TEST(UnitBuilder, ErrorsNameWhatIsWrong) {
             "shard::recompute where it is called)");
   builder.shard_now(*stranger, "block");
   builder.shard_now(*stranger, "block");  // nothing is left to shard
-  EXPECT_EQ(error_text([&] { ShardedModule(std::make_shared<Net>(), std::move(builder)); }),
+  EXPECT_EQ(error_text([&] { ShardedModule(std::make_shared<PolicyNet>(), std::move(builder)); }),
             "[shard.ShardedModule] units of parameters that the network holds: 4 parameters were sharded "
             "that are not among "
             "its named_parameters() (register the children that shard_now() was given)");
@@ -125,7 +125,7 @@ TEST(UnitBuilder, ErrorsNameWhatIsWrong) {
 
 TEST(ShardedModule, NormsOfTensorsThatDoNotFit) {
   const auto mesh = two_ranks();
-  ShardedModule sharded(std::make_shared<Net>(), *mesh, with(shard::by_type<Block>()));
+  ShardedModule sharded(std::make_shared<PolicyNet>(), *mesh, with(shard::by_type<Block>()));
   EXPECT_EQ(error_text([&] { sharded.tensor_norms({}); }),
             "[shard.tensor_norms] one tensor for each of parameters(): 0 for 10");
   std::vector<at::Tensor> tensors = sharded.parameters();
@@ -138,7 +138,7 @@ TEST(ShardedModule, NormsOfTensorsThatDoNotFit) {
 
 TEST(ShardedModule, GoesOnAfterAnErrorOfTheBody) {
   const auto mesh = two_ranks();
-  auto net = std::make_shared<Net>();
+  auto net = std::make_shared<PolicyNet>();
   ShardedModule sharded(net, *mesh, with(shard::by_type<Block>()));
   const at::Tensor x = at::ones({2, 10});
   const auto body = [&] { return net->head->forward(net->first->in->forward(x)).sum(); };

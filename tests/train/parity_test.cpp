@@ -2,10 +2,8 @@
 // curve of timm + torch.optim.AdamW (tests/models/make_parity_fixture.py) on two ranks.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "../mesh/ranks.h"
@@ -54,8 +52,7 @@ TEST(Adamw, IsTheSameForAnySplit) {
 }
 
 TEST(Parity, TwentyShardedStepsGivePyTorchsLossCurve) {
-  const auto fixture = nlohmann::json::parse(
-      std::ifstream(std::string(TESSERA_SOURCE_DIR) + "/tests/models/fixtures/parity.json"))["training"];
+  const nlohmann::json& fixture = models::formula::fixture("parity")["training"];
   const auto& wanted = fixture["recipe"];
   const auto& config = fixture["config"];
   recipe::Recipe recipe;

@@ -16,9 +16,9 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t kWorld = 4;
+constexpr int64_t kPretendedWorld = 4;
 
-recipe::Recipe make_recipe(const std::string& compute) {
+recipe::Recipe pretend_recipe(const std::string& compute) {
   return recipe::parse_recipe(R"(
 name = "pretend"
 [model]
@@ -50,25 +50,25 @@ recompute = true
 }
 
 /// What a rank computed in three steps.
-struct Outcome {
+struct Pretended {
   std::vector<double> losses, norms;
   std::vector<at::Tensor> masters;  // of each unit's shard after every step: SGD's changes are the gradients
 };
 
-Outcome train_rank(mesh::Mesh& mesh, const recipe::Recipe& recipe) {
-  const auto state = assemble(recipe, make_plan(recipe, kWorld), mesh, true);
+Pretended train_rank(mesh::Mesh& mesh, const recipe::Recipe& recipe) {
+  const auto state = assemble(recipe, make_plan(recipe, kPretendedWorld), mesh, true);
   for (const auto& axis : mesh.axes()) mesh.group(axis.name).set_piece_numbers(1000);
   const auto source = data::open_source(recipe.data.source, "train", source_options(recipe));
   Log log(false);
   launch::Ranks ranks;
   ranks.rank = mesh.rank();
-  ranks.world = kWorld;
-  const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, kWorld);
+  ranks.world = kPretendedWorld;
+  const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, kPretendedWorld);
   data::LoaderOptions options = loader_options(recipe, ranks, 1, log);
   options.batch = sizes.batch;
   options.accumulation = sizes.accumulation;
   data::TrainLoader loader(*source, recipe.data.transform, options, 0);
-  Outcome outcome;
+  Pretended outcome;
   for (int step = 0; step < 3; ++step) {
     const StepResult result = train_step(*state, loader, sizes, 1e-2, false, mesh);
     outcome.losses.push_back(result.loss);
@@ -79,21 +79,21 @@ Outcome train_rank(mesh::Mesh& mesh, const recipe::Recipe& recipe) {
 }
 
 /// Four ranks over Gloo, as threads; rank 0's outcome and all that it was sent.
-Outcome train_for_real(const recipe::Recipe& recipe, testing::Recording& recording) {
+Pretended train_for_real(const recipe::Recipe& recipe, testing::Recording& recording) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  Outcome outcome;
+  Pretended outcome;
   std::vector<std::future<void>> ranks;
-  for (int64_t rank = 0; rank < kWorld; ++rank) {
+  for (int64_t rank = 0; rank < kPretendedWorld; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&, rank] {
       const auto mesh = mesh::Mesh::over(
-          rank, {{"shard", kWorld}},
+          rank, {{"shard", kPretendedWorld}},
           [&](const std::string& line, int64_t r, int64_t size) -> std::shared_ptr<mesh::Transport> {
             auto gloo = mesh::gloo_transport(c10::make_intrusive<c10d::PrefixStore>(line, store), r, size,
                                              "127.0.0.1", std::chrono::seconds(30));
             if (rank != 0) return gloo;
             return std::make_shared<testing::RecordingTransport>(std::move(gloo), recording[line]);
           });
-      Outcome mine = train_rank(*mesh, recipe);
+      Pretended mine = train_rank(*mesh, recipe);
       if (rank == 0) outcome = std::move(mine);
       mesh->world().barrier("end of test");
     }));
@@ -112,14 +112,14 @@ class Pretend : public ::testing::TestWithParam<const char*> {};
 // Fed with what the others of a real run had sent, the pretended rank 0 computes what the real one did.
 TEST_P(Pretend, GivenARealRunsMessagesItIsThatRank) {
   at::set_num_threads(1);
-  const recipe::Recipe recipe = make_recipe(GetParam());
+  const recipe::Recipe recipe = pretend_recipe(GetParam());
   testing::Recording recording;
-  const Outcome expected = train_for_real(recipe, recording);
-  const auto mesh =
-      mesh::Mesh::over(0, {{"shard", kWorld}}, [&](const std::string& line, int64_t rank, int64_t size) {
+  const Pretended expected = train_for_real(recipe, recording);
+  const auto mesh = mesh::Mesh::over(
+      0, {{"shard", kPretendedWorld}}, [&](const std::string& line, int64_t rank, int64_t size) {
         return mesh::pretend_transport(rank, size, testing::replay(recording[line]));
       });
-  const Outcome found = train_rank(*mesh, recipe);
+  const Pretended found = train_rank(*mesh, recipe);
   EXPECT_EQ(found.losses, expected.losses);
   EXPECT_EQ(found.norms, expected.norms);
   expect_equal(found.masters, expected.masters);

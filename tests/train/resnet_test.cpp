@@ -9,7 +9,7 @@
 namespace tessera::train {
 namespace {
 
-struct Outcome {
+struct Trained {
   Curve curve;
   Parameters buffers;  // of rank 0, after the save
 };
@@ -17,10 +17,10 @@ struct Outcome {
 using Sets = std::vector<std::string>;
 
 /// Steps `from` to `to`; from > 0: of a checkpoint in the folder. Saved at the end.
-Outcome train_steps(int64_t world, const Sets& sets, int64_t from, int64_t to,
+Trained train_steps(int64_t world, const Sets& sets, int64_t from, int64_t to,
                     const std::filesystem::path& folder) {
   at::set_num_threads(1);
-  Outcome outcome;
+  Trained outcome;
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = resnet_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
@@ -35,7 +35,7 @@ Outcome train_steps(int64_t world, const Sets& sets, int64_t from, int64_t to,
   return outcome;
 }
 
-Outcome train_resnet(int64_t world, const Sets& sets, int64_t steps = 4) {
+Trained train_resnet(int64_t world, const Sets& sets, int64_t steps = 4) {
   const TemporaryFolder folder("tessera-resnet");
   return train_steps(world, sets, 0, steps, folder.path());
 }
@@ -55,7 +55,7 @@ void expect_close_buffers(const Parameters& a, const Parameters& b, double toler
 
 TEST(ResNetLayouts, StatisticsOverAllRanksAreThoseOfOneRank) {
   const Sets sync = {"model.batch_norm_sync=true"};
-  const Outcome expected = train_resnet(1, sync);
+  const Trained expected = train_resnet(1, sync);
   for (const auto& [world, more] : std::vector<std::pair<int64_t, Sets>>{{2, {}},
                                                                          {3, {}},
                                                                          {2, {"shard.level=zero1"}},
@@ -64,7 +64,7 @@ TEST(ResNetLayouts, StatisticsOverAllRanksAreThoseOfOneRank) {
     SCOPED_TRACE(concat(world, " ranks ", more.empty() ? "" : more[0]));
     Sets sets = sync;
     sets.insert(sets.end(), more.begin(), more.end());
-    const Outcome found = train_resnet(world, sets);
+    const Trained found = train_resnet(world, sets);
     EXPECT_NEAR(found.curve.losses[0], expected.curve.losses[0], 1e-6 * expected.curve.losses[0]);
     expect_close(found.curve, expected.curve, 5e-5);
     expect_close_buffers(found.buffers, expected.buffers, 5e-4);
@@ -74,14 +74,14 @@ TEST(ResNetLayouts, StatisticsOverAllRanksAreThoseOfOneRank) {
 // Each rank's own samples count: other numbers than one rank's, and the mean of the ranks' statistics is
 // saved.
 TEST(ResNetLayouts, StatisticsOfEachRankDifferFromOneRanks) {
-  const Outcome one = train_resnet(1, {}), two = train_resnet(2, {});
+  const Trained one = train_resnet(1, {}), two = train_resnet(2, {});
   EXPECT_NE(one.curve.losses, two.curve.losses);
   EXPECT_NEAR(one.curve.losses[0], two.curve.losses[0], 0.5 * one.curve.losses[0]);
   EXPECT_EQ(two.buffers.at("bn1.num_batches_tracked").item<int64_t>(), 4);
 }
 
 TEST(ResNetLayouts, InitialWeightsAreBitwiseEqual) {
-  const Outcome expected = train_resnet(1, {}, 0);
+  const Trained expected = train_resnet(1, {}, 0);
   for (const int64_t world : {2, 3}) {
     expect_equal(expected.curve.parameters, train_resnet(world, {}, 0).curve.parameters);
   }
@@ -93,7 +93,7 @@ TEST(ResNetLayouts, RecomputeIsBitwise) {
     const Sets sets = {concat("model.batch_norm_sync=", sync)};
     Sets again = sets;
     again.emplace_back("shard.recompute=true");
-    const Outcome plain = train_resnet(2, sets), recomputed = train_resnet(2, again);
+    const Trained plain = train_resnet(2, sets), recomputed = train_resnet(2, again);
     EXPECT_EQ(plain.curve.losses, recomputed.curve.losses);
     EXPECT_EQ(plain.curve.norms, recomputed.curve.norms);
     expect_equal(plain.curve.parameters, recomputed.curve.parameters);
@@ -105,7 +105,7 @@ TEST(ResNetLayouts, RecomputeIsBitwise) {
 TEST(ResNetLayouts, ARankWithoutSamplesLeavesNumbersAndStatistics) {
   // An epoch of 96 is four steps of 21 and one of 12: on 3 ranks 7, 5 and none.
   const Sets keep = {"model.batch_norm_sync=true", "data.remainder=keep", "train.batch=21"};
-  const Outcome expected = train_resnet(1, keep, 5), found = train_resnet(3, keep, 5);
+  const Trained expected = train_resnet(1, keep, 5), found = train_resnet(3, keep, 5);
   expect_close(found.curve, expected.curve, 1e-4);
   expect_close_buffers(found.buffers, expected.buffers, 1e-3);
 }
@@ -115,9 +115,9 @@ TEST(ResNetResume, IsBitwiseOnTheSameRanks) {
     SCOPED_TRACE(sync);
     const Sets sets = {concat("model.batch_norm_sync=", sync)};
     const TemporaryFolder folder("tessera-resnet");
-    const Outcome straight = train_resnet(2, sets, 6);
-    Outcome first = train_steps(2, sets, 0, 3, folder.path());
-    const Outcome second = train_steps(2, sets, 3, 6, folder.path());
+    const Trained straight = train_resnet(2, sets, 6);
+    Trained first = train_steps(2, sets, 0, 3, folder.path());
+    const Trained second = train_steps(2, sets, 3, 6, folder.path());
     auto& losses = first.curve.losses;
     losses.insert(losses.end(), second.curve.losses.begin(), second.curve.losses.end());
     EXPECT_EQ(straight.curve.losses, losses);
@@ -129,7 +129,7 @@ TEST(ResNetResume, IsBitwiseOnTheSameRanks) {
 
 TEST(ResNetResume, OnOtherRanksTheStatisticsAreTheSame) {
   const TemporaryFolder folder("tessera-resnet");
-  const Outcome saved = train_steps(2, {}, 0, 3, folder.path());
+  const Trained saved = train_steps(2, {}, 0, 3, folder.path());
   for (const int64_t world : {1, 3}) {
     testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
       const recipe::Recipe recipe = resnet_recipe({});

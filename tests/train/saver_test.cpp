@@ -33,7 +33,7 @@ namespace {
 
 constexpr int64_t kWorld = 2;
 
-recipe::Recipe make_recipe(bool async, const std::string& level = "zero3") {
+recipe::Recipe saver_recipe(bool async, const std::string& level = "zero3") {
   return recipe::parse_recipe(
       R"(
 name = "saver"
@@ -57,7 +57,7 @@ keep = 2
 }
 
 std::unique_ptr<TrainState> make_state(bool async, mesh::Mesh& mesh, const std::string& level = "zero3") {
-  const recipe::Recipe recipe = make_recipe(async, level);
+  const recipe::Recipe recipe = saver_recipe(async, level);
   return assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, true);
 }
 
@@ -143,7 +143,7 @@ TEST_P(SaverTable, AFailureIsAnErrorOfEveryRank) {
 
 // 12 bytes a parameter: master weight and two moments.
 TEST(SaverCopies, WhatThisRankWritesAndNoMore) {
-  const auto all = 12 * arch::parameter_count(make_recipe(true).model);
+  const auto all = 12 * arch::parameter_count(saver_recipe(true).model);
   for (const std::string level : {"zero3", "replicate"}) {
     for (const bool own_folders : {false, true}) {
       SCOPED_TRACE(concat(level, own_folders ? ", a folder of each rank's own" : ", one folder"));

@@ -42,16 +42,16 @@ Stalling& stalling(const recipe::Recipe& recipe) {
   return *new Stalling(data::open_source(recipe.data.source, "train", source_options(recipe)));
 }
 
-struct Outcome {
+struct Stalled {
   LoopResult loop;
   int64_t step = 0;
   bool eval_due = false;
 };
 
 /// Two ranks train until one of them waits in vain; then both are asked to stop.
-Outcome stopped_in_a_stall(const recipe::Recipe& recipe, const std::filesystem::path& folder,
+Stalled stopped_in_a_stall(const recipe::Recipe& recipe, const std::filesystem::path& folder,
                            int64_t train_loads, int64_t val_loads) {
-  Outcome outcome;
+  Stalled outcome;
   Stalling &train = stalling(recipe), &val = stalling(recipe);
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
     const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
@@ -94,7 +94,7 @@ void expect_saved(int64_t accumulation) {
   const recipe::Recipe recipe = make_recipe(without);
   const auto start = std::chrono::steady_clock::now();
   // 24 samples a step and rank: the fourth step waits.
-  const Outcome outcome = stopped_in_a_stall(recipe, folder.path(), 3 * 24 + 5, 1'000'000);
+  const Stalled outcome = stopped_in_a_stall(recipe, folder.path(), 3 * 24 + 5, 1'000'000);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   EXPECT_LT(taken.count(), 20) << "one wait a step, not one a micro-batch";
   EXPECT_TRUE(outcome.loop.stalled);
@@ -128,7 +128,7 @@ TEST(Stall, AStopInAnEvaluationLeavesItDue) {
   const recipe::Recipe recipe = make_recipe({"train.eval_every_steps=2"});
   for (const int64_t loads : {3, 48 - 1}) {  // the first batch, or the last that the rank has
     SCOPED_TRACE(loads);
-    const Outcome outcome =
+    const Stalled outcome =
         stopped_in_a_stall(recipe, folder.path() / std::to_string(loads), 1'000'000, loads);
     EXPECT_TRUE(outcome.loop.stalled);
     EXPECT_EQ(outcome.step, 2);
