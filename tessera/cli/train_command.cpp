@@ -28,7 +28,7 @@ struct TrainOptions {
   std::optional<int64_t> procs;
   std::optional<int64_t> pretend_world;
   int64_t pretend_steps = 1;
-  bool dry_run = false, force = false;
+  bool dry_run = false, force = false, must_resume = false;
   double rate = 0;
 };
 
@@ -52,6 +52,7 @@ void take_recipe_from_run(TrainOptions& options) {
   options.recipe = (run / "recipe.toml").string();
   options.sets.insert(options.sets.begin(), "run.dir=\"" + fs::absolute(run).string() + "\"");
   options.resume = "latest";
+  options.must_resume = true;
 }
 
 train::TrainJob make_job(TrainOptions options) {
@@ -62,6 +63,7 @@ train::TrainJob make_job(TrainOptions options) {
   job.recipe = recipe::read_recipe(options.recipe, options.sets);
   recipe::check_default_source(job.recipe, options.recipe);
   job.resume = options.resume;
+  job.must_resume = options.must_resume;
   job.force = options.force;
   job.dry_run = options.dry_run;
   job.rate = options.rate;

@@ -15,10 +15,11 @@ namespace tessera::train {
 
 struct TrainJob {
   recipe::Recipe recipe;
-  std::string resume;    // "", "latest", "best", a step or a path
-  bool force = false;    // run although the predicted memory exceeds the machine's
-  bool dry_run = false;  // say what would be done, do nothing
-  double rate = 0;       // images a second of all ranks, for a dry run to say how long it takes; 0: unknown
+  std::string resume;        // "", "latest", "best", a step or a path
+  bool must_resume = false;  // a run was named: with nothing saved there, an error and no new start
+  bool force = false;        // run although the predicted memory exceeds the machine's
+  bool dry_run = false;      // say what would be done, do nothing
+  double rate = 0;  // images a second of all ranks, for a dry run to say how long it takes; 0: unknown
   int64_t pretend_steps = 1;  // where the ranks are pretended: steps to make
 };
 

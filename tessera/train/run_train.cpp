@@ -60,6 +60,10 @@ fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log
                                       library::checkpoint_ranks(mesh.world()));
   if (!found) {
     check_nothing_saved(folder);
+    if (p.job.must_resume) {
+      user_error("train.resume", "a saved state: found no checkpoint in ", folder.string(),
+                 " (a new start would write over that run: start with a recipe, without --resume)");
+    }
     log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
     return {};
   }
@@ -204,7 +208,7 @@ void write_report(const Prepared& p, const LoopResult& result, const monitor::Mo
 void say_how_it_ended(const Prepared& p, const LoopResult& result, Log& log) {
   if (!result.finished) {
     log.info(concat("stopped early; state saved in ", result.checkpoint.string()));
-    log.info("continue with the same command and --resume latest");
+    log.info(concat("continue with tessera train --resume ", p.run_dir.string(), ", on any number of ranks"));
     return;
   }
   char line[128];

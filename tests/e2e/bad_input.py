@@ -329,6 +329,12 @@ def damaged_checkpoints():
                       r"it is of another: param/pos_embed is \[1, 4, 32\] in the checkpoint, \[1, 4, 64\] in this run;")
         check(verify(folder / "run", folder) == 2, "the checkpoints stayed")
         check_refused(train(folder), r"a folder without a run: .*/run holds one \(continue it with --resume")
+        shutil.rmtree(folder / "run/checkpoints")
+        metrics = (folder / "run/metrics.jsonl").read_text()
+        for words in ((), ("--procs", 2)):
+            check_refused(tessera("train", "--resume", folder / "run", *words, folder=folder),
+                          r"a saved state: found no checkpoint in .*/run/checkpoints \(a new start would write over that run: ")
+        check((folder / "run/metrics.jsonl").read_text() == metrics, "the run's metrics stayed")
 
 
 def full_disk():
