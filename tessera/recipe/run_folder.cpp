@@ -18,6 +18,11 @@ namespace {
 constexpr const char* kChosen = "TESSERA_RUN_DIR";     // the run folder
 constexpr const char* kHolder = "TESSERA_RUN_HOLDER";  // process number of the parent that holds its lock
 
+// What each start of a run writes, the mark of a run last.
+constexpr const char* kOfAStart[] = {"metrics.jsonl", "metrics.csv",      "statistics.jsonl", "tensorboard",
+                                     "wandb",         "trace.json",       "summary.json",     "report.html",
+                                     "plan.json",     "environment.json", "recipe.toml"};
+
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -162,6 +167,24 @@ void discard_run_folder(const RunFolder& folder) {
   if (fs::is_symlink(path / "checkpoints", ignored)) fs::remove(path / "checkpoints", ignored);
   fs::remove(path / ".lock", ignored);
   fs::remove(path, ignored);  // not if anything else is in it
+}
+
+std::optional<fs::path> keep_earlier_start(const fs::path& run_dir) {
+  if (!holds_a_run(run_dir)) return std::nullopt;
+  fs::path kept;
+  std::error_code failed;
+  for (int number = 1; fs::exists(kept = run_dir / concat("earlier-", number), failed); ++number) {
+  }
+  fs::create_directory(kept, failed);
+  for (const char* name : kOfAStart) {
+    std::error_code ignored;
+    if (!failed && fs::exists(run_dir / name, ignored)) fs::rename(run_dir / name, kept / name, failed);
+  }
+  if (failed) {
+    user_error("train.folder", "a folder for what an earlier start left: cannot fill ", kept.string(), ": ",
+               failed.message());
+  }
+  return kept;
 }
 
 void share_with_children(const RunFolder& folder) {

@@ -32,6 +32,12 @@ RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume);
 /// What was there before stays, and whatever else lies in the folder.
 void discard_run_folder(const RunFolder& folder);
 
+/// Moves what an earlier start left in the folder of a run (metrics, recipe and the like; not logs, which
+/// grow, nor checkpoints) into its subfolder `earlier-1`, or -2, -3, ..., and returns that; none where the
+/// folder holds no run. For a start anew, by the process that writes the run. Errors: UserError with path and
+/// reason.
+std::optional<std::filesystem::path> keep_earlier_start(const std::filesystem::path& run_dir);
+
 /// Has the processes that this one starts from now on use this folder, under the lock held here. It sets
 /// environment variables: call it before other threads exist.
 void share_with_children(const RunFolder& folder);

@@ -62,7 +62,7 @@ fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log
     check_nothing_saved(folder);
     if (p.job.must_resume) {
       user_error("train.resume", "a saved state: found no checkpoint in ", folder.string(),
-                 " (a new start would write over that run: start with a recipe, without --resume)");
+                 " (nothing of that run can be continued: start anew with a recipe)");
     }
     log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
     return {};
@@ -274,6 +274,8 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   state->classes = p.val->classes();
   std::unique_ptr<monitor::Monitor> monitor;
   if (first) {
+    const auto kept = resumed.empty() ? recipe::keep_earlier_start(p.run_dir) : std::nullopt;
+    if (kept) log.info(concat("what an earlier start left without a checkpoint is kept in ", kept->string()));
     monitor = std::make_unique<monitor::Monitor>(
         monitor::MonitorOptions{p.run_dir, p.counts.total, p.job.recipe.train.log_every, state->step > 0,
                                 state->step, p.peak_tflops * static_cast<double>(p.ranks.world),

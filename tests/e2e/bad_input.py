@@ -333,7 +333,7 @@ def damaged_checkpoints():
         metrics = (folder / "run/metrics.jsonl").read_text()
         for words in ((), ("--procs", 2)):
             check_refused(tessera("train", "--resume", folder / "run", *words, folder=folder),
-                          r"a saved state: found no checkpoint in .*/run/checkpoints \(a new start would write over that run: ")
+                          r"a saved state: found no checkpoint in .*/run/checkpoints \(nothing of that run can be continued: ")
         check((folder / "run/metrics.jsonl").read_text() == metrics, "the run's metrics stayed")
 
 

@@ -104,6 +104,28 @@ def resumes_the_newest_run_that_saved():
         check(refused.wait() == 2 and "runs/tiny-pretended was one of --pretend-world" in refused.text(), refused.text())
 
 
+def starts_anew_beside_what_saved_nothing():
+    """--resume of a run without a checkpoint keeps its metrics, with run.dir as in job scripts and without."""
+    with scratch() as folder:
+        recipe = tiny_recipe(folder)
+        for procs, run_dir, words in (((), "runs/tiny", ()),
+                                      (("--procs", 2), "run", settings(run__dir=folder / "run"))):
+            words = ("train", recipe, *procs, *words)
+            with tessera(*words, *settings(train__steps=1000000), folder=folder) as run:
+                run.wait_for_step(3, folder / run_dir)
+                run.kill()
+            before = losses(folder / run_dir)
+            text = tessera(*words, "--resume", "latest", folder=folder).done()
+            kept = folder / run_dir / "earlier-1"
+            check(f"/{run_dir}/checkpoints: starting anew" in text, text)
+            check(text.count(f"what an earlier start left without a checkpoint is kept in {kept}\n") == 1, text)
+            check(len(before) >= 3 and losses(kept) == before, "the metrics are kept", before)
+            check([step for step, _ in losses(folder / run_dir)] == [1, 2, 3, 4, 5, 6], losses(folder / run_dir))
+            check("steps = 1000000" in (kept / "recipe.toml").read_text(), "its recipe as well")
+            text = tessera(*words, "--resume", "latest", folder=folder).done()
+            check("earlier start" not in text and not (folder / run_dir / "earlier-2").exists(), text)
+
+
 def resumes_a_finished_run():
     with scratch() as folder:
         tessera("train", tiny_recipe(folder), folder=folder).done()
@@ -219,5 +241,6 @@ def version_for_a_bug_report():
 
 if __name__ == "__main__":
     main(folder_of_a_run, repeats_from_its_own_recipe, resumes_best_and_a_step, resumes_the_newest_run_that_saved,
+         starts_anew_beside_what_saved_nothing,
          resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, predict_images,
          help_is_instant, every_help_says_where_to_read_on, parent_has_no_torch, version_for_a_bug_report)

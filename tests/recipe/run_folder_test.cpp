@@ -201,6 +201,29 @@ TEST_F(RunFolders, AGivenFolderIsNeverOverwritten) {
   EXPECT_EQ(claim_run_folder(named("mine", "here"), "latest").path, fs::current_path() / "here");
 }
 
+TEST_F(RunFolders, AStartAnewKeepsWhatAnEarlierOneLeft) {
+  const fs::path run = claim_run_folder(named("mine"), "").path;
+  EXPECT_EQ(keep_earlier_start(run), std::nullopt);
+  for (const char* expected : {"earlier-1", "earlier-2"}) {
+    leave_a_run_in(run);
+    fs::create_directory(run / "tensorboard");
+    for (const char* name : {"metrics.jsonl", "tensorboard/events", "notes.txt", "logs/rank-0.log"})
+      write_file_atomic(run / name, expected);
+    EXPECT_EQ(keep_earlier_start(run), run / expected);
+    for (const char* name : {"recipe.toml", "metrics.jsonl", "tensorboard"})
+      EXPECT_FALSE(fs::exists(run / name)) << name;
+    EXPECT_EQ(read_file(run / "notes.txt") + read_file(run / "logs/rank-0.log"), concat(expected, expected));
+  }
+  EXPECT_EQ(read_file(run / "earlier-1/metrics.jsonl"), "earlier-1");
+  EXPECT_EQ(read_file(run / "earlier-2/tensorboard/events"), "earlier-2");
+  EXPECT_TRUE(fs::exists(run / "earlier-1/recipe.toml"));
+  write_file_atomic(run / "recipe.toml", "x");
+  fs::create_symlink("earlier-3", run / "earlier-3");  // a loop: an error for every user
+  EXPECT_EQ(error_text([&] { keep_earlier_start(run); }),
+            concat("[train.folder] a folder for what an earlier start left: cannot fill ",
+                   (run / "earlier-3").string(), ": Too many levels of symbolic links"));
+}
+
 /// What a child of this process gets for `recipe`; "error: ..." where it is refused.
 std::string claimed_by_a_child(const Recipe& recipe) {
   write_file_atomic("answer", "");
