@@ -6,13 +6,20 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/train/state.h"
 
 namespace tessera::train {
 
+/// Numbers that end the run. The words say what to change; who knows the checkpoints adds where to go on.
+class BadNumbers : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// Asks the state's loss scale and guard about the step under way, and tells them of it. "": use its
-/// gradient. Else why it must be skipped, in one line. Errors: UserError where the run must end, with the
+/// gradient. Else why it must be skipped, in one line. Errors: BadNumbers where the run must end, with the
 /// first bad tensor's name. Collective, and the same on every rank: loss and norm are.
 std::string judge_step(TrainState& state, double loss, double gradient_norm, mesh::Mesh& mesh);
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
@@ -21,6 +23,7 @@
 #include "tessera/recipe/run_folder.h"
 #include "tessera/recipe/warnings.h"
 #include "tessera/shard/tensor_memory.h"
+#include "tessera/train/bad_numbers.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/environment.h"
@@ -48,6 +51,24 @@ void check_nothing_saved(const fs::path& folder) {
                checkpoint::names::kManifest,
                " and there is no other (restore it; to start anew, move it away)");
   }
+}
+
+/// What to do after numbers that ended the run: what is saved last may be ruined as well.
+std::string where_to_go_on(const fs::path& checkpoints) {
+  std::set<int64_t> steps;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(checkpoints, ignored)) {
+    const auto step = checkpoint::names::parse_step(entry.path().filename().string());
+    if (step && fs::exists(entry.path() / checkpoint::names::kManifest, ignored)) steps.insert(*step);
+  }
+  if (steps.empty()) return "no checkpoint is saved: start anew";
+  const auto newest = std::prev(steps.end());
+  if (newest == steps.begin()) {
+    return concat("--resume goes on from step ", *newest,
+                  ", the only checkpoint; start anew if that is ruined too");
+  }
+  return concat("--resume goes on from step ", *newest, "; if that is ruined too, --resume ",
+                *std::prev(newest), " from an earlier one");
 }
 
 /// Puts saved state into `state`; says what differs from the saved run. Returns the checkpoint's folder,
@@ -299,7 +320,13 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
                         launch::stop_or_limit(p.job.recipe.run.time_limit, p.job.recipe.run.time_margin),
                         pretended ? p.job.pretend_steps : 0,
                         p.run_dir / "trace.json"};
-  LoopResult result = run(*state, input, mesh, monitor.get(), log);
+  LoopResult result;
+  try {
+    result = run(*state, input, mesh, monitor.get(), log);
+  } catch (const BadNumbers& error) {
+    if (pretended) throw;
+    throw UserError(concat(error.what(), " (", where_to_go_on(p.checkpoints), ")"));
+  }
   p.stalled = result.stalled;
   if (pretended) {
     monitor->finish();

@@ -337,6 +337,22 @@ def damaged_checkpoints():
         check((folder / "run/metrics.jsonl").read_text() == metrics, "the run's metrics stayed")
 
 
+def numbers_that_end_a_run():
+    """The error names the checkpoints that are there to go on from, and none that is not."""
+    wild = settings(optimizer__lr="1e30", schedule__warmup_steps=0, train__steps=20)
+    for procs in ((), ("--procs", 2)):
+        with scratch() as folder:
+            check_refused(train(folder, *procs, *wild),
+                          r"finite numbers in step \d+: .*lower optimizer\.lr.*\(no checkpoint is saved: start anew\)")
+            keys = settings(checkpoint__every_steps=4, train__steps=4)
+            train(folder, *procs, *keys, run="saved").done()
+            check_refused(train(folder, *procs, "--resume", *wild, run="saved"),
+                          r"\(--resume goes on from step 4, the only checkpoint; start anew if that is ruined too\)")
+            train(folder, *procs, "--resume", *keys, *settings(train__steps=8), run="saved").done()
+            check_refused(train(folder, *procs, "--resume", *wild, run="saved"),
+                          r"\(--resume goes on from step 8; if that is ruined too, --resume 4 from an earlier one\)")
+
+
 def full_disk():
     """The disk fills up while a run saves: the older checkpoints stay sound."""
     if os.getuid() != 0:
@@ -481,5 +497,5 @@ def another_torch():
 
 if __name__ == "__main__":
     main(recipe_keys, arguments, starts_that_fail, other_classes, surroundings, pipes_and_links,
-         runs_that_are_there, data_files, broken_images, damaged_checkpoints, full_disk, port_in_use, meeting_point, few_open_files, too_many_threads,
+         runs_that_are_there, data_files, broken_images, damaged_checkpoints, numbers_that_end_a_run, full_disk, port_in_use, meeting_point, few_open_files, too_many_threads,
          bench_that_does_not_fit, more_ranks_than_cores, out_of_memory, predicted_memory, force, another_torch)
