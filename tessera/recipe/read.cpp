@@ -271,6 +271,22 @@ void check_family(const GivenMap& given, const Recipe& recipe) {
   }
 }
 
+/// --set model.preset over a file that has sizes of its own: they win, and the preset would change nothing.
+void refuse_hidden_preset(const Given& preset, const GivenMap& given, const Recipe& recipe) {
+  if (!preset.from_set) return;
+  std::vector<std::string> winners;
+  for (const char* name :
+       {"patch_size", "width", "depth", "heads", "mlp_width", "block", "blocks", "base_width"}) {
+    const auto at = given.find(concat("model.", name));
+    if (at == given.end() || at->second.from_set) continue;
+    if (find_option(at->first)->get(recipe) == at->second.value) continue;
+    winners.push_back(concat(at->first, " = ", to_text(at->second.value), " (", at->second.where, ")"));
+  }
+  if (winners.empty()) return;
+  user_error("recipe.parse", "a preset whose sizes the recipe leaves open: found ", preset.where, " and ",
+             join(winners, ", "), ", which win (take them out of the recipe, or --set them too)");
+}
+
 /// Where only the width is given the MLP keeps the ratio.
 template <typename Config>
 void set_mlp_width(const GivenMap& given, Config& model) {
@@ -290,6 +306,7 @@ void set_model(const GivenMap& given, Recipe& recipe) {
     recipe.model = arch::default_model(std::get<std::string>(family->second.value));
   }
   check_family(given, recipe);
+  if (preset != given.end()) refuse_hidden_preset(preset->second, given, recipe);
   if (auto* vit = std::get_if<arch::VitConfig>(&recipe.model.of)) set_mlp_width(given, *vit);
   if (auto* mlp = std::get_if<arch::ResMlpConfig>(&recipe.model.of)) set_mlp_width(given, *mlp);
 }

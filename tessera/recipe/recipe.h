@@ -174,12 +174,13 @@ struct Recipe {
 /// itself. Paths (data.source after its kind, data.index_dir, data.classes, run.dir): relative ones in a
 /// recipe are relative to the recipe file, those given by --set to the working directory; the Recipe holds
 /// absolute ones. Model: `model.preset = "S/16"` (any name arch::model_config knows) sets all of [model],
-/// single keys then win; without model.family the preset's family counts, without both the model is a ViT.
-/// Where width is given and neither mlp_width nor mlp_ratio, the MLP keeps the preset's (or B/16's) ratio.
-/// Grey models (channels = 1) get data.mean 0.449 and data.std 0.226 unless given; SGD, Adam and LARS, whose
-/// weight decay is part of the gradient, get optimizer.weight_decay 0, Lion beta2 0.99, Muon momentum 0.95
-/// and nesterov. `sets`: "room.key=value" pairs, applied in order after the file; value is TOML, a bare word
-/// is a string. Of train.epochs and train.steps (schedule.warmup_*, model.mlp_*, ...) one may be given; by
+/// single keys then win (an error where --set gives the preset and the file sizes of its own); without
+/// model.family the preset's family counts, without both the model is a ViT. Where width is given and neither
+/// mlp_width nor mlp_ratio, the MLP keeps the preset's (or B/16's) ratio. Grey models (channels = 1) get
+/// data.mean 0.449 and data.std 0.226 unless given; SGD, Adam and LARS, whose weight decay is part of the
+/// gradient, get optimizer.weight_decay 0, Lion beta2 0.99, Muon momentum 0.95 and nesterov. `sets`:
+/// "room.key=value" pairs, applied in order after the file; value is TOML, a bare word is a string. Of
+/// train.epochs and train.steps (schedule.warmup_*, model.mlp_*, ...) one may be given; by
 /// --set, it replaces the file's other.
 ///
 /// Errors: UserError with file, line and key; an unknown key names the nearest; out of range names the range.

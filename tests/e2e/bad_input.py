@@ -339,7 +339,7 @@ def damaged_checkpoints():
 
 def numbers_that_end_a_run():
     """The error names the checkpoints that are there to go on from, and none that is not."""
-    wild = settings(optimizer__lr="1e30", schedule__warmup_steps=0, train__steps=20)
+    wild = settings(optimizer__lr=1000, optimizer__weight_decay=1000, schedule__warmup_steps=0, train__steps=40)
     for procs in ((), ("--procs", 2)):
         with scratch() as folder:
             check_refused(train(folder, *procs, *wild),

@@ -166,6 +166,23 @@ TEST(Errors, Choices) {
             "(did you mean \"So400m\"?) (test.toml:2, model.preset)");
 }
 
+TEST(Errors, APresetBehindTheRecipesOwnSizes) {
+  const std::string own = "[model]\nwidth = 32\ndepth = 12\nheads = 2\nclasses = 10\nimage_size = 32\n";
+  EXPECT_EQ(read_error(own, {"model.preset=S/16"}),
+            "[recipe.parse] a preset whose sizes the recipe leaves open: found --set model.preset=S/16 and "
+            "model.width = 32 (test.toml:2), model.heads = 2 (test.toml:4), which win (take them out of the "
+            "recipe, or --set them too)");
+  EXPECT_EQ(
+      read_error("[model]\nfamily = 'resnet'\nblocks = [1, 1]", {"model.preset=resnet18"}),
+      "[recipe.parse] a preset whose sizes the recipe leaves open: found --set model.preset=resnet18 and "
+      "model.blocks = [1, 1] (test.toml:3), which win (take them out of the recipe, or --set them too)");
+  const auto width = [](const Recipe& recipe) { return recipe.model.as<arch::VitConfig>().width; };
+  EXPECT_EQ(width(read(own + "preset = 'S/16'")), 32) << "the file says both";
+  EXPECT_EQ(width(read(own, {"model.preset=S/16", "model.width=384", "model.heads=6"})), 384);
+  EXPECT_EQ(width(read("[model]\npreset = 'Ti/16'\nclasses = 10\nimage_size = 32", {"model.preset=S/16"})),
+            384);
+}
+
 TEST(Errors, BeginningsAndTeachers) {
   EXPECT_EQ(read_error("train.init_head = 'zeros'"),
             "[recipe.parse] train.init_head must be one of auto, keep, zero, fresh: found \"zeros\" "
