@@ -211,7 +211,7 @@ class Loop {
     files_hang_ ? loader.close(data::kBrief) : loader.close();
     result_.stalled = result_.stalled || loader.left_behind();
     if (result_.stalled) log_.record("threads that wait for images are left behind");
-    result_.images_per_second = own_seconds_ > 0 ? static_cast<double>(own_images_) / own_seconds_ : 0;
+    if (own_seconds_ > 0) result_.images_per_second = static_cast<double>(own_images_) / own_seconds_;
     return std::move(result_);
   }
 

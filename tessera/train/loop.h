@@ -58,8 +58,8 @@ struct LoopResult {
   bool stalled = false;   // stopped, and threads of this rank hang in a file; they are left behind
   Evaluation last;        // newest complete evaluation
   std::filesystem::path checkpoint;
-  double train_seconds = 0;  // all of the run, without evaluation and saving
-  double images_per_second = 0;
+  double train_seconds = 0;                 // all of the run, without evaluation and saving
+  std::optional<double> images_per_second;  // over the steps of this process, if it made any
   StepResult last_step;
   int64_t broken_train = 0;  // training samples found broken by any rank, each once
   SaveTimes saves;

@@ -172,6 +172,17 @@ void end_pretended(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
   log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));
 }
 
+/// Of this process' steps. Where it made none, of those of the process that wrote the summary before; else
+/// null.
+nlohmann::json images_per_second(const Prepared& p, const LoopResult& result) {
+  if (result.images_per_second) return *result.images_per_second;
+  std::error_code ignored;
+  const fs::path before = p.run_dir / "summary.json";
+  if (!fs::is_regular_file(before, ignored)) return nullptr;
+  const auto summary = nlohmann::json::parse(read_file(before), nullptr, false);
+  return summary.is_object() ? summary.value("images_per_second", nlohmann::json()) : nlohmann::json();
+}
+
 void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh) {
   const nlohmann::ordered_json memory = memory_used(p, mesh);
   if (mesh.rank() != 0) return;
@@ -186,7 +197,7 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
       {"skipped_steps", result.skipped_steps},
       {"broken_val_samples", result.last.figures.broken},
       {"train_seconds", result.train_seconds},
-      {"images_per_second", result.images_per_second},
+      {"images_per_second", images_per_second(p, result)},
       {"steps", p.counts.total},
       {"world_size", p.ranks.world},
       {"parameters", arch::parameter_count(p.job.recipe.model)},
@@ -237,8 +248,10 @@ void say_how_it_ended(const Prepared& p, const LoopResult& result, Log& log) {
                 result.last.metrics.top1, result.last.metrics.top5, result.last.metrics.loss,
                 static_cast<long>(result.last.metrics.samples));
   log.info(concat("done: ", line));
-  log.info(concat("  trained for ", human_seconds(result.train_seconds), " at ",
-                  static_cast<int64_t>(result.images_per_second), " images/s"));
+  log.info(concat("  trained for ", human_seconds(result.train_seconds),
+                  result.images_per_second
+                      ? concat(" at ", static_cast<int64_t>(*result.images_per_second), " images/s")
+                      : ", before this start"));
   log.info(concat("  checkpoint ", result.checkpoint.string()));
   log.info(concat("  report     ", (p.run_dir / "report.html").string()));
   log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));

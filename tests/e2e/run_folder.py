@@ -129,13 +129,20 @@ def starts_anew_beside_what_saved_nothing():
 def resumes_a_finished_run():
     with scratch() as folder:
         tessera("train", tiny_recipe(folder), folder=folder).done()
+        rate = summary(folder / "runs/tiny")["images_per_second"]
+        check(rate > 0, rate)
         text = tessera("train", "--resume", "runs/tiny", folder=folder).done()
+        check(summary(folder / "runs/tiny")["images_per_second"] == rate, "the rate of the steps that were made", rate)
+        check(re.search(r"\n  trained for [\d.]+ s, before this start\n", text) and " images/s\n" not in text, text)
         check("this run is finished: all of its 6 steps are made (to train on, set train.steps above 6, for example "
               "--set train.steps=12)" in text, text)
         check("run.dir" not in text and "warning" not in text, "nothing differs", text)
         text = tessera("train", "--resume", "runs/tiny", "--set", "train.steps=12", folder=folder).done()
         check("finished:" not in text and "train.steps: 6 -> 12" in text, text)
         check([step for step, _ in losses(folder / "runs/tiny")] == list(range(1, 13)), "the steps go on")
+        (folder / "runs/tiny/summary.json").unlink()
+        tessera("train", "--resume", "runs/tiny", "--set", "train.steps=12", folder=folder).done()
+        check(summary(folder / "runs/tiny")["images_per_second"] is None, "no process is known that made steps")
 
 
 def says_what_is_odd_and_what_is_used():
