@@ -15,16 +15,18 @@ namespace {
 constexpr const char* kWhere = "data.open_source";
 const std::vector<std::string> kKinds = {"folder", "zip", "wds", "tfrecord", "idx", "cifar", "fake"};
 
-void check_folder(const fs::path& folder) {
+void check_folder(const fs::path& folder, const std::string& key) {
+  const auto refuse = [&](const std::string& found) {
+    user_error(kWhere, "a data folder: ", folder.string(), found,
+               key.empty() ? "" : concat(" (", key, " names it; set another: --set ", key, "=folder:PATH)"));
+  };
   std::error_code ignored;
-  if (!fs::exists(folder, ignored)) user_error(kWhere, "a data folder: ", folder.string(), " does not exist");
-  if (!fs::is_directory(folder, ignored))
-    user_error(kWhere, "a data folder: ", folder.string(), " is a file");
+  if (!fs::exists(folder, ignored)) refuse(" does not exist");
+  if (!fs::is_directory(folder, ignored)) refuse(" is a file");
   std::error_code unreadable;
   const fs::directory_iterator entries(folder, unreadable);
-  if (unreadable) user_error(kWhere, "a data folder: ", folder.string(), ": ", unreadable.message());
-  if (entries == fs::directory_iterator())
-    user_error(kWhere, "a data folder: ", folder.string(), " is empty");
+  if (unreadable) refuse(": " + unreadable.message());
+  if (entries == fs::directory_iterator()) refuse(" is empty");
 }
 
 /// Each kind looks at its own settings; one that was given to another kind was meant to do something.
@@ -42,7 +44,7 @@ void warn_of_unused(const std::string& kind, const SourceOptions& options) {
 
 std::unique_ptr<Source> open_path(const fs::path& folder, const std::string& split,
                                   const SourceOptions& options) {
-  check_folder(folder);
+  check_folder(folder, options.key);
   const bool idx = holds_idx_files(folder);
   warn_of_unused(idx ? "idx" : "folder", options);
   return idx ? open_idx(folder, split) : open_folder(folder, split, options);
@@ -94,7 +96,7 @@ std::unique_ptr<Source> open_source(const std::string& spec, const std::string& 
   if (kind == "wds") return open_wds(path, split, options);
   if (kind == "tfrecord") return open_tfrecord(path, split, options);
   if (kind == "cifar") return open_cifar(path, split);
-  check_folder(path);
+  check_folder(path, options.key);
   if (kind == "zip") return open_zip(path, split, options);
   return kind == "idx" ? open_idx(path, split) : open_folder(path, split, options);
 }

@@ -58,6 +58,7 @@ struct SourceOptions {
   std::string classes = {};  // file of class names, one a line; "": classes.txt beside the data, else numbers
   std::function<void(const std::string&)> warn = {};  // one line each; called by open_source only
   bool index_required = false;                        // an index that cannot be written is an error, at once
+  std::string key = {};                               // of a recipe that names the source; errors tell it
 };
 
 /// Opens `spec` = "<kind>:<path>" and the split ("train", "val", "test"); docs/data.md has the layouts.

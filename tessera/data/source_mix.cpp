@@ -20,9 +20,11 @@ MixedSource open_source_mix(const SourceMix& mix, const SourceOptions& options) 
   }
   if (count == 1) return {open_splits(mix.specs[0], mix.splits[0], options), {}};
   MixedSource result;
+  SourceOptions here = options;
   std::vector<std::shared_ptr<const Source>> sources;
   for (size_t i = 0; i < count; ++i) {
-    sources.push_back(open_splits(mix.specs[i], mix.splits[mix.splits.size() == 1 ? 0 : i], options));
+    if (i == 1 && !here.key.empty()) here.key = "data.mix";
+    sources.push_back(open_splits(mix.specs[i], mix.splits[mix.splits.size() == 1 ? 0 : i], here));
     if (!mix.weights.empty()) result.parts.push_back({sources[i]->size(), mix.weights[i]});
   }
   result.source = std::make_unique<JoinedSource>(std::move(sources));

@@ -83,6 +83,7 @@ data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
   options.label_key = recipe.data.label_key;
   options.label_offset = recipe.data.label_offset;
   options.classes = recipe.data.classes;
+  options.key = "data.source";
   options.warn = std::move(warn);
   return options;
 }

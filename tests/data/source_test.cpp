@@ -38,6 +38,9 @@ TEST(OpenSource, Errors) {
   }
   write_text(temporary.path() / "file", "x");
   EXPECT_EQ(open_error(root + "/file"), "[data.open_source] a data folder: " + root + "/file is a file");
+  EXPECT_EQ(error_text([&] { open_source(root + "/none", "train", {.key = "data.source"}); }),
+            "[data.open_source] a data folder: " + root +
+                "/none does not exist (data.source names it; set another: --set data.source=folder:PATH)");
 }
 
 TEST(FolderSource, SortedAndTheSameClassesInEverySplit) {

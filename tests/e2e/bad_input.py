@@ -35,7 +35,9 @@ KEYS = [
     (["model.heads=5"], r"heads must divide width: found 5 heads and width 32"),
     (["model.image_size=17"], r"image_size must be a multiple of patch_size: found 17 and 8.*16 and 24"),
     (["train.batch=33"], r"train\.batch must be a multiple of 2 ranks x accumulation 1 = 2: found batch 33 .*32 and"),
-    (["data.source=folder:/nowhere/at-all"], r"a data folder: /nowhere/at-all does not exist"),
+    (["data.source=folder:/nowhere/at-all"],
+     r"a data folder: /nowhere/at-all does not exist \(data\.source names it; set another: --set data\.source=folder:PATH\)"),
+    (["data.mix=folder:/nowhere/at-all"], r"/nowhere/at-all does not exist \(data\.mix names it; set another: --set data\.mix="),
     (["data.source=foldr:/tmp"], r"found 'foldr'.*did you mean folder:/tmp\?"),
     (["train.batch=512", "data.source=fake:300"], r"at least one batch of 512 images: found 300"),
 ]
