@@ -1,4 +1,5 @@
 // Named sizes, after "Scaling Vision Transformers" (arXiv 2106.04560) and its kin.
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -7,6 +8,7 @@
 #include "tessera/arch/resnet.h"
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/base/words.h"
 
 namespace tessera::arch {
@@ -81,6 +83,21 @@ std::optional<VitConfig> from_timm(std::string_view name) {
   return config;
 }
 
+/// The size of the ladder that "ViT-S", "vit_b_16" or "huge/14" means; "" where it means none.
+std::string size_meant(std::string_view name) {
+  if (lower(name.substr(0, 3)) == "vit") name.remove_prefix(std::min<size_t>(4, name.size()));
+  const std::string word(take_until(name, "/-_"));
+  const auto timm = timm_names().find(lower(word));
+  std::string meant;
+  for (const auto& named : size_ladder()) {
+    const std::string letter = named.name.substr(0, named.name.find('/'));
+    const bool same = letter == (timm == timm_names().end() ? word : timm->second);
+    if (same || (meant.empty() && lower(letter) == lower(word))) meant = letter;  // there are g and G
+  }
+  if (meant.empty()) return "";
+  return concat(meant, '/', number(name).value_or(find_size(meant)->patch_size));
+}
+
 }  // namespace
 
 const std::vector<NamedSize>& size_ladder() {
@@ -106,6 +123,12 @@ const std::vector<NamedSize>& size_ladder() {
 VitConfig vit_config(std::string_view name) {
   if (const auto config = from_ladder(name)) return *config;
   if (const auto config = from_timm(name)) return *config;
+  constexpr const char* kWhere = "arch.vit_config";
+  constexpr const char* kWhat = "the name of a model, like S/16, vit_small_patch16_224 or resnet50";
+  const std::string meant = size_meant(name);
+  if (!meant.empty()) {
+    user_error(kWhere, "expected ", kWhat, ": found \"", escape(name), "\" (did you mean \"", meant, "\"?)");
+  }
   std::vector<std::string> letters, names;  // S; and what is listed
   for (const auto& named : size_ladder()) {
     names.push_back(named.name);
@@ -117,8 +140,7 @@ VitConfig vit_config(std::string_view name) {
   for (const auto& named : resnet_ladder()) names.push_back(named.name);
   for (const auto& named : resmlp_ladder()) names.push_back(named.name);
   letters.insert(letters.end(), names.begin(), names.end());
-  unknown_name("arch.vit_config", "the name of a model, like S/16, vit_small_patch16_224 or resnet50", name,
-               letters, names);
+  unknown_name(kWhere, kWhat, name, letters, names);
 }
 
 }  // namespace tessera::arch

@@ -62,6 +62,13 @@ TEST(Sizes, UnknownNamesNameTheNearest) {
       "\"So40m/14\" (did you mean \"So400m/14\"?)");
   EXPECT_NE(error_text([] { vit_config("vit_smal_patch16_224"); }).find("mean \"vit_small_patch16_224\"?"),
             std::string::npos);
+  for (const auto& [name, meant] :
+       {std::pair("ViT-S", "S/16"), std::pair("ViT-L/32", "L/32"), std::pair("vit_b_16", "B/16"),
+        std::pair("vit_huge", "H/14"), std::pair("ViT-G/14", "G/14"), std::pair("vit-g", "g/14"),
+        std::pair("small/8", "S/8"), std::pair("s/16", "S/16"), std::pair("vit_small_patch16", "S/16")}) {
+    const std::string message = error_text([&, given = name] { vit_config(given); });
+    EXPECT_NE(message.find(concat("(did you mean \"", meant, "\"?)")), std::string::npos) << message;
+  }
   const std::string all = error_text([] { vit_config("something else"); });
   EXPECT_NE(all.find("(known: mu/16, Ti/16, "), std::string::npos) << all;
   for (const char* name : {", 120B/14, vit_base_patch16_224, ", ", vit_tiny_patch16_224, resnet18, ",

@@ -108,6 +108,7 @@ def arguments():
         if not (SOURCE / "data/mnist").exists():
             check_refused(tessera("train", SOURCE / "recipes/mnist.toml", folder=folder, env={"MNIST": ""}),
                           r"it is the default while MNIST is not set: MNIST=/data/mnist tessera train \S+mnist\.toml")
+        check_refused(tessera("bench", "step", "--model", "ViT-S", folder=folder), r'found "ViT-S" \(did you mean "S/16"\?\)')
         check_refused(tessera("bench", "shard", "--procs", -1, folder=folder), r"--procs of at least 1: got -1")
         check_refused(tessera("bench", "scaling", "--strong", "--batch", 3, "--ranks", 2, folder=folder),
                       r"--batch that all of --ranks divide \(--strong\): 2 does not divide 3")
