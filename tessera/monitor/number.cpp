@@ -22,7 +22,8 @@ int decimals_of(double spacing) {
 
 std::string shortest(double value) {
   std::array<char, 32> buffer{};
-  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  const auto [end, error] =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), without_sign_of_nan(value));
   return {buffer.data(), end};
 }
 

@@ -2,16 +2,26 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdio>
+#include <limits>
 #include <string>
+#include <type_traits>
 
 namespace tessera::monitor {
 
-/// printf into a string of at most 255 bytes.
+/// A NaN that is printed as "nan": a computed one may have a sign.
+inline double without_sign_of_nan(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
+template <typename Value>
+requires(!std::is_floating_point_v<Value>) Value without_sign_of_nan(Value value) { return value; }
+
+/// printf into a string of at most 255 bytes; never "-nan".
 template <typename... Values>
 std::string print(const char* format, Values... values) {
   std::array<char, 256> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, values...);
+  std::snprintf(buffer.data(), buffer.size(), format, without_sign_of_nan(values)...);
   return buffer.data();
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/monitor/number.h"
 
 namespace tessera::train {
 namespace {
@@ -47,13 +48,14 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
                   before, " (now ", scale.value(), "; ", scale.overflows(), " in all)");
   }
   NumericsGuard& guard = state.guard;
+  const std::string found = monitor::print("%g", loss);
   const auto verdict = guard.judge(loss, gradient_norm);
   switch (verdict) {
     case kUse:
       scale.used();
       return "";
     case kSkipSpike:
-      return concat("[train.guard] step ", step, " is skipped: its loss ", loss, " is above ",
+      return concat("[train.guard] step ", step, " is skipped: its loss ", found, " is above ",
                     guard.options().spike_factor, " times the median ", guard.median_loss(), " (",
                     guard.bad_in_a_row(), " in a row, ", guard.skipped(), " in all)");
     case kSkipRange:
@@ -62,7 +64,7 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
     case kStopSpike:
       throw BadNumbers(concat("[train.step] a loss of at most guard.spike_factor = ",
                               guard.options().spike_factor, " times the median ", guard.median_loss(),
-                              " in step ", step, ": found ", loss, ", after ", guard.options().spike_steps,
+                              " in step ", step, ": found ", found, ", after ", guard.options().spike_steps,
                               " steps skipped in a row (lower optimizer.lr, or raise guard.spike_factor)"));
     case kSkipNotFinite:
     case kStopNotFinite:
@@ -70,12 +72,12 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
   }
   const std::string which = first_bad_number(state, loss, mesh);
   if (verdict == kSkipNotFinite) {
-    return concat("[train.guard] step ", step, " is skipped: ", which, " is not finite (loss ", loss, "; ",
+    return concat("[train.guard] step ", step, " is skipped: ", which, " is not finite (loss ", found, "; ",
                   guard.bad_in_a_row(), " in a row, ", guard.skipped(), " in all)");
   }
   const int64_t before = guard.bad_in_a_row() - 1;
   throw BadNumbers(concat("[train.step] finite numbers in step ", step, ": ", which, " is not finite (loss ",
-                          loss, before > 0 ? concat(", after ", before, " skipped in a row") : "",
+                          found, before > 0 ? concat(", after ", before, " skipped in a row") : "",
                           "; lower optimizer.lr, or raise schedule.warmup_steps",
                           resolve_dtype(state.recipe.precision.compute, state.input->device()) == at::kFloat
                               ? ""

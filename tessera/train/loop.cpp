@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "tessera/arch/model.h"
@@ -17,6 +16,7 @@
 #include "tessera/base/trace.h"
 #include "tessera/data/leaving.h"
 #include "tessera/monitor/bar.h"
+#include "tessera/monitor/number.h"
 #include "tessera/shard/clip.h"
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/memory.h"
@@ -276,15 +276,15 @@ class Loop {
   /// What a rank without a monitor leaves in its log: how far it came, and what it waited for.
   void record(const StepResult& step, double seconds) {
     if (!is_line(state_.step)) return;
-    char line[160];
-    std::snprintf(line, sizeof line, "step %ld/%ld  loss %.4f  %.3f s  data %.0f %%  comm %.0f %%",
-                  static_cast<long>(state_.step), static_cast<long>(input_.counts.total), step.loss, seconds,
-                  100 * waits_.data / waits_.seconds, 100 * waits_.comm / waits_.seconds);
+    const std::string line =
+        monitor::print("step %ld/%ld  loss %.4f  %.3f s  data %.0f %%  comm %.0f %%",
+                       static_cast<long>(state_.step), static_cast<long>(input_.counts.total), step.loss,
+                       seconds, 100 * waits_.data / waits_.seconds, 100 * waits_.comm / waits_.seconds);
     const auto there = device_memory(state_.input->device());
     log_.record(there ? concat(line, "  ",
                                monitor::device_memory_text(static_cast<double>(there->bytes),
                                                            static_cast<double>(there->peak_bytes)))
-                      : std::string(line));
+                      : line);
   }
 
   bool is_line(int64_t step) const {

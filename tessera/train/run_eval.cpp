@@ -19,6 +19,7 @@
 #include "tessera/data/class_difference.h"
 #include "tessera/data/split.h"
 #include "tessera/monitor/evaluation_report.h"
+#include "tessera/monitor/number.h"
 #include "tessera/recipe/evaluation_recipe.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
@@ -253,13 +254,10 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
             if (!job.output.empty()) write_file_atomic(job.output, json_text(json, 2) + "\n");
             if (job.json) std::cout << json_text(json, 2) << std::endl;
           }
-          char line[160];
-          std::snprintf(line, sizeof line,
-                        "top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images of %s in %s",
-                        result.metrics.top1, result.metrics.top5, result.metrics.loss,
-                        static_cast<long>(result.metrics.samples), split.c_str(),
-                        human_seconds(result.metrics.seconds).c_str());
-          log.info(line);
+          log.info(monitor::print("top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images of %s in %s",
+                                  result.metrics.top1, result.metrics.top5, result.metrics.loss,
+                                  static_cast<long>(result.metrics.samples), split.c_str(),
+                                  human_seconds(result.metrics.seconds).c_str()));
           if (!job.output_dir.empty()) {
             log.info(concat("  page       ", (fs::path(job.output_dir) / monitor::kPageFile).string()));
           }

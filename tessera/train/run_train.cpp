@@ -19,6 +19,7 @@
 #include "tessera/launch/time_limit.h"
 #include "tessera/library/checkpoint_ranks.h"
 #include "tessera/monitor/monitor.h"
+#include "tessera/monitor/number.h"
 #include "tessera/monitor/report.h"
 #include "tessera/recipe/run_folder.h"
 #include "tessera/recipe/warnings.h"
@@ -166,8 +167,9 @@ void end_pretended(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
   summary.update(memory);
   write_file_atomic(p.run_dir / "summary.json", json_text(summary, 2) + "\n");
   log.info(concat("done: pretended to be ", mesh.describe(), " for ", steps, steps == 1 ? " step" : " steps",
-                  ": loss ", result.last_step.loss, ", ", human_seconds(result.train_seconds),
-                  ", peak memory ", human_bytes(memory.at("peak_rss_bytes").get<double>())));
+                  ": loss ", monitor::print("%g", result.last_step.loss), ", ",
+                  human_seconds(result.train_seconds), ", peak memory ",
+                  human_bytes(memory.at("peak_rss_bytes").get<double>())));
   log.info("  nothing is trained or saved: what other ranks would have sent were copies of this rank's");
   log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));
 }
@@ -243,10 +245,9 @@ void say_how_it_ended(const Prepared& p, const LoopResult& result, Log& log) {
     log.info(concat("continue with tessera train --resume ", p.run_dir.string(), ", on any number of ranks"));
     return;
   }
-  char line[128];
-  std::snprintf(line, sizeof line, "val top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images",
-                result.last.metrics.top1, result.last.metrics.top5, result.last.metrics.loss,
-                static_cast<long>(result.last.metrics.samples));
+  const std::string line = monitor::print(
+      "val top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images", result.last.metrics.top1,
+      result.last.metrics.top5, result.last.metrics.loss, static_cast<long>(result.last.metrics.samples));
   log.info(concat("done: ", line));
   log.info(concat("  trained for ", human_seconds(result.train_seconds),
                   result.images_per_second

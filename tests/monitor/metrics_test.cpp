@@ -235,7 +235,7 @@ TEST(Metrics, MemoryOfAGpuIsInEveryFile) {
 
 TEST(Metrics, NumbersThatAreNotFinite) {
   StepMetrics row = step_at(1);
-  row.loss = std::numeric_limits<double>::quiet_NaN();
+  row.loss = -std::numeric_limits<double>::quiet_NaN();  // as a processor computes it
   row.gradient_norm = std::numeric_limits<double>::infinity();
   EXPECT_NE(json_row(row).find("\"loss\":null"), std::string::npos);
   EXPECT_EQ(csv_row(row).substr(0, 25), "step,1,0.1,nan,0.001,inf,");

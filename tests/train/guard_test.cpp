@@ -112,6 +112,7 @@ TEST(Guard, OneTooManyStopsAndNamesTheTensor) {
                            " is not finite (loss ", ", after 2 skipped in a row; lower optimizer.lr"}) {
     EXPECT_NE(found.error.find(part), std::string::npos) << part << ": " << found.error;
   }
+  EXPECT_EQ(found.error.find("-nan"), std::string::npos) << found.error;
   EXPECT_EQ(found.error.find("precision.compute"), std::string::npos) << "fp32 already: " << found.error;
   const Guarded narrow = train_alone(2, {"guard.skip_steps=2", "precision.compute=bf16"}, {1, 2, 3}, 6);
   EXPECT_NE(narrow.error.find(", or set precision.compute = \"fp32\")"), std::string::npos) << narrow.error;
