@@ -32,7 +32,8 @@ def check_stopped(run, folder, limit=STOP_LIMIT, kept=(1,)):
     run.check_nothing_left()
     sound = verify(folder / "run", folder)
     check(sound in kept, f"{kept} sound checkpoints were expected, found {sound}" + run.tail())
-    check(not (folder / "run/summary.json").exists(), "the run was over before the signal")
+    for name in ("summary.json", "report.html"):
+        check(not (folder / "run" / name).exists(), "the run was over before the signal:", name)
 
 
 def stop_and_resume():
