@@ -5,6 +5,7 @@
 #include "tessera/base/random.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/fp8_linear.h"
+#include "tessera/ops/host_made.h"
 #include "tessera/ops/keyless_attention.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/mlp.h"
@@ -63,7 +64,12 @@ std::pair<Linear, Linear> Linear::split(int64_t outputs) const {
 }
 
 at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& context) const {
-  return active(context) ? ops::dropout(x, rate, random_key(context.key, name), context.samples) : x;
+  if (!active(context) || x.numel() == 0) return x;
+  const int64_t elements = x.numel() / x.size(0);
+  const at::Tensor mask = ops::host_made(x.device(), [this, &context, elements, dtype = x.scalar_type()] {
+    return ops::dropout_mask(rate, random_key(context.key, name), context.samples, elements, dtype);
+  });
+  return x * mask.view(x.sizes());
 }
 
 at::Tensor Residual::operator()(const at::Tensor& x, const at::Tensor& branch,
@@ -71,9 +77,11 @@ at::Tensor Residual::operator()(const at::Tensor& x, const at::Tensor& branch,
   if (!drop_path.active(context)) {
     return gamma.defined() ? at::addcmul(x, branch, gamma) : x + branch;
   }
-  const at::Tensor mask = ops::drop_path_mask(drop_path.rate, random_key(context.key, drop_path.name),
-                                              context.samples, x.scalar_type());
-  return at::addcmul(x, gamma.defined() ? branch * gamma : branch, mask.to(x.device()).view({-1, 1, 1}));
+  const at::Tensor mask = ops::host_made(x.device(), [this, &context, dtype = x.scalar_type()] {
+    return ops::drop_path_mask(drop_path.rate, random_key(context.key, drop_path.name), context.samples,
+                               dtype);
+  });
+  return at::addcmul(x, gamma.defined() ? branch * gamma : branch, mask.view({-1, 1, 1}));
 }
 
 // The cast is part of the unfolding copy.

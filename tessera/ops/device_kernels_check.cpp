@@ -9,6 +9,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/device_kernels.h"
+#include "tessera/ops/fault.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/layer_norm.h"
 
@@ -100,17 +101,12 @@ std::string first_difference(const std::vector<Result>& found, const std::vector
 
 std::string fault_of(const DeviceKernels& kernels, at::Device device) {
   const at::NoGradGuard no_grad;
-  std::string fault;
-  try {
+  std::string fault = said_or_thrown([&] {
     use_device_kernels(nullptr, device.type());
     const std::vector<Result> expected = results_on(device);
     use_device_kernels(&kernels, device.type());
-    fault = first_difference(results_on(device), expected);
-  } catch (const c10::Error& error) {
-    fault = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    fault = error.what();
-  }
+    return first_difference(results_on(device), expected);
+  });
   use_device_kernels(nullptr, device.type());
   return fault;
 }

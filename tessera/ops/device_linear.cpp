@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/fast_path.h"
+#include "tessera/ops/fault.h"
 
 namespace tessera::ops {
 namespace {
@@ -101,14 +102,10 @@ std::string fault_of(const DeviceProducts& products, at::Device device, int64_t 
 
 std::string fault_of(const DeviceProducts& products, at::Device device) {
   const at::NoGradGuard no_grad;
-  try {
+  return said_or_thrown([&] {
     const std::string fault = fault_of(products, device, 48, 64, 80);
     return fault.empty() ? fault_of(products, device, 7, 33, 50) : fault;
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
+  });
 }
 
 void use_device_products(const DeviceProducts* products, c10::DeviceType device) {

@@ -48,15 +48,6 @@ at::Tensor dropout_mask(double rate, uint64_t layer_key, std::span<const uint64_
   return mask;
 }
 
-at::Tensor dropout(const at::Tensor& x, double rate, uint64_t layer_key, std::span<const uint64_t> samples) {
-  if (rate == 0.0 || x.numel() == 0) {
-    return x;
-  }
-  TESSERA_CHECK_EQ(x.size(0), static_cast<int64_t>(samples.size()));
-  const at::Tensor mask = dropout_mask(rate, layer_key, samples, x.numel() / x.size(0), x.scalar_type());
-  return x * mask.view(x.sizes()).to(x.device());
-}
-
 at::Tensor drop_path_mask(double rate, uint64_t layer_key, std::span<const uint64_t> samples,
                           at::ScalarType dtype) {
   TESSERA_CHECK(rate >= 0.0 && rate <= 1.0, "drop-path rate ", rate);

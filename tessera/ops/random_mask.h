@@ -2,7 +2,7 @@
 // element), so any rank, any split of the batch and any recomputation draws the same one. Safe from any
 // thread.
 //
-// Masks are made on the CPU and copied to the tensor's device.
+// Masks are made on the CPU; host_made.h takes them to a device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,9 +17,6 @@ namespace tessera::ops {
 /// is exact. Requires: 0 <= rate <= 1.
 at::Tensor dropout_mask(double rate, uint64_t layer_key, std::span<const uint64_t> samples, int64_t elements,
                         at::ScalarType dtype);
-
-/// x * mask. `x`: [batch, ...], batch = samples.size(). A rate of 0 returns `x` itself.
-at::Tensor dropout(const at::Tensor& x, double rate, uint64_t layer_key, std::span<const uint64_t> samples);
 
 /// One multiplier a sample, [samples.size()] in `dtype`: 0 with probability `rate`, else 1 / (1 - rate).
 at::Tensor drop_path_mask(double rate, uint64_t layer_key, std::span<const uint64_t> samples,

@@ -1,8 +1,8 @@
 // One of several classes an image: the recipe's loss, top-1/5 and all that is counted by class.
 #include <ATen/ATen.h>
 
+#include "tessera/ops/host_made.h"
 #include "tessera/train/classification_metrics.h"
-#include "tessera/train/device_input.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/task.h"
@@ -22,13 +22,13 @@ class ClassificationJudge : public Judge {
   /// `outputs`: logits [size, classes]; label -1: a broken sample.
   void update(const data::Batch& batch, const at::Tensor& outputs, int64_t keep_samples,
               Evaluation& result) override {
-    const at::Tensor labels = on_device(at::tensor(batch.labels), outputs.device());
+    const at::Tensor labels = ops::on_device(at::tensor(batch.labels), outputs.device());
     const Judgements said = judge_rows(outputs, labels);
     metrics_.update(said, labels);
     const int64_t wanted = keep_samples - static_cast<int64_t>(result.samples.size());
     if (wanted <= 0 && options_.keep_mistakes == 0) return;
     const std::vector<int64_t> samples(batch.samples.begin(), batch.samples.end());
-    const at::Tensor rows = rows_of(said, labels, on_device(at::tensor(samples), outputs.device()));
+    const at::Tensor rows = rows_of(said, labels, ops::on_device(at::tensor(samples), outputs.device()));
     if (options_.keep_mistakes > 0) worst_.update(rows);
     if (wanted > 0) show(rows, wanted, batch.channels, result);
   }

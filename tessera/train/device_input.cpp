@@ -13,12 +13,13 @@
 #include "tessera/base/trace.h"
 #include "tessera/data/transform.h"
 #include "tessera/ops/device_kernels.h"
+#include "tessera/ops/host_made.h"
 #include "tessera/train/fused_pictures.h"
 
 namespace tessera::train {
 namespace {
 
-using data::Erasure, formats::Box;
+using data::Erasure, formats::Box, ops::on_device;
 
 /// [rows, 1, height, width]: is it in the row's box?
 at::Tensor inside(const std::vector<Box>& boxes, int64_t height, int64_t width, at::Device device) {
@@ -89,11 +90,6 @@ data::Batch next_batch(data::TrainLoader& loader) {
 }
 
 }  // namespace
-
-// From page-locked memory, or the copy would wait for the device.
-at::Tensor on_device(const at::Tensor& values, at::Device device) {
-  return device.is_cuda() ? values.pin_memory().to(device, /*non_blocking=*/true) : values.to(device);
-}
 
 Normalisation Normalisation::of(const data::TransformOptions& options) {
   const data::Transform transform(options);

@@ -25,9 +25,6 @@ struct Normalisation {
   static Normalisation of(const data::TransformOptions& options);
 };
 
-/// A few numbers made on the host, there; the host does not wait for the device.
-at::Tensor on_device(const at::Tensor& values, at::Device device);
-
 /// The numbers [size, channels, height, width] float32 of a batch that was delivered as bytes, on the device
 /// of `bytes`: [rows, height, width, channels] uint8, copied from batch.pictures. By the device's
 /// kernel in one pass, or ATen operations alone, in the order that pictures.h states.

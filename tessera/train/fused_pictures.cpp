@@ -9,6 +9,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/device_kernels.h"
+#include "tessera/ops/fault.h"
+#include "tessera/ops/host_made.h"
 
 namespace tessera::train {
 namespace {
@@ -34,7 +36,7 @@ class Words {
     words_.insert(words_.end(), more.begin(), more.end());
     return begin;
   }
-  at::Tensor on(at::Device device) const { return on_device(at::tensor(words_, at::kInt), device); }
+  at::Tensor on(at::Device device) const { return ops::on_device(at::tensor(words_, at::kInt), device); }
 
  private:
   std::vector<int32_t> words_;
@@ -146,18 +148,13 @@ data::Batch batch_of_everything() {
 std::string fault_of_pictures(const ops::DeviceKernels& kernels, at::Device device) {
   const data::Batch batch = batch_of_everything();
   const Normalisation normalisation{{0.01F, 0.02F, 0.03F}, {-1, -2, -3}};
-  std::string fault;
-  try {
+  std::string fault = ops::said_or_thrown([&] {
     ops::use_device_kernels(nullptr, device.type());
     const at::Tensor expected = images_of(batch, normalisation, device);
     ops::use_device_kernels(&kernels, device.type());
     const auto apart = (images_of(batch, normalisation, device) - expected).abs().max().item<float>();
-    if (!(apart <= 1e-5F)) fault = concat("images that differ by ", apart);
-  } catch (const c10::Error& error) {
-    fault = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    fault = error.what();
-  }
+    return apart <= 1e-5F ? "" : concat("images that differ by ", apart);
+  });
   ops::use_device_kernels(nullptr, device.type());
   return fault;
 }

@@ -3,16 +3,24 @@
 #include <ATen/ATen.h>
 
 #include "tessera/ops/cross_entropy.h"
-#include "tessera/train/device_input.h"
+#include "tessera/ops/host_made.h"
 
 namespace tessera::train {
+namespace {
+
+/// Numbers of the batch, where the logits are.
+template <typename Number>
+at::Tensor there(const std::vector<Number>& values, const at::Tensor& logits) {
+  return ops::host_made(logits.device(), [&values] { return at::tensor(values); });
+}
+
+}  // namespace
 
 at::Tensor cross_entropy_sum(const at::Tensor& logits, const data::Batch& batch, double smoothing) {
-  const auto there = [&](const auto& values) { return on_device(at::tensor(values), logits.device()); };
-  ops::Labels labels{there(batch.labels), {}, {}};
+  ops::Labels labels{there(batch.labels, logits), {}, {}};
   if (!batch.label_weights.empty()) {
-    labels.second = there(batch.second_labels);
-    labels.share = there(batch.label_weights);
+    labels.second = there(batch.second_labels, logits);
+    labels.share = there(batch.label_weights, logits);
   }
   return ops::cross_entropy_sum(logits, labels, smoothing);
 }
@@ -23,13 +31,13 @@ namespace {
 at::Tensor dense_targets(const at::Tensor& logits, const data::Batch& batch, double smoothing) {
   at::Tensor target = at::full_like(logits, smoothing / static_cast<double>(logits.size(1))).detach();
   const auto add = [&](const std::vector<int64_t>& labels, const at::Tensor& share) {
-    const at::Tensor index = at::tensor(labels).to(logits.device()).unsqueeze(1);
+    const at::Tensor index = there(labels, logits).unsqueeze(1);
     target.scatter_add_(1, index, (share * (1 - smoothing)).to(target.scalar_type()).unsqueeze(1));
   };
   if (batch.label_weights.empty()) {
     add(batch.labels, at::ones({logits.size(0)}, logits.device()));
   } else {
-    const at::Tensor share = at::tensor(batch.label_weights).to(logits.device());
+    const at::Tensor share = there(batch.label_weights, logits);
     add(batch.labels, share);
     add(batch.second_labels, 1 - share);
   }

@@ -75,11 +75,6 @@ std::vector<Layer> layers() {
       {"attention",
        {{2, 3, 4, 16}, {2, 21, 4, 16}, {2, 21, 4, 16}},
        [](const Tensors& t) { return attention(t[0], t[1], t[2]); }},
-      {"dropout",
-       {{4, 11}},
-       [](const Tensors& t) {
-         return dropout(t[0], 0.3, 9, std::vector<uint64_t>{1, 2, 3, 4});
-       }},
   };
 }
 

@@ -40,18 +40,6 @@ TEST(DropoutMask, EndsOfTheRange) {
   EXPECT_THROW(dropout_mask(1.5, 1, samples, 9, at::kFloat), InternalError);
 }
 
-TEST(Dropout, ScalesWhatStaysAndIsItsOwnGradient) {
-  const std::vector<uint64_t> samples = {8, 9};
-  const at::Tensor x = at::full({2, 3, 5}, 2.0F).requires_grad_();
-  const at::Tensor y = dropout(x, 0.25, 5, samples);
-  const at::Tensor mask = dropout_mask(0.25, 5, samples, 15, at::kFloat).view({2, 3, 5});
-  EXPECT_TRUE(at::equal(y, 2 * mask));
-  y.sum().backward();
-  EXPECT_TRUE(at::equal(x.grad(), mask));
-  EXPECT_TRUE(dropout(x, 0.0, 5, samples).is_same(x));
-  EXPECT_THROW(dropout(x, 0.5, 5, std::vector<uint64_t>{1}), InternalError);
-}
-
 TEST(DropPathMask, OneNumberASample) {
   std::vector<uint64_t> samples(20000);
   std::iota(samples.begin(), samples.end(), 100);

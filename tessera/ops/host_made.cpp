@@ -1,0 +1,69 @@
+#include "tessera/ops/host_made.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <atomic>
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera::ops {
+namespace {
+
+// Not the thread's: autograd differentiates (and computes again) on threads of the device.
+std::atomic<HostNumbers*> active = nullptr;
+
+}  // namespace
+
+// From page-locked memory, or the copy would wait for the device.
+at::Tensor on_device(const at::Tensor& values, at::Device device) {
+  return device.is_cuda() ? values.pin_memory().to(device, /*non_blocking=*/true) : values.to(device);
+}
+
+class HostNumbers::Active {
+ public:
+  Active(HostNumbers* numbers, bool gives) {
+    HostNumbers* none = nullptr;
+    TESSERA_CHECK(active.compare_exchange_strong(none, numbers), "two passes are recorded at once");
+    numbers->gives_ = gives;
+    numbers->next_ = 0;
+  }
+  ~Active() { active = nullptr; }
+  Active(const Active&) = delete;
+  Active& operator=(const Active&) = delete;
+};
+
+at::Tensor host_made(at::Device device, MakeNumbers make) {
+  HostNumbers* const numbers = active.load();
+  return numbers != nullptr ? numbers->next(device, std::move(make)) : on_device(make(), device);
+}
+
+at::Tensor HostNumbers::next(at::Device device, MakeNumbers make) {
+  if (gives_) {
+    TESSERA_CHECK(next_ < numbers_.size(), "a recorded pass asks for more of the host than the one before");
+    return numbers_[next_++].there;
+  }
+  const at::Tensor there = on_device(make(), device);
+  numbers_.push_back({std::move(make), there});
+  return there;
+}
+
+void HostNumbers::collect(const std::function<void()>& pass) {
+  numbers_.clear();
+  const Active collecting(this, /*gives=*/false);
+  pass();
+}
+
+void HostNumbers::give(const std::function<void()>& pass) {
+  const Active giving(this, /*gives=*/true);
+  pass();
+  TESSERA_CHECK_EQ(next_, numbers_.size());
+}
+
+void HostNumbers::renew() {
+  const at::NoGradGuard no_grad;
+  for (Numbers& one : numbers_) one.there.copy_(on_device(one.make(), one.there.device()));
+}
+
+}  // namespace tessera::ops
