@@ -52,12 +52,23 @@ inline at::Tensor& meta_where_out(const at::Tensor& condition, const at::Tensor&
   return out;
 }
 
+inline std::tuple<at::Tensor, at::Tensor> meta_log_sigmoid(const at::Tensor& self) {
+  return {at::empty_like(self), at::empty_like(self)};
+}
+
+inline at::Tensor meta_log_sigmoid_backward(const at::Tensor& gradient, const at::Tensor&,
+                                            const at::Tensor&) {
+  return at::empty_like(gradient);
+}
+
 }  // namespace tessera::testing
 
 TORCH_LIBRARY_IMPL(aten, Meta, library) {
   library.impl("native_layer_norm", tessera::testing::meta_layer_norm);
   library.impl("native_layer_norm_backward", tessera::testing::meta_layer_norm_backward);
   library.impl("index_select", tessera::testing::meta_index_select);
+  library.impl("log_sigmoid_forward", tessera::testing::meta_log_sigmoid);
+  library.impl("log_sigmoid_backward", tessera::testing::meta_log_sigmoid_backward);
   library.impl("where.self", tessera::testing::meta_where);
   library.impl("where.self_out", tessera::testing::meta_where_out);
 }

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/cuda/device.h"
+#include "tessera/cuda/graph.h"
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/products.h"
 #include "tessera/mesh/cuda_plugin.h"
@@ -49,7 +50,8 @@ constexpr mesh::CudaPlugin kPlugin{.version = mesh::kCudaPluginVersion,
                                    .check_device = check_device,
                                    .nccl_backend = nccl_backend,
                                    .products = &kProducts,
-                                   .kernels = &kKernels};
+                                   .kernels = &kKernels,
+                                   .make_graph = make_graph};
 
 }  // namespace
 }  // namespace tessera::cuda

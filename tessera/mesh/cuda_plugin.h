@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 namespace c10d {
@@ -20,6 +21,7 @@ class Store;
 namespace tessera::ops {
 struct DeviceProducts;  // ops/device_linear.h
 struct DeviceKernels;   // ops/kernel_table.h
+class DeviceGraph;      // ops/device_graph.h
 }  // namespace tessera::ops
 
 namespace tessera::mesh {
@@ -51,9 +53,11 @@ struct CudaPlugin {
   const ops::DeviceProducts* products;
   /// Fused kernels, alike.
   const ops::DeviceKernels* kernels;
+  /// Records what the thread queues on its current stream, not the default one of its current device.
+  std::unique_ptr<ops::DeviceGraph> (*make_graph)();
 };
 
-inline constexpr int kCudaPluginVersion = 3;
+inline constexpr int kCudaPluginVersion = 4;
 inline constexpr const char* kCudaPluginSymbol = "tessera_cuda_plugin";
 
 /// The plug-in, or why there is none.

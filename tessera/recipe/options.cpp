@@ -145,6 +145,9 @@ void add_machine(std::vector<Option>& table) {
           "run.device", "where ranks compute; auto: a GPU each where the CUDA plug-in finds some",
           {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}},
           TESSERA_FIELD(run.device)),
+      flag("run.cuda_graphs",
+           "on a GPU a pass is recorded and replayed as one launch (one rank, no accumulation)",
+           TESSERA_FIELD(run.cuda_graphs)),
       flag("run.shared_memory", "between ranks of one host where all of a group are there; false: TCP",
            TESSERA_FIELD(run.shared_memory)),
   };

@@ -149,6 +149,7 @@ struct RunRecipe {
   std::string wandb = "";        // project of Weights & Biases; "": none
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
+  bool cuda_graphs = false;  // a pass is recorded once and replayed
 };
 
 struct Recipe {

@@ -169,7 +169,7 @@ void ShardedModel::average_buffers() {
 void ShardedModel::parameters_changed() {
   for (const auto& unit : units_) {
     unit->parameters_changed();
-    unit->forget_gradient();  // the next forward's activations lie there
+    if (!keeps_gradients_) unit->forget_gradient();  // the next forward's activations lie there
   }
 }
 

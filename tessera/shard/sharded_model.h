@@ -47,8 +47,12 @@ class ShardedModel {
   /// Backward of a loss made from forward's output. Gradients of earlier micro-batches are added to. `last`:
   /// of the optimizer step's micro-batches. Afterwards (with last) every unit's gradient() is complete.
   void backward(const at::Tensor& loss, bool last);
+  /// A forward or backward pass threw: what backward has collected is forgotten; gradient() is of no use.
+  void abandon_backward() { reductions_.abandon(); }
   /// After an optimizer step or loading. Gradients go, and so does their memory until the next backward.
   void parameters_changed();
+  /// From now on their memory stays, as long as the model: what is recorded writes there (device_graph.h).
+  void keep_gradients() { keeps_gradients_ = true; }
   /// Buffers of all parts, in their order.
   std::vector<NamedTensor> buffers() const;
   /// Buffers are each rank's own while training. Now they become the mean over the ranks (average.h).
@@ -86,6 +90,7 @@ class ShardedModel {
   };
   std::unordered_map<const at::TensorImpl*, Place> parameters_;
   std::string current_unit_ = "none";
+  bool keeps_gradients_ = false;
 
   Reductions reductions_;
 };

@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/ops/device_graph.h"
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/device_linear.h"
 #include "tessera/recipe/choose_device.h"
@@ -30,6 +31,14 @@ void use_kernels_of(const mesh::CudaPlugin& plugin, at::Device device) {
   if (kernels) ops::use_device_kernels(plugin.kernels, device.type());
 }
 
+/// The thread computes on a stream of its own: nothing can be recorded on the device's default one. Before
+/// anything is made there, since autograd brings each gradient to the stream of its parameter's first use.
+void prepare_for_graphs(const mesh::CudaPlugin& plugin, at::Device device) {
+  const c10::impl::VirtualGuardImpl streams(device.type());
+  streams.exchangeStream(streams.getStreamFromGlobalPool(device));
+  ops::use_device_graphs(plugin.make_graph, device.type());
+}
+
 }  // namespace
 
 at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
@@ -43,6 +52,7 @@ at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& rank
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
   mesh::use_cuda({cuda.plugin, device.index()});
+  if (recipe.run.cuda_graphs) prepare_for_graphs(*cuda.plugin, device);
   use_kernels_of(*cuda.plugin, device);
   return device;
 }

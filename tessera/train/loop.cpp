@@ -20,8 +20,8 @@
 #include "tessera/shard/clip.h"
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/memory.h"
+#include "tessera/train/pass.h"
 #include "tessera/train/statistics.h"
-#include "tessera/train/task.h"
 #include "tessera/train/teacher.h"
 
 namespace tessera::train {
@@ -56,16 +56,16 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     if (!given_up) samples = input.batch.step_size;
     if (!mine) input = state.input->with_images(stand_in(state));
     const at::Tensor taught = state.teacher ? state.teacher->logits(input, mine) : at::Tensor();
-    const at::Tensor logits = forward(state, input, /*training=*/true, key);
-    statistics.forward_done(mine);
-    trace_memory();
-    // Sum over samples / samples of the step: micro-batches and ranks add up to the mean over all of them.
-    at::Tensor loss = state.task->loss_sum(logits, input.batch, taught) / static_cast<double>(samples);
-    if (!mine) loss = loss * 0.0;
-    state.sharded->backward(scale == 1 ? loss : loss * scale, micro + 1 == sizes.accumulation);
+    const auto seen = [&] {
+      statistics.forward_done(mine);
+      trace_memory();
+    };
+    const Pass pass{input, taught, mine, samples, micro + 1 == sizes.accumulation, key, seen};
+    const bool as_recorded = state.recorded && !statistics.due();
+    const at::Tensor loss = as_recorded ? state.recorded->run(state, pass) : run_pass(state, pass);
     trace_memory();
     if (!given_up) state.input->begin_next(loader);
-    loss_so_far.add_(loss.detach());
+    loss_so_far.add_(loss);
     state.input->give_back(loader, std::move(input));
   }
 

@@ -9,6 +9,7 @@
 #include "tessera/recipe/warnings.h"
 #include "tessera/train/device.h"
 #include "tessera/train/memory.h"
+#include "tessera/train/pass.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
 
@@ -94,6 +95,11 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
       {"environment that libraries read", launch::library_variables()},
       {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
   };
+  if (recipe.run.cuda_graphs) {
+    const std::string why = why_not_recorded(recipe, p.plan, p.device);
+    rows.emplace_back("passes", why.empty() ? "recorded as CUDA graphs and replayed"
+                                            : concat("operation by operation, not as CUDA graphs: ", why));
+  }
   if (p.job.rate > 0) {
     rows.emplace_back(concat("training at ", p.job.rate, " images/s"),
                       concat(human_seconds(static_cast<double>(p.counts.total) *

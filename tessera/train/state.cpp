@@ -15,6 +15,7 @@
 #include "tessera/library/checkpoint_ranks.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
+#include "tessera/train/pass.h"
 #include "tessera/train/task.h"
 
 namespace tessera::train {
@@ -111,6 +112,9 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
         *state->sharded, recipe.optimizer, [&](const std::string& name) { return specs.at(name).decay; },
         mesh);
   }
+  if (with_optimizer && recipe.run.cuda_graphs && why_not_recorded(recipe, plan, device).empty()) {
+    state->recorded = std::make_shared<RecordedPasses>(ops::device_graphs(device));
+  }
   if (with_optimizer && recipe.ema.decay > 0) {
     state->ema = std::make_unique<Ema>(*state->sharded, recipe.ema);
   }
@@ -132,17 +136,19 @@ std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh) {
   return copy;
 }
 
-at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
+void enter(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
   state.context.training = training;
   state.context.key = key;
   state.context.samples = batch.samples;
+}
+
+at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
+  enter(state, batch, training, key);
   return state.sharded->forward(images_of(batch, state.input->normalisation(), state.input->device()));
 }
 
 at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool training, uint64_t key) {
-  state.context.training = training;
-  state.context.key = key;
-  state.context.samples = input.batch.samples;
+  enter(state, input.batch, training, key);
   return state.sharded->forward(input.images);
 }
 

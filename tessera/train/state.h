@@ -22,6 +22,7 @@
 
 namespace tessera::train {
 
+class RecordedPasses;
 class Task;
 class Teacher;
 
@@ -32,12 +33,13 @@ struct TrainState {
   std::unique_ptr<DeviceInput> input;             // batches, on the device of all the rest
   std::shared_ptr<models::SegmentedModel> model;  // the only owner; the type is not complete here
   std::unique_ptr<shard::ShardedModel> sharded;
-  std::unique_ptr<Optimizer> optimizer;  // null when only evaluating
-  std::unique_ptr<Ema> ema;              // null where the recipe has none
-  std::shared_ptr<const Task> task;      // what is learned
-  std::shared_ptr<Teacher> teacher;      // null where it trains without one
-  models::ForwardContext context;        // of the micro-batch under way; parts read it through a pointer
-  int64_t step = 0;                      // optimizer steps made
+  std::unique_ptr<Optimizer> optimizer;      // null when only evaluating
+  std::unique_ptr<Ema> ema;                  // null where the recipe has none
+  std::shared_ptr<const Task> task;          // what is learned
+  std::shared_ptr<Teacher> teacher;          // null where it trains without one
+  std::shared_ptr<RecordedPasses> recorded;  // null where passes go operation by operation
+  models::ForwardContext context;            // of the micro-batch under way; parts read it through a pointer
+  int64_t step = 0;                          // optimizer steps made
   std::vector<double> best;  // scores of the best evaluations so far, the highest first: as many as are kept
   double score = 0;          // of the newest evaluation: checkpoint.best's metric, a loss negated
   monitor::NumericsGuard guard{monitor::GuardOptions{}};  // of the steps so far
@@ -63,6 +65,8 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
 /// 8 bytes more of every number of this rank's shards while it lives. Collective as assemble().
 std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh);
 
+/// What the state's parts read of the pass that follows.
+void enter(TrainState& state, const data::Batch& batch, bool training, uint64_t key);
 /// Logits [size, classes] float32, on the state's device, of a batch of any size >= 1 (0 for models with
 /// buffers), through the sharded model. `key`: the step's, for dropout; used when `training`. Collective.
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key);

@@ -22,6 +22,7 @@ class StepStatistics {
   StepStatistics(const StepStatistics&) = delete;
   StepStatistics& operator=(const StepStatistics&) = delete;
 
+  bool due() const { return due_; }
   /// The first micro-batch's forward is over: later ones, and what backward computes again, are not looked
   /// at. `mine`: false for a stand-in, which does not count.
   void forward_done(bool mine);

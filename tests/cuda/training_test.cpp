@@ -10,6 +10,7 @@
 #include "tessera/mesh/transport.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/memory.h"
+#include "tessera/train/pass.h"
 
 namespace tessera::train {
 namespace {
@@ -113,6 +114,47 @@ TEST(CudaTraining, OffloadedStateIsTheSame) {
   const Curve expected = train_on(gpu, kFullPrecision, 5);
   for (const char* offload : {"optimizer", "all"}) {
     expect_close(train_on(gpu, with(kFullPrecision, concat("shard.offload=", offload)), 5), expected, 1e-5);
+  }
+}
+
+/// A training on a stream of its own; how many of its passes were replayed.
+Curve train_with_graphs(at::Device gpu, Sets sets, int64_t* replays) {
+  ops::use_device_graphs(mesh::open_cuda().plugin->make_graph, at::kCUDA);
+  sets.emplace_back("run.cuda_graphs=true");
+  const recipe::Recipe recipe = make_recipe(sets);
+  Curve curve;
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    testing::use_gpu(gpu.index());
+    const c10::impl::VirtualGuardImpl streams(at::kCUDA);
+    const c10::Stream before = streams.exchangeStream(streams.getStreamFromGlobalPool(gpu));
+    {
+      const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, gpu);
+      train_until(*state, mesh, 20, curve);
+      EXPECT_EQ(state->recorded->fault(), "");
+      *replays = state->recorded->replays();
+    }
+    streams.exchangeStream(before);
+  });
+  ops::use_device_graphs(nullptr, at::kCUDA);
+  return curve;
+}
+
+TEST(CudaTraining, ReplaysFollowTheOperations) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  for (const bool ours : {false, true}) {
+    const auto kernels = ours ? std::make_unique<testing::UsingKernels>() : nullptr;
+    for (const char* compute : {"fp32", "bf16"}) {
+      SCOPED_TRACE(concat(ours ? "kernels, " : "operations, ", compute));
+      const Sets sets = {concat("precision.compute=", compute), "train.steps=20", "train.mixup=0.8",
+                         "shard.recompute=true"};
+      int64_t replays = 0;
+      const Curve found = train_with_graphs(gpu, sets, &replays), expected = train_on(gpu, sets, 20);
+      EXPECT_EQ(replays, 16);
+      const double tolerance = std::string(compute) == "fp32" ? 1e-4 : 2e-2;
+      for (size_t i = 0; i < 20; ++i)
+        EXPECT_NEAR(found.losses[i], expected.losses[i], tolerance * expected.losses[i]) << "step " << i;
+    }
   }
 }
 

@@ -1,0 +1,13 @@
+// CUDA graphs behind ops/device_graph.h.
+#pragma once
+
+#include <memory>
+
+#include "tessera/ops/device_graph.h"
+
+namespace tessera::cuda {
+
+/// On the thread's current device and stream, which must not be the default one.
+std::unique_ptr<ops::DeviceGraph> make_graph();
+
+}  // namespace tessera::cuda
