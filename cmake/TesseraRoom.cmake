@@ -26,8 +26,8 @@ endfunction()
 # header hands its waiting template instantiations on to each of them.
 set(TESSERA_TORCH_PCH torch_pch torch_headers <ATen/ATen.h>)
 
-# tessera_unite(TARGET): its files are compiled four at a time, since with LibTorch most of a file's time is headers and
-# templates that its neighbours need as well. So names in anonymous namespaces should differ within a folder: the compiler
+# tessera_unite(TARGET): its files are compiled four at a time, since with LibTorch, GoogleTest or CLI11 most of a file's time
+# is headers and templates that its neighbours need as well. So names in anonymous namespaces should differ within a folder: the compiler
 # refuses a second of one kind, but a function there also hides a header's of that name from the files behind it.
 function(tessera_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TESSERA_UNITY} UNITY_BUILD_BATCH_SIZE 4)
@@ -71,11 +71,11 @@ function(tessera_test name)
     TESSERA_BINARY_DIR="${CMAKE_BINARY_DIR}")
   set(headers <gtest/gtest.h> <algorithm> <filesystem> <fstream> <functional> <map> <memory> <set> <span> <sstream> <string>
     <thread> <vector>)
+  tessera_unite(test_${name})
   if(NOT T_TORCH)
     tessera_use_pch(test_${name} test_pch GTest::gtest ${headers})
   else()
     target_link_libraries(test_${name} PRIVATE tessera torch)
-    tessera_unite(test_${name})
     tessera_use_pch(test_${name} test_torch_pch "torch_headers;GTest::gtest" <ATen/ATen.h> ${headers})
   endif()
   if(T_SUITES)

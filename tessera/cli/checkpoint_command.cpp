@@ -22,7 +22,7 @@ constexpr const char* kPlaces = R"(
 FOLDER is a run's folder, a folder of checkpoints, or a checkpoint. Where the hosts of a run saved into folders of
 their own, give the folders of all hosts: together they are one checkpoint.)";
 
-struct Options {
+struct CheckpointOptions {
   std::vector<std::string> places;
   std::string which = "latest", output, dtype;
   bool json = false, with_optimizer = false, average = false;
@@ -40,7 +40,7 @@ struct XlaOptions {
   int64_t ranks = 1;
 };
 
-int verify(const Options& options) {
+int verify(const CheckpointOptions& options) {
   const auto folders = options.folders();
   const std::vector<std::string> faults = checkpoint::verify(folders);
   const std::string name = folders.paths[0].string();
@@ -53,7 +53,7 @@ int verify(const Options& options) {
   return kExitDone;
 }
 
-int consolidate(const Options& options) {
+int consolidate(const CheckpointOptions& options) {
   checkpoint::StoredCheckpoint source(options.folders());
   checkpoint::consolidate(source, options.output,
                           {.average = options.average,
@@ -64,7 +64,7 @@ int consolidate(const Options& options) {
   return kExitDone;
 }
 
-int reshard(const Options& options) {
+int reshard(const CheckpointOptions& options) {
   checkpoint::StoredCheckpoint source(options.folders());
   const fs::path output = options.output;
   std::error_code ignored;
@@ -79,7 +79,7 @@ int reshard(const Options& options) {
 }
 
 // What the tools share: where the checkpoint is.
-CLI::App* add_tool(CLI::App* command, const std::shared_ptr<Options>& options, const char* name,
+CLI::App* add_tool(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options, const char* name,
                    const char* help, const std::string& footer) {
   CLI::App* tool = command->add_subcommand(name, help);
   tool->add_option("FOLDER", options->places, "Run, folder of checkpoints, or checkpoint; of all hosts")
@@ -90,7 +90,7 @@ CLI::App* add_tool(CLI::App* command, const std::shared_ptr<Options>& options, c
   return tool;
 }
 
-void add_inspect(CLI::App* command, const std::shared_ptr<Options>& options) {
+void add_inspect(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
   CLI::App* tool = add_tool(command, options, "inspect",
                             "What a checkpoint holds: step, recipe, files, every tensor and who has it", R"(
 
@@ -99,7 +99,7 @@ void add_inspect(CLI::App* command, const std::shared_ptr<Options>& options) {
   tool->add_flag("--json", options->json, "All facts as JSON");
 }
 
-void add_verify(CLI::App* command, const std::shared_ptr<Options>& options) {
+void add_verify(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
   add_tool(command, options, "verify", "Read all files: sizes, checksums, and that no part is missing", R"(
 
 Prints a line for each fault. Exit code 0: sound; 2: damaged.
@@ -107,7 +107,7 @@ Prints a line for each fault. Exit code 0: sound; 2: damaged.
   tessera checkpoint verify runs/quickstart)");
 }
 
-void add_consolidate(CLI::App* command, const std::shared_ptr<Options>& options) {
+void add_consolidate(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
   CLI::App* tool = add_tool(command, options, "consolidate", "One safetensors file of all ranks' parts", R"(
 
 Holds 16 MiB of a tensor at a time, whatever the model. Names are timm's: blocks.0.attn.qkv.weight. The optimizer's
@@ -121,7 +121,7 @@ state keeps its full names: adamw.exp_avg/blocks.0.attn.qkv.weight.
   tool->add_option("--dtype", options->dtype, "Of the parameters: F32, BF16 or F16 (default: as saved)");
 }
 
-void add_reshard(CLI::App* command, const std::shared_ptr<Options>& options) {
+void add_reshard(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
   CLI::App* tool =
       add_tool(command, options, "reshard", "The same checkpoint as another number of ranks would save it",
                R"(
@@ -190,7 +190,7 @@ data is an error that names it. A ViT of vit_10b_fsdp_example has the names of r
       -o mnist.safetensors --without-optimizer)");
 }
 
-void add_export(CLI::App* command, const std::shared_ptr<Options>& options) {
+void add_export(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
   CLI::App* tool =
       command->add_subcommand("export", "One safetensors file with timm's names, for Python and others");
   options->places.resize(1);
@@ -206,7 +206,7 @@ void add_export(CLI::App* command, const std::shared_ptr<Options>& options) {
 }  // namespace
 
 Action add_checkpoint(CLI::App& app) {
-  auto options = std::make_shared<Options>(), one = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointOptions>(), one = std::make_shared<CheckpointOptions>();
   CLI::App* command =
       app.add_subcommand("checkpoint", "Inspect, verify, merge, reshard, convert and export checkpoints");
   command->require_subcommand(1);

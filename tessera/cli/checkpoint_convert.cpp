@@ -26,7 +26,7 @@ namespace tessera::cli {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kConvertFooter = R"(
 IN is a run or checkpoint of Tessera's, or a file or folder of others: timm, DeiT, MAE, DINO, DINOv2 (.safetensors, .pth),
 torchvision (.pth), Hugging Face (model.safetensors or its index, with config.json), Google (.npz, original and
 big_vision). What it is, is found out. No Python code in a .pth is run. OUT is a folder of checkpoints (--to tessera), a
@@ -41,7 +41,7 @@ both files (--no-check leaves both out: they need the model's memory).)";
 
 constexpr double kTolerance = 1e-4;  // of logits, where numbers are not rounded
 
-struct Options {
+struct ConvertOptions {
   std::string input, output, from, to = "tessera", dtype = "F32", positions = "bicubic", head = "auto", pool,
                                    max_shard_size;
   bool finetune = false, no_ema = false, no_check = false;
@@ -50,7 +50,7 @@ struct Options {
 };
 
 /// The model, with all that a recipe beside it says.
-weights::Model open(const Options& options) {
+weights::Model open(const ConvertOptions& options) {
   const weights::Opened opened = weights::open_file(options.input, !options.no_ema);
   weights::OpenOptions how;
   if (!options.from.empty()) how.from = weights::family_of(options.from);
@@ -73,7 +73,7 @@ weights::Model open(const Options& options) {
 }
 
 /// The model that is wanted: the one there is, or the beginning of a fine-tuning.
-arch::VitConfig wanted_config(const Options& options, const arch::VitConfig& found) {
+arch::VitConfig wanted_config(const ConvertOptions& options, const arch::VitConfig& found) {
   arch::VitConfig config = found;
   if (!options.finetune) {
     if (options.image_size > 0 || options.patch_size > 0 || options.channels > 0 || options.classes > 0 ||
@@ -125,7 +125,7 @@ class Started final : public checkpoint::TensorSource {
 };
 
 /// Returns what to open to read it back.
-fs::path write(const Options& options, const std::shared_ptr<checkpoint::TensorSource>& source,
+fs::path write(const ConvertOptions& options, const std::shared_ptr<checkpoint::TensorSource>& source,
                const weights::Description& model) {
   const auto started = std::make_shared<Started>(source, model);
   if (options.to == "tessera") return checkpoint::reshard(*started, options.output, options.ranks);
@@ -182,8 +182,8 @@ std::vector<float> formula_images(const arch::VitConfig& config) {
   return pixels;
 }
 
-void check_logits(const Options& options, const arch::VitConfig& config, checkpoint::TensorSource& before,
-                  checkpoint::TensorSource& after) {
+void check_logits(const ConvertOptions& options, const arch::VitConfig& config,
+                  checkpoint::TensorSource& before, checkpoint::TensorSource& after) {
   if (config.classes == 0) {
     std::cout << "logit check: none, the model has no head\n";
     return;
@@ -201,7 +201,7 @@ void check_logits(const Options& options, const arch::VitConfig& config, checkpo
   TESSERA_CHECK(options.dtype != "F32" || difference <= kTolerance * std::max(1.0, largest), difference);
 }
 
-void check_options(const Options& options) {
+void check_options(const ConvertOptions& options) {
   if (options.to != "tessera") {
     static_cast<void>(weights::family_of(options.to));
   } else if (options.dtype != "F32") {
@@ -222,7 +222,7 @@ void check_options(const Options& options) {
     user_error("checkpoint.convert", "--pool gap or cls: found \"", escape(options.pool), '"');
 }
 
-int convert(const Options& options) {
+int convert(const ConvertOptions& options) {
   check_options(options);
   weights::Model input = open(options);
   weights::Description model = input.description;
@@ -268,7 +268,7 @@ int convert(const Options& options) {
 }  // namespace
 
 std::function<int()> add_convert(CLI::App* command) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ConvertOptions>();
   CLI::App* tool =
       command->add_subcommand("convert", "Weights of timm, torchvision, Hugging Face, Google: in and out");
   tool->add_option("IN", options->input, "Run, checkpoint, file or folder of weights")->required();
@@ -303,7 +303,7 @@ std::function<int()> add_convert(CLI::App* command) {
                    "gap or cls; a norm that the weights lack begins as the identity");
   tool->add_option("--ranks", options->ranks, "Of a checkpoint: number of shard files")->default_val("1");
   tool->add_flag("--no-check", options->no_check, "Do not read back and compare");
-  tool->footer(kFooter);
+  tool->footer(kConvertFooter);
   return [options] { return convert(*options); };
 }
 

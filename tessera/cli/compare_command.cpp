@@ -18,13 +18,13 @@ namespace tessera::cli {
 namespace fs = std::filesystem;
 namespace {
 
-struct Options {
+struct CompareOptions {
   std::string a, b;
   double tolerance = 0;
   bool json = false;
 };
 
-constexpr const char* kFooter = R"(
+constexpr const char* kCompareFooter = R"(
 A run is its folder; a curve is a CSV with a column "step" and columns named as in metrics.csv. Compared are the rows that both
 have. Two values part when |a - b| > tolerance * max(|a|, |b|); speeds, waits, memory and times are told and never judged.
 
@@ -150,7 +150,7 @@ void print_text(const Side& a, const Side& b, double tolerance, const monitor::C
   }
 }
 
-int compare(const Options& options) {
+int compare(const CompareOptions& options) {
   const Side a = open_side(options.a), b = open_side(options.b);
   const monitor::Comparison found = monitor::compare(a.curves, b.curves, options.tolerance);
   if (found.rows == 0) {
@@ -171,7 +171,7 @@ int compare(const Options& options) {
 }  // namespace
 
 Action add_compare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompareOptions>();
   CLI::App* command = app.add_subcommand("compare", "Say at which step two runs part, and what differs");
   command->add_option("a", options->a, "A run's folder, or a CSV")->required();
   command->add_option("b", options->b, "A run's folder, or a CSV")->required();
@@ -179,7 +179,7 @@ Action add_compare(CLI::App& app) {
       ->add_option("--tolerance", options->tolerance, "Relative difference that still counts as the same (0)")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", options->json, "Print JSON");
-  command->footer(kFooter);
+  command->footer(kCompareFooter);
   return [options] { return compare(*options); };
 }
 

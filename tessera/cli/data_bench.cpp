@@ -16,7 +16,7 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct DataBenchOptions {
   std::vector<std::string> sources;
   std::string split = "train";
   data::SourceOptions reading;
@@ -25,7 +25,7 @@ struct Options {
   bool json = false;
 };
 
-constexpr const char* kFooter = R"(
+constexpr const char* kDataBenchFooter = R"(
 Images are taken from all over a source. Several sources take turns in every round; the last table compares them
 with the first, round by round. Stages are CPU time of one thread with the encoded bytes in memory (`read`,
 which fetches them, is wall time); the pipeline is the training loader: random-resized-crop, flip, normalise, batches of --batch.
@@ -110,7 +110,7 @@ void print_json(const std::vector<std::string>& sources, const std::vector<data:
   std::cout << json_text(list.size() == 1 ? list[0] : list, 2) << '\n';
 }
 
-int run(const Options& options) {
+int run(const DataBenchOptions& options) {
   if (options.sources.empty() == (options.imagenet_like == 0)) {
     user_error("cli.data_bench", "either SOURCE or --imagenet-like N: found ",
                options.sources.empty() ? "neither" : "both");
@@ -136,7 +136,7 @@ int run(const Options& options) {
 }  // namespace
 
 Action add_data_bench(CLI::App& data) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DataBenchOptions>();
   data::MeasureOptions& measure = options->measure;
   CLI::App* command = data.add_subcommand("bench", "How fast this machine makes batches of a source");
   command->add_option("SOURCE", options->sources,
@@ -167,7 +167,7 @@ Action add_data_bench(CLI::App& data) {
   command->add_flag("!--no-dct-scaling", measure.transform.dct_scaling,
                     "Decode large crops at full size (data.dct_scaling = false)");
   command->add_flag("--json", options->json, "Print JSON");
-  command->footer(kFooter);
+  command->footer(kDataBenchFooter);
   return [options] { return run(*options); };
 }
 

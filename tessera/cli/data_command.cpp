@@ -14,7 +14,7 @@
 namespace tessera::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kDataFooter = R"(
 SOURCE is what data.source is in a recipe: folder:DIR, zip:DIR, wds:SHARDS, tfrecord:PATH, idx:DIR, cifar:PATH, fake:N.
 
   tessera data inspect folder:/data/imagenet --html imagenet.html       look at it before training on it
@@ -30,7 +30,7 @@ Nothing is ever downloaded; the terms of the data are yours to read.)";
 
 Action add_data(CLI::App& app) {
   CLI::App* data = app.add_subcommand("data", "Prepare data sets and look at them");
-  data->footer(kFooter);
+  data->footer(kDataFooter);
   data->require_subcommand(1);
   const std::vector<std::pair<std::string, Action>> tools = {
       {"inspect", add_data_inspect(*data)}, {"pack", add_data_pack(*data)},

@@ -9,12 +9,12 @@
 namespace tessera::cli {
 namespace {
 
-struct Arguments {
+struct ImportArguments {
   std::string train, val, devkit;
   PackArguments target;
 };
 
-int import_imagenet(Arguments arguments) {
+int import_imagenet(ImportArguments arguments) {
   arguments.target.splits.clear();
   if (!arguments.train.empty()) arguments.target.splits.emplace_back("train");
   if (!arguments.val.empty()) arguments.target.splits.emplace_back("val");
@@ -35,7 +35,7 @@ Action add_data_import(CLI::App& data) {
       data.add_subcommand("import", "Read published archives into any form, without unpacking them");
   command->require_subcommand(1);
   CLI::App* imagenet = command->add_subcommand("imagenet", "The archives of ILSVRC2012 (ImageNet-1k)");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<ImportArguments>();
   imagenet->add_option("--train", arguments->train, "ILSVRC2012_img_train.tar")->check(CLI::ExistingFile);
   imagenet->add_option("--val", arguments->val, "ILSVRC2012_img_val.tar")->check(CLI::ExistingFile);
   imagenet->add_option("--devkit", arguments->devkit, "ILSVRC2012_devkit_t12.tar.gz: the classes of val")

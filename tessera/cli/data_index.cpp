@@ -10,12 +10,12 @@
 namespace tessera::cli {
 namespace {
 
-struct Arguments {
+struct IndexArguments {
   SourceArguments source;
   std::vector<std::string> splits = {"train", "val"};
 };
 
-int index(const Arguments& arguments) {
+int index(const IndexArguments& arguments) {
   check_splits("cli.data_index", arguments.splits);
   for (const auto& split : arguments.splits) {
     const data::IndexReport report = data::make_index(
@@ -38,7 +38,7 @@ int index(const Arguments& arguments) {
 Action add_data_index(CLI::App& data) {
   CLI::App* command =
       data.add_subcommand("index", "Find a data set's samples once, so that every start is quick");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<IndexArguments>();
   add_source_arguments(command, &arguments->source);
   command->add_option("--splits,--split", arguments->splits, "Which splits")
       ->delimiter(',')

@@ -15,7 +15,7 @@ namespace tessera::cli {
 namespace fs = std::filesystem;
 namespace {
 
-struct Arguments {
+struct InspectArguments {
   SourceArguments source;
   std::string split = "train", html;
   bool full = false, json = false;
@@ -33,7 +33,7 @@ void check_page(const std::string& path) {
   const FileWriter attempt(page.write_to());
 }
 
-int inspect(const Arguments& arguments) {
+int inspect(const InspectArguments& arguments) {
   check_page(arguments.html);
   const auto source = arguments.source.open(arguments.split);
   prepare::Inspection found;
@@ -63,7 +63,7 @@ int inspect(const Arguments& arguments) {
 Action add_data_inspect(CLI::App& data) {
   CLI::App* command =
       data.add_subcommand("inspect", "Classes, sizes, formats and broken samples, with pictures");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<InspectArguments>();
   add_source_arguments(command, &arguments->source);
   command->add_option("--split", arguments->split, "Which split")->capture_default_str();
   command->add_flag("--full", arguments->full, "Decode every sample to its last pixel");

@@ -14,7 +14,7 @@ namespace tessera::cli {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kPackFooter = R"(
   folder     DEST/SPLIT/CLASS/IMAGE                      a file an image: easy to look at, slow to copy
   wds        DEST/SPLIT-000000.tar ...                   WebDataset; KEY.jpg and KEY.cls; few large files
   zip        DEST/SPLIT.zip and DEST/SPLIT_map.txt       stored, read in place; one file a split
@@ -173,7 +173,7 @@ Action add_data_pack(CLI::App& data) {
   const auto target = std::make_shared<PackArguments>();
   add_source_arguments(command, source.get());
   add_pack_arguments(command, target.get());
-  command->footer(kFooter);
+  command->footer(kPackFooter);
   return [source, target] {
     return run_pack(*target, source->spec, [&](const std::string& split) { return source->open(split); });
   };

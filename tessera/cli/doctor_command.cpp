@@ -19,7 +19,7 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct DoctorOptions {
   std::string recipe;
   std::vector<std::string> sets;
   std::optional<int64_t> procs;
@@ -27,14 +27,14 @@ struct Options {
   bool json = false;
 };
 
-constexpr const char* kFooter = R"(
+constexpr const char* kDoctorFooter = R"(
 Opens the training data, decodes some hundred images, multiplies matrices for a moment, measures the link between ranks,
 and asks the system for its limits (cgroups respected). Nothing is written. Exit code 2 where a line says FAIL.
 
   tessera doctor recipes/clothing160.toml --procs 2)";
 
 /// The ranks as they would be started: local ones, those of a launcher, or one.
-launch::Ranks ranks_of(const Options& options) {
+launch::Ranks ranks_of(const DoctorOptions& options) {
   launch::Ranks ranks = launch::ranks_from_environment();
   check_procs("doctor", options.procs);
   if (options.procs) {
@@ -46,7 +46,7 @@ launch::Ranks ranks_of(const Options& options) {
   return ranks;
 }
 
-int examine(Options options) {
+int examine(DoctorOptions options) {
   if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
   const recipe::Recipe recipe = recipe::read_recipe(options.recipe, options.sets);
   const launch::Ranks ranks = ranks_of(options);
@@ -73,7 +73,7 @@ int examine(Options options) {
 }  // namespace
 
 Action add_doctor(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DoctorOptions>();
   CLI::App* command =
       app.add_subcommand("doctor", "Will this run fit this machine? Memory, disk, cores, data, link");
   command->add_option("recipe", options->recipe, "Recipe (TOML)")->required();
@@ -84,7 +84,7 @@ Action add_doctor(CLI::App& app) {
   command->add_option("--procs", options->procs, "Local ranks that the run will have");
   command->add_flag(kFakeDataFlag, options->fake_data, kFakeDataHelp);
   command->add_flag("--json", options->json, "Print JSON");
-  command->footer(kFooter);
+  command->footer(kDoctorFooter);
   return [options] { return examine(*options); };
 }
 

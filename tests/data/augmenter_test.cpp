@@ -17,7 +17,7 @@
 namespace tessera::data {
 namespace {
 
-std::vector<Operation> draw(const Policy& policy, uint64_t key) {
+std::vector<Operation> drawn(const Policy& policy, uint64_t key) {
   Draws draws(key);
   return policy.draw(draws, 200, 100);
 }
@@ -27,7 +27,7 @@ TEST(ColorJitter, DrawsEachFactorAroundOneInAnyOrder) {
   std::map<Op, std::pair<double, double>> range;
   std::set<Op> first;
   for (uint64_t key = 0; key < 5000; ++key) {
-    const auto operations = draw(*jitter, key);
+    const auto operations = drawn(*jitter, key);
     ASSERT_EQ(operations.size(), 3U);
     first.insert(operations[0].op);
     for (const Operation& operation : operations) {
@@ -42,7 +42,7 @@ TEST(ColorJitter, DrawsEachFactorAroundOneInAnyOrder) {
   EXPECT_NEAR(range[Op::kColor].first, 0.0, 0.01);
   EXPECT_NEAR(range[Op::kColor].second, 2.5, 0.01);
   EXPECT_NEAR(range[Op::kHue].first, -0.1, 0.01);
-  EXPECT_EQ(draw(*color_jitter({0.3F}), 1).size(), 3U);
+  EXPECT_EQ(drawn(*color_jitter({0.3F}), 1).size(), 3U);
   const auto error = [](const std::vector<float>& amounts) {
     return error_text([&] { static_cast<void>(color_jitter(amounts)); });
   };

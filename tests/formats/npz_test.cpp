@@ -13,7 +13,7 @@ namespace tessera::formats {
 namespace {
 namespace fs = std::filesystem;
 
-const fs::path kFixtures = TESSERA_SOURCE_DIR "/tests/formats/fixtures";
+const fs::path kNpzFixtures = TESSERA_SOURCE_DIR "/tests/formats/fixtures";
 
 template <typename T>
 std::vector<T> numbers(const NpzFile& file, const std::string& name, int64_t begin, size_t count) {
@@ -29,7 +29,7 @@ std::vector<T> numbers(const NpzFile& file, const std::string& name, int64_t beg
 
 class Npz : public ::testing::TestWithParam<const char*> {
  protected:
-  const NpzFile file{kFixtures / GetParam()};
+  const NpzFile file{kNpzFixtures / GetParam()};
 };
 
 TEST_P(Npz, ArraysOfEveryKind) {
@@ -119,7 +119,7 @@ TEST(NpzDamaged, EveryTruncationAndFlippedByteIsAnErrorOrReadable) {
     });
   };
   for (const char* name : {"values.npz", "packed.npz"}) {
-    const std::string sound = read_file(kFixtures / name);
+    const std::string sound = read_file(kNpzFixtures / name);
     EXPECT_EQ(error(sound), "no error");
     for (size_t size = 0; size < sound.size(); size += 7) {
       EXPECT_TRUE(error(sound.substr(0, size)).starts_with("[formats.")) << size;

@@ -8,25 +8,27 @@ namespace tessera::formats {
 namespace {
 
 using namespace std::string_literals;
-using Kind = PickleValue::Kind;
+using PickleKind = PickleValue::Kind;
 
 bool known(std::string_view name) { return name == "collections.OrderedDict" || name == "a.B"; }
 
-Pickle parse(const std::string& text) { return parse_pickle(std::as_bytes(std::span(text)), known, "test"); }
+Pickle unpickled(const std::string& text) {
+  return parse_pickle(std::as_bytes(std::span(text)), known, "test");
+}
 std::string error(const std::string& text) {
-  return error_text([&] { parse(text); });
+  return error_text([&] { unpickled(text); });
 }
 
 TEST(Pickle, PlainValues) {
   // (None, True, False, -5, 200, 60000, 2**40, -1, 0, 1.5, "é", b"\x00\x01")
-  const auto pickle = parse(
+  const auto pickle = unpickled(
       "\x80\x02(N\x88\x89J\xfb\xff\xff\xffK\xc8M\x60\xea\x8a\x06\x00\x00\x00\x00\x00\x01"
       "\x8a\x01\xff\x8a\x00G\x3f\xf8\x00\x00\x00\x00\x00\x00X\x02\x00\x00\x00\xc3\xa9"
       "C\x02\x00\x01t."s);
   const auto& items = pickle.root().items;
   ASSERT_EQ(items.size(), 12U);
-  EXPECT_TRUE(pickle.root().is(Kind::kTuple));
-  EXPECT_TRUE(items[0]->is(Kind::kNone));
+  EXPECT_TRUE(pickle.root().is(PickleKind::kTuple));
+  EXPECT_TRUE(items[0]->is(PickleKind::kNone));
   EXPECT_TRUE(items[1]->flag);
   EXPECT_FALSE(items[2]->flag);
   const std::vector<int64_t> numbers = {-5, 200, 60000, int64_t{1} << 40, -1, 0};
@@ -38,7 +40,7 @@ TEST(Pickle, PlainValues) {
 
 TEST(Pickle, ContainersAndMemory) {
   // x = [1]; {"a": x, "b": x, "a": (2, 3)} in an OrderedDict
-  const auto pickle = parse(
+  const auto pickle = unpickled(
       "\x80\x02"
       "ccollections\nOrderedDict\nq\x00)Rq\x01(X\x01\x00\x00\x00"
       "a]q\x02K\x01"
@@ -47,7 +49,7 @@ TEST(Pickle, ContainersAndMemory) {
       "bh\x02X\x01\x00\x00\x00"
       "aK\x02K\x03\x86u."s);
   const PickleValue& root = pickle.root();
-  ASSERT_TRUE(root.is(Kind::kDict));
+  ASSERT_TRUE(root.is(PickleKind::kDict));
   EXPECT_EQ(root.entries.size(), 3U);
   EXPECT_EQ(root.entries[0].second, root.find("b")) << "the same list";
   EXPECT_EQ(root.find("b")->items.at(0)->number, 1);
@@ -61,9 +63,9 @@ TEST(Pickle, ObjectsAreNamesWithArguments) {
                             "\x8c\x01"
                             "a\x8c\x01"
                             "B\x93"s}) {
-    const auto pickle = parse("\x80\x04" + named + "K\x07\x85R}\x8c\x01xK\x01sb."s);
+    const auto pickle = unpickled("\x80\x04" + named + "K\x07\x85R}\x8c\x01xK\x01sb."s);
     const PickleValue& root = pickle.root();
-    ASSERT_TRUE(root.is(Kind::kObject));
+    ASSERT_TRUE(root.is(PickleKind::kObject));
     EXPECT_EQ(root.describe(), "an object of a.B");
     EXPECT_EQ(root.items.at(0)->items.at(0)->number, 7);
     EXPECT_EQ(root.items.at(1)->find("x")->number, 1);
@@ -71,7 +73,7 @@ TEST(Pickle, ObjectsAreNamesWithArguments) {
 }
 
 TEST(Pickle, AListThatHoldsItselfIsRead) {
-  const auto pickle = parse(
+  const auto pickle = unpickled(
       "\x80\x02]q\x00h\x00"
       "a."s);
   EXPECT_EQ(pickle.root().items.at(0), &pickle.root());

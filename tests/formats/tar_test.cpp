@@ -9,7 +9,7 @@ namespace tessera::formats {
 namespace {
 namespace fs = std::filesystem;
 
-const fs::path kFixtures = fs::path(TESSERA_SOURCE_DIR) / "tests" / "data" / "fixtures" / "tar";
+const fs::path kTarFixtures = fs::path(TESSERA_SOURCE_DIR) / "tests" / "data" / "fixtures" / "tar";
 
 /// "name size" of all members, and their contents.
 std::vector<std::string> members(ByteStream& stream, std::string* contents = nullptr) {
@@ -55,7 +55,7 @@ std::string error(const std::string& archive) {
 TEST(Tar, EveryFormatThatPythonWrites) {
   const std::string a(90, 'a'), b(120, 'b'), c(90, 'c');
   for (const std::string form : {"ustar", "gnu", "pax"}) {
-    const FileReader file(kFixtures / (form + ".tar"));
+    const FileReader file(kTarFixtures / (form + ".tar"));
     FileStream stream(file, 700);  // blocks that do not fall on the archive's
     const std::string last = form == "ustar" ? a + "/" + c + ".cls" : a + "/" + b + "/\u00e9.cls";
     std::string labels;
@@ -67,7 +67,7 @@ TEST(Tar, EveryFormatThatPythonWrites) {
 }
 
 TEST(Tar, EveryCutIsAnErrorOrFewerMembers) {
-  const std::string whole = read_file(kFixtures / "pax.tar");
+  const std::string whole = read_file(kTarFixtures / "pax.tar");
   size_t end = 0, errors = 0;
   {
     TextStream stream(whole);

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = PickleValue::Kind;
 
-const fs::path kFixtures = TESSERA_SOURCE_DIR "/tests/formats/fixtures";
+const fs::path kTorchFixtures = TESSERA_SOURCE_DIR "/tests/formats/fixtures";
 
 class TorchValues : public ::testing::Test {
  protected:
@@ -27,7 +27,7 @@ class TorchValues : public ::testing::Test {
     return found;
   }
   const PickleValue& model(const char* name) { return *file.root().find("model")->find(name); }
-  const TorchFile file{kFixtures / "values.pth"};
+  const TorchFile file{kTorchFixtures / "values.pth"};
 };
 
 TEST_F(TorchValues, TensorsOfEveryKindOfStride) {
@@ -67,9 +67,9 @@ TEST_F(TorchValues, WhatLiesBesideTheTensors) {
   EXPECT_EQ(root.find("args")->text, "argparse.Namespace");
   EXPECT_EQ(root.find("args")->items.at(1)->find("name")->text, "vit");
   EXPECT_EQ(root.find("milestones")->items.at(0)->items.at(0)->entries.size(), 2U);
-  EXPECT_EQ(
-      error_text([&] { file.tensor(*root.find("epoch"), "epoch"); }),
-      "[formats.torch] a tensor for epoch: found an integer (" + (kFixtures / "values.pth").string() + ")");
+  EXPECT_EQ(error_text([&] { file.tensor(*root.find("epoch"), "epoch"); }),
+            "[formats.torch] a tensor for epoch: found an integer (" +
+                (kTorchFixtures / "values.pth").string() + ")");
 }
 
 class DamagedTorchFile : public ::testing::Test {
@@ -102,17 +102,17 @@ class DamagedTorchFile : public ::testing::Test {
     return bytes.replace(at, to.size(), to);
   }
   const TemporaryFolder folder{"tessera-torch"};
-  const std::string sound = read_file(kFixtures / "values.pth");
+  const std::string sound = read_file(kTorchFixtures / "values.pth");
   const std::string where = " (" + (folder.path() / "x.pth").string();
 };
 
 TEST_F(DamagedTorchFile, OtherFiles) {
   EXPECT_EQ(error(sound), "no error");
-  EXPECT_EQ(error_text([&] { TorchFile(kFixtures / "older.pth"); }),
+  EXPECT_EQ(error_text([&] { TorchFile(kTorchFixtures / "older.pth"); }),
             "[formats.torch] a file of torch.save since version 1.6 (a zip archive): it has the older form "
             "(load it "
             "with torch.load and save it once more) (" +
-                (kFixtures / "older.pth").string() + ")");
+                (kTorchFixtures / "older.pth").string() + ")");
   EXPECT_EQ(error("GIF89a"),
             "[formats.torch] a file of torch.save (a zip archive): it begins with other bytes" + where + ")");
   EXPECT_EQ(error(""),

@@ -9,14 +9,14 @@ namespace tessera::formats {
 namespace {
 namespace fs = std::filesystem;
 
-const fs::path kFixtures = fs::path(TESSERA_SOURCE_DIR) / "tests" / "data" / "fixtures" / "zip";
+const fs::path kZipFixtures = fs::path(TESSERA_SOURCE_DIR) / "tests" / "data" / "fixtures" / "zip";
 
 class ZipMemberTest : public ::testing::Test {
  protected:
   /// Member `i` of the fixture with changed bytes.
   std::string error(size_t i, const std::function<void(std::string&, ZipMember&)>& change) {
-    std::string bytes = read_file(kFixtures / "train.zip");
-    ZipMember member = read_zip_directory(FileReader(kFixtures / "train.zip"))[i];
+    std::string bytes = read_file(kZipFixtures / "train.zip");
+    ZipMember member = read_zip_directory(FileReader(kZipFixtures / "train.zip"))[i];
     change(bytes, member);
     std::ofstream(path, std::ios::binary) << bytes;
     return error_text([&] { read_zip_member(FileReader(path), member); });
@@ -27,7 +27,7 @@ class ZipMemberTest : public ::testing::Test {
 
 TEST_F(ZipMemberTest, StoredDeflatedAndWide) {
   for (const std::string name : {"train.zip", "val.zip"}) {
-    const FileReader file(kFixtures / name);
+    const FileReader file(kZipFixtures / name);
     int deflated = 0;
     for (const auto& member : read_zip_directory(file)) {
       const std::string content = read_zip_member(file, member);
@@ -57,7 +57,7 @@ TEST_F(ZipMemberTest, Errors) {
             "[formats.zip] a member of at most 1 GiB: it has 2147483648 bytes" + first);
   EXPECT_EQ(error(1, [](std::string&, ZipMember& m) { m.size = 1 << 20; }),
             "[formats.zip] sizes that go together: found " +
-                std::to_string(read_zip_directory(FileReader(kFixtures / "train.zip"))[1].packed_size) +
+                std::to_string(read_zip_directory(FileReader(kZipFixtures / "train.zip"))[1].packed_size) +
                 " bytes packed and 1048576 unpacked" + second);
   EXPECT_EQ(error(0, [](std::string& bytes, ZipMember&) { bytes.resize(90); }),
             "[formats.zip] a member inside of the file: its 69 bytes from 0 leave it" + first);

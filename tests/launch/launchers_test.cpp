@@ -12,7 +12,6 @@
 namespace tessera::launch {
 namespace {
 
-constexpr const char* kChild = TESSERA_BINARY_DIR "/bin/launch_child";
 constexpr const char* kSlurm = TESSERA_SOURCE_DIR "/tests/launch/local_slurm.sh";
 
 std::vector<std::string> sorted_lines(const std::string& text) {

@@ -16,8 +16,6 @@ using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::Not;
 
-constexpr const char* kChild = TESSERA_BINARY_DIR "/bin/launch_child";
-
 std::vector<std::string> run(int procs, std::vector<std::string> acts, int grace = 1,
                              const std::string& logs = "@/logs") {
   std::vector<std::string> command = {kChild, "run", std::to_string(procs), logs, std::to_string(grace), "@"};

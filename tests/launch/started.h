@@ -12,6 +12,9 @@
 
 namespace tessera::launch {
 
+/// child.cpp: a parent or a rank that does as it is told.
+inline constexpr const char* kChild = TESSERA_BINARY_DIR "/bin/launch_child";
+
 class Started {
  public:
   /// Runs `command` (looked up in PATH) with no launcher's variables set; @ in a word stands for folder().

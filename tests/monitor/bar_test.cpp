@@ -17,7 +17,7 @@
 namespace tessera::monitor {
 namespace {
 
-constexpr double kNan = Progress::kUnknown;
+constexpr double kUnknown = Progress::kUnknown;
 
 Progress example() {
   Progress p;
@@ -100,7 +100,7 @@ TEST(BarLine, PlainLineHasAll) {
   const std::string on_gpu = plain_line(p);
   EXPECT_NE(on_gpu.find("  812.00 MiB  GPU 12.30 GiB (peak 14.10 GiB)  1:37 left"), std::string::npos)
       << on_gpu;
-  EXPECT_EQ(device_memory_text(kNan, kNan), "");
+  EXPECT_EQ(device_memory_text(kUnknown, kUnknown), "");
   EXPECT_EQ(evaluation_line({468, 2, 83.214, 99.02, 0.45123, 10000, 1.23}),
             "evaluation at step 468 (epoch 2.00): top-1 83.21 %, top-5 99.02 %, loss 0.4512; 10,000 images "
             "in 1.2 s");

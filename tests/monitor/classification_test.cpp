@@ -12,7 +12,7 @@
 namespace tessera::monitor {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kFloatNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(Judgement, IsSoftmaxAndPlace) {
   const std::vector<float> logits = {1, 3, 2, 3};
@@ -35,7 +35,7 @@ TEST(Judgement, LargeLogitsDoNotOverflow) {
 
 TEST(Judgement, WhatIsNoNumberIsNeverRight) {
   for (const int64_t label : {0, 1}) {
-    const Judgement said = judge(std::vector<float>{kNan, 1}, label);
+    const Judgement said = judge(std::vector<float>{kFloatNan, 1}, label);
     EXPECT_TRUE(std::isnan(said.loss));
     EXPECT_EQ(said.confidence, 0);
     EXPECT_EQ(said.place, 2);
@@ -187,7 +187,7 @@ TEST(WorstMistakes, AreSortedAndRightAnswersAreNone) {
   worst.update(4, 0, judge(std::vector<float>{0, 1}, 0));
   worst.update(5, 1, judge(std::vector<float>{0, 1}, 1));  // right
   worst.update(3, 0, judge(std::vector<float>{0, 1}, 0));  // as bad as sample 4, and before it
-  worst.update(6, 0, judge(std::vector<float>{0, kNan}, 0));
+  worst.update(6, 0, judge(std::vector<float>{0, kFloatNan}, 0));
   WorstMistakes merged(2), none(0);
   merged.merge(worst.to_text());
   none.merge(worst.to_text());

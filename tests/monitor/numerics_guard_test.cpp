@@ -3,17 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "tests/error_text.h"
+#include "tests/monitor/not_finite.h"
 
 namespace tessera::monitor {
 namespace {
 
 using Verdict = NumericsGuard::Verdict;
-const double kNan = std::numeric_limits<double>::quiet_NaN();
-const double kInfinity = std::numeric_limits<double>::infinity();
 
 std::vector<Verdict> judge(NumericsGuard& guard, const std::vector<double>& losses) {
   std::vector<Verdict> verdicts;

@@ -4,18 +4,15 @@
 #include <png.h>
 
 #include <cmath>
-#include <limits>
 #include <regex>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/formats/png.h"
+#include "tests/monitor/not_finite.h"
 
 namespace tessera::monitor {
 namespace {
-
-const double kNan = std::numeric_limits<double>::quiet_NaN();
-const double kInfinity = std::numeric_limits<double>::infinity();
 
 PredictionSample make_sample(int64_t width, int64_t height, int64_t channels) {
   PredictionSample sample{width, height, channels, {}, "cat", "cat", 0.75};

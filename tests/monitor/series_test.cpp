@@ -8,11 +8,10 @@
 
 #include "tessera/monitor/html.h"
 #include "tessera/monitor/number.h"
+#include "tests/monitor/not_finite.h"
 
 namespace tessera::monitor {
 namespace {
-
-const double kNan = std::numeric_limits<double>::quiet_NaN();
 
 TEST(Series, SmoothingKeepsALineAndItsGaps) {
   Points line;

@@ -175,7 +175,7 @@ TEST(Errors, APresetBehindTheRecipesOwnSizes) {
   EXPECT_EQ(
       read_error("[model]\nfamily = 'resnet'\nblocks = [1, 1]", {"model.preset=resnet18"}),
       "[recipe.parse] a preset whose sizes the recipe leaves open: found --set model.preset=resnet18 and "
-      "model.blocks = [1, 1] (test.toml:3), which win (take them out of the recipe, or --set them too)");
+      "model.blocks = [1.0, 1.0] (test.toml:3), which win (take them out of the recipe, or --set them too)");
   const auto width = [](const Recipe& recipe) { return recipe.model.as<arch::VitConfig>().width; };
   EXPECT_EQ(width(read(own + "preset = 'S/16'")), 32) << "the file says both";
   EXPECT_EQ(width(read(own, {"model.preset=S/16", "model.width=384", "model.heads=6"})), 384);
