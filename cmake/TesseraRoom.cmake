@@ -9,13 +9,13 @@ function(tessera_room name)
   endif()
   add_library(tessera_room_${name} OBJECT ${ROOM_SOURCES})
   target_link_libraries(tessera_room_${name} PUBLIC tessera_settings)
+  tessera_unite(tessera_room_${name})
   if(ROOM_COLD)
     target_compile_options(tessera_room_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
   if(ROOM_TORCH)
     target_link_libraries(tessera_room_${name} PUBLIC torch_headers)
     tessera_use_pch(tessera_room_${name} ${TESSERA_TORCH_PCH})
-    tessera_unite(tessera_room_${name})
     set_property(GLOBAL APPEND PROPERTY TESSERA_TORCH_ROOMS tessera_room_${name})
   else()
     set_property(GLOBAL APPEND PROPERTY TESSERA_CORE_ROOMS tessera_room_${name})
@@ -26,11 +26,15 @@ endfunction()
 # header hands its waiting template instantiations on to each of them.
 set(TESSERA_TORCH_PCH torch_pch torch_headers <ATen/ATen.h>)
 
-# tessera_unite(TARGET): its files are compiled four at a time, since with LibTorch, GoogleTest or CLI11 most of a file's time
-# is headers and templates that its neighbours need as well. So names in anonymous namespaces should differ within a folder: the compiler
-# refuses a second of one kind, but a function there also hides a header's of that name from the files behind it.
+# tessera_unite(TARGET): its files are compiled four at a time, since most of a file's time is headers and templates that its
+# neighbours need as well. So names in anonymous namespaces should differ within a folder: the compiler refuses a second of
+# one kind, but a function there also hides a header's of that name from the files behind it.
 function(tessera_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TESSERA_UNITY} UNITY_BUILD_BATCH_SIZE 4)
+  if(TESSERA_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    # To the compiler a file that another includes is a header, where a type of such a namespace does not belong.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
 endfunction()
 
 # tessera_use_pch(TARGET OWNER LIBRARY HEADERS...): TARGET's files begin with the HEADERS, precompiled once with LIBRARY's

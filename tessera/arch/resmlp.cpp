@@ -12,9 +12,9 @@ namespace {
 constexpr double kFloatBytes = 4, kHeadStd = 0.02, kMlpBiasStd = 1e-6;
 
 /// Collects the specs of one unit after another.
-class Listing {
+class ResMlpListing {
  public:
-  explicit Listing(const ResMlpConfig& c) : config_(c) {
+  explicit ResMlpListing(const ResMlpConfig& c) : config_(c) {
     unit_ = "stem";
     const auto pixels = static_cast<double>(c.channels * c.patch_size * c.patch_size);
     add("stem.proj.weight", {c.width, c.channels, c.patch_size, c.patch_size}, Init::kNormal,
@@ -91,7 +91,7 @@ void check(const ResMlpConfig& c) {
   is_rate("drop_path", c.drop_path);
 }
 
-std::vector<ParameterSpec> parameters(const ResMlpConfig& config) { return Listing(config).specs; }
+std::vector<ParameterSpec> parameters(const ResMlpConfig& config) { return ResMlpListing(config).specs; }
 
 std::vector<BufferSpec> buffers(const ResMlpConfig& /*config*/) { return {}; }
 

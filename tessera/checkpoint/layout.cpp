@@ -11,8 +11,6 @@
 namespace tessera::checkpoint {
 namespace {
 
-using json = nlohmann::json;
-
 // Makes one piece with copies of those that several ranks hold alike: one for each folder.
 std::vector<Piece> unite(const std::vector<Piece>& sorted, const std::vector<int64_t>& folder_of) {
   std::vector<Piece> united;
@@ -51,7 +49,7 @@ void settle(std::vector<Piece>& pieces, const Manifest::Tensor& tensor,
 }  // namespace
 
 std::string slices_text(const std::vector<Slice>& slices) {
-  json list = json::array();
+  nlohmann::json list = nlohmann::json::array();
   for (const auto& slice : slices) {
     list.push_back({slice.name, slice.dtype, slice.shape, slice.begin, slice.end});
   }
@@ -60,7 +58,7 @@ std::string slices_text(const std::vector<Slice>& slices) {
 
 std::vector<Slice> parse_slices(const std::string& text) {
   std::vector<Slice> slices;
-  for (const auto& item : json::parse(text)) {
+  for (const auto& item : nlohmann::json::parse(text)) {
     slices.push_back({.name = item[0],
                       .dtype = item[1],
                       .shape = item[2].get<std::vector<int64_t>>(),

@@ -15,7 +15,7 @@ namespace tessera::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kWhere = "data.open_cifar";
+constexpr const char* kCifarSource = "data.open_cifar";
 constexpr int64_t kSide = 32, kPixels = kSide * kSide, kImage = 3 * kPixels;
 constexpr uint64_t kMaxFile = uint64_t{1} << 30;
 
@@ -70,7 +70,7 @@ Files read_folder(const fs::path& folder) {
 Files read_files(const fs::path& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored))
-    user_error(kWhere, "a folder or an archive: ", path.string(), " does not exist");
+    user_error(kCifarSource, "a folder or an archive: ", path.string(), " does not exist");
   if (!fs::is_directory(path, ignored)) return read_archive(path);
   for (const char* name : {"cifar-10-batches-bin", "cifar-100-binary"}) {
     if (fs::is_directory(path / name, ignored)) return read_folder(path / name);
@@ -150,17 +150,17 @@ std::vector<std::string> take_batches(const Family& family, const std::vector<st
   for (const auto& name : names) {
     const auto found = files.find(name);
     if (found == files.end())
-      user_error(kWhere, "a file ", name, " of ", family.name, ": found none (in ", path.string(), ")");
+      user_error(kCifarSource, "a file ", name, " of ", family.name, ": found none (in ", path.string(), ")");
     const auto bytes = static_cast<int64_t>(found->second.size());
     if (bytes == 0 || bytes % record != 0) {
-      user_error(kWhere, "records of ", record, " bytes in ", name, ": found ", bytes,
+      user_error(kCifarSource, "records of ", record, " bytes in ", name, ": found ", bytes,
                  " bytes, the file is cut off (in ", path.string(), ")");
     }
     for (int64_t at = family.label_bytes - 1; at < bytes; at += record) {
       const auto label = static_cast<uint8_t>(found->second[static_cast<size_t>(at)]);
       if (label < family.classes) continue;
-      user_error(kWhere, "labels below ", family.classes, " in ", name, ": found ", int{label}, " in record ",
-                 at / record, " (in ", path.string(), ")");
+      user_error(kCifarSource, "labels below ", family.classes, " in ", name, ": found ", int{label},
+                 " in record ", at / record, " (in ", path.string(), ")");
     }
     batches.push_back(std::move(found->second));
   }
@@ -172,7 +172,7 @@ std::vector<std::string> take_batches(const Family& family, const std::vector<st
 std::unique_ptr<Source> open_cifar(const fs::path& path, const std::string& split) {
   static const std::vector<std::string> kSplits = {"train", "val", "validation", "test"};
   if (std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
-    user_error(kWhere, "a split of CIFAR (train, val, test): found '", split, "'");
+    user_error(kCifarSource, "a split of CIFAR (train, val, test): found '", split, "'");
   }
   Files files = read_files(path);
   for (const auto& family : kFamilies) {
@@ -188,7 +188,7 @@ std::unique_ptr<Source> open_cifar(const fs::path& path, const std::string& spli
     }
     return std::make_unique<CifarSource>(family, names, std::move(batches), std::move(classes));
   }
-  user_error(kWhere, "data_batch_1.bin (CIFAR-10) or train.bin (CIFAR-100): found ",
+  user_error(kCifarSource, "data_batch_1.bin (CIFAR-10) or train.bin (CIFAR-100): found ",
              files.empty() ? what_is_there(path) : files.begin()->first, " (in ", path.string(), ")");
 }
 

@@ -8,7 +8,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr const char* kWhere = "data.open_fake";
+constexpr const char* kFakeSource = "data.open_fake";
 constexpr int64_t kDefaultCount = 1280, kMostImages = 10'000'000'000;
 constexpr int64_t kCells = 4;                 // a class is a pattern of 4 x 4 cells
 constexpr int kNoise = 64;                    // levels of uniform noise, a power of two
@@ -82,12 +82,13 @@ std::unique_ptr<Source> open_fake(const std::string& count, const std::string& s
   if (!count.empty()) {
     images = parse_number<int64_t>(count).value_or(0);
     if (images < 1 || images > kMostImages) {
-      user_error(kWhere, "fake:N with a number of images N from 1 to ", kMostImages, ": found fake:", count);
+      user_error(kFakeSource, "fake:N with a number of images N from 1 to ", kMostImages,
+                 ": found fake:", count);
     }
   }
   if (options.fake_image_size < 1 || options.fake_classes < 1 ||
       (options.fake_channels != 1 && options.fake_channels != 3)) {
-    user_error(kWhere, "synthetic images of at least 1 pixel, 1 class and 1 or 3 channels: found ",
+    user_error(kFakeSource, "synthetic images of at least 1 pixel, 1 class and 1 or 3 channels: found ",
                options.fake_image_size, " pixels, ", options.fake_classes, " classes, ",
                options.fake_channels, " channels");
   }

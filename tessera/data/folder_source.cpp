@@ -17,7 +17,7 @@ namespace tessera::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kWhere = "data.open_folder";
+constexpr const char* kFolderSource = "data.open_folder";
 constexpr const char* kSplits[] = {"train", "val", "validation", "test"};  // what they are mostly called
 
 struct Listing {
@@ -48,7 +48,8 @@ Listing list(const fs::path& folder) {
     }
     errno = 0;
   }
-  if (errno != 0) user_error(kWhere, "a readable folder: ", folder.string(), ": ", std::strerror(errno));
+  if (errno != 0)
+    user_error(kFolderSource, "a readable folder: ", folder.string(), ": ", std::strerror(errno));
   for (auto* names : {&listing.folders, &listing.images, &listing.others})
     std::sort(names->begin(), names->end());
   return listing;
@@ -74,8 +75,8 @@ void check_folders(const fs::path& root, const std::vector<std::string>& folders
   for (const auto& name : folders) {
     if (std::binary_search(classes.begin(), classes.end(), name)) continue;
     const std::string near = nearest(name, classes);
-    user_error(kWhere, "the classes of the train split: found another one, '", name, "' (in ", root.string(),
-               near.empty() ? ")" : concat("; the nearest is '", near, "')"));
+    user_error(kFolderSource, "the classes of the train split: found another one, '", name, "' (in ",
+               root.string(), near.empty() ? ")" : concat("; the nearest is '", near, "')"));
   }
 }
 
@@ -102,7 +103,7 @@ class LeftOut {
                                              : escape(kind)));
     }
     if (sorted.size() > kNamed) words.emplace_back("others");
-    return concat("[", kWhere, "] only images named .jpg, .jpeg or .png in class folders: left out ",
+    return concat("[", kFolderSource, "] only images named .jpg, .jpeg or .png in class folders: left out ",
                   join(words, ", "), " (the first is ", escape(first_), ")");
   }
 
@@ -130,15 +131,15 @@ void build_index(const fs::path& root, const std::vector<std::string>& folders,
     for (const auto& name : images) builder.add({.name = name, .label = found - classes.begin()});
     left_out.add((root / folders[i]).string(), listings[i]);
     if (images.empty()) {
-      builder.note(concat("[", kWhere, "] images in every class folder: found none in ",
+      builder.note(concat("[", kFolderSource, "] images in every class folder: found none in ",
                           escape((root / folders[i]).string())));
     }
   }
   const std::string others = left_out.text();
   if (!others.empty()) builder.note(others);
   if (builder.size() > 0) return;
-  user_error(kWhere, "images named .jpg, .jpeg or .png in the class folders: found none (in ", root.string(),
-             others.empty() ? ")" : concat("; ", others.substr(others.find("left out")), ")"));
+  user_error(kFolderSource, "images named .jpg, .jpeg or .png in the class folders: found none (in ",
+             root.string(), others.empty() ? ")" : concat("; ", others.substr(others.find("left out")), ")"));
 }
 
 fs::path find_split(const fs::path& folder, const std::string& split) {
@@ -155,14 +156,14 @@ fs::path find_split(const fs::path& folder, const std::string& split) {
     // The split's own folder was given where the one above it is meant.
     const std::string own = folder.filename().string();
     const bool is_split = std::ranges::any_of(kSplits, [&](const char* name) { return own == name; });
-    user_error(kWhere, "a folder ", join(names, " or "),
+    user_error(kFolderSource, "a folder ", join(names, " or "),
                " that holds the class folders: found class folders at the top (in ", folder.string(),
                is_split
                    ? concat("; give the folder that holds ", own, ": folder:", folder.parent_path().string())
                    : concat("; move them to ", (folder / names[0]).string()),
                ")");
   }
-  user_error(kWhere, "a folder ", join(names, " or "), ": found ",
+  user_error(kFolderSource, "a folder ", join(names, " or "), ": found ",
              found.folders.empty() ? "no folder" : join(found.folders, ", "), " (in ", folder.string(), ")");
 }
 
@@ -179,7 +180,7 @@ std::unique_ptr<Source> open_folder(const fs::path& folder, const std::string& s
   const auto folders = list(root).folders,
              classes = with_classes == root ? folders : list(with_classes).folders;
   if (classes.empty())
-    user_error(kWhere, "a folder for each class: found none (in ", with_classes.string(), ")");
+    user_error(kFolderSource, "a folder for each class: found none (in ", with_classes.string(), ")");
   check_folders(root, folders, classes);
   IndexRequest request{"folder", normal, split, "", {root, with_classes}, {}};
   for (const auto& name : folders) request.inputs.push_back(root / name);

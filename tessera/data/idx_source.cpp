@@ -13,7 +13,7 @@ namespace tessera::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kWhere = "data.open_idx";
+constexpr const char* kIdxSource = "data.open_idx";
 const std::vector<std::string> kFashion = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
                                            "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
 
@@ -41,7 +41,7 @@ formats::Idx read_idx(const fs::path& path) {
 formats::Idx read_labels(const fs::path& path) {
   formats::Idx labels = read_idx(path);
   if (labels.dims.size() != 1) {
-    user_error(kWhere, "labels of 1 dimension: found ", labels.dims.size(), " (", path.string(), ")");
+    user_error(kIdxSource, "labels of 1 dimension: found ", labels.dims.size(), " (", path.string(), ")");
   }
   return labels;
 }
@@ -60,16 +60,16 @@ class IdxSource : public Source {
         name_(images.filename().string()) {
     const auto& dims = images_.dims;
     if (dims.size() != 3 && !(dims.size() == 4 && (dims[3] == 1 || dims[3] == 3))) {
-      user_error(kWhere, "images of 3 dimensions (or 4, the last 1 or 3): found ", dims.size(), " (",
+      user_error(kIdxSource, "images of 3 dimensions (or 4, the last 1 or 3): found ", dims.size(), " (",
                  images.string(), ")");
     }
     if (dims[0] != labels_.dims[0]) {
-      user_error(kWhere, "as many labels as images: found ", labels_.dims[0], " for ", dims[0], " (",
+      user_error(kIdxSource, "as many labels as images: found ", labels_.dims[0], " for ", dims[0], " (",
                  labels.string(), ")");
     }
     if (dims[0] == 0 || dims[1] == 0 || dims[2] == 0) {
-      user_error(kWhere, "at least one image of at least one pixel: found ", dims[0], " of ", dims[1], " x ",
-                 dims[2], " (", images.string(), ")");
+      user_error(kIdxSource, "at least one image of at least one pixel: found ", dims[0], " of ", dims[1],
+                 " x ", dims[2], " (", images.string(), ")");
     }
     channels_ = dims.size() == 4 ? dims[3] : 1;
   }
@@ -120,12 +120,12 @@ bool holds_idx_files(const fs::path& folder) {
 std::unique_ptr<Source> open_idx(const fs::path& folder, const std::string& split) {
   static const std::vector<std::string> kSplits = {"train", "val", "validation", "test"};
   if (std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
-    user_error(kWhere, "a split of the MNIST family (train, val, test): found '", split, "'");
+    user_error(kIdxSource, "a split of the MNIST family (train, val, test): found '", split, "'");
   }
   const std::string part = split == "train" ? "train" : "t10k";
   const auto images = find_images(folder, part), labels = find_idx(folder, part + "-labels", '1');
   if (!images || !labels) {
-    user_error(kWhere, "a file ", part, images ? "-labels-idx1-ubyte" : "-images-idx3-ubyte",
+    user_error(kIdxSource, "a file ", part, images ? "-labels-idx1-ubyte" : "-images-idx3-ubyte",
                " or the same with .gz: found none (in ", folder.string(), ")");
   }
   return std::make_unique<IdxSource>(*images, *labels, class_names(folder));

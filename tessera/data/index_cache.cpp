@@ -20,7 +20,7 @@ namespace tessera::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kWhere = "data.index";
+constexpr const char* kIndexCache = "data.index";
 using Clock = std::chrono::system_clock;
 /// Two changes within one tick of a file system's clock have the same time.
 constexpr auto kTick = std::chrono::milliseconds(20);
@@ -34,7 +34,7 @@ struct Stamp {
 Stamp stamp(const fs::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0)
-    user_error(kWhere, path.string(), " to be readable: ", std::strerror(errno));
+    user_error(kIndexCache, path.string(), " to be readable: ", std::strerror(errno));
   constexpr int64_t kSecond = 1'000'000'000;
   return {S_ISDIR(info.st_mode) ? 0 : info.st_size, info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec};
 }
@@ -94,7 +94,7 @@ fs::path file_name(const IndexRequest& request, bool in_user_cache) {
 void write_index(const fs::path& path, const std::string& bytes, const std::string& windows) {
   std::error_code ignored;
   if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
-    user_error(kWhere, "a regular file: ", path.string(), " is none");
+    user_error(kIndexCache, "a regular file: ", path.string(), " is none");
   const OutputFile output(path);
   FileWriter writer(output.write_to());
   writer.write(std::as_bytes(std::span(bytes)));
@@ -152,12 +152,12 @@ OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const S
   const auto not_written = [&](const std::string& reason) {
     opened.not_written = reason;
     if (options.index_required)
-      user_error(kWhere, "a folder for the index that can be written: ", reason, " (choose another)");
+      user_error(kIndexCache, "a folder for the index that can be written: ", reason, " (choose another)");
   };
   try {
     std::error_code error;
     fs::create_directories(path.parent_path(), error);
-    if (error) user_error(kWhere, "cannot create ", path.parent_path().string(), ": ", error.message());
+    if (error) user_error(kIndexCache, "cannot create ", path.parent_path().string(), ": ", error.message());
     turn.emplace(path, options);
     if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, false, {}};
   } catch (const UserError& error) {
@@ -173,7 +173,7 @@ OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const S
     try {
       write_index(path, bytes, builder.windows());
       if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, true, {}};
-      user_error(kWhere, path.string(), " to read back as it was written: found other bytes");
+      user_error(kIndexCache, path.string(), " to read back as it was written: found other bytes");
     } catch (const UserError& error) {
       not_written(error.what());
     }

@@ -13,7 +13,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr const char* kWhere = "data.ram_cache";
+constexpr const char* kMemoryStore = "data.ram_cache";
 constexpr uint64_t kUnit = 8;  // entries begin at multiples of it
 constexpr int kSizeBits = 24;  // of a place; the other 40 bits are the offset in units
 constexpr uint64_t kLargest = (uint64_t{1} << kSizeBits) - 1;
@@ -24,7 +24,7 @@ constexpr uint64_t kEmpty = 0, kBusy = 1;
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared between processes");
 
 [[noreturn]] void fail(const char* what) {
-  user_error(kWhere, "memory that ranks of a host can share: ", what, ": ", std::strerror(errno),
+  user_error(kMemoryStore, "memory that ranks of a host can share: ", what, ": ", std::strerror(errno),
              " (set data.ram_cache = \"none\")");
 }
 

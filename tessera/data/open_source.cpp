@@ -12,12 +12,12 @@ namespace tessera::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kWhere = "data.open_source";
+constexpr const char* kOpenSource = "data.open_source";
 const std::vector<std::string> kKinds = {"folder", "zip", "wds", "tfrecord", "idx", "cifar", "fake"};
 
 void check_folder(const fs::path& folder, const std::string& key) {
   const auto refuse = [&](const std::string& found) {
-    user_error(kWhere, "a data folder: ", folder.string(), found,
+    user_error(kOpenSource, "a data folder: ", folder.string(), found,
                key.empty() ? "" : concat(" (", key, " names it; set another: --set ", key, "=folder:PATH)"));
   };
   std::error_code ignored;
@@ -38,8 +38,8 @@ void warn_of_unused(const std::string& kind, const SourceOptions& options) {
   if (!labels && options.label_offset != 0) unused.emplace_back("label_offset");
   if (!labels && !options.classes.empty()) unused.emplace_back("classes");
   if (unused.empty() || !options.warn) return;
-  options.warn(concat("[", kWhere, "] a setting that ", kind, ": has a use for: found ", join(unused, ", "),
-                      ", which ", unused.size() == 1 ? "is" : "are", " not looked at"));
+  options.warn(concat("[", kOpenSource, "] a setting that ", kind, ": has a use for: found ",
+                      join(unused, ", "), ", which ", unused.size() == 1 ? "is" : "are", " not looked at"));
 }
 
 std::unique_ptr<Source> open_path(const fs::path& folder, const std::string& split,
@@ -75,7 +75,7 @@ Image Source::read(int64_t index, int64_t channels) const {
 
 std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split,
                                     const SourceOptions& options) {
-  if (spec.empty()) user_error(kWhere, "a source such as folder:PATH: found nothing (set data.source)");
+  if (spec.empty()) user_error(kOpenSource, "a source such as folder:PATH: found nothing (set data.source)");
   const size_t colon = spec.find(':');
   const std::string kind = spec.substr(0, colon);
   const std::string path = colon == std::string::npos ? "" : spec.substr(colon + 1);
@@ -88,10 +88,10 @@ std::unique_ptr<Source> open_source(const std::string& spec, const std::string& 
   const bool known = std::find(kKinds.begin(), kKinds.end(), kind) != kKinds.end();
   if (!known) {
     const std::string near = nearest(kind, kKinds);
-    user_error(kWhere, "a kind of source (", join(kKinds, ", "), "): found '", kind, "' in ", spec,
+    user_error(kOpenSource, "a kind of source (", join(kKinds, ", "), "): found '", kind, "' in ", spec,
                near.empty() ? "" : concat(" (did you mean ", near, ":", path, "?)"));
   }
-  if (path.empty()) user_error(kWhere, "a path after ", kind, ": found nothing");
+  if (path.empty()) user_error(kOpenSource, "a path after ", kind, ": found nothing");
   warn_of_unused(kind, options);
   if (kind == "wds") return open_wds(path, split, options);
   if (kind == "tfrecord") return open_tfrecord(path, split, options);

@@ -15,7 +15,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr const char* kWhere = "data.ram_cache";
+constexpr const char* kRamCache = "data.ram_cache";
 constexpr int64_t kProbes = 256;      // samples whose sizes are looked at
 constexpr double kUsableShare = 0.9;  // of what is free
 constexpr const char* kError = "error ";
@@ -76,7 +76,7 @@ std::unique_ptr<MemoryStore> make_store(const Source& source, const RamCacheOpti
   const double all = estimated_bytes(source), usable = kUsableShare * options.available_bytes;
   const double wanted = options.whole ? all : std::min(all, options.bytes);
   if (wanted > usable) {
-    user_error(kWhere, "room for ", human_bytes(wanted), " of encoded samples: found ",
+    user_error(kRamCache, "room for ", human_bytes(wanted), " of encoded samples: found ",
                human_bytes(options.available_bytes), " free, of which nine tenths may be used (",
                options.whole ? "data.ram_cache = \"part\" keeps what fits)" : "lower data.ram_cache_gib)");
   }

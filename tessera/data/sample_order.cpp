@@ -13,7 +13,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr const char* kWhere = "data.order";
+constexpr const char* kSampleOrder = "data.order";
 // A mix keeps its proportions exactly over each block of so many samples.
 constexpr int64_t kBlock = 10'000;
 // A source that is no archive counts as shards of so many neighbours.
@@ -46,9 +46,9 @@ SampleOrder::SampleOrder(const Source& source, uint64_t seed, int64_t batch, Ord
       batch_(batch),
       steps_(static_cast<int64_t>(steps_per_epoch(source.size(), batch, options.remainder))),
       options_(std::move(options)) {
-  if (options_.repeats < 1) user_error(kWhere, "at least 1 copy of a sample: found ", options_.repeats);
+  if (options_.repeats < 1) user_error(kSampleOrder, "at least 1 copy of a sample: found ", options_.repeats);
   if (options_.mixed_shards < 1) {
-    user_error(kWhere, "at least 1 shard at a time: found ", options_.mixed_shards);
+    user_error(kSampleOrder, "at least 1 shard at a time: found ", options_.mixed_shards);
   }
   const auto starts = options_.order == Order::kShards ? source.shard_starts() : std::vector<int64_t>();
   if (options_.mix.empty()) options_.mix = {{samples_, 1.0}};
@@ -58,13 +58,13 @@ SampleOrder::SampleOrder(const Source& source, uint64_t seed, int64_t batch, Ord
     first += part.size;
   }
   if (first != samples_) {
-    user_error(kWhere, "parts of a mix that make up the ", samples_, " samples: found ", first);
+    user_error(kSampleOrder, "parts of a mix that make up the ", samples_, " samples: found ", first);
   }
   share_slots();
 }
 
 void SampleOrder::add_part(int64_t first, int64_t size, const std::vector<int64_t>& shard_starts) {
-  if (size < 1) user_error(kWhere, "at least one sample in each source of a mix: found none in one");
+  if (size < 1) user_error(kSampleOrder, "at least one sample in each source of a mix: found none in one");
   Part part{first, size, 0, 0, {}};
   if (options_.order == Order::kShards) {
     for (const int64_t start : shard_starts) {
@@ -85,7 +85,7 @@ void SampleOrder::share_slots() {
   double sum = 0;
   for (const MixPart& part : options_.mix) {
     if (!(part.weight > 0) || !std::isfinite(part.weight)) {
-      user_error(kWhere, "weights above 0: found ", part.weight);
+      user_error(kSampleOrder, "weights above 0: found ", part.weight);
     }
     sum += part.weight;
   }
@@ -102,8 +102,8 @@ void SampleOrder::share_slots() {
   int64_t slot = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].slots == 0) {
-      user_error(kWhere, "weights of at least 1 / ", kBlock, " of their sum: found ", options_.mix[i].weight,
-                 " of ", sum);
+      user_error(kSampleOrder, "weights of at least 1 / ", kBlock, " of their sum: found ",
+                 options_.mix[i].weight, " of ", sum);
     }
     parts_[i].slot = slot;
     slot += parts_[i].slots;

@@ -16,12 +16,12 @@
 namespace tessera::data {
 namespace {
 
-constexpr const char* kWhere = "data.split";
+constexpr const char* kSplit = "data.split";
 constexpr uint64_t kSplitSeed = 0x5B117;  // fixed: a split is the same in every run
 constexpr const char* kFileOrder = "file-order";
 
 [[noreturn]] void bad_slice(const std::string& piece, std::string_view found) {
-  user_error(kWhere, "a slice such as [:99%], [99%:], [1000:2000] or [:99%|", kFileOrder, "]: found '",
+  user_error(kSplit, "a slice such as [:99%], [99%:], [1000:2000] or [:99%|", kFileOrder, "]: found '",
              escape(found), "' (in '", escape(piece), "')");
 }
 
@@ -37,7 +37,7 @@ std::optional<SplitBound> parse_bound(const std::string& text, const std::string
   if (!good) bad_slice(piece, trimmed(text));
   if (bound.percent ? std::abs(bound.value) > 100
                     : bound.value != std::floor(bound.value) || std::abs(bound.value) > 1e15) {
-    user_error(kWhere, "a bound of whole samples, or of at most 100 %: found '", escape(trimmed(text)),
+    user_error(kSplit, "a bound of whole samples, or of at most 100 %: found '", escape(trimmed(text)),
                "' (in '", escape(piece), "')");
   }
   return bound;
@@ -66,7 +66,7 @@ SplitPiece parse_piece(const std::string& text, const std::string& splits) {
   const size_t open = piece.text.find('[');
   piece.name = trimmed(piece.text.substr(0, open));
   if (piece.name.empty() || piece.name.find_first_of("]|:%") != std::string::npos) {
-    user_error(kWhere, "splits such as train, train[:99%] or train+validation: found '", escape(piece.text),
+    user_error(kSplit, "splits such as train, train[:99%] or train+validation: found '", escape(piece.text),
                "' (in '", escape(splits), "')");
   }
   if (open == std::string::npos) return piece;
@@ -86,7 +86,7 @@ int64_t resolve(const std::optional<SplitBound>& bound, int64_t otherwise, int64
   }
   const int64_t at = static_cast<int64_t>(bound->value) + (from_end ? size : 0);
   if (at < 0 || at > size) {
-    user_error(kWhere, "bounds within the ", human_count(size), " samples of ", piece.name, ": found ",
+    user_error(kSplit, "bounds within the ", human_count(size), " samples of ", piece.name, ": found ",
                bound->value, " (in '", escape(piece.text), "')");
   }
   return at;
@@ -119,7 +119,7 @@ class Taken {
       taken[static_cast<size_t>(index)] = true;
     }
     if (twice > 0) {
-      user_error(kWhere, "pieces of ", name, " that share no sample: found ", human_count(twice),
+      user_error(kSplit, "pieces of ", name, " that share no sample: found ", human_count(twice),
                  " in two (in '", escape(splits_), "')");
     }
   }
@@ -145,7 +145,7 @@ std::vector<int64_t> select(const Source& split, const SplitPiece& piece) {
   const int64_t size = split.size();
   const int64_t from = resolve(piece.from, 0, size, piece), to = resolve(piece.to, size, size, piece);
   if (from >= to) {
-    user_error(kWhere, "a slice that selects samples: found none in '", escape(piece.text), "' of ",
+    user_error(kSplit, "a slice that selects samples: found none in '", escape(piece.text), "' of ",
                human_count(size), " samples");
   }
   std::vector<int64_t> indices;

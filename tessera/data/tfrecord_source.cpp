@@ -15,7 +15,7 @@ namespace tessera::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kWhere = "data.open_tfrecord";
+constexpr const char* kTfrecordSource = "data.open_tfrecord";
 
 /// "x.tfrecord", "x.tfrecord.gz", "x.tfrecord-00000-of-00010", "train-00000-of-01024".
 bool is_record_name(const std::string& name) {
@@ -68,15 +68,16 @@ std::string choose_key(const std::string& wanted, const std::vector<std::string>
   if (found.size() == 1 || std::find(found.begin(), found.end(), usual) != found.end()) {
     return found.size() == 1 ? found[0] : usual;
   }
-  user_error(kWhere, "one feature that is ", kind, ": found ", found.empty() ? "none" : join(found, ", "),
-             " (", file.string(), "; set data.image_key and data.label_key)");
+  user_error(kTfrecordSource, "one feature that is ", kind, ": found ",
+             found.empty() ? "none" : join(found, ", "), " (", file.string(),
+             "; set data.image_key and data.label_key)");
 }
 
 RecordFiles find_tfds(const fs::path& folder, const std::string& split, const SourceOptions& options) {
   const fs::path info_file = folder / "dataset_info.json", features_file = folder / "features.json";
   const TfdsInfo info = parse_tfds_info(read_file(info_file), info_file.string());
   if (info.file_format != "tfrecord") {
-    user_error(kWhere, "files in the format tfrecord: found ", escape(info.file_format), " (",
+    user_error(kTfrecordSource, "files in the format tfrecord: found ", escape(info.file_format), " (",
                info_file.string(), ")");
   }
   RecordFiles found;
@@ -106,7 +107,7 @@ RecordFiles find_tfds(const fs::path& folder, const std::string& split, const So
   if (found.files.empty()) {
     std::vector<std::string> splits;
     for (const auto& candidate : info.splits) splits.push_back(candidate.name);
-    user_error(kWhere, "a split ", join(accepted_splits(split), " or "), ": found ",
+    user_error(kTfrecordSource, "a split ", join(accepted_splits(split), " or "), ": found ",
                splits.empty() ? "none" : join(splits, ", "), " (in ", info_file.string(), ")");
   }
   return found;
@@ -121,9 +122,9 @@ RecordFiles find_files(const std::string& path, const std::string& split, const 
       return find_tfds(version, split, options);
   }
   RecordFiles found;
-  const ShardKind kind{kWhere, "TFRecord files", is_record_name};
+  const ShardKind kind{kTfrecordSource, "TFRecord files", is_record_name};
   found.files = find_shards(path, split, kind);
-  if (whole_folder) check_numbered(found.files, kWhere);
+  if (whole_folder) check_numbered(found.files, kTfrecordSource);
   const std::string same = same_as_training(path, split, found.files, kind);
   if (!same.empty() && options.warn) options.warn(same);
   found.keys = {options.image_key, options.label_key};
@@ -148,13 +149,14 @@ std::unique_ptr<Source> open_tfrecord(const std::string& path, const std::string
     const auto index_file = [&](size_t i, IndexBuilder& part) {
       index_tfrecord_file(found.files[i], static_cast<uint32_t>(i), found.keys, labels, part);
       if (i < found.lengths.size() && static_cast<int64_t>(part.size()) != found.lengths[i]) {
-        part.note(concat("[", kWhere, "] ", found.lengths[i], " records, as dataset_info.json says: found ",
-                         part.size(), " (", found.files[i].string(), ")"));
+        part.note(concat("[", kTfrecordSource, "] ", found.lengths[i],
+                         " records, as dataset_info.json says: found ", part.size(), " (",
+                         found.files[i].string(), ")"));
       }
     };
     build_from_shards(found.files, labels.classes(), index_file, builder);
     if (builder.size() == 0)
-      user_error(kWhere, "records: found none in ", found.files.size(), " files (the first is ",
+      user_error(kTfrecordSource, "records: found none in ", found.files.size(), " files (the first is ",
                  found.files.front().string(), ")");
   };
   return std::make_unique<TfRecordSource>(found.files, found.keys, open_index(request, options));

@@ -16,10 +16,10 @@
 namespace tessera::data {
 namespace {
 
-constexpr const char* kWhere = "data.transform";
+constexpr const char* kTransform = "data.transform";
 
 void check(bool good, const char* expected, double found) {
-  if (!good) user_error(kWhere, expected, ": found ", found);
+  if (!good) user_error(kTransform, expected, ": found ", found);
 }
 
 void check_options(const TransformOptions& o) {
@@ -42,7 +42,7 @@ void check_options(const TransformOptions& o) {
 /// One value for all channels or one for each.
 float channel_value(const std::vector<float>& values, int64_t channel, int64_t channels, const char* name) {
   if (values.size() != 1 && values.size() != static_cast<size_t>(channels)) {
-    user_error(kWhere, name, " of 1 or ", channels, " values: found ", values.size());
+    user_error(kTransform, name, " of 1 or ", channels, " values: found ", values.size());
   }
   return values.size() == 1 ? values[0] : values[static_cast<size_t>(channel)];
 }

@@ -13,7 +13,7 @@ namespace tessera::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kWhere = "data.open_wds";
+constexpr const char* kWdsSource = "data.open_wds";
 
 bool is_tar_name(const std::string& name) {
   return name.ends_with(".tar") || name.ends_with(".tar.gz") || name.ends_with(".tgz");
@@ -57,7 +57,7 @@ std::optional<fs::path> find_dali_index(const fs::path& shard, size_t number, co
 
 std::unique_ptr<Source> open_wds(const std::string& list, const std::string& split,
                                  const SourceOptions& options) {
-  const ShardKind kind{kWhere, "tar or tar.gz files", is_tar_name};
+  const ShardKind kind{kWdsSource, "tar or tar.gz files", is_tar_name};
   const auto shards = find_shards(list, split, kind);
   const std::string same = same_as_training(list, split, shards, kind);
   if (!same.empty() && options.warn) options.warn(same);
@@ -81,7 +81,7 @@ std::unique_ptr<Source> open_wds(const std::string& list, const std::string& spl
         shards, labels.classes(),
         [&](size_t i, IndexBuilder& part) { index_wds_shard(numbered[i], keys, labels, part); }, builder);
     if (builder.size() == 0)
-      user_error(kWhere, "samples: found none in ", shards.size(), " shards (the first is ",
+      user_error(kWdsSource, "samples: found none in ", shards.size(), " shards (the first is ",
                  shards.front().string(), ")");
   };
   return std::make_unique<WdsSource>(shards, open_index(request, options));

@@ -17,7 +17,7 @@ namespace tessera::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kWhere = "data.open_zip";
+constexpr const char* kZipSource = "data.open_zip";
 
 class ZipSource : public IndexedSource {
  public:
@@ -64,7 +64,7 @@ ZipFiles find_split(const fs::path& folder, const std::string& split) {
     if (entry.path().extension() == ".zip") found.push_back(entry.path().filename().string());
   }
   std::sort(found.begin(), found.end());
-  user_error(kWhere, "an archive ", join(expected, " or "), ": found ",
+  user_error(kZipSource, "an archive ", join(expected, " or "), ": found ",
              found.empty() ? "none" : join(found, ", "), " (in ", folder.string(), ")");
 }
 
@@ -114,7 +114,7 @@ class Members {
       place->second = latest;
     });
     if (twice > 0) {
-      builder.note(concat("[", kWhere, "] every name once: found ", twice,
+      builder.note(concat("[", kZipSource, "] every name once: found ", twice,
                           " twice, of which the last ones are used (", escape(example), " in ",
                           archive.string(), ")"));
     }
@@ -166,7 +166,7 @@ void build_from_map(const ZipFiles& files, const std::string& map, const LabelRe
     builder.add(place_of(*member, *label));
   });
   if (builder.size() == 0)
-    user_error(kWhere, "lines with a name and a label: found none (", files.map.string(), ")");
+    user_error(kZipSource, "lines with a name and a label: found none (", files.map.string(), ")");
 }
 
 /// Without a map a member's folder is its class.
@@ -190,7 +190,7 @@ void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexB
     }
   }
   if (images.empty()) {
-    user_error(kWhere, "images named .jpg, .jpeg or .png: found none (in ", files.archive.string(), ")");
+    user_error(kZipSource, "images named .jpg, .jpeg or .png: found none (in ", files.archive.string(), ")");
   }
 }
 
@@ -204,7 +204,7 @@ std::vector<std::string> folders_of(const ZipFiles& files) {
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   if (names.empty() || (names.size() == 1 && (names[0].empty() || names[0] == files.stem))) {
-    user_error(kWhere, "a map beside an archive without class folders: there is no ", files.stem,
+    user_error(kZipSource, "a map beside an archive without class folders: there is no ", files.stem,
                "_map.txt (beside ", files.archive.string(), ")");
   }
   return names;

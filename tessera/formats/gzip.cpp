@@ -12,10 +12,10 @@
 namespace tessera::formats {
 namespace {
 
-constexpr const char* kWhere = "formats.gunzip";
+constexpr const char* kGunzip = "formats.gunzip";
 constexpr uint64_t kPiece = uint64_t{1} << 30;  // zlib counts a call's bytes in 32 bits
 constexpr uint64_t kUsualRatio = 16;            // more than this is asked for when it comes
-constexpr int kGzipWindow = 15 + 16;            // largest window, gzip header
+constexpr int kLargestWindow = 15 + 16;         // zlib's windowBits; gzip header
 
 bool is_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
@@ -30,7 +30,7 @@ uint64_t size_hint(std::string_view bytes) {
 class Inflater {
  public:
   explicit Inflater(std::string_view bytes) : rest_(bytes) {
-    TESSERA_CHECK_EQ(inflateInit2(&stream_, kGzipWindow), Z_OK);
+    TESSERA_CHECK_EQ(inflateInit2(&stream_, kLargestWindow), Z_OK);
   }
   ~Inflater() { inflateEnd(&stream_); }
   Inflater(const Inflater&) = delete;
@@ -72,21 +72,22 @@ std::string gunzip(std::string bytes, const std::string& name, uint64_t max_byte
     const int code = inflater.step(out.data() + size, out.size() - size, &written);
     size += written;
     if (size > max_bytes) {
-      user_error(kWhere, "a gzip file of at most ", human_bytes(static_cast<double>(max_bytes)),
+      user_error(kGunzip, "a gzip file of at most ", human_bytes(static_cast<double>(max_bytes)),
                  " unpacked: it holds more (", name, ")");
     }
     if (code == Z_STREAM_END) {
       const std::string_view rest = inflater.rest();
       if (rest.find_first_not_of('\0') == std::string_view::npos) break;
       if (!is_gzip(rest)) {
-        user_error(kWhere, "a gzip file: ", rest.size(), " other bytes follow its end (", name, ")");
+        user_error(kGunzip, "a gzip file: ", rest.size(), " other bytes follow its end (", name, ")");
       }
       inflater.next_member();
     } else if (code == Z_BUF_ERROR && inflater.rest().empty()) {
-      user_error(kWhere, "a complete gzip file: the data end after ", human_count(static_cast<int64_t>(size)),
-                 " unpacked bytes (", name, "; it is cut off, fetch it again)");
+      user_error(kGunzip, "a complete gzip file: the data end after ",
+                 human_count(static_cast<int64_t>(size)), " unpacked bytes (", name,
+                 "; it is cut off, fetch it again)");
     } else if (code != Z_OK && code != Z_BUF_ERROR) {
-      user_error(kWhere, "a sound gzip file: ", inflater.message(), " after ",
+      user_error(kGunzip, "a sound gzip file: ", inflater.message(), " after ",
                  human_count(static_cast<int64_t>(size)), " unpacked bytes (", name,
                  "; it is damaged, fetch it again)");
     }

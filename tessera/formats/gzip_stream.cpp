@@ -21,15 +21,15 @@ constexpr uint64_t kTrailer = 8;            // CRC and size of a member
 }
 
 /// zlib over a file from any byte of it.
-class Inflater {
+class StreamInflater {
  public:
-  Inflater(const FileReader& file, uint64_t start, int window_bits)
+  StreamInflater(const FileReader& file, uint64_t start, int window_bits)
       : file_(file), next_(start), input_(kInput) {
     TESSERA_CHECK_EQ(inflateInit2(&stream_, window_bits), Z_OK);
   }
-  ~Inflater() { inflateEnd(&stream_); }
-  Inflater(const Inflater&) = delete;
-  Inflater& operator=(const Inflater&) = delete;
+  ~StreamInflater() { inflateEnd(&stream_); }
+  StreamInflater(const StreamInflater&) = delete;
+  StreamInflater& operator=(const StreamInflater&) = delete;
 
   /// One call of inflate into `bytes`; counts what it wrote. Stops at the end of a block with `flush` =
   /// Z_BLOCK.
@@ -123,7 +123,7 @@ struct GzipStream::State {
   const FileReader& file;
   const uint64_t span;
   const OnPoint on_point;
-  Inflater inflater;
+  StreamInflater inflater;
   uint64_t position = 0, last_point = 0;
   bool in_member = false, ended = false;
 };
@@ -170,7 +170,7 @@ void read_gzip_at(const FileReader& file, const RestartPoint& point, std::span<c
                   uint64_t offset, std::span<std::byte> bytes) {
   TESSERA_CHECK(point.unpacked <= offset && point.bits < 8 && window.size() == point.window);
   bool raw = point.window > 0;  // inside of a member, else at its header
-  Inflater inflater(file, point.packed, raw ? kRaw : kGzip);
+  StreamInflater inflater(file, point.packed, raw ? kRaw : kGzip);
   if (raw) {
     if (point.bits > 0) {
       std::array<std::byte, 1> before{};

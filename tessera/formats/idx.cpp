@@ -5,7 +5,7 @@
 namespace tessera::formats {
 namespace {
 
-constexpr const char* kWhere = "formats.parse_idx";
+constexpr const char* kIdx = "formats.parse_idx";
 constexpr uint8_t kUnsignedBytes = 0x08;
 constexpr size_t kMagicBytes = 4, kSizeBytes = 4, kMostDims = 4;
 
@@ -14,23 +14,23 @@ constexpr size_t kMagicBytes = 4, kSizeBytes = 4, kMostDims = 4;
 Idx parse_idx(std::string bytes, const std::string& name) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
   if (bytes.size() < kMagicBytes) {
-    user_error(kWhere, "an idx file: found only ", bytes.size(), " bytes (", name, ")");
+    user_error(kIdx, "an idx file: found only ", bytes.size(), " bytes (", name, ")");
   }
   if (at(0) != 0 || at(1) != 0) {
-    user_error(kWhere, "an idx file, which starts with two zero bytes: found ", int{at(0)}, " and ",
-               int{at(1)}, " (", name, ")");
+    user_error(kIdx, "an idx file, which starts with two zero bytes: found ", int{at(0)}, " and ", int{at(1)},
+               " (", name, ")");
   }
   if (at(2) != kUnsignedBytes) {
-    user_error(kWhere, "an idx file of unsigned bytes (type 8): found type ", int{at(2)}, " (", name, ")");
+    user_error(kIdx, "an idx file of unsigned bytes (type 8): found type ", int{at(2)}, " (", name, ")");
   }
   const size_t count = at(3);
   if (count < 1 || count > kMostDims) {
-    user_error(kWhere, "an idx file of 1 to 4 dimensions: found ", count, " (", name, ")");
+    user_error(kIdx, "an idx file of 1 to 4 dimensions: found ", count, " (", name, ")");
   }
   Idx idx;
   idx.data_offset = kMagicBytes + count * kSizeBytes;
   if (bytes.size() < idx.data_offset) {
-    user_error(kWhere, "an idx header of ", idx.data_offset, " bytes: found ", bytes.size(), " (", name,
+    user_error(kIdx, "an idx header of ", idx.data_offset, " bytes: found ", bytes.size(), " (", name,
                "; it is cut off)");
   }
   const uint64_t found = bytes.size() - idx.data_offset;
@@ -45,7 +45,7 @@ Idx parse_idx(std::string bytes, const std::string& name) {
   if (too_large || expected != found) {
     std::string dims;
     for (const int64_t dim : idx.dims) dims += concat(dims.empty() ? "" : " x ", dim);
-    user_error(kWhere, "an idx file of ", dims, " bytes: found ", found, " bytes of data (", name,
+    user_error(kIdx, "an idx file of ", dims, " bytes: found ", found, " bytes of data (", name,
                !too_large && found > expected ? "; something follows its end)" : "; it is cut off)");
   }
   idx.file = std::move(bytes);

@@ -11,7 +11,7 @@ namespace tessera::formats {
 namespace {
 
 // There is nothing in plain pixels that libjpeg could refuse, but memory may run out.
-[[noreturn]] void on_error(j_common_ptr info) {
+[[noreturn]] void on_encoder_error(j_common_ptr info) {
   char message[JMSG_LENGTH_MAX];
   info->err->format_message(info, message);
   std::fprintf(stderr, "error: [formats.encode_jpeg] %s\n", message);
@@ -26,7 +26,7 @@ std::vector<uint8_t> encode_jpeg(const Image& image, int quality) {
   jpeg_compress_struct info = {};
   jpeg_error_mgr errors = {};
   info.err = jpeg_std_error(&errors);
-  errors.error_exit = on_error;
+  errors.error_exit = on_encoder_error;
   jpeg_create_compress(&info);
   unsigned char* out = nullptr;
   unsigned long size = 0;

@@ -15,20 +15,20 @@ constexpr uint64_t kBlock = 512;
 constexpr uint64_t kMaxLongHeader = uint64_t{1}
                                     << 20;  // of a pax or long-name header; honest ones are below 10 KiB
 constexpr uint64_t kMaxSize = uint64_t{1} << 62;
-using Block = std::array<std::byte, kBlock>;
+using TarBlock = std::array<std::byte, kBlock>;
 
 [[noreturn]] void broken(const std::string& archive, uint64_t at, const std::string& expected_and_found) {
   user_error("formats.tar", expected_and_found, " (byte ", at, " of ", archive, ")");
 }
 
 /// A field of characters that ends with a zero or with the field.
-std::string_view text(const Block& block, size_t at, size_t width) {
+std::string_view text(const TarBlock& block, size_t at, size_t width) {
   const std::string_view field(reinterpret_cast<const char*>(block.data()) + at, width);
   return field.substr(0, std::min(field.find('\0'), field.size()));
 }
 
 /// Octal digits between blanks, or, with the first bit set, a big-endian number (GNU). Nothing: no number.
-std::optional<uint64_t> number(const Block& block, size_t at, size_t width) {
+std::optional<uint64_t> number(const TarBlock& block, size_t at, size_t width) {
   const auto first = std::to_integer<unsigned>(block[at]);
   uint64_t value = 0;
   if ((first & 0x80U) != 0) {
@@ -50,7 +50,7 @@ std::optional<uint64_t> number(const Block& block, size_t at, size_t width) {
 }
 
 /// The sum of the header's bytes with its own field as blanks; some old writers summed signed bytes.
-bool right_checksum(const Block& block) {
+bool right_checksum(const TarBlock& block) {
   constexpr size_t kAt = 148, kWidth = 8;
   const auto stored = number(block, kAt, kWidth);
   int64_t plain = kWidth * ' ', with_sign = plain;
@@ -62,7 +62,7 @@ bool right_checksum(const Block& block) {
   return stored && (static_cast<int64_t>(*stored) == plain || static_cast<int64_t>(*stored) == with_sign);
 }
 
-std::string full_name(const Block& block) {
+std::string full_name(const TarBlock& block) {
   const std::string_view name = text(block, 0, 100), magic = text(block, 257, 6);
   const std::string_view prefix = magic == "ustar" ? text(block, 345, 155) : "";  // GNU's "ustar  " has none
   return prefix.empty() ? std::string(name) : concat(prefix, "/", name);
@@ -120,7 +120,7 @@ std::optional<TarMember> TarReader::next() {
   std::string long_name, records;
   while (true) {
     const uint64_t at = stream_.position();
-    Block block;
+    TarBlock block;
     const size_t got = stream_.read(block);
     if (got == 0 && long_name.empty() && records.empty()) return std::nullopt;
     if (got < kBlock)

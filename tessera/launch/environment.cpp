@@ -11,14 +11,14 @@
 namespace tessera::launch {
 namespace {
 
-constexpr const char* kWhere = "launch.environment";
+constexpr const char* kEnvironment = "launch.environment";
 
 int listening_socket(int64_t fd) {
   int listens = 0;
   socklen_t size = sizeof listens;
   const int socket = static_cast<int>(fd);
   if (::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) {
-    user_error(kWhere, "TESSERA_MASTER_LISTEN_FD as a listening socket: ", fd,
+    user_error(kEnvironment, "TESSERA_MASTER_LISTEN_FD as a listening socket: ", fd,
                " is none (only the program itself sets this variable)");
   }
   ::fcntl(socket, F_SETFD, FD_CLOEXEC);
@@ -73,7 +73,7 @@ uint16_t openmpi_port() {
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
     if (const auto job = variable(name)) return port_of_job(random_key(0, *job));
   }
-  user_error(kWhere,
+  user_error(kEnvironment,
              "MASTER_PORT, because mpirun gave no PMIX_NAMESPACE to derive one from: it is not set "
              "(start with mpirun -x MASTER_PORT=29500)");
 }
@@ -91,7 +91,7 @@ Ranks ranks_from_openmpi() {
     ranks.master_host = *host;
   } else if (ranks.local_world != ranks.world) {
     // OMPI_MCA_orte_hnp_uri names the host of mpirun, which need not be that of rank 0.
-    user_error(kWhere,
+    user_error(kEnvironment,
                "MASTER_ADDR as the host of rank 0, because mpirun started ranks on several hosts: it is not "
                "set (start with mpirun -x MASTER_ADDR=<first host>)");
   }
@@ -103,8 +103,8 @@ Ranks ranks_from_openmpi() {
 void check_agreement(const char* name, int64_t launchers, const std::string& launcher) {
   const auto given = number_variable(name, 0, kMostRanks);
   if (given && *given != launchers) {
-    user_error(kWhere, name, "=", launchers, " as ", launcher, " says: it is ", *given, " (unset ", name,
-               ")");
+    user_error(kEnvironment, name, "=", launchers, " as ", launcher, " says: it is ", *given, " (unset ",
+               name, ")");
   }
 }
 
@@ -123,7 +123,7 @@ Ranks ranks_from_environment() {
     needed_variable(rank ? "WORLD_SIZE" : "RANK", rank ? "RANK" : "WORLD_SIZE");
   } else if (variable("PMIX_RANK")) {
     user_error(
-        kWhere,
+        kEnvironment,
         "RANK and WORLD_SIZE, because PMIX_RANK is set but nothing tells the number of ranks: they are "
         "not set (start with mpirun or srun)");
   } else {

@@ -20,13 +20,13 @@
 namespace tessera::launch {
 namespace {
 
-constexpr const char* kWhere = "launch.local";
+constexpr const char* kLocal = "launch.local";
 constexpr auto kOneRequest = std::chrono::milliseconds(300);  // signals closer than this are one request
 constexpr auto kReaping = std::chrono::seconds(4);            // after SIGKILL, for the kernel
 
 [[noreturn]] void cannot(const char* what) {
   const int error = errno;
-  user_error(kWhere, "to start local ranks: ", what, " failed: ", std::strerror(error));
+  user_error(kLocal, "to start local ranks: ", what, " failed: ", std::strerror(error));
 }
 
 /// One line on stderr, on a row of its own even where rank 0 draws a progress bar.
@@ -155,14 +155,14 @@ class Crew {
   void name_culprit() {
     named_ = true;
     if (ended_as_asked(failures_.culprit().ending())) return;
-    say(concat("error: [", kWhere, "] ", obituary_line(failures_.culprit(), std::ssize(ranks_)),
+    say(concat("error: [", kLocal, "] ", obituary_line(failures_.culprit(), std::ssize(ranks_)),
                logs_.keep()));
   }
 
   void kill_late_ones() {
     for (const auto& rank : ranks_) {
       if (!rank->running()) continue;
-      say(concat("warning: [", kWhere, "] rank ", rank->rank(), " of ", ranks_.size(), " (pid ", rank->pid(),
+      say(concat("warning: [", kLocal, "] rank ", rank->rank(), " of ", ranks_.size(), " (pid ", rank->pid(),
                  ") did not end within ", std::chrono::duration_cast<std::chrono::seconds>(grace_).count(),
                  " s of that and was killed"));
     }
@@ -199,7 +199,7 @@ class Crew {
   int give_up() {
     for (auto& rank : ranks_) {
       if (!rank->running()) continue;
-      say(concat("error: [", kWhere, "] rank ", rank->rank(), " of ", ranks_.size(), " (pid ", rank->pid(),
+      say(concat("error: [", kLocal, "] rank ", rank->rank(), " of ", ranks_.size(), " (pid ", rank->pid(),
                  ") hangs in the kernel: SIGKILL did not end it"));
       rank->abandon();
     }
@@ -219,17 +219,17 @@ class Crew {
 
 void check(const LocalOptions& options) {
   if (options.procs < 1 || options.procs > 4096) {
-    user_error(kWhere, "1 to 4096 local ranks: --procs ", options.procs);
+    user_error(kLocal, "1 to 4096 local ranks: --procs ", options.procs);
   }
   const Ranks ranks = ranks_from_environment();
   if (ranks.launcher == "local" || ranks.world > 1) {
-    user_error(kWhere, "ranks started here or by a launcher, not by both: --procs ", options.procs,
+    user_error(kLocal, "ranks started here or by a launcher, not by both: --procs ", options.procs,
                ", but this process is rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher,
                "; drop --procs)");
   }
   const int64_t cores = available_cores();
   if (options.procs > cores) {
-    say(concat("warning: [", kWhere, "] ", options.procs, " ranks share ", cores,
+    say(concat("warning: [", kLocal, "] ", options.procs, " ranks share ", cores,
                cores == 1 ? " core" : " cores", ": this works, but slowly"));
   }
 }

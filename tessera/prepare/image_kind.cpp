@@ -15,9 +15,9 @@ constexpr std::string_view kPngMagic = "\x89PNG\r\n\x1A\n";
 constexpr std::string_view kExif("Exif\0\0", 6);
 
 /// Numbers of a block of bytes; beyond its end there are zeros.
-class Block {
+class Bytes {
  public:
-  explicit Block(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+  explicit Bytes(std::span<const uint8_t> bytes) : bytes_(bytes) {}
   uint32_t u8(size_t at) const { return at < bytes_.size() ? bytes_[at] : 0; }
   uint32_t u16(size_t at) const { return u8(at) << 8 | u8(at + 1); }
   uint32_t u32(size_t at) const { return u16(at) << 16 | u16(at + 2); }
@@ -27,9 +27,9 @@ class Block {
     return bytes_.size() >= text.size() && std::memcmp(bytes_.data(), text.data(), text.size()) == 0;
   }
   size_t size() const { return bytes_.size(); }
-  Block from(size_t at, size_t count) const {
+  Bytes from(size_t at, size_t count) const {
     at = std::min(at, bytes_.size());
-    return Block(bytes_.subspan(at, std::min(count, bytes_.size() - at)));
+    return Bytes(bytes_.subspan(at, std::min(count, bytes_.size() - at)));
   }
 
  private:
@@ -63,7 +63,7 @@ std::string colour_name(uint32_t components, int adobe_transform) {
 }
 
 /// TIFF 6.0: the first directory's entry 0x0112.
-int64_t exif_orientation(const Block& tiff) {
+int64_t exif_orientation(const Bytes& tiff) {
   const bool little = tiff.u16(0) == 0x4949;
   const auto u16 = [&](size_t at) { return little ? tiff.u16_le(at) : tiff.u16(at); };
   const size_t directory = little ? tiff.u32_le(4) : tiff.u32(4);
@@ -79,7 +79,7 @@ int64_t exif_orientation(const Block& tiff) {
   return 1;
 }
 
-ImageKind jpeg_kind(const Block& file) {
+ImageKind jpeg_kind(const Bytes& file) {
   ImageKind kind;
   kind.name = "JPEG without a frame";
   int adobe_transform = -1;
@@ -94,7 +94,7 @@ ImageKind jpeg_kind(const Block& file) {
     if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8)) continue;  // without a length
     if (marker == 0xD9 || marker == 0xDA) break;                         // end, or data before any frame
     const size_t length = std::max<size_t>(file.u16(at), 2);
-    const Block body = file.from(at + 2, length - 2);
+    const Bytes body = file.from(at + 2, length - 2);
     if (marker == 0xEE && body.starts_with("Adobe") && body.size() >= 12) {
       adobe_transform = static_cast<int>(body.u8(11));
     } else if (marker == 0xE1 && body.starts_with(kExif)) {
@@ -112,7 +112,7 @@ ImageKind jpeg_kind(const Block& file) {
   return kind;
 }
 
-ImageKind png_kind(const Block& file) {
+ImageKind png_kind(const Bytes& file) {
   ImageKind kind;
   kind.name = "PNG without a header";
   if (file.size() < 33 || !file.from(12, 4).starts_with("IHDR")) return kind;
@@ -132,7 +132,7 @@ ImageKind png_kind(const Block& file) {
 }  // namespace
 
 const char* image_ending(std::span<const uint8_t> bytes) {
-  const Block file(bytes);
+  const Bytes file(bytes);
   if (file.starts_with(kJpegMagic)) return "jpg";
   return file.starts_with(kPngMagic) ? "png" : nullptr;
 }
@@ -140,7 +140,7 @@ const char* image_ending(std::span<const uint8_t> bytes) {
 ImageKind image_kind(std::span<const uint8_t> bytes) {
   const char* ending = image_ending(bytes);
   if (ending == nullptr) return {};
-  return ending[0] == 'j' ? jpeg_kind(Block(bytes)) : png_kind(Block(bytes));
+  return ending[0] == 'j' ? jpeg_kind(Bytes(bytes)) : png_kind(Bytes(bytes));
 }
 
 }  // namespace tessera::prepare

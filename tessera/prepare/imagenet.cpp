@@ -15,7 +15,7 @@ namespace tessera::prepare {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kWhere = "prepare.imagenet";
+constexpr const char* kImagenet = "prepare.imagenet";
 
 /// A stretch of a file; positions are those of the file.
 class RangeStream : public formats::ByteStream {
@@ -96,7 +96,7 @@ std::vector<ClassTar> class_tars(const FileReader& file) {
   while (const auto member = outer.next()) {
     const std::string name = base_name(member->name);
     if (!name.ends_with(".tar")) {
-      user_error(kWhere, "a tar of a tar for each class: found ", escape(member->name), " (in ",
+      user_error(kImagenet, "a tar of a tar for each class: found ", escape(member->name), " (in ",
                  file.path().string(), "; ILSVRC2012_img_train.tar is one)");
     }
     tars.push_back({name.substr(0, name.size() - 4), member->offset, member->offset + member->size});
@@ -112,20 +112,21 @@ std::vector<std::string> check_classes(const std::vector<ClassTar>& tars, const 
   for (const ClassTar& tar : tars) wnids.push_back(tar.wnid);
   const auto twice = std::adjacent_find(wnids.begin(), wnids.end());
   if (wnids.empty() || twice != wnids.end()) {
-    user_error(kWhere, "a tar for each class, once: found ", wnids.empty() ? "none" : *twice + " twice",
+    user_error(kImagenet, "a tar for each class, once: found ", wnids.empty() ? "none" : *twice + " twice",
                " (in ", path.string(), ")");
   }
   if (kit == nullptr || kit->wnids() == wnids) return wnids;
   for (const auto& wnid : kit->wnids()) {
     if (label_of(wnid, wnids) < 0) {
-      user_error(kWhere, "a tar for each of the kit's ", kit->wnid_of_id.size(), " classes: found none for ",
-                 wnid, " (in ", path.string(), ", which has ", wnids.size(), ")");
+      user_error(kImagenet, "a tar for each of the kit's ", kit->wnid_of_id.size(),
+                 " classes: found none for ", wnid, " (in ", path.string(), ", which has ", wnids.size(),
+                 ")");
     }
   }
   const auto known = kit->wnids();
   const auto unknown =
       std::find_if(wnids.begin(), wnids.end(), [&](const auto& w) { return label_of(w, known) < 0; });
-  user_error(kWhere, "classes of the development kit: found another, ", *unknown, " (in ", path.string(),
+  user_error(kImagenet, "classes of the development kit: found another, ", *unknown, " (in ", path.string(),
              ")");
 }
 
@@ -160,14 +161,14 @@ std::unique_ptr<data::Source> open_val(const fs::path& path, const ImagenetDevki
   while (const auto member = tar.next()) {
     const int64_t number = val_number(base_name(member->name));
     if (number < 1 || number > static_cast<int64_t>(kit.val_ids.size())) {
-      user_error(kWhere, "images ILSVRC2012_val_00000001 to ", kit.val_ids.size(),
+      user_error(kImagenet, "images ILSVRC2012_val_00000001 to ", kit.val_ids.size(),
                  ", which the kit has classes for: ", "found ", escape(member->name), " (in ", path.string(),
                  ")");
     }
     source->add(*member, label_of(kit.wnid_of_id.at(kit.val_ids[static_cast<size_t>(number - 1)]), wnids));
   }
   if (source->size() != static_cast<int64_t>(kit.val_ids.size())) {
-    user_error(kWhere, "the kit's ", kit.val_ids.size(), " validation images: found ", source->size(),
+    user_error(kImagenet, "the kit's ", kit.val_ids.size(), " validation images: found ", source->size(),
                " (in ", path.string(), ")");
   }
   return source;
@@ -181,7 +182,7 @@ std::unique_ptr<data::Source> open_imagenet(const ImagenetArchives& archives, co
   const ImagenetDevkit* known = archives.devkit.empty() ? nullptr : &kit;
   if (split == "train") return open_train(archives.train, known);
   if (known == nullptr)
-    user_error(kWhere, "the development kit, which has the classes of val: found none (--devkit)");
+    user_error(kImagenet, "the development kit, which has the classes of val: found none (--devkit)");
   return open_val(archives.val, kit);
 }
 

@@ -15,7 +15,7 @@ namespace tessera::prepare {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kWhere = "prepare.imagenet_devkit";
+constexpr const char* kImagenetDevkit = "prepare.imagenet_devkit";
 constexpr const char* kMeta = "data/meta.mat";
 constexpr const char* kTruth = "data/ILSVRC2012_validation_ground_truth.txt";
 constexpr uint64_t kMostBytes = uint64_t{1} << 26;     // of a member; the kit's largest has 0.3 MiB
@@ -41,7 +41,7 @@ Members find_members(const fs::path& path) {
   }
   for (const auto& [name, content] : {std::pair(kMeta, &found.meta), std::pair(kTruth, &found.truth)}) {
     if (!content->empty()) continue;
-    user_error(kWhere, "a development kit with ", name, ": found none (in ", path.string(),
+    user_error(kImagenetDevkit, "a development kit with ", name, ": found none (in ", path.string(),
                "; ILSVRC2012_devkit_t12.tar.gz has it)");
   }
   return found;
@@ -56,7 +56,7 @@ const std::vector<Array>& field(const Array& synsets, const char* name, Array::K
                      std::all_of(found->second.begin(), found->second.end(), [&](const Array& value) {
                        return value.kind == kind && (kind == Array::Kind::kText || value.numbers.size() == 1);
                      });
-  if (!right) user_error(kWhere, "a field ", name, " of every synset: found none (", where, ")");
+  if (!right) user_error(kImagenetDevkit, "a field ", name, " of every synset: found none (", where, ")");
   return found->second;
 }
 
@@ -65,7 +65,7 @@ std::map<int64_t, std::string> read_meta(const std::string& bytes, const std::st
   const auto variables =
       formats::parse_matlab({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, where);
   const auto synsets = variables.find("synsets");
-  if (synsets == variables.end()) user_error(kWhere, "a variable synsets: found none (", where, ")");
+  if (synsets == variables.end()) user_error(kImagenetDevkit, "a variable synsets: found none (", where, ")");
   const auto& ids = field(synsets->second, "ILSVRC2012_ID", Array::Kind::kNumbers, where);
   const auto& wnids = field(synsets->second, "WNID", Array::Kind::kText, where);
   const auto& children = field(synsets->second, "num_children", Array::Kind::kNumbers, where);
@@ -74,7 +74,7 @@ std::map<int64_t, std::string> read_meta(const std::string& bytes, const std::st
     const double id = ids[i].numbers[0];
     if (children[i].numbers[0] != 0) continue;
     if (!(id >= 1 && id < 1e9) || !out.emplace(static_cast<int64_t>(id), wnids[i].text).second) {
-      user_error(kWhere, "a number from 1 on for each class, once: found ", id, " (", where, ")");
+      user_error(kImagenetDevkit, "a number from 1 on for each class, once: found ", id, " (", where, ")");
     }
   }
   return out;
@@ -88,7 +88,8 @@ std::vector<int64_t> read_truth(std::string_view text, const std::string& where)
     if (line.empty()) continue;
     const auto id = parse_number<int64_t>(line);
     if (!id) {
-      user_error(kWhere, "a number in line ", ids.size() + 1, ": found something else (", where, ")");
+      user_error(kImagenetDevkit, "a number in line ", ids.size() + 1, ": found something else (", where,
+                 ")");
     }
     ids.push_back(*id);
   }
@@ -112,7 +113,8 @@ ImagenetDevkit read_imagenet_devkit(const fs::path& path) {
   kit.val_ids = read_truth(members.truth, where);
   for (size_t i = 0; i < kit.val_ids.size(); ++i) {
     if (kit.wnid_of_id.contains(kit.val_ids[i])) continue;
-    user_error(kWhere, "classes of meta.mat: found ", kit.val_ids[i], " in line ", i + 1, " (", where, ")");
+    user_error(kImagenetDevkit, "classes of meta.mat: found ", kit.val_ids[i], " in line ", i + 1, " (",
+               where, ")");
   }
   return kit;
 }

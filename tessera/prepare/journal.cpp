@@ -18,25 +18,24 @@ namespace tessera::prepare {
 namespace fs = std::filesystem;
 namespace {
 
-using Json = nlohmann::json;
 using Command = std::map<std::string, std::string>;
 
-constexpr const char* kWhere = "prepare.journal";
+constexpr const char* kJournal = "prepare.journal";
 constexpr const char* kName = "pack.jsonl";
 
 /// Nothing but digits: a fraction or 1e99 is no place in a split.
-int64_t whole_number(const Json& json) {
+int64_t whole_number(const nlohmann::json& json) {
   if (!json.is_number_integer() || (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX))
-    user_error(kWhere, "whole numbers in the journal of an earlier run: found ", json_text(json));
+    user_error(kJournal, "whole numbers in the journal of an earlier run: found ", json_text(json));
   return json.get<int64_t>();
 }
 
-std::string line_of(const Json& json) { return json_text(json) + "\n"; }
+std::string line_of(const nlohmann::json& json) { return json_text(json) + "\n"; }
 
 void check_empty(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().filename() == kName) continue;
-    user_error(kWhere, "an empty folder, or one that the same command began to fill: found ",
+    user_error(kJournal, "an empty folder, or one that the same command began to fill: found ",
                escape(entry.path().filename().string()), " (in ", folder.string(), ")");
   }
 }
@@ -46,8 +45,9 @@ void check_same(const Command& before, const Command& now, const fs::path& path)
     const auto found = before.find(name);
     const std::string old = found == before.end() ? "" : found->second;
     if (old == value) continue;
-    user_error(kWhere, "the command that began to fill this folder: ", name, " was '", escape(old), "', is '",
-               escape(value), "' (", path.string(), "; repeat that command, or choose another folder)");
+    user_error(kJournal, "the command that began to fill this folder: ", name, " was '", escape(old),
+               "', is '", escape(value), "' (", path.string(),
+               "; repeat that command, or choose another folder)");
   }
 }
 
@@ -57,10 +57,10 @@ Journal::Journal(const fs::path& folder, const Command& command) : path_(folder 
   make_folders(folder);
   if (!fs::exists(path_)) check_empty(folder);  // a folder that is refused stays as it is
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) user_error(kWhere, "a folder to write in: ", path_.string(), ": ", std::strerror(errno));
+  if (fd_ < 0) user_error(kJournal, "a folder to write in: ", path_.string(), ": ", std::strerror(errno));
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(fd_);
-    user_error(kWhere, "a folder that no other process fills: one does (", folder.string(), ")");
+    user_error(kJournal, "a folder that no other process fills: one does (", folder.string(), ")");
   }
   try {
     begin(folder, command);
@@ -76,7 +76,7 @@ void Journal::begin(const fs::path& folder, const Command& command) {
   const std::string text = read_file(path_);
   const size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
   if (::ftruncate(fd_, static_cast<off_t>(whole)) != 0) {
-    user_error(kWhere, "a file to write: ", path_.string(), ": ", std::strerror(errno));
+    user_error(kJournal, "a file to write: ", path_.string(), ": ", std::strerror(errno));
   }
   if (whole == 0) {
     check_empty(folder);
@@ -85,20 +85,20 @@ void Journal::begin(const fs::path& folder, const Command& command) {
   }
   try {
     size_t at = text.find('\n') + 1;
-    check_same(Json::parse(text.substr(0, at)).at("command").get<Command>(), command, path_);
+    check_same(nlohmann::json::parse(text.substr(0, at)).at("command").get<Command>(), command, path_);
     while (at < whole) {
       const size_t end = text.find('\n', at) + 1;
       read_line(text.substr(at, end - at));
       at = end;
     }
-  } catch (const Json::exception&) {
-    user_error(kWhere, "a journal of an earlier run: found something else (", path_.string(),
+  } catch (const nlohmann::json::exception&) {
+    user_error(kJournal, "a journal of an earlier run: found something else (", path_.string(),
                "; choose another folder)");
   }
 }
 
 void Journal::read_line(const std::string& line) {
-  const Json json = Json::parse(line);
+  const nlohmann::json json = nlohmann::json::parse(line);
   if (json.contains("end")) {
     const Part part{.split = json.at("split"),
                     .end = whole_number(json.at("end")),
@@ -110,7 +110,7 @@ void Journal::read_line(const std::string& line) {
     const bool counts =
         part.samples >= 0 && part.jpegs >= 0 && part.jpegs <= part.samples && part.bytes <= INT64_MAX;
     if (!counts || part.end < begin || part.end - begin < part.samples) {
-      user_error(kWhere, "parts that follow each other in an earlier run's journal: found one of ",
+      user_error(kJournal, "parts that follow each other in an earlier run's journal: found one of ",
                  part.samples, " samples that ends at ", part.end, ", after ", begin, " (", path_.string(),
                  "; choose another folder)");
     }
@@ -125,7 +125,7 @@ void Journal::read_line(const std::string& line) {
 void Journal::write_line(const std::string& line) {
   const ssize_t count = ::write(fd_, line.data(), line.size());
   if (count != static_cast<ssize_t>(line.size()) || ::fsync(fd_) != 0) {
-    user_error(kWhere, "room for the journal: ", path_.string(), ": ",
+    user_error(kJournal, "room for the journal: ", path_.string(), ": ",
                count >= 0 ? "no space" : std::strerror(errno),
                " (free some space, then repeat the same command: it goes on from here)");
   }

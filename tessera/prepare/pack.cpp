@@ -20,7 +20,7 @@
 namespace tessera::prepare {
 namespace {
 
-constexpr const char* kWhere = "prepare.pack";
+constexpr const char* kPack = "prepare.pack";
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 std::unique_ptr<Writer> make_writer(const std::filesystem::path& folder, const PackOptions& options) {
@@ -95,8 +95,7 @@ class SplitPacker {
  private:
   Sample sample(int64_t index) const {
     data::Stored stored = source_.load(index);
-    if (source_.label(index) < 0)
-      user_error(kWhere, "a label: found none (", source_.sample_name(index), ")");
+    if (source_.label(index) < 0) user_error(kPack, "a label: found none (", source_.sample_name(index), ")");
     Sample sample;
     if (stored.file.empty() && !stored.pixels.pixels.empty()) {
       const data::Image& image = stored.pixels;
@@ -107,7 +106,7 @@ class SplitPacker {
     }
     const char* ending = image_ending(as_bytes(sample.file));
     if (ending == nullptr) {
-      user_error(kWhere, "a JPEG or PNG file: found another of ", sample.file.size(), " bytes (",
+      user_error(kPack, "a JPEG or PNG file: found another of ", sample.file.size(), " bytes (",
                  escape(source_.sample_name(index)), ")");
     }
     sample.ending = ending;
@@ -204,13 +203,13 @@ std::map<std::string, std::string> command_of(const std::string& origin, const P
 void check_name(const std::string& name) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   if (name.find_first_not_of(kPlain) == std::string::npos && !name.starts_with('.')) return;
-  user_error(kWhere, "a name of letters, digits and . _ - that does not begin with a dot: found '",
+  user_error(kPack, "a name of letters, digits and . _ - that does not begin with a dot: found '",
              escape(name), "' (--name)");
 }
 
 void check_classes(const std::vector<Split>& splits, const Split& split) {
   if (splits.empty() || splits[0].classes == split.classes) return;
-  user_error(kWhere, "the same classes in every split: ", splits[0].name, " has ", splits[0].classes.size(),
+  user_error(kPack, "the same classes in every split: ", splits[0].name, " has ", splits[0].classes.size(),
              ", ", split.name, " other ", split.classes.size());
 }
 

@@ -8,7 +8,7 @@
 namespace tessera::weights {
 namespace {
 
-constexpr const char* kPatch = "embedding/kernel";
+constexpr const char* kGooglePatch = "embedding/kernel";
 
 /// What differs between the files of one and of the other.
 struct Layout {
@@ -87,7 +87,8 @@ Mapping mapping_for(const arch::VitConfig& config, const Layout& layout) {
   Mapping mapping = mapping_of(config);
   Linker ends(mapping, config);
   const int64_t patch = config.patch_size;
-  ends.put("patch_embed.proj.weight", kPatch, {patch, patch, config.channels, config.width}, {3, 2, 0, 1});
+  ends.put("patch_embed.proj.weight", kGooglePatch, {patch, patch, config.channels, config.width},
+           {3, 2, 0, 1});
   ends.put("patch_embed.proj.bias", "embedding/bias", {config.width});
   link_positions(mapping, config, layout.positions, layout.position_rows);
   for (int64_t i = 0; i < config.depth; ++i) {
@@ -117,16 +118,18 @@ Named without_prefix(const Opened& opened) {
   std::string prefix;
   bool found = false;
   for (const auto& tensor : tensors) {
-    if (!tensor.name.ends_with(kPatch)) continue;
-    const std::string before = tensor.name.substr(0, tensor.name.size() - std::string_view(kPatch).size());
+    if (!tensor.name.ends_with(kGooglePatch)) continue;
+    const std::string before =
+        tensor.name.substr(0, tensor.name.size() - std::string_view(kGooglePatch).size());
     if (!before.empty() && before.back() != '/') continue;
     if (found) {
-      user_error("weights.open", "one ViT: ", named.where, " has ", prefix, kPatch, " and ", tensor.name);
+      user_error("weights.open", "one ViT: ", named.where, " has ", prefix, kGooglePatch, " and ",
+                 tensor.name);
     }
     prefix = before;
     found = true;
   }
-  if (!found) user_error("weights.open", "a tensor ", kPatch, ": there is none (", named.where, ')');
+  if (!found) user_error("weights.open", "a tensor ", kGooglePatch, ": there is none (", named.where, ')');
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].name.starts_with(prefix)) named.index.emplace(tensors[i].name.substr(prefix.size()), i);
   }
@@ -151,7 +154,7 @@ Foreign read_google(const Opened& opened, const FamilyOptions& options) {
   description.variant = layout.big_vision ? "big_vision" : "original";
   set_pixels(description.pixels, /*imagenet=*/false);
   arch::VitConfig& c = description.config;
-  const Shape& patch = need_shape(tensors, kPatch, 4);
+  const Shape& patch = need_shape(tensors, kGooglePatch, 4);
   c.patch_size = patch[0];
   c.channels = patch[2];
   c.width = patch[3];

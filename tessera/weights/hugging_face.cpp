@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPatch = "embeddings.patch_embeddings.projection.weight";
+constexpr const char* kHuggingFacePatch = "embeddings.patch_embeddings.projection.weight";
 constexpr const char* kModel = "vit.";
 
 void both(Mapping& mapping, const std::string& ours, const std::string& theirs) {
@@ -63,7 +63,7 @@ Named named(const Opened& opened, Description& description) {
   Named tensors{opened.source, {}, opened.file.string()};
   const auto& all = opened.source->tensors();
   bool bare = false, pooler = false;
-  for (const auto& tensor : all) bare = bare || tensor.name == kPatch;
+  for (const auto& tensor : all) bare = bare || tensor.name == kHuggingFacePatch;
   for (size_t i = 0; i < all.size(); ++i) {
     const std::string name =
         bare && !all[i].name.starts_with("classifier.") ? kModel + all[i].name : all[i].name;
@@ -87,7 +87,7 @@ Foreign read_hugging_face(const Opened& opened, const FamilyOptions& options) {
   Named tensors = named(opened, description);
   const fs::path folder = opened.file.parent_path(), config_file = folder / "config.json";
   arch::VitConfig& c = description.config;
-  const Shape& patch = need_shape(tensors, std::string(kModel) + kPatch, 4);
+  const Shape& patch = need_shape(tensors, std::string(kModel) + kHuggingFacePatch, 4);
   if (fs::exists(config_file)) {
     read_hugging_face_config(read_file(config_file), config_file.string(), description);
   } else {

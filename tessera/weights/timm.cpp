@@ -15,7 +15,7 @@
 namespace tessera::weights {
 namespace {
 
-constexpr const char* kPatch = "patch_embed.proj.weight";
+constexpr const char* kTimmPatch = "patch_embed.proj.weight";
 constexpr double kUsualLayerScale = 1e-5;  // the value it began with is not in the file; it has been trained
 
 /// "module." of DataParallel, "_orig_mod." of torch.compile, how training programs call the network, and
@@ -26,8 +26,9 @@ constexpr std::array<std::string_view, 7> kWrappers = {"module.",  "_orig_mod.",
 /// What stands before the patch embedding's name, if that is wrappers only.
 std::string wrappers_of(const Opened& opened) {
   for (const auto& tensor : opened.source->tensors()) {
-    if (!tensor.name.ends_with(kPatch)) continue;
-    const std::string before = tensor.name.substr(0, tensor.name.size() - std::string_view(kPatch).size());
+    if (!tensor.name.ends_with(kTimmPatch)) continue;
+    const std::string before =
+        tensor.name.substr(0, tensor.name.size() - std::string_view(kTimmPatch).size());
     std::string_view rest = before;
     for (bool moved = true; moved && !rest.empty();) {
       moved = false;
@@ -39,7 +40,7 @@ std::string wrappers_of(const Opened& opened) {
     }
     if (rest.empty()) return before;
   }
-  user_error("weights.open", "a tensor ", kPatch, ": there is none (", opened.file.string(), ')');
+  user_error("weights.open", "a tensor ", kTimmPatch, ": there is none (", opened.file.string(), ')');
 }
 
 /// Our name of what is called differently.
@@ -112,7 +113,7 @@ Mapping mapping_for(const arch::VitConfig& config, int64_t position_rows) {
 void set_sizes(const Named& tensors, Description& description, const FamilyOptions& options,
                int64_t& position_rows) {
   arch::VitConfig& c = description.config;
-  const Shape& patch = need_shape(tensors, kPatch, 4);
+  const Shape& patch = need_shape(tensors, kTimmPatch, 4);
   c.width = patch[0];
   c.channels = patch[1];
   c.patch_size = patch[2];

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Every public header compiles alone: check_headers.py torch-free|torch COMPILER [FLAGS...].
 
-The torch-free rooms are compiled without LibTorch's folders, the others with the FLAGS that name them. Where a torch-free
-header's own source includes it before anything else, the build has already done that and it is not done again; the
-sources of cli and of the other rooms begin with precompiled headers and prove nothing.
+The torch-free rooms are compiled without LibTorch's folders, the others with the FLAGS that name them. The build proves
+nothing: sources begin with precompiled headers, or follow others that are compiled with them.
 """
 import concurrent.futures
 import functools
@@ -34,13 +33,6 @@ if platform.machine() != "x86_64":
     headers = [header for header in headers if not is_vector(header)]
 
 
-def built_alone(header):
-    source = root / header.with_suffix(".cpp")
-    proves = kind == "torch-free" and header.parts[1] != "cli" and source.exists()
-    lines = source.read_text().splitlines() if proves else []
-    return next((line for line in lines if line.startswith("#include")), "") == f'#include "{header}"'
-
-
 def compile_alone(header):
     vector = ["-march=sapphirerapids"] if is_vector(header) else []
     command = [compiler, *vector, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-I.",
@@ -48,11 +40,9 @@ def compile_alone(header):
     return header, subprocess.run(command, cwd=root, capture_output=True, text=True)
 
 
-rest = [header for header in headers if not built_alone(header)]
 with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    failed = [(header, run.stderr) for header, run in pool.map(compile_alone, rest) if run.returncode]
+    failed = [(header, run.stderr) for header, run in pool.map(compile_alone, headers) if run.returncode]
 for header, output in failed:
     print(f"{header} does not compile alone:\n{output}")
-built = len(headers) - len(rest)
-print(f"{len(headers)} headers, {built} of them first in their source, {len(failed)} that do not compile alone")
-sys.exit(1 if failed or not rest else 0)
+print(f"{len(headers)} headers, {len(failed)} that do not compile alone")
+sys.exit(1 if failed or not headers else 0)

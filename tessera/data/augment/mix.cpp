@@ -12,7 +12,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr const char* kWhere = "data.mix";
+constexpr const char* kMix = "data.mix";
 
 /// What shares the draw of a position: a number of the mode's own.
 uint64_t draw_of(const ImageMixing& options, const MixStep& step, int64_t position) {
@@ -188,7 +188,7 @@ void finish_labels(Batch* batch) {
 
 void check_mix(const ImageMixing& o) {
   const auto demand = [](bool good, const char* expected, double found) {
-    if (!good) user_error(kWhere, expected, ": found ", found);
+    if (!good) user_error(kMix, expected, ": found ", found);
   };
   demand(o.mixup >= 0, "a Mixup alpha of at least 0", o.mixup);
   demand(o.cutmix >= 0, "a CutMix alpha of at least 0", o.cutmix);
