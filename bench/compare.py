@@ -6,7 +6,7 @@
 The peer is a script `vit_step.py MODEL BATCH eager|compile fp32|amp|bf16 STEPS` that prints "... median N img/s, ...
 peak N GiB" (forward, backward, clipping at 1.0, fused AdamW, one batch of noise). Each of its settings runs once; the
 fastest meets Tessera in the rounds. --tcmalloc names libtcmalloc_minimal.so.4, which doubles the settings.
---markdown appends the table to a file.
+--markdown appends the table to a file. Both run on the GPU where there is one, and memory is then that of the GPU's tensors.
 """
 import argparse
 import itertools
@@ -27,10 +27,12 @@ def tessera(options, model, batch):
     """(images/s, peak GiB) of one process."""
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / "step.json"
+        sets = [word for key in options.set for word in ("--set", key)]
         subprocess.run([options.tessera, "bench", "step", "--model", model, "--batch", batch, "--dtype", options.dtype,
-                        "--rounds", str(options.steps), "--output", output, "--quiet"], check=True)
+                        "--rounds", str(options.steps), "--output", output, "--quiet", *sets], check=True)
         found = json.loads(output.read_text())
-        return found["images_per_second"], found["peak_rss_bytes"] / 2**30
+        print("  " + json.dumps(found), flush=True)
+        return found["images_per_second"], found.get("device_peak_bytes", found["peak_rss_bytes"]) / 2**30
 
 
 def settings(options):
@@ -84,6 +86,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="measured in each round")
     parser.add_argument("--tcmalloc", default="", help="libtcmalloc_minimal.so.4, if the peer may use it")
+    parser.add_argument("--set", action="append", default=[], help="a key for Tessera, like run.cuda_graphs=true (repeatable)")
     parser.add_argument("--markdown", help="a file to append the table to")
     options = parser.parse_args()
     options.tessera = os.path.abspath(options.tessera)

@@ -121,7 +121,7 @@ constexpr const char* kStepFooter =
     R"(The step of `tessera train`: forward, backward, clipping at 1.0, AdamW, fp32 master weights; one picture in memory
 takes the place of data. TFLOP/s counts what forward computes x 3 (a recomputed forward is no work), beside what the
 widest product of the model reaches alone in the same rounds, and what the registers could (operands that never leave
-them).
+them). It runs where `tessera train` would: on a GPU, if there is one (--set run.device=cpu).
 Kinds of operation are counted in two further steps. docs/performance.md explains each.
 
   tessera bench step --model B/16 --batch 16
@@ -149,7 +149,8 @@ Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
   step->batch = 16;
   CLI::App* step_command = add(*bench, *step, "step", "How fast a training step is, and where its time goes");
   step_command
-      ->add_option("--dtype", step->dtype, "bf16, fp32 or auto: bf16 where the CPU multiplies it in tiles")
+      ->add_option("--dtype", step->dtype,
+                   "bf16, fp32 or auto: bf16 on a GPU and where the CPU multiplies it in tiles")
       ->capture_default_str();
   step_command->add_flag("--recompute", step->recompute, "Compute activations again in backward");
   step_command->add_flag("--quiet", step->quiet, "Print nothing (with --output)");

@@ -64,6 +64,20 @@ void request_stop();
 int64_t available_cores();
 /// This host's cores divided by its ranks, at least 1.
 int64_t cores_per_rank(const Ranks& ranks);
+/// The share of the CPUs this process may run on that others had while one lived: programs, and the host of a
+/// virtual machine.
+class OthersOnCpus {
+ public:
+  OthersOnCpus();
+  /// 0 to 1, since it was made. `own`: CPU seconds of this process and those that belong to it, meanwhile.
+  double share(double own) const;
+  /// CPU seconds of this process, meanwhile.
+  double own() const;
+
+ private:
+  double seconds_, busy_, own_;
+};
+
 /// What a bug report needs of the machine: "Linux 6.1.0 x86_64; Intel(R) Xeon(R) ...; avx2 avx512f
 /// avx512_bf16 amx_bf16".
 std::string machine_description();

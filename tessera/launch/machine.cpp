@@ -2,11 +2,14 @@
 
 #include <sched.h>
 #include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -82,15 +85,27 @@ std::optional<int64_t> left(const fs::path& folder, const char* limit, const cha
   return *bytes - std::max<int64_t>(*used - number_after(folder / "memory.stat", cache).value_or(0), 0);
 }
 
-int64_t affinity_cores() {
-  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a mask smaller than its own
+/// The CPUs that this thread may run on.
+std::set<int> allowed_cpus() {
+  std::set<int> allowed;
+  for (int cpus = 1024; allowed.empty() && cpus <= 1 << 20;
+       cpus *= 2) {  // the kernel refuses a smaller mask than its own
     cpu_set_t* mask = CPU_ALLOC(cpus);
     const size_t size = CPU_ALLOC_SIZE(cpus);
-    const int count = ::sched_getaffinity(0, size, mask) == 0 ? CPU_COUNT_S(size, mask) : 0;
+    if (::sched_getaffinity(0, size, mask) == 0) {
+      for (int cpu = 0; cpu < cpus; ++cpu) {
+        if (CPU_ISSET_S(cpu, size, mask)) allowed.insert(cpu);
+      }
+    }
     CPU_FREE(mask);
-    if (count > 0) return count;
   }
-  return 1;
+  return allowed;
+}
+
+double clock_seconds(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 }  // namespace
@@ -108,6 +123,23 @@ int64_t cgroup_cores(const fs::path& root) {
   return cores;
 }
 
+double busy_cpu_seconds(const fs::path& root, const std::set<int>& cpus) {
+  std::ifstream in(root / "proc/stat");
+  double ticks = 0;
+  for (std::string line;
+       std::getline(in, line);) {  // "cpu3 user nice system idle iowait irq softirq steal ..."
+    std::istringstream words(line);
+    std::string name;
+    words >> name;
+    if (!name.starts_with("cpu") || name == "cpu" || !cpus.contains(std::stoi(name.substr(3)))) continue;
+    int64_t value = 0;
+    for (int column = 0; column < 8 && words >> value; ++column) {
+      if (column != 3 && column != 4) ticks += static_cast<double>(value);
+    }
+  }
+  return ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
 int64_t free_memory(const fs::path& root) {
   int64_t bytes = kNoLimit;
   if (const auto available = number_after(root / "proc/meminfo", "MemAvailable:")) bytes = *available * 1024;
@@ -120,8 +152,21 @@ int64_t free_memory(const fs::path& root) {
   return bytes;
 }
 
+OthersOnCpus::OthersOnCpus()
+    : seconds_(clock_seconds(CLOCK_MONOTONIC)),
+      busy_(busy_cpu_seconds("/", allowed_cpus())),
+      own_(clock_seconds(CLOCK_PROCESS_CPUTIME_ID)) {}
+
+double OthersOnCpus::own() const { return clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - own_; }
+
+double OthersOnCpus::share(double own) const {
+  const std::set<int> cpus = allowed_cpus();
+  const double all = (clock_seconds(CLOCK_MONOTONIC) - seconds_) * static_cast<double>(cpus.size());
+  return all > 0 ? std::clamp((busy_cpu_seconds("/", cpus) - busy_ - own) / all, 0.0, 1.0) : 0;
+}
+
 int64_t available_cores() {
-  int64_t cores = affinity_cores();
+  auto cores = static_cast<int64_t>(allowed_cpus().size());
   lower(cores, cgroup_cores("/"));
   return std::max<int64_t>(cores, 1);
 }

@@ -20,10 +20,12 @@
 #include "tessera/ops/peak_rate.h"
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/device.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/operation_times.h"
 #include "tessera/train/over_ranks.h"
+#include "tessera/train/pass.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
 
@@ -61,11 +63,12 @@ class OnePicture final : public data::Source {
 /// [MLP width, width], by all threads of this rank. Of other models: ViT-B's with 2,048 tokens.
 class WidestProduct {
  public:
-  WidestProduct(const arch::ModelConfig& model, int64_t batch, at::ScalarType dtype) {
+  WidestProduct(const arch::ModelConfig& model, int64_t batch, at::ScalarType dtype, at::Device device)
+      : device_(device) {
     const auto* vit = std::get_if<arch::VitConfig>(&model.of);
     const int64_t rows = vit ? batch * vit->tokens() : 2048, in = vit ? vit->width : 768,
                   out = vit ? vit->mlp_width : 3072;
-    const auto options = at::TensorOptions().dtype(dtype);
+    const auto options = at::TensorOptions().dtype(dtype).device(device);
     x_ = at::randn({rows, in}, options);
     weight_ = at::randn({out, in}, options);
     bias_ = at::zeros({out}, options);
@@ -73,13 +76,15 @@ class WidestProduct {
   }
   double rate() const {
     const at::NoGradGuard no_gradients;
-    constexpr int kTurns = 4;
+    const int turns = device_.is_cpu() ? 4 : 64;  // a GPU should be busy for longer than it takes to say so
     const auto start = Clock::now();
-    for (int i = 0; i < kTurns; ++i) ops::linear(x_, weight_, bias_);
-    return kTurns * operations_ / seconds_since(start);
+    for (int i = 0; i < turns; ++i) ops::linear(x_, weight_, bias_);
+    wait_for(device_);
+    return turns * operations_ / seconds_since(start);
   }
 
  private:
+  at::Device device_;
   at::Tensor x_, weight_, bias_;
   double operations_;
 };
@@ -87,23 +92,32 @@ class WidestProduct {
 /// What the rounds found, of this rank.
 struct Rounds {
   std::vector<double> seconds, product_rates;
-  Json seconds_by_kind;  // of a step, from steps whose operations were counted
+  double cpus_of_others = 0;  // a share of the CPUs
+  int64_t replays = 0;        // of recorded passes
+  Json seconds_by_kind;       // of a step, from steps whose operations were counted
 };
 
 class StepBench {
  public:
-  StepBench(const BenchStepJob& job, const launch::Ranks& ranks, mesh::Mesh& mesh)
+  StepBench(const BenchStepJob& job, const launch::Ranks& ranks, mesh::Mesh& mesh, at::Device device)
       : job_(job),
+        ranks_(ranks),
         mesh_(mesh),
-        state_(assemble(job.recipe, make_plan(job.recipe, ranks.world), mesh, /*with_optimizer=*/true)),
+        device_(device),
+        state_(
+            assemble(job.recipe, make_plan(job.recipe, ranks.world), mesh, /*with_optimizer=*/true, device)),
         sizes_(recipe::resolve_batch(job.recipe.train, ranks.world)),
         source_(job.recipe.model, sizes_.batch),
-        loader_(source_, transform(job.recipe), loader_options(ranks), 0),
-        product_(job.recipe.model, sizes_.per_rank, resolve_dtype(job.recipe.precision.compute)) {}
+        loader_(source_, transform(job.recipe), loader_options(), 0),
+        product_(job.recipe.model, sizes_.per_rank, resolve_dtype(job.recipe.precision.compute, device),
+                 device) {}
 
   Rounds run() {
-    for (int i = 0; i < 2; ++i) step();  // memory is found, pages are there
+    // Memory is found, pages are there; passes are recorded, if they are.
+    for (int i = 0; i < (state_->recorded ? 6 : 2); ++i) step();
+    product_.rate();
     Rounds rounds;
+    const launch::OthersOnCpus others;
     for (int64_t round = 0; round < job_.rounds; ++round) {
       mesh_.world().barrier("bench");
       const auto start = Clock::now();
@@ -111,6 +125,11 @@ class StepBench {
       rounds.seconds.push_back(seconds_since(start));
       rounds.product_rates.push_back(product_.rate());
     }
+    // Ranks of other hosts have other CPUs.
+    if (ranks_.local_world == ranks_.world)
+      rounds.cpus_of_others = others.share(sum_over_ranks(others.own(), mesh_.world(), "CPU time"));
+    if (state_->recorded) rounds.replays = state_->recorded->replays();
+    state_->recorded = nullptr;  // replays have no operations to count
     rounds.seconds_by_kind = count_operations();
     return rounds;
   }
@@ -125,20 +144,24 @@ class StepBench {
     options.flip = false;
     return options;
   }
-  data::LoaderOptions loader_options(const launch::Ranks& ranks) const {
+  data::LoaderOptions loader_options() const {
     data::LoaderOptions options;
-    options.rank = ranks.rank;
-    options.world = ranks.world;
+    options.rank = ranks_.rank;
+    options.world = ranks_.world;
     options.batch = sizes_.batch;
     options.accumulation = sizes_.accumulation;
     options.workers = 0;
+    deliver_for(device_, &options);
     return options;
   }
-  void step() { train_step(*state_, loader_, sizes_, /*lr=*/1e-6, /*stop=*/false, mesh_); }
+  void step() {
+    train_step(*state_, loader_, sizes_, /*lr=*/1e-6, /*stop=*/false, mesh_);
+    wait_for(device_);
+  }
 
   Json count_operations() {
     constexpr int kSteps = 2;
-    const OperationTimes operations;
+    const OperationTimes operations(device_);
     loader_.take_wait_seconds();
     const double waited = mesh_.wait_seconds();
     const auto start = Clock::now();
@@ -149,8 +172,9 @@ class StepBench {
       json[std::string(kind)] = seconds / kSteps;
       rest -= seconds;
     };
-    for (size_t kind = 0; kind < operations.seconds().size(); ++kind) {
-      add(name_of(static_cast<OperationKind>(kind)), operations.seconds()[kind]);
+    const OperationTimes::Seconds seconds = operations.seconds();
+    for (size_t kind = 0; kind < seconds.size(); ++kind) {
+      add(name_of(static_cast<OperationKind>(kind)), seconds[kind]);
     }
     add("waiting_for_ranks", mesh_.wait_seconds() - waited);
     add("data", loader_.take_wait_seconds());
@@ -159,7 +183,9 @@ class StepBench {
   }
 
   const BenchStepJob& job_;
+  const launch::Ranks& ranks_;
   mesh::Mesh& mesh_;
+  at::Device device_;
   std::unique_ptr<TrainState> state_;
   recipe::BatchSizes sizes_;
   OnePicture source_;
@@ -168,16 +194,18 @@ class StepBench {
 };
 
 Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& rounds, int64_t threads,
-               const launch::Ranks& ranks, double peak_memory) {
+               const launch::Ranks& ranks, at::Device device, double peak_memory, double device_peak) {
   const recipe::Recipe& recipe = job.recipe;
   const double seconds = median(rounds.seconds), images = static_cast<double>(bench.sizes().batch);
   const double rate = images / seconds * bench.flops_per_image();  // of all ranks
-  const at::ScalarType dtype = resolve_dtype(recipe.precision.compute);
+  const at::ScalarType dtype = resolve_dtype(recipe.precision.compute, device);
   const double cores = static_cast<double>(threads * ranks.world);
   const double products = median(rounds.product_rates) * static_cast<double>(ranks.world);
-  // fp16 has no kernels of ours, and so no peak that they were compared with.
-  const double peak = dtype == at::kHalf ? 0 : ops::peak_rate(dtype == at::kBFloat16, 0.1) * cores;
+  // fp16 has no kernels of ours, and so no peak that they were compared with; a GPU has no measured one.
+  const bool has_peak = dtype != at::kHalf && device.is_cpu();
+  const double peak = !has_peak ? 0 : ops::peak_rate(dtype == at::kBFloat16, 0.1) * cores;
   Json json = {{"model", job.model},
+               {"device", describe_device(device)},
                {"dtype", dtype_name(dtype)},
                {"ranks", ranks.world},
                {"threads_per_rank", threads},
@@ -192,8 +220,11 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
                {"gemm_tflops", products / 1e12},
                {"share_of_gemm_rate", rate / products},
                {"seconds_by_kind", rounds.seconds_by_kind},
+               {"cpus_of_others", rounds.cpus_of_others},
                {"peak_rss_bytes", peak_memory},
                {"tessera", concat(build_info().version, " (", build_info().commit, ")")}};
+  if (device_peak > 0) json["device_peak_bytes"] = device_peak;
+  if (recipe.run.cuda_graphs) json["replayed_passes"] = rounds.replays;
   if (peak > 0) {
     json["peak_tflops"] = peak / 1e12;
     json["share_of_peak"] = rate / peak;
@@ -203,7 +234,8 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
 
 void print(const Json& json) {
   const auto number = [&](const char* name) { return json.at(name).get<double>(); };
-  std::printf("%s, batch %ld = %ld ranks x %ld, %s, %s%s\n", json.at("model").get<std::string>().c_str(),
+  std::printf("%s on %s, batch %ld = %ld ranks x %ld, %s, %s%s\n",
+              json.at("model").get<std::string>().c_str(), json.at("device").get<std::string>().c_str(),
               json.at("global_batch").get<long>(), json.at("ranks").get<long>(),
               json.at("batch_per_rank").get<long>(), json.at("dtype").get<std::string>().c_str(),
               json.at("level").get<std::string>().c_str(),
@@ -215,7 +247,19 @@ void print(const Json& json) {
   if (json.contains("peak_tflops")) {
     std::printf(", %.0f %% of the registers' %.3f", 100 * number("share_of_peak"), number("peak_tflops"));
   }
+  if (const double others = number("cpus_of_others"); others > 0.05) {
+    std::printf("\n%-30s %10.0f %% of the CPUs meanwhile: alone the step is faster", "other programs had",
+                100 * others);
+  }
   std::printf("\n%-30s %10s a rank\n", "peak memory", human_bytes(number("peak_rss_bytes")).c_str());
+  if (json.contains("device_peak_bytes")) {
+    std::printf("%-30s %10s a rank\n", "peak memory of the GPU",
+                human_bytes(number("device_peak_bytes")).c_str());
+  }
+  if (json.contains("replayed_passes")) {
+    std::printf("%-30s %10ld of the steps; kinds of operation are of passes without\n",
+                "replayed CUDA graphs", json.at("replayed_passes").get<long>());
+  }
   for (const auto& [kind, seconds] : json.at("seconds_by_kind").items()) {
     if (seconds.get<double>() < 5e-5) continue;
     std::printf("  %-28s %10.1f ms  %3.0f %%\n", kind.c_str(), 1e3 * seconds.get<double>(),
@@ -229,21 +273,25 @@ void print(const Json& json) {
 int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
   shard::keep_tensor_memory();  // as a training does
   const int64_t threads = set_threads(job.recipe, ranks);
+  const at::Device device = choose_device(job.recipe, ranks);
   auto mesh = connect(job.recipe, ranks, concat(build_info().commit, recipe::to_toml(job.recipe)));
   try {
     return guarded(
         [&] {
-          if (ranks.local_rank == 0) {
-            check_memory(job.recipe, make_plan(job.recipe, ranks.world), job.recipe.train.batch_per_rank,
-                         ranks, "");
-          }
+          const plan::Plan plan = make_plan(job.recipe, ranks.world);
+          const int64_t batch = job.recipe.train.batch_per_rank;
+          if (device.is_cuda()) check_gpu_memory(job.recipe, plan, batch, ranks, "");
+          if (device.is_cpu() && ranks.local_rank == 0) check_memory(job.recipe, plan, batch, ranks, "");
           mesh->world().barrier("memory check");
-          StepBench bench(job, ranks, *mesh);
+          StepBench bench(job, ranks, *mesh, device);
           const Rounds rounds = bench.run();
           const double peak =
               largest_over_ranks(static_cast<double>(peak_resident_bytes()), mesh->world(), "peak memory");
+          const double device_peak = largest_over_ranks(
+              static_cast<double>(device_memory(device).value_or(DeviceMemory()).peak_bytes), mesh->world(),
+              "peak memory of the GPU");
           if (ranks.rank == 0) {
-            const Json json = report_of(job, bench, rounds, threads, ranks, peak);
+            const Json json = report_of(job, bench, rounds, threads, ranks, device, peak, device_peak);
             if (job.json) {
               std::cout << json.dump(2) << std::endl;
             } else if (!job.quiet) {

@@ -65,8 +65,12 @@ std::string describe_device(at::Device device) {
                 human_bytes(static_cast<double>(gpu.total_bytes)), ")");
 }
 
+void wait_for(at::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
 void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
-                      const launch::Ranks& ranks) {
+                      const launch::Ranks& ranks, const std::string& otherwise) {
   const mesh::CudaInUse cuda = mesh::cuda_in_use();
   TESSERA_CHECK(cuda.plugin != nullptr, "no GPU was chosen");
   const mesh::CudaDevice gpu = cuda.plugin->device(cuda.device);
@@ -79,7 +83,7 @@ void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int6
              "): a rank is predicted to need ", human_bytes(needed), " and ",
              human_bytes(static_cast<double>(gpu.free_bytes)), " of ",
              human_bytes(static_cast<double>(gpu.total_bytes)), " are free (per rank",
-             memory_savings(recipe, plan, batch_per_rank, ranks), "; --force runs it anyway)");
+             memory_savings(recipe, plan, batch_per_rank, ranks), otherwise, ")");
 }
 
 }  // namespace tessera::train

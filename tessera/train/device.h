@@ -20,9 +20,12 @@ at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& rank
 /// "CPU", "NVIDIA H200 (GPU 1, 139.7 GiB)".
 std::string describe_device(at::Device device);
 
+/// Until all that is queued there is done; the CPU queues nothing.
+void wait_for(at::Device device);
+
 /// Refuses (UserError, with what would save how much) a run that will not fit into the rank's GPU, which
-/// choose_device() chose.
+/// choose_device() chose. `otherwise`: what else the command offers, at the message's end.
 void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
-                      const launch::Ranks& ranks);
+                      const launch::Ranks& ranks, const std::string& otherwise = "; --force runs it anyway");
 
 }  // namespace tessera::train

@@ -1,6 +1,10 @@
 """tessera bench: numbers of step and scaling fit together, on one rank and on several, in text and in JSON; how it ends."""
 import json
+import os
+import re
 import signal
+import subprocess
+import sys
 import time
 
 from harness import check, main, scratch, send, tessera
@@ -15,6 +19,8 @@ def numbers(found, ranks):
     check(abs(found["images_per_second"] / rate - 1) < 1e-6, found)
     check(0 < found["tflops"] < found["gemm_tflops"] * 1.5 and found["peak_rss_bytes"] > 2**26, found)
     check(found["share_of_peak"] < 1 if "share_of_peak" in found else True, found)
+    check(found["device"] == "CPU" and "device_peak_bytes" not in found and "replayed_passes" not in found, found)
+    check(0 <= found["cpus_of_others"] <= 1, found)
     kinds = found["seconds_by_kind"]
     check(kinds["gemm_forward"] > 0 and kinds["attention"] > 0 and kinds["optimizer"] > 0 and kinds["norm"] > 0, kinds)
     check((kinds["waiting_for_ranks"] > 0) == (ranks > 1), kinds)
@@ -28,8 +34,21 @@ def step_on_one_rank_and_on_two():
             numbers(json.loads((folder / "step.json").read_text()), ranks)
             check('"images_per_second"' in text, text)
         text = tessera("bench", "step", *SMALL, "--dtype", "fp32", "--recompute", folder=folder).done(120)
-        for part in ("whole step", "TFLOP/s", "peak memory", "gemm_forward", "fp32", "recompute"):
+        for part in ("whole step", "TFLOP/s", "peak memory", "gemm_forward", "fp32", "recompute", "mu on CPU, batch"):
             check(part in text, part, "in", text)
+
+
+def a_busy_machine_is_told():
+    with scratch() as folder:
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
+        try:
+            text = tessera("bench", "step", "--model", "mu", "--set", "run.threads=1", "--rounds", 20, folder=folder).done(120)
+        finally:
+            for program in busy:
+                program.kill()
+                program.wait()
+        share = re.search(r"\nother programs had +(\d+) % of the CPUs meanwhile: alone the step is faster\n", text)
+        check(share and 10 <= int(share[1]) <= 100, text)
 
 
 def scaling_is_a_table():
@@ -88,5 +107,5 @@ def nonsense_is_refused_in_one_line():
             check(expected in refused.text(), words, refused.text())
 
 
-main(step_on_one_rank_and_on_two, scaling_is_a_table, one_signal_ends_it,
+main(step_on_one_rank_and_on_two, a_busy_machine_is_told, scaling_is_a_table, one_signal_ends_it,
      scaling_clears_up_behind_one_that_was_killed, nonsense_is_refused_in_one_line)

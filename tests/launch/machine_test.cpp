@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "tessera/base/file.h"
 #include "tessera/launch/launch.h"
@@ -83,6 +88,37 @@ TEST(Machine, FreeMemory) {
   one["sys/fs/cgroup/memory/job/memory.limit_in_bytes"] = "7000\n";
   one["sys/fs/cgroup/memory/job/memory.stat"] = "inactive_file 1\ntotal_inactive_file 500\n";
   EXPECT_EQ(Machine(one).memory(), 2500);
+}
+
+TEST(Machine, BusySecondsOfSomeCpus) {
+  const Files files = {{"proc/stat",
+                        "cpu  999 999 999 999 999 999 999 999 0 0\ncpu0 100 20 3 5000 600 7 8 9 50 0\n"
+                        "cpu1 1000 0 0 9 9\ncpu10 200 0 0 0 0 0 0 0\nintr 5 5\nctxt 8\n"}};
+  const Machine machine(files);
+  const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
+  const auto busy = [&](const std::set<int>& cpus) {
+    return ticks * busy_cpu_seconds(machine.folder.path(), cpus);
+  };
+  EXPECT_DOUBLE_EQ(busy({0}), 147);
+  EXPECT_DOUBLE_EQ(busy({1}), 1000);
+  EXPECT_DOUBLE_EQ(busy({0, 10}), 347);
+  EXPECT_DOUBLE_EQ(busy({2}), 0);
+  EXPECT_EQ(busy_cpu_seconds(machine.folder.path() / "nothing", {0}), 0);
+}
+
+TEST(Machine, OthersAreSeen) {
+  const OthersOnCpus others;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::sched_yield();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  const double share = others.share(others.own());
+  EXPECT_GT(share, 0.1 / static_cast<double>(available_cores()));
+  EXPECT_LE(share, 1);
+  EXPECT_EQ(others.share(1e6), 0) << "all of it was our own";
 }
 
 TEST(Machine, ThisOne) {

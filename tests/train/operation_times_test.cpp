@@ -2,6 +2,7 @@
 #include "tessera/train/operation_times.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ThreadLocalState.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -57,11 +58,27 @@ TEST_P(EachDtype, EveryKindOfABlockIsSeenAndNoSecondTwice) {
   }
   // Tessera's own kernels say which of the two it is; LibTorch's do not.
   EXPECT_GT(of(times, kGemmWeight) + of(times, kGemmOther), 0);
-  const double sum = std::accumulate(times.seconds().begin(), times.seconds().end(), 0.0);
+  const OperationTimes::Seconds seconds = times.seconds();
+  const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   EXPECT_LE(sum, seconds_since(start));
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, EachDtype, ::testing::Values(at::kFloat, at::kBFloat16));
+
+// As autograd does on a device, whose backward passes have threads of their own.
+TEST(OperationTimes, ThreadsThatWorkForThisOneCount) {
+  const OperationTimes times;
+  const at::ThreadLocalState of_this_thread;
+  std::thread([&] {
+    const at::ThreadLocalStateGuard as_there(of_this_thread);
+    work(at::kFloat);
+  }).join();
+  EXPECT_GT(of(times, kGemmForward), 0);
+  EXPECT_GT(of(times, kAttentionBackward), 0);
+  const double before = of(times, kGemmForward);
+  std::thread([] { work(at::kFloat); }).join();
+  EXPECT_EQ(of(times, kGemmForward), before) << "other threads do not";
+}
 
 TEST(OperationTimes, CountsOnlyWhileItLives) {
   { const OperationTimes times; }
