@@ -1,7 +1,9 @@
 #include "tessera/cuda/graph.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 
 namespace tessera::cuda {
 namespace {
@@ -11,26 +13,43 @@ class Graph : public ops::DeviceGraph {
   void record(const std::function<void()>& work) override {
     // What operations kept for the next pass like this one: its memory is the recording's from now on.
     c10::cuda::CUDACachingAllocator::emptyCache();
-    // Of this thread: others, which read data, take page-locked memory meanwhile.
-    graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    const auto pool = at::cuda::graph_pool_handle();
     try {
+      // Of this thread: others, which read data, take page-locked memory meanwhile.
+      graph_.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
       work();
+      graph_.capture_end();
     } catch (...) {
-      end_failed_capture();
+      give_up(pool);
       throw;
     }
-    graph_.capture_end();
   }
 
   void replay() override { graph_.replay(); }
 
  private:
-  /// The error that matters is under way already.
-  void end_failed_capture() {
+  /// The allocators wait for a capture's end before they use freed memory again. A capture that an operation
+  /// has spoiled ends with an error, before CUDAGraph has told them.
+  void give_up(c10::MempoolId_t pool) {
+    const c10::DeviceIndex device = c10::cuda::current_device();
+    at::HostAllocator& host = *at::getHostAllocator(at::kCUDA);
+    ended([&] { graph_.capture_end(); });
+    cudaGetLastError();  // or the next call would report it again
+    ended([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool); });
+    ended([&] { host.end_allocate_to_pool(pool); });
+    if (ended([&] { graph_.pool(); })) return;  // its destructor gives the pool back
+    ended([&] { c10::cuda::CUDACachingAllocator::releasePool(device, pool); });
+    ended([&] { host.release_pool(pool); });
+  }
+
+  /// What is over already refuses to end again; the error that matters is under way.
+  template <typename Step>
+  static bool ended(const Step& step) {
     try {
-      graph_.capture_end();
+      step();
+      return true;
     } catch (const c10::Error&) {
-      cudaGetLastError();  // or the next call would report it again
+      return false;
     }
   }
 

@@ -64,15 +64,16 @@ void request_stop();
 int64_t available_cores();
 /// This host's cores divided by its ranks, at least 1.
 int64_t cores_per_rank(const Ranks& ranks);
-/// The share of the CPUs this process may run on that others had while one lived: programs, and the host of a
-/// virtual machine.
+/// The share of the CPUs this process may run on that others had between its making and stop(): programs, and
+/// the host of a virtual machine. Of a tenth of a second and less it knows nothing.
 class OthersOnCpus {
  public:
   OthersOnCpus();
-  /// 0 to 1, since it was made. `own`: CPU seconds of this process and those that belong to it, meanwhile.
-  double share(double own) const;
+  void stop();
   /// CPU seconds of this process, meanwhile.
-  double own() const;
+  double own() const { return own_; }
+  /// 0 to 1. `own`: CPU seconds of this process and those that belong to it, meanwhile.
+  double share(double own) const;
 
  private:
   double seconds_, busy_, own_;

@@ -157,12 +157,16 @@ OthersOnCpus::OthersOnCpus()
       busy_(busy_cpu_seconds("/", allowed_cpus())),
       own_(clock_seconds(CLOCK_PROCESS_CPUTIME_ID)) {}
 
-double OthersOnCpus::own() const { return clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - own_; }
+void OthersOnCpus::stop() {
+  seconds_ = clock_seconds(CLOCK_MONOTONIC) - seconds_;
+  busy_ = busy_cpu_seconds("/", allowed_cpus()) - busy_;
+  own_ = clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - own_;
+}
 
 double OthersOnCpus::share(double own) const {
-  const std::set<int> cpus = allowed_cpus();
-  const double all = (clock_seconds(CLOCK_MONOTONIC) - seconds_) * static_cast<double>(cpus.size());
-  return all > 0 ? std::clamp((busy_cpu_seconds("/", cpus) - busy_ - own) / all, 0.0, 1.0) : 0;
+  const auto cpus = static_cast<double>(allowed_cpus().size());
+  const double unsure = 2 * cpus / static_cast<double>(::sysconf(_SC_CLK_TCK));  // a tick at each end
+  return std::clamp((busy_ - own - unsure) / std::max(1e-9, seconds_ * cpus), 0.0, 1.0);
 }
 
 int64_t available_cores() {

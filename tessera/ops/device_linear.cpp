@@ -24,6 +24,7 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu,
                             const MadeBy& made) {
+    RECORD_USER_SCOPE("tessera::linear");
     const at::Tensor rows = as_rows(x).contiguous();
     // With a GELU between them the residual is not of the product.
     const at::Tensor added = residual && !gelu ? as_rows(*residual).contiguous() : at::Tensor();
@@ -53,7 +54,7 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
     }
     if (ctx->needs_input_grad(1)) {
       const at::Tensor x = as_rows(saved_input(ctx, saved)).contiguous();
-      std::tie(of_weight, of_bias) = products_in_use.load()->parameter_gradients(gradient, x);
+      std::tie(of_weight, of_bias) = device_parameter_gradients(gradient, x);
     } else if (ctx->needs_input_grad(2)) {
       of_bias = gradient.sum(0);
     }
@@ -123,6 +124,7 @@ bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at
 
 std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& gradient,
                                                              const at::Tensor& x) {
+  RECORD_USER_SCOPE("tessera::linear_weight_gradient");
   return products_in_use.load()->parameter_gradients(gradient, x);
 }
 

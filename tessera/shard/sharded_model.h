@@ -51,8 +51,8 @@ class ShardedModel {
   void abandon_backward() { reductions_.abandon(); }
   /// After an optimizer step or loading. Gradients go, and so does their memory until the next backward.
   void parameters_changed();
-  /// From now on their memory stays, as long as the model: what is recorded writes there (device_graph.h).
-  void keep_gradients() { keeps_gradients_ = true; }
+  /// Does their memory stay from now on? What is recorded writes there (device_graph.h).
+  void keep_gradients(bool keep) { keeps_gradients_ = keep; }
   /// Buffers of all parts, in their order.
   std::vector<NamedTensor> buffers() const;
   /// Buffers are each rank's own while training. Now they become the mean over the ranks (average.h).

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
@@ -92,9 +93,9 @@ class WidestProduct {
 /// What the rounds found, of this rank.
 struct Rounds {
   std::vector<double> seconds, product_rates;
-  double cpus_of_others = 0;  // a share of the CPUs
-  int64_t replays = 0;        // of recorded passes
-  Json seconds_by_kind;       // of a step, from steps whose operations were counted
+  std::optional<double> cpus_of_others;  // a share of the CPUs; ranks of several hosts do not know
+  int64_t replays = 0;                   // of recorded passes
+  Json seconds_by_kind;                  // of a step, from steps whose operations were counted
 };
 
 class StepBench {
@@ -117,7 +118,8 @@ class StepBench {
     for (int i = 0; i < (state_->recorded ? 6 : 2); ++i) step();
     product_.rate();
     Rounds rounds;
-    const launch::OthersOnCpus others;
+    const int64_t replays = state_->recorded ? state_->recorded->replays() : 0;
+    launch::OthersOnCpus others;
     for (int64_t round = 0; round < job_.rounds; ++round) {
       mesh_.world().barrier("bench");
       const auto start = Clock::now();
@@ -125,11 +127,15 @@ class StepBench {
       rounds.seconds.push_back(seconds_since(start));
       rounds.product_rates.push_back(product_.rate());
     }
+    others.stop();
     // Ranks of other hosts have other CPUs.
     if (ranks_.local_world == ranks_.world)
       rounds.cpus_of_others = others.share(sum_over_ranks(others.own(), mesh_.world(), "CPU time"));
-    if (state_->recorded) rounds.replays = state_->recorded->replays();
-    state_->recorded = nullptr;  // replays have no operations to count
+    if (state_->recorded) {  // replays have no operations to count
+      rounds.replays = state_->recorded->replays() - replays;
+      state_->recorded = nullptr;
+      step();  // takes the memory that recording gave back
+    }
     rounds.seconds_by_kind = count_operations();
     return rounds;
   }
@@ -150,7 +156,7 @@ class StepBench {
     options.world = ranks_.world;
     options.batch = sizes_.batch;
     options.accumulation = sizes_.accumulation;
-    options.workers = 0;
+    options.workers = device_.is_cpu() ? 0 : 2;  // beside a GPU's launches, as in a training
     deliver_for(device_, &options);
     return options;
   }
@@ -220,9 +226,9 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
                {"gemm_tflops", products / 1e12},
                {"share_of_gemm_rate", rate / products},
                {"seconds_by_kind", rounds.seconds_by_kind},
-               {"cpus_of_others", rounds.cpus_of_others},
                {"peak_rss_bytes", peak_memory},
                {"tessera", concat(build_info().version, " (", build_info().commit, ")")}};
+  if (rounds.cpus_of_others) json["cpus_of_others"] = *rounds.cpus_of_others;
   if (device_peak > 0) json["device_peak_bytes"] = device_peak;
   if (recipe.run.cuda_graphs) json["replayed_passes"] = rounds.replays;
   if (peak > 0) {
@@ -247,7 +253,7 @@ void print(const Json& json) {
   if (json.contains("peak_tflops")) {
     std::printf(", %.0f %% of the registers' %.3f", 100 * number("share_of_peak"), number("peak_tflops"));
   }
-  if (const double others = number("cpus_of_others"); others > 0.05) {
+  if (const double others = json.value("cpus_of_others", 0.0); others > 0.05) {
     std::printf("\n%-30s %10.0f %% of the CPUs meanwhile: alone the step is faster", "other programs had",
                 100 * others);
   }

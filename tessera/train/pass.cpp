@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -44,6 +46,10 @@ class Results {
     for (size_t i = 0; i < gradients_.size(); ++i) state.sharded->units()[i]->gradient().copy_(gradients_[i]);
   }
   const at::Tensor& loss() const { return loss_; }
+  bool finite() const {
+    const auto is_finite = [](const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); };
+    return is_finite(loss_) && std::ranges::all_of(gradients_, is_finite);
+  }
 
  private:
   /// |a - b| / |b|; 0 for equal ones.
@@ -91,30 +97,55 @@ RecordedPasses::Kind RecordedPasses::kind_of(const Pass& pass) {
 at::Tensor RecordedPasses::run(TrainState& state, Pass pass) {
   if (!fault_.empty() || !pass.mine) return run_pass(state, pass);
   Kind kind = kind_of(pass);
-  if (graph_ && kind == recorded_) return replay(state, pass);
+  if (graph_ && kind == recorded_) {
+    in_a_row_ = 0;
+    before_.clear();
+    return replay(state, pass);
+  }
   in_a_row_ = kind == before_ ? in_a_row_ + 1 : 1;
   before_ = std::move(kind);
   return in_a_row_ > kOfAKindBefore ? record(state, pass) : run_pass(state, pass);
 }
 
 at::Tensor RecordedPasses::record(TrainState& state, const Pass& pass) {
+  using std::string_literals::operator""s;
   graph_.reset();
   recorded_ = before_;
-  images_ = pass.input.images.clone();
-  taught_ = pass.taught.defined() ? pass.taught.clone() : at::Tensor();
+  std::optional<BuffersBefore> before, after;
+  fault_ = ops::said_or_thrown([&] {
+    images_ = pass.input.images.clone();
+    taught_ = pass.taught.defined() ? pass.taught.clone() : at::Tensor();
+    before.emplace(state);
+    return ""s;
+  });
+  if (!fault_.empty()) {
+    give_up(state);
+    return run_pass(state, pass);
+  }
   const Lent lent(input_.batch, pass.input.batch);
   input_.images = images_;
   Pass recorded{input_, taught_, pass.mine, pass.samples, pass.last, pass.key, pass.seen};
-  state.sharded->keep_gradients();
+  state.sharded->keep_gradients(true);
 
-  const BuffersBefore before(state);
   at::Tensor loss;
   numbers_.collect([&] { loss = run_pass(state, recorded); });
-  const Results wanted(state, loss);
-  const BuffersBefore after(state);
+  std::optional<Results> wanted;
+  fault_ = ops::said_or_thrown([&] {
+    wanted.emplace(state, loss);
+    after.emplace(state);
+    return ""s;
+  });
+  if (!fault_.empty()) {
+    give_up(state);
+    return loss;
+  }
+  if (!wanted->finite()) {  // nothing to compare with; the step will be skipped, or end the run
+    in_a_row_ = 0;
+    return loss;
+  }
 
   recorded.seen = nullptr;
-  before.put_back(state);
+  before->put_back(state);
   fault_ = ops::said_or_thrown([&] {
     for (const auto& unit : state.sharded->units()) unit->begin_gradient(/*keep=*/false, 1);
     graph_ = make_();
@@ -122,16 +153,23 @@ at::Tensor RecordedPasses::record(TrainState& state, const Pass& pass) {
     // What the replay leaves out is then found.
     for (const auto& unit : state.sharded->units()) unit->gradient().fill_(NAN);
     graph_->replay();
-    return wanted.fault(state, loss_);
+    return wanted->fault(state, loss_);
   });
   if (fault_.empty()) return loss_;
   state.sharded->abandon_backward();  // if it did not come to its end
+  wanted->put_back(state);
+  after->put_back(state);
+  give_up(state);
+  return wanted->loss();
+}
+
+void RecordedPasses::give_up(TrainState& state) {
   TORCH_WARN("[train.pass] a recorded pass that gives what its operations give: found ", fault_,
              " (passes go operation by operation, as with run.cuda_graphs = false)");
   graph_.reset();
-  wanted.put_back(state);
-  after.put_back(state);
-  return wanted.loss();
+  images_ = taught_ = loss_ = input_.images = at::Tensor();
+  numbers_ = ops::HostNumbers();
+  state.sharded->keep_gradients(false);
 }
 
 at::Tensor RecordedPasses::replay(TrainState& state, const Pass& pass) {

@@ -36,8 +36,8 @@ at::Tensor run_pass(TrainState& state, const Pass& pass);
 /// with the device's DeviceGraph, and replayed where it comes again. Others (the short batch at an epoch's
 /// end) go operation by operation. A replay's numbers are compared with those of the operations when it is
 /// recorded; where they differ, or recording fails, a warning says so and nothing is recorded any more.
-/// Memory of the units' gradients stays from then on, and while it records there are two copies more of them.
-/// One thread, whose current stream must not be the device's default one.
+/// Memory of the units' gradients stays from then on; while it records there is a copy of them, and for a
+/// unit at a time three in float64. One thread, whose current stream must not be the device's default one.
 class RecordedPasses {
  public:
   /// `make`: of the state's device.
@@ -52,6 +52,8 @@ class RecordedPasses {
  private:
   at::Tensor record(TrainState& state, const Pass& pass);
   at::Tensor replay(TrainState& state, const Pass& pass);
+  /// Says fault_; nothing of a recording stays.
+  void give_up(TrainState& state);
 
   /// What a recording depends on besides numbers.
   using Kind = std::vector<int64_t>;

@@ -8,6 +8,7 @@
 
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/ops/device_kernels.h"
+#include "tessera/ops/device_linear.h"
 
 namespace tessera::testing {
 
@@ -28,11 +29,17 @@ inline at::Device use_gpu(int index) {
   return device;
 }
 
-/// GPUs have the kernels while one lives.
+/// GPUs have the kernels and products while one lives.
 class UsingKernels {
  public:
-  UsingKernels() { ops::use_device_kernels(mesh::open_cuda().plugin->kernels, at::kCUDA); }
-  ~UsingKernels() { ops::use_device_kernels(nullptr, at::kCUDA); }
+  UsingKernels() {
+    ops::use_device_kernels(mesh::open_cuda().plugin->kernels, at::kCUDA);
+    ops::use_device_products(mesh::open_cuda().plugin->products, at::kCUDA);
+  }
+  ~UsingKernels() {
+    ops::use_device_kernels(nullptr, at::kCUDA);
+    ops::use_device_products(nullptr, at::kCUDA);
+  }
   UsingKernels(const UsingKernels&) = delete;
   UsingKernels& operator=(const UsingKernels&) = delete;
 };

@@ -8,6 +8,7 @@
 #include "gpu.h"
 #include "tessera/base/file.h"
 #include "tessera/mesh/transport.h"
+#include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/pass.h"
@@ -156,6 +157,39 @@ TEST(CudaTraining, ReplaysFollowTheOperations) {
         EXPECT_NEAR(found.losses[i], expected.losses[i], tolerance * expected.losses[i]) << "step " << i;
     }
   }
+}
+
+// What a spoiled capture held, and what is freed afterwards, is there again.
+TEST(CudaTraining, AFailedRecordingLeavesNothingBehind) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const c10::impl::VirtualGuardImpl streams(at::kCUDA);
+  const c10::Stream own = streams.getStreamFromGlobalPool(gpu);
+  const c10::Stream before = streams.exchangeStream(own);
+  const auto options = at::TensorOptions(at::kFloat).device(gpu);
+  for (int turn = 0; turn < 3; ++turn) {
+    const auto graph = mesh::open_cuda().plugin->make_graph();
+    EXPECT_ANY_THROW(graph->record([&] { at::ones({1 << 20}, options).sum().item<float>(); }));
+  }
+  const c10::Stream other = streams.getStreamFromGlobalPool(gpu);
+  const auto use_and_free = [&] {
+    const at::Tensor some = at::zeros({1 << 22}, options);
+    some.record_stream(other);
+  };
+  use_and_free();
+  wait_for(gpu);
+  const int64_t bytes = device_memory(gpu)->bytes;
+  for (int i = 0; i < 50; ++i) {
+    use_and_free();
+    wait_for(gpu);
+  }
+  EXPECT_LE(device_memory(gpu)->bytes, bytes + (32 << 20));
+  const auto graph = mesh::open_cuda().plugin->make_graph();
+  at::Tensor sum;
+  graph->record([&] { sum = at::ones({1 << 20}, options).sum(); });
+  graph->replay();
+  EXPECT_EQ(sum.item<float>(), 1 << 20);
+  streams.exchangeStream(before);
 }
 
 /// Ranks as threads, each with a GPU of its own: tensors travel over NCCL, control messages over Gloo.

@@ -42,7 +42,7 @@ def a_busy_machine_is_told():
     with scratch() as folder:
         busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
         try:
-            text = tessera("bench", "step", "--model", "mu", "--set", "run.threads=1", "--rounds", 20, folder=folder).done(120)
+            text = tessera("bench", "step", "--model", "mu", "--set", "run.threads=1", "--rounds", 100, folder=folder).done(120)
         finally:
             for program in busy:
                 program.kill()

@@ -107,7 +107,7 @@ TEST(Machine, BusySecondsOfSomeCpus) {
 }
 
 TEST(Machine, OthersAreSeen) {
-  const OthersOnCpus others;
+  OthersOnCpus others;
   const pid_t child = ::fork();
   if (child == 0) {
     for (;;) ::sched_yield();
@@ -115,6 +115,7 @@ TEST(Machine, OthersAreSeen) {
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
+  others.stop();
   const double share = others.share(others.own());
   EXPECT_GT(share, 0.1 / static_cast<double>(available_cores()));
   EXPECT_LE(share, 1);

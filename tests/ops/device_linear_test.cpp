@@ -2,10 +2,13 @@
 #include "tessera/ops/device_linear.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "tessera/ops/cpu.h"
@@ -19,9 +22,18 @@ namespace tessera::ops {
 namespace {
 
 struct Calls {
-  int plain = 0, added = 0, gradients = 0;
+  int plain = 0, added = 0, gradients = 0, announced = 0;
 };
 Calls calls;
+
+/// The scopes under way that ops announce, the innermost last: by these a product's time is counted.
+std::vector<std::string> announced;
+
+std::unique_ptr<at::ObserverContext> begin_scope(const at::RecordFunction& function) {
+  announced.emplace_back(function.name());
+  return nullptr;
+}
+void end_scope(const at::RecordFunction&, at::ObserverContext*) { announced.pop_back(); }
 
 void expect_as_promised(std::initializer_list<at::Tensor> tensors) {
   for (const at::Tensor& t : tensors) {
@@ -36,6 +48,7 @@ at::Tensor linear_there(const at::Tensor& x, const at::Tensor& weight, const at:
                         const at::Tensor& residual) {
   expect_as_promised({x, weight, bias, residual});
   EXPECT_EQ(x.dim(), 2);
+  EXPECT_TRUE(announced.empty() || announced.back() == "tessera::linear");
   ++(residual.defined() ? calls.added : calls.plain);
   at::Tensor y = at::mm(x.to(at::kFloat), weight.to(at::kFloat).t()) + bias.to(at::kFloat);
   if (residual.defined()) {
@@ -47,7 +60,9 @@ at::Tensor linear_there(const at::Tensor& x, const at::Tensor& weight, const at:
 
 std::pair<at::Tensor, at::Tensor> gradients_there(const at::Tensor& gradient, const at::Tensor& x) {
   expect_as_promised({gradient, x});
+  EXPECT_TRUE(announced.empty() || announced.back() == "tessera::linear_weight_gradient");
   ++calls.gradients;
+  calls.announced += announced.empty() ? 0 : 1;
   const at::Tensor wide = gradient.to(at::kFloat);
   return {at::mm(wide.t(), x.to(at::kFloat)).to(at::kBFloat16), wide.sum(0).to(at::kBFloat16)};
 }
@@ -61,9 +76,15 @@ class DeviceLinear : public testing::Test {
     calls = {};
     use_device_products(&kThere, at::kCPU);
   }
-  ~DeviceLinear() override { use_device_products(nullptr, at::kCPU); }
+  ~DeviceLinear() override {
+    use_device_products(nullptr, at::kCPU);
+    at::removeCallback(listening_);
+    EXPECT_EQ(calls.announced, calls.gradients) << "a product of which nothing was said";
+  }
 
  private:
+  at::CallbackHandle listening_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(begin_scope, end_scope).scopes({at::RecordScope::USER_SCOPE}));
   WithoutKernels without_;
 };
 
@@ -242,6 +263,7 @@ TEST_F(DeviceLinear, FaultyProductsAreFoundOut) {
     throw std::runtime_error("no such library");
   };
   EXPECT_EQ(fault_of(faulty, at::kCPU), "no such library");
+  calls = {};  // a check is no operation, and says nothing
 }
 
 }  // namespace

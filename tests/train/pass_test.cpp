@@ -53,10 +53,10 @@ void expect_same(const Outcome& found, const Outcome& expected) {
 }
 
 /// Twelve steps: three of a kind, one that records (and replays once), eight replays.
-void expect_recorded(const recipe::Recipe& recipe, int64_t replays = 8) {
-  const Outcome expected = train_passes(recipe, false);
+void expect_recorded(const recipe::Recipe& recipe, int64_t replays = 8, int64_t steps = 12) {
+  const Outcome expected = train_passes(recipe, false, steps);
   const CpuRecords<> records;
-  const Outcome found = train_passes(recipe, true);
+  const Outcome found = train_passes(recipe, true, steps);
   EXPECT_EQ(found.fault, "");
   EXPECT_EQ(found.replays, replays);
   EXPECT_EQ(OperationGraph::replays, replays + 1);
@@ -108,8 +108,32 @@ TEST(Pass, ReplaysLearnFromATeacher) {
 // An epoch of 216 images ends with a batch of 16, whose pass is of another kind; statistics are looked at
 // between the operations.
 TEST(Pass, OtherKindsGoOperationByOperation) {
-  expect_recorded(make_recipe({"data.source=fake:216", "train.batch=40", "data.remainder=keep"}), 6);
+  // Six epochs: the short batch never comes twice in a row.
+  expect_recorded(make_recipe({"data.source=fake:216", "train.batch=40", "data.remainder=keep"}), 26, 36);
   expect_recorded(make_recipe({"run.statistics_every=4"}), 5);
+}
+
+// A step whose numbers are not finite is no fault of the recording; the next three of a kind come before
+// another.
+TEST(Pass, BadNumbersAreNotRecorded) {
+  const ops::WithoutKernels foreign;
+  const CpuRecords<> records;
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe({"run.cuda_graphs=true", "guard.skip_steps=3"});
+    const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
+    const shard::Unit& unit = *state->sharded->units()[0];
+    Curve curve;
+    train_until(*state, mesh, 3, curve, /*as_bytes=*/true);
+    const at::Tensor before = unit.master().clone();
+    unit.master().fill_(NAN);
+    train_until(*state, mesh, 4, curve, /*as_bytes=*/true);
+    EXPECT_TRUE(std::isnan(curve.losses.back()));
+    unit.master().copy_(before);
+    train_until(*state, mesh, 12, curve, /*as_bytes=*/true);
+    EXPECT_FALSE(std::isnan(curve.losses.back()));
+    EXPECT_EQ(state->recorded->fault(), "");
+    EXPECT_EQ(state->recorded->replays(), 4);
+  });
 }
 
 /// Replays nothing.
