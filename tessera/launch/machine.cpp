@@ -88,8 +88,8 @@ std::optional<int64_t> left(const fs::path& folder, const char* limit, const cha
 /// The CPUs that this thread may run on.
 std::set<int> allowed_cpus() {
   std::set<int> allowed;
-  for (int cpus = 1024; allowed.empty() && cpus <= 1 << 20;
-       cpus *= 2) {  // the kernel refuses a smaller mask than its own
+  // The kernel refuses a mask smaller than its own.
+  for (int cpus = 1024; allowed.empty() && cpus <= 1 << 20; cpus *= 2) {
     cpu_set_t* mask = CPU_ALLOC(cpus);
     const size_t size = CPU_ALLOC_SIZE(cpus);
     if (::sched_getaffinity(0, size, mask) == 0) {
@@ -126,8 +126,8 @@ int64_t cgroup_cores(const fs::path& root) {
 double busy_cpu_seconds(const fs::path& root, const std::set<int>& cpus) {
   std::ifstream in(root / "proc/stat");
   double ticks = 0;
-  for (std::string line;
-       std::getline(in, line);) {  // "cpu3 user nice system idle iowait irq softirq steal ..."
+  // "cpu3 user nice system idle iowait irq softirq steal ..."
+  for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::string name;
     words >> name;

@@ -1,22 +1,16 @@
 #include "tessera/ops/device_graph.h"
 
-#include <atomic>
+#include "tessera/ops/of_device.h"
 
 namespace tessera::ops {
 namespace {
 
-std::atomic<MakeDeviceGraph> graphs_in_use = nullptr;
-std::atomic<c10::DeviceType> device_of_graphs = c10::DeviceType::CUDA;
+OfDevice<MakeDeviceGraph> graphs_in_use;
 
 }  // namespace
 
-void use_device_graphs(MakeDeviceGraph make, c10::DeviceType device) {
-  device_of_graphs = device;
-  graphs_in_use = make;
-}
+void use_device_graphs(MakeDeviceGraph make, c10::DeviceType device) { graphs_in_use.set(make, device); }
 
-MakeDeviceGraph device_graphs(c10::Device device) {
-  return device.type() == device_of_graphs.load() ? graphs_in_use.load() : nullptr;
-}
+MakeDeviceGraph device_graphs(c10::Device device) { return graphs_in_use.get(device); }
 
 }  // namespace tessera::ops

@@ -1,24 +1,20 @@
 #include "tessera/ops/device_kernels.h"
 
-#include <atomic>
+#include "tessera/ops/of_device.h"
 
 namespace tessera::ops {
 namespace {
 
-std::atomic<const DeviceKernels*> kernels_in_use = nullptr;
-std::atomic<c10::DeviceType> device_of_kernels = c10::DeviceType::CUDA;
+OfDevice<const DeviceKernels*> kernels_in_use;
 
 }  // namespace
 
 void use_device_kernels(const DeviceKernels* kernels, c10::DeviceType device) {
-  device_of_kernels = device;
-  kernels_in_use = kernels;
+  kernels_in_use.set(kernels, device);
 }
 
 const DeviceKernels* device_kernels(const at::Tensor& t) {
-  const DeviceKernels* kernels = kernels_in_use.load();
-  const bool fits = kernels != nullptr && t.device().type() == device_of_kernels.load() && t.numel() > 0;
-  return fits ? kernels : nullptr;
+  return t.numel() > 0 ? kernels_in_use.get(t.device()) : nullptr;
 }
 
 std::optional<Number> number_of(const at::Tensor& t) {

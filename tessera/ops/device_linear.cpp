@@ -4,11 +4,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
-#include <atomic>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/fault.h"
+#include "tessera/ops/of_device.h"
 
 namespace tessera::ops {
 namespace {
@@ -16,8 +16,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-std::atomic<const DeviceProducts*> products_in_use = nullptr;
-std::atomic<c10::DeviceType> device_of_products = c10::DeviceType::CUDA;
+OfDevice<const DeviceProducts*> products_in_use;
 
 class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
  public:
@@ -28,7 +27,8 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
     const at::Tensor rows = as_rows(x).contiguous();
     // With a GELU between them the residual is not of the product.
     const at::Tensor added = residual && !gelu ? as_rows(*residual).contiguous() : at::Tensor();
-    at::Tensor y = products_in_use.load()->linear(rows, weight.contiguous(), bias.contiguous(), added);
+    at::Tensor y =
+        products_in_use.get(x.device())->linear(rows, weight.contiguous(), bias.contiguous(), added);
     at::Tensor before_gelu;
     if (gelu) {
       before_gelu = y;
@@ -110,14 +110,12 @@ std::string fault_of(const DeviceProducts& products, at::Device device) {
 }
 
 void use_device_products(const DeviceProducts* products, c10::DeviceType device) {
-  device_of_products = device;
-  products_in_use = products;
+  products_in_use.set(products, device);
 }
 
 bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (products_in_use.load() == nullptr) return false;
-  const auto fits = [type = device_of_products.load()](const at::Tensor& t) {
-    return t.device().type() == type && t.scalar_type() == at::kBFloat16 && t.numel() > 0;
+  const auto fits = [](const at::Tensor& t) {
+    return products_in_use.get(t.device()) != nullptr && t.scalar_type() == at::kBFloat16 && t.numel() > 0;
   };
   return fits(x) && fits(weight) && fits(bias);
 }
@@ -125,7 +123,7 @@ bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at
 std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& gradient,
                                                              const at::Tensor& x) {
   RECORD_USER_SCOPE("tessera::linear_weight_gradient");
-  return products_in_use.load()->parameter_gradients(gradient, x);
+  return products_in_use.get(x.device())->parameter_gradients(gradient, x);
 }
 
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
