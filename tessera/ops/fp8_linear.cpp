@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/base/warn.h"
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/device_linear.h"
 #include "tessera/ops/every_cpu.h"
@@ -145,11 +146,11 @@ bool gpu_multiplies_fp8(at::Device device) {
     const at::Tensor expected = at::linear(fp8_rounded(left), fp8_rounded(right), bias).to(at::kFloat);
     const double apart = ((found - expected).abs().max() / expected.abs().max()).item<double>();
     if (apart < 0.01) return true;
-    TORCH_WARN("[ops.fp8_linear] products in fp8 as in bf16 of the same numbers: found ", apart,
-               " of the largest value between them (the products are computed in bf16)");
+    warn(concat("[ops.fp8_linear] products in fp8 as in bf16 of the same numbers: found ", apart,
+                " of the largest value between them (the products are computed in bf16)"));
   } catch (const c10::Error& error) {
-    TORCH_WARN("[ops.fp8_linear] a GPU and a LibTorch that multiply fp8: ", error.what_without_backtrace(),
-               " (the products are computed in bf16)");
+    warn(concat("[ops.fp8_linear] a GPU and a LibTorch that multiply fp8: ", error.what_without_backtrace(),
+                " (the products are computed in bf16)"));
   }
   return false;
 }

@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/warn.h"
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/ops/device_graph.h"
 #include "tessera/ops/device_kernels.h"
@@ -20,8 +21,8 @@ namespace {
 void use_kernels_of(const mesh::CudaPlugin& plugin, at::Device device) {
   const auto fits = [](const char* what, const std::string& fault) {
     if (fault.empty()) return true;
-    TORCH_WARN("[train.device] ", what, " of the CUDA plug-in that are LibTorch's: found ", fault,
-               " (LibTorch's are used)");
+    warn(concat("[train.device] ", what, " of the CUDA plug-in that are LibTorch's: found ", fault,
+                " (LibTorch's are used)"));
     return false;
   };
   const bool kernels = fits("kernels", ops::fault_of(*plugin.kernels, device)) &&

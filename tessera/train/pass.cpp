@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/warn.h"
 #include "tessera/ops/fault.h"
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/task.h"
@@ -164,8 +165,8 @@ at::Tensor RecordedPasses::record(TrainState& state, const Pass& pass) {
 }
 
 void RecordedPasses::give_up(TrainState& state) {
-  TORCH_WARN("[train.pass] a recorded pass that gives what its operations give: found ", fault_,
-             " (passes go operation by operation, as with run.cuda_graphs = false)");
+  warn(concat("[train.pass] a recorded pass that gives what its operations give: found ", fault_,
+              " (passes go operation by operation, as with run.cuda_graphs = false)"));
   graph_.reset();
   images_ = taught_ = loss_ = input_.images = at::Tensor();
   numbers_ = ops::HostNumbers();

@@ -2,6 +2,7 @@
 // of a recording that is not right.
 #include "tessera/train/pass.h"
 
+#include <c10/util/Logging.h>
 #include <gtest/gtest.h>
 
 #include "small_run.h"
@@ -174,6 +175,7 @@ class Refusing : public OperationGraph {
 
 template <typename Graph>
 void expect_found(const std::string& fault) {
+  FLAGS_caffe2_log_level = 3;  // as the program has LibTorch's log: off
   for (const recipe::Recipe& recipe : {make_recipe(), resnet_recipe()}) {
     const Outcome expected = train_passes(recipe, false);
     const CpuRecords<Graph> records;
