@@ -26,12 +26,16 @@ endfunction()
 # header hands its waiting template instantiations on to each of them.
 set(TESSERA_TORCH_PCH torch_pch torch_headers <ATen/ATen.h>)
 
-# tessera_unite(TARGET): its files are compiled four at a time, since most of a file's time is headers and templates that its
-# neighbours need as well. So names in anonymous namespaces should differ within a folder: the compiler refuses a second of
-# one kind, but a function there also hides a header's of that name from the files behind it.
+# tessera_unite(TARGET): its files are compiled TESSERA_UNITY at a time, since most of a file's time is headers and templates
+# that its neighbours need as well: all of room ops take 46 s as one, 131 s four at a time. So names in anonymous namespaces
+# should differ within a folder: the compiler refuses a second of one kind, but a function there also hides a header's of that
+# name from the files behind it.
 function(tessera_unite target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TESSERA_UNITY} UNITY_BUILD_BATCH_SIZE 4)
-  if(TESSERA_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  if(NOT TESSERA_UNITY GREATER 1)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TESSERA_UNITY})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # To the compiler a file that another includes is a header, where a type of such a namespace does not belong.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()

@@ -9,7 +9,7 @@
 namespace tessera::arch {
 namespace {
 
-constexpr double kFloatBytes = 4, kHeadStd = 0.02, kMlpBiasStd = 1e-6;
+constexpr double kHeadStd = 0.02, kMlpBiasStd = 1e-6;
 
 /// Collects the specs of one unit after another.
 class ResMlpListing {

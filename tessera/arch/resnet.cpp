@@ -13,9 +13,9 @@ namespace {
 int64_t strided(int64_t size, int64_t stride) { return (size - 1) / stride + 1; }
 
 /// Collects the specs of one unit after another; parameters and buffers are two readings of one list.
-class Listing {
+class ResNetListing {
  public:
-  explicit Listing(const ResNetConfig& config) {
+  explicit ResNetListing(const ResNetConfig& config) {
     unit_ = "stem";
     convolution("conv1", config.channels, config.base_width, 7);
     norm("bn1", config.base_width);
@@ -117,9 +117,9 @@ void check(const ResNetConfig& config) {
   }
 }
 
-std::vector<ParameterSpec> parameters(const ResNetConfig& config) { return Listing(config).parameters; }
+std::vector<ParameterSpec> parameters(const ResNetConfig& config) { return ResNetListing(config).parameters; }
 
-std::vector<BufferSpec> buffers(const ResNetConfig& config) { return Listing(config).buffers; }
+std::vector<BufferSpec> buffers(const ResNetConfig& config) { return ResNetListing(config).buffers; }
 
 std::vector<std::string> unit_names(const ResNetConfig& config) {
   std::vector<std::string> names = {"stem"};

@@ -6,7 +6,7 @@
 namespace tessera::arch {
 namespace {
 
-constexpr double kFloatBytes = 4, kIndexBytes = 8;
+constexpr double kIndexBytes = 8;
 
 double map(int64_t channels, int64_t size) {
   return static_cast<double>(channels) * static_cast<double>(size) * static_cast<double>(size);

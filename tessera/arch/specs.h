@@ -34,6 +34,8 @@ struct BufferSpec {
   int64_t numel() const;
 };
 
+inline constexpr double kFloatBytes = 4;  // of what is computed in float32 whatever the compute dtype
+
 /// Bytes of one image that wait for the backward pass of one unit.
 struct UnitActivations {
   double input = 0;  // what entered the unit; all that recompute keeps

@@ -7,8 +7,6 @@
 namespace tessera::arch {
 namespace {
 
-constexpr double kFloatBytes = 4;
-
 UnitActivations unit(double input, double all) { return {input, all, all - input}; }
 
 UnitActivations stem_activations(const VitConfig& config, double c) {

@@ -16,12 +16,12 @@ namespace tessera::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t kListed = 5;  // newest checkpoints named in an error
+constexpr size_t kNamedCheckpoints = 5;  // newest checkpoints named in an error
 
 std::string what_is_there(const std::map<int64_t, fs::path>& complete) {
   if (complete.empty()) return "none";
   std::vector<std::string> names;
-  for (auto at = complete.rbegin(); at != complete.rend() && names.size() < kListed; ++at) {
+  for (auto at = complete.rbegin(); at != complete.rend() && names.size() < kNamedCheckpoints; ++at) {
     names.push_back(names::step(at->first));
   }
   const size_t more = complete.size() - names.size();

@@ -23,7 +23,7 @@ constexpr std::string_view kShard = "_fsdp_shard", kFlat = "_fsdp_wrapped_module
 }
 
 // A value under a key of a dict, of the kind that it must have.
-struct Reader {
+struct XlaReader {
   const std::filesystem::path& path;
 
   const PickleValue& at(const PickleValue& dict, const std::string& key, Kind kind,
@@ -83,7 +83,7 @@ size_t shard_name_at(const std::string& key) {
   return std::string::npos;
 }
 
-std::vector<XlaPart> parts_of(const Reader& reader, const PickleValue& metadata, const std::string& key) {
+std::vector<XlaPart> parts_of(const XlaReader& reader, const PickleValue& metadata, const std::string& key) {
   const size_t at = shard_name_at(key);
   const std::string unit = at == 0 ? "" : key.substr(0, at - 1), leaf = key.substr(at);
   const auto& infos = reader.at(metadata, "shard_info", Kind::kDict, "shards' facts");
@@ -131,7 +131,7 @@ int64_t step_number(const TorchFile& file, const PickleValue& value) {
 
 // The optimizer numbers its parameters in the model's order, group after group.
 void read_optimizer(const TorchFile& file, const PickleValue& optimizer, XlaRank& result) {
-  const Reader reader{result.path};
+  const XlaReader reader{result.path};
   std::vector<XlaEntry*> shards;
   for (auto& entry : result.entries) {
     if (is_xla_shard(entry.key)) shards.push_back(&entry);
@@ -176,7 +176,7 @@ bool is_xla_shard(const std::string& key) { return shard_name_at(key) != std::st
 
 XlaRank read_xla_rank(const std::filesystem::path& path, bool with_optimizer) {
   const TorchFile file(path);
-  const Reader reader{path};
+  const XlaReader reader{path};
   const auto& metadata = reader.at(file.root(), "shard_metadata", Kind::kDict, "model.get_shard_metadata()");
   XlaRank result{.path = path,
                  .rank = reader.integer(metadata, "rank"),

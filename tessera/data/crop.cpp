@@ -8,7 +8,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr int kTries = 10;
+constexpr int kCropTries = 10;
 constexpr uint64_t kInceptionTries = 100;
 
 double uniform(uint64_t key, uint64_t index, double low, double high) {
@@ -24,7 +24,7 @@ Box random_resized_crop(int64_t width, int64_t height, const TransformOptions& o
   const double area = static_cast<double>(width) * static_cast<double>(height);
   const double log_low = std::log(options.crop_ratio_min), log_high = std::log(options.crop_ratio_max);
   uint64_t index = 0;
-  for (int attempt = 0; attempt < kTries; ++attempt) {
+  for (int attempt = 0; attempt < kCropTries; ++attempt) {
     const double target = area * uniform(key, index++, options.crop_scale_min, options.crop_scale_max);
     const double aspect = std::exp(uniform(key, index++, log_low, log_high));
     const int64_t w = round_even(std::sqrt(target * aspect)), h = round_even(std::sqrt(target / aspect));

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kIndexCache = "data.index";
-using Clock = std::chrono::system_clock;
+using FileClock = std::chrono::system_clock;
 /// Two changes within one tick of a file system's clock have the same time.
 constexpr auto kTick = std::chrono::milliseconds(20);
 /// What is found in less time is not kept in the user's cache.
@@ -50,8 +50,8 @@ std::vector<Stamp> stamps(const std::vector<fs::path>& inputs) {
 std::string identity(const IndexRequest& request) {
   auto all = stamps(request.inputs);
   const auto fresh = [](const Stamp& s) {
-    const Clock::time_point changed{std::chrono::nanoseconds(s.nanoseconds)};
-    const auto age = Clock::now() - changed;
+    const FileClock::time_point changed{std::chrono::nanoseconds(s.nanoseconds)};
+    const auto age = FileClock::now() - changed;
     return age < kTick && age > -kTick;
   };
   if (std::any_of(all.begin(), all.end(), fresh)) {  // a later change shall have another time
@@ -128,16 +128,16 @@ OpenedIndex build_in_memory(const IndexRequest& request, const std::string& iden
 
 /// The turn of a process; its file goes when the turn ends. One who waits for a file that is gone finds the
 /// index.
-class Turn {
+class BuildersTurn {
  public:
-  Turn(fs::path path, const SourceOptions& options)
+  BuildersTurn(fs::path path, const SourceOptions& options)
       : path_(std::move(path)), lock_(take_turn(path_, options)) {}
-  ~Turn() {
+  ~BuildersTurn() {
     std::error_code ignored;
     fs::remove(path_.string() + ".lock", ignored);
   }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  BuildersTurn(const BuildersTurn&) = delete;
+  BuildersTurn& operator=(const BuildersTurn&) = delete;
 
  private:
   fs::path path_;
@@ -147,7 +147,7 @@ class Turn {
 OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const SourceOptions& options) {
   const std::string wanted = identity(request);
   if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, false, {}};
-  std::optional<Turn> turn;
+  std::optional<BuildersTurn> turn;
   OpenedIndex opened;
   const auto not_written = [&](const std::string& reason) {
     opened.not_written = reason;

@@ -14,7 +14,7 @@
 namespace tessera::data {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Steady = std::chrono::steady_clock;
 
 constexpr auto kBetweenQuestions = std::chrono::milliseconds(100);  // whether to give up
 
@@ -60,7 +60,7 @@ Prefetcher::~Prefetcher() {
 }
 
 bool Prefetcher::next(Batch* batch) {
-  const auto start = Clock::now();
+  const auto start = Steady::now();
   if (options_.workers == 0) {
     const bool made = make_here(batch);
     const std::lock_guard lock(mutex_);
@@ -99,10 +99,10 @@ bool Prefetcher::wait_for(const Slot& slot, std::unique_lock<std::mutex>& lock) 
     ready_.wait(lock, ready);
     return true;
   }
-  std::optional<Clock::time_point> since;
+  std::optional<Steady::time_point> since;
   while (!ready_.wait_for(lock, kBetweenQuestions, ready)) {
     if (!options_.give_up()) continue;
-    if (!since) since = Clock::now();
+    if (!since) since = Steady::now();
     if (seconds_since(*since) >= options_.patience) return false;
   }
   return true;

@@ -52,7 +52,7 @@ std::optional<ZipFiles> find_files(const fs::path& folder, const std::string& st
   return files;
 }
 
-ZipFiles find_split(const fs::path& folder, const std::string& split) {
+ZipFiles find_archive(const fs::path& folder, const std::string& split) {
   const auto names = accepted_splits(split);
   for (const auto& name : names) {
     if (auto files = find_files(folder, name)) return *files;
@@ -237,7 +237,7 @@ void build_index(const ZipFiles& files, const std::optional<ZipFiles>& train,
 std::unique_ptr<Source> open_zip(const fs::path& folder, const std::string& split,
                                  const SourceOptions& options) {
   const fs::path normal = (fs::absolute(folder) / "").lexically_normal().parent_path();
-  const ZipFiles files = find_split(normal, split);
+  const ZipFiles files = find_archive(normal, split);
   const auto train = find_files(normal, "train");
   const auto class_file = find_class_file(options, normal);
   IndexRequest request{"zip",           normal, split, concat("label_offset ", options.label_offset),

@@ -17,16 +17,16 @@
 namespace tessera::formats {
 namespace {
 
-constexpr int kBlock = DCTSIZE2;
-constexpr uint32_t kShortBits = 18;       // three such symbols fit into a refilled window
-constexpr uint32_t kEndOfBlock = kBlock;  // an advance that leaves the block from any position
+constexpr int kCoefficients = DCTSIZE2;
+constexpr uint32_t kShortBits = 18;              // three such symbols fit into a refilled window
+constexpr uint32_t kEndOfBlock = kCoefficients;  // an advance that leaves the block from any position
 
 /// Where the k-th coefficient of a scan lies in its block (zigzag, ITU-T T.81 figure A.6). Positions behind
 /// the block, which "end of block" and broken runs lead to, share its last element, as in libjpeg.
-constexpr std::array<uint8_t, 2 * kBlock> make_natural_order() {
-  std::array<uint8_t, 2 * kBlock> order = {};
+constexpr std::array<uint8_t, 2 * kCoefficients> make_natural_order() {
+  std::array<uint8_t, 2 * kCoefficients> order = {};
   int x = 0, y = 0;
-  for (int k = 0; k < kBlock; ++k) {
+  for (int k = 0; k < kCoefficients; ++k) {
     order[static_cast<size_t>(k)] = static_cast<uint8_t>(8 * y + x);
     const bool up = (x + y) % 2 == 0;
     if (up ? x == 7 : y == 7) {
@@ -38,7 +38,7 @@ constexpr std::array<uint8_t, 2 * kBlock> make_natural_order() {
       y += up ? -1 : 1;
     }
   }
-  for (size_t k = kBlock; k < order.size(); ++k) order[k] = kBlock - 1;
+  for (size_t k = kCoefficients; k < order.size(); ++k) order[k] = kCoefficients - 1;
   return order;
 }
 constexpr auto kNaturalOrder = make_natural_order();
@@ -195,7 +195,7 @@ TESSERA_INLINE bool JpegHuffman::decode_ac(Bits& in_out, const Table& table, JCO
         i = 2;
       }
       if constexpr (kKeep) block[kNaturalOrder[k]] = static_cast<JCOEF>(value);
-      if (k >= kBlock - 1) {
+      if (k >= kCoefficients - 1) {
         in_out = bits;
         return true;
       }

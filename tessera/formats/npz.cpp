@@ -13,7 +13,6 @@
 namespace tessera::formats {
 namespace {
 
-constexpr uint16_t kStored = 0;
 constexpr std::string_view kSuffix = ".npy";
 
 uint64_t bytes_of(const NpyHeader& header) {
@@ -38,7 +37,7 @@ NpzFile::NpzFile(const std::filesystem::path& path) : file_(path) {
       user_error("formats.npz", "arrays (.npy) alone: found another member (", where, ')');
     }
     Array array{member.name.substr(0, member.name.size() - kSuffix.size()), {}};
-    if (member.method == kStored) {
+    if (member.method == kZipStored) {
       std::vector<std::byte> bytes(std::min(member.size, kNpyHeaderBytes));
       const uint64_t begin = stored_member_offset(file_, member);
       file_.read(begin, bytes);
@@ -51,7 +50,7 @@ NpzFile::NpzFile(const std::filesystem::path& path) : file_(path) {
       user_error("formats.npz", "as many numbers as the shape says, ", bytes_of(array.header),
                  " bytes: found ", member.size - array.header.data, " (", where, ')');
     }
-    array.header.data += member.method == kStored ? stored_member_offset(file_, member) : 0;
+    array.header.data += member.method == kZipStored ? stored_member_offset(file_, member) : 0;
     arrays_.push_back(std::move(array));
   }
   held_ = SIZE_MAX;
@@ -61,7 +60,7 @@ NpzFile::NpzFile(const std::filesystem::path& path) : file_(path) {
 void NpzFile::hold(size_t array) const {
   if (held_ == array) return;
   const ZipMember& member = members_[array];
-  if (member.method == kStored) {
+  if (member.method == kZipStored) {
     const NpyHeader& header = arrays_[array].header;
     numbers_.resize(bytes_of(header));
     file_.read(header.data, std::as_writable_bytes(std::span(numbers_)));
@@ -75,7 +74,7 @@ void NpzFile::read(size_t array, int64_t begin, std::span<std::byte> out) const 
   const NpyHeader& header = arrays_.at(array).header;
   const uint64_t size = dtype_size(header.dtype), first = static_cast<uint64_t>(begin) * size;
   TESSERA_CHECK(begin >= 0 && first <= bytes_of(header) && out.size() <= bytes_of(header) - first, begin);
-  const bool stored = members_[array].method == kStored;
+  const bool stored = members_[array].method == kZipStored;
   if (stored && !header.fortran_order) {
     file_.read(header.data + first, out);
     return;

@@ -11,11 +11,11 @@
 namespace tessera::formats {
 namespace {
 
-constexpr uint64_t kBlock = 512;
+constexpr uint64_t kTarBlock = 512;
 constexpr uint64_t kMaxLongHeader = uint64_t{1}
                                     << 20;  // of a pax or long-name header; honest ones are below 10 KiB
-constexpr uint64_t kMaxSize = uint64_t{1} << 62;
-using TarBlock = std::array<std::byte, kBlock>;
+constexpr uint64_t kMaxMember = uint64_t{1} << 62;
+using TarBlock = std::array<std::byte, kTarBlock>;
 
 [[noreturn]] void broken(const std::string& archive, uint64_t at, const std::string& expected_and_found) {
   user_error("formats.tar", expected_and_found, " (byte ", at, " of ", archive, ")");
@@ -54,7 +54,7 @@ bool right_checksum(const TarBlock& block) {
   constexpr size_t kAt = 148, kWidth = 8;
   const auto stored = number(block, kAt, kWidth);
   int64_t plain = kWidth * ' ', with_sign = plain;
-  for (size_t i = 0; i < kBlock; ++i) {
+  for (size_t i = 0; i < kTarBlock; ++i) {
     if (i >= kAt && i < kAt + kWidth) continue;
     plain += std::to_integer<uint8_t>(block[i]);
     with_sign += static_cast<int8_t>(std::to_integer<uint8_t>(block[i]));
@@ -98,7 +98,7 @@ uint64_t TarReader::long_header(uint64_t size, std::string& content) {
            concat("a long header of at most ", kMaxLongHeader, " bytes: found ", size));
   }
   content = read_text(stream_, size);
-  const uint64_t padding = (kBlock - size % kBlock) % kBlock;
+  const uint64_t padding = (kTarBlock - size % kTarBlock) % kTarBlock;
   if (content.size() < size || stream_.skip(padding) < padding) {
     broken(archive_, stream_.position(), "a whole long header: the archive is cut off");
   }
@@ -123,15 +123,16 @@ std::optional<TarMember> TarReader::next() {
     TarBlock block;
     const size_t got = stream_.read(block);
     if (got == 0 && long_name.empty() && records.empty()) return std::nullopt;
-    if (got < kBlock)
-      broken(archive_, at, concat("a header of ", kBlock, " bytes: found ", got, ", the archive is cut off"));
+    if (got < kTarBlock)
+      broken(archive_, at,
+             concat("a header of ", kTarBlock, " bytes: found ", got, ", the archive is cut off"));
     if (std::all_of(block.begin(), block.end(), [](std::byte b) { return b == std::byte{0}; })) {
       mark_ = true;
       return std::nullopt;
     }
     if (!right_checksum(block)) broken(archive_, at, "a header with the right checksum: found other bytes");
     const auto size = number(block, 124, 12);
-    if (!size || *size > kMaxSize) broken(archive_, at, "a size in the header: found no number");
+    if (!size || *size > kMaxMember) broken(archive_, at, "a size in the header: found no number");
     const char type = static_cast<char>(block[156]);
     if (type == 'L') {
       long_header(*size, long_name);
@@ -147,7 +148,7 @@ std::optional<TarMember> TarReader::next() {
       if (const std::string path = pax_record(records, "path"); !path.empty()) member.name = path;
       if (const std::string text = pax_record(records, "size"); !text.empty()) {
         const auto parsed = std::from_chars(text.data(), text.data() + text.size(), member.size);
-        if (parsed.ec != std::errc() || member.size > kMaxSize)
+        if (parsed.ec != std::errc() || member.size > kMaxMember)
           broken(archive_, at, "a size in the pax records: found no number");
       }
       // Links, devices and folders have no content, whatever their size field says.
@@ -155,7 +156,7 @@ std::optional<TarMember> TarReader::next() {
       member.name.resize(std::min(member.name.find('\0'), member.name.size()));
       member.offset = stream_.position();
       left_ = member.size;
-      padding_ = (kBlock - member.size % kBlock) % kBlock;
+      padding_ = (kTarBlock - member.size % kTarBlock) % kTarBlock;
       member_ = member.name;
       if ((type == '0' || type == '\0' || type == '7') && !member.name.ends_with('/')) return member;
       const uint64_t passed = stream_.skip(left_);

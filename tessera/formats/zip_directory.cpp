@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/formats/zip_record.h"
 
 namespace tessera::formats {
 namespace {
@@ -17,7 +18,6 @@ constexpr uint32_t kLocal = 0x04034b50, kEntry = 0x02014b50, kEnd = 0x06054b50, 
                    kLocator64 = 0x07064b50;
 constexpr uint64_t kEntryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr uint64_t kMaxComment = 0xFFFF, kMaxMembers = 200'000'000, kMaxDirectory = uint64_t{1} << 34;
-constexpr uint16_t kExtra64 = 1;
 
 [[noreturn]] void broken(const FileReader& file, const std::string& expected_and_found) {
   user_error("formats.zip", expected_and_found, " (", file.path().string(), "; no sound zip archive)");
@@ -116,7 +116,7 @@ void read_extra64(const FileReader& file, const Block& extra, ZipMember& member)
   for (size_t at = 0; !wanted.empty() && at + 4 <= extra.size();) {
     const size_t size = extra.u16(at + 2), body = at + 4;
     if (size > extra.size() - body) break;
-    if (extra.u16(at) == kExtra64 && size >= 8 * wanted.size()) {
+    if (extra.u16(at) == kZip64Extra && size >= 8 * wanted.size()) {
       for (size_t i = 0; i < wanted.size(); ++i) *wanted[i] = extra.u64(body + 8 * i);
       return;
     }

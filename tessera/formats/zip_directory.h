@@ -13,13 +13,15 @@
 
 namespace tessera::formats {
 
+inline constexpr uint16_t kZipStored = 0, kZipDeflated = 8;
+
 struct ZipMember {
   std::string name;
   uint64_t size = 0;         // unpacked
   uint64_t packed_size = 0;  // in the file
   uint64_t header = 0;       // byte of the file where its local header begins
   uint32_t crc32 = 0;        // of the unpacked bytes
-  uint16_t method = 0;       // 0: stored, 8: deflate
+  uint16_t method = kZipStored;
   bool encrypted = false;
 };
 

@@ -11,9 +11,8 @@
 namespace tessera::formats {
 namespace {
 
-constexpr uint64_t kHeader = 30, kMaxSize = uint64_t{1} << 30;
+constexpr uint64_t kLocalHeader = 30, kMaxBytes = uint64_t{1} << 30;
 constexpr uint64_t kLargestRatio = 1032, kDeflateSlack = 64;
-constexpr uint16_t kStored = 0, kDeflate = 8;
 
 [[noreturn]] void broken(const FileReader& file, const ZipMember& member,
                          const std::string& expected_and_found) {
@@ -26,15 +25,15 @@ uint64_t u16(const std::string& bytes, size_t at) {
 
 void check(const FileReader& file, const ZipMember& member) {
   if (member.encrypted) broken(file, member, "a member that is not encrypted: it is");
-  if (member.method != kStored && member.method != kDeflate) {
+  if (member.method != kZipStored && member.method != kZipDeflated) {
     broken(file, member, concat("a member that is stored or deflated: its method is ", member.method));
   }
-  if (member.size > kMaxSize)
+  if (member.size > kMaxBytes)
     broken(file, member, concat("a member of at most 1 GiB: it has ", member.size, " bytes"));
-  const bool possible = member.method == kStored
+  const bool possible = member.method == kZipStored
                             ? member.size == member.packed_size
                             : member.size <= member.packed_size * kLargestRatio + kDeflateSlack;
-  if (member.packed_size > kMaxSize || !possible) {
+  if (member.packed_size > kMaxBytes || !possible) {
     broken(file, member,
            concat("sizes that go together: found ", member.packed_size, " bytes packed and ", member.size,
                   " unpacked"));
@@ -43,13 +42,13 @@ void check(const FileReader& file, const ZipMember& member) {
 
 /// Where the bytes begin, packed or not.
 uint64_t content_offset(const FileReader& file, const ZipMember& member) {
-  if (member.header > file.size() || file.size() - member.header < kHeader + member.packed_size) {
+  if (member.header > file.size() || file.size() - member.header < kLocalHeader + member.packed_size) {
     broken(file, member,
            concat("a member inside of the file: its ", member.packed_size, " bytes from ", member.header,
                   " leave it"));
   }
   const uint64_t room = file.size() - member.header;
-  std::string header(kHeader + member.name.size(), '\0');
+  std::string header(kLocalHeader + member.name.size(), '\0');
   if (room < header.size()) broken(file, member, "a whole member: the archive is cut off");
   file.read(member.header, std::as_writable_bytes(std::span(header)));
   if (!header.starts_with("PK\3\4") || u16(header, 26) != member.name.size() ||
@@ -66,7 +65,7 @@ uint64_t content_offset(const FileReader& file, const ZipMember& member) {
 }  // namespace
 
 uint64_t stored_member_offset(const FileReader& file, const ZipMember& member) {
-  if (member.encrypted || member.method != kStored || member.size != member.packed_size) {
+  if (member.encrypted || member.method != kZipStored || member.size != member.packed_size) {
     broken(file, member,
            concat("a member that is stored as it is: it is ", member.encrypted ? "encrypted" : "packed"));
   }
@@ -78,7 +77,7 @@ std::string read_zip_member(const FileReader& file, const ZipMember& member) {
   const uint64_t offset = content_offset(file, member);
   std::string content(member.packed_size, '\0');
   file.read(offset, std::as_writable_bytes(std::span(content)));
-  if (member.method == kDeflate) {
+  if (member.method == kZipDeflated) {
     struct Free {
       void operator()(libdeflate_decompressor* d) const { libdeflate_free_decompressor(d); }
     };

@@ -6,7 +6,7 @@ namespace tessera::formats {
 namespace {
 
 constexpr uint64_t kMost32 = 0xFFFFFFFF, kMost16 = 0xFFFF;
-constexpr uint16_t kVersion = 20, kVersion64 = 45, kUtf8 = 1 << 11, kUnix = 3 << 8, kExtra64 = 1;
+constexpr uint16_t kVersion = 20, kVersion64 = 45, kNameIsUtf8 = 1 << 11, kUnix = 3 << 8;
 constexpr uint16_t kFirstDay = 1 << 5 | 1;  // 1980-01-01, the format's zero
 
 template <typename Integer>
@@ -15,7 +15,7 @@ void put(std::string& out, Integer value) {
 }
 
 uint16_t flags_of(const std::string& name) {
-  return std::any_of(name.begin(), name.end(), [](char c) { return (c & 0x80) != 0; }) ? kUtf8 : 0;
+  return std::any_of(name.begin(), name.end(), [](char c) { return (c & 0x80) != 0; }) ? kNameIsUtf8 : 0;
 }
 
 /// What a local header and an entry of the directory have in common.
@@ -42,7 +42,7 @@ std::string extra64(const ZipRecord& member, bool with_offset) {
   if (with_offset && member.offset >= kMost32) put(numbers, member.offset);
   if (numbers.empty()) return {};
   std::string out;
-  put(out, kExtra64);
+  put(out, kZip64Extra);
   put(out, static_cast<uint16_t>(numbers.size()));
   return out + numbers;
 }

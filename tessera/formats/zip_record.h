@@ -8,6 +8,8 @@
 
 namespace tessera::formats {
 
+inline constexpr uint16_t kZip64Extra = 1;  // id of the extra field with sizes and offsets of 64 bits
+
 /// A stored member. Its name has at most 65,535 bytes.
 struct ZipRecord {
   std::string name;

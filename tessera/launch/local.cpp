@@ -21,8 +21,8 @@ namespace tessera::launch {
 namespace {
 
 constexpr const char* kLocal = "launch.local";
-constexpr auto kOneRequest = std::chrono::milliseconds(300);  // signals closer than this are one request
-constexpr auto kReaping = std::chrono::seconds(4);            // after SIGKILL, for the kernel
+constexpr auto kSameRequest = std::chrono::milliseconds(300);  // signals closer than this are one request
+constexpr auto kReaping = std::chrono::seconds(4);             // after SIGKILL, for the kernel
 
 [[noreturn]] void cannot(const char* what) {
   const int error = errno;
@@ -182,7 +182,7 @@ class Crew {
       stop_ = now;
       first_stop_ = signal;
       for (const auto& rank : ranks_) rank->forward(signal);
-    } else if (now - *stop_ > kOneRequest && !killed_) {
+    } else if (now - *stop_ > kSameRequest && !killed_) {
       second_stop_ = signal;
       kill_all();
     }

@@ -23,7 +23,7 @@ Json take_row(std::string_view& lines) {
   return row.is_object() && row.contains("step") && row["step"].is_number_integer() ? row : Json();
 }
 
-double number(const Json& tensor, const char* key) {
+double number_or_nan(const Json& tensor, const char* key) {
   const auto found = tensor.find(key);
   return found != tensor.end() && found->is_number() ? found->get<double>()
                                                      : std::numeric_limits<double>::quiet_NaN();
@@ -66,8 +66,9 @@ std::vector<StepTensors> parse_statistics(std::string_view lines) {
       if (!tensors.is_object()) continue;
       for (const auto& [name, one] : tensors.items()) {
         if (!one.is_object()) continue;
-        const double bad = number(one, "not_finite");
-        step.tensors.push_back({kind, name, number(one, "mean"), number(one, "rms"), number(one, "largest"),
+        const double bad = number_or_nan(one, "not_finite");
+        step.tensors.push_back({kind, name, number_or_nan(one, "mean"), number_or_nan(one, "rms"),
+                                number_or_nan(one, "largest"),
                                 bad > 0 ? std::llround(std::min(bad, 1e18)) : 0});
       }
     }

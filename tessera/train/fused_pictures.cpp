@@ -43,7 +43,7 @@ class Words {
 };
 
 template <typename T>
-const T* part_of(const at::Tensor& words, size_t begin) {
+const T* values_from(const at::Tensor& words, size_t begin) {
   return reinterpret_cast<const T*>(words.const_data_ptr<int32_t>() + begin);
 }
 
@@ -105,12 +105,12 @@ at::Tensor fused_pictures(const data::Batch& batch, const at::Tensor& bytes_give
                     .width = narrow(batch.width),
                     .channels = narrow(batch.channels),
                     .bytes = bytes.const_data_ptr<uint8_t>(),
-                    .scale = part_of<float>(there, scale),
-                    .shift = part_of<float>(there, shift),
-                    .erasures_begin = part_of<int32_t>(there, begins),
-                    .erasures = part_of<Erasure>(there, boxes),
-                    .contents = part_of<float>(there, contents),
-                    .mixes = mixes.empty() ? nullptr : part_of<Mix>(there, mixed),
+                    .scale = values_from<float>(there, scale),
+                    .shift = values_from<float>(there, shift),
+                    .erasures_begin = values_from<int32_t>(there, begins),
+                    .erasures = values_from<Erasure>(there, boxes),
+                    .contents = values_from<float>(there, contents),
+                    .mixes = mixes.empty() ? nullptr : values_from<Mix>(there, mixed),
                     .numbers = numbers.mutable_data_ptr<float>()},
                    ops::KernelStream(kernels, bytes));
   return numbers;

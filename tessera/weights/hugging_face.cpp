@@ -13,11 +13,6 @@ namespace fs = std::filesystem;
 constexpr const char* kHuggingFacePatch = "embeddings.patch_embeddings.projection.weight";
 constexpr const char* kModel = "vit.";
 
-void both(Mapping& mapping, const std::string& ours, const std::string& theirs) {
-  mapping.same(ours + ".weight", theirs + ".weight");
-  mapping.same(ours + ".bias", theirs + ".bias");
-}
-
 void link_projections(Mapping& mapping, const std::string& ours, const std::string& theirs, int64_t width) {
   int64_t place = 0;
   for (const char* name : {".query", ".key", ".value"}) {
@@ -37,23 +32,23 @@ void link_projections(Mapping& mapping, const std::string& ours, const std::stri
   }
 }
 
-Mapping mapping_for(const arch::VitConfig& config) {
+Mapping link_hugging_face(const arch::VitConfig& config) {
   Mapping mapping = mapping_of(config);
   const std::string model = kModel;
   mapping.same("cls_token", model + "embeddings.cls_token");
   mapping.same("pos_embed", model + "embeddings.position_embeddings");
-  both(mapping, "patch_embed.proj", model + "embeddings.patch_embeddings.projection");
+  mapping.layer("patch_embed.proj", model + "embeddings.patch_embeddings.projection");
   for (int64_t i = 0; i < config.depth; ++i) {
     const std::string ours = concat("blocks.", i), theirs = concat(model, "encoder.layer.", i);
-    both(mapping, ours + ".norm1", theirs + ".layernorm_before");
+    mapping.layer(ours + ".norm1", theirs + ".layernorm_before");
     link_projections(mapping, ours + ".attn.qkv", theirs + ".attention.attention", config.width);
-    both(mapping, ours + ".attn.proj", theirs + ".attention.output.dense");
-    both(mapping, ours + ".norm2", theirs + ".layernorm_after");
-    both(mapping, ours + ".mlp.fc1", theirs + ".intermediate.dense");
-    both(mapping, ours + ".mlp.fc2", theirs + ".output.dense");
+    mapping.layer(ours + ".attn.proj", theirs + ".attention.output.dense");
+    mapping.layer(ours + ".norm2", theirs + ".layernorm_after");
+    mapping.layer(ours + ".mlp.fc1", theirs + ".intermediate.dense");
+    mapping.layer(ours + ".mlp.fc2", theirs + ".output.dense");
   }
-  both(mapping, "norm", model + "layernorm");
-  if (config.classes > 0) both(mapping, "head", "classifier");
+  mapping.layer("norm", model + "layernorm");
+  if (config.classes > 0) mapping.layer("head", "classifier");
   return mapping;
 }
 
@@ -115,7 +110,7 @@ Foreign read_hugging_face(const Opened& opened, const FamilyOptions& options) {
         "mean and std are 0.5: there is no preprocessor_config.json beside the file");
   }
   check_config(c, tensors.where);
-  return {std::move(description), std::move(tensors), mapping_for(c)};
+  return {std::move(description), std::move(tensors), link_hugging_face(c)};
 }
 
 Mapping hugging_face_mapping(const arch::VitConfig& c) {
@@ -129,7 +124,7 @@ Mapping hugging_face_mapping(const arch::VitConfig& c) {
   if (c.distillation_token) refuse("a distillation token");
   if (c.layer_scale > 0) refuse("LayerScale");
   if (c.qk_norm) refuse("norms of queries and keys");
-  return mapping_for(c);
+  return link_hugging_face(c);
 }
 
 }  // namespace tessera::weights

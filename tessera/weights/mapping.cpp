@@ -22,6 +22,11 @@ void Mapping::same(const std::string& ours, const std::string& theirs, const Sha
   link({.ours = ours, .theirs = theirs, .dims = dims, .order = {}}, dims);
 }
 
+void Mapping::layer(const std::string& ours, const std::string& theirs) {
+  same(ours + ".weight", theirs + ".weight");
+  same(ours + ".bias", theirs + ".bias");
+}
+
 void Mapping::turned(const std::string& ours, const std::string& theirs, const Shape& shape,
                      std::vector<size_t> order) {
   link({.ours = ours, .theirs = theirs, .dims = shape, .order = std::move(order)}, shape);

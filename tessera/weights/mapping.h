@@ -32,6 +32,8 @@ class Mapping {
 
   /// The same numbers in the same order. `shape`: theirs; empty: as ours.
   void same(const std::string& ours, const std::string& theirs, const Shape& shape = {});
+  /// The weight and the bias of a layer.
+  void layer(const std::string& ours, const std::string& theirs);
   /// Our dim k is their dim order[k].
   void turned(const std::string& ours, const std::string& theirs, const Shape& shape,
               std::vector<size_t> order);

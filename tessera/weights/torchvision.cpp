@@ -8,29 +8,24 @@ namespace {
 
 constexpr const char* kLayer = "encoder.layers.encoder_layer_";
 
-void both(Mapping& mapping, const std::string& ours, const std::string& theirs) {
-  mapping.same(ours + ".weight", theirs + ".weight");
-  mapping.same(ours + ".bias", theirs + ".bias");
-}
-
-Mapping mapping_for(const arch::VitConfig& config) {
+Mapping link_torchvision(const arch::VitConfig& config) {
   Mapping mapping = mapping_of(config);
   mapping.same("cls_token", "class_token");
   mapping.same("pos_embed", "encoder.pos_embedding");
-  both(mapping, "patch_embed.proj", "conv_proj");
+  mapping.layer("patch_embed.proj", "conv_proj");
   for (int64_t i = 0; i < config.depth; ++i) {
     const std::string ours = concat("blocks.", i), theirs = concat(kLayer, i);
-    both(mapping, ours + ".norm1", theirs + ".ln_1");
+    mapping.layer(ours + ".norm1", theirs + ".ln_1");
     mapping.same(ours + ".attn.qkv.weight", theirs + ".self_attention.in_proj_weight");
     mapping.same(ours + ".attn.qkv.bias", theirs + ".self_attention.in_proj_bias");
-    both(mapping, ours + ".attn.proj", theirs + ".self_attention.out_proj");
-    both(mapping, ours + ".norm2", theirs + ".ln_2");
-    both(mapping, ours + ".mlp.fc1", theirs + ".mlp.0");
-    both(mapping, ours + ".mlp.fc2", theirs + ".mlp.3");
+    mapping.layer(ours + ".attn.proj", theirs + ".self_attention.out_proj");
+    mapping.layer(ours + ".norm2", theirs + ".ln_2");
+    mapping.layer(ours + ".mlp.fc1", theirs + ".mlp.0");
+    mapping.layer(ours + ".mlp.fc2", theirs + ".mlp.3");
   }
-  both(mapping, "norm", "encoder.ln");
-  if (config.head == arch::Head::kTanh) both(mapping, "pre_logits.fc", "heads.pre_logits");
-  if (config.classes > 0) both(mapping, "head", "heads.head");
+  mapping.layer("norm", "encoder.ln");
+  if (config.head == arch::Head::kTanh) mapping.layer("pre_logits.fc", "heads.pre_logits");
+  if (config.classes > 0) mapping.layer("head", "heads.head");
   return mapping;
 }
 
@@ -69,7 +64,7 @@ Foreign read_torchvision(const Opened& opened, const FamilyOptions& options) {
                   : need_shape(tensors, "heads.head.weight", 2)[0];
   c.heads = heads_of(c, options, description, tensors.where);
   check_config(c, tensors.where);
-  return {std::move(description), std::move(tensors), mapping_for(c)};
+  return {std::move(description), std::move(tensors), link_torchvision(c)};
 }
 
 Mapping torchvision_mapping(const arch::VitConfig& c) {
@@ -81,7 +76,7 @@ Mapping torchvision_mapping(const arch::VitConfig& c) {
   if (c.distillation_token) refuse("a distillation token");
   if (c.layer_scale > 0) refuse("LayerScale");
   if (c.qk_norm) refuse("norms of queries and keys");
-  return mapping_for(c);
+  return link_torchvision(c);
 }
 
 }  // namespace tessera::weights

@@ -8,7 +8,7 @@
 namespace tessera::weights {
 namespace {
 
-constexpr size_t kListed = 3;
+constexpr size_t kNamedTensors = 3;
 
 Foreign read_family(Family family, const Opened& opened, const FamilyOptions& options) {
   switch (family) {
@@ -51,10 +51,11 @@ Family detect_family(const Opened& opened) {
     return ends("/MlpBlock_3/Dense_0/kernel") ? Family::kGoogle : Family::kBigVision;
   }
   std::vector<std::string> names;
-  for (size_t i = 0; i < std::min(kListed, tensors.size()); ++i) names.push_back(escape(tensors[i].name));
+  for (size_t i = 0; i < std::min(kNamedTensors, tensors.size()); ++i)
+    names.push_back(escape(tensors[i].name));
   user_error("weights.open", "a ViT as timm, torchvision, Hugging Face or Google name its tensors: found ",
-             names.empty() ? "no tensor" : join(names, ", "), tensors.size() > kListed ? ", ..." : "", " (",
-             opened.file.string(), ')');
+             names.empty() ? "no tensor" : join(names, ", "), tensors.size() > kNamedTensors ? ", ..." : "",
+             " (", opened.file.string(), ')');
 }
 
 Model open_model(const std::filesystem::path& path, const OpenOptions& options) {

@@ -19,7 +19,7 @@
 namespace tessera::data {
 namespace {
 
-nlohmann::json expected() {
+nlohmann::json expected_policy() {
   return nlohmann::json::parse(
       read_file(std::string(TESSERA_SOURCE_DIR) + "/tests/data/augment_expected.json"));
 }
@@ -54,7 +54,7 @@ TEST(Draws, AreUniformNormalAndBeta) {
 }
 
 TEST(Policy, TheTablesAreTimms) {
-  const auto json = expected();
+  const auto json = expected_policy();
   for (const auto& [name, policies] : json["policies"].items()) {
     const auto ours = timm::auto_augment_policy(name);
     ASSERT_EQ(ours.size(), policies.size()) << name;
@@ -80,7 +80,7 @@ TEST(Policy, TheTablesAreTimms) {
 }
 
 TEST(Policy, MagnitudesMeanWhatTheyMeanInTimm) {
-  const auto levels = expected()["levels"];
+  const auto levels = expected_policy()["levels"];
   EXPECT_GT(levels.size(), 100U);
   for (const auto& level : levels) {
     const std::string name = level[0];
@@ -216,7 +216,7 @@ bool enhances(Op op) {
 }
 
 TEST(Policy, TheWideSpacesAreTorchvisions) {
-  const auto spaces = expected()["spaces"];
+  const auto spaces = expected_policy()["spaces"];
   EXPECT_EQ(spaces.size(), 2U);
   for (const auto& [text, space] : spaces.items()) {
     std::map<Op, std::set<float>> seen;

@@ -15,12 +15,12 @@
 namespace tessera::data {
 namespace {
 
-nlohmann::json expected() {
+nlohmann::json expected_mixes() {
   return nlohmann::json::parse(
       read_file(std::string(TESSERA_SOURCE_DIR) + "/tests/data/augment_expected.json"));
 }
 
-MixStep step_of(int64_t batch) { return {5, 17, 0, batch, 0, 1}; }
+MixStep mix_step(int64_t batch) { return {5, 17, 0, batch, 0, 1}; }
 
 ImageMixing both(MixMode mode) {
   ImageMixing options;
@@ -51,7 +51,7 @@ TEST(Mix, PartnersAreAnInvolution) {
 }
 
 TEST(Mix, CutMixBoxesAreTimms) {
-  const auto cases = expected()["cutmix"];
+  const auto cases = expected_mixes()["cutmix"];
   ASSERT_EQ(cases.size(), 5U);
   for (const auto& c : cases) {
     const Box box = cutmix_box(c["lam"], c["x"], c["y"], c["width"], c["height"]);
@@ -63,7 +63,7 @@ TEST(Mix, CutMixBoxesAreTimms) {
 
 // timm's partners are mirrored; given its lambdas and boxes, numbers and targets are the same.
 TEST(Mix, NumbersAndTargetsAreTimms) {
-  const auto cases = expected()["mix"];
+  const auto cases = expected_mixes()["mix"];
   ASSERT_EQ(cases.size(), 2U);
   for (const auto& c : cases) {
     const std::vector<float> before = c["before"], mixed = c["mixed"];
@@ -102,7 +102,7 @@ TEST(Mix, NumbersAndTargetsAreTimms) {
 }
 
 TEST(Mix, WhatSharesADraw) {
-  const MixStep step = step_of(256);
+  const MixStep step = mix_step(256);
   const auto share = [&](MixMode mode, int64_t position) {
     return draw_mix(both(mode), step, position, 32, 32).share;
   };
@@ -125,7 +125,7 @@ TEST(Mix, ProbabilitiesAndShares) {
       int mixed = 0, cut = 0;
       double share = 0, least = 1;
     } counts;
-    const MixStep step = step_of(20000);
+    const MixStep step = mix_step(20000);
     for (int64_t position = 0; position < step.batch; ++position) {
       const ImageMix mix = draw_mix(options, step, position, 64, 64);
       if (mix.share == 1.0F) continue;
@@ -169,7 +169,7 @@ TEST(Mix, ProbabilitiesAndShares) {
   EXPECT_GE(counts.least, 0.75);
   options = both(MixMode::kElement);
   options.off_epoch = 3;
-  MixStep late = step_of(64);
+  MixStep late = mix_step(64);
   late.epoch = 3;
   for (int64_t position = 0; position < 64; ++position)
     EXPECT_EQ(draw_mix(options, late, position, 8, 8).share, 1);

@@ -33,7 +33,7 @@ OrderOptions with(Remainder remainder) {
   return options;
 }
 
-TEST(Order, StepsPerEpoch) {
+TEST(Order, StepsPerEpochByWhatBecomesOfTheRemainder) {
   EXPECT_EQ(steps_per_epoch(1000, 128, Remainder::kDrop), 7);
   EXPECT_EQ(steps_per_epoch(1000, 128, Remainder::kKeep), 8);
   EXPECT_EQ(steps_per_epoch(1024, 128, Remainder::kKeep), 8);

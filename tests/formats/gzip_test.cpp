@@ -9,7 +9,7 @@
 namespace tessera::formats {
 namespace {
 
-std::string gzip(const std::string& text, const char* name = nullptr) {
+std::string gzipped(const std::string& text, const char* name = nullptr) {
   z_stream stream = {};
   EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
   gz_header header = {};
@@ -36,8 +36,8 @@ std::string sample_text(size_t size) {
 TEST(Gunzip, WithAndWithoutAName) {
   for (const size_t size : {0, 1, 100, 300000}) {
     const std::string text = sample_text(size);
-    EXPECT_EQ(gunzip(gzip(text), "a.gz"), text);
-    EXPECT_EQ(gunzip(gzip(text, "train-images-idx3-ubyte"), "a.gz"), text);
+    EXPECT_EQ(gunzip(gzipped(text), "a.gz"), text);
+    EXPECT_EQ(gunzip(gzipped(text, "train-images-idx3-ubyte"), "a.gz"), text);
   }
 }
 
@@ -46,7 +46,7 @@ TEST(Gunzip, PlainFilesPassThrough) {
 }
 
 TEST(Gunzip, SeveralMembersAndPadding) {
-  EXPECT_EQ(gunzip(gzip("one ") + gzip("two") + std::string(512, '\0'), "a.gz"), "one two");
+  EXPECT_EQ(gunzip(gzipped("one ") + gzipped("two") + std::string(512, '\0'), "a.gz"), "one two");
 }
 
 int64_t peak_memory() {  // KiB
@@ -56,7 +56,7 @@ int64_t peak_memory() {  // KiB
 }
 
 TEST(Gunzip, ASizeThatIsAskedForIsNotTakenBeforeItComes) {
-  std::string packed = gzip(sample_text(4 << 20));
+  std::string packed = gzipped(sample_text(4 << 20));
   packed.replace(packed.size() - 4, 4, "\xff\xff\xff\xff");
   const int64_t before = peak_memory();
   EXPECT_THROW(gunzip(packed, "a.gz"), UserError);
@@ -65,11 +65,11 @@ TEST(Gunzip, ASizeThatIsAskedForIsNotTakenBeforeItComes) {
 
 TEST(Gunzip, MoreThanTheUsualRatio) {
   const std::string text(3'000'000, 'x');
-  EXPECT_EQ(gunzip(gzip(text), "a.gz"), text);
+  EXPECT_EQ(gunzip(gzipped(text), "a.gz"), text);
 }
 
 TEST(Gunzip, EveryTruncationIsAnError) {
-  const std::string packed = gzip(sample_text(2000), "name");
+  const std::string packed = gzipped(sample_text(2000), "name");
   for (size_t size = 2; size < packed.size(); ++size) {
     EXPECT_THROW(gunzip(packed.substr(0, size), "a.gz"), UserError) << size;
   }
@@ -80,17 +80,17 @@ TEST(Gunzip, EveryTruncationIsAnError) {
 }
 
 TEST(Gunzip, DamageIsAnError) {
-  std::string packed = gzip("some text that is checked");
+  std::string packed = gzipped("some text that is checked");
   packed[packed.size() - 6] = static_cast<char>(packed[packed.size() - 6] + 1);  // in the checksum
   EXPECT_EQ(error_text([&] { gunzip(packed, "a.gz"); }),
             "[formats.gunzip] a sound gzip file: incorrect data check after 25 unpacked bytes (a.gz; it is "
             "damaged, fetch it again)");
-  EXPECT_EQ(error_text([&] { gunzip(gzip("x") + "garbage", "a.gz"); }),
+  EXPECT_EQ(error_text([&] { gunzip(gzipped("x") + "garbage", "a.gz"); }),
             "[formats.gunzip] a gzip file: 7 other bytes follow its end (a.gz)");
 }
 
 TEST(Gunzip, BombsAreRefused) {
-  const std::string packed = gzip(std::string(1 << 20, 'a'));
+  const std::string packed = gzipped(std::string(1 << 20, 'a'));
   EXPECT_EQ(error_text([&] { gunzip(packed, "bomb.gz", 1 << 16); }),
             "[formats.gunzip] a gzip file of at most 64.00 KiB unpacked: it holds more (bomb.gz)");
   EXPECT_EQ(gunzip(packed, "bomb.gz", 1 << 20).size(), size_t{1} << 20);

@@ -8,7 +8,7 @@
 namespace tessera::formats {
 namespace {
 
-using Kind = MatArray::Kind;
+using MatKind = MatArray::Kind;
 
 std::string fixture(const std::string& name) {
   return read_file(std::string(TESSERA_SOURCE_DIR) + "/tests/prepare/fixtures/imagenet/" + name);
@@ -27,12 +27,12 @@ TEST(Matlab, AListOfRecordsAsScipyWritesIt) {
     const auto variables = parse(fixture(name));
     ASSERT_EQ(variables.size(), 1U) << name;
     const MatArray& synsets = variables.at("synsets");
-    EXPECT_EQ(synsets.kind, Kind::kStruct);
+    EXPECT_EQ(synsets.kind, MatKind::kStruct);
     EXPECT_EQ(synsets.dims, (std::vector<int64_t>{6, 1}));
     EXPECT_EQ(synsets.fields.size(), 8U);
     const auto& words = synsets.fields.at("words");
     ASSERT_EQ(words.size(), 6U);
-    EXPECT_EQ(words[2].kind, Kind::kText);
+    EXPECT_EQ(words[2].kind, MatKind::kText);
     EXPECT_EQ(words[2].text, "tench, Tinca tinca");
     EXPECT_EQ(words[3].text, "chain saw, chainsaw — Kettensäge");
     EXPECT_EQ(synsets.fields.at("ILSVRC2012_ID")[1].numbers, std::vector<double>{2});

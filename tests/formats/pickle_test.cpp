@@ -15,7 +15,7 @@ bool known(std::string_view name) { return name == "collections.OrderedDict" || 
 Pickle unpickled(const std::string& text) {
   return parse_pickle(std::as_bytes(std::span(text)), known, "test");
 }
-std::string error(const std::string& text) {
+std::string pickle_error(const std::string& text) {
   return error_text([&] { unpickled(text); });
 }
 
@@ -80,43 +80,50 @@ TEST(Pickle, AListThatHoldsItselfIsRead) {
 }
 
 TEST(Pickle, WhatIsNoDataIsNamed) {
-  EXPECT_EQ(error("\x80\x02"
-                  "cos\nsystem\nX\x02\x00\x00\x00ls\x85R."s),
+  EXPECT_EQ(pickle_error("\x80\x02"
+                         "cos\nsystem\nX\x02\x00\x00\x00ls\x85R."s),
             "[formats.pickle] classes that hold data: found os.system (test, byte 2 of the pickle)");
-  EXPECT_EQ(error("\x80\x02(K\x01io\nx\n."s),
+  EXPECT_EQ(pickle_error("\x80\x02(K\x01io\nx\n."s),
             "[formats.pickle] operations that hold data: found 0x69 (test, byte 5 of the pickle)");
-  EXPECT_EQ(error("\x80\x06."s),
+  EXPECT_EQ(pickle_error("\x80\x06."s),
             "[formats.pickle] protocol 5 or older: found 6 (test, byte 0 of the pickle)");
-  EXPECT_EQ(error("\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."s),
+  EXPECT_EQ(pickle_error("\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."s),
             "[formats.pickle] whole numbers of 64 bits: found one of 9 bytes (test, byte 0 of the pickle)");
-  EXPECT_EQ(error("K\x01K\x02R."s),
+  EXPECT_EQ(pickle_error("K\x01K\x02R."s),
             "[formats.pickle] arguments as a tuple: found an integer (test, byte 4 of the pickle)");
-  EXPECT_EQ(error("K\x01)R."s),
+  EXPECT_EQ(pickle_error("K\x01)R."s),
             "[formats.pickle] a class to make an object of: found an integer (test, byte 3 of the pickle)");
 }
 
 TEST(Pickle, BrokenOnes) {
-  EXPECT_EQ(error(""), "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
-  EXPECT_EQ(error("."), "[formats.pickle] one value at the end: found others (test, byte 0 of the pickle)");
-  EXPECT_EQ(error("NN."), "[formats.pickle] one value at the end: found others (test, byte 2 of the pickle)");
-  EXPECT_EQ(error("(N."), "[formats.pickle] one value at the end: found others (test, byte 2 of the pickle)");
-  EXPECT_EQ(error("0"), "[formats.pickle] a value on the stack: there is none (test, byte 0 of the pickle)");
-  EXPECT_EQ(error("N(0"),
+  EXPECT_EQ(pickle_error(""), "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
+  EXPECT_EQ(pickle_error("."),
+            "[formats.pickle] one value at the end: found others (test, byte 0 of the pickle)");
+  EXPECT_EQ(pickle_error("NN."),
+            "[formats.pickle] one value at the end: found others (test, byte 2 of the pickle)");
+  EXPECT_EQ(pickle_error("(N."),
+            "[formats.pickle] one value at the end: found others (test, byte 2 of the pickle)");
+  EXPECT_EQ(pickle_error("0"),
+            "[formats.pickle] a value on the stack: there is none (test, byte 0 of the pickle)");
+  EXPECT_EQ(pickle_error("N(0"),
             "[formats.pickle] a value on the stack: there is none (test, byte 2 of the pickle)");
-  EXPECT_EQ(error("e"), "[formats.pickle] a mark on the stack: there is none (test, byte 0 of the pickle)");
-  EXPECT_EQ(error("h\x05"),
+  EXPECT_EQ(pickle_error("e"),
+            "[formats.pickle] a mark on the stack: there is none (test, byte 0 of the pickle)");
+  EXPECT_EQ(pickle_error("h\x05"),
             "[formats.pickle] a value remembered as 5: there is none (test, byte 0 of the pickle)");
-  EXPECT_EQ(error("N(Ne"), "[formats.pickle] a list to append to: found None (test, byte 3 of the pickle)");
-  EXPECT_EQ(error("]NNs"),
+  EXPECT_EQ(pickle_error("N(Ne"),
+            "[formats.pickle] a list to append to: found None (test, byte 3 of the pickle)");
+  EXPECT_EQ(pickle_error("]NNs"),
             "[formats.pickle] a dict to set items of: found a list (test, byte 3 of the pickle)");
-  EXPECT_EQ(error("}(Nu"),
+  EXPECT_EQ(pickle_error("}(Nu"),
             "[formats.pickle] keys with values: the last has none (test, byte 3 of the pickle)");
-  EXPECT_EQ(error("N}b"),
+  EXPECT_EQ(pickle_error("N}b"),
             "[formats.pickle] an object to give state to: found None (test, byte 2 of the pickle)");
-  EXPECT_EQ(error("X\xff\xff\xff\x7f"
-                  "a"),
+  EXPECT_EQ(pickle_error("X\xff\xff\xff\x7f"
+                         "a"),
             "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
-  EXPECT_EQ(error("ca\nB"), "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
+  EXPECT_EQ(pickle_error("ca\nB"),
+            "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
 }
 
 }  // namespace

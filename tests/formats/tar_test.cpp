@@ -43,7 +43,7 @@ std::string header(const std::string& name, const std::string& size, char type =
   return block;
 }
 
-std::string error(const std::string& archive) {
+std::string tar_error(const std::string& archive) {
   TextStream stream(archive);
   return error_text([&] {
     TarReader reader(stream, "x.tar");
@@ -99,24 +99,25 @@ TEST(Tar, LargeSizesAndPaxSizes) {
 }
 
 TEST(Tar, ErrorsNameTheByte) {
-  EXPECT_EQ(error("short"),
+  EXPECT_EQ(tar_error("short"),
             "[formats.tar] a header of 512 bytes: found 5, the archive is cut off (byte 0 of x.tar)");
   std::string damaged = header("a", "00000000000");
   damaged[0] = 'b';
-  EXPECT_EQ(error(damaged),
+  EXPECT_EQ(tar_error(damaged),
             "[formats.tar] a header with the right checksum: found other bytes (byte 0 of x.tar)");
-  EXPECT_EQ(error(header("a", "00000001000") + "xyz"),
+  EXPECT_EQ(tar_error(header("a", "00000001000") + "xyz"),
             "[formats.tar] the whole content of a: 509 bytes are missing, the archive is cut off (byte 515 "
             "of x.tar)");
-  EXPECT_EQ(error(header("a", "9")), "[formats.tar] a size in the header: found no number (byte 0 of x.tar)");
-  EXPECT_EQ(error(header("a", std::string(12, '\xff'))),
+  EXPECT_EQ(tar_error(header("a", "9")),
             "[formats.tar] a size in the header: found no number (byte 0 of x.tar)");
-  EXPECT_EQ(error(header("a", "00077777777", 'x')),
+  EXPECT_EQ(tar_error(header("a", std::string(12, '\xff'))),
+            "[formats.tar] a size in the header: found no number (byte 0 of x.tar)");
+  EXPECT_EQ(tar_error(header("a", "00077777777", 'x')),
             "[formats.tar] a long header of at most 1048576 bytes: found 16777215 (byte 512 of x.tar)");
-  EXPECT_EQ(
-      error(header("a", "00000000004", 'x') + "9 x\n" + std::string(508, '\0') + header("b", "00000000000")),
-      "[formats.tar] pax records before this byte: found none that can be read (byte 1536 of x.tar)");
-  EXPECT_EQ(error(header("a", "00000001000", 'L') + "abc"),
+  EXPECT_EQ(tar_error(header("a", "00000000004", 'x') + "9 x\n" + std::string(508, '\0') +
+                      header("b", "00000000000")),
+            "[formats.tar] pax records before this byte: found none that can be read (byte 1536 of x.tar)");
+  EXPECT_EQ(tar_error(header("a", "00000001000", 'L') + "abc"),
             "[formats.tar] a whole long header: the archive is cut off (byte 515 of x.tar)");
 }
 

@@ -14,7 +14,7 @@
 namespace tessera::formats {
 namespace {
 namespace fs = std::filesystem;
-using Kind = PickleValue::Kind;
+using PickleKind = PickleValue::Kind;
 
 const fs::path kTorchFixtures = TESSERA_SOURCE_DIR "/tests/formats/fixtures";
 
@@ -59,7 +59,7 @@ TEST_F(TorchValues, WhatLiesBesideTheTensors) {
   EXPECT_EQ(root.find("epoch")->number, 12);
   EXPECT_EQ(root.find("large")->number, -(int64_t{1} << 62));
   EXPECT_EQ(root.find("real")->real, 1e-3);
-  EXPECT_TRUE(root.find("none")->is(Kind::kNone));
+  EXPECT_TRUE(root.find("none")->is(PickleKind::kNone));
   EXPECT_TRUE(root.find("flags")->items.at(0)->flag);
   EXPECT_EQ(root.find("size")->text, "torch.Size");
   EXPECT_EQ(root.find("size")->items.at(0)->items.at(0)->items.at(1)->number, 3);

@@ -47,7 +47,7 @@ std::string page_of(const ReportInput& input) {
   return read_file(folder.path() / "report.html");
 }
 
-size_t count(const std::string& page, const std::string& text) {
+size_t occurrences(const std::string& page, const std::string& text) {
   size_t found = 0;
   for (size_t at = page.find(text); at != std::string::npos; at = page.find(text, at + 1)) ++found;
   return found;
@@ -58,7 +58,7 @@ void expect_well_formed(const std::string& page) {
                           "script", "p", "details", "main", "header", "h2", "h3"}) {
     const std::regex open(std::string("<") + tag + "[ >]");
     const auto opened = std::distance(std::sregex_iterator(page.begin(), page.end(), open), {});
-    EXPECT_EQ(static_cast<size_t>(opened), count(page, std::string("</") + tag + ">")) << tag;
+    EXPECT_EQ(static_cast<size_t>(opened), occurrences(page, std::string("</") + tag + ">")) << tag;
   }
 }
 
@@ -91,8 +91,8 @@ TEST(Report, ShowsEveryPart) {
                            "aria-label=\"Loss over 500 steps"}) {
     EXPECT_NE(page.find(text), std::string::npos) << text;
   }
-  EXPECT_EQ(count(page, "<figure class=\"chart\">"), 8U);
-  EXPECT_EQ(count(page, "data:image/png;base64,"), 2U);
+  EXPECT_EQ(occurrences(page, "<figure class=\"chart\">"), 8U);
+  EXPECT_EQ(occurrences(page, "data:image/png;base64,"), 2U);
   expect_well_formed(page);
 }
 
@@ -158,10 +158,10 @@ TEST(Report, ShowsWhatTheUnitsNumbersWere) {
   input.statistics = make_statistics(5);
   std::string page = page_of(input);
   expect_well_formed(page);
-  EXPECT_EQ(count(page, "<figure class=\"units\">"), 2U);
-  EXPECT_EQ(count(page, "<rect x="), 5U * (3 + 2));  // a unit's tensors are one row
-  EXPECT_EQ(count(page, "class=\"bad\"/>"), 1U);     // where 7 numbers were not finite
-  EXPECT_EQ(count(page, "</i>not finite"), 1U);
+  EXPECT_EQ(occurrences(page, "<figure class=\"units\">"), 2U);
+  EXPECT_EQ(occurrences(page, "<rect x="), 5U * (3 + 2));  // a unit's tensors are one row
+  EXPECT_EQ(occurrences(page, "class=\"bad\"/>"), 1U);     // where 7 numbers were not finite
+  EXPECT_EQ(occurrences(page, "</i>not finite"), 1U);
   for (const char* text : {"<title>blocks.0: 1.2 to 2</title>", "<title>stem: 1 to 1</title>",
                            "<title>blocks.0: 0.354 to 0.354</title>",  // sqrt((0.09 + 0.16) / 2)
                            "aria-label=\"Gradients of 2 units\"", "step 10</span>", ">50</span>"}) {
@@ -169,8 +169,8 @@ TEST(Report, ShowsWhatTheUnitsNumbersWere) {
   }
   input.statistics = make_statistics(1000);
   page = page_of(input);
-  EXPECT_EQ(count(page, "<rect x="), 48U * (3 + 2)) << "many steps share columns";
-  EXPECT_EQ(count(page, "class=\"bad\"/>"), 1U) << "and what was not finite stays";
+  EXPECT_EQ(occurrences(page, "<rect x="), 48U * (3 + 2)) << "many steps share columns";
+  EXPECT_EQ(occurrences(page, "class=\"bad\"/>"), 1U) << "and what was not finite stays";
   input.statistics = make_statistics(1);
   expect_well_formed(page_of(input));
   for (auto& tensor : input.statistics[0].tensors) tensor.rms = kNan;
@@ -220,7 +220,8 @@ TEST(Report, SurvivesOnePoint) {
   ReportInput input = make_input(1);
   input.evals.erase(input.evals.begin());
   const std::string page = page_of(input);
-  EXPECT_EQ(count(page, "class=\"dots blue\""), 5U);  // loss, throughput, compute, gradient norm, waiting
+  EXPECT_EQ(occurrences(page, "class=\"dots blue\""),
+            5U);  // loss, throughput, compute, gradient norm, waiting
   EXPECT_EQ(page.find("nan"), std::string::npos);
   expect_well_formed(page);
 }
@@ -252,7 +253,7 @@ TEST(Report, StaysSmallWithManyPointsAndLargeImages) {
   for (int i = 0; i < 200; ++i) input.samples.push_back(make_sample(224, 200, 3));
   const std::string page = page_of(input);
   EXPECT_LT(page.size(), 2000000U);
-  EXPECT_GE(count(page, "data:image/png;base64,"), 16U);
+  EXPECT_GE(occurrences(page, "data:image/png;base64,"), 16U);
   expect_well_formed(page);
 }
 

@@ -198,7 +198,7 @@ MonitorOptions monitored(const fs::path& run_dir, int64_t resume_step) {
 }
 
 // Steps first..last as a training would log them.
-void train(Monitor& monitor, int64_t first, int64_t last) {
+void train_to_wandb(Monitor& monitor, int64_t first, int64_t last) {
   for (int64_t step = first; step <= last; ++step) {
     StepMetrics metrics;
     metrics.step = step;
@@ -211,7 +211,7 @@ void train(Monitor& monitor, int64_t first, int64_t last) {
 TEST_F(WandbTest, ARunAndItsContinuationAreOneRun) {
   {
     Monitor monitor(monitored(run_dir(), 0), log_);
-    train(monitor, 1, 20);
+    train_to_wandb(monitor, 1, 20);
     monitor.finish();
     monitor.finish();
   }
@@ -237,7 +237,7 @@ TEST_F(WandbTest, ARunAndItsContinuationAreOneRun) {
   {
     Monitor monitor(monitored(run_dir(), 20), log_);
     monitor.statistics(25, {{"gradients", "head.weight", 0, 0.5, 2, 0}});
-    train(monitor, 21, 30);
+    train_to_wandb(monitor, 21, 30);
     monitor.finish();
   }
   ::unsetenv("WANDB_MODE");
@@ -286,10 +286,10 @@ TEST_F(WandbTest, AClientThatDiesEndsNothing) {
                                       " is to take rows until the run ends: it has ended (training goes on, ",
                                       "without W&B; see ", (run_dir() / "logs/wandb.log").string(), ")\n");
   ASSERT_TRUE(within(20, [&] {
-    train(monitor, 1, 30);
+    train_to_wandb(monitor, 1, 30);
     return !warnings().empty();
   }));
-  train(monitor, 1, 30);
+  train_to_wandb(monitor, 1, 30);
   monitor.finish();
   EXPECT_EQ(warnings(), expected);
 }

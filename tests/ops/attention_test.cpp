@@ -4,34 +4,23 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"
 
 namespace tessera::ops {
 namespace {
 
-struct Sizes {
+struct AttentionSizes {
   int64_t batch, queries, tokens, heads, head_width;
 };
 
-double error(const at::Tensor& a, const at::Tensor& exact) {
-  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
-}
-
-at::Tensor formula(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+at::Tensor attention_formula(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const at::Tensor scores =
       at::matmul(q.transpose(1, 2), k.transpose(1, 2).transpose(2, 3)) / std::sqrt(q.size(3));
   return at::matmul(scores.softmax(-1), v.transpose(1, 2)).transpose(1, 2).flatten(2);
 }
 
-std::vector<at::Tensor> exact_copies(const std::vector<at::Tensor>& inputs) {
-  std::vector<at::Tensor> out;
-  for (const auto& input : inputs) {
-    out.push_back(input.detach().to(at::kDouble).requires_grad_());
-  }
-  return out;
-}
-
-class Attention : public testing::TestWithParam<std::tuple<Sizes, at::ScalarType>> {};
+class Attention : public ::testing::TestWithParam<std::tuple<AttentionSizes, at::ScalarType>> {};
 
 TEST_P(Attention, ValueAndGradientsAreThoseOfTheFormula) {
   at::manual_seed(2);
@@ -42,7 +31,7 @@ TEST_P(Attention, ValueAndGradientsAreThoseOfTheFormula) {
   const std::vector<at::Tensor> inputs = {make(s.queries), make(s.tokens), make(s.tokens)};
   const auto exact = exact_copies(inputs);
   const at::Tensor y = attention(inputs[0], inputs[1], inputs[2]);
-  const at::Tensor expected = formula(exact[0], exact[1], exact[2]);
+  const at::Tensor expected = attention_formula(exact[0], exact[1], exact[2]);
   const double tolerance = dtype == at::kFloat ? 2e-5 : 0.02;
   EXPECT_EQ(y.sizes().vec(), (std::vector<int64_t>{s.batch, s.queries, s.heads * s.head_width}));
   EXPECT_EQ(y.scalar_type(), dtype);
@@ -99,16 +88,19 @@ TEST_P(Attention, PackedKeysAndValuesGiveTheSame) {
 // many, and an odd number.
 INSTANTIATE_TEST_SUITE_P(
     Grid, Attention,
-    testing::Combine(
-        testing::Values(Sizes{3, 16, 16, 4, 32}, Sizes{2, 64, 64, 2, 64}, Sizes{2, 197, 197, 3, 64},
-                        Sizes{2, 1, 50, 2, 16}, Sizes{1, 1, 1, 1, 1}, Sizes{2, 33, 7, 3, 20},
-                        Sizes{1, 65, 31, 2, 80}, Sizes{1, 700, 700, 1, 16}, Sizes{5, 197, 197, 2, 16},
-                        Sizes{3, 5, 5, 2, 32}, Sizes{2, 257, 257, 2, 80}, Sizes{1, 577, 577, 2, 64},
-                        Sizes{2, 63, 129, 2, 48}, Sizes{2, 97, 99, 2, 96}, Sizes{2, 17, 40, 2, 33},
-                        Sizes{1, 640, 640, 1, 24}, Sizes{2, 50, 50, 1, 160}, Sizes{2, 196, 196, 2, 64},
-                        Sizes{1, 256, 256, 2, 128}, Sizes{2, 225, 40, 2, 64}, Sizes{1, 449, 3, 2, 32},
-                        Sizes{1, 2, 640, 3, 64}),
-        testing::Values(at::kFloat, at::kBFloat16)));
+    ::testing::Combine(
+        ::testing::Values(AttentionSizes{3, 16, 16, 4, 32}, AttentionSizes{2, 64, 64, 2, 64},
+                          AttentionSizes{2, 197, 197, 3, 64}, AttentionSizes{2, 1, 50, 2, 16},
+                          AttentionSizes{1, 1, 1, 1, 1}, AttentionSizes{2, 33, 7, 3, 20},
+                          AttentionSizes{1, 65, 31, 2, 80}, AttentionSizes{1, 700, 700, 1, 16},
+                          AttentionSizes{5, 197, 197, 2, 16}, AttentionSizes{3, 5, 5, 2, 32},
+                          AttentionSizes{2, 257, 257, 2, 80}, AttentionSizes{1, 577, 577, 2, 64},
+                          AttentionSizes{2, 63, 129, 2, 48}, AttentionSizes{2, 97, 99, 2, 96},
+                          AttentionSizes{2, 17, 40, 2, 33}, AttentionSizes{1, 640, 640, 1, 24},
+                          AttentionSizes{2, 50, 50, 1, 160}, AttentionSizes{2, 196, 196, 2, 64},
+                          AttentionSizes{1, 256, 256, 2, 128}, AttentionSizes{2, 225, 40, 2, 64},
+                          AttentionSizes{1, 449, 3, 2, 32}, AttentionSizes{1, 2, 640, 3, 64}),
+        ::testing::Values(at::kFloat, at::kBFloat16)));
 
 TEST(Attention, ABroadcastQueryGetsTheSumOfItsGradients) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
@@ -116,7 +108,9 @@ TEST(Attention, ABroadcastQueryGetsTheSumOfItsGradients) {
     const at::Tensor k = at::randn({4, 9, 2, 16}).to(dtype), v = at::randn({4, 9, 2, 16}).to(dtype);
     attention(query.expand({4, -1, -1, -1}), k, v).sum().backward();
     const auto exact = exact_copies({query});
-    formula(exact[0].expand({4, -1, -1, -1}), k.to(at::kDouble), v.to(at::kDouble)).sum().backward();
+    attention_formula(exact[0].expand({4, -1, -1, -1}), k.to(at::kDouble), v.to(at::kDouble))
+        .sum()
+        .backward();
     EXPECT_LT(error(query.grad(), exact[0].grad()), dtype == at::kFloat ? 2e-5 : 0.03);
   }
 }
@@ -130,7 +124,7 @@ std::vector<at::Tensor> value_and_gradient(const at::Tensor& qkv_given, int thre
   return {y.detach(), qkv.grad()};
 }
 
-class AttentionBits : public testing::TestWithParam<std::tuple<int64_t, int64_t, at::ScalarType>> {
+class AttentionBits : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, at::ScalarType>> {
  protected:
   void TearDown() override { at::set_num_threads(threads_); }
   static at::Tensor projections() {
@@ -172,8 +166,8 @@ TEST_P(AttentionBits, OfAnImageDoNotDependOnTheBatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grid, AttentionBits,
-                         testing::Combine(testing::Values(1, 5, 197), testing::Values(16, 64, 80),
-                                          testing::Values(at::kFloat, at::kBFloat16)));
+                         ::testing::Combine(::testing::Values(1, 5, 197), ::testing::Values(16, 64, 80),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)));
 
 // Scores of hundreds must not overflow, and a NaN must not vanish.
 TEST(Attention, LargeScoresAndNan) {

@@ -11,12 +11,12 @@
 
 #include "tessera/ops/cpu.h"
 #include "tests/error_text.h"
+#include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"
 
 namespace tessera::ops {
 namespace {
 
-constexpr auto kImages = at::MemoryFormat::ChannelsLast;
 constexpr int64_t kOverRows[] = {0, 2, 3};
 
 /// What an op is given, and afterwards the gradients in it.
@@ -34,7 +34,7 @@ struct Inputs {
   }
 };
 
-Inputs inputs_of(const std::vector<int64_t>& shape, at::ScalarType dtype, bool residual) {
+Inputs batch_norm_inputs(const std::vector<int64_t>& shape, at::ScalarType dtype, bool residual) {
   at::manual_seed(11);
   const int64_t channels = shape[1];
   const auto leaf = [&](const at::Tensor& t) { return t.to(dtype).contiguous(kImages).requires_grad_(); };
@@ -51,7 +51,7 @@ Inputs inputs_of(const std::vector<int64_t>& shape, at::ScalarType dtype, bool r
 
 /// The plain formula. The ReLU lets through what `through` says: where a sum is 0 but for rounding, either is
 /// right.
-at::Tensor formula(Inputs& in, bool training, bool relu, const at::Tensor& through) {
+at::Tensor batch_norm_formula(Inputs& in, bool training, bool relu, const at::Tensor& through) {
   const auto spread = [](const at::Tensor& t) { return t.view({1, -1, 1, 1}); };
   at::Tensor mean = spread(in.running_mean), variance = spread(in.running_var);
   if (training) {
@@ -78,7 +78,7 @@ void expect_formula(Inputs in, bool training, bool relu, double tolerance) {
   EXPECT_EQ(y.scalar_type(), in.x.scalar_type());
   EXPECT_TRUE(y.is_contiguous(kImages));
   const at::Tensor through = (y.detach() > 0).to(at::kDouble);
-  const at::Tensor expected = formula(exact, training, relu, through);
+  const at::Tensor expected = batch_norm_formula(exact, training, relu, through);
   if (relu) expect_near(at::relu(expected.detach()), expected.detach(), tolerance, "what ReLU lets through");
   expect_near(y.detach(), expected.detach(), tolerance, "value");
   const double of_sums = has_kernels(in.x.scalar_type()) ? 1e-6 : 1e-5;
@@ -94,20 +94,21 @@ void expect_formula(Inputs in, bool training, bool relu, double tolerance) {
 }
 
 // (LibTorch's kernels add up a channel in float32.)
-double tolerance_of(at::ScalarType dtype) {
+double batch_norm_tolerance(at::ScalarType dtype) {
   return dtype != at::kFloat ? 1e-2 : has_kernels(dtype) ? 1e-5 : 1e-4;
 }
 
-class BatchNormOp : public testing::TestWithParam<std::tuple<std::vector<int64_t>, at::ScalarType>> {};
+class BatchNormOp : public ::testing::TestWithParam<std::tuple<std::vector<int64_t>, at::ScalarType>> {};
 
 TEST_P(BatchNormOp, ValueStatisticsAndGradientsAreThoseOfTheFormula) {
   const auto& [shape, dtype] = GetParam();
   for (const bool training : {true, false}) {
     for (const bool relu : {false, true}) {
       for (const bool residual : {false, true}) {
-        SCOPED_TRACE(testing::Message()
+        SCOPED_TRACE(::testing::Message()
                      << "training " << training << " relu " << relu << " residual " << residual);
-        expect_formula(inputs_of(shape, dtype, residual), training, relu, tolerance_of(dtype));
+        expect_formula(batch_norm_inputs(shape, dtype, residual), training, relu,
+                       batch_norm_tolerance(dtype));
       }
     }
   }
@@ -116,16 +117,17 @@ TEST_P(BatchNormOp, ValueStatisticsAndGradientsAreThoseOfTheFormula) {
 // Channels that are no multiple of a vector, fewer rows than are taken at a time, many chunks of rows.
 INSTANTIATE_TEST_SUITE_P(
     Grid, BatchNormOp,
-    testing::Combine(testing::Values(std::vector<int64_t>{2, 1, 1, 1}, std::vector<int64_t>{1, 5, 3, 1},
-                                     std::vector<int64_t>{3, 16, 7, 5}, std::vector<int64_t>{2, 33, 9, 9},
-                                     std::vector<int64_t>{4, 200, 14, 13},
-                                     std::vector<int64_t>{1, 7, 201, 199}),
-                     testing::Values(at::kFloat, at::kBFloat16)));
+    ::testing::Combine(::testing::Values(std::vector<int64_t>{2, 1, 1, 1}, std::vector<int64_t>{1, 5, 3, 1},
+                                         std::vector<int64_t>{3, 16, 7, 5}, std::vector<int64_t>{2, 33, 9, 9},
+                                         std::vector<int64_t>{4, 200, 14, 13},
+                                         std::vector<int64_t>{1, 7, 201, 199}),
+                       ::testing::Values(at::kFloat, at::kBFloat16)));
 
 // More than the caches hold, which results then go past.
 TEST(BatchNorm, OfLargeImagesIsThatOfTheFormula) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    expect_formula(inputs_of({6, 48, 131, 123}, dtype, true), true, true, tolerance_of(dtype));
+    expect_formula(batch_norm_inputs({6, 48, 131, 123}, dtype, true), true, true,
+                   batch_norm_tolerance(dtype));
   }
 }
 
@@ -133,7 +135,7 @@ TEST(BatchNorm, OfLargeImagesIsThatOfTheFormula) {
 TEST(BatchNorm, AMeanFarFromZeroCostsNoDigits) {
   if (!has_kernels(at::kFloat)) GTEST_SKIP() << "LibTorch's kernels lose some";
   for (const bool training : {true, false}) {
-    Inputs in = inputs_of({3, 40, 33, 31}, at::kFloat, true);
+    Inputs in = batch_norm_inputs({3, 40, 33, 31}, at::kFloat, true);
     in.x = (in.x.detach() + 2e4).contiguous(kImages).requires_grad_();
     in.running_mean += 2e4;
     expect_formula(in, training, true, 1e-5);
@@ -143,7 +145,7 @@ TEST(BatchNorm, AMeanFarFromZeroCostsNoDigits) {
 // The first rows are what the others' deviations are first taken from.
 TEST(BatchNorm, FirstRowsFarFromTheOthersCostNoDigits) {
   if (!has_kernels(at::kFloat)) GTEST_SKIP() << "LibTorch's kernels lose some";
-  Inputs in = inputs_of({1, 19, 40, 40}, at::kFloat, false);
+  Inputs in = batch_norm_inputs({1, 19, 40, 40}, at::kFloat, false);
   at::Tensor x = in.x.detach().clone(kImages);
   x.slice(2, 0, 1) += 1e4;
   in.x = x.requires_grad_();
@@ -152,14 +154,14 @@ TEST(BatchNorm, FirstRowsFarFromTheOthersCostNoDigits) {
 
 std::vector<at::Tensor> numbers(at::ScalarType dtype, int threads) {
   at::set_num_threads(threads);
-  Inputs in = inputs_of({3, 40, 33, 31}, dtype, true);
+  Inputs in = batch_norm_inputs({3, 40, 33, 31}, dtype, true);
   const at::Tensor y = batch_norm(in.x, in.norm(), true, {true, in.residual});
   y.backward(y.detach().sin());
   return {y.detach(),         in.x.grad(),     in.weight.grad(), in.bias.grad(),
           in.residual.grad(), in.running_mean, in.running_var};
 }
 
-class BatchNormBits : public testing::TestWithParam<at::ScalarType> {
+class BatchNormBits : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void TearDown() override { at::set_num_threads(threads_); }
 
@@ -178,10 +180,10 @@ TEST_P(BatchNormBits, DoNotDependOnThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, BatchNormBits, testing::Values(at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Dtypes, BatchNormBits, ::testing::Values(at::kFloat, at::kBFloat16));
 
 TEST(BatchNorm, InOtherMemoryAndWithoutKernelsTheNumbersAreTheSame) {
-  const Inputs in = inputs_of({3, 40, 9, 11}, at::kFloat, true);
+  const Inputs in = batch_norm_inputs({3, 40, 9, 11}, at::kFloat, true);
   const at::NoGradGuard no_grad;
   for (const bool training : {true, false}) {
     const auto run = [&](at::MemoryFormat x, at::MemoryFormat residual) {
@@ -202,7 +204,7 @@ TEST(BatchNorm, InOtherMemoryAndWithoutKernelsTheNumbersAreTheSame) {
 
 // As a convolution's weight that is frozen gives; and a norm that is not trained.
 TEST(BatchNorm, GivesTheGradientsThatAreAskedFor) {
-  const Inputs all = inputs_of({2, 24, 5, 5}, at::kFloat, true);
+  const Inputs all = batch_norm_inputs({2, 24, 5, 5}, at::kFloat, true);
   const auto run = [&](bool of_x, bool of_weight, bool of_residual) {
     Inputs in{all.x.detach().clone(),        all.weight.detach().clone(), all.bias.detach().clone(),
               all.residual.detach().clone(), all.running_mean.clone(),    all.running_var.clone()};
@@ -226,7 +228,7 @@ TEST(BatchNorm, GivesTheGradientsThatAreAskedFor) {
 TEST(BatchNorm, MakesNoGradientOfAnXThatNeedsNone) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     if (!has_kernels(dtype)) continue;
-    const Inputs in = inputs_of({2, 24, 5, 5}, dtype, true);
+    const Inputs in = batch_norm_inputs({2, 24, 5, 5}, dtype, true);
     const at::Tensor y = batch_norm(in.x.detach(), in.norm(), true, {true, in.residual});
     const auto gradients = (*y.grad_fn())({at::ones_like(y)});
     EXPECT_FALSE(gradients[0].defined());
@@ -238,7 +240,7 @@ TEST(BatchNorm, MakesNoGradientOfAnXThatNeedsNone) {
 TEST(BatchNorm, AConstantChannelHasNoNegativeVariance) {
   if (!has_kernels(at::kFloat)) GTEST_SKIP() << "LibTorch's kernels lose some";
   for (const double size : {1e4, 1e-16}) {
-    const Inputs in = inputs_of({3, 200, 33, 31}, at::kFloat, false);
+    const Inputs in = batch_norm_inputs({3, 200, 33, 31}, at::kFloat, false);
     const at::Tensor x = (size * at::randn({1, 200, 1, 1})).expand_as(in.x).contiguous(kImages);
     BatchNorm norm = in.norm();
     norm.momentum = 1;
@@ -250,9 +252,9 @@ TEST(BatchNorm, AConstantChannelHasNoNegativeVariance) {
 
 TEST(BatchNorm, ANanStaysInItsChannel) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    at::Tensor x = inputs_of({2, 19, 3, 3}, dtype, false).x.detach();
+    at::Tensor x = batch_norm_inputs({2, 19, 3, 3}, dtype, false).x.detach();
     x[1][18][2][2] = std::numeric_limits<float>::quiet_NaN();
-    const Inputs in = inputs_of({2, 19, 3, 3}, dtype, false);
+    const Inputs in = batch_norm_inputs({2, 19, 3, 3}, dtype, false);
     const at::Tensor y = batch_norm(x.contiguous(kImages), in.norm(), true, {true, {}});
     EXPECT_TRUE(at::isnan(y.select(1, 18)).all().item<bool>());
     EXPECT_TRUE(at::isfinite(y.narrow(1, 0, 18)).all().item<bool>());
@@ -261,7 +263,7 @@ TEST(BatchNorm, ANanStaysInItsChannel) {
 
 // Its variance without bias would be 0 / 0, and stay in the running one.
 TEST(BatchNorm, OfOneValueAChannelIsRefusedInTraining) {
-  Inputs in = inputs_of({1, 21, 1, 1}, at::kFloat, false);
+  Inputs in = batch_norm_inputs({1, 21, 1, 1}, at::kFloat, false);
   for (const auto& call : {+[](const Inputs& of) { batch_norm(of.x, of.norm(), true); },
                            +[](const Inputs& of) { normed_images(of.x, of.norm(), true, true); }}) {
     EXPECT_NE(error_text([&] { call(in); }).find("[ops.batch_norm] more than one value of each channel"),
@@ -272,7 +274,7 @@ TEST(BatchNorm, OfOneValueAChannelIsRefusedInTraining) {
 }
 
 TEST(BatchNorm, OfNothingIsNothing) {
-  Inputs in = inputs_of({2, 8, 3, 3}, at::kFloat, true);
+  Inputs in = batch_norm_inputs({2, 8, 3, 3}, at::kFloat, true);
   const at::Tensor before = in.running_mean.clone();
   const at::Tensor y = batch_norm(in.x.narrow(0, 0, 0), in.norm(), true, {true, in.residual.narrow(0, 0, 0)});
   EXPECT_EQ(y.sizes(), (std::vector<int64_t>{0, 8, 3, 3}));

@@ -16,6 +16,7 @@
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/mlp.h"
+#include "tests/ops/beside_formula.h"
 #include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
@@ -70,7 +71,7 @@ std::pair<at::Tensor, at::Tensor> gradients_there(const at::Tensor& gradient, co
 const DeviceProducts kThere{.linear = linear_there, .parameter_gradients = gradients_there};
 
 /// The CPU has no kernels of ours, and these products in their place.
-class DeviceLinear : public testing::Test {
+class DeviceLinear : public ::testing::Test {
  protected:
   DeviceLinear() {
     calls = {};
@@ -88,31 +89,26 @@ class DeviceLinear : public testing::Test {
   WithoutKernels without_;
 };
 
-double error(const at::Tensor& a, const at::Tensor& exact) {
-  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
-}
-
-using Tensors = std::vector<at::Tensor>;  // x, weight, bias, residual
-
-struct Layer {
+// Tensors: x, weight, bias, residual.
+struct DeviceLayer {
   const char* name;
   std::function<at::Tensor(const Tensors&)> ours, formula;
   Calls expected;  // forward and backward
 };
 
-Layer of_plain() {
+DeviceLayer of_plain() {
   return {"linear",
           [](const Tensors& t) { return linear(t[0], t[1], t[2]); },
           [](const Tensors& t) { return at::matmul(t[0], t[1].flatten(1).t()) + t[2]; },
           {1, 0, 1}};
 }
-Layer of_gelu() {
+DeviceLayer of_gelu() {
   return {"linear_gelu",
           [](const Tensors& t) { return linear_gelu(t[0], t[1], t[2]); },
           [](const Tensors& t) { return at::gelu(at::matmul(t[0], t[1].flatten(1).t()) + t[2]); },
           {1, 0, 1}};
 }
-Layer of_residual() {
+DeviceLayer of_residual() {
   return {"linear_add",
           [](const Tensors& t) { return linear_add(t[0], t[1], t[2], t[3]); },
           [](const Tensors& t) { return t[3] + at::matmul(t[0], t[1].flatten(1).t()) + t[2]; },
@@ -124,7 +120,7 @@ TEST_F(DeviceLinear, ValueAndGradientsAreAutograds) {
       {{64, 48}, {80, 48}, {80}, {64, 80}},
       {{3, 17, 33}, {50, 33}, {50}, {3, 17, 50}},
       {{2, 9, 48}, {40, 3, 4, 4}, {40}, {2, 9, 40}}};  // the last: a patch embedding's
-  for (const Layer& layer : {of_plain(), of_gelu(), of_residual()}) {
+  for (const DeviceLayer& layer : {of_plain(), of_gelu(), of_residual()}) {
     for (const auto& sizes : shapes) {
       SCOPED_TRACE(layer.name);
       at::manual_seed(1);

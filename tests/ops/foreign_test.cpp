@@ -18,11 +18,10 @@
 #include "tessera/ops/orthogonalise.h"
 #include "tessera/ops/random_mask.h"
 #include "tests/meta_kernels.h"
+#include "tests/ops/beside_formula.h"
 
 namespace tessera::ops {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;
 
 /// The largest difference as a share of the largest value.
 double difference(const at::Tensor& a, const at::Tensor& b) {
@@ -32,13 +31,13 @@ double difference(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// Differentiable: an op of tensors of these shapes.
-struct Layer {
+struct AnyLayer {
   std::string name;
   std::vector<std::vector<int64_t>> shapes;
   std::function<at::Tensor(const Tensors&)> run;
 };
 
-std::vector<Layer> layers() {
+std::vector<AnyLayer> layers() {
   return {
       {"linear", {{5, 7, 33}, {50, 33}, {50}}, [](const Tensors& t) { return linear(t[0], t[1], t[2]); }},
       {"linear of a patch embedding",
@@ -78,7 +77,7 @@ std::vector<Layer> layers() {
   };
 }
 
-Tensors inputs_of(const Layer& layer, const at::TensorOptions& options) {
+Tensors layer_inputs(const AnyLayer& layer, const at::TensorOptions& options) {
   at::manual_seed(4);
   Tensors inputs;
   for (const auto& shape : layer.shapes) {
@@ -89,8 +88,8 @@ Tensors inputs_of(const Layer& layer, const at::TensorOptions& options) {
 }
 
 /// The output, then every input's gradient.
-Tensors run(const Layer& layer, const at::TensorOptions& options) {
-  const Tensors inputs = inputs_of(layer, options);
+Tensors run_layer(const AnyLayer& layer, const at::TensorOptions& options) {
+  const Tensors inputs = layer_inputs(layer, options);
   const at::Tensor out = layer.run(inputs);
   at::manual_seed(5);
   out.backward(at::randn(out.sizes()).to(options.device(), options.dtype().toScalarType()));
@@ -101,11 +100,11 @@ Tensors run(const Layer& layer, const at::TensorOptions& options) {
 
 TEST(Foreign, LayersAndTheirGradientsAreTheKernels) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const Layer& layer : layers()) {
+    for (const AnyLayer& layer : layers()) {
       SCOPED_TRACE(layer.name + " in " + at::toString(dtype));
-      const Tensors expected = run(layer, dtype);
+      const Tensors expected = run_layer(layer, dtype);
       const WithoutKernels foreign;
-      const Tensors found = run(layer, dtype);
+      const Tensors found = run_layer(layer, dtype);
       for (size_t i = 0; i < expected.size(); ++i) {
         EXPECT_EQ(found[i].scalar_type(), dtype);
         EXPECT_LT(difference(found[i], expected[i]), dtype == at::kFloat ? 1e-6 : 2e-2)
@@ -119,10 +118,10 @@ TEST(Foreign, LayersAndTheirGradientsAreTheKernels) {
 // tensors elsewhere, would fail.
 TEST(Foreign, LayersStayOnTheirDevice) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const Layer& layer : layers()) {
+    for (const AnyLayer& layer : layers()) {
       SCOPED_TRACE(layer.name + " in " + at::toString(dtype));
-      const Tensors expected = run(layer, dtype);
-      const Tensors found = run(layer, at::TensorOptions(dtype).device(at::kMeta));
+      const Tensors expected = run_layer(layer, dtype);
+      const Tensors found = run_layer(layer, at::TensorOptions(dtype).device(at::kMeta));
       for (size_t i = 0; i < expected.size(); ++i) {
         EXPECT_TRUE(found[i].is_meta());
         EXPECT_EQ(found[i].scalar_type(), dtype);
@@ -133,14 +132,14 @@ TEST(Foreign, LayersStayOnTheirDevice) {
 }
 
 /// An update of flat shards: t[0] the parameter, t[1] the gradient, the others what is kept.
-struct Update {
+struct AnyUpdate {
   std::string name;
   size_t kept;
   std::function<void(const Tensors&, int64_t step)> run;
 };
 
-std::vector<Update> updates() {
-  std::vector<Update> all;
+std::vector<AnyUpdate> any_updates() {
+  std::vector<AnyUpdate> all;
   for (const bool coupled : {false, true}) {
     all.push_back({coupled ? "adam" : "adamw", 2, [coupled](const Tensors& t, int64_t step) {
                      adamw(t[0], t[1], t[2], t[3], {1e-2, 0.9, 0.98, 1e-8, 0.1, step, 0.7, coupled});
@@ -179,7 +178,7 @@ std::vector<Update> updates() {
   return all;
 }
 
-Tensors updated(const Update& update, int64_t steps) {
+Tensors after_steps(const AnyUpdate& update, int64_t steps) {
   at::manual_seed(6);
   Tensors tensors = {at::randn({41 * 23}), {}};
   for (size_t i = 0; i < update.kept; ++i) tensors.push_back(at::zeros({41 * 23}));
@@ -191,18 +190,18 @@ Tensors updated(const Update& update, int64_t steps) {
 }
 
 TEST(Foreign, UpdatesAreTheKernelsOverTenSteps) {
-  for (const Update& update : updates()) {
+  for (const AnyUpdate& update : any_updates()) {
     SCOPED_TRACE(update.name);
-    const Tensors expected = updated(update, 10);
+    const Tensors expected = after_steps(update, 10);
     const WithoutKernels foreign;
-    const Tensors found = updated(update, 10);
-    EXPECT_GT(difference(expected[0], updated(update, 9)[0]), 1e-5);  // they do something
+    const Tensors found = after_steps(update, 10);
+    EXPECT_GT(difference(expected[0], after_steps(update, 9)[0]), 1e-5);  // they do something
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(difference(found[i], expected[i]), 1e-6) << i;
   }
 }
 
 TEST(Foreign, UpdatesStayOnTheirDevice) {
-  for (const Update& update : updates()) {
+  for (const AnyUpdate& update : any_updates()) {
     SCOPED_TRACE(update.name);
     Tensors tensors(2 + update.kept);
     for (at::Tensor& tensor : tensors) tensor = at::zeros({41 * 23}, at::kMeta);

@@ -70,11 +70,11 @@ TEST(Fp8Rounded, ScalesAreTheLeastPowersOfTwoAndNumbersAreE4M3s) {
   EXPECT_EQ(found.scales[202][0].item<float>(), 2.0F);
 }
 
-struct Sizes {
+struct Fp8Sizes {
   int64_t rows, in, out;
 };
 
-class Fp8Linear : public testing::TestWithParam<std::tuple<Sizes, at::ScalarType>> {
+class Fp8Linear : public ::testing::TestWithParam<std::tuple<Fp8Sizes, at::ScalarType>> {
  protected:
   void SetUp() override {
     at::manual_seed(1);
@@ -134,12 +134,12 @@ TEST_P(Fp8Linear, IsTheProductOfTheRoundedNumbers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Fp8Linear,
-                         testing::Combine(testing::Values(Sizes{64, 64, 96}, Sizes{7, 33, 50},
-                                                          Sizes{1, 200, 17}, Sizes{130, 48, 1},
-                                                          Sizes{300, 161, 129}),
-                                          testing::Values(at::kFloat, at::kBFloat16)),
+                         ::testing::Combine(::testing::Values(Fp8Sizes{64, 64, 96}, Fp8Sizes{7, 33, 50},
+                                                              Fp8Sizes{1, 200, 17}, Fp8Sizes{130, 48, 1},
+                                                              Fp8Sizes{300, 161, 129}),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)),
                          [](const auto& info) {
-                           const Sizes& s = std::get<0>(info.param);
+                           const Fp8Sizes& s = std::get<0>(info.param);
                            return std::to_string(s.rows) + "_" + std::to_string(s.in) + "_" +
                                   std::to_string(s.out) +
                                   (std::get<1>(info.param) == at::kFloat ? "_fp32" : "_bf16");

@@ -12,7 +12,7 @@
 namespace tessera::ops {
 namespace {
 
-class GradientPlace : public testing::TestWithParam<at::ScalarType> {
+class GradientPlace : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
     if (!has_kernels(GetParam())) GTEST_SKIP() << "this CPU has no kernels for it, and LibTorch's ask nobody";
@@ -54,7 +54,7 @@ TEST_P(GradientPlace, IsOfOneThread) {
   std::async(std::launch::async, [&] { EXPECT_NE(backward().data_ptr(), place.data_ptr()); }).get();
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, GradientPlace, testing::Values(at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Dtypes, GradientPlace, ::testing::Values(at::kFloat, at::kBFloat16));
 
 }  // namespace
 }  // namespace tessera::ops

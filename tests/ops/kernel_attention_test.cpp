@@ -29,7 +29,7 @@ struct Attend<void, uint16_t, void> : OfTiles {
 };
 
 template <typename Kernels>
-class KernelAttention : public testing::Test {
+class KernelAttention : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const char* why = Kernels::obstacle_here()) GTEST_SKIP() << why;

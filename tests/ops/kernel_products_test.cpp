@@ -79,7 +79,7 @@ Exact product(const Size& size, const Exact& left, bool left_transposed, const E
 }
 
 template <typename Gemm>
-class ProductsOf : public testing::Test {
+class ProductsOf : public ::testing::Test {
  protected:
   using Products = KernelProducts<Gemm, TestRuntime>;
   using T = typename Gemm::Element;

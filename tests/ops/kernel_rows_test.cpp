@@ -20,7 +20,7 @@ struct On {
 };
 
 template <typename Kind>
-class KernelRows : public testing::Test {
+class KernelRows : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const char* why = obstacle(typename Kind::Set())) GTEST_SKIP() << why;

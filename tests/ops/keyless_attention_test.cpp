@@ -13,21 +13,19 @@
 #include "tessera/ops/attention.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"
 #include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;  // x, the norm's weight and bias, the layer's
-
-constexpr double kEpsilon = 1e-6;
-
-struct Sizes {
+// Tensors: x, the norm's weight and bias, the layer's.
+struct KeylessSizes {
   int64_t batch, tokens, heads, head_width, queries;
 };
 
-Tensors inputs_of(const Sizes& s, at::ScalarType dtype) {
+Tensors keyless_inputs(const KeylessSizes& s, at::ScalarType dtype) {
   at::manual_seed(6);
   const int64_t width = s.heads * s.head_width;
   const auto values = [&](at::IntArrayRef shape, double scale) {
@@ -38,11 +36,11 @@ Tensors inputs_of(const Sizes& s, at::ScalarType dtype) {
           values({3 * width}, 0.5)};
 }
 
-at::Tensor found_of(const Tensors& t, const Sizes& s) {
+at::Tensor found_of(const Tensors& t, const KeylessSizes& s) {
   return keyless_attention(normed(t[0], {t[1], t[2], kEpsilon}), t[3], t[4], s.heads, s.queries);
 }
 
-at::Tensor formula(const Tensors& t, const Sizes& s) {
+at::Tensor keyless_formula(const Tensors& t, const KeylessSizes& s) {
   const at::Tensor x = at::layer_norm(t[0], {t[0].size(-1)}, t[1], t[2], kEpsilon);
   const auto parts =
       at::linear(x, t[3], t[4]).view({-1, s.tokens, 3, s.heads, s.head_width}).permute({2, 0, 3, 1, 4});
@@ -51,27 +49,16 @@ at::Tensor formula(const Tensors& t, const Sizes& s) {
   return at::matmul(p, parts[2]).transpose(1, 2).flatten(2);
 }
 
-Tensors exact_copies(const Tensors& inputs) {
-  Tensors exact;
-  for (const at::Tensor& t : inputs) exact.push_back(t.detach().to(at::kDouble).requires_grad_());
-  return exact;
-}
-
-// The largest difference as a share of the largest value.
-double error(const at::Tensor& a, const at::Tensor& exact) {
-  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
-}
-
-double tolerance_of(at::ScalarType dtype) {
+double keyless_tolerance(at::ScalarType dtype) {
   return dtype == at::kDouble ? 1e-12 : dtype == at::kFloat ? 2e-5 : 0.03;
 }
 
-void expect_the_formula(const Sizes& sizes, at::ScalarType dtype) {
-  const Tensors inputs = inputs_of(sizes, dtype), exact = exact_copies(inputs);
-  const at::Tensor found = found_of(inputs, sizes), expected = formula(exact, sizes);
+void expect_the_formula(const KeylessSizes& sizes, at::ScalarType dtype) {
+  const Tensors inputs = keyless_inputs(sizes, dtype), exact = exact_copies(inputs);
+  const at::Tensor found = found_of(inputs, sizes), expected = keyless_formula(exact, sizes);
   ASSERT_EQ(found.sizes(), expected.sizes());
   ASSERT_EQ(found.scalar_type(), dtype);
-  const double tolerance = tolerance_of(dtype);
+  const double tolerance = keyless_tolerance(dtype);
   EXPECT_LT(error(found, expected), tolerance);
   const at::Tensor direction = at::randn(found.sizes()).to(dtype);
   found.backward(direction);
@@ -92,7 +79,7 @@ void expect_the_formula(const Sizes& sizes, at::ScalarType dtype) {
   EXPECT_TRUE(inputs[4].grad().narrow(0, width, width).eq(0).all().item<bool>()) << "the keys' bias";
 }
 
-class Keyless : public testing::TestWithParam<std::tuple<Sizes, at::ScalarType>> {};
+class Keyless : public ::testing::TestWithParam<std::tuple<KeylessSizes, at::ScalarType>> {};
 
 TEST_P(Keyless, ValueAndGradientsAreThoseOfTheFormula) {
   const auto [sizes, dtype] = GetParam();
@@ -104,17 +91,17 @@ TEST_P(Keyless, ValueAndGradientsAreThoseOfTheFormula) {
 // Beside what makes keys and values; two gradients of three are sums of other roundings.
 TEST_P(Keyless, IsTheFirstRowsOfSelfAttention) {
   const auto [sizes, dtype] = GetParam();
-  const Tensors t = inputs_of(sizes, dtype);
+  const Tensors t = keyless_inputs(sizes, dtype);
   const Normed x = normed(t[0], {t[1], t[2], kEpsilon});
   const at::Tensor whole = self_attention(linear(x, t[3], t[4]), sizes.heads).narrow(1, 0, sizes.queries);
-  EXPECT_LT(error(found_of(t, sizes), whole.to(at::kDouble)), tolerance_of(dtype));
+  EXPECT_LT(error(found_of(t, sizes), whole.to(at::kDouble)), keyless_tolerance(dtype));
 }
 
 TEST_P(Keyless, WhateverIsFrozenTheOthersGradientsAreTheSame) {
   const auto [sizes, dtype] = GetParam();
   Tensors expected;
   for (int frozen = -1; frozen < 5; ++frozen) {
-    Tensors inputs = inputs_of(sizes, dtype);
+    Tensors inputs = keyless_inputs(sizes, dtype);
     if (frozen >= 0) inputs[frozen] = inputs[frozen].detach();
     const at::Tensor y = found_of(inputs, sizes);
     at::manual_seed(7);
@@ -131,15 +118,16 @@ TEST_P(Keyless, WhateverIsFrozenTheOthersGradientsAreTheSame) {
 }
 
 // Sizes that fill the kernels' blocks, and sizes that do not; one token, and more than attention takes.
-INSTANTIATE_TEST_SUITE_P(Grid, Keyless,
-                         testing::Combine(testing::Values(Sizes{4, 24, 6, 16, 1}, Sizes{3, 17, 4, 8, 1},
-                                                          Sizes{3, 18, 4, 8, 2}, Sizes{2, 197, 3, 64, 1},
-                                                          Sizes{2, 50, 5, 11, 2}, Sizes{1, 1, 1, 3, 1},
-                                                          Sizes{5, 2, 7, 5, 2}, Sizes{2, 700, 2, 24, 1}),
-                                          testing::Values(at::kDouble, at::kFloat, at::kBFloat16)));
+INSTANTIATE_TEST_SUITE_P(
+    Grid, Keyless,
+    ::testing::Combine(::testing::Values(KeylessSizes{4, 24, 6, 16, 1}, KeylessSizes{3, 17, 4, 8, 1},
+                                         KeylessSizes{3, 18, 4, 8, 2}, KeylessSizes{2, 197, 3, 64, 1},
+                                         KeylessSizes{2, 50, 5, 11, 2}, KeylessSizes{1, 1, 1, 3, 1},
+                                         KeylessSizes{5, 2, 7, 5, 2}, KeylessSizes{2, 700, 2, 24, 1}),
+                       ::testing::Values(at::kDouble, at::kFloat, at::kBFloat16)));
 
 // The result, and the gradients of x and of the parameters.
-Tensors values_of(const Tensors& given, const Sizes& sizes, int threads) {
+Tensors values_of(const Tensors& given, const KeylessSizes& sizes, int threads) {
   at::set_num_threads(threads);
   Tensors inputs, values;
   for (const at::Tensor& t : given) inputs.push_back(t.detach().clone().requires_grad_());
@@ -150,7 +138,7 @@ Tensors values_of(const Tensors& given, const Sizes& sizes, int threads) {
   return values;
 }
 
-class KeylessBits : public testing::TestWithParam<std::tuple<Sizes, at::ScalarType>> {
+class KeylessBits : public ::testing::TestWithParam<std::tuple<KeylessSizes, at::ScalarType>> {
  protected:
   void SetUp() override {
     if (!has_kernels(std::get<1>(GetParam()))) GTEST_SKIP() << "LibTorch's own kernels promise less";
@@ -163,7 +151,7 @@ class KeylessBits : public testing::TestWithParam<std::tuple<Sizes, at::ScalarTy
 
 TEST_P(KeylessBits, DoNotDependOnThreads) {
   const auto [sizes, dtype] = GetParam();
-  const Tensors inputs = inputs_of(sizes, dtype), expected = values_of(inputs, sizes, 1);
+  const Tensors inputs = keyless_inputs(sizes, dtype), expected = values_of(inputs, sizes, 1);
   for (const int threads : {2, 3, 4}) {
     const Tensors found = values_of(inputs, sizes, threads);
     for (size_t i = 0; i < found.size(); ++i) {
@@ -174,7 +162,7 @@ TEST_P(KeylessBits, DoNotDependOnThreads) {
 
 TEST_P(KeylessBits, OfAnImageDoNotDependOnTheBatch) {
   const auto [sizes, dtype] = GetParam();
-  const Tensors inputs = inputs_of(sizes, dtype), all = values_of(inputs, sizes, 2);
+  const Tensors inputs = keyless_inputs(sizes, dtype), all = values_of(inputs, sizes, 2);
   for (const int64_t images : {1, 2, 3}) {
     for (const int64_t first : {int64_t{0}, int64_t{5}, sizes.batch - images}) {
       Tensors some = inputs;
@@ -187,15 +175,16 @@ TEST_P(KeylessBits, OfAnImageDoNotDependOnTheBatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grid, KeylessBits,
-                         testing::Combine(testing::Values(Sizes{16, 197, 12, 64, 1}, Sizes{16, 50, 3, 64, 2},
-                                                          Sizes{16, 17, 5, 11, 2}),
-                                          testing::Values(at::kFloat, at::kBFloat16)));
+                         ::testing::Combine(::testing::Values(KeylessSizes{16, 197, 12, 64, 1},
+                                                              KeylessSizes{16, 50, 3, 64, 2},
+                                                              KeylessSizes{16, 17, 5, 11, 2}),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)));
 
 // Of all tokens nothing; of each query what goes to the tokens, the shares and what comes back.
 TEST(KeylessOf, KeepsNothingOfTheTokens) {
-  const Sizes s{3, 40, 4, 16, 2};
+  const KeylessSizes s{3, 40, 4, 16, 2};
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const Tensors t = inputs_of(s, dtype);
+    const Tensors t = keyless_inputs(s, dtype);
     const LiveBytes live;
     const Norm norm{t[1], t[2], kEpsilon};
     Normed x = normed(t[0], norm);
@@ -209,10 +198,10 @@ TEST(KeylessOf, KeepsNothingOfTheTokens) {
 }
 
 TEST(KeylessOf, HalfWithoutGradientsAndOtherStrides) {
-  const Sizes s{4, 9, 4, 8, 1};
+  const KeylessSizes s{4, 9, 4, 8, 1};
   expect_the_formula(s, at::kHalf);
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    Tensors t = inputs_of(s, dtype);
+    Tensors t = keyless_inputs(s, dtype);
     const at::Tensor expected = found_of(t, s).detach();
     const at::NoGradGuard no_grad;
     EXPECT_TRUE(at::equal(found_of(t, s), expected));
@@ -225,9 +214,9 @@ TEST(KeylessOf, HalfWithoutGradientsAndOtherStrides) {
 }
 
 TEST(KeylessOf, OfNoImagesGradientsAreZero) {
-  const Sizes s{0, 9, 4, 8, 2};
+  const KeylessSizes s{0, 9, 4, 8, 2};
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const Tensors t = inputs_of(s, dtype);
+    const Tensors t = keyless_inputs(s, dtype);
     found_of(t, s).sum().backward();
     EXPECT_EQ(t[3].grad().abs().max().item<double>(), 0);
     EXPECT_EQ(t[4].grad().abs().max().item<double>(), 0);
@@ -236,10 +225,10 @@ TEST(KeylessOf, OfNoImagesGradientsAreZero) {
 
 // Scores of hundreds must not overflow, scores far below zero not underflow, and a NaN must not vanish.
 TEST(KeylessOf, LargeScoresAndNan) {
-  const Sizes s{2, 19, 2, 16, 1};
+  const KeylessSizes s{2, 19, 2, 16, 1};
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const at::NoGradGuard no_grad;
-    Tensors t = inputs_of(s, dtype);
+    Tensors t = keyless_inputs(s, dtype);
     t[3].mul_(100);
     EXPECT_TRUE(at::isfinite(found_of(t, s)).all().item<bool>());
     const at::Tensor below = at::ones({2, 19, 32}, dtype), weight = at::zeros({96, 32}, dtype);

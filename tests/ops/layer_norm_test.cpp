@@ -4,16 +4,13 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"
 
 namespace tessera::ops {
 namespace {
 
-double error(const at::Tensor& a, const at::Tensor& exact) {
-  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
-}
-
-class LayerNormOp : public testing::TestWithParam<std::tuple<int64_t, int64_t, at::ScalarType>> {};
+class LayerNormOp : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, at::ScalarType>> {};
 
 TEST_P(LayerNormOp, ValueAndGradientsAreThoseOfTheFormula) {
   at::manual_seed(4);
@@ -39,9 +36,9 @@ TEST_P(LayerNormOp, ValueAndGradientsAreThoseOfTheFormula) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grid, LayerNormOp,
-                         testing::Combine(testing::Values(1, 7, 2500),
-                                          testing::Values(5, 16, 33, 128, 200, 768),
-                                          testing::Values(at::kFloat, at::kBFloat16)));
+                         ::testing::Combine(::testing::Values(1, 7, 2500),
+                                            ::testing::Values(5, 16, 33, 128, 200, 768),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)));
 
 // As a residual branch has it: the norm's rows go one way, what they were made of another.
 TEST_P(LayerNormOp, GradientsOfBothResultsAreAddedUp) {
@@ -88,7 +85,7 @@ std::vector<at::Tensor> value_and_gradients(const at::Tensor& x_given, int threa
   return {y.detach(), inputs[0].grad(), inputs[1].grad(), inputs[2].grad()};
 }
 
-class LayerNormBits : public testing::TestWithParam<at::ScalarType> {
+class LayerNormBits : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void TearDown() override { at::set_num_threads(threads_); }
 
@@ -113,7 +110,7 @@ TEST_P(LayerNormBits, OfARowDoNotDependOnTheOthers) {
   for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(all[i].slice(0, 300, 311), some[i])) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, LayerNormBits, testing::Values(at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Dtypes, LayerNormBits, ::testing::Values(at::kFloat, at::kBFloat16));
 
 // (16 columns and what is left over: lanes beyond the row must not count.)
 TEST(LayerNorm, ANanStaysInItsRow) {

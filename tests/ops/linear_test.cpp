@@ -11,12 +11,13 @@
 
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/widened_linear.h"
+#include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"
 
 namespace tessera::ops {
 namespace {
 
-struct Sizes {
+struct LinearSizes {
   int64_t rows, in, out;
 };
 
@@ -24,14 +25,9 @@ at::Tensor values(at::IntArrayRef shape, at::ScalarType dtype, double scale) {
   return (at::randn(shape) * scale).to(dtype).requires_grad_();
 }
 
-// The largest difference as a share of the largest value.
-double error(const at::Tensor& a, const at::Tensor& exact) {
-  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
-}
-
 enum Then { kNothing, kGelu, kAdd };
 
-class LinearOps : public testing::TestWithParam<std::tuple<Sizes, at::ScalarType, Then>> {};
+class LinearOps : public ::testing::TestWithParam<std::tuple<LinearSizes, at::ScalarType, Then>> {};
 
 TEST_P(LinearOps, ValueAndGradientsAreThoseOfTheFormula) {
   at::manual_seed(1);
@@ -67,11 +63,12 @@ TEST_P(LinearOps, ValueAndGradientsAreThoseOfTheFormula) {
 // rows than the sums of a weight's gradient take at a time, in pieces of which the last is shorter.
 INSTANTIATE_TEST_SUITE_P(
     Grid, LinearOps,
-    testing::Combine(testing::Values(Sizes{64, 64, 96}, Sizes{33, 49, 130}, Sizes{1, 1, 1},
-                                     Sizes{100, 128, 10}, Sizes{31, 33, 15}, Sizes{257, 96, 48},
-                                     Sizes{7, 200, 65}, Sizes{2601, 34, 81}, Sizes{2049, 49, 300},
-                                     Sizes{1700, 256, 40}, Sizes{3400, 256, 40}),
-                     testing::Values(at::kFloat, at::kBFloat16), testing::Values(kNothing, kGelu, kAdd)));
+    ::testing::Combine(
+        ::testing::Values(LinearSizes{64, 64, 96}, LinearSizes{33, 49, 130}, LinearSizes{1, 1, 1},
+                          LinearSizes{100, 128, 10}, LinearSizes{31, 33, 15}, LinearSizes{257, 96, 48},
+                          LinearSizes{7, 200, 65}, LinearSizes{2601, 34, 81}, LinearSizes{2049, 49, 300},
+                          LinearSizes{1700, 256, 40}, LinearSizes{3400, 256, 40}),
+        ::testing::Values(at::kFloat, at::kBFloat16), ::testing::Values(kNothing, kGelu, kAdd)));
 
 // Long enough for the kernels to cut the sums into pieces; 8,200 ends in the middle of a tile.
 TEST(Linear, LongSumsAreThoseOfTheFormula) {
@@ -228,7 +225,8 @@ TEST(Linear, IsBitwiseTheSameOnAnyThreads) {
   for (const auto dtype : {at::kBFloat16, at::kFloat}) {
     if (!has_kernels(dtype)) continue;
     ++found;
-    for (const auto& [rows, in, out] : {Sizes{1030, 192, 200}, Sizes{77, 1601, 33}, Sizes{3300, 96, 200}}) {
+    for (const auto& [rows, in, out] :
+         {LinearSizes{1030, 192, 200}, LinearSizes{77, 1601, 33}, LinearSizes{3300, 96, 200}}) {
       at::set_num_threads(1);
       const at::Tensor expected = everything(dtype, rows, in, out);
       for (int n = 2; n <= 4; ++n) {

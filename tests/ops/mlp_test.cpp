@@ -10,21 +10,19 @@
 
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"
 #include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;  // x, the norm's weight and bias, fc1's, fc2's, the residual
-
-constexpr double kEpsilon = 1e-6;
-
-struct Sizes {
+// Tensors: x, the norm's weight and bias, fc1's, fc2's, the residual.
+struct MlpSizes {
   int64_t rows, width, hidden;
 };
 
-Tensors inputs_of(const Sizes& s, at::ScalarType dtype) {
+Tensors mlp_inputs(const MlpSizes& s, at::ScalarType dtype) {
   at::manual_seed(3);
   const auto values = [&](at::IntArrayRef shape, double scale) {
     return (at::randn(shape) * scale).to(dtype).requires_grad_();
@@ -48,25 +46,20 @@ at::Tensor two_layers(const Tensors& t, bool residual) {
   return residual ? linear_add(hidden, t[5], t[6], t[7]) : linear(hidden, t[5], t[6]);
 }
 
-at::Tensor formula(const Tensors& t, bool residual) {
+at::Tensor mlp_formula(const Tensors& t, bool residual) {
   const at::Tensor x = at::layer_norm(t[0], {t[0].size(-1)}, t[1], t[2], kEpsilon);
   const at::Tensor y = at::linear(at::gelu(at::linear(x, t[3], t[4])), t[5], t[6]);
   return residual ? y + t[7] : y;
 }
 
-// The largest difference as a share of the largest value.
-double error(const at::Tensor& a, const at::Tensor& exact) {
-  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
-}
-
-class Mlp : public testing::TestWithParam<std::tuple<Sizes, at::ScalarType, bool>> {};
+class Mlp : public ::testing::TestWithParam<std::tuple<MlpSizes, at::ScalarType, bool>> {};
 
 TEST_P(Mlp, ValueAndGradientsAreThoseOfTheFormula) {
   const auto [sizes, dtype, residual] = GetParam();
-  const Tensors inputs = inputs_of(sizes, dtype);
+  const Tensors inputs = mlp_inputs(sizes, dtype);
   Tensors exact;
   for (const at::Tensor& t : inputs) exact.push_back(t.detach().to(at::kDouble).requires_grad_());
-  const at::Tensor found = whole(inputs, residual), expected = formula(exact, residual);
+  const at::Tensor found = whole(inputs, residual), expected = mlp_formula(exact, residual);
   const double tolerance = dtype == at::kFloat ? 2e-5 : 0.03;  // of three ops in a row
   ASSERT_EQ(found.scalar_type(), dtype);
   EXPECT_LT(error(found, expected), tolerance);
@@ -87,7 +80,7 @@ TEST_P(Mlp, IsTheTwoLayersWhateverIsFrozen) {
     std::vector<Tensors> gradients;
     Tensors values;
     for (const bool one : {true, false}) {
-      Tensors inputs = inputs_of(sizes, dtype);
+      Tensors inputs = mlp_inputs(sizes, dtype);
       if (frozen >= 0) inputs[frozen] = inputs[frozen].detach();
       const at::Tensor y = one ? whole(inputs, residual) : two_layers(inputs, residual);
       y.backward(at::randn(y.sizes()).to(dtype));
@@ -111,14 +104,14 @@ TEST_P(Mlp, IsTheTwoLayersWhateverIsFrozen) {
 
 // Rows and columns that fill the kernels' blocks, and rows, columns and a width that do not.
 INSTANTIATE_TEST_SUITE_P(Grid, Mlp,
-                         testing::Combine(testing::Values(Sizes{32, 64, 192}, Sizes{11, 33, 49},
-                                                          Sizes{1, 3, 1}, Sizes{350, 80, 1700}),
-                                          testing::Values(at::kFloat, at::kBFloat16), testing::Bool()));
+                         ::testing::Combine(::testing::Values(MlpSizes{32, 64, 192}, MlpSizes{11, 33, 49},
+                                                              MlpSizes{1, 3, 1}, MlpSizes{350, 80, 1700}),
+                                            ::testing::Values(at::kFloat, at::kBFloat16), ::testing::Bool()));
 
 TEST(MlpOf, OtherDtypesAndNoKernels) {
   for (const auto dtype : {at::kDouble, at::kHalf, at::kFloat}) {
     const WithoutKernels none;
-    const Tensors inputs = inputs_of({9, 32, 40}, dtype);
+    const Tensors inputs = mlp_inputs({9, 32, 40}, dtype);
     const at::Tensor y = whole(inputs, true), expected = two_layers(inputs, true);
     EXPECT_TRUE(at::equal(y, expected)) << dtype;
     const auto gradients = [&](const at::Tensor& of) {
@@ -131,9 +124,9 @@ TEST(MlpOf, OtherDtypesAndNoKernels) {
 
 // What comes out, what is before GELU, and two numbers a row of the norm.
 TEST(MlpOf, KeepsOfTheHiddenLayerOneTensor) {
-  const Sizes sizes{30, 32, 96};
+  const MlpSizes sizes{30, 32, 96};
   const auto kept = [&](at::ScalarType dtype, bool residual) {
-    const Tensors inputs = inputs_of(sizes, dtype);
+    const Tensors inputs = mlp_inputs(sizes, dtype);
     const LiveBytes live;
     const at::Tensor y = whole(inputs, residual);
     return live.now();
@@ -151,7 +144,7 @@ TEST(MlpOf, KeepsOfTheHiddenLayerOneTensor) {
 
 TEST(MlpOf, StridedAndEmptyInput) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    Tensors t = inputs_of({5, 32, 40}, dtype);
+    Tensors t = mlp_inputs({5, 32, 40}, dtype);
     t[0] = t[0].transpose(0, 1);
     t[7] = t[7].transpose(0, 1);
     const Tensors copies = {t[0].contiguous(), t[1], t[2], t[3], t[4], t[5], t[6], t[7].contiguous()};
@@ -165,7 +158,7 @@ TEST(MlpOf, AnyThreadsIsTheSameBits) {
   const int threads = at::get_num_threads();
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const auto everything = [&] {
-      const Tensors inputs = inputs_of({515, 96, 1601}, dtype);
+      const Tensors inputs = mlp_inputs({515, 96, 1601}, dtype);
       const at::Tensor y = whole(inputs, true);
       y.backward(at::ones_like(y));
       Tensors flat = {y.detach().flatten()};

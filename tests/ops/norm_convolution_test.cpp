@@ -7,16 +7,15 @@
 
 #include "tessera/ops/convolution.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"
 #include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-using Layer = std::function<at::Tensor(const Tensors&, bool training)>;
+using ConvolutionLayer = std::function<at::Tensor(const Tensors&, bool training)>;
 
-constexpr auto kImages = at::MemoryFormat::ChannelsLast;
 constexpr int64_t kOut = 24;
 
 struct Case {
@@ -24,7 +23,7 @@ struct Case {
 };
 
 /// x, the norm's weight and bias, its running mean and variance, the convolution's weight.
-Tensors inputs_of(const Case& c, at::ScalarType dtype) {
+Tensors convolution_inputs(const Case& c, at::ScalarType dtype) {
   at::manual_seed(5);
   return {
       (1 + 2 * at::randn({3, c.channels, c.size, c.size})).to(dtype).contiguous(kImages).requires_grad_(),
@@ -45,8 +44,8 @@ struct Run {
   int64_t kept = 0;
 };
 
-Run run(const Layer& layer, const Case& c, at::ScalarType dtype, bool training, int frozen) {
-  Tensors inputs = inputs_of(c, dtype);
+Run run_once(const ConvolutionLayer& layer, const Case& c, at::ScalarType dtype, bool training, int frozen) {
+  Tensors inputs = convolution_inputs(c, dtype);
   if (frozen >= 0) inputs[frozen] = inputs[frozen].detach();
   const LiveBytes live;
   const at::Tensor y = layer(inputs, training);
@@ -57,13 +56,13 @@ Run run(const Layer& layer, const Case& c, at::ScalarType dtype, bool training, 
   return result;
 }
 
-void expect_the_same_bits(const Layer& together, const Layer& apart, const Case& c, at::ScalarType dtype,
-                          bool less_is_kept) {
+void expect_the_same_bits(const ConvolutionLayer& together, const ConvolutionLayer& apart, const Case& c,
+                          at::ScalarType dtype, bool less_is_kept) {
   for (const bool training : {true, false}) {
     for (const int frozen : {-1, 0, 1, 2, 5}) {
-      SCOPED_TRACE(testing::Message() << "training " << training << " frozen " << frozen);
-      const Run found = run(together, c, dtype, training, frozen),
-                expected = run(apart, c, dtype, training, frozen);
+      SCOPED_TRACE(::testing::Message() << "training " << training << " frozen " << frozen);
+      const Run found = run_once(together, c, dtype, training, frozen),
+                expected = run_once(apart, c, dtype, training, frozen);
       ASSERT_EQ(found.values.size(), expected.values.size());
       for (size_t i = 0; i < found.values.size(); ++i) {
         ASSERT_EQ(found.values[i].defined(), expected.values[i].defined()) << i;
@@ -77,7 +76,7 @@ void expect_the_same_bits(const Layer& together, const Layer& apart, const Case&
   }
 }
 
-class NormConvolution : public testing::TestWithParam<std::tuple<Case, at::ScalarType>> {};
+class NormConvolution : public ::testing::TestWithParam<std::tuple<Case, at::ScalarType>> {};
 
 TEST_P(NormConvolution, IsBitwiseTheTwoOpsAndKeepsLess) {
   const auto [c, dtype] = GetParam();
@@ -106,9 +105,9 @@ TEST_P(NormConvolution, OfOnePlaceIsALinearLayer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grid, NormConvolution,
-                         testing::Combine(testing::Values(Case{16, 9, 3, 1}, Case{33, 8, 3, 2},
-                                                          Case{48, 7, 1, 1}),
-                                          testing::Values(at::kFloat, at::kBFloat16)));
+                         ::testing::Combine(::testing::Values(Case{16, 9, 3, 1}, Case{33, 8, 3, 2},
+                                                              Case{48, 7, 1, 1}),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)));
 
 }  // namespace
 }  // namespace tessera::ops

@@ -10,14 +10,11 @@
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/beside_formula.h"
 #include "tests/ops/norm_then_linear.h"
 
 namespace tessera::ops {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;  // norm_then_linear.h
-
-constexpr double kEpsilon = 1e-6;
 
 at::Tensor together(const Tensors& t, bool gelu) {
   const Normed x = normed(t[0], {t[1], t[2], kEpsilon});
@@ -29,7 +26,7 @@ at::Tensor apart(const Tensors& t, bool gelu) {
   return gelu ? linear_gelu(x, t[3], t[4]) : linear(x, t[3], t[4]);
 }
 
-class NormLinear : public testing::TestWithParam<std::tuple<NormThenLinearSizes, at::ScalarType, bool>> {};
+class NormLinear : public ::testing::TestWithParam<std::tuple<NormThenLinearSizes, at::ScalarType, bool>> {};
 
 void expect_the_same(const NormThenLinearSizes& sizes, at::ScalarType dtype, bool gelu) {
   expect_the_same_bits([&](const Tensors& t) { return together(t, gelu); },
@@ -66,10 +63,10 @@ TEST_P(NormLinear, ValueAndGradientsAreThoseOfTheFormula) {
 
 // Rows that fill blocks and pieces of the kernels, and rows that do not.
 INSTANTIATE_TEST_SUITE_P(Grid, NormLinear,
-                         testing::Combine(testing::Values(NormThenLinearSizes{64, 64, 96},
-                                                          NormThenLinearSizes{11, 33, 50},
-                                                          NormThenLinearSizes{700, 80, 49}),
-                                          testing::Values(at::kFloat, at::kBFloat16), testing::Bool()));
+                         ::testing::Combine(::testing::Values(NormThenLinearSizes{64, 64, 96},
+                                                              NormThenLinearSizes{11, 33, 50},
+                                                              NormThenLinearSizes{700, 80, 49}),
+                                            ::testing::Values(at::kFloat, at::kBFloat16), ::testing::Bool()));
 
 TEST(NormLinearOf, OtherDtypesIsBitwiseTheTwoOps) {
   for (const auto dtype : {at::kDouble, at::kHalf}) expect_the_same({9, 32, 40}, dtype, true);

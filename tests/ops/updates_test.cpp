@@ -11,11 +11,10 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/elementwise.h"
 #include "tessera/ops/square_sum.h"
+#include "tests/ops/beside_formula.h"
 
 namespace tessera::ops {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;
 
 /// An update of t[0], the parameter, by t[1], the gradient; t[2] and t[3] are what is kept.
 struct Update {

@@ -30,8 +30,9 @@ PackOptions small_options(Form form, int workers = 2) {
   return options;
 }
 
-class Forms : public testing::TestWithParam<Form> {};
-INSTANTIATE_TEST_SUITE_P(All, Forms, testing::Values(Form::kFolder, Form::kWds, Form::kZip, Form::kTfrecord),
+class Forms : public ::testing::TestWithParam<Form> {};
+INSTANTIATE_TEST_SUITE_P(All, Forms,
+                         ::testing::Values(Form::kFolder, Form::kWds, Form::kZip, Form::kTfrecord),
                          [](const auto& info) { return form_name(info.param); });
 
 TEST_P(Forms, TheOutputDoesNotDependOnTheWorkers) {

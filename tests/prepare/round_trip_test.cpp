@@ -18,9 +18,9 @@ Samples samples_of(const data::Source& source) {
   return samples;
 }
 
-class RoundTrip : public testing::TestWithParam<Form> {};
+class RoundTrip : public ::testing::TestWithParam<Form> {};
 INSTANTIATE_TEST_SUITE_P(All, RoundTrip,
-                         testing::Values(Form::kFolder, Form::kWds, Form::kZip, Form::kTfrecord),
+                         ::testing::Values(Form::kFolder, Form::kWds, Form::kZip, Form::kTfrecord),
                          [](const auto& info) { return form_name(info.param); });
 
 TEST_P(RoundTrip, TesseraReadsBackEverySampleAndClass) {

@@ -11,11 +11,10 @@
 
 #include "tessera/recipe/option.h"
 #include "tests/recipe/recipe_text.h"
+#include "tests/recipe/shipped.h"
 
 namespace tessera::recipe {
 namespace {
-
-const std::filesystem::path kFolder = std::filesystem::path(TESSERA_SOURCE_DIR) / "recipes";
 
 /// A value as the tables write it; any number is a double.
 struct Wanted {
@@ -79,7 +78,7 @@ Settings pytorch() {
 }
 
 /// Of a ViT in timm or torchvision.
-Settings vit() {
+Settings vit_settings() {
   return with(pytorch(), {{"model.patch_size", 16},
                           {"model.width", 768},
                           {"model.depth", 12},
@@ -102,31 +101,31 @@ Settings vit() {
 /// get_args_parser() of facebookresearch/deit's main.py, and its datasets.py: batch 64 on each GPU, rates for
 /// a batch of 512.
 Settings deit_program() {
-  return with(vit(), {{"model.drop_path", 0.1},
-                      {"data.interpolation", "bicubic"},
-                      {"data.augment_interpolation", "same"},
-                      {"data.repeats", 3},
-                      {"data.auto_augment", "rand-m9-mstd0.5-inc1"},
-                      {"data.erasing", 0.25},
-                      {"data.erasing_mode", "pixel"},
-                      {"data.erasing_count", 1},
-                      {"train.epochs", 300},
-                      {"train.label_smoothing", 0.1},
-                      {"train.mixup", 0.8},
-                      {"train.cutmix", 1},
-                      {"train.mix_prob", 1},
-                      {"train.mix_switch_prob", 0.5},
-                      {"train.mix_mode", "batch"},
-                      {"train.mix_group", 64},
-                      {"optimizer.name", "adamw"},
-                      {"optimizer.weight_decay", 0.05},
-                      {"schedule.name", "cosine"},
-                      {"schedule.warmup_epochs", 5},
-                      {"schedule.warmup_from", 1e-6},
-                      {"schedule.warmup_inside", true},
-                      {"schedule.min_lr", 1e-5},
-                      {"ema.decay", 0.99996},
-                      {"ema.every", 1}});
+  return with(vit_settings(), {{"model.drop_path", 0.1},
+                               {"data.interpolation", "bicubic"},
+                               {"data.augment_interpolation", "same"},
+                               {"data.repeats", 3},
+                               {"data.auto_augment", "rand-m9-mstd0.5-inc1"},
+                               {"data.erasing", 0.25},
+                               {"data.erasing_mode", "pixel"},
+                               {"data.erasing_count", 1},
+                               {"train.epochs", 300},
+                               {"train.label_smoothing", 0.1},
+                               {"train.mixup", 0.8},
+                               {"train.cutmix", 1},
+                               {"train.mix_prob", 1},
+                               {"train.mix_switch_prob", 0.5},
+                               {"train.mix_mode", "batch"},
+                               {"train.mix_group", 64},
+                               {"optimizer.name", "adamw"},
+                               {"optimizer.weight_decay", 0.05},
+                               {"schedule.name", "cosine"},
+                               {"schedule.warmup_epochs", 5},
+                               {"schedule.warmup_from", 1e-6},
+                               {"schedule.warmup_inside", true},
+                               {"schedule.min_lr", 1e-5},
+                               {"ema.decay", 0.99996},
+                               {"ema.every", 1}});
 }
 
 /// README_deit.md: 2 nodes of 8 GPUs.
@@ -260,31 +259,31 @@ Settings resmlp_bits() {
 /// --epochs 100 --blr 5e-4 --layer_decay 0.65 --weight_decay 0.05 --drop_path 0.1 --reprob 0.25 --mixup 0.8
 /// --cutmix 1.0).
 Settings mae() {
-  return with(vit(), {{"model.pool", "gap"},
-                      {"model.norm_before_pool", false},
-                      {"model.drop_path", 0.1},
-                      {"data.interpolation", "bicubic"},
-                      {"data.auto_augment", "rand-m9-mstd0.5-inc1"},
-                      {"data.erasing", 0.25},
-                      {"data.erasing_mode", "pixel"},
-                      {"data.erasing_count", 1},
-                      {"train.batch", 1024},
-                      {"train.epochs", 100},
-                      {"train.label_smoothing", 0.1},
-                      {"train.mixup", 0.8},
-                      {"train.cutmix", 1},
-                      {"train.mix_group", 32},
-                      {"train.init_head", "zero"},
-                      {"optimizer.name", "adamw"},
-                      {"optimizer.lr", 5e-4},
-                      {"optimizer.lr_scale", "linear"},
-                      {"optimizer.lr_batch", 256},
-                      {"optimizer.weight_decay", 0.05},
-                      {"optimizer.layer_decay", 0.65},
-                      {"schedule.name", "cosine"},
-                      {"schedule.warmup_epochs", 5},
-                      {"schedule.warmup_inside", false},
-                      {"schedule.min_lr", 1e-6}});
+  return with(vit_settings(), {{"model.pool", "gap"},
+                               {"model.norm_before_pool", false},
+                               {"model.drop_path", 0.1},
+                               {"data.interpolation", "bicubic"},
+                               {"data.auto_augment", "rand-m9-mstd0.5-inc1"},
+                               {"data.erasing", 0.25},
+                               {"data.erasing_mode", "pixel"},
+                               {"data.erasing_count", 1},
+                               {"train.batch", 1024},
+                               {"train.epochs", 100},
+                               {"train.label_smoothing", 0.1},
+                               {"train.mixup", 0.8},
+                               {"train.cutmix", 1},
+                               {"train.mix_group", 32},
+                               {"train.init_head", "zero"},
+                               {"optimizer.name", "adamw"},
+                               {"optimizer.lr", 5e-4},
+                               {"optimizer.lr_scale", "linear"},
+                               {"optimizer.lr_batch", 256},
+                               {"optimizer.weight_decay", 0.05},
+                               {"optimizer.layer_decay", 0.65},
+                               {"schedule.name", "cosine"},
+                               {"schedule.warmup_epochs", 5},
+                               {"schedule.warmup_inside", false},
+                               {"schedule.min_lr", 1e-6}});
 }
 
 /// references/classification of pytorch/vision: --model vit_b_16 --epochs 300 on 64 GPUs --batch-size 64
@@ -293,49 +292,49 @@ Settings mae() {
 /// --clip-grad-norm 1 --ra-sampler --cutmix-alpha 1.0
 /// --model-ema.
 Settings torchvision() {
-  return with(vit(), {{"data.interpolation", "bilinear"},
-                      {"data.repeats", 3},
-                      {"data.auto_augment", "tv-randaug:2,9"},
-                      {"train.batch", 4096},
-                      {"train.epochs", 300},
-                      {"train.clip", 1},
-                      {"train.label_smoothing", 0.11},
-                      {"train.mixup", 0.2},
-                      {"train.cutmix", 1},
-                      {"train.mix_prob", 1},
-                      {"train.mix_switch_prob", 0.5},
-                      {"train.mix_group", 64},
-                      {"optimizer.name", "adamw"},
-                      {"optimizer.lr", 3e-3},
-                      {"optimizer.weight_decay", 0.3},
-                      {"optimizer.no_decay", "none"},
-                      {"schedule.name", "cosine"},
-                      {"schedule.warmup_epochs", 30},
-                      {"schedule.warmup_from", 9.9e-5},
-                      {"schedule.warmup_inside", false},
-                      {"ema.decay", 0.99126},  // 1 - (1 - 0.99998) * 4096 * 32 / 300
-                      {"ema.every", 32}});
+  return with(vit_settings(), {{"data.interpolation", "bilinear"},
+                               {"data.repeats", 3},
+                               {"data.auto_augment", "tv-randaug:2,9"},
+                               {"train.batch", 4096},
+                               {"train.epochs", 300},
+                               {"train.clip", 1},
+                               {"train.label_smoothing", 0.11},
+                               {"train.mixup", 0.2},
+                               {"train.cutmix", 1},
+                               {"train.mix_prob", 1},
+                               {"train.mix_switch_prob", 0.5},
+                               {"train.mix_group", 64},
+                               {"optimizer.name", "adamw"},
+                               {"optimizer.lr", 3e-3},
+                               {"optimizer.weight_decay", 0.3},
+                               {"optimizer.no_decay", "none"},
+                               {"schedule.name", "cosine"},
+                               {"schedule.warmup_epochs", 30},
+                               {"schedule.warmup_from", 9.9e-5},
+                               {"schedule.warmup_inside", false},
+                               {"ema.decay", 0.99126},  // 1 - (1 - 0.99998) * 4096 * 32 / 300
+                               {"ema.every", 32}});
 }
 
 /// google-research/big_vision: what configs/vit_s16_i1k.py and configs/vit_i1k.py have alike.
 Settings big_vision() {
-  return with(vit(), {{"model.init", "big_vision"},
-                      {"model.head", "tanh"},
-                      {"model.head_zero_init", true},
-                      {"data.crop", "inception"},
-                      {"data.crop_scale", {0.05, 1.0}},
-                      {"data.mean", {0.5}},
-                      {"data.std", {0.5}},
-                      {"data.interpolation", "bilinear"},
-                      {"train.clip", 1},
-                      {"train.mix_at_least_half", true},
-                      {"train.mix_mode", "batch"},
-                      {"optimizer.name", "adamw"},
-                      {"optimizer.lr", 1e-3},
-                      {"optimizer.weight_decay", 1e-4 / 1e-3},  // theirs is not multiplied by lr
-                      {"schedule.name", "cosine"},
-                      {"schedule.warmup_steps", 10000},
-                      {"schedule.warmup_inside", false}});
+  return with(vit_settings(), {{"model.init", "big_vision"},
+                               {"model.head", "tanh"},
+                               {"model.head_zero_init", true},
+                               {"data.crop", "inception"},
+                               {"data.crop_scale", {0.05, 1.0}},
+                               {"data.mean", {0.5}},
+                               {"data.std", {0.5}},
+                               {"data.interpolation", "bilinear"},
+                               {"train.clip", 1},
+                               {"train.mix_at_least_half", true},
+                               {"train.mix_mode", "batch"},
+                               {"optimizer.name", "adamw"},
+                               {"optimizer.lr", 1e-3},
+                               {"optimizer.weight_decay", 1e-4 / 1e-3},  // theirs is not multiplied by lr
+                               {"schedule.name", "cosine"},
+                               {"schedule.warmup_steps", 10000},
+                               {"schedule.warmup_inside", false}});
 }
 
 /// configs/vit_s16_i1k.py
@@ -374,37 +373,37 @@ Settings augreg() {
 /// google-research/vision_transformer's fine-tuning (configs/common.py, configs/augreg.py); the file's name
 /// B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.01-res_384.npz.
 Settings augreg_finetune() {
-  return with(vit(), {{"model.image_size", 384},
-                      {"data.crop", "squash_random"},
-                      {"data.crop_from", 448},
-                      {"data.mean", {0.5}},
-                      {"data.std", {0.5}},
-                      {"data.interpolation", "bilinear"},
-                      {"data.eval_crop", "squash"},
-                      {"train.init_positions", "linear"},
-                      {"train.init_head", "zero"},
-                      {"train.batch", 512},
-                      {"train.steps", 20000},
-                      {"train.clip", 1},
-                      {"optimizer.name", "sgd"},
-                      {"optimizer.lr", 0.01},
-                      {"optimizer.momentum", 0.9},
-                      {"optimizer.nesterov", false},
-                      {"optimizer.weight_decay", 0},
-                      {"schedule.name", "cosine"},
-                      {"schedule.warmup_steps", 500}});
+  return with(vit_settings(), {{"model.image_size", 384},
+                               {"data.crop", "squash_random"},
+                               {"data.crop_from", 448},
+                               {"data.mean", {0.5}},
+                               {"data.std", {0.5}},
+                               {"data.interpolation", "bilinear"},
+                               {"data.eval_crop", "squash"},
+                               {"train.init_positions", "linear"},
+                               {"train.init_head", "zero"},
+                               {"train.batch", 512},
+                               {"train.steps", 20000},
+                               {"train.clip", 1},
+                               {"optimizer.name", "sgd"},
+                               {"optimizer.lr", 0.01},
+                               {"optimizer.momentum", 0.9},
+                               {"optimizer.nesterov", false},
+                               {"optimizer.weight_decay", 0},
+                               {"schedule.name", "cosine"},
+                               {"schedule.warmup_steps", 500}});
 }
 
 /// rosetta/projects/vit of NVIDIA/JAX-Toolbox: ViTPipeline of dali_utils.py, for both trainings.
 Settings rosetta() {
-  return with(vit(), {{"data.auto_augment", "original"},
-                      {"data.color_jitter", {0.4, 0.4, 0.4}},
-                      {"data.interpolation", "bilinear"},
-                      {"data.eval_crop", "squash"},
-                      {"train.clip", 1},
-                      {"schedule.name", "cosine"},
-                      {"schedule.warmup_inside", false},
-                      {"schedule.min_lr", 1e-5}});
+  return with(vit_settings(), {{"data.auto_augment", "original"},
+                               {"data.color_jitter", {0.4, 0.4, 0.4}},
+                               {"data.interpolation", "bilinear"},
+                               {"data.eval_crop", "squash"},
+                               {"train.clip", 1},
+                               {"schedule.name", "cosine"},
+                               {"schedule.warmup_inside", false},
+                               {"schedule.min_lr", 1e-5}});
 }
 
 /// configs/pretrain.gin, base_pretrain_imagenet.gin, layers.py
@@ -465,29 +464,29 @@ Settings resnet50() {
 
 /// run_vit_training.py of ronghanghu/vit_10b_fsdp_example, its defaults.
 Settings ten_billion() {
-  return with(vit(), {{"model.patch_size", 14},
-                      {"model.width", 5120},
-                      {"model.depth", 32},
-                      {"model.heads", 32},
-                      {"model.mlp_width", 20480},
-                      {"model.class_token", false},
-                      {"model.pool", "gap"},
-                      {"model.norm_before_pool", true},
-                      {"data.interpolation", "bicubic"},
-                      {"train.batch", 1024},
-                      {"train.epochs", 300},
-                      {"train.eval_every_epochs", 10},
-                      {"train.clip", 1},
-                      {"optimizer.name", "adamw"},
-                      {"optimizer.lr", 1e-3},
-                      {"optimizer.weight_decay", 0.1},
-                      {"optimizer.no_decay", "none"},
-                      {"schedule.name", "cosine"},
-                      {"schedule.warmup_steps", 10000},
-                      {"schedule.warmup_inside", false},
-                      {"shard.level", "zero3"},
-                      {"shard.recompute", true},
-                      {"precision.compute", "bf16"}});
+  return with(vit_settings(), {{"model.patch_size", 14},
+                               {"model.width", 5120},
+                               {"model.depth", 32},
+                               {"model.heads", 32},
+                               {"model.mlp_width", 20480},
+                               {"model.class_token", false},
+                               {"model.pool", "gap"},
+                               {"model.norm_before_pool", true},
+                               {"data.interpolation", "bicubic"},
+                               {"train.batch", 1024},
+                               {"train.epochs", 300},
+                               {"train.eval_every_epochs", 10},
+                               {"train.clip", 1},
+                               {"optimizer.name", "adamw"},
+                               {"optimizer.lr", 1e-3},
+                               {"optimizer.weight_decay", 0.1},
+                               {"optimizer.no_decay", "none"},
+                               {"schedule.name", "cosine"},
+                               {"schedule.warmup_steps", 10000},
+                               {"schedule.warmup_inside", false},
+                               {"shard.level", "zero3"},
+                               {"shard.recompute", true},
+                               {"precision.compute", "bf16"}});
 }
 
 /// The same program; its README speaks of models of 60 billion parameters, sizes and rate are chosen here.
@@ -502,24 +501,24 @@ Settings sixty_billion() {
 /// Galvatron's ViT: vit/scripts/train_vit_large.sh, vit/train.py (Hugging Face's model, torch.optim.Adam over
 /// all parameters), vit/config.py and vit/data/build.py (Swin's).
 Settings galvatron_large() {
-  return with(vit(), {{"model.width", 1024},
-                      {"model.depth", 24},
-                      {"model.heads", 16},
-                      {"model.mlp_width", 4096},
-                      {"model.norm_epsilon", 1e-12},
-                      {"data.interpolation", "bicubic"},
-                      {"data.auto_augment", "rand-m9-mstd0.5-inc1"},
-                      {"data.erasing", 0.25},
-                      {"data.erasing_mode", "pixel"},
-                      {"data.erasing_count", 1},
-                      {"train.batch", 8},
-                      {"train.epochs", 10},
-                      {"optimizer.name", "adam"},
-                      {"optimizer.lr", 3e-5},
-                      {"optimizer.weight_decay", 0.01},
-                      {"optimizer.no_decay", "none"},
-                      {"schedule.name", "constant"},
-                      {"schedule.warmup_epochs", 0}});
+  return with(vit_settings(), {{"model.width", 1024},
+                               {"model.depth", 24},
+                               {"model.heads", 16},
+                               {"model.mlp_width", 4096},
+                               {"model.norm_epsilon", 1e-12},
+                               {"data.interpolation", "bicubic"},
+                               {"data.auto_augment", "rand-m9-mstd0.5-inc1"},
+                               {"data.erasing", 0.25},
+                               {"data.erasing_mode", "pixel"},
+                               {"data.erasing_count", 1},
+                               {"train.batch", 8},
+                               {"train.epochs", 10},
+                               {"optimizer.name", "adam"},
+                               {"optimizer.lr", 3e-5},
+                               {"optimizer.weight_decay", 0.01},
+                               {"optimizer.no_decay", "none"},
+                               {"schedule.name", "constant"},
+                               {"schedule.warmup_epochs", 0}});
 }
 
 /// vit/scripts/train_vit_huge.sh
@@ -551,13 +550,6 @@ const std::map<std::string, Settings>& published() {
       {"vit_huge", galvatron_huge()},
   };
   return all;
-}
-
-Recipe shipped(const std::string& name) {
-  unsetenv("IMAGENET");
-  setenv("WEIGHTS", "/somewhere/run", 1);
-  setenv("TEACHER", "/somewhere/teacher", 1);
-  return read_recipe(kFolder / (name + ".toml"), {});
 }
 
 std::string names(const testing::TestParamInfo<std::string>& info) { return info.param; }
@@ -604,7 +596,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Published, testing::ValuesIn(all_published()),
 TEST(PublishedRecipes, AreAllInTheTable) {
   const std::set<std::string> own = {"quickstart",  "fashion_mnist",  "mnist",
                                      "clothing160", "clothing160_96", "clothing160_finetune"};
-  for (const auto& file : std::filesystem::directory_iterator(kFolder)) {
+  for (const auto& file : std::filesystem::directory_iterator(shipped_recipes())) {
     if (file.path().extension() != ".toml") continue;
     const std::string name = file.path().stem();
     EXPECT_NE(own.contains(name), published().contains(name)) << name;

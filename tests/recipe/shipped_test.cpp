@@ -1,4 +1,6 @@
 // The recipes in recipes/ can be read and say what their comments promise.
+#include "tests/recipe/shipped.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,22 +15,12 @@
 namespace tessera::recipe {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(TESSERA_SOURCE_DIR) / "recipes";
-
-/// As `tessera train recipes/NAME.toml` of somebody who set what its comment asks for, and no data.
-Recipe shipped(const std::string& name) {
-  unsetenv("IMAGENET");
-  setenv("WEIGHTS", "/somewhere/run", 1);
-  setenv("TEACHER", "/somewhere/teacher", 1);
-  return read_recipe(kFolder / (name + ".toml"), {});
-}
-
 /// With ImageNet-1k.
 StepCounts steps_of(const Recipe& recipe) { return count_steps(recipe, 1281167, recipe.train.batch); }
 
 TEST(Shipped, AllCanBeReadAndTrained) {
   int count = 0;
-  for (const auto& file : std::filesystem::directory_iterator(kFolder)) {
+  for (const auto& file : std::filesystem::directory_iterator(shipped_recipes())) {
     if (file.path().extension() != ".toml") continue;
     ++count;
     SCOPED_TRACE(file.path());
@@ -49,7 +41,8 @@ TEST(Shipped, WeightsAndTeachersMustBeGiven) {
                            "rosetta_b16_384", "clothing160_finetune"}) {
     EXPECT_EQ(shipped(name).train.init_from, "/somewhere/run") << name;
     unsetenv("WEIGHTS");
-    const std::string message = error_text([&] { read_recipe(kFolder / (std::string(name) + ".toml"), {}); });
+    const std::string message =
+        error_text([&] { read_recipe(shipped_recipes() / (std::string(name) + ".toml"), {}); });
     EXPECT_NE(message.find("WEIGHTS"), std::string::npos) << message;
   }
   EXPECT_EQ(shipped("deit_b16_distilled").distill.teacher, "/somewhere/teacher");
@@ -58,14 +51,14 @@ TEST(Shipped, WeightsAndTeachersMustBeGiven) {
 
 /// What is published of each: parameters, steps on ImageNet-1k, learning rate that the warmup rises to, and
 /// that at the end.
-struct Published {
+struct PublishedRun {
   const char* name;
   int64_t parameters, steps;
   double rate, last_rate;
 };
 
 TEST(Shipped, SizesStepsAndRatesArePublished) {
-  const std::vector<Published> all = {
+  const std::vector<PublishedRun> all = {
       {"deit_b16", 86567656, 1251 * 300, 1e-3, 1e-5},
       {"deit_b16_distilled", 87338192, 1251 * 300, 1e-3, 1e-5},
       {"deit_b16_384", 86859496, 2502 * 30, 5e-6, 5e-6},
@@ -84,7 +77,7 @@ TEST(Shipped, SizesStepsAndRatesArePublished) {
       {"vit_large", 304326632, 160145 * 10, 3e-5, 3e-5},
       {"vit_huge", 632199400, 160145 * 10, 3e-5, 3e-5},
   };
-  for (const Published& one : all) {
+  for (const PublishedRun& one : all) {
     SCOPED_TRACE(one.name);
     const Recipe recipe = shipped(one.name);
     EXPECT_EQ(arch::parameter_count(recipe.model), one.parameters);
@@ -227,7 +220,7 @@ TEST(Shipped, TimmsCosineCountsTheWarmup) {
   const std::set<std::string> timms = {"deit_b16",      "deit_b16_distilled", "deit_b16_384",
                                        "deit3_b16_192", "deit3_b16_224",      "resmlp_24",
                                        "resmlp_24_bits"};
-  for (const auto& file : std::filesystem::directory_iterator(kFolder)) {
+  for (const auto& file : std::filesystem::directory_iterator(shipped_recipes())) {
     if (file.path().extension() != ".toml") continue;
     const std::string name = file.path().stem();
     EXPECT_EQ(shipped(name).schedule.warmup_inside, timms.contains(name)) << name;
@@ -238,13 +231,13 @@ TEST(Shipped, TimmsCosineCountsTheWarmup) {
 TEST(Shipped, DataThatAreNotThereAreNamedWithTheirVariable) {
   for (const auto& [name, variable] :
        {std::pair("mnist", "MNIST"), std::pair("clothing160", "CLOTHING160")}) {
-    const std::filesystem::path file = kFolder / concat(name, ".toml");
+    const std::filesystem::path file = shipped_recipes() / concat(name, ".toml");
     const std::string text = read_file(file);
     const std::string line = std::to_string(
         1 +
         std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find("source =")), '\n'));
     unsetenv(variable);
-    const std::string here = (kFolder.parent_path() / "data" / name).string();
+    const std::string here = (shipped_recipes().parent_path() / "data" / name).string();
     if (std::filesystem::exists(here)) continue;
     EXPECT_EQ(error_text([&] { check_default_source(read_recipe(file, {}), file); }),
               concat("[recipe.data] the data of this recipe: ", here, " does not exist (", file.string(), ":",
@@ -258,13 +251,13 @@ TEST(Shipped, DataThatAreNotThereAreNamedWithTheirVariable) {
     EXPECT_NE(error_text([&] { check_default_source(read_recipe(file, {}), file); }), "no error");
     unsetenv(variable);
   }
-  const std::filesystem::path made_up = kFolder / "vit_10b.toml";
+  const std::filesystem::path made_up = shipped_recipes() / "vit_10b.toml";
   EXPECT_NO_THROW(check_default_source(read_recipe(made_up, {}), made_up));
 }
 
 TEST(Shipped, Quickstart) {
   unsetenv("TESSERA_FASHION_MNIST");
-  const Recipe recipe = read_recipe(kFolder / "quickstart.toml", {});
+  const Recipe recipe = read_recipe(shipped_recipes() / "quickstart.toml", {});
   EXPECT_EQ(recipe.data.source, "idx:/usr/share/datasets/fashion-mnist");
   EXPECT_EQ(recipe.model.as<arch::VitConfig>().tokens(), 16);
   EXPECT_EQ(recipe.shard.level, plan::Level::kZero3);
@@ -272,7 +265,7 @@ TEST(Shipped, Quickstart) {
 
 TEST(Shipped, TenBillion) {
   unsetenv("IMAGENET");
-  const Recipe recipe = read_recipe(kFolder / "vit_10b.toml", {});
+  const Recipe recipe = read_recipe(shipped_recipes() / "vit_10b.toml", {});
   EXPECT_EQ(arch::parameter_count(recipe.model), 10077917160);
   EXPECT_EQ(recipe.data.source, "fake:1281167");
   const StepCounts counts = count_steps(recipe, 1281167, recipe.train.batch);
@@ -304,7 +297,7 @@ TEST(Shipped, TheGiantsAreTheOriginalPrograms) {
 
 TEST(Shipped, ResNet50) {
   unsetenv("IMAGENET");
-  const Recipe recipe = read_recipe(kFolder / "resnet50_imagenet.toml", {});
+  const Recipe recipe = read_recipe(shipped_recipes() / "resnet50_imagenet.toml", {});
   EXPECT_EQ(arch::parameter_count(recipe.model), 25557032);
   const StepCounts counts = count_steps(recipe, 1281167, recipe.train.batch);
   EXPECT_EQ(counts.total, 1251 * 100);

@@ -43,11 +43,11 @@ struct Chain : torch::nn::Module {
   }
 };
 
-struct Sent {
+struct ModulesSent {
   int64_t gathered = 0, reduced = 0;
 };
 
-Sent sent(mesh::Mesh& mesh, const std::string& axis) {
+ModulesSent sent(mesh::Mesh& mesh, const std::string& axis) {
   const auto& traffic = axis == "world" ? mesh.world().traffic() : mesh.group(axis).traffic();
   const auto bytes = [&](const char* kind) {
     return traffic.count(kind) > 0 ? traffic.at(kind).bytes_sent : 0;
@@ -55,7 +55,7 @@ Sent sent(mesh::Mesh& mesh, const std::string& axis) {
   return {bytes("all_gather"), bytes("reduce_scatter")};
 }
 
-struct Setting {
+struct ModulesSetting {
   Level level = Level::kZero3;
   int64_t world = 2, accumulation = 1;
   bool recompute = false, root_stays = true, every = true;
@@ -63,8 +63,8 @@ struct Setting {
 };
 
 /// What one rank sent in three steps.
-Sent measure(const Setting& setting) {
-  Sent result;
+ModulesSent measure_modules(const ModulesSetting& setting) {
+  ModulesSent result;
   testing::run_ranks({{"shard", setting.world}}, [&](mesh::Mesh& mesh) {
     auto net = std::make_shared<Chain>();
     FullyShardOptions options;
@@ -77,7 +77,7 @@ Sent measure(const Setting& setting) {
     ShardedModule sharded(net, mesh, options);
     torch::optim::SGD optimizer(sharded.parameters(), 0.1);
     const std::string axis = setting.level == Level::kReplicate ? "world" : "shard";
-    const Sent before = sent(mesh, axis);
+    const ModulesSent before = sent(mesh, axis);
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad();
       for (int64_t a = 0; a < setting.accumulation; ++a) {
@@ -91,14 +91,14 @@ Sent measure(const Setting& setting) {
       }
       optimizer.step();
     }
-    const Sent after = sent(mesh, axis);
+    const ModulesSent after = sent(mesh, axis);
     if (mesh.rank() == 0) result = {after.gathered - before.gathered, after.reduced - before.reduced};
   });
   return result;
 }
 
 /// docs/sharding.md, "On the wire".
-Sent formula(const Setting& s) {
+ModulesSent modules_formula(const ModulesSetting& s) {
   const auto padded = [&](int64_t n) { return (n + s.world - 1) / s.world * s.world; };
   const int64_t layer = padded(Chain::kWidth * Chain::kWidth + Chain::kWidth), root = padded(Chain::kWidth);
   const int64_t layers = Chain::kLayers * layer, all = layers + root, a = s.accumulation, last = layer;
@@ -132,9 +132,9 @@ TEST(FullyShardTraffic, EqualsTheFormula) {
         for (const bool recompute : {false, true}) {
           for (const bool root_stays : {true, false}) {
             for (const bool every : {true, false}) {
-              const Setting setting{level,      world, accumulation, recompute,
-                                    root_stays, every, at::kFloat,   at::kFloat};
-              const Sent measured = measure(setting), expected = formula(setting);
+              const ModulesSetting setting{level,      world, accumulation, recompute,
+                                           root_stays, every, at::kFloat,   at::kFloat};
+              const ModulesSent measured = measure_modules(setting), expected = modules_formula(setting);
               SCOPED_TRACE(concat(plan::to_string(level), " world ", world, " accumulation ", accumulation,
                                   " recompute ", recompute, " root stays ", root_stays, " every ", every));
               EXPECT_EQ(measured.gathered, expected.gathered);
@@ -157,7 +157,7 @@ TEST(FullyShardTraffic, OfTwoAxesEqualsTheFormula) {
       options.policy = shard::by_type<torch::nn::Linear>({.level = level});
       options.root.level = level;
       ShardedModule sharded(net, mesh, options);
-      std::map<std::string, Sent> before;
+      std::map<std::string, ModulesSent> before;
       for (const char* axis : {"shard", "dp", "world"}) before[axis] = sent(mesh, axis);
       sharded.forward([&] {
                return net->forward(at::ones({2, 7}).requires_grad_(true), false).sum();
@@ -166,7 +166,7 @@ TEST(FullyShardTraffic, OfTwoAxesEqualsTheFormula) {
       // Padded to 4: slices are split once more over the replicas.
       const int64_t layer = 56, root = 8, all = Chain::kLayers * layer + root;
       const auto expect = [&](const char* axis, int64_t gathered, int64_t reduced) {
-        const Sent now = sent(mesh, axis);
+        const ModulesSent now = sent(mesh, axis);
         EXPECT_EQ(now.gathered - before[axis].gathered, gathered) << axis;
         EXPECT_EQ(now.reduced - before[axis].reduced, reduced) << axis;
       };
@@ -186,10 +186,10 @@ TEST(FullyShardTraffic, CountsTheDtypesOnTheWire) {
   for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
     for (const auto reduce : {at::kBFloat16, at::kFloat}) {
       for (const bool every : {true, false}) {
-        const Setting setting{level, 2, 2, false, true, every, at::kBFloat16, reduce};
+        const ModulesSetting setting{level, 2, 2, false, true, every, at::kBFloat16, reduce};
         SCOPED_TRACE(concat(plan::to_string(level), " reduce ", reduce, " every ", every));
-        EXPECT_EQ(measure(setting).gathered, formula(setting).gathered);
-        EXPECT_EQ(measure(setting).reduced, formula(setting).reduced);
+        EXPECT_EQ(measure_modules(setting).gathered, modules_formula(setting).gathered);
+        EXPECT_EQ(measure_modules(setting).reduced, modules_formula(setting).reduced);
       }
     }
   }

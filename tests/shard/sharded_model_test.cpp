@@ -64,20 +64,20 @@ void initialise(ShardedModel& model) {
   model.parameters_changed();
 }
 
-struct Result {
+struct Trained {
   std::vector<double> losses;
   std::vector<at::Tensor> parameters;  // whole, after the last step
 };
 
 /// Three SGD steps of a batch that is spread over ranks and micro-batches.
-Result train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, const Precision& precision) {
+Trained train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, const Precision& precision) {
   ShardedModel model(make_parts(), plan, precision, mesh);
   initialise(model);
   std::vector<float> values(kBatch * 3);
   fill_normal(99, 0, values, 0.0F, 1.0F, 4.0F);
   const at::Tensor images = at::from_blob(values.data(), {kBatch, 3}, at::kFloat);
   const int64_t micro = kBatch / (mesh.world_size() * accumulation);
-  Result result;
+  Trained result;
   for (int step = 0; step < 3; ++step) {
     double loss_sum = 0;
     for (int64_t a = 0; a < accumulation; ++a) {
@@ -107,19 +107,19 @@ Result train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, con
   return result;
 }
 
-Result train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, at::ScalarType dtype) {
+Trained train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, at::ScalarType dtype) {
   return train(mesh, plan, accumulation, Precision{dtype, at::kFloat});
 }
 
-Result reference(at::ScalarType dtype) {
-  Result result;
+Trained reference(at::ScalarType dtype) {
+  Trained result;
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     result = train(mesh, make_plan(1, Level::kReplicate, false, 0), 1, dtype);
   });
   return result;
 }
 
-void expect_close(const Result& a, const Result& b, double tolerance) {
+void expect_close(const Trained& a, const Trained& b, double tolerance) {
   ASSERT_EQ(a.losses.size(), b.losses.size());
   for (size_t i = 0; i < a.losses.size(); ++i) {
     EXPECT_NEAR(a.losses[i], b.losses[i], tolerance * std::abs(b.losses[i])) << "value " << i;
@@ -135,13 +135,13 @@ class Layouts : public ::testing::TestWithParam<std::tuple<Level, int64_t>> {};
 // fp32: only the order of sums differs.
 TEST_P(Layouts, EqualOneRank) {
   const auto [level, world] = GetParam();
-  const Result expected = reference(at::kFloat);
+  const Trained expected = reference(at::kFloat);
   for (const int64_t accumulation : {1, 2}) {
     if (kBatch % (world * accumulation) != 0) continue;
     for (const bool recompute : {false, true}) {
       for (const int64_t prefetch : {0, 1, 2}) {
         testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-          const Result result =
+          const Trained result =
               train(mesh, make_plan(world, level, recompute, prefetch), accumulation, at::kFloat);
           SCOPED_TRACE(
               concat("accumulation ", accumulation, " recompute ", recompute, " prefetch ", prefetch));
@@ -162,14 +162,14 @@ INSTANTIATE_TEST_SUITE_P(All, Layouts,
                          });
 
 TEST(Layouts, HybridShardsInsideAndReplicatesAcross) {
-  const Result expected = reference(at::kFloat);
+  const Trained expected = reference(at::kFloat);
   testing::run_ranks({{"dp", 2}, {"shard", 2}}, [&](mesh::Mesh& mesh) {
     expect_close(train(mesh, make_plan(4, Level::kZero3, true, 1), 3, at::kFloat), expected, 1e-6);
   });
 }
 
 TEST(Layouts, MixedLevelsInOneModel) {
-  const Result expected = reference(at::kFloat);
+  const Trained expected = reference(at::kFloat);
   testing::run_ranks({{"shard", 3}}, [&](mesh::Mesh& mesh) {
     plan::Plan plan = make_plan(3, Level::kZero3, false, 1);
     plan.units[1].level = Level::kReplicate;
@@ -183,15 +183,15 @@ TEST(Layouts, MixedLevelsInOneModel) {
 // Recompute repeats the same arithmetic: not one bit differs.
 TEST(Recompute, IsBitwise) {
   testing::run_ranks({{"shard", 2}}, [](mesh::Mesh& mesh) {
-    const Result a = train(mesh, make_plan(2, Level::kZero3, false, 1), 1, at::kFloat);
-    const Result b = train(mesh, make_plan(2, Level::kZero3, true, 1), 1, at::kFloat);
+    const Trained a = train(mesh, make_plan(2, Level::kZero3, false, 1), 1, at::kFloat);
+    const Trained b = train(mesh, make_plan(2, Level::kZero3, true, 1), 1, at::kFloat);
     EXPECT_EQ(a.losses, b.losses);
     for (size_t i = 0; i < a.parameters.size(); ++i) EXPECT_TRUE(a.parameters[i].equal(b.parameters[i]));
   });
 }
 
 TEST(Bf16, FollowsOneRank) {
-  const Result expected = reference(at::kBFloat16);
+  const Trained expected = reference(at::kBFloat16);
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
     expect_close(train(mesh, make_plan(2, Level::kZero3, false, 1), 1, at::kBFloat16), expected, 2e-2);
   });

@@ -13,7 +13,7 @@
 namespace tessera::shard {
 namespace {
 
-struct Result {
+struct SyncResult {
   at::Tensor output, input_gradient, weight_gradient, bias_gradient, mean, variance;
 };
 
@@ -28,7 +28,7 @@ struct Batch {
 };
 
 /// Samples [first, last) of the batch.
-Result run(const Batch& batch, mesh::Group* group, int64_t first, int64_t last) {
+SyncResult run(const Batch& batch, mesh::Group* group, int64_t first, int64_t last) {
   SyncBatchNorm2d norm(4, group);
   {
     const torch::NoGradGuard no_grad;
@@ -50,17 +50,17 @@ void expect_near(const at::Tensor& a, const at::Tensor& b, double tolerance) {
 
 TEST(SyncBatchNorm, PartsOfABatchGiveWhatTheWholeGives) {
   const Batch batch;
-  const Result whole = run(batch, nullptr, 0, 5);
+  const SyncResult whole = run(batch, nullptr, 0, 5);
   for (const auto& bounds : {std::vector<int64_t>{0, 3, 5}, {0, 1, 2, 5}}) {
     const auto world = static_cast<int64_t>(bounds.size()) - 1;
-    std::vector<Result> parts(bounds.size() - 1);
+    std::vector<SyncResult> parts(bounds.size() - 1);
     testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
       const auto rank = static_cast<size_t>(mesh.rank());
       parts[rank] = run(batch, &mesh.world(), bounds[rank], bounds[rank + 1]);
     });
     std::vector<at::Tensor> outputs, gradients;
     at::Tensor weight = torch::zeros(4), bias = torch::zeros(4);
-    for (const Result& part : parts) {
+    for (const SyncResult& part : parts) {
       outputs.push_back(part.output);
       gradients.push_back(part.input_gradient);
       weight += part.weight_gradient;

@@ -51,11 +51,6 @@ Averaged train_averaged(int64_t world, const std::filesystem::path& folder, bool
   return result;
 }
 
-void expect_equal(const Parameters& found, const Parameters& expected) {
-  ASSERT_EQ(found.size(), expected.size());
-  for (const auto& [name, tensor] : expected) EXPECT_TRUE(tensor.equal(found.at(name))) << name;
-}
-
 // timm 1.0.31: ModelEmaV3(decay=0.9999, use_warmup=True).get_decay(step)
 TEST_F(Average, WarmupIsTimms) {
   recipe::EmaRecipe options{0.9999, true, 1};

@@ -44,14 +44,6 @@ class InitFrom : public ::testing::Test {
   Parameters before;
 };
 
-void expect_equal(const Parameters& found, const Parameters& wanted, const Sets& but = {}) {
-  ASSERT_EQ(found.size(), wanted.size());
-  for (const auto& [name, tensor] : wanted) {
-    if (std::ranges::find(but, name) != but.end()) continue;
-    EXPECT_TRUE(found.at(name).equal(tensor)) << name;
-  }
-}
-
 TEST_F(InitFrom, ACheckpointOfAnyRanksIsTakenBitwise) {
   save(2);
   for (const int64_t world : {1, 2, 3}) expect_equal(started(world, begun()), before);

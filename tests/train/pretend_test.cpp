@@ -102,7 +102,7 @@ Pretended train_for_real(const recipe::Recipe& recipe, testing::Recording& recor
   return outcome;
 }
 
-void expect_equal(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
+void expect_same_tensors(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
 }
@@ -122,7 +122,7 @@ TEST_P(Pretend, GivenARealRunsMessagesItIsThatRank) {
   const Pretended found = train_rank(*mesh, recipe);
   EXPECT_EQ(found.losses, expected.losses);
   EXPECT_EQ(found.norms, expected.norms);
-  expect_equal(found.masters, expected.masters);
+  expect_same_tensors(found.masters, expected.masters);
   const size_t units = found.masters.size() / 3;
   EXPECT_FALSE(found.masters.at(1).equal(found.masters.at(1 + units))) << "of the first block";
   for (const auto& [movement, left] : recording.at("shard")) EXPECT_TRUE(left.empty());  // not one less

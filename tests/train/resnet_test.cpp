@@ -40,11 +40,6 @@ Trained train_resnet(int64_t world, const Sets& sets, int64_t steps = 4) {
   return train_steps(world, sets, 0, steps, folder.path());
 }
 
-void expect_equal(const Parameters& a, const Parameters& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
-}
-
 void expect_close_buffers(const Parameters& a, const Parameters& b, double tolerance) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, tensor] : a) {

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
@@ -90,6 +91,16 @@ inline Parameters gather_parameters(TrainState& state) {
     unit->release();
   }
   return whole;
+}
+
+/// Bitwise, but for those of the names in `but`.
+inline void expect_equal(const Parameters& found, const Parameters& expected,
+                         const std::vector<std::string>& but = {}) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    if (std::ranges::find(but, name) != but.end()) continue;
+    EXPECT_TRUE(tensor.equal(found.at(name))) << name;
+  }
 }
 
 struct Curve {

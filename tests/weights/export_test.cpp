@@ -18,12 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 using namespace testing;
 
-struct Case {
+struct ExportCase {
   const char* from;
   Family to;
 };
 
-class Export : public ::testing::TestWithParam<Case> {
+class Export : public ::testing::TestWithParam<ExportCase> {
  protected:
   const TemporaryFolder folder{"tessera-weights"};
 };
@@ -66,14 +66,16 @@ TEST_P(Export, AndImportIsBitwise) {
 INSTANTIATE_TEST_SUITE_P(
     Families, Export,
     ::testing::Values(
-        Case{"timm.safetensors", Family::kTimm}, Case{"timm.safetensors", Family::kTorchvision},
-        Case{"timm.safetensors", Family::kHuggingFace}, Case{"timm.safetensors", Family::kGoogle},
-        Case{"timm.safetensors", Family::kBigVision}, Case{"torchvision_tanh.pth", Family::kTorchvision},
-        Case{"torchvision_tanh.pth", Family::kGoogle}, Case{"big_vision.npz", Family::kBigVision},
-        Case{"big_vision.npz", Family::kTimm}, Case{"big_vision_gap.npz", Family::kBigVision},
-        Case{"big_vision_gap.npz", Family::kGoogle}, Case{"big_vision_gap.npz", Family::kTimm},
-        Case{"deit_distilled.safetensors", Family::kTimm}, Case{"timm_training.pth.tar", Family::kTimm},
-        Case{"hf", Family::kHuggingFace}, Case{"google.npz", Family::kHuggingFace}),
+        ExportCase{"timm.safetensors", Family::kTimm}, ExportCase{"timm.safetensors", Family::kTorchvision},
+        ExportCase{"timm.safetensors", Family::kHuggingFace}, ExportCase{"timm.safetensors", Family::kGoogle},
+        ExportCase{"timm.safetensors", Family::kBigVision},
+        ExportCase{"torchvision_tanh.pth", Family::kTorchvision},
+        ExportCase{"torchvision_tanh.pth", Family::kGoogle}, ExportCase{"big_vision.npz", Family::kBigVision},
+        ExportCase{"big_vision.npz", Family::kTimm}, ExportCase{"big_vision_gap.npz", Family::kBigVision},
+        ExportCase{"big_vision_gap.npz", Family::kGoogle}, ExportCase{"big_vision_gap.npz", Family::kTimm},
+        ExportCase{"deit_distilled.safetensors", Family::kTimm},
+        ExportCase{"timm_training.pth.tar", Family::kTimm}, ExportCase{"hf", Family::kHuggingFace},
+        ExportCase{"google.npz", Family::kHuggingFace}),
     [](const auto& info) {
       std::string name = info.param.from + std::string("_to_") + to_string(info.param.to);
       std::replace(name.begin(), name.end(), '.', '_');

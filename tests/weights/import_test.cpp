@@ -13,13 +13,13 @@ namespace {
 namespace fs = std::filesystem;
 using namespace testing;
 
-struct Case {
+struct ImportCase {
   const char* name;
   Family family;
   arch::Pool pool;
 };
 
-class Import : public ::testing::TestWithParam<Case> {};
+class Import : public ::testing::TestWithParam<ImportCase> {};
 
 TEST_P(Import, FamilyAndSizesAreFoundOut) {
   const Model model = open_fixture(GetParam().name);
@@ -58,17 +58,17 @@ TEST_P(Import, AnyPartOfATensorIsThatPartOfTheWhole) {
 
 INSTANTIATE_TEST_SUITE_P(
     Fixtures, Import,
-    ::testing::Values(Case{"timm.safetensors", Family::kTimm, arch::Pool::kClassToken},
-                      Case{"timm_training.pth.tar", Family::kTimm, arch::Pool::kAverage},
-                      Case{"torchvision.pth", Family::kTorchvision, arch::Pool::kClassToken},
-                      Case{"torchvision_tanh.pth", Family::kTorchvision, arch::Pool::kClassToken},
-                      Case{"hf", Family::kHuggingFace, arch::Pool::kClassToken},
-                      Case{"hf_sharded", Family::kHuggingFace, arch::Pool::kClassToken},
-                      Case{"google.npz", Family::kGoogle, arch::Pool::kClassToken},
-                      Case{"big_vision.npz", Family::kBigVision, arch::Pool::kAttention},
-                      Case{"big_vision_gap.npz", Family::kBigVision, arch::Pool::kAverage},
-                      Case{"deit_distilled.safetensors", Family::kTimm, arch::Pool::kClassToken},
-                      Case{"big_vision_scan.npz", Family::kBigVision, arch::Pool::kAttention}),
+    ::testing::Values(ImportCase{"timm.safetensors", Family::kTimm, arch::Pool::kClassToken},
+                      ImportCase{"timm_training.pth.tar", Family::kTimm, arch::Pool::kAverage},
+                      ImportCase{"torchvision.pth", Family::kTorchvision, arch::Pool::kClassToken},
+                      ImportCase{"torchvision_tanh.pth", Family::kTorchvision, arch::Pool::kClassToken},
+                      ImportCase{"hf", Family::kHuggingFace, arch::Pool::kClassToken},
+                      ImportCase{"hf_sharded", Family::kHuggingFace, arch::Pool::kClassToken},
+                      ImportCase{"google.npz", Family::kGoogle, arch::Pool::kClassToken},
+                      ImportCase{"big_vision.npz", Family::kBigVision, arch::Pool::kAttention},
+                      ImportCase{"big_vision_gap.npz", Family::kBigVision, arch::Pool::kAverage},
+                      ImportCase{"deit_distilled.safetensors", Family::kTimm, arch::Pool::kClassToken},
+                      ImportCase{"big_vision_scan.npz", Family::kBigVision, arch::Pool::kAttention}),
     [](const auto& info) {
       std::string name = info.param.name;
       std::replace(name.begin(), name.end(), '.', '_');

@@ -16,7 +16,7 @@ using namespace testing;
 
 constexpr double kTolerance = 1e-4;
 
-const nlohmann::json& expected() {
+const nlohmann::json& expected_logits() {
   static const auto loaded = nlohmann::json::parse(std::ifstream(kFixtures / "expected.json"));
   return loaded;
 }
@@ -44,7 +44,8 @@ TEST_P(Logits, AreThoseOfTheProgramThatWroteTheFile) {
   const auto& config = model.description.config;
   const auto found = tessera_entry()->logits(
       {config, model.tensors.get(), formula(2 * config.channels * config.image_size * config.image_size)});
-  const double error = largest_difference(found, expected().at(written)["logits"].get<std::vector<double>>());
+  const double error =
+      largest_difference(found, expected_logits().at(written)["logits"].get<std::vector<double>>());
   EXPECT_LE(error, kTolerance);
   std::cout << GetParam() << ": largest difference " << error << "\n";
 }
@@ -90,7 +91,7 @@ TEST_P(Features, OfAModelWithoutAHeadAreThoseOfTimm) {
   WithIdentityHead source(*model.tensors, config.width);
   const auto found = tessera_entry()->logits({config, &source, formula(2 * 3 * 12 * 12)});
   const double error =
-      largest_difference(found, expected().at(GetParam())["features"].get<std::vector<double>>());
+      largest_difference(found, expected_logits().at(GetParam())["features"].get<std::vector<double>>());
   EXPECT_LE(error, kTolerance);
   std::cout << GetParam() << ": largest difference " << error << "\n";
 }

@@ -16,7 +16,7 @@ constexpr int kTries = 10;
 constexpr double kLeastAspect = 0.3;
 constexpr float kNoLimit = 1e9F;  // normal numbers are not cut off
 
-void check(bool good, const char* expected, double found) {
+void check_erasing(bool good, const char* expected, double found) {
   if (!good) user_error("data.erasing", expected, ": found ", found);
 }
 
@@ -48,11 +48,12 @@ bool erasing_size(double area, double aspect, int64_t width, int64_t height, Box
 }
 
 Erasing::Erasing(const AugmentOptions& options) : options_(options) {
-  check(options.erasing >= 0 && options.erasing <= 1, "a probability between 0 and 1", options.erasing);
-  check(options.erasing_count >= 1, "at least 1 box", static_cast<double>(options.erasing_count));
-  check(options.erasing_area_min >= 0, "a least area of at least 0", options.erasing_area_min);
-  check(options.erasing_area_max >= options.erasing_area_min && options.erasing_area_max <= 1,
-        "a largest area between the least and 1", options.erasing_area_max);
+  check_erasing(options.erasing >= 0 && options.erasing <= 1, "a probability between 0 and 1",
+                options.erasing);
+  check_erasing(options.erasing_count >= 1, "at least 1 box", static_cast<double>(options.erasing_count));
+  check_erasing(options.erasing_area_min >= 0, "a least area of at least 0", options.erasing_area_min);
+  check_erasing(options.erasing_area_max >= options.erasing_area_min && options.erasing_area_max <= 1,
+                "a largest area between the least and 1", options.erasing_area_max);
 }
 
 std::vector<ErasedBox> Erasing::boxes(uint64_t key, int64_t height, int64_t width) const {
