@@ -26,15 +26,15 @@ endfunction()
 # header hands its waiting template instantiations on to each of them.
 set(TESSERA_TORCH_PCH torch_pch torch_headers <ATen/ATen.h>)
 
-# tessera_unite(TARGET): its files are compiled TESSERA_UNITY at a time, since most of a file's time is headers and templates
+# tessera_unite(TARGET): its files are compiled TESSERA_UNITY_BATCH at a time, since most of a file's time is headers and templates
 # that its neighbours need as well: all of room ops take 46 s as one, 131 s four at a time. So names in anonymous namespaces
 # should differ within a folder: the compiler refuses a second of one kind, but a function there also hides a header's of that
 # name from the files behind it.
 function(tessera_unite target)
-  if(NOT TESSERA_UNITY GREATER 1)
+  if(NOT TESSERA_UNITY_BATCH GREATER 1)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TESSERA_UNITY})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TESSERA_UNITY_BATCH})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # To the compiler a file that another includes is a header, where a type of such a namespace does not belong.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
