@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each augmentation costs for one image of 224 x 224, RGB.
 #include <benchmark/benchmark.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What timm's operations cost with Pillow for one image of 224 x 224: the other side of augment_bench.cpp.
 
 Run with a Python that has timm, torchvision and pillow (./dev peers makes one). Prints milliseconds of CPU time.

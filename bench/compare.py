@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Whole training steps of Tessera beside PyTorch, in turn: A B A B ..., medians of the rounds.
 
     bench/compare.py --peer vit_step.py --python .venv-peers/bin/python [--models Ti/16:32,S/16:16,B/16:16] [--dtype bf16]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pieces between the bytes of a JPEG and the numbers of a batch, one thread.
 //
 //   cmake --build --preset dev --target bench_decode && build/dev/bin/bench_decode --benchmark_filter=Resize

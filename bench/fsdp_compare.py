@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sharded step of ViT-B/16 beside PyTorch's FSDP2: two processes of one thread, rounds in turn, medians.
 
     bench/fsdp_compare.py --peer fsdp_step.py --python .venv-peers/bin/python [--rounds 3]

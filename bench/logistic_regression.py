@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Top-1 of a logistic regression on 32 x 32 pixels: what a ViT that learns the same photos must leave behind.
 
 usage: bench/logistic_regression.py FOLDER      (FOLDER/{train,validation,test}/CLASS/*.jpg; needs torch and Pillow: ./dev peers)

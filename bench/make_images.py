@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes ImageNet-like JPEGs for the loader's benchmarks: edges about 500 x 375, mean size 100 to 120 KiB.
 
     python bench/make_images.py PHOTOS OUT [COUNT]

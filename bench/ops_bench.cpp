@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tessera's kernels for CPUs beside LibTorch's operations, on the shapes of ViT Ti/16, S/16 and B/16 at 224 x
 // 224: AdamW's update; layer normalisation, attention and linear layers, forward and backward.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs that sharded parameters say when they are read (docs/sharding.md): one small operation with a
 // parameter that does, with one that does not, and of a network that is sharded but not among the arguments.
 //

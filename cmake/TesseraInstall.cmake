@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake --install: bin/tessera, the two libraries, the headers, the recipes, and find_package(tessera).
 include(CMakePackageConfigHelpers)
 set(package_dir lib/cmake/tessera)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # tessera_room(NAME [TORCH] [COLD] SOURCES ...): the object library of one folder of tessera/. TORCH rooms see LibTorch's
 # headers, precompiled once for all of them. COLD rooms compute nothing and are compiled for quick building. Torch-free
 # rooms end up in libtessera_core.so, which the program links; the others in libtessera.so, which it loads only when a

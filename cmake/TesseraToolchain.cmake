@@ -1,8 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
 # Compiler settings for our own targets: warnings, sanitizers, ccache.
 add_library(tessera_settings INTERFACE)
 # -Wrestrict: false alarms of g++ 12 on std::string (GCC bug 105651).
 target_compile_options(tessera_settings INTERFACE -Wall -Wextra -Wno-unused-parameter
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+# No path of the build machine in what is built: asserts and debug information name files relative to the checkout, so that
+# the same sources give the same bytes in every folder.
+target_compile_options(tessera_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=>)
 if(TESSERA_WERROR)
   target_compile_options(tessera_settings INTERFACE -Werror)
 endif()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # LibTorch by hand, for this build and for those who use the installed package: its own find_package(Torch) demands a
 # CUDA toolkit, and libtorch.so pulls CUDA in. torch_cpu and c10 are all that the CPU side needs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Makes generated/tessera_version.h: what a bug report needs to know about this build. The git state is read at
 # every build, but the file changes only when it did, and only tessera/base/version.cpp includes it.
 if(NOT CMAKE_SCRIPT_MODE_FILE)

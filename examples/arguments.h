@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --name value pairs of the examples.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the image examples share: batches as tensors, and top-1 over all ranks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is in these pictures? A trained network alone, in one process: no ranks, no loop, nothing of training.
 //
 //   RANKS=1 ./dev example classify WEIGHTS IMAGE...

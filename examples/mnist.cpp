@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MNIST with a small convolutional network, every layer a unit of ZeRO-3, recomputed in backward; then the
 // sharded checkpoint becomes one file, and that file is evaluated.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A training program of one's own from the pieces of `tessera train`. What is its own: the recipe is in the
 // program, and so is a search for the learning rate, a loop over single steps. Then the trainer's own loop.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A network that was written without a thought of sharding: it calls its children directly, takes two inputs
 // and ties two weights. It is built unit by unit, so a rank never holds more than its shards and about three
 // units.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResNet on image folders, sharded: stages, blocks, or whatever has enough parameters become units.
 //
 //   ./dev example resnet --model resnet18 --data folder:DIR --classes 10 --image_size 96 --epochs 3

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResNet (He et al., arXiv 1512.03385) with the shapes and parameter names of torchvision.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Feeds every file of the given folders to a fuzz target, and every beginning of it that is a power of two
 // long: what a fuzzer found once is tested always, without clang.
 #include <algorithm>

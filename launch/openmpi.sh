@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # A training on the hosts of a file, started by OpenMPI's mpirun:
 #   launch/openmpi.sh HOSTS RECIPE [OPTION...]
 #   launch/openmpi.sh hosts.txt recipes/vit_large.toml --set data.source=folder:/data/imagenet --resume latest

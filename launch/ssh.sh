@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # A training on the hosts of a file with nothing but ssh: a rank is a connection, and gets the variables that torchrun would set.
 #   launch/ssh.sh HOSTS RECIPE [OPTION...]
 #   launch/ssh.sh hosts.txt recipes/vit_large.toml --set data.source=folder:/data/imagenet --resume latest

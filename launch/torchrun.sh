@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # A training started by PyTorch's torchrun, which a Python with PyTorch has on every host. On each of them, within minutes:
 #   HOSTS=2 RANKS=8 HEAD=node0:29400 launch/torchrun.sh RECIPE [OPTION...]
 # and on one host alone:

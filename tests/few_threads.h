@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process in which the system soon refuses threads.
 #pragma once
 

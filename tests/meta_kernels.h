@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shapes of operations that LibTorch has no kernel for on tensors without memory (at::kMeta) without
 // Python. Included by one file of a test program.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A DeviceGraph without a device: it records what reaches LibTorch's dispatcher below autograd, and makes the
 // same calls on the same memory again. Nothing else happens in a replay, as on a device: what the host does
 // between the calls (numbers it makes, decisions, work without an operation) is missing there, and a test

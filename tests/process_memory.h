@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this process holds of the host's memory, as the kernel counts it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text is a manifest or a UserError; a manifest that was accepted comes back from its own text.
 #include <cstddef>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes are a safetensors header or a UserError; a header that was accepted comes back from its own text.
 #include <cstddef>
 #include <cstdint>

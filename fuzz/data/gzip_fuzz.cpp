@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes either unpack or are a UserError; never more than the limit comes out.
 #include <cstdlib>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes are either an array whose sizes fit its data, or a UserError.
 #include <cstdlib>
 

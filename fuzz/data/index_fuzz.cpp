@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The body of an index, behind a right checksum, is refused or every access to it is sound.
 #include <cstddef>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The texts beside archives: maps, DALI's indexes, class names, lists of shards, TFDS's JSON. Any text is
 // read or refused.
 #include <cstddef>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the seeds of fuzz/corpus/{tar,example,gzip_stream,wds,tfrecord,lists,index} from tests/data/fixtures. Python 3,
 standard library."""
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the seeds of fuzz/corpus/{gzip,idx,jpeg,png,region}. Run with a Python that has pillow."""
 import gzip
 import io

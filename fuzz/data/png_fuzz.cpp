@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes are either an image of the size it says, or a UserError.
 #include <cstdlib>
 

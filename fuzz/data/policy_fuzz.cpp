@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of augmentation policies: what is accepted draws operations with numbers, the same ones again.
 #include <cmath>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any part of any bytes: its rows can be read, or there is a UserError. The first six bytes place the part.
 #include <algorithm>
 #include <cstdlib>

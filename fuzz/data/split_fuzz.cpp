@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Split expressions: what is accepted names its pieces, each means the same alone, and selects samples of the
 // split, each once and in order.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any file is a list of records, sound or broken; sound ones lie inside of it.
 #include <cstddef>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any file is a shard with samples, sound or broken; sound ones lie inside of it. The first byte of the input
 // chooses the keys.
 #include <cstddef>

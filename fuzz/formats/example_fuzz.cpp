@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes are an Example or a UserError; the values it points to lie inside of it.
 #include <cstddef>
 #include <cstdint>

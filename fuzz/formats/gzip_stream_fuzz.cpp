@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any file unpacks as a stream or gives a UserError; what is unpacked from a restart point is what the stream
 // gave.
 #include <cstddef>

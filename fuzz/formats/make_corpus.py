@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the corpora of pickle, zip and torch. Python 3, standard library; torch's files are copies of fixtures."""
 import argparse
 import collections

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes are a MAT-file or a UserError; of each field of a struct there is a value for every element.
 #include <cstddef>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any file is one of numpy.savez or a UserError; an array that is understood can be read from its first to
 // its last number, and its header survives being written and read.
 #include <array>

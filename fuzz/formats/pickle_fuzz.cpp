@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes are a pickle of plain data or a UserError. A pickle that was accepted is the same without the
 // bytes behind it, and every value of it can be described.
 #include <cstddef>

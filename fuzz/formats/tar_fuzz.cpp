@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes are a tar archive, as far as they go, or a UserError; members lie inside of it, one after the
 // other.
 #include <cstddef>

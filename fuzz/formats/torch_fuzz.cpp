@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any file is one of torch.save or a UserError; a tensor that is understood can be read from its first to its
 // last number.
 #include <algorithm>

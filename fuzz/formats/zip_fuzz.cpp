@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any file is a zip archive or a UserError; what is said to be a stored member lies inside of the file, and a
 // member is read whole or not at all.
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as an event file: events, or a UserError.
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"

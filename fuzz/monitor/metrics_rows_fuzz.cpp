@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as metrics.jsonl: rows that, written and read again, stay the same.
 #include "tessera/base/error.h"
 #include "tessera/monitor/metrics_row.h"

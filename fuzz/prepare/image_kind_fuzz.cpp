@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes have a kind; what begins like an image has a name, what does not has none.
 #include <cstddef>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pack.jsonl of any bytes: what is accepted is read again as the same, also after a part was added.
 #include <cstdint>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text is refused with a UserError or is a plan that survives writing and reading.
 #include <cstddef>
 #include <cstdint>

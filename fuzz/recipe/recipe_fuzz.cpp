@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text is refused with a UserError or is a recipe that survives printing and reading.
 #include <cstddef>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text is a config.json, a preprocessor_config.json, an index of sharded files, or a UserError. A config
 // that is understood is the same after it is written and read.
 #include <cstddef>

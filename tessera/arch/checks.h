@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the families' check() and *_config() have in common: refusals in the same words.
 #pragma once
 

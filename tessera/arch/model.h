@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model of any family as a description. A family is a config (vit.h, resnet.h, resmlp.h) with the functions
 // below, one alternative of ModelConfig::of, and one row of the table in model.cpp.
 #pragma once

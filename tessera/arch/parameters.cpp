@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every parameter of a ViT. Names, order and initial values are those of timm's VisionTransformer with its
 // defaults (weight_init=''):
 //   linear layers      weight truncated normal, std 0.02; bias 0 (head: VitConfig::head_bias, head_zero_init)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResMLP (Touvron et al., arXiv 2105.03404) as a description, with timm's names and shapes.
 #pragma once
 

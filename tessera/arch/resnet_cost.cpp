@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a ResNet computes and what it keeps for backward. docs/memory.md derives every term.
 #include <algorithm>
 

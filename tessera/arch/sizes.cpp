@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Named sizes, after "Scaling Vision Transformers" (arXiv 2106.04560) and its kin.
 #include <algorithm>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every family of models says of itself: parameters, buffers, units, what backward keeps. Numbers only.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Vision Transformer as a description: sizes, parameters, FLOPs. No tensors, no memory; 64-bit counts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a ViT computes and what it keeps for backward. docs/memory.md derives every term; the names here are
 // those of that page.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 64-bit checksums of files on disk (XXH3). Pure; a Checksum object belongs to one thread.
 #pragma once
 

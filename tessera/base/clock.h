@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time that has passed. Safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors and checks. Safe from any thread.
 //
 // Three kinds, told apart by who can mend them. The program turns each into one line and an exit code

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files: whole reads, and writes that either happen or don't. Safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lines a run prints: to the console (rank 0) and to the rank's log file, each line flushed at once.
 // Safe from any thread. A console or disk that went away never ends a run: failed writes are dropped.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The middle of a few measurements. Pure.
 #pragma once
 

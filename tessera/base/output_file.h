@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file that a user named for a result: it gets the old content or the new, and stays what it is.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counter-based random numbers: a value is a pure function of (key, index), so any rank, thread or
 // recomputation that asks for the same element gets the same number. No state, safe from any thread.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small text tools for messages: nearest name, numbers a person reads. Pure functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a rank did when, as a trace that Perfetto and chrome://tracing show ("Trace Event Format"). Whoever
 // has something to tell asks for the trace of its thread; while there is none, that costs one comparison.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which Tessera this is: what a bug report needs to know about the build. Safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the user must be told where nobody has a Log.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading small texts piece by piece. Pure functions.
 #pragma once
 

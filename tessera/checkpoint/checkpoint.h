@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State on disk: one safetensors file per rank and a JSON manifest that is written last. docs/checkpoints.md
 // is the format page.
 //

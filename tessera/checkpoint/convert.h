@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Floating-point numbers of one dtype as another, rounded to the nearest even. Pure functions.
 #pragma once
 

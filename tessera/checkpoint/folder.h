@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A folder of checkpoints: which are complete, which may go, which is best. Private to the room.
 //
 // Reading is safe at any time. What changes the folder is called by one of the ranks that see it, during a

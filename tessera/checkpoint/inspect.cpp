@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/shard_file.h"
 #include "tessera/checkpoint/tools.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who writes what: every rank's slices to the tensors of the checkpoint and the pieces of each shard file.
 // Pure functions; all ranks compute the same from the same texts.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manifest: what manifest.json says, as a value. Pure but for read_stored. docs/checkpoints.md has the
 // schema.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a checkpoint says of the model whose weights it holds. Pure.
 #pragma once
 

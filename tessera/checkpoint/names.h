@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every file name of a checkpoint folder, built and parsed in one place. Pure functions.
 #pragma once
 

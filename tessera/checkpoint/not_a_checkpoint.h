@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What people give where a checkpoint belongs. Safe from any thread.
 #pragma once
 

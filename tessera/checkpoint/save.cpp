@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The save, in the order that makes it safe: shards, manifest, rename, then removal of what is too old.
 // Between these steps the ranks tell each other how it went.
 #include <map>

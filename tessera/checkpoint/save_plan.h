@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A save in two parts, for who writes beside other work: first what this rank will write, then the writing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/checkpoint/shard_file.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One shard file of a checkpoint, written as planned and read against what the manifest says of it. Private
 // to the room.
 //

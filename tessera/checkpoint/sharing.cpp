@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/checkpoint/sharing.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which ranks see the same files in a folder that all of them name. Private to the room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint on disk as a source of tensors.
 #pragma once
 

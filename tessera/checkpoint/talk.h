@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ranks' talk during what they do together: a step's work runs on each rank, then all know every rank's
 // answer, or all throw alike. Private to the room; collective.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole tensors that can be read in parts, wherever they lie: what consolidate, reshard and imports write
 // from.
 #pragma once

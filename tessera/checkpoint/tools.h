@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What can be done with a checkpoint without a model: one file of it, the same for other ranks, its facts. No
 // tensor is ever held whole: kWindowBytes of it at a time, whatever the model.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints of PyTorch/XLA's FSDP as a source of tensors: one .pth (or .ckpt) of each rank, holding
 // {model, shard_metadata, optimizer, ...}.
 #pragma once

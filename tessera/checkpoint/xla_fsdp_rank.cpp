@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/checkpoint/xla_fsdp_rank.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's file of a checkpoint of PyTorch/XLA's FSDP, as far as it is understood. Private to the room.
 #pragma once
 

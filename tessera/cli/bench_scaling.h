@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera bench scaling`: the step on growing numbers of ranks.
 #pragma once
 

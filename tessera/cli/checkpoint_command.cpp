@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera checkpoint ...`: what can be done with checkpoints without training.
 #include <CLI/CLI.hpp>
 #include <filesystem>

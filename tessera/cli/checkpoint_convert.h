@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera checkpoint convert`: weights of any family into any other, and into the beginning of a
 // fine-tuning.
 #pragma once

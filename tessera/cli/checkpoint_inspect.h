@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `tessera checkpoint inspect` prints.
 #pragma once
 

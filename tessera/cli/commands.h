@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The subcommands: each adds its options to the app and returns what to do when it was chosen.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera compare RUN RUN|CURVE.csv`: where two runs part, and what differs between them.
 #include <CLI/CLI.hpp>
 #include <cstdio>

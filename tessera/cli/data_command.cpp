@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera data ...`: what can be done with data sets without training.
 #include "tessera/cli/data_command.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The subcommands of `tessera data`, one file each, and what they share. Each adds its options to `data` and
 // returns what to do when it was chosen. A new one: data_<name>.cpp, a line here and one in data_command.cpp.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera data import`: archives as their makers publish them, into any form.
 #include <CLI/CLI.hpp>
 #include <memory>

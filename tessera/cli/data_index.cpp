@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera data index`: index files made ahead of the first start.
 #include <CLI/CLI.hpp>
 #include <iostream>

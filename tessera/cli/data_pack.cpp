@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera data pack`: any source into any form.
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera doctor RECIPE`: will this run fit this machine?
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads libtessera.so, and LibTorch with it, when a command computes: `--help` and the parent of local ranks
 // never do.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --fake-data of the commands that have it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program: argv to one library call. LibTorch is loaded only by commands that compute (engine.h).
 #include <fcntl.h>
 #include <signal.h>

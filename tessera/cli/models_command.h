@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera models`: the size ladder with parameters, FLOPs and memory per rank. No LibTorch.
 #pragma once
 

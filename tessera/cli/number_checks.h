@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of numbers on the command line, with a line a person reads. CLI11's own print the range of the type.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW and Adam over a flat shard: moments, decay, update and the parameter's narrow copy in one pass. No
 // product is fused with a sum (CMakeLists.txt), so the bits are those of the CPU's kernel (ops/adamw.cpp).
 #include "tessera/cuda/kernels.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cross entropy: a block for a row of logits, which the forward reads once (the sum of exponentials is scaled
 // anew whenever a larger logit comes, Milakov and Gimelshein, arXiv 1805.02867). The backward keeps nothing
 // but a number a row.

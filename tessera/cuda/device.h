@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPUs of this process. No LibTorch here, so that nvcc compiles it fast. Safe from any thread. A function
 // that is given a GPU leaves it as the thread's current device.
 #pragma once

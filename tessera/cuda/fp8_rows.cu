@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows rounded to e4m3 with a scale each, as ops/fp8_linear.h says: a block for a row, largest value and
 // numbers in one pass (the row comes from the cache the second time). In integers, alike on GPUs with and
 // without fp8.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA graphs behind ops/device_graph.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the kernels are written with: packs of numbers that travel as one access, reductions over a block, and
 // the launch. Compiled by nvcc; tests/cuda_kernels compiles the same kernels for the CPU, with a launch of
 // its own (TESSERA_CUDA_ON_CPU).

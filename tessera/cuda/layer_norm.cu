@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layer normalisation: a block for a row, statistics in fp32. A thread reads packs of 16 bytes; the first of
 // a row stays in its registers, which for rows of up to 1,024 packs is all that it reads.
 #include "tessera/cuda/kernels.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes of pictures to the numbers that a model reads, in one pass (data/pictures.h says which): a thread for
 // a pixel of all channels. No product is fused with a sum (CMakeLists.txt), so the bits are the host's.
 #include "tessera/cuda/kernels.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <c10/cuda/CUDAStream.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>

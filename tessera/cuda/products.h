@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of bf16 matrices by cuBLASLt, finished while they are in registers (ops/device_linear.h).
 #pragma once
 

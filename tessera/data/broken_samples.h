@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which samples of a source cannot be read, and how many of them a run bears. Safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CIFAR-10 and CIFAR-100, binary version (https://www.cs.toronto.edu/~kriz/cifar.html): records of one or two
 // label bytes and 32 x 32 pixels in three planes. Held in memory as they are: 31 MB a batch of CIFAR-10.
 #include <algorithm>

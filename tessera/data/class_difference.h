@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Do labels mean now what they meant when a model was trained? Pure; safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Labels and the names of classes, for sources whose labels are written down. Pure but for the file.
 #pragma once
 

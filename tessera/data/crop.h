@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which part of an image a sample shows. Pure functions, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The index files of DALI's webdataset reader, as its tool wds2idx writes them. Pure function, safe from any
 // thread.
 #pragma once

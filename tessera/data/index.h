@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Index files: where a source's samples lie, found once and kept, so that the next start is quick.
 // Safe from any thread and from several processes.
 #pragma once

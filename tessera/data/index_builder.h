@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collects what an index holds and writes it. A builder belongs to one thread.
 #pragma once
 

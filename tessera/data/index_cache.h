@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where index files lie, when they still fit their data, and who makes them: one process of a host, to a
 // temporary name that is renamed when it is whole. Safe from any thread and from several processes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The frame of an index file; private to index_builder.cpp and sample_index.cpp. docs/data.md describes all
 // of it.
 #pragma once

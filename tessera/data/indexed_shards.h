@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sources of several shards share: wds and tfrecord.
 #pragma once
 

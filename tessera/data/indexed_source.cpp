@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/indexed_source.h"
 
 #include <sys/resource.h>

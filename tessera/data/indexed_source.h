@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A source whose samples lie where an index says; and the files of its archives.
 #pragma once
 

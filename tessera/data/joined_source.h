@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sources made of sources: a part of one, several in a row. Const calls are safe from any thread.
 #pragma once
 

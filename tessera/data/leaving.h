@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A loader that somebody may have to leave behind.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Source -> ordered, augmented, normalised micro-batches, decoded ahead by worker threads.
 //
 // Order and augmentation are functions of (seed, epoch, sample), never of rank or worker: one permutation per

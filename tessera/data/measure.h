@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast a source becomes batches on this machine, stage by stage: what `tessera data bench` prints.
 #pragma once
 

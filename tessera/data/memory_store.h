@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbered byte strings in memory that processes of a host share. Private to this room.
 #pragma once
 

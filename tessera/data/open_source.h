@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kinds of source behind open_source; one file each.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // EXIF orientation: the picture one sees against the rows as stored. Pure functions, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A random order of n things without a list of them: element i is computed when it is asked for. Pure
 // function, safe from any thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pictures of a batch as bytes, and what is left to be done before they are the numbers that a model reads:
 // for a device that does it itself (train/device_input.h). A quarter of the bytes travels there, and no core
 // of the host spends time on it. Plain values.

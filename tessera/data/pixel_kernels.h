@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops over pixels, in versions for the CPU at hand; all of them give the same bytes and numbers.
 // Safe from any thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches made ahead by worker threads, delivered in order. One thread calls next(); the makers' functions
 // are called from the workers, several at once.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Encoded samples kept in memory, one copy for all ranks of a host.
 //
 // The copy is an anonymous file in memory (memfd) that the ranks of a host open through the one that made it.

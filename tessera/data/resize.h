@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Antialiased separable resizing, by the definition Pillow and torchvision (antialias=True) use: the filter
 // grows with the scale, samples beyond the source box do not exist. In integers, byte for byte what Pillow
 // gives for image.crop(box).resize(size) (up to 12; 13 turns the order of the passes round for tall images).

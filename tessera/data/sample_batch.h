@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the two loaders share: checking the share of a rank, giving a batch its memory.
 #pragma once
 

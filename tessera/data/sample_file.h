@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How large one encoded sample may be: it is read whole into memory.
 #pragma once
 

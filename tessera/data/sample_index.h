@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the samples of a source lie: names in one block of text, numbers in columns; what an index file
 // holds. index_builder.cpp writes them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which sample is the i-th of step s: a pure function of (seed, s, i), never of rank, worker or what came
 // before, so a run may start at any step. Safe from any thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which files a list of shards means. Reads folders, no file.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where samples come from. A source is a fixed, indexed list of encoded samples; it never shuffles or
 // augments.
 #pragma once

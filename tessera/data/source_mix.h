@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several sources to train on as one.
 #pragma once
 

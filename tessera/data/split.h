@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which part of a source a run uses: "train+validation", "train[:99%]". Pure functions.
 //
 //   splits = piece { "+" piece }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads whose number somebody chose, on a machine that may not have as many.
 #pragma once
 

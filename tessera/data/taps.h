@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each output of one dimension of a resize is made of. Pure functions, safe from any thread.
 #pragma once
 

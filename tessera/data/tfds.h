@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The folder layout of TensorFlow Datasets: NAME/[CONFIG/]VERSION/ with dataset_info.json, features.json,
 // label names and shards. Pure but for the files.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the samples of a file of Example records. Each call belongs to one thread; several files at once are
 // fine.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of tf.train.Example records: the folders of TensorFlow Datasets, and any others.
 #include <algorithm>
 #include <regex>

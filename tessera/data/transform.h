@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Images to normalised numbers: geometry, flip, normalisation. Const calls are safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TESSERA_VECTOR_CLONES: compiles a function for several x86 vector widths, chosen when the program is
 // loaded. Nothing under sanitizers, whose start-up comes after that choice, and on other machines.
 #pragma once

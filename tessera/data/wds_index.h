@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the samples of a WebDataset shard. Each call belongs to one thread; several shards at once are fine.
 #pragma once
 

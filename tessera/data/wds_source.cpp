@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WebDataset: shards of tar files, plain or packed by gzip, read in place.
 #include <algorithm>
 

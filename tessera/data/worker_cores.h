@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many workers a loader has, and where they run. Pure functions, but for allowed_cores.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of a zipped ImageNet: train_map.txt, val_map.txt. Pure function, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Zipped ImageNet: <split>.zip, read in place, and <split>_map.txt.
 #include <algorithm>
 #include <deque>

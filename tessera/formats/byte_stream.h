@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes in order: of a file as it is, or unpacked on the way (gzip_stream.h). A stream belongs to one thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/formats/event_file.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TensorBoard event files: TFRecords that hold protobuf events. Records are made here as bytes; whoever owns
 // the file appends them. Pure; safe from any thread.
 #pragma once

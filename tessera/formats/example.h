@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tf.train.Example, a map from names to lists of bytes, floats or integers, found in its bytes without
 // copying them. Pure functions, safe from any thread.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one thing of EXIF that changes how an image looks. Pure function, safe from any thread.
 #pragma once
 

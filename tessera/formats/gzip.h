@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole gzip files. Pure function, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A gzip file as a stream, and from any place in it: while it is unpacked once, restart points are noted at
 // the ends of deflate blocks, each with the 32 KiB of output before it; later the inflater starts at the
 // point before the place that is wanted. The method of zlib's example zran.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/formats/idx.h"
 
 #include "tessera/base/error.h"

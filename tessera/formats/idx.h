@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The idx format of the MNIST family: magic, sizes, bytes. Pure function, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decoded images, and the one door to the decoders. Pure functions, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An encoded image, opened: its header first, then one part of it, row by row, so that a crop costs little
 // more than its own pixels. One thread at a time; readers of different threads are independent.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JPEG through libjpeg-turbo, both ways. Pure functions, safe from any thread.
 #pragma once
 

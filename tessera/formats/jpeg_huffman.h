@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A faster Huffman decoder in the place of libjpeg-turbo's own, which is where most of the time of a JPEG
 // goes.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MATLAB's level 5 MAT-files, as far as lists of records need: numbers, text, structs, packed or not.
 // Pure function, safe from any thread.
 #pragma once

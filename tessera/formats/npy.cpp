@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The header of an .npy: magic, version, length, and a dict as Python writes it.
 #include <array>
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NumPy's arrays in files: .npy (one array) and .npz (a zip archive of them). Read as data: arrays of Python
 // objects are refused. Source: numpy.lib.format, versions 1.0 to 3.0.
 #pragma once

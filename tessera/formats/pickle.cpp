@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The opcodes are those of CPython's pickletools, where each is explained.
 #include "tessera/formats/pickle.h"
 

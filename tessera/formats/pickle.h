@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python's pickle, protocols 2 to 5, as data: a graph of plain values. Nothing is ever imported or called. A
 // class is a name, and a call of one stays what it is written as: the name and its arguments. Pure; the
 // result belongs to one thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PNG through libpng, both ways. Pure functions, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The safetensors file format: u64 LE length, JSON header, one contiguous buffer.
 #pragma once
 

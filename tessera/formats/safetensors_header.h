@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The header of a safetensors file: text to entries and back. Pure functions, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elements of a tensor in memory whose dims lie in any order. Pure functions.
 #pragma once
 

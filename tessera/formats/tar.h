@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The members of a tar archive in order: POSIX ustar and pax, GNU (long names, sizes above 8 GiB), old V7.
 // A reader belongs to one thread. Format: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar manual,
 // "Basic Tar Format".

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TFRecord framing: u64 LE length, masked CRC32C of it, the bytes, masked CRC32C of them. Pure, except for
 // the reader, which belongs to one thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of torch.save since version 1.6 (.pth, .pt, .ckpt): a zip archive of a pickle and the storages under
 // its tensors. Read as data: no class is imported, no code runs. One thread at a time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PKWARE's APPNOTE 6.3: 4.3.7 local header, 4.3.12 directory, 4.3.14-16 its end (zip64 and plain), 4.5.3
 // extra field of zip64.
 #include "tessera/formats/zip_directory.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The directory of a zip archive, zip64 included: names, places and sizes of its members; and the content of
 // one. Pure but for the file; safe from any number of threads.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The content of a member: PKWARE's APPNOTE 6.3, 4.3.7 (local header) and 4.4.5 (methods).
 #include <libdeflate.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a zip archive of stored members is made of beside their bytes, zip64 where it is needed. Pure
 // functions. Source: PKWARE's APPNOTE 6.3: 4.3.7 local header, 4.3.12 directory, 4.3.14-16 its end, 4.5.3
 // extra field.

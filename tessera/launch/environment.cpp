@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which launcher started this process, and which rank it is.
 #include <fcntl.h>
 #include <sys/socket.h>

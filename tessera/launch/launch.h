@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who am I among the ranks: local ranks started by the program itself, or the variables a launcher set.
 // No LibTorch: the parent of local ranks never loads it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parent of local ranks: starts them, waits, forwards signals, says who failed. It computes nothing.
 #include <poll.h>
 #include <signal.h>

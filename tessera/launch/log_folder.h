@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where local ranks above 0 write. Private to this room; main thread only.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits of this process, read from a file system that a test can make up. Private to this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which of several dead ranks is to blame, and the line that says so. Private to this room.
 #pragma once
 

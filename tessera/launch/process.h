@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One local rank as its parent sees it: started, forwarded signals, ended. Private to this room; main thread
 // only.
 #pragma once

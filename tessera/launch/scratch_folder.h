@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A folder for what one process writes and another of its own reads. Main thread only.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank's signals. The handler touches lock-free atomics only.
 #include <signal.h>
 #include <time.h>

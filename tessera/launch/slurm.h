@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Slurm tells a task. Private to this room.
 #pragma once
 

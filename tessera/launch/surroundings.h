@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run's numbers and speed may depend on besides its recipe: machine and environment variables.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When this process has to end by: a limit of its own, or its Slurm job's.
 #pragma once
 

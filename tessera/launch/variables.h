@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Environment variables, read with errors that name them. Private to this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A group of the mesh as tessera/checkpoint wants it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LAMB and LARS: optimizers for large batches, whose step for a tensor is as long as its own norm says. Norms
 // are those of whole tensors, whatever a rank holds of them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints of sharded modules: any LibTorch network and its optimizer, on any number of ranks and levels.
 #pragma once
 

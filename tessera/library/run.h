@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A training program of one's own among its ranks: who the others are, and an end with one clear line.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where ranks meet, as the sockets of this host see it. Private to this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For many bytes, which no cache would hold until they are read. Private to this room.
 #pragma once
 

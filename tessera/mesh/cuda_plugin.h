@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What libtessera_cuda.so offers, and the door to it. Nothing links it: it is opened where a GPU may be, with
 // dlopen, and asked for `tessera_cuda_plugin` with dlsym. It brings LibTorch's CUDA side with it, so that
 // tensors of CUDA devices, their streams and page-locked memory work through LibTorch's common interface from

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives of one group of ranks (one line along an axis of the mesh), counted and with errors that name
 // what waited. All functions are collective over the group; one thread per process calls them, in the same
 // order on every rank. A group of size 1 costs nothing: every call is a copy or nothing at all.

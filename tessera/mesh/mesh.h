@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All ranks of a run and the named axes they lie along.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/mesh/open_files.h"
 
 #include <sys/resource.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sockets count as open files, and Gloo ends the process when it gets none. Private to this room.
 #pragma once
 

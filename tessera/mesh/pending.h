@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A collective between its start and its end. One thread starts it, moves it on and waits for it.
 #pragma once
 

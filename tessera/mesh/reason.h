@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What c10d and Gloo say, in words for users. Private to this room.
 #pragma once
 

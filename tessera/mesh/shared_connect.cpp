@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding out whether all ranks of a group can share memory, and sharing it.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that one rank writes and the other ranks of its host read. Private to this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The transport through shared memory, once its segments are there. Private to this room.
 #pragma once
 

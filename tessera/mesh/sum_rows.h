@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over ranks on a CPU. Private to this room.
 //
 // Not by LibTorch's operations: a transport moves on wherever this thread waits, also in a second run of a

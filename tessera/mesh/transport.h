@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves bytes between the ranks of one group. Implemented by Gloo (transport_gloo.cpp), through memory that
 // the ranks of one host share (transport_shared.cpp), by backends of a device (transport_device.cpp) and by
 // the pretend ranks (transport_pretend.cpp).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A wait for other ranks. Private to this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A network on its own: one process, no ranks, no shards, nothing of training.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two ends of a Vision Transformer: images to tokens, tokens to logits.
 #pragma once
 

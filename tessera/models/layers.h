@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of a Vision Transformer. Each holds handles of its parameters, not copies: whatever memory a
 // parameter has when forward runs is what it reads.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/parameter_tree.h"
 
 #include <ATen/ops/full.h>

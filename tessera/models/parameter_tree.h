@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From the parameter specs of a model to handles: the module tree that owns them, and lookup by name.
 #pragma once
 

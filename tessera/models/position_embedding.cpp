@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/position_embedding.h"
 
 #include <ATen/ops/zeros.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fixed sin-cos 2-d position embedding.
 #pragma once
 

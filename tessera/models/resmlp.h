@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResMLP for LibTorch, with timm's parameter names.
 #pragma once
 

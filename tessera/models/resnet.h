@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResNet for LibTorch, with torchvision's parameter and buffer names.
 #pragma once
 

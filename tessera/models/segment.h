@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A network's pieces, for those that run them without knowing the network: segmented_model.h without
 // torch::nn, whose templates cost every file that includes them some seconds.
 #pragma once

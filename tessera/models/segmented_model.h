@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every network of this room is: pieces that run one after another, so that others can gather, recompute
 // or place them. Written as for one device.
 #pragma once

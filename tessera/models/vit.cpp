@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/vit.h"
 
 #include "tessera/models/ends.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Vision Transformer for LibTorch, with timm's parameter names.
 #pragma once
 

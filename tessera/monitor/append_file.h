@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that grows line by line and never ends a run: what a full disk refuses is kept and written as soon
 // as there is room. Belongs to one thread.
 #pragma once

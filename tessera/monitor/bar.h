@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One line of progress: as words, and as a bar on a terminal. No LibTorch.
 #pragma once
 

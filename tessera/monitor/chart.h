@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A line chart as inline SVG, with axes as text beside it: text keeps its size at any width. Pure.
 #pragma once
 

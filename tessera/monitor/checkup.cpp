@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/monitor/checkup.h"
 
 #include "tessera/base/error.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Will a run fit its machine? What `tessera doctor` says, from what it measured. Pure. No LibTorch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an evaluation of classes counts: sums over samples, so that those of the ranks add up to those of all.
 // docs/metrics.md has every formula. No LibTorch. Belongs to one thread.
 #pragma once

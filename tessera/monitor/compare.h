@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where two runs part: their rows of metrics.csv, side by side. Pure. No LibTorch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an evaluation leaves in a folder: figures, tables, a page. No LibTorch.
 #pragma once
 

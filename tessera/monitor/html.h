@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text and pictures as parts of a page. Pure, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The factor on the loss that keeps small gradients of fp16 from vanishing. A function of which steps
 // overflowed so far, which all ranks see alike. docs/metrics.md, "Numerics guard". No LibTorch. Belongs to
 // one thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of metrics.csv and metrics.jsonl, and the way back from the latter. Pure, safe from any thread.
 #pragma once
 

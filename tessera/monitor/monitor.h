@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run says while it runs: console bar or plain lines, metrics.csv, metrics.jsonl, TensorBoard events,
 // Weights & Biases.
 // Rank 0 only; belongs to the training thread. No LibTorch.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers as a person reads them. Pure, safe from any thread.
 #pragma once
 

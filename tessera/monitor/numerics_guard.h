@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What becomes of a step whose numbers are bad: used, skipped, or the end of the run. A function of loss and
 // gradient norm of the steps so far, which all ranks hold alike, so all decide alike. docs/metrics.md,
 // "Numerics guard". No LibTorch. Belongs to one thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report.html: a run one can look at, in one self-contained file. No LibTorch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of report.html, each a piece of HTML; empty where the input has nothing to show. Pure.
 #pragma once
 

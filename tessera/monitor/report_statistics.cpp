@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The picture of statistics.jsonl: a row per unit, a column per step, darker where the numbers are larger.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Curves as numbers: smoothing, thinning, ticks. Values may be NaN or infinite: such points are gaps. Pure.
 #pragma once
 

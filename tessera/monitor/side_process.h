@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program beside the training that is given lines and is never waited for: what it does not take at once
 // waits in memory. Belongs to one thread.
 #pragma once

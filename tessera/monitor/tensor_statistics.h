@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What single tensors of a step look like, and how that is written. No LibTorch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run's curves for Weights & Biases: its Python package, which has no library of its own for other
 // languages, in a process beside the training. Belongs to one thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adafactor's second moments: of a matrix, means over its rows and over its columns. Local; a tensor may be
 // given in parts.
 #pragma once

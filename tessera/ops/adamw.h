@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW and Adam over flat shards in one pass: moments, decay, update. Local; splits over the intra-op
 // threads. Every element depends on itself alone, so the result is the same for any split.
 #pragma once

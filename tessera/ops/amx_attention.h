@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention in bf16 on AMX tiles: a block of 32 queries sees all tokens at once, the scores stay in the
 // cache. Sums and softmax are fp32. Queries and tokens: 1 to kMostTokens. Requires cpu_has_amx().
 #pragma once

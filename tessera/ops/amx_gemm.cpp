@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/amx_gemm.h"
 
 #include "tessera/ops/amx_tiles.h"

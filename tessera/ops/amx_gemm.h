@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products in bf16 on AMX tiles. All matrices are row-major bf16 (the bits in a uint16_t); sums are
 // fp32, in an order that depends on k alone: a row's result is the same bits beside any others, on any number
 // of threads. Requires cpu_has_amx(). Calls may run on several threads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tiles, and packing of left factors for them (see Note [Tiles] in amx_gemm.h). Private to the AMX kernels;
 // like vectors.h without any standard header.
 #pragma once

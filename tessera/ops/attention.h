@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Multi-head attention without mask or dropout. Any device and float dtype.
 #pragma once
 

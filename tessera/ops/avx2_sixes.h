@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A left factor in panels of 6 columns, as many as a product on AVX2 has rows. Private to kernels for AVX2;
 // like vectors.h without any standard header.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention with products of bf16 by vdpbf16ps.
 #include "tessera/ops/vector_attention_heads.h"
 

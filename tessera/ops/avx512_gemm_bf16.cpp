@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of bf16 by vdpbf16ps: a word is two of k.
 #include "tessera/ops/avx512_pack.h"
 

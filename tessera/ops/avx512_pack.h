@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packing of bf16 factors: pairs of k side by side, as tiles (Note [Tiles] in amx_gemm.h) and vdpbf16ps want
 // them. Private to kernels for AVX-512 with BW and VL; like vectors.h without any standard header.
 #pragma once

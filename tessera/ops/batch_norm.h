@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batch normalisation of images, and what follows it in a residual network. Differentiable once. Any device
 // and float dtype.
 #pragma once

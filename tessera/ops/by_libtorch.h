@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The updates of flat shards as LibTorch's operations: for devices that this room has no kernels for. The
 // same maths in the same order as the kernels' (tests/ops/foreign_test.cpp says how close); several passes
 // over memory where they make one. Arguments and formulas: adamw.h, elementwise.h, adafactor.h. Private to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Convolutions that make their input again. Differentiable once. Any device and float dtype.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this CPU can do, and a guard against what oneDNN believes of it.
 #pragma once
 

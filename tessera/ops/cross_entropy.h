@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cross entropy of logits against labels, two labels a row where they are mixed. Differentiable once. Any
 // device and float dtype.
 #pragma once

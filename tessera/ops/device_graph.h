@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work of a device that is recorded once and then queued again and again as a whole: a launch for a whole
 // pass instead of one for each of its operations, which is what small batches on a GPU wait for.
 #pragma once

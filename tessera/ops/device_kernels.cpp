@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/device_kernels.h"
 
 #include "tessera/ops/of_device.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device's kernels beside LibTorch's operations.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear layers in bf16 on a device whose own library of products also adds biases and residuals and sums
 // gradients: a pass over memory less for each. Differentiable once.
 #pragma once

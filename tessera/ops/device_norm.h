@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layer normalisation by a device's own kernels (device_kernels.h). Private to the room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Updates of flat shards in one pass: SGD, Lion, the moving average of weights. Local; split over the
 // intra-op threads. Every element depends on itself alone, so the result is the same for any split.
 #pragma once

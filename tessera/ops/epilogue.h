@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What becomes of the result of a matrix product while it is in the L1 cache.
 #pragma once
 

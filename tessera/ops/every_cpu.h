@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How loops over flat shards are compiled and split over threads. Private to the room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ops with kernels for CPUs share: when a kernel applies, and raw access for it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of what a device offers, which may end in an exception.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear layers whose products have factors in fp8. Differentiable once. Any device and float dtype.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GELU's output for a linear layer that makes it again in backward. Any device and float dtype.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/gradient_place.h"
 
 #include <ATen/ops/empty.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a backward pass puts the gradients of parameters: who gathers them somewhere need not copy those that
 // were made there.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/kept_input.h"
 
 #include "tessera/ops/fast_path.h"

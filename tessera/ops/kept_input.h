@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What linear layers and convolutions keep of their input for backward. Private to the room.
 //
 // Note [Inputs made again]: backward needs a layer's input for the gradient of its weight alone. Where a norm

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The products of linear layers by the kernels for CPUs: packing, pieces of a long k, groups of rows. No
 // LibTorch: linear_products.h brings its memory and threads, tests their own.
 #pragma once

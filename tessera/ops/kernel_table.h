@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a device's own fused kernels are asked for, as plain memory: the kernels see no LibTorch, so that
 // nvcc compiles them fast. Pointers are into the device's memory, tensors contiguous, and none has size 0;
 // work is queued on `stream`. Filled in by the ops, which say when a kernel fits (device_kernels.h).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of a few queries without keys and values. Differentiable once. Any device and float dtype.
 //
 // Note [No keys, no values]: keys and values of T tokens cost 2 T width^2 products, however few the queries

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LAMB before the length of its step is known: that takes norms of whole tensors, which one rank may not
 // have. Local.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layer normalisation over the last dim. Differentiable once. Any device and float dtype.
 #pragma once
 

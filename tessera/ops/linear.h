@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear layers with what follows them. Differentiable once. Any device and float dtype.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The products of linear layers on CPUs with kernels for them, and what of autograd's functions is about
 // tensors: private to linear.cpp, mlp.cpp and keyless_attention.cpp. Calls run on the threads of the caller's
 // rank.

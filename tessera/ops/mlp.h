@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two layers of an MLP. Differentiable once. Any device and float dtype.
 #pragma once
 

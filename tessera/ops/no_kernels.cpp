@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the compiler's target is no x86.
 #include "tessera/ops/no_kernels.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stands in for kernels that are not compiled, for a CPU of which cpu.h does not say that it has them:
 // nothing of this runs.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a plug-in offers to ops for the devices of one type. Private to this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Muon makes of a matrix.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the arithmetic of this CPU could do at most, measured. Safe from any thread.
 #pragma once
 

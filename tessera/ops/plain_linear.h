@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear layers by LibTorch's operations that make their input again. Private to the room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dropout and drop-path with counter-based masks: a mask is a function of (layer key, sample number,
 // element), so any rank, any split of the batch and any recomputation draws the same one. Safe from any
 // thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/square_sum.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention for CPUs without tiles: as amx_attention.h. Sums and softmax are fp32. A head's numbers do not
 // depend on the others.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention, written once for bf16 and fp32, and for bf16 in memory with products of fp32: Element
 // is the type of numbers in memory, Word that of factors (vector_product.h). AMX's takes Ahead and put_result
 // from here. Private to the files that compile it; like vectors.h without any standard header.

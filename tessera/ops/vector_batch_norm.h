@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batch normalisation of rows [rows, channels] (a channels-last image: a row is a place of a sample), with a
 // residual and ReLU in the same pass. Sums and arithmetic in fp32.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batch normalisation, written once for rows of bf16 and of fp32. Private to the file that compiles it;
 // like vectors.h without any standard header.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gemm (vector_gemm.h) but for what differs between dtypes: a file that includes this defines these before
 // it, and instantiates Gemm after it. Like vector_math.h without any standard header.
 //   Floats multiply_add(Floats sum, Words left, Words right, T)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The epilogue of a product, 16 columns of a row at a time. Private to kernels; like vectors.h without
 // any standard header.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GELU of results in either type of element. On AVX-512, which looks a register up in two others, that of
 // bf16 takes its normal distribution from a table, in half the instructions of vector_math.h's formula.
 // Private to kernels; like vectors.h without any standard header.

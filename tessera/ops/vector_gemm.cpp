@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products by fp32's multiply-adds: a word is one k. Elements of bf16 are widened.
 #include "tessera/ops/vector_math.h"
 

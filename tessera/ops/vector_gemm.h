@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products in vector registers, with what follows them applied while the result is in the L1 cache.
 // All matrices are row-major; sums are fp32, in an order that depends on k alone: a row's result is the same
 // bits beside any others, on any number of threads. Calls may run on several threads.

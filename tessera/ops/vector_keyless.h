@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What keyless_attention.h computes for one image. Sums and softmax are fp32; an image's numbers
 // depend on nothing else. Calls may run on several threads.
 #pragma once

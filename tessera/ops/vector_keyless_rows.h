@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of vector_keyless.h, written once for bf16 and fp32. Private to the file that compiles
 // them; like vectors.h without any standard header.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A row by vectors: kernels written once for whole vectors and for what is left of a row. Private to the
 // files that compile it; like vectors.h without any standard header.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maths of vectors. Private to kernels; like vectors.h without any standard header.
 #pragma once
 

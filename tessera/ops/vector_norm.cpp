@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/vector_norm_rows.h"
 
 namespace tessera::ops::vectors {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layer normalisation of rows with fp32 statistics. A row's numbers do not depend on the others.
 #pragma once
 

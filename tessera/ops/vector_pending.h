@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of a product that its epilogue still waits for. Private to kernels; like vectors.h without any
 // standard header.
 //

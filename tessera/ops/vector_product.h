@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of small matrices in registers, for factors of fp32 and of bf16 alike: both are words of 32 bits,
 // a number of fp32 or two of bf16 that are neighbours along the sum. Word: float or uint16_t, for these.
 // Elements in memory are of the same type, or bf16 for words of fp32. Private to kernels; like vectors.h

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The instruction sets that the vector kernels are compiled for, each from the same files. A kernel's
 // template argument Set is one of these.
 #pragma once

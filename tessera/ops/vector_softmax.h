@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax over rows of scores and its gradient, once for words of bf16 and fp32 (vector_product.h). Private
 // to the attention kernels; like vectors.h without any standard header.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a thread comes to its rows (Note [Turns] in vector_gemm.h). Private to kernels; like vectors.h without
 // any standard header.
 #pragma once

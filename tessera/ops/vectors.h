@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sixteen numbers of fp32 at a time, by the instructions that a file is compiled for: kernels are written
 // once in these words. Private to such files, and without any standard header: an inline function of theirs
 // compiled here must not serve the rest of the program.

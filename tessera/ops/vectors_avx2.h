@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vectors.h on AVX2 with FMA: a vector is two registers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vectors.h on AVX-512: a vector is a register.
 #pragma once
 

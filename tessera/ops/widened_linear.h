@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear layers in bf16 on CPUs that have neither kernels of this room nor instructions for it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Does a plan fit its model? Private to this room.
 #pragma once
 

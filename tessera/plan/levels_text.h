@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The levels of a plan for people. Pure; safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory formula. docs/memory.md derives every term; the names here are those of that page.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a model is laid out over ranks, and what that costs. Numbers only: no tensors.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What kind of image file some bytes are, from their headers, without decoding. Pure, safe from any thread.
 #pragma once
 

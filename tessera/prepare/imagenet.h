@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The original archives of ILSVRC2012 as sources: read in place, never unpacked.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work on many threads, results in order.
 #pragma once
 

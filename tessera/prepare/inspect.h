@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is in a data set: classes, sizes, formats, and what cannot be read.
 #pragma once
 

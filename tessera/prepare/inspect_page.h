@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of an inspection's page, each a piece of HTML; empty where there is nothing to show.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a packing run has done so far, in a file of the folder it fills. One thread.
 #pragma once
 

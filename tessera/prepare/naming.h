@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What samples are called in the forms they are written in. Safe from any number of threads.
 #pragma once
 

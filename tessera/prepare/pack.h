@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any source into any form.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that grow under a temporary name until they are whole.
 #pragma once
 

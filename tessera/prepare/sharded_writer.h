@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the writers of numbered shards share: the split they are in, and the shard that is being written.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TFRecord files of tf.train.Example, in the layout of TensorFlow Datasets (tfds.builder_from_directory).
 #include <array>
 #include <cstdio>

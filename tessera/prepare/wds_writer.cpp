@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // POSIX.1-1988 tar (ustar): 512-byte headers, contents padded to 512 bytes, two empty blocks at the end.
 // DALI's index: "v1.2 SAMPLES", then a line a sample: "ENDING OFFSET SIZE NAME" for each member.
 #include <algorithm>

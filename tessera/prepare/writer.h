@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forms a data set is written in: one Writer each, fed with samples in their final order.
 #pragma once
 

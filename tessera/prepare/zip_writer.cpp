@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Zip archives. Members are stored: image files do not shrink.
 #include <zlib.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What single ranges cannot say: values that contradict each other.
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"

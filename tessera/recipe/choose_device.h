@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which device a rank computes on, from what was asked for and what the host has. A pure function.
 #pragma once
 

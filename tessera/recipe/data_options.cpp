@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of [data].
 #include "tessera/recipe/option_rows.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recipe names its data by a variable with a default, the variable is not set, and the default is not here:
 // the newcomer's first error. Pure but for the file system; safe from any thread.
 #pragma once

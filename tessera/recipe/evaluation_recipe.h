@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The recipe of a model that somebody else trained. No LibTorch.
 #pragma once
 

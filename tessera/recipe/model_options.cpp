@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of [model]: what every family has, and the keys of each.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of [optimizer], [schedule], [loss], [distill] and [ema] in the table of options.
 #include "tessera/recipe/option_rows.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one option is: the row of the table in options.cpp. Private to this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How rows of the table of options are written: one function a kind of value. Private to this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of every option: key, field, range or choices, help. It alone decides which TOML keys there are,
 // what --set takes, what --help says and what a saved recipe holds. Those of [model]: model_options.cpp; of
 // [data]: data_options.cpp; of [optimizer], [schedule], [loss], [distill] and [ema]: optimizer_options.cpp.

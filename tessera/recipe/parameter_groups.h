@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which parameters are trained how: optimizer.groups, layer_decay, no_decay and weight_decay of a recipe as
 // one function of a parameter's name. Pure; safe from any thread.
 #pragma once

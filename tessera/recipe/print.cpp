@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recipe as text: TOML, differences, help.
 #include "tessera/recipe/option.h"
 

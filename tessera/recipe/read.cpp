@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TOML, environment and --set to a checked Recipe.
 #include <algorithm>
 #include <cmath>

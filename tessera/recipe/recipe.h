@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything a run was asked to do, as one value: read from TOML, environment and --set, checked, printed,
 // saved. One table in options.cpp (key, field, range, help) gives the TOML keys, --set, --help and the saved
 // recipe. Pure functions, safe from any thread.

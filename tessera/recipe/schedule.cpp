@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batch sizes, numbers of steps, learning rates.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TOML text to flat keys and values: the only place that knows the TOML library. Private to this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a recipe may say and hardly means. Pure; safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors that every rank has a version of, made alike.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/shard/backward_end.h"
 
 #include <torch/csrc/autograd/engine.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work for the end of a backward pass. Private to the room.
 #pragma once
 

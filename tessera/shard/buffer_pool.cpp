@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/shard/buffer_pool.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory for gathered units and their gradients, kept for the next unit of the same size: a training step in
 // its steady state asks the system for no page. Safe from any thread: what a collective sends dies on the
 // transport's.

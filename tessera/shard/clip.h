@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clipping by the norm of the whole gradient.
 #pragma once
 

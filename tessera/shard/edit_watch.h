@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Notices that tensors were changed. LibTorch's optimizers leave no trace on what they change, so besides the
 // tensors' version counters a sample of their numbers is compared: an optimizer's step changes nearly all.
 // Private to the room; no threads of its own.

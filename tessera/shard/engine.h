@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a ShardedModule is inside: its units, when they come and go, and the life of a step. Private to the
 // room.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a network becomes units: chosen by the policy, agreed on by all ranks, filled with rank 0's values.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

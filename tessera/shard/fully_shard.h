@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sharding for any LibTorch module: a few lines in a training program of one's own.
 //
 //   auto mesh = tessera::library::connect();                        // who are the other ranks?

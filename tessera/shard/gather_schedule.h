@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When the units of a network that nobody described are gathered and released: it watches which units are
 // read, in what order, and expects the same order next time. Private to the room; no tensors.
 //

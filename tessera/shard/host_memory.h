@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host's memory for state that is offloaded there (plan::Offload): page-locked where a GPU answers, so
 // that copies to and from it run beside the computation. Apart from the memory in which units compute, also
 // where that is the host's own. Safe from any thread.

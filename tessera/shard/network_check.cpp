@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program may do to a network after it was wrapped, that would go on without a word and train
 // something else: found before the next forward or backward.
 #include <ATen/ATen.h>

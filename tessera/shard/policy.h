@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which modules of a network become units of sharding, and with what settings.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A second run of something that ran before, without its second effect on buffers. Private to the room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model that runs as parts, each a unit of sharding: gathers ahead, releases behind, recomputes where the
 // plan says, reduces gradients as backward passes. One training thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batch normalisation over the samples of all ranks (as torch.nn.SyncBatchNorm).
 #pragma once
 

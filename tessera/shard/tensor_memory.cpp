@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/shard/tensor_memory.h"
 
 #include <c10/core/Allocator.h>

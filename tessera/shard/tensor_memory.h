@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of large CPU tensors, kept for the next ones.
 //
 // A training step asks for the same sizes again and again. malloc gives large ones back to the system each

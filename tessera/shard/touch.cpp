@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/shard/touch.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

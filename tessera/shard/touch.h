@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells who owns a parameter when an operation is about to read it. Private to the room.
 //
 // C++ modules have no hooks, so the dispatcher is asked instead: a parameter of a sharded network carries one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One unit of communication: parameters that are gathered, used, released and reduced together.
 //
 // A unit's parameters lie one after another in a flat tensor, padded to a multiple of the ranks. Rank r owns

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adafactor as big_vision has it (scale_by_adafactor in its optax.py; Zhai et al., arXiv 2106.04560): of a
 // matrix's squared gradients only the means of rows and columns are kept, and a momentum of the update. Ours
 // is float32, big_vision's bfloat16. Squares are summed over the ranks; rows and columns are whole on every

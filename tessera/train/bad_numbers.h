@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a training step does about numbers that are not finite, and about spikes of the loss.
 #pragma once
 

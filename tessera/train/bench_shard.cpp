@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera bench shard`: how much of the communication hides behind computation, for a model of random
 // images.
 #include <ATen/ATen.h>

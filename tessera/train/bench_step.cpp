@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera bench step`: how fast a whole training step is, and where its time goes.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures for `tessera doctor` what tessera/monitor/checkup.h judges.
 #include <sys/resource.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One of several classes an image: the recipe's loss, top-1/5 and all that is counted by class.
 #include <ATen/ATen.h>
 

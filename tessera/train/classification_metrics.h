@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an evaluation counts, added up where the logits are: a batch costs the host no wait for the device.
 // The host's counting of one sample after the other is monitor/classification.h; figures are the same (test:
 // train.Metrics.AreTheHostsCounts). One thread each.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands that compute, one function each; entry.cpp offers them to the program.
 #pragma once
 

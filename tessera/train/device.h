@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device of this rank. A new kind of device is a file like device.cpp: everything else takes an
 // at::Device.
 #pragma once

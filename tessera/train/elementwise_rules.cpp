@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules that treat every number of a parameter alone: any split of the state gives the same bits.
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"

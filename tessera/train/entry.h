@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The door between the program, which starts without LibTorch, and libtessera.so, which it loads when a
 // command computes. Plain values in, exit code out. No LibTorch in this header.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // environment.json of the run's folder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Evaluation: every sample exactly once over all ranks, the same figures on every rank.
 #pragma once
 

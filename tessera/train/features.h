@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a model sees in images, frozen: values before the classifier, outputs of units, and what simple
 // classifiers make of them.
 #pragma once

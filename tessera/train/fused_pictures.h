@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pictures to numbers by a device's own kernel.
 #pragma once
 

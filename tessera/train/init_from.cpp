@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/init_from.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The beginning of a fine-tuning: parameters from weights that somebody trained.
 #pragma once
 

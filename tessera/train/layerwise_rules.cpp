@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules whose step for a matrix is as long as norms of the whole matrix say. One all-reduce of two numbers a
 // matrix; all else is local.
 #include <ATen/ATen.h>

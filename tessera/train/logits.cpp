@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The logits of a model whose weights any source of tensors gives: how a conversion is checked.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

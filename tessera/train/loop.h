@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The training loop as a function: load, forward, backward, update; evaluate and save when due; stop when
 // asked.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/memory.h"
 
 #include <c10/core/CachingDeviceAllocator.h>

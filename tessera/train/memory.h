@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This process's memory, from the kernel, and a device's. Safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Muon (Jordan, kellerjordan.github.io/posts/muon) for the matrices between the first and the last unit, with
 // steps as long as AdamW's (Liu et al., arXiv 2502.16982: 0.2 sqrt(longer side)), and AdamW for the rest. As
 // torch.optim.Muon with adjust_lr_fn = "match_rms_adamw", but in float32.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/operation_times.h"
 
 #include <c10/core/Event.h>

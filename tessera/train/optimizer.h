@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The optimizer over the local shards of a sharded model. No reduction of gradients is the caller's: they are
 // summed already. The rules themselves: update_rule.h.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One number of each rank becomes one number of all, the same bits on every rank. `what` names the wait in
 // errors. Collective. Errors: CommError.
 #pragma once

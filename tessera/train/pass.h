@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way of one micro-batch through the network and back, operation by operation or recorded.
 #pragma once
 

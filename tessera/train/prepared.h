@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A training before its first step: what is known of it, and what is said of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Simple classifiers on frozen features.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

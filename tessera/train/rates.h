@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine's own speed, measured: what percentages in log lines refer to.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera eval` and `tessera predict`: a trained model from any checkpoint, on any number of ranks.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tessera train`: from a recipe to a trained model, a report and a summary.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saves a run's state, in the training thread or beside it.
 #pragma once
 

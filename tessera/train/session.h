@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every command that computes sets up first: threads, ranks that met, dtype, log.
 #pragma once
 

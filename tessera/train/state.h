@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything a training run changes, as a value, and the only place that knows model, plan and mesh together.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slices of a checkpoint over tensors on any device. A checkpoint reads and writes the host's memory: a
 // tensor that lies elsewhere has a stand-in there, page-locked, which holds its values between fetch() and
 // store(). Tensors of the host are their own: nothing is copied.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of a step's activations and gradients (run.statistics_every).
 #pragma once
 

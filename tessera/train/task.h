@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is learned: what a model's outputs cost, and how good they are. Classification is the one task there
 // is (classification.cpp); another is a file like it, and what make_task() says for its recipes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trained network whose answers another one learns.
 #pragma once
 

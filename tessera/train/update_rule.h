@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an optimizer is: a rule that updates this rank's shards from their gradients, and what it keeps for
 // that. Three kinds by what a rule has to know of a parameter: single numbers (elementwise_rules.cpp), norms
 // of whole tensors (layerwise_rules.cpp), or more of whole tensors, in files of their own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first convolution of a network for images with another number of channels. Pure functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights out: a model of Tessera as others' programs read it. Straight from a checkpoint's shards, a window
 // of a tensor at a time.
 #pragma once

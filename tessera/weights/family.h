@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Other people's Vision Transformers: how they name, shape and order what Tessera calls by timm's names.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of tensors as other programs write them, each as a source of tensors under its own names. Nothing
 // here knows what the tensors mean.
 #pragma once

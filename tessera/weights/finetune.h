@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trained model as the beginning of another: another resolution, other classes, a head of one layer.
 #pragma once
 

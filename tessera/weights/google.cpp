@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Google's .npz files. Linear layers are (in, out), attention is (width, heads, head width), convolutions are
 // (height, width, in, out). Source: google-research/vision_transformer (models_vit.py) and big_vision
 // (models/vit.py), whose submodules Flax numbers differently.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // transformers' ViTForImageClassification and ViTModel, by the names that files on the hub have. Source:
 // transformers/models/vit/modeling_vit.py. Sizes come from config.json beside the file.
 #include "tessera/base/error.h"

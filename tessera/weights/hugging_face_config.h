@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config.json and preprocessor_config.json of transformers' ViT, read and written; timm's config.json. Pure
 // functions.
 #pragma once

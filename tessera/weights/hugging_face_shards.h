@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights over several safetensors files with an index, as transformers and huggingface_hub split them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One source of tensors seen through a mapping as another.
 #pragma once
 

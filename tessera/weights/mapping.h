@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which of our numbers are which of theirs. A mapping is a list of links, read in either direction: importing
 // makes our tensors of theirs, exporting theirs of ours. Plain values, pure functions.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Patch embeddings for patches of another size. Pure functions.
 #pragma once
 

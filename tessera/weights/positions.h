@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Position embeddings for another number of patches. Pure functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The linear map of a resize along one dimension. Pure functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes of a model from the shapes of its tensors. Private to this room. Pure functions.
 #pragma once
 

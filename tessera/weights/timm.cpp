@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files with timm's names: timm's own, and those of DeiT, DeiT III, MAE, DINO and DINOv2, whose code began as
 // timm's. Tessera's names are the same, so this is about wrappers, what is left out, and what has no place
 // here.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training checkpoints of torch.save: {state_dict | model | model_ema | ..., optimizer, args, epoch}.
 #include <array>
 

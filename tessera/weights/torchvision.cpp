@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torchvision's VisionTransformer. Source: torchvision/models/vision_transformer.py; files before 0.13 call
 // the layers of the MLP linear_1 and linear_2.
 #include "tessera/base/error.h"

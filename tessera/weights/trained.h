@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trained weights with all that is known of them, whoever trained them: what a fine-tuning, a teacher or a
 // program that only classifies begins with. No LibTorch.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights in: any file of a ViT as Tessera's parameters. Start here. No LibTorch.
 #pragma once
 

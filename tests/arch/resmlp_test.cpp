@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResMLP's numbers are timm's: parameters of timm.create_model(name), multiply-adds of the paper's table.
 #include "tessera/arch/resmlp.h"
 

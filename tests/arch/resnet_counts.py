@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints what resnet_test.cpp holds: torchvision's parameters and multiply-adds.  python resnet_counts.py"""
 import torch
 import torchvision

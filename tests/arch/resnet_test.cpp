@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResNet's numbers are torchvision's: `resnet_counts.py` prints them.
 #include "tessera/arch/resnet.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints what arch_test.cpp and timm_parameters.txt hold: parameters of timm's VisionTransformer.
 
 Needs timm 1.0.31 (`./dev peers`).  `timm_counts.py counts` prints one line a size of the ladder,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are damaged, of another model, or newer than this program.
 #include <gtest/gtest.h>
 

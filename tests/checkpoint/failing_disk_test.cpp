@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A save that fails on one rank or on all: the same error everywhere, nothing older touched.
 #include <gtest/gtest.h>
 #include <sched.h>

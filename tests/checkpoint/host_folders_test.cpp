@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that do not see each other's files: every host has a folder of its own.
 #include <gtest/gtest.h>
 

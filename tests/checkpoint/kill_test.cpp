@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SIGKILL at 50 random moments of saving: the newest complete checkpoint loads and verifies, and nothing
 // older is gone but by retention.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files as PyTorch/XLA's FSDP writes them, of any size: their tensors are holes in the file, so zeros that
 // take no disk.
 #pragma once

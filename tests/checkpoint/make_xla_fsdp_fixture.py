@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes fixtures/xla_fsdp: per-rank files that PyTorch/XLA's own FSDP wrote, and the whole tensors they hold.
 
     python3 -m venv /tmp/xla && /tmp/xla/bin/pip install torch==2.9.0 torch_xla==2.9.0 numpy safetensors

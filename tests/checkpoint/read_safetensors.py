@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads OURS with Python's safetensors, checks every byte by formula, and writes the same tensors to THEIRS.
 
 Parameters have lost "param/" in both.

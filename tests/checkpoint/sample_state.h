@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small training state whose every byte is a formula, cut into slices for any number of ranks.
 #pragma once
 

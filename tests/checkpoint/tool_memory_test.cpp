@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tools hold a window of a tensor, whatever its size: measured.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that PyTorch/XLA's own FSDP wrote (fixtures/xla_fsdp, made by make_xla_fsdp_fixture.py).
 #include "tessera/checkpoint/xla_fsdp.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches that became numbers on a GPU, against the host's.
 #include <ATen/ATen.h>
 

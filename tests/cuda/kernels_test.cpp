@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plug-in's fused kernels on a GPU, against the plain formulas and the CPU's numbers.
 #include "gpu.h"
 #include "tessera/data/open_source.h"

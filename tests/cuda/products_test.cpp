@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear layers on a GPU by the plug-in's products and in fp8, against the formula.
 #include <ATen/ATen.h>
 

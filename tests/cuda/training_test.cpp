@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trainings on GPUs against the same on the CPU.
 #include <future>
 #include <torch/csrc/distributed/c10d/Backend.hpp>

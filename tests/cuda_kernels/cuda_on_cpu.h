@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA's kernels on the CPU, included before they are compiled by the host's compiler (CMakeLists.txt): the
 // blocks of a launch one after another, the threads of a block as fibers that change at barriers and
 // shuffles. It shows arithmetic, indexing, tails, reductions, barriers that not all threads reach (a launch

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ops by kernels beside the plain formulas in float64, on the CPU and on GPUs (tests/cuda): sizes with and
 // without whole packs, one block and many, several passes of a block.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU in a GPU's place: what it computes with, and that it finds what it says it finds.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <array>
 
 #include "tests/cuda_kernels/kernel_cases.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Updates, losses and fp8, and what finds faulty kernels out.
 #include <stdexcept>
 

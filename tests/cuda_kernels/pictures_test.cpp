@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches of bytes that become numbers in one pass, against the host's own numbers.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

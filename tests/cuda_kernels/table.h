@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels on the CPU as a table, and their use there.
 #pragma once
 

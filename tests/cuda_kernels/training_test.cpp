@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole trainings with the kernels in every place that asks for them, against the CPU's own.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of archives share: the files that Python's writers made (make_archive_fixtures.py): image i
 // of a set has the one level 20 i and the label i % 3.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // zip: and cifar: over files of Python's writers, and what all archives have in common.
 #include "tests/data/archives.h"
 

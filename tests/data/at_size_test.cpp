@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What opening and loading cost at size; prints what it measures. Label slow: it makes 300,000 files and
 // samples.
 #include <fcntl.h>

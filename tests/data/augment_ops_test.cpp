@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each operation against Pillow, torchvision and timm with the same parameters (make_augment_expected.py).
 #include <gtest/gtest.h>
 #include <zlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The image that make_augment_expected.py makes by the same formula: texture, a plain corner and a slope.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The policies' tables against timm's and torchvision's (make_augment_expected.py), and what is drawn from
 // them.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Colour jitter, and all augmentation of an image as training applies it.
 #include "tessera/data/augment/augmenter.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Encoded samples through the transform, against decoding the whole image first.
 #include <gtest/gtest.h>
 

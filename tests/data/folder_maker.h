@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small image folders and idx files made by tests.
 #pragma once
 

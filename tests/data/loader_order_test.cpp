@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The training loader at every order and layout, with broken samples that ranks judge together, and its
 // memory.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/data/fixtures: small archives by the Python writers that people use.
 
 Needs pillow, webdataset 1.0.2 and tfrecord 1.14.6:

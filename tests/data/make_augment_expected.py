@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes augment_expected.json: what Pillow, torchvision and timm make of images given by a formula.
 
 Run with a Python that has pillow, torchvision and timm; augment_ops_test.cpp and mix_test.cpp read the result. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes orientation_expected.json: what Pillow's ImageOps.exif_transpose makes of each orientation.
 
 Run with a Python that has pillow; orientation_test.cpp reads the result.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes resize_expected.json: what Pillow and torchvision make of images given by a formula.
 
 Horizontal pass first, as in every Pillow; from 13 on images much taller than wide go the other way round, which

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which samples a step has: remainder, repeats, mixes, shards.
 #include <gtest/gtest.h>
 

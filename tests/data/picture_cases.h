@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Settings of a training loader that between them leave everything to be done that can be left to a device.
 #pragma once
 

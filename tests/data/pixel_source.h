@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A source of one-pixel images for tests of order and delivery, and loader options to go with it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Encoded bytes in memory, one copy for the ranks of a host. Ranks are processes here where they must die.
 #include "tessera/data/ram_cache.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wds: and tfrecord: over files of Python's writers, and over damaged ones.
 #include <gtest/gtest.h>
 #include <zlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Real data sets beside the source tree, for tests that skip where they are missing.
 #pragma once
 

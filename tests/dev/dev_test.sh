@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The front door's words and exit codes. A copy of ./dev runs in a scratch folder and sees only the few programs
 # put on its PATH, some of them stand-ins, so that nothing is installed or built.
 set -eu

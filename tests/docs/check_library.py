@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """docs/library.md names every public member of the headers it calls a reference of, and nothing that is not there.
 
 check_library.py ROOT compares; check_library.py --self-test proves that it sees what is missing.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Documentation points at things that exist: relative links (with their #heading) and the tests it names.
 
 check_links.py [ROOT] prints every dead one; check_links.py --self-test proves that it sees them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The moving average of the weights through the program: evaluated, predicted with, exported and evaluated from the file."""
 import json
 

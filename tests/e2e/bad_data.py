@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad data of every kind through every `tessera data` tool and a training: named, counted, nothing crashes or hangs.
 
 And nothing is written into a data folder: its files are the same before and after.

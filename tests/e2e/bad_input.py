@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wrong input of every kind: one clear line, exit 2, and nothing lost."""
 import contextlib
 import os

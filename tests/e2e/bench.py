@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tessera bench: numbers of step and scaling fit together, on one rank and on several, in text and in JSON; how it ends."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One set of images in every form: the same training, and the same curve when it goes on amid an epoch on other ranks."""
 import re
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tessera data`: pack, import, inspect and index from the command line; refusals are one line and exit 2."""
 import json
 import pathlib

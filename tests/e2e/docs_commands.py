@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every command that a page of the documentation shows runs: verbatim but for less data and fewer steps.
 
 The ```sh blocks of a page are run in order in one folder, through bash, with `recipes` beside them and `tessera` on the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples, built as a user would build them: against the installed package, outside of this tree's build."""
 import json
 import os

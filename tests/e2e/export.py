@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights leave Tessera whole: timm, given the exported file, finds the same top-1 on the 10,000 test images.
 
 The half of this file below `evaluate` runs under the Python that has torch, timm and safetensors.

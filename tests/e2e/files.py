@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small files the tests feed the program: idx, PNG and JPEG, made without any library."""
 import base64
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trainings that begin with somebody's weights or learn from a teacher, through the program."""
 import json
 import pathlib

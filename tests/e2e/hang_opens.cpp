@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Preloaded into a run (LD_PRELOAD), it stands in for a file server that hangs: whoever opens a file waits as
 // long as $TESSERA_E2E_HANGS, a folder, holds one of the file's name.
 #include <dlfcn.h>

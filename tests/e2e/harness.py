@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests share: runs of the real program with a tiny model, and a look at /proc for what they leave.
 
 TESSERA_BIN names the program. Every run carries a word of its own in its arguments, by which its processes are found.

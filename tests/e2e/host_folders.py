@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks whose run folders are different disks: each rank in a mount and host-name namespace of its own.
 
 They train, save, resume; and the tools make one checkpoint of the parts.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run goes on from files of PyTorch/XLA's FSDP as it would have from its own checkpoint, bit for bit.
 
 The half of this file below `write` runs under the Python that has torch and safetensors: it lays a consolidated file

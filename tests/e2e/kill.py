@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rank, or the parent of all ranks, dies at a random moment, by a signal, because it gets no more memory or because it
 reads a file that breaks: all end, the dead one is named, nothing is lost or left.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tessera launch`: local ranks of a program that is not Tessera."""
 import re
 import signal

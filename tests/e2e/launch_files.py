@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of launch/, each run for real on "hosts" of this machine: a Slurm of two nodes, an sshd on two loopback
 addresses, mpirun with a hosts file, two agents of torchrun.
 

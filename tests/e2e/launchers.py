@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that others start: torchrun, mpirun, srun, and RANK/WORLD_SIZE/MASTER_ADDR/MASTER_PORT set by hand.
 
 Under each, two ranks train; and when one of them is killed, the other ends within seconds and names it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of real runs beside the formula that `tessera models` prints, and the step of a model larger than this machine.
 
 TESSERA_E2E_MEMORY: "small" the table of layouts, "10B" and "60B" one step of one rank of them, "pretend" (default) what

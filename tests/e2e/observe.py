@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run lets one see: an evaluation's folder, where two runs part, a trace, and what `doctor` says beforehand."""
 import csv
 import json

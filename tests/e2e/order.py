@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits, mixes, remainders, copies and the memory of samples, asked of the program; nothing stays behind killed ranks."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python of the peers: full torch, timm, safetensors, in .venv-peers or where TESSERA_PEERS_PYTHON says."""
 import os
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The quickstart from the front door: what it reaches, how long it trains, and how fast a second run begins."""
 import json
 import os

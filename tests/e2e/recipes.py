@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every recipe of recipes/: planned as it is, and three steps of it with a narrow model, small pictures and made-up data."""
 from harness import SOURCE, check, losses, main, scratch, settings, tessera, train
 

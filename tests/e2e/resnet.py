@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model that is no ViT through every command: train, resume on another number of ranks, eval, predict, export.
 
 The half of this file below `load` runs under the Python that has torch, torchvision and safetensors.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run leaves behind, and what eval, predict and --help make of it."""
 import csv
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks of one host that may not share memory talk through TCP, say so in one line, and train the same numbers."""
 import os
 import shutil

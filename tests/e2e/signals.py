@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SIGINT, SIGTERM and Ctrl-C save and end a run; a second one ends it at once; a lost terminal does not end it.
 
 What was stopped continues with the numbers of a run that never was: the same bits on as many ranks.

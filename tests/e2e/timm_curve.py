@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """200 steps of recipes/quickstart.toml without augmentation, as PyTorch and timm write them, and as `tessera train` does: one
 loss curve.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run's curves in Weights & Biases' own files are those of its metrics, and a resumed run is the same run there.
 
 The half of this file below `read` runs under the Python that has wandb, and knows its files: records of protobuf in

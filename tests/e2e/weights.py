@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights out and in: files that Tessera wrote give timm, torchvision and transformers the logits that they gave before.
 
 The half of this file below `logits` runs under the Python that has torch, timm, torchvision, transformers, safetensors.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two hosts, as network namespaces joined by one cable: bytes on the wire, and communication behind computation.
 
 Needs root and Debian's iproute2. The namespaces are this test's own and gone at its end.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JPEG files of every kind, and how libjpeg alone decodes them.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes fixtures/values.npz and packed.npz (formats.Npz reads them) and the corpus of fuzz_npz. Python 3 with NumPy."""
 import io
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes fixtures/values.pth and older.pth, which torch_file_test.cpp reads. Needs torch: .venv-peers/bin/python."""
 import argparse
 import collections

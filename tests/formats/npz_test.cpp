@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of numpy.savez and savez_compressed (fixtures/, made by make_npz_fixture.py), and what NpzWriter
 // writes.
 #include "tessera/formats/npz.h"

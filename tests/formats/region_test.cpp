@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A part of an image against the decoding of the whole.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stream over text, for tests and fuzz targets.
 #pragma once
 

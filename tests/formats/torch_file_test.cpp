@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of Python's torch.save (fixtures/, made by make_torch_fixture.py), and the zip archives that they
 // are.
 #include "tessera/formats/torch_file.h"

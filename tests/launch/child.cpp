@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program that local_test and launchers_test start: a parent of local ranks, or one of them.
 //   launch_child show                                  prints its place among the ranks
 //   launch_child alone FOLDER ACT                      plays ACT without a parent

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The real launchers of this machine: what they set is what environment_test pretends they set.
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # A whole Slurm cluster on this host, for tests: munged, slurmctld and slurmd, all of whose files lie in DIR.
 #   local_slurm.sh start DIR   starts it (a running one is left as it is); prints the line that srun needs:
 #                              SLURM_CONF=DIR/slurm.conf

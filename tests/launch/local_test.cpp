@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parents and ranks as real processes: every way to end, and that nothing stays.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

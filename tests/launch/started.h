@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A started program under test: its output, its end, and whether anything of it stays.
 #pragma once
 

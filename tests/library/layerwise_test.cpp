@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LAMB and LARS over shards against their formulas over whole tensors.
 #include "tessera/library/layerwise.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sharded network and its optimizer, saved by some ranks and loaded by others at another level.
 #include "tessera/library/module_checkpoint.h"
 

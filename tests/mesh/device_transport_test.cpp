@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The transport of a device's tensors, over Gloo in NCCL's place: which operations it starts, when, and with
 // whom.
 #include <ATen/ATen.h>

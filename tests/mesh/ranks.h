@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of one process: each has a Mesh of its own, found over loopback.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks of a real run sent one of them, kept, and given again to a pretended rank.
 #pragma once
 

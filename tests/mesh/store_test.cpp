@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waits for ranks that are stopped, gone, never there, or no ranks at all: each ends, and says whom it waited
 // for.
 #include "tessera/mesh/store.h"

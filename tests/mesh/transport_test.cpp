@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What both transports between processes owe their users, and what the shared memory owes besides.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Networks on their own: made without ranks, filled from any source of tensors.
 #include "tessera/models/alone.h"
 

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_fixture.sh MAKER MODULE...: makes a fixture again with the Python program MAKER and compares it with the committed
 # one. Exit code 77 (skipped) where a module is missing, 1 with TESSERA_NO_SKIP=1.
 maker=$1

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_parity_fixture.sh TEST_MODELS: makes the parity fixture again and compares it with the committed one, then lets
 # the test program compare every gradient whole. Exit code 77 (skipped) without timm,
 # 1 with TESSERA_NO_SKIP=1.

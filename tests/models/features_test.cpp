@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a model shows on the way: every unit's output, the tokens and what the classifier reads, as
 // timm 1.0.31 has them. The fixture is made by make_features_fixture.py.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights, images and targets that make_parity_fixture.py makes too, bit for bit: an integer hash of
 // (name, element) scaled to float32.
 #pragma once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/models/fixtures/features.json: what timm's forward_intermediates, forward_features and
 forward_head(pre_logits=True) give for the models, weights and images of make_parity_fixture.py.
 

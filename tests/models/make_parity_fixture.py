@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/models/fixtures/parity.json: what timm and PyTorch compute for models, images and weights that
 the C++ tests can make themselves.
 

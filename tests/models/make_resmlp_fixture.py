@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/models/fixtures/resmlp.json: what timm computes for ResMLPs with weights and images of
 make_parity_fixture.py's formula: logits, loss, gradients (of resmlp_24_224 logits alone). Everything in float64.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/models/fixtures/resnet.json: what torchvision computes for ResNets with weights, running statistics and
 images of make_parity_fixture.py's formula: logits while training and in evaluation, loss, gradients, and the
 statistics afterwards. Everything in float64.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Against timm 1.0.31: same weights and images, so the same logits, losses, gradients and training curve. The
 // fixture is made by make_parity_fixture.py.
 #include <ATen/core/grad_mode.h>

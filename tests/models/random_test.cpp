@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dropout and drop-path in the model: the same for a sample wherever and whenever it is computed.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

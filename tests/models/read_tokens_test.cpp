@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last block computes what the head reads (Note [Tokens that are read]): as if it had computed every
 // token.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResMLP against timm 1.0.31: same weights and images, so the same logits, loss and gradients. The fixture is
 // made by make_resmlp_fixture.py.
 #include "tessera/models/resmlp.h"

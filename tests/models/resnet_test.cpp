@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResNet against torchvision 0.26: same weights, statistics and images, so the same logits, loss, gradients
 // and statistics afterwards. The fixture is made by make_resnet_fixture.py.
 #include "tessera/models/resnet.h"

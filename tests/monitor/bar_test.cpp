@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The line of progress, on paper and on a terminal.
 #include "tessera/monitor/bar.h"
 

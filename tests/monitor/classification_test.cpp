@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counting classes: against the formulas by hand, over any split of the samples, and with numbers that are
 // none.
 #include "tessera/monitor/classification.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `tessera eval --output-dir` leaves.
 #include "tessera/monitor/evaluation_report.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // metrics.csv and metrics.jsonl: content, resume, disks that are full.
 #include <gtest/gtest.h>
 #include <sys/resource.h>

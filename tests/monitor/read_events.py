@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints the scalars TensorBoard finds in a folder, one "tag step value" a line. Exit code 77: no tensorboard."""
 import sys
 

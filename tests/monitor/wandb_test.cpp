@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights & Biases: what its client gets, and what becomes of a run whose client is missing, dies or sleeps.
 // The package is a stand-in that writes down how it is called; tests/e2e/wandb_run.py has the real one.
 #include "tessera/monitor/wandb.h"

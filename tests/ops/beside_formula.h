@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of differentiable operations share: inputs, exact copies of them, and how far a result is off.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear layers by a device's own products, with a table of such that LibTorch computes on the CPU.
 #include "tessera/ops/device_linear.h"
 

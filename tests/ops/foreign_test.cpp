@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is computed where this room has no kernels: the same maths, and nothing that touches memory of another
 // device.
 #include <ATen/ATen.h>

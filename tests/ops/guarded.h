@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of the kernels without LibTorch share: memory that ends where the process's ends, and numbers.
 #pragma once
 

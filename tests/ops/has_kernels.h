@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests ask of a result depends on who computed it: LibTorch's operations promise less than kernels of
 // our own.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers of the host for a pass: made once, given to the recording, made anew for each replay.
 #include "tessera/ops/host_made.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of linear layers of every set of instructions, without LibTorch: beside the plain formula in
 // float64, with sizes that are no multiple of anything, in memory that ends where it may not be touched.
 #include "tessera/ops/kernel_products.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Norms, keyless attention and functions of every set of instructions, without LibTorch: beside the plain
 // formulas in float64, with sizes that are no multiple of anything, in memory that ends where it may not be
 // touched.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention without keys and values, beside the formula that has them.
 #include "tessera/ops/keyless_attention.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A norm of images and the convolution after it, where what the norm makes is made again for backward.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A norm and the linear layer after it, where what the norm makes is made again for backward.
 // device_linear_test.cpp and fp8_linear_test.cpp have the same for their layers.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A norm and the linear layer after it, as one function and as two: the same bits, and what is kept.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/random_mask.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention's softmax in float64, for tests of the kernels.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AMX's instructions on tiles in memory, so that its kernels can be tested on a CPU that only has AVX-512:
 // included before they are compiled once more, in a namespace of their own (CMakeLists.txt). Semantics:
 // Intel's manual, "TDPBF16PS" and "TILELOADD"; all tiles are 16 rows of 64 bytes, as TileConfig has them.

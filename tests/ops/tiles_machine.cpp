@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cpu.h's answers of a CPU with tiles, for the kernels that are compiled once more (CMakeLists.txt).
 #include "tessera/ops/cpu.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Updates of flat shards: a number is the same bits wherever a shard or a thread's part of it begins and
 // ends.
 #include <ATen/ATen.h>

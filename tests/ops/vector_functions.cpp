@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/ops/vector_functions.h"
 
 #include "tessera/ops/vector_math.h"

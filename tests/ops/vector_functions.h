@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words of vectors.h and vector_math.h as functions of 16 numbers, for tests: only a file that is
 // compiled for their instructions may include those.
 #pragma once

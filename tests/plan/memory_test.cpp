@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small cases of docs/memory.md, computed by hand.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a step, by hand. train.Levels/StepTraffic.IsWhatAStepSends counts those of real steps.
 #include "tessera/plan/traffic.h"
 

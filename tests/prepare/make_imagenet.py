@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes fixtures/imagenet: an imitation of the archives of ILSVRC2012. Needs scipy (1.17.1 made what is there).
 
 make_imagenet.py FOLDER writes img_train.tar, img_val.tar, devkit_t12.tar.gz, and meta_plain.mat, meta_packed.mat: the

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Reads what `tessera data pack` wrote with Python's own readers and compares it with what went in.
 
 read_back.py FORM FOLDER EXPECTED. EXPECTED: JSON, split -> list of [path, key, label, SHA-256 of the image] in order.

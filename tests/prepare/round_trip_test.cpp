@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What pack writes is what data::open_source reads.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Zip archives beyond the old format's limits.
 #include <gtest/gtest.h>
 

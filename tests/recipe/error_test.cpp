@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text of every error.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Printing and reading are inverse, for random values of every key and for damaged text.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The recipes that follow somebody's published one, setting by setting: what each recipe is read as, defaults
 // filled in, beside what its source says. A source is a program with its defaults and a command or config
 // that changes some of them; the tables have the same two parts. Long because a recipe has forty settings.

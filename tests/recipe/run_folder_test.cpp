@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which folder a run gets, and that no two runs get the same.
 #include "tessera/recipe/run_folder.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys about how a run is watched and kept: what contradicts is told in a line.
 #include <gtest/gtest.h>
 

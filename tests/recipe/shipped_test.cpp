@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The recipes in recipes/ can be read and say what their comments promise.
 #include "tests/recipe/shipped.h"
 

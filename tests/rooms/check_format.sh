@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Is the tree formatted? check_format.sh [-i]: with -i it is formatted in place. Exit 77: no clang-format 14.
 # Version 14 is part of the agreement: another one formats some lines differently.
 set -eu

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Every public header compiles alone: check_headers.py torch-free|torch COMPILER [FLAGS...].
 
 The torch-free rooms are compiled without LibTorch's folders, the others with the FLAGS that name them. The build proves

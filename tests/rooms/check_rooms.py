@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A room includes only itself and rooms in lower rows, and a torch-free room no LibTorch header.
 
 check_rooms.py [ROOT] prints every wrong arrow; check_rooms.py --self-test proves that it sees them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of small networks after one backward: tied parameters, one that threw, when they leave.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that do not do the same are told so.
 #include <gtest/gtest.h>
 

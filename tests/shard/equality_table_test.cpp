@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every level, and a mix of them, x 1-4 ranks x dtype x accumulation x recompute: an unmodified module
 // against itself without sharding.
 #include <gtest/gtest.h>

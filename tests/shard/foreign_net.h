@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Networks that know nothing of sharding, and what they do without it.
 #pragma once
 

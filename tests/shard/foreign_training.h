@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training of a module that knows nothing of sharding, with it and without.
 #pragma once
 

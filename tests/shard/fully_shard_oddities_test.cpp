@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What else a module may hold and do: every oddity by itself.
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>

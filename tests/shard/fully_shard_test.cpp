@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An unmodified module under every setting against itself without sharding; equality_table_test.cpp has
 // levels.
 #include "tessera/shard/fully_shard.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes on the wire of a sharded module against docs/sharding.md, and memory while it is built.
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>

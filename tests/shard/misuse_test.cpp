@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program may do to a sharded network that would hang or train something else without a word: it works
 // as it does without sharding, or is one clear error.
 #include <ATen/core/grad_mode.h>

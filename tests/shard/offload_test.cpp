@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State in the host's memory: the same numbers, and nothing of it where units compute.
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>

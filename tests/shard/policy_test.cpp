@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which modules become units, and every setting that is refused.
 #include "tessera/shard/policy.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tessera/shard/recompute.h"
 
 #include <ATen/autocast_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics over all ranks: ranks with parts of a batch compute what one rank with all of it does.
 #include "tessera/shard/sync_batch_norm.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of tensors that died serves others, of any size, and what is held stays below what was used at once.
 #include "tessera/shard/tensor_memory.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sum of gradients over micro-batches is the big batch's: with SGD, whose step is as long as its
 // gradient, a mean that is off by the number of micro-batches cannot hide (Adam's steps would).
 #include "small_run.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models larger than this machine are built as one rank's shards, never whole.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run on a device that is not the CPU, as far as that can be known without one.
 #include "tessera/train/device.h"
 

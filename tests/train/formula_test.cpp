@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Optimizers of train against their formulas as papers and docs/optimizers.md write them: whole tensors, in
 // float64, step by step. The fixture of optimizer_test.cpp says that timm and PyTorch mean the same.
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fp16 compute with a loss scale: it follows fp32, overflows are skipped alike on any ranks, and a resumed
 // run has the scale of the uninterrupted one.
 #include "small_run.h"

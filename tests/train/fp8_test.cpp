@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trainings whose blocks' linear layers multiply in fp8: they follow those that do not, on any ranks.
 #include <ATen/core/grad_mode.h>
 

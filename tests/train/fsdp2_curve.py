@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's FSDP2 on two processes against the recorded 20-step curve of tests/models/fixtures/parity.json, the
 one that train.Parity asks of Tessera's own two sharded ranks (<= 1e-4): both sharded programs give one curve.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small model whose gradients are given by a formula, stepped by an optimizer on ranks that are threads.
 #pragma once
 

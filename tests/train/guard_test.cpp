@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps with bad numbers: the same decision on every rank, nothing of them stays, and a resumed run decides
 // as the uninterrupted one.
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trainings that begin with weights that somebody trained.
 #include "tessera/train/init_from.h"
 

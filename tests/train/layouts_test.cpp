@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same numbers at any layout: ranks x accumulation x recompute, initial values, resume, for the real ViT
 // with dropout and drop-path on.
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loss against the plain formula over dense targets, value and gradient, in double precision.
 #include "tessera/train/loss.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/train/fixtures/average.json: what timm's ModelEmaV3 makes of weights that move by a formula for 50 updates, which
 train.Average follows too. Each tensor's every 7th number is stored.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/train/fixtures/optimizers.json: where 50 steps of timm's and PyTorch's optimizers lead, from start
 values and gradients that tests/train/given_gradients.h makes too. Each tensor's every 7th number is stored.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an evaluation adds up in tensors: against the host's counting of one sample after the other, over any
 // split into batches and ranks.
 #include <cmath>

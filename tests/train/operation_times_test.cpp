@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a step's operations are counted as.
 #include "tessera/train/operation_times.h"
 

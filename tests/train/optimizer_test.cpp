@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every optimizer over 50 steps of given gradients: against PyTorch's own here, and the same on any ranks.
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>

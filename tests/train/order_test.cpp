@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the data's order means for training and evaluation: short steps, copies and mixes at any layout,
 // broken samples judged by all ranks, ranks without samples.
 #include <mutex>

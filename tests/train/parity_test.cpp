@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The optimizer and the sharded path against PyTorch: AdamW element by element, and the recorded 20-step
 // curve of timm + torch.optim.AdamW (tests/models/make_parity_fixture.py) on two ranks.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorded passes: the same numbers as operation by operation, whatever changes from step to step, and none
 // of a recording that is not right.
 #include "tessera/train/pass.h"

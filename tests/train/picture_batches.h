@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches of a training loader, as numbers and as the bytes that a device makes numbers of.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pretended rank: only the transport is another one.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

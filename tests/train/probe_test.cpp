@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Features of any number of ranks are the same, and classifiers on them find what is there.
 #include "small_run.h"
 #include "tessera/base/file.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ResMLP through the trainer: the numbers of one rank on any, recompute bitwise, resume bitwise.
 #include "small_run.h"
 #include "tessera/base/file.h"

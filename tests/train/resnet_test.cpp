@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ResNet through the trainer: statistics are saved, loaded, averaged and left alone by recompute; with
 // statistics over all ranks the numbers are those of one rank.
 #include <limits>

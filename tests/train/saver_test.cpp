@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saves beside the training: what is saved is the state when save() was called, errors come with the next
 // call.
 #include "tessera/train/saver.h"

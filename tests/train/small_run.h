@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small ViT with dropout and drop-path on, trained for a few steps on ranks that are threads.
 #pragma once
 

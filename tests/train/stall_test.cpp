@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stop while images do not come: the step that waits for them is given up on all ranks, and the state
 // before it is saved.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Learning from another network: the loss against its formula, the teacher's answers against its own, and the
 // same numbers on any ranks.
 #include "tessera/train/teacher.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The trace of chosen steps: every unit's forward and backward, collectives, waits and memory of every rank.
 #include <map>
 #include <nlohmann/json.hpp>

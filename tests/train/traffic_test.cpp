@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What plan/traffic.h says that a step sends is what the mesh counts.
 #include "tessera/plan/traffic.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is exported to a family and read back is bit for bit what it was.
 #include "tessera/weights/export.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Another resolution, other classes, another head; positions beside those of timm and SciPy.
 #include "tessera/weights/finetune.h"
 

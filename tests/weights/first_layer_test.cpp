@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layer that images enter by, for images with other channels and patches of another size, beside timm's.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading sources whole, and small files of other people's names to read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers that the Python scripts make too: Knuth's multiplicative hash of the element's number, in [-1, 1).
 #pragma once
 

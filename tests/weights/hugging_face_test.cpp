@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config.json, preprocessor_config.json and the index of sharded files: what they say, and what is wrong with
 // them.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that timm, torchvision, transformers and NumPy wrote (fixtures/, made by make_fixtures.py).
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What timm, torchvision and transformers compute from the files they wrote, Tessera computes from them too.
 #include <gtest/gtest.h>
 

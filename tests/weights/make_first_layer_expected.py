@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/weights/first_layer_expected.json: what timm makes of a patch embedding for images with other channels
 (adapt_input_conv) and for patches of another size (resample_patch_embed). Needs timm."""
 import json

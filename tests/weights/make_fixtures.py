@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/weights/fixtures: small models written by timm, torchvision, transformers and NumPy, and what those
 packages compute with them. Needs timm, torchvision, transformers, safetensors and NumPy (./dev peers).
 

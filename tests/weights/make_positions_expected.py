@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/weights/positions_expected.json: position embeddings resampled by timm and by SciPy. Needs timm, SciPy."""
 import json
 import pathlib

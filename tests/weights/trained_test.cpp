@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights with their model and how its images are made, whoever trained them.
 #include "tessera/weights/trained.h"
 

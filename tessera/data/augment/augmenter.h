@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything that happens to one training image between its geometry and its batch, in timm's order: crop,
 // flip, [policy, colour jitter], normalise, [erasing]; in brackets what is done here. Const calls are safe
 // from any thread.

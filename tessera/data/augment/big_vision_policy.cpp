@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // big_vision's RandAugment (big_vision/pp/autoaugment.py): 16 operations, without identity and with Cutout
 // and SolarizeAdd, each drawn one always applied, warps to the nearest pixel over a fill of 128.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gaussian blur as Pillow makes it: three box blurs with fractional edges in each direction (Gwosdek,
 // Grewenig, Bruhn and Weickert, "Theoretical foundations of Gaussian convolution by extended box filtering",
 // SSVM 2011). Pure function, safe from any thread.

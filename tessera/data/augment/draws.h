@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random draws in sequence from one counter-based stream: a function of the stream's key alone, for draws of
 // which nobody knows beforehand how many there will be.
 #pragma once

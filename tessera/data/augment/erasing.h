@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random erasing (Zhong et al., arXiv 1708.04896), as timm's RandomErasing: boxes of normalised numbers are
 // overwritten. Const calls are safe from any thread.
 #pragma once

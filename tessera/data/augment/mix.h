@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixup (Zhang et al., arXiv 1710.09412) and CutMix (Yun et al., arXiv 1905.04899) of the samples of a step,
 // as timm's Mixup. Pure functions, safe from any thread.
 //

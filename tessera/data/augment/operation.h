@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One operation with all its parameters drawn, ready to be applied. Pure function, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is done to training images beside cropping and flipping. Plain values.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations on levels and colours of an image, byte for byte as Pillow's ImageOps and ImageEnhance. In
 // place, for 1 or 3 channels. Pure functions, safe from any thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which operations an image undergoes: the published policies, by their published names. Const calls are safe
 // from any thread.
 #pragma once

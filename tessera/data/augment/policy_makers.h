@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The families of policies, as parse_policy meets them. Private to this folder.
 #pragma once
 

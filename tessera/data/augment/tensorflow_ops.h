@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where big_vision's RandAugment (big_vision/pp/autoaugment.py, on TensorFlow) differs from Pillow's
 // operations. Pure functions, safe from any thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // timm's named operations and what a magnitude means to each (timm/data/auto_augment.py). Private to this
 // folder.
 #pragma once

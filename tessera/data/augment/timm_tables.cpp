@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The published tables: AutoAugment's policies for ImageNet and RandAugment's sets, under timm's names.
 #include <iterator>
 

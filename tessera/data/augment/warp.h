@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Affine maps of an image onto its own canvas. Pure functions, safe from any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies over tables of bins: torchvision's RandAugment and TrivialAugmentWide.
 #include <cmath>
 
