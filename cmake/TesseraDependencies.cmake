@@ -17,4 +17,7 @@ if(TESSERA_TORCH)
   include(TesseraTorch)
   tessera_import_torch(${TESSERA_TORCH_DIR} torch_headers torch)
   get_filename_component(TESSERA_TORCH_REAL ${TESSERA_TORCH_DIR} REALPATH)
+  tessera_torch_version(${TESSERA_TORCH_REAL} TESSERA_TORCH_VERSION)
+  # Tells the program of this build folder which LibTorch to load (launch/find_torch.h).
+  file(WRITE ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/torch.path "${TESSERA_TORCH_REAL}\n")
 endif()

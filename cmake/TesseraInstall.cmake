@@ -12,8 +12,9 @@ endif()
 install(DIRECTORY tessera DESTINATION include FILES_MATCHING PATTERN "*.h" PATTERN cli EXCLUDE PATTERN cuda EXCLUDE)
 install(DIRECTORY recipes DESTINATION share/tessera)
 install(DIRECTORY launch DESTINATION share/tessera USE_SOURCE_PERMISSIONS)
-tessera_torch_version(${TESSERA_TORCH_REAL} TESSERA_TORCH_VERSION)
 configure_file(cmake/tesseraConfig.cmake.in generated/tesseraConfig.cmake @ONLY)
 write_basic_package_version_file(generated/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+# Names the LibTorch of this machine, for the program and for find_package(tessera); elsewhere they find their own.
+install(FILES ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/torch.path DESTINATION lib)
 install(FILES ${CMAKE_BINARY_DIR}/generated/tesseraConfig.cmake ${CMAKE_BINARY_DIR}/generated/tesseraConfigVersion.cmake
   cmake/TesseraTorch.cmake DESTINATION ${package_dir})

@@ -23,8 +23,41 @@ function(tessera_import_torch folder headers target)
   endif()
   target_link_libraries(${target} INTERFACE ${headers} ${folder}/lib/libtorch_cpu.so ${folder}/lib/libc10.so ${openmp})
   get_filename_component(site_packages ${folder}/.. REALPATH)
-  target_link_options(${target} INTERFACE
-    -Wl,-rpath,${folder}/lib -Wl,-rpath-link,${site_packages}/nvidia/cu13/lib)
+  # Only for the linker: in a build folder CMake adds a RUNPATH to the libraries above, and an installed program finds
+  # LibTorch by itself.
+  target_link_options(${target} INTERFACE -Wl,-rpath-link,${site_packages}/nvidia/cu13/lib)
+endfunction()
+
+# tessera_find_torch(PREFIX VERSION VARIABLE): the folder of the torch package VERSION that the program installed in PREFIX
+# would load (tessera/launch/find_torch.h), looked for in the same places; empty where there is none.
+function(tessera_find_torch prefix version variable)
+  set(places ${prefix}/lib/torch)
+  if(EXISTS ${prefix}/lib/torch.path)
+    file(STRINGS ${prefix}/lib/torch.path recorded LIMIT_COUNT 1)
+    list(APPEND places ${recorded})
+  endif()
+  set(environments $ENV{VIRTUAL_ENV})
+  find_program(tessera_python3 python3 NO_CACHE)
+  if(tessera_python3)
+    get_filename_component(bin ${tessera_python3} DIRECTORY)
+    get_filename_component(real ${tessera_python3} REALPATH)
+    get_filename_component(real_bin ${real} DIRECTORY)
+    list(APPEND environments ${bin}/.. ${real_bin}/..)
+  endif()
+  foreach(environment ${environments})
+    file(GLOB packages ${environment}/lib*/python3*/site-packages/torch ${environment}/lib*/python3*/dist-packages/torch
+      ${environment}/local/lib/python3*/dist-packages/torch)
+    list(APPEND places ${packages})
+  endforeach()
+  set(found "")
+  foreach(place $ENV{TESSERA_TORCH_DIR} ${places})
+    tessera_torch_version(${place} found_version)
+    if(found_version STREQUAL version AND EXISTS ${place}/lib/libtorch_cpu.so)
+      set(found ${place})
+      break()
+    endif()
+  endforeach()
+  set(${variable} "${found}" PARENT_SCOPE)
 endfunction()
 
 # tessera_torch_version(FOLDER VARIABLE): "2.11.0" of the torch package in FOLDER; empty where it does not say.

@@ -5,14 +5,10 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   find_package(Git QUIET)
   string(TOUPPER "${CMAKE_BUILD_TYPE}" build_type)
   string(STRIP "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${build_type}}" flags)
-  set(torch_directory "")
-  if(TESSERA_TORCH)
-    get_filename_component(torch_directory "${TESSERA_TORCH_DIR}" REALPATH)
-  endif()
   add_custom_target(tessera_version
     COMMAND ${CMAKE_COMMAND} "-DGIT=$<$<BOOL:${GIT_FOUND}>:${GIT_EXECUTABLE}>" -DSOURCE=${CMAKE_SOURCE_DIR}
       -DVERSION=${PROJECT_VERSION} -DBUILD_TYPE=${CMAKE_BUILD_TYPE} "-DFLAGS=${flags}"
-      -DPRESET=${TESSERA_PRESET} -DSANITIZERS=${TESSERA_SANITIZE} -DTORCH=${torch_directory}
+      -DPRESET=${TESSERA_PRESET} -DSANITIZERS=${TESSERA_SANITIZE}
       "-DCOMPILER=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}"
       -DOUT=${CMAKE_BINARY_DIR}/generated/tessera_version.h -P ${CMAKE_CURRENT_LIST_FILE}
     BYPRODUCTS ${CMAKE_BINARY_DIR}/generated/tessera_version.h
@@ -29,7 +25,7 @@ if(commit STREQUAL "")
   set(commit unknown)
 endif()
 set(text "// Made by cmake/TesseraVersion.cmake.\n#pragma once\n")
-foreach(name VERSION COMPILER BUILD_TYPE FLAGS PRESET SANITIZERS TORCH)
+foreach(name VERSION COMPILER BUILD_TYPE FLAGS PRESET SANITIZERS)
   string(REPLACE "\\" "\\\\" value "${${name}}")
   string(REPLACE "\"" "\\\"" value "${value}")
   string(APPEND text "#define TESSERA_BUILD_${name} \"${value}\"\n")

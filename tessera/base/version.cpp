@@ -12,8 +12,7 @@ const BuildInfo& build_info() {
                               .build_type = TESSERA_BUILD_BUILD_TYPE,
                               .flags = TESSERA_BUILD_FLAGS,
                               .preset = TESSERA_BUILD_PRESET,
-                              .sanitizers = TESSERA_BUILD_SANITIZERS,
-                              .torch_directory = TESSERA_BUILD_TORCH};
+                              .sanitizers = TESSERA_BUILD_SANITIZERS};
   return info;
 }
 

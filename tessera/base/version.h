@@ -7,14 +7,13 @@
 namespace tessera {
 
 struct BuildInfo {
-  std::string version;          // "0.1.0"
-  std::string commit;           // git describe, "-dirty" with uncommitted changes; "unknown" outside git
-  std::string compiler;         // "GNU 12.2.0"
-  std::string build_type;       // "Release"
-  std::string flags;            // "-O3 -DNDEBUG"
-  std::string preset;           // of CMakePresets.json; empty when configured without one
-  std::string sanitizers;       // "address,undefined"; mostly empty
-  std::string torch_directory;  // the LibTorch that was linked; empty in a torch-free build
+  std::string version;     // "0.2.0"
+  std::string commit;      // git describe, "-dirty" with uncommitted changes; "unknown" outside git
+  std::string compiler;    // "GNU 12.2.0"
+  std::string build_type;  // "Release"
+  std::string flags;       // "-O3 -DNDEBUG"
+  std::string preset;      // of CMakePresets.json; empty when configured without one
+  std::string sanitizers;  // "address,undefined"; mostly empty
 };
 
 const BuildInfo& build_info();

@@ -35,6 +35,7 @@ struct Common {
 struct StepOptions : Common {
   std::string dtype = "auto";
   bool recompute = false, quiet = false;
+  std::string kernels;
 };
 
 CLI::App* add(CLI::App& bench, Common& options, const char* name, const char* description) {
@@ -98,6 +99,7 @@ int bench_step(const StepOptions& options, const std::vector<std::string>& argum
     job.json = options.json;
     job.quiet = options.quiet;
     job.output = options.output;
+    job.kernels = options.kernels;
     launch::end_on_signals();
     return engine().bench_step(job, ranks);
   });
@@ -155,6 +157,8 @@ Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
       ->capture_default_str();
   step_command->add_flag("--recompute", step->recompute, "Compute activations again in backward");
   step_command->add_flag("--quiet", step->quiet, "Print nothing (with --output)");
+  step_command->add_option("--kernels", step->kernels,
+                           "Profile two more steps; write calls and time of each kernel to this JSON file");
   step_command->footer(kStepFooter);
 
   auto scaling = std::make_shared<ScalingOptions>();

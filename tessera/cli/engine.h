@@ -7,8 +7,9 @@
 
 namespace tessera::cli {
 
-/// The library's functions. Errors: UserError when the library cannot be loaded, or when LD_LIBRARY_PATH puts
-/// another LibTorch first (both paths named).
+/// The library's functions. Loads LibTorch from where launch::find_torch() finds it, by absolute path, so
+/// that a LibTorch in LD_LIBRARY_PATH is never mixed in. Errors: UserError when LibTorch or the library
+/// cannot be loaded.
 const train::Entry& engine();
 
 }  // namespace tessera::cli

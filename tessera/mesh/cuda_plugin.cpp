@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/mesh/cuda_plugin.h"
 
+#include <ATen/Parallel.h>
 #include <dlfcn.h>
 
 #include <atomic>
@@ -24,14 +25,33 @@ fs::path beside_this_library() {
   return fs::absolute(info.dli_fname).parent_path() / "libtessera_cuda.so";
 }
 
+/// LibTorch's CUDA side, which lies beside the LibTorch of this process. It brings its own CUDA runtime,
+/// cuBLAS and cuDNN (by its RPATH, which LD_LIBRARY_PATH does not change). The plug-in needs the same
+/// libraries by name alone and so gets those: a process must not hold two of them.
+fs::path torch_cuda() {
+  Dl_info info{};
+  ::dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &info);
+  return fs::absolute(info.dli_fname).parent_path() / "libtorch_cuda.so";
+}
+
+struct Loaded {
+  void* handle = nullptr;
+  std::string fault;  // why it is null
+};
+
+Loaded load_library(const fs::path& library) {
+  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const char* reason = handle == nullptr ? ::dlerror() : nullptr;
+  return {handle, handle != nullptr   ? ""
+                  : reason != nullptr ? concat("found none that loads: ", reason)
+                                      : concat("found none that loads: ", library.string())};
+}
+
 }  // namespace
 
 OpenedCuda open_cuda(const fs::path& library) {
-  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* reason = ::dlerror();
-    return {nullptr, concat("found none that loads: ", reason != nullptr ? reason : library.string())};
-  }
+  const auto [handle, fault] = load_library(library);
+  if (handle == nullptr) return {nullptr, fault};
   using PluginFunction = const CudaPlugin* (*)();
   const auto plugin = reinterpret_cast<PluginFunction>(::dlsym(handle, kCudaPluginSymbol));
   if (plugin == nullptr) return {nullptr, concat("found ", library.string(), ", which is another library")};
@@ -46,7 +66,10 @@ OpenedCuda open_cuda() {
   static const OpenedCuda opened = [] {
     const fs::path library = beside_this_library();
     if (!fs::exists(library)) return OpenedCuda{nullptr, concat("found no ", library.string())};
-    return driver_is_there() ? open_cuda(library) : OpenedCuda();
+    if (!driver_is_there()) return OpenedCuda();
+    if (const Loaded cuda = load_library(torch_cuda()); cuda.handle == nullptr)
+      return OpenedCuda{nullptr, cuda.fault};
+    return open_cuda(library);
   }();
   return opened;
 }

@@ -23,6 +23,7 @@
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
+#include "tessera/train/kernel_times.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/operation_times.h"
@@ -97,6 +98,7 @@ struct Rounds {
   std::optional<double> cpus_of_others;  // a share of the CPUs; ranks of several hosts do not know
   int64_t replays = 0;                   // of recorded passes
   Json seconds_by_kind;                  // of a step, from steps whose operations were counted
+  Json kernels;                          // calls and seconds of each in a step; null where not asked for
 };
 
 class StepBench {
@@ -138,6 +140,7 @@ class StepBench {
       step();  // takes the memory that recording gave back
     }
     rounds.seconds_by_kind = count_operations();
+    if (!job_.kernels.empty()) rounds.kernels = profile_kernels();
     return rounds;
   }
 
@@ -186,6 +189,19 @@ class StepBench {
     add("waiting_for_ranks", mesh_.wait_seconds() - waited);
     add("data", loader_.take_wait_seconds());
     add("the_rest", std::max(0.0, rest));
+    return json;
+  }
+
+  Json profile_kernels() {
+    constexpr int kSteps = 2;
+    Json json = Json::array();
+    for (const KernelTime& kernel : kernel_times(device_, [&] {
+           for (int i = 0; i < kSteps; ++i) step();
+         })) {
+      json.push_back({{"name", kernel.name},
+                      {"calls", static_cast<double>(kernel.calls) / kSteps},
+                      {"seconds", kernel.seconds / kSteps}});
+    }
     return json;
   }
 
@@ -305,6 +321,10 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
               print(json);
             }
             if (!job.output.empty()) write_file_atomic(job.output, json.dump(2) + "\n");
+            if (!job.kernels.empty()) {
+              write_file_atomic(job.kernels,
+                                Json{{"step", json}, {"kernels", rounds.kernels}}.dump(1) + "\n");
+            }
           }
           mesh->world().barrier("the end");
           return static_cast<int>(kExitDone);

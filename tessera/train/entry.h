@@ -60,7 +60,8 @@ struct BenchStepJob {
   recipe::Recipe recipe;  // the model, train.batch_per_rank, shard.*, precision.*, optimizer.*
   int64_t rounds = 5;     // steps measured
   bool json = false, quiet = false;
-  std::string output;  // also write the JSON here
+  std::string output;   // also write the JSON here
+  std::string kernels;  // profile two more steps; their kernels' calls and times go here, as JSON
 };
 
 struct LogitsJob {

@@ -6,15 +6,10 @@
 #include "tessera/ops/device_linear.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/linear.h"
+#include "tests/ops/beside_formula.h"
 
 namespace tessera::ops {
 namespace {
-
-/// Of tensors on any devices.
-double error_anywhere(const at::Tensor& a, const at::Tensor& exact) {
-  const at::Tensor wide = exact.to(at::kCPU, at::kDouble);
-  return ((a.to(at::kCPU, at::kDouble) - wide).abs().max() / wide.abs().max()).item<double>();
-}
 
 /// Layers use the plug-in's products while one lives.
 class UsingProducts {
@@ -64,8 +59,7 @@ TEST(CudaProducts, ValuesAndGradientsAreTheFormulas) {
       const Layer layer = layer_of(rows, in, out);
       const Layer expected = run(layer, at::kDouble, gelu);
       const Layer found = run(layer, at::TensorOptions(at::kBFloat16).device(gpu), gelu);
-      for (size_t i = 0; i < expected.size(); ++i)
-        EXPECT_LT(error_anywhere(found[i], expected[i]), 0.01) << i;
+      for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(error(found[i], expected[i]), 0.01) << i;
     }
   }
 }
@@ -86,7 +80,7 @@ TEST(CudaFp8, ValuesAndGradientsAreTheCpus) {
       return Layer{y.detach(), t[0].grad(), t[1].grad(), t[2].grad()};
     };
     const Layer expected = run(at::kCPU), found = run(gpu);
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(error_anywhere(found[i], expected[i]), 0.01) << i;
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(error(found[i], expected[i]), 0.01) << i;
     EXPECT_TRUE(at::equal(fp8_rounded(layer[0].to(gpu)).cpu(), fp8_rounded(layer[0])));
   }
 }
@@ -107,7 +101,7 @@ TEST(CudaFp8, ScaledProductIsThatOfTheRoundedNumbers) {
     if (m == 0) continue;
     const at::Tensor exact =
         at::mm(fp8_rounded(left).to(at::kDouble), fp8_rounded(right).to(at::kDouble).t());
-    EXPECT_LT(error_anywhere(found, exact), 0.005) << m << ' ' << k << ' ' << n;
+    EXPECT_LT(error(found, exact), 0.005) << m << ' ' << k << ' ' << n;
   }
 }
 

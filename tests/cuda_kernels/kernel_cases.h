@@ -14,16 +14,9 @@
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/layer_norm.h"
+#include "tests/ops/beside_formula.h"
 
 namespace tessera::ops {
-
-using Tensors = std::vector<at::Tensor>;
-
-inline double error(const at::Tensor& found, const at::Tensor& exact) {
-  const at::Tensor wide = exact.to(at::kDouble);
-  const at::Tensor apart = found.to(at::kCPU, at::kDouble) - wide;
-  return (apart.abs().max() / wide.abs().max().clamp_min(1e-30)).item<double>();
-}
 
 /// Half of a step of the dtype's, and the rounding of the sums in fp32.
 inline double rounding(at::ScalarType dtype) {

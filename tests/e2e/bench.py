@@ -39,6 +39,20 @@ def step_on_one_rank_and_on_two():
             check(part in text, part, "in", text)
 
 
+def kernels_of_a_step():
+    with scratch() as folder:
+        words = ("bench", "step", *SMALL, "--quiet", "--kernels", folder / "kernels.json")
+        tessera(*words, folder=folder).done(120)
+        found = json.loads((folder / "kernels.json").read_text())
+        seconds = [kernel["seconds"] for kernel in found["kernels"]]
+        names = {kernel["name"]: kernel for kernel in found["kernels"]}
+        check(seconds == sorted(seconds, reverse=True) and seconds[-1] >= 0, seconds)
+        # Self times: their sum is about the profiled step, which the profiler slows down, and never a multiple of it.
+        check(0.3 < sum(seconds) / found["step"]["step_seconds"] < 4, sum(seconds), found["step"]["step_seconds"])
+        check(names["tessera::optimizer"]["calls"] == 1, names["tessera::optimizer"])
+        check(names["tessera::linear"]["calls"] >= 4, names["tessera::linear"])
+
+
 def a_busy_machine_is_told():
     with scratch() as folder:
         busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
@@ -108,5 +122,5 @@ def nonsense_is_refused_in_one_line():
             check(expected in refused.text(), words, refused.text())
 
 
-main(step_on_one_rank_and_on_two, a_busy_machine_is_told, scaling_is_a_table, one_signal_ends_it,
+main(step_on_one_rank_and_on_two, kernels_of_a_step, a_busy_machine_is_told, scaling_is_a_table, one_signal_ends_it,
      scaling_clears_up_behind_one_that_was_killed, nonsense_is_refused_in_one_line)

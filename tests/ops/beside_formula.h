@@ -20,9 +20,12 @@ inline Tensors exact_copies(const Tensors& inputs) {
   return exact;
 }
 
-/// The largest difference as a share of the largest value.
+/// The largest difference as a share of the largest value. Of tensors on any devices and of any dtypes.
 inline double error(const at::Tensor& found, const at::Tensor& exact) {
-  return ((found.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
+  if (exact.numel() == 0) return 0;
+  const at::Tensor wide = exact.to(at::kCPU, at::kDouble);
+  const at::Tensor apart = found.to(at::kCPU, at::kDouble) - wide;
+  return (apart.abs().max() / wide.abs().max().clamp_min(1e-30)).item<double>();
 }
 
 }  // namespace tessera::ops

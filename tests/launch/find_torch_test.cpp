@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/launch/find_torch.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "tessera/base/file.h"
+#include "tests/error_text.h"
+
+namespace tessera::launch {
+namespace {
+namespace fs = std::filesystem;
+
+/// A made-up machine: packages of torch, Pythons and the environment of a process.
+class MachineWithTorch {
+ public:
+  MachineWithTorch() : folder_("find-torch") {
+    fs::create_directories(prefix() / "lib");
+    variables["PATH"] = "/nowhere";
+  }
+
+  fs::path path(const fs::path& relative) const { return folder_.path() / relative; }
+  fs::path prefix() const { return path("tessera"); }
+
+  fs::path add_torch(const fs::path& relative, const std::string& version) const {
+    const fs::path package = path(relative);
+    fs::create_directories(package / "lib");
+    std::ofstream(package / "lib" / "libtorch_cpu.so") << "a library";
+    std::ofstream(package / "version.py")
+        << "__all__ = ['__version__']\n__version__ = '" << version << "'\ncuda = '13.0'\n";
+    return package;
+  }
+
+  fs::path add_python(const fs::path& relative, const std::string& text =
+                                                    "\x7f"
+                                                    "ELF") const {
+    const fs::path python = path(relative);
+    fs::create_directories(python.parent_path());
+    std::ofstream(python) << text;
+    fs::permissions(python, fs::perms::owner_all);
+    return python;
+  }
+
+  fs::path found() const {
+    return find_torch({prefix(), "2.11.0", [this](const char* name) {
+                         const auto value = variables.find(name);
+                         return value == variables.end() ? nullptr : value->second.c_str();
+                       }});
+  }
+  std::string error() const {
+    return error_text([&] { found(); });
+  }
+
+  std::map<std::string, std::string> variables;
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST(FindTorch, PlacesAreTriedInTheirOrder) {
+  MachineWithTorch machine;
+  const fs::path of_path = machine.add_torch("usr/lib/python3.12/site-packages/torch", "2.11.0+cu130");
+  machine.variables["PATH"] = "/nowhere:" + machine.add_python("usr/bin/python3").parent_path().string();
+  EXPECT_EQ(machine.found(), of_path);
+
+  const fs::path of_environment = machine.add_torch("venv/lib/python3.11/site-packages/torch", "2.11.0+cpu");
+  machine.variables["VIRTUAL_ENV"] = machine.path("venv").string();
+  EXPECT_EQ(machine.found(), of_environment);
+
+  const fs::path recorded = machine.add_torch("checkout/torch", "2.11.0");
+  std::ofstream(machine.prefix() / "lib" / "torch.path") << recorded.string() << "\n";
+  EXPECT_EQ(machine.found(), recorded);
+
+  const fs::path beside = machine.add_torch("tessera/lib/torch", "2.11.0");
+  EXPECT_EQ(machine.found(), beside);
+
+  const fs::path given = machine.add_torch("given", "2.11.0");
+  machine.variables["TESSERA_TORCH_DIR"] = given.string();
+  EXPECT_EQ(machine.found(), given);
+}
+
+TEST(FindTorch, EmptyVariablesCountAsNotSet) {
+  MachineWithTorch machine;
+  const fs::path beside = machine.add_torch("tessera/lib/torch", "2.11.0");
+  machine.variables["TESSERA_TORCH_DIR"] = machine.variables["VIRTUAL_ENV"] = "";
+  EXPECT_EQ(machine.found(), beside);
+}
+
+// A record of a folder that is gone, as after a checkout was moved, does not hide what comes behind it.
+TEST(FindTorch, PlacesWithoutTorchOrOfOtherVersionsArePassedOver) {
+  MachineWithTorch machine;
+  std::ofstream(machine.prefix() / "lib" / "torch.path") << machine.path("gone").string() << "\n";
+  machine.add_torch("venv/lib/python3.11/site-packages/torch", "2.9.1");
+  machine.variables["VIRTUAL_ENV"] = machine.path("venv").string();
+  const fs::path right = machine.add_torch("usr/local/lib/python3.12/dist-packages/torch", "2.11.0");
+  machine.variables["PATH"] = machine.add_python("usr/bin/python3").parent_path().string();
+  EXPECT_EQ(machine.found(), right);
+}
+
+TEST(FindTorch, LinksOfPythonAreFollowedOneByOne) {
+  MachineWithTorch machine;
+  const fs::path system = machine.add_python("usr/bin/python3");
+  machine.add_torch("usr/lib/python3/dist-packages/torch", "2.9.0");
+  const fs::path wanted = machine.add_torch("opt/venv/lib/python3.12/site-packages/torch", "2.11.0");
+  fs::create_directories(machine.path("opt/venv/bin"));
+  fs::create_symlink(system, machine.path("opt/venv/bin/python3"));
+  fs::create_directories(machine.path("shortcuts"));
+  fs::create_symlink("../opt/venv/bin/python3", machine.path("shortcuts/python3"));
+  machine.variables["PATH"] = machine.path("shortcuts").string();
+  EXPECT_EQ(machine.found(), wanted);
+}
+
+TEST(FindTorch, APythonThatIsAScriptIsAsked) {
+  MachineWithTorch machine;
+  const fs::path wanted = machine.add_torch("it's here/torch", "2.11.0");
+  machine.variables["PATH"] =
+      machine.add_python("shims that's/python3", "#!/bin/sh\necho \"" + wanted.string() + "\"\n")
+          .parent_path()
+          .string();
+  EXPECT_EQ(machine.found(), wanted);
+  machine.add_python("shims that's/python3", "#!/bin/sh\nexit 1\n");
+  EXPECT_NE(machine.error(), "");
+}
+
+TEST(FindTorch, ErrorsNameEveryPlaceAndWhatToDo) {
+  MachineWithTorch machine;
+  machine.add_torch("venv/lib/python3.11/site-packages/torch", "2.9.1+cu128");
+  machine.variables["VIRTUAL_ENV"] = machine.path("venv").string();
+  const std::string error = machine.error();
+  for (const std::string& part :
+       {std::string("[cli.torch] torch 2.11.0 was not found"), machine.path("venv").string() + ": 2.9.1",
+        std::string("python3 (not on PATH): none"), std::string("pip install torch==2.11.0"),
+        std::string("TESSERA_TORCH_DIR")}) {
+    EXPECT_NE(error.find(part), std::string::npos) << error << "\nlacks: " << part;
+  }
+  EXPECT_EQ(error.find('\n'), std::string::npos);
+}
+
+TEST(FindTorch, AWrongTesseraTorchDirIsAnError) {
+  MachineWithTorch machine;
+  machine.add_torch("tessera/lib/torch", "2.11.0");  // not taken in its place
+  machine.variables["TESSERA_TORCH_DIR"] = machine.path("empty").string();
+  EXPECT_NE(machine.error().find("which has no lib/libtorch_cpu.so"), std::string::npos) << machine.error();
+  machine.variables["TESSERA_TORCH_DIR"] = machine.add_torch("older", "2.10.0").string();
+  EXPECT_NE(machine.error().find("which holds torch 2.10.0: this program needs 2.11.0"), std::string::npos)
+      << machine.error();
+}
+
+TEST(FindTorch, AnArchiveOfLibTorchSaysItsVersionInBuildVersion) {
+  MachineWithTorch machine;
+  const fs::path package = machine.add_torch("tessera/lib/torch", "2.11.0");
+  fs::remove(package / "version.py");
+  EXPECT_EQ(torch_version(package), "");
+  std::ofstream(package / "build-version") << "2.11.0+cpu\n";
+  EXPECT_EQ(torch_version(package), "2.11.0");
+  EXPECT_EQ(machine.found(), package);
+}
+
+}  // namespace
+}  // namespace tessera::launch
