@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake --install: bin/tessera, the two libraries, the headers, the recipes, and find_package(tessera).
+# cmake --install: bin/tessera, the two libraries, the headers, the recipes, the licence, and find_package(tessera).
 include(CMakePackageConfigHelpers)
 set(package_dir lib/cmake/tessera)
 set_target_properties(tessera_program PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib")
@@ -12,6 +12,7 @@ endif()
 install(DIRECTORY tessera DESTINATION include FILES_MATCHING PATTERN "*.h" PATTERN cli EXCLUDE PATTERN cuda EXCLUDE)
 install(DIRECTORY recipes DESTINATION share/tessera)
 install(DIRECTORY launch DESTINATION share/tessera USE_SOURCE_PERMISSIONS)
+install(FILES LICENSE NOTICE DESTINATION share/doc/tessera)
 configure_file(cmake/tesseraConfig.cmake.in generated/tesseraConfig.cmake @ONLY)
 write_basic_package_version_file(generated/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 # Names the LibTorch of this machine, for the program and for find_package(tessera); elsewhere they find their own.
