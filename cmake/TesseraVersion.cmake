@@ -18,7 +18,8 @@ endif()
 
 set(commit "")
 if(GIT AND EXISTS ${SOURCE}/.git)
-  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --dirty --abbrev=12
+  # Without tags: the version stands beside the commit, and a tagged commit must not lose its hash.
+  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
     OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
 if(commit STREQUAL "")

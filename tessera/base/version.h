@@ -8,7 +8,7 @@ namespace tessera {
 
 struct BuildInfo {
   std::string version;     // "0.2.0"
-  std::string commit;      // git describe, "-dirty" with uncommitted changes; "unknown" outside git
+  std::string commit;      // "e8f26fc1764d"; "-dirty" with uncommitted changes; "unknown" outside git
   std::string compiler;    // "GNU 12.2.0"
   std::string build_type;  // "Release"
   std::string flags;       // "-O3 -DNDEBUG"

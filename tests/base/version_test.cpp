@@ -18,11 +18,11 @@ TEST(Version, NamesTheBuild) {
   EXPECT_EQ(&info, &build_info());
 }
 
-TEST(Version, CommitIsAskedOfGit) {
+TEST(Version, CommitIsAHashOfGit) {
   const bool in_git = std::filesystem::exists(std::filesystem::path(TESSERA_SOURCE_DIR) / ".git");
   const std::string& commit = build_info().commit;
   if (in_git && commit != "unknown") {
-    EXPECT_TRUE(std::regex_search(commit, std::regex("[0-9a-f]{7,}(-dirty)?$"))) << commit;
+    EXPECT_TRUE(std::regex_match(commit, std::regex("[0-9a-f]{12,}(-dirty)?"))) << commit;
   } else {
     EXPECT_EQ(commit, "unknown");
   }

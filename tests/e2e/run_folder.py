@@ -240,6 +240,14 @@ def parent_has_no_torch():
                 check(("libtorch_cpu" in maps.read()) == (pid != run.pid), "who maps LibTorch:", pid, run.pid)
 
 
+def version_has_number_and_commit():
+    number = re.search(r"^project\(tessera VERSION (\S+)", (SOURCE / "CMakeLists.txt").read_text(), re.M)[1]
+    with scratch() as folder:
+        text = tessera("--version", folder=folder).done()
+        check(re.fullmatch(rf"tessera {re.escape(number)} \(([0-9a-f]{{12,}}(-dirty)?|unknown)\)\n", text),
+              "not the version:", text)
+
+
 def version_for_a_bug_report():
     with scratch() as folder:
         text = tessera("--version", "--verbose", folder=folder).done()
@@ -251,4 +259,5 @@ if __name__ == "__main__":
     main(folder_of_a_run, repeats_from_its_own_recipe, resumes_best_and_a_step, resumes_the_newest_run_that_saved,
          starts_anew_beside_what_saved_nothing,
          resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, predict_images,
-         help_is_instant, every_help_says_where_to_read_on, parent_has_no_torch, version_for_a_bug_report)
+         help_is_instant, every_help_says_where_to_read_on, parent_has_no_torch, version_has_number_and_commit,
+         version_for_a_bug_report)
