@@ -299,7 +299,7 @@ void predict_images(const PredictJob& job, TrainState& state) {
       const double p = confidence[k].item<double>();
       entry["predictions"].push_back(
           {{"class", name}, {"label", index[k].item<int64_t>()}, {"probability", p}});
-      if (!job.json) std::printf("  %6.2f %%  %s\n", 100 * p, name.c_str());
+      if (!job.json) std::printf("  %6.2f %%  %s\n", 100 * p, one_line(name).c_str());
     }
     std::fflush(stdout);
     all.push_back(entry);

@@ -200,6 +200,19 @@ def predict_images():
         check(len(chances) == 5 and chances == sorted(chances, reverse=True), "top 5", found)
 
 
+def predict_writes_out_control_characters():
+    """Class names of a weights file from elsewhere must not reach the terminal as commands."""
+    with scratch() as folder:
+        weights, image = folder / "hf", make_image_folder(folder / "photos") / "val/dark/000.jpg"
+        shutil.copytree(SOURCE / "tests/weights/fixtures/hf", weights)
+        config = json.loads((weights / "config.json").read_text())
+        config["id2label"] = {str(label): f"red\x1b[31m{label}" for label in range(5)}
+        config["label2id"] = {name: int(label) for label, name in config["id2label"].items()}
+        (weights / "config.json").write_text(json.dumps(config))
+        text = tessera("predict", weights, image, folder=folder).done()
+        check("\x1b" not in text and "red\\x1b[31m" in text, "not written out:", repr(text))
+
+
 def help_is_instant():
     """Half of ten tries take less than 0.1 s, and the loader never looks at LibTorch."""
     times = []
@@ -259,5 +272,5 @@ if __name__ == "__main__":
     main(folder_of_a_run, repeats_from_its_own_recipe, resumes_best_and_a_step, resumes_the_newest_run_that_saved,
          starts_anew_beside_what_saved_nothing,
          resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, predict_images,
-         help_is_instant, every_help_says_where_to_read_on, parent_has_no_torch, version_has_number_and_commit,
-         version_for_a_bug_report)
+         predict_writes_out_control_characters, help_is_instant, every_help_says_where_to_read_on, parent_has_no_torch,
+         version_has_number_and_commit, version_for_a_bug_report)
