@@ -4,9 +4,12 @@ include(CMakePackageConfigHelpers)
 set(package_dir lib/cmake/tessera)
 set_target_properties(tessera_program PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib")
 set_target_properties(tessera tessera_core PROPERTIES INSTALL_RPATH "\$ORIGIN")
+# In the build folder as well, where bin/ and lib/ lie alike. CMake pads an RPATH that it replaces at installation with colons,
+# and an empty entry makes the loader search the working directory.
+set_target_properties(tessera_program tessera tessera_core PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
 install(TARGETS tessera_program tessera tessera_core RUNTIME DESTINATION bin LIBRARY DESTINATION lib)
 if(TESSERA_CUDA)
-  set_target_properties(tessera_cuda PROPERTIES INSTALL_RPATH "\$ORIGIN")
+  set_target_properties(tessera_cuda PROPERTIES INSTALL_RPATH "\$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
   install(TARGETS tessera_cuda LIBRARY DESTINATION lib)  # opened beside libtessera.so
 endif()
 install(DIRECTORY tessera DESTINATION include FILES_MATCHING PATTERN "*.h" PATTERN cli EXCLUDE PATTERN cuda EXCLUDE)

@@ -253,6 +253,15 @@ def parent_has_no_torch():
                 check(("libtorch_cpu" in maps.read()) == (pid != run.pid), "who maps LibTorch:", pid, run.pid)
 
 
+def loads_no_library_from_the_working_directory():
+    """Data folders hold files of other people; a library among them must not become part of the program."""
+    with scratch() as folder:
+        for name in ("libz.so.1", "libjpeg.so.62", "libstdc++.so.6", "libgomp.so.1", "libc10.so", "libtorch_cpu.so",
+                     "libtessera_core.so"):
+            (folder / name).write_text("no library")
+        check("LibTorch 2." in tessera("--version", "--verbose", folder=folder).done(), "LibTorch was not loaded")
+
+
 def version_has_number_and_commit():
     number = re.search(r"^project\(tessera VERSION (\S+)", (SOURCE / "CMakeLists.txt").read_text(), re.M)[1]
     with scratch() as folder:
@@ -273,4 +282,4 @@ if __name__ == "__main__":
          starts_anew_beside_what_saved_nothing,
          resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, predict_images,
          predict_writes_out_control_characters, help_is_instant, every_help_says_where_to_read_on, parent_has_no_torch,
-         version_has_number_and_commit, version_for_a_bug_report)
+         loads_no_library_from_the_working_directory, version_has_number_and_commit, version_for_a_bug_report)
