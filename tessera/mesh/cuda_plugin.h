@@ -77,6 +77,7 @@ OpenedCuda open_cuda(const std::filesystem::path& library);
 struct CudaInUse {
   const CudaPlugin* plugin = nullptr;  // null: none
   int device = 0;
+  bool shared = false;  // several ranks may compute on one GPU: no NCCL, which refuses that
 };
 void use_cuda(CudaInUse device);
 CudaInUse cuda_in_use();

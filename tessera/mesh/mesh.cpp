@@ -105,6 +105,7 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const std::string& f
       if (!transport) transport = gloo_transport(own_store, rank, size, from, timeout);
       const CudaInUse cuda = cuda_in_use();
       if (cuda.plugin == nullptr) return transport;
+      if (cuda.shared) return staged_transport(std::move(transport), at::kCUDA);
       return device_transport(std::move(transport), own_store, at::kCUDA, [=](const auto& backend_store) {
         return cuda.plugin->nccl_backend(backend_store, static_cast<int>(rank), static_cast<int>(size),
                                          cuda.device, timeout);

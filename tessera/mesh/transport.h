@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves bytes between the ranks of one group. Implemented by Gloo (transport_gloo.cpp), through memory that
-// the ranks of one host share (transport_shared.cpp), by backends of a device (transport_device.cpp) and by
-// the pretend ranks (transport_pretend.cpp).
+// the ranks of one host share (transport_shared.cpp), by backends of a device (transport_device.cpp), through
+// the host where ranks share a GPU (transport_staged.cpp) and by the pretend ranks (transport_pretend.cpp).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -66,6 +66,10 @@ using BackendMaker =
 std::shared_ptr<Transport> device_transport(std::shared_ptr<Transport> host,
                                             const c10::intrusive_ptr<c10d::Store>& store, at::DeviceType type,
                                             BackendMaker make);
+
+/// Tensors on devices of `type` are copied to the host, travel through `host`, and are copied back: for ranks
+/// that share a GPU, which NCCL refuses. The calling thread waits for the device. Local.
+std::shared_ptr<Transport> staged_transport(std::shared_ptr<Transport> host, at::DeviceType type);
 
 enum class Movement { kAllGather, kAllToAll };
 

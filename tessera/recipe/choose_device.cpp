@@ -5,8 +5,7 @@
 
 namespace tessera::recipe {
 
-std::optional<int64_t> choose_gpu(DeviceKind wanted, const FoundGpus& found, int64_t local_rank,
-                                  int64_t local_world) {
+std::optional<int64_t> choose_gpu(DeviceKind wanted, const FoundGpus& found, LocalRank local, bool share) {
   constexpr const char* kWhere = "recipe.device";
   if (wanted == DeviceKind::kCpu) return {};
   const bool plugin = found.missing.empty();
@@ -23,12 +22,12 @@ std::optional<int64_t> choose_gpu(DeviceKind wanted, const FoundGpus& found, int
                "them; or set "
                "run.device = \"cpu\")");
   }
-  if (local_world > found.count) {
+  if (local.world > found.count && !share) {
     user_error(kWhere, "a GPU for each rank of this host: found ", found.count,
-               found.count == 1 ? " GPU" : " GPUs", " for ", local_world, " ranks (start at most ",
-               found.count, " here, or set run.device = \"cpu\")");
+               found.count == 1 ? " GPU" : " GPUs", " for ", local.world, " ranks (start at most ",
+               found.count, " here, or set run.device = \"cpu\"; for a test, run.share_gpu = true)");
   }
-  return local_rank;
+  return local.rank % found.count;
 }
 
 }  // namespace tessera::recipe

@@ -16,10 +16,15 @@ struct FoundGpus {
   int64_t count = 0;    // GPUs it found
 };
 
-/// The rank's GPU, which is its number on the host; none: the CPU. Errors:
-/// UserError that names what to install when a GPU is asked for and there is none, and when a host has fewer
-/// GPUs than ranks (with "auto" as well: ranks of one run compute on devices of one kind).
-std::optional<int64_t> choose_gpu(DeviceKind wanted, const FoundGpus& found, int64_t local_rank,
-                                  int64_t local_world);
+/// A rank's place among those of its host.
+struct LocalRank {
+  int64_t rank = 0, world = 1;
+};
+
+/// The rank's GPU, which is its number on the host (with `share`: that number modulo the GPUs); none: the
+/// CPU. Errors: UserError that names what to install when a GPU is asked for and there is none, and when a
+/// host has fewer GPUs than ranks and `share` is false (with "auto" as well: ranks of one run compute on
+/// devices of one kind).
+std::optional<int64_t> choose_gpu(DeviceKind wanted, const FoundGpus& found, LocalRank local, bool share);
 
 }  // namespace tessera::recipe

@@ -146,6 +146,10 @@ void add_machine(std::vector<Option>& table) {
           "run.device", "where ranks compute; auto: a GPU each where the CUDA plug-in finds some",
           {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}},
           TESSERA_FIELD(run.device)),
+      flag("run.share_gpu",
+           "let a host have more ranks than GPUs; collectives then go through the host's memory (slow; for "
+           "tests)",
+           TESSERA_FIELD(run.share_gpu)),
       flag("run.cuda_graphs",
            "on a GPU a pass is recorded and replayed as one launch (one rank, no accumulation)",
            TESSERA_FIELD(run.cuda_graphs)),

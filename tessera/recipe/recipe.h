@@ -150,6 +150,7 @@ struct RunRecipe {
   std::string wandb = "";        // project of Weights & Biases; "": none
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
+  bool share_gpu = false;    // more ranks on a host than GPUs
   bool cuda_graphs = false;  // a pass is recorded once and replayed
 };
 

@@ -47,13 +47,14 @@ at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& rank
   if (recipe.run.device == recipe::DeviceKind::kCpu) return at::kCPU;
   const mesh::OpenedCuda cuda = mesh::open_cuda();
   const recipe::FoundGpus found{cuda.missing, cuda.plugin != nullptr ? cuda.plugin->device_count() : 0};
-  const auto gpu = recipe::choose_gpu(recipe.run.device, found, ranks.local_rank, ranks.local_world);
+  const auto gpu = recipe::choose_gpu(recipe.run.device, found, {ranks.local_rank, ranks.local_world},
+                                      recipe.run.share_gpu);
   if (!gpu) return at::kCPU;
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(*gpu));
   cuda.plugin->check_device(device.index());
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
-  mesh::use_cuda({cuda.plugin, device.index()});
+  mesh::use_cuda({cuda.plugin, device.index(), recipe.run.share_gpu});
   if (recipe.run.cuda_graphs) prepare_for_graphs(*cuda.plugin, device);
   use_kernels_of(*cuda.plugin, device);
   return device;
@@ -77,12 +78,15 @@ void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int6
   TESSERA_CHECK(cuda.plugin != nullptr, "no GPU was chosen");
   const mesh::CudaDevice gpu = cuda.plugin->device(cuda.device);
   // A checkpoint's copy lies in the host's memory.
+  const int64_t gpus = cuda.plugin->device_count(), sharing = (ranks.local_world + gpus - 1) / gpus;
   const double needed =
+      static_cast<double>(sharing) *
       plan::predict_memory(recipe.model, plan, plan_precision(recipe, plan.world, at::kCUDA), batch_per_rank)
           .total();
   if (needed <= static_cast<double>(gpu.free_bytes)) return;
   user_error("train.memory", "a run that fits GPU ", cuda.device, " (", gpu.name,
-             "): a rank is predicted to need ", human_bytes(needed), " and ",
+             "): ", sharing == 1 ? "a rank is" : concat(sharing, " ranks that share it are"),
+             " predicted to need ", human_bytes(needed), " and ",
              human_bytes(static_cast<double>(gpu.free_bytes)), " of ",
              human_bytes(static_cast<double>(gpu.total_bytes)), " are free (per rank",
              memory_savings(recipe, plan, batch_per_rank, ranks), otherwise, ")");

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -73,6 +74,8 @@ std::vector<KernelTime> kernel_times(c10::Device device, const std::function<voi
   const ProfilerConfig config(ProfilerState::KINETO);
   std::set<ActivityType> activities = {ActivityType::CPU};
   if (device.is_cuda()) activities = {ActivityType::CUDA};
+  // Its log would report as an error that a CPU has no GPU.
+  ::setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
   wait_for(device);
   profiler::prepareProfiler(config, activities);
   // Scopes of operations and of Tessera's own; those of autograd's nodes would only repeat their time.

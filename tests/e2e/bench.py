@@ -47,8 +47,6 @@ def kernels_of_a_step():
         seconds = [kernel["seconds"] for kernel in found["kernels"]]
         names = {kernel["name"]: kernel for kernel in found["kernels"]}
         check(seconds == sorted(seconds, reverse=True) and seconds[-1] >= 0, seconds)
-        # Self times: their sum is about the profiled step, which the profiler slows down, and never a multiple of it.
-        check(0.3 < sum(seconds) / found["step"]["step_seconds"] < 4, sum(seconds), found["step"]["step_seconds"])
         check(names["tessera::optimizer"]["calls"] == 1, names["tessera::optimizer"])
         check(names["tessera::linear"]["calls"] >= 4, names["tessera::linear"])
 

@@ -31,20 +31,32 @@ BackendMaker gloo_maker(int rank, int size, std::atomic<int>* made) {
   };
 }
 
-/// Ranks as threads; `type`: of the tensors that go through the backends.
-void run(int size, at::DeviceType type, std::atomic<int>* made, const std::function<void(Mesh&)>& body) {
+using MakeTransport = std::function<std::shared_ptr<Transport>(int rank, const Store& store)>;
+
+/// Ranks as threads.
+void run_over(int size, const MakeTransport& make, const std::function<void(Mesh&)>& body) {
   const Store store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::future<void>> ranks;
   for (int rank = 0; rank < size; ++rank) {
-    ranks.push_back(std::async(std::launch::async, [=, &body] {
-      const auto mesh = Mesh::over(rank, {{"shard", size}}, [=](const std::string& line, int64_t, int64_t) {
-        const auto own = c10::make_intrusive<c10d::PrefixStore>(line, store);
-        return device_transport(pretend_transport(rank, size), own, type, gloo_maker(rank, size, made));
-      });
+    ranks.push_back(std::async(std::launch::async, [=, &make, &body] {
+      const auto mesh =
+          Mesh::over(rank, {{"shard", size}}, [=, &make](const std::string& line, int64_t, int64_t) {
+            return make(rank, c10::make_intrusive<c10d::PrefixStore>(line, store));
+          });
       body(*mesh);
     }));
   }
   for (auto& rank : ranks) rank.get();
+}
+
+/// `type`: of the tensors that go through the backends.
+void run(int size, at::DeviceType type, std::atomic<int>* made, const std::function<void(Mesh&)>& body) {
+  run_over(
+      size,
+      [=](int rank, const Store& own) {
+        return device_transport(pretend_transport(rank, size), own, type, gloo_maker(rank, size, made));
+      },
+      body);
 }
 
 TEST(DeviceTransport, GathersAndReductionsGoThroughTheDevicesBackends) {
@@ -64,6 +76,31 @@ TEST(DeviceTransport, GathersAndReductionsGoThroughTheDevicesBackends) {
     }
   });
   EXPECT_EQ(made, 6);  // of each rank one for gathers and one for exchanges; none of the world
+}
+
+// The host's transport, with a copy before and behind. Two groups of operations are under way at once.
+TEST(StagedTransport, GathersAndReductionsHaveTheSumsOfTheRanks) {
+  run_over(
+      3,
+      [](int rank, const Store& own) {
+        return staged_transport(gloo_transport(own, rank, 3, "127.0.0.1", std::chrono::seconds(30)),
+                                at::kCPU);
+      },
+      [](Mesh& mesh) {
+        Group& group = mesh.group("shard");
+        group.set_piece_numbers(30);
+        const auto mine = static_cast<float>(mesh.rank());
+        for (int round = 0; round < 3; ++round) {
+          at::Tensor gathered = at::empty({3 * 5}), reduced = at::empty({100}), given = at::full({5}, mine);
+          Pending gather = group.all_gather(gathered, given, "unit");
+          given.fill_(-1);  // it was copied when the operation began
+          Pending reduce = group.reduce_scatter(reduced, at::full({300}, 1 + mine), at::kFloat, "unit");
+          reduce.wait();
+          gather.wait();
+          EXPECT_TRUE(gathered.view({3, 5}).equal(at::arange(3).to(at::kFloat).view({3, 1}).expand({3, 5})));
+          EXPECT_TRUE(reduced.equal(at::full({100}, 6.0F)));
+        }
+      });
 }
 
 // Timing must not decide when a piece starts: two ranks could start kernels in different orders.

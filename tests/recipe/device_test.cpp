@@ -12,21 +12,21 @@ const FoundGpus kNoGpu{"", 0};
 const FoundGpus kFour{"", 4};
 
 TEST(Device, IsTheRanksOwnGpuWhereThereAreSome) {
-  EXPECT_EQ(choose_gpu(DeviceKind::kAuto, kFour, 2, 4), 2);
-  EXPECT_EQ(choose_gpu(DeviceKind::kCuda, kFour, 0, 1), 0);
-  EXPECT_EQ(choose_gpu(DeviceKind::kCpu, kFour, 2, 4), std::nullopt);
+  EXPECT_EQ(choose_gpu(DeviceKind::kAuto, kFour, {2, 4}, false), 2);
+  EXPECT_EQ(choose_gpu(DeviceKind::kCuda, kFour, {0, 1}, false), 0);
+  EXPECT_EQ(choose_gpu(DeviceKind::kCpu, kFour, {2, 4}, false), std::nullopt);
 }
 
 TEST(Device, IsTheCpuWhereNothingElseWasAskedForOrFound) {
   for (const FoundGpus& found : {kNoPlugin, kNoGpu}) {
-    EXPECT_EQ(choose_gpu(DeviceKind::kAuto, found, 0, 2), std::nullopt);
-    EXPECT_EQ(choose_gpu(DeviceKind::kCpu, found, 0, 2), std::nullopt);
+    EXPECT_EQ(choose_gpu(DeviceKind::kAuto, found, {0, 2}, false), std::nullopt);
+    EXPECT_EQ(choose_gpu(DeviceKind::kCpu, found, {0, 2}, false), std::nullopt);
   }
 }
 
 TEST(Device, ErrorsSayWhatToInstall) {
   const auto error = [](DeviceKind wanted, const FoundGpus& found, int64_t local_world) {
-    return error_text([&] { choose_gpu(wanted, found, 0, local_world); });
+    return error_text([&] { choose_gpu(wanted, found, {0, local_world}, false); });
   };
   EXPECT_EQ(error(DeviceKind::kCuda, kNoPlugin, 1),
             "[recipe.device] the CUDA plug-in for run.device = \"cuda\": found no libtessera_cuda.so in /lib "
@@ -42,8 +42,16 @@ TEST(Device, ErrorsSayWhatToInstall) {
     EXPECT_EQ(error(wanted, {"", 1}, 2),
               "[recipe.device] a GPU for each rank of this host: found 1 GPU for 2 ranks (start at most 1 "
               "here, or set "
-              "run.device = \"cpu\")");
+              "run.device = \"cpu\"; for a test, run.share_gpu = true)");
   }
+}
+
+TEST(Device, IsSharedWhereAskedFor) {
+  EXPECT_EQ(choose_gpu(DeviceKind::kAuto, {"", 2}, {3, 5}, true), 1);
+  EXPECT_EQ(choose_gpu(DeviceKind::kCuda, {"", 1}, {1, 2}, true), 0);
+  EXPECT_EQ(choose_gpu(DeviceKind::kCuda, kFour, {2, 3}, true), 2);
+  EXPECT_EQ(choose_gpu(DeviceKind::kAuto, kNoGpu, {1, 2}, true), std::nullopt);
+  EXPECT_TRUE(parse_recipe("", "test", "/", {"train.steps=1", "run.share_gpu=true"}).run.share_gpu);
 }
 
 TEST(Device, IsReadFromTheRecipe) {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "tessera/mesh/transport.h"
+
+namespace tessera::mesh {
+namespace {
+
+class StagedTransport : public Transport {
+ public:
+  StagedTransport(std::shared_ptr<Transport> host, at::DeviceType type)
+      : host_(std::move(host)), type_(type) {}
+
+  Waiter all_gather(at::Tensor output, at::Tensor input) override {
+    return staged(&Transport::all_gather, std::move(output), std::move(input));
+  }
+  Waiter all_to_all(at::Tensor output, at::Tensor input) override {
+    return staged(&Transport::all_to_all, std::move(output), std::move(input));
+  }
+  void abort() override { host_->abort(); }
+  const char* name() const override { return "the host's memory, for GPUs that ranks share"; }
+
+ private:
+  using Operation = Waiter (Transport::*)(at::Tensor output, at::Tensor input);
+
+  Waiter staged(Operation operation, at::Tensor output, at::Tensor input) {
+    if (input.device().type() != type_) return ((*host_).*operation)(output, input);
+    // The copy waits for what the computing stream has queued so far.
+    const at::Tensor sent = input.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    const at::Tensor received = at::empty(output.sizes(), output.options().device(at::kCPU));
+    const Waiter on_host = ((*host_).*operation)(received, sent);
+    // As on a device's stream (transport.h), it never says that it is done before the wait.
+    return {[on_host, sent, received, output] {
+              on_host.wait();
+              output.copy_(received);
+            },
+            [] { return false; }};
+  }
+
+  std::shared_ptr<Transport> host_;
+  at::DeviceType type_;
+};
+
+}  // namespace
+
+std::shared_ptr<Transport> staged_transport(std::shared_ptr<Transport> host, at::DeviceType type) {
+  return std::make_shared<StagedTransport>(std::move(host), type);
+}
+
+}  // namespace tessera::mesh
