@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole training steps of Tessera beside PyTorch, in turn: A B A B ..., medians of the rounds.
 
-    bench/compare.py --peer vit_step.py --python .venv-peers/bin/python [--models Ti/16:32,S/16:16,B/16:16] [--dtype bf16]
+    bench/compare.py --python .venv-peers/bin/python [--models Ti/16:32,S/16:16,B/16:16] [--dtype bf16]
 
-The peer is a script `vit_step.py MODEL BATCH eager|compile fp32|amp|bf16 STEPS` that prints "... median N img/s, ...
-peak N GiB" (forward, backward, clipping at 1.0, fused AdamW, one batch of noise). Each of its settings runs once; the
+The peer is bench/peers/vit_step.py (forward, backward, clipping at 1.0, fused AdamW, one batch of noise). Each of its settings runs once; the
 fastest meets Tessera in the rounds. --tcmalloc names libtcmalloc_minimal.so.4, which doubles the settings.
 --markdown appends the table to a file. Both run on the GPU where there is one, and memory is then that of the GPU's tensors.
 """
@@ -81,7 +80,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", default="build/dev/bin/tessera")
     parser.add_argument("--python", required=True, help="with PyTorch, timm, torchvision")
-    parser.add_argument("--peer", required=True)
+    parser.add_argument("--peer", default=pathlib.Path(__file__).parent / "peers/vit_step.py",
+                        help="a script with the arguments and the last line of bench/peers/vit_step.py")
     parser.add_argument("--models", default="Ti/16:32,S/16:16,B/16:16", help="size:batch, ...")
     parser.add_argument("--dtype", default="bf16", choices=["bf16", "fp32"])
     parser.add_argument("--rounds", type=int, default=5)

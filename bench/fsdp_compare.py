@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sharded step of ViT-B/16 beside PyTorch's FSDP2: two processes of one thread, rounds in turn, medians.
 
-    bench/fsdp_compare.py --peer fsdp_step.py --python .venv-peers/bin/python [--rounds 3]
+    bench/fsdp_compare.py --python .venv-peers/bin/python [--rounds 3]
 
-The peer is a script for torchrun, `fsdp_step.py MODEL BATCH_PER_RANK`, that prints "... median N img/s, ... peak rss N GiB"
-(fully_shard of each block and the root, bf16 parameters on the wire, fp32 reduction, clipping at 1.0, AdamW).
+The peer is bench/peers/fsdp_step.py (fully_shard of each block and the root, bf16 parameters on the wire, fp32 reduction,
+clipping at 1.0, AdamW).
 """
 import argparse
 import json
@@ -65,7 +65,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", default="build/dev/bin/tessera")
     parser.add_argument("--python", required=True, help="with PyTorch and timm")
-    parser.add_argument("--peer", required=True)
+    parser.add_argument("--peer", default=pathlib.Path(__file__).parent / "peers/fsdp_step.py")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     ours, theirs = [], []

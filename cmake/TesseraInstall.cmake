@@ -11,6 +11,7 @@ install(TARGETS tessera_program tessera tessera_core RUNTIME DESTINATION bin LIB
 if(TESSERA_CUDA)
   set_target_properties(tessera_cuda PROPERTIES INSTALL_RPATH "\$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
   install(TARGETS tessera_cuda LIBRARY DESTINATION lib)  # opened beside libtessera.so
+  install(TARGETS tessera_cuda LIBRARY DESTINATION lib COMPONENT cuda_plugin EXCLUDE_FROM_ALL)
 endif()
 install(DIRECTORY tessera DESTINATION include FILES_MATCHING PATTERN "*.h" PATTERN cli EXCLUDE PATTERN cuda EXCLUDE)
 install(DIRECTORY recipes DESTINATION share/tessera)
