@@ -6,6 +6,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -25,6 +26,20 @@ at::Tensor without_memory(int64_t numel, const at::TensorOptions& options) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, at::kCPU),
                        c10::GetCPUAllocator(), /*resizable=*/true);
   return at::empty({0}, options).set_(std::move(storage), 0, {numel});
+}
+
+/// Indices of the parameters in the order in which they lie in the flat tensor. Sorted by the largest power
+/// of two, up to 64, that divides the number of elements: each parameter then begins at a multiple of its own
+/// power, so a matrix whose rows are aligned begins aligned, without padding that would be stored and sent. A
+/// bias of 37 elements that comes first would leave every matrix behind it at 2 bytes, where matrix products
+/// on a GPU take the kernels for unaligned operands (they need 16 bytes). Parameters of multiples of 64, as
+/// in nearly all ViTs, keep their order.
+std::vector<size_t> aligned_order(const std::vector<NamedTensor>& parameters) {
+  std::vector<size_t> order(parameters.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto power = [&](size_t i) { return std::gcd(parameters[i].second.numel(), int64_t{64}); };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return power(a) > power(b); });
+  return order;
 }
 
 /// Adds without touching autograd's record of the destination. They may lie on different devices.
@@ -85,9 +100,10 @@ int64_t Unit::offloaded_bytes() const {
 }
 
 void Unit::make_layout() {
-  for (const auto& [parameter_name, tensor] : parameters_) {
-    offsets_.push_back(numel_);
-    numel_ += tensor.numel();
+  offsets_.resize(parameters_.size());
+  for (const size_t i : aligned_order(parameters_)) {
+    offsets_[i] = numel_;
+    numel_ += parameters_[i].second.numel();
   }
   // Also divisible over the replicas, whose sum splits the shard once more.
   const int64_t parts = shard_.size() * replicate_.size();

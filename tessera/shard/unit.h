@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One unit of communication: parameters that are gathered, used, released and reduced together.
 //
-// A unit's parameters lie one after another in a flat tensor, padded to a multiple of the ranks. Rank r owns
-// slice r: the master copy (float32), its gradient and (elsewhere) the optimizer's state. Life of a ZeRO-3
-// unit in a step:
+// A unit's parameters lie one after another in a flat tensor: those whose number of elements is a multiple of
+// 64 first, then the others, so that matrices are aligned (Unit::offset). The flat tensor's end is padded to
+// a multiple of the ranks. Rank r owns slice r: the master copy (float32), its gradient and (elsewhere) the
+// optimizer's state. Life of a ZeRO-3 unit in a step:
 //
 //   sharded --start_gather--> gathering --finish_gather--> gathered --release--> sharded      (forward)
 //   sharded --start_gather--> ... gathered --start_reduce (gradients leave)--> released        (backward)
@@ -88,6 +89,9 @@ class Unit {
   /// From now on parameters carry the key of touch.h. Returns a tensor over the memory that comes and goes.
   at::Tensor watch_use();
 
+  /// Index of the first element of parameters()[index] in the flat tensor: a multiple of the largest power of
+  /// two, up to 64, that divides the parameter's number of elements.
+  int64_t offset(size_t index) const { return offsets_[index]; }
   /// Starts to gather the parameters in the compute dtype, if they are not there; false if they are.
   /// Collective.
   bool start_gather();

@@ -23,11 +23,15 @@ void add_slice(StateSlices& slices, std::string_view prefix, const shard::Unit& 
 void over_runs(std::span<const UnitState> units, const std::function<void(const Run&)>& body) {
   for (const UnitState& state : units) {
     const auto& pieces = state.unit->pieces();
+    const auto end_of = [&](size_t i) { return pieces[i].unit_offset + pieces[i].master.numel(); };
+    // Neighbours in the list need not be neighbours in memory (Unit::offset).
+    const auto joins = [&](size_t i, size_t first) {
+      return state.settings[i] == state.settings[first] && pieces[i].unit_offset == end_of(i - 1);
+    };
     for (size_t first = 0; first < pieces.size();) {
       size_t last = first;
-      while (last + 1 < pieces.size() && state.settings[last + 1] == state.settings[first]) ++last;
-      const int64_t begin = pieces[first].unit_offset;
-      const int64_t end = pieces[last].unit_offset + pieces[last].master.numel();
+      while (last + 1 < pieces.size() && joins(last + 1, first)) ++last;
+      const int64_t begin = pieces[first].unit_offset, end = end_of(last);
       const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, begin, end - begin); };
       if (end > begin) {
         Run run{part(state.unit->master()), part(state.unit->gradient()), {}, state.settings[first], begin};

@@ -97,15 +97,12 @@ class Muon : public UpdateRule {
       group.all_gather(whole, unit.gradient(), unit.name() + ", momentum").wait();
       result = at::zeros_like(whole);
     }
-    int64_t offset = 0;
     for (size_t k = 0, turn = i; k < unit.pieces().size(); ++k) {
+      if (squares_[i][k].defined() || turn++ % ranks != rank) continue;
       const auto& shape = unit.pieces()[k].shape;
-      const int64_t numel = checkpoint::count_of(shape);
-      if (!squares_[i][k].defined() && turn++ % ranks == rank) {
-        const at::Tensor matrix = whole.narrow(0, offset, numel).view({shape[0], -1});
-        result.narrow(0, offset, numel).copy_(ops::orthogonalised(matrix).view({-1}));
-      }
-      offset += numel;
+      const int64_t offset = unit.offset(k), numel = checkpoint::count_of(shape);
+      const at::Tensor matrix = whole.narrow(0, offset, numel).view({shape[0], -1});
+      result.narrow(0, offset, numel).copy_(ops::orthogonalised(matrix).view({-1}));
     }
     if (split) {
       mesh.group("shard")

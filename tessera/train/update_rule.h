@@ -61,14 +61,16 @@ class UpdateRule {
 /// The rule of this name; the others follow from the recipe's options.
 std::unique_ptr<UpdateRule> make_rule(const recipe::OptimizerRecipe& options);
 
-/// Neighbouring parameters of a unit that are treated alike: one run of memory. 1-D views.
+/// Parameters of a unit that are neighbours in memory and have the same setting: one run of memory. 1-D
+/// views.
 struct Run {
   at::Tensor values, gradient;
   std::vector<at::Tensor> kept;
   Setting setting;
   int64_t begin = 0;  // in the unit
 };
-/// Longest runs first to last.
+/// Calls `body` for every run, in the order of the units' parameters. A run is as long as its neighbours
+/// allow.
 void over_runs(std::span<const UnitState> units, const std::function<void(const Run&)>& body);
 
 /// What of a unit's flat tensor [shard_numel] is this piece's. A view.

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "../mesh/ranks.h"
 #include "foreign_net.h"
@@ -63,6 +64,51 @@ void initialise(ShardedModel& model) {
     }
   }
   model.parameters_changed();
+}
+
+// A unit in which a bias of an odd size stands before matrices, as with two heads: gathered on several ranks,
+// and on one rank, where parameters are views of the shard.
+TEST(Layout, ParametersAreAlignedByTheirSizes) {
+  const std::vector<std::vector<int64_t>> shapes = {{37},      {37, 64}, {37}, {196, 196}, {196},
+                                                    {384, 24}, {3},      {0},  {64}};
+  for (const int64_t world : {1, 3}) {
+    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+      std::vector<NamedTensor> parameters;
+      for (const auto& shape : shapes) {
+        const at::Tensor parameter = at::zeros(shape).requires_grad_(true);
+        parameters.emplace_back(concat("p", parameters.size()), parameter);
+      }
+      shard::BufferPool pool{at::kCPU};
+      shard::Unit unit("unit", parameters, Level::kZero3, {at::kBFloat16}, mesh.group("shard"),
+                       mesh.group("dp"), pool);
+      std::vector<at::Tensor> values;  // exact in bf16
+      for (const auto& shape : shapes) {
+        const auto first = static_cast<double>(17 * values.size());
+        values.push_back(
+            at::arange(c10::multiply_integers(shape)).add(first).remainder(251).to(at::kFloat).view(shape));
+      }
+      unit.set_values(values, std::nullopt);
+      unit.finish_gather();
+      int64_t end = 0;
+      std::map<int64_t, int64_t> ends;  // by the offset of each parameter that has elements
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        const at::Tensor& gathered = unit.parameters()[i].second;
+        const int64_t power = std::gcd(gathered.numel(), int64_t{64});
+        EXPECT_EQ(unit.offset(i) % power, 0) << i;
+        if (gathered.numel() == 0) continue;
+        const auto alignment =
+            static_cast<uintptr_t>(std::min<int64_t>(2 * power, 64));  // 64 bytes: LibTorch's
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(gathered.data_ptr()) % alignment, 0U) << i;
+        EXPECT_TRUE(at::equal(gathered.to(at::kFloat), values[i])) << i;
+        EXPECT_TRUE(ends.emplace(unit.offset(i), unit.offset(i) + gathered.numel()).second) << i;
+      }
+      for (const auto& [begin, next] : ends) {
+        EXPECT_EQ(begin, end) << "no gap and no overlap";
+        end = next;
+      }
+      EXPECT_EQ(end, unit.numel());
+    });
+  }
 }
 
 struct Trained {
