@@ -2,24 +2,35 @@
 #include "tessera/cuda/products.h"
 
 #include <ATen/ATen.h>
+#include <ATen/cuda/Sleep.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cublasLt.h>
 
-#include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <exception>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/cuda/alignment.h"
+#include "tessera/cuda/fastest.h"
 #include "tessera/ops/device_linear.h"
 
 namespace tessera::cuda {
 namespace {
 
 constexpr size_t kMostWorkspace = size_t{32} << 20;  // bytes; what NVIDIA advises for Hopper and later
-constexpr uint64_t kMostAlignment = 256;             // bytes; no algorithm asks for more
+constexpr int kProposals = 8;                        // algorithms asked of cuBLASLt for a product
+constexpr int kTimedRuns = 3;                        // in a row, for one measurement
+constexpr int64_t kSleepCycles = 400'000;            // about 0.2 ms
 
 void check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -58,11 +69,6 @@ struct Product {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   void* bias = nullptr;  // read or written by the epilogue
 };
-
-uint32_t alignment(const void* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  return static_cast<uint32_t>(std::min<uint64_t>(kMostAlignment, address & (~address + 1)));
-}
 
 /// All that the choice of an algorithm depends on.
 using Key = std::array<int64_t, 12>;
@@ -121,53 +127,22 @@ struct Algorithm {
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace;
 };
+/// How a product is computed; none: by LibTorch's operations.
+using Way = std::optional<Algorithm>;
 
-/// Handles and algorithms, for all threads.
-class Library {
- public:
+/// For all threads.
+struct Library {
+  FastestChoices<Key, Way> ways;
+
   cublasLtHandle_t handle(int device) {
-    const std::lock_guard lock(mutex_);
-    cublasLtHandle_t& found = handles_[device];  // of the current device when it is made; lives on
+    const std::lock_guard lock(mutex);
+    cublasLtHandle_t& found = handles[device];  // of the current device when it is made; lives on
     if (found == nullptr) check(cublasLtCreate(&found), "start");
     return found;
   }
 
-  /// The first that cuBLASLt proposes; none: it has none.
-  std::optional<Algorithm> algorithm(const Product& p, const Described& described, int device) {
-    const Key key = key_of(p, device);
-    {
-      const std::lock_guard lock(mutex_);
-      if (const auto found = algorithms_.find(key); found != algorithms_.end()) return found->second;
-    }
-    const std::optional<Algorithm> proposed = propose(p, described, handle(device));
-    const std::lock_guard lock(mutex_);
-    return algorithms_.emplace(key, proposed).first->second;
-  }
-
- private:
-  static std::optional<Algorithm> propose(const Product& p, const Described& described,
-                                          cublasLtHandle_t handle) {
-    Preference preference;
-    check(cublasLtMatmulPreferenceCreate(preference.address()), "take preferences");
-    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.a));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.b));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.c != nullptr ? p.c : p.d));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.d));
-    cublasLtMatmulHeuristicResult_t found{};
-    int count = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle, described.operation.get(), described.a.get(), described.b.get(), described.d.get(),
-        described.d.get(), preference.get(), 1, &found, &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || count == 0) return std::nullopt;
-    check(status, "propose an algorithm");
-    if (found.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
-    return Algorithm{found.algo, found.workspaceSize};
-  }
-
-  std::mutex mutex_;
-  std::map<int, cublasLtHandle_t> handles_;
-  std::map<Key, std::optional<Algorithm>> algorithms_;
+  std::mutex mutex;
+  std::map<int, cublasLtHandle_t> handles;
 };
 
 Library& library() {
@@ -175,30 +150,107 @@ Library& library() {
   return *one;
 }
 
-/// Queues the product on the current stream of `device`; false: cuBLASLt has no algorithm for it.
-bool multiply(const Product& p, at::Device device) {
-  const c10::DeviceGuard guard(device);
-  const Described described(p);
-  const auto chosen = library().algorithm(p, described, device.index());
-  if (!chosen) return false;
+/// What cuBLASLt proposes for a product, the fastest by its own estimate first; empty: it has no algorithm.
+std::vector<Way> proposals(const Product& p, const Described& described, cublasLtHandle_t handle) {
+  Preference preference;
+  check(cublasLtMatmulPreferenceCreate(preference.address()), "take preferences");
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
+  // Parts of a sum are added in fp32: the other schemes would round each of them to bf16.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.a));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.b));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.c != nullptr ? p.c : p.d));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.d));
+  std::array<cublasLtMatmulHeuristicResult_t, kProposals> found{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, described.operation.get(), described.a.get(), described.b.get(), described.d.get(),
+      described.d.get(), preference.get(), kProposals, found.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  check(status, "propose algorithms");
+  std::vector<Way> ways;
+  for (int i = 0; i < count; ++i) {
+    const auto& result = found[static_cast<size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS) ways.push_back(Algorithm{result.algo, result.workspaceSize});
+  }
+  return ways;
+}
+
+/// Queues the product on the current stream of the current device, which is `device`.
+void run(const Product& p, const Described& described, const Algorithm& algorithm, at::Device device) {
   at::Tensor workspace;  // the allocator gives it to the next user of this stream
-  if (chosen->workspace > 0) {
+  if (algorithm.workspace > 0) {
     workspace =
-        at::empty({static_cast<int64_t>(chosen->workspace)}, at::TensorOptions(device).dtype(at::kByte));
+        at::empty({static_cast<int64_t>(algorithm.workspace)}, at::TensorOptions(device).dtype(at::kByte));
   }
   const float one = 1, beta = p.c != nullptr ? 1 : 0;
   check(cublasLtMatmul(library().handle(device.index()), described.operation.get(), &one, p.a,
                        described.a.get(), p.b, described.b.get(), &beta, p.c != nullptr ? p.c : p.d,
-                       described.d.get(), p.d, described.d.get(), &chosen->algorithm,
-                       workspace.defined() ? workspace.mutable_data_ptr() : nullptr, chosen->workspace,
+                       described.d.get(), p.d, described.d.get(), &algorithm.algorithm,
+                       workspace.defined() ? workspace.mutable_data_ptr() : nullptr, algorithm.workspace,
                        c10::cuda::getCurrentCUDAStream(device.index()).stream()),
         "multiply");
-  return true;
+}
+
+/// Of the GPU for `work` on the current stream, on average; none: it fails, for example for lack of memory.
+std::optional<double> seconds_of(const std::function<void()>& work) {
+  try {
+    work();                         // loads its kernels
+    at::cuda::sleep(kSleepCycles);  // the host queues all that is measured meanwhile
+    c10::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
+    begin.record();
+    for (int i = 0; i < kTimedRuns; ++i) work();
+    end.record();
+    end.synchronize();
+    return 1e-3 / kTimedRuns * static_cast<double>(begin.elapsed_time(end));
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+Timing timing_now() {
+  static const bool off = [] {
+    const char* given = std::getenv("TESSERA_CUBLAS_TUNING");
+    return given != nullptr && std::string_view(given) == "0";
+  }();
+  if (off) return Timing::kNever;
+  // A capture can neither be waited for nor may it record what is only measured.
+  const bool captures = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  return captures ? Timing::kLater : Timing::kNow;
+}
+
+// Note [Which algorithm]
+// The first product of a kind (Key) measures what cuBLASLt proposes, and LibTorch's operations where these
+// round as often, on its own operands: D and the bias's gradient are new memory, and C is other memory than
+// D, so running a product several times changes nothing but the time of the first step. Every algorithm gives
+// the same bits each time, but two algorithms may add in different orders, and two ranks, or two runs, may
+// choose different ones. Results that have to be equal on all ranks do not come from here: ranks multiply
+// different samples, and gradients are summed over the ranks in rank order afterwards. With
+// TESSERA_CUBLAS_TUNING=0 cuBLASLt's first proposal is used, which is the same in every run on the same GPU.
+
+/// Queues the product on the current stream of `device` unless LibTorch's operations are to compute it: then
+/// false is returned. `by_libtorch` runs those to measure them; null: only where cuBLASLt has no algorithm.
+bool multiply(const Product& p, at::Device device, const std::function<void()>& by_libtorch) {
+  const c10::DeviceGuard guard(device);
+  const Described described(p);
+  const auto propose = [&] {
+    std::vector<Way> ways = proposals(p, described, library().handle(device.index()));
+    if (by_libtorch || ways.empty()) ways.emplace_back();
+    return ways;
+  };
+  const auto seconds = [&](const Way& way) {
+    return seconds_of([&] { way ? run(p, described, *way, device) : by_libtorch(); });
+  };
+  const Way way = library().ways.choose(key_of(p, device.index()), timing_now(), propose, seconds);
+  if (way) run(p, described, *way, device);
+  return way.has_value();
 }
 
 /// y^T [out, rows] = weight [out, in] x^T [in, rows] + bias, + residual^T.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   const at::Tensor& residual) {
+  const at::Tensor aligned_bias = aligned_vector(bias);
   at::Tensor y = at::empty({x.size(0), weight.size(0)}, x.options());
   const Product product{.m = weight.size(0),
                         .n = x.size(0),
@@ -209,9 +261,12 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
                         .d = y.mutable_data_ptr(),
                         .a_transposed = true,
                         .epilogue = CUBLASLT_EPILOGUE_BIAS,
-                        .bias = const_cast<void*>(bias.const_data_ptr())};
-  if (multiply(product, x.device())) return y;
-  y = at::linear(x, weight, bias);
+                        .bias = const_cast<void*>(aligned_bias.const_data_ptr())};
+  const auto by_libtorch = [&] { return at::linear(x, weight, aligned_bias); };
+  // With a residual LibTorch rounds twice, and makes a pass over memory more: not worth measuring.
+  if (multiply(product, x.device(), residual.defined() ? std::function<void()>() : by_libtorch)) return y;
+  y.reset();  // LibTorch's result takes its memory
+  y = by_libtorch();
   return residual.defined() ? y.add_(residual) : y;
 }
 
@@ -228,8 +283,10 @@ std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient
                         .b_transposed = true,
                         .epilogue = CUBLASLT_EPILOGUE_BGRADB,
                         .bias = of_bias.mutable_data_ptr()};
-  if (multiply(product, x.device())) return {of_weight, of_bias};
-  return {at::mm(gradient.t(), x), gradient.sum(0)};
+  const auto by_libtorch = [&] { return std::pair(at::mm(gradient.t(), x), gradient.sum(0)); };
+  if (multiply(product, x.device(), by_libtorch)) return {of_weight, of_bias};
+  of_weight.reset();
+  return by_libtorch();
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ namespace tessera::launch {
 namespace {
 
 // How fast LibTorch's libraries compute, and with what result.
-constexpr auto kOfLibraries =
-    std::to_array<std::string_view>({"OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_",
-                                     "LD_PRELOAD", "TESSERA_AMX", "TESSERA_AVX", "TESSERA_BF16"});
+constexpr auto kOfLibraries = std::to_array<std::string_view>(
+    {"OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_", "LD_PRELOAD", "TESSERA_AMX",
+     "TESSERA_AVX", "TESSERA_BF16", "TESSERA_CUBLAS", "TORCH_CUDNN_", "CUBLAS"});
 constexpr auto kOthers = std::to_array<std::string_view>(
     {"TESSERA_", "GLOO_", "NCCL_", "TORCH_", "CUDA_", "SLURM_", "OMPI_COMM_", "LD_LIBRARY_PATH", "WORLD_SIZE",
      "MASTER_", "LOCAL_RANK", "LOCAL_WORLD", "RANK="});

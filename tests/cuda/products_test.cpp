@@ -64,6 +64,37 @@ TEST(CudaProducts, ValuesAndGradientsAreTheFormulas) {
   }
 }
 
+// Which algorithm a product gets is decided by its first run.
+TEST(CudaProducts, ARepeatedProductIsBitwiseTheFirst) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingProducts using_products;
+  const Layer layer = layer_of(1576, 384, 1536);
+  for (const bool gelu : {false, true}) {
+    const auto once = [&] { return run(layer, at::TensorOptions(at::kBFloat16).device(gpu), gelu); };
+    const Layer first = once();
+    for (int repetition = 0; repetition < 3; ++repetition) {
+      const Layer again = once();
+      for (size_t i = 0; i < first.size(); ++i)
+        EXPECT_TRUE(at::equal(first[i], again[i])) << gelu << ' ' << i;
+    }
+  }
+}
+
+TEST(CudaProducts, ABiasMayBeginAnywhere) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingProducts using_products;
+  const Layer layer = layer_of(197, 384, 1000);
+  const at::Tensor expected =
+      at::linear(layer[0].to(at::kDouble), layer[1].to(at::kDouble), layer[2].to(at::kDouble));
+  for (const int64_t offset : {0, 1, 2, 4, 37}) {
+    const at::Tensor bias = at::empty({1100}, layer[2].options().device(gpu)).narrow(0, offset, 1000);
+    bias.copy_(layer[2]);
+    EXPECT_LT(error(linear(layer[0].to(gpu), layer[1].to(gpu), bias), expected), 0.01) << offset;
+  }
+}
+
 // Where the GPU multiplies fp8, the same numbers as on the CPU but for the order of sums.
 TEST(CudaFp8, ValuesAndGradientsAreTheCpus) {
   TESSERA_NEEDS_GPUS(1);

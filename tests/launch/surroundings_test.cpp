@@ -13,12 +13,19 @@ namespace tessera::launch {
 namespace {
 
 TEST(Surroundings, HoldWhatNumbersMayDependOn) {
-  const std::map<std::string, std::string> wanted = {
-      {"NCCL_DEBUG", "INFO"},      {"GLOO_SOCKET_IFNAME", "lo"},
-      {"OMP_NUM_THREADS", "2"},    {"TESSERA_AMX", "0"},
-      {"LD_PRELOAD", ""},          {"MASTER_ADDR", "a=b"},
-      {"ONEDNN_MAX_CPU_ISA", "X"}, {"RANK", "1"},
-      {"TESSERA_AVX512", "0"},     {"TESSERA_AVX2", "0"}};
+  const std::map<std::string, std::string> wanted = {{"NCCL_DEBUG", "INFO"},
+                                                     {"GLOO_SOCKET_IFNAME", "lo"},
+                                                     {"OMP_NUM_THREADS", "2"},
+                                                     {"TESSERA_AMX", "0"},
+                                                     {"LD_PRELOAD", ""},
+                                                     {"MASTER_ADDR", "a=b"},
+                                                     {"ONEDNN_MAX_CPU_ISA", "X"},
+                                                     {"RANK", "1"},
+                                                     {"TESSERA_AVX512", "0"},
+                                                     {"TESSERA_AVX2", "0"},
+                                                     {"TESSERA_CUBLAS_TUNING", "0"},
+                                                     {"TORCH_CUDNN_SDPA_DEPRIORITIZED", "1"},
+                                                     {"CUBLAS_WORKSPACE_CONFIG", ":16:8"}};
   const std::vector<std::string> unwanted = {"SLURM_JWT", "RANKING", "MY_NCCL_DEBUG",
                                              "AWS_SECRET_ACCESS_KEY"};
   for (const auto& [name, value] : wanted) ::setenv(name.c_str(), value.c_str(), 1);
@@ -37,11 +44,13 @@ TEST(Surroundings, SayWhatChangedSinceARunBegan) {
   const std::string before = R"({"tessera": "0.1", "torch": "2.10.0", "host": "a", "ranks": "1", "cores": 2,
     "variables": {"OMP_NUM_THREADS": "1", "NCCL_DEBUG": "INFO", "RANK": "0", "SLURM_JOB_ID": "7"}})";
   const std::string now = R"({"tessera": "0.1", "torch": "2.11.0", "host": "b", "ranks": "4", "cores": 4,
-    "variables": {"OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "lo", "RANK": "1", "SLURM_JOB_ID": "8"}})";
+    "variables": {"OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "lo", "RANK": "1", "SLURM_JOB_ID": "8",
+    "TESSERA_CUBLAS_TUNING": "0"}})";
   EXPECT_EQ(
       changes_since(before, now),
       (std::vector<std::string>{"torch: was 2.10.0, is 2.11.0", "GLOO_SOCKET_IFNAME: was not set, is lo",
-                                "NCCL_DEBUG: was INFO, is not set", "OMP_NUM_THREADS: was 1, is 2"}));
+                                "NCCL_DEBUG: was INFO, is not set", "OMP_NUM_THREADS: was 1, is 2",
+                                "TESSERA_CUBLAS_TUNING: was not set, is 0"}));
   EXPECT_EQ(changes_since(before, before), std::vector<std::string>());
   EXPECT_EQ(changes_since("{ cut", now), std::vector<std::string>());
   EXPECT_EQ(changes_since("[]", now), std::vector<std::string>());
