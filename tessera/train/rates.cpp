@@ -13,15 +13,22 @@
 
 namespace tessera::train {
 
-double measure_matmul_tflops(at::ScalarType dtype, at::Device device) {
-  // A GPU takes a larger one to be busy with it for longer than it takes to say so.
+MatmulOperands matmul_operands(at::ScalarType dtype, at::Device device) {
+  // A GPU needs a larger product: one that takes longer than its launch.
   const int64_t times = device.is_cpu() ? 1 : 8;
   const int64_t rows = 1024 * times, inner = 768 * times, columns = 1536 * times;
+  at::Generator generator = at::globalContext().defaultGenerator(device).clone();
+  generator.set_current_seed(1);
+  const at::TensorOptions options = at::TensorOptions(dtype).device(device);
+  return {at::randn({rows, inner}, generator, options), at::randn({columns, inner}, generator, options)};
+}
+
+double measure_matmul_tflops(at::ScalarType dtype, at::Device device) {
   constexpr double kBudgetSeconds = 0.08;
   const at::NoGradGuard no_grad;
-  const at::TensorOptions options = at::TensorOptions(dtype).device(device);
-  const at::Tensor a = at::ones({rows, inner}, options), b = at::ones({columns, inner}, options),
-                   bias = at::zeros({columns}, options);
+  const auto [a, b] = matmul_operands(dtype, device);
+  const at::Tensor bias = at::zeros({b.size(0)}, b.options());
+  const double flops = 2.0 * static_cast<double>(a.numel() * b.size(0));
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   double best = 0, elapsed = 0;
@@ -30,7 +37,7 @@ double measure_matmul_tflops(at::ScalarType dtype, at::Device device) {
     ops::linear(a, b, bias);
     wait_for(device);
     const double seconds = seconds_since(begin);
-    best = std::max(best, 2.0 * static_cast<double>(rows * inner * columns) / seconds / 1e12);
+    best = std::max(best, flops / seconds / 1e12);
     elapsed = seconds_since(start);
   }
   return best;

@@ -14,6 +14,7 @@
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/peak_rate.h"
+#include "tessera/train/rates.h"
 
 namespace tessera::train {
 namespace {
@@ -86,6 +87,28 @@ TEST(OperationTimes, CountsOnlyWhileItLives) {
   work(at::kFloat);
   const OperationTimes times;
   EXPECT_EQ(of(times, kGemmForward), 0);
+}
+
+// Zeros and ones are multiplied faster than what a training multiplies.
+TEST(MatmulOperands, AreTheSameNormallyDistributedValuesInEveryCall) {
+  at::manual_seed(7);
+  const at::Tensor expected_next = at::rand({4});
+  at::manual_seed(7);
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const auto [rows, weight] = matmul_operands(dtype, at::kCPU);
+    const auto again = matmul_operands(dtype, at::kCPU);
+    EXPECT_EQ(rows.size(1), weight.size(1));
+    EXPECT_TRUE(at::equal(rows, again.rows));
+    EXPECT_TRUE(at::equal(weight, again.weight));
+    for (const at::Tensor& t : {rows, weight}) {
+      EXPECT_EQ(t.scalar_type(), dtype);
+      const at::Tensor wide = t.to(at::kDouble);
+      EXPECT_LT(std::abs(wide.mean().item<double>()), 0.01);
+      EXPECT_LT(std::abs(wide.std().item<double>() - 1), 0.01);
+      EXPECT_GT(wide.abs().max().item<double>(), 3);
+    }
+  }
+  EXPECT_TRUE(at::equal(at::rand({4}), expected_next)) << "LibTorch's default generator is left alone";
 }
 
 TEST(PeakRate, IsThatOfACpuOrNone) {
