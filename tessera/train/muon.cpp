@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Muon (Jordan, kellerjordan.github.io/posts/muon) for the matrices between the first and the last unit, with
 // steps as long as AdamW's (Liu et al., arXiv 2502.16982: 0.2 sqrt(longer side)), and AdamW for the rest. As
-// torch.optim.Muon with adjust_lr_fn = "match_rms_adamw", but in float32.
+// torch.optim.Muon with adjust_lr_fn = "match_rms_adamw", but on the CPU matrices are orthogonalised in
+// float32. On a GPU that is done in bf16, as there (ops/orthogonalise.h).
 //
 // A matrix must be whole to be orthogonalised. For each unit the ranks that share it gather its momentum,
 // each orthogonalises the matrices that are its turn, and a sum in which all others add zeros brings every
@@ -18,6 +19,10 @@
 
 namespace tessera::train {
 namespace {
+
+at::Tensor orthogonal(const at::Tensor& matrix) {
+  return ops::orthogonalised(matrix, ops::orthogonalise_dtype(matrix.device(), matrix.scalar_type()));
+}
 
 class Muon : public UpdateRule {
  public:
@@ -102,7 +107,7 @@ class Muon : public UpdateRule {
       const auto& shape = unit.pieces()[k].shape;
       const int64_t offset = unit.offset(k), numel = checkpoint::count_of(shape);
       const at::Tensor matrix = whole.narrow(0, offset, numel).view({shape[0], -1});
-      result.narrow(0, offset, numel).copy_(ops::orthogonalised(matrix).view({-1}));
+      result.narrow(0, offset, numel).copy_(orthogonal(matrix).view({-1}));
     }
     if (split) {
       mesh.group("shard")

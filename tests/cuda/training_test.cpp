@@ -57,7 +57,9 @@ TEST(CudaTraining, EveryOptimizersStepsAreTheCpus) {
   for (const char* optimizer : {"adamw", "adam", "sgd", "lion", "lamb", "lars", "adafactor", "muon"}) {
     SCOPED_TRACE(optimizer);
     const Sets sets = with(with(kFullPrecision, concat("optimizer.name=", optimizer)), "optimizer.lr=1e-3");
-    expect_close(train_on(gpu, sets, 4), train_on(at::kCPU, sets, 4), 1e-4);
+    // Muon's matrices are orthogonalised in bf16 there (ops/orthogonalise.h).
+    const double tolerance = std::string_view(optimizer) == "muon" ? 5e-3 : 1e-4;
+    expect_close(train_on(gpu, sets, 4), train_on(at::kCPU, sets, 4), tolerance);
   }
 }
 

@@ -138,7 +138,7 @@ inline std::vector<AnyUpdate> any_updates() {
                    follow(t[0], t[1], {}, 1e-2, 0, 0.1);
                  }});
   all.push_back({"muon's direction", 0, [](const Tensors& t, int64_t) {
-                   t[0].sub_(orthogonalised(t[1].view({-1, 41})).view({-1}), 1e-2);
+                   t[0].sub_(orthogonalised(t[1].view({-1, 41}), at::kFloat).view({-1}), 1e-2);
                  }});
   return all;
 }

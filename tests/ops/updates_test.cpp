@@ -11,6 +11,7 @@
 
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/elementwise.h"
+#include "tessera/ops/orthogonalise.h"
 #include "tessera/ops/square_sum.h"
 #include "tests/ops/beside_formula.h"
 
@@ -169,6 +170,34 @@ TEST(Updates, OfABf16GradientAreThoseOfTheSameNumbers) {
     const Tensors found = after(gradient, coupled), expected = after(gradient.to(at::kFloat), coupled);
     for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i << coupled;
   }
+}
+
+// U V^T of the singular value decomposition, but for singular values that the iteration leaves between about
+// 0.7 and 1.2; in bf16 also but for its rounding.
+TEST(Orthogonalised, HasTheSingularVectorsOfTheMatrixInEitherDtype) {
+  at::manual_seed(5);
+  for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{{96, 32}, {32, 96}, {7, 50}}) {
+    const at::Tensor matrix = at::randn({rows, columns}) * 1e-3;
+    const auto [u, sizes, vt] = at::linalg_svd(matrix.to(at::kDouble), /*full_matrices=*/false);
+    for (const auto compute : {at::kFloat, at::kBFloat16}) {
+      SCOPED_TRACE(::testing::Message() << rows << ' ' << columns << ' ' << compute);
+      const at::Tensor found = orthogonalised(matrix, compute);
+      EXPECT_EQ(found.scalar_type(), at::kFloat);
+      EXPECT_TRUE(found.is_contiguous());
+      const at::Tensor core = u.t().mm(found.to(at::kDouble)).mm(vt.t()), values = core.diag();
+      EXPECT_GT(values.min().item<double>(), 0.6);
+      EXPECT_LT(values.max().item<double>(), 1.3);
+      const double rounding = compute == at::kFloat ? 1e-4 : 5e-2;
+      EXPECT_LT((core - values.diag()).abs().max().item<double>(), rounding);
+      EXPECT_LT((u.mm(core).mm(vt) - found).abs().max().item<double>(), rounding);
+    }
+  }
+}
+
+TEST(Orthogonalised, ComputesInBf16OnAGpuAlone) {
+  EXPECT_EQ(orthogonalise_dtype(at::kCPU, at::kFloat), at::kFloat);
+  EXPECT_EQ(orthogonalise_dtype(at::Device(at::kCUDA, 0), at::kFloat), at::kBFloat16);
+  EXPECT_EQ(orthogonalise_dtype(at::Device(at::kCUDA, 0), at::kDouble), at::kDouble);
 }
 
 }  // namespace
