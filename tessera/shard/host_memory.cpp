@@ -2,6 +2,7 @@
 #include "tessera/shard/host_memory.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -18,6 +19,10 @@ void* map_pages(size_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, pages != MAP_FAILED, "not enough memory: tried to allocate ", bytes,
                    " bytes");
   return pages;
+}
+
+c10::Stream current_stream_of(at::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
 }  // namespace
@@ -44,5 +49,35 @@ at::Tensor host_tensor(int64_t numel, at::ScalarType dtype) {
 }
 
 int64_t host_memory_used() { return used; }
+
+CopiesToHost::~CopiesToHost() {
+  try {
+    wait();
+  } catch (const std::exception&) {  // the device has failed, which its user hears of elsewhere
+  }
+}
+
+void CopiesToHost::copy(at::Tensor to, const at::Tensor& from) {
+  const bool waits_for_none = from.is_cuda() && to.is_cpu();
+  to.copy_(from, /*non_blocking=*/waits_for_none);
+  if (!waits_for_none) return;
+  const c10::Stream stream = current_stream_of(from.device());
+  if (!last_) last_.emplace(from.device().type());
+  if (stream_ && *stream_ != stream) last_->block(stream);  // so that one event stands for all copies
+  last_->record(stream);
+  stream_ = stream;
+}
+
+void CopiesToHost::wait() {
+  if (!stream_) return;
+  last_->synchronize();
+  stream_.reset();
+}
+
+void CopiesToHost::order() {
+  if (!stream_) return;
+  const c10::Stream now = current_stream_of(stream_->device());
+  if (now != *stream_) last_->block(now);
+}
 
 }  // namespace tessera::shard

@@ -42,15 +42,6 @@ std::vector<size_t> aligned_order(const std::vector<NamedTensor>& parameters) {
   return order;
 }
 
-/// Adds without touching autograd's record of the destination. They may lie on different devices.
-void put(at::Tensor destination, const at::Tensor& source, bool add) {
-  if (add) {
-    destination.add_(source.to(destination.device()));
-  } else {
-    destination.copy_(source);
-  }
-}
-
 }  // namespace
 
 Unit::Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level level, Precision precision,
@@ -90,6 +81,17 @@ at::Tensor Unit::scratch(const at::Tensor& like) {
 /// Offloaded state, copied to where units compute; other state as it is.
 at::Tensor Unit::fetched(const at::Tensor& state) {
   return offloads() ? scratch(state).copy_(state, /*non_blocking=*/true) : state;
+}
+
+/// Adds, or copies, without touching autograd's record of the destination. They may lie on different devices;
+/// what is copied to the host's memory is there after copies_.wait().
+void Unit::put(at::Tensor destination, const at::Tensor& source, bool add) {
+  if (add) {
+    copies_.wait();
+    destination.add_(source.to(destination.device()));
+  } else {
+    copies_.copy(destination, source);
+  }
 }
 
 int64_t Unit::offloaded_bytes() const {
@@ -235,6 +237,7 @@ void Unit::free_gathered() {
 }
 
 void Unit::begin_gradient(bool keep, double divisor) {
+  copies_.wait();
   previous_ = keep ? gradient_.clone() : at::Tensor();
   divisor_ = divisor;
   has_gradient_ = has_accumulated_ = summed_ = false;
@@ -269,6 +272,7 @@ void Unit::abandon_backward() {
   placed_.assign(placed_.size(), false);
   collected_.reset();
   accumulated_.reset();
+  copies_.wait();
   if (previous_.defined()) gradient_.copy_(previous_);
   previous_.reset();
   has_gradient_ = has_accumulated_ = summed_ = false;
@@ -350,6 +354,7 @@ void Unit::sum_over_replicas() {
   if (!last_micro_batch_ || replicate_.size() == 1) return;
   summed_ = true;
   replica_part_ = at::empty({shard_numel_ / replicate_.size()}, here(precision_.sum));
+  copies_.order();
   reduce_ = replicate_.reduce_scatter(replica_part_, fetched(gradient_), precision_.reduce, name_);
   stage_ = Stage::kReplicas;
 }
@@ -388,6 +393,7 @@ void Unit::advance_reduce_stage() {
 /// Gradients arrive after the sum over the ranks was complete: they are summed on their own and added to it.
 void Unit::set_gradient_aside() {
   while (reducing()) advance_reduce_stage();
+  copies_.wait();
   at::Tensor complete = gradient_.to(precision_.sum, /*non_blocking=*/false, /*copy=*/true);
   if (gradient_.scalar_type() != precision_.sum) set_gradient(at::empty_like(complete));
   if (divisor_ != 1) complete.div_(divisor_);
@@ -399,6 +405,7 @@ void Unit::set_gradient_aside() {
 void Unit::finish_reduce() {
   const at::NoGradGuard no_grad;
   while (reducing()) advance_reduce_stage();
+  copies_.wait();
   if (!last_micro_batch_) return;
   if (divisor_ != 1) gradient_.div_(divisor_);
   if (previous_.defined()) gradient_.add_(previous_);

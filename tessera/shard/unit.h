@@ -31,6 +31,7 @@
 #include "tessera/mesh/group.h"
 #include "tessera/plan/plan.h"
 #include "tessera/shard/buffer_pool.h"
+#include "tessera/shard/host_memory.h"
 
 namespace tessera::shard {
 
@@ -161,6 +162,7 @@ class Unit {
   at::Tensor state_tensor(at::ScalarType dtype) const;
   at::Tensor scratch(const at::Tensor& like);
   at::Tensor fetched(const at::Tensor& state);
+  void put(at::Tensor destination, const at::Tensor& source, bool add);
   void make_layout();
   void adopt_parameters();
   void free_gathered();
@@ -207,6 +209,7 @@ class Unit {
   at::Tensor reduced_;        // [shard_numel] sum dtype: result of the reduction (or copies) under way
   at::Tensor replica_part_;   // [shard_numel / replicas] sum dtype: what this rank sums over the replicas
   at::Tensor previous_;       // [shard_numel] sum dtype: complete gradients to be added to
+  CopiesToHost copies_;       // of gradients, where they are offloaded; after the memory they go to
   Stage stage_ = Stage::kNone;
   mesh::Pending gather_, reduce_;
 };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainings on GPUs against the same on the CPU.
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <future>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -9,6 +11,7 @@
 #include "gpu.h"
 #include "tessera/base/file.h"
 #include "tessera/mesh/transport.h"
+#include "tessera/shard/host_memory.h"
 #include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/memory.h"
@@ -118,6 +121,36 @@ TEST(CudaTraining, OffloadedStateIsTheSame) {
   const Curve expected = train_on(gpu, kFullPrecision, 5);
   for (const char* offload : {"optimizer", "all"}) {
     expect_close(train_on(gpu, with(kFullPrecision, concat("shard.offload=", offload)), 5), expected, 1e-5);
+  }
+}
+
+// Copies of results that take a while to compute: the host reads them after the wait, and the GPU after
+// order() on another stream.
+TEST(CudaOffload, CopiesAreCompleteAfterTheWait) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const c10::impl::VirtualGuardImpl streams(gpu.type());
+  at::manual_seed(1);
+  const int64_t side = 4096;
+  const at::Tensor factor = (at::randn({side, side}) / 64).to(gpu);
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    shard::CopiesToHost copies;
+    const at::Tensor to = shard::host_tensor(2 * side * side, at::kFloat);
+    std::vector<at::Tensor> expected;
+    for (int64_t half = 0; half < 2; ++half) {
+      at::Tensor result = factor;
+      for (int i = 0; i < 5; ++i) result = at::mm(result, factor);
+      result = result.to(dtype).view({-1});
+      copies.copy(to.narrow(0, half * side * side, side * side), result);
+      expected.push_back(result);
+    }
+    const c10::Stream first = streams.exchangeStream(streams.getStreamFromGlobalPool(gpu));
+    copies.order();
+    const at::Tensor back = to.to(gpu, /*non_blocking=*/true);
+    copies.wait();
+    EXPECT_TRUE(at::equal(to, at::cat(expected).to(at::kFloat).cpu())) << dtype;
+    EXPECT_TRUE(at::equal(back.cpu(), to)) << dtype;
+    streams.exchangeStream(first);
   }
 }
 

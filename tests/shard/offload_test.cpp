@@ -49,6 +49,18 @@ INSTANTIATE_TEST_SUITE_P(Levels, Offloaded,
                          ::testing::Values(Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3),
                          [](const auto& info) { return plan::to_string(info.param); });
 
+// Nothing is queued there, and nothing needs an event, which CPUs do not have.
+TEST(CopiesToHost, AreCompleteAtOnceOnTheCpu) {
+  shard::CopiesToHost copies;
+  const at::Tensor from = at::arange(1000, at::kFloat), to = shard::host_tensor(1000, at::kFloat);
+  copies.copy(to.narrow(0, 10, 500), from.narrow(0, 0, 500).to(at::kBFloat16));
+  EXPECT_TRUE(at::equal(to.narrow(0, 10, 500), from.narrow(0, 0, 500).to(at::kBFloat16).to(at::kFloat)));
+  EXPECT_EQ(to.narrow(0, 0, 10).abs().max().item<float>(), 0);
+  copies.order();
+  copies.wait();
+  copies.wait();
+}
+
 /// Square layers of 4 MiB each, whose tensors count in tensor_memory().
 struct Deep : torch::nn::Module {
   std::vector<torch::nn::Linear> layers;
