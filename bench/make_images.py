@@ -3,7 +3,8 @@
 
     python bench/make_images.py PHOTOS OUT [COUNT]
 
-PHOTOS: a folder of real photos, of any size (all *.jpg below it). An enlarged small photo is smooth and compresses
+PHOTOS: a folder of real photos, of any size (all *.jpg below it), or `none`: then noise whose amplitude falls with
+frequency as a photo's does (1 / f) takes their place. An enlarged small photo is smooth and compresses
 far too well, which flatters every decoder; so each gets back what enlarging took away: grain of the strength of a
 camera's, stronger where the photo has texture, and the fine detail of a second photo at its own scale. Files go to
 OUT/train/<class>/, as ImageNet's, in 10 classes. The same files each time (seeded by their number); the mean size is
@@ -19,16 +20,32 @@ from PIL import Image, ImageFilter
 SHAPES = [(500, 375)] * 6 + [(375, 500)] * 2 + [(500, 333), (500, 400), (480, 360), (512, 384)]
 
 
-def photo(path, size):
-    image = Image.open(path).convert("RGB")
+def made_up_photos(count, size=(400, 300)):
+    """Noise with the spectrum of photos: 1 / f in amplitude (Field, J. Opt. Soc. Am. A 4, 1987), colours mostly alike."""
+    y, x = numpy.meshgrid(numpy.fft.fftfreq(size[1]), numpy.fft.fftfreq(size[0]), indexing="ij")
+    falling = 1 / numpy.maximum(numpy.hypot(x, y), 1 / max(size))
+
+    def plane(random):
+        values = numpy.fft.ifft2(falling * numpy.fft.fft2(random.normal(size=(size[1], size[0])))).real
+        return values / values.std()
+
+    for number in range(count):
+        random = numpy.random.default_rng(10_000 + number)
+        gray = plane(random)
+        colours = numpy.stack([128 + 45 * gray + 15 * plane(random) for _ in range(3)], axis=2)
+        yield Image.fromarray(colours.clip(0, 255).astype("uint8"))
+
+
+def photo(image, size):
+    image = image.convert("RGB")
     scale = max(size[0] / image.width, size[1] / image.height)
     big = image.resize((round(image.width * scale + 0.5), round(image.height * scale + 0.5)), Image.Resampling.LANCZOS)
     return numpy.asarray(big.crop((0, 0, *size)), dtype=numpy.float32)
 
 
-def detail(path, size):
+def detail(image, size):
     """What a blur removes from a photo at its own scale, tiled: texture as a lens delivers it."""
-    image = Image.open(path).convert("L")
+    image = image.convert("L")
     fine = numpy.asarray(image, numpy.float32) - numpy.asarray(image.filter(ImageFilter.GaussianBlur(1.5)), numpy.float32)
     times = (size[1] // fine.shape[0] + 1, size[0] // fine.shape[1] + 1)
     mirrored = numpy.concatenate([numpy.concatenate([fine, fine[:, ::-1]], 1), numpy.concatenate([fine[::-1], fine[::-1, ::-1]], 1)])
@@ -52,7 +69,10 @@ def encode(photos, number):
 
 
 def main():
-    photos = sorted(pathlib.Path(sys.argv[1]).rglob("*.jpg"))
+    if sys.argv[1] == "none":
+        photos = list(made_up_photos(12))
+    else:
+        photos = [Image.open(path) for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.jpg"))]
     folder, count = pathlib.Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1000
     total = 0
     for number in range(count):

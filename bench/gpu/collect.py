@@ -66,9 +66,7 @@ def copy_scripts(kit):
     shutil.copy(SOURCE / "bench/gpu/steps.py", kit / "tools")
     shutil.copy(SOURCE / "bench/make_images.py", kit / "tools")
     shutil.copytree(SOURCE / "bench/peers", kit / "peers", ignore=shutil.ignore_patterns("__pycache__"))
-    (kit / "photos").mkdir()
-    for photo in sorted((SOURCE / "tests").rglob("*.jpg")):
-        shutil.copy(photo, kit / "photos" / f"{photo.parent.name}_{photo.name}")
+    shutil.copy(SOURCE / "fuzz/corpus/jpeg/rgb.jpg", kit / "tools/small.jpg")
 
 
 def check(kit, packages):
@@ -78,7 +76,7 @@ def check(kit, packages):
     if size > MOST_BYTES:
         raise SystemExit(f"[dev.gpu-kit] the kit has {size / 2**20:.1f} MiB: at most {MOST_BYTES >> 20} are allowed")
     bundled = {name for names in packages.values() for name in names}
-    ours = re.compile(r"^(bin/tessera|lib/libtessera\w*\.so|tests/test_cuda|recipes/.*\.toml|(peers|tools)/.*\.py|photos/.*\.jpg|"
+    ours = re.compile(r"^(bin/tessera|lib/libtessera\w*\.so|tests/test_cuda|recipes/.*\.toml|(peers|tools)/.*\.py|tools/small\.jpg|"
                       r"run\.sh|README\.md|LICENSE|NOTICE|kit\.json|licences/.*)$")
     for path in files:
         name = str(path.relative_to(kit))
@@ -93,6 +91,7 @@ def main():
     kit = pathlib.Path(sys.argv[1])
     for path in kit.iterdir():  # an earlier kit
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    (kit / "kit.json").write_text("{}\n")  # marks the folder as a kit's, should this be interrupted
     install(kit)
     packages = bundle_libraries(kit)
     copy_licences(kit, packages)

@@ -492,11 +492,19 @@ def force():
 
 
 def another_torch():
+    """A LibTorch in LD_LIBRARY_PATH does no harm; one that TESSERA_TORCH_DIR names must be right."""
     with scratch() as folder:
-        (folder / "libtorch_cpu.so").symlink_to("/etc/hostname")
-        check_refused(train(folder, env={"LD_LIBRARY_PATH": str(folder)}),
-                      rf"built with, \S+/libtorch_cpu\.so: LD_LIBRARY_PATH puts {folder}/libtorch_cpu\.so first")
-        tessera("models", folder=folder, env={"LD_LIBRARY_PATH": str(folder)}).done()  # needs no LibTorch
+        for name in ("libtorch_cpu.so", "libc10.so", "libgomp.so.1"):
+            (folder / name).symlink_to("/etc/hostname")
+        text = tessera("--version", "--verbose", folder=folder, env={"LD_LIBRARY_PATH": str(folder)}).done()
+        check(re.search(r"^LibTorch \S+ from \S+/torch/lib/libtorch_cpu\.so$", text, re.M), text)
+        check_refused(train(folder, env={"TESSERA_TORCH_DIR": str(folder)}),
+                      rf"TESSERA_TORCH_DIR is '{folder}', which has no lib/libtorch_cpu\.so: expected the folder of the torch package")
+        (folder / "lib").mkdir()
+        (folder / "lib/libtorch_cpu.so").symlink_to("/etc/hostname")
+        (folder / "version.py").write_text("__version__ = '2.10.0+cpu'\n")
+        check_refused(train(folder, env={"TESSERA_TORCH_DIR": str(folder)}), r"holds torch 2\.10\.0: this program needs 2\.")
+        tessera("models", folder=folder, env={"TESSERA_TORCH_DIR": str(folder)}).done()  # needs no LibTorch
 
 
 if __name__ == "__main__":
