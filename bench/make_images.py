@@ -32,7 +32,7 @@ def made_up_photos(count, size=(400, 300)):
     for number in range(count):
         random = numpy.random.default_rng(10_000 + number)
         gray = plane(random)
-        colours = numpy.stack([128 + 45 * gray + 15 * plane(random) for _ in range(3)], axis=2)
+        colours = numpy.stack([128 + 42 * gray + 9 * plane(random) for _ in range(3)], axis=2)
         yield Image.fromarray(colours.clip(0, 255).astype("uint8"))
 
 
@@ -52,7 +52,8 @@ def detail(image, size):
     return numpy.tile(mirrored, times)[:size[1], :size[0], None]
 
 
-def encode(photos, number):
+def encode(photos, number, fine):
+    """`fine`: how much fine detail is added; made-up photos have more of their own than enlarged ones."""
     random = numpy.random.default_rng(number)
     size = SHAPES[number % len(SHAPES)]
     base = photo(photos[number % len(photos)], size)
@@ -61,7 +62,7 @@ def encode(photos, number):
     busy = numpy.asarray(strength.filter(ImageFilter.GaussianBlur(8)), numpy.float32)[:, :, None]
     luma = random.normal(0, 1, (size[1], size[0], 1)) * (8.4 + busy * 0.9)
     chroma = random.normal(0, 1.5, (size[1], size[0], 3))
-    pixels = (base + 1.3 * texture + luma + chroma).clip(0, 255).astype("uint8")
+    pixels = (base + fine * (1.3 * texture + luma + chroma)).clip(0, 255).astype("uint8")
     out = io.BytesIO()
     subsampling = 0 if number % 10 == 9 else 2  # 4:2:0 mostly, as ImageNet's
     Image.fromarray(pixels).save(out, "JPEG", quality=int(random.integers(91, 96)), subsampling=subsampling)
@@ -76,7 +77,7 @@ def main():
     folder, count = pathlib.Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1000
     total = 0
     for number in range(count):
-        data = encode(photos, number)
+        data = encode(photos, number, 0.25 if sys.argv[1] == "none" else 1)
         total += len(data)
         path = folder / "train" / f"class{number % 10}" / f"{number:05}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
