@@ -27,7 +27,8 @@ std::set<fs::path> mapped(const std::string& name) {
   return files;
 }
 
-// Two of them, one of a toolkit in LD_LIBRARY_PATH beside the torch package's, would each have a state of its own.
+// Two of them, one of a toolkit in LD_LIBRARY_PATH beside the torch package's, would each have a state of its
+// own.
 TEST(CudaLoader, ProcessHoldsOneOfEachLibraryAndItIsTorchs) {
   TESSERA_NEEDS_GPUS(1);
   Dl_info torch{};
@@ -38,7 +39,8 @@ TEST(CudaLoader, ProcessHoldsOneOfEachLibraryAndItIsTorchs) {
     ASSERT_EQ(files.size(), 1) << name;
     EXPECT_TRUE(files.begin()->string().starts_with(packages.string() + "/")) << *files.begin();
   }
-  for (const char* name : {"libcudnn.so", "libnccl.so", "libcupti.so", "libtorch_cuda.so", "libc10_cuda.so"}) {
+  for (const char* name :
+       {"libcudnn.so", "libnccl.so", "libcupti.so", "libtorch_cuda.so", "libc10_cuda.so"}) {
     EXPECT_LE(mapped(name).size(), 1) << name;
   }
 }
