@@ -58,7 +58,7 @@ struct CudaPlugin {
   std::unique_ptr<ops::DeviceGraph> (*make_graph)();
 };
 
-inline constexpr int kCudaPluginVersion = 4;
+inline constexpr int kCudaPluginVersion = 5;
 inline constexpr const char* kCudaPluginSymbol = "tessera_cuda_plugin";
 
 /// The plug-in, or why there is none.

@@ -68,7 +68,7 @@ AdamwCoefficients coefficients(const AdamwOptions& o) {
 
 /// The device has a kernel that writes such a copy on the way.
 bool is_for_device(const at::Tensor& parameter, const at::Tensor& copy) {
-  if (device_kernels(parameter) == nullptr) return false;
+  if (device_kernels(parameter, &DeviceKernels::adamw) == nullptr) return false;
   return !copy.defined() || (copy.device() == parameter.device() &&
                              (copy.scalar_type() == at::kBFloat16 || copy.scalar_type() == at::kHalf));
 }

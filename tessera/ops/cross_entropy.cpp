@@ -64,7 +64,9 @@ class FusedCrossEntropy : public torch::autograd::Function<FusedCrossEntropy> {
 };
 
 bool is_for_device(const at::Tensor& logits) {
-  return device_kernels(logits) != nullptr && logits.scalar_type() == at::kFloat;
+  return device_kernels(logits, &DeviceKernels::cross_entropy, &DeviceKernels::cross_entropy_backward) !=
+             nullptr &&
+         logits.scalar_type() == at::kFloat;
 }
 
 }  // namespace

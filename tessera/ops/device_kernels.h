@@ -9,17 +9,24 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/ops/kernel_table.h"
 
 namespace tessera::ops {
 
-/// From now on tensors on devices of this type are computed with these, which outlive their use; null: by
-/// LibTorch. Called while no op runs.
+/// From now on tensors on devices of this type are computed with these, which outlive their use; null, and
+/// for a kernel that is null: by LibTorch's operations. Called while no op runs.
 void use_device_kernels(const DeviceKernels* kernels, c10::DeviceType device);
 
-/// The kernels for this tensor; null: there are none for its device, or nothing is in it.
+/// The kernels for this tensor's device; null where there are none, and for an empty tensor.
 const DeviceKernels* device_kernels(const at::Tensor& t);
+/// The same, but null also where one of these is missing (members of the table: &DeviceKernels::adamw).
+template <typename... Members>
+const DeviceKernels* device_kernels(const at::Tensor& t, Members... needed) {
+  const DeviceKernels* kernels = device_kernels(t);
+  return kernels != nullptr && ((kernels->*needed != nullptr) && ...) ? kernels : nullptr;
+}
 
 /// The tensor's dtype, if kernels take it.
 std::optional<Number> number_of(const at::Tensor& t);
@@ -36,8 +43,10 @@ class KernelStream {
   void* stream_;
 };
 
-/// Every op of this room with these kernels beside LibTorch's: empty, or what was found. Kernels that throw
-/// are described alike. Leaves the device without kernels; called while no op runs.
-std::string fault_of(const DeviceKernels& kernels, at::Device device);
+/// Compares each kernel of this room with LibTorch's operations, by itself, and sets those that differ or
+/// throw to null. A text for each of these: "kernel 'layer_norm' differs from LibTorch: gradient of the
+/// weight off by 0.03 of the largest value (tolerance 0.02); LibTorch's operations are used instead". Leaves
+/// the device without kernels; called while no op runs.
+std::vector<std::string> remove_faulty(DeviceKernels& kernels, at::Device device);
 
 }  // namespace tessera::ops

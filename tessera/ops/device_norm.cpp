@@ -95,8 +95,8 @@ bool has_device_norm(const at::Tensor& x, const at::Tensor& added, const at::Ten
   const auto alike = [&](const at::Tensor& t) {
     return t.scalar_type() == x.scalar_type() && t.device() == x.device();
   };
-  return device_kernels(x) != nullptr && number_of(x) && alike(weight) && alike(bias) &&
-         (!added.defined() || alike(added));
+  return device_kernels(x, &DeviceKernels::norm_forward, &DeviceKernels::norm_backward) != nullptr &&
+         number_of(x) && alike(weight) && alike(bias) && (!added.defined() || alike(added));
 }
 
 std::pair<at::Tensor, at::Tensor> device_norm(const at::Tensor& x, const at::Tensor& added,

@@ -111,7 +111,7 @@ Fp8Rows rows_by_libtorch(const at::Tensor& rows) {
 
 /// fp8_rows of these with so many more columns and rows of zeros.
 Fp8Rows filled_rows(const at::Tensor& rows_given, int64_t more_columns, int64_t more_rows) {
-  const DeviceKernels* kernels = device_kernels(rows_given);
+  const DeviceKernels* kernels = device_kernels(rows_given, &DeviceKernels::fp8_rows);
   const auto number = number_of(rows_given);
   if (kernels == nullptr || !number) {
     const bool whole = more_columns == 0 && more_rows == 0;

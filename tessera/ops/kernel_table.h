@@ -108,7 +108,8 @@ struct Fp8Pass {
   float* scales;                        // [filled_rows]
 };
 
-/// Safe from any thread. They throw tessera::Error where the device refuses the work.
+/// Safe from any thread. They throw tessera::Error where the device refuses the work. A kernel may be null:
+/// LibTorch's operations take its place then.
 struct DeviceKernels {
   /// The current stream of the device, as the kernels take it.
   void* (*stream)(int device);

@@ -18,19 +18,18 @@
 namespace tessera::train {
 namespace {
 
-/// The plug-in's products and kernels where their numbers are LibTorch's.
+/// The plug-in's products and kernels whose results are LibTorch's; a warning for each of the others.
 void use_kernels_of(const mesh::CudaPlugin& plugin, at::Device device) {
-  const auto fits = [](const char* what, const std::string& fault) {
-    if (fault.empty()) return true;
-    warn(concat("[train.device] ", what, " of the CUDA plug-in that are LibTorch's: found ", fault,
-                " (LibTorch's are used)"));
-    return false;
-  };
-  const bool kernels = fits("kernels", ops::fault_of(*plugin.kernels, device)) &&
-                       fits("kernels", fault_of_pictures(*plugin.kernels, device));
-  if (fits("products", ops::fault_of(*plugin.products, device)))
-    ops::use_device_products(plugin.products, device.type());
-  if (kernels) ops::use_device_kernels(plugin.kernels, device.type());
+  static ops::DeviceKernels kernels;  // static: the ops keep a pointer
+  static ops::DeviceProducts products;
+  kernels = *plugin.kernels;
+  products = *plugin.products;
+  for (const auto& faults : {ops::remove_faulty(kernels, device), remove_faulty_pictures(kernels, device),
+                             ops::remove_faulty(products, device)}) {
+    for (const std::string& fault : faults) warn(concat("[train.device] the CUDA ", fault));
+  }
+  ops::use_device_kernels(&kernels, device.type());
+  ops::use_device_products(&products, device.type());
 }
 
 /// The thread computes on a stream of its own: nothing can be recorded on the device's default one. Before

@@ -98,7 +98,7 @@ Normalisation Normalisation::of(const data::TransformOptions& options) {
 }
 
 at::Tensor numbers_of(const data::Batch& batch, const at::Tensor& bytes, const Normalisation& normalisation) {
-  if (ops::device_kernels(bytes) != nullptr && batch.size > 0)
+  if (ops::device_kernels(bytes, &ops::DeviceKernels::pictures) != nullptr && batch.size > 0)
     return fused_pictures(batch, bytes, normalisation);
   const auto by_channel = [&](const std::vector<float>& values) {
     return on_device(at::tensor(values).view({1, -1, 1, 1}), bytes.device());

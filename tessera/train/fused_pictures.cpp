@@ -146,18 +146,23 @@ data::Batch batch_of_everything() {
 
 }  // namespace
 
-std::string fault_of_pictures(const ops::DeviceKernels& kernels, at::Device device) {
+std::vector<std::string> remove_faulty_pictures(ops::DeviceKernels& kernels, at::Device device) {
+  if (kernels.pictures == nullptr) return {};
   const data::Batch batch = batch_of_everything();
   const Normalisation normalisation{{0.01F, 0.02F, 0.03F}, {-1, -2, -3}};
-  std::string fault = ops::said_or_thrown([&] {
+  const auto images = [&] {
+    return std::vector<ops::Result>{{"images", 1e-5, images_of(batch, normalisation, device)}};
+  };
+  const std::string fault = ops::fault("kernel", "pictures", [&] {
     ops::use_device_kernels(nullptr, device.type());
-    const at::Tensor expected = images_of(batch, normalisation, device);
+    const auto expected = images();
     ops::use_device_kernels(&kernels, device.type());
-    const auto apart = (images_of(batch, normalisation, device) - expected).abs().max().item<float>();
-    return apart <= 1e-5F ? "" : concat("images that differ by ", apart);
+    return ops::differences(images(), expected);
   });
   ops::use_device_kernels(nullptr, device.type());
-  return fault;
+  if (fault.empty()) return {};
+  kernels.pictures = nullptr;
+  return {fault};
 }
 
 }  // namespace tessera::train

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <vector>
 
 #include "tessera/data/batch.h"
 #include "tessera/ops/kernel_table.h"
@@ -13,12 +14,13 @@
 namespace tessera::train {
 
 /// numbers_of (device_input.h) in one pass; what the kernel has to know of a batch travels in one copy.
-/// Requires: ops::device_kernels(bytes), and the batch has pictures of its own.
+/// Requires: ops::device_kernels(bytes, &ops::DeviceKernels::pictures), and the batch has pictures of its
+/// own.
 at::Tensor fused_pictures(const data::Batch& batch, const at::Tensor& bytes,
                           const Normalisation& normalisation);
 
-/// A small batch with everything that can be left to a device, by the kernel beside ATen's operations: empty,
-/// or what was found. Leaves the device without kernels; called while nothing computes.
-std::string fault_of_pictures(const ops::DeviceKernels& kernels, at::Device device);
+/// As ops::remove_faulty, for the kernel of images: compares a small batch with everything that can be left
+/// to a device.
+std::vector<std::string> remove_faulty_pictures(ops::DeviceKernels& kernels, at::Device device);
 
 }  // namespace tessera::train

@@ -15,8 +15,9 @@ using tessera::testing::UsingKernels;
 TEST(CudaKernels, AreLibTorchs) {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu = tessera::testing::use_gpu(0);
-  EXPECT_EQ(fault_of(*mesh::open_cuda().plugin->kernels, gpu), "");
-  EXPECT_EQ(train::fault_of_pictures(*mesh::open_cuda().plugin->kernels, gpu), "");
+  DeviceKernels kernels = *mesh::open_cuda().plugin->kernels;
+  EXPECT_EQ(remove_faulty(kernels, gpu), std::vector<std::string>());
+  EXPECT_EQ(train::remove_faulty_pictures(kernels, gpu), std::vector<std::string>());
 }
 
 TEST(CudaKernels, NormsAreTheFormulas) {

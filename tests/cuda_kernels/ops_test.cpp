@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates, losses and fp8, and what finds faulty kernels out.
+// Updates, losses, fp8, and the comparison that removes faulty kernels.
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "tessera/base/error.h"
 #include "tests/cuda_kernels/kernel_cases.h"
 #include "tests/cuda_kernels/table.h"
 
@@ -111,67 +115,134 @@ TEST(Fp8Rows, WhatIsFilledUpIsZero) {
   EXPECT_TRUE(at::equal(scales, expected.scales.view({-1})));
 }
 
-// Kernels with a fault each: every one is seen.
-TEST(FaultOf, FindsEachFault) {
+/// Faults of the CPU's kernels after `change`; what is left of the table.
+template <typename Change>
+std::pair<DeviceKernels, std::vector<std::string>> judged(const Change& change) {
   const WithoutKernels without;
-  EXPECT_EQ(fault_of(cuda::kOnCpu, at::kCPU), "");
+  DeviceKernels kernels = cuda::kOnCpu;
+  change(kernels);
+  std::vector<std::string> faults = remove_faulty(kernels, at::kCPU);
   EXPECT_EQ(device_kernels(at::ones({1})), nullptr);
-  const auto expect = [](const char* text, const auto& change) {
-    DeviceKernels faulty = cuda::kOnCpu;
-    change(faulty);
-    EXPECT_NE(fault_of(faulty, at::kCPU).find(text), std::string::npos) << fault_of(faulty, at::kCPU);
+  return {kernels, faults};
+}
+
+TEST(RemoveFaulty, KeepsEveryRightKernel) {
+  const auto [kernels, faults] = judged([](DeviceKernels&) {});
+  EXPECT_EQ(faults, std::vector<std::string>());
+  EXPECT_NE(kernels.norm_forward, nullptr);
+  EXPECT_NE(kernels.adamw, nullptr);
+  EXPECT_NE(kernels.cross_entropy, nullptr);
+  EXPECT_NE(kernels.fp8_rows, nullptr);
+}
+
+// Kernels with one fault each: it is found, and no other kernel is removed.
+TEST(RemoveFaulty, FindsEachFault) {
+  const auto expect = [](const char* kernel, const char* text, const auto& change) {
+    const auto [kernels, faults] = judged(change);
+    ASSERT_EQ(faults.size(), 1U) << kernel;
+    EXPECT_TRUE(faults[0].starts_with(concat("kernel '", kernel, "' "))) << faults[0];
+    EXPECT_NE(faults[0].find(text), std::string::npos) << faults[0];
+    EXPECT_TRUE(faults[0].ends_with("; LibTorch's operations are used instead")) << faults[0];
+    const std::string name = kernel;
+    EXPECT_EQ(kernels.norm_forward == nullptr, name == "layer_norm");
+    EXPECT_EQ(kernels.norm_backward == nullptr, name == "layer_norm");
+    EXPECT_EQ(kernels.adamw == nullptr, name == "adamw");
+    EXPECT_EQ(kernels.cross_entropy == nullptr, name == "cross_entropy");
+    EXPECT_EQ(kernels.cross_entropy_backward == nullptr, name == "cross_entropy");
+    EXPECT_EQ(kernels.fp8_rows == nullptr, name == "fp8_rows");
+    EXPECT_NE(kernels.pictures, nullptr);
   };
-  expect("normalised rows", [](DeviceKernels& k) {
+  expect("layer_norm", "normalised rows off by ", [](DeviceKernels& k) {
     k.norm_forward = [](const NormForward& pass, void* stream) {
       NormForward other = pass;
       other.epsilon = 0.1F;
       cuda::norm_forward(other, stream);
     };
   });
-  expect("gradients of normalised rows", [](DeviceKernels& k) {
+  expect("layer_norm", "gradient of the input off by ", [](DeviceKernels& k) {
     k.norm_backward = [](const NormBackward& pass, void* stream) {
       NormBackward other = pass;
       other.of_sum = nullptr;
       cuda::norm_backward(other, stream);
     };
   });
-  expect("cross entropies", [](DeviceKernels& k) {
+  expect("cross_entropy", "loss off by ", [](DeviceKernels& k) {
     k.cross_entropy = [](const CrossEntropyForward& pass, void* stream) {
       CrossEntropyForward other = pass;
       other.of.smoothing = 0;
       cuda::cross_entropy(other, stream);
     };
   });
-  expect("gradients of logits", [](DeviceKernels& k) {
+  expect("cross_entropy", "gradient of the logits off by ", [](DeviceKernels& k) {
     k.cross_entropy_backward = [](const CrossEntropyBackward& pass, void* stream) {
       CrossEntropyBackward other = pass;
       other.of.second = nullptr;
       cuda::cross_entropy_backward(other, stream);
     };
   });
-  expect("parameters after AdamW", [](DeviceKernels& k) {
+  expect("adamw", "parameters off by ", [](DeviceKernels& k) {
     k.adamw = [](const AdamwPass& pass, void* stream) {
       AdamwPass other = pass;
       --other.count;
       cuda::adamw(other, stream);
     };
   });
-  expect("narrow copies", [](DeviceKernels& k) {
+  expect("adamw", "bf16 copy of the parameters off by ", [](DeviceKernels& k) {
     k.adamw = [](const AdamwPass& pass, void* stream) {
       AdamwPass other = pass;
       other.copy = nullptr;
       cuda::adamw(other, stream);
     };
   });
-  expect("numbers in fp8", [](DeviceKernels& k) {
+  expect("fp8_rows", "values in e4m3 off by ", [](DeviceKernels& k) {
     k.fp8_rows = [](const Fp8Pass& pass, void* stream) {
       cuda::fp8_rows(pass, stream);
       pass.numbers[17] ^= 1;
     };
   });
-  expect("out of order", [](DeviceKernels& k) {
+  expect("layer_norm", "failed: out of order", [](DeviceKernels& k) {
     k.norm_forward = [](const NormForward&, void*) { throw std::runtime_error("out of order"); };
   });
+}
+
+TEST(RemoveFaulty, NamesEveryDifferenceOfEveryKernel) {
+  const auto [kernels, faults] = judged([](DeviceKernels& k) {
+    k.norm_backward = [](const NormBackward& pass, void* stream) {
+      NormBackward other = pass;
+      other.of_sum = nullptr;
+      cuda::norm_backward(other, stream);
+      std::swap(other.of_weight, other.of_bias);
+      if (pass.partial != nullptr) cuda::norm_backward(other, stream);
+    };
+    k.fp8_rows = [](const Fp8Pass& pass, void* stream) {
+      cuda::fp8_rows(pass, stream);
+      pass.numbers[17] ^= 1;
+    };
+  });
+  ASSERT_EQ(faults.size(), 2U);
+  for (const char* what : {"gradient of the input off by ", ", gradient of the weight off by ",
+                           ", gradient of the bias off by ", " of the largest value (tolerance "})
+    EXPECT_NE(faults[0].find(what), std::string::npos) << faults[0];
+  EXPECT_EQ(faults[0].find("normalised rows"), std::string::npos) << faults[0];
+  EXPECT_NE(faults[1].find("(tolerance 0)"), std::string::npos) << faults[1];
+}
+
+// A table without some kernels: their operations are LibTorch's, and the others go on.
+TEST(DeviceKernels, MissingOnesAreLibTorchs) {
+  DeviceKernels some = cuda::kOnCpu;
+  some.norm_forward = nullptr;
+  some.adamw = nullptr;
+  some.cross_entropy_backward = nullptr;
+  some.fp8_rows = nullptr;
+  const UsingKernels kernels(some);
+  expect_the_norm({5, 192}, {true, true, true}, at::kFloat, at::kCPU);
+  expect_the_cross_entropy(5, 100, true, 0.1, at::kCPU);
+  const Tensors t = adamw_steps({100, 0, false, at::kBFloat16}, at::kCPU);
+  EXPECT_GT(t[3].abs().sum().item<double>(), 0);
+  const at::Tensor x = fp8_case(5, 77, at::kFloat);
+  EXPECT_LT(error(fp8_rounded(x[3].view({1, -1})), x[3].view({1, -1})), 0.07);
+  EXPECT_EQ(device_kernels(x, &DeviceKernels::norm_forward), nullptr);
+  EXPECT_NE(device_kernels(x, &DeviceKernels::norm_backward, &DeviceKernels::cross_entropy), nullptr);
 }
 
 }  // namespace

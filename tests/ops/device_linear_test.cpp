@@ -10,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tessera/ops/cpu.h"
@@ -241,26 +242,88 @@ TEST_F(DeviceLinear, OthersAreNotAskedFor) {
   EXPECT_EQ(calls.plain, 1);
 }
 
-TEST_F(DeviceLinear, FaultyProductsAreFoundOut) {
-  EXPECT_EQ(fault_of(kThere, at::kCPU), "");
+/// The table without what a comparison finds faulty, and the texts.
+std::pair<DeviceProducts, std::vector<std::string>> judged(DeviceProducts products) {
+  std::vector<std::string> faults = remove_faulty(products, at::kCPU);
+  calls = {};  // a comparison is no operation, and announces nothing
+  return {products, faults};
+}
+
+TEST_F(DeviceLinear, EachProductIsJudgedByItself) {
+  EXPECT_EQ(judged(kThere).second, std::vector<std::string>());
   DeviceProducts faulty = kThere;
   faulty.linear = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      const at::Tensor&) { return linear_there(x, weight, bias, {}); };
-  EXPECT_NE(fault_of(faulty, at::kCPU).find("products with a residual that differ by "), std::string::npos);
-  faulty = kThere;
+  auto [kept, faults] = judged(faulty);
+  ASSERT_EQ(faults.size(), 1U);
+  EXPECT_TRUE(faults[0].starts_with("product 'linear with residual' differs from LibTorch: result off by "))
+      << faults[0];
+  EXPECT_TRUE(
+      faults[0].ends_with(" of the largest value (tolerance 0.02); LibTorch's operations are used instead"))
+      << faults[0];
+  EXPECT_NE(kept.linear, nullptr);
+  EXPECT_FALSE(kept.adds_residual);
+  EXPECT_NE(kept.parameter_gradients, nullptr);
+}
+
+TEST_F(DeviceLinear, EveryFaultOfAProductIsNamed) {
+  DeviceProducts faulty = kThere;
   faulty.parameter_gradients = [](const at::Tensor& gradient, const at::Tensor& x) {
-    return std::pair(gradients_there(gradient, x).first, gradient.narrow(0, 1, gradient.size(0) - 1).sum(0));
+    return std::pair(gradients_there(gradient, x).first + 1,
+                     gradient.narrow(0, 1, gradient.size(0) - 1).sum(0));
   };
-  EXPECT_NE(fault_of(faulty, at::kCPU).find("gradients of a bias that differ by "), std::string::npos);
+  auto [kept, faults] = judged(faulty);
+  ASSERT_EQ(faults.size(), 1U);
+  EXPECT_TRUE(faults[0].starts_with("product 'parameter gradients' differs from LibTorch: "));
+  EXPECT_NE(faults[0].find("gradient of the weight off by "), std::string::npos) << faults[0];
+  EXPECT_NE(faults[0].find(", gradient of the bias off by "), std::string::npos) << faults[0];
+  EXPECT_EQ(kept.parameter_gradients, nullptr);
+  EXPECT_NE(kept.linear, nullptr);
   faulty.parameter_gradients = [](const at::Tensor& gradient, const at::Tensor& x) {
     return gradients_there(x, gradient);
   };
-  EXPECT_EQ(fault_of(faulty, at::kCPU), "gradients of a weight of other sizes");
-  faulty.parameter_gradients = [](const at::Tensor&, const at::Tensor&) -> std::pair<at::Tensor, at::Tensor> {
-    throw std::runtime_error("no such library");
+  EXPECT_NE(judged(faulty).second.at(0).find("gradient of the weight of shape [64, 80] (expected [80, 64])"),
+            std::string::npos);
+  faulty.linear = [](const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                     const at::Tensor&) -> at::Tensor { throw std::runtime_error("no such library"); };
+  std::tie(kept, faults) = judged(faulty);
+  EXPECT_EQ(faults.size(), 3U);
+  EXPECT_EQ(faults.at(1), "product 'linear' failed: no such library; LibTorch's operations are used instead");
+  EXPECT_EQ(kept.linear, nullptr);
+}
+
+// Values, gradients and what is called, with any of the products left to LibTorch.
+TEST_F(DeviceLinear, MissingProductsAreLibTorchs) {
+  DeviceProducts some = kThere;
+  const auto run = [](const DeviceLayer& layer) {
+    at::manual_seed(1);
+    Tensors given, exact;
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3, 17, 33}, {50, 33}, {50}, {3, 17, 50}})
+      given.push_back((at::randn(shape) / 4).to(at::kBFloat16).requires_grad_());
+    for (const at::Tensor& t : given) exact.push_back(t.detach().to(at::kDouble).requires_grad_());
+    const at::Tensor y = layer.ours(given), expected = layer.formula(exact);
+    const at::Tensor direction = at::randn(y.sizes()).to(at::kBFloat16);
+    y.backward(direction);
+    expected.backward(direction.to(at::kDouble));
+    EXPECT_LT(error(y, expected), 0.01);
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (!exact[i].grad().defined()) continue;
+      EXPECT_LT(error(given[i].grad(), exact[i].grad()), 0.01) << i;
+    }
   };
-  EXPECT_EQ(fault_of(faulty, at::kCPU), "no such library");
-  calls = {};  // a check is no operation, and says nothing
+  use_device_products(&some, at::kCPU);
+  some.adds_residual = false;
+  run(of_residual());
+  EXPECT_EQ(calls.plain, 1);
+  EXPECT_EQ(calls.added, 0);
+  some.linear = nullptr;
+  run(of_residual());
+  run(of_gelu());
+  EXPECT_EQ(calls.plain, 1);
+  EXPECT_EQ(calls.gradients, 3);
+  some.parameter_gradients = nullptr;
+  run(of_residual());
+  EXPECT_EQ(calls.gradients, 3);
 }
 
 }  // namespace
