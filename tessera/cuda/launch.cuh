@@ -38,10 +38,12 @@ constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
 constexpr int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Whole warps for this many pieces of work, a block at most.
-constexpr int threads_for(int64_t pieces) {
+/// Threads of a block for this many pieces of work: whole warps, at most `most`, the kernel's
+/// __launch_bounds__. A kernel without these has blocks of up to 1,024 threads, so it may use 64 registers
+/// (tests/cuda_kernels/check_registers.sh).
+constexpr int threads_for(int64_t pieces, int most = kMostThreads) {
   const int64_t threads = divided_up(pieces, kWarp) * kWarp;
-  return static_cast<int>(threads < kMostThreads ? threads : kMostThreads);
+  return static_cast<int>(threads < most ? threads : most);
 }
 
 __device__ inline float to_float(float value) { return value; }

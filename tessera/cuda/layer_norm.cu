@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer normalisation: a block for a row, statistics in fp32. A thread reads packs of 16 bytes; the first of
-// a row stays in its registers, which for rows of up to 1,024 packs is all that it reads.
+// a row stays in its registers, which is all that it reads of rows with no more packs than the block has
+// threads.
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/launch.cuh"
 
@@ -12,6 +13,7 @@ using ops::NormBackward, ops::NormForward;
 // Rows that a block adds up for the parameters' gradients: as many blocks as keep a large GPU busy, and the
 // same for every GPU, so that sums do not depend on it.
 constexpr int64_t kThreadsInFlight = 65536;
+constexpr int kBackwardBlock = 512;  // threads at most: each needs more than 64 registers
 
 /// A thread's packs of a row: threadIdx.x, threadIdx.x + blockDim.x, ...
 template <typename P>
@@ -87,7 +89,7 @@ struct ColumnSums {
 };
 
 template <typename T, int kVector>
-__global__ void norm_backward_kernel(NormBackward a) {
+__global__ void __launch_bounds__(kBackwardBlock) norm_backward_kernel(NormBackward a) {
   using P = Pack<T, kVector>;
   const int64_t packs = a.width / kVector;
   const P* weight = static_cast<const P*>(a.weight);
@@ -174,7 +176,7 @@ bool packs_fit(int64_t width, Pointers... data) {
 }  // namespace
 
 int64_t norm_parts(int64_t rows, int64_t width) {
-  const int64_t most = kThreadsInFlight / threads_for(divided_up(width, 8));
+  const int64_t most = kThreadsInFlight / threads_for(divided_up(width, 8), kBackwardBlock);
   return rows < most ? rows : most;
 }
 
@@ -195,7 +197,7 @@ void norm_backward(const NormBackward& a, void* stream) {
     const bool packs = packs_fit<T>(a.width, a.gradient, a.of_sum, a.s, a.weight, a.of_x);
     const int64_t parts = norm_parts(a.rows, a.width);
     launch(packs ? norm_backward_kernel<T, kMost> : norm_backward_kernel<T, 1>, parts,
-           threads_for(packs ? a.width / kMost : a.width), a, stream);
+           threads_for(packs ? a.width / kMost : a.width, kBackwardBlock), a, stream);
     if (a.partial == nullptr) return;
     launch(add_parts_kernel<T>, divided_up(2 * a.width, kWarp), kMostThreads,
            Parts{a.partial, parts, a.width, a.of_weight, a.of_bias}, stream);

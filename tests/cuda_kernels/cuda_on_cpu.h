@@ -6,8 +6,9 @@
 //
 // It cannot show: races, between warps or blocks (nothing runs at the same time, and a thread runs alone up
 // to its next barrier); shared memory that is read before it is written (it keeps what a block before left
-// there); accesses that are not aligned; limits of a GPU on registers, shared memory or a launch; how fast
-// anything is; nvcc's own roundings (fused products and sums, its exp and log).
+// there); accesses that are not aligned; limits of a GPU on shared memory and registers (for registers see
+// check_registers.sh) or a launch; how fast anything is; nvcc's own roundings (fused products and sums, its
+// exp and log).
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -26,6 +27,7 @@
 #define TESSERA_CUDA_ON_CPU
 #define __global__
 #define __device__
+#define __launch_bounds__(...)
 #define __shared__ static  // blocks run one after another
 #define threadIdx (::tessera::cuda_on_cpu::block().running->index)
 #define blockIdx (::tessera::cuda_on_cpu::block().number)

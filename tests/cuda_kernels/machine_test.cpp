@@ -57,6 +57,8 @@ TEST(Machine, WorkIsDividedIntoWholeWarps) {
   EXPECT_EQ(threads_for(1), 32);
   EXPECT_EQ(threads_for(33), 64);
   EXPECT_EQ(threads_for(100000), kMostThreads);
+  EXPECT_EQ(threads_for(100000, 512), 512);
+  EXPECT_EQ(threads_for(33, 512), 64);
 }
 
 }  // namespace
