@@ -10,10 +10,17 @@ namespace {
 
 using ops::NormBackward, ops::NormForward;
 
-// Rows that a block adds up for the parameters' gradients: as many blocks as keep a large GPU busy, and the
-// same for every GPU, so that sums do not depend on it.
-constexpr int64_t kThreadsInFlight = 65536;
-constexpr int kBackwardBlock = 512;  // threads at most: each needs more than 64 registers
+// Backward: threads of a block at most, where each has one pack of a row and where it may have several.
+constexpr int kNarrowBlock = 256, kWideBlock = 512;
+// Blocks of an SM that the compiler leaves registers for: 80 a thread, the most with which nothing of a
+// narrow row is spilled to memory (64 spill, by `nvcc --resource-usage`).
+constexpr int kNarrowBlocks = 3;
+// Threads of all blocks of backward together. Each block adds up the rows i, i + blocks, ... for the
+// parameters' gradients, so this number, the same for every GPU, fixes the order of the sums. Blocks take
+// equally long and should all run at once: 98,304 threads are 745 on each of an H100's 132 SMs, which has
+// registers for 819 threads of 80. A thread waits for 48 bytes of its next row meanwhile (x, gradient and
+// the residual's), 4.7 MB in all, more than arrive in a microsecond.
+constexpr int64_t kThreadsInFlight = 98304;
 
 /// A thread's packs of a row: threadIdx.x, threadIdx.x + blockDim.x, ...
 template <typename P>
@@ -81,15 +88,16 @@ __global__ void norm_forward_kernel(NormForward a) {
   }
 }
 
-/// What a block has added up of the parameters' gradients: of the thread's first pack in registers, of the
-/// others in the block's own part of `partial`.
+/// What a thread has added up of the parameters' gradients: of its first pack in registers, of others in the
+/// block's own part of `partial`.
 template <int kVector>
 struct ColumnSums {
   float of_weight[kVector] = {}, of_bias[kVector] = {};
 };
 
+/// Rows of more packs than the block has threads.
 template <typename T, int kVector>
-__global__ void __launch_bounds__(kBackwardBlock) norm_backward_kernel(NormBackward a) {
+__global__ void __launch_bounds__(kWideBlock) norm_backward_wide_kernel(NormBackward a) {
   using P = Pack<T, kVector>;
   const int64_t packs = a.width / kVector;
   const P* weight = static_cast<const P*>(a.weight);
@@ -140,6 +148,63 @@ __global__ void __launch_bounds__(kBackwardBlock) norm_backward_kernel(NormBackw
   }
 }
 
+/// Rows of at most one pack for each thread: all sums stay in registers, and the next row is on its way from
+/// memory while the block works on one.
+template <typename T, int kVector>
+__global__ void __launch_bounds__(kNarrowBlock, kNarrowBlocks) norm_backward_kernel(NormBackward a) {
+  using P = Pack<T, kVector>;
+  struct Row {
+    P x, gradient, of_sum;
+    float mean, inverse;
+  };
+  const int64_t packs = a.width / kVector;
+  const bool has_pack = threadIdx.x < packs;
+  const auto read = [&](int64_t row) {
+    Row found{};
+    found.mean = a.stats[2 * row];
+    found.inverse = a.stats[2 * row + 1];
+    if (has_pack) {
+      const int64_t pack = row * packs + threadIdx.x;
+      found.x = static_cast<const P*>(a.s)[pack];
+      found.gradient = static_cast<const P*>(a.gradient)[pack];
+      if (a.of_sum != nullptr) found.of_sum = static_cast<const P*>(a.of_sum)[pack];
+    }
+    return found;
+  };
+  const P weight = has_pack ? static_cast<const P*>(a.weight)[threadIdx.x] : P();
+  ColumnSums<kVector> sums;
+  Row next = read(blockIdx.x);
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const Row own = next;
+    if (row + gridDim.x < a.rows) next = read(row + gridDim.x);
+    const auto normal = [&](int k) { return (to_float(own.x.at[k]) - own.mean) * own.inverse; };
+    float means[2] = {0, 0};  // of g * weight, and of that times the normalised value
+    for (int k = 0; k < kVector; ++k) {
+      const float of_y = to_float(own.gradient.at[k]), scaled = of_y * to_float(weight.at[k]);
+      sums.of_weight[k] += of_y * normal(k);
+      sums.of_bias[k] += of_y;
+      means[0] += scaled;
+      means[1] += scaled * normal(k);
+    }
+    sum_over_block(means);
+    for (float& m : means) m /= static_cast<float>(a.width);
+    if (!has_pack) continue;
+    P out;
+    for (int k = 0; k < kVector; ++k) {
+      const float scaled = to_float(own.gradient.at[k]) * to_float(weight.at[k]);
+      const float of_s = own.inverse * (scaled - means[0] - normal(k) * means[1]);
+      put(out.at[k], of_s + to_float(own.of_sum.at[k]));
+    }
+    static_cast<P*>(a.of_x)[row * packs + threadIdx.x] = out;
+  }
+  if (a.partial == nullptr || !has_pack) return;
+  float* partial = a.partial + 2 * a.width * blockIdx.x + threadIdx.x * kVector;
+  for (int k = 0; k < kVector; ++k) {
+    partial[k] = sums.of_weight[k];
+    partial[a.width + k] = sums.of_bias[k];
+  }
+}
+
 /// The parts' sums: a block for 32 columns of [parts, 2 * width], a warp for every 32nd part.
 struct Parts {
   const float* partial;
@@ -176,7 +241,7 @@ bool packs_fit(int64_t width, Pointers... data) {
 }  // namespace
 
 int64_t norm_parts(int64_t rows, int64_t width) {
-  const int64_t most = kThreadsInFlight / threads_for(divided_up(width, 8), kBackwardBlock);
+  const int64_t most = kThreadsInFlight / threads_for(divided_up(width, 8), kWideBlock);
   return rows < most ? rows : most;
 }
 
@@ -196,8 +261,14 @@ void norm_backward(const NormBackward& a, void* stream) {
     constexpr int kMost = kAccess / sizeof(T);
     const bool packs = packs_fit<T>(a.width, a.gradient, a.of_sum, a.s, a.weight, a.of_x);
     const int64_t parts = norm_parts(a.rows, a.width);
-    launch(packs ? norm_backward_kernel<T, kMost> : norm_backward_kernel<T, 1>, parts,
-           threads_for(packs ? a.width / kMost : a.width, kBackwardBlock), a, stream);
+    const int64_t pieces = packs ? a.width / kMost : a.width;
+    if (pieces <= kNarrowBlock) {
+      launch(packs ? norm_backward_kernel<T, kMost> : norm_backward_kernel<T, 1>, parts, threads_for(pieces),
+             a, stream);
+    } else {
+      launch(packs ? norm_backward_wide_kernel<T, kMost> : norm_backward_wide_kernel<T, 1>, parts,
+             threads_for(pieces, kWideBlock), a, stream);
+    }
     if (a.partial == nullptr) return;
     launch(add_parts_kernel<T>, divided_up(2 * a.width, kWarp), kMostThreads,
            Parts{a.partial, parts, a.width, a.of_weight, a.of_bias}, stream);

@@ -21,10 +21,15 @@ TEST(Norm, ValuesAndGradientsAreTheFormulas) {
 // More rows than blocks, which add several up: the order of sums is the same whatever the number of rows is.
 TEST(Norm, ParametersGradientsOfManyRows) {
   const UsingKernels kernels;
-  ASSERT_LT(cuda::norm_parts(2500, 33), 2500);
-  expect_the_norm({2500, 33}, {false, true, true}, at::kFloat, at::kCPU);
-  expect_the_norm({2100, 40}, {true, true, true}, at::kBFloat16, at::kCPU);
-  expect_the_norm({70, 8200}, {false, true, true}, at::kBFloat16, at::kCPU);  // of columns beyond a block's
+  // `rows` of a block: of every block at least.
+  const auto expect = [](const NormCase& size, int64_t rows, const NormUse& use, at::ScalarType dtype) {
+    EXPECT_GT(size.rows, rows * cuda::norm_parts(size.rows, size.width)) << size.width;
+    expect_the_norm(size, use, dtype, at::kCPU);
+  };
+  expect({6200, 40}, 2, {true, true, true}, at::kBFloat16);    // a pack for each thread of one warp
+  expect({3700, 33}, 1, {false, true, true}, at::kFloat);      // a value for each thread
+  expect({1200, 768}, 1, {true, true, true}, at::kBFloat16);   // of three warps
+  expect({230, 8200}, 1, {false, true, true}, at::kBFloat16);  // more packs than threads
 }
 
 TEST(Norm, TakesTensorsThatAreNotContiguousOrAligned) {
