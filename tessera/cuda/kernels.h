@@ -13,6 +13,8 @@ void norm_backward(const ops::NormBackward& pass, void* stream);
 void adamw(const ops::AdamwPass& pass, void* stream);
 void cross_entropy(const ops::CrossEntropyForward& pass, void* stream);
 void cross_entropy_backward(const ops::CrossEntropyBackward& pass, void* stream);
+void gelu(const ops::Gelu& pass, void* stream);
+void gelu_backward(const ops::GeluBackward& pass, void* stream);
 void pictures(const ops::Pictures& pass, void* stream);
 void fp8_rows(const ops::Fp8Pass& pass, void* stream);
 
@@ -25,6 +27,8 @@ constexpr ops::DeviceKernels kernels_on(void* (*stream)(int device)) {
           .adamw = adamw,
           .cross_entropy = cross_entropy,
           .cross_entropy_backward = cross_entropy_backward,
+          .gelu = gelu,
+          .gelu_backward = gelu_backward,
           .pictures = pictures,
           .fp8_rows = fp8_rows};
 }

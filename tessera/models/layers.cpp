@@ -6,6 +6,7 @@
 #include "tessera/base/random.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/fp8_linear.h"
+#include "tessera/ops/gelu.h"
 #include "tessera/ops/host_made.h"
 #include "tessera/ops/keyless_attention.h"
 #include "tessera/ops/linear.h"
@@ -40,7 +41,7 @@ at::Tensor Linear::in_block(const at::Tensor& x, const ForwardContext& context) 
 }
 
 at::Tensor Linear::then_gelu(const at::Tensor& x, const ForwardContext& context) const {
-  return context.fp8 ? at::gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
+  return context.fp8 ? ops::exact_gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
 }
 
 at::Tensor Linear::in_block(const ops::Normed& x, const ForwardContext& context) const {
@@ -48,7 +49,7 @@ at::Tensor Linear::in_block(const ops::Normed& x, const ForwardContext& context)
 }
 
 at::Tensor Linear::then_gelu(const ops::Normed& x, const ForwardContext& context) const {
-  return context.fp8 ? at::gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
+  return context.fp8 ? ops::exact_gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
 }
 
 at::Tensor Linear::then_add(const at::Tensor& x, const at::Tensor& residual,

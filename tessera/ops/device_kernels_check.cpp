@@ -10,6 +10,7 @@
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/fault.h"
 #include "tessera/ops/fp8_linear.h"
+#include "tessera/ops/gelu.h"
 #include "tessera/ops/layer_norm.h"
 
 namespace tessera::ops {
@@ -69,6 +70,21 @@ Results adamw_updates(at::Device device) {
           {"bf16 copy of the parameters", 0.01, copy}};
 }
 
+Results gelus(at::Device device) {
+  Results results;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const double tolerance = dtype == at::kFloat ? 1e-5 : 0.01;
+    const auto options = at::TensorOptions(device).dtype(dtype);
+    const at::Tensor x = test_values({5, 67}, 0.7, options) * 4;
+    at::Tensor gradient = test_values({5, 67}, 1.3, options);
+    results.push_back({"gelu(x)", tolerance, exact_gelu_forward(x)});
+    results.push_back({"gradient of x", tolerance, exact_gelu_backward(gradient, x)});
+    results.push_back({"gelu(x) of backward", tolerance, exact_gelu_backward_and_output(gradient, x)});
+    results.push_back({"gradient of x in place", tolerance, gradient});
+  }
+  return results;
+}
+
 // Tolerance 0: scales are powers of two, so nothing but the rounding to e4m3 rounds, and both sides round to
 // nearest, ties to even. There is one right answer, and a bit that differs is a fault.
 Results fp8(at::Device device) {
@@ -104,6 +120,7 @@ std::vector<std::string> remove_faulty(DeviceKernels& kernels, at::Device device
   judge("adamw", adamw_updates, device, kernels, faults, &K::adamw);
   judge("cross_entropy", cross_entropies, device, kernels, faults, &K::cross_entropy,
         &K::cross_entropy_backward);
+  judge("gelu", gelus, device, kernels, faults, &K::gelu, &K::gelu_backward);
   judge("fp8_rows", fp8, device, kernels, faults, &K::fp8_rows);
   return faults;
 }

@@ -9,6 +9,7 @@
 
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/fault.h"
+#include "tessera/ops/gelu.h"
 #include "tessera/ops/of_device.h"
 
 namespace tessera::ops {
@@ -29,20 +30,25 @@ at::Tensor product_there(const at::Tensor& x, const at::Tensor& weight, const at
   return residual.defined() && !adds ? y.add_(residual) : y;
 }
 
+const Gelued* gelued_in(const MadeBy& made) { return made ? std::get_if<Gelued>(&*made) : nullptr; }
+
+/// Of an input that a GELU made, `x` is the GELU's input: the way back through it is part of this function,
+/// which makes the input of the weight's gradient on the way.
 class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu,
                             const MadeBy& made) {
     RECORD_USER_SCOPE("tessera::linear");
-    const at::Tensor rows = as_rows(x).contiguous();
+    const Gelued* gelued = gelued_in(made);
+    const at::Tensor rows = as_rows(gelued != nullptr ? gelued->rows : x).contiguous();
     // With a GELU between them the residual is not of the product.
     const at::Tensor added = residual && !gelu ? as_rows(*residual).contiguous() : at::Tensor();
     at::Tensor y = product_there(rows, weight.contiguous(), bias.contiguous(), added);
     at::Tensor before_gelu;
     if (gelu) {
       before_gelu = y;
-      y = at::gelu(before_gelu);
+      y = exact_gelu_forward(before_gelu);
       if (residual) y.add_(as_rows(*residual));
     }
     auto shape = x.sizes().vec();
@@ -50,6 +56,7 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
     save_with_input(ctx, {weight, before_gelu}, rows, made);
     ctx->saved_data["added"] = residual.has_value();
     ctx->saved_data["shape"] = x.sizes().vec();
+    ctx->saved_data["after_gelu"] = gelued != nullptr;
     return y.view(shape);
   }
 
@@ -57,13 +64,20 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &weight = saved[0], &before_gelu = saved[1];
     at::Tensor gradient = as_rows(gradients[0]).contiguous();
-    if (before_gelu.defined()) gradient = at::gelu_backward(gradient, before_gelu);
-    at::Tensor of_x, of_weight, of_bias;
+    if (before_gelu.defined()) gradient = exact_gelu_backward(gradient, before_gelu);
+    const bool after_gelu = ctx->saved_data["after_gelu"].toBool(), needs_x = ctx->needs_input_grad(1);
+    at::Tensor of_x, of_weight, of_bias, x;
     if (ctx->needs_input_grad(0)) {
-      of_x = at::mm(gradient, weight).view(ctx->saved_data["shape"].toIntVector());
+      of_x = at::mm(gradient, weight);
+      if (after_gelu && needs_x) {
+        x = exact_gelu_backward_and_output(of_x, as_rows(saved.back()));
+      } else if (after_gelu) {
+        of_x = exact_gelu_backward(of_x, as_rows(saved.back()));
+      }
+      of_x = of_x.view(ctx->saved_data["shape"].toIntVector());
     }
-    if (ctx->needs_input_grad(1)) {
-      const at::Tensor x = as_rows(saved_input(ctx, saved)).contiguous();
+    if (needs_x) {
+      if (!x.defined()) x = as_rows(saved_input(ctx, saved)).contiguous();
       std::tie(of_weight, of_bias) = device_parameter_gradients(gradient, x);
     } else if (ctx->needs_input_grad(2)) {
       of_bias = gradient.sum(0);
@@ -172,7 +186,8 @@ std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& g
 
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          const std::optional<at::Tensor>& residual, bool gelu, const MadeBy& made) {
-  return DeviceLinear::apply(x, weight, bias, residual, gelu, made);
+  const Gelued* gelued = gelued_in(made);
+  return DeviceLinear::apply(gelued != nullptr ? gelued->x : x, weight, bias, residual, gelu, made);
 }
 
 }  // namespace tessera::ops

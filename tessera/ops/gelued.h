@@ -3,17 +3,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/gelu.h>
+
+#include "tessera/ops/gelu.h"
 
 namespace tessera::ops {
 
 /// What a GELU made, and of what. (Its own backward keeps x in any case.)
 struct Gelued {
   at::Tensor x;
-  at::Tensor rows;  // gelu(x)
+  at::Tensor rows;  // exact_gelu(x)
 };
 
 /// The exact GELU of x.
-inline Gelued gelued(const at::Tensor& x) { return {x, at::gelu(x)}; }
+inline Gelued gelued(const at::Tensor& x) { return {x, exact_gelu(x)}; }
 
 }  // namespace tessera::ops

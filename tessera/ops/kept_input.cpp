@@ -33,7 +33,7 @@ at::Tensor saved_images(AutogradContext* ctx, const variable_list& saved) {
 
 at::Tensor saved_input(AutogradContext* ctx, const variable_list& saved) {
   const at::NoGradGuard no_grad;
-  if (ctx->saved_data.count("gelu") > 0) return at::gelu(saved.back()).contiguous();
+  if (ctx->saved_data.count("gelu") > 0) return exact_gelu_forward(saved.back()).contiguous();
   if (ctx->saved_data.count("relu") > 0) return rows_of(saved_images(ctx, saved));
   const auto epsilon = ctx->saved_data.find("epsilon");
   if (epsilon == ctx->saved_data.end()) return saved.back();

@@ -77,6 +77,22 @@ struct CrossEntropyBackward {
   float* of_logits;       // [rows, classes]
 };
 
+/// y = x Phi(x), the exact GELU, in fp32.
+struct Gelu {
+  Number number;
+  int64_t count;
+  const void* x;  // [count]
+  void* y;        // [count]
+};
+/// of_x = gradient * gelu'(x), and y = gelu(x) again, the same bits: x is read once for both.
+struct GeluBackward {
+  Number number;
+  int64_t count;
+  const void *gradient, *x;  // [count]; of y, and the GELU's input
+  void* of_x;                // [count]; may be `gradient`
+  void* y;                   // [count]; null: not wanted
+};
+
 /// data/pictures.h's numbers of a batch. Numbers that do not fit int32 are refused by who fills this in.
 struct Pictures {
   struct Erasure {
@@ -119,6 +135,8 @@ struct DeviceKernels {
   void (*adamw)(const AdamwPass& pass, void* stream);
   void (*cross_entropy)(const CrossEntropyForward& pass, void* stream);
   void (*cross_entropy_backward)(const CrossEntropyBackward& pass, void* stream);
+  void (*gelu)(const Gelu& pass, void* stream);
+  void (*gelu_backward)(const GeluBackward& pass, void* stream);
   void (*pictures)(const Pictures& pass, void* stream);
   void (*fp8_rows)(const Fp8Pass& pass, void* stream);
 };

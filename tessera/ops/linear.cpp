@@ -104,7 +104,7 @@ at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
     return widened_linear(x, matrix, bias, residual, then == Then::kGelu, made);
   }
   y = made && !under_autocast(x) ? plain_linear(x, matrix, bias, made) : at::linear(x, matrix, bias);
-  return then == Then::kGelu ? at::gelu(y) : then == Then::kAdd ? *residual + y : y;
+  return then == Then::kGelu ? exact_gelu(y) : then == Then::kAdd ? *residual + y : y;
 }
 
 }  // namespace

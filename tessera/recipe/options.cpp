@@ -153,6 +153,9 @@ void add_machine(std::vector<Option>& table) {
       flag("run.cuda_graphs",
            "on a GPU a pass is recorded and replayed as one launch (one rank, no accumulation)",
            TESSERA_FIELD(run.cuda_graphs)),
+      flag("run.cuda_fused_gelu",
+           "GELU on a GPU by Tessera's kernels: backward reads its input once; false: LibTorch's GELU",
+           TESSERA_FIELD(run.cuda_fused_gelu)),
       flag("run.shared_memory", "between ranks of one host where all of a group are there; false: TCP",
            TESSERA_FIELD(run.shared_memory)),
   };

@@ -150,8 +150,9 @@ struct RunRecipe {
   std::string wandb = "";        // project of Weights & Biases; "": none
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
-  bool share_gpu = false;    // more ranks on a host than GPUs
-  bool cuda_graphs = false;  // a pass is recorded once and replayed
+  bool share_gpu = false;        // more ranks on a host than GPUs
+  bool cuda_graphs = false;      // a pass is recorded once and replayed
+  bool cuda_fused_gelu = false;  // GELU by the CUDA plug-in's kernels, else by LibTorch
 };
 
 struct Recipe {

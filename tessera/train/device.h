@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tessera/launch/launch.h"
+#include "tessera/ops/kernel_table.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 
@@ -17,6 +18,9 @@ namespace tessera::train {
 /// current device from then on; groups that connect afterwards talk over NCCL as well (mesh/cuda_plugin.h).
 /// Errors: UserError of recipe::choose_gpu, and of the plug-in when it has no code for the GPU.
 at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& ranks);
+
+/// `kernels` without those that the recipe does not ask for (run.cuda_fused_gelu).
+ops::DeviceKernels wanted_kernels(ops::DeviceKernels kernels, const recipe::RunRecipe& run);
 
 /// "CPU", "NVIDIA H200 (GPU 1, 139.7 GiB)".
 std::string describe_device(at::Device device);

@@ -88,6 +88,18 @@ TEST(CudaKernels, CrossEntropiesAreTheFormulas) {
   }
 }
 
+TEST(CudaKernels, GeluMatchesFormula) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  std::vector<GeluCase> cases = gelu_cases();
+  cases.push_back({(1 << 22) + 3, 0});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const GeluCase& c : cases) expect_the_gelu(c.count, c.begin, dtype, gpu);
+  }
+  expect_the_gelu_of_non_finite_values(gpu);
+}
+
 TEST(CudaKernels, Fp8RowsAreTheCpusBits) {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu = tessera::testing::use_gpu(0);

@@ -13,6 +13,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/fp8_linear.h"
+#include "tessera/ops/gelu.h"
 #include "tessera/ops/layer_norm.h"
 #include "tests/ops/beside_formula.h"
 
@@ -137,6 +138,70 @@ inline Tensors adamw_steps(const AdamwCase& c, at::Device device) {
           {1e-2, 0.9, 0.98, 1e-8, 0.1, step, 0.7, c.coupled}, part(t[3]));
   }
   return t;
+}
+
+/// Inputs of a GELU: most near zero, some far from it, and `begin` values before them (a pack of 16 bytes
+/// begins at `begin` = 0).
+inline at::Tensor gelu_case(int64_t count, int64_t begin, at::ScalarType dtype) {
+  at::manual_seed(5);
+  at::Tensor x = at::randn({begin + count}) * 3;
+  const double most = dtype == at::kHalf ? 6e4 : 3e38;
+  const std::vector<double> special = {0, -0.0, 1e-4, -1e-4, 5, -5, 9, -9, 40, -40, 1e4, -1e4, most, -most};
+  for (size_t i = 0; i < special.size(); ++i) {
+    const auto place = begin + static_cast<int64_t>(i) * 3;
+    if (place < begin + count) x[place] = special[i];
+  }
+  return x.to(dtype).narrow(0, begin, count);
+}
+
+/// GELU and its gradients beside the formulas in float64. Allowed: a rounding to the dtype, and fp32's error
+/// of erf and exp, 4e-7, times what it is multiplied with. (Far below zero Phi is smaller than that.)
+inline void expect_the_gelu(int64_t count, int64_t begin, at::ScalarType dtype, at::Device device) {
+  SCOPED_TRACE(::testing::Message() << count << " from " << begin << ' ' << dtype);
+  const at::Tensor host = gelu_case(count, begin, dtype);
+  const at::Tensor all = gelu_case(begin + count, 0, dtype).to(device);
+  const at::Tensor x = begin == 0 ? host.to(device) : all.narrow(0, begin, count).copy_(host);
+  at::manual_seed(6);
+  const at::Tensor gradient = at::randn({count}).to(dtype);
+  const at::Tensor exact = host.to(at::kDouble), g = gradient.to(at::kDouble);
+  const at::Tensor phi = at::erfc(-exact * M_SQRT1_2) / 2;
+  const at::Tensor density = at::exp(-exact * exact / 2) * (M_2_SQRTPI * M_SQRT1_2 / 2);
+  const double step = dtype == at::kFloat ? 2e-7 : dtype == at::kHalf ? 5e-4 : 4e-3, tiny = 1e-7;
+  const auto expect = [&](const char* what, const at::Tensor& found, const at::Tensor& expected,
+                          const at::Tensor& factor) {
+    ASSERT_EQ(found.scalar_type(), dtype);
+    ASSERT_EQ(found.device().type(), device.type());
+    const at::Tensor allowed = expected.abs() * step + factor.abs() * 4e-7 + tiny;
+    const at::Tensor off = (found.to(at::kCPU, at::kDouble) - expected).abs() / allowed;
+    EXPECT_LE(off.max().item<double>(), 1) << what << " at x = " << exact[off.argmax()].item<double>();
+  };
+  const at::Tensor slope = phi + exact * density, there = gradient.to(device);
+  expect("gelu", exact_gelu_forward(x), exact * phi, exact);
+  expect("gradient", exact_gelu_backward(there, x), g * slope, g);
+  const at::Tensor of_x = there.clone(), y = exact_gelu_backward_and_output(of_x, x);
+  expect("gradient in place", of_x, g * slope, g);
+  EXPECT_TRUE(at::equal(y, exact_gelu_forward(x)));
+  const at::Tensor input = x.clone().requires_grad_();
+  exact_gelu(input).backward(there);
+  EXPECT_TRUE(at::equal(input.grad(), of_x));
+}
+
+/// What is not finite is not hidden: -inf * 0 and inf * 0 of the formulas are NaN.
+inline void expect_the_gelu_of_non_finite_values(at::Device device) {
+  const at::Tensor x = at::tensor({-INFINITY, INFINITY, NAN, 1.0F}).to(device);
+  const at::Tensor y = exact_gelu_forward(x).cpu(), of_x = exact_gelu_backward(at::ones_like(x), x).cpu();
+  for (const int64_t i : {0, 2}) EXPECT_TRUE(std::isnan(y[i].item<float>())) << i;
+  for (const int64_t i : {0, 1, 2}) EXPECT_TRUE(std::isnan(of_x[i].item<float>())) << i;
+  EXPECT_EQ(y[1].item<float>(), INFINITY);
+  EXPECT_NEAR(y[3].item<float>(), 0.8413447F, 1e-6);
+  EXPECT_NEAR(of_x[3].item<float>(), 1.0833155F, 1e-6);
+}
+
+struct GeluCase {
+  int64_t count, begin;
+};
+inline std::vector<GeluCase> gelu_cases() {
+  return {{1, 0}, {7, 0}, {8, 0}, {9, 0}, {2048, 0}, {2053, 0}, {5000, 1}, {100, 4}};
 }
 
 /// Numbers of every size that the dtype has, rows of zeros, and of ties between two numbers of e4m3.

@@ -77,6 +77,40 @@ TEST(CrossEntropy, LogitsOfAnySize) {
   EXPECT_TRUE(std::isnan(cross_entropy_sum(at::zeros({1, 3}), {labels + 3, {}, {}}, 0).item<float>()));
 }
 
+TEST(Gelu, ValueAndGradientMatchFormula) {
+  const UsingKernels kernels;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const GeluCase& c : gelu_cases()) expect_the_gelu(c.count, c.begin, dtype, at::kCPU);
+  }
+}
+
+TEST(Gelu, NonFiniteValuesGiveNan) {
+  const UsingKernels kernels;
+  expect_the_gelu_of_non_finite_values(at::kCPU);
+}
+
+// The kernels compute where they can, of any strides; LibTorch computes other dtypes and empty tensors.
+TEST(Gelu, LibTorchComputesOtherDtypes) {
+  DeviceKernels none = cuda::kOnCpu;
+  none.gelu = [](const ops::Gelu&, void*) { throw std::runtime_error("forward"); };
+  none.gelu_backward = [](const ops::GeluBackward&, void*) { throw std::runtime_error("backward"); };
+  const at::Tensor x = at::randn({6, 10}), gradient = at::randn({6, 10});
+  {
+    const UsingKernels kernels(none);
+    EXPECT_THROW(exact_gelu(x), std::runtime_error);
+    EXPECT_THROW(exact_gelu_backward(gradient, x), std::runtime_error);
+    const at::Tensor wide = x.to(at::kDouble);
+    EXPECT_TRUE(at::equal(exact_gelu(wide), at::gelu(wide)));
+    EXPECT_EQ(exact_gelu(x.narrow(0, 0, 0)).numel(), 0);
+  }
+  const UsingKernels kernels;
+  EXPECT_LT(error(exact_gelu(x.t()), at::gelu(x.t())), 1e-6);
+  EXPECT_LT(error(exact_gelu_backward(gradient.t(), x.t()), at::gelu_backward(gradient, x).t()), 1e-6);
+  const at::Tensor of_x = gradient.t().contiguous();
+  EXPECT_LT(error(exact_gelu_backward_and_output(of_x, x.t()), at::gelu(x).t()), 1e-6);
+  EXPECT_LT(error(of_x, at::gelu_backward(gradient, x).t()), 1e-6);
+}
+
 TEST(Fp8Rows, NumbersAndScalesAreLibTorchs) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t columns : {1, 7, 16, 77, 1024, 5000}) {
@@ -132,6 +166,7 @@ TEST(RemoveFaulty, KeepsEveryRightKernel) {
   EXPECT_NE(kernels.norm_forward, nullptr);
   EXPECT_NE(kernels.adamw, nullptr);
   EXPECT_NE(kernels.cross_entropy, nullptr);
+  EXPECT_NE(kernels.gelu, nullptr);
   EXPECT_NE(kernels.fp8_rows, nullptr);
 }
 
@@ -149,6 +184,8 @@ TEST(RemoveFaulty, FindsEachFault) {
     EXPECT_EQ(kernels.adamw == nullptr, name == "adamw");
     EXPECT_EQ(kernels.cross_entropy == nullptr, name == "cross_entropy");
     EXPECT_EQ(kernels.cross_entropy_backward == nullptr, name == "cross_entropy");
+    EXPECT_EQ(kernels.gelu == nullptr, name == "gelu");
+    EXPECT_EQ(kernels.gelu_backward == nullptr, name == "gelu");
     EXPECT_EQ(kernels.fp8_rows == nullptr, name == "fp8_rows");
     EXPECT_NE(kernels.pictures, nullptr);
   };
@@ -178,6 +215,14 @@ TEST(RemoveFaulty, FindsEachFault) {
       CrossEntropyBackward other = pass;
       other.of.second = nullptr;
       cuda::cross_entropy_backward(other, stream);
+    };
+  });
+  expect("gelu", "gelu(x) of backward off by ", [](DeviceKernels& k) {
+    k.gelu_backward = [](const GeluBackward& pass, void* stream) {
+      GeluBackward other = pass;
+      std::vector<float> nowhere(static_cast<size_t>(pass.count));
+      if (pass.y != nullptr) other.y = nowhere.data();
+      cuda::gelu_backward(other, stream);
     };
   });
   expect("adamw", "parameters off by ", [](DeviceKernels& k) {

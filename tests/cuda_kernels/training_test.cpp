@@ -2,6 +2,7 @@
 // Whole trainings with the kernels in every place that asks for them, against the CPU's own.
 #include <gtest/gtest.h>
 
+#include "tessera/train/device.h"
 #include "tests/cuda_kernels/table.h"
 #include "tests/train/small_run.h"
 
@@ -33,6 +34,16 @@ TEST(Training, TheCurveIsTheCpus) {
     const cuda::UsingKernels kernels;
     expect_close(train_once(sets, true), expected, 1e-5);
   }
+}
+
+TEST(Training, FusedGeluIsUsedIfTheRecipeAsksForIt) {
+  recipe::Recipe recipe = make_recipe({});
+  EXPECT_EQ(wanted_kernels(cuda::kOnCpu, recipe.run).gelu, nullptr);
+  EXPECT_EQ(wanted_kernels(cuda::kOnCpu, recipe.run).gelu_backward, nullptr);
+  EXPECT_NE(wanted_kernels(cuda::kOnCpu, recipe.run).norm_forward, nullptr);
+  recipe = make_recipe({"run.cuda_fused_gelu=true"});
+  EXPECT_NE(wanted_kernels(cuda::kOnCpu, recipe.run).gelu, nullptr);
+  EXPECT_NE(wanted_kernels(cuda::kOnCpu, recipe.run).gelu_backward, nullptr);
 }
 
 TEST(Training, NarrowNumbersFollow) {

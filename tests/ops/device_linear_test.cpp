@@ -6,6 +6,7 @@
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -15,6 +16,7 @@
 
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/fp8_linear.h"
+#include "tessera/ops/gelued.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/mlp.h"
@@ -117,12 +119,20 @@ DeviceLayer of_residual() {
           {0, 1, 1}};
 }
 
+// With a GELU before it, whose way back is part of the layer's.
+DeviceLayer after_gelu() {
+  return {"linear_add after gelu",
+          [](const Tensors& t) { return linear_add(gelued(t[0]), t[1].flatten(1), t[2], t[3]); },
+          [](const Tensors& t) { return t[3] + at::matmul(at::gelu(t[0]), t[1].flatten(1).t()) + t[2]; },
+          {0, 1, 1}};
+}
+
 TEST_F(DeviceLinear, ValueAndGradientsAreAutograds) {
   const std::vector<std::vector<std::vector<int64_t>>> shapes = {
       {{64, 48}, {80, 48}, {80}, {64, 80}},
       {{3, 17, 33}, {50, 33}, {50}, {3, 17, 50}},
       {{2, 9, 48}, {40, 3, 4, 4}, {40}, {2, 9, 40}}};  // the last: a patch embedding's
-  for (const DeviceLayer& layer : {of_plain(), of_gelu(), of_residual()}) {
+  for (const DeviceLayer& layer : {of_plain(), of_gelu(), of_residual(), after_gelu()}) {
     for (const auto& sizes : shapes) {
       SCOPED_TRACE(layer.name);
       at::manual_seed(1);
@@ -209,6 +219,30 @@ TEST_F(DeviceLinear, WhatIsFrozenGetsNoGradient) {
   linear(x, weight, bias.requires_grad_()).sum().backward();
   EXPECT_EQ(calls.gradients, 0);
   EXPECT_TRUE(at::equal(bias.grad(), at::full({4}, 8, at::kBFloat16)));
+}
+
+// Whatever of the layer is frozen, the others' gradients are the same bits.
+TEST_F(DeviceLinear, AfterGeluAnyGradientCanBeLeftOut) {
+  at::manual_seed(4);
+  const Tensors given = {at::randn({9, 16}).to(at::kBFloat16), at::randn({4, 16}).to(at::kBFloat16),
+                         at::randn({4}).to(at::kBFloat16)};
+  const auto gradients = [&](std::array<bool, 3> wanted) {
+    Tensors t;
+    for (size_t i = 0; i < 3; ++i) t.push_back(given[i].clone().requires_grad_(wanted[i]));
+    linear(gelued(t[0]), t[1], t[2]).sum().backward();
+    return Tensors{t[0].grad(), t[1].grad(), t[2].grad()};
+  };
+  const Tensors all = gradients({true, true, true});
+  for (const std::array<bool, 3>& wanted : std::vector<std::array<bool, 3>>{
+           {true, false, false}, {false, true, true}, {false, false, true}, {true, false, true}}) {
+    const Tensors some = gradients(wanted);
+    for (size_t i = 0; i < 3; ++i) {
+      ASSERT_EQ(some[i].defined(), wanted[i]);
+      if (wanted[i]) {
+        EXPECT_TRUE(at::equal(some[i], all[i])) << i;
+      }
+    }
+  }
 }
 
 // The weight's gradient of a linear layer in fp8 is a product in bf16, and the bias's comes with it.

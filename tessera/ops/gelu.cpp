@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/gelu.h"
+
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/device_kernels.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+const DeviceKernels* gelu_kernels(const at::Tensor& x) {
+  return number_of(x) ? device_kernels(x, &DeviceKernels::gelu, &DeviceKernels::gelu_backward) : nullptr;
+}
+
+/// Of contiguous tensors of one dtype; `y` may be undefined, and `of_x` be `gradient`.
+void run_gelu_backward(const DeviceKernels& kernels, const at::Tensor& gradient, const at::Tensor& x,
+                       const at::Tensor& of_x, const at::Tensor& y) {
+  RECORD_USER_SCOPE("tessera::gelu_backward");
+  kernels.gelu_backward({.number = *number_of(x),
+                         .count = x.numel(),
+                         .gradient = gradient.const_data_ptr(),
+                         .x = x.const_data_ptr(),
+                         .of_x = of_x.mutable_data_ptr(),
+                         .y = y.defined() ? y.mutable_data_ptr() : nullptr},
+                        KernelStream(kernels, x));
+}
+
+/// By the device's kernels.
+class DeviceGelu : public torch::autograd::Function<DeviceGelu> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x) {
+    ctx->save_for_backward({x});
+    return exact_gelu_forward(x);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    return {exact_gelu_backward(gradients[0], ctx->get_saved_variables()[0])};
+  }
+};
+
+}  // namespace
+
+at::Tensor exact_gelu(const at::Tensor& x) {
+  return gelu_kernels(x) != nullptr ? DeviceGelu::apply(x) : at::gelu(x);
+}
+
+at::Tensor exact_gelu_forward(const at::Tensor& given) {
+  const DeviceKernels* kernels = gelu_kernels(given);
+  if (kernels == nullptr) return at::gelu(given);
+  RECORD_USER_SCOPE("tessera::gelu");
+  const at::Tensor x = given.contiguous(), y = at::empty_like(x);
+  kernels->gelu(
+      {.number = *number_of(x), .count = x.numel(), .x = x.const_data_ptr(), .y = y.mutable_data_ptr()},
+      KernelStream(*kernels, x));
+  return y;
+}
+
+at::Tensor exact_gelu_backward(const at::Tensor& gradient, const at::Tensor& given) {
+  const DeviceKernels* kernels = gelu_kernels(given);
+  if (kernels == nullptr || gradient.scalar_type() != given.scalar_type())
+    return at::gelu_backward(gradient, given);
+  const at::Tensor x = given.contiguous(), of_x = at::empty_like(x);
+  run_gelu_backward(*kernels, gradient.contiguous(), x, of_x, {});
+  return of_x;
+}
+
+at::Tensor exact_gelu_backward_and_output(const at::Tensor& gradient, const at::Tensor& given) {
+  TESSERA_CHECK(gradient.is_contiguous(), "a gradient with strides ", gradient.strides());
+  const DeviceKernels* kernels = gelu_kernels(given);
+  if (kernels == nullptr || gradient.scalar_type() != given.scalar_type()) {
+    at::Tensor of_x = gradient;
+    at::gelu_backward_out(of_x, gradient, given);
+    return at::gelu(given);
+  }
+  const at::Tensor x = given.contiguous(), y = at::empty_like(x);
+  run_gelu_backward(*kernels, gradient, x, gradient, y);
+  return y;
+}
+
+}  // namespace tessera::ops
