@@ -89,8 +89,8 @@ double training_flops(const ModelConfig& config) {
   return 3 * (forward_flops(config) - (vit != nullptr ? unread_flops(*vit) : 0));
 }
 
-Activations activations(const ModelConfig& config, double c) {
-  return std::visit([c](const auto& one) { return activations(one, c); }, config.of);
+Activations activations(const ModelConfig& config, double c, bool keeps_activations) {
+  return std::visit([&](const auto& one) { return activations(one, c, keeps_activations); }, config.of);
 }
 
 std::string describe(const ModelConfig& config) {

@@ -62,7 +62,7 @@ double forward_flops(const ModelConfig& config);
 /// What a training step computes for an image: 3 x the forward FLOPs that are computed (a ViT's
 /// unread_flops are not); what recompute does again is not counted.
 double training_flops(const ModelConfig& config);
-Activations activations(const ModelConfig& config, double c);
+Activations activations(const ModelConfig& config, double c, bool keeps_activations = false);
 std::string describe(const ModelConfig& config);
 
 /// Names of the families: "vit", "resnet", "resmlp".

@@ -112,7 +112,7 @@ double forward_flops(const ResMlpConfig& config) {
               d * static_cast<double>(config.classes));
 }
 
-Activations activations(const ResMlpConfig& config, double c) {
+Activations activations(const ResMlpConfig& config, double c, bool /*keeps_activations*/) {
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
   const double pixels = static_cast<double>(config.channels * config.image_size) * config.image_size;
   const double tokens = c * static_cast<double>(config.tokens());  // bytes a channel

@@ -47,8 +47,9 @@ std::vector<std::string> unit_names(const ResMlpConfig& config);
 
 /// Forward FLOPs of one image: 2 x MACs of MACs = L(N^2 d + 2Ndm) + N*C*P^2*d + d*classes (N patches).
 double forward_flops(const ResMlpConfig& config);
-/// What autograd keeps, with `c` bytes an element of the compute dtype. docs/memory.md derives it.
-Activations activations(const ResMlpConfig& config, double c);
+/// What autograd keeps, with `c` bytes an element of the compute dtype, whatever `keeps_activations` (vit.h)
+/// is. docs/memory.md derives it.
+Activations activations(const ResMlpConfig& config, double c, bool keeps_activations = false);
 /// "ResMLP, width 384, depth 24, patch 16, 196 tokens of a 224 px image".
 std::string describe(const ResMlpConfig& config);
 

@@ -75,8 +75,9 @@ std::vector<std::string> unit_names(const VitConfig& config);
 /// A ViT has none: what it computes once (sin-cos positions) is a ParameterSpec.
 std::vector<BufferSpec> buffers(const VitConfig& config);
 
-/// What autograd keeps, with `c` bytes an element of the compute dtype. docs/memory.md derives it.
-Activations activations(const VitConfig& config, double c);
+/// What autograd keeps, with `c` bytes an element of the compute dtype; with `keeps_activations` also those
+/// of the blocks' norms and GELUs, which backward otherwise makes again. docs/memory.md derives it.
+Activations activations(const VitConfig& config, double c, bool keeps_activations = false);
 
 /// "ViT, width 768, depth 12, heads 12, patch 16, 197 tokens of a 224 px image".
 std::string describe(const VitConfig& config);

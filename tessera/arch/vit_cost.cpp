@@ -26,7 +26,8 @@ bool makes_no_keys(const VitConfig& config, int64_t read_tokens) {
 }
 
 // The first `read` of its tokens go on behind the attention.
-UnitActivations block_activations(const VitConfig& config, double c, int64_t read_tokens) {
+UnitActivations block_activations(const VitConfig& config, double c, int64_t read_tokens,
+                                  bool keeps_activations) {
   const auto tokens = static_cast<double>(config.tokens()), read = static_cast<double>(read_tokens);
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
   const auto heads = static_cast<double>(config.heads);
@@ -48,6 +49,11 @@ UnitActivations block_activations(const VitConfig& config, double c, int64_t rea
   }
   if (config.layer_scale > 0) of_read += 2 * d;
   if (config.dropout > 0) of_read += 2 * d + 2 * m;  // masks, and GELU's output with one
+  if (keeps_activations) {
+    if (!makes_no_keys(config, read_tokens)) of_all += d;  // norm1's, which qkv read
+    of_read += d;                                          // norm2's, which fc1 read
+    if (config.dropout == 0) of_read += m;                 // GELU's, which fc2 read
+  }
   return unit(c * tokens * d, tokens * (c * of_all + kFloatBytes * all_statistics) +
                                   read * (c * of_read + kFloatBytes * read_statistics));
 }
@@ -73,12 +79,12 @@ UnitActivations head_activations(const VitConfig& config, double c) {
 
 }  // namespace
 
-Activations activations(const VitConfig& config, double c) {
+Activations activations(const VitConfig& config, double c, bool keeps_activations) {
   Activations result;
   result.units.push_back(stem_activations(config, c));
   for (int64_t i = 1; i <= config.depth; ++i) {
-    result.units.push_back(
-        block_activations(config, c, i < config.depth ? config.tokens() : config.tokens_read()));
+    result.units.push_back(block_activations(
+        config, c, i < config.depth ? config.tokens() : config.tokens_read(), keeps_activations));
   }
   result.units.push_back(head_activations(config, c));
   const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);

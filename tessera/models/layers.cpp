@@ -45,10 +45,12 @@ at::Tensor Linear::then_gelu(const at::Tensor& x, const ForwardContext& context)
 }
 
 at::Tensor Linear::in_block(const ops::Normed& x, const ForwardContext& context) const {
+  if (context.keeps_activations) return in_block(x.rows, context);
   return context.fp8 ? ops::fp8_linear(x, weight, bias) : ops::linear(x, weight, bias);
 }
 
 at::Tensor Linear::then_gelu(const ops::Normed& x, const ForwardContext& context) const {
+  if (context.keeps_activations) return then_gelu(x.rows, context);
   return context.fp8 ? ops::exact_gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
 }
 
@@ -167,12 +169,13 @@ at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
   };
   if (!context.fp8 && !dropout1_.active(context)) {
     return residual(ops::mlp(std::move(normed), fc1_.weight, fc1_.bias, fc2_.weight, fc2_.bias,
-                             plain ? x : at::Tensor()));
+                             plain ? x : at::Tensor(), context.keeps_activations));
   }
   if (!dropout1_.active(context)) {  // in fp8
     const ops::Gelued hidden = ops::gelued(fc1_.in_block(normed, context));
     normed.rows.reset();
-    const at::Tensor branch = ops::fp8_linear(hidden, fc2_.weight, fc2_.bias);
+    const at::Tensor branch = context.keeps_activations ? ops::fp8_linear(hidden.rows, fc2_.weight, fc2_.bias)
+                                                        : ops::fp8_linear(hidden, fc2_.weight, fc2_.bias);
     return plain ? x + branch : residual(branch);
   }
   const at::Tensor hidden = dropout1_(fc1_.then_gelu(normed, context), context);

@@ -25,7 +25,8 @@ struct Linear {
   explicit Linear(const ParameterScope& scope) : Linear(scope.get("weight"), scope.get("bias")) {}
   Linear(at::Tensor weight_, at::Tensor bias_) : weight(std::move(weight_)), bias(std::move(bias_)) {}
   at::Tensor operator()(const at::Tensor& x) const;
-  // Those of blocks compute as the context says. After a norm, what the norm makes is not kept for backward.
+  // Those of blocks compute as the context says. After a norm, what the norm makes is kept for backward only
+  // if the context says so.
   at::Tensor in_block(const at::Tensor& x, const ForwardContext& context) const;
   at::Tensor then_gelu(const at::Tensor& x, const ForwardContext& context) const;
   at::Tensor in_block(const ops::Normed& x, const ForwardContext& context) const;

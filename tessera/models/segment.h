@@ -29,6 +29,9 @@ struct ForwardContext {
   /// A ViT's last block makes all of its tokens, though the head reads fewer (Note [Tokens that are read]).
   bool every_token = false;
   bool fp8 = false;  // the linear layers of blocks multiply in fp8 (ops/fp8_linear.h)
+  /// Linear layers of a ViT's blocks keep their inputs for backward, instead of making again what a norm or a
+  /// GELU made (Note [Inputs made again] in ops/kept_input.h): less work, more memory, the same bits.
+  bool keeps_activations = false;
 };
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;

@@ -4,7 +4,9 @@
 // Note [Inputs made again]: backward needs a layer's input for the gradient of its weight alone. Where a norm
 // or a GELU made it, that one keeps what it was made of, and making it again, of the same tensors by the same
 // operation, gives the same bits: so the layer keeps nothing of its own. Either is a pass over [rows, in], a
-// fraction 1 / out of the layer's products.
+// fraction 1 / out of the layer's products. Where memory is plentiful and such passes are dear, as on a GPU,
+// the caller passes the rows as a plain tensor, and the layer keeps them (models::ForwardContext::
+// keeps_activations).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -70,12 +70,14 @@ class FastMlp : public torch::autograd::Function<FastMlp<Products>> {
 }  // namespace
 
 at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
-               const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual) {
+               const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual,
+               bool keeps_activations) {
   const std::optional<at::Tensor> added = residual.defined() ? std::optional(residual) : std::nullopt;
   at::Tensor y;
   const auto with = [&]<typename Products>(Products) {
     y = FastMlp<Products>::apply(x.rows, fc1_weight.contiguous(), fc1_bias.contiguous(),
-                                 fc2_weight.contiguous(), fc2_bias.contiguous(), added, std::optional(x));
+                                 fc2_weight.contiguous(), fc2_bias.contiguous(), added,
+                                 keeps_activations ? std::nullopt : std::optional(x));
   };
   const bool alike = !added || added->scalar_type() == x.rows.scalar_type();
   const auto second_layer = [&](const auto& hidden) {
@@ -87,6 +89,7 @@ at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bia
     return second_layer(hidden);
   }
   if (alike && with_products({x.rows, fc1_weight, fc1_bias, fc2_weight, fc2_bias}, with)) return y;
+  if (keeps_activations) return second_layer(exact_gelu(linear(x.rows, fc1_weight, fc1_bias)));
   const Gelued hidden = gelued(linear(x, fc1_weight, fc1_bias));
   x.rows.reset();
   return second_layer(hidden);

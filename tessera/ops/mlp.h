@@ -11,8 +11,11 @@ namespace tessera::ops {
 /// fc2(gelu(fc1(x))) [..., out], plus `residual` [..., out] where that is defined. `x.rows`: [..., in];
 /// weights: [hidden, in] and [out, hidden], biases [hidden] and [out]. What linear_gelu and linear_add make
 /// of it. Of its own it keeps for backward what is before GELU alone, [..., hidden]; what is after it is made
-/// again. On CPUs with kernels that and the way back through GELU are part of products.
+/// again. On CPUs with kernels that and the way back through GELU are part of products. `keeps_activations`:
+/// the layers keep what the norm and the GELU made for backward (on CPUs with kernels what the norm made
+/// alone); values and gradients are the same bits.
 at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
-               const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual = {});
+               const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual = {},
+               bool keeps_activations = false);
 
 }  // namespace tessera::ops

@@ -165,7 +165,8 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const P
                       int64_t batch) {
   check_units("plan.predict_memory", config, plan);
   auto sizes = unit_sizes(config);
-  const arch::Activations model = arch::activations(config, static_cast<double>(precision.compute_bytes));
+  const arch::Activations model =
+      arch::activations(config, static_cast<double>(precision.compute_bytes), precision.keeps_activations);
   const auto images = static_cast<double>(batch);
   Memory memory;
   memory.program = kProgramGrowth;

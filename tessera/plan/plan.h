@@ -87,6 +87,7 @@ struct Precision {
   double kept_numbers = 2;   // of 4 bytes a parameter: of the optimizer and of a moving average
   double batches_ahead = 4;  // micro-batches that the loader decodes ahead: data.prefetch
   bool accumulates = false;  // a step has several micro-batches: gradients of one outlive the next's forward
+  bool keeps_activations = false;  // outputs of norms and GELUs are kept for backward (arch/vit.h)
 };
 
 /// Predicted peak per rank for `batch` images a rank and micro-batch. Errors: UserError when the plan's units

@@ -139,6 +139,9 @@ struct CheckpointRecipe {
 /// Where a rank computes. kAuto: on a GPU where one answers, else on the CPU.
 enum class DeviceKind { kAuto, kCpu, kCuda };
 
+/// Whether blocks on a GPU keep the outputs of norms and GELUs for backward. kAuto: if memory allows.
+enum class KeepActivations { kAuto, kAlways, kNever };
+
 struct RunRecipe {
   std::string dir = "";          // run folder; "": runs/<name>
   int64_t threads = 0;           // compute threads a rank; 0: cores / local ranks, at least 1
@@ -151,7 +154,8 @@ struct RunRecipe {
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
   bool share_gpu = false;        // more ranks on a host than GPUs
-  bool cuda_graphs = false;      // a pass is recorded once and replayed
+  bool cuda_graphs = false;                                   // a pass is recorded once and replayed
+  KeepActivations keep_activations = KeepActivations::kAuto;  // outputs of norms and GELUs, for backward
   bool cuda_fused_gelu = false;  // GELU by the CUDA plug-in's kernels, else by LibTorch
 };
 

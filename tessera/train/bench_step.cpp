@@ -116,6 +116,10 @@ class StepBench {
         product_(job.recipe.model, sizes_.per_rank, resolve_dtype(job.recipe.precision.compute, device),
                  device) {}
 
+  /// Of norms and GELUs for backward.
+  void keep_activations(bool keeps) { state_->context.keeps_activations = keeps; }
+  bool keeps_activations() const { return state_->context.keeps_activations; }
+
   Rounds run() {
     // Memory is found, pages are there; passes are recorded, if they are.
     for (int i = 0; i < (state_->recorded ? 6 : 2); ++i) step();
@@ -236,6 +240,7 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
                {"global_batch", bench.sizes().batch},
                {"level", plan::to_string(recipe.shard.level)},
                {"recompute", recipe.shard.recompute},
+               {"keeps_activations", bench.keeps_activations()},
                {"step_seconds", seconds},
                {"step_seconds_all", rounds.seconds},
                {"images_per_second", images / seconds},
@@ -257,12 +262,13 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
 
 void print(const Json& json) {
   const auto number = [&](const char* name) { return json.at(name).get<double>(); };
-  std::printf("%s on %s, batch %ld = %ld ranks x %ld, %s, %s%s\n",
+  std::printf("%s on %s, batch %ld = %ld ranks x %ld, %s, %s%s%s\n",
               json.at("model").get<std::string>().c_str(), json.at("device").get<std::string>().c_str(),
               json.at("global_batch").get<long>(), json.at("ranks").get<long>(),
               json.at("batch_per_rank").get<long>(), json.at("dtype").get<std::string>().c_str(),
               json.at("level").get<std::string>().c_str(),
-              json.at("recompute").get<bool>() ? ", recompute" : "");
+              json.at("recompute").get<bool>() ? ", recompute" : "",
+              json.at("keeps_activations").get<bool>() ? ", outputs of norms and GELUs kept" : "");
   std::printf("%-30s %10.2f images/s, %.3f s a step\n", "whole step", number("images_per_second"),
               number("step_seconds"));
   std::printf("%-30s %10.3f TFLOP/s: %.0f %% of the widest product's %.3f", "work", number("tflops"),
@@ -306,7 +312,9 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
           if (device.is_cuda()) check_gpu_memory(job.recipe, plan, batch, ranks, "");
           if (device.is_cpu() && ranks.local_rank == 0) check_memory(job.recipe, plan, batch, ranks, "");
           mesh->world().barrier("memory check");
+          const bool keeps = keeps_activations(job.recipe, plan, batch, device);  // before the model is there
           StepBench bench(job, ranks, *mesh, device);
+          bench.keep_activations(keeps);
           const Rounds rounds = bench.run();
           const double peak =
               largest_over_ranks(static_cast<double>(peak_resident_bytes()), mesh->world(), "peak memory");

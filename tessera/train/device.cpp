@@ -14,6 +14,7 @@
 #include "tessera/recipe/choose_device.h"
 #include "tessera/train/fused_pictures.h"
 #include "tessera/train/session.h"
+#include "tessera/train/teacher.h"
 
 namespace tessera::train {
 namespace {
@@ -30,6 +31,18 @@ void use_kernels_of(const mesh::CudaPlugin& plugin, const recipe::RunRecipe& run
   }
   ops::use_device_kernels(&kernels, device.type());
   ops::use_device_products(&products, device.type());
+}
+
+/// That a rank is predicted to need. (A checkpoint's copy lies in the host's memory.)
+plan::Memory gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
+  return plan::predict_memory(recipe.model, plan, plan_precision(recipe, plan.world, at::kCUDA),
+                              batch_per_rank);
+}
+
+/// Ranks of this host that compute on one GPU, at most.
+int64_t ranks_of_a_gpu(const launch::Ranks& ranks) {
+  const int64_t gpus = mesh::cuda_in_use().plugin->device_count();
+  return (ranks.local_world + gpus - 1) / gpus;
 }
 
 /// The thread computes on a stream of its own: nothing can be recorded on the device's default one. Before
@@ -84,12 +97,8 @@ void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int6
   const mesh::CudaInUse cuda = mesh::cuda_in_use();
   TESSERA_CHECK(cuda.plugin != nullptr, "no GPU was chosen");
   const mesh::CudaDevice gpu = cuda.plugin->device(cuda.device);
-  // A checkpoint's copy lies in the host's memory.
-  const int64_t gpus = cuda.plugin->device_count(), sharing = (ranks.local_world + gpus - 1) / gpus;
-  const double needed =
-      static_cast<double>(sharing) *
-      plan::predict_memory(recipe.model, plan, plan_precision(recipe, plan.world, at::kCUDA), batch_per_rank)
-          .total();
+  const int64_t sharing = ranks_of_a_gpu(ranks);
+  const double needed = static_cast<double>(sharing) * gpu_memory(recipe, plan, batch_per_rank).total();
   if (needed <= static_cast<double>(gpu.free_bytes)) return;
   user_error("train.memory", "a run that fits GPU ", cuda.device, " (", gpu.name,
              "): ", sharing == 1 ? "a rank is" : concat(sharing, " ranks that share it are"),
@@ -97,6 +106,23 @@ void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int6
              human_bytes(static_cast<double>(gpu.free_bytes)), " of ",
              human_bytes(static_cast<double>(gpu.total_bytes)), " are free (per rank",
              memory_savings(recipe, plan, batch_per_rank, ranks), otherwise, ")");
+}
+
+bool keeps_activations(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                       at::Device device) {
+  if (device.is_cpu()) return false;
+  if (recipe.run.keep_activations != recipe::KeepActivations::kAuto)
+    return recipe.run.keep_activations == recipe::KeepActivations::kAlways;
+  const mesh::CudaInUse cuda = mesh::cuda_in_use();
+  if (cuda.plugin == nullptr || cuda.shared) return false;  // how much of its memory is the rank's is not known
+  const plan::Memory memory = gpu_memory(with_kept_activations(recipe, true), plan, batch_per_rank);
+  double needed = memory.total() + teacher_bytes(recipe, plan.world, batch_per_rank, device);
+  if (recipe.run.cuda_graphs) needed += memory.activations;  // the graph's own
+  return fits_kept_activations(needed, static_cast<double>(cuda.plugin->device(cuda.device).free_bytes));
+}
+
+bool fits_kept_activations(double needed_bytes, double free_bytes) {
+  return needed_bytes <= 0.8 * free_bytes;
 }
 
 }  // namespace tessera::train

@@ -33,4 +33,14 @@ void wait_for(at::Device device);
 void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                       const launch::Ranks& ranks, const std::string& otherwise = "; --force runs it anyway");
 
+/// Whether the blocks of a run keep the outputs of norms and GELUs for backward (run.keep_activations;
+/// "auto": if fits_kept_activations()). Never on the CPU, whose kernels make them again within their
+/// products. Call it before the model takes memory. Errors: UserError when distill.teacher cannot be opened.
+bool keeps_activations(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                       at::Device device);
+
+/// The rule: the run with these outputs is predicted to need at most four fifths of the free memory. The rest
+/// is for what the prediction leaves out (workspaces of libraries, fragments between tensors).
+bool fits_kept_activations(double needed_bytes, double free_bytes);
+
 }  // namespace tessera::train

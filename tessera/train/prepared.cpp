@@ -58,8 +58,12 @@ void open_data(Prepared& p) {
 std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
   const auto& model = recipe.model;
-  const plan::Memory memory =
-      plan::predict_memory(model, p.plan, plan_precision(recipe, p.ranks.world, p.device), p.sizes.per_rank);
+  const auto memory_if = [&](bool keeps_activations) {
+    const auto precision =
+        plan_precision(with_kept_activations(recipe, keeps_activations), p.ranks.world, p.device);
+    return plan::predict_memory(model, p.plan, precision, p.sizes.per_rank);
+  };
+  const plan::Memory memory = memory_if(p.keeps_activations);
   std::vector<std::pair<std::string, std::string>> rows = {
       {"model", arch::describe(model)},
       {"parameters", human_count(arch::parameter_count(model))},
@@ -96,6 +100,12 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
       {"environment that libraries read", launch::library_variables()},
       {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
   };
+  if (const double more = memory_if(true).total() - memory_if(false).total(); more > 0) {  // (0 on the CPU)
+    rows.emplace_back("outputs of norms and GELUs",
+                      p.keeps_activations ? concat("kept for backward: ", human_bytes(more), " per rank")
+                                          : concat("made again in backward: keeping them takes ",
+                                                   human_bytes(more), " per rank (run.keep_activations)"));
+  }
   if (recipe.run.cuda_graphs) {
     const std::string why = why_not_recorded(recipe, p.plan, p.device);
     rows.emplace_back("passes", why.empty() ? "recorded as CUDA graphs and replayed"

@@ -33,11 +33,12 @@ struct Prepared {
   std::unique_ptr<data::Source> train, val;
   data::LoaderOptions loader;
   double peak_tflops = 0;
-  double predicted_bytes = 0;     // memory of a rank, as predicted_memory() says
-  bool stalled = false;           // LoopResult's
-  int64_t program_bytes = 0;      // resident when the facts were first told
-  int64_t idle_bytes = 0;         // resident before the model is built: the program, LibTorch, threads
-  int64_t idle_shared_bytes = 0;  // of them, of shared memory
+  bool keeps_activations = false;  // what keeps_activations() of device.h said
+  double predicted_bytes = 0;      // memory of a rank, as predicted_memory() says
+  bool stalled = false;            // LoopResult's
+  int64_t program_bytes = 0;       // resident when the facts were first told
+  int64_t idle_bytes = 0;          // resident before the model is built: the program, LibTorch, threads
+  int64_t idle_shared_bytes = 0;   // of them, of shared memory
   std::vector<recipe::ParameterGroups::Match> groups;
 };
 

@@ -72,9 +72,17 @@ plan::Precision plan_precision(const recipe::Recipe& recipe, int64_t world, at::
   };
   const auto& train = recipe.train;
   const bool fixed = train.accumulation > 0 || train.batch_per_rank == 0;  // else the batch decides
-  return {bytes(recipe.precision.compute), bytes(recipe.precision.reduce), recipe::kept_numbers(recipe),
+  return {bytes(recipe.precision.compute),
+          bytes(recipe.precision.reduce),
+          recipe::kept_numbers(recipe),
           static_cast<double>(recipe.data.prefetch),
-          fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world};
+          fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world,
+          !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways};
+}
+
+recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps) {
+  recipe.run.keep_activations = keeps ? recipe::KeepActivations::kAlways : recipe::KeepActivations::kNever;
+  return recipe;
 }
 
 data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
@@ -177,6 +185,8 @@ std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan,
   const double now = predict(plan, batch_per_rank);
   return concat(
       saving("shard.recompute = true", now, predict(make_plan(cheaper, ranks.world), batch_per_rank)),
+      saving("run.keep_activations = never", now,
+             own_memory(with_kept_activations(recipe, false), plan, batch_per_rank)),
       saving("half the batch per rank", now, predict(plan, std::max<int64_t>(1, batch_per_rank / 2))),
       saving("twice the ranks", now, predict(make_plan(recipe, 2 * ranks.world), batch_per_rank)));
 }

@@ -54,6 +54,27 @@ TEST(Activations, TheLastBlockKeepsLessOfTokensThatNobodyReads) {
             17 * (2 * (3 + 1) * 64 + 4 * (2 + 2 * 4)) + 2 * ((4 + 1) * 64 + 256) + 4 * (2 + 2 * 4 + 2 * 4));
 }
 
+// Kept for every token: the outputs of norm1 and norm2, 64 values each, and of GELU, 256; of the last block,
+// which makes no keys, norm2's and GELU's of the class token. With dropout GELU's output is not kept, and its
+// product with the mask is in any case.
+TEST(Activations, KeptOutputsOfNormsAndGelus) {
+  VitConfig config = small_config();
+  const auto more = [&](size_t unit) {
+    return activations(config, 2, true).units.at(unit).all - activations(config, 2).units.at(unit).all;
+  };
+  EXPECT_EQ(more(0), 0);
+  EXPECT_EQ(more(1), 17 * 2 * (2 * 64 + 256));
+  EXPECT_EQ(more(2), 2 * (64 + 256));
+  EXPECT_EQ(more(3), 0);
+  EXPECT_EQ(activations(config, 2, true).units.at(1).again - activations(config, 2).units.at(1).again,
+            more(1));
+  EXPECT_EQ(activations(config, 2, true).working, activations(config, 2).working);
+  config.qk_norm = true;  // keys of every token are made, of norm1's output
+  EXPECT_EQ(more(2), 17 * 2 * 64 + 2 * (64 + 256));
+  config.dropout = 0.1;
+  EXPECT_EQ(more(1), 17 * 2 * 2 * 64);
+}
+
 TEST(Activations, ManyClassesHaveMoreGradientsThanABlock) {
   VitConfig config = small_config();
   const double of_block = activations(config, 2).working;

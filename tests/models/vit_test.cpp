@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/cpu.h"
 #include "tests/models/formula.h"
+#include "tests/ops/norm_then_linear.h"
 
 namespace tessera::models {
 namespace {
@@ -158,6 +160,45 @@ TEST(VisionTransformer, MemoryMayGoBetweenForwardAndBackward) {
   const auto expected = plain.named_parameters();
   for (const auto& item : model.named_parameters()) {
     EXPECT_TRUE(at::equal(item.value().grad(), expected[item.key()].grad())) << item.key();
+  }
+}
+
+// By LibTorch's operations, as on a GPU: kernels of CPUs make a GELU's output within their products.
+TEST(VisionTransformer, KeptActivationsChangeNoBitAndTakeThePredictedMemory) {
+  const ops::WithoutKernels foreign;
+  for (const auto& change : std::vector<void (*)(arch::VitConfig&)>{
+           [](arch::VitConfig&) {}, [](arch::VitConfig& c) { c.qk_norm = true; },
+           [](arch::VitConfig& c) { c.dropout = 0.2; },
+           [](arch::VitConfig& c) {
+             c.pool = arch::Pool::kAverage;
+             c.class_token = false;
+           }}) {
+    arch::VitConfig config = formula::small_vit();
+    change(config);
+    const at::Tensor images = formula::images("images", 2, config);
+    std::vector<int64_t> kept;
+    std::vector<std::vector<at::Tensor>> gradients;
+    for (const bool keeps : {true, false}) {
+      VisionTransformer model(config);
+      formula::fill(model);
+      ForwardContext context{true, 1, {0, 1}};
+      context.keeps_activations = keeps;
+      const ops::LiveBytes live;
+      const at::Tensor logits = model.forward(images, context);
+      kept.push_back(live.now());
+      logits.sum().backward();
+      gradients.emplace_back();
+      for (const auto& item : model.named_parameters()) gradients.back().push_back(item.value().grad());
+    }
+    for (size_t i = 0; i < gradients[0].size(); ++i) {
+      EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i])) << i;
+    }
+    double more = 0;
+    for (size_t unit = 0; unit < arch::unit_names(config).size(); ++unit) {
+      more += 2 * (arch::activations(config, 4, true).units[unit].all -
+                   arch::activations(config, 4, false).units[unit].all);
+    }
+    EXPECT_EQ(static_cast<double>(kept[0] - kept[1]), more);
   }
 }
 

@@ -195,6 +195,26 @@ TEST_F(DeviceLinear, AnMlpIsBitwiseTheTwoLayersAndKeepsLess) {
   EXPECT_EQ(kept[1] - kept[0], 3 * 21 * 50 * 2);
 }
 
+// And with both kept: the same bits, and the inputs of both layers more.
+TEST_F(DeviceLinear, MlpThatKeepsItsInputsIsBitwiseTheSame) {
+  std::vector<Tensors> gradients;
+  std::vector<int64_t> kept;
+  for (const bool keeps : {true, false}) {
+    const Tensors t = norm_then_linear_inputs({21, 33, 50}, at::kBFloat16);
+    const at::Tensor fc2 = at::sin(at::arange(33 * 50)).view({33, 50}).to(at::kBFloat16).requires_grad_();
+    const LiveBytes live;
+    const at::Tensor y = mlp(normed(t[0], {t[1], t[2], 1e-6}), t[3], t[4], fc2, t[2], t[0], keeps);
+    kept.push_back(live.now());
+    y.backward(at::ones_like(y));
+    gradients.push_back({y.detach(), fc2.grad()});
+    for (const at::Tensor& input : t) gradients.back().push_back(input.grad());
+  }
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i])) << i;
+  }
+  EXPECT_EQ(kept[0] - kept[1], 3 * 21 * (33 + 50) * 2);
+}
+
 TEST_F(DeviceLinear, TakesWhatIsNotContiguous) {
   at::manual_seed(2);
   const at::Tensor x = at::randn({33, 64}).to(at::kBFloat16).t().requires_grad_();  // [64, 33]

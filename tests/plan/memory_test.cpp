@@ -218,6 +218,19 @@ TEST(Memory, OptionsAddTheirTerms) {
   EXPECT_EQ(activations(config) - plain, 2 * 4 * 4 * 8 + 2 * 4 * 4 + 4 * (2 * 4 * 8 + 4 * 8 + 2 * 16));
 }
 
+// Per token the outputs of two norms, 8 values each, and of GELU, 16, in 2 blocks. A unit with recompute has
+// them while it is computed again.
+TEST(Memory, KeptOutputsOfNormsAndGelus) {
+  Precision precision = kBf16;
+  precision.keeps_activations = true;
+  const auto more = [&](bool recompute) {
+    return memory(Level::kZero3, 1, precision, recompute, 1, 1000).total() -
+           memory(Level::kZero3, 1, kBf16, recompute, 1, 1000).total();
+  };
+  EXPECT_EQ(more(false), 1000.0 * 2 * 4 * 2 * (2 * 8 + 16));
+  EXPECT_EQ(more(true), 1000.0 * 1 * 4 * 2 * (2 * 8 + 16));
+}
+
 TEST(Memory, TheProgramGrowsByTheSameForAnyModel) {
   EXPECT_EQ(memory(Level::kZero3, 4, kFp32).program, 16 << 20);
   EXPECT_EQ(memory(Level::kReplicate, 1, kBf16).program, 16 << 20);

@@ -25,6 +25,32 @@ TEST(Device, CpuIsAskedForByName) {
   EXPECT_EQ(resolve_dtype(recipe::Dtype::kFloat32, at::Device(at::kCUDA, 0)), at::kFloat);
 }
 
+TEST(Device, KeepsActivationsWhereARunSaysSoOrTheyFit) {
+  const at::Device gpu(at::kCUDA, 0);
+  const auto keeps = [&](const char* wanted, at::Device device) {
+    const recipe::Recipe recipe = make_recipe({concat("run.keep_activations=", wanted)});
+    return keeps_activations(recipe, make_plan(recipe, 1), 48, device);
+  };
+  EXPECT_TRUE(keeps("always", gpu));
+  EXPECT_FALSE(keeps("never", gpu));
+  EXPECT_FALSE(keeps("auto", gpu)) << "nothing is known of its memory";
+  for (const char* wanted : {"always", "never", "auto"}) EXPECT_FALSE(keeps(wanted, at::kCPU)) << wanted;
+  EXPECT_TRUE(fits_kept_activations(8, 10));
+  EXPECT_FALSE(fits_kept_activations(8.1, 10));
+}
+
+// Prediction and forward know the same: what the CPU does not keep is not predicted.
+TEST(Device, KeptActivationsArePredictedOnAGpuAlone) {
+  const recipe::Recipe recipe = make_recipe({"precision.compute=bf16"});
+  const auto keeps = [&](bool kept, at::Device device) {
+    return plan_precision(with_kept_activations(recipe, kept), 1, device).keeps_activations;
+  };
+  EXPECT_TRUE(keeps(true, at::kCUDA));
+  EXPECT_FALSE(keeps(false, at::kCUDA));
+  EXPECT_FALSE(keeps(true, at::kCPU));
+  EXPECT_FALSE(plan_precision(recipe, 1, at::kCUDA).keeps_activations) << "auto, not decided yet";
+}
+
 /// A training of bytes that become numbers in DeviceInput, without a kernel of ours.
 Curve train_as_elsewhere(int64_t world, std::vector<std::string> sets, int64_t steps) {
   at::set_num_threads(1);
