@@ -62,11 +62,17 @@ inline at::Tensor meta_log_sigmoid_backward(const at::Tensor& gradient, const at
   return at::empty_like(gradient);
 }
 
+inline at::Tensor meta_dot(const at::Tensor& self, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.is_meta() && self.sizes() == tensor.sizes(), "vectors of two devices or lengths");
+  return at::empty({}, self.options());
+}
+
 }  // namespace tessera::testing
 
 TORCH_LIBRARY_IMPL(aten, Meta, library) {
   library.impl("native_layer_norm", tessera::testing::meta_layer_norm);
   library.impl("native_layer_norm_backward", tessera::testing::meta_layer_norm_backward);
+  library.impl("dot", tessera::testing::meta_dot);
   library.impl("index_select", tessera::testing::meta_index_select);
   library.impl("log_sigmoid_forward", tessera::testing::meta_log_sigmoid);
   library.impl("log_sigmoid_backward", tessera::testing::meta_log_sigmoid_backward);

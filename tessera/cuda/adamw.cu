@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW and Adam over a flat shard: moments, decay, update and the parameter's narrow copy in one pass. No
-// product is fused with a sum (CMakeLists.txt), so the bits are those of the CPU's kernel (ops/adamw.cpp).
+// AdamW and Adam over a flat shard: moments, decay, update and the parameter's narrow copy in one pass and
+// one launch. No product is fused with a sum (CMakeLists.txt), so the bits are those of the CPU's kernel
+// (ops/adamw.cpp).
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/launch.cuh"
 
 namespace tessera::cuda {
 namespace {
 
-using ops::AdamwCoefficients, ops::AdamwPass;
+using ops::AdamwCoefficients, ops::AdamwPass, ops::AdamwTable;
 
 constexpr int kThreads = 256;
 constexpr int kMost = kAccess / sizeof(float);
 
-template <bool kCoupled>
-__device__ void update(float& p, float g, float& m, float& v, const AdamwCoefficients& c) {
-  float gradient = g * c.grad_scale;
-  if constexpr (kCoupled) gradient += c.coupled_decay * p;
+__device__ inline void update(float& p, float g, float& m, float& v, const AdamwCoefficients& c,
+                              float grad_scale) {
+  float gradient = g * grad_scale;
+  if (c.coupled_decay != 0) gradient += c.coupled_decay * p;
   m = m * c.beta1 + gradient * c.one_minus_beta1;
   v = v * c.beta2 + gradient * gradient * c.one_minus_beta2;
   const float denominator = sqrtf(v) / c.sqrt_correction2 + c.epsilon;
@@ -23,13 +24,14 @@ __device__ void update(float& p, float g, float& m, float& v, const AdamwCoeffic
 }
 
 /// Elements [begin, begin + kCount).
-template <typename Copy, bool kCoupled, int kCount>
-__device__ void update_pack(const AdamwPass& a, int64_t begin) {
+template <typename Copy, int kCount>
+__device__ void update_pack(const AdamwPass& a, int64_t begin, const AdamwCoefficients& by,
+                            float grad_scale) {
   using P = Pack<float, kCount>;
   const auto pack = [&](float* data) { return reinterpret_cast<P*>(data + begin); };
   P p = *pack(a.parameter), m = *pack(a.exp_avg), v = *pack(a.exp_avg_sq);
   const P g = *reinterpret_cast<const P*>(a.gradient + begin);
-  for (int k = 0; k < kCount; ++k) update<kCoupled>(p.at[k], g.at[k], m.at[k], v.at[k], a.by);
+  for (int k = 0; k < kCount; ++k) update(p.at[k], g.at[k], m.at[k], v.at[k], by, grad_scale);
   *pack(a.parameter) = p;
   *pack(a.exp_avg) = m;
   *pack(a.exp_avg_sq) = v;
@@ -39,35 +41,71 @@ __device__ void update_pack(const AdamwPass& a, int64_t begin) {
   *reinterpret_cast<Pack<Copy, kCount>*>(static_cast<Copy*>(a.copy) + begin) = copy;
 }
 
-template <typename Copy, bool kCoupled, int kCount>
+template <typename Copy, int kCount>
 __global__ void adamw_kernel(AdamwPass a) {
   const int64_t begin = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kCount;
   if (begin + kCount <= a.count) {
-    update_pack<Copy, kCoupled, kCount>(a, begin);
+    update_pack<Copy, kCount>(a, begin, a.by, a.grad_scale);
   } else {
-    for (int64_t i = begin; i < a.count; ++i) update_pack<Copy, kCoupled, 1>(a, i);
+    for (int64_t i = begin; i < a.count; ++i) update_pack<Copy, 1>(a, i, a.by, a.grad_scale);
   }
 }
 
-template <typename Copy, bool kCoupled>
+/// The first run that ends behind element i; `runs` where there is none.
+__device__ inline int64_t first_run_behind(const AdamwTable& table, int64_t i) {
+  int64_t low = 0, high = table.runs;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (table.run[middle].end <= i) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// One launch for all runs of a shard. Packs lie at multiples of their size in the shard; one that is not
+/// within a single run is updated element by element.
+template <typename Copy, int kCount>
+__global__ void adamw_runs_kernel(AdamwPass a) {
+  const AdamwTable& table = a.table;
+  if (*table.use == 0) return;
+  const float grad_scale = *table.grad_scale;
+  const int64_t begin = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kCount;
+  const int64_t end = begin + kCount < a.count ? begin + kCount : a.count;
+  for (int64_t i = begin, r = first_run_behind(table, begin); i < end && r < table.runs;) {
+    const ops::AdamwRun run = table.run[r];
+    const AdamwCoefficients by = table.coefficients[run.row];
+    if (run.begin <= begin && begin + kCount <= run.end) {
+      update_pack<Copy, kCount>(a, begin, by, grad_scale);
+      return;
+    }
+    const int64_t last = run.end < end ? run.end : end;
+    for (i = run.begin > i ? run.begin : i; i < last; ++i) update_pack<Copy, 1>(a, i, by, grad_scale);
+    if (i >= run.end) ++r;
+  }
+}
+
+template <typename Copy>
 void launch_adamw(const AdamwPass& a, void* stream) {
   // A run of parameters begins anywhere in its shard.
   const bool packs = is_aligned(a.parameter, kAccess) && is_aligned(a.gradient, kAccess) &&
                      is_aligned(a.exp_avg, kAccess) && is_aligned(a.exp_avg_sq, kAccess) &&
                      is_aligned(a.copy, kAccess / 2);
-  launch(packs ? adamw_kernel<Copy, kCoupled, kMost> : adamw_kernel<Copy, kCoupled, 1>,
-         divided_up(a.count, kThreads * (packs ? kMost : 1)), kThreads, a, stream);
+  const int64_t blocks = divided_up(a.count, kThreads * (packs ? kMost : 1));
+  if (a.table.run != nullptr) {
+    launch(packs ? adamw_runs_kernel<Copy, kMost> : adamw_runs_kernel<Copy, 1>, blocks, kThreads, a, stream);
+  } else {
+    launch(packs ? adamw_kernel<Copy, kMost> : adamw_kernel<Copy, 1>, blocks, kThreads, a, stream);
+  }
 }
 
 }  // namespace
 
 void adamw(const AdamwPass& a, void* stream) {
-  const bool half = a.copy_number == ops::Number::kHalf;
-  if (a.coupled) {
-    half ? launch_adamw<__half, true>(a, stream) : launch_adamw<__nv_bfloat16, true>(a, stream);
-  } else {
-    half ? launch_adamw<__half, false>(a, stream) : launch_adamw<__nv_bfloat16, false>(a, stream);
-  }
+  a.copy_number == ops::Number::kHalf ? launch_adamw<__half>(a, stream)
+                                      : launch_adamw<__nv_bfloat16>(a, stream);
 }
 
 }  // namespace tessera::cuda

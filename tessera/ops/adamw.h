@@ -4,8 +4,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
+#include <array>
 #include <cstdint>
+#include <vector>
+
+#include "tessera/ops/kernel_table.h"
 
 namespace tessera::ops {
 
@@ -24,5 +29,40 @@ struct AdamwOptions {
 /// new values; undefined: not wanted.
 void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
            const AdamwOptions& options, at::Tensor copy = {});
+
+inline constexpr int64_t kAdamwCoefficients = sizeof(AdamwCoefficients) / sizeof(float);
+
+/// A row of AdamwOnDevice::coefficients: what `options` mean for one update, but for grad_scale.
+std::array<float, kAdamwCoefficients> adamw_coefficients(const AdamwOptions& options);
+
+/// Which elements of a shard are updated with which row of coefficients.
+class AdamwRuns {
+ public:
+  /// `runs`: in ascending order, without overlap; elements outside of them are not updated. `device`: the
+  /// shard's. `coupled`: Adam.
+  AdamwRuns(std::vector<AdamwRun> runs, bool coupled, c10::Device device);
+  const std::vector<AdamwRun>& list() const { return list_; }
+  bool coupled() const { return coupled_; }
+  const AdamwRun* on_device() const;
+
+ private:
+  std::vector<AdamwRun> list_;
+  bool coupled_;
+  at::Tensor on_device_;  // [runs, 3] int64
+};
+
+/// Numbers of an update in the memory of the shard's device: the host need not know them when it queues the
+/// update, and a recorded update (device_graph.h) reads what is there when it is replayed.
+struct AdamwOnDevice {
+  at::Tensor coefficients;  // [rows, kAdamwCoefficients] float32
+  at::Tensor grad_scale;    // [] float32: multiplies the gradient first
+  at::Tensor use;           // [] float32: 0 = leave parameter, moments and copy as they are
+};
+
+/// The same update for all runs of a shard: one launch on a device that has the kernel. On the CPU and by
+/// such a kernel bitwise the function above with the same numbers in AdamwOptions. `copy`: elements that are
+/// not updated keep their values there, too.
+void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
+           const AdamwRuns& runs, const AdamwOnDevice& numbers, at::Tensor copy = {});
 
 }  // namespace tessera::ops

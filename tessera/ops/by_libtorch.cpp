@@ -49,6 +49,29 @@ void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
   parameter.addcdiv_(exp_avg, denominator, -o.lr / correction1);
 }
 
+void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
+           const at::Tensor& coefficients, bool coupled, const at::Tensor& grad_scale,
+           const at::Tensor& use) {
+  // In the order of AdamwCoefficients.
+  const auto c = coefficients.unbind(0);
+  const at::Tensor &decay = c[0], &coupled_decay = c[1], &beta1 = c[2], &one_minus_beta1 = c[3];
+  const at::Tensor &beta2 = c[4], &one_minus_beta2 = c[5], &step_size = c[6], &correction = c[7];
+  const at::Tensor& epsilon = c[8];
+  at::Tensor g = gradient.mul(grad_scale);
+  if (coupled) g.add_(parameter.mul(coupled_decay));
+  const at::Tensor moment1 = exp_avg.mul(beta1).add_(g.mul(one_minus_beta1));
+  const at::Tensor moment2 = exp_avg_sq.mul(beta2).add_(g.mul(g).mul_(one_minus_beta2));
+  const at::Tensor denominator = moment2.sqrt().div_(correction).add_(epsilon);
+  const at::Tensor values = parameter.mul(decay).sub_(moment1.div(denominator).mul_(step_size));
+  const at::Tensor is_used = use.ne(0);
+  const auto write = [&](const at::Tensor& to, const at::Tensor& made) {
+    at::Tensor(to).copy_(at::where(is_used, made, to));
+  };
+  write(exp_avg, moment1);
+  write(exp_avg_sq, moment2);
+  write(parameter, values);
+}
+
 void sgd(at::Tensor parameter, const at::Tensor& gradient, at::Tensor velocity, const SgdOptions& o) {
   const at::Tensor g = scaled(gradient, o.grad_scale).add(parameter, o.weight_decay);
   if (!velocity.defined()) {

@@ -15,6 +15,9 @@ constexpr double kLeastSquare = 1e-30;  // Adafactor's, added to every square
 
 void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
            const AdamwOptions& options);
+/// `coefficients`: a row of AdamwOnDevice's. Each operation is one of the kernels'.
+void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
+           const at::Tensor& coefficients, bool coupled, const at::Tensor& grad_scale, const at::Tensor& use);
 void sgd(at::Tensor parameter, const at::Tensor& gradient, at::Tensor velocity, const SgdOptions& options);
 void lion(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, const LionOptions& options);
 void move_average(at::Tensor average, const at::Tensor& values, double decay);

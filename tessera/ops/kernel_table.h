@@ -40,10 +40,23 @@ struct NormBackward {
   void* of_bias;    // [width]
 };
 
-/// What adamw.h says, as numbers that the kernels multiply with.
+/// The numbers that AdamW multiplies with (adamw.h), but for the gradient's scale. Adam adds coupled_decay *
+/// parameter to the gradient and has decay 1; AdamW has coupled_decay 0.
 struct AdamwCoefficients {
   float decay, coupled_decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_correction2,
-      epsilon, grad_scale;
+      epsilon;
+};
+/// Elements [begin, end) of a shard, which are updated with one row of a table of coefficients.
+struct AdamwRun {
+  int64_t begin, end, row;
+};
+/// An update whose numbers lie in the device's memory, so that they need not be known when it is queued.
+struct AdamwTable {
+  int64_t runs;                           // >= 1
+  const AdamwRun* run;                    // [runs] in ascending order; they do not overlap
+  const AdamwCoefficients* coefficients;  // [rows]
+  const float* grad_scale;                // [1]
+  const float* use;                       // [1]; 0 = leave everything as it is
 };
 struct AdamwPass {
   int64_t count;
@@ -52,8 +65,10 @@ struct AdamwPass {
   float *exp_avg, *exp_avg_sq;
   Number copy_number;  // kHalf or kBFloat16
   void* copy;          // [count] the parameter's new values; null: not wanted
-  bool coupled;
+  // With `table.run` null all elements are updated, with these:
   AdamwCoefficients by;
+  float grad_scale;
+  AdamwTable table;
 };
 
 /// Cross entropy of rows of logits against (1 - smoothing) * target + smoothing / classes, where a target is

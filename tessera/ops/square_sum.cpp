@@ -6,6 +6,7 @@
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -63,6 +64,11 @@ at::Tensor square_sum(const at::Tensor& t) {
     return at::scalar_tensor(on_all_threads<float>(flat.contiguous()), at::kDouble);
   }
   return at::dot(flat, flat).to(at::kDouble);
+}
+
+at::Tensor square_root(const at::Tensor& scalar) {
+  if (is_for_kernels(scalar)) return at::scalar_tensor(std::sqrt(scalar.item<double>()), at::kDouble);
+  return scalar.sqrt();
 }
 
 }  // namespace tessera::ops

@@ -11,4 +11,8 @@ namespace tessera::ops {
 /// over the intra-op threads, with the same bits on any number of them. Not differentiable.
 at::Tensor square_sum(const at::Tensor& t);
 
+/// Of a float64 scalar on any device, there, without waiting. Correctly rounded, as std::sqrt: LibTorch's own
+/// on CPUs may be a unit in the last place off. Not differentiable.
+at::Tensor square_root(const at::Tensor& scalar);
+
 }  // namespace tessera::ops

@@ -74,6 +74,29 @@ TEST(CudaKernels, AdamwsBitsAreTheCpus) {
   }
 }
 
+TEST(CudaKernels, AdamwsRunsEqualTheCpus) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  std::vector<AdamwRunsCase> cases = adamw_runs_cases();
+  cases.push_back(
+      {(1 << 20) + 3, 0, false, at::kBFloat16, {{0, 768, 1}, {768, 1000000, 0}, {1000001, 1048579, 2}}});
+  for (const AdamwRunsCase& c : cases) {
+    SCOPED_TRACE(::testing::Message() << c.count << " from " << c.begin << ' ' << c.copy);
+    const Tensors expected = adamw_runs_steps(c, at::kCPU, true);
+    for (const bool ours : {false, true}) {
+      const auto kernels = ours ? std::make_unique<UsingKernels>() : nullptr;
+      const Tensors found = adamw_runs_steps(c, gpu, false);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const at::Tensor here = found[i].cpu();
+        const bool bits = ours && c.copy != at::kFloat;  // the kernel makes no such copy
+        const double tolerance = i == 3 ? rounding(c.copy) : 1e-6;
+        EXPECT_TRUE(bits ? at::equal(here, expected[i]) : error(here, expected[i]) < tolerance)
+            << i << (ours ? ", kernel" : ", operations");
+      }
+    }
+  }
+}
+
 TEST(CudaKernels, CrossEntropiesAreTheFormulas) {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu = tessera::testing::use_gpu(0);

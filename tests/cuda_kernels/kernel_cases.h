@@ -204,6 +204,60 @@ inline std::vector<GeluCase> gelu_cases() {
   return {{1, 0}, {7, 0}, {8, 0}, {9, 0}, {2048, 0}, {2053, 0}, {5000, 1}, {100, 4}};
 }
 
+struct AdamwRunsCase {
+  int64_t count, begin;  // of a longer tensor
+  bool coupled;
+  at::ScalarType copy;
+  std::vector<AdamwRun> runs;
+};
+/// Runs that begin and end within a pack, gaps, runs of one element, more runs than a warp has threads.
+inline std::vector<AdamwRunsCase> adamw_runs_cases() {
+  std::vector<AdamwRun> many;
+  for (int64_t i = 0; i < 70; ++i) many.push_back({i * 29, i * 29 + 1 + i % 29, i % 3});
+  return {{1003, 0, false, at::kBFloat16, {{0, 1003, 1}}},
+          {4099, 4, true, at::kHalf, {{0, 1024, 2}, {1024, 1030, 1}, {1031, 1032, 0}, {2000, 4099, 2}}},
+          {1023, 1, false, at::kHalf, {{3, 7, 0}, {7, 8, 1}, {9, 1000, 0}}},
+          {2050, 8, false, at::kBFloat16, many},
+          {5, 0, true, at::kBFloat16, {{1, 2, 0}}},
+          {300, 0, false, at::kFloat, {{0, 150, 0}, {150, 299, 1}}}};
+}
+inline AdamwOptions adamw_row(const AdamwRunsCase& c, int64_t row, int64_t step) {
+  return {1e-2 * static_cast<double>(row + 1), 0.9, 0.98, 1e-8, row == 1 ? 0.0 : 0.1, step, 0.7, c.coupled};
+}
+
+/// As adamw_steps(), by runs. In step 2 the flag says that nothing may be written. `one_by_one`: the function
+/// of a single run, which a step 2 does not reach, in place of the table.
+inline Tensors adamw_runs_steps(const AdamwRunsCase& c, at::Device device, bool one_by_one) {
+  at::manual_seed(3);
+  const int64_t whole = c.count + c.begin + 9;
+  Tensors t = {at::randn({whole}).to(device), at::zeros({whole}, device), at::zeros({whole}, device),
+               at::zeros({whole}, at::TensorOptions(device).dtype(c.copy))};
+  const AdamwRuns runs(c.runs, c.coupled, device);
+  for (int64_t step = 1; step <= 3; ++step) {
+    const at::Tensor gradient = at::randn({whole}).to(device);
+    const auto part = [&](const at::Tensor& all, int64_t begin, int64_t end) {
+      return all.narrow(0, c.begin + begin, end - begin);
+    };
+    if (one_by_one) {
+      for (const AdamwRun& run : c.runs) {
+        const auto of = [&](const at::Tensor& all) { return part(all, run.begin, run.end); };
+        if (step == 2) continue;
+        adamw(of(t[0]), of(gradient), of(t[1]), of(t[2]), adamw_row(c, run.row, step), of(t[3]));
+      }
+      continue;
+    }
+    std::vector<float> rows;
+    for (int64_t row = 0; row < 3; ++row) {
+      for (const float number : adamw_coefficients(adamw_row(c, row, step))) rows.push_back(number);
+    }
+    const AdamwOnDevice numbers{at::tensor(rows).view({3, kAdamwCoefficients}).to(device),
+                                at::full({}, 0.7F, device), at::full({}, step == 2 ? 0.0F : 1.0F, device)};
+    const auto of = [&](const at::Tensor& all) { return part(all, 0, c.count); };
+    adamw(of(t[0]), of(gradient), of(t[1]), of(t[2]), runs, numbers, of(t[3]));
+  }
+  return t;
+}
+
 /// Numbers of every size that the dtype has, rows of zeros, and of ties between two numbers of e4m3.
 inline at::Tensor fp8_case(int64_t rows, int64_t columns, at::ScalarType dtype) {
   at::manual_seed(4);

@@ -52,6 +52,32 @@ TEST(Adamw, IsThePapersFormula) {
   EXPECT_EQ(found[1].narrow(0, c.begin + c.count, 9).abs().sum().item<double>(), 0);
 }
 
+// Runs of a table are the runs one by one, and nothing changes outside of them: by the CPU's kernel and the
+// device's bit for bit, by LibTorch's operations but for the rounding of its square root.
+TEST(AdamwRuns, EqualSingleRuns) {
+  for (const AdamwRunsCase& c : adamw_runs_cases()) {
+    SCOPED_TRACE(::testing::Message() << c.count << " from " << c.begin << ' ' << c.copy);
+    const Tensors expected = adamw_runs_steps(c, at::kCPU, true);
+    const auto expect_same = [&](const char* by, bool bits) {
+      const Tensors found = adamw_runs_steps(c, at::kCPU, false);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const double tolerance = i == 3 ? rounding(c.copy) : 1e-6;
+        EXPECT_TRUE(bits ? at::equal(found[i], expected[i]) : error(found[i], expected[i]) < tolerance)
+            << by << ": tensor " << i;
+        EXPECT_TRUE(at::equal(found[i].ne(0), expected[i].ne(0))) << by << ": tensor " << i;
+      }
+      EXPECT_GT(found[3].abs().sum().item<double>(), 0) << by;
+    };
+    expect_same("the CPU's kernel", true);
+    {
+      const WithoutKernels foreign;
+      expect_same("LibTorch's operations", false);
+    }
+    const UsingKernels kernels;
+    expect_same("the device's kernel", c.copy != at::kFloat);  // it makes no such copy
+  }
+}
+
 TEST(CrossEntropy, ValueAndGradientAreTheFormulas) {
   const UsingKernels kernels;
   for (const int64_t classes : {1, 2, 10, 127, 1000, 5003}) {
