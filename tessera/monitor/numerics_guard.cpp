@@ -27,16 +27,26 @@ NumericsGuard::Verdict NumericsGuard::bad(bool spike, int64_t most) {
   return spike ? Verdict::kSkipSpike : Verdict::kSkipNotFinite;
 }
 
+bool StepLimit::allows(double step_loss, double gradient_norm) const {
+  return may_be_used && std::isfinite(step_loss) && std::isfinite(gradient_norm) && step_loss <= loss;
+}
+
+StepLimit NumericsGuard::limit() const {
+  const double largest = options_.spike_factor > 0 ? options_.spike_factor * median_loss()
+                                                   : std::numeric_limits<double>::infinity();
+  // NaN while the window fills.
+  return {range_left_ == 0, std::isnan(largest) ? std::numeric_limits<double>::infinity() : largest};
+}
+
 NumericsGuard::Verdict NumericsGuard::judge(double loss, double gradient_norm) {
-  if (range_left_ > 0) {
-    --range_left_;
-    ++skipped_;
-    return Verdict::kSkipRange;
-  }
-  if (!std::isfinite(loss) || !std::isfinite(gradient_norm)) return bad(false, options_.skip_steps);
-  // A comparison with NaN, while the window fills, is false.
-  if (options_.spike_factor > 0 && loss > options_.spike_factor * median_loss()) {
-    return bad(true, options_.spike_steps);
+  if (!limit().allows(loss, gradient_norm)) {
+    if (range_left_ > 0) {
+      --range_left_;
+      ++skipped_;
+      return Verdict::kSkipRange;
+    }
+    const bool spike = std::isfinite(loss) && std::isfinite(gradient_norm);
+    return bad(spike, spike ? options_.spike_steps : options_.skip_steps);
   }
   in_a_row_ = 0;
   if (options_.spike_factor > 0) {

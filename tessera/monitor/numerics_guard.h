@@ -19,6 +19,15 @@ struct GuardOptions {
   bool operator==(const GuardOptions&) const = default;
 };
 
+/// What decides whether a step is used, known before its numbers are: a device can decide alone.
+struct StepLimit {
+  bool may_be_used = true;  // false: one of the steps after a spike
+  double loss = 0;          // largest loss that is no spike; infinity = no loss is one
+
+  /// Is a step with these numbers used?
+  bool allows(double step_loss, double gradient_norm) const;
+};
+
 class NumericsGuard {
  public:
   /// kStop...: the step must not be used and the run must end.
@@ -28,6 +37,8 @@ class NumericsGuard {
   explicit NumericsGuard(GuardOptions options) : options_(options) {}
   /// Of one step, in the order of steps.
   Verdict judge(double loss, double gradient_norm);
+  /// What judge() will decide by: it returns kUse exactly where limit() allows the same numbers.
+  StepLimit limit() const;
 
   const GuardOptions& options() const { return options_; }
   int64_t skipped() const { return skipped_; }  // steps so far

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 #include <vector>
 
 #include "tests/error_text.h"
@@ -74,6 +75,44 @@ TEST(NumericsGuard, TheTwoReasonsCountApart) {
   EXPECT_EQ(judge(guard, {1, 5, kNan, 5, 1}),
             (std::vector{Verdict::kUse, Verdict::kSkipSpike, Verdict::kSkipNotFinite, Verdict::kSkipSpike,
                          Verdict::kUse}));
+}
+
+// A device decides by limit() before judge() is asked: over random runs with every kind of step the two never
+// differ.
+TEST(NumericsGuard, LimitIsKnownBeforeTheStep) {
+  std::mt19937_64 random(7);
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  int64_t used = 0, skipped = 0, stopped = 0;
+  for (int run = 0; run < 300; ++run) {
+    NumericsGuard guard({.skip_steps = draw(0, 5),
+                         .spike_factor = draw(0, 2) == 0 ? 0.0 : 0.5 * static_cast<double>(draw(1, 6)),
+                         .spike_window = draw(1, 6),
+                         .spike_steps = draw(0, 5),
+                         .spike_skip = draw(0, 4)});
+    for (int step = 0; step < 100; ++step) {
+      double loss = 0.25 * static_cast<double>(draw(1, 12)), norm = 1;
+      const int64_t kind = draw(0, 19);
+      if (kind < 3) loss = kind == 0 ? kNan : kind == 1 ? kInfinity : -kInfinity;
+      if (kind == 3 || kind == 4) norm = kind == 3 ? kNan : kInfinity;
+      if (kind == 5) loss = guard.options().spike_factor * guard.median_loss();  // the limit itself
+      if (kind == 6) loss = std::nextafter(guard.options().spike_factor * guard.median_loss(), kInfinity);
+      if (kind == 7) loss *= 100;
+      const StepLimit limit = guard.limit();
+      const bool allowed = limit.allows(loss, norm);
+      const Verdict verdict = guard.judge(loss, norm);
+      ASSERT_EQ(allowed, verdict == Verdict::kUse) << "run " << run << ", step " << step;
+      (allowed ? used : skipped) += 1;
+      if (verdict == Verdict::kStopNotFinite || verdict == Verdict::kStopSpike) {
+        ++stopped;
+        break;
+      }
+    }
+  }
+  EXPECT_GT(used, 1000);
+  EXPECT_GT(skipped, 1000);
+  EXPECT_GT(stopped, 20);
 }
 
 TEST(NumericsGuard, ContinuesFromWhatWasSaved) {
