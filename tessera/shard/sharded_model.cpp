@@ -174,14 +174,16 @@ void ShardedModel::parameters_changed() {
   }
 }
 
-double ShardedModel::local_gradient_square_sum() const {
-  at::Tensor sum = at::zeros({}, at::kDouble);
+at::Tensor ShardedModel::gradient_square_sum() const {
+  at::Tensor sum = at::zeros({}, at::TensorOptions(at::kDouble).device(pool_.device()));
   for (const auto& unit : units_) {
     // Replicas hold the same values; each counts its part. The padding is zero.
-    sum = sum + ops::square_sum(unit->gradient()) / static_cast<double>(unit->replicas());
+    const at::Tensor square = ops::square_sum(unit->gradient());
+    sum.add_(unit->replicas() == 1 ? square : square / static_cast<double>(unit->replicas()));
   }
-  // Read once: every look at a number of a device waits for all that it has to do.
-  return sum.item<double>();
+  return sum;
 }
+
+double ShardedModel::local_gradient_square_sum() const { return gradient_square_sum().item<double>(); }
 
 }  // namespace tessera::shard

@@ -62,7 +62,10 @@ class ShardedModel {
   /// Units that are gathered ahead of the one that computes. 0: nothing overlaps, reductions neither.
   void set_prefetch(int64_t units) { prefetch_ = units; }
 
-  /// This rank's share of the squared norm of the gradient: summed over all ranks it is the whole. Local.
+  /// This rank's share of the squared norm of the gradient, a float64 scalar where the units compute: summed
+  /// over all ranks it is the whole. Local; does not wait for the device.
+  at::Tensor gradient_square_sum() const;
+  /// The same, read by the host.
   double local_gradient_square_sum() const;
 
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }

@@ -18,11 +18,11 @@
 #include "tessera/data/leaving.h"
 #include "tessera/monitor/bar.h"
 #include "tessera/monitor/number.h"
-#include "tessera/shard/clip.h"
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/pass.h"
 #include "tessera/train/statistics.h"
+#include "tessera/train/step_end.h"
 #include "tessera/train/teacher.h"
 
 namespace tessera::train {
@@ -71,29 +71,23 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   }
 
   state.optimizer->forget_frozen_gradients();
-  at::Tensor sums = at::tensor(
-      {loss_so_far.item<double>(), state.sharded->local_gradient_square_sum(), stop || given_up ? 1.0 : 0.0,
-       given_up ? 1.0 : 0.0, static_cast<double>(loader.unreported_broken())},
-      at::kDouble);
-  mesh.world().all_reduce(sums, "step");
-  const double* sum = sums.const_data_ptr<double>();
-  StepResult result{sum[0], std::sqrt(sum[1]) / scale, sum[2] > 0, sum[3] > 0, samples};
+  StepEnd end(state, loss_so_far, {stop || given_up, given_up, loader.unreported_broken()}, mesh);
+  StepResult result{.stop = end.votes().stop, .stalled = end.votes().stalled, .samples = samples};
   if (result.stalled) {
     buffers.put_back(state);
     return result;
   }
   result.statistics = statistics.finish(scale, mesh);
-  if (sum[4] > 0) {
+  if (end.votes().broken > 0) {
     loader.merge_broken(mesh.world().all_gather_text(loader.report_broken(), "broken samples"));
   }
   const TraceSpan span("optimizer", "optimizer");
+  const StepNumbers numbers = end.numbers(lr);
+  result.loss = numbers.loss;
+  result.gradient_norm = numbers.gradient_norm;
   result.skipped = judge_step(state, result.loss, result.gradient_norm, mesh);
-  if (result.skipped.empty()) {
-    const double clip = state.recipe.train.clip;
-    state.optimizer->step(lr, (clip > 0 ? shard::clip_scale(clip, result.gradient_norm) : 1.0) / scale);
-  } else {
-    buffers.put_back(state);
-  }
+  end.finish(/*is_used=*/result.skipped.empty(), lr);
+  if (!result.skipped.empty()) buffers.put_back(state);
   state.sharded->parameters_changed();
   ++state.step;
   if (state.ema && result.skipped.empty()) state.ema->follow(state.step);

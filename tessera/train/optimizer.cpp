@@ -5,6 +5,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
+
 #include "tessera/recipe/parameter_groups.h"
 
 namespace tessera::train {
@@ -45,6 +47,22 @@ void Optimizer::step(double lr, double grad_scale) {
   RECORD_USER_SCOPE("tessera::optimizer");
   const at::NoGradGuard no_grad;
   rule_->step(states_, {lr, grad_scale, ++steps_}, mesh_);
+}
+
+bool Optimizer::can_queue() const {
+  return rule_->queued() != nullptr && std::ranges::all_of(states_, [](const UnitState& state) {
+           return state.unit->offloaded_bytes() == 0;
+         });
+}
+
+std::vector<float> Optimizer::numbers_to_queue(double lr) const {
+  return rule_->queued()->numbers({lr, 1, steps_ + 1});
+}
+
+void Optimizer::queue(const at::Tensor& numbers, const at::Tensor& grad_scale, const at::Tensor& use) const {
+  RECORD_USER_SCOPE("tessera::optimizer");
+  const at::NoGradGuard no_grad;
+  rule_->queued()->queue(states_, numbers, grad_scale, use);
 }
 
 void Optimizer::append_slices(StateSlices& slices) const {

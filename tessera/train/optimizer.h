@@ -28,6 +28,17 @@ class Optimizer {
   /// One update of the master values; gradients are multiplied by `grad_scale` first, and used up.
   /// Collective.
   void step(double lr, double grad_scale);
+
+  /// Can an update be queued on a device before the host knows the gradient's norm? (AdamW and Adam, state on
+  /// the device)
+  bool can_queue() const;
+  /// What the host knows of the next update: the first argument of queue().
+  std::vector<float> numbers_to_queue(double lr) const;
+  /// The same update as step()'s with numbers that are on the device already (QueuedRule::queue). Local.
+  void queue(const at::Tensor& numbers, const at::Tensor& grad_scale, const at::Tensor& use) const;
+  /// The update that was queued last was made, not skipped.
+  void queued_update_was_made() { ++steps_; }
+
   /// Updates made so far (bias correction).
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }

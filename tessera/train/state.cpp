@@ -17,6 +17,7 @@
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/train/pass.h"
+#include "tessera/train/step_end.h"
 #include "tessera/train/task.h"
 
 namespace tessera::train {
@@ -112,6 +113,7 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
     state->optimizer = std::make_unique<Optimizer>(
         *state->sharded, recipe.optimizer, [&](const std::string& name) { return specs.at(name).decay; },
         mesh);
+    state->device_update = make_device_update(*state, mesh);
   }
   if (with_optimizer && recipe.run.cuda_graphs && why_not_recorded(recipe, plan, device).empty()) {
     state->recorded = std::make_shared<RecordedPasses>(ops::device_graphs(device));

@@ -23,6 +23,7 @@
 
 namespace tessera::train {
 
+class DeviceUpdate;
 class RecordedPasses;
 class Task;
 class Teacher;
@@ -34,13 +35,14 @@ struct TrainState {
   std::unique_ptr<DeviceInput> input;             // batches, on the device of all the rest
   std::shared_ptr<models::SegmentedModel> model;  // the only owner; the type is not complete here
   std::unique_ptr<shard::ShardedModel> sharded;
-  std::unique_ptr<Optimizer> optimizer;      // null when only evaluating
-  std::unique_ptr<Ema> ema;                  // null where the recipe has none
-  std::shared_ptr<const Task> task;          // what is learned
-  std::shared_ptr<Teacher> teacher;          // null where it trains without one
-  std::shared_ptr<RecordedPasses> recorded;  // null where passes go operation by operation
-  models::ForwardContext context;            // of the micro-batch under way; parts read it through a pointer
-  int64_t step = 0;                          // optimizer steps made
+  std::unique_ptr<Optimizer> optimizer;         // null when only evaluating
+  std::unique_ptr<Ema> ema;                     // null where the recipe has none
+  std::shared_ptr<const Task> task;             // what is learned
+  std::shared_ptr<Teacher> teacher;             // null where it trains without one
+  std::shared_ptr<DeviceUpdate> device_update;  // null where the host decides and updates (step_end.h)
+  std::shared_ptr<RecordedPasses> recorded;     // null where passes go operation by operation
+  models::ForwardContext context;  // of the micro-batch under way; parts read it through a pointer
+  int64_t step = 0;                // optimizer steps made
   std::vector<double> best;  // scores of the best evaluations so far, the highest first: as many as are kept
   double score = 0;          // of the newest evaluation: checkpoint.best's metric, a loss negated
   monitor::NumericsGuard guard{monitor::GuardOptions{}};  // of the steps so far

@@ -42,6 +42,20 @@ struct Step {
   int64_t number = 1;     // 1-based
 };
 
+/// A rule whose numbers may lie in the device's memory: its update is queued before the host knows the
+/// gradient's norm, and can be recorded (ops/device_graph.h).
+class QueuedRule {
+ public:
+  virtual ~QueuedRule() = default;
+  /// What the host knows of a step (all but its grad_scale), for queue(): always as many values.
+  virtual std::vector<float> numbers(const Step& step) const = 0;
+  /// Queues an update of the master values, without waiting for the device. `numbers`: those of the step,
+  /// [as many] float32; `grad_scale` multiplies gradients first, with `use` = 0 nothing is written: float32
+  /// scalars. All of them on the units' device. Local.
+  virtual void queue(std::span<const UnitState> units, const at::Tensor& numbers,
+                     const at::Tensor& grad_scale, const at::Tensor& use) const = 0;
+};
+
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
@@ -54,6 +68,8 @@ class UpdateRule {
   virtual void prepare(std::span<const UnitState>) {}
   /// One update of the master values. Collective. Gradients may be used up.
   virtual void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) = 0;
+  /// The same rule for a device that takes its numbers from its own memory; null where there is none.
+  virtual const QueuedRule* queued() const { return nullptr; }
   /// This rank's slices of what is kept besides; `first_rank`: what all ranks hold alike is this one's.
   virtual void append_slices(const std::string& /*prefix*/, bool /*first_rank*/, StateSlices&) const {}
 };
@@ -61,16 +77,23 @@ class UpdateRule {
 /// The rule of this name; the others follow from the recipe's options.
 std::unique_ptr<UpdateRule> make_rule(const recipe::OptimizerRecipe& options);
 
-/// Parameters of a unit that are neighbours in memory and have the same setting: one run of memory. 1-D
-/// views.
+/// Parameters of a unit that are neighbours in memory (shard::Unit::offset) and have the same setting: elements [begin, end)
+/// of its shard.
+struct Stretch {
+  int64_t begin, end;
+  Setting setting;
+};
+/// The longest ones, in ascending order; none is empty.
+std::vector<Stretch> stretches_of(const UnitState& unit);
+
+/// A stretch of memory. 1-D views.
 struct Run {
   at::Tensor values, gradient;
   std::vector<at::Tensor> kept;
   Setting setting;
   int64_t begin = 0;  // in the unit
 };
-/// Calls `body` for every run, in the order of the units' parameters. A run is as long as its neighbours
-/// allow.
+/// All stretches of all units, first to last.
 void over_runs(std::span<const UnitState> units, const std::function<void(const Run&)>& body);
 
 /// What of a unit's flat tensor [shard_numel] is this piece's. A view.

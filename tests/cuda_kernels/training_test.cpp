@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/train/device.h"
+#include "tessera/train/step_end.h"
 #include "tests/cuda_kernels/table.h"
 #include "tests/train/small_run.h"
 
@@ -13,12 +14,16 @@ using Sets = std::vector<std::string>;
 
 constexpr int64_t kSteps = 3;
 
-Curve train_once(const Sets& sets, bool as_bytes) {
+Curve train_once(const Sets& sets, bool as_bytes, bool decides_as_a_device = false) {
   at::set_num_threads(1);
   Curve result;
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
+    if (decides_as_a_device) {
+      state->device_update = std::make_shared<DeviceUpdate>(*state->optimizer, *state->sharded,
+                                                            all_ranks(*state->sharded, mesh), at::kCPU);
+    }
     train_until(*state, mesh, kSteps, result, as_bytes);
   });
   return result;
@@ -44,6 +49,19 @@ TEST(Training, FusedGeluIsUsedIfTheRecipeAsksForIt) {
   recipe = make_recipe({"run.cuda_fused_gelu=true"});
   EXPECT_NE(wanted_kernels(cuda::kOnCpu, recipe.run).gelu, nullptr);
   EXPECT_NE(wanted_kernels(cuda::kOnCpu, recipe.run).gelu_backward, nullptr);
+}
+
+// A launch for each unit, whose numbers are read from memory, or for each run of parameters.
+TEST(Training, QueuedUpdatesHaveTheSameBits) {
+  for (const auto& [optimizer, compute] : {std::pair("adamw", "bf16"), std::pair("adam", "fp32")}) {
+    SCOPED_TRACE(optimizer);
+    const Sets sets = {concat("optimizer.name=", optimizer), concat("precision.compute=", compute),
+                       "optimizer.weight_decay=0.1", "optimizer.layer_decay=0.7", "train.clip=0"};
+    const cuda::UsingKernels kernels;
+    const Curve expected = train_once(sets, true), found = train_once(sets, true, true);
+    EXPECT_EQ(found.losses, expected.losses);
+    expect_equal(found.parameters, expected.parameters);
+  }
 }
 
 TEST(Training, NarrowNumbersFollow) {
