@@ -163,8 +163,6 @@ class DeviceInput::Lane {
     done.block(computing);
     bytes.record_stream(computing);
   }
-  /// Everything copied: the host's memory may change.
-  void finish() const { device_.synchronizeStream(stream_); }
 
  private:
   const c10::impl::VirtualGuardImpl device_;
@@ -174,7 +172,7 @@ class DeviceInput::Lane {
 struct DeviceInput::Copied {
   data::Batch batch;
   at::Tensor bytes;
-  c10::Event done;
+  std::shared_ptr<c10::Event> done;  // null: the batch has no bytes
 };
 
 DeviceInput::DeviceInput(const data::TransformOptions& transform, at::Device device)
@@ -186,8 +184,10 @@ DeviceInput::~DeviceInput() { forget(); }
 
 void DeviceInput::begin_next(data::TrainLoader& loader) {
   if (!lane_ || ahead_) return;
-  ahead_ = std::make_unique<Copied>(Copied{next_batch(loader), {}, c10::Event(device_.type())});
-  if (ahead_->batch.size > 0) ahead_->bytes = lane_->start(ahead_->batch, ahead_->done);
+  ahead_ = std::make_unique<Copied>(Copied{next_batch(loader), {}, nullptr});
+  if (ahead_->batch.size == 0) return;
+  ahead_->done = std::make_shared<c10::Event>(device_.type());
+  ahead_->bytes = lane_->start(ahead_->batch, *ahead_->done);
 }
 
 DeviceInput::Input DeviceInput::next(data::TrainLoader& loader) {
@@ -196,19 +196,19 @@ DeviceInput::Input DeviceInput::next(data::TrainLoader& loader) {
   const std::unique_ptr<Copied> copied = std::move(ahead_);
   if (copied->batch.size == 0) return {std::move(copied->batch), {}};
   const at::NoGradGuard no_grad;
-  lane_->hand_over(copied->bytes, copied->done);
+  lane_->hand_over(copied->bytes, *copied->done);
   const at::Tensor images = numbers_of(copied->batch, copied->bytes, normalisation_);
-  return {std::move(copied->batch), images};
+  return {std::move(copied->batch), images, copied->done};
 }
 
 void DeviceInput::give_back(data::TrainLoader& loader, Input input) {
-  if (lane_) lane_->finish();
+  if (input.copied) input.copied->synchronize();
   input.images.reset();
   loader.give_back(std::move(input.batch));
 }
 
 void DeviceInput::forget() {
-  if (ahead_) lane_->finish();
+  if (ahead_ && ahead_->done) ahead_->done->synchronize();
   ahead_.reset();
 }
 

@@ -4,13 +4,15 @@
 // their own while the batch before is computed, and become numbers there: normalised, erased, mixed, with the
 // bits the host's path has on the CPU (test: device.NumbersOf.AreTheHostsForEverySetting).
 //
-// Note [Order of copies]: the copy stream copies and the computing stream waits for its event before it
-// reads. A batch's host memory goes back to the loader when its copy has ended; bytes on the device belong to
-// the computing stream's allocator, which is told that the copy stream writes to them.
+// Note [Order of copies]: the copy stream copies and the computing stream waits for the copy's event before
+// it reads. A batch's host memory goes back to the loader when its own copy has ended; the copy of the batch
+// after it may be under way. Bytes on the device belong to the copy stream's allocator, which is told that
+// the computing stream reads them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 
 #include <memory>
 #include <vector>
@@ -52,13 +54,14 @@ class DeviceInput {
   struct Input {
     data::Batch batch;
     at::Tensor images;  // [size, channels, height, width] float32; on the CPU over the memory of `batch`
+    std::shared_ptr<c10::Event> copied = nullptr;  // end of the copy of its bytes; null where none was made
   };
   /// The next micro-batch of the loader.
   Input next(data::TrainLoader& loader);
   /// Called when the work on a micro-batch has been handed to the device: takes the one after it from the
   /// loader, and its copy begins. Does nothing on the CPU, where waiting for it would be waiting too early.
   void begin_next(data::TrainLoader& loader);
-  /// The step is done with it.
+  /// The work on it has been queued. Waits until its bytes have been copied, not for that work.
   void give_back(data::TrainLoader& loader, Input input);
   /// The next batch comes from another loader.
   void forget();
