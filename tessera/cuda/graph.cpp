@@ -3,6 +3,7 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -34,13 +35,25 @@ class Graph : public ops::DeviceGraph {
   void give_up(c10::MempoolId_t pool) {
     const c10::DeviceIndex device = c10::cuda::current_device();
     at::HostAllocator& host = *at::getHostAllocator(at::kCUDA);
-    ended([&] { graph_.capture_end(); });
+    const bool whole = ended([&] { graph_.capture_end(); });
     cudaGetLastError();  // or the next call would report it again
     ended([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool); });
     ended([&] { host.end_allocate_to_pool(pool); });
-    if (ended([&] { graph_.pool(); })) return;  // its destructor gives the pool back
-    ended([&] { c10::cuda::CUDACachingAllocator::releasePool(device, pool); });
-    ended([&] { host.release_pool(pool); });
+    if (!ended([&] { graph_.pool(); })) {  // else its destructor gives the pool back
+      ended([&] { c10::cuda::CUDACachingAllocator::releasePool(device, pool); });
+      ended([&] { host.release_pool(pool); });
+    }
+    if (!whole) ended(release_generator);
+  }
+
+  /// A spoiled capture ends before CUDAGraph has told LibTorch's generator of random numbers, which then
+  /// refuses all work outside of captures (attention asks it for a seed). The end of a capture that is whole
+  /// tells it.
+  static void release_generator() {
+    at::cuda::CUDAGraph graph;
+    graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    at::zeros({1}, at::TensorOptions(at::kFloat).device(at::kCUDA));  // CUDAGraph warns of empty graphs
+    graph.capture_end();
   }
 
   /// What is over already refuses to end again; the error that matters is under way.

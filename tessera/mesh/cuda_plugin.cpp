@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstdlib>
 
 #include "tessera/base/error.h"
 
@@ -48,9 +49,16 @@ Loaded load_library(const fs::path& library) {
                                       : concat("found none that loads: ", library.string())};
 }
 
+/// A group has two NCCL communicators (transport_device.cpp), and a rank is in several groups. Kernels of two
+/// communicators on one GPU may wait for each other's place there for ever, unless NCCL (2.26 and later)
+/// keeps them in the order in which the host launched them, which is the same on all ranks. NCCL reads this
+/// once, when it makes its first communicator. A value that the user has set stays.
+void order_nccl_launches() { ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0); }
+
 }  // namespace
 
 OpenedCuda open_cuda(const fs::path& library) {
+  order_nccl_launches();
   const auto [handle, fault] = load_library(library);
   if (handle == nullptr) return {nullptr, fault};
   using PluginFunction = const CudaPlugin* (*)();

@@ -207,6 +207,8 @@ TEST(CudaTraining, AFailedRecordingLeavesNothingBehind) {
     const auto graph = mesh::open_cuda().plugin->make_graph();
     EXPECT_ANY_THROW(graph->record([&] { at::ones({1 << 20}, options).sum().item<float>(); }));
   }
+  // The generator is not "capturing" any more: attention asks it for a seed.
+  EXPECT_NO_THROW(at::rand({4}, options));
   const c10::Stream other = streams.getStreamFromGlobalPool(gpu);
   const auto use_and_free = [&] {
     const at::Tensor some = at::zeros({1 << 22}, options);

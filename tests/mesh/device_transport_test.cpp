@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <future>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -141,6 +142,17 @@ TEST(CudaPlugin, IsMissingWithAReason) {
   EXPECT_EQ(other.plugin, nullptr);
   EXPECT_TRUE(other.missing.ends_with("lib/libtessera_core.so, which is another library")) << other.missing;
   EXPECT_EQ(cuda_in_use().plugin, nullptr);
+}
+
+TEST(CudaPlugin, OrdersNcclsLaunchesUnlessTheUserDecides) {
+  constexpr const char* kVariable = "NCCL_LAUNCH_ORDER_IMPLICIT";
+  ::unsetenv(kVariable);
+  open_cuda("/nowhere/libtessera_cuda.so");
+  EXPECT_STREQ(::getenv(kVariable), "1");
+  ::setenv(kVariable, "0", 1);
+  open_cuda("/nowhere/libtessera_cuda.so");
+  EXPECT_STREQ(::getenv(kVariable), "0");
+  ::unsetenv(kVariable);
 }
 
 TEST(Nccl, VersionIsThatOfTheLoadedLibrary) {
