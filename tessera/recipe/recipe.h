@@ -153,7 +153,7 @@ struct RunRecipe {
   std::string wandb = "";        // project of Weights & Biases; "": none
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
-  bool share_gpu = false;        // more ranks on a host than GPUs
+  bool share_gpu = false;                                     // more ranks on a host than GPUs
   bool cuda_graphs = false;                                   // a pass is recorded once and replayed
   KeepActivations keep_activations = KeepActivations::kAuto;  // outputs of norms and GELUs, for backward
   bool cuda_fused_gelu = false;  // GELU by the CUDA plug-in's kernels, else by LibTorch

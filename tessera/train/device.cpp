@@ -114,7 +114,8 @@ bool keeps_activations(const recipe::Recipe& recipe, const plan::Plan& plan, int
   if (recipe.run.keep_activations != recipe::KeepActivations::kAuto)
     return recipe.run.keep_activations == recipe::KeepActivations::kAlways;
   const mesh::CudaInUse cuda = mesh::cuda_in_use();
-  if (cuda.plugin == nullptr || cuda.shared) return false;  // how much of its memory is the rank's is not known
+  if (cuda.plugin == nullptr || cuda.shared)
+    return false;  // how much of its memory is the rank's is not known
   const plan::Memory memory = gpu_memory(with_kept_activations(recipe, true), plan, batch_per_rank);
   double needed = memory.total() + teacher_bytes(recipe, plan.world, batch_per_rank, device);
   if (recipe.run.cuda_graphs) needed += memory.activations;  // the graph's own

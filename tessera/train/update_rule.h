@@ -77,8 +77,8 @@ class UpdateRule {
 /// The rule of this name; the others follow from the recipe's options.
 std::unique_ptr<UpdateRule> make_rule(const recipe::OptimizerRecipe& options);
 
-/// Parameters of a unit that are neighbours in memory (shard::Unit::offset) and have the same setting: elements [begin, end)
-/// of its shard.
+/// Parameters of a unit that are neighbours in memory (shard::Unit::offset) and have the same setting:
+/// elements [begin, end) of its shard.
 struct Stretch {
   int64_t begin, end;
   Setting setting;
