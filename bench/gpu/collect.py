@@ -17,7 +17,7 @@ MOST_BYTES = 48 << 20
 # Of the C and C++ runtime, which every machine has; libgomp comes with torch.
 SYSTEM = re.compile(r"^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp|libtessera)")
 GRAPH_SETTINGS = ["", "run.cuda_graphs=true"]
-SWITCHES = []
+SWITCHES = ["run.cuda_fused_gelu=true", "run.keep_activations=never"]
 
 
 def run(*words):
