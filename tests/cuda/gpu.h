@@ -7,11 +7,21 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <string>
+
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/device_linear.h"
 
 namespace tessera::testing {
+
+/// TESSERA_REHEARSE=1: the CPU takes the GPU's place in the tests that need no more than a device, so that a
+/// slip in a test shows before the test meets a GPU. There they compare the CPU with itself.
+inline bool rehearses() {
+  const char* given = std::getenv("TESSERA_REHEARSE");
+  return given != nullptr && std::string(given) == "1";
+}
 
 /// Why a test that needs `wanted` GPUs cannot run here; empty: it can.
 inline std::string missing_gpus(int wanted) {
@@ -22,8 +32,9 @@ inline std::string missing_gpus(int wanted) {
   return "needs " + std::to_string(wanted) + " GPU(s): found " + std::to_string(found);
 }
 
-/// The current device of this thread. Requires: missing_gpus(index + 1) is empty.
+/// The current device of this thread. Requires: missing_gpus(index + 1) is empty, or rehearses().
 inline at::Device use_gpu(int index) {
+  if (rehearses()) return at::kCPU;
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(index));
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
@@ -34,6 +45,7 @@ inline at::Device use_gpu(int index) {
 class UsingKernels {
  public:
   UsingKernels() {
+    if (rehearses()) return;
     ops::use_device_kernels(mesh::open_cuda().plugin->kernels, at::kCUDA);
     ops::use_device_products(mesh::open_cuda().plugin->products, at::kCUDA);
   }
@@ -47,6 +59,11 @@ class UsingKernels {
 
 }  // namespace tessera::testing
 
+/// Of a test that would also run on another kind of device: a GPU, or in a rehearsal the CPU.
+#define TESSERA_NEEDS_A_DEVICE() \
+  if (!::tessera::testing::rehearses()) TESSERA_NEEDS_GPUS(1)
+
+/// Of a test that asks for CUDA itself.
 #define TESSERA_NEEDS_GPUS(wanted)                                                            \
   if (const std::string missing = ::tessera::testing::missing_gpus(wanted); !missing.empty()) \
   GTEST_SKIP() << missing

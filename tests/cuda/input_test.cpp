@@ -11,7 +11,7 @@ namespace tessera::train {
 namespace {
 
 TEST(CudaInput, NumbersAreTheHostsForEverySetting) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device device = testing::use_gpu(0);
   for (const data::PictureCase& setting : data::picture_cases()) {
     SCOPED_TRACE(setting.name);
@@ -37,7 +37,7 @@ TEST(CudaInput, NumbersAreTheHostsForEverySetting) {
 
 // Batches large enough that a copy takes longer than its launch; the memory of each is used again and again.
 TEST(CudaInput, CopiesAheadMixUpNoBatch) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device device = testing::use_gpu(0);
   const auto source = data::open_source("fake:512", "train", {64, 3, 7});
   data::TransformOptions transform;

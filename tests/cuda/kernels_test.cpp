@@ -21,7 +21,7 @@ TEST(CudaKernels, AreLibTorchs) {
 }
 
 TEST(CudaKernels, NormsAreTheFormulas) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = tessera::testing::use_gpu(0);
   const UsingKernels kernels;
   std::vector<NormCase> cases = norm_cases();
@@ -36,7 +36,7 @@ TEST(CudaKernels, NormsAreTheFormulas) {
 
 // Sums of rows do not depend on which block is done first.
 TEST(CudaKernels, NormsGradientsAreTheSameBitsEveryTime) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = tessera::testing::use_gpu(0);
   const UsingKernels kernels;
   at::manual_seed(5);
@@ -56,7 +56,7 @@ TEST(CudaKernels, NormsGradientsAreTheSameBitsEveryTime) {
 }
 
 TEST(CudaKernels, AdamwsBitsAreTheCpus) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = tessera::testing::use_gpu(0);
   const UsingKernels kernels;
   std::vector<AdamwCase> cases = adamw_cases();
@@ -75,7 +75,7 @@ TEST(CudaKernels, AdamwsBitsAreTheCpus) {
 }
 
 TEST(CudaKernels, AdamwsRunsEqualTheCpus) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = tessera::testing::use_gpu(0);
   std::vector<AdamwRunsCase> cases = adamw_runs_cases();
   cases.push_back(
@@ -98,7 +98,7 @@ TEST(CudaKernels, AdamwsRunsEqualTheCpus) {
 }
 
 TEST(CudaKernels, CrossEntropiesAreTheFormulas) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = tessera::testing::use_gpu(0);
   const UsingKernels kernels;
   for (const int64_t classes : {1, 2, 10, 127, 1000, 21843}) {
@@ -112,7 +112,7 @@ TEST(CudaKernels, CrossEntropiesAreTheFormulas) {
 }
 
 TEST(CudaKernels, GeluMatchesFormula) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_GPUS(1);  // to more digits than the CPU's GELU has
   const at::Device gpu = tessera::testing::use_gpu(0);
   const UsingKernels kernels;
   std::vector<GeluCase> cases = gelu_cases();
@@ -124,7 +124,7 @@ TEST(CudaKernels, GeluMatchesFormula) {
 }
 
 TEST(CudaKernels, Fp8RowsAreTheCpusBits) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = tessera::testing::use_gpu(0);
   const UsingKernels kernels;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -139,7 +139,7 @@ TEST(CudaKernels, Fp8RowsAreTheCpusBits) {
 }
 
 TEST(CudaKernels, PicturesAreTheHostsBits) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = tessera::testing::use_gpu(0);
   const UsingKernels kernels;
   for (const data::PictureCase& setting : data::picture_cases()) {

@@ -46,7 +46,7 @@ Curve train_on(at::Device device, const Sets& sets, int64_t until, const std::fi
 }
 
 TEST(CudaTraining, TwentyStepsFollowTheCpusCurve) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = testing::use_gpu(0);
   for (const char* recompute : {"false", "true"}) {
     const Sets sets = with(with(kFullPrecision, concat("shard.recompute=", recompute)), "train.mixup=0.8");
@@ -55,7 +55,7 @@ TEST(CudaTraining, TwentyStepsFollowTheCpusCurve) {
 }
 
 TEST(CudaTraining, EveryOptimizersStepsAreTheCpus) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = testing::use_gpu(0);
   for (const char* optimizer : {"adamw", "adam", "sgd", "lion", "lamb", "lars", "adafactor", "muon"}) {
     SCOPED_TRACE(optimizer);
@@ -68,7 +68,7 @@ TEST(CudaTraining, EveryOptimizersStepsAreTheCpus) {
 
 // The other tests here are LibTorch's operations alone.
 TEST(CudaTraining, WithThePluginsKernelsFollowsTheCpu) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = testing::use_gpu(0);
   const testing::UsingKernels kernels;
   const Sets mixed = {"train.mixup=0.8", "train.cutmix=1", "data.erasing=0.3"};
@@ -84,7 +84,7 @@ TEST(CudaTraining, WithThePluginsKernelsFollowsTheCpu) {
 }
 
 TEST(CudaTraining, Bf16FollowsTheCpu) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = testing::use_gpu(0);
   const Sets sets = {"precision.compute=bf16", "train.steps=20"};
   const Curve found = train_on(gpu, sets, 5), expected = train_on(at::kCPU, sets, 5);
@@ -92,7 +92,7 @@ TEST(CudaTraining, Bf16FollowsTheCpu) {
 }
 
 TEST(CudaTraining, Fp8FollowsTheCpu) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = testing::use_gpu(0);
   const Sets sets = {"precision.compute=bf16", "precision.linear=fp8", "train.steps=20"};
   const Curve found = train_on(gpu, sets, 5), expected = train_on(at::kCPU, sets, 5);
@@ -101,7 +101,7 @@ TEST(CudaTraining, Fp8FollowsTheCpu) {
 
 // CPU, GPU, CPU: what one saves the other goes on with.
 TEST(CudaTraining, ResumesFromTheCpusCheckpointAndBack) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = testing::use_gpu(0);
   const TemporaryFolder folder("tessera-cuda");
   const Sets sets = with(kFullPrecision, "ema.decay=0.9");
@@ -116,7 +116,7 @@ TEST(CudaTraining, ResumesFromTheCpusCheckpointAndBack) {
 }
 
 TEST(CudaTraining, OffloadedStateIsTheSame) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = testing::use_gpu(0);
   const Curve expected = train_on(gpu, kFullPrecision, 5);
   for (const char* offload : {"optimizer", "all"}) {
@@ -283,7 +283,7 @@ TEST(CudaTraining, MemoryAndNcclAreTold) {
 }
 
 TEST(CudaTraining, EvaluationIsTheCpus) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const auto evaluated = [](at::Device device) {
     const recipe::Recipe recipe = make_recipe(kFullPrecision);
     Evaluation result;
