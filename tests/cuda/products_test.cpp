@@ -122,20 +122,22 @@ TEST(CudaFp8, ValuesAndGradientsAreTheCpus) {
 TEST(CudaFp8, ScaledProductIsThatOfTheRoundedNumbers) {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu = tessera::testing::use_gpu(0);
-  for (const auto& [m, k, n] :
-       std::vector<std::tuple<int64_t, int64_t, int64_t>>{{256, 128, 64}, {7, 33, 50}, {0, 16, 16}}) {
+  for (const auto& [m, k, n] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
+           {256, 128, 64}, {300, 3072, 768}, {7, 33, 50}, {0, 16, 16}}) {
     const at::Tensor left = at::randn({m, k}).to(at::kBFloat16), right = at::randn({n, k}).to(at::kBFloat16);
-    at::Tensor found;
-    try {
-      found = scaled_product(left.to(gpu), right.to(gpu), {});
-    } catch (const c10::Error& error) {
-      GTEST_SKIP() << "needs a GPU that multiplies fp8: " << error.what_without_backtrace();
+    for (const bool fast : {false, true}) {
+      at::Tensor found;
+      try {
+        found = scaled_product(left.to(gpu), right.to(gpu), {}, fast);
+      } catch (const c10::Error& error) {
+        GTEST_SKIP() << "needs a GPU that multiplies fp8: " << error.what_without_backtrace();
+      }
+      ASSERT_EQ(found.sizes().vec(), (std::vector<int64_t>{m, n}));
+      if (m == 0) continue;
+      const at::Tensor exact =
+          at::mm(fp8_rounded(left).to(at::kDouble), fp8_rounded(right).to(at::kDouble).t());
+      EXPECT_LT(error(found, exact), 0.005) << m << ' ' << k << ' ' << n << ' ' << fast;
     }
-    ASSERT_EQ(found.sizes().vec(), (std::vector<int64_t>{m, n}));
-    if (m == 0) continue;
-    const at::Tensor exact =
-        at::mm(fp8_rounded(left).to(at::kDouble), fp8_rounded(right).to(at::kDouble).t());
-    EXPECT_LT(error(found, exact), 0.005) << m << ' ' << k << ' ' << n;
   }
 }
 

@@ -83,6 +83,29 @@ TEST(CudaTraining, WithThePluginsKernelsFollowsTheCpu) {
   }
 }
 
+// Also with GELU by LibTorch and by the plug-in's kernels.
+TEST(CudaTraining, KeptActivationsGiveTheSameCurve) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  for (const bool ours : {false, true}) {
+    const auto kernels = ours ? std::make_unique<testing::UsingKernels>() : nullptr;
+    const auto curve = [&](bool keeps) {
+      const recipe::Recipe recipe = make_recipe({"precision.compute=bf16", "model.dropout=0"});
+      Curve found;
+      testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+        testing::use_gpu(gpu.index());
+        const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, gpu);
+        state->context.keeps_activations = keeps;
+        train_until(*state, mesh, 6, found);
+      });
+      return found;
+    };
+    const Curve kept = curve(true), made_again = curve(false);
+    for (size_t i = 0; i < 6; ++i)
+      EXPECT_NEAR(kept.losses[i], made_again.losses[i], 1e-3) << ours << ' ' << i;
+  }
+}
+
 TEST(CudaTraining, Bf16FollowsTheCpu) {
   TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = testing::use_gpu(0);

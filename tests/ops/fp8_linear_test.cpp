@@ -239,6 +239,8 @@ TEST(Fp8Layer, NoRowsGiveNone) {
   EXPECT_EQ(fp8_linear(at::empty({0, 7, 40}), weight, bias).sizes().vec(), (std::vector<int64_t>{0, 7, 24}));
 }
 
+bool asked_for_fast = false;  // by the last call below
+
 /// at::_scaled_mm as GPUs have it, for factors with scales of rows: what it refuses, and what it computes.
 /// LibTorch's own for CPUs takes one scale a factor.
 at::Tensor scaled_mm_of_rows(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale_a,
@@ -254,7 +256,8 @@ at::Tensor scaled_mm_of_rows(const at::Tensor& a, const at::Tensor& b, const at:
   EXPECT_EQ(scale_b.sizes().vec(), (std::vector<int64_t>{1, n}));
   EXPECT_TRUE(scale_a.is_contiguous() && scale_a.scalar_type() == at::kFloat);
   EXPECT_TRUE(scale_b.is_contiguous() && scale_b.scalar_type() == at::kFloat);
-  EXPECT_TRUE(dtype == at::kBFloat16 && !scale_result && !fast);
+  EXPECT_TRUE(dtype == at::kBFloat16 && !scale_result);
+  asked_for_fast = fast;
   at::Tensor y = at::mm(wide(a.to(at::kFloat)), wide(b.to(at::kFloat))) * wide(scale_a) * wide(scale_b);
   if (bias) {
     EXPECT_EQ(bias->sizes().vec(), (std::vector<int64_t>{n}));
@@ -273,11 +276,13 @@ TEST(Fp8Layer, ScaledProductAsksForWhatGpusHave) {
     const at::Tensor left = at::randn({m, k}).to(at::kBFloat16);
     const at::Tensor right = at::randn({k, n}).to(at::kBFloat16).t();  // as a weight is in backward
     for (const at::Tensor& bias : {at::Tensor(), at::randn({n}).to(at::kBFloat16)}) {
-      const at::Tensor found = scaled_product(left, right, bias);
+      const bool fast = bias.defined();
+      const at::Tensor found = scaled_product(left, right, bias, fast);
       EXPECT_EQ(found.scalar_type(), at::kBFloat16);
       ASSERT_EQ(found.sizes().vec(), (std::vector<int64_t>{m, n}));
       EXPECT_TRUE(found.is_contiguous());
       if (m == 0) continue;
+      EXPECT_EQ(asked_for_fast, fast);
       at::Tensor exact = at::mm(wide(fp8_rounded(left)), wide(fp8_rounded(right)).t());
       if (bias.defined()) exact = exact + wide(bias);
       EXPECT_LT(error(found, exact), 0.005) << m << ' ' << k << ' ' << n;

@@ -6,11 +6,13 @@
 
 #include "small_run.h"
 #include "tessera/base/file.h"
+#include "tessera/base/text.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/train/classification_metrics.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/memory.h"
+#include "tessera/train/prepared.h"
 #include "tessera/train/saver.h"
 #include "tests/meta_kernels.h"
 
@@ -49,6 +51,28 @@ TEST(Device, KeptActivationsArePredictedOnAGpuAlone) {
   EXPECT_FALSE(keeps(false, at::kCUDA));
   EXPECT_FALSE(keeps(true, at::kCPU));
   EXPECT_FALSE(plan_precision(recipe, 1, at::kCUDA).keeps_activations) << "auto, not decided yet";
+}
+
+TEST(Device, TheDecisionAboutActivationsIsSaid) {
+  Prepared p;
+  p.job.recipe = make_recipe({"precision.compute=bf16"});
+  p.plan = make_plan(p.job.recipe, 1);
+  open_data(p);
+  const auto said = [&](at::Device device, bool keeps) -> std::string {
+    p.device = device;
+    p.keeps_activations = keeps;
+    for (const auto& [name, value] : facts(p)) {
+      if (name == "outputs of norms and GELUs") return value;
+    }
+    return "";
+  };
+  EXPECT_EQ(said(at::kCPU, false), "");
+  // Dropout: of 48 images of 5 tokens (4 patches, the class token) in 2 blocks two norms' 24 values, in the
+  // last norm2's of the class token.
+  const std::string bytes = human_bytes(48.0 * 2 * (2 * 5 * 2 * 24 + 24));
+  EXPECT_EQ(said(at::kCUDA, true), "kept for backward: " + bytes + " per rank");
+  EXPECT_EQ(said(at::kCUDA, false),
+            "made again in backward: keeping them takes " + bytes + " per rank (run.keep_activations)");
 }
 
 /// A training of bytes that become numbers in DeviceInput, without a kernel of ours.
