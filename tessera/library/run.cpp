@@ -50,6 +50,7 @@ mesh::Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::millisecond
   rendezvous.port = ranks.master_port;
   rendezvous.listen_fd = ranks.master_listen_fd;
   rendezvous.served = ranks.master_is_served;
+  rendezvous.attempt = ranks.attempt;
   rendezvous.timeout = timeout;
   rendezvous.stop = launch::stop_requested;
   return rendezvous;
@@ -61,8 +62,9 @@ std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options) {
       static_cast<int>(options.threads > 0 ? options.threads : launch::cores_per_rank(ranks)));
   mesh::Rendezvous where = rendezvous(ranks, options.timeout);
   where.shared_memory = options.shared_memory;
-  return std::make_unique<mesh::Mesh>(where, fit(options.axes, ranks.world),
-                                      concat(build_info().commit, options.fingerprint));
+  return std::make_unique<mesh::Mesh>(
+      where, fit(options.axes, ranks.world),
+      mesh::Facts{mesh::program_fact(), {"the program's fingerprint", options.fingerprint, ""}});
 }
 
 int run(const std::function<int(mesh::Mesh&)>& body, const ConnectOptions& options) {

@@ -8,7 +8,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/version.h"
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/mesh/join.h"
 #include "tessera/mesh/open_files.h"
 #include "tessera/mesh/reason.h"
 #include "tessera/mesh/shared_transport.h"
@@ -19,12 +21,21 @@ namespace tessera::mesh {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using StorePointer = c10::intrusive_ptr<TimedStore>;
 
 constexpr size_t kRanksNamed = 4;                     // of those that did something else
 constexpr std::chrono::milliseconds kLastWord{2000};  // for the store to answer a rank that is about to end
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+/// Does the process that holds the store still answer?
+bool is_served(TimedStore& store) {
+  try {
+    store.check({"token"});
+    return !store.silent();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
 
 /// More than the sockets of this rank: those of a group's two connections to every other rank and what serves
 /// them, the store's, and the files a run has open.
@@ -35,52 +46,27 @@ int64_t files_of_a_rank(const Rendezvous& rendezvous, const std::vector<Axis>& a
   return 2 * groups + (rendezvous.rank == 0 ? rendezvous.world : 0) + kOthers;
 }
 
-/// Waits until key(rank) exists for all ranks; throws a CommError that names those missing.
-void wait_for_all(const StorePointer& store, const Rendezvous& rendezvous,
-                  const std::function<std::string(int64_t)>& key) {
-  std::vector<std::string> keys;
-  for (int64_t rank = 0; rank < rendezvous.world; ++rank) keys.push_back(key(rank));
-  const auto missing = [&] {
-    std::vector<std::string> ranks;
-    for (int64_t rank = 0; rank < rendezvous.world; ++rank) {
-      if (!store->check({keys[static_cast<size_t>(rank)]})) ranks.push_back(std::to_string(rank));
+/// The store of this start of the run, once all ranks are there. A process that still has this rank belongs
+/// to an earlier start, which ends soon where its ranks are gone; one that stays is another process with the
+/// same rank.
+StorePointer meet(const Rendezvous& rendezvous, const Address& address, const Facts& facts) {
+  const auto start = Clock::now();
+  while (true) {
+    const StorePointer store = open_store(rendezvous, address);
+    try {
+      return join_ranks(store, rendezvous, facts);
+    } catch (const RankIsTaken&) {
+      while (is_served(*store)) {
+        if (Clock::now() - start > std::min(kPatience, rendezvous.timeout)) throw;
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      }
     }
-    return join(ranks, ", ");
-  };
-  std::function<std::string()> whom;  // one rank speaks for all
-  if (rendezvous.rank == 0) whom = [&] { return concat("rank ", missing(), " of ", rendezvous.world); };
-  Wait wait({rendezvous.timeout, rendezvous.stop}, whom);
-  for (auto pause = std::chrono::milliseconds(2); !store->check(keys);
-       pause = std::min(pause * 2, std::chrono::milliseconds(100))) {
-    if (!wait.goes_on()) {
-      throw CommError(concat("[mesh.connect] ", rendezvous.world, " ranks within ",
-                             static_cast<double>(rendezvous.timeout.count()) / 1000.0,
-                             " s: no word from rank ", missing()));
-    }
-    std::this_thread::sleep_for(pause);
   }
-}
-
-void compare_fingerprints(const StorePointer& store, const Rendezvous& rendezvous, const std::string& mine) {
-  std::vector<std::string> different;
-  for (int64_t other = 0; other < rendezvous.world; ++other) {
-    if (store->get_to_str(concat("joined/", other)) != mine) different.push_back(std::to_string(other));
-  }
-  if (different.empty()) return;
-  // The store lives with rank 0: let everyone read what it needs before the first leaves.
-  try {
-    store->set(concat("compared/", rendezvous.rank), bytes_of("1"));
-    wait_for_all(store, rendezvous, [](int64_t rank) { return concat("compared/", rank); });
-  } catch (const std::exception&) {
-    // Rank 0 has seen all and left.
-  }
-  user_error("mesh.connect", "the same build, recipe and settings on every rank: rank ",
-             join(different, ", "), " differs from rank ", rendezvous.rank);
 }
 
 }  // namespace
 
-Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const std::string& fingerprint)
+Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts)
     : rank_(given.rank), world_size_(given.world), axes_(std::move(axes)) {
   if (world_size_ == 1) {
     make_groups([](const std::string&, int64_t, int64_t) { return nullptr; });
@@ -90,12 +76,9 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const std::string& f
   rendezvous.timeout = std::max(given.timeout, std::chrono::milliseconds(1));  // c10d takes 0 for no limit
   make_room_for_files(files_of_a_rank(rendezvous, axes_));
   const Address address(rendezvous.host, rendezvous.port, std::min(kPatience, rendezvous.timeout));
-  const StorePointer store = open_store(rendezvous, address);
-  store_ = std::shared_ptr<void>(store.get(), [store](void*) {});
   try {
-    store->set(concat("joined/", rank_), bytes_of(fingerprint));
-    wait_for_all(store, rendezvous, [](int64_t rank) { return concat("joined/", rank); });
-    compare_fingerprints(store, rendezvous, fingerprint);
+    const StorePointer store = meet(rendezvous, address, facts);
+    store_ = std::shared_ptr<void>(store.get(), [store](void*) {});
     const auto all_shared = std::make_shared<SharedTransports>();
     make_groups([store, from = address.from_here(), timeout = rendezvous.timeout,
                  wanted = rendezvous.shared_memory,
@@ -117,6 +100,21 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const std::string& f
     throw CommError(concat("[mesh.connect] ", world_size_, " connected ranks: ", plain_reason(error), " (",
                            describe(), "; ", name_silent_ranks(), ")"));
   }
+}
+
+void Mesh::check_refusals() {
+  if (!store_) return;
+  const std::string mine = refusal_in(*static_cast<TimedStore*>(store_.get()));
+  for (const std::string& text : world_->all_gather_text(mine, "refusals")) {
+    if (!text.empty()) throw UserError(text);
+  }
+}
+
+Fact program_fact() {
+  const BuildInfo& build = build_info();
+  return {"the program",
+          concat(build.version, " (", build.commit, "), ", build.compiler, " ", build.build_type),
+          "install the same build of Tessera on every host"};
 }
 
 std::unique_ptr<Mesh> Mesh::over(int64_t rank, std::vector<Axis> axes, const TransportMaker& make_transport) {

@@ -26,10 +26,21 @@ struct Rendezvous {
   int listen_fd = -1;   // rank 0: an already listening socket to serve the store on; -1: bind `port`
   bool served = false;  // a launcher serves a store at host:port: rank 0 connects like everyone
   std::chrono::milliseconds timeout{600'000};
+  std::string attempt = "0";  // of a launcher that starts ranks again: keys of other attempts are not read
   bool shared_memory = true;  // between ranks of one host; false: TCP there as well
   /// Polled while ranks wait for each other; true ends a wait of more than 10 s with a CommError.
   std::function<bool()> stop;
 };
+
+/// Something that must be alike on every rank, since it decides what the ranks compute.
+struct Fact {
+  std::string name;   // "the recipe", "the dtype of computation": errors say "ranks disagree on ..."
+  std::string value;  // any text but for the character 0x1f; of several lines the first that differs is shown
+  std::string hint;   // what to do where it differs; may be empty
+};
+using Facts = std::vector<Fact>;
+/// Version, commit and compiler of this build.
+Fact program_fact();
 
 struct Axis {
   std::string name;
@@ -45,9 +56,13 @@ using TransportMaker =
 /// shard 1. Owned by one thread; passed by reference, there is no global one.
 class Mesh {
  public:
-  /// Collective: waits until every rank has come, names those that have not (CommError). Ranks that run
-  /// another build or `fingerprint` (recipe and model) are named in a UserError.
-  Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const std::string& fingerprint);
+  /// Collective: waits until every rank has come, names those that have not (CommError). A UserError on every
+  /// rank names a world size or a fact that differs, the values and the ranks; so does one on a process whose
+  /// rank has come already.
+  Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const Facts& facts);
+  /// Throws, on every rank, the UserError of a process that came after the others and could not join, such as
+  /// one with another world size. Collective.
+  void check_refusals();
   /// A mesh over transports of the caller's.
   static std::unique_ptr<Mesh> over(int64_t rank, std::vector<Axis> axes,
                                     const TransportMaker& make_transport);

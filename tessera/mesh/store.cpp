@@ -89,6 +89,11 @@ c10::intrusive_ptr<c10d::Store> TimedStore::clone() {
   return c10::make_intrusive<TimedStore>(call([store = inner_] { return store->clone(); }), holder_, limits_);
 }
 
+c10::intrusive_ptr<TimedStore> TimedStore::within(const std::string& prefix) const {
+  return c10::make_intrusive<TimedStore>(c10::make_intrusive<c10d::PrefixStore>(prefix, inner_), holder_,
+                                         limits_);
+}
+
 void TimedStore::set(const std::string& key, const std::vector<uint8_t>& value) {
   call([store = inner_, key, value] { store->set(key, value); });
 }

@@ -40,6 +40,8 @@ class TimedStore : public c10d::Store {
                 const std::vector<std::vector<uint8_t>>& values) override;
   bool hasExtendedApi() const override { return inner_->hasExtendedApi(); }
 
+  /// The same store for keys that begin with `prefix`.
+  c10::intrusive_ptr<TimedStore> within(const std::string& prefix) const;
   /// The limit of the calls from now on.
   void set_limit(std::chrono::milliseconds limit) { limit_ = limit.count(); }
   /// Has a call been left without an answer?
@@ -57,6 +59,8 @@ class TimedStore : public c10d::Store {
   std::atomic<int64_t> limit_;  // milliseconds
   std::atomic<bool> silent_ = false;
 };
+
+using StorePointer = c10::intrusive_ptr<TimedStore>;
 
 /// The store of the run, served by rank 0 (or by a launcher) at `address`, within the rendezvous' timeout.
 /// Errors: UserError (the port is in use), CommError (nobody is there, or somebody who is no rank 0).

@@ -17,6 +17,7 @@
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
+#include "tessera/train/agreement.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/over_ranks.h"
 #include "tessera/train/session.h"
@@ -134,7 +135,8 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
   const int64_t batch_per_rank = job.recipe.train.batch_per_rank;
   if (batch_per_rank < 1) user_error("bench.shard", "--batch of at least 1: got ", batch_per_rank);
   set_threads(job.recipe, ranks);
-  auto mesh = connect(job.recipe, ranks, concat(build_info().commit, recipe::to_toml(job.recipe)));
+  auto mesh =
+      connect(job.recipe, ranks, computing_facts(job.recipe, make_plan(job.recipe, ranks.world), at::kCPU));
   try {
     return guarded(
         [&] {

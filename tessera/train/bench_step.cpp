@@ -21,6 +21,7 @@
 #include "tessera/ops/linear.h"
 #include "tessera/ops/peak_rate.h"
 #include "tessera/shard/tensor_memory.h"
+#include "tessera/train/agreement.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/kernel_times.h"
@@ -303,7 +304,8 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
   shard::keep_tensor_memory();  // as a training does
   const int64_t threads = set_threads(job.recipe, ranks);
   const at::Device device = choose_device(job.recipe, ranks);
-  auto mesh = connect(job.recipe, ranks, concat(build_info().commit, recipe::to_toml(job.recipe)));
+  auto mesh =
+      connect(job.recipe, ranks, computing_facts(job.recipe, make_plan(job.recipe, ranks.world), device));
   try {
     return guarded(
         [&] {

@@ -11,6 +11,7 @@
 #include "tessera/data/measure.h"
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/plan/traffic.h"
+#include "tessera/train/agreement.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/link.h"
@@ -78,7 +79,7 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
   if (ranks.launcher == "local") {
     rates = measure_local_link(ranks.world, wire, recipe.run.shared_memory);
   } else {
-    auto mesh = connect(recipe, ranks, concat("doctor ", recipe::to_toml(recipe)));
+    auto mesh = connect(recipe, ranks, computing_facts(recipe, plan, device));
     try {
       guarded(
           [&] {

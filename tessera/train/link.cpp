@@ -27,7 +27,7 @@ constexpr std::chrono::seconds kLongestWait{60};
 double rate(mesh::Group& group, const char* kind, const std::function<void()>& move) {
   std::vector<double> rates;
   for (int round = 0; round <= kRounds; ++round) {
-    group.barrier("link");
+    group.barrier({});
     const int64_t before = group.traffic().contains(kind) ? group.traffic().at(kind).bytes_sent : 0;
     const auto start = std::chrono::steady_clock::now();
     move();
@@ -80,7 +80,7 @@ LinkRates measure_local_link(int64_t world, at::ScalarType wire, bool shared_mem
         rendezvous.listen_fd = rank == 0 ? socket : -1;
         rendezvous.timeout = kLongestWait;
         rendezvous.shared_memory = shared_memory;
-        mesh::Mesh mesh(rendezvous, {{"shard", world}}, "link");
+        mesh::Mesh mesh(rendezvous, {{"shard", world}}, {});
         const LinkRates found = measure_link(mesh, wire);
         if (rank == 0) rates = found;
         mesh.world().barrier("link");

@@ -22,6 +22,7 @@
 #include "tessera/monitor/evaluation_report.h"
 #include "tessera/monitor/number.h"
 #include "tessera/recipe/evaluation_recipe.h"
+#include "tessera/train/agreement.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
@@ -216,7 +217,13 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
       data::open_splits(trained.recipe.data.source, split,
                         source_options(trained.recipe, [&log](const std::string& line) { log.warn(line); }));
   check_classes(*source, trained.recipe, split);
-  auto mesh = connect(trained.recipe, ranks, concat(build_info().commit, trained.path.string()));
+  const mesh::Facts facts = {
+      {"the weights", trained.path.string(), "name the same run, checkpoint or file on every rank"}};
+  auto mesh = connect(
+      trained.recipe, ranks,
+      joined_facts(joined_facts(facts, computing_facts(trained.recipe, make_plan(trained.recipe, ranks.world),
+                                                       device)),
+                   data_facts(split, *source)));
   try {
     return guarded(
         [&] {
@@ -314,7 +321,7 @@ int predict(const PredictJob& job) {
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
   const at::Device device = choose_device(trained.recipe, alone);
-  const auto mesh = connect(trained.recipe, alone, "");
+  const auto mesh = connect(trained.recipe, alone, {});
   return guarded(
       [&] {
         const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);

@@ -25,6 +25,7 @@
 #include "tessera/recipe/run_folder.h"
 #include "tessera/recipe/warnings.h"
 #include "tessera/shard/tensor_memory.h"
+#include "tessera/train/agreement.h"
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
@@ -336,6 +337,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
                         launch::stop_or_limit(p.job.recipe.run.time_limit, p.job.recipe.run.time_margin),
                         pretended ? p.job.pretend_steps : 0,
                         p.run_dir / "trace.json"};
+  mesh.check_refusals();
   LoopResult result;
   try {
     result = run(*state, input, mesh, monitor.get(), log);
@@ -399,7 +401,9 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
     log.warn(concat(ranks.world, " ranks share ", launch::available_cores(), " cores: each will be slow"));
   }
   auto mesh = connect(job.recipe, ranks,
-                      concat(build_info().version, build_info().commit, recipe::to_toml(job.recipe)));
+                      joined_facts(joined_facts(computing_facts(job.recipe, p.plan, p.device),
+                                                data_facts("data.train", *p.train)),
+                                   data_facts("data.val", *p.val)));
   std::unique_ptr<TrainState> state;
   recipe::RunFolder folder;
   bool began = false;

@@ -14,6 +14,7 @@
 #include "tessera/data/worker_cores.h"
 #include "tessera/library/run.h"
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/train/agreement.h"
 #include "tessera/train/state.h"
 #include "tessera/train/teacher.h"
 
@@ -50,13 +51,13 @@ int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
 }
 
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
-                                    const std::string& fingerprint) {
+                                    const mesh::Facts& facts) {
   const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
   if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
   mesh::Rendezvous rendezvous = library::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
-  return std::make_unique<mesh::Mesh>(rendezvous, axes, fingerprint);
+  return std::make_unique<mesh::Mesh>(rendezvous, axes, joined_facts({mesh::program_fact()}, facts));
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {

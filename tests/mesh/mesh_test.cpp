@@ -142,15 +142,16 @@ TEST(Mesh, ADifferentRecipeIsNamed) {
       rendezvous.port = port;
       rendezvous.listen_fd = rank == 0 ? fd : -1;
       try {
-        const Mesh mesh(rendezvous, {{"shard", 2}}, rank == 0 ? "a" : "b");
+        const Mesh mesh(rendezvous, {{"shard", 2}}, {{"the letter", rank == 0 ? "a" : "b", "choose one"}});
       } catch (const UserError& error) {
         messages[static_cast<size_t>(rank)] = error.what();
       }
     });
   }
   for (auto& thread : threads) thread.join();
-  EXPECT_NE(messages[0].find("rank 1 differs from rank 0"), std::string::npos) << messages[0];
-  EXPECT_NE(messages[1].find("rank 0 differs from rank 1"), std::string::npos) << messages[1];
+  for (const std::string& message : messages) {
+    EXPECT_EQ(message, "[mesh.connect] ranks disagree on the letter: a on rank 0, b on rank 1 (choose one)");
+  }
 }
 
 TEST(Mesh, ARankThatNeverComesIsNamed) {
@@ -161,7 +162,7 @@ TEST(Mesh, ARankThatNeverComesIsNamed) {
   rendezvous.port = port;
   rendezvous.timeout = std::chrono::milliseconds(500);
   try {
-    const Mesh mesh(rendezvous, {{"shard", 3}}, "a");
+    const Mesh mesh(rendezvous, {{"shard", 3}}, {});
     FAIL();
   } catch (const CommError& error) {
     EXPECT_NE(std::string(error.what()).find("no word from rank 1, 2"), std::string::npos) << error.what();
@@ -175,7 +176,7 @@ TEST(Mesh, APortInUseIsNamed) {
   testing::listen_on_loopback(&port);
   rendezvous.port = port;
   try {
-    const Mesh mesh(rendezvous, {{"shard", 2}}, "a");
+    const Mesh mesh(rendezvous, {{"shard", 2}}, {});
     FAIL();
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find(concat("port ", port, " is in use")), std::string::npos)

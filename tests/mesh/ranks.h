@@ -51,7 +51,7 @@ inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<v
         rendezvous.listen_fd = rank == 0 ? fd : -1;
         rendezvous.timeout = timeout;
         rendezvous.shared_memory = shared_memory;
-        mesh::Mesh mesh(rendezvous, axes, "test");
+        mesh::Mesh mesh(rendezvous, axes, {{"the test", "test", ""}});
         body(mesh);
         mesh.world().barrier("end of test");
       } catch (...) {

@@ -69,7 +69,7 @@ Rendezvous second_of_two(uint16_t port, milliseconds timeout) {
 }
 
 std::string connecting(const Rendezvous& rendezvous) {
-  return error_of<CommError>([&] { const Mesh mesh(rendezvous, {{"shard", rendezvous.world}}, "a"); });
+  return error_of<CommError>([&] { const Mesh mesh(rendezvous, {{"shard", rendezvous.world}}, {}); });
 }
 
 struct OpenSocket {
@@ -166,7 +166,7 @@ TEST(Rendezvous, ANameThatIsNoneIsRefused) {
   Rendezvous rendezvous = second_of_two(1, milliseconds(100));
   rendezvous.host = "no..such.name";
   expect_part(error_of<UserError>([&] {
-                const Mesh mesh(rendezvous, {{"shard", 2}}, "a");
+                const Mesh mesh(rendezvous, {{"shard", 2}}, {});
               }),
               "[mesh.connect] the name of the host of rank 0: cannot resolve no..such.name: ");
 }

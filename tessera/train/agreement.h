@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks compare before their first step (mesh::Facts): all that decides the numbers they compute
+// together.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+
+#include "tessera/data/source.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/plan/plan.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::train {
+
+/// The recipe, the plan, the kind of device, the dtype that precision.compute resolves to there, and on a CPU
+/// the kernels.
+mesh::Facts computing_facts(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device);
+
+/// Of the data that `setting` ("data.train") names: number of samples, class names in label order, and a
+/// checksum of the samples' names and labels in their order; of more than a million samples, of a million
+/// that are evenly spaced. Opens no sample.
+mesh::Facts data_facts(const std::string& setting, const data::Source& source);
+
+/// Both, one after the other.
+mesh::Facts joined_facts(mesh::Facts first, const mesh::Facts& then);
+
+}  // namespace tessera::train

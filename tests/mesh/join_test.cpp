@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that meet: what they compare, who is refused, and which keys of a store they believe.
+#include "tessera/mesh/join.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "ranks.h"
+
+namespace tessera::mesh {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLimit{5000};
+
+/// Processes as threads, over one store as a launcher serves it.
+class Meeting {
+ public:
+  Meeting() : inner_(c10::make_intrusive<c10d::HashStore>()) {}
+
+  Rendezvous rendezvous(int64_t rank, int64_t world, const std::string& attempt = "0") const {
+    Rendezvous one;
+    one.rank = rank;
+    one.world = world;
+    one.timeout = kLimit;
+    one.attempt = attempt;
+    return one;
+  }
+  c10::intrusive_ptr<TimedStore> store() const {
+    return c10::make_intrusive<TimedStore>(inner_, "the test", WaitLimits{kLimit, {}});
+  }
+  /// The error of each, or "joined".
+  std::vector<std::string> join(const std::vector<Rendezvous>& ranks,
+                                const std::vector<Facts>& facts = {}) const {
+    std::vector<std::string> ends(ranks.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      threads.emplace_back([&, i] {
+        try {
+          join_ranks(store(), ranks[i], i < facts.size() ? facts[i] : Facts());
+          ends[i] = "joined";
+        } catch (const UserError& error) {
+          ends[i] = error.what();
+        } catch (const std::exception& error) {
+          ends[i] = concat("no UserError: ", error.what());
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    return ends;
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::HashStore> inner_;
+};
+
+TEST(Join, RanksWithTheSameFactsMeet) {
+  const Meeting meeting;
+  const Facts facts = {{"the recipe", "a\nb", "hint"}, {"samples", "3", ""}};
+  const auto ends = meeting.join(
+      {meeting.rendezvous(0, 3), meeting.rendezvous(1, 3), meeting.rendezvous(2, 3)}, {facts, facts, facts});
+  EXPECT_EQ(ends, std::vector<std::string>(3, "joined"));
+}
+
+TEST(Join, EveryRankNamesTheFactTheValuesAndTheRanks) {
+  const Meeting meeting;
+  const auto facts = [](const std::string& dtype) {
+    return Facts{{"the recipe", "same", ""}, {"the dtype", dtype, "set one"}, {"later", dtype, ""}};
+  };
+  const auto ends =
+      meeting.join({meeting.rendezvous(0, 3), meeting.rendezvous(1, 3), meeting.rendezvous(2, 3)},
+                   {facts("bf16"), facts("fp32"), facts("bf16")});
+  for (const std::string& end : ends) {
+    EXPECT_EQ(end,
+              "[mesh.connect] ranks disagree on the dtype: bf16 on ranks 0, 2, fp32 on rank 1 (set one)");
+  }
+}
+
+TEST(Join, OfLongValuesTheFirstLineThatDiffersIsShown) {
+  EXPECT_EQ(difference_of(
+                {{{"the recipe", "a = 1\nb = 2\nc = 3", ""}}, {{"the recipe", "a = 1\nb = 9\nc = 4", ""}}}),
+            "ranks disagree on the recipe: 'b = 2' on rank 0, 'b = 9' on rank 1");
+  EXPECT_EQ(difference_of({{{"the recipe", "a = 1", ""}}, {{"the recipe", "a = 1\nb = 9", ""}}}),
+            "ranks disagree on the recipe: nothing there on rank 0, 'b = 9' on rank 1");
+  EXPECT_EQ(difference_of({{{"n", "1", ""}}, {{"n", "2", ""}}, {{"n", "3", ""}}}),
+            "ranks disagree on n: 1 on rank 0, 2 on rank 1, and 1 more values on other ranks");
+  EXPECT_EQ(difference_of({{{"n", "1", ""}}, {{"n", "1", ""}}}),
+            "ranks disagree on what they compare: do all run the same program?");
+  const Facts facts = {{"a", "", ""}, {"b", "1\n2", "do"}};
+  const Facts back = facts_from_text(to_text(facts));
+  ASSERT_EQ(back.size(), 2U);
+  EXPECT_EQ(back[0].value, "");
+  EXPECT_EQ(back[1].value, "1\n2");
+  EXPECT_EQ(back[1].hint, "do");
+}
+
+// A stale line in one host's script. Which of the two worlds rank 0 has does not matter.
+TEST(Join, OtherWorldSizesAreNamedOnEveryRankThatWaits) {
+  for (const int64_t of_first : {2, 3}) {
+    const Meeting meeting;
+    const auto start = std::chrono::steady_clock::now();
+    const auto ends = meeting.join({meeting.rendezvous(0, of_first), meeting.rendezvous(1, 5 - of_first)});
+    const std::string text =
+        concat("[mesh.connect] the world size is ", of_first, " on rank 0 and ", 5 - of_first, " on rank 1");
+    for (const std::string& end : ends) EXPECT_EQ(end.substr(0, text.size()), text) << end;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(4000));
+  }
+}
+
+TEST(Join, ARankThatIsTooManyIsSeenByThoseThatMetBefore) {
+  const Meeting meeting;
+  const auto one = meeting.rendezvous(0, 2), other = meeting.rendezvous(1, 2);
+  c10::intrusive_ptr<TimedStore> joined;
+  std::thread first([&] { joined = join_ranks(meeting.store(), one, {}); });
+  join_ranks(meeting.store(), other, {});
+  first.join();
+  EXPECT_EQ(refusal_in(*joined), "");
+  const auto ends = meeting.join({meeting.rendezvous(2, 3)});
+  EXPECT_NE(ends[0].find("the world size is 2 on rank 0 and 3 on rank 2"), std::string::npos) << ends[0];
+  EXPECT_EQ(refusal_in(*joined), ends[0]);
+}
+
+TEST(Join, ASecondProcessOfARankIsRefusedAndTheFirstUnharmed) {
+  const Meeting meeting;
+  std::thread first([&] { EXPECT_NO_THROW(join_ranks(meeting.store(), meeting.rendezvous(0, 2), {})); });
+  EXPECT_NO_THROW(join_ranks(meeting.store(), meeting.rendezvous(1, 2), {}));
+  first.join();
+  EXPECT_THROW(join_ranks(meeting.store(), meeting.rendezvous(1, 2), {}), RankIsTaken);
+}
+
+// As torchrun's agent serves a store over several starts of its ranks.
+TEST(Join, KeysOfEarlierAttemptsAndStartsAreNotBelieved) {
+  const Meeting meeting;
+  const auto start = [&](const std::string& attempt) {
+    return meeting.join({meeting.rendezvous(0, 2, attempt), meeting.rendezvous(1, 2, attempt)});
+  };
+  EXPECT_EQ(start("0"), std::vector<std::string>(2, "joined"));
+  EXPECT_EQ(start("1"), std::vector<std::string>(2, "joined"));
+  // A launcher that does not count: rank 1 comes first and finds the token of the start before.
+  std::string end;
+  std::thread early([&] { end = meeting.join({meeting.rendezvous(1, 2, "late")})[0]; });
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_EQ(meeting.join({meeting.rendezvous(0, 2, "late")})[0], "joined");
+  early.join();
+  EXPECT_EQ(end, "joined");
+}
+
+TEST(Join, ARankThatWaitsInAStartThatIsOverGoesToTheNewOne) {
+  const Meeting meeting;
+  // An earlier start in which rank 0 had drawn a token and rank 1 never came.
+  Rendezvous hasty = meeting.rendezvous(0, 2);
+  hasty.timeout = milliseconds(50);
+  EXPECT_NE(meeting.join({hasty})[0].find("no word from rank 1"), std::string::npos);
+  std::string end;
+  std::thread second([&] { end = meeting.join({meeting.rendezvous(1, 2)})[0]; });
+  std::this_thread::sleep_for(
+      milliseconds(300));  // it has found the old token, and waits for the others there
+  EXPECT_EQ(meeting.join({meeting.rendezvous(0, 2)})[0], "joined");
+  second.join();
+  EXPECT_EQ(end, "joined");
+}
+
+}  // namespace
+}  // namespace tessera::mesh
