@@ -58,6 +58,12 @@ std::string shown(const std::string& value) {
   return value.size() <= kMostShown ? value : value.substr(0, kMostShown) + "...";
 }
 
+/// A line of a recipe without the comment that explains its key.
+std::string without_comment(const std::string& line) {
+  const size_t comment = line.find("  # ");
+  return comment == std::string::npos ? line : line.substr(0, line.find_last_not_of(' ', comment) + 1);
+}
+
 /// The lines of two values that stand where they first differ.
 std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
   const auto of_a = lines_of(a), of_b = lines_of(b);
@@ -65,9 +71,15 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
   size_t i = 0;
   while (i < of_a.size() && i < of_b.size() && of_a[i] == of_b[i]) ++i;
   const auto line = [i](const std::vector<std::string>& lines) {
-    return i < lines.size() ? concat("'", shown(lines[i]), "'") : std::string("nothing there");
+    return i < lines.size() ? lines[i] : std::string();
   };
-  return {line(of_a), line(of_b)};
+  const std::string whole_a = line(of_a), whole_b = line(of_b);
+  const bool in_comment = without_comment(whole_a) == without_comment(whole_b);
+  const auto quoted = [&](const std::string& text) {
+    return text.empty() ? std::string("nothing there")
+                        : concat("'", shown(in_comment ? text : without_comment(text)), "'");
+  };
+  return {quoted(whole_a), quoted(whole_b)};
 }
 
 class Joining {

@@ -85,6 +85,12 @@ TEST(Join, OfLongValuesTheFirstLineThatDiffersIsShown) {
   EXPECT_EQ(difference_of(
                 {{{"the recipe", "a = 1\nb = 2\nc = 3", ""}}, {{"the recipe", "a = 1\nb = 9\nc = 4", ""}}}),
             "ranks disagree on the recipe: 'b = 2' on rank 0, 'b = 9' on rank 1");
+  EXPECT_EQ(difference_of({{{"the recipe", "a = 1\nlr = 1   # learning rate", ""}},
+                           {{"the recipe", "a = 1\nlr = 2   # learning rate", ""}}}),
+            "ranks disagree on the recipe: 'lr = 1' on rank 0, 'lr = 2' on rank 1");
+  EXPECT_EQ(difference_of(
+                {{{"the recipe", "a = 1\nb = 'x  # y'", ""}}, {{"the recipe", "a = 1\nb = 'x  # z'", ""}}}),
+            "ranks disagree on the recipe: 'b = 'x  # y'' on rank 0, 'b = 'x  # z'' on rank 1");
   EXPECT_EQ(difference_of({{{"the recipe", "a = 1", ""}}, {{"the recipe", "a = 1\nb = 9", ""}}}),
             "ranks disagree on the recipe: nothing there on rank 0, 'b = 9' on rank 1");
   EXPECT_EQ(difference_of({{{"n", "1", ""}}, {{"n", "2", ""}}, {{"n", "3", ""}}}),

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that would not compute together what one rank would compute: each start is refused on every rank, within seconds,
+with one line that names the difference; and what several starts leave in one store is told apart."""
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from files import make_image_folder
+from harness import PROGRAM, Run, Skip, check, free_port, main, rows, scratch, send, settings, summary, tiny_recipe
+from peers import peers_python
+
+LIMIT = 20.0  # seconds from the start to the end of the last rank
+
+
+@contextlib.contextmanager
+def ranks(folder, differences, words=(), world=None):
+    """A process for each of `differences`: what its environment has of its own; "data": what it sees as folder/data."""
+    port = str(free_port())
+    with contextlib.ExitStack() as stack:
+        runs = []
+        for rank, own in enumerate(differences):
+            data = own.pop("data", None)
+            seen = ["unshare", "--mount", "sh", "-c", f'mount --bind {data} {folder}/data && exec "$@"', "sh"] if data else []
+            environment = {"WORLD_SIZE": str(world or len(differences)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), **own}
+            command = [*seen, PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run", run__timeout=15), *words]
+            runs.append(stack.enter_context(Run(command, folder, environment)))
+        yield runs
+
+
+def check_all_refused(runs, text):
+    start = time.monotonic()
+    for run in runs:
+        code = run.wait(LIMIT)
+        check(code == 2 and text in run.text(), "expected exit 2 and", repr(text), "got", code, run.tail())
+        check("Traceback" not in run.text() and "terminate" not in run.text(), run.tail())
+    check(time.monotonic() - start < LIMIT, "too late")
+
+
+def kernels_and_dtype():
+    for shared in ("true", "false"):
+        with scratch() as folder:
+            words = settings(run__shared_memory=shared)
+            with ranks(folder, [{}, {"TESSERA_AVX2": "0", "TESSERA_AVX512": "0", "TESSERA_AMX": "0"}], words) as runs:
+                check_all_refused(runs, "ranks disagree on the CPU's kernels: those for")
+        with scratch() as folder:
+            words = settings(run__shared_memory=shared, precision__compute="auto")
+            with ranks(folder, [{"TESSERA_BF16": "1"}, {"TESSERA_BF16": "0"}], words) as runs:
+                codes = [run.wait(LIMIT) for run in runs]
+                if codes == [0, 0]:
+                    raise Skip("precision.compute = auto is fp32 on this CPU with and without TESSERA_BF16")
+                check_all_refused(runs, "ranks disagree on the dtype that precision.compute means: bf16 on rank 0, fp32 on rank 1")
+
+
+def copies_of_the_data():
+    """Two hosts are two mount namespaces: each rank sees a copy of its own."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        raise Skip("this user may not make mount namespaces (unshare --mount)")
+
+    def added(copy):
+        shutil.copy(copy / "train/dark/001.png", copy / "train/dark/again.png")
+
+    def renamed(copy):
+        (copy / "train/light/003.png").rename(copy / "train/light/zebra.png")
+
+    def other_class(copy):
+        for split in ("train", "val"):
+            (copy / split / "dark").rename(copy / split / "zdark")
+
+    def without_validation(copy):
+        (copy / "val/dark/001.png").unlink()
+
+    cases = ((added, "the number of samples of data.train: 80 on rank 0, 81 on rank 1"),
+             (without_validation, "the number of samples of data.val: 80 on rank 0, 79 on rank 1"),
+             (other_class, "the class names of data.train: 2 classes (dark, light; checksum "),
+             (renamed, "the names and labels of the samples of data.train: checksum "))
+    for change, text in cases:
+        with scratch() as folder:
+            for name in ("a", "b"):
+                make_image_folder(folder / name)
+            (folder / "data").mkdir()
+            change(folder / "b")
+            words = settings(data__source=f"folder:{folder}/data", data__index_dir="none", model__classes=2)
+            with ranks(folder, [{"data": folder / "a"}, {"data": folder / "b"}], words) as runs:
+                check_all_refused(runs, f"ranks disagree on {text}")
+
+
+def recipes_and_worlds():
+    with scratch() as folder, ranks(folder, [{}, {}]) as runs:
+        check([run.wait(60) for run in runs] == [0, 0], runs[0].tail(), runs[1].tail())  # the others differ by what they name
+    with scratch() as folder:
+        port = str(free_port())
+        environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        with contextlib.ExitStack() as stack:
+            runs = [stack.enter_context(Run([PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run", run__timeout=15,
+                                                                                             optimizer__lr=rate)],
+                                            folder, {**environment, "RANK": str(rank)}))
+                    for rank, rate in enumerate(("1e-3", "2e-3"))]
+            check_all_refused(runs, "ranks disagree on the recipe: 'lr = 0.001' on rank 0, 'lr = 0.002' on rank 1")
+    for of_first, of_second in ((2, 4), (4, 2)):  # both divide the batch
+        with scratch() as folder, ranks(folder, [{"WORLD_SIZE": str(of_first)}, {"WORLD_SIZE": str(of_second)}]) as runs:
+            check_all_refused(runs, f"the world size is {of_first} on rank 0 and {of_second} on rank 1")
+
+
+def a_second_process_of_a_rank():
+    endless = settings(train__steps=1000000, train__eval_every_steps=0)
+    with scratch() as folder, ranks(folder, [{}, {}], endless) as runs:
+        runs[0].wait_for_text("step 5/")
+        with open(f"/proc/{runs[1].process.pid}/environ", "rb") as file:
+            port = dict(line.split(b"=", 1) for line in file.read().split(b"\0") if b"=" in line)[b"MASTER_PORT"].decode()
+        environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "1"}
+        command = [PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run", run__timeout=15), *endless]
+        with Run(command, folder, environment) as second:
+            check(second.wait(LIMIT) == 2 and "rank 1 has joined this run already" in second.text(), second.tail())
+        step = len(rows(folder / "run"))
+        runs[0].wait_for(lambda: len(rows(folder / "run")) > step + 5, "steps of the job that was there first")
+        send(runs[0].pid, signal.SIGTERM)
+        check([run.wait(60) for run in runs] == [0, 0], runs[0].tail(), runs[1].tail())
+
+
+def restarted_by_torchrun():
+    """The agent's store outlives the first start; what that left there must not be taken for the second's."""
+    with scratch() as folder:
+        words = [peers_python("torch"), "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", "--max-restarts=2",
+                 "--master-addr=127.0.0.1", f"--master-port={free_port()}", PROGRAM, "train", tiny_recipe(folder),
+                 *settings(run__dir=folder / "run", run__timeout=15, train__steps=1500, train__eval_every_steps=0, checkpoint__every_steps=20),
+                 "--resume", "latest"]
+        with Run(words, folder, {"OMP_NUM_THREADS": "1"}) as run:
+            run.wait_for_text("step 45/")
+            send(run.ranks()[1], signal.SIGKILL)
+            check(run.wait(120) == 0, run.tail())
+            check("resumed" in run.text(), run.tail())
+        check(summary(folder / "run")["steps"] == 1500)
+
+
+def each_rank_restarted_by_its_own_supervisor():
+    """systemd's Restart=, a pod of Kubernetes: the killed rank comes back while rank 0 of the first start still serves its store."""
+    with scratch() as folder:
+        port = str(free_port())
+        command = [PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run", run__timeout=15, train__steps=1500,
+                                                                    train__eval_every_steps=0, checkpoint__every_steps=20),
+                   "--resume", "latest"]
+
+        def start(rank):
+            return Run(command, folder, {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank)})
+
+        with contextlib.ExitStack() as stack:
+            first = [stack.enter_context(start(rank)) for rank in (0, 1)]
+            first[0].wait_for_text("step 45/")
+            first[1].process.kill()
+            first[1].process.wait()
+            second = {1: stack.enter_context(start(1))}
+            check(first[0].wait(30) == 3, first[0].tail())
+            second[0] = stack.enter_context(start(0))
+            check([second[rank].wait(120) for rank in (0, 1)] == [0, 0], second[0].tail(), second[1].tail())
+            check("resumed" in second[0].text(), second[0].tail())
+        check(summary(folder / "run")["steps"] == 1500)
+
+
+if __name__ == "__main__":
+    main(kernels_and_dtype, copies_of_the_data, recipes_and_worlds, a_second_process_of_a_rank, restarted_by_torchrun,
+         each_rank_restarted_by_its_own_supervisor)
