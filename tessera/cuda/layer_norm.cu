@@ -18,7 +18,7 @@ constexpr int kNarrowBlocks = 3;
 // Threads of all blocks of backward together. Each block adds up the rows i, i + blocks, ... for the
 // parameters' gradients, so this number, the same for every GPU, fixes the order of the sums. Blocks take
 // equally long and should all run at once: 98,304 threads are 745 on each of an H100's 132 SMs, which has
-// registers for 819 threads of 80. A thread waits for 48 bytes of its next row meanwhile (x, gradient and
+// registers for 65,536 / 80 = 819. A thread waits for 48 bytes of its next row meanwhile (x, gradient and
 // the residual's), 4.7 MB in all, more than arrive in a microsecond.
 constexpr int64_t kThreadsInFlight = 98304;
 

@@ -42,6 +42,7 @@ Results norms(at::Device device) {
     add_norm(results, 40, 192, at::TensorOptions(device).dtype(dtype));
     add_norm(results, 7, 33, at::TensorOptions(device).dtype(dtype));
   }
+  add_norm(results, 3300, 8, at::TensorOptions(device).dtype(at::kBFloat16));  // several rows for a block
   return results;
 }
 
