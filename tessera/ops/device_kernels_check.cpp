@@ -64,7 +64,15 @@ Results adamw_updates(at::Device device) {
   };
   const at::Tensor parameter = flat(0.7), exp_avg = flat(0.3), exp_avg_sq = flat(1.1).abs_();
   const at::Tensor copy = at::zeros({kCount}, exp_avg.options().dtype(at::kBFloat16));
-  adamw(parameter, flat(1.3), exp_avg, exp_avg_sq, {1e-2, 0.9, 0.98, 1e-8, 0.1, 3, 0.7, false}, copy);
+  const AdamwOptions options{1e-2, 0.9, 0.98, 1e-8, 0.1, 3, 0.7, false};
+  adamw(parameter, flat(1.3), exp_avg, exp_avg_sq, options, copy);
+  // Once more by runs whose numbers lie in the device's memory, with a gap between them.
+  const std::array<float, kAdamwCoefficients> row = adamw_coefficients(options);
+  const auto floats = at::TensorOptions(device).dtype(at::kFloat);
+  const AdamwOnDevice numbers{at::tensor(at::ArrayRef<float>(row)).view({1, kAdamwCoefficients}).to(device),
+                              at::full({}, 0.7F, floats), at::ones({}, floats)};
+  adamw(parameter, flat(0.9), exp_avg, exp_avg_sq, AdamwRuns({{0, 401, 0}, {420, kCount, 0}}, false, device),
+        numbers, copy);
   return {{"parameters", 1e-5, parameter},
           {"first moments", 1e-5, exp_avg},
           {"second moments", 1e-5, exp_avg_sq},
