@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
 
+#include "tessera/base/error.h"
 #include "tessera/base/words.h"
 #include "tessera/launch/launch.h"
 
@@ -57,6 +59,20 @@ std::function<bool()> stop_or_limit(double limit, double margin) {
   const auto end =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait));
   return [end] { return stop_requested() || Clock::now() >= end; };
+}
+
+std::string stop_reason(double limit, double margin) {
+  if (stop_requested()) return "a signal asked for it";
+  const auto own = seconds_to_limit(limit, /*of_job=*/false), left = seconds_to_limit(limit, /*of_job=*/true);
+  if (!left || *left > margin) return "";
+  if (own && *own <= *left + 0.5) {
+    return concat("run.time_limit = ", limit, " s is over in ", std::llround(std::max(0.0, *own)),
+                  " s, run.time_margin is ", margin, " s");
+  }
+  const char* end = std::getenv("SLURM_JOB_END_TIME");
+  return concat("SLURM_JOB_END_TIME = ", end == nullptr ? "" : end,
+                *left < 0 ? " has passed" : concat(" is in ", std::llround(*left), " s"),
+                ", run.time_margin is ", margin, " s");
 }
 
 }  // namespace tessera::launch

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
 
 namespace tessera::launch {
 
@@ -19,5 +20,9 @@ std::optional<double> seconds_to_limit(double limit, bool of_job);
 
 /// Is there less than `margin` seconds left, or was a stop asked for (stop_requested)? To be asked often.
 std::function<bool()> stop_or_limit(double limit, double margin);
+
+/// Why stop_or_limit() of the same arguments says that this process must stop now: a signal, run.time_limit
+/// or the end of the Slurm job, with its value; empty: it does not.
+std::string stop_reason(double limit, double margin);
 
 }  // namespace tessera::launch

@@ -116,7 +116,7 @@ void add_machine(std::vector<Option>& table) {
              TESSERA_FIELD(checkpoint.every_epochs)),
       integer("checkpoint.every_steps", "where given it wins over every_epochs", kCount,
               TESSERA_FIELD(checkpoint.every_steps)),
-      integer("checkpoint.keep", "newest ones to keep, besides the best", {1, 1e6},
+      integer("checkpoint.keep", "newest checkpoints to keep, besides the best ones; 0 keeps all", {0, 1e6},
               TESSERA_FIELD(checkpoint.keep)),
       integer("checkpoint.keep_every", "steps that are multiples of this are kept for good; 0: none", kCount,
               TESSERA_FIELD(checkpoint.keep_every)),

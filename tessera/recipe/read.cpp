@@ -155,13 +155,15 @@ struct Given {
   Value value;
   std::string where;
   bool from_set = false;
+  size_t order = 0;  // of the entries; a later one is higher
 };
 using GivenMap = std::map<std::string, Given>;
 
-void take(const Entry& entry, const std::filesystem::path& base, bool from_set, GivenMap& given) {
+void take(const Entry& entry, const std::filesystem::path& base, bool from_set, size_t order,
+          GivenMap& given) {
   const Option* option = find_option(entry.key);
   if (option == nullptr) unknown_key(entry);
-  Given value{checked_value(*option, entry), entry.where, from_set};
+  Given value{checked_value(*option, entry), entry.where, from_set, order};
   if (option->path) {
     const auto is_word = [option](const std::string& text) {
       return std::find(option->words.begin(), option->words.end(), text) != option->words.end();
@@ -218,12 +220,14 @@ bool is_given(const GivenMap& given, const std::string& key) {
   return true;
 }
 
-/// Of two keys that say the same thing only one may be given. One given by --set replaces the file's other.
+/// Of two keys that say the same thing only one may be given in a file. One given by --set replaces the
+/// file's other, and of two given by --set the last counts.
 void only_one(const std::string& a, const std::string& b, GivenMap& given) {
   if (!is_given(given, a) || !is_given(given, b)) return;
   const Given &first = given.at(a), &second = given.at(b);
-  if (first.from_set != second.from_set) {
-    given.erase(first.from_set ? b : a);
+  if (first.from_set || second.from_set) {
+    const bool first_counts = first.from_set && (!second.from_set || first.order > second.order);
+    given.erase(first_counts ? b : a);
     return;
   }
   user_error("recipe.parse", "only one of ", a, " and ", b, " may be given: found both (", first.where,
@@ -239,6 +243,22 @@ void refuse_zeros(const std::string& a, const std::string& b, const GivenMap& gi
     if (at == given.end() || (!at->second.from_set && given.contains(other))) continue;
     user_error("recipe.parse", a, " or ", b, " must be above 0: found ", key, " = 0 (", at->second.where,
                "; 0 means not given)");
+  }
+}
+
+/// `--set train.epochs=0` asks for no training (timm's --epochs 0), which a file's train.steps must not
+/// overrule in silence; it is right where another --set gives train.steps.
+void refuse_no_training(const GivenMap& given) {
+  for (const auto& [key, other] :
+       {std::pair("train.epochs", "train.steps"), std::pair("train.steps", "train.epochs")}) {
+    const auto at = given.find(key);
+    if (at == given.end() || !at->second.from_set || is_given(given, key) || !is_given(given, other))
+      continue;
+    const Given& length = given.at(other);
+    if (length.from_set) continue;
+    user_error("recipe.parse", key, " = 0 would leave the run at ", other, " of ", length.where, " (",
+               at->second.where, "; leave it out, or set ", other,
+               " as well; to evaluate only: tessera eval)");
   }
 }
 
@@ -337,14 +357,16 @@ void complete(const GivenMap& given, Recipe& recipe) {
 Recipe parse_recipe(const std::string& toml, const std::string& where, const std::filesystem::path& base,
                     const std::vector<std::string>& sets) {
   GivenMap given;
-  for (const auto& entry : parse_toml(toml, where)) take(entry, base, false, given);
-  for (const auto& set : sets) take(parse_set(set), std::filesystem::current_path(), true, given);
+  for (const auto& entry : parse_toml(toml, where)) take(entry, base, false, 0, given);
+  for (size_t i = 0; i < sets.size(); ++i)
+    take(parse_set(sets[i]), std::filesystem::current_path(), true, i + 1, given);
   only_one("train.epochs", "train.steps", given);
   for (const char* length : {"warmup", "step", "cooldown"}) {
     only_one(concat("schedule.", length, "_epochs"), concat("schedule.", length, "_steps"), given);
   }
   only_one("model.mlp_ratio", "model.mlp_width", given);
   refuse_zeros("train.batch", "train.batch_per_rank", given);
+  refuse_no_training(given);
   refuse_zeros("train.epochs", "train.steps", given);
 
   Recipe recipe;

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/recipe/toml_text.h"
 
 namespace tessera::recipe {
 namespace fs = std::filesystem;
@@ -95,8 +98,45 @@ fs::path numbered(const std::string& name, int number) {
   return fs::path("runs") / (number == 1 ? name : concat(name, "-", number));
 }
 
+/// The name that a run has saved in its recipe; none where the file cannot be read.
+std::optional<std::string> saved_name(const fs::path& folder) {
+  try {
+    for (const Entry& entry : parse_toml(read_file(folder / "recipe.toml"), "recipe.toml")) {
+      if (entry.key != "name" || !entry.value) continue;
+      if (const auto* name = std::get_if<std::string>(&*entry.value)) return *name;
+    }
+    return std::nullopt;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+/// N of every folder runs/NAME-N that holds a run (1: runs/NAME itself), the highest first. Gaps do not
+/// matter.
+std::vector<int> numbers_of_runs(const std::string& name) {
+  const fs::path first = numbered(name, 1);
+  const std::string start = first.filename().string() + "-";
+  std::vector<int> numbers;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(first.parent_path(), ignored)) {
+    const std::string folder = entry.path().filename().string();
+    std::optional<int> number;
+    if (folder == first.filename()) {
+      number = 1;
+    } else if (folder.starts_with(start) && folder[start.size()] != '0') {
+      number = parse_number<int>(folder.substr(start.size()));
+    }
+    if (number && *number > 0 && holds_a_run(entry.path())) numbers.push_back(*number);
+  }
+  std::ranges::sort(numbers, std::greater<>());
+  return numbers;
+}
+
+/// The folder behind all others of this name: a number that is free again is not used, so that a higher one
+/// is newer.
 RunFolder claim_new(const std::string& name) {
-  for (int number = 1;; ++number) {
+  const std::vector<int> numbers = numbers_of_runs(name);
+  for (int number = numbers.empty() ? 1 : numbers.front() + 1;; ++number) {
     if (holds_a_run(numbered(name, number))) continue;
     auto claimed = try_claim(numbered(name, number));
     // Whoever had the lock a moment ago may have left a run.
@@ -104,14 +144,14 @@ RunFolder claim_new(const std::string& name) {
   }
 }
 
-/// The run of this name to go on with; none: there is none.
+/// The run of this name to go on with; none: there is none. A run that has saved another name is passed over:
+/// runs/t-2 may be the first of a name "t-2".
 std::optional<RunFolder> claim_newest(const std::string& name) {
-  int count = 0;
-  while (holds_a_run(numbered(name, count + 1))) ++count;
   std::vector<std::string> newer;
   std::optional<fs::path> begun;  // the newest without a checkpoint
-  for (; count > 0; --count) {
-    const fs::path folder = numbered(name, count);
+  for (const int number : numbers_of_runs(name)) {
+    const fs::path folder = numbered(name, number);
+    if (saved_name(folder).value_or(name) != name) continue;
     if (is_pretended(folder)) {
       newer.push_back(folder.string() + " (pretended)");
     } else if (checkpoint::find(folder / "checkpoints", "latest")) {

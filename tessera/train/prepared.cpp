@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/prepared.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
@@ -38,7 +40,18 @@ std::vector<recipe::ParameterGroups::Match> matched_groups(const recipe::Recipe&
   for (const auto& spec : arch::parameters(recipe.model)) {
     if (!spec.buffer) names.push_back(spec.name);
   }
-  return recipe::ParameterGroups(recipe.optimizer).matches(names);
+  const recipe::ParameterGroups groups(recipe.optimizer);
+  auto matches = groups.matches(names);
+  const bool all_frozen = std::ranges::all_of(names, [&](const std::string& name) {
+    return groups.of(name, /*matrix=*/false, /*units_after=*/0).lr_scale == 0;
+  });
+  if (all_frozen) {
+    user_error("train.groups", "optimizer.groups freezes all ", names.size(),
+               " parameters: nothing is left to train (the names of ",
+               "parameters are those of `tessera checkpoint inspect`; the head of a ViT is head.*, of a "
+               "ResNet fc.*)");
+  }
+  return matches;
 }
 
 void open_data(Prepared& p) {

@@ -243,7 +243,10 @@ void write_report(const Prepared& p, const LoopResult& result, const monitor::Mo
 
 void say_how_it_ended(const Prepared& p, const LoopResult& result, Log& log) {
   if (!result.finished) {
+    const std::string why = launch::stop_reason(p.job.recipe.run.time_limit, p.job.recipe.run.time_margin);
     log.info(concat("stopped early; state saved in ", result.checkpoint.string()));
+    log.info(concat("reason of the stop: ",
+                    why.empty() ? "another rank was asked to stop, or waits for its data" : why));
     log.info(concat("continue with tessera train --resume ", p.run_dir.string(), ", on any number of ranks"));
     return;
   }
@@ -326,6 +329,10 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
     write_file_atomic(p.run_dir / "recipe.toml", recipe::to_toml(p.job.recipe));
     write_file_atomic(p.run_dir / "plan.json", plan::to_json(p.plan));
     tell_environment(p, log);
+  }
+  if (const std::string why = launch::stop_reason(p.job.recipe.run.time_limit, p.job.recipe.run.time_margin);
+      !why.empty() && first) {
+    log.warn(concat("this run stops after one step: ", why));
   }
   const bool pretended = p.ranks.pretended();
   const LoopInput input{*p.train,

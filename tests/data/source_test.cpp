@@ -74,6 +74,25 @@ TEST(FolderSource, SortedAndTheSameClassesInEverySplit) {
   EXPECT_EQ(val->classes(), train->classes());
 }
 
+TEST(FolderSource, NumbersThatAreSortedByBytesAreWarnedOf) {
+  const auto warnings_of = [](const std::vector<std::string>& classes) {
+    const TemporaryFolder temporary("tessera-numbers");
+    for (const std::string& name : classes) write_image(temporary.path() / "train" / name / "x.png", 10);
+    std::string warnings;
+    SourceOptions options;
+    options.warn = [&](const std::string& line) { warnings += line; };
+    open_source("folder:" + temporary.path().string(), "train", options);
+    return warnings;
+  };
+  EXPECT_EQ(warnings_of({"0", "1", "2", "3", "10", "11"}),
+            "[data.open_folder] class folders are sorted by bytes, not by number: folder '10' has label 2 "
+            "(where numbers are labels, "
+            "pad them with zeros: 000, 001, ...)");
+  EXPECT_EQ(warnings_of({"00", "01", "02", "10"}), "");
+  EXPECT_EQ(warnings_of({"1", "2", "3"}), "");
+  EXPECT_EQ(warnings_of({"1", "10", "2", "cat"}), "");
+}
+
 TEST(FolderSource, AnyBytesAreAName) {
   const TemporaryFolder temporary("tessera-data");
   write_image(temporary.path() / "train" / "caf\xe9" / "\xff\xfe.png", 9);

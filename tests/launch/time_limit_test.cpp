@@ -51,6 +51,17 @@ TEST(TimeLimit, TheEarlierOfBothCounts) {
   ::unsetenv("SLURM_JOB_END_TIME");
 }
 
+TEST(TimeLimit, SaysWhyItAsksToStop) {
+  ::unsetenv("SLURM_JOB_END_TIME");
+  EXPECT_EQ(stop_reason(0, 120), "");
+  EXPECT_EQ(stop_reason(1e6, 120), "");
+  EXPECT_EQ(stop_reason(100, 120).find("run.time_limit = 100 s is over in "), 0U) << stop_reason(100, 120);
+  ::setenv("SLURM_JOB_END_TIME", "1000", 1);  // of a shell of long ago
+  EXPECT_EQ(stop_reason(0, 120), "SLURM_JOB_END_TIME = 1000 has passed, run.time_margin is 120 s");
+  EXPECT_EQ(stop_reason(1e6, 120), "SLURM_JOB_END_TIME = 1000 has passed, run.time_margin is 120 s");
+  ::unsetenv("SLURM_JOB_END_TIME");
+}
+
 TEST(TimeLimit, AsksToStopAMarginBeforeTheEnd) {
   EXPECT_FALSE(stop_or_limit(0, 100)());
   EXPECT_FALSE(stop_or_limit(1e6, 100)());

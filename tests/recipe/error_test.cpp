@@ -236,9 +236,22 @@ TEST(Errors, LengthOfTheRun) {
       error_text([] { parse_recipe("[train]\nepochs = 1\nsteps = 2", "test.toml", "/", {}); }),
       "[recipe.parse] only one of train.epochs and train.steps may be given: found both (test.toml:2 and "
       "test.toml:3; drop one)");
-  EXPECT_EQ(read_error("", {"train.epochs=1"}),
-            "[recipe.parse] only one of train.epochs and train.steps may be given: found both (--set "
-            "train.epochs=1 and --set train.steps=10; drop one)");
+  // Of two --set the last counts.
+  const auto length = [](const std::vector<std::string>& sets) {
+    const Recipe recipe = parse_recipe("train.steps = 7", "test.toml", "/", sets);
+    return std::pair(recipe.train.epochs, recipe.train.steps);
+  };
+  EXPECT_EQ(length({"train.epochs=3", "train.steps=5"}), (std::pair<double, int64_t>(0, 5)));
+  EXPECT_EQ(length({"train.steps=5", "train.epochs=3"}), (std::pair<double, int64_t>(3, 0)));
+  EXPECT_EQ(length({"train.epochs=0", "train.steps=5"}), (std::pair<double, int64_t>(0, 5)));
+  EXPECT_EQ(error_text([] { parse_recipe("train.steps = 6", "test.toml", "/", {"train.epochs=0"}); }),
+            "[recipe.parse] train.epochs = 0 would leave the run at train.steps of test.toml:1 (--set "
+            "train.epochs=0; leave it out, "
+            "or set train.steps as well; to evaluate only: tessera eval)");
+  EXPECT_EQ(error_text([] {
+              parse_recipe("train.epochs = 6", "test.toml", "/", {"train.steps=0"});
+            }).find("[recipe.parse] train.steps = 0 would leave the run at train.epochs of test.toml:1"),
+            0U);
   EXPECT_EQ(
       read_error("[schedule]\nwarmup_epochs = 1\nwarmup_steps = 2"),
       "[recipe.parse] only one of schedule.warmup_epochs and schedule.warmup_steps may be given: found both "

@@ -103,7 +103,7 @@ TEST(Sets, OneOfAPairReplacesTheOther) {
   };
   EXPECT_EQ(parsed("train.epochs = 3", {"train.steps=5"}).train.epochs, 0);
   EXPECT_EQ(parsed("train.steps = 3", {"train.epochs=1.5"}).train.steps, 0);
-  EXPECT_EQ(parsed("train.epochs = 3", {"train.steps=0"}).train.epochs, 3);  // 0: not given
+  EXPECT_EQ(parsed("train.epochs = 3", {"train.epochs=0", "train.steps=5"}).train.steps, 5);  // 0: not given
   const Recipe warm = read("schedule.warmup_epochs = 1", {"schedule.warmup_steps=7"});
   EXPECT_EQ(warm.schedule.warmup_epochs, 0);
   EXPECT_EQ(warm.schedule.warmup_steps, 7);

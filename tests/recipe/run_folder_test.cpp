@@ -87,6 +87,37 @@ TEST_F(RunFolders, ResumeTakesTheNewestThatSavedAndNamesTheOthers) {
   EXPECT_EQ(newest.note, "");
 }
 
+// "t-2" may be the second run named "t" or the first named "t-2": the recipe inside knows.
+TEST_F(RunFolders, ResumeGoesByTheNameThatARunHasSaved) {
+  const auto run_of = [](const char* folder, const char* name) {
+    leave_a_run_in(fs::path("runs") / folder);
+    write_file_atomic(fs::path("runs") / folder / "recipe.toml",
+                      concat("# a recipe\nname = \"", name, "\"\n"));
+    save_in(fs::path("runs") / folder);
+  };
+  run_of("t", "t");
+  run_of("t-2", "t-2");
+  EXPECT_EQ(claim_run_folder(named("t"), "latest").path.filename(), "t");
+  EXPECT_EQ(claim_run_folder(named("t-2"), "latest").path.filename(), "t-2");
+  EXPECT_EQ(claim_run_folder(named("t"), "").path.filename(), "t-3");
+  run_of("t-3", "t");
+  EXPECT_EQ(claim_run_folder(named("t"), "latest").path.filename(), "t-3");
+}
+
+TEST_F(RunFolders, GapsHideNoRunAndAreNotFilled) {
+  for (const char* name : {"mine", "mine-3", "mine-12"}) {
+    leave_a_run_in(fs::path("runs") / name);
+    save_in(fs::path("runs") / name);
+  }
+  for (const char* other : {"mine-012", "mine-x", "mine-4x", "mine-"})
+    leave_a_run_in(fs::path("runs") / other);
+  EXPECT_EQ(claim_run_folder(named("mine"), "latest").path.filename(), "mine-12");
+  EXPECT_EQ(claim_run_folder(named("mine"), "").path.filename(), "mine-13");
+  fs::remove_all("runs/mine");
+  fs::remove_all("runs/mine-12");
+  EXPECT_EQ(claim_run_folder(named("mine"), "latest").path.filename(), "mine-3");
+}
+
 TEST_F(RunFolders, ANewerRunThatGoesOnIsNotPassedOver) {
   leave_a_run_in("runs/mine");
   save_in("runs/mine");
