@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "ranks.h"
+#include "tessera/mesh/join.h"
 #include "tessera/mesh/open_files.h"
 #include "tessera/mesh/reason.h"
 
@@ -176,9 +177,8 @@ TEST(Rendezvous, ARankThatLeavesBeforeTheGroupsConnectIsNamed) {
   OpenSocket listener;
   const auto timeout = milliseconds(2000);
   std::thread short_lived([&] {
-    const auto store = open_store(second_of_two(listener.port, timeout),
-                                  Address("127.0.0.1", listener.port, milliseconds(0)));
-    store->set("joined/1", std::vector<uint8_t>{'a'});
+    const Rendezvous second = second_of_two(listener.port, timeout);
+    join_ranks(open_store(second, Address("127.0.0.1", listener.port, milliseconds(0))), second, {});
   });
   Rendezvous first = second_of_two(listener.port, timeout);
   first.rank = 0;
