@@ -11,6 +11,7 @@ OUT/train/<class>/, as ImageNet's, in 10 classes. The same files each time (seed
 printed and belongs beside every figure. Needs numpy and pillow.
 """
 import io
+import multiprocessing
 import pathlib
 import sys
 
@@ -36,8 +37,12 @@ def made_up_photos(count, size=(400, 300)):
         yield Image.fromarray(colours.clip(0, 255).astype("uint8"))
 
 
+def opened(image):
+    return image if isinstance(image, Image.Image) else Image.open(image)
+
+
 def photo(image, size):
-    image = image.convert("RGB")
+    image = opened(image).convert("RGB")
     scale = max(size[0] / image.width, size[1] / image.height)
     big = image.resize((round(image.width * scale + 0.5), round(image.height * scale + 0.5)), Image.Resampling.LANCZOS)
     return numpy.asarray(big.crop((0, 0, *size)), dtype=numpy.float32)
@@ -45,7 +50,7 @@ def photo(image, size):
 
 def detail(image, size):
     """What a blur removes from a photo at its own scale, tiled: texture as a lens delivers it."""
-    image = image.convert("L")
+    image = opened(image).convert("L")
     fine = numpy.asarray(image, numpy.float32) - numpy.asarray(image.filter(ImageFilter.GaussianBlur(1.5)), numpy.float32)
     times = (size[1] // fine.shape[0] + 1, size[0] // fine.shape[1] + 1)
     mirrored = numpy.concatenate([numpy.concatenate([fine, fine[:, ::-1]], 1), numpy.concatenate([fine[::-1], fine[::-1, ::-1]], 1)])
@@ -69,20 +74,38 @@ def encode(photos, number, fine):
     return out.getvalue()
 
 
+def share(photos, fine):
+    """In each process of the pool: what all images are made of."""
+    global SHARED
+    SHARED = photos, fine
+
+
+def encode_shared(number):
+    photos, fine = SHARED
+    return encode(photos, number, fine)
+
+
+def write(folder, number, data):
+    path = folder / "train" / f"class{number % 10}" / f"{number:05}.jpg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
 def main():
     if sys.argv[1] == "none":
         photos = list(made_up_photos(12))
     else:
-        photos = [Image.open(path) for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.jpg"))]
+        photos = sorted(pathlib.Path(sys.argv[1]).rglob("*.jpg"))
     folder, count = pathlib.Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1000
     total = 0
-    for number in range(count):
-        data = encode(photos, number, 0.25 if sys.argv[1] == "none" else 1)
-        total += len(data)
-        path = folder / "train" / f"class{number % 10}" / f"{number:05}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    fine = 0.25 if sys.argv[1] == "none" else 1
+    with multiprocessing.Pool(initializer=share, initargs=(photos, fine)) as pool:
+        images = pool.imap(encode_shared, range(count), chunksize=8)
+        for number, data in enumerate(images):
+            total += len(data)
+            write(folder, number, data)
     print(f"{count} images, mean {total / count / 1024:.1f} KiB, in {folder}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -15,9 +15,9 @@ import tempfile
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 MOST_BYTES = 48 << 20
 # Of the C and C++ runtime, which every machine has; libgomp comes with torch.
-SYSTEM = re.compile(r"^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp|libtessera)")
-GRAPH_SETTINGS = ["", "run.cuda_graphs=true"]
-SWITCHES = ["run.cuda_fused_gelu=true", "run.keep_activations=never"]
+SYSTEM = re.compile(r"^(linux-vdso|ld-linux[-\w]*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|gomp|tessera\w*))\.so")
+# Compiled into the program or its tests: headers alone, and GoogleTest's static library.
+COMPILED_IN = ["libcli11-dev", "libtomlplusplus-dev", "nlohmann-json3-dev", "libgloo-dev", "libgtest-dev"]
 
 
 def run(*words):
@@ -55,7 +55,7 @@ def copy_licences(kit, packages):
     shutil.copy(SOURCE / "LICENSE", kit)
     shutil.copy(SOURCE / "NOTICE", kit)
     (kit / "licences").mkdir()
-    for package in packages:
+    for package in [*packages, *COMPILED_IN]:
         shutil.copy(f"/usr/share/doc/{package}/copyright", kit / "licences" / package)
 
 
@@ -98,8 +98,8 @@ def main():
     copy_scripts(kit)
     version = re.search(r"tessera (\S+) \((.+)\)", run(kit / "bin/tessera", "--version"))
     torch = re.search(r"torch==([\d.]+)", (SOURCE / "tools/requirements.txt").read_text())[1]
-    (kit / "kit.json").write_text(json.dumps({"version": version[1], "commit": version[2], "torch": torch, "graph_settings": GRAPH_SETTINGS,
-                                              "switches": SWITCHES, "libraries": packages}, indent=1) + "\n")
+    (kit / "kit.json").write_text(json.dumps({"version": version[1], "commit": version[2], "torch": torch, "libraries": packages,
+                                              "compiled_in": COMPILED_IN}, indent=1) + "\n")
     size, count = check(kit, packages)
     print(f"-- {kit}: {count} files, {size / 2**20:.1f} MiB; there: run.sh OUT (rehearse here: run.sh --rehearse OUT)")
 

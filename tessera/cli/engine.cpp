@@ -33,7 +33,9 @@ const train::Entry& engine() {
       launch::find_torch({prefix, TESSERA_TORCH_VERSION, [](const char* name) { return std::getenv(name); }});
   // Its log tells ordinary failures with stack traces; our errors say the same in a line.
   ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
-  for (const char* library : {"libgomp.so.1", "libc10.so", "libtorch_cpu.so"}) load(torch / "lib" / library);
+  // Archives of LibTorch have an OpenMP of another name, which libtorch_cpu.so finds by itself.
+  if (const fs::path openmp = torch / "lib" / "libgomp.so.1"; fs::exists(openmp)) load(openmp);
+  for (const char* library : {"libc10.so", "libtorch_cpu.so"}) load(torch / "lib" / library);
   const fs::path library = prefix / "lib" / "libtessera.so";
   void* handle = load(library);
   using EntryFunction = const train::Entry* (*)();

@@ -205,6 +205,8 @@ std::optional<double> seconds_of(const std::function<void()>& work) {
     end.synchronize();
     return 1e-3 / kTimedRuns * static_cast<double>(begin.elapsed_time(end));
   } catch (const std::exception&) {
+    cudaGetLastError();  // or LibTorch's next launch would report what this algorithm left behind
+    if (cudaGetLastError() != cudaSuccess) throw;  // it stays: the GPU's context is lost
     return std::nullopt;
   }
 }

@@ -59,7 +59,6 @@ Ranks ranks_from_rank_variables() {
   ranks.master_host = needed_variable("MASTER_ADDR", "WORLD_SIZE");
   ranks.master_port = static_cast<uint16_t>(needed_number("MASTER_PORT", 1, 65535, "WORLD_SIZE"));
   ranks.master_is_served = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  ranks.attempt = variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
   const bool together = is_this_host(ranks.master_host);
   const auto local_world = number_variable("LOCAL_WORLD_SIZE", 1, ranks.world);
   if (!local_world && !together && variable("LOCAL_RANK")) needed_variable("LOCAL_WORLD_SIZE", "LOCAL_RANK");

@@ -74,14 +74,16 @@ fs::path ask_python(const fs::path& python) {
 /// The packages of a python3: of each folder that a chain of links leads through, since the first may be a
 /// link into a virtual environment, and that one's a link to the system's.
 std::vector<fs::path> torch_packages_of(const fs::path& python) {
+  std::vector<fs::path> found;
   fs::path at = fs::absolute(python);
   for (int links = 0; links < 40; ++links) {
-    const auto found = torch_packages_under(at.parent_path().parent_path());
-    if (!found.empty()) return found;
+    for (const fs::path& folder : torch_packages_under(at.parent_path().parent_path()))
+      found.push_back(folder);
     std::error_code ignored;
     if (!fs::is_symlink(at, ignored)) break;
     at = (at.parent_path() / fs::read_symlink(at)).lexically_normal();
   }
+  if (!found.empty()) return found;
   if (first_line(at).starts_with("#!")) {
     if (const fs::path folder = ask_python(python); holds_torch(folder)) return {folder};
   }

@@ -18,7 +18,6 @@ struct Ranks {
   std::string master_host = "127.0.0.1";
   uint16_t master_port = 0;         // 0 with world 1: no rendezvous needed
   int master_listen_fd = -1;        // rank 0 of local ranks: the listening socket the parent opened
-  std::string attempt = "0";        // torchrun: how often it has started the ranks again
   bool master_is_served = false;    // torchrun's agent serves the store there: rank 0 connects as well
   std::string launcher = "single";  // "single", "local", "torchrun", "slurm", "openmpi", "environment",
                                     // "pretend": the other ranks do not exist (tessera train --pretend-world)

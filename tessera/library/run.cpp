@@ -50,7 +50,6 @@ mesh::Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::millisecond
   rendezvous.port = ranks.master_port;
   rendezvous.listen_fd = ranks.master_listen_fd;
   rendezvous.served = ranks.master_is_served;
-  rendezvous.attempt = ranks.attempt;
   rendezvous.timeout = timeout;
   rendezvous.stop = launch::stop_requested;
   return rendezvous;

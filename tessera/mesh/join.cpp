@@ -17,22 +17,9 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr char kEndOfField = '\x1f';
-constexpr Milliseconds kLooksOfOthers{1000};
 constexpr size_t kRanksListed = 8;  // of those that have one value
 constexpr size_t kMostShown = 120;  // characters of a value
 constexpr const char* kWhere = "[mesh.connect] ";
-
-std::vector<uint8_t> bytes_of_text(const std::string& text) { return {text.begin(), text.end()}; }
-
-/// One look after another until `look` is true; `late` throws at the end of the time. Looks come quickly at
-/// first.
-template <typename Look, typename Late>
-void look_until(Wait& wait, const Look& look, const Late& late) {
-  for (auto pause = Milliseconds(2); !look(); pause = std::min(pause * 2, Milliseconds(100))) {
-    if (!wait.goes_on()) late();
-    std::this_thread::sleep_for(pause);
-  }
-}
 
 std::string seconds_text(Milliseconds time) {
   return concat(static_cast<double>(time.count()) / 1000.0, " s");
@@ -85,21 +72,18 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
 class Joining {
  public:
   Joining(const StorePointer& store, const Rendezvous& rendezvous, const Facts& facts)
-      : root_(store->within(concat("start ", rendezvous.attempt))), rendezvous_(rendezvous), facts_(facts) {}
+      : root_(store->within("start")), rendezvous_(rendezvous), facts_(facts) {}
 
   StorePointer run() {
-    if (rendezvous_.rank == 0) begin_start();
-    while (true) {
-      if (rendezvous_.rank != 0) find_start();
-      // False: rank 0 has begun another start meanwhile, so that this one is over.
-      if (come() && compare()) return store_;
+    if (is_first()) begin_start();
+    // Each is false where rank 0 has begun another start meanwhile, so that this one is over.
+    while (!((is_first() || find_start()) && announce() && compare())) {
     }
+    return store_;
   }
 
  private:
-  Wait wait_for(std::function<std::string()> whom) const {
-    return Wait({rendezvous_.timeout, rendezvous_.stop}, rendezvous_.rank == 0 ? std::move(whom) : nullptr);
-  }
+  bool is_first() const { return rendezvous_.rank == 0; }
 
   void use_token(const std::string& token) {
     token_ = token;
@@ -109,99 +93,131 @@ class Joining {
   void begin_start() {
     std::random_device random;
     std::ostringstream token;
-    token << std::hex << random() << random() << ' ' << rendezvous_.world;
+    token << std::hex << random() << random() << ' ' << std::dec << rendezvous_.world;
     use_token(token.str());
-    root_->set("token", bytes_of_text(token.str()));
+    root_->set("token", bytes_of(token.str()));
   }
 
   /// Waits for rank 0's token, and compares the world size that it says.
-  void find_start() {
-    Wait wait = wait_for(nullptr);
-    look_until(
-        wait, [&] { return root_->check({"token"}); }, [&] { not_there("0"); });
+  bool find_start() {
+    look_until([&] { return root_->check({"token"}); }, [] { return std::string("0"); });
     use_token(root_->get_to_str("token"));
     const std::string world = token_.substr(token_.find(' ') + 1);
-    if (world == std::to_string(rendezvous_.world)) return;
+    if (world == std::to_string(rendezvous_.world)) return true;
     const std::string text =
         concat("the world size is ", world, " on rank 0 and ", rendezvous_.world, " on rank ",
                rendezvous_.rank, " (start every rank with the same WORLD_SIZE)");
-    store_->set("refused", bytes_of_text(text));
+    store_->set("refused", bytes_of(text));
+    if (another_start_begins()) return false;
     throw UserError(concat(kWhere, text));
   }
 
-  [[noreturn]] void not_there(const std::string& ranks) const {
-    throw CommError(concat(kWhere, rendezvous_.world, " ranks within ", seconds_text(rendezvous_.timeout),
-                           ": no word from rank ", ranks));
+  /// A store that a launcher serves may hold the token of an earlier start, whose ranks have all ended: does
+  /// rank 0 of a new one come within the patience? (The end of the store's own process is the caller's to
+  /// see.)
+  bool another_start_begins() {
+    Wait wait({std::min(kPatience, rendezvous_.timeout), rendezvous_.stop}, nullptr);
+    while (wait.goes_on()) {
+      try {
+        if (root_->get_to_str("token") != token_) return true;
+      } catch (const std::exception&) {
+        return false;
+      }
+      std::this_thread::sleep_for(Milliseconds(100));
+    }
+    return false;
   }
 
-  std::vector<std::string> keys(const char* name) const {
-    std::vector<std::string> all;
-    for (int64_t rank = 0; rank < rendezvous_.world; ++rank) all.push_back(concat(name, "/", rank));
-    return all;
+  /// One look after another until `look` is true, quickly at first. Errors: CommError that names `missing()`
+  /// at the end of the time.
+  template <typename Look, typename Missing>
+  void look_until(const Look& look, const Missing& missing) {
+    std::function<std::string()> whom;  // one rank speaks for all
+    if (is_first()) whom = [&] { return concat("rank ", missing(), " of ", rendezvous_.world); };
+    Wait wait({rendezvous_.timeout, rendezvous_.stop}, whom);
+    // Thousands of ranks ask one process.
+    const Milliseconds longest(100 + rendezvous_.world / 8);
+    for (auto pause = Milliseconds(2); !look(); pause = std::min(pause * 2, longest)) {
+      if (!wait.goes_on()) {
+        throw CommError(concat(kWhere, "timed out after ", seconds_text(rendezvous_.timeout),
+                               " while waiting for rank ", missing(), " of ", rendezvous_.world,
+                               " (was it started? run.timeout is the limit)"));
+      }
+      std::this_thread::sleep_for(pause);
+    }
   }
 
   /// Says that this rank is there and waits for the others.
-  bool come() {
-    const std::string mine = concat("claim/", rendezvous_.rank);
-    if (store_->add(mine, 1) > 1) {
+  bool announce() {
+    if (store_->add(concat("claim/", rendezvous_.rank), 1) > 1) {
+      if (!is_first() && another_start_begins()) return false;
       throw RankIsTaken(concat(kWhere, "rank ", rendezvous_.rank,
                                " has joined this run already: two processes have the same rank ",
                                "(check RANK, or the launcher's settings, on each host)"));
     }
-    store_->set(concat("joined/", rendezvous_.rank), bytes_of_text(to_text(facts_)));
-    return wait_for_all("joined");
+    return wait_for_all("joined", to_text(facts_));
   }
 
-  /// Rank 0 holds the store: it stays until the others have looked, too.
-  void refuse_if_told() {
-    const std::string text = refusal_in(*store_);
-    if (text.empty()) return;
-    if (rendezvous_.rank == 0) std::this_thread::sleep_for(kLooksOfOthers);
-    throw UserError(text);
-  }
-
-  bool wait_for_all(const char* name) {
-    const std::vector<std::string> wanted = keys(name);
+  /// Every rank leaves `value` under its own key, and goes on once all have. False: this start is over.
+  bool wait_for_all(const std::string& name, const std::string& value) {
+    const auto key = [&](int64_t rank) { return concat(name, "/", rank); };
+    store_->set(key(rendezvous_.rank), bytes_of(value));
+    if (store_->add(name, 1) == rendezvous_.world) store_->set("all " + name, bytes_of("1"));
+    bool over = false;
+    const auto look = [&] {
+      refuse_if_told();
+      over = root_->get_to_str("token") != token_;
+      if (over && is_first()) {
+        throw UserError(concat(
+            kWhere, "another process with rank 0 has begun this run: two processes have the same rank ",
+            "(check RANK, or the launcher's settings, on each host)"));
+      }
+      return over || store_->check({"all " + name});
+    };
     const auto missing = [&] {
       std::vector<std::string> ranks;
       for (int64_t rank = 0; rank < rendezvous_.world; ++rank) {
-        if (!store_->check({wanted[static_cast<size_t>(rank)]})) ranks.push_back(std::to_string(rank));
+        if (!store_->check({key(rank)})) ranks.push_back(std::to_string(rank));
       }
       return join(ranks, ", ");
     };
-    Wait wait = wait_for([&] { return concat("rank ", missing(), " of ", rendezvous_.world); });
-    bool over = false;
-    look_until(
-        wait,
-        [&] {
-          refuse_if_told();
-          over = rendezvous_.rank != 0 && root_->get_to_str("token") != token_;
-          return over || store_->check(wanted);
-        },
-        [&] { not_there(missing()); });
+    look_until(look, missing);
     return !over;
   }
 
-  /// Each rank compares its facts with rank 0's. Only where some differ are all of them read.
-  bool compare() {
-    const std::string of_first = store_->get_to_str("joined/0");
-    if (of_first != to_text(facts_)) store_->add("different", 1);
-    store_->set(concat("compared/", rendezvous_.rank), bytes_of_text("1"));
-    if (!wait_for_all("compared")) return false;
-    if (store_->add("different", 0) == 0) return true;
-    std::vector<Facts> of_ranks;
-    for (const std::string& key : keys("joined"))
-      of_ranks.push_back(facts_from_text(store_->get_to_str(key)));
-    try {  // the store lives with rank 0: all read what they need before it leaves
-      store_->set(concat("read/", rendezvous_.rank), bytes_of_text("1"));
-      wait_for_all("read");
-    } catch (const std::exception&) {
-      // Rank 0 has seen all and left.
-    }
-    throw UserError(concat(kWhere, difference_of(of_ranks)));
+  void refuse_if_told() {
+    const std::string text = refusal_in(*store_);
+    if (text.empty()) return;
+    if (is_first()) stay_for_others();
+    throw UserError(text);
   }
 
-  StorePointer root_, store_;  // of this attempt; of this start
+  /// The store lives with rank 0, which has to be there until the others have read why the start fails.
+  void stay_for_others() const { std::this_thread::sleep_for(Milliseconds(1000 + rendezvous_.world)); }
+
+  /// Each rank compares its facts with rank 0's. Only where some differ does rank 0 read all of them, and say
+  /// what it found.
+  bool compare() {
+    if (store_->get_to_str("joined/0") != to_text(facts_)) store_->set("different", bytes_of("1"));
+    if (!wait_for_all("compared", "1")) return false;
+    if (!store_->check({"different"})) return true;
+    if (is_first()) {
+      std::vector<Facts> of_ranks;
+      for (int64_t rank = 0; rank < rendezvous_.world; ++rank) {
+        of_ranks.push_back(facts_from_text(store_->get_to_str(concat("joined/", rank))));
+      }
+      store_->set("refused", bytes_of(difference_of(of_ranks)));
+    }
+    look_until(
+        [&] {
+          refuse_if_told();
+          return false;
+        },
+        [] { return std::string("0"); });
+    return false;  // not reached: either of the two throws
+  }
+
+  StorePointer root_, store_;  // of all starts; of this start
   const Rendezvous& rendezvous_;
   const Facts& facts_;
   std::string token_;

@@ -25,8 +25,6 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kRanksNamed = 4;                     // of those that did something else
 constexpr std::chrono::milliseconds kLastWord{2000};  // for the store to answer a rank that is about to end
 
-std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-
 /// Does the process that holds the store still answer?
 bool is_served(TimedStore& store) {
   try {
@@ -46,20 +44,16 @@ int64_t files_of_a_rank(const Rendezvous& rendezvous, const std::vector<Axis>& a
   return 2 * groups + (rendezvous.rank == 0 ? rendezvous.world : 0) + kOthers;
 }
 
-/// The store of this start of the run, once all ranks are there. A process that still has this rank belongs
-/// to an earlier start, which ends soon where its ranks are gone; one that stays is another process with the
-/// same rank.
+/// The store of this start of the run, once all ranks are there. A process that has this rank already may
+/// belong to an earlier start, whose store ends soon where its ranks are gone; one that stays is another
+/// process with the same rank.
 StorePointer meet(const Rendezvous& rendezvous, const Address& address, const Facts& facts) {
-  const auto start = Clock::now();
   while (true) {
     const StorePointer store = open_store(rendezvous, address);
     try {
       return join_ranks(store, rendezvous, facts);
     } catch (const RankIsTaken&) {
-      while (is_served(*store)) {
-        if (Clock::now() - start > std::min(kPatience, rendezvous.timeout)) throw;
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      }
+      if (is_served(*store)) throw;
     }
   }
 }

@@ -26,7 +26,6 @@ struct Rendezvous {
   int listen_fd = -1;   // rank 0: an already listening socket to serve the store on; -1: bind `port`
   bool served = false;  // a launcher serves a store at host:port: rank 0 connects like everyone
   std::chrono::milliseconds timeout{600'000};
-  std::string attempt = "0";  // of a launcher that starts ranks again: keys of other attempts are not read
   bool shared_memory = true;  // between ranks of one host; false: TCP there as well
   /// Polled while ranks wait for each other; true ends a wait of more than 10 s with a CommError.
   std::function<bool()> stop;

@@ -60,6 +60,9 @@ class TimedStore : public c10d::Store {
   std::atomic<bool> silent_ = false;
 };
 
+/// As a store takes values.
+inline std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
 using StorePointer = c10::intrusive_ptr<TimedStore>;
 
 /// The store of the run, served by rank 0 (or by a launcher) at `address`, within the rendezvous' timeout.

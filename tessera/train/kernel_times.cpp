@@ -91,7 +91,10 @@ std::vector<KernelTime> kernel_times(c10::Device device, const std::function<voi
   }
   std::vector<const profiler::KinetoEvent*> events;
   for (const profiler::KinetoEvent& event : result->events()) {
-    if (event.deviceType() == device.type() && event.endNs() >= event.startNs()) events.push_back(&event);
+    // On a GPU a scope of ours would count the kernels inside it once more.
+    const bool is_scope = !device.is_cpu() && event.name().starts_with("tessera::");
+    if (event.deviceType() == device.type() && !is_scope && event.endNs() >= event.startNs())
+      events.push_back(&event);
   }
   std::vector<KernelTime> found = device.is_cpu() ? of_operations(std::move(events)) : of_kernels(events);
   if (found.empty())

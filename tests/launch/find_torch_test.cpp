@@ -113,6 +113,16 @@ TEST(FindTorch, LinksOfPythonAreFollowedOneByOne) {
   EXPECT_EQ(machine.found(), wanted);
 }
 
+TEST(FindTorch, AWrongVersionHidesNoRightOneBehindTheNextLink) {
+  MachineWithTorch machine;
+  machine.add_torch("opt/venv/lib/python3.12/site-packages/torch", "2.9.0");
+  fs::create_directories(machine.path("opt/venv/bin"));
+  fs::create_symlink(machine.add_python("usr/bin/python3"), machine.path("opt/venv/bin/python3"));
+  const fs::path wanted = machine.add_torch("usr/lib/python3/dist-packages/torch", "2.11.0");
+  machine.variables["PATH"] = machine.path("opt/venv/bin").string();
+  EXPECT_EQ(machine.found(), wanted);
+}
+
 TEST(FindTorch, APythonThatIsAScriptIsAsked) {
   MachineWithTorch machine;
   const fs::path wanted = machine.add_torch("it's here/torch", "2.11.0");

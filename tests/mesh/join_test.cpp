@@ -23,12 +23,11 @@ class Meeting {
  public:
   Meeting() : inner_(c10::make_intrusive<c10d::HashStore>()) {}
 
-  Rendezvous rendezvous(int64_t rank, int64_t world, const std::string& attempt = "0") const {
+  Rendezvous rendezvous(int64_t rank, int64_t world) const {
     Rendezvous one;
     one.rank = rank;
     one.world = world;
     one.timeout = kLimit;
-    one.attempt = attempt;
     return one;
   }
   c10::intrusive_ptr<TimedStore> store() const {
@@ -109,12 +108,10 @@ TEST(Join, OfLongValuesTheFirstLineThatDiffersIsShown) {
 TEST(Join, OtherWorldSizesAreNamedOnEveryRankThatWaits) {
   for (const int64_t of_first : {2, 3}) {
     const Meeting meeting;
-    const auto start = std::chrono::steady_clock::now();
     const auto ends = meeting.join({meeting.rendezvous(0, of_first), meeting.rendezvous(1, 5 - of_first)});
     const std::string text =
         concat("[mesh.connect] the world size is ", of_first, " on rank 0 and ", 5 - of_first, " on rank 1");
     for (const std::string& end : ends) EXPECT_EQ(end.substr(0, text.size()), text) << end;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(4000));
   }
 }
 
@@ -139,21 +136,38 @@ TEST(Join, ASecondProcessOfARankIsRefusedAndTheFirstUnharmed) {
   EXPECT_THROW(join_ranks(meeting.store(), meeting.rendezvous(1, 2), {}), RankIsTaken);
 }
 
-// As torchrun's agent serves a store over several starts of its ranks.
-TEST(Join, KeysOfEarlierAttemptsAndStartsAreNotBelieved) {
+// As torchrun's agent serves a store over several starts. What a start left there is found by ranks that come
+// before the new rank 0, also where the world has changed meanwhile.
+TEST(Join, KeysOfEarlierStartsAreNotBelieved) {
   const Meeting meeting;
-  const auto start = [&](const std::string& attempt) {
-    return meeting.join({meeting.rendezvous(0, 2, attempt), meeting.rendezvous(1, 2, attempt)});
-  };
-  EXPECT_EQ(start("0"), std::vector<std::string>(2, "joined"));
-  EXPECT_EQ(start("1"), std::vector<std::string>(2, "joined"));
-  // A launcher that does not count: rank 1 comes first and finds the token of the start before.
-  std::string end;
-  std::thread early([&] { end = meeting.join({meeting.rendezvous(1, 2, "late")})[0]; });
-  std::this_thread::sleep_for(milliseconds(100));
-  EXPECT_EQ(meeting.join({meeting.rendezvous(0, 2, "late")})[0], "joined");
-  early.join();
-  EXPECT_EQ(end, "joined");
+  int64_t before = 0;
+  for (const int64_t world : {2, 2, 3, 2}) {
+    SCOPED_TRACE(::testing::Message() << "world " << world << " after " << before);
+    std::vector<std::string> ends(static_cast<size_t>(world) - 1);
+    std::vector<std::thread> early;
+    for (int64_t rank = 1; rank < world; ++rank) {
+      early.emplace_back([&, rank] {
+        ends[static_cast<size_t>(rank) - 1] = meeting.join({meeting.rendezvous(rank, world)})[0];
+      });
+    }
+    std::this_thread::sleep_for(milliseconds(300));
+    EXPECT_EQ(meeting.join({meeting.rendezvous(0, world)})[0], "joined");
+    for (auto& thread : early) thread.join();
+    EXPECT_EQ(ends, std::vector<std::string>(static_cast<size_t>(world) - 1, "joined"));
+    before = world;
+  }
+}
+
+TEST(Join, ASecondProcessOfRankZeroEndsTheFirst) {
+  const Meeting meeting;
+  std::string first;
+  std::thread waiting([&] { first = meeting.join({meeting.rendezvous(0, 2)})[0]; });
+  std::this_thread::sleep_for(milliseconds(200));
+  std::thread second([&] { EXPECT_EQ(meeting.join({meeting.rendezvous(0, 2)})[0], "joined"); });
+  EXPECT_EQ(meeting.join({meeting.rendezvous(1, 2)})[0], "joined");
+  waiting.join();
+  second.join();
+  EXPECT_NE(first.find("another process with rank 0 has begun this run"), std::string::npos) << first;
 }
 
 TEST(Join, ARankThatWaitsInAStartThatIsOverGoesToTheNewOne) {
@@ -161,7 +175,7 @@ TEST(Join, ARankThatWaitsInAStartThatIsOverGoesToTheNewOne) {
   // An earlier start in which rank 0 had drawn a token and rank 1 never came.
   Rendezvous hasty = meeting.rendezvous(0, 2);
   hasty.timeout = milliseconds(50);
-  EXPECT_NE(meeting.join({hasty})[0].find("no word from rank 1"), std::string::npos);
+  EXPECT_NE(meeting.join({hasty})[0].find("while waiting for rank 1"), std::string::npos);
   std::string end;
   std::thread second([&] { end = meeting.join({meeting.rendezvous(1, 2)})[0]; });
   std::this_thread::sleep_for(
