@@ -87,7 +87,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="measured in each round")
     parser.add_argument("--tcmalloc", default="", help="libtcmalloc_minimal.so.4, if the peer may use it")
-    parser.add_argument("--set", action="append", default=[], help="a key for Tessera, like run.cuda_graphs=true (repeatable)")
+    parser.add_argument("--set", action="append", default=[], help="a key for Tessera, like run.cuda_graphs=pass (repeatable)")
     parser.add_argument("--markdown", help="a file to append the table to")
     options = parser.parse_args()
     options.tessera = os.path.abspath(options.tessera)

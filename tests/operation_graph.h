@@ -11,6 +11,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -39,7 +40,7 @@ class OperationGraph : public ops::DeviceGraph {
     calls_.pop_back();
   }
   /// Of all graphs; a test may set it to 0.
-  static inline int64_t replays = 0;
+  static inline std::atomic<int64_t> replays = 0;
   /// The thread's recording that is under way, or null.
   static OperationGraph*& active() {
     thread_local OperationGraph* graph = nullptr;
@@ -61,9 +62,11 @@ class OperationGraph : public ops::DeviceGraph {
   void keep_before_write(const at::Tensor& tensor);
 
   std::vector<Call> calls_;
-  std::set<const c10::StorageImpl*> made_;                      // by calls of the recording
-  std::map<const c10::StorageImpl*, at::Tensor> before_write_;  // other memory as it was, by what is written
-  std::vector<at::Tensor> written_;
+  std::set<const void*> made_;  // memory of the recording's own calls
+  struct Written {
+    at::Tensor now, before;  // all bytes of a storage
+  };
+  std::map<const void*, Written> written_;  // other memory, as it was before the recording wrote there
 };
 
 inline void for_tensors(const c10::IValue& value, const std::function<void(const at::Tensor&)>& body) {
@@ -74,15 +77,27 @@ inline void for_tensors(const c10::IValue& value, const std::function<void(const
   }
 }
 
-inline const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
-  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+/// Where a tensor's storage lies; null where it has no memory.
+inline const void* memory_of(const at::Tensor& tensor) {
+  return tensor.has_storage() && !tensor.is_meta() ? tensor.storage().data() : nullptr;
 }
 
-/// The same memory, with today's shape: parameters and their like get others.
+/// The same memory, which a device's kernels know by its address: what happens to the storage or to the shape
+/// of the tensor afterwards changes nothing. (A unit's gathered parameters come and go.)
 inline at::Tensor as_it_is(const at::Tensor& tensor) {
-  return tensor.defined() ? at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
-                                c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false))
-                          : tensor;
+  if (!tensor.defined()) return tensor;
+  const at::Tensor same = at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
+  if (memory_of(tensor) == nullptr || tensor.numel() == 0) return same;
+  return at::from_blob(
+      const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(), [same](void*) {},
+      tensor.options());
+}
+
+/// All of its storage.
+inline at::Tensor bytes_of_storage(const at::Tensor& tensor) {
+  return at::from_blob(const_cast<void*>(tensor.storage().data()),
+                       {static_cast<int64_t>(tensor.storage().nbytes())}, at::kByte);
 }
 
 inline OperationGraph::Values OperationGraph::kept(const torch::jit::Stack& stack, size_t count) {
@@ -103,13 +118,10 @@ inline OperationGraph::Values OperationGraph::kept(const torch::jit::Stack& stac
 }
 
 inline void OperationGraph::keep_before_write(const at::Tensor& tensor) {
-  const c10::StorageImpl* memory = memory_of(tensor);
-  if (memory == nullptr || tensor.is_meta() || made_.contains(memory) || before_write_.contains(memory)) {
-    return;
-  }
-  const at::Tensor all = at::empty({0}, tensor.options()).set_(tensor.storage());
-  before_write_[memory] = all.clone();
-  written_.push_back(all);
+  const void* memory = memory_of(tensor);
+  if (memory == nullptr || made_.contains(memory) || written_.contains(memory)) return;
+  const at::Tensor all = bytes_of_storage(tensor);
+  written_[memory] = {all, all.clone()};
 }
 
 inline void OperationGraph::call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
@@ -120,26 +132,27 @@ inline void OperationGraph::call(const c10::OperatorHandle& op, c10::DispatchKey
               "a number of the device is read while it records");
   const auto& arguments = op.schema().arguments();
   Call made{op, kept(stack, arguments.size()), {}, {}};
-  std::set<const c10::StorageImpl*> given;
+  std::set<const void*> given;
   std::set<c10::DeviceType> devices;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const bool statistics = name == "aten::native_batch_norm" && (i == 3 || i == 4);  // its schema is silent
     const bool writes =
         statistics || (arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite());
-    for_tensors(made.arguments[i], [&](const at::Tensor& tensor) {
+    for_tensors(stack[stack.size() - arguments.size() + i], [&](const at::Tensor& tensor) {
       given.insert(memory_of(tensor));
       if (tensor.dim() > 0) devices.insert(tensor.device().type());
       if (writes) keep_before_write(tensor);
     });
   }
   op.redispatchBoxed(below, &stack);
-  made.results = kept(stack, op.schema().returns().size());
-  for (const c10::IValue& result : made.results) {
+  const size_t returns = op.schema().returns().size();
+  made.results = kept(stack, returns);
+  for (size_t i = 0; i < returns; ++i) {
     bool fresh = true;
-    for_tensors(result, [&](const at::Tensor& tensor) {
+    for_tensors(stack[stack.size() - returns + i], [&](const at::Tensor& tensor) {
       if (tensor.dim() > 0) devices.insert(tensor.device().type());
       fresh = fresh && !given.contains(memory_of(tensor));
-      if (fresh) made_.insert(memory_of(tensor));
+      if (fresh && memory_of(tensor) != nullptr) made_.insert(memory_of(tensor));
     });
     made.fresh.push_back(fresh);
   }
@@ -164,7 +177,7 @@ inline void OperationGraph::record(const std::function<void()>& work) {
     const c10::impl::ExcludeDispatchKeyGuard unseen(kRecordingKey);
     const at::NoGradGuard no_grad;
     // A device did nothing yet.
-    for (at::Tensor& all : written_) all.copy_(before_write_.at(memory_of(all)));
+    for (auto& [memory, written] : written_) written.now.copy_(written.before);
     for (const Call& call : calls_) call.forget_results();
   };
   try {
@@ -207,8 +220,11 @@ class CpuRecords {
  public:
   CpuRecords() {
     OperationGraph::replays = 0;
-    ops::use_device_graphs([]() -> std::unique_ptr<ops::DeviceGraph> { return std::make_unique<Graph>(); },
-                           c10::DeviceType::CPU);
+    ops::use_device_graphs(
+        [](const ops::DeviceGraph*) -> std::unique_ptr<ops::DeviceGraph> {
+          return std::make_unique<Graph>();
+        },
+        c10::DeviceType::CPU);
   }
   ~CpuRecords() { ops::use_device_graphs(nullptr, c10::DeviceType::CUDA); }
   CpuRecords(const CpuRecords&) = delete;

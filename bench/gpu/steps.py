@@ -24,7 +24,7 @@ TIMM = {"Ti/16": "vit_tiny_patch16_224", "S/16": "vit_small_patch16_224", "B/16"
 # Lines of the program that say that a GPU path was given up.
 WARNINGS = re.compile(r"\[(train\.device|ops\.fp8_linear|train\.pass)\]")
 # The settings that the steps `graphs` and `switches` compare with the defaults.
-GRAPH_SETTINGS = ["run.cuda_graphs=true"]
+GRAPH_SETTINGS = ["run.cuda_graphs=pass", "run.cuda_graphs=step"]
 SWITCHES = ["precision.linear=fp8", "run.cuda_fused_gelu=true", "run.keep_activations=never"]
 MOST_OUTPUT = 200_000  # bytes of one command in log.txt; the file stays below 16 MiB
 

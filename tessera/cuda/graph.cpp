@@ -12,17 +12,19 @@ namespace {
 
 class Graph : public ops::DeviceGraph {
  public:
+  explicit Graph(const Graph* beside)
+      : pool_(beside != nullptr ? beside->pool_ : at::cuda::graph_pool_handle()) {}
+
   void record(const std::function<void()>& work) override {
     // What operations kept for the next pass like this one: its memory is the recording's from now on.
     c10::cuda::CUDACachingAllocator::emptyCache();
-    const auto pool = at::cuda::graph_pool_handle();
     try {
       // Of this thread: others, which read data, take page-locked memory meanwhile.
-      graph_.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+      graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
       work();
       graph_.capture_end();
     } catch (...) {
-      give_up(pool);
+      give_up();
       throw;
     }
   }
@@ -32,16 +34,16 @@ class Graph : public ops::DeviceGraph {
  private:
   /// The allocators wait for a capture's end before they use freed memory again. A capture that an operation
   /// has spoiled ends with an error, before CUDAGraph has told them.
-  void give_up(c10::MempoolId_t pool) {
+  void give_up() {
     const c10::DeviceIndex device = c10::cuda::current_device();
     at::HostAllocator& host = *at::getHostAllocator(at::kCUDA);
     const bool whole = ended([&] { graph_.capture_end(); });
     cudaGetLastError();  // or the next call would report it again
-    ended([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool); });
-    ended([&] { host.end_allocate_to_pool(pool); });
+    ended([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool_); });
+    ended([&] { host.end_allocate_to_pool(pool_); });
     if (!ended([&] { graph_.pool(); })) {  // else its destructor gives the pool back
-      ended([&] { c10::cuda::CUDACachingAllocator::releasePool(device, pool); });
-      ended([&] { host.release_pool(pool); });
+      ended([&] { c10::cuda::CUDACachingAllocator::releasePool(device, pool_); });
+      ended([&] { host.release_pool(pool_); });
     }
     if (!whole) ended(release_generator);
   }
@@ -67,11 +69,14 @@ class Graph : public ops::DeviceGraph {
     }
   }
 
+  const c10::MempoolId_t pool_;
   at::cuda::CUDAGraph graph_;
 };
 
 }  // namespace
 
-std::unique_ptr<ops::DeviceGraph> make_graph() { return std::make_unique<Graph>(); }
+std::unique_ptr<ops::DeviceGraph> make_graph(const ops::DeviceGraph* beside) {
+  return std::make_unique<Graph>(static_cast<const Graph*>(beside));
+}
 
 }  // namespace tessera::cuda

@@ -8,7 +8,8 @@
 
 namespace tessera::cuda {
 
-/// On the thread's current device and stream, which must not be the default one.
-std::unique_ptr<ops::DeviceGraph> make_graph();
+/// On the thread's current device and stream, which must not be the default one. `beside`:
+/// ops::MakeDeviceGraph; one of this function's.
+std::unique_ptr<ops::DeviceGraph> make_graph(const ops::DeviceGraph* beside);
 
 }  // namespace tessera::cuda

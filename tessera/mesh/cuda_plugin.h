@@ -55,7 +55,8 @@ struct CudaPlugin {
   /// Fused kernels, alike.
   const ops::DeviceKernels* kernels;
   /// Records what the thread queues on its current stream, not the default one of its current device.
-  std::unique_ptr<ops::DeviceGraph> (*make_graph)();
+  /// `beside`: ops::MakeDeviceGraph.
+  std::unique_ptr<ops::DeviceGraph> (*make_graph)(const ops::DeviceGraph* beside);
 };
 
 inline constexpr int kCudaPluginVersion = 5;

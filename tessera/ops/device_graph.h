@@ -23,7 +23,9 @@ class DeviceGraph {
   virtual void replay() = 0;
 };
 
-using MakeDeviceGraph = std::unique_ptr<DeviceGraph> (*)();
+/// `beside`: null, or a recording that never runs at the same time: they share the memory of their
+/// intermediate tensors. Tensors that outlive record() keep theirs.
+using MakeDeviceGraph = std::unique_ptr<DeviceGraph> (*)(const DeviceGraph* beside);
 
 /// From now on devices of this type can record; null: they cannot. Called while no op runs.
 void use_device_graphs(MakeDeviceGraph make, c10::DeviceType device);

@@ -12,8 +12,10 @@
 namespace tessera::ops {
 namespace {
 
-// Not the thread's: autograd differentiates (and computes again) on threads of the device.
+// Of the process: autograd differentiates (and computes again) on threads of the device.
 std::atomic<HostNumbers*> active = nullptr;
+// Of the thread: on a CPU autograd uses the thread that asks, and other threads may be other ranks.
+thread_local HostNumbers* active_of_thread = nullptr;
 
 }  // namespace
 
@@ -24,19 +26,31 @@ at::Tensor on_device(const at::Tensor& values, at::Device device) {
 
 class HostNumbers::Active {
  public:
-  Active(HostNumbers* numbers, bool gives) {
+  Active(HostNumbers* numbers, bool gives) : of_thread_(numbers->of_thread_) {
     HostNumbers* none = nullptr;
-    TESSERA_CHECK(active.compare_exchange_strong(none, numbers), "two passes are recorded at once");
+    const bool alone =
+        of_thread_ ? active_of_thread == nullptr : active.compare_exchange_strong(none, numbers);
+    TESSERA_CHECK(alone, "two passes are recorded at once");
+    if (of_thread_) active_of_thread = numbers;
     numbers->gives_ = gives;
     numbers->next_ = 0;
   }
-  ~Active() { active = nullptr; }
+  ~Active() {
+    if (of_thread_) {
+      active_of_thread = nullptr;
+    } else {
+      active = nullptr;
+    }
+  }
   Active(const Active&) = delete;
   Active& operator=(const Active&) = delete;
+
+ private:
+  bool of_thread_;
 };
 
 at::Tensor host_made(at::Device device, MakeNumbers make) {
-  HostNumbers* const numbers = active.load();
+  HostNumbers* const numbers = active_of_thread != nullptr ? active_of_thread : active.load();
   return numbers != nullptr ? numbers->next(device, std::move(make)) : on_device(make(), device);
 }
 

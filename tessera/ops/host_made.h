@@ -25,9 +25,12 @@ using MakeNumbers = std::function<at::Tensor()>;
 at::Tensor host_made(at::Device device, MakeNumbers make);
 
 /// What one pass asks the host for, in the order in which it does. One at a time in a process collects or
-/// gives, with all threads that its pass computes on (a device's backward pass has some of its own).
+/// gives, with all threads that its pass computes on (a device's backward pass has some of its own). Of
+/// passes on a CPU it is one a thread.
 class HostNumbers {
  public:
+  /// `device`: where the passes compute.
+  explicit HostNumbers(at::Device device = at::kCUDA) : of_thread_(device.is_cpu()) {}
   /// Runs a pass; what it asks for is made, and remembered.
   void collect(const std::function<void()>& pass);
   /// Runs the same pass; it is given the tensors of collect(), nothing is made. Errors: Error where it asks
@@ -48,6 +51,7 @@ class HostNumbers {
   at::Tensor next(at::Device device, MakeNumbers make);
 
   std::vector<Numbers> numbers_;
+  bool of_thread_;
   bool gives_ = false;
   size_t next_ = 0;
 };

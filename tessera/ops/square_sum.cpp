@@ -56,11 +56,11 @@ double on_all_threads(const at::Tensor& t) {
 
 at::Tensor square_sum(const at::Tensor& t) {
   at::Tensor flat = t.detach().reshape({-1});
-  if (flat.is_cpu() && flat.scalar_type() == at::kBFloat16) {
+  if (is_for_kernels(flat) && flat.scalar_type() == at::kBFloat16) {
     return at::scalar_tensor(on_all_threads<uint16_t>(flat.contiguous()), at::kDouble);
   }
   if (flat.element_size() < 4) flat = flat.to(at::kFloat);
-  if (flat.is_cpu() && flat.scalar_type() == at::kFloat) {
+  if (is_for_kernels(flat) && flat.scalar_type() == at::kFloat) {
     return at::scalar_tensor(on_all_threads<float>(flat.contiguous()), at::kDouble);
   }
   return at::dot(flat, flat).to(at::kDouble);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -33,11 +34,13 @@ struct Option {
   std::string key;
   Type type = Type::kText;
   std::string help;
-  Range range;                        // numbers, each of a list
-  std::vector<std::string> choices;   // text; empty: anything
-  size_t length = 0;                  // lists; 0: any
-  bool path = false;                  // text, texts: relative ones are made absolute
-  std::vector<std::string> words;     // of a path: stay as they are
+  Range range;                       // numbers, each of a list
+  std::vector<std::string> choices;  // text; empty: anything
+  size_t length = 0;                 // lists; 0: any
+  bool path = false;                 // text, texts: relative ones are made absolute
+  std::vector<std::string> words;    // of a path: stay as they are
+  // Values of older versions, with those that they stand for now; true and false as text.
+  std::vector<std::pair<std::string, std::string>> older;
   std::vector<std::string> families;  // of models that have the key (arch::families()); empty: all
   std::function<void(Recipe&, const Value&)> set;
   std::function<Value(const Recipe&)> get;  // none: shorthand for other keys, never printed (model.preset)

@@ -61,6 +61,17 @@ void add_training(std::vector<Option>& table) {
   table.insert(table.end(), rows.begin(), rows.end());
 }
 
+/// It was a flag once: true meant passes.
+Option cuda_graphs() {
+  Option option = choice<CudaGraphs>(
+      "run.cuda_graphs",
+      "Part of a training step that a GPU replays as CUDA graphs; step: passes and the update",
+      {{"off", CudaGraphs::kOff}, {"pass", CudaGraphs::kPass}, {"step", CudaGraphs::kStep}},
+      TESSERA_FIELD(run.cuda_graphs));
+  option.older = {{"false", "off"}, {"true", "pass"}};
+  return option;
+}
+
 void add_machine(std::vector<Option>& table) {
   using plan::Level, plan::Offload;
   const std::vector<Option> rows = {
@@ -150,9 +161,7 @@ void add_machine(std::vector<Option>& table) {
            "let a host have more ranks than GPUs; collectives then go through the host's memory (slow; for "
            "tests)",
            TESSERA_FIELD(run.share_gpu)),
-      flag("run.cuda_graphs",
-           "on a GPU a pass is recorded and replayed as one launch (one rank, no accumulation)",
-           TESSERA_FIELD(run.cuda_graphs)),
+      cuda_graphs(),
       choice<KeepActivations>(
           "run.keep_activations",
           "keep norm and GELU outputs for backward instead of recomputing them (GPU only); auto: if they fit",

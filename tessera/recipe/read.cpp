@@ -126,9 +126,20 @@ Value in_type(Type type, Value value) {
   return numbers != nullptr && numbers->empty() ? std::vector<std::string>() : value;
 }
 
+/// The value that one of an older version stands for; any other as it is.
+Value value_of_today(const Option& option, Value value) {
+  if (option.older.empty()) return value;
+  if (const auto* flag = std::get_if<bool>(&value)) value = std::string(*flag ? "true" : "false");
+  const auto* text = std::get_if<std::string>(&value);
+  for (const auto& [then, now] : option.older) {
+    if (text != nullptr && *text == then) return now;
+  }
+  return value;
+}
+
 /// The entry's value in the option's type, expanded and checked.
 Value checked_value(const Option& option, const Entry& entry) {
-  Value value = in_type(option.type, entry.value.value_or(Value()));
+  Value value = in_type(option.type, value_of_today(option, entry.value.value_or(Value())));
   const bool right_type = entry.value && value.index() == static_cast<size_t>(option.type);
   const auto* list = std::get_if<std::vector<double>>(&value);
   if (!right_type || (list != nullptr && option.length > 0 && list->size() != option.length)) {

@@ -142,6 +142,10 @@ enum class DeviceKind { kAuto, kCpu, kCuda };
 /// Whether blocks on a GPU keep the outputs of norms and GELUs for backward. kAuto: if memory allows.
 enum class KeepActivations { kAuto, kAlways, kNever };
 
+/// What of a training step a GPU replays as a CUDA graph: nothing, passes through the network, or these and
+/// the update at the step's end.
+enum class CudaGraphs { kOff, kPass, kStep };
+
 struct RunRecipe {
   std::string dir = "";          // run folder; "": runs/<name>
   int64_t threads = 0;           // compute threads a rank; 0: cores / local ranks, at least 1
@@ -153,8 +157,8 @@ struct RunRecipe {
   std::string wandb = "";        // project of Weights & Biases; "": none
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
-  bool share_gpu = false;                                     // more ranks on a host than GPUs
-  bool cuda_graphs = false;                                   // a pass is recorded once and replayed
+  bool share_gpu = false;  // more ranks on a host than GPUs
+  CudaGraphs cuda_graphs = CudaGraphs::kOff;
   KeepActivations keep_activations = KeepActivations::kAuto;  // outputs of norms and GELUs, for backward
   bool cuda_fused_gelu = false;  // GELU by the CUDA plug-in's kernels, else by LibTorch
 };

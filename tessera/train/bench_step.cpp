@@ -29,7 +29,7 @@
 #include "tessera/train/memory.h"
 #include "tessera/train/operation_times.h"
 #include "tessera/train/over_ranks.h"
-#include "tessera/train/pass.h"
+#include "tessera/train/recorded_step.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
 
@@ -253,7 +253,7 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
                {"tessera", concat(build_info().version, " (", build_info().commit, ")")}};
   if (rounds.cpus_of_others) json["cpus_of_others"] = *rounds.cpus_of_others;
   if (device_peak > 0) json["device_peak_bytes"] = device_peak;
-  if (recipe.run.cuda_graphs) json["replayed_passes"] = rounds.replays;
+  if (recipe.run.cuda_graphs != recipe::CudaGraphs::kOff) json["replayed_passes"] = rounds.replays;
   if (peak > 0) {
     json["peak_tflops"] = peak / 1e12;
     json["share_of_peak"] = rate / peak;

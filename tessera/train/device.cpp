@@ -75,7 +75,7 @@ at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& rank
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
   mesh::use_cuda({cuda.plugin, device.index(), recipe.run.share_gpu});
-  if (recipe.run.cuda_graphs) prepare_for_graphs(*cuda.plugin, device);
+  if (recipe.run.cuda_graphs != recipe::CudaGraphs::kOff) prepare_for_graphs(*cuda.plugin, device);
   use_kernels_of(*cuda.plugin, recipe.run, device);
   return device;
 }
@@ -118,7 +118,7 @@ bool keeps_activations(const recipe::Recipe& recipe, const plan::Plan& plan, int
     return false;  // how much of its memory is the rank's is not known
   const plan::Memory memory = gpu_memory(with_kept_activations(recipe, true), plan, batch_per_rank);
   double needed = memory.total() + teacher_bytes(recipe, plan.world, batch_per_rank, device);
-  if (recipe.run.cuda_graphs) needed += memory.activations;  // the graph's own
+  if (recipe.run.cuda_graphs != recipe::CudaGraphs::kOff) needed += memory.activations;  // the graph's own
   return fits_kept_activations(needed, static_cast<double>(cuda.plugin->device(cuda.device).free_bytes));
 }
 

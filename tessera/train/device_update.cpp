@@ -83,6 +83,16 @@ void DeviceUpdate::begin_read() {
   }
 }
 
+void DeviceUpdate::queue() {
+  decide();
+  begin_read();
+  update();
+}
+
+void DeviceUpdate::forget() {
+  for (at::Tensor tensor : {scale_, used_, found_}) tensor.fill_(std::numeric_limits<double>::quiet_NaN());
+}
+
 StepNumbers DeviceUpdate::read() {
   if (copied_) copied_->synchronize();
   const auto* found = on_host_.const_data_ptr<double>();

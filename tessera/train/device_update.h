@@ -30,8 +30,9 @@ struct StepSettings {
   monitor::StepLimit limit;  // of the guard
 };
 
-/// One thread. prepare(), decide(), update() and read() are called in this order in every step; decide() and
-/// update() only queue work of the device on memory that stays, so they can be recorded (ops/device_graph.h).
+/// One thread. prepare(), queue() and read() are called in this order in every step. decide() and update()
+/// queue work of the device on memory that stays, and nothing else, so they can be recorded
+/// (recorded_step.h).
 class DeviceUpdate {
  public:
   /// Requires: optimizer.can_queue(). All arguments outlive this object. `group`: all ranks; tensors of
@@ -47,8 +48,12 @@ class DeviceUpdate {
   void begin_read();
   /// Updates the master values if the step is used; else changes nothing. Local.
   void update();
+  /// decide(), begin_read(), update(). Collective.
+  void queue();
   /// Waits for the numbers.
   StepNumbers read();
+  /// What decide() found becomes NaN: a replay that leaves something out is found.
+  void forget();
   /// Was the update made? After read().
   bool was_made() const { return was_made_; }
 

@@ -21,6 +21,7 @@
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/memory.h"
 #include "tessera/train/pass.h"
+#include "tessera/train/recorded_step.h"
 #include "tessera/train/statistics.h"
 #include "tessera/train/step_end.h"
 #include "tessera/train/teacher.h"
@@ -61,9 +62,9 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
       statistics.forward_done(mine);
       trace_memory();
     };
-    const Pass pass{input, taught, mine, samples, micro + 1 == sizes.accumulation, key, seen};
+    const Pass pass{input, taught, mine, samples, micro == 0, micro + 1 == sizes.accumulation, key, seen};
     const bool as_recorded = state.recorded && !statistics.due();
-    const at::Tensor loss = as_recorded ? state.recorded->run(state, pass) : run_pass(state, pass);
+    const at::Tensor loss = as_recorded ? state.recorded->run(state, pass, mesh) : run_pass(state, pass);
     trace_memory();
     if (!given_up) state.input->begin_next(loader);
     loss_so_far.add_(loss);

@@ -65,6 +65,20 @@ void Optimizer::queue(const at::Tensor& numbers, const at::Tensor& grad_scale, c
   rule_->queued()->queue(states_, numbers, grad_scale, use);
 }
 
+std::vector<at::Tensor> Optimizer::queued_writes() const {
+  std::vector<at::Tensor> all;
+  for (const UnitState& state : states_) {
+    all.push_back(state.unit->master());
+    all.insert(all.end(), state.kept.begin(), state.kept.end());
+    if (const at::Tensor copy = state.unit->values_to_write(); copy.defined()) all.push_back(copy);
+  }
+  return all;
+}
+
+void Optimizer::copies_will_be_written() const {
+  for (const UnitState& state : states_) state.unit->values_to_write();
+}
+
 void Optimizer::append_slices(StateSlices& slices) const {
   const std::string prefix = options_.name + ".";
   const std::vector<std::string> names = rule_->kept();

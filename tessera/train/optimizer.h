@@ -36,6 +36,10 @@ class Optimizer {
   std::vector<float> numbers_to_queue(double lr) const;
   /// The same update as step()'s with numbers that are on the device already (QueuedRule::queue). Local.
   void queue(const at::Tensor& numbers, const at::Tensor& grad_scale, const at::Tensor& use) const;
+  /// What queue() writes: flat tensors of every unit. Says what copies_will_be_written() does.
+  std::vector<at::Tensor> queued_writes() const;
+  /// Tells the units that a replay of a recorded queue() follows (Unit::values_to_write).
+  void copies_will_be_written() const;
   /// The update that was queued last was made, not skipped.
   void queued_update_was_made() { ++steps_; }
 

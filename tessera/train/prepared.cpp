@@ -12,7 +12,7 @@
 #include "tessera/recipe/warnings.h"
 #include "tessera/train/device.h"
 #include "tessera/train/memory.h"
-#include "tessera/train/pass.h"
+#include "tessera/train/recorded_step.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
 
@@ -119,11 +119,8 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
                                           : concat("made again in backward: keeping them takes ",
                                                    human_bytes(more), " per rank (run.keep_activations)"));
   }
-  if (recipe.run.cuda_graphs) {
-    const std::string why = why_not_recorded(recipe, p.plan, p.device);
-    rows.emplace_back("passes", why.empty() ? "recorded as CUDA graphs and replayed"
-                                            : concat("operation by operation, not as CUDA graphs: ", why));
-  }
+  if (recipe.run.cuda_graphs != recipe::CudaGraphs::kOff)
+    rows.emplace_back("passes", recorded_text(recipe, p.plan, p.device));
   if (p.job.rate > 0) {
     rows.emplace_back(concat("training at ", p.job.rate, " images/s"),
                       concat(human_seconds(static_cast<double>(p.counts.total) *

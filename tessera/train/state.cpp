@@ -16,7 +16,7 @@
 #include "tessera/library/checkpoint_ranks.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
-#include "tessera/train/pass.h"
+#include "tessera/train/recorded_step.h"
 #include "tessera/train/step_end.h"
 #include "tessera/train/task.h"
 
@@ -114,9 +114,7 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
         *state->sharded, recipe.optimizer, [&](const std::string& name) { return specs.at(name).decay; },
         mesh);
     state->device_update = make_device_update(*state, mesh);
-  }
-  if (with_optimizer && recipe.run.cuda_graphs && why_not_recorded(recipe, plan, device).empty()) {
-    state->recorded = std::make_shared<RecordedPasses>(ops::device_graphs(device));
+    state->recorded = make_recorded_step(*state);
   }
   if (with_optimizer && recipe.ema.decay > 0) {
     state->ema = std::make_unique<Ema>(*state->sharded, recipe.ema);

@@ -24,7 +24,7 @@
 namespace tessera::train {
 
 class DeviceUpdate;
-class RecordedPasses;
+class RecordedStep;
 class Task;
 class Teacher;
 
@@ -40,7 +40,7 @@ struct TrainState {
   std::shared_ptr<const Task> task;             // what is learned
   std::shared_ptr<Teacher> teacher;             // null where it trains without one
   std::shared_ptr<DeviceUpdate> device_update;  // null where the host decides and updates (step_end.h)
-  std::shared_ptr<RecordedPasses> recorded;     // null where passes go operation by operation
+  std::shared_ptr<RecordedStep> recorded;       // null where all of a step is eager
   models::ForwardContext context;  // of the micro-batch under way; parts read it through a pointer
   int64_t step = 0;                // optimizer steps made
   std::vector<double> best;  // scores of the best evaluations so far, the highest first: as many as are kept

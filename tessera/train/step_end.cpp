@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/clip.h"
+#include "tessera/train/recorded_step.h"
 
 namespace tessera::train {
 namespace {
@@ -43,9 +44,7 @@ StepNumbers StepEnd::numbers(double lr) {
   if (state_.device_update) {
     DeviceUpdate& update = *state_.device_update;
     update.prepare(loss_, {lr, state_.recipe.train.clip, state_.loss_scale.value(), state_.guard.limit()});
-    update.decide();
-    update.begin_read();
-    update.update();
+    state_.recorded ? state_.recorded->update(state_, mesh_) : update.queue();
     return numbers_ = update.read();
   }
   const at::NoGradGuard no_grad;

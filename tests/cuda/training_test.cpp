@@ -15,7 +15,7 @@
 #include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/memory.h"
-#include "tessera/train/pass.h"
+#include "tessera/train/recorded_step.h"
 
 namespace tessera::train {
 namespace {
@@ -177,44 +177,181 @@ TEST(CudaOffload, CopiesAreCompleteAfterTheWait) {
   }
 }
 
-/// A training on a stream of its own; how many of its passes were replayed.
-Curve train_with_graphs(at::Device gpu, Sets sets, int64_t* replays) {
-  ops::use_device_graphs(mesh::open_cuda().plugin->make_graph, at::kCUDA);
-  sets.emplace_back("run.cuda_graphs=true");
-  const recipe::Recipe recipe = make_recipe(sets);
+/// While it lives, this thread computes on a stream of its own, and recordings are made.
+class Recording {
+ public:
+  explicit Recording(at::Device gpu)
+      : streams_(at::kCUDA), before_(streams_.exchangeStream(streams_.getStreamFromGlobalPool(gpu))) {}
+  ~Recording() { streams_.exchangeStream(before_); }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+ private:
+  c10::impl::VirtualGuardImpl streams_;
+  c10::Stream before_;
+};
+
+struct Replayed {
   Curve curve;
+  std::vector<StepResult> steps;
+  int64_t passes = 0, updates = 0;
+};
+
+/// A training of 20 steps, or more, with run.cuda_graphs = `graphs`.
+Replayed train_with_graphs(at::Device gpu, Sets sets, const char* graphs, int64_t steps = 20,
+                           const Factors& factors = {}) {
+  ops::use_device_graphs(mesh::open_cuda().plugin->make_graph, at::kCUDA);
+  sets.push_back(concat("run.cuda_graphs=", graphs));
+  const recipe::Recipe recipe = make_recipe(sets);
+  Replayed result;
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     testing::use_gpu(gpu.index());
-    const c10::impl::VirtualGuardImpl streams(at::kCUDA);
-    const c10::Stream before = streams.exchangeStream(streams.getStreamFromGlobalPool(gpu));
-    {
-      const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, gpu);
-      train_until(*state, mesh, 20, curve);
-      EXPECT_EQ(state->recorded->fault(), "");
-      *replays = state->recorded->replays();
-    }
-    streams.exchangeStream(before);
+    const Recording recording(gpu);
+    const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, gpu);
+    train_with_factors(*state, mesh, steps, factors, result.curve, /*as_bytes=*/false, &result.steps);
+    if (!state->recorded) return;
+    EXPECT_EQ(state->recorded->fault(), "");
+    result.passes = state->recorded->replays();
+    result.updates = state->recorded->update_replays();
   });
   ops::use_device_graphs(nullptr, at::kCUDA);
-  return curve;
+  return result;
 }
 
-TEST(CudaTraining, ReplaysFollowTheOperations) {
+void expect_follows(const Replayed& found, const Replayed& expected, double tolerance) {
+  ASSERT_EQ(found.curve.losses.size(), expected.curve.losses.size());
+  for (size_t i = 0; i < expected.steps.size(); ++i) {
+    EXPECT_EQ(found.steps[i].skipped.empty(), expected.steps[i].skipped.empty()) << "step " << i;
+    const double loss = expected.curve.losses[i];
+    if (!std::isfinite(loss)) continue;
+    EXPECT_NEAR(found.curve.losses[i], loss, tolerance * loss) << "step " << i;
+  }
+}
+
+TEST(CudaTraining, ReplaysFollowEagerSteps) {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu = testing::use_gpu(0);
   for (const bool ours : {false, true}) {
     const auto kernels = ours ? std::make_unique<testing::UsingKernels>() : nullptr;
     for (const char* compute : {"fp32", "bf16"}) {
-      SCOPED_TRACE(concat(ours ? "kernels, " : "operations, ", compute));
-      const Sets sets = {concat("precision.compute=", compute), "train.steps=20", "train.mixup=0.8",
-                         "shard.recompute=true"};
-      int64_t replays = 0;
-      const Curve found = train_with_graphs(gpu, sets, &replays), expected = train_on(gpu, sets, 20);
-      EXPECT_EQ(replays, 16);
-      const double tolerance = std::string(compute) == "fp32" ? 1e-4 : 2e-2;
-      for (size_t i = 0; i < 20; ++i)
-        EXPECT_NEAR(found.losses[i], expected.losses[i], tolerance * expected.losses[i]) << "step " << i;
+      for (const char* graphs : {"pass", "step"}) {
+        SCOPED_TRACE(concat(ours ? "kernels, " : "operations, ", compute, ", ", graphs));
+        const Sets sets = {concat("precision.compute=", compute), "train.steps=20", "train.mixup=0.8",
+                           "shard.recompute=true"};
+        const Replayed expected = train_with_graphs(gpu, sets, "off");
+        const Replayed found = train_with_graphs(gpu, sets, graphs);
+        EXPECT_EQ(found.passes, 16);
+        EXPECT_EQ(found.updates, graphs == std::string("step") ? 17 : 0);
+        expect_follows(found, expected, std::string(compute) == "fp32" ? 1e-4 : 2e-2);
+      }
     }
+  }
+}
+
+// Accumulation, clipping, a step that is not finite, a spike with the step after it, short last batches.
+TEST(CudaTraining, ReplayedStepsFollowWhateverAStepIs) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const testing::UsingKernels kernels;
+  const Sets sets = {"precision.compute=bf16", "train.steps=40",       "train.accumulation=2",
+                     "train.clip=0.05",        "data.source=fake:216", "train.batch=40",
+                     "data.remainder=keep",    "guard.skip_steps=2",   "guard.spike_factor=3",
+                     "guard.spike_window=2",   "guard.spike_steps=1",  "guard.spike_skip=1",
+                     "ema.decay=0.9"};
+  const Factors factors = {{9, INFINITY}, {20, 3000.0}};
+  const Replayed expected = train_with_graphs(gpu, sets, "off", 36, factors);
+  const Replayed found = train_with_graphs(gpu, sets, "step", 36, factors);
+  EXPECT_EQ(found.passes, 2 * (30 - 4) + 6 - 4);  // the short batches' second micro-batch is empty
+  EXPECT_EQ(found.updates, 33);
+  expect_follows(found, expected, 2e-2);
+  int64_t skipped = 0;
+  for (const StepResult& step : found.steps) skipped += step.skipped.empty() ? 0 : 1;
+  EXPECT_EQ(skipped, 3);
+}
+
+// What no kernel writes would be NaN in the gradient.
+TEST(CudaTraining, EveryGradientIsWritten) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  for (const bool ours : {false, true}) {
+    const auto kernels = ours ? std::make_unique<testing::UsingKernels>() : nullptr;
+    for (const char* more : {"precision.compute=fp32", "precision.compute=bf16", "precision.linear=fp8",
+                             "train.accumulation=2", "shard.recompute=true", "model.pool=map"}) {
+      SCOPED_TRACE(concat(ours ? "kernels, " : "operations, ", more));
+      const recipe::Recipe recipe = make_recipe({more});
+      testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+        testing::use_gpu(gpu.index());
+        const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, gpu);
+        state->sharded->keep_gradients(true);
+        for (const auto& unit : state->sharded->units()) {
+          unit->hold_gradient();
+          unit->gradient().fill_(NAN);
+        }
+        Curve curve;
+        train_until(*state, mesh, 1, curve);
+        for (const auto& unit : state->sharded->units())
+          EXPECT_TRUE(unit->gradient().isfinite().all().item<bool>()) << unit->name();
+      });
+    }
+  }
+}
+
+/// Loss and each unit's gradient, on the CPU, of one step of a ViT with B/16's widths.
+std::pair<double, Parameters> wide_step(at::Device gpu) {
+  const recipe::Recipe recipe = make_recipe(
+      {"model.image_size=224", "model.patch_size=16", "model.width=768", "model.heads=12",
+       "model.mlp_width=3072", "model.depth=3", "model.classes=1000", "model.dropout=0", "model.drop_path=0",
+       "data.source=fake:32", "train.batch=16", "train.clip=0", "precision.compute=bf16"});
+  std::pair<double, Parameters> result;
+  testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+    testing::use_gpu(gpu.index());
+    const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, gpu);
+    state->sharded->keep_gradients(true);
+    Curve curve;
+    train_until(*state, mesh, 1, curve);
+    result.first = curve.losses[0];
+    for (const auto& unit : state->sharded->units()) result.second[unit->name()] = unit->gradient().cpu();
+  });
+  return result;
+}
+
+TEST(CudaTraining, KernelsGiveTheOperationsLossAndGradients) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const auto [loss, gradients] = wide_step(gpu);
+  const testing::UsingKernels kernels;
+  const auto [found_loss, found] = wide_step(gpu);
+  EXPECT_NEAR(found_loss, loss, 2e-2 * loss);
+  for (const auto& [unit, gradient] : gradients) {
+    const double apart = (found.at(unit) - gradient).norm().item<double>();
+    EXPECT_LT(apart, 2e-2 * gradient.norm().item<double>()) << unit;
+  }
+}
+
+TEST(CudaTraining, MemoryDoesNotGrow) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const testing::UsingKernels kernels;
+  for (const char* graphs : {"off", "pass", "step"}) {
+    SCOPED_TRACE(graphs);
+    ops::use_device_graphs(mesh::open_cuda().plugin->make_graph, at::kCUDA);
+    const recipe::Recipe recipe =
+        make_recipe({concat("run.cuda_graphs=", graphs), "precision.compute=bf16", "train.steps=20"});
+    testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+      testing::use_gpu(gpu.index());
+      const Recording recording(gpu);
+      const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, gpu);
+      Curve curve;
+      train_until(*state, mesh, 5, curve);
+      curve.parameters.clear();
+      wait_for(gpu);
+      const int64_t before = device_memory(gpu)->bytes;
+      train_until(*state, mesh, 20, curve);
+      curve.parameters.clear();
+      wait_for(gpu);
+      EXPECT_LE(device_memory(gpu)->bytes, before + (1 << 20));
+    });
+    ops::use_device_graphs(nullptr, at::kCUDA);
   }
 }
 
@@ -227,7 +364,7 @@ TEST(CudaTraining, AFailedRecordingLeavesNothingBehind) {
   const c10::Stream before = streams.exchangeStream(own);
   const auto options = at::TensorOptions(at::kFloat).device(gpu);
   for (int turn = 0; turn < 3; ++turn) {
-    const auto graph = mesh::open_cuda().plugin->make_graph();
+    const auto graph = mesh::open_cuda().plugin->make_graph(nullptr);
     EXPECT_ANY_THROW(graph->record([&] { at::ones({1 << 20}, options).sum().item<float>(); }));
   }
   // The generator is not "capturing" any more: attention asks it for a seed.
@@ -245,7 +382,7 @@ TEST(CudaTraining, AFailedRecordingLeavesNothingBehind) {
     wait_for(gpu);
   }
   EXPECT_LE(device_memory(gpu)->bytes, bytes + (32 << 20));
-  const auto graph = mesh::open_cuda().plugin->make_graph();
+  const auto graph = mesh::open_cuda().plugin->make_graph(nullptr);
   at::Tensor sum;
   graph->record([&] { sum = at::ones({1 << 20}, options).sum(); });
   graph->replay();

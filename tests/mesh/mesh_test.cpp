@@ -165,7 +165,8 @@ TEST(Mesh, ARankThatNeverComesIsNamed) {
     const Mesh mesh(rendezvous, {{"shard", 3}}, {});
     FAIL();
   } catch (const CommError& error) {
-    EXPECT_NE(std::string(error.what()).find("while waiting for rank 1, 2 of 3"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("while waiting for rank 1, 2 of 3"), std::string::npos)
+        << error.what();
   }
 }
 

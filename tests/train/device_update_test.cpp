@@ -29,12 +29,10 @@ void decide_as_a_device(TrainState& state, mesh::Mesh& mesh) {
 struct Trained {
   Curve curve;
   std::vector<StepResult> steps;
-  Parameters moments_and_average;
 };
 
-/// In the steps of `factors` the head's last tensor is multiplied by that factor.
-Trained train_ranks(int64_t world, const recipe::Recipe& recipe, bool as_a_device, int64_t steps,
-                    const std::map<int64_t, double>& factors = {}) {
+Trained train_either_way(int64_t world, const recipe::Recipe& recipe, bool as_a_device, int64_t steps,
+                         const Factors& factors = {}) {
   at::set_num_threads(1);
   Trained result;
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
@@ -42,27 +40,13 @@ Trained train_ranks(int64_t world, const recipe::Recipe& recipe, bool as_a_devic
     EXPECT_EQ(state->device_update, nullptr);
     if (as_a_device) decide_as_a_device(*state, mesh);
     Trained mine;
-    for (int64_t step = 0; step < steps; ++step) {
-      at::Tensor last = state->sharded->units().back()->pieces().back().master;
-      const at::Tensor before = last.clone();
-      const auto factor = factors.find(step);
-      if (factor != factors.end()) {
-        last.mul_(factor->second).add_(std::isinf(factor->second) ? kInfinity : 0.0);
-        state->sharded->parameters_changed();
-      }
-      train_until(*state, mesh, step + 1, mine.curve, /*as_bytes=*/false, &mine.steps);
-      if (factor != factors.end()) {
-        last.copy_(before);
-        state->sharded->parameters_changed();
-      }
-    }
-    mine.curve.parameters = gather_parameters(*state);
+    train_with_factors(*state, mesh, steps, factors, mine.curve, /*as_bytes=*/false, &mine.steps);
     if (mesh.rank() == 0) result = mine;
   });
   return result;
 }
 
-void expect_same(const Trained& found, const Trained& expected) {
+void expect_same_training(const Trained& found, const Trained& expected) {
   EXPECT_EQ(found.curve.losses, expected.curve.losses);
   EXPECT_EQ(found.curve.norms, expected.curve.norms);
   expect_equal(found.curve.parameters, expected.curve.parameters);
@@ -83,15 +67,17 @@ TEST(DeviceUpdate, CurveIsBitwiseTheHosts) {
     for (const int64_t world : {1, 2}) {
       SCOPED_TRACE(::testing::PrintToString(sets) + concat(" ranks: ", world));
       const recipe::Recipe recipe = make_recipe(sets);
-      expect_same(train_ranks(world, recipe, true, 5), train_ranks(world, recipe, false, 5));
+      expect_same_training(train_either_way(world, recipe, true, 5),
+                           train_either_way(world, recipe, false, 5));
     }
   }
   for (const char* level : {"zero1", "zero2", "replicate"}) {
     SCOPED_TRACE(level);
     const recipe::Recipe recipe = make_recipe({concat("shard.level=", level), "train.accumulation=2"});
-    expect_same(train_ranks(3, recipe, true, 4), train_ranks(3, recipe, false, 4));
+    expect_same_training(train_either_way(3, recipe, true, 4), train_either_way(3, recipe, false, 4));
   }
-  expect_same(train_ranks(1, resnet_recipe(), true, 4), train_ranks(1, resnet_recipe(), false, 4));
+  expect_same_training(train_either_way(1, resnet_recipe(), true, 4),
+                       train_either_way(1, resnet_recipe(), false, 4));
 }
 
 // Steps that are not finite, spikes and the steps after one: the same ones are skipped, nothing of them
@@ -100,10 +86,10 @@ TEST(DeviceUpdate, SkipsTheStepsThatTheGuardSkips) {
   const recipe::Recipe recipe =
       make_recipe({"guard.skip_steps=2", "guard.spike_factor=3", "guard.spike_window=2",
                    "guard.spike_steps=1", "guard.spike_skip=1", "train.steps=12"});
-  const std::map<int64_t, double> factors = {{2, kInfinity}, {5, 3000.0}, {8, kInfinity}};
+  const Factors factors = {{2, kInfinity}, {5, 3000.0}, {8, kInfinity}};
   for (const int64_t world : {1, 2}) {
-    const Trained found = train_ranks(world, recipe, true, 12, factors);
-    const Trained expected = train_ranks(world, recipe, false, 12, factors);
+    const Trained found = train_either_way(world, recipe, true, 12, factors);
+    const Trained expected = train_either_way(world, recipe, false, 12, factors);
     int64_t skipped = 0;
     for (size_t i = 0; i < expected.steps.size(); ++i) {
       EXPECT_EQ(found.steps[i].skipped, expected.steps[i].skipped) << i;
@@ -113,7 +99,7 @@ TEST(DeviceUpdate, SkipsTheStepsThatTheGuardSkips) {
     expect_equal(found.curve.parameters, expected.curve.parameters);
   }
   const recipe::Recipe strict = make_recipe({"train.steps=12"});
-  EXPECT_THROW(train_ranks(2, strict, true, 4, {{2, kInfinity}}), UserError);
+  EXPECT_THROW(train_either_way(2, strict, true, 4, {{2, kInfinity}}), UserError);
 }
 
 /// A model of one small unit whose gradient is what a test puts there.

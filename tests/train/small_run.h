@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <string>
@@ -135,6 +136,27 @@ inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curv
     if (steps != nullptr) steps->push_back(step);
   }
   curve.parameters = gather_parameters(state);
+}
+
+/// By step: what the head's last tensor is multiplied by in it, and in it alone; with infinity it is
+/// infinite.
+using Factors = std::map<int64_t, double>;
+
+/// As train_until(), with steps whose numbers are bad on purpose.
+inline void train_with_factors(TrainState& state, mesh::Mesh& mesh, int64_t until, const Factors& factors,
+                               Curve& curve, bool as_bytes = false,
+                               std::vector<StepResult>* steps = nullptr) {
+  at::Tensor last = state.sharded->units().back()->pieces().back().master;
+  for (const auto& [step, factor] : factors) {
+    train_until(state, mesh, step, curve, as_bytes, steps);
+    const at::Tensor before = last.clone();
+    last.mul_(factor).add_(std::isinf(factor) ? factor : 0.0);
+    state.sharded->parameters_changed();
+    train_until(state, mesh, step + 1, curve, as_bytes, steps);
+    last.copy_(before);
+    state.sharded->parameters_changed();
+  }
+  train_until(state, mesh, until, curve, as_bytes, steps);
 }
 
 /// What happens to a state before its first step.
