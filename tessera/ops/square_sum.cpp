@@ -66,6 +66,19 @@ at::Tensor square_sum(const at::Tensor& t) {
   return at::dot(flat, flat).to(at::kDouble);
 }
 
+at::Tensor square_sum(const std::vector<at::Tensor>& tensors) {
+  if (is_for_kernels(tensors.front())) {
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    for (const at::Tensor& t : tensors) sum.add_(square_sum(t));
+    return sum;
+  }
+  std::vector<at::Tensor> wide;
+  for (const at::Tensor& t : tensors)
+    wide.push_back(t.element_size() < 4 ? t.detach().to(at::kFloat) : t.detach());
+  const at::Tensor norms = at::stack(at::_foreach_norm(wide, 2)).to(at::kDouble);
+  return norms.mul(norms).sum();
+}
+
 at::Tensor square_root(const at::Tensor& scalar) {
   if (is_for_kernels(scalar)) return at::scalar_tensor(std::sqrt(scalar.item<double>()), at::kDouble);
   return scalar.sqrt();

@@ -7,9 +7,13 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/trace.h"
+#include "tessera/ops/cpu.h"
 #include "tessera/ops/gradient_place.h"
 #include "tessera/ops/square_sum.h"
 #include "tessera/shard/average.h"
@@ -176,11 +180,19 @@ void ShardedModel::parameters_changed() {
 
 at::Tensor ShardedModel::gradient_square_sum() const {
   at::Tensor sum = at::zeros({}, at::TensorOptions(at::kDouble).device(pool_.device()));
-  for (const auto& unit : units_) {
-    // Replicas hold the same values; each counts its part. The padding is zero.
-    const at::Tensor square = ops::square_sum(unit->gradient());
-    sum.add_(unit->replicas() == 1 ? square : square / static_cast<double>(unit->replicas()));
+  // Replicas hold the same values; each counts its part. The padding is zero.
+  const auto add = [&](const at::Tensor& square, int64_t replicas) {
+    sum.add_(replicas == 1 ? square : square / static_cast<double>(replicas));
+  };
+  if (pool_.device().is_cpu() && ops::kernels_are_on()) {
+    for (const auto& unit : units_) add(ops::square_sum(unit->gradient()), unit->replicas());
+    return sum;
   }
+  // Launches cost more than the sums; those of offloaded units are the host's.
+  std::map<std::pair<int64_t, bool>, std::vector<at::Tensor>> alike;
+  for (const auto& unit : units_)
+    alike[{unit->replicas(), unit->gradient().is_cpu()}].push_back(unit->gradient());
+  for (const auto& [kind, gradients] : alike) add(ops::square_sum(gradients), kind.first);
   return sum;
 }
 

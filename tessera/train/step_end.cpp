@@ -27,20 +27,22 @@ StepNumbers numbers_of(const TrainState& state, double loss, double square_sum) 
 }  // namespace
 
 StepEnd::StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Mesh& mesh)
-    : state_(state), mesh_(mesh), loss_(std::move(loss)) {
-  const bool alone = !computes_elsewhere(state);
+    : StepEnd(state, std::move(loss), mine, mesh, computes_elsewhere(state)) {}
+
+StepEnd::StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Mesh& mesh, bool elsewhere)
+    : state_(state), mesh_(mesh), elsewhere_(elsewhere), loss_(std::move(loss)) {
   at::Tensor sums = at::tensor(
-      {alone ? loss_.item<double>() : 0.0, alone ? state.sharded->local_gradient_square_sum() : 0.0,
+      {elsewhere ? 0.0 : loss_.item<double>(), elsewhere ? 0.0 : state.sharded->local_gradient_square_sum(),
        mine.stop ? 1.0 : 0.0, mine.stalled ? 1.0 : 0.0, static_cast<double>(mine.broken)},
       at::kDouble);
   mesh.world().all_reduce(sums, "step");
   const double* sum = sums.const_data_ptr<double>();
-  if (alone) numbers_ = numbers_of(state, sum[0], sum[1]);
+  if (!elsewhere) numbers_ = numbers_of(state, sum[0], sum[1]);
   votes_ = {sum[2] > 0, sum[3] > 0, static_cast<int64_t>(sum[4])};
 }
 
 StepNumbers StepEnd::numbers(double lr) {
-  if (!computes_elsewhere(state_)) return numbers_;
+  if (!elsewhere_) return numbers_;
   if (state_.device_update) {
     DeviceUpdate& update = *state_.device_update;
     update.prepare(loss_, {lr, state_.recipe.train.clip, state_.loss_scale.value(), state_.guard.limit()});

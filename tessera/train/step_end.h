@@ -30,6 +30,8 @@ class StepEnd {
  public:
   /// `loss`: this rank's part of the loss, a float64 scalar where the state computes. Collective.
   StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Mesh& mesh);
+  /// `elsewhere`: do loss and gradients lie where the host waits for them? (For tests, on a CPU.)
+  StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Mesh& mesh, bool elsewhere);
 
   /// Of all ranks.
   const Votes& votes() const { return votes_; }
@@ -42,6 +44,7 @@ class StepEnd {
  private:
   TrainState& state_;
   mesh::Mesh& mesh_;
+  const bool elsewhere_;
   at::Tensor loss_;
   Votes votes_;
   StepNumbers numbers_;

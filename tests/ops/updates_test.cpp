@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/cpu.h"
 #include "tessera/ops/elementwise.h"
 #include "tessera/ops/orthogonalise.h"
 #include "tessera/ops/square_sum.h"
@@ -118,6 +119,28 @@ TEST(SquareSum, IsThatOfTheFormulaWithTheSameBitsOnAnyThreads) {
   at::set_num_threads(threads);
   const at::Tensor nan = at::full({100}, std::numeric_limits<double>::quiet_NaN(), at::kFloat);
   EXPECT_TRUE(std::isnan(square_sum(nan).item<double>()));
+}
+
+TEST(SquareSum, OfSeveralTensorsIsTheirSum) {
+  at::manual_seed(4);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Tensors list = {at::randn({7}).to(dtype), (at::randn({70001}) * 3).to(dtype),
+                          at::randn({40, 3}).to(dtype)};
+    double expected = 0;
+    for (const at::Tensor& t : list) expected += t.to(at::kDouble).square().sum().item<double>();
+    const auto expect_sum = [&] {
+      const at::Tensor found = square_sum(list);
+      EXPECT_EQ(found.scalar_type(), at::kDouble);
+      EXPECT_EQ(found.dim(), 0);
+      EXPECT_NEAR(found.item<double>(), expected, 1e-5 * expected);
+    };
+    expect_sum();
+    const WithoutKernels foreign;
+    expect_sum();
+    EXPECT_TRUE(square_sum(Tensors{list[0].to(at::kMeta), list[2].to(at::kMeta)}).is_meta());
+    list[1][5] = INFINITY;
+    EXPECT_EQ(square_sum(list).item<double>(), INFINITY);
+  }
 }
 
 TEST(SquareSum, OfAnyDtypeAndShapeIsAFloat64Scalar) {

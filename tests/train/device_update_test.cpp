@@ -165,6 +165,33 @@ TEST(DeviceUpdate, ClipsWithTheHostsBits) {
   }
 }
 
+// Optimizers whose updates cannot be queued, on a device: votes by themselves, then loss and norm, read once.
+TEST(StepEnd, NumbersAreThoseOfTheCpusWay) {
+  testing::run_ranks({{"shard", 3}}, [](mesh::Mesh& mesh) {
+    for (const char* level : {"zero3", "replicate"}) {
+      const recipe::Recipe recipe =
+          make_recipe({"optimizer.name=lion", "optimizer.lr=1e-4", concat("shard.level=", level)});
+      const auto state = assemble(recipe, make_plan(recipe, 3), mesh, true);
+      at::manual_seed(5 + (level == std::string("zero3") ? mesh.rank() : 0));
+      for (const auto& unit : state->sharded->units()) {
+        unit->hold_gradient();
+        unit->gradient().copy_(at::randn({unit->shard_numel()}));
+      }
+      const at::Tensor loss = at::scalar_tensor(0.1 * static_cast<double>(mesh.rank() + 1), at::kDouble);
+      const Votes mine{mesh.rank() == 1, mesh.rank() == 2, mesh.rank()};
+      StepEnd here(*state, loss, mine, mesh), there(*state, loss, mine, mesh, /*elsewhere=*/true);
+      for (const StepEnd* end : {&here, &there}) {
+        EXPECT_TRUE(end->votes().stop && end->votes().stalled);
+        EXPECT_EQ(end->votes().broken, 3);
+      }
+      const StepNumbers found = there.numbers(1e-4), expected = here.numbers(1e-4);
+      EXPECT_EQ(found.loss, expected.loss);
+      EXPECT_EQ(found.gradient_norm, expected.gradient_norm);
+      EXPECT_GT(found.gradient_norm, 1);
+    }
+  });
+}
+
 // Tensors without memory: nothing that the host would have to read is read before read().
 TEST(DeviceUpdate, ReadsNothingWhileItQueues) {
   for (const char* optimizer : {"adamw", "adam"}) {
