@@ -378,6 +378,7 @@ std::string why_not_recorded(const recipe::Recipe& recipe, const plan::Plan& pla
   const auto any_unit = [&](const auto& is) { return std::ranges::any_of(plan.units, is); };
   if (any_unit([](const plan::UnitPlan& unit) { return unit.offload != plan::Offload::kNone; }))
     return "state lies in the host's memory";
+  if (plan.world > 1 && recipe.run.share_gpu) return "ranks that share a GPU exchange data through the host";
   const bool accumulates = recipe::resolve_batch(recipe.train, plan.world).accumulation > 1;
   const bool stays_gathered = any_unit([](const plan::UnitPlan& unit) {
     return unit.level == plan::Level::kZero1 || unit.level == plan::Level::kZero2;

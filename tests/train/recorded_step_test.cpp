@@ -491,6 +491,8 @@ TEST(RecordedStep, WhatIsNotRecordedHasAReason) {
   EXPECT_EQ(why({"train.accumulation=2", "shard.units=blocks.1=zero2"}, 2),
             "zero1 and zero2 keep parameters gathered from one accumulated micro-batch to the next");
   EXPECT_EQ(why({"precision.compute=fp16"}), "fp16's loss scale changes");
+  EXPECT_EQ(why({"run.share_gpu=true"}), "");
+  EXPECT_EQ(why({"run.share_gpu=true"}, 2), "ranks that share a GPU exchange data through the host");
   EXPECT_EQ(why({"shard.offload=optimizer"}), "state lies in the host's memory");
 
   const auto text = [](const Sets& sets) {
