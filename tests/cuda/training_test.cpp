@@ -271,7 +271,7 @@ TEST(CudaTraining, ReplayedStepsFollowWhateverAStepIs) {
 
 // What no kernel writes would be NaN in the gradient.
 TEST(CudaTraining, EveryGradientIsWritten) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = testing::use_gpu(0);
   for (const bool ours : {false, true}) {
     const auto kernels = ours ? std::make_unique<testing::UsingKernels>() : nullptr;
@@ -316,7 +316,7 @@ std::pair<double, Parameters> wide_step(at::Device gpu) {
 }
 
 TEST(CudaTraining, KernelsGiveTheOperationsLossAndGradients) {
-  TESSERA_NEEDS_GPUS(1);
+  TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = testing::use_gpu(0);
   const auto [loss, gradients] = wide_step(gpu);
   const testing::UsingKernels kernels;
