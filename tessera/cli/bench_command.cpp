@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -57,12 +58,25 @@ CLI::App* add(CLI::App& bench, Common& options, const char* name, const char* de
   return command;
 }
 
+/// Before anything is measured: afterwards the figures would be lost.
+void check_output(const std::string& where, const std::string& option, const std::string& file) {
+  namespace fs = std::filesystem;
+  if (file.empty()) return;
+  std::error_code ignored;
+  const fs::path path = fs::absolute(file);
+  if (path.has_filename() && !fs::is_directory(path, ignored) &&
+      fs::is_directory(path.parent_path(), ignored))
+    return;
+  user_error(where, option, " with the name of a file in a folder that exists: got ", file);
+}
+
 /// Runs `measure` on every rank: those of a launcher, or local ones that this process starts.
 int on_ranks(const Common& options, const std::vector<std::string>& arguments,
              const std::function<int(const launch::Ranks&)>& measure) {
   check_procs(options.where().c_str(), options.procs);
   const int64_t procs = options.procs.value_or(1);
   const launch::Ranks ranks = launch::ranks_from_environment();
+  if (ranks.rank == 0) check_output(options.where(), "--output", options.output);  // it alone writes
   if (procs > 1 && ranks.launcher != "local") {
     launch::LocalOptions local;
     local.procs = procs;
@@ -91,6 +105,10 @@ recipe::Recipe recipe_of(const StepOptions& options) {
 }
 
 int bench_step(const StepOptions& options, const std::vector<std::string>& arguments) {
+  check_output(options.where(), "--kernels", options.kernels);
+  if (!options.kernels.empty() && options.kernels == options.output) {
+    user_error(options.where(), "two files for --output and --kernels: got ", options.output, " for both");
+  }
   return on_ranks(options, arguments, [&](const launch::Ranks& ranks) {
     train::BenchStepJob job;
     job.model = options.model;

@@ -2,6 +2,9 @@
 #include "tessera/train/agreement.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <span>
 
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
@@ -46,6 +49,25 @@ std::string samples_text(const data::Source& source) {
   return concat("checksum ", checksum.hex());
 }
 
+/// Size and checksum of a file, of a large one by windows.
+std::string file_text(const std::filesystem::path& path) {
+  constexpr uint64_t kWindow = 64 << 10, kWindows = 64;
+  const uint64_t size = std::filesystem::file_size(path);
+  std::ifstream file(path, std::ios::binary);
+  Checksum checksum;
+  std::string window(kWindow, '\0');
+  const uint64_t step = std::max<uint64_t>(kWindow, size / kWindows);
+  const auto add = [&](uint64_t begin) {
+    file.clear();
+    file.seekg(static_cast<std::streamoff>(begin));
+    file.read(window.data(), static_cast<std::streamsize>(kWindow));
+    checksum.update(std::as_bytes(std::span(window.data(), static_cast<size_t>(file.gcount()))));
+  };
+  for (uint64_t begin = 0; begin < size; begin += step) add(begin);
+  if (size > kWindow) add(size - kWindow);
+  return concat(size, " bytes, checksum ", checksum.hex());
+}
+
 std::string cpu_kernels() {
   if (ops::cpu_has_amx()) return "those for AMX";
   if (ops::cpu_has_avx512())
@@ -77,9 +99,22 @@ mesh::Facts data_facts(const std::string& setting, const data::Source& source) {
           {concat("the names and labels of the samples of ", setting), samples_text(source), hint}};
 }
 
-mesh::Facts joined_facts(mesh::Facts first, const mesh::Facts& then) {
-  first.insert(first.end(), then.begin(), then.end());
-  return first;
+mesh::Facts weights_facts(const std::string& setting, const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path file = fs::is_directory(path, ignored) ? path / "manifest.json" : path;
+  if (!fs::is_regular_file(file, ignored)) return {};
+  return {{concat("the contents of ", setting), file_text(file), "give every host the same file"}};
+}
+
+mesh::Fact command_fact(const std::string& command) {
+  return {"the command", command, "start every rank with the same command and options"};
+}
+
+mesh::Facts joined_facts(std::initializer_list<mesh::Facts> parts) {
+  mesh::Facts all;
+  for (const mesh::Facts& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
 }
 
 }  // namespace tessera::train

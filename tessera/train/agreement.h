@@ -5,6 +5,8 @@
 
 #include <c10/core/Device.h>
 
+#include <filesystem>
+#include <initializer_list>
 #include <string>
 
 #include "tessera/data/source.h"
@@ -23,7 +25,16 @@ mesh::Facts computing_facts(const recipe::Recipe& recipe, const plan::Plan& plan
 /// that are evenly spaced. Opens no sample.
 mesh::Facts data_facts(const std::string& setting, const data::Source& source);
 
-/// Both, one after the other.
-mesh::Facts joined_facts(mesh::Facts first, const mesh::Facts& then);
+/// Of the weights that `setting` names by a path, if it is a file: its size, and a checksum of its beginning,
+/// its end and windows between them (4 MiB at most). Of a checkpoint's folder: its manifest. Nothing of other
+/// paths, such as runs.
+mesh::Facts weights_facts(const std::string& setting, const std::filesystem::path& path);
+
+/// What a command was asked for beside the recipe, as it would be typed: it decides which collectives there
+/// are.
+mesh::Fact command_fact(const std::string& command);
+
+/// All of them, one after the other.
+mesh::Facts joined_facts(std::initializer_list<mesh::Facts> parts);
 
 }  // namespace tessera::train

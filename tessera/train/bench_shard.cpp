@@ -136,7 +136,9 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
   if (batch_per_rank < 1) user_error("bench.shard", "--batch of at least 1: got ", batch_per_rank);
   set_threads(job.recipe, ranks);
   auto mesh =
-      connect(job.recipe, ranks, computing_facts(job.recipe, make_plan(job.recipe, ranks.world), at::kCPU));
+      connect(job.recipe, ranks,
+              joined_facts({{command_fact(concat("bench shard --rounds ", job.rounds))},
+                            computing_facts(job.recipe, make_plan(job.recipe, ranks.world), at::kCPU)}));
   try {
     return guarded(
         [&] {

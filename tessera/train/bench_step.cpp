@@ -18,6 +18,7 @@
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
+#include "tessera/base/warn.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/peak_rate.h"
 #include "tessera/shard/tensor_memory.h"
@@ -304,8 +305,15 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
   shard::keep_tensor_memory();  // as a training does
   const int64_t threads = set_threads(job.recipe, ranks);
   const at::Device device = choose_device(job.recipe, ranks);
+  const std::string command =
+      concat("bench step --rounds ", job.rounds, job.kernels.empty() ? "" : " --kernels");
+  if (ranks.rank == 0) {
+    for (const auto& line : settings_without_effect(job.recipe.run, device)) warn(line);
+  }
   auto mesh =
-      connect(job.recipe, ranks, computing_facts(job.recipe, make_plan(job.recipe, ranks.world), device));
+      connect(job.recipe, ranks,
+              joined_facts({{command_fact(command)},
+                            computing_facts(job.recipe, make_plan(job.recipe, ranks.world), device)}));
   try {
     return guarded(
         [&] {

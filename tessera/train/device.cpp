@@ -80,6 +80,18 @@ at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& rank
   return device;
 }
 
+std::vector<std::string> settings_without_effect(const recipe::RunRecipe& run, at::Device device) {
+  std::vector<std::string> lines;
+  const auto add = [&](const char* key, bool changed) {
+    if (changed && device.is_cpu())
+      lines.push_back(concat(key, " changes nothing on the CPU: it is for runs on GPUs"));
+  };
+  add("run.share_gpu", run.share_gpu);
+  add("run.cuda_fused_gelu", run.cuda_fused_gelu);
+  add("run.keep_activations", run.keep_activations != recipe::KeepActivations::kAuto);
+  return lines;
+}
+
 std::string describe_device(at::Device device) {
   const mesh::CudaPlugin* plugin = mesh::cuda_in_use().plugin;
   if (!device.is_cuda() || plugin == nullptr) return "CPU";

@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include <string>
+#include <vector>
 
 #include "tessera/launch/launch.h"
 #include "tessera/ops/kernel_table.h"
@@ -21,6 +22,9 @@ at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& rank
 
 /// `kernels` without those that the recipe does not ask for (run.cuda_fused_gelu).
 ops::DeviceKernels wanted_kernels(ops::DeviceKernels kernels, const recipe::RunRecipe& run);
+
+/// A line for people on each setting of [run] that was changed and that changes nothing on this device.
+std::vector<std::string> settings_without_effect(const recipe::RunRecipe& run, at::Device device);
 
 /// "CPU", "NVIDIA H200 (GPU 1, 139.7 GiB)".
 std::string describe_device(at::Device device);

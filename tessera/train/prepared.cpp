@@ -139,6 +139,7 @@ void print_facts(Prepared& p, Log& log) {
   p.program_bytes = resident_bytes();
   for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
   for (const auto& line : recipe::schedule_warnings(p.job.recipe, p.counts)) log.warn(line);
+  for (const auto& line : settings_without_effect(p.job.recipe.run, p.device)) log.warn(line);
   const auto classes = static_cast<int64_t>(p.train->classes().size());
   const std::string unused = recipe::class_count_warning(p.job.recipe, classes);
   if (!unused.empty()) log.warn(unused);

@@ -205,6 +205,18 @@ void look_at_features(const EvalJob& job, TrainState& state, const data::Source&
   }
 }
 
+/// Of the options those that decide what the ranks compute together; files are rank 0's alone to write.
+std::string command_of(const EvalJob& job, const std::string& split) {
+  std::string text = concat("eval --split ", split);
+  if (job.ema) text += " --ema";
+  if (!job.output_dir.empty()) text += concat(" --output-dir, mistakes ", job.mistakes);
+  if (!job.features.empty()) text += " --features";
+  for (const auto& unit : job.units) text += concat(" --units ", unit);
+  if (job.neighbours > 0) text += concat(" --knn ", job.neighbours);
+  if (job.probe) text += " --probe";
+  return text;
+}
+
 }  // namespace
 
 int eval(const EvalJob& job, const launch::Ranks& ranks) {
@@ -217,13 +229,14 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
       data::open_splits(trained.recipe.data.source, split,
                         source_options(trained.recipe, [&log](const std::string& line) { log.warn(line); }));
   check_classes(*source, trained.recipe, split);
-  const mesh::Facts facts = {
-      {"the weights", trained.path.string(), "name the same run, checkpoint or file on every rank"}};
-  auto mesh = connect(
-      trained.recipe, ranks,
-      joined_facts(joined_facts(facts, computing_facts(trained.recipe, make_plan(trained.recipe, ranks.world),
-                                                       device)),
-                   data_facts(split, *source)));
+  const mesh::Fact path = {"the weights", trained.path.string(),
+                           "name the same run, checkpoint or file on every rank"};
+  auto mesh =
+      connect(trained.recipe, ranks,
+              joined_facts({{command_fact(command_of(job, split)), path},
+                            computing_facts(trained.recipe, make_plan(trained.recipe, ranks.world), device),
+                            weights_facts("the weights", trained.path),
+                            data_facts(split, *source)}));
   try {
     return guarded(
         [&] {

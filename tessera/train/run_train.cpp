@@ -380,6 +380,10 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   return kExitDone;
 }
 
+std::string command_of(const TrainJob& job) {
+  return job.resume.empty() ? "train" : concat("train --resume ", job.resume);
+}
+
 }  // namespace
 
 int train(const TrainJob& job, const launch::Ranks& ranks) {
@@ -408,9 +412,12 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
     log.warn(concat(ranks.world, " ranks share ", launch::available_cores(), " cores: each will be slow"));
   }
   auto mesh = connect(job.recipe, ranks,
-                      joined_facts(joined_facts(computing_facts(job.recipe, p.plan, p.device),
-                                                data_facts("data.train", *p.train)),
-                                   data_facts("data.val", *p.val)));
+                      joined_facts({{command_fact(command_of(job))},
+                                    computing_facts(job.recipe, p.plan, p.device),
+                                    weights_facts("train.init_from", job.recipe.train.init_from),
+                                    weights_facts("distill.teacher", job.recipe.distill.teacher),
+                                    data_facts("data.train", *p.train),
+                                    data_facts("data.val", *p.val)}));
   std::unique_ptr<TrainState> state;
   recipe::RunFolder folder;
   bool began = false;

@@ -57,7 +57,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
   mesh::Rendezvous rendezvous = library::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
-  return std::make_unique<mesh::Mesh>(rendezvous, axes, joined_facts({mesh::program_fact()}, facts));
+  return std::make_unique<mesh::Mesh>(rendezvous, axes, joined_facts({{mesh::program_fact()}, facts}));
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {

@@ -17,15 +17,17 @@ LIMIT = 20.0  # seconds from the start to the end of the last rank
 
 @contextlib.contextmanager
 def ranks(folder, differences, words=(), world=None):
-    """A process for each of `differences`: what its environment has of its own; "data": what it sees as folder/data."""
+    """A process for each of `differences`: what its environment has of its own; "data": what it sees as folder/data;
+    "options": what else its command line has."""
     port = str(free_port())
     with contextlib.ExitStack() as stack:
         runs = []
         for rank, own in enumerate(differences):
             data = own.pop("data", None)
+            options = own.pop("options", ())
             seen = ["unshare", "--mount", "sh", "-c", f'mount --bind {data} {folder}/data && exec "$@"', "sh"] if data else []
             environment = {"WORLD_SIZE": str(world or len(differences)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), **own}
-            command = [*seen, PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run", run__timeout=15), *words]
+            command = [*seen, PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run", run__timeout=15), *words, *options]
             runs.append(stack.enter_context(Run(command, folder, environment)))
         yield runs
 
@@ -85,6 +87,36 @@ def copies_of_the_data():
             words = settings(data__source=f"folder:{folder}/data", data__index_dir="none", model__classes=2)
             with ranks(folder, [{"data": folder / "a"}, {"data": folder / "b"}], words) as runs:
                 check_all_refused(runs, f"ranks disagree on {text}")
+
+
+def commands():
+    with scratch() as folder, ranks(folder, [{}, {"options": ("--resume", "latest")}]) as runs:
+        check_all_refused(runs, "ranks disagree on the command: train on rank 0, train --resume latest on rank 1")
+    with scratch() as folder:
+        with ranks(folder, [{}, {}]) as runs:
+            check([run.wait(60) for run in runs] == [0, 0], runs[0].tail(), runs[1].tail())
+        for first, second, text in ((("eval", folder / "run"), ("eval", folder / "run", "--split", "val", "--knn", 5),
+                                     "eval --split val on rank 0, eval --split val --knn 5 on rank 1"),
+                                    (("bench", "step", "--model", "mu"), ("bench", "step", "--model", "mu", "--rounds", 7),
+                                     "bench step --rounds 5 on rank 0, bench step --rounds 7 on rank 1")):
+            port = str(free_port())
+            with contextlib.ExitStack() as stack:
+                check_all_refused([stack.enter_context(Run([PROGRAM, *words], folder, {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                                                                       "MASTER_PORT": port, "RANK": str(rank)}))
+                                   for rank, words in enumerate((first, second))], f"ranks disagree on the command: {text}")
+
+
+def weights_to_begin_with():
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        raise Skip("this user may not make mount namespaces (unshare --mount)")
+    with scratch() as folder:
+        (folder / "data").mkdir()
+        for name, content in (("a", b"one"), ("b", b"two")):
+            (folder / name).mkdir()
+            (folder / name / "weights.safetensors").write_bytes(content)
+        words = settings(train__init_from=folder / "data/weights.safetensors")
+        with ranks(folder, [{"data": folder / "a"}, {"data": folder / "b"}], words) as runs:
+            check_all_refused(runs, "ranks disagree on the contents of train.init_from: 3 bytes, checksum ")
 
 
 def recipes_and_worlds():
@@ -160,5 +192,5 @@ def each_rank_restarted_by_its_own_supervisor():
 
 
 if __name__ == "__main__":
-    main(kernels_and_dtype, copies_of_the_data, recipes_and_worlds, a_second_process_of_a_rank, restarted_by_torchrun,
+    main(kernels_and_dtype, copies_of_the_data, commands, weights_to_begin_with, recipes_and_worlds, a_second_process_of_a_rank, restarted_by_torchrun,
          each_rank_restarted_by_its_own_supervisor)

@@ -110,6 +110,9 @@ def nonsense_is_refused_in_one_line():
         for words, expected in (
                 (("step", "--procs", 0), "[bench.step] --procs of at least 1: got 0"),
                 (("shard", "--procs", 0), "[bench.shard] --procs of at least 1: got 0"),
+                (("step", "--output", "nowhere/step.json"), "in a folder that exists: got nowhere/step.json"),
+                (("step", "--kernels", "."), "[bench.step] --kernels with the name of a file"),
+                (("step", "--kernels", "a", "--output", "a"), "[bench.step] two files for --output and --kernels: got a for both"),
                 (("scaling", "--batch", 0), "[bench.scaling] --batch of at least 1: got 0"),
                 (("scaling", "--rounds", 0), "[bench.scaling] --rounds of at least 1: got 0"),
                 (("scaling", "--model", "nope"), 'found "nope"'),
