@@ -19,6 +19,9 @@ SYSTEM = re.compile(r"^(linux-vdso|ld-linux[-\w]*|lib(c|m|dl|rt|pthread|gcc_s|st
 # Compiled into the program or its tests: headers alone, and GoogleTest's static library.
 COMPILED_IN = ["libcli11-dev", "libtomlplusplus-dev", "nlohmann-json3-dev", "libgloo-dev", "libgtest-dev"]
 
+# The entries of a kit's folder, and nothing else, are removed before a new kit is made there.
+PARTS = ["bin", "lib", "tests", "recipes", "peers", "tools", "licences", "run.sh", "README.md", "LICENSE", "NOTICE", "kit.json"]
+
 
 def run(*words):
     return subprocess.run([str(word) for word in words], check=True, text=True, stdout=subprocess.PIPE).stdout
@@ -89,6 +92,9 @@ def check(kit, packages):
 
 def main():
     kit = pathlib.Path(sys.argv[1])
+    strange = [path.name for path in kit.iterdir() if path.name not in PARTS]
+    if strange:
+        raise SystemExit(f"[dev.gpu-kit] {kit} holds {strange[0]}, which is not a kit's: move it away, or name a new folder")
     for path in kit.iterdir():  # an earlier kit
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     (kit / "kit.json").write_text("{}\n")  # marks the folder as a kit's, should this be interrupted

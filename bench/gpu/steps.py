@@ -58,6 +58,13 @@ class Ran:
         return [line.strip() for line in self.text.splitlines() if WARNINGS.search(line)]
 
 
+LIBC = ctypes.CDLL(None)
+
+
+def end_with_parent():
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed run.sh leaves no command running
+
+
 def end_group(process, number):
     try:
         os.killpg(process.pid, number)
@@ -75,7 +82,7 @@ class Kit:
     def __init__(self, options, scratch):
         self.out, self.scratch, self.rehearse = options.out, scratch, options.rehearse
         self.deadline = time.monotonic() + 60 * options.minutes
-        self.about = json.loads((KIT / "kit.json").read_text())
+        self.about = options.about
         self.log = open(self.out / "log.txt", "w", encoding="utf-8")
         self.facts, self.steps, self.speeds, self.peers, self.kernels, self.peaks, self.faults = {}, [], [], [], None, {}, []
         self.torch = self.find_torch()
@@ -93,7 +100,7 @@ class Kit:
     def find_torch(self):
         """The folder of the torch package: as TESSERA_TORCH_DIR says, else of the Python that runs this."""
         if os.environ.get("TESSERA_TORCH_DIR"):
-            return pathlib.Path(os.environ["TESSERA_TORCH_DIR"])
+            return pathlib.Path(os.environ["TESSERA_TORCH_DIR"]).absolute()
         found = importlib.util.find_spec("torch")
         return pathlib.Path(found.origin).parent if found and found.origin else None
 
@@ -112,7 +119,8 @@ class Kit:
         with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                           env={**self.env, **extra}, cwd=cwd or self.scratch, start_new_session=True)
+                                           env={**self.env, **extra}, cwd=cwd or self.scratch, start_new_session=True,
+                                           preexec_fn=end_with_parent)
             except OSError as error:
                 self.say(f"cannot start: {error}")
                 return Ran(127, str(error), 0, False)
@@ -137,8 +145,11 @@ class Kit:
         return Ran(process.returncode, text, seconds, timed_out)
 
     def say(self, text):
-        self.log.write(text + "\n")
-        self.log.flush()
+        try:
+            self.log.write(text + "\n")
+            self.log.flush()
+        except OSError as error:  # a full disk must not end the steps
+            print(f"log.txt: {error.strerror}", flush=True)
 
     def tessera(self, words, limit, env=None, cwd=None):
         return self.run([KIT / "bin/tessera", *words], limit, env, cwd)
@@ -637,6 +648,16 @@ def kernel_rows(kit):
                f"| {100 * kernel['seconds'] / total:.1f} % | {compute} | {memory} |")
 
 
+def write_whole(path, text):
+    """The whole text, or the file stays as it was (a full disk)."""
+    other = path.with_name(path.name + ".new")
+    try:
+        other.write_text(text, encoding="utf-8")
+        other.replace(path)
+    finally:
+        other.unlink(missing_ok=True)
+
+
 def write_results(kit):
     lines = ["# On a GPU" if kit.gpu else "# Rehearsal of the GPU kit on a CPU", ""]
     lines += [f"{kit.facts.get('card', 'unknown card')}; {kit.facts.get('tessera', kit.about['version'])}; torch {kit.about['torch']} in "
@@ -654,10 +675,10 @@ def write_results(kit):
         lines += ["", "## Beside PyTorch", "", "`peers/vit_step.py` in turn with `tessera bench step`; medians.", "", *peer_rows(kit)]
     if kit.kernels:
         lines += ["", "## Kernels of a B/16 step", "", *kernel_rows(kit)]
-    (kit.out / "results.md").write_text("\n".join(lines) + "\n")
-    (kit.out / "results.json").write_text(json.dumps({"about": kit.about, "facts": kit.facts, "peaks": kit.peaks, "steps": kit.steps,
+    write_whole(kit.out / "results.md", "\n".join(lines) + "\n")
+    write_whole(kit.out / "results.json", json.dumps({"about": kit.about, "facts": kit.facts, "peaks": kit.peaks, "steps": kit.steps,
                                                       "speeds": kit.speeds, "peers": kit.peers, "kernels": kit.kernels}, indent=1))
-    (kit.out / "next.md").write_text(next_text(kit))
+    write_whole(kit.out / "next.md", next_text(kit))
 
 
 def next_text(kit):
@@ -706,7 +727,7 @@ def run_step(kit, name, step, needed):
 def parsed():
     parser = argparse.ArgumentParser(prog="run.sh", description="Run the steps of this GPU kit, the most important first.")
     parser.add_argument("out", nargs="?", type=pathlib.Path, metavar="OUT", help="folder for the results (at most 8 files)")
-    parser.add_argument("--minutes", type=float, default=8, help="time for all steps (default 8); a rehearsal takes what it needs")
+    parser.add_argument("--minutes", type=float, help="time for all steps (default 8); a rehearsal takes what it needs")
     parser.add_argument("--rehearse", action="store_true", help="run the same steps in small on a CPU")
     parser.add_argument("--only", default="", metavar="STEP,...", help="run only these steps")
     parser.add_argument("--skip", default="", metavar="STEP,...", help="leave these steps out")
@@ -723,10 +744,22 @@ def parsed():
         sys.exit(0)
     if options.out is None:
         parser.error("OUT is missing: the folder for the results")
+    if str(options.out) == ".":
+        parser.error("OUT is the current folder or empty: name a new folder")
+    if options.rehearse and options.minutes is not None:
+        parser.error("--minutes limits no rehearsal: drop it, or --rehearse")
+    if options.minutes is None:
+        options.minutes = 60 if options.rehearse else 8
     if not options.minutes > 0:
         parser.error(f"--minutes is {options.minutes}: expected more than 0")
-    if options.rehearse:
-        options.minutes = 60
+    options.wanted = [row for row in STEPS if (not options.only or row[0] in options.only) and row[0] not in options.skip]
+    if not options.wanted:
+        parser.error("--only and --skip leave no step")
+    try:
+        options.about = json.loads((KIT / "kit.json").read_text())
+        options.about["torch"], options.about["version"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        parser.error(f"{KIT / 'kit.json'} is not a kit's ({type(error).__name__}: {error}): copy the whole kit again")
     options.out = options.out.absolute()
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -749,8 +782,7 @@ def main():
         signal.signal(number, stopped)
     with tempfile.TemporaryDirectory(prefix="tessera-kit-") as scratch:
         kit = Kit(options, pathlib.Path(scratch))
-        wanted = [row for row in STEPS if (not options.only or row[0] in options.only) and row[0] not in options.skip]
-        for name, step, needed in wanted:
+        for name, step, needed in options.wanted:
             kit.say(f"\n==== {name}: {step.__doc__}")
             start = time.monotonic()
             result, text = run_step(kit, name, step, needed)
@@ -762,7 +794,8 @@ def main():
             except Exception as error:  # as above: the log has everything
                 kit.say(f"the results cannot be written: {type(error).__name__}: {error}")
                 print(f"results: {type(error).__name__}: {error}", flush=True)
-    return 1 if any(result in ("failed", "error") for _, _, result, _, _ in kit.steps) else 0
+    results = [result for _, _, result, _, _ in kit.steps]
+    return 1 if "failed" in results or "error" in results or "passed" not in results else 0
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/launch/find_torch.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <chrono>
 #include <fstream>
-#include <memory>
-#include <regex>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -18,11 +21,28 @@ namespace tessera::launch {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr size_t kMostRead = 64 << 10;                        // of a file that should be a few lines
+constexpr auto kPatience = std::chrono::milliseconds(10000);  // with a python3 that is a script
+
+/// Its beginning; nothing of what is no file, such as a pipe, which might never end.
+std::string beginning_of(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return "";
+  std::ifstream in(file, std::ios::binary);
+  std::string text(kMostRead, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return text;
+}
+
 std::string first_line(const fs::path& file) {
-  std::ifstream in(file);
-  std::string line;
-  std::getline(in, line);
-  return line;
+  const std::string text = beginning_of(file);
+  return text.substr(0, text.find('\n'));
+}
+
+/// "2.11.0" of "2.11.0+cu130", whose end says how it was built; "2.11.0a0" stays what it is.
+std::string without_build(const std::string& version) {
+  return version.substr(0, version.find_first_of("+ \r\n"));
 }
 
 bool holds_torch(const fs::path& folder) {
@@ -56,19 +76,53 @@ fs::path first_python3(const char* search_path) {
   return {};
 }
 
+/// The first line that a command says within kPatience; empty where it says none. It reads /dev/null, what
+/// it says on stderr is lost, and whatever it started is killed with it.
+std::string first_line_said(std::vector<std::string> words) {
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return "";
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // a group of its own
+  pid_t child = -1;
+  const bool started = ::posix_spawn(&child, argv[0], &files, &attributes, argv.data(), environ) == 0;
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  ::close(ends[1]);
+  std::string said;
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (started && said.find('\n') == std::string::npos && said.size() < kMostRead) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    pollfd waiting{ends[0], POLLIN, 0};
+    if (left.count() <= 0 || ::poll(&waiting, 1, static_cast<int>(left.count())) <= 0) break;
+    char piece[4096];
+    const ssize_t count = ::read(ends[0], piece, sizeof piece);
+    if (count <= 0) break;
+    said.append(piece, static_cast<size_t>(count));
+  }
+  ::close(ends[0]);
+  if (started) {
+    ::kill(-child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+  return said.substr(0, said.find('\n'));
+}
+
 /// Where a Python that is a script says that its torch is. It does not import torch, which would take
 /// seconds.
 fs::path ask_python(const fs::path& python) {
-  std::string quoted = "'";
-  for (const char letter : python.string()) quoted += letter == '\'' ? "'\\''" : std::string(1, letter);
-  const std::string command = quoted +
-                              "' -I -c \"import importlib.util, os; s = importlib.util.find_spec('torch'); "
-                              "print(os.path.dirname(s.origin) if s else '')\" 2>/dev/null </dev/null";
-  const std::unique_ptr<FILE, int (*)(FILE*)> answer(::popen(command.c_str(), "r"), ::pclose);
-  std::string line(4096, '\0');
-  if (!answer || std::fgets(line.data(), static_cast<int>(line.size()), answer.get()) == nullptr) return {};
-  line.resize(line.find_first_of(std::string("\n\0", 2)));
-  return line;
+  return first_line_said({python.string(), "-I", "-c",
+                          "import importlib.util, os; s = importlib.util.find_spec('torch'); "
+                          "print(os.path.dirname(s.origin) if s else '')"});
 }
 
 /// The packages of a python3: of each folder that a chain of links leads through, since the first may be a
@@ -93,14 +147,15 @@ std::vector<fs::path> torch_packages_of(const fs::path& python) {
 }  // namespace
 
 std::string torch_version(const fs::path& folder) {
-  std::ifstream python(folder / "version.py");
-  const std::regex line_of_version(R"(^__version__\s*=\s*['"]([0-9.]+).*)");
-  std::smatch match;
+  std::istringstream python(beginning_of(folder / "version.py"));
   for (std::string line; std::getline(python, line);) {
-    if (std::regex_match(line, match, line_of_version)) return match[1];
+    const size_t equals = line.find_first_not_of(' ', std::string("__version__").size());
+    if (!line.starts_with("__version__") || equals == std::string::npos || line[equals] != '=') continue;
+    const size_t quote = line.find_first_of("'\"", equals);
+    if (quote == std::string::npos) continue;
+    return without_build(line.substr(quote + 1, line.find(line[quote], quote + 1) - quote - 1));
   }
-  const std::string line = first_line(folder / "build-version");
-  return line.substr(0, line.find_first_not_of("0123456789."));
+  return without_build(first_line(folder / "build-version"));
 }
 
 fs::path find_torch(const TorchSearch& search) {

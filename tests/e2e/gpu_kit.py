@@ -71,7 +71,9 @@ def wrong_arguments_and_other_versions():
     with scratch() as folder:
         kit = make_kit(folder)
         for words, text in ((["--only", "nonsense", "out"], "no step is called 'nonsense'"), ([], "OUT is missing"),
-                            (["--minutes", "0", "out"], "--minutes is 0.0: expected more than 0")):
+                            (["--minutes", "0", "out"], "--minutes is 0.0: expected more than 0"), ([""], "OUT is the current folder or empty"),
+                            (["--rehearse", "--minutes", "3", "out"], "--minutes limits no rehearsal"),
+                            (["--only", "facts", "--skip", "facts", "out"], "--only and --skip leave no step")):
             ran = subprocess.run([kit / "run.sh", *words], cwd=folder, text=True, capture_output=True)
             check(ran.returncode == 2 and text in ran.stderr and ran.stderr.count("\n") <= 8, ran.stderr)
         # Steps that need a GPU fail here, each with its reason, and the results say so.
@@ -92,6 +94,14 @@ def wrong_arguments_and_other_versions():
         ran = subprocess.run([SOURCE / "dev", "gpu-kit", folder / "mine"], text=True, capture_output=True)
         check(ran.returncode == 2 and "is not empty and holds no earlier kit" in ran.stderr, ran.stderr)
         check((folder / "mine/letter").read_text() == "dear")
+        # Nor what somebody keeps in an earlier kit.
+        (kit / "letter").write_text("dear")
+        ran = subprocess.run([sys.executable, SOURCE / "bench/gpu/collect.py", kit], text=True, capture_output=True)
+        check(ran.returncode == 1 and "holds letter, which is not a kit's" in ran.stderr, ran.stderr)
+        check((kit / "letter").read_text() == "dear" and (kit / "run.sh").exists())
+        (kit / "kit.json").write_text("[]")
+        ran = subprocess.run([kit / "run.sh", "out3"], cwd=folder, text=True, capture_output=True)
+        check(ran.returncode == 2 and "kit.json is not a kit's" in ran.stderr, ran.stderr)
 
 
 if __name__ == "__main__":

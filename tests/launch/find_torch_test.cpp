@@ -2,7 +2,9 @@
 #include "tessera/launch/find_torch.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -133,6 +135,29 @@ TEST(FindTorch, APythonThatIsAScriptIsAsked) {
   EXPECT_EQ(machine.found(), wanted);
   machine.add_python("shims that's/python3", "#!/bin/sh\nexit 1\n");
   EXPECT_NE(machine.error(), "");
+}
+
+TEST(FindTorch, APythonThatSaysNothingIsNotWaitedForLong) {
+  MachineWithTorch machine;
+  machine.variables["PATH"] =
+      machine.add_python("shims/python3", "#!/bin/sh\nsleep 600 & sleep 600\n").parent_path().string();
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_NE(machine.error(), "");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+TEST(FindTorch, VersionsAreReadFromShortFilesAlone) {
+  const MachineWithTorch machine;
+  const auto version_of = [&](const std::string& name, const std::string& version) {
+    return torch_version(machine.add_torch(name + "/torch", version));
+  };
+  EXPECT_EQ(version_of("built", "2.11.0+cu130"), "2.11.0");
+  EXPECT_EQ(version_of("early", "2.11.0a0+git123"), "2.11.0a0");
+  EXPECT_NE(version_of("endless", "2.11.0" + std::string(10 << 20, '0')), "2.11.0");
+  const fs::path pipe = machine.add_torch("pipe/torch", "2.11.0");
+  fs::remove(pipe / "version.py");
+  ASSERT_EQ(::mkfifo((pipe / "version.py").c_str(), 0600), 0);
+  EXPECT_EQ(torch_version(pipe), "");
 }
 
 TEST(FindTorch, ErrorsNameEveryPlaceAndWhatToDo) {
