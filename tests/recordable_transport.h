@@ -10,15 +10,14 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "tessera/base/on_threads.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/transport.h"
 
@@ -113,29 +112,17 @@ class RecordableTransport : public mesh::Transport {
 inline void run_recordable_ranks(int64_t world, const std::function<void(mesh::Mesh&)>& body) {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<Meeting>> meetings;
-  std::vector<std::exception_ptr> failures(static_cast<size_t>(world));
-  std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        const auto mesh =
-            mesh::Mesh::over(rank, {{"shard", world}}, [&](const std::string& line, int64_t, int64_t size) {
-              const std::lock_guard lock(mutex);
-              auto& meeting = meetings[line];
-              if (!meeting) meeting = std::make_shared<Meeting>(size);
-              return std::make_shared<RecordableTransport>(meeting, rank);
-            });
-        body(*mesh);
-        mesh->world().barrier("end of test");
-      } catch (...) {
-        failures[static_cast<size_t>(rank)] = std::current_exception();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  run_on_threads(world, [&](int64_t rank) {
+    const auto mesh =
+        mesh::Mesh::over(rank, {{"shard", world}}, [&](const std::string& line, int64_t, int64_t size) {
+          const std::lock_guard lock(mutex);
+          auto& meeting = meetings[line];
+          if (!meeting) meeting = std::make_shared<Meeting>(size);
+          return std::make_shared<RecordableTransport>(meeting, rank);
+        });
+    body(*mesh);
+    mesh->world().barrier("end of test");
+  });
 }
 
 }  // namespace tessera::testing

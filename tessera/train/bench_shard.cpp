@@ -135,10 +135,10 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
   const int64_t batch_per_rank = job.recipe.train.batch_per_rank;
   if (batch_per_rank < 1) user_error("bench.shard", "--batch of at least 1: got ", batch_per_rank);
   set_threads(job.recipe, ranks);
-  auto mesh =
-      connect(job.recipe, ranks,
-              joined_facts({{command_fact(concat("bench shard --rounds ", job.rounds))},
-                            computing_facts(job.recipe, make_plan(job.recipe, ranks.world), at::kCPU)}));
+  auto mesh = connect(job.recipe, ranks, [&] {
+    return joined_facts({{command_fact(concat("bench shard --rounds ", job.rounds))},
+                         computing_facts(job.recipe, make_plan(job.recipe, ranks.world), at::kCPU)});
+  });
   try {
     return guarded(
         [&] {

@@ -310,10 +310,10 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
   if (ranks.rank == 0) {
     for (const auto& line : settings_without_effect(job.recipe.run, device)) warn(line);
   }
-  auto mesh =
-      connect(job.recipe, ranks,
-              joined_facts({{command_fact(command)},
-                            computing_facts(job.recipe, make_plan(job.recipe, ranks.world), device)}));
+  auto mesh = connect(job.recipe, ranks, [&] {
+    return joined_facts(
+        {{command_fact(command)}, computing_facts(job.recipe, make_plan(job.recipe, ranks.world), device)});
+  });
   try {
     return guarded(
         [&] {

@@ -79,7 +79,7 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
   if (ranks.launcher == "local") {
     rates = measure_local_link(ranks.world, wire, recipe.run.shared_memory);
   } else {
-    auto mesh = connect(recipe, ranks, computing_facts(recipe, plan, device));
+    auto mesh = connect(recipe, ranks, [&] { return computing_facts(recipe, plan, device); });
     try {
       guarded(
           [&] {

@@ -6,14 +6,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <functional>
-#include <thread>
 #include <vector>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
+#include "tessera/base/on_threads.h"
 #include "tessera/launch/listener.h"
 #include "tessera/train/over_ranks.h"
 
@@ -68,31 +67,19 @@ LinkRates measure_local_link(int64_t world, at::ScalarType wire, bool shared_mem
   const uint16_t port = listener.port();
   const int socket = listener.release();  // the store of rank 0 closes it
   LinkRates rates;
-  std::vector<std::exception_ptr> failures(static_cast<size_t>(world));
-  std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        mesh::Rendezvous rendezvous;
-        rendezvous.rank = rank;
-        rendezvous.world = world;
-        rendezvous.port = port;
-        rendezvous.listen_fd = rank == 0 ? socket : -1;
-        rendezvous.timeout = kLongestWait;
-        rendezvous.shared_memory = shared_memory;
-        mesh::Mesh mesh(rendezvous, {{"shard", world}}, {});
-        const LinkRates found = measure_link(mesh, wire);
-        if (rank == 0) rates = found;
-        mesh.world().barrier("link");
-      } catch (...) {
-        failures[static_cast<size_t>(rank)] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  run_on_threads(world, [&](int64_t rank) {
+    mesh::Rendezvous rendezvous;
+    rendezvous.rank = rank;
+    rendezvous.world = world;
+    rendezvous.port = port;
+    rendezvous.listen_fd = rank == 0 ? socket : -1;
+    rendezvous.timeout = kLongestWait;
+    rendezvous.shared_memory = shared_memory;
+    mesh::Mesh mesh(rendezvous, {{"shard", world}}, {});
+    const LinkRates found = measure_link(mesh, wire);
+    if (rank == 0) rates = found;
+    mesh.world().barrier("link");
+  });
   if (world < asked_for) rates.how += concat(" (measured between ", world, ")");
   return rates;
 }

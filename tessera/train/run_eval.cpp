@@ -231,12 +231,12 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   check_classes(*source, trained.recipe, split);
   const mesh::Fact path = {"the weights", trained.path.string(),
                            "name the same run, checkpoint or file on every rank"};
-  auto mesh =
-      connect(trained.recipe, ranks,
-              joined_facts({{command_fact(command_of(job, split)), path},
-                            computing_facts(trained.recipe, make_plan(trained.recipe, ranks.world), device),
-                            weights_facts("the weights", trained.path),
-                            data_facts(split, *source)}));
+  auto mesh = connect(trained.recipe, ranks, [&] {
+    return joined_facts({{command_fact(command_of(job, split)), path},
+                         computing_facts(trained.recipe, make_plan(trained.recipe, ranks.world), device),
+                         weights_facts("the weights", trained.path),
+                         data_facts(split, *source)});
+  });
   try {
     return guarded(
         [&] {
@@ -334,7 +334,7 @@ int predict(const PredictJob& job) {
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
   const at::Device device = choose_device(trained.recipe, alone);
-  const auto mesh = connect(trained.recipe, alone, {});
+  const auto mesh = connect(trained.recipe, alone, [] { return mesh::Facts(); });
   return guarded(
       [&] {
         const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);

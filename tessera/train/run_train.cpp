@@ -411,13 +411,14 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   if (ranks.world > launch::available_cores() && ranks.rank == 0 && ranks.local_world == ranks.world) {
     log.warn(concat(ranks.world, " ranks share ", launch::available_cores(), " cores: each will be slow"));
   }
-  auto mesh = connect(job.recipe, ranks,
-                      joined_facts({{command_fact(command_of(job))},
-                                    computing_facts(job.recipe, p.plan, p.device),
-                                    weights_facts("train.init_from", job.recipe.train.init_from),
-                                    weights_facts("distill.teacher", job.recipe.distill.teacher),
-                                    data_facts("data.train", *p.train),
-                                    data_facts("data.val", *p.val)}));
+  auto mesh = connect(job.recipe, ranks, [&] {
+    return joined_facts({{command_fact(command_of(job))},
+                         computing_facts(job.recipe, p.plan, p.device),
+                         weights_facts("train.init_from", job.recipe.train.init_from),
+                         weights_facts("distill.teacher", job.recipe.distill.teacher),
+                         data_facts("data.train", *p.train),
+                         data_facts("data.val", *p.val)});
+  });
   std::unique_ptr<TrainState> state;
   recipe::RunFolder folder;
   bool began = false;

@@ -51,13 +51,14 @@ int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
 }
 
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
-                                    const mesh::Facts& facts) {
+                                    const std::function<mesh::Facts()>& facts) {
   const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
   if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
   mesh::Rendezvous rendezvous = library::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
-  return std::make_unique<mesh::Mesh>(rendezvous, axes, joined_facts({{mesh::program_fact()}, facts}));
+  const mesh::Facts all = ranks.world > 1 ? joined_facts({{mesh::program_fact()}, facts()}) : mesh::Facts();
+  return std::make_unique<mesh::Mesh>(rendezvous, axes, all);
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {

@@ -18,10 +18,11 @@ namespace tessera::train {
 /// Sets the intra-op threads: recipe.run.threads, or this host's cores shared by its ranks. Returns them.
 int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks);
 
-/// Meets the other ranks, or pretends that they are there. All must run this build and have the same `facts`.
+/// Meets the other ranks, or pretends that they are there. All must run this build and have the same `facts`,
+/// which may take seconds to read and are asked for only where ranks meet.
 /// Never freed after a failure: destructors of a broken group may wait.
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
-                                    const mesh::Facts& facts);
+                                    const std::function<mesh::Facts()>& facts);
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
 /// For `world` ranks. `device`: where it computes; what kAuto is depends on it.

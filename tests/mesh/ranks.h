@@ -6,13 +6,12 @@
 #include <sys/socket.h>
 
 #include <chrono>
-#include <exception>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/on_threads.h"
 #include "tessera/mesh/mesh.h"
 
 namespace tessera::testing {
@@ -39,30 +38,18 @@ inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<v
   for (const auto& axis : axes) world *= axis.size;
   uint16_t port = 0;
   const int fd = world > 1 ? listen_on_loopback(&port) : -1;
-  std::vector<std::exception_ptr> failures(static_cast<size_t>(world));
-  std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        mesh::Rendezvous rendezvous;
-        rendezvous.rank = rank;
-        rendezvous.world = world;
-        rendezvous.port = port;
-        rendezvous.listen_fd = rank == 0 ? fd : -1;
-        rendezvous.timeout = timeout;
-        rendezvous.shared_memory = shared_memory;
-        mesh::Mesh mesh(rendezvous, axes, {{"the test", "test", ""}});
-        body(mesh);
-        mesh.world().barrier("end of test");
-      } catch (...) {
-        failures[static_cast<size_t>(rank)] = std::current_exception();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  run_on_threads(world, [&](int64_t rank) {
+    mesh::Rendezvous rendezvous;
+    rendezvous.rank = rank;
+    rendezvous.world = world;
+    rendezvous.port = port;
+    rendezvous.listen_fd = rank == 0 ? fd : -1;
+    rendezvous.timeout = timeout;
+    rendezvous.shared_memory = shared_memory;
+    mesh::Mesh mesh(rendezvous, axes, {{"the test", "test", ""}});
+    body(mesh);
+    mesh.world().barrier("end of test");
+  });
 }
 
 }  // namespace tessera::testing
