@@ -52,6 +52,18 @@ std::string concat(const Parts&... parts) {
   return out.str();
 }
 
+/// What an error tells the user, each part in the user's own spelling of settings and files:
+///   `[where] problem: expected EXPECTED; hint`.
+struct ErrorParts {
+  std::string_view where;  // room.function, for readers of the sources
+  std::string problem;     // names the setting or file first, then says what is wrong, with the value
+  std::string expected;    // what is allowed; empty where `problem` says it
+  std::string hint;        // what to do; empty where `expected` says it
+};
+
+/// Throws a UserError of these parts. New errors use this form.
+[[noreturn]] void user_error(const ErrorParts& parts);
+
 /// Throws a UserError `[where] message`.
 template <typename... Parts>
 [[noreturn]] void user_error(std::string_view where, const Parts&... message) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/launch/find_torch.h"
 
+#include <elf.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -48,6 +50,34 @@ std::string without_build(const std::string& version) {
 bool holds_torch(const fs::path& folder) {
   std::error_code ignored;
   return fs::exists(folder / "lib" / "libtorch_cpu.so", ignored);
+}
+
+/// The number of bytes that an ELF library has by its header, whose section table stands at the end; 0 where
+/// the header is not one of a 64-bit ELF file. Source: elf(5).
+uint64_t length_by_header(const fs::path& library) {
+  std::ifstream in(library, std::ios::binary);
+  Elf64_Ehdr header{};
+  if (!in.read(reinterpret_cast<char*>(&header), sizeof header)) return 0;
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) return 0;
+  const uint64_t table = uint64_t{header.e_shnum} * header.e_shentsize;
+  return header.e_shoff > UINT64_MAX - table ? UINT64_MAX : header.e_shoff + table;
+}
+
+/// Refuses a package with a library that is shorter than its header says, as a full disk leaves it: mapping
+/// such a library would end the process by SIGBUS.
+void check_whole(const fs::path& package) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(package / "lib", ignored)) {
+    if (entry.path().filename().string().find(".so") == std::string::npos) continue;
+    if (!entry.is_regular_file(ignored)) continue;
+    const uint64_t size = entry.file_size(ignored), expected = length_by_header(entry.path());
+    if (size == 0 || size < expected) {
+      user_error({.where = "cli.torch",
+                  .problem = concat(entry.path().string(), " is incomplete: it has ", size, " bytes"),
+                  .expected = size == 0 ? "" : concat(expected, " bytes"),
+                  .hint = "install torch again (pip install --force-reinstall)"});
+    }
+  }
 }
 
 /// PREFIX/lib*/python3*/{site,dist}-packages/torch of a Python installed in `prefix`, sorted.
@@ -177,6 +207,7 @@ fs::path find_torch(const TorchSearch& search) {
                  version.empty() ? "of an unknown version" : version, ": this program needs ", search.version,
                  " (", hint, ")");
     }
+    check_whole(given);
     return fs::weakly_canonical(given);
   }
 
@@ -200,7 +231,9 @@ fs::path find_torch(const TorchSearch& search) {
     std::string found = "none";
     for (const fs::path& folder : packages()) {
       found = torch_version(folder);
-      if (found == search.version) return fs::weakly_canonical(folder);
+      if (found != search.version) continue;
+      check_whole(folder);
+      return fs::weakly_canonical(folder);
     }
     seen.push_back(concat(place, ": ", found.empty() ? "unknown version" : found));
   }

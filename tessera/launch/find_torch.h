@@ -24,8 +24,9 @@ struct TorchSearch {
 ///   4. the torch package of the first `python3` on $PATH. A `python3` that is a script (pyenv) is asked; no
 ///   other
 ///      Python process is started.
-/// A package of another version is passed over; "2.11.0+cu130" is version 2.11.0. Errors: UserError that
-/// lists the places and what was found there. Safe from any thread.
+/// A package of a different version is passed over; "2.11.0+cu130" is version 2.11.0. Errors: UserError that
+/// lists the places and what was found there, or names a library of the package that is incomplete. Safe from
+/// any thread.
 std::filesystem::path find_torch(const TorchSearch& search);
 
 /// The version of the torch package in `folder` without its suffix, as its version.py (wheel) or

@@ -172,22 +172,23 @@ void write_folder(const EvalJob& job, const Trained& trained, const std::string&
   monitor::write_evaluation(job.output_dir, report);
 }
 
-bool wants_features(const EvalJob& job) { return !job.features.empty() || job.neighbours > 0 || job.probe; }
+bool needs_training_split(const EvalJob& job) { return job.neighbours > 0 || job.probe; }
+bool wants_features(const EvalJob& job) { return !job.features.empty() || needs_training_split(job); }
 
-/// Features of the split, and what classifiers on those of the training split make of them, into `json` and
-/// the log. Collective.
+/// Writes the features of the evaluated split, classifies them by those of the training split (k nearest
+/// neighbours, linear probe) and adds the results to `json` and the log. `train` is null where neither
+/// classifier was asked for. Collective.
 void look_at_features(const EvalJob& job, TrainState& state, const data::Source& source,
-                      const data::LoaderOptions& loader, int64_t batch, mesh::Mesh& mesh, Log& log,
-                      nlohmann::ordered_json& json) {
+                      const data::Source* train, const data::LoaderOptions& loader, int64_t batch,
+                      mesh::Mesh& mesh, Log& log, nlohmann::ordered_json& json) {
   const Features here = extract_features(state, source, loader, batch, job.units, mesh);
   const bool first = mesh.rank() == 0;
   if (first && !job.features.empty()) {
     write_features(job.features, here);
     log.info(concat("  features   ", job.features));
   }
-  if (job.neighbours == 0 && !job.probe) return;
-  const data::MixedSource train = open_training(state.recipe);
-  const Features known = extract_features(state, *train.source, loader, batch, {}, mesh);
+  if (train == nullptr) return;
+  const Features known = extract_features(state, *train, loader, batch, {}, mesh);
   if (!first) return;
   const int64_t classes = state.recipe.model.classes();
   const auto tell = [&](const char* key, const std::string& what, double top1) {
@@ -229,13 +230,16 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
       data::open_splits(trained.recipe.data.source, split,
                         source_options(trained.recipe, [&log](const std::string& line) { log.warn(line); }));
   check_classes(*source, trained.recipe, split);
+  const data::MixedSource train =
+      needs_training_split(job) ? open_training(trained.recipe) : data::MixedSource{};
   const mesh::Fact path = {"the weights", trained.path.string(),
                            "name the same run, checkpoint or file on every rank"};
   auto mesh = connect(trained.recipe, ranks, [&] {
     return joined_facts({{command_fact(command_of(job, split)), path},
                          computing_facts(trained.recipe, make_plan(trained.recipe, ranks.world), device),
                          weights_facts("the weights", trained.path),
-                         data_facts(split, *source)});
+                         data_facts(split, *source),
+                         train.source ? data_facts("data.train", *train.source) : mesh::Facts{}});
   });
   try {
     return guarded(
@@ -268,7 +272,8 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
           auto json = to_json(result, trained.path);
           if (wants_features(job)) {
-            look_at_features(job, *state, *source, loader, options.batch, *mesh, log, json);
+            look_at_features(job, *state, *source, train.source.get(), loader, options.batch, *mesh, log,
+                             json);
           }
           if (ranks.rank == 0) {
             if (!job.output_dir.empty()) write_folder(job, trained, split, *source, result);

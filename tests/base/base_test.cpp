@@ -21,6 +21,16 @@
 namespace tessera {
 namespace {
 
+TEST(UserError, JoinsTheGivenParts) {
+  const auto text = [](const ErrorParts& parts) { return error_text([&] { user_error(parts); }); };
+  EXPECT_EQ(text({"recipe.parse", "train.batch is 30", "a multiple of the 4 ranks", "set train.batch to 32"}),
+            "[recipe.parse] train.batch is 30: expected a multiple of the 4 ranks; set train.batch to 32");
+  EXPECT_EQ(text({"data.open", "no such folder: 'x'", "", "set data.source"}),
+            "[data.open] no such folder: 'x'; set data.source");
+  EXPECT_EQ(text({"data.open", "a/b.tar is cut short", "512 bytes", ""}),
+            "[data.open] a/b.tar is cut short: expected 512 bytes");
+}
+
 // Known answers of Philox4x32-10 (Random123's kat_vectors): zero counter, zero key.
 TEST(Random, PhiloxKnownAnswer) {
   const auto words = philox(0, 0);

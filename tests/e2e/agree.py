@@ -15,6 +15,19 @@ from peers import peers_python
 LIMIT = 20.0  # seconds from the start to the end of the last rank
 
 
+def other_copy(folder, data):
+    """The words before a command that sees `data` as folder/data."""
+    return ["unshare", "--mount", "sh", "-c", f'mount --bind {data} {folder}/data && exec "$@"', "sh"]
+
+
+@contextlib.contextmanager
+def ranks_of(folder, commands):
+    """A process for each of `commands`, which is that of its rank."""
+    environment = {"WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Run(command, folder, {**environment, "RANK": str(rank)})) for rank, command in enumerate(commands)]
+
+
 @contextlib.contextmanager
 def ranks(folder, differences, words=(), world=None):
     """A process for each of `differences`: what its environment has of its own; "data": what it sees as folder/data;
@@ -25,7 +38,7 @@ def ranks(folder, differences, words=(), world=None):
         for rank, own in enumerate(differences):
             data = own.pop("data", None)
             options = own.pop("options", ())
-            seen = ["unshare", "--mount", "sh", "-c", f'mount --bind {data} {folder}/data && exec "$@"', "sh"] if data else []
+            seen = other_copy(folder, data) if data else []
             environment = {"WORLD_SIZE": str(world or len(differences)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), **own}
             command = [*seen, PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run", run__timeout=15), *words, *options]
             runs.append(stack.enter_context(Run(command, folder, environment)))
@@ -99,11 +112,23 @@ def commands():
                                      "eval --split val on rank 0, eval --split val --knn 5 on rank 1"),
                                     (("bench", "step", "--model", "mu"), ("bench", "step", "--model", "mu", "--rounds", 7),
                                      "bench step --rounds 5 on rank 0, bench step --rounds 7 on rank 1")):
-            port = str(free_port())
-            with contextlib.ExitStack() as stack:
-                check_all_refused([stack.enter_context(Run([PROGRAM, *words], folder, {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                                                                                       "MASTER_PORT": port, "RANK": str(rank)}))
-                                   for rank, words in enumerate((first, second))], f"ranks disagree on the command: {text}")
+            with ranks_of(folder, [[PROGRAM, *words] for words in (first, second)]) as runs:
+                check_all_refused(runs, f"ranks disagree on the command: {text}")
+
+
+def training_split_of_an_evaluation():
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        raise Skip("this user may not make mount namespaces (unshare --mount)")
+    with scratch() as folder:
+        for name in ("data", "b"):
+            make_image_folder(folder / name)
+        words = settings(data__source=f"folder:{folder}/data", data__index_dir="none", model__classes=2)
+        with ranks(folder, [{}, {}], words) as runs:
+            check([run.wait(60) for run in runs] == [0, 0], runs[0].tail(), runs[1].tail())
+        (folder / "b/train/dark/001.png").unlink()
+        command = [PROGRAM, "eval", folder / "run", "--split", "val", "--knn", 5]
+        with ranks_of(folder, [command, [*other_copy(folder, folder / "b"), *command]]) as runs:
+            check_all_refused(runs, "ranks disagree on the number of samples of data.train: 80 on rank 0, 79 on rank 1")
 
 
 def weights_to_begin_with():
@@ -123,13 +148,8 @@ def recipes_and_worlds():
     with scratch() as folder, ranks(folder, [{}, {}]) as runs:
         check([run.wait(60) for run in runs] == [0, 0], runs[0].tail(), runs[1].tail())  # the others differ by what they name
     with scratch() as folder:
-        port = str(free_port())
-        environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        with contextlib.ExitStack() as stack:
-            runs = [stack.enter_context(Run([PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run", run__timeout=15,
-                                                                                             optimizer__lr=rate)],
-                                            folder, {**environment, "RANK": str(rank)}))
-                    for rank, rate in enumerate(("1e-3", "2e-3"))]
+        with ranks_of(folder, [[PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run", run__timeout=15, optimizer__lr=rate)]
+                               for rate in ("1e-3", "2e-3")]) as runs:
             check_all_refused(runs, "ranks disagree on the recipe: 'lr = 0.001' on rank 0, 'lr = 0.002' on rank 1")
     for of_first, of_second in ((2, 4), (4, 2)):  # both divide the batch
         with scratch() as folder, ranks(folder, [{"WORLD_SIZE": str(of_first)}, {"WORLD_SIZE": str(of_second)}]) as runs:
@@ -192,5 +212,5 @@ def each_rank_restarted_by_its_own_supervisor():
 
 
 if __name__ == "__main__":
-    main(kernels_and_dtype, copies_of_the_data, commands, weights_to_begin_with, recipes_and_worlds, a_second_process_of_a_rank, restarted_by_torchrun,
+    main(kernels_and_dtype, copies_of_the_data, commands, training_split_of_an_evaluation, weights_to_begin_with, recipes_and_worlds, a_second_process_of_a_rank, restarted_by_torchrun,
          each_rank_restarted_by_its_own_supervisor)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/launch/find_torch.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <map>
 
+#include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tests/error_text.h"
 
@@ -172,6 +174,23 @@ TEST(FindTorch, ErrorsNameEveryPlaceAndWhatToDo) {
     EXPECT_NE(error.find(part), std::string::npos) << error << "\nlacks: " << part;
   }
   EXPECT_EQ(error.find('\n'), std::string::npos);
+}
+
+TEST(FindTorch, RefusesAPackageWithALibraryThatWasCutShort) {
+  MachineWithTorch machine;
+  const fs::path package = machine.add_torch("venv/lib/python3.11/site-packages/torch", "2.11.0");
+  machine.variables["VIRTUAL_ENV"] = machine.path("venv").string();
+  const fs::path library = package / "lib" / "libc10.so";
+  fs::copy_file("/proc/self/exe", library);  // any ELF file
+  EXPECT_EQ(machine.found(), package);
+  const uint64_t whole = fs::file_size(library);
+  fs::resize_file(library, whole - 1);
+  EXPECT_THAT(machine.error(), testing::HasSubstr(concat("libc10.so is incomplete: it has ", whole - 1,
+                                                         " bytes: expected ", whole, " bytes; ")));
+  machine.variables["TESSERA_TORCH_DIR"] = package.string();
+  EXPECT_THAT(machine.error(), testing::HasSubstr("is incomplete"));
+  fs::resize_file(library, 0);
+  EXPECT_THAT(machine.error(), testing::HasSubstr("is incomplete: it has 0 bytes; install torch again"));
 }
 
 TEST(FindTorch, AWrongTesseraTorchDirIsAnError) {
