@@ -56,7 +56,7 @@ double find_rate(const train::Prepared& p, tessera::mesh::Mesh& mesh, tessera::L
   for (int i = 0; i < kTried; ++i) {
     const double rate = kLowest * std::pow(kHighest / kLowest, i / (kTried - 1.0));
     const train::StepResult step =
-        train::train_step(*state, loader, p.sizes, rate, launch::stop_requested(), mesh);
+        train::train_step(*state, loader, p.sizes, rate, launch::stop_requested, mesh);
     log.info(concat("  rate ", rate, "  loss ", step.loss));
     if (step.stop || step.loss > 1.5 * smallest) break;
     if (step.loss < smallest) {

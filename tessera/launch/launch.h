@@ -42,22 +42,25 @@ struct LocalOptions {
 };
 
 /// Starts `procs` copies of the program with `arguments` (those after the program's name) plus TESSERA_*
-/// variables, waits for all. Ranks have an empty stdin. Copies of this program start with SIGINT and SIGTERM
+/// variables, waits for all. Ranks have an empty stdin. Copies of this program start with these signals
 /// blocked (install_signal_handlers opens them, so none is lost while LibTorch loads). Call it from the main
 /// thread, before other threads exist. Errors: UserError (no such program; no process, socket or log file to
-/// be had; a launcher started this program already). Forwards SIGINT and SIGTERM once each to every rank; a
-/// second one within the run kills at once. SIGHUP is ignored. When a rank dies, names it with its signal or
-/// exit code, ends the others, returns that rank's exit code (or 3 for a signal). Children die with the
-/// parent (PR_SET_PDEATHSIG). No process, port or file stays.
+/// be had; a launcher started this program already). Forwards SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 to every
+/// rank; a second SIGINT or SIGTERM within the run kills at once. SIGHUP is ignored. When a rank dies, names
+/// it with its signal or exit code, ends the others, returns that rank's exit code (or 3 for a signal).
+/// Children die with the parent (PR_SET_PDEATHSIG). No process, port or file stays.
 int run_local(const LocalOptions& options, const std::vector<std::string>& arguments);
 
 /// In a rank: SIGINT/SIGTERM set a flag (two within 300 ms count as one, launchers repeat them), a later
-/// second one ends the process at once (exit 130/143); SIGHUP and SIGPIPE are ignored.
+/// second one ends the process at once (exit 130/143). SIGUSR1/SIGUSR2 set the same flag and never end the
+/// process. SIGHUP and SIGPIPE are ignored.
 void install_signal_handlers();
-/// The same for what has nothing to save: the first SIGINT or SIGTERM ends the process at once.
+/// The same for what has nothing to save: the first of these signals ends the process at once.
 void end_on_signals();
-/// Has SIGINT or SIGTERM arrived?
+/// Has one of these signals arrived?
 bool stop_requested();
+/// Number of the first of these signals; 0 before any.
+int stop_signal();
 /// For tests and time limits.
 void request_stop();
 

@@ -17,6 +17,7 @@
 #include "tessera/launch/log_folder.h"
 #include "tessera/launch/obituary.h"
 #include "tessera/launch/process.h"
+#include "tessera/launch/stop_signals.h"
 
 namespace tessera::launch {
 namespace {
@@ -35,14 +36,15 @@ void say(const std::string& line) {
   std::fprintf(stderr, "%s%s\n", ::isatty(STDERR_FILENO) == 1 ? "\r\033[K" : "", line.c_str());
 }
 
-/// SIGCHLD, SIGINT and SIGTERM arrive through a descriptor; SIGHUP and SIGPIPE are ignored. Undone at the
+/// SIGCHLD and kStopSignals arrive through a descriptor; SIGHUP and SIGPIPE are ignored. Undone at the
 /// end.
 class Signals {
  public:
   Signals() {
     sigset_t wanted;
     sigemptyset(&wanted);
-    for (const int signal : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&wanted, signal);
+    sigaddset(&wanted, SIGCHLD);
+    for (const int signal : kStopSignals) sigaddset(&wanted, signal);
     struct sigaction ignore {};
     ignore.sa_handler = SIG_IGN;
     sigemptyset(&ignore.sa_mask);
@@ -64,7 +66,7 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  /// Sleeps until a signal or `until`. Returns the SIGINT and SIGTERM that came.
+  /// Sleeps until a signal or `until`. Returns the stop signals that came.
   std::vector<int> wait(std::optional<Clock::time_point> until) const {
     int milliseconds = -1;
     if (until) {
@@ -179,7 +181,9 @@ class Crew {
 
   void stop(int signal) {
     const auto now = Clock::now();
-    if (!stop_) {
+    if (announces_a_stop(signal)) {
+      for (const auto& rank : ranks_) rank->forward(signal);
+    } else if (!stop_) {
       stop_ = now;
       first_stop_ = signal;
       for (const auto& rank : ranks_) rank->forward(signal);

@@ -18,6 +18,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/launch/stop_signals.h"
 
 namespace tessera::launch {
 namespace {
@@ -81,8 +82,7 @@ void set_up_signals(bool stops_blocked) {
   sigset_t stops;
   sigemptyset(&stops);
   if (stops_blocked) {
-    sigaddset(&stops, SIGINT);
-    sigaddset(&stops, SIGTERM);
+    for (const int signal : kStopSignals) sigaddset(&stops, signal);
   }
   ::sigprocmask(SIG_SETMASK, &stops, nullptr);  // until install_signal_handlers
 }

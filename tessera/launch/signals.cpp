@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "tessera/launch/launch.h"
+#include "tessera/launch/stop_signals.h"
 
 namespace tessera::launch {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 constexpr int64_t kOneRequest = 300'000'000;  // ns: signals closer than this to the first repeat it
 
 std::atomic<bool> g_stop = false;
+std::atomic<int> g_stop_signal = 0;  // the first that asked for a stop
 std::atomic<int64_t> g_first_signal = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
@@ -23,27 +25,33 @@ int64_t now() {
   return time.tv_sec * 1'000'000'000 + time.tv_nsec;
 }
 
+void note_stop(int signal) {
+  int none = 0;
+  g_stop_signal.compare_exchange_strong(none, signal);
+  g_stop = true;
+}
+
 void on_signal(int signal) {
   int64_t first = 0;
   const int64_t time = now();
   if (!g_first_signal.compare_exchange_strong(first, time) && time - first > kOneRequest)
     ::_exit(128 + signal);
-  g_stop = true;
+  note_stop(signal);
 }
 
 void on_last_signal(int signal) { ::_exit(128 + signal); }
 
-void install(void (*on_stop)(int)) {
+void install(void (*on_stop)(int), void (*on_notice)(int)) {
   struct sigaction action {};
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGHUP, &action, nullptr);
   ::sigaction(SIGPIPE, &action, nullptr);
-  action.sa_handler = on_stop;
   sigset_t stops;
   sigemptyset(&stops);
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : kStopSignals) {
+    action.sa_handler = announces_a_stop(signal) ? on_notice : on_stop;
     ::sigaction(signal, &action, nullptr);
     sigaddset(&stops, signal);
   }
@@ -52,10 +60,11 @@ void install(void (*on_stop)(int)) {
 
 }  // namespace
 
-void install_signal_handlers() { install(on_signal); }
-void end_on_signals() { install(on_last_signal); }
+void install_signal_handlers() { install(on_signal, note_stop); }
+void end_on_signals() { install(on_last_signal, on_last_signal); }
 
 bool stop_requested() { return g_stop; }
 void request_stop() { g_stop = true; }
+int stop_signal() { return g_stop_signal; }
 
 }  // namespace tessera::launch

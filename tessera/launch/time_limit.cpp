@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/launch/time_limit.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,7 +63,10 @@ std::function<bool()> stop_or_limit(double limit, double margin) {
 }
 
 std::string stop_reason(double limit, double margin) {
-  if (stop_requested()) return "a signal asked for it";
+  if (stop_requested()) {
+    const char* name = ::sigabbrev_np(stop_signal());
+    return name == nullptr ? "a stop was requested" : concat("received SIG", name);
+  }
   const auto own = seconds_to_limit(limit, /*of_job=*/false), left = seconds_to_limit(limit, /*of_job=*/true);
   if (!left || *left > margin) return "";
   if (own && *own <= *left + 0.5) {

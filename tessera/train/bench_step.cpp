@@ -171,7 +171,7 @@ class StepBench {
     return options;
   }
   void step() {
-    train_step(*state_, loader_, sizes_, /*lr=*/1e-6, /*stop=*/false, mesh_);
+    train_step(*state_, loader_, sizes_, /*lr=*/1e-6, /*stop_requested=*/{}, mesh_);
     wait_for(device_);
   }
 

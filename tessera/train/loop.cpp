@@ -39,7 +39,7 @@ void trace_memory() {
 }  // namespace
 
 StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
-                      double lr, bool stop, mesh::Mesh& mesh) {
+                      double lr, const std::function<bool()>& stop_requested, mesh::Mesh& mesh) {
   const uint64_t key =
       random_key(random_key(state.recipe.train.seed, "step"), static_cast<uint64_t>(state.step));
   const BuffersBefore buffers(state);
@@ -72,7 +72,9 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   }
 
   state.optimizer->forget_frozen_gradients();
-  StepEnd end(state, loss_so_far, {stop || given_up, given_up, loader.unreported_broken()}, mesh);
+  // Asked for as late as possible: a stop that comes in the middle of a long step ends with this step.
+  const bool stop = given_up || (stop_requested && stop_requested());
+  StepEnd end(state, loss_so_far, {stop, given_up, loader.unreported_broken()}, mesh);
   StepResult result{.stop = end.votes().stop, .stalled = end.votes().stalled, .samples = samples};
   if (result.stalled) {
     buffers.put_back(state);
@@ -168,7 +170,7 @@ class Loop {
       const double waited = mesh_.wait_seconds();
       const StepResult step = traced_step(*loader, lr);
       if (step.stalled) {
-        log_.warn("a step that waited for images was not made");
+        log_.warn("stopped while waiting for data; this step was not taken");
         stop = files_hang_ = true;
         write_trace_when_done(stop);
         if (!steps_only) save(false);
@@ -179,7 +181,8 @@ class Loop {
       if (!step.skipped.empty()) log_.warn(step.skipped);
       tell(step, lr, seconds, loader->take_wait_seconds(), mesh_.wait_seconds() - waited);
       result_.last_step = step;
-      stop = step.stop;
+      // Several ranks agree on a stop by the vote of a step; one rank alone also hears of it after the vote.
+      stop = step.stop || (mesh_.world_size() == 1 && input_.stop_requested());
       write_trace_when_done(stop);
       if (steps_only) continue;
       const bool save_due = schedule_.due(schedule_.save_every, state_.step);
@@ -213,13 +216,12 @@ class Loop {
 
  private:
   StepResult traced_step(data::TrainLoader& loader, double lr) {
-    const bool stop = input_.stop_requested();
     const int64_t number = state_.step + 1;  // as the lines count
     const TraceScope scope(traced_ && traced_->contains(number) ? &trace_ : nullptr);
     const std::string name = scope.on() ? concat("step ", number) : "";
     const TraceSpan span("step", name);
     trace_memory();
-    return train_step(state_, loader, input_.sizes, lr, stop, mesh_);
+    return train_step(state_, loader, input_.sizes, lr, input_.stop_requested, mesh_);
   }
 
   /// Once the last step to trace is made, or the run stops before. All ranks agree on that.

@@ -33,13 +33,15 @@ struct StepResult {
   std::vector<monitor::TensorStatistics> statistics = {};  // where run.statistics_every asks for them
 };
 
-/// One optimizer step over `sizes.accumulation` micro-batches. Collective. `stop`: this rank wants to stop.
+/// One optimizer step over `sizes.accumulation` micro-batches. Collective. `stop_requested` may be empty; it
+/// is asked once, on the calling thread, after the last backward pass: StepResult::stop is true on every rank
+/// when it returned true on any.
 /// A step that the recipe's [guard] skips changes nothing but the step's number; one that
 /// data::Batch::given_up keeps from being made (`stalled`) not even that. Throws UserError, before anything
 /// changes, when the guard ends the run (names the first bad tensor) or too many samples are broken, and the
 /// same on every rank.
 StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
-                      double lr, bool stop, mesh::Mesh& mesh);
+                      double lr, const std::function<bool()>& stop_requested, mesh::Mesh& mesh);
 
 /// What the loop needs besides the state.
 struct LoopInput {

@@ -78,6 +78,27 @@ def stop_amid_evaluations_and_saves():
                 print(f"  {number.name} amid {phase}: stopped after {seconds:.2f} s, step {steps}", flush=True)
 
 
+def stop_ends_with_the_step_under_way():
+    """A step of some seconds: the signal comes in its first half, and no further step is taken."""
+    slow = settings(train__steps=1000, train__eval_every_steps=0, checkpoint__every_steps=1000, data__source="fake:1000000")
+    for procs, number in ((1, signal.SIGTERM), (2, signal.SIGUSR1)):
+        with scratch() as folder:
+            with train(folder, "--procs", procs, *slow, *settings(train__batch=64, train__accumulation=1, train__steps=20), run="quick") as run:
+                run.done()
+            images = sorted(row["images_per_second"] for row in rows(folder / "quick") if "images_per_second" in row)
+            accumulation = min(15000, max(2, round(4 * images[len(images) // 2] / 64)))  # steps of about 4 s
+            with train(folder, "--procs", procs, *slow, *settings(train__batch=64 * accumulation, train__accumulation=accumulation)) as run:
+                run.wait_for_step(1, folder / "run")
+                time.sleep(0.5)
+                send(run.pid, number)
+                if number == signal.SIGUSR1:  # as at the end of a job: the SIGTERM after it is no second signal
+                    time.sleep(0.6)
+                    send(run.pid, signal.SIGTERM)
+                check_stopped(run, folder)
+                check(f"reason of the stop: received {number.name}" in run.text(), run.tail())
+            check(losses(folder / "run")[-1][0] == 2, "step 2 was under way, and these were taken:", losses(folder / "run"))
+
+
 def stop_while_starting():
     """Asked for before the ranks have met, a stop takes effect after the first step: in order all the same."""
     for procs, pause in ((1, 0.05), (1, 0.3), (2, 0.0), (2, 0.2), (2, 0.5), (4, 0.3)):
@@ -215,5 +236,5 @@ def stop_while_images_do_not_come():
 
 
 if __name__ == "__main__":
-    main(stop_and_resume, stop_amid_evaluations_and_saves, stop_while_starting, second_signal_ends_at_once,
+    main(stop_and_resume, stop_amid_evaluations_and_saves, stop_ends_with_the_step_under_way, stop_while_starting, second_signal_ends_at_once,
          hangup_does_not_end_a_run, ctrl_c, lost_terminal_does_not_end_a_run, stop_while_images_do_not_come)

@@ -95,7 +95,7 @@ TEST(BrokenSamples, TooManyOverAllRanksStopAllRanks) {
     options.batch = sizes.batch;
     data::TrainLoader loader(source, recipe.data.transform, options, 0);
     try {
-      for (int step = 0; step < 2; ++step) train_step(*state, loader, sizes, 1e-2, false, mesh);
+      for (int step = 0; step < 2; ++step) train_step(*state, loader, sizes, 1e-2, {}, mesh);
     } catch (const UserError& error) {
       const std::lock_guard lock(mutex);
       said.emplace_back(state->step, error.what());

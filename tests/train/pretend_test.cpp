@@ -71,7 +71,7 @@ Pretended train_rank(mesh::Mesh& mesh, const recipe::Recipe& recipe) {
   data::TrainLoader loader(*source, recipe.data.transform, options, 0);
   Pretended outcome;
   for (int step = 0; step < 3; ++step) {
-    const StepResult result = train_step(*state, loader, sizes, 1e-2, false, mesh);
+    const StepResult result = train_step(*state, loader, sizes, 1e-2, {}, mesh);
     outcome.losses.push_back(result.loss);
     outcome.norms.push_back(result.gradient_norm);
     for (const auto& unit : state->sharded->units()) outcome.masters.push_back(unit->master().clone());
