@@ -11,11 +11,14 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file_operation.h"
 #include "tessera/base/output_file.h"
 
 namespace tessera {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr size_t kMostWritten = size_t{64} << 20;  // by one call: slow disks are to show progress
 
 [[noreturn]] void fail(const char* action, const fs::path& path, int error) {
   const char* advice = error == ENOSPC || error == EDQUOT ? "; free some space or choose another folder" : "";
@@ -25,7 +28,8 @@ namespace {
 
 void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
   while (!bytes.empty()) {
-    const ssize_t count = ::write(fd, bytes.data(), std::min<size_t>(bytes.size(), 1U << 30));
+    const FileOperation operation("write", path);
+    const ssize_t count = ::write(fd, bytes.data(), std::min(bytes.size(), kMostWritten));
     if (count < 0) {
       if (errno == EINTR) continue;
       fail("write", path, errno);
@@ -53,6 +57,7 @@ void write_file_atomic(const fs::path& path, std::string_view content) {
 
 void sync_folder(const fs::path& folder) {
   const fs::path target = folder.empty() ? fs::path(".") : folder;
+  const FileOperation operation("sync", target);
   const int fd = ::open(target.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) fail("open", target, errno);
   ::fsync(fd);  // some network file systems refuse this on folders; the rename itself stands
@@ -60,6 +65,7 @@ void sync_folder(const fs::path& folder) {
 }
 
 FileWriter::FileWriter(fs::path path) : path_(std::move(path)) {
+  const FileOperation operation("create", path_);
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("create", path_, errno);
 }
@@ -73,6 +79,7 @@ FileWriter::~FileWriter() {
 void FileWriter::write(std::span<const std::byte> bytes) { write_all(fd_, bytes, path_); }
 
 void FileWriter::finish() {
+  const FileOperation operation("sync", path_);
   if (::fsync(fd_) != 0 && errno != EINVAL) fail("sync", path_, errno);  // EINVAL: a pipe or a device
   const int fd = fd_;
   fd_ = -1;
@@ -81,6 +88,7 @@ void FileWriter::finish() {
 }
 
 FileReader::FileReader(fs::path path) : path_(std::move(path)) {
+  const FileOperation operation("open", path_);
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait for a writer
   if (fd_ < 0) fail("open", path_, errno);
   struct stat info {};
@@ -103,6 +111,7 @@ FileReader::~FileReader() {
 void FileReader::read(uint64_t offset, std::span<std::byte> bytes) const {
   const size_t wanted = bytes.size();
   while (!bytes.empty()) {
+    const FileOperation operation("read", path_);
     const ssize_t count =
         ::pread(fd_, bytes.data(), std::min<size_t>(bytes.size(), 1U << 30), static_cast<off_t>(offset));
     if (count < 0) {
@@ -119,6 +128,7 @@ void FileReader::read(uint64_t offset, std::span<std::byte> bytes) const {
 }
 
 std::optional<FileLock> FileLock::try_take(const fs::path& path) {
+  const FileOperation operation("lock", path);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) fail("lock", path, errno);
   FileLock lock(fd);

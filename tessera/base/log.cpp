@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file_operation.h"
 #include "tessera/base/one_line.h"
 
 namespace tessera {
@@ -32,6 +33,7 @@ Log::~Log() {
 void Log::open_file(const std::filesystem::path& path) {
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);
+  const FileOperation operation("open", path);
   std::FILE* file = std::fopen(path.c_str(), "ae");
   if (file == nullptr) {
     user_error("log.open", "a log file that can be written: cannot open ", path.string());
@@ -39,6 +41,7 @@ void Log::open_file(const std::filesystem::path& path) {
   const std::lock_guard lock(mutex_);
   if (file_ != nullptr) std::fclose(file_);
   file_ = file;
+  path_ = path;
 }
 
 void Log::put(const char* level, const std::string& line, std::FILE* stream) {
@@ -49,6 +52,7 @@ void Log::put(const char* level, const std::string& line, std::FILE* stream) {
     std::fflush(stream);
   }
   if (file_ != nullptr) {
+    const FileOperation operation("write", path_);
     std::fprintf(file_, "%s %s%s\n", timestamp().c_str(), level, line.c_str());
     std::fflush(file_);
   }

@@ -37,6 +37,7 @@ class Log {
   std::mutex mutex_;
   bool console_;
   std::FILE* file_ = nullptr;
+  std::filesystem::path path_;  // of file_
   std::function<void()> before_line_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/file_operation.h"
 
 namespace tessera {
 namespace fs = std::filesystem;
@@ -53,6 +54,7 @@ OutputFile::OutputFile(const fs::path& path) : target_(path), write_to_(path) {
 
 void OutputFile::commit() const {
   if (write_to_ == target_) return;
+  const FileOperation operation("rename", write_to_);
   if (::rename(write_to_.c_str(), target_.c_str()) != 0) {
     const int error = errno;
     ::unlink(write_to_.c_str());

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/file_operation.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/sharing.h"
@@ -41,6 +42,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
 
 void rename_or_throw(const fs::path& from, const fs::path& to) {
   std::error_code error;
+  const FileOperation operation("rename", from);
   fs::rename(from, to, error);
   if (error) {
     user_error("checkpoint.commit", "cannot rename ", from.string(), " to ", to.filename().string(), ": ",
@@ -52,6 +54,7 @@ void rename_or_throw(const fs::path& from, const fs::path& to) {
 void retire(const fs::path& folder, const std::string& name, int64_t step) {
   std::error_code ignored;
   const fs::path grave = folder / names::temporary(step);
+  const FileOperation operation("remove", grave);
   fs::rename(folder / name, grave, ignored);
   fs::remove_all(grave, ignored);
 }

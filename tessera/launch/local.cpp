@@ -158,7 +158,13 @@ class Crew {
   void name_culprit() {
     named_ = true;
     if (ended_as_asked(failures_.culprit().ending())) return;
-    say(concat("error: [", kLocal, "] ", obituary_line(failures_.culprit(), std::ssize(ranks_)),
+    std::string headline;
+    if (!failures_.has_cause()) {  // all that ended lost a rank: is it one that still runs?
+      for (const auto& rank : ranks_) {
+        if (rank->running()) headline += silence_line(*rank, std::ssize(ranks_)) + "; noticed by: ";
+      }
+    }
+    say(concat("error: [", kLocal, "] ", headline, obituary_line(failures_.culprit(), std::ssize(ranks_)),
                logs_.keep()));
   }
 

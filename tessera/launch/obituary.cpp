@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "tessera/base/error.h"
 
@@ -44,6 +45,20 @@ const RankProcess& Obituary::culprit() const {
   if (const auto* rank = first([](const Ending& ending) { return ending.signal != 0; })) return *rank;
   if (const auto* rank = first(is_cause)) return *rank;
   return *dead_.front();
+}
+
+std::string silence_line(const RankProcess& rank, int64_t world) {
+  // The state is the first field behind the name (proc(5)), which may hold blanks and parentheses.
+  std::ifstream file(concat("/proc/", rank.pid(), "/stat"));
+  std::string stat;
+  std::getline(file, stat);
+  const size_t name_end = stat.rfind(')');
+  const char state = name_end != std::string::npos && name_end + 2 < stat.size() ? stat[name_end + 2] : '?';
+  const char* doing = state == 'T' || state == 't' ? "it is stopped (SIGSTOP, Ctrl-Z or a debugger)"
+                      : state == 'D' ? "it waits inside the kernel, for a file system or a device"
+                                     : "it still runs";
+  return concat("rank ", rank.rank(), " of ", world, " (pid ", rank.pid(),
+                ") does not answer the other ranks: ", doing);
 }
 
 std::string obituary_line(const RankProcess& rank, int64_t world) {

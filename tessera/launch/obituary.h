@@ -25,11 +25,17 @@ class Obituary {
   Clock::time_point verdict_time(Clock::time_point latest) const;
   /// One that a signal killed, else one whose exit code is not 3, else the first. Requires: not empty().
   const RankProcess& culprit() const;
+  /// Has a rank failed by itself, or did all of them only lose another rank?
+  bool has_cause() const { return first_cause_ != Clock::time_point::max(); }
 
  private:
   std::vector<const RankProcess*> dead_;
   Clock::time_point first_, first_cause_ = Clock::time_point::max();
 };
+
+/// "rank 1 of 3 (pid 123) does not answer the other ranks: it is stopped (SIGSTOP)", of a rank that still
+/// runs after the others have ended because of it.
+std::string silence_line(const RankProcess& rank, int64_t world);
 
 /// "rank 1 of 2 (pid 123) ended with exit code 4; last lines of logs/rank-1.log: ..."; of kExitUser without
 /// the file, which may not stay.

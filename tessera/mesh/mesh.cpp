@@ -9,9 +9,12 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
+#include "tessera/mesh/connections.h"
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/join.h"
 #include "tessera/mesh/open_files.h"
+#include "tessera/mesh/progress.h"
+#include "tessera/mesh/reach.h"
 #include "tessera/mesh/reason.h"
 #include "tessera/mesh/shared_transport.h"
 #include "tessera/mesh/store.h"
@@ -22,7 +25,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kRanksNamed = 4;                     // of those that did something else
+constexpr const char* kWorld = "world";
+constexpr std::chrono::milliseconds kReachLimit{20'000};  // a lost SYN is repeated after 1, 3, 7 and 15 s
+constexpr std::chrono::milliseconds kProbeLimit{1'500};   // after a failure
+constexpr size_t kRanksNamed = 4;                         // of those that did something else
+constexpr std::chrono::milliseconds kLookAtRanks{3000};
 constexpr std::chrono::milliseconds kLastWord{2000};  // for the store to answer a rank that is about to end
 
 /// Does the process that holds the store still answer?
@@ -71,15 +78,26 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts)
   make_room_for_files(files_of_a_rank(rendezvous, axes_));
   const Address address(rendezvous.host, rendezvous.port, std::min(kPatience, rendezvous.timeout));
   try {
+    const Connections before = Connections::all();
     const StorePointer store = meet(rendezvous, address, facts);
+    const Connections to_store = Connections::opened(before, Connections::all());
+    to_store.keep_alive();
+    to_store.expect_acknowledgements();
     store_ = std::shared_ptr<void>(store.get(), [store](void*) {});
+    progress_ = std::make_shared<Progress>(store, rendezvous.timeout);
+    reach_ = std::make_shared<std::unique_ptr<Reach>>();
+    const Patience patience{rendezvous.timeout, [progress = progress_] { return progress->has_been_made(); }};
     const auto all_shared = std::make_shared<SharedTransports>();
-    make_groups([store, from = address.from_here(), timeout = rendezvous.timeout,
+    make_groups([store, from = address.from_here(), patience, timeout = rendezvous.timeout, reach = reach_,
                  wanted = rendezvous.shared_memory,
                  all_shared](const std::string& line, int64_t rank, int64_t size) {
       const auto own_store = c10::make_intrusive<c10d::PrefixStore>(line, store);
-      auto transport = shared_transport(own_store, rank, size, wanted, timeout, all_shared);
-      if (!transport) transport = gloo_transport(own_store, rank, size, from, timeout);
+      auto transport = shared_transport(own_store, rank, size, wanted, patience, all_shared);
+      if (!transport && line == kWorld) {
+        *reach = std::make_unique<Reach>(store, rank, size, from);
+        (*reach)->check(std::min(timeout * 2 / 3, kReachLimit));  // the rest is for the verdict
+      }
+      if (!transport) transport = gloo_transport(own_store, rank, size, from, patience);
       const CudaInUse cuda = cuda_in_use();
       if (cuda.plugin == nullptr) return transport;
       if (cuda.shared) return staged_transport(std::move(transport), at::kCUDA);
@@ -139,7 +157,7 @@ void Mesh::make_groups(TransportMaker make_transport) {
   int64_t product = 1;
   for (const Axis& axis : axes_) product *= axis.size;
   TESSERA_CHECK_EQ(product, world_size_);
-  world_ = make_group("world", "world", rank_, world_size_);
+  world_ = make_group("world", kWorld, rank_, world_size_);
   single_ = make_group("single", "single", 0, 1);
   for (const Axis& axis : axes_) {
     std::string line = axis.name;
@@ -187,15 +205,28 @@ std::string Mesh::describe() const {
   return text;
 }
 
+void Mesh::note_progress() {
+  if (progress_) progress_->note();
+}
+
 CommError Mesh::explain(const CommError& error, const std::string& where) {
   has_explained_ = true;
-  const std::string silent = name_silent_ranks();
+  const Finding finding = look_at_ranks(kLookAtRanks);
+  std::string text = error.what();  // "[where] reason"
+  if (!finding.fault.empty()) {
+    const size_t reason = text.find("] ");
+    text.insert(reason == std::string::npos ? 0 : reason + 2, finding.fault + ": ");
+  }
   return CommError(
-      concat(error.what(), " (", describe(), ", ", where, silent.empty() ? "" : "; ", silent, ")"));
+      concat(text, " (", describe(), ", ", where, finding.detail.empty() ? "" : "; ", finding.detail, ")"));
 }
 
 std::string Mesh::name_silent_ranks(std::chrono::milliseconds patience) {
-  if (!store_) return "";
+  return look_at_ranks(patience).text();
+}
+
+Mesh::Finding Mesh::look_at_ranks(std::chrono::milliseconds patience) {
+  if (!store_) return {};
   auto* store = static_cast<TimedStore*>(store_.get());
   store->set_limit(patience + kLastWord);
   std::vector<std::string> silent, elsewhere;
@@ -218,15 +249,28 @@ std::string Mesh::name_silent_ranks(std::chrono::milliseconds patience) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     } while (Clock::now() - start < patience);
   } catch (const std::exception&) {
-    return store->silent()
-               ? "rank 0, which holds the rendezvous, does not answer: stopped, or its host is gone"
-               : "rank 0, which holds the rendezvous, is gone";
+    const std::string fault =
+        store->silent() ? "rank 0, which holds the rendezvous, does not answer: stopped, or its host is gone"
+                        : "rank 0, which holds the rendezvous, is gone";
+    return {fault, unreachable_ranks()};
   }
-  std::string text =
-      silent.empty() ? "every rank is alive" : concat("no sign of life from rank ", join(silent, ", "));
-  if (elsewhere.empty()) return text;
+  const std::string unreachable = unreachable_ranks();
+  Finding finding{unreachable, ""};
+  if (!silent.empty()) finding = {concat("no sign of life from rank ", join(silent, ", ")), unreachable};
+  if (finding.fault.empty()) finding.detail = "every rank is alive";
+  if (elsewhere.empty()) return finding;
   if (elsewhere.size() > kRanksNamed) elsewhere.resize(kRanksNamed);
-  return concat(text, "; this rank began ", mine, "; ", join(elsewhere, "; "));
+  finding.detail +=
+      concat(finding.detail.empty() ? "" : "; ", "this rank began ", mine, "; ", join(elsewhere, "; "));
+  return finding;
+}
+
+std::string Mesh::unreachable_ranks() const {
+  if (!reach_ || !*reach_) return "";
+  // A refused connection says that the process has ended and its host answers.
+  std::vector<Unreachable> ranks = (*reach_)->unreachable(kProbeLimit);
+  std::erase_if(ranks, [](const Unreachable& rank) { return rank.reason == kRefused; });
+  return (*reach_)->describe(ranks);
 }
 
 }  // namespace tessera::mesh

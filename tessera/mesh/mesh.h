@@ -18,6 +18,9 @@ class Store;
 
 namespace tessera::mesh {
 
+class Progress;
+class Reach;
+
 /// Where and as whom to meet.
 struct Rendezvous {
   int64_t rank = 0, world = 1;
@@ -88,17 +91,32 @@ class Mesh {
   /// "rank 3/8 pp1 shard1".
   std::string describe() const;
 
+  /// For a rank that is busy for long without a collective, such as a save: ranks that wait for it in one
+  /// begin their time limit anew. Cheap to call often. Any thread.
+  void note_progress();
+
   /// After a CommError: tells the others that this rank is alive, waits up to `patience` for their word, and
   /// returns a sentence naming the ranks that gave none, and what the others began last if it is something
   /// else.
   std::string name_silent_ranks(std::chrono::milliseconds patience = std::chrono::seconds(3));
-  /// The same error with this rank, `where` (it came to) and name_silent_ranks()'s sentence in parentheses.
+  /// The same error, which begins with the ranks at fault where they are known, with this rank and `where`
+  /// (it came to) in parentheses.
   CommError explain(const CommError& error, const std::string& where);
   /// Has explain() been called? What fails afterwards is a consequence.
   bool has_explained() const { return has_explained_; }
 
  private:
+  /// What a rank finds out about the others after a CommError.
+  struct Finding {
+    std::string fault;   // names the ranks at fault; empty where none is known
+    std::string detail;  // what all ranks did
+    std::string text() const { return fault + (fault.empty() || detail.empty() ? "" : "; ") + detail; }
+  };
+
   Mesh() = default;
+  Finding look_at_ranks(std::chrono::milliseconds patience);
+  /// The ranks whose hosts do not accept a connection of this one; empty where groups do not use TCP.
+  std::string unreachable_ranks() const;
   void make_groups(TransportMaker make_transport);
   std::unique_ptr<Group> make_group(const std::string& axis, const std::string& line, int64_t rank,
                                     int64_t size) const;
@@ -111,6 +129,8 @@ class Mesh {
   TransportMaker make_transport_;
   std::shared_ptr<LastOperation> last_operation_ = std::make_shared<LastOperation>();
   std::shared_ptr<void> store_;  // c10d::Store
+  std::shared_ptr<Progress> progress_;
+  std::shared_ptr<std::unique_ptr<Reach>> reach_;  // its own is null where no group uses TCP
   bool has_explained_ = false;
 };
 

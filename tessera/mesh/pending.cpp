@@ -71,8 +71,8 @@ struct Pending::State {
   }
 
   [[noreturn]] void fail(const std::exception& error) const {
-    throw CommError(concat("[mesh.", operation, "] an answer from every rank: ", plain_reason(error),
-                           " (after ", seconds_since(started), " s)"));
+    throw CommError(
+        concat("[mesh.", operation, "] ", plain_reason(error), " (after ", seconds_since(started), " s)"));
   }
 };
 

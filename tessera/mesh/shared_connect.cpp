@@ -80,7 +80,7 @@ std::vector<std::shared_ptr<Transport>> SharedTransports::transports() {
 }
 
 std::shared_ptr<Transport> shared_transport(const Store& store, int64_t rank, int64_t size, bool wanted,
-                                            std::chrono::milliseconds timeout,
+                                            const Patience& patience,
                                             const std::shared_ptr<SharedTransports>& all) {
   const std::string where = wanted && size <= kMostRanks ? neighbourhood() : "";
   auto mine = near_rank_0(store, rank, where) ? new_segment(size) : nullptr;
@@ -103,7 +103,7 @@ std::shared_ptr<Transport> shared_transport(const Store& store, int64_t rank, in
   if (!all_agree(store, "opened", size, opened)) return nullptr;
   mine->close_fd();
   segments[static_cast<size_t>(rank)] = std::move(mine);
-  return make_shared_transport(std::move(segments), std::move(processes), rank, timeout, all);
+  return make_shared_transport(std::move(segments), std::move(processes), rank, patience, all);
 }
 
 }  // namespace tessera::mesh

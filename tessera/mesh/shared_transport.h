@@ -26,7 +26,7 @@ class SharedTransports {
 /// `segments` and `processes` by rank, this rank's own among them.
 std::shared_ptr<Transport> make_shared_transport(std::vector<std::unique_ptr<SharedSegment>> segments,
                                                  std::vector<std::unique_ptr<WatchedProcess>> processes,
-                                                 int64_t rank, std::chrono::milliseconds timeout,
+                                                 int64_t rank, const Patience& patience,
                                                  const std::shared_ptr<SharedTransports>& all);
 
 }  // namespace tessera::mesh

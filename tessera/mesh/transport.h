@@ -40,17 +40,25 @@ class Transport {
   virtual const char* name() const = 0;
 };
 
-/// Gloo over TCP. `store`: seen by the group's ranks alone (a prefix store).
+/// How long an operation may wait for other ranks. Time in which this process is stopped does not count.
+struct Patience {
+  std::chrono::milliseconds timeout{600'000};
+  /// Asked when the timeout is over: true begins it anew, since the others are busy. May be empty.
+  std::function<bool()> others_advance = {};
+};
+
+/// Gloo over TCP. `store`: seen by the group's ranks alone (a prefix store). Connecting takes
+/// `patience.timeout` at most. An operation fails at once where the host of a rank is gone (Connections).
 std::shared_ptr<Transport> gloo_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                           int64_t size, const std::string& interface_address,
-                                          std::chrono::milliseconds timeout);
+                                          const Patience& patience);
 
 class SharedTransports;
 
 /// Through memory, where all ranks of the group run on one host and each of them wants it; else null, on
 /// every rank alike. Collective. `all`: one for each mesh.
 std::shared_ptr<Transport> shared_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
-                                            int64_t size, bool wanted, std::chrono::milliseconds timeout,
+                                            int64_t size, bool wanted, const Patience& patience,
                                             const std::shared_ptr<SharedTransports>& all);
 
 /// Makes a backend of c10d for the same ranks over a store of its own.

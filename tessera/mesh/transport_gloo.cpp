@@ -1,28 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "tessera/base/error.h"
+#include "tessera/base/running_time.h"
+#include "tessera/mesh/connections.h"
 #include "tessera/mesh/transport.h"
 
 namespace tessera::mesh {
 namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kBetweenLooks{1000};
+constexpr milliseconds kNever = std::chrono::hours(24 * 365);
 
 /// Two groups of c10d, each with an order of its own, so that a reduction in pieces may go on whenever a
 /// piece has arrived, whatever gathers other ranks have started meanwhile.
 class GlooTransport : public Transport {
  public:
   GlooTransport(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size,
-                std::string interface_address, std::chrono::milliseconds timeout)
+                std::string interface_address, Patience patience)
       : store_(std::move(store)),
         rank_(static_cast<int>(rank)),
         size_(static_cast<int>(size)),
         interface_address_(std::move(interface_address)),
-        timeout_(timeout) {
+        patience_(std::move(patience)) {
     // c10d's flight recorder is one per process, and groups on several threads (ranks as threads) race in it
     // (torch 2.11: its status map is written outside its lock). Someone who wants it can still set the
     // variable.
@@ -32,50 +41,92 @@ class GlooTransport : public Transport {
   }
 
   Waiter all_gather(at::Tensor output, at::Tensor input) override {
-    return waiter(gathers_->_allgather_base(output, input));
+    return gathers_.waiter(gathers_.backend->_allgather_base(output, input), patience_);
   }
 
   Waiter all_to_all(at::Tensor output, at::Tensor input) override {
-    if (!exchanges_) exchanges_ = connect("exchanges");  // many groups never exchange
+    if (!exchanges_.backend) exchanges_ = connect("exchanges");  // many groups never exchange
     std::vector<int64_t> equal_splits;
-    return waiter(exchanges_->alltoall_base(output, input, equal_splits, equal_splits));
+    return exchanges_.waiter(exchanges_.backend->alltoall_base(output, input, equal_splits, equal_splits),
+                             patience_);
   }
 
   void abort() override {
-    gathers_->abort();
-    if (exchanges_) exchanges_->abort();
+    gathers_.connections->shut_down();
+    exchanges_.connections->shut_down();
   }
 
   const char* name() const override { return "TCP"; }
 
  private:
-  using Backend = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+  /// A group of c10d. Its operations have no time limit of their own: Gloo's would end when a stopped process
+  /// goes on.
+  struct Gloo {
+    c10::intrusive_ptr<c10d::ProcessGroupGloo> backend;
+    std::shared_ptr<const Connections> connections = std::make_shared<Connections>();
 
-  Backend connect(const std::string& name) const {
-    auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(interface_address_));
-    options->threads = 2;  // operations under way at once
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store_),
-                                                       rank_, size_, std::move(options));
+    Waiter waiter(const c10::intrusive_ptr<c10d::Work>& work, const Patience& patience) const {
+      return {[work, patience, connections = connections] { wait_for(*work, patience, *connections); },
+              [work] { return work->isCompleted(); }};
+    }
+  };
+
+  static void wait_for(c10d::Work& work, const Patience& patience, const Connections& connections) {
+    RunningTime waited;
+    auto limit = patience.timeout;
+    while (true) {
+      try {
+        work.wait(std::clamp(limit, milliseconds(1), kBetweenLooks));
+        return;
+      } catch (const std::exception&) {
+        if (work.isCompleted()) {  // in the meantime, or it failed
+          work.wait();
+          return;
+        }
+      }
+      std::string reason;
+      if (connections.one_is_dead()) {
+        reason = "the host of a rank does not answer";
+      } else if (waited.elapsed() > limit) {
+        if (patience.others_advance && patience.others_advance()) {
+          limit += patience.timeout;
+          continue;
+        }
+        reason = concat("no answer within ", static_cast<double>(patience.timeout.count()) / 1000.0, " s");
+      }
+      if (reason.empty()) continue;
+      connections.shut_down();  // ends the operation, which uses the caller's tensors
+      throw std::runtime_error(reason);
+    }
   }
 
-  static Waiter waiter(const c10::intrusive_ptr<c10d::Work>& work) {
-    return {[work] { work->wait(); }, [work] { return work->isCompleted(); }};
+  Gloo connect(const std::string& name) const {
+    const Connections before = Connections::all();
+    auto options = c10d::ProcessGroupGloo::Options::create(patience_.timeout);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(interface_address_));
+    options->threads = 2;  // operations under way at once
+    Gloo gloo;
+    gloo.backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>(name, store_), rank_, size_, std::move(options));
+    gloo.backend->setTimeout(kNever);
+    gloo.connections = std::make_shared<Connections>(Connections::opened(before, Connections::all()));
+    gloo.connections->keep_alive();
+    return gloo;
   }
 
   c10::intrusive_ptr<c10d::Store> store_;
   int rank_, size_;
   std::string interface_address_;
-  std::chrono::milliseconds timeout_;
-  Backend gathers_, exchanges_;
+  Patience patience_;
+  Gloo gathers_, exchanges_;
 };
 
 }  // namespace
 
 std::shared_ptr<Transport> gloo_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                           int64_t size, const std::string& interface_address,
-                                          std::chrono::milliseconds timeout) {
-  return std::make_shared<GlooTransport>(store, rank, size, interface_address, timeout);
+                                          const Patience& patience) {
+  return std::make_shared<GlooTransport>(store, rank, size, interface_address, patience);
 }
 
 }  // namespace tessera::mesh

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/running_time.h"
 #include "tessera/mesh/copy_past_caches.h"
 #include "tessera/mesh/shared_transport.h"
 #include "tessera/mesh/sum_rows.h"
@@ -60,13 +61,13 @@ std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(t
 class SharedTransport : public Transport, public std::enable_shared_from_this<SharedTransport> {
  public:
   SharedTransport(std::vector<std::unique_ptr<SharedSegment>> segments,
-                  std::vector<std::unique_ptr<WatchedProcess>> processes, int64_t rank,
-                  std::chrono::milliseconds timeout, std::shared_ptr<SharedTransports> all)
+                  std::vector<std::unique_ptr<WatchedProcess>> processes, int64_t rank, Patience patience,
+                  std::shared_ptr<SharedTransports> all)
       : segments_(std::move(segments)),
         processes_(std::move(processes)),
         rank_(static_cast<size_t>(rank)),
         size_(segments_.size()),
-        timeout_(timeout),
+        patience_(std::move(patience)),
         all_(std::move(all)) {
     for (Channel& channel : channels_) channel.taken.resize(size_);
   }
@@ -283,8 +284,9 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   }
 
   void wait(const Operation& operation) {
-    const auto start = Clock::now();
-    auto idle_since = start;
+    RunningTime waited;
+    auto idle_since = Clock::now();
+    auto limit = patience_.timeout;
     while (true) {
       const uint32_t bell = mine().bell.load();
       const auto reason = trouble();  // before looking at what came last
@@ -302,8 +304,10 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
         sleep_until_changed(mine().bell, bell, alone ? kNapMilliseconds : 1);
         mine().asleep.store(0);
       }
-      if (now - start > timeout_) {
-        fail(concat("none within ", static_cast<double>(timeout_.count()) / 1000.0, " s"));
+      if (waited.elapsed() > limit) {
+        if (!patience_.others_advance || !patience_.others_advance())
+          fail(concat("no answer within ", static_cast<double>(patience_.timeout.count()) / 1000.0, " s"));
+        limit += patience_.timeout;
       }
     }
   }
@@ -358,7 +362,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   std::vector<std::unique_ptr<SharedSegment>> segments_;  // by rank
   std::vector<std::unique_ptr<WatchedProcess>> processes_;
   size_t rank_, size_;
-  std::chrono::milliseconds timeout_;
+  Patience patience_;
   std::shared_ptr<SharedTransports> all_;
   std::mutex mutex_;  // of what follows: another group's waiting thread may move this one on
   std::array<Channel, kKinds> channels_;
@@ -370,10 +374,10 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
 
 std::shared_ptr<Transport> make_shared_transport(std::vector<std::unique_ptr<SharedSegment>> segments,
                                                  std::vector<std::unique_ptr<WatchedProcess>> processes,
-                                                 int64_t rank, std::chrono::milliseconds timeout,
+                                                 int64_t rank, const Patience& patience,
                                                  const std::shared_ptr<SharedTransports>& all) {
   auto transport =
-      std::make_shared<SharedTransport>(std::move(segments), std::move(processes), rank, timeout, all);
+      std::make_shared<SharedTransport>(std::move(segments), std::move(processes), rank, patience, all);
   all->add(transport);
   return transport;
 }

@@ -12,7 +12,7 @@ Wait::Wait(WaitLimits limits, std::function<std::string()> whom)
     : limits_(std::move(limits)), whom_(std::move(whom)) {}
 
 bool Wait::goes_on() {
-  const auto waited = Clock::now() - start_;
+  const auto waited = time_.elapsed();
   if (waited > limits_.limit) return false;
   if (waited <= limits_.patience) return true;
   if (limits_.stop && limits_.stop()) {
@@ -27,8 +27,8 @@ bool Wait::goes_on() {
   return true;
 }
 
-std::chrono::milliseconds Wait::left() const {
-  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_);
+std::chrono::milliseconds Wait::left() {
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(time_.elapsed());
   return std::max(limits_.limit - waited, std::chrono::milliseconds(1));
 }
 

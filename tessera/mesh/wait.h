@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "tessera/base/running_time.h"
+
 namespace tessera::mesh {
 
 /// How far apart ranks of one start may come. A longer wait is spoken of, and ends when a stop is asked for:
@@ -29,14 +31,12 @@ class Wait {
   /// the patience is over).
   bool goes_on();
   /// Until the limit; at least 1 ms.
-  std::chrono::milliseconds left() const;
+  std::chrono::milliseconds left();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   WaitLimits limits_;
   std::function<std::string()> whom_;
-  Clock::time_point start_ = Clock::now();
+  RunningTime time_;
 };
 
 }  // namespace tessera::mesh

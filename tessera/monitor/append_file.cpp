@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "tessera/base/file_operation.h"
+
 namespace tessera::monitor {
 namespace {
 
@@ -20,6 +22,7 @@ AppendFile::~AppendFile() {
 
 bool AppendFile::append(std::string_view bytes) {
   if (waiting_.size() + bytes.size() <= kMostWaiting) waiting_ += bytes;
+  const FileOperation operation("append", path_);
   if (fd_ < 0 && !open()) return fail();
   return write_waiting() || fail();
 }

@@ -27,6 +27,7 @@
 #include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/features.h"
+#include "tessera/train/file_watchdog.h"
 #include "tessera/train/init_from.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -244,6 +245,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   try {
     return guarded(
         [&] {
+          const FileWatchdog watchdog(run_timeout(trained.recipe), launch::stop_requested, *mesh);
           const auto state =
               assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
           load(*state, trained, job.ema, log);

@@ -30,6 +30,7 @@
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/environment.h"
+#include "tessera/train/file_watchdog.h"
 #include "tessera/train/init_from.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
@@ -426,6 +427,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   try {
     const int code = guarded(
         [&] {
+          const FileWatchdog watchdog(run_timeout(job.recipe), launch::stop_requested, *mesh);
           folder = agree_on_run_folder(p, *mesh);
           p.run_dir = folder.path;
           p.checkpoints = recipe::checkpoint_folder(job.recipe, p.run_dir, !job.resume.empty());

@@ -54,7 +54,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
                                     const std::function<mesh::Facts()>& facts) {
   const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
   if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
-  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
+  const auto timeout = run_timeout(recipe);
   mesh::Rendezvous rendezvous = library::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
   const mesh::Facts all = ranks.world > 1 ? joined_facts({{mesh::program_fact()}, facts()}) : mesh::Facts();
@@ -203,6 +203,10 @@ void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
              ranks.local_world == 1 ? " rank is" : " ranks are", " predicted to need ", human_bytes(needed),
              " and ", human_bytes(available), " are free (per rank",
              memory_savings(recipe, plan, batch_per_rank, ranks), otherwise, ")");
+}
+
+std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe) {
+  return std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
 }
 
 int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,

@@ -2,6 +2,7 @@
 // What every command that computes sets up first: threads, ranks that met, dtype, log.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,6 +49,9 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
 /// Bytes: plan::predict_memory's total, with checkpoint.async the copy that is being written, and the
 /// teacher's. Errors: UserError when distill.teacher cannot be opened.
 double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank);
+
+/// run.timeout.
+std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe);
 
 /// Refuses (UserError, with what would save how much) a run that will not fit this host's memory.
 /// `otherwise`: what else the command offers, at the message's end.

@@ -195,6 +195,32 @@ def wait_until_it_stands_still(run, run_dir, seconds=2.0):
         time.sleep(0.02)
 
 
+def a_file_system_that_hangs_ends_the_run():
+    """A save of one rank hangs in the kernel: all ranks end within run.timeout, or 15 s after a stop, and the file is named."""
+    library = os.environ.get("TESSERA_E2E_HANG_OPENS")
+    if not library:
+        raise Skip("TESSERA_E2E_HANG_OPENS is not set (the build has it: ctest, or <build>/tests/e2e/libe2e_hang_opens.so)")
+    shard = "shard-00001-of-00002.safetensors"
+    for timeout, stops, limit in ((6, False, 6 + 12), (600, True, 15 + 12)):
+        with scratch() as folder:
+            (folder / "hangs").mkdir()
+            keys = settings(train__steps=1000000, train__eval_every_steps=0, train__eval_every_epochs=0, checkpoint__every_steps=20, run__timeout=timeout)
+            with train(folder, "--procs", 2, *keys, env={"LD_PRELOAD": library, "TESSERA_E2E_HANGS": str(folder / "hangs")}) as run:
+                run.wait_for_step(45, folder / "run")
+                (folder / "hangs" / shard).touch()
+                wait_until_it_stands_still(run, folder / "run")
+                start = time.monotonic()
+                if stops:
+                    send(run.pid, signal.SIGTERM)
+                code = run.wait(limit + 30)
+                seconds = time.monotonic() - start
+                check(code == 3 and seconds <= limit, f"exit 3 within {limit} s was expected:", code, seconds, run.tail())
+                log = (folder / "run/logs/rank-1.log").read_text()
+                check("error: [file.create] " in log and f"{shard}: the file system has not answered for " in log, log[-2000:])
+                check("error: [launch.local] rank 1 of 2 (pid " in run.text() and shard in run.text(), run.tail())
+            check(verify(folder / "run", folder) >= 1, "no sound checkpoint is left")
+
+
 def stop_while_images_do_not_come():
     """A file of one rank hangs, in the training or in an evaluation: the stop waits 5 s for it, saves and ends (docs/running.md).
 
@@ -237,4 +263,5 @@ def stop_while_images_do_not_come():
 
 if __name__ == "__main__":
     main(stop_and_resume, stop_amid_evaluations_and_saves, stop_ends_with_the_step_under_way, stop_while_starting, second_signal_ends_at_once,
-         hangup_does_not_end_a_run, ctrl_c, lost_terminal_does_not_end_a_run, stop_while_images_do_not_come)
+         hangup_does_not_end_a_run, ctrl_c, lost_terminal_does_not_end_a_run, a_file_system_that_hangs_ends_the_run,
+         stop_while_images_do_not_come)

@@ -84,7 +84,7 @@ TEST(StagedTransport, GathersAndReductionsHaveTheSumsOfTheRanks) {
   run_over(
       3,
       [](int rank, const Store& own) {
-        return staged_transport(gloo_transport(own, rank, 3, "127.0.0.1", std::chrono::seconds(30)),
+        return staged_transport(gloo_transport(own, rank, 3, "127.0.0.1", {std::chrono::seconds(30)}),
                                 at::kCPU);
       },
       [](Mesh& mesh) {

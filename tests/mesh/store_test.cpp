@@ -18,6 +18,7 @@
 #include "ranks.h"
 #include "tessera/mesh/join.h"
 #include "tessera/mesh/open_files.h"
+#include "tessera/mesh/reach.h"
 #include "tessera/mesh/reason.h"
 
 namespace tessera::mesh {
@@ -188,6 +189,60 @@ TEST(Rendezvous, ARankThatLeavesBeforeTheGroupsConnectIsNamed) {
   expect_part(text, "[mesh.connect] 2 connected ranks: ");
   expect_part(text, "no sign of life from rank 1");
   EXPECT_EQ(text.find(".cc:"), std::string::npos) << text;
+}
+
+/// Two ranks that check whether they reach each other; `after` runs between, on the test's own thread.
+struct TwoReaches {
+  OpenSocket listener;
+  StorePointer stores[2];
+  std::unique_ptr<Reach> reaches[2];
+
+  TwoReaches() {
+    Rendezvous first = second_of_two(listener.port, milliseconds(5000));
+    first.rank = 0;
+    first.listen_fd = std::exchange(listener.fd, -1);
+    const Address address("127.0.0.1", listener.port, milliseconds(0));
+    stores[0] = open_store(first, address);
+    stores[1] = open_store(second_of_two(listener.port, milliseconds(5000)), address);
+  }
+  void listen(int rank, const std::string& address) {
+    reaches[rank] = std::make_unique<Reach>(stores[rank], rank, 2, address);
+  }
+  std::string check(int rank, milliseconds limit) {
+    return error_of<CommError>([&] { reaches[rank]->check(limit); });
+  }
+};
+
+TEST(Reach, RanksThatListenReachEachOther) {
+  TwoReaches two;
+  two.listen(0, "127.0.0.1");
+  two.listen(1, "127.0.0.2");
+  std::thread second([&] { two.reaches[1]->check(milliseconds(2000)); });
+  two.reaches[0]->check(milliseconds(2000));
+  second.join();
+  EXPECT_TRUE(two.reaches[0]->unreachable(milliseconds(500)).empty());
+  two.reaches[1].reset();  // its process ends
+  const auto gone = two.reaches[0]->unreachable(milliseconds(500));
+  ASSERT_EQ(gone.size(), 1U);
+  EXPECT_EQ(gone[0].rank, 1);
+  EXPECT_EQ(gone[0].address.rfind("127.0.0.2:", 0), 0U) << gone[0].address;
+  EXPECT_EQ(gone[0].reason, kRefused);
+}
+
+TEST(Reach, EveryRankNamesThePairThatDoesNotReachEachOther) {
+  TwoReaches two;
+  two.listen(0, "127.0.0.1");
+  two.listen(1, "127.0.0.1");
+  uint16_t port = 0;
+  ::close(testing::listen_on_loopback(&port));
+  two.stores[1]->set("reach/1", bytes_of(concat(port, " 127.0.0.3")));  // nothing listens there
+  std::string of_second;
+  std::thread second([&] { of_second = two.check(1, milliseconds(500)); });
+  const std::string text = two.check(0, milliseconds(500));
+  second.join();
+  expect_part(text, concat("[mesh.connect] rank 0 (127.0.0.1) cannot reach rank 1 (127.0.0.3:", port,
+                           "): connection refused (allow TCP connections"));
+  EXPECT_EQ(of_second, text);
 }
 
 TEST(Wait, SaysOnceWhomItWaitsFor) {

@@ -74,6 +74,36 @@ TEST_P(Transports, SeveralOperationsOfAnySizeUnderWay) {
   }
 }
 
+TEST_P(Transports, ABusyRankIsWaitedForWhileItAdvances) {
+  for (const bool advances : {true, false}) {
+    bool timed_out = false;
+    const auto body = [&](Mesh& mesh) {
+      if (mesh.rank() == 1) {
+        for (int i = 0; i < 25; ++i) {
+          std::this_thread::sleep_for(100ms);
+          if (advances) mesh.note_progress();
+        }
+      }
+      try {
+        mesh.world().barrier("busy");
+      } catch (const CommError& error) {
+        if (mesh.rank() == 0) {
+          timed_out = true;
+          EXPECT_NE(std::string(error.what()).find("no answer within 1 s"), std::string::npos)
+              << error.what();
+        }
+        throw;
+      }
+    };
+    if (advances) {
+      run(2, body, 1s);
+    } else {
+      EXPECT_THROW(run(2, body, 1s), CommError);
+    }
+    EXPECT_EQ(timed_out, !advances);
+  }
+}
+
 // A large operation of one group is under way on both ranks while they meet in another group.
 TEST_P(Transports, OneGroupDoesNotHoldUpAnother) {
   run(2, [](Mesh& mesh) {
@@ -150,7 +180,7 @@ TEST(SharedMemory, SumsAndExchangesMix) {
   for (int64_t rank = 0; rank < kWorld; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&, rank] {
       const auto all = std::make_shared<mesh::SharedTransports>();
-      const auto transport = mesh::shared_transport(store, rank, kWorld, true, 30s, all);
+      const auto transport = mesh::shared_transport(store, rank, kWorld, true, {30s}, all);
       ASSERT_NE(transport, nullptr);
       std::vector<at::Tensor> outputs;
       std::vector<mesh::Waiter> waiters;
