@@ -43,9 +43,13 @@ double steps_per_epoch(int64_t samples, int64_t batch, Remainder remainder) {
 
 namespace {
 
-/// Steps that `left` samples at the end of an epoch make. Not for a remainder that is carried over.
-int64_t steps_in(int64_t left, int64_t batch, Remainder remainder) {
-  return remainder == Remainder::kDrop ? left / batch : (left + batch - 1) / batch;
+/// Steps of an epoch from its sample `index` on. A dropped remainder is that of whole epochs: where a new
+/// batch began amid the epoch, all that is left is trained on, the last step with fewer samples. Not for a
+/// remainder that is carried over.
+int64_t steps_from(int64_t index, int64_t samples, int64_t batch, Remainder remainder) {
+  const int64_t left = samples - index;
+  const bool drops = remainder == Remainder::kDrop && index % batch == 0;
+  return drops ? left / batch : (left + batch - 1) / batch;
 }
 
 /// Samples of an epoch that are trained on.
@@ -63,7 +67,7 @@ StreamPosition position_after(int64_t taken, int64_t samples, int64_t batch, Rem
 
 StreamPosition position_of_step(int64_t step, int64_t samples, int64_t batch, Remainder remainder) {
   if (remainder == Remainder::kCarry) return position_after(step * batch, samples, batch, remainder);
-  const int64_t steps = steps_in(samples, batch, remainder);
+  const int64_t steps = steps_from(0, samples, batch, remainder);
   TESSERA_CHECK(steps > 0, samples, " samples, batch ", batch);
   return {step / steps, step % steps * batch};
 }
@@ -71,8 +75,8 @@ StreamPosition position_of_step(int64_t step, int64_t samples, int64_t batch, Re
 int64_t step_of_position(const StreamPosition& position, int64_t samples, int64_t batch,
                          Remainder remainder) {
   if (remainder == Remainder::kCarry) return (position.epoch * samples + position.index) / batch;
-  return (position.epoch + 1) * steps_in(samples, batch, remainder) -
-         steps_in(samples - position.index, batch, remainder);
+  return (position.epoch + 1) * steps_from(0, samples, batch, remainder) -
+         steps_from(position.index, samples, batch, remainder);
 }
 
 int64_t samples_before(const StreamPosition& position, int64_t samples, int64_t batch, Remainder remainder) {
@@ -87,7 +91,7 @@ SampleOrder::SampleOrder(const Source& source, uint64_t seed, int64_t batch, Ord
       steps_(static_cast<int64_t>(steps_per_epoch(source.size(), batch, options.remainder))),
       options_(std::move(options)),
       start_(start),
-      first_steps_(steps_in(samples_ - start.position.index, batch, options_.remainder)) {
+      first_steps_(steps_from(start.position.index, samples_, batch, options_.remainder)) {
   if (options_.repeats < 1) user_error(kSampleOrder, "at least 1 copy of a sample: found ", options_.repeats);
   if (options_.mixed_shards < 1) {
     user_error(kSampleOrder, "at least 1 shard at a time: found ", options_.mixed_shards);
@@ -153,7 +157,7 @@ void SampleOrder::share_slots() {
 }
 
 int64_t SampleOrder::step_size(int64_t step) const {
-  if (options_.remainder != Remainder::kKeep) return batch_;
+  if (options_.remainder == Remainder::kCarry) return batch_;
   return std::min(batch_, samples_ - place(step, 0).index);
 }
 

@@ -28,7 +28,8 @@ class SampleOrder {
   SampleOrder(const Source& source, uint64_t seed, int64_t batch, OrderOptions options,
               const StreamStart& start = {});
 
-  /// Samples of a step: the batch, but for the last step of an epoch whose remainder is kept.
+  /// Samples of a step: the batch, but for the last step of an epoch whose remainder is kept, or amid which
+  /// `start` began a new batch.
   int64_t step_size(int64_t step) const;
   /// The epoch of a step's first sample.
   int64_t epoch(int64_t step) const { return position(step).epoch; }

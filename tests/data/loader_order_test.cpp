@@ -87,6 +87,26 @@ TEST(TrainLoader, ANewBatchGoesOnAtTheNextSampleOfTheEpoch) {
   }
 }
 
+// 84 of 105 samples are done: 21 are left, steps of 10, 10 and 1, although remainders are dropped; later
+// epochs are 10 whole steps.
+TEST(TrainLoader, ANewBatchLeavesOutNoSampleOfItsFirstEpoch) {
+  const Pixels source(105);
+  LoaderOptions options = share(0, 1, 12, 1, 0);
+  std::vector<uint64_t> seen = samples_of(source, options, 0, 7);
+  options.batch = 10;
+  options.start = {7, {0, 84}};
+  const auto rest = samples_of(source, options, 7, 10);
+  EXPECT_EQ(rest.size(), 21U) << "10, 10 and 1";
+  seen.insert(seen.end(), rest.begin(), rest.end());
+  EXPECT_EQ(std::set<uint64_t>(seen.begin(), seen.end()).size(), 105U);
+  const TrainLoader loader(source, one_pixel(), options, 7);
+  EXPECT_EQ(loader.position(9), (StreamPosition{0, 104}));
+  EXPECT_EQ(loader.position(10), (StreamPosition{1, 0}));
+  EXPECT_EQ(loader.position(20), (StreamPosition{2, 0})) << "5 of 105 are dropped as usual";
+  EXPECT_EQ(step_of_position({0, 84}, 105, 10, Remainder::kDrop), 7);
+  EXPECT_EQ(samples_of(source, options, 9, 11).size(), 11U) << "resumed once more before the short step";
+}
+
 TEST(TrainLoader, TheSameBatchFollowsTheSameOrderFromAnyStart) {
   const Pixels source(101, {}, {0, 10, 11, 40, 77});
   std::vector<OrderOptions> orders(5);
