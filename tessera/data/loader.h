@@ -138,8 +138,8 @@ class TrainLoader {
   /// The next micro-batch of this rank: `accumulation` of them make a step. Rethrows a worker's error.
   /// Of step s with global batch B, rank r takes micro-batch a = samples [((r * accumulation + a) * b, ... +
   /// b) of the step's B samples, b = B / (world * accumulation). The last step of an epoch whose remainder is
-  /// kept has fewer than B, so a micro-batch may be short or empty; Batch::step_size says of how many samples
-  /// the step's mean is.
+  /// kept, or in which a new batch began (`start`), has fewer than B, so a micro-batch may be short or empty;
+  /// Batch::step_size says of how many samples the step's mean is.
   Batch next();
   /// Ends the workers; false: after so many seconds some hang in a file. Nothing but the destructor, which
   /// waits for those, may be called then.

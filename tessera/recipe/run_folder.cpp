@@ -291,7 +291,7 @@ void check_run_of(const fs::path& folder, const fs::path& run_dir) {
 
 std::optional<FileLock> lock_checkpoints(const Recipe& recipe, const fs::path& run_dir,
                                          const std::string& holder) {
-  constexpr auto kPatience = std::chrono::seconds(2);  // until a holder has written its text
+  constexpr auto kPatience = std::chrono::milliseconds(500);  // until a holder has written its text
   const bool given = !recipe.checkpoint.dir.empty();
   const fs::path folder = given ? fs::path(recipe.checkpoint.dir) : run_dir / "checkpoints";
   const fs::path file = folder / ".lock";
