@@ -5,11 +5,17 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <fstream>
+#include <span>
+#include <string>
 
+#include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/file_operation.h"
+#include "tessera/base/words.h"
 
 namespace tessera {
 namespace fs = std::filesystem;
@@ -43,13 +49,43 @@ bool is_written_as_it_is(const fs::path& path) {
   return true;
 }
 
+/// Eight hexadecimal digits that only processes share whose numbers tell them apart: of this boot of this
+/// host, in this namespace of process numbers. Empty: unknown.
+std::string process_space() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::error_code failed;
+  const fs::path space = fs::read_symlink("/proc/self/ns/pid", failed);
+  if (!std::getline(file, boot) || failed) return "";
+  Checksum checksum;
+  checksum.update(std::as_bytes(std::span(boot)));
+  checksum.update(std::as_bytes(std::span(space.native())));
+  return checksum.hex().substr(0, 8);
+}
+
+/// Removes what processes of this host left beside `target` that were killed while they wrote it. `prefix`:
+/// of the names, up to the number of the process.
+void clear_abandoned(const fs::path& target, const std::string& prefix) {
+  const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix) || !entry.is_regular_file(ignored)) continue;
+    const auto process = parse_number<int>(name.substr(prefix.size()));
+    if (!process || *process <= 0 || ::kill(*process, 0) == 0 || errno != ESRCH) continue;
+    fs::remove(entry.path(), ignored);
+  }
+}
+
 }  // namespace
 
 OutputFile::OutputFile(const fs::path& path) : target_(path), write_to_(path) {
   if (is_written_as_it_is(path)) return;
   if (!path.has_filename()) fail(path, "it names a folder, and none is there (name a file)");
   target_ = follow_links(path);
-  write_to_ = target_.string() + concat(".tmp", ::getpid());
+  const std::string space = process_space(), suffix = space.empty() ? ".tmp" : concat(".tmp-", space, "-");
+  if (!space.empty()) clear_abandoned(target_, target_.filename().string() + suffix);
+  write_to_ = target_.string() + concat(suffix, ::getpid());
 }
 
 void OutputFile::commit() const {

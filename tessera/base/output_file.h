@@ -8,7 +8,8 @@ namespace tessera {
 
 /// What is written to write_to() and finished becomes the content of `path` at commit(). A file (one that
 /// links lead to, too) is replaced by a rename from a name beside it, so that its links stay and a crash
-/// leaves no part. A pipe or a character device (/dev/null, /dev/stdout) is written to as it is.
+/// leaves no part under the name. What a killed process left beside it goes with the next write of `path` on
+/// the same host. A pipe or a character device (/dev/null, /dev/stdout) is written to as it is.
 /// Errors: UserError with path and reason; a folder, a socket or a block device is refused.
 class OutputFile {
  public:

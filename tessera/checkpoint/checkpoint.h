@@ -86,14 +86,45 @@ std::optional<std::filesystem::path> find(const std::filesystem::path& folder, c
 std::optional<std::filesystem::path> find(const std::filesystem::path& folder, const std::string& which,
                                           const Ranks& ranks);
 
+/// checkpoint.on_damage: what happens when the checkpoint that is asked for is damaged.
+enum class OnDamage { kFallBack, kFail };
+
+/// A `which` that means: the best checkpoint where best.json exists, else the latest.
+inline constexpr const char* kBestOrLatest = "best or latest";
+
+struct Choice {
+  std::filesystem::path path;
+  std::vector<std::string> passed_over;  // what would have been taken before it, and what is wrong with it
+};
+
+/// The rule by which commands take a checkpoint. `place`: a checkpoint, which is taken as it is, a folder of
+/// checkpoints, or a run. "latest" is the newest one that is whole; "best" the first of best.json that is
+/// whole, and where there is none the newest. Reads the files of what it looks at, each by one rank, and
+/// compares their checksums. With kFail, and where none is whole, nothing is passed over and loading says
+/// what is wrong. A step is never replaced by a different one. Collective. Errors: as find.
+std::optional<Choice> choose(const std::filesystem::path& place, const std::string& which,
+                             OnDamage on_damage = OnDamage::kFallBack, const Ranks& ranks = {});
+/// One line for people of what was passed over. Requires: something was.
+std::string passed_over_text(const Choice& choice);
+/// Throws a UserError of what was passed over, where checkpoint.on_damage is known only afterwards.
+[[noreturn]] void refuse_passed_over(const Choice& choice);
+/// What is wrong with best.json; empty: nothing, or there is no such file.
+std::string best_fault(const std::filesystem::path& folder);
+
 /// The checkpoint whose parts lie at `places` (each a checkpoint, a folder of checkpoints or a run): `which`
 /// as above, "latest" being the newest step that all of them have. Errors: as find.
 Folders find_parts(const std::vector<std::filesystem::path>& places, const std::string& which);
 
 /// Renames complete checkpoints of steps after `step` to abandoned_step_...: after resuming from an earlier
-/// one they are another branch, and "latest" must not return to it. Forgets a "best" among them. Collective:
-/// one rank of those that see the same files does it.
+/// one they are another branch, and "latest" must not return to it. Forgets a "best" among them; a best.json
+/// that cannot be understood becomes abandoned_best.json. Collective: one rank of those that see the same
+/// files does it.
 void set_aside_after(const std::filesystem::path& folder, int64_t step, const Ranks& ranks = {});
+
+/// Removes what killed saves and tools left in the folder: step_N.tmp, marks; a step_N.old that is the only
+/// complete one of its step gets its name back. Nothing where there is no folder. Nobody else may save into
+/// the folder meanwhile. Errors: UserError when it cannot be read.
+void clear_leftovers(const std::filesystem::path& folder);
 
 /// What a checkpoint holds.
 struct Manifest {

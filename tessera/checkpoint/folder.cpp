@@ -179,6 +179,8 @@ void recover(const fs::path& folder) {
   }
 }
 
+void clear_leftovers(const fs::path& folder) { recover(folder); }
+
 void commit(const fs::path& folder, int64_t step) {
   const fs::path target = folder / names::step(step), aside = folder / names::replaced(step);
   std::error_code ignored;
@@ -228,8 +230,9 @@ void remove_old(const fs::path& folder, const SaveOptions& options, int64_t step
 namespace {
 
 void set_aside_here(const fs::path& folder, int64_t step) {
-  std::vector<Best> best = read_best(folder);
   std::error_code ignored;
+  if (!best_fault(folder).empty()) rename_or_throw(folder / names::kBest, folder / names::kAbandonedBest);
+  std::vector<Best> best = read_best(folder);
   if (std::erase_if(best, [step](const Best& one) { return one.step > step; }) > 0) write_best(folder, best);
   for (const auto& [later, path] : complete_checkpoints(folder)) {
     if (later <= step) continue;

@@ -11,7 +11,7 @@
 namespace tessera::checkpoint::names {
 
 inline constexpr const char* kManifest = "manifest.json";
-inline constexpr const char* kBest = "best.json";
+inline constexpr const char *kBest = "best.json", *kAbandonedBest = "abandoned_best.json";
 inline constexpr std::string_view kTemporary = ".tmp";  // being written, or being removed: never read
 inline constexpr std::string_view kReplaced = ".old";   // complete, while its step is saved once more
 

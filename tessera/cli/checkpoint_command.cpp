@@ -6,13 +6,17 @@
 #include <memory>
 
 #include "tessera/base/error.h"
+#include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/stored_checkpoint.h"
 #include "tessera/checkpoint/tools.h"
 #include "tessera/checkpoint/xla_fsdp.h"
 #include "tessera/cli/checkpoint_convert.h"
 #include "tessera/cli/checkpoint_inspect.h"
 #include "tessera/cli/commands.h"
+#include "tessera/recipe/on_damage.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::cli {
@@ -31,6 +35,18 @@ struct CheckpointOptions {
 
   checkpoint::Folders folders() const {
     return checkpoint::find_parts({places.begin(), places.end()}, which);
+  }
+  /// The same, but that a damaged checkpoint of one run or folder is passed over, as training does.
+  checkpoint::Folders whole_folders() const {
+    const fs::path place = places.front();
+    const bool given = fs::exists(place / checkpoint::names::kManifest);
+    if (places.size() > 1 || given || !fs::is_directory(place)) return folders();
+    const auto choice = checkpoint::choose(place, which);
+    if (!choice) return folders();  // says what is missing
+    const auto recipe = checkpoint::read_manifest(choice->path).progress.recipe_toml;
+    const std::string passed_over = recipe::passed_over(*choice, recipe);
+    if (!passed_over.empty()) std::cerr << "warning: " << one_line(passed_over) << "\n";
+    return choice->path;
   }
 };
 
@@ -55,18 +71,18 @@ int verify(const CheckpointOptions& options) {
 }
 
 int consolidate(const CheckpointOptions& options) {
-  checkpoint::StoredCheckpoint source(options.folders());
+  checkpoint::StoredCheckpoint source(options.whole_folders());
   checkpoint::consolidate(source, options.output,
                           {.average = options.average,
                            .with_state = options.with_optimizer,
                            .dtype = options.dtype,
                            .metadata = {}});
-  std::cout << "wrote " << options.output << "\n";
+  std::cout << "wrote " << options.output << " from " << source.folders().paths.front().string() << "\n";
   return kExitDone;
 }
 
 int reshard(const CheckpointOptions& options) {
-  checkpoint::StoredCheckpoint source(options.folders());
+  checkpoint::StoredCheckpoint source(options.whole_folders());
   const fs::path output = options.output;
   std::error_code ignored;
   for (const auto& folder : source.folders().paths) {
@@ -89,6 +105,17 @@ CLI::App* add_tool(CLI::App* command, const std::shared_ptr<CheckpointOptions>& 
   tool->add_option("--which", options->which, "Of a run: latest, best or a step")->default_val("latest");
   tool->footer(kPlaces + footer);
   return tool;
+}
+
+// Of one run or folder the same checkpoint as eval and predict take, unless --which is given. The parts of
+// several hosts are joined at a step that all have.
+void best_by_default(CLI::App* tool, const std::shared_ptr<CheckpointOptions>& options) {
+  CLI::Option* which = tool->get_option("--which");
+  which->default_str("best, else latest");
+  which->description("Of a run: latest, best or a step (of several hosts' folders: latest)");
+  tool->callback([options, which] {
+    if (which->count() == 0 && options->places.size() == 1) options->which = checkpoint::kBestOrLatest;
+  });
 }
 
 void add_inspect(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
@@ -116,6 +143,7 @@ state keeps its full names: adamw.exp_avg/blocks.0.attn.qkv.weight.
 
   tessera checkpoint consolidate runs/quickstart -o weights.safetensors
   tessera checkpoint consolidate node1/run node2/run -o all.safetensors --with-optimizer)");
+  best_by_default(tool, options);
   tool->add_option("-o,--output", options->output, "File to write")->required();
   tool->add_flag("--with-optimizer", options->with_optimizer, "Also the optimizer's state");
   tool->add_flag("--ema", options->average, "The moving average of the parameters in their place");
@@ -198,7 +226,8 @@ void add_export(CLI::App* command, const std::shared_ptr<CheckpointOptions>& opt
   tool->add_option("path", options->places[0], "A run's folder or a checkpoint's")->required();
   tool->add_option("output", options->output, "File to write")->required();
   tool->add_flag("--ema", options->average, "The moving average of the parameters in their place");
-  tool->add_option("--which", options->which, "Of a run: latest, best or a step")->default_val("latest");
+  tool->add_option("--which", options->which, "Of a run: latest, best or a step");
+  best_by_default(tool, options);
   tool->footer(
       "\nThe same as `tessera checkpoint consolidate path -o output`.\n\n"
       "  tessera checkpoint export runs/quickstart weights.safetensors");

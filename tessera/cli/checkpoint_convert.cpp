@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/model_json.h"
 #include "tessera/checkpoint/stored_checkpoint.h"
@@ -53,6 +54,7 @@ struct ConvertOptions {
 /// The model, with all that a recipe beside it says.
 weights::Model open(const ConvertOptions& options) {
   const weights::Opened opened = weights::open_file(options.input, !options.no_ema);
+  if (!opened.passed_over.empty()) std::cerr << "warning: " << one_line(opened.passed_over) << "\n";
   weights::OpenOptions how;
   if (!options.from.empty()) how.from = weights::family_of(options.from);
   how.heads = options.heads;

@@ -69,6 +69,19 @@ struct OrderOptions {
   std::vector<MixPart> mix = {};  // parts of the source, in its order; empty: one part, all
 };
 
+/// A place in the stream of all epochs: the sample to take next. It does not depend on the batch.
+struct StreamPosition {
+  int64_t epoch = 0;
+  int64_t index = 0;  // samples of the epoch before it, copies of repeated samples included
+  bool operator==(const StreamPosition&) const = default;
+};
+
+/// The step whose first sample is at `position`. Later steps follow from there, earlier ones are unknown.
+struct StreamStart {
+  int64_t step = 0;
+  StreamPosition position;
+};
+
 /// The share of one rank in the order of the global batch.
 struct LoaderOptions {
   uint64_t seed = 0;
@@ -79,6 +92,7 @@ struct LoaderOptions {
   int64_t workers = 1;   // decoding threads; 0: decode in next()
   int64_t prefetch = 4;  // micro-batches ready ahead, at most
   OrderOptions order;
+  StreamStart start;           // differs from step 0 after a resume
   ImageMixing mix;             // of the samples of a training step
   bool fail_on_error = false;  // else a broken sample is skipped (replaced by its successor) with a count
   double error_limit =
@@ -103,17 +117,29 @@ int64_t steps_per_epoch(int64_t samples, int64_t batch);
 /// The same for any remainder: rounded up where it is kept, the exact fraction where it is carried over.
 double steps_per_epoch(int64_t samples, int64_t batch, Remainder remainder);
 
+/// Where step `step` begins in a run that has had this batch from its start.
+StreamPosition position_of_step(int64_t step, int64_t samples, int64_t batch, Remainder remainder);
+/// The reverse: the step that begins at `position` in a run that has had this batch from its start. Between
+/// two steps: the one that ends the epoch at the same step as a run that goes on from `position` (with a
+/// remainder that is carried over: the earlier one).
+int64_t step_of_position(const StreamPosition& position, int64_t samples, int64_t batch, Remainder remainder);
+/// The place after `taken` samples of training in a run of `samples` samples an epoch.
+StreamPosition position_after(int64_t taken, int64_t samples, int64_t batch, Remainder remainder);
+/// How many samples a run with this batch has trained on before `position`. Left-out remainders do not count.
+int64_t samples_before(const StreamPosition& position, int64_t samples, int64_t batch, Remainder remainder);
+
 /// Training batches without end. One thread calls next(); workers decode ahead. Starts at any step in O(1)
 /// decoded samples, which is what resume needs.
 class TrainLoader {
  public:
+  /// Requires: first_step >= options.start.step.
   TrainLoader(const Source& source, TransformOptions transform, LoaderOptions options, int64_t first_step);
   ~TrainLoader();
   /// The next micro-batch of this rank: `accumulation` of them make a step. Rethrows a worker's error.
   /// Of step s with global batch B, rank r takes micro-batch a = samples [((r * accumulation + a) * b, ... +
   /// b) of the step's B samples, b = B / (world * accumulation). The last step of an epoch whose remainder is
-  /// kept has fewer than B, so a micro-batch may be short or empty; Batch::step_size says of how many samples
-  /// the step's mean is.
+  /// kept, or in which a new batch began (`start`), has fewer than B, so a micro-batch may be short or empty;
+  /// Batch::step_size says of how many samples the step's mean is.
   Batch next();
   /// Ends the workers; false: after so many seconds some hang in a file. Nothing but the destructor, which
   /// waits for those, may be called then.
@@ -124,6 +150,8 @@ class TrainLoader {
   double take_wait_seconds();
   /// Broken samples this rank knows of.
   int64_t broken_samples() const;
+  /// Where a step begins. Requires: step >= options.start.step.
+  StreamPosition position(int64_t step) const;
 
   /// With `ranks_decide`: samples this rank found broken and has not reported. When any rank has some, all
   /// ranks gather their reports and merge all of them, before they use what the step computed.

@@ -41,12 +41,57 @@ double steps_per_epoch(int64_t samples, int64_t batch, Remainder remainder) {
   return static_cast<double>(samples) / static_cast<double>(batch);
 }
 
-SampleOrder::SampleOrder(const Source& source, uint64_t seed, int64_t batch, OrderOptions options)
+namespace {
+
+/// Steps of an epoch from its sample `index` on. A dropped remainder is that of whole epochs: where a new
+/// batch began amid the epoch, all that is left is trained on, the last step with fewer samples. Not for a
+/// remainder that is carried over.
+int64_t steps_from(int64_t index, int64_t samples, int64_t batch, Remainder remainder) {
+  const int64_t left = samples - index;
+  const bool drops = remainder == Remainder::kDrop && index % batch == 0;
+  return drops ? left / batch : (left + batch - 1) / batch;
+}
+
+/// Samples of an epoch that are trained on.
+int64_t used_samples(int64_t samples, int64_t batch, Remainder remainder) {
+  return remainder == Remainder::kDrop ? samples / batch * batch : samples;
+}
+
+}  // namespace
+
+StreamPosition position_after(int64_t taken, int64_t samples, int64_t batch, Remainder remainder) {
+  const int64_t used = used_samples(samples, batch, remainder);
+  TESSERA_CHECK(used > 0, samples, " samples, batch ", batch);
+  return {taken / used, taken % used};
+}
+
+StreamPosition position_of_step(int64_t step, int64_t samples, int64_t batch, Remainder remainder) {
+  if (remainder == Remainder::kCarry) return position_after(step * batch, samples, batch, remainder);
+  const int64_t steps = steps_from(0, samples, batch, remainder);
+  TESSERA_CHECK(steps > 0, samples, " samples, batch ", batch);
+  return {step / steps, step % steps * batch};
+}
+
+int64_t step_of_position(const StreamPosition& position, int64_t samples, int64_t batch,
+                         Remainder remainder) {
+  if (remainder == Remainder::kCarry) return (position.epoch * samples + position.index) / batch;
+  return (position.epoch + 1) * steps_from(0, samples, batch, remainder) -
+         steps_from(position.index, samples, batch, remainder);
+}
+
+int64_t samples_before(const StreamPosition& position, int64_t samples, int64_t batch, Remainder remainder) {
+  return position.epoch * used_samples(samples, batch, remainder) + position.index;
+}
+
+SampleOrder::SampleOrder(const Source& source, uint64_t seed, int64_t batch, OrderOptions options,
+                         const StreamStart& start)
     : key_(random_key(seed, "order")),
       samples_(source.size()),
       batch_(batch),
       steps_(static_cast<int64_t>(steps_per_epoch(source.size(), batch, options.remainder))),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      start_(start),
+      first_steps_(steps_from(start.position.index, samples_, batch, options_.remainder)) {
   if (options_.repeats < 1) user_error(kSampleOrder, "at least 1 copy of a sample: found ", options_.repeats);
   if (options_.mixed_shards < 1) {
     user_error(kSampleOrder, "at least 1 shard at a time: found ", options_.mixed_shards);
@@ -112,17 +157,24 @@ void SampleOrder::share_slots() {
 }
 
 int64_t SampleOrder::step_size(int64_t step) const {
-  if (options_.remainder != Remainder::kKeep) return batch_;
-  return std::min(batch_, samples_ - step % steps_ * batch_);
+  if (options_.remainder == Remainder::kCarry) return batch_;
+  return std::min(batch_, samples_ - place(step, 0).index);
 }
 
-SampleOrder::Place SampleOrder::place(int64_t step, int64_t i) const {
-  if (options_.remainder != Remainder::kCarry) return {step / steps_, step % steps_ * batch_ + i};
-  return {(step * batch_ + i) / samples_, (step * batch_ + i) % samples_};
+StreamPosition SampleOrder::place(int64_t step, int64_t i) const {
+  const auto& [epoch, index] = start_.position;
+  const int64_t since = step - start_.step;
+  if (options_.remainder == Remainder::kCarry) {
+    const int64_t taken = epoch * samples_ + index + since * batch_ + i;
+    return {taken / samples_, taken % samples_};
+  }
+  if (since < first_steps_) return {epoch, index + since * batch_ + i};
+  const int64_t later = since - first_steps_;
+  return {epoch + 1 + later / steps_, later % steps_ * batch_ + i};
 }
 
 Draw SampleOrder::at(int64_t step, int64_t i) const {
-  const Place place = this->place(step, i);
+  const StreamPosition place = this->place(step, i);
   const int64_t copies = options_.repeats, copy = place.index % copies, index = place.index / copies;
   Draw draw;
   if (parts_.size() > 1) {

@@ -25,20 +25,20 @@ class SampleOrder {
  public:
   /// Errors: UserError on values out of range, less than one batch (unless the remainder is kept or carried),
   /// a part of a mix that is empty or too rare.
-  SampleOrder(const Source& source, uint64_t seed, int64_t batch, OrderOptions options);
+  SampleOrder(const Source& source, uint64_t seed, int64_t batch, OrderOptions options,
+              const StreamStart& start = {});
 
-  /// Samples of a step: the batch, but for the last step of an epoch whose remainder is kept.
+  /// Samples of a step: the batch, but for the last step of an epoch whose remainder is kept, or amid which
+  /// `start` began a new batch.
   int64_t step_size(int64_t step) const;
   /// The epoch of a step's first sample.
-  int64_t epoch(int64_t step) const { return place(step, 0).epoch; }
+  int64_t epoch(int64_t step) const { return position(step).epoch; }
+  /// Where a step begins. Requires: step >= start.step, as everywhere.
+  StreamPosition position(int64_t step) const { return place(step, 0); }
   /// Requires: 0 <= i < step_size(step).
   Draw at(int64_t step, int64_t i) const;
 
  private:
-  /// A place in the stream of all epochs.
-  struct Place {
-    int64_t epoch = 0, index = 0;
-  };
   /// The shards of one part in the order of one pass.
   struct ShardOrder {
     std::vector<int64_t> shards;  // permuted
@@ -50,7 +50,7 @@ class SampleOrder {
     std::vector<int64_t> shards;  // first sample of each, and the end
   };
 
-  Place place(int64_t step, int64_t i) const;
+  StreamPosition place(int64_t step, int64_t i) const;
   void add_part(int64_t first, int64_t size, const std::vector<int64_t>& shard_starts);
   void share_slots();
   Draw of_mix(int64_t place) const;
@@ -62,6 +62,8 @@ class SampleOrder {
   const int64_t samples_, batch_;
   const int64_t steps_;  // of an epoch; not used where the remainder is carried over
   OrderOptions options_;
+  const StreamStart start_;
+  const int64_t first_steps_;  // of the epoch that start_ lies in, from there on
   std::vector<Part> parts_;
   mutable std::mutex mutex_;
   mutable std::map<std::pair<size_t, int64_t>, std::shared_ptr<const ShardOrder>> shard_orders_;

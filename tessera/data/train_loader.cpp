@@ -19,7 +19,7 @@ struct TrainLoader::State : BatchMaker {
         transform(std::move(transform_)),
         options(std::move(options_)),
         micro(micro_batch(options)),
-        order(source, options.seed, options.batch, options.order),
+        order(source, options.seed, options.batch, options.order, options.start),
         broken(source.size(), options),
         prefetcher(*this, prefetch_options(options, transform, first_step * options.accumulation)) {}
 
@@ -142,6 +142,7 @@ void TrainLoader::give_back(Batch batch) { state_->prefetcher.give_back(std::mov
 
 double TrainLoader::take_wait_seconds() { return state_->prefetcher.take_wait_seconds(); }
 int64_t TrainLoader::broken_samples() const { return state_->broken.count(); }
+StreamPosition TrainLoader::position(int64_t step) const { return state_->order.position(step); }
 int64_t TrainLoader::unreported_broken() const { return state_->broken.unreported(); }
 std::string TrainLoader::report_broken() { return state_->broken.report(); }
 void TrainLoader::merge_broken(const std::vector<std::string>& reports) { state_->broken.merge(reports); }

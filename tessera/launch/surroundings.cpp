@@ -90,11 +90,15 @@ std::vector<std::string> changes_since(const std::string& earlier, const std::st
   return changes;
 }
 
+std::string host_name() {
+  std::array<char, 256> host{};
+  return ::gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "unknown";
+}
+
 std::string surroundings_json(const std::vector<std::pair<std::string, std::string>>& more) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const auto& [name, value] : more) json[name] = value;
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) == 0) json["host"] = host.data();
+  json["host"] = host_name();
   json["machine"] = machine_description();
   json["cores"] = available_cores();
   json["variables"] = nlohmann::ordered_json::object();

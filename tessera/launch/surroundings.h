@@ -21,6 +21,8 @@ std::string library_variables();
 /// Text that is no such object differs in nothing.
 std::vector<std::string> changes_since(const std::string& earlier, const std::string& now);
 
+std::string host_name();
+
 /// A JSON object, indented: host, machine, cores and those variables, with `more` as further texts in front.
 std::string surroundings_json(const std::vector<std::pair<std::string, std::string>>& more);
 

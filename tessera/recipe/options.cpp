@@ -135,6 +135,8 @@ void add_machine(std::vector<Option>& table) {
            TESSERA_FIELD(checkpoint.best), {"top1", "loss", "top1_ema", "loss_ema"}),
       integer("checkpoint.keep_best", "how many of these to keep, besides the newest", {1, 1e6},
               TESSERA_FIELD(checkpoint.keep_best)),
+      text("checkpoint.on_damage", "a damaged newest or best checkpoint: take the newest whole one, or stop",
+           TESSERA_FIELD(checkpoint.on_damage), {"fall_back", "fail"}),
       flag("checkpoint.async", "training waits for a copy only, 12 bytes a parameter of the rank's share",
            TESSERA_FIELD(checkpoint.async)),
       path("run.dir", "folder of the run; empty: runs/<name>", TESSERA_FIELD(run.dir)),

@@ -126,14 +126,15 @@ struct PrecisionRecipe {
 };
 
 struct CheckpointRecipe {
-  std::string dir = "";       // "": checkpoints/ of the run folder
-  double every_epochs = 1;    // 0: only at the end (and on a signal)
-  int64_t every_steps = 0;    // given: wins
-  int64_t keep = 3;           // newest; "best" is kept besides
-  int64_t keep_every = 0;     // and steps that are multiples of this; 0: none
-  std::string best = "top1";  // top1, loss, top1_ema, loss_ema
-  int64_t keep_best = 1;      // by that
-  bool async = false;         // copied, then written beside the training
+  std::string dir = "";                 // "": checkpoints/ of the run folder
+  double every_epochs = 1;              // 0: only at the end (and on a signal)
+  int64_t every_steps = 0;              // given: wins
+  int64_t keep = 3;                     // newest; "best" is kept besides
+  int64_t keep_every = 0;               // and steps that are multiples of this; 0: none
+  std::string best = "top1";            // top1, loss, top1_ema, loss_ema
+  int64_t keep_best = 1;                // by that
+  std::string on_damage = "fall_back";  // or "fail": see checkpoint::choose()
+  bool async = false;                   // copied, then written beside the training
 };
 
 /// Where a rank computes. kAuto: on a GPU where one answers, else on the CPU.
@@ -229,11 +230,18 @@ struct StepCounts {
   int64_t total = 0, warmup = 0, cooldown = 0;
   int64_t interval = 0;  // "step": between two drops
   double lr_factor = 1;  // of optimizer.lr, from optimizer.lr_scale and the batch
+  int64_t begin = 0;  // the step at which epoch 0 would have begun, had the run had this batch from its start
 };
 StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batch);
 
+/// The counts of a run that goes on with a different batch: at step `step` it stands where a run with this
+/// batch from its start stands at step `same_as`. What the recipe gives in epochs (the end, the warmup, drops
+/// of the learning rate) is moved by the difference; what it gives in steps is not.
+StepCounts counts_after_resume(const Recipe& recipe, StepCounts counts, int64_t step, int64_t same_as);
+
 /// Learning rate of step s (0-based, the step about to be made), with w warmup steps of t in all, the last c
-/// of them cooldown, and lr = optimizer.lr * lr_factor:
+/// of them cooldown, and lr = optimizer.lr * lr_factor. After a resume with a different batch, s and w count
+/// from counts.begin where the recipe gives epochs:
 ///   s < w     warmup_from + (lr - warmup_from) * s / w
 ///   cosine    min_lr + (lr - min_lr) * (1 + cos(pi * p)) / 2, p = (s - w) / (t - w - c), at most 1
 ///             (timm's CosineLRScheduler with warmup_prefix); with warmup_inside p = s / (t - c), so that

@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -256,6 +259,61 @@ fs::path checkpoint_folder(const Recipe& recipe, const fs::path& run_dir, bool r
                " holds some of another run (continue that run with --resume, or set another folder)");
   }
   return name;
+}
+
+namespace {
+
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+[[noreturn]] void refuse_checkpoints(const fs::path& folder, const std::string& holder) {
+  user_error({.where = "train.checkpoint_dir",
+              .problem = concat("checkpoint.dir ", folder.string(), " is in use by ",
+                                holder.empty() ? "another run" : holder),
+              .expected = "a folder that no other run saves into",
+              .hint = "set another checkpoint.dir, or wait for that run to end"});
+}
+
+/// Refuses the folder of checkpoints of another run that goes on.
+void check_run_of(const fs::path& folder, const fs::path& run_dir) {
+  const fs::path real = fs::weakly_canonical(folder), other = real.parent_path();
+  std::error_code ignored;
+  if (real.filename() != "checkpoints" || !fs::exists(other / "recipe.toml", ignored)) return;
+  if (fs::equivalent(other, run_dir, ignored) || !fs::exists(other / ".lock", ignored)) return;
+  if (!FileLock::try_take(other / ".lock")) refuse_checkpoints(folder, concat("the run in ", other.string()));
+}
+
+}  // namespace
+
+std::optional<FileLock> lock_checkpoints(const Recipe& recipe, const fs::path& run_dir,
+                                         const std::string& holder) {
+  constexpr auto kPatience = std::chrono::milliseconds(500);  // until a holder has written its text
+  const bool given = !recipe.checkpoint.dir.empty();
+  const fs::path folder = given ? fs::path(recipe.checkpoint.dir) : run_dir / "checkpoints";
+  const fs::path file = folder / ".lock";
+  std::error_code failed;
+  if (given) fs::create_directories(folder, failed);
+  if (failed) {
+    user_error("train.checkpoint_dir", "a checkpoint.dir: cannot create ", folder.string(), ": ",
+               failed.message());
+  }
+  if (!given && !fs::exists(file, failed)) return std::nullopt;
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  for (;;) {
+    if (auto lock = FileLock::try_take(file)) {
+      if (given) check_run_of(folder, run_dir);
+      std::ofstream(file, std::ios::trunc) << holder << '\n';
+      return lock;
+    }
+    const std::string other = first_line(file);
+    if (other == holder) return std::nullopt;
+    if (std::chrono::steady_clock::now() > end) refuse_checkpoints(folder, other);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
 }
 
 RunFolder create_run_folder(const fs::path& folder) {

@@ -50,6 +50,14 @@ void share_with_children(const RunFolder& folder);
 std::filesystem::path checkpoint_folder(const Recipe& recipe, const std::filesystem::path& run_dir,
                                         bool resuming);
 
+/// Keeps other runs out of the run's folder of checkpoints while the lock lives: of checkpoint.dir, and of
+/// checkpoints/ of the run folder where a run that has it as its checkpoint.dir was there. `holder` says who
+/// has it, for the errors of others: the same text on all hosts of a run, whose processes may all call it
+/// where they see one folder. None: that text holds the lock already, or no lock is needed. Makes
+/// checkpoint.dir. Errors: UserError that names the folder and its holder.
+std::optional<FileLock> lock_checkpoints(const Recipe& recipe, const std::filesystem::path& run_dir,
+                                         const std::string& holder);
+
 /// Creates the folder and its `logs` where they do not exist. No lock. Errors: UserError with path and
 /// reason.
 RunFolder create_run_folder(const std::filesystem::path& folder);

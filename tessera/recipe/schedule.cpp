@@ -99,19 +99,31 @@ StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batc
   return counts;
 }
 
+StepCounts counts_after_resume(const Recipe& recipe, StepCounts counts, int64_t step, int64_t same_as) {
+  counts.begin = step - same_as;
+  if (recipe.train.steps == 0) counts.total += counts.begin;
+  const bool by_epochs = recipe.train.steps == 0 || recipe.schedule.warmup_epochs > 0;
+  if (recipe.schedule.warmup_steps == 0 && by_epochs) counts.warmup += counts.begin;
+  return counts;
+}
+
 namespace {
 
 /// Of a step after the warmup, without the cooldown.
-double decayed_rate(const ScheduleRecipe& schedule, const StepCounts& counts, double lr, int64_t step) {
+double decayed_rate(const Recipe& recipe, const StepCounts& counts, double lr, int64_t step) {
+  const ScheduleRecipe& schedule = recipe.schedule;
   const double least = schedule.min_lr, since = static_cast<double>(step - counts.warmup);
   if (schedule.name == "constant") return lr;
   if (schedule.name == "step") {
-    return std::max(least, lr * std::pow(schedule.factor, static_cast<double>(step / counts.interval)));
+    const int64_t since_begin = step - (schedule.step_steps > 0 ? 0 : counts.begin);
+    return std::max(least,
+                    lr * std::pow(schedule.factor, static_cast<double>(since_begin / counts.interval)));
   }
   if (schedule.name == "rsqrt") {
     return std::max(least, lr / std::sqrt(1.0 + since / static_cast<double>(schedule.timescale)));
   }
-  const int64_t begin = schedule.warmup_inside ? 0 : counts.warmup;
+  const int64_t begin_of_run = recipe.train.steps > 0 ? 0 : counts.begin;
+  const int64_t begin = schedule.warmup_inside ? begin_of_run : counts.warmup;
   const auto length = static_cast<double>(std::max<int64_t>(counts.total - begin - counts.cooldown, 1));
   const double progress = std::min(static_cast<double>(step - begin) / length, 1.0);
   if (schedule.name == "linear") return lr + (least - lr) * progress;
@@ -133,9 +145,11 @@ double learning_rate(const Recipe& recipe, const StepCounts& counts, int64_t ste
   const ScheduleRecipe& schedule = recipe.schedule;
   const double lr = recipe.optimizer.lr * counts.lr_factor, from = schedule.warmup_from;
   if (step < counts.warmup) {
-    return from + (lr - from) * static_cast<double>(step) / static_cast<double>(counts.warmup);
+    const int64_t begin = schedule.warmup_steps > 0 ? 0 : counts.begin;
+    return from +
+           (lr - from) * static_cast<double>(step - begin) / static_cast<double>(counts.warmup - begin);
   }
-  const double rate = decayed_rate(schedule, counts, lr, step);
+  const double rate = decayed_rate(recipe, counts, lr, step);
   const int64_t left = std::max<int64_t>(counts.total - step, 0);
   if (left >= counts.cooldown || schedule.name == "cosine" || schedule.name == "linear") return rate;
   return schedule.min_lr +

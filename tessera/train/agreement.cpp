@@ -39,16 +39,6 @@ std::string classes_text(const std::vector<std::string>& names) {
                 names.size() > kMostNames ? ", ..." : "", "; checksum ", checksum.hex(), ")");
 }
 
-std::string samples_text(const data::Source& source) {
-  TextChecksum checksum;
-  const int64_t step = std::max<int64_t>(1, source.size() / kMostSamples);
-  for (int64_t i = 0; i < source.size(); i += step) {
-    checksum.add(source.sample_name(i));
-    checksum.add(std::to_string(source.label(i)));
-  }
-  return concat("checksum ", checksum.hex());
-}
-
 /// Size and checksum of a file, of a large one by windows.
 std::string file_text(const std::filesystem::path& path) {
   constexpr uint64_t kWindow = 64 << 10, kWindows = 64;
@@ -92,11 +82,26 @@ mesh::Facts computing_facts(const recipe::Recipe& recipe, const plan::Plan& plan
   return facts;
 }
 
+SplitFacts split_facts(const data::Source& source) {
+  TextChecksum checksum;
+  const int64_t step = std::max<int64_t>(1, source.size() / kMostSamples);
+  for (int64_t i = 0; i < source.size(); i += step) {
+    checksum.add(source.sample_name(i));
+    checksum.add(std::to_string(source.label(i)));
+  }
+  return {source.size(), checksum.hex()};
+}
+
 mesh::Facts data_facts(const std::string& setting, const data::Source& source) {
+  return data_facts(setting, source, split_facts(source));
+}
+
+mesh::Facts data_facts(const std::string& setting, const data::Source& source, const SplitFacts& split) {
   const char* hint = "give every host the same, complete copy of the data";
-  return {{concat("the number of samples of ", setting), std::to_string(source.size()), hint},
+  return {{concat("the number of samples of ", setting), std::to_string(split.samples), hint},
           {concat("the class names of ", setting), classes_text(source.classes()), hint},
-          {concat("the names and labels of the samples of ", setting), samples_text(source), hint}};
+          {concat("the names and labels of the samples of ", setting), concat("checksum ", split.checksum),
+           hint}};
 }
 
 mesh::Facts weights_facts(const std::string& setting, const std::filesystem::path& path) {

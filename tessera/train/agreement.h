@@ -20,9 +20,17 @@ namespace tessera::train {
 /// the kernels.
 mesh::Facts computing_facts(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device);
 
-/// Of the data that `setting` ("data.train") names: number of samples, class names in label order, and a
-/// checksum of the samples' names and labels in their order; of more than a million samples, of a million
-/// that are evenly spaced. Opens no sample.
+/// Of one split of the data: what ranks compare, and what a resumed run compares with its checkpoint.
+struct SplitFacts {
+  int64_t samples = 0;
+  std::string checksum = {};  // of the samples' names and labels in their order
+  bool operator==(const SplitFacts&) const = default;
+};
+/// Of more than a million samples the checksum is that of a million that are evenly spaced. Opens no sample.
+SplitFacts split_facts(const data::Source& source);
+
+/// Of the data that `setting` ("data.train") names: class names in label order, and split_facts().
+mesh::Facts data_facts(const std::string& setting, const data::Source& source, const SplitFacts& split);
 mesh::Facts data_facts(const std::string& setting, const data::Source& source);
 
 /// Of the weights that `setting` names by a path, if it is a file: its size, and a checksum of its beginning,

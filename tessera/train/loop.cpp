@@ -101,17 +101,23 @@ namespace {
 
 /// Which steps evaluate and save. A step count of 0 means: only at the end.
 struct Schedule {
-  int64_t eval_every, save_every, total;
+  struct Every {
+    int64_t steps, begin;  // counted from there
+  };
+  Every eval_every, save_every;
+  int64_t total;
 
   static Schedule of(const recipe::Recipe& recipe, const recipe::StepCounts& counts) {
-    const auto steps = [&](int64_t every_steps, double every_epochs) {
-      if (every_steps > 0 || every_epochs <= 0) return every_steps;
-      return std::max<int64_t>(1, std::llround(every_epochs * counts.steps_per_epoch));
+    const auto every = [&](int64_t every_steps, double every_epochs) -> Every {
+      if (every_steps > 0 || every_epochs <= 0) return {every_steps, 0};
+      return {std::max<int64_t>(1, std::llround(every_epochs * counts.steps_per_epoch)), counts.begin};
     };
-    return {steps(recipe.train.eval_every_steps, recipe.train.eval_every_epochs),
-            steps(recipe.checkpoint.every_steps, recipe.checkpoint.every_epochs), counts.total};
+    return {every(recipe.train.eval_every_steps, recipe.train.eval_every_epochs),
+            every(recipe.checkpoint.every_steps, recipe.checkpoint.every_epochs), counts.total};
   }
-  bool due(int64_t every, int64_t step) const { return step == total || (every > 0 && step % every == 0); }
+  bool due(const Every& every, int64_t step) const {
+    return step == total || (every.steps > 0 && (step - every.begin) % every.steps == 0);
+  }
 };
 
 using Clock = std::chrono::steady_clock;
@@ -163,6 +169,7 @@ class Loop {
     data::Leaving loader(
         std::make_unique<data::TrainLoader>(input_.train, state_.recipe.data.transform, options, state_.step),
         options.patience);
+    loader_ = &*loader;
     state_.input->forget();
     while (state_.step < end_ && !stop) {
       const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
@@ -289,7 +296,9 @@ class Loop {
     return step % state_.recipe.train.log_every == 0 || step == input_.counts.total;
   }
 
-  double epoch() const { return static_cast<double>(state_.step) / input_.counts.steps_per_epoch; }
+  double epoch() const {
+    return static_cast<double>(state_.step - input_.counts.begin) / input_.counts.steps_per_epoch;
+  }
 
   /// Is this the best so far? Stays due when some rank was asked to stop meanwhile.
   bool evaluate_and_rank() {
@@ -349,6 +358,7 @@ class Loop {
 
   void save(bool best) {
     if (monitor_ != nullptr) monitor_->status("saving a checkpoint");
+    if (state_.data && loader_ != nullptr) state_.data->position = loader_->position(state_.step);
     saver_.save(best);
   }
 
@@ -372,7 +382,8 @@ class Loop {
   Trace trace_{mesh_.rank()};
   double own_seconds_ = 0;
   int64_t own_images_ = 0;
-  bool files_hang_ = false;  // some rank gave up waiting for images
+  const data::TrainLoader* loader_ = nullptr;  // while the loop runs
+  bool files_hang_ = false;                    // some rank gave up waiting for images
   struct {
     double seconds = 0, data = 0, comm = 0;
   } waits_;  // since the last line

@@ -68,6 +68,10 @@ void open_data(Prepared& p) {
   p.loader.accumulation = p.sizes.accumulation;
 }
 
+void record_data(Prepared& p) {
+  p.data = {split_facts(*p.train), split_facts(*p.val), p.sizes.batch, p.sizes.accumulation, {}};
+}
+
 std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
   const auto& model = recipe.model;

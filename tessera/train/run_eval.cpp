@@ -76,20 +76,20 @@ Trained open_weights(const std::string& path, const std::vector<std::string>& se
 
 /// What a path means: a checkpoint (its own folder, or a run's: the best, else the latest) with the recipe
 /// saved in it, or somebody's weights.
-Trained open_trained(const std::string& path, const std::vector<std::string>& sets) {
+Trained open_trained(const std::string& path, const std::vector<std::string>& sets, const Warn& warn) {
   if (is_of_others(path)) return open_weights(path, sets);
+  const auto found = checkpoint::choose(path, checkpoint::kBestOrLatest);
   const fs::path checkpoints = fs::path(path) / "checkpoints";
-  std::optional<fs::path> found;
-  if (fs::is_directory(checkpoints)) {
-    found = fs::exists(checkpoints / "best.json") ? checkpoint::find(checkpoints, "best")
-                                                  : checkpoint::find(checkpoints, "latest");
-    if (!found) user_error("checkpoint.find", "a complete checkpoint: ", checkpoints.string(), " holds none");
-  } else {
-    found = checkpoint::find(path, path);
+  if (!found && !fs::is_directory(checkpoints)) static_cast<void>(checkpoint::find(path, path));  // says why
+  if (!found) user_error("checkpoint.find", "a complete checkpoint: ", checkpoints.string(), " holds none");
+  const checkpoint::Choice& choice = *found;
+  const auto manifest = checkpoint::read_manifest(choice.path);
+  recipe::Recipe recipe = recipe::parse_recipe(manifest.progress.recipe_toml,
+                                               (choice.path / "manifest.json").string(), ".", sets);
+  if (!choice.passed_over.empty()) {
+    if (recipe.checkpoint.on_damage == "fail") checkpoint::refuse_passed_over(choice);
+    warn(checkpoint::passed_over_text(choice));
   }
-  const auto manifest = checkpoint::read_manifest(*found);
-  recipe::Recipe recipe =
-      recipe::parse_recipe(manifest.progress.recipe_toml, (*found / "manifest.json").string(), ".", sets);
   const bool asked = std::ranges::any_of(sets, [](const std::string& set) {
     return set.starts_with("precision.compute") || set.starts_with("precision.linear");
   });
@@ -97,7 +97,7 @@ Trained open_trained(const std::string& path, const std::vector<std::string>& se
     recipe.precision.compute = recipe::Dtype::kFloat32;
     recipe.precision.linear = recipe::Linear::kAuto;
   }
-  return {*found, std::move(recipe)};
+  return {choice.path, std::move(recipe)};
 }
 
 /// Gives `state` the weights and the classes' names.
@@ -223,7 +223,12 @@ std::string command_of(const EvalJob& job, const std::string& split) {
 
 int eval(const EvalJob& job, const launch::Ranks& ranks) {
   Log log(ranks.rank == 0 && !job.json);
-  const Trained trained = open_trained(job.checkpoint, job.sets);
+  const Warn warn = [&](const std::string& line) {
+    log.warn(line);  // silent where the console is for JSON
+    if (ranks.rank == 0 && job.json) std::fprintf(stderr, "warning: %s\n", one_line(line).c_str());
+  };
+  const Trained trained = open_trained(job.checkpoint, job.sets, warn);
+  log.info(concat("evaluating ", trained.path.string()));
   const int64_t threads = set_threads(trained.recipe, ranks);
   const at::Device device = choose_device(trained.recipe, ranks);
   const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
@@ -249,12 +254,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           const auto state =
               assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
           load(*state, trained, job.ema, log);
-          data::check_same_classes(state->classes, source->classes(), trained.recipe.data.source,
-                                   [&](const std::string& line) {
-                                     log.warn(line);  // silent where the console is for JSON
-                                     if (ranks.rank == 0 && job.json)
-                                       std::fprintf(stderr, "warning: %s\n", one_line(line).c_str());
-                                   });
+          data::check_same_classes(state->classes, source->classes(), trained.recipe.data.source, warn);
           EvaluateOptions options;
           options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
                           : trained.recipe.train.batch_per_rank > 0
@@ -337,7 +337,11 @@ void predict_images(const PredictJob& job, TrainState& state) {
 }  // namespace
 
 int predict(const PredictJob& job) {
-  const Trained trained = open_trained(job.checkpoint, job.sets);
+  Log log(!job.json);
+  const Trained trained = open_trained(job.checkpoint, job.sets, [](const std::string& line) {
+    std::fprintf(stderr, "warning: %s\n", one_line(line).c_str());
+  });
+  log.info(concat("predicting with ", trained.path.string()));
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
   const at::Device device = choose_device(trained.recipe, alone);
@@ -345,7 +349,6 @@ int predict(const PredictJob& job) {
   return guarded(
       [&] {
         const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);
-        Log log(!job.json);
         load(*state, trained, job.ema, log);
         predict_images(job, *state);
         return static_cast<int>(kExitDone);

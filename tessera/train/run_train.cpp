@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera train`: from a recipe to a trained model, a report and a summary.
 #include <ATen/ATen.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -15,15 +16,12 @@
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
-#include "tessera/data/class_difference.h"
 #include "tessera/launch/surroundings.h"
 #include "tessera/launch/time_limit.h"
-#include "tessera/library/checkpoint_ranks.h"
 #include "tessera/monitor/monitor.h"
 #include "tessera/monitor/number.h"
 #include "tessera/monitor/report.h"
 #include "tessera/recipe/run_folder.h"
-#include "tessera/recipe/warnings.h"
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/agreement.h"
 #include "tessera/train/bad_numbers.h"
@@ -36,6 +34,7 @@
 #include "tessera/train/memory.h"
 #include "tessera/train/prepared.h"
 #include "tessera/train/rates.h"
+#include "tessera/train/resume.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
 #include "tessera/train/teacher.h"
@@ -43,19 +42,6 @@
 namespace tessera::train {
 namespace fs = std::filesystem;
 namespace {
-
-/// Where the run has checkpoints of which none is complete, starting anew would write over what is left of
-/// it.
-void check_nothing_saved(const fs::path& folder) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (!checkpoint::names::parse_step(name) || !entry.is_directory(ignored)) continue;
-    user_error("train.resume", "a complete checkpoint: ", entry.path().string(), " has no ",
-               checkpoint::names::kManifest,
-               " and there is no other (restore it; to start anew, move it away)");
-  }
-}
 
 /// What to do after numbers that ended the run: what is saved last may be ruined as well.
 std::string where_to_go_on(const fs::path& checkpoints) {
@@ -73,49 +59,6 @@ std::string where_to_go_on(const fs::path& checkpoints) {
   }
   return concat("--resume goes on from step ", *newest, "; if that is ruined too, --resume ",
                 *std::prev(newest), " from an earlier one");
-}
-
-/// Puts saved state into `state`; says what differs from the saved run. Returns the checkpoint's folder,
-/// empty when there was none.
-fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
-  const fs::path& folder = p.checkpoints;
-  // All look together: hosts may have folders of their own, and one that sees nothing must not start anew.
-  const bool is_path = !checkpoint::names::is_of_the_run(p.job.resume) && fs::is_directory(p.job.resume);
-  const auto found = checkpoint::find(is_path ? fs::path(p.job.resume) : folder, p.job.resume,
-                                      library::checkpoint_ranks(mesh.world()));
-  if (!found) {
-    check_nothing_saved(folder);
-    if (p.job.must_resume) {
-      user_error("train.resume", "a saved state: found no checkpoint in ", folder.string(),
-                 " (nothing of that run can be continued: start anew with a recipe)");
-    }
-    log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
-    return {};
-  }
-  const fs::path checkpoint = fs::absolute(*found);
-  load_state(state, checkpoint);
-  log.info(concat("resumed from ", checkpoint.string(), " at step ", state.step));
-  const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
-  if (manifest.world != p.ranks.world) {
-    log.info(concat("  saved by ", manifest.world, " ranks, now ", p.ranks.world));
-  }
-  const recipe::Recipe saved = recipe::parse_recipe(manifest.progress.recipe_toml, "manifest", ".", {});
-  for (const std::string& line : recipe::difference(saved, p.job.recipe)) {
-    // Where a run lies changes nothing in it; --resume RUN_FOLDER always gives it.
-    if (!line.starts_with("run.dir:")) log.warn(concat("differs from the saved run: ", line));
-  }
-  if (const auto other = data::class_difference(state.classes, p.val->classes())) {
-    log.warn(concat("[train.resume] the classes that the checkpoint was trained with: ", other->text));
-  }
-  if (state.step >= p.counts.total) {
-    log.info(concat("  this run is finished: all of its ", p.counts.total,
-                    " steps are made (to train on, set ", recipe::how_to_train_on(p.job.recipe), ")"));
-  }
-  mesh.world().barrier("resume");  // all have read
-  if (checkpoint.parent_path() == fs::absolute(folder)) {
-    checkpoint::set_aside_after(folder, state.step, library::checkpoint_ranks(mesh.world()));
-  }
-  return checkpoint;
 }
 
 /// What this rank sent, by axis (the control messages of all ranks are "world") and kind.
@@ -278,6 +221,39 @@ recipe::RunFolder agree_on_run_folder(const Prepared& p, mesh::Mesh& mesh) {
   return folder;
 }
 
+/// Keeps other runs out of the folder of checkpoints. Collective: all ranks fail with the first rank's error.
+std::optional<FileLock> hold_checkpoints(const Prepared& p, mesh::Mesh& mesh) {
+  std::optional<FileLock> lock;
+  std::string holder;
+  const auto agree = [&](bool mine) {
+    std::string error;
+    try {
+      if (mine) lock = recipe::lock_checkpoints(p.job.recipe, p.run_dir, holder);
+    } catch (const UserError& failed) {
+      error = failed.what();
+    }
+    for (const std::string& text : mesh.world().all_gather_text(error, "lock of the checkpoints"))
+      if (!text.empty()) throw UserError(text);
+  };
+  if (mesh.rank() == 0) {
+    holder = concat("the run in ", p.run_dir.string(), " (process ", ::getpid(), " on host ",
+                    launch::host_name(), ")");
+  }
+  holder = mesh.world().all_gather_text(holder, "run").front();
+  agree(mesh.rank() == 0);
+  agree(mesh.rank() != 0 && p.ranks.local_rank == 0);  // of hosts with folders of their own
+  return lock;
+}
+
+/// What cannot be read or removed stays: looking for a checkpoint says why, on all ranks.
+void clear_leftovers(const fs::path& checkpoints) {
+  try {
+    checkpoint::clear_leftovers(checkpoints);
+  } catch (const UserError&) {
+    return;
+  }
+}
+
 /// environment.json, and what has changed since the run that is resumed wrote it.
 void tell_environment(const Prepared& p, Log& log) {
   const fs::path file = p.run_dir / "environment.json";
@@ -307,6 +283,8 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true, p.device);
   state->context.keeps_activations = p.keeps_activations;
   where = [&state] { return concat("after step ", state->step, ", unit ", state->sharded->current_unit()); };
+  if (first && !p.ranks.pretended()) clear_leftovers(p.checkpoints);
+  mesh.world().barrier("leftovers");
   fs::path resumed;
   if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
   if (resumed.empty() && !p.job.recipe.train.init_from.empty()) init_from(*state, log);
@@ -314,6 +292,8 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
     state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log, p.device);
   }
   state->classes = p.val->classes();
+  state->data = p.data;
+  state->data->position = p.loader.start.position;
   std::unique_ptr<monitor::Monitor> monitor;
   if (first) {
     const auto kept = resumed.empty() ? recipe::keep_earlier_start(p.run_dir) : std::nullopt;
@@ -412,13 +392,14 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   if (ranks.world > launch::available_cores() && ranks.rank == 0 && ranks.local_world == ranks.world) {
     log.warn(concat(ranks.world, " ranks share ", launch::available_cores(), " cores: each will be slow"));
   }
+  record_data(p);
   auto mesh = connect(job.recipe, ranks, [&] {
     return joined_facts({{command_fact(command_of(job))},
                          computing_facts(job.recipe, p.plan, p.device),
                          weights_facts("train.init_from", job.recipe.train.init_from),
                          weights_facts("distill.teacher", job.recipe.distill.teacher),
-                         data_facts("data.train", *p.train),
-                         data_facts("data.val", *p.val)});
+                         data_facts("data.train", *p.train, p.data.train),
+                         data_facts("data.val", *p.val, p.data.val)});
   });
   std::unique_ptr<TrainState> state;
   recipe::RunFolder folder;
@@ -430,6 +411,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
           const FileWatchdog watchdog(run_timeout(job.recipe), launch::stop_requested, *mesh);
           folder = agree_on_run_folder(p, *mesh);
           p.run_dir = folder.path;
+          const auto lock = hold_checkpoints(p, *mesh);
           p.checkpoints = recipe::checkpoint_folder(job.recipe, p.run_dir, !job.resume.empty());
           log.open_file(p.run_dir / "logs" / concat("rank-", ranks.rank, ".log"));
           log.info(concat("training ", job.recipe.name, " in ", p.run_dir.string()));

@@ -16,6 +16,7 @@
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
+#include "tessera/train/data_record.h"
 #include "tessera/train/device_input.h"
 #include "tessera/train/ema.h"
 #include "tessera/train/optimizer.h"
@@ -50,6 +51,7 @@ struct TrainState {
   bool eval_due = false;                                  // of this step, put off by a stop
   double seconds = 0;                                     // of training so far
   std::vector<std::string> classes;                       // names in label order, saved for `predict`
+  std::optional<DataRecord> data;                         // of the loop; what was saved, after a load
 };
 
 /// bf16 where asked for, or where "auto" and the device is made for it: any but the CPU, and CPUs that

@@ -9,6 +9,7 @@
 #include "tessera/base/file.h"
 #include "tessera/checkpoint/stored_checkpoint.h"
 #include "tessera/formats/zip_directory.h"
+#include "tessera/recipe/on_damage.h"
 
 namespace tessera::weights {
 namespace fs = std::filesystem;
@@ -36,16 +37,17 @@ fs::path file_in(const fs::path& folder) {
   return found.front();
 }
 
-/// Of a run the best checkpoint, else the latest.
-std::optional<fs::path> own_checkpoint(const fs::path& path) {
-  if (fs::exists(path / "manifest.json")) return path;
-  const fs::path inside = path / "checkpoints", folder = fs::is_directory(inside) ? inside : path;
-  if (fs::exists(folder / "best.json")) return checkpoint::find(folder, "best");
-  if (folder == inside) return checkpoint::find(folder, "latest");
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().filename().string().starts_with("step_")) return checkpoint::find(folder, "latest");
-  }
-  return std::nullopt;
+/// Of a run or a folder of checkpoints the best one, else the latest; none where `path` is neither.
+std::optional<checkpoint::Choice> own_checkpoint(const fs::path& path) {
+  const auto is_own = [](const fs::path& folder) {
+    return fs::exists(folder / "best.json") ||
+           std::ranges::any_of(fs::directory_iterator(folder), [](const auto& entry) {
+             return entry.path().filename().string().starts_with("step_");
+           });
+  };
+  if (!fs::exists(path / "manifest.json") && !fs::is_directory(path / "checkpoints") && !is_own(path))
+    return std::nullopt;
+  return checkpoint::choose(path, checkpoint::kBestOrLatest);
 }
 
 }  // namespace
@@ -55,9 +57,10 @@ Opened open_file(const fs::path& path, bool ema) {
   if (fs::is_directory(path)) {
     if (const auto found = own_checkpoint(path)) {
       opened.kind = Opened::Kind::kTessera;
-      opened.file = *found;
-      opened.source = std::make_shared<checkpoint::StoredCheckpoint>(checkpoint::Folders(*found));
+      opened.file = found->path;
+      opened.source = std::make_shared<checkpoint::StoredCheckpoint>(checkpoint::Folders(found->path));
       opened.recipe_toml = opened.source->progress().recipe_toml;
+      opened.passed_over = recipe::passed_over(*found, opened.recipe_toml);
       return opened;
     }
   }

@@ -20,6 +20,7 @@ struct Opened {
   enum class Kind { kSafetensors, kTorch, kNpz, kTessera } kind = Kind::kSafetensors;
   std::map<std::string, std::string> metadata;  // of safetensors
   std::string recipe_toml;  // of a checkpoint of Tessera's, and of what was consolidated from one
+  std::string passed_over;  // a line about damaged checkpoints that were passed over; "" for none
   std::string nested;       // of torch.save: where in the file they were ("model_ema")
 };
 

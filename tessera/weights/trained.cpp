@@ -32,8 +32,10 @@ Trained open_trained(const std::filesystem::path& path, const OpenOptions& optio
   const recipe::Recipe saved = recipe::parse_recipe(opened.recipe_toml, opened.file.string(), ".", {});
   if (opened.kind == Opened::Kind::kTessera) {
     const checkpoint::Progress& progress = opened.source->progress();
-    return {opened.source, saved.model, saved.data.transform, saved_classes(progress),
-            concat(opened.file.string(), " (step ", progress.step, ")")};
+    Trained own = {opened.source, saved.model, saved.data.transform, saved_classes(progress),
+                   concat(opened.file.string(), " (step ", progress.step, ")")};
+    if (!opened.passed_over.empty()) own.notes.push_back(opened.passed_over);
+    return own;
   }
   if (saved.model.family() != arch::VitConfig::kFamily) {
     user_error("weights.open", "a run or a checkpoint of a ", saved.model.family(), ": ", path.string(),

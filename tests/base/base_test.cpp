@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <fstream>
 #include <vector>
 
 #include "tessera/base/checksum.h"
@@ -13,6 +15,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/median.h"
 #include "tessera/base/one_line.h"
+#include "tessera/base/output_file.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
@@ -81,6 +84,30 @@ TEST(File, AtomicWriteLeavesNothingBeside) {
   write_file_atomic(path, "two");
   EXPECT_EQ(read_file(path), "two");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+// A process writes beside the file and ends as by a kill; the next write finds what it left.
+TEST(File, WhatAKilledProcessLeftGoesWithTheNextWrite) {
+  const TemporaryFolder folder("tessera-base");
+  const auto path = folder.path() / "a.txt";
+  const auto files = [&] { return std::distance(std::filesystem::directory_iterator(folder.path()), {}); };
+  std::ofstream(folder.path() / "a.txt.tmp-notes") << "of somebody";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::ofstream(OutputFile(path).write_to()) << "a part";
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(files(), 2);
+  const OutputFile open(path);  // of a process that lives
+  std::ofstream(open.write_to()) << "going on";
+  EXPECT_EQ(files(), 2) << "the killed one's is gone";
+  const OutputFile another(path);
+  EXPECT_EQ(files(), 2) << "the living one's stays";
+  open.commit();
+  EXPECT_EQ(read_file(path), "going on");
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "a.txt.tmp-notes"));
 }
 
 // What the test makes itself: device nodes and pipes of the machine are nobody's to try things on.

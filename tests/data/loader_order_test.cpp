@@ -51,6 +51,83 @@ TEST(TrainLoader, EveryOrderContinuesAnywhereOnAnyRanks) {
   }
 }
 
+/// Samples of the steps [from, to) of a loader on one rank.
+std::vector<uint64_t> samples_of(const Source& source, const LoaderOptions& options, int64_t from,
+                                 int64_t to) {
+  TrainLoader loader(source, one_pixel(), options, from);
+  std::vector<uint64_t> samples;
+  for (int64_t step = from; step < to; ++step) {
+    const Batch batch = loader.next();
+    samples.insert(samples.end(), batch.samples.begin(), batch.samples.end());
+  }
+  return samples;
+}
+
+// 100 samples an epoch. 7 steps of 12 are 84 of the first epoch; then steps of 8, of 5 and of 16.
+TEST(TrainLoader, ANewBatchGoesOnAtTheNextSampleOfTheEpoch) {
+  const Pixels source(100);
+  for (const Remainder remainder : {Remainder::kDrop, Remainder::kKeep, Remainder::kCarry}) {
+    SCOPED_TRACE(static_cast<int>(remainder));
+    LoaderOptions options = share(0, 1, 12, 1, 0);
+    options.order.remainder = remainder;
+    std::vector<uint64_t> seen = samples_of(source, options, 0, 7);
+    for (const auto& [batch, first, steps] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
+             {8, 7, 1}, {8, 8, 1}, {5, 9, 20}, {16, 29, 5}, {20, 34, 1}}) {
+      // What a checkpoint saves before the change of the batch.
+      options.start = {first, TrainLoader(source, one_pixel(), options, first).position(first)};
+      options.batch = batch;
+      const auto more = samples_of(source, options, first, first + steps);
+      seen.insert(seen.end(), more.begin(), more.end());
+    }
+    ASSERT_GE(seen.size(), 300U);
+    for (size_t epoch = 0; epoch < 3; ++epoch) {
+      const auto begin = seen.begin() + static_cast<std::ptrdiff_t>(100 * epoch);
+      EXPECT_EQ(std::set<uint64_t>(begin, begin + 100).size(), 100U) << "epoch " << epoch;
+    }
+  }
+}
+
+// 84 of 105 samples are done: 21 are left, steps of 10, 10 and 1, although remainders are dropped; later
+// epochs are 10 whole steps.
+TEST(TrainLoader, ANewBatchLeavesOutNoSampleOfItsFirstEpoch) {
+  const Pixels source(105);
+  LoaderOptions options = share(0, 1, 12, 1, 0);
+  std::vector<uint64_t> seen = samples_of(source, options, 0, 7);
+  options.batch = 10;
+  options.start = {7, {0, 84}};
+  const auto rest = samples_of(source, options, 7, 10);
+  EXPECT_EQ(rest.size(), 21U) << "10, 10 and 1";
+  seen.insert(seen.end(), rest.begin(), rest.end());
+  EXPECT_EQ(std::set<uint64_t>(seen.begin(), seen.end()).size(), 105U);
+  const TrainLoader loader(source, one_pixel(), options, 7);
+  EXPECT_EQ(loader.position(9), (StreamPosition{0, 104}));
+  EXPECT_EQ(loader.position(10), (StreamPosition{1, 0}));
+  EXPECT_EQ(loader.position(20), (StreamPosition{2, 0})) << "5 of 105 are dropped as usual";
+  EXPECT_EQ(step_of_position({0, 84}, 105, 10, Remainder::kDrop), 7);
+  EXPECT_EQ(samples_of(source, options, 9, 11).size(), 11U) << "resumed once more before the short step";
+}
+
+TEST(TrainLoader, TheSameBatchFollowsTheSameOrderFromAnyStart) {
+  const Pixels source(101, {}, {0, 10, 11, 40, 77});
+  std::vector<OrderOptions> orders(5);
+  orders[1].remainder = Remainder::kKeep;
+  orders[2].remainder = Remainder::kCarry;
+  orders[3].repeats = 3;
+  orders[4] = {Order::kShards, 2, Remainder::kCarry, 2, {{40, 1}, {61, 3}}};
+  for (const OrderOptions& order : orders) {
+    LoaderOptions options = share(0, 1, 24, 1, 0);
+    options.order = order;
+    for (const int64_t start : {0, 3, 4, 5, 13}) {
+      const auto expected = samples_of(source, options, start, start + 9);
+      LoaderOptions resumed = options;
+      resumed.start = {start, TrainLoader(source, one_pixel(), options, 0).position(start)};
+      EXPECT_EQ(resumed.start.position, position_of_step(start, 101, 24, order.remainder));
+      EXPECT_EQ(step_of_position(resumed.start.position, 101, 24, order.remainder), start);
+      EXPECT_EQ(samples_of(source, resumed, start, start + 9), expected);
+    }
+  }
+}
+
 // With a remainder that is kept, shares of the last step are short or empty; together the ranks have every
 // sample of every epoch once, and all know how many the step has.
 TEST(TrainLoader, AShortLastStepAtAnyLayout) {

@@ -211,6 +211,29 @@ TEST_F(RunFolders, CheckpointsMayLieElsewhere) {
                    ": Not a directory"));
 }
 
+TEST_F(RunFolders, CheckpointsElsewhereAreOfOneRunAtATime) {
+  Recipe first = named("first"), second = named("second");
+  first.checkpoint.dir = second.checkpoint.dir = fs::current_path() / "disk";
+  const RunFolder runs[] = {claim_run_folder(first, ""), claim_run_folder(second, "")};
+  const auto error = [&] {
+    return error_text([&] { lock_checkpoints(second, runs[1].path, "the second run"); });
+  };
+  {
+    const auto lock = lock_checkpoints(first, runs[0].path, "the first run");
+    EXPECT_TRUE(lock.has_value());
+    EXPECT_FALSE(lock_checkpoints(first, runs[0].path, "the first run").has_value()) << "its other host";
+    EXPECT_EQ(error(), concat("[train.checkpoint_dir] checkpoint.dir ", second.checkpoint.dir,
+                              " is in use by the first run: expected a folder that no other run saves into; "
+                              "set another checkpoint.dir, or wait for that run to end"));
+  }
+  EXPECT_TRUE(lock_checkpoints(second, runs[1].path, "the second run").has_value());
+  second.checkpoint.dir = runs[0].path / "checkpoints";
+  leave_a_run_in(runs[0].path);
+  EXPECT_NE(error().find(concat(" is in use by the run in ", runs[0].path.string(), ": ")),
+            std::string::npos);
+  EXPECT_FALSE(lock_checkpoints(named("third"), runs[1].path, "the third run").has_value()) << "of its own";
+}
+
 TEST_F(RunFolders, ARunThatNeverBeganLeavesItsNameFree) {
   claim_run_folder(named("mine"), "");
   EXPECT_EQ(claim_run_folder(named("mine"), "").path.filename(), "mine");

@@ -153,6 +153,32 @@ TEST(LearningRate, WithoutWarmupAndWithNothingElse) {
   EXPECT_DOUBLE_EQ(learning_rate(scheduled("cosine"), {10, 4, 4}, 3), 0.8);
 }
 
+// 480 images: 20 steps of 24 an epoch, 10 steps of 48. After 10 steps of 24 half an epoch is done.
+TEST(Schedule, ANewBatchKeepsItsPlaceInEpochs) {
+  Recipe recipe = scheduled("cosine");
+  recipe.train.steps = 0;
+  recipe.train.epochs = 4;
+  recipe.schedule.warmup_steps = 0;
+  recipe.schedule.warmup_epochs = 1;
+  const StepCounts before = count_steps(recipe, 480, 24), anew = count_steps(recipe, 480, 48);
+  const StepCounts after = counts_after_resume(recipe, anew, 10, 5);
+  EXPECT_EQ(after.total, 45);  // 0.5 epochs are 10 steps, 3.5 epochs 35
+  for (int64_t step = 10; step < 45; ++step) {
+    EXPECT_DOUBLE_EQ(learning_rate(recipe, after, step), learning_rate(recipe, before, 10 + 2 * (step - 10)))
+        << step;
+  }
+  recipe.train.epochs = 0;
+  recipe.train.steps = 60;  // given in steps: neither the end nor the warmup moves
+  recipe.schedule.warmup_epochs = 0;
+  recipe.schedule.warmup_steps = 20;
+  const StepCounts by_steps = counts_after_resume(recipe, count_steps(recipe, 480, 48), 10, 5);
+  EXPECT_EQ(by_steps.total, 60);
+  for (int64_t step = 10; step < 60; ++step) {
+    EXPECT_DOUBLE_EQ(learning_rate(recipe, by_steps, step),
+                     learning_rate(recipe, count_steps(recipe, 480, 24), step));
+  }
+}
+
 StepCounts counts_of(int64_t total, int64_t warmup, int64_t cooldown, int64_t interval = 1) {
   StepCounts counts{10, total, warmup};
   counts.cooldown = cooldown;

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/resume.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/names.h"
+#include "tessera/data/class_difference.h"
+#include "tessera/library/checkpoint_ranks.h"
+#include "tessera/recipe/warnings.h"
+
+namespace tessera::train {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::array kRules = {
+    ResumeRule{Compared::kClassOrder, "class names: a known name has a different label", true,
+               "labels would change their meaning"},
+    ResumeRule{Compared::kClasses, "class names: new, renamed, or more of them", false,
+               "the head keeps its weights by label"},
+    ResumeRule{Compared::kTrainSamples, "number of training images", false,
+               "order, epoch and schedule are those of the new number"},
+    ResumeRule{Compared::kTrainNames, "names or labels of the training images", false,
+               "the run keeps its place in the order, which now has different images"},
+    ResumeRule{Compared::kValSamples, "number of validation images", false,
+               "evaluations before and after are not comparable, and \"best\" compares them"},
+    ResumeRule{Compared::kValNames, "names or labels of the validation images", false,
+               "evaluations before and after are not comparable, and \"best\" compares them"},
+    ResumeRule{Compared::kBatch, "batch (images of a step, over all ranks)", false,
+               "the epoch goes on at its next image; what the recipe gives in epochs stays in epochs"},
+    ResumeRule{Compared::kAccumulation, "accumulation (micro-batches of a step)", false,
+               "only the rounding of sums changes"},
+    ResumeRule{Compared::kSetting, "any other setting, but `run.dir`", false, "the new value counts"},
+};
+
+const ResumeRule& rule_of(Compared what) { return kRules.at(static_cast<size_t>(what)); }
+
+/// Where the run has checkpoints of which none is complete, starting anew would write over what is left of
+/// it.
+void check_nothing_saved(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!checkpoint::names::parse_step(name) || !entry.is_directory(ignored)) continue;
+    user_error("train.resume", "a complete checkpoint: ", entry.path().string(), " has no ",
+               checkpoint::names::kManifest,
+               " and there is no other (restore it; to start anew, move it away)");
+  }
+}
+
+/// Settings whose effect is compared as such.
+bool is_of_batch(const std::string& line) {
+  return line.starts_with("train.batch:") || line.starts_with("train.batch_per_rank:") ||
+         line.starts_with("train.accumulation:");
+}
+
+void report(const std::vector<Difference>& found, Log& log) {
+  for (const Difference& one : found) {
+    const ResumeRule& rule = rule_of(one.what);
+    if (!rule.refused) {
+      log.warn(concat("differs from the saved run: ", one.text, ": ", rule.consequence));
+      continue;
+    }
+    user_error({.where = "train.resume",
+                .problem = concat("the data differ from the saved run: ", one.text, "; ", rule.consequence),
+                .expected = "the classes of the saved run in their order",
+                .hint = "restore the missing class folders (they may be empty), or start a new run with "
+                        "train.init_from = the checkpoint"});
+  }
+}
+
+/// The batch of the saved recipe on as many ranks as saved; the present one where the recipe says none.
+int64_t batch_of(const recipe::Recipe& saved, int64_t world, int64_t present) {
+  try {
+    return recipe::resolve_batch(saved.train, world).batch;
+  } catch (const UserError&) {
+    return present;
+  }
+}
+
+std::optional<checkpoint::Choice> choose_to_resume(const Prepared& p, const checkpoint::Ranks& ranks) {
+  const std::string& which = p.job.resume;
+  const auto on_damage = p.job.recipe.checkpoint.on_damage == "fail" ? checkpoint::OnDamage::kFail
+                                                                     : checkpoint::OnDamage::kFallBack;
+  const bool of_the_run = checkpoint::names::is_of_the_run(which);
+  if (!of_the_run && fs::is_directory(which)) {
+    // A folder without checkpoints was meant to be one: the error says what it lacks.
+    auto choice = checkpoint::choose(which, "latest", on_damage, ranks);
+    if (choice) return choice;
+    static_cast<void>(checkpoint::find(which, which, ranks));
+  }
+  return checkpoint::choose(p.checkpoints, which, on_damage, ranks);
+}
+
+/// Says what is wrong with best.json, which the next evaluation that is the best writes anew.
+void check_best(const Prepared& p, const fs::path& folder, Log& log) {
+  const std::string fault = checkpoint::best_fault(folder);
+  if (fault.empty()) return;
+  if (p.job.recipe.checkpoint.on_damage == "fail") throw UserError(fault);
+  log.warn(concat(fault, "; it becomes ", checkpoint::names::kAbandonedBest, ", and the run goes on"));
+}
+
+/// Sets where data and schedule go on.
+void place_in_data(Prepared& p, const TrainState& state, const recipe::Recipe& saved, int64_t saved_world,
+                   Log& log) {
+  const data::Remainder remainder = p.job.recipe.data.order.remainder;
+  const data::StreamPosition position =
+      position_to_resume(state.data, state.step, batch_of(saved, saved_world, p.sizes.batch),
+                         saved.data.order.remainder, p.data, remainder);
+  p.loader.start = {state.step, position};
+  const int64_t same_as = data::step_of_position(position, p.data.train.samples, p.sizes.batch, remainder);
+  if (same_as == state.step) return;
+  p.counts = recipe::counts_after_resume(p.job.recipe, p.counts, state.step, same_as);
+  log.info(concat("  ", position.index, " images of epoch ", position.epoch, " are done (counted from 0); ",
+                  "the run ends at step ", p.counts.total));
+}
+
+}  // namespace
+
+std::span<const ResumeRule> resume_rules() { return kRules; }
+
+std::vector<Difference> differences(const std::optional<DataRecord>& saved,
+                                    const std::vector<std::string>& saved_classes, const DataRecord& now,
+                                    const std::vector<std::string>& classes) {
+  std::vector<Difference> found;
+  if (const auto other = data::class_difference(saved_classes, classes)) {
+    found.push_back({other->other_order ? Compared::kClassOrder : Compared::kClasses, other->text});
+  } else if (!saved_classes.empty() && saved_classes.size() > classes.size()) {
+    found.push_back({Compared::kClasses, concat(saved_classes.size(), " -> ", classes.size(), " classes")});
+  }
+  if (!saved) return found;
+  const auto compare = [&](const SplitFacts& before, const SplitFacts& after, const char* kind,
+                           Compared number, Compared names) {
+    if (before.samples != after.samples) {
+      found.push_back({number, concat(before.samples, " -> ", after.samples, " ", kind, " images")});
+    } else if (before.checksum != after.checksum) {
+      found.push_back({names, concat("names or labels of the ", after.samples, " ", kind, " images")});
+    }
+  };
+  compare(saved->train, now.train, "training", Compared::kTrainSamples, Compared::kTrainNames);
+  compare(saved->val, now.val, "validation", Compared::kValSamples, Compared::kValNames);
+  if (saved->batch != now.batch) {
+    found.push_back({Compared::kBatch, concat("batch ", saved->batch, " -> ", now.batch)});
+  }
+  if (saved->accumulation != now.accumulation) {
+    found.push_back(
+        {Compared::kAccumulation, concat("accumulation ", saved->accumulation, " -> ", now.accumulation)});
+  }
+  return found;
+}
+
+data::StreamPosition position_to_resume(const std::optional<DataRecord>& saved, int64_t step,
+                                        int64_t saved_batch, data::Remainder saved_remainder,
+                                        const DataRecord& now, data::Remainder remainder) {
+  const int64_t samples = now.train.samples;
+  if (saved && saved->train.samples == samples) return saved->position;
+  if (saved) {
+    const int64_t taken =
+        data::samples_before(saved->position, saved->train.samples, saved->batch, saved_remainder);
+    return data::position_after(taken, samples, now.batch, remainder);
+  }
+  if (saved_batch > samples) return data::position_after(step * saved_batch, samples, now.batch, remainder);
+  return data::position_of_step(step, samples, saved_batch, saved_remainder);
+}
+
+fs::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
+  const fs::path& folder = p.checkpoints;
+  const checkpoint::Ranks ranks = library::checkpoint_ranks(mesh.world());
+  // All look together: hosts may have folders of their own, and one that sees nothing must not start anew.
+  const auto choice = choose_to_resume(p, ranks);
+  if (!choice) {
+    check_nothing_saved(folder);
+    if (p.job.must_resume) {
+      user_error("train.resume", "a saved state: found no checkpoint in ", folder.string(),
+                 " (nothing of that run can be continued: start anew with a recipe)");
+    }
+    log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
+    return {};
+  }
+  if (!choice->passed_over.empty()) log.warn(checkpoint::passed_over_text(*choice));
+  const fs::path checkpoint = fs::absolute(choice->path);
+  load_state(state, checkpoint);
+  log.info(concat("resumed from ", checkpoint.string(), " at step ", state.step));
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
+  if (manifest.world != p.ranks.world) {
+    log.info(concat("  saved by ", manifest.world, " ranks, now ", p.ranks.world));
+  }
+  const recipe::Recipe saved = recipe::parse_recipe(manifest.progress.recipe_toml, "manifest", ".", {});
+  for (const std::string& line : recipe::difference(saved, p.job.recipe)) {
+    // Where a run lies changes nothing in it; --resume RUN_FOLDER always gives it.
+    if (line.starts_with("run.dir:") || (state.data && is_of_batch(line))) continue;
+    log.warn(concat("differs from the saved run: ", line));
+  }
+  report(differences(state.data, state.classes, p.data, p.val->classes()), log);
+  place_in_data(p, state, saved, manifest.world, log);
+  if (state.step >= p.counts.total) {
+    log.info(concat("  this run is finished: all of its ", p.counts.total,
+                    " steps are made (to train on, set ", recipe::how_to_train_on(p.job.recipe), ")"));
+  }
+  const bool own = checkpoint.parent_path() == fs::absolute(folder);
+  if (own) check_best(p, folder, log);
+  mesh.world().barrier("resume");  // all have read
+  if (own) checkpoint::set_aside_after(folder, state.step, ranks);
+  return checkpoint;
+}
+
+}  // namespace tessera::train
