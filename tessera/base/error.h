@@ -2,7 +2,8 @@
 // Errors and checks. Safe from any thread.
 //
 // Three kinds, told apart by who can mend them. The program turns each into one line and an exit code
-// (cli/main.cpp): user error 2, communication 3, our own fault 4.
+// (cli/main.cpp): user error 2, communication 3, our own fault 4. 5 is no error of the program: it has done
+// its work for some inputs and named those for which it could not.
 #pragma once
 
 #include <sstream>
@@ -12,7 +13,7 @@
 
 namespace tessera {
 
-enum ExitCode { kExitDone = 0, kExitUser = 2, kExitCommunication = 3, kExitInternal = 4 };
+enum ExitCode { kExitDone = 0, kExitUser = 2, kExitCommunication = 3, kExitInternal = 4, kExitPartial = 5 };
 
 /// Base of all errors thrown on purpose. `what()` is one line:
 /// `[room.function] what was expected: what was found (where; what to do)`.

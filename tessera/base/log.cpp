@@ -58,7 +58,7 @@ void Log::put(const char* level, const std::string& line, std::FILE* stream) {
   }
 }
 
-void Log::info(const std::string& line) { put("", line, stdout); }
+void Log::info(const std::string& line) { put("", line, lines_); }
 void Log::warn(const std::string& line) { put("warning: ", one_line(line), stderr); }
 void Log::record(const std::string& line) { put("", line, nullptr); }
 

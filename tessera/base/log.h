@@ -13,8 +13,9 @@ namespace tessera {
 
 class Log {
  public:
-  /// `console`: print lines to stdout, warnings to stderr.
-  explicit Log(bool console) : console_(console) {}
+  /// `console`: print lines to `lines`, warnings to stderr. `lines` is stderr where stdout is for a result,
+  /// and null where only warnings are to be seen.
+  explicit Log(bool console, std::FILE* lines = stdout) : console_(console), lines_(lines) {}
   ~Log();
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
@@ -36,6 +37,7 @@ class Log {
 
   std::mutex mutex_;
   bool console_;
+  std::FILE* lines_;
   std::FILE* file_ = nullptr;
   std::filesystem::path path_;  // of file_
   std::function<void()> before_line_;

@@ -21,5 +21,7 @@ std::string human_seconds(double seconds);
 std::string join(const std::vector<std::string>& words, std::string_view separator);
 /// `text` as the inside of a JSON or TOML basic string (quotes, backslashes and control characters escaped).
 std::string escape(std::string_view text);
+/// `text` as a field of a CSV file (RFC 4180): in quotes where it holds a comma, a quote or a line end.
+std::string csv_field(std::string_view text);
 
 }  // namespace tessera

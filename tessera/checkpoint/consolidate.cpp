@@ -86,6 +86,26 @@ void write_tensor(TensorSource& source, const Chosen& chosen, formats::Safetenso
 
 }  // namespace
 
+std::string without_local_paths(std::string_view toml) {
+  std::string out;
+  bool quoted = false;
+  for (size_t i = 0; i < toml.size(); ++i) {
+    if (toml[i] == '\n') quoted = false;  // to_toml() writes no text of several lines
+    if (toml[i] == '"' && (i == 0 || toml[i - 1] != '\\')) quoted = !quoted;
+    const bool begins = quoted && toml[i] == '/' && std::string_view("\":=,").find(toml[i - 1]) < 4;
+    if (!begins) {
+      out += toml[i];
+      continue;
+    }
+    const size_t end = std::min({toml.find_first_of("\",\n", i), toml.find("::", i), toml.size()});
+    std::string_view path = toml.substr(i, end - i);
+    while (path.ends_with('/')) path.remove_suffix(1);
+    out += path.substr(path.rfind('/') + 1);  // npos + 1: all that is left of "/"
+    i = end - 1;
+  }
+  return out;
+}
+
 void consolidate(TensorSource& source, const fs::path& output, const ConsolidateOptions& options) {
   if (!options.dtype.empty()) check_convertible(options.dtype);
   const auto chosen = choose(source, options);
@@ -94,7 +114,7 @@ void consolidate(TensorSource& source, const fs::path& output, const Consolidate
   auto metadata = options.metadata;
   metadata.insert({{"format", "pt"},
                    {"tessera.step", std::to_string(source.progress().step)},
-                   {"tessera.recipe", source.progress().recipe_toml}});
+                   {"tessera.recipe", without_local_paths(source.progress().recipe_toml)}});
 
   const OutputFile file(output);
   formats::SafetensorsWriter writer(file.write_to(), entries, metadata);

@@ -19,6 +19,10 @@ struct ConsolidateOptions {
   std::map<std::string, std::string> metadata = {};  // added to format, tessera.step and tessera.recipe
 };
 
+/// A recipe's text in which only the last name of each absolute path is left ("folder:/home/me/flowers"
+/// becomes "folder:flowers"): what leaves this machine says nothing of its folders.
+std::string without_local_paths(std::string_view recipe_toml);
+
 /// Writes one safetensors file of whole tensors, as Python's safetensors lays them out. Parameters and
 /// buffers lose "param/" and "buffer/". Atomic (temporary name, sync, rename). Errors: UserError when nothing
 /// is to be written, two names become one, a dtype cannot be converted, or source or output fail.

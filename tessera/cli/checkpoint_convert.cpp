@@ -192,7 +192,7 @@ void check_logits(const ConvertOptions& options, const arch::VitConfig& config,
     return;
   }
   const auto images = formula_images(config);
-  const auto expected = engine().logits({config, &before, images}),
+  const auto expected = engine(Waiting::kSleep).logits({config, &before, images}),
              found = engine().logits({config, &after, images});
   double difference = 0, largest = 0;
   for (size_t i = 0; i < expected.size(); ++i) {

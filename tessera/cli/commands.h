@@ -36,5 +36,6 @@ Action add_options(CLI::App& app);
 Action add_data(CLI::App& app);
 Action add_compare(CLI::App& app);
 Action add_doctor(CLI::App& app);
+Action add_report(CLI::App& app);
 
 }  // namespace tessera::cli

@@ -27,12 +27,14 @@ void* load(const fs::path& library) {
 
 }  // namespace
 
-const train::Entry& engine() {
+const train::Entry& engine(Waiting waiting) {
   const fs::path prefix = fs::read_symlink("/proc/self/exe").parent_path().parent_path();
   const fs::path torch =
       launch::find_torch({prefix, TESSERA_TORCH_VERSION, [](const char* name) { return std::getenv(name); }});
   // Its log tells ordinary failures with stack traces; our errors say the same in a line.
   ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
+  if (waiting == Waiting::kSleep && std::getenv("GOMP_SPINCOUNT") == nullptr)
+    ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   // Archives of LibTorch have an OpenMP of another name, which libtorch_cpu.so finds by itself.
   if (const fs::path openmp = torch / "lib" / "libgomp.so.1"; fs::exists(openmp)) load(openmp);
   for (const char* library : {"libc10.so", "libtorch_cpu.so"}) load(torch / "lib" / library);

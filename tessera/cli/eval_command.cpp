@@ -5,8 +5,10 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/warn.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
+#include "tessera/cli/image_list.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
@@ -99,7 +101,11 @@ Action add_predict(CLI::App& app) {
       ->add_option("checkpoint", job->checkpoint,
                    "A run's folder (its best checkpoint), a checkpoint's, or weights")
       ->required();
-  command->add_option("images", job->images, "JPEG or PNG files")->required();
+  command
+      ->add_option(
+          "images", job->images,
+          "JPEG or PNG files, folders of them (with all subfolders), patterns such as 'photos/*.jpg'")
+      ->required();
   command
       ->add_option("--set", job->sets,
                    "Change a recipe key: model.heads of a file of weights, ... (repeatable)")
@@ -110,11 +116,17 @@ Action add_predict(CLI::App& app) {
       ->default_val(5)
       ->check(CLI::Range(int64_t{1}, kMostClasses));
   command->add_flag("--ema", job->ema, "The moving average of the weights (ema.decay)");
-  command->add_flag("--json", job->json, "Print JSON");
-  command->footer("\n  tessera predict runs/quickstart photo.jpg another.png --top 3");
+  CLI::Option* json = command->add_flag("--json", job->json, "Print JSON; notes and warnings go to stderr");
+  command->add_flag("--csv", job->csv, "Print CSV; notes and warnings go to stderr")->excludes(json);
+  command->footer(R"(
+  tessera predict runs/quickstart photo.jpg another.png --top 3
+  tessera predict runs/quickstart photos/ --csv > predictions.csv
+
+An image that cannot be read is named, the others are predicted, and the exit code is 5. It is 2 where none could be read.)");
   return [job] {
     check_place("predict", job->checkpoint);
-    return engine().predict(*job);
+    job->images = list_images(job->images, [](const std::string& line) { warn(line); });
+    return engine(Waiting::kSleep).predict(*job);
   };
 }
 

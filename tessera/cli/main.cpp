@@ -31,14 +31,15 @@ constexpr const char* kFooter = R"(
 Start here:
   tessera train recipes/quickstart.toml --procs 2     train a small ViT on 2 local processes
   tessera eval runs/quickstart                        evaluate its best checkpoint
-  tessera predict runs/quickstart photo.png           the five likeliest classes of an image
+  tessera predict runs/quickstart photo.png folder/   the five likeliest classes of each image
   tessera models --ranks 8                            sizes, FLOPs and memory of the ladder
   tessera options train                               every recipe key of a room, with its default
   tessera data inspect folder:/data/imagenet          classes, sizes and broken images of a data set
 
 A recipe is a TOML file; any of its keys can be set on the command line: --set optimizer.lr=3e-4.
 Under torchrun, srun or mpirun, start the same command without --procs.
-Exit codes: 0 done, 2 wrong input or machine, 3 another rank or the network, 4 a fault of Tessera.)";
+Exit codes: 0 done, 2 wrong input or machine, 3 another rank or the network, 4 a fault of Tessera, 5 some images of predict
+could not be read.)";
 
 void print_version(bool verbose) {
   const BuildInfo& build = build_info();
@@ -50,7 +51,8 @@ void print_version(bool verbose) {
             << launch::machine_description() << "\n"
             << "cores " << launch::available_cores() << ", memory free "
             << launch::available_memory() / (1024 * 1024) << " MiB\n";
-  const std::string torch = engine().torch_info();  // loaded first: loading may set ONEDNN_MAX_CPU_ISA
+  const std::string torch =
+      engine(Waiting::kSleep).torch_info();  // loaded first: loading may set ONEDNN_MAX_CPU_ISA
   for (const auto& [name, value] : launch::relevant_variables()) std::cout << name << '=' << value << "\n";
   std::cout << torch << std::endl;
 }
@@ -99,6 +101,7 @@ int run(int argc, char** argv) {
       {"data", add_data(app)},
       {"compare", add_compare(app)},
       {"doctor", add_doctor(app)},
+      {"report", add_report(app)},
   };
   add_pages(app);
   try {
@@ -119,7 +122,8 @@ int run(int argc, char** argv) {
   for (const Command& command : commands) {
     if (!app.got_subcommand(command.name)) continue;
     const int code = command.action();
-    if (code == kExitDone && std::string_view(command.name) != "train") check_output();
+    if ((code == kExitDone || code == kExitPartial) && std::string_view(command.name) != "train")
+      check_output();
     return code;
   }
   std::cout << app.help();

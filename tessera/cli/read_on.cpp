@@ -23,6 +23,7 @@ const std::map<std::string, std::string>& pages() {
       {"checkpoint import-xla-fsdp", "docs/from_xla_fsdp.md"},
       {"bench", "docs/performance.md, docs/sharding.md"},
       {"data", "docs/data.md"},
+      {"report", "docs/running.md, docs/metrics.md"},
   };
   return table;
 }

@@ -99,9 +99,10 @@ std::string what_is_there(const fs::path& folder) {
 
 class CifarSource : public Source {
  public:
-  CifarSource(const Family& family, std::vector<std::string> names, std::vector<std::string> batches,
-              std::vector<std::string> classes)
-      : record_(family.label_bytes + kImage),
+  CifarSource(const fs::path& path, const Family& family, std::vector<std::string> names,
+              std::vector<std::string> batches, std::vector<std::string> classes)
+      : path_(fs::absolute(path).string()),
+        record_(family.label_bytes + kImage),
         names_(std::move(names)),
         batches_(std::move(batches)),
         classes_(std::move(classes)) {
@@ -126,6 +127,10 @@ class CifarSource : public Source {
     return concat(names_[batch], "[", record, "]");
   }
   const std::vector<std::string>& classes() const override { return classes_; }
+  Location location(int64_t i) const override {
+    const auto [batch, record] = place(i);
+    return {path_, names_[batch], static_cast<uint64_t>(record)};
+  }
 
  private:
   std::pair<size_t, int64_t> place(int64_t i) const {
@@ -138,6 +143,7 @@ class CifarSource : public Source {
     return batches_[batch].data() + (record + 1) * record_ - kImage;
   }
 
+  const std::string path_;
   const int64_t record_;
   std::vector<std::string> names_, batches_, classes_;
   std::vector<int64_t> ends_;
@@ -187,7 +193,7 @@ std::unique_ptr<Source> open_cifar(const fs::path& path, const std::string& spli
       classes.clear();
       for (int64_t label = 0; label < family.classes; ++label) classes.push_back(std::to_string(label));
     }
-    return std::make_unique<CifarSource>(family, names, std::move(batches), std::move(classes));
+    return std::make_unique<CifarSource>(path, family, names, std::move(batches), std::move(classes));
   }
   user_error(kCifarSource, "data_batch_1.bin (CIFAR-10) or train.bin (CIFAR-100): found ",
              files.empty() ? what_is_there(path) : files.begin()->first, " (in ", path.string(), ")");

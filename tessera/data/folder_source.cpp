@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <map>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
 #include "tessera/data/in_parallel.h"
 #include "tessera/data/indexed_source.h"
+#include "tessera/data/left_out.h"
 #include "tessera/data/open_source.h"
 #include "tessera/data/sample_file.h"
 
@@ -42,7 +42,7 @@ Listing list(const fs::path& folder) {
   errno = entries ? 0 : errno;
   const auto next = [&]() -> const dirent* { return entries ? ::readdir(entries.get()) : nullptr; };
   while (const dirent* entry = next()) {
-    if (entry->d_name[0] == '.') continue;
+    if (is_hidden(entry->d_name)) continue;
     if (is_folder(folder, *entry)) {
       listing.folders.emplace_back(entry->d_name);
     } else {
@@ -60,9 +60,14 @@ Listing list(const fs::path& folder) {
 /// `root`/<class>/<image>, for the classes that have a folder there; names in messages start with the split.
 class FolderSource : public IndexedSource {
  public:
-  FolderSource(fs::path root, OpenedIndex opened)
-      : IndexedSource(std::move(opened)), root_(std::move(root)) {}
+  FolderSource(fs::path root, OpenedIndex opened) : IndexedSource(std::move(opened)), root_(std::move(root)) {
+    for (const std::string& name : classes()) class_folders_.push_back((root_ / name).string());
+  }
   std::string sample_name(int64_t i) const override { return (root_.filename() / relative(i)).string(); }
+  Location location(int64_t i) const override {
+    if (label(i) < 0) return {};
+    return {class_folders_[static_cast<size_t>(label(i))], index().name(i)};
+  }
 
  private:
   std::string fetch(int64_t i) const override { return read_sample_file(root_ / relative(i)); }
@@ -70,6 +75,7 @@ class FolderSource : public IndexedSource {
     return fs::path(classes()[static_cast<size_t>(label(i))]) / index().name(i);
   }
   const fs::path root_;
+  std::vector<std::string> class_folders_;
 };
 
 void check_folders(const fs::path& root, const std::vector<std::string>& folders,
@@ -82,43 +88,12 @@ void check_folders(const fs::path& root, const std::vector<std::string>& folders
   }
 }
 
-/// Counts what lies in class folders and is no image: by the ends of names, the most frequent first.
-class LeftOut {
- public:
-  void add(const std::string& folder, const Listing& listing) {
-    for (const auto& name : listing.others) count(fs::path(name).extension().string(), folder, name);
-    for (const auto& name : listing.folders) count(kFolder, folder, name);
-  }
-  /// One line; "" where there is nothing.
-  std::string text() const {
-    if (first_.empty()) return "";
-    std::vector<std::pair<int64_t, std::string>> sorted;
-    for (const auto& [kind, number] : kinds_) sorted.emplace_back(-number, kind);
-    std::sort(sorted.begin(), sorted.end());
-    std::vector<std::string> words;
-    for (size_t i = 0; i < std::min(sorted.size(), kNamed); ++i) {
-      const auto& [number, kind] = sorted[i];
-      const char* folders = number == -1 ? "folder" : "folders";
-      words.push_back(concat(-number, " ",
-                             kind == kFolder ? folders
-                             : kind.empty()  ? "without an ending"
-                                             : escape(kind)));
-    }
-    if (sorted.size() > kNamed) words.emplace_back("others");
-    return concat("[", kFolderSource, "] only images named .jpg, .jpeg or .png in class folders: left out ",
-                  join(words, ", "), " (the first is ", escape(first_), ")");
-  }
-
- private:
-  static constexpr size_t kNamed = 5;
-  static constexpr const char* kFolder = "/";  // no name ends like this
-  void count(const std::string& kind, const std::string& folder, const std::string& name) {
-    ++kinds_[kind];
-    if (first_.empty()) first_ = (fs::path(folder) / name).string();
-  }
-  std::map<std::string, int64_t> kinds_;
-  std::string first_;
-};
+/// What lies in a class folder and is no image.
+void count_others(const fs::path& folder, const Listing& listing, LeftOut& left_out) {
+  for (const auto& name : listing.others)
+    left_out.add(fs::path(name).extension().string(), (folder / name).string());
+  for (const auto& name : listing.folders) left_out.add_folder((folder / name).string());
+}
 
 void build_index(const fs::path& root, const std::vector<std::string>& folders,
                  const std::vector<std::string>& classes, IndexBuilder& builder) {
@@ -131,17 +106,20 @@ void build_index(const fs::path& root, const std::vector<std::string>& folders,
     const auto found = std::lower_bound(classes.begin(), classes.end(), folders[i]);
     const auto& images = listings[i].images;
     for (const auto& name : images) builder.add({.name = name, .label = found - classes.begin()});
-    left_out.add((root / folders[i]).string(), listings[i]);
+    count_others(root / folders[i], listings[i], left_out);
     if (images.empty()) {
       builder.note(concat("[", kFolderSource, "] images in every class folder: found none in ",
                           escape((root / folders[i]).string())));
     }
   }
   const std::string others = left_out.text();
-  if (!others.empty()) builder.note(others);
+  if (!others.empty()) {
+    builder.note(
+        concat("[", kFolderSource, "] only images named .jpg, .jpeg or .png in class folders: ", others));
+  }
   if (builder.size() > 0) return;
   user_error(kFolderSource, "images named .jpg, .jpeg or .png in the class folders: found none (in ",
-             root.string(), others.empty() ? ")" : concat("; ", others.substr(others.find("left out")), ")"));
+             root.string(), others.empty() ? ")" : concat("; ", others, ")"));
 }
 
 fs::path find_split(const fs::path& folder, const std::string& split) {

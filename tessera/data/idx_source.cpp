@@ -58,7 +58,8 @@ class IdxSource : public Source {
       : images_(read_idx(images)),
         labels_(read_labels(labels)),
         classes_(std::move(classes)),
-        name_(images.filename().string()) {
+        name_(images.filename().string()),
+        file_(fs::absolute(images).string()) {
     const auto& dims = images_.dims;
     if (dims.size() != 3 && !(dims.size() == 4 && (dims[3] == 1 || dims[3] == 3))) {
       user_error(kIdxSource, "images of 3 dimensions (or 4, the last 1 or 3): found ", dims.size(), " (",
@@ -85,12 +86,13 @@ class IdxSource : public Source {
     return {{}, std::move(image)};
   }
   std::string sample_name(int64_t index) const override { return concat(name_, "[", index, "]"); }
+  Location location(int64_t index) const override { return {file_, "", static_cast<uint64_t>(index)}; }
   const std::vector<std::string>& classes() const override { return classes_; }
 
  private:
   formats::Idx images_, labels_;
   std::vector<std::string> classes_;
-  std::string name_;
+  std::string name_, file_;
   int64_t channels_ = 1;
 };
 

@@ -30,14 +30,15 @@ constexpr auto kWorthKeeping = std::chrono::milliseconds(100);
 
 struct Stamp {
   int64_t size = 0, nanoseconds = 0;
+  int64_t changed = 0;  // time of the last change of content, name, owner or mode: no program can set it back
 };
 
 Stamp stamp(const fs::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0)
     user_error(kIndexCache, path.string(), " to be readable: ", std::strerror(errno));
-  constexpr int64_t kSecond = 1'000'000'000;
-  return {S_ISDIR(info.st_mode) ? 0 : info.st_size, info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec};
+  const auto nanoseconds = [](const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; };
+  return {S_ISDIR(info.st_mode) ? 0 : info.st_size, nanoseconds(info.st_mtim), nanoseconds(info.st_ctim)};
 }
 
 std::vector<Stamp> stamps(const std::vector<fs::path>& inputs) {
@@ -47,24 +48,41 @@ std::vector<Stamp> stamps(const std::vector<fs::path>& inputs) {
   return all;
 }
 
-/// What the index is of, to the last byte and nanosecond. Two equal texts: the same content.
-std::string identity(const IndexRequest& request) {
+/// What an index is of.
+struct Identity {
+  std::string text;  // sizes and times of all inputs; other content has another text, but for the case below
+  int64_t newest = 0;  // of Stamp::changed
+};
+
+Identity identity(const IndexRequest& request) {
   auto all = stamps(request.inputs);
-  const auto fresh = [](const Stamp& s) {
-    const FileClock::time_point changed{std::chrono::nanoseconds(s.nanoseconds)};
-    const auto age = FileClock::now() - changed;
+  const auto is_new = [](int64_t nanoseconds) {
+    const auto age = FileClock::now() - FileClock::time_point{std::chrono::nanoseconds(nanoseconds)};
     return age < kTick && age > -kTick;
   };
+  const auto fresh = [&](const Stamp& s) { return is_new(s.nanoseconds) || is_new(s.changed); };
   if (std::any_of(all.begin(), all.end(), fresh)) {  // a later change shall have another time
     std::this_thread::sleep_for(2 * kTick);
     all = stamps(request.inputs);
   }
-  std::string text = concat(request.kind, "\n", request.split, "\n", request.settings, "\n");
+  Identity found{concat(request.kind, "\n", request.split, "\n", request.settings, "\n")};
   for (size_t i = 0; i < all.size(); ++i) {
-    text += concat(request.inputs[i].lexically_relative(request.data).string(), " ", all[i].size, " ",
-                   all[i].nanoseconds, "\n");
+    found.newest = std::max(found.newest, all[i].changed);
+    found.text += concat(request.inputs[i].lexically_relative(request.data).string(), " ", all[i].size, " ",
+                         all[i].nanoseconds, "\n");
   }
-  return text;
+  return found;
+}
+
+/// The index file where it fits the data. In the user's cache it must also be younger than the last change of
+/// every input: that finds content of equal size whose time of change was set back (`touch -r`, `rsync -t`,
+/// archives of fixed times). A folder that was chosen may have been copied together with the data, in any
+/// order; there size and time alone decide.
+std::optional<SampleIndex> read_fitting(const fs::path& path, const Identity& wanted, bool in_user_cache) {
+  struct stat info {};
+  if (in_user_cache && ::stat(path.c_str(), &info) == 0 && stamp(path).changed <= wanted.newest)
+    return std::nullopt;
+  return SampleIndex::read(path, wanted.text);
 }
 
 fs::path user_cache() {
@@ -146,8 +164,10 @@ class BuildersTurn {
 };
 
 OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const SourceOptions& options) {
-  const std::string wanted = identity(request);
-  if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, false, {}};
+  const Identity wanted = identity(request);
+  const bool in_user_cache = options.index_dir.empty();
+  const auto read = [&] { return read_fitting(path, wanted, in_user_cache); };
+  if (auto index = read()) return {std::move(*index), path, false, {}};
   std::optional<BuildersTurn> turn;
   OpenedIndex opened;
   const auto not_written = [&](const std::string& reason) {
@@ -160,20 +180,20 @@ OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const S
     fs::create_directories(path.parent_path(), error);
     if (error) user_error(kIndexCache, "cannot create ", path.parent_path().string(), ": ", error.message());
     turn.emplace(path, options);
-    if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, false, {}};
+    if (auto index = read()) return {std::move(*index), path, false, {}};
   } catch (const UserError& error) {
     not_written(error.what());
   }
   const auto start = std::chrono::steady_clock::now();
   IndexBuilder builder;
   request.build(builder);
-  const bool quick = options.index_dir.empty() && std::chrono::steady_clock::now() - start < kWorthKeeping;
+  const bool quick = in_user_cache && std::chrono::steady_clock::now() - start < kWorthKeeping;
   if (quick) opened.not_written.clear();
-  std::string bytes = builder.finish(wanted);
+  std::string bytes = builder.finish(wanted.text);
   if (!quick && opened.not_written.empty()) {
     try {
       write_index(path, bytes, builder.windows());
-      if (auto index = SampleIndex::read(path, wanted)) return {std::move(*index), path, true, {}};
+      if (auto index = SampleIndex::read(path, wanted.text)) return {std::move(*index), path, true, {}};
       user_error(kIndexCache, path.string(), " to read back as it was written: found other bytes");
     } catch (const UserError& error) {
       not_written(error.what());
@@ -202,7 +222,7 @@ fs::path index_folder(const IndexRequest& request, const SourceOptions& options)
 OpenedIndex open_index(const IndexRequest& request, const SourceOptions& options) {
   const fs::path folder = index_folder(request, options);
   OpenedIndex opened =
-      folder.empty() ? build_in_memory(request, identity(request))
+      folder.empty() ? build_in_memory(request, identity(request).text)
                      : open_file(folder / file_name(request, options.index_dir.empty()), request, options);
   if (!options.warn) return opened;
   for (const auto& note : opened.index.notes()) options.warn(note);

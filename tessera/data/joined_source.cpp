@@ -78,6 +78,11 @@ std::string JoinedSource::sample_name(int64_t index) const {
   return parts_[part]->sample_name(own);
 }
 
+Location JoinedSource::location(int64_t index) const {
+  const auto [part, own] = place(index);
+  return parts_[part]->location(own);
+}
+
 // A part without shards is one.
 std::vector<int64_t> JoinedSource::shard_starts() const {
   std::vector<int64_t> starts;

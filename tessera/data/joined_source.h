@@ -20,6 +20,7 @@ class PartSource : public Source {
   std::string sample_name(int64_t index) const override { return whole_->sample_name(at(index)); }
   const std::vector<std::string>& classes() const override { return whole_->classes(); }
   std::vector<int64_t> shard_starts() const override;
+  Location location(int64_t index) const override { return whole_->location(at(index)); }
 
  private:
   int64_t at(int64_t index) const { return indices_[static_cast<size_t>(index)]; }
@@ -40,6 +41,7 @@ class JoinedSource : public Source {
   std::string sample_name(int64_t index) const override;
   const std::vector<std::string>& classes() const override { return parts_.front()->classes(); }
   std::vector<int64_t> shard_starts() const override;
+  Location location(int64_t index) const override;
 
  private:
   struct Place {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/formats/image.h"
@@ -19,6 +20,14 @@ using Image = formats::Image;
 struct Stored {
   std::string file;  // the bytes of an image file (JPEG, PNG); empty where `pixels` holds the image
   Image pixels;      // of sources that keep plain pixels (idx, fake)
+};
+
+/// Where a sample lies: two samples with the same location are the same one. Views last as long as the
+/// source.
+struct Location {
+  std::string_view file;  // absolute path of the archive, or of the folder that holds the image; "": no file
+  std::string_view name;  // in there
+  uint64_t offset = 0;    // bytes or samples from the start of an archive
 };
 
 /// Any number of threads may call the const functions at once.
@@ -38,6 +47,8 @@ class Source {
   /// Where each archive file starts in the list (the first at 0), for an order that reads a few at a time;
   /// empty where there are none.
   virtual std::vector<int64_t> shard_starts() const { return {}; }
+  /// For the search for samples that two splits share (overlap.h); empty for sources without files.
+  virtual Location location(int64_t /*index*/) const { return {}; }
 
   /// Loads and decodes the whole of sample `index`, converted to `channels` (1: luma, 3: RGB).
   /// Errors: as load(), and on bytes that are no image.

@@ -33,6 +33,10 @@ class TfRecordSource : public IndexedSource {
     return concat(index().files()[index().sample(i).file], index().name(i));
   }
   std::vector<int64_t> shard_starts() const override { return file_starts(); }
+  Location location(int64_t i) const override {
+    const IndexedSample sample = index().sample(i);
+    return {files_.path(sample.file).native(), sample.name, sample.offset};
+  }
 
  private:
   std::string fetch(int64_t i) const override {

@@ -10,6 +10,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
 #include "tessera/data/dali_index.h"
+#include "tessera/data/open_source.h"
 #include "tessera/formats/tar.h"
 
 namespace tessera::data {
@@ -56,19 +57,21 @@ struct Group {
   std::optional<formats::TarMember> image;
   std::string label_ending, label_text;
   std::unordered_set<std::string> endings;
-  std::string problem;  // of the first thing that is wrong
+  std::vector<std::string> unused;  // names of members that are neither its image nor its label
+  std::string problem;              // of the first thing that is wrong
   bool open() const { return !endings.empty(); }
 };
 
 class ShardWalk {
  public:
   ShardWalk(const WdsShard& shard, const WdsKeys& keys, const LabelReader& labels, bool gzipped,
-            IndexBuilder& builder)
+            IndexBuilder& builder, LeftOut& left_out)
       : shard_(shard),
         keys_(keys),
         labels_(labels),
         method_(gzipped ? kGzipped : uint8_t{0}),
-        builder_(builder) {}
+        builder_(builder),
+        left_out_(left_out) {}
 
   void walk(formats::ByteStream& stream) {
     formats::TarReader reader(stream, shard_.path.string());
@@ -96,6 +99,7 @@ class ShardWalk {
   bool use_dali_index(const FileReader& archive) {
     std::string problem;
     IndexBuilder start;
+    const LeftOut left_out_before = left_out_;
     std::swap(start, builder_);
     try {
       problem = read_dali_index(read_file(*shard_.dali_index), [&](std::span<const DaliMember> members) {
@@ -112,6 +116,7 @@ class ShardWalk {
     }
     group_ = {};
     keys_seen_.clear();
+    left_out_ = left_out_before;
     builder_.note(concat("[data.wds] an index that fits ", shard_.path.string(), ": ",
                          shard_.dali_index->string(), " does not (", problem,
                          "); the archive itself is read"));
@@ -125,8 +130,9 @@ class ShardWalk {
  private:
   template <typename Content>
   void take(const formats::TarMember& member, const Content& content) {
+    if (is_hidden(member.name)) return;
     const NameParts parts = parts_of(member.name);
-    if (parts.ending.empty()) return;
+    if (parts.ending.empty()) return leave_out(member.name);
     if (parts.key != group_.key || !group_.open()) {
       flush();
       group_.key = parts.key;
@@ -138,14 +144,30 @@ class ShardWalk {
       return;
     }
     if (is_image(parts.ending)) {
-      if (!group_.image) group_.image = member;
+      if (group_.image) {
+        group_.unused.push_back(member.name);
+      } else {
+        group_.image = member;
+      }
     } else if (is_label(parts.ending)) {
       group_.label_text = content();
       group_.label_ending = parts.ending;
       if (group_.label_text.size() > kMaxLabelBytes) {
         group_.problem = concat("a label of at most ", kMaxLabelBytes, " bytes: found more");
       }
+    } else {
+      group_.unused.push_back(member.name);
     }
+  }
+
+  void leave_out(const std::string& name) {
+    left_out_.add(ending_of(name), concat(name, " of ", shard_.path.filename().string()));
+  }
+  /// Beside the image and the label of a sample, what the naming rule may have taken from another one:
+  /// "a.b.jpg" and "a.b.cls" beside "a.jpg" and "a.cls". Settings that name endings say what is wanted.
+  bool looks_like_a_sample(const std::string& name) const {
+    const std::string ending = lower(ending_of(name));
+    return (keys_.image.empty() && is_image_name(name)) || (keys_.label.empty() && ending == ".cls");
   }
 
   /// A member that DALI's index names: its header must stand before its content.
@@ -199,7 +221,12 @@ class ShardWalk {
   /// Ends the group: a sample, a broken one, or nothing where it held nothing of a sample (a README).
   void flush() {
     const Group group = std::exchange(group_, {});
-    if (!group.open() || (!group.image && group.label_ending.empty() && group.problem.empty())) return;
+    if (!group.open()) return;
+    const bool is_sample = group.image || !group.label_ending.empty() || !group.problem.empty();
+    for (const std::string& name : group.unused) {
+      if (!is_sample || looks_like_a_sample(name)) leave_out(name);
+    }
+    if (!is_sample) return;
     keys_seen_.insert(group.key);
     IndexedSample sample{.name = group.key, .file = shard_.number, .method = method_};
     if (group.image) {
@@ -229,6 +256,7 @@ class ShardWalk {
   const LabelReader& labels_;
   const uint8_t method_;
   IndexBuilder& builder_;
+  LeftOut& left_out_;
   Group group_;
   std::unordered_set<std::string> keys_seen_;
 };
@@ -244,7 +272,7 @@ WdsKeys wds_keys(const SourceOptions& options) {
 }
 
 void index_wds_shard(const WdsShard& shard, const WdsKeys& keys, const LabelReader& labels,
-                     IndexBuilder& builder) {
+                     IndexBuilder& builder, LeftOut& left_out) {
   std::unique_ptr<FileReader> file;
   bool gzipped = false;
   try {
@@ -253,7 +281,7 @@ void index_wds_shard(const WdsShard& shard, const WdsKeys& keys, const LabelRead
   } catch (const UserError& error) {
     return builder.add_broken({.name = "?", .file = shard.number}, error.what());
   }
-  ShardWalk walk(shard, keys, labels, gzipped, builder);
+  ShardWalk walk(shard, keys, labels, gzipped, builder, left_out);
   if (gzipped) {
     try {
       formats::GzipStream stream(*file, kRestartSpan,

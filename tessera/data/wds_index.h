@@ -9,6 +9,7 @@
 
 #include "tessera/data/class_names.h"
 #include "tessera/data/indexed_shards.h"
+#include "tessera/data/left_out.h"
 
 namespace tessera::data {
 
@@ -31,8 +32,10 @@ struct WdsShard {
 };
 
 /// Appends the shard's samples. What is wrong with one makes a broken sample of it; an archive that ends
-/// early or cannot be read gives one broken sample for what is lost.
+/// early or cannot be read gives one broken sample for what is lost. `left_out` counts what is lost to the
+/// naming rule: members that belong to no sample, and images and labels beside those of their sample. Other
+/// members of a sample (captions, masks) are not counted, nor images that `keys` do not ask for.
 void index_wds_shard(const WdsShard& shard, const WdsKeys& keys, const LabelReader& labels,
-                     IndexBuilder& builder);
+                     IndexBuilder& builder, LeftOut& left_out);
 
 }  // namespace tessera::data

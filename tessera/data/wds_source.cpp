@@ -25,6 +25,10 @@ class WdsSource : public IndexedSource {
   WdsSource(std::vector<fs::path> shards, OpenedIndex opened)
       : IndexedSource(std::move(opened)), archives_(std::move(shards)) {}
   std::vector<int64_t> shard_starts() const override { return file_starts(); }
+  Location location(int64_t i) const override {
+    const IndexedSample sample = index().sample(i);
+    return {archives_.path(sample.file).native(), sample.name, sample.offset};
+  }
 
  private:
   std::string fetch(int64_t i) const override {
@@ -78,12 +82,26 @@ std::unique_ptr<Source> open_wds(const std::string& list, const std::string& spl
     const LabelReader labels(class_file ? read_class_names(*class_file) : std::vector<std::string>(),
                              options.label_offset);
     const WdsKeys keys = wds_keys(options);
+    std::vector<LeftOut> parts(shards.size());
     build_from_shards(
         shards, labels.classes(),
-        [&](size_t i, IndexBuilder& part) { index_wds_shard(numbered[i], keys, labels, part); }, builder);
-    if (builder.size() == 0)
+        [&](size_t i, IndexBuilder& part) { index_wds_shard(numbered[i], keys, labels, part, parts[i]); },
+        builder);
+    LeftOut left_out;
+    for (const LeftOut& part : parts) left_out.append(part);
+    const std::string lost =
+        left_out.count() == 0
+            ? ""
+            : concat(left_out.count(), left_out.count() == 1 ? " member belongs" : " members belong",
+                     " to no sample: ", left_out.text(),
+                     "; the first dot of a file's name ends the name of its sample, and its members are ",
+                     keys.image.empty() ? ".jpg, .jpeg or .png" : "." + keys.image, " and ",
+                     keys.label.empty() ? ".cls or .json" : "." + keys.label);
+    if (builder.size() == 0) {
       user_error(kWdsSource, "samples: found none in ", shards.size(), " shards (the first is ",
-                 shards.front().string(), ")");
+                 shards.front().string(), lost.empty() ? ")" : concat("; ", lost, ")"));
+    }
+    if (!lost.empty()) builder.note(concat("[", kWdsSource, "] ", lost));
   };
   return std::make_unique<WdsSource>(shards, open_index(request, options));
 }

@@ -10,6 +10,7 @@
 #include "tessera/base/text.h"
 #include "tessera/data/class_names.h"
 #include "tessera/data/indexed_source.h"
+#include "tessera/data/left_out.h"
 #include "tessera/data/open_source.h"
 #include "tessera/data/zip_map.h"
 #include "tessera/formats/zip_directory.h"
@@ -24,6 +25,10 @@ class ZipSource : public IndexedSource {
  public:
   ZipSource(const fs::path& archive, OpenedIndex opened)
       : IndexedSource(std::move(opened)), archive_(archive) {}
+  Location location(int64_t i) const override {
+    const IndexedSample sample = index().sample(i);
+    return {archive_.path().native(), sample.name, sample.offset};
+  }
 
  private:
   std::string fetch(int64_t i) const override {
@@ -99,14 +104,15 @@ std::vector<std::string> folder_names(const std::string& map) {
   return in_order;
 }
 
-/// The members of an archive by name. Of two of one name the later one is meant, as zip's own tools do.
+/// The members of an archive by name, without hidden ones and folders. Of two of one name the later one is
+/// meant, as zip's own tools do.
 class Members {
  public:
   Members(const fs::path& archive, std::string stem, IndexBuilder& builder) : prefix_(std::move(stem) + "/") {
     int64_t twice = 0;
     std::string example;
     formats::visit_zip_directory(FileReader(archive), [&](formats::ZipMember member) {
-      if (member.name.ends_with('/')) return;
+      if (member.name.ends_with('/') || is_hidden(member.name)) return;
       members_.push_back(std::move(member));
       const formats::ZipMember* latest = &members_.back();
       const auto [place, is_new] = by_name_.try_emplace(latest->name, latest);
@@ -126,7 +132,14 @@ class Members {
     if (found == by_name_.end()) found = by_name_.find(concat(prefix_, name));
     return found == by_name_.end() ? nullptr : found->second;
   }
-  const std::unordered_map<std::string_view, const formats::ZipMember*>& all() const { return by_name_; }
+  /// Each name once, in the order of the archive.
+  std::vector<const formats::ZipMember*> in_order() const {
+    std::vector<const formats::ZipMember*> members;
+    for (const formats::ZipMember& member : members_) {
+      if (by_name_.at(member.name) == &member) members.push_back(&member);
+    }
+    return members;
+  }
 
  private:
   std::string prefix_;
@@ -166,6 +179,17 @@ void build_from_map(const ZipFiles& files, const std::string& map, const LabelRe
     if (!label) return broken(concat(problem, " for ", escape(line.name)));
     builder.add(place_of(*member, *label));
   });
+  LeftOut unlisted;
+  for (const formats::ZipMember* member : members.in_order()) {
+    if (is_image_name(member->name) && !listed.contains(member))
+      unlisted.add(ending_of(member->name), member->name);
+  }
+  if (unlisted.count() > 0) {
+    builder.note(concat("[", kZipSource, "] ", unlisted.count(),
+                        unlisted.count() == 1 ? " image of " : " images of ", files.archive.string(),
+                        unlisted.count() == 1 ? " is not in " : " are not in ", files.map.filename().string(),
+                        ": ", unlisted.text()));
+  }
   if (builder.size() == 0)
     user_error(kZipSource, "lines with a name and a label: found none (", files.map.string(), ")");
 }
@@ -174,8 +198,17 @@ void build_from_map(const ZipFiles& files, const std::string& map, const LabelRe
 void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexBuilder& builder) {
   const Members members(files.archive, files.stem, builder);
   std::vector<const formats::ZipMember*> images;
-  for (const auto& [name, member] : members.all()) {
-    if (is_image_name(name)) images.push_back(member);
+  LeftOut left_out;
+  for (const formats::ZipMember* member : members.in_order()) {
+    if (is_image_name(member->name)) {
+      images.push_back(member);
+    } else {
+      left_out.add(ending_of(member->name), member->name);
+    }
+  }
+  if (left_out.count() > 0) {
+    builder.note(concat("[", kZipSource, "] only images named .jpg, .jpeg or .png of ",
+                        files.archive.string(), ": ", left_out.text()));
   }
   std::sort(images.begin(), images.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
   for (const auto* member : images) {
@@ -191,14 +224,15 @@ void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexB
     }
   }
   if (images.empty()) {
-    user_error(kZipSource, "images named .jpg, .jpeg or .png: found none (in ", files.archive.string(), ")");
+    user_error(kZipSource, "images named .jpg, .jpeg or .png: found none (in ", files.archive.string(),
+               left_out.count() == 0 ? ")" : concat("; ", left_out.text(), ")"));
   }
 }
 
 std::vector<std::string> folders_of(const ZipFiles& files) {
   std::vector<std::string> names;
   formats::visit_zip_directory(FileReader(files.archive), [&](const formats::ZipMember& member) {
-    if (!is_image_name(member.name)) return;
+    if (!is_image_name(member.name) || is_hidden(member.name)) return;
     std::string folder = folder_of(member.name);
     if (names.empty() || names.back() != folder) names.push_back(std::move(folder));
   });

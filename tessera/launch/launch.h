@@ -68,6 +68,12 @@ void request_stop();
 int64_t available_cores();
 /// This host's cores divided by its ranks, at least 1.
 int64_t cores_per_rank(const Ranks& ranks);
+/// The compute threads of a rank: `wanted` where it is positive (run.threads), else OMP_NUM_THREADS where
+/// that is set (of a list "4,2" the first), else cores_per_rank(). Errors: UserError where OMP_NUM_THREADS is
+/// needed and no number from 1 up.
+int64_t threads_per_rank(int64_t wanted, const Ranks& ranks);
+/// "1, from OMP_NUM_THREADS ..." where threads_per_rank() takes that; else "".
+std::string threads_note(int64_t wanted);
 /// The share of the CPUs this process may run on that others had between its making and stop(): programs, and
 /// the host of a virtual machine. Of a tenth of a second and less it knows nothing.
 class OthersOnCpus {

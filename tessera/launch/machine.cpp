@@ -16,7 +16,10 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/base/words.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/variables.h"
 
 namespace tessera::launch {
 namespace fs = std::filesystem;
@@ -178,6 +181,37 @@ int64_t available_cores() {
 
 int64_t cores_per_rank(const Ranks& ranks) {
   return std::max<int64_t>(1, available_cores() / std::max<int64_t>(1, ranks.local_world));
+}
+
+namespace {
+
+/// Its first number; nothing where the variable is not set.
+std::optional<int64_t> openmp_threads() {
+  const auto text = variable("OMP_NUM_THREADS");
+  if (!text) return std::nullopt;
+  std::string_view rest = *text;
+  const auto number = parse_number<int64_t>(trimmed(take_until(rest, ",")));
+  if (!number || *number < 1) {
+    user_error({.where = "launch.threads",
+                .problem = concat("OMP_NUM_THREADS is '", escape(*text), "'"),
+                .expected = "a number of threads from 1 up",
+                .hint = "unset it, or set run.threads, which takes precedence"});
+  }
+  return number;
+}
+
+}  // namespace
+
+int64_t threads_per_rank(int64_t wanted, const Ranks& ranks) {
+  if (wanted > 0) return wanted;
+  return openmp_threads().value_or(cores_per_rank(ranks));
+}
+
+std::string threads_note(int64_t wanted) {
+  if (wanted > 0 || !variable("OMP_NUM_THREADS")) return "";
+  return concat(*openmp_threads(),
+                ", from OMP_NUM_THREADS (run.threads takes precedence; torchrun sets OMP_NUM_THREADS=1 "
+                "by itself)");
 }
 
 std::string machine_description() {

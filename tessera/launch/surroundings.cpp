@@ -28,6 +28,18 @@ constexpr auto kOthers = std::to_array<std::string_view>(
 
 constexpr auto kOfTransports = std::to_array<std::string_view>({"GLOO_", "NCCL_", "TORCH_"});
 
+// A variable whose name holds one of these may hold a secret, whatever else its name says: it reaches no
+// file. (JWT: Slurm's tokens let their holder act as the job.)
+constexpr auto kSecrets =
+    std::to_array<std::string_view>({"TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "JWT"});
+
+bool may_be_secret(std::string_view name) {
+  std::string capitals(name);
+  for (char& c : capitals) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return std::ranges::any_of(kSecrets,
+                             [&](std::string_view word) { return capitals.find(word) != std::string::npos; });
+}
+
 bool begins_with(std::string_view text, std::span<const std::string_view> beginnings) {
   return std::ranges::any_of(beginnings,
                              [&](std::string_view beginning) { return text.starts_with(beginning); });
@@ -40,9 +52,8 @@ std::vector<std::pair<std::string, std::string>> relevant_variables() {
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const size_t equals = text.find('=');
-    // Slurm's tokens let their holder act as the job.
-    if (equals == std::string_view::npos ||
-        !(begins_with(text, kOfLibraries) || begins_with(text, kOthers)) || text.find("JWT") < equals)
+    if (equals == std::string_view::npos || may_be_secret(text.substr(0, equals)) ||
+        !(begins_with(text, kOfLibraries) || begins_with(text, kOthers)))
       continue;
     found.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }

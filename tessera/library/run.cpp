@@ -57,8 +57,7 @@ mesh::Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::millisecond
 
 std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options) {
   const launch::Ranks ranks = launch::ranks_from_environment();
-  at::set_num_threads(
-      static_cast<int>(options.threads > 0 ? options.threads : launch::cores_per_rank(ranks)));
+  at::set_num_threads(static_cast<int>(launch::threads_per_rank(options.threads, ranks)));
   mesh::Rendezvous where = rendezvous(ranks, options.timeout);
   where.shared_memory = options.shared_memory;
   return std::make_unique<mesh::Mesh>(

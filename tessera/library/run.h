@@ -21,7 +21,8 @@ struct ConnectOptions {
   bool shared_memory = true;                   // between ranks of one host; false: TCP
   /// Ranks whose fingerprints differ are told so instead of training something else together.
   std::string fingerprint;
-  /// LibTorch's threads in this process; 0: the host's cores divided by its ranks.
+  /// LibTorch's threads in this process; 0: OMP_NUM_THREADS, else the
+  /// host's cores divided by its ranks.
   int64_t threads = 0;
 };
 

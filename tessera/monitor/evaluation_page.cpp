@@ -44,8 +44,8 @@ std::string mistakes_part(const EvaluationReport& report) {
 /// A table cell with a bar; `percent` may be NaN.
 std::string bar_cell(double percent) {
   const double width = std::isfinite(percent) ? std::clamp(percent, 0.0, 100.0) : 0;
-  return concat("<td class=\"share\"><span><i style=\"width:", print("%.1f", width), "%\"></i></span>",
-                std::isfinite(percent) ? concat(print("%.1f", percent), " %") : "–", "</td>");
+  return concat("<td class=\"share\"><div><span><i style=\"width:", print("%.1f", width), "%\"></i></span>",
+                std::isfinite(percent) ? concat(print("%.1f", percent), " %") : "–", "</div></td>");
 }
 
 std::string calibration_part(const ClassificationFigures& figures) {

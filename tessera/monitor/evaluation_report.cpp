@@ -7,23 +7,13 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/text.h"
 #include "tessera/monitor/evaluation_page.h"
 #include "tessera/monitor/number.h"
 
 namespace tessera::monitor {
 namespace fs = std::filesystem;
 namespace {
-
-/// As RFC 4180 has it.
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"') out += '"';
-    out += c;
-  }
-  return out + '"';
-}
 
 const std::string& name_of(const EvaluationReport& report, int64_t label) {
   return report.classes.at(static_cast<size_t>(label));

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/formats/png.h"
 #include "tessera/monitor/html.h"
 #include "tessera/monitor/number.h"
@@ -82,12 +83,25 @@ Tiles tiles(const std::vector<PredictionSample>& samples) {
   return result;
 }
 
+namespace {
+
+/// ", drawn evenly from all 10,000 (41.0 % right)": what the images stand for.
+std::string drawn_from(const ReportInput& input) {
+  if (input.evals.empty() || input.evals.back().samples == 0) return "";
+  const EvalMetrics& all = input.evals.back();
+  return concat(", drawn evenly from all ", human_count(all.samples), " (", print("%.1f", all.top1),
+                " % right)");
+}
+
+}  // namespace
+
 std::string predictions_part(const ReportInput& input) {
   if (input.samples.empty()) return "";
   const Tiles images = tiles(input.samples);
-  return section("predictions", "Predictions",
-                 concat(images.right, " of these ", images.shown, " test images are right"),
-                 "<div class=\"tiles\">\n" + images.html + "</div>\n");
+  return section(
+      "predictions", "Predictions",
+      concat(images.right, " of these ", images.shown, " test images are right", drawn_from(input)),
+      "<div class=\"tiles\">\n" + images.html + "</div>\n");
 }
 
 }  // namespace tessera::monitor

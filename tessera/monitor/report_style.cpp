@@ -98,8 +98,8 @@ table{border-collapse:separate;border-spacing:2px}
 .pairs{width:100%;padding:8px 14px;font-size:14px}
 .pairs th{font-weight:500;color:var(--soft);text-align:left;font-size:13px}
 .pairs td,.pairs th{padding:4px 6px}
-.pairs .n{text-align:right}
-.share{display:flex;gap:10px;align-items:center;white-space:nowrap}
+.pairs .n{text-align:right;white-space:nowrap}.pairs td:first-child{overflow-wrap:anywhere}
+.share div{display:flex;gap:10px;align-items:center;white-space:nowrap}
 .share span{flex:1;min-width:20px}.share i{background:var(--orange)}
 .facts{margin:0;padding:6px 18px;display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:0 40px}
 .facts div{display:flex;justify-content:space-between;gap:18px;padding:8px 0;border-bottom:1px solid var(--grid)}

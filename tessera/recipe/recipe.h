@@ -37,6 +37,7 @@ struct DataRecipe {
   std::string image_key = "", label_key = "";  // "": found out
   int64_t label_offset = 0;
   std::string classes = "";          // file of names
+  bool allow_overlap = false;        // of data.train and data.val: else refused
   data::TransformOptions transform;  // image_size and channels follow the model
 };
 

@@ -175,21 +175,88 @@ std::optional<RunFolder> claim_newest(const std::string& name) {
   return std::nullopt;
 }
 
-RunFolder claim_given(const std::string& dir, bool resuming, const char* key) {
-  RunFolder folder = claim(dir);
-  if (!holds_a_run(folder.path)) return folder;
+void check_given(const fs::path& folder, const std::string& dir, bool resuming, const char* key) {
+  if (!holds_a_run(folder)) return;
   if (!resuming) {
     user_error("train.folder", "a folder without a run: ", dir,
                " holds one (continue it with --resume, or set another ", key, ")");
   }
-  if (is_pretended(folder.path)) {
+  if (is_pretended(folder)) {
     user_error("train.folder", "a run that saves what it trains: ", dir,
                " was one of --pretend-world (start anew without --resume, with another ", key, ")");
   }
+}
+
+RunFolder claim_given(const std::string& dir, bool resuming, const char* key) {
+  RunFolder folder = claim(dir);
+  check_given(folder.path, dir, resuming, key);
   return folder;
 }
 
+/// The newest run of this name with a checkpoint, else the newest that began; none: there is none.
+std::optional<fs::path> newest_to_resume(const std::string& name) {
+  std::optional<fs::path> begun;
+  for (const int number : numbers_of_runs(name)) {
+    const fs::path folder = numbered(name, number);
+    if (saved_name(folder).value_or(name) != name || is_pretended(folder)) continue;
+    if (checkpoint::find(folder / "checkpoints", "latest")) return folder;
+    if (!begun) begun = folder;
+  }
+  return begun;
+}
+
+/// Errors: UserError where `folder` cannot be written, or not be made.
+void check_writable(const fs::path& folder, const char* key) {
+  fs::path there = fs::absolute(folder).lexically_normal();
+  std::error_code failed;
+  while (there.has_relative_path() && fs::status(there, failed).type() == fs::file_type::not_found)
+    there = there.parent_path();
+  const bool is_folder = fs::is_directory(there, failed);
+  if (is_folder && ::access(there.c_str(), W_OK | X_OK) == 0) return;
+  user_error({.where = "train.folder",
+              .problem = concat(key, " = ", folder.string(), ": ", there.string(),
+                                is_folder ? " cannot be written" : " is no folder"),
+              .expected = "a folder that can be made or written",
+              .hint = concat("set another ", key)});
+}
+
 }  // namespace
+
+fs::path check_run_folder(const Recipe& recipe, const std::string& resume) {
+  const std::string chosen = variable(kChosen);
+  const char* key = chosen.empty() ? "run.dir" : kChosen;
+  const std::string dir = chosen.empty() ? recipe.run.dir : chosen;
+  const bool resuming = continues_its_run(dir, resume);
+  fs::path folder = dir;
+  if (!dir.empty()) {
+    check_given(folder, dir, resuming, key);
+  } else {
+    const auto newest = resuming ? newest_to_resume(recipe.name) : std::nullopt;
+    const std::vector<int> numbers = numbers_of_runs(recipe.name);
+    folder = newest ? *newest : numbered(recipe.name, numbers.empty() ? 1 : numbers.front() + 1);
+  }
+  check_writable(folder, key);
+  std::error_code ignored;
+  const fs::path lock = folder / ".lock";
+  if (fs::exists(lock, ignored) && !FileLock::try_take(lock)) {
+    user_error({.where = "train.folder",
+                .problem = concat(folder.string(), " is in use by another process"),
+                .expected = "a run that no other process is writing",
+                .hint = concat("wait for that process to end, or set another ", key)});
+  }
+  const fs::path target = recipe.checkpoint.dir;
+  if (!target.empty()) {
+    check_writable(target, "checkpoint.dir");
+    if (!resuming && fs::is_directory(target, ignored) && holds_checkpoints(target)) {
+      user_error(
+          {.where = "train.checkpoint_dir",
+           .problem = concat("checkpoint.dir = ", target.string(), " holds checkpoints of another run"),
+           .expected = "a folder without checkpoints",
+           .hint = "continue that run with --resume, or set another folder"});
+    }
+  }
+  return fs::absolute(folder);
+}
 
 RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume) {
   const std::string chosen = variable(kChosen);

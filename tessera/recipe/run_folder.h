@@ -29,6 +29,11 @@ struct RunFolder {
 /// when it or its checkpoints cannot be read, when it cannot be created.
 RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume);
 
+/// The folder that claim_run_folder() would take, for a dry run: nothing is made or kept locked. Errors:
+/// UserError on what that function and checkpoint_folder() refuse, as far as it can be seen beforehand, and
+/// on a place where no folder can be made.
+std::filesystem::path check_run_folder(const Recipe& recipe, const std::string& resume);
+
 /// Removes what a claim made, for a start that failed before its run began: recipe.toml is not yet there.
 /// What was there before stays, and whatever else lies in the folder.
 void discard_run_folder(const RunFolder& folder);

@@ -2,6 +2,9 @@
 // One of several classes an image: the recipe's loss, top-1/5 and all that is counted by class.
 #include <ATen/ATen.h>
 
+#include <unordered_map>
+
+#include "tessera/base/error.h"
 #include "tessera/ops/host_made.h"
 #include "tessera/train/classification_metrics.h"
 #include "tessera/train/evaluate.h"
@@ -18,20 +21,27 @@ class ClassificationJudge : public Judge {
       : source_(source),
         options_(options),
         metrics_(classes, options.most_confusion_classes),
-        worst_(options.keep_mistakes) {}
+        worst_(options.keep_mistakes),
+        shown_(spread_samples(source, options.keep_samples)) {
+    for (size_t i = 0; i < shown_.size(); ++i) place_of_[shown_[i]] = static_cast<int64_t>(i);
+  }
 
   /// `outputs`: logits [size, classes]; label -1: a broken sample.
-  void update(const data::Batch& batch, const at::Tensor& outputs, int64_t keep_samples,
-              Evaluation& result) override {
+  void update(const data::Batch& batch, const at::Tensor& outputs) override {
     const at::Tensor labels = ops::on_device(at::tensor(batch.labels), outputs.device());
     const Judgements said = judge_rows(outputs, labels);
     metrics_.update(said, labels);
-    const int64_t wanted = keep_samples - static_cast<int64_t>(result.samples.size());
-    if (wanted <= 0 && options_.keep_mistakes == 0) return;
+    channels_ = batch.channels;
+    std::vector<int64_t> rows_to_show;
+    for (size_t i = 0; i < batch.samples.size(); ++i) {
+      if (place_of_.contains(batch.samples[i])) rows_to_show.push_back(static_cast<int64_t>(i));
+    }
+    if (rows_to_show.empty() && options_.keep_mistakes == 0) return;
     const std::vector<int64_t> samples(batch.samples.begin(), batch.samples.end());
     const at::Tensor rows = rows_of(said, labels, ops::on_device(at::tensor(samples), outputs.device()));
     if (options_.keep_mistakes > 0) worst_.update(rows);
-    if (wanted > 0) show(rows, wanted, batch.channels, result);
+    if (!rows_to_show.empty())
+      rows_to_show_.push_back(rows.index_select(0, ops::on_device(at::tensor(rows_to_show), rows.device())));
   }
 
   void finish(mesh::Mesh& mesh, Evaluation& result) override {
@@ -45,6 +55,7 @@ class ClassificationJudge : public Judge {
         worst.merge(text);
       result.mistakes = worst.list();
     }
+    show(mesh, result);
     result.figures = counts.compute();
     result.metrics.samples = result.figures.samples;
     result.metrics.loss = result.figures.loss;
@@ -53,13 +64,28 @@ class ClassificationJudge : public Judge {
   }
 
  private:
-  void show(const at::Tensor& rows, int64_t wanted, int64_t channels, Evaluation& result) const {
-    const at::Tensor here = rows.to(at::kCPU);
-    for (int64_t i = 0; i < here.size(0) && wanted > 0; ++i) {
-      const monitor::Mistake said = mistake_of(here[i]);
-      if (said.truth < 0) continue;
-      result.samples.push_back(picture(source_, said.sample, channels, said.truth, said.judgement));
-      --wanted;
+  /// Every image to show was judged by one rank. Rank 0 gets what was said and reads the images.
+  void show(mesh::Mesh& mesh, Evaluation& result) const {
+    if (shown_.empty()) return;
+    constexpr int64_t kColumns = 8;  // of rows_of(), and whether the row was judged at all
+    at::Tensor all = at::zeros({static_cast<int64_t>(shown_.size()), kColumns}, at::kDouble);
+    for (const at::Tensor& rows : rows_to_show_) {
+      const at::Tensor here = rows.to(at::kCPU);
+      for (int64_t i = 0; i < here.size(0); ++i) {
+        const at::Tensor place = all[place_of_.at(mistake_of(here[i]).sample)];
+        place.slice(0, 0, kColumns - 1).copy_(here[i]);
+        place[kColumns - 1].fill_(1);
+      }
+    }
+    mesh.world().all_reduce(all, "images to show");
+    if (mesh.rank() != 0 || result.stopped) return;
+    for (int64_t i = 0; i < all.size(0); ++i) {
+      const monitor::Mistake said = mistake_of(all[i].slice(0, 0, kColumns - 1));
+      if (all[i][kColumns - 1].item<double>() == 0 || said.truth < 0) continue;
+      try {
+        result.samples.push_back(picture(source_, said.sample, channels_, said.truth, said.judgement));
+      } catch (const UserError&) {  // it could be read a moment ago
+      }
     }
   }
 
@@ -67,6 +93,10 @@ class ClassificationJudge : public Judge {
   const EvaluateOptions& options_;
   ClassificationMetrics metrics_;
   WorstRows worst_;
+  std::vector<int64_t> shown_;                     // samples
+  std::unordered_map<int64_t, int64_t> place_of_;  // of each of them in `shown_`
+  std::vector<at::Tensor> rows_to_show_;           // of rows_of(), this rank's
+  int64_t channels_ = 0;
 };
 
 class Classification : public Task {

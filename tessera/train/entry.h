@@ -45,7 +45,7 @@ struct PredictJob {
   std::vector<std::string> sets;  // recipe keys to change: model.heads, data.eval_crop, ...
   int64_t top = 5;
   bool ema = false;
-  bool json = false;
+  bool json = false, csv = false;  // at most one; with either, notes go to stderr
 };
 
 struct BenchShardJob {
@@ -74,6 +74,7 @@ struct LogitsJob {
 struct Entry {
   int (*train)(const TrainJob& job, const launch::Ranks& ranks);
   int (*eval)(const EvalJob& job, const launch::Ranks& ranks);
+  /// kExitPartial where some images, but not all, could not be read.
   int (*predict)(const PredictJob& job);
   int (*bench_shard)(const BenchShardJob& job, const launch::Ranks& ranks);
   int (*bench_step)(const BenchStepJob& job, const launch::Ranks& ranks);

@@ -4,10 +4,14 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <chrono>
+#include <compare>
+#include <utility>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/random.h"
 #include "tessera/data/broken_samples.h"
 #include "tessera/train/task.h"
 
@@ -32,6 +36,33 @@ monitor::PredictionSample picture(const data::Source& source, int64_t index, int
           class_name(source, truth),
           class_name(source, said.prediction),
           said.confidence};
+}
+
+std::vector<int64_t> spread_samples(const data::Source& source, int64_t count) {
+  constexpr uint64_t kSeed = 0x5A3B1E;  // fixed: every evaluation of a run shows the same images
+  struct Ranked {
+    int64_t label;
+    uint64_t hash;
+    int64_t index;
+    auto operator<=>(const Ranked&) const = default;
+  };
+  std::vector<Ranked> ranked;
+  for (int64_t i = 0; i < source.size(); ++i) {
+    if (source.label(i) >= 0)
+      ranked.push_back({source.label(i), random_key(kSeed, static_cast<uint64_t>(i)), i});
+  }
+  std::ranges::sort(ranked);
+  const auto all = static_cast<int64_t>(ranked.size());
+  count = std::min(count, all);
+  std::vector<std::pair<uint64_t, int64_t>> drawn;
+  for (int64_t k = 0; k < count; ++k) {  // the middle of each of `count` equal parts
+    const Ranked& one = ranked[static_cast<size_t>((2 * k + 1) * all / (2 * count))];
+    drawn.emplace_back(one.hash, one.index);
+  }
+  std::ranges::sort(drawn);
+  std::vector<int64_t> samples;
+  for (const auto& [hash, index] : drawn) samples.push_back(index);
+  return samples;
 }
 
 namespace {
@@ -93,7 +124,7 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
     if (i == pass.batches() || result.stopped) break;
     const auto [batch, mine] = pass.next();
     const at::Tensor outputs = forward(state, batch, /*training=*/false, 0);
-    if (mine) judge->update(batch, outputs, mesh.rank() == 0 ? options.keep_samples : 0, result);
+    if (mine) judge->update(batch, outputs);
     if (options.progress) options.progress(i + 1, pass.batches());
   }
   if (result.stopped) result.stalled = pass.leave(result.gave_up);

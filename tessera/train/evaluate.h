@@ -47,7 +47,7 @@ class EvaluationPass {
 struct Evaluation {
   monitor::EvalMetrics metrics;
   monitor::ClassificationFigures figures;          // what `metrics` has, by class and bin
-  std::vector<monitor::PredictionSample> samples;  // rank 0: the first few images with what the model said
+  std::vector<monitor::PredictionSample> samples;  // rank 0: images to show, with what the model said
   std::vector<monitor::Mistake> mistakes;          // the worst of all ranks, worst first
   bool stopped = false;                            // a stop was asked for; figures are of the samples so far
   bool gave_up = false;                            // and the images of some rank did not come
@@ -55,8 +55,8 @@ struct Evaluation {
 };
 
 struct EvaluateOptions {
-  int64_t batch = 0;  // per rank
-  int64_t keep_samples = 0;
+  int64_t batch = 0;         // per rank
+  int64_t keep_samples = 0;  // images to show, those of spread_samples()
   int64_t keep_mistakes = 0;
   int64_t most_confusion_classes = 100;                       // models of more get no confusion matrix
   std::function<bool()> stop;                                 // polled each batch; ranks agree on it
@@ -66,6 +66,10 @@ struct EvaluateOptions {
 /// Sample `index` of the source with what was said about it. Errors: UserError where it cannot be read.
 monitor::PredictionSample picture(const data::Source& source, int64_t index, int64_t channels, int64_t truth,
                                   const monitor::Judgement& said);
+
+/// `count` samples that stand for all, the same on any ranks: every class has its share, and within a class a
+/// hash draws. Their order is a hash's too, so that the first few of them stand for all as well.
+std::vector<int64_t> spread_samples(const data::Source& source, int64_t count);
 
 /// Collective. Ranks with fewer samples take part in the gathers of the others.
 Evaluation evaluate(TrainState& state, const data::Source& source, const data::LoaderOptions& loader,

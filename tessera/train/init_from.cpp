@@ -80,22 +80,42 @@ void take(TrainState& state, const weights::Trained& found, const char* title, L
   for (const std::string& line : source.changes()) log.info(concat("  ", line));
 }
 
-void init_from(TrainState& state, Log& log) {
-  const recipe::TrainRecipe& wanted = state.recipe.train;
-  const auto* vit = std::get_if<arch::VitConfig>(&state.recipe.model.of);
+namespace {
+
+struct Initial {
+  weights::Trained found;
+  weights::FinetunedSource source;
+};
+
+Initial open_initial(const recipe::Recipe& recipe) {
+  const recipe::TrainRecipe& wanted = recipe.train;
+  const auto* vit = std::get_if<arch::VitConfig>(&recipe.model.of);
   weights::OpenOptions how;
   if (vit != nullptr) how.heads = vit->heads;
-  const weights::Trained found = weights::open_trained(wanted.init_from, how);
-  weights::FinetunedSource source(found.tensors, found.model, state.recipe.model,
+  weights::Trained found = weights::open_trained(wanted.init_from, how);
+  weights::FinetunedSource source(found.tensors, found.model, recipe.model,
                                   {.positions = weights::resampling_of(wanted.init_positions),
                                    .head = weights::head_start_of(wanted.init_head),
                                    .head_bias = static_cast<float>(wanted.init_head_bias)});
-  fill(state, source, *found.tensors);
-  if (state.ema) state.ema->restart();
-  log.info(concat("initial weights from ", found.origin));
-  for (const std::string& line : found.notes) log.info(concat("  ", line));
-  warn_of_other_pixels(found.pixels, state.recipe.data.transform, log);
-  for (const std::string& line : source.changes()) log.info(concat("  ", line));
+  return {std::move(found), std::move(source)};
 }
+
+void tell(const Initial& initial, const recipe::Recipe& recipe, Log& log) {
+  log.info(concat("initial weights from ", initial.found.origin));
+  for (const std::string& line : initial.found.notes) log.info(concat("  ", line));
+  warn_of_other_pixels(initial.found.pixels, recipe.data.transform, log);
+  for (const std::string& line : initial.source.changes()) log.info(concat("  ", line));
+}
+
+}  // namespace
+
+void init_from(TrainState& state, Log& log) {
+  Initial initial = open_initial(state.recipe);
+  fill(state, initial.source, *initial.found.tensors);
+  if (state.ema) state.ema->restart();
+  tell(initial, state.recipe, log);
+}
+
+void check_init_from(const recipe::Recipe& recipe, Log& log) { tell(open_initial(recipe), recipe, log); }
 
 }  // namespace tessera::train

@@ -21,5 +21,8 @@ void take(TrainState& state, const weights::Trained& found, const char* title, L
 /// image, the head as `train.init_head` says, and a moving average that begins with them. Says what changed.
 /// Errors: UserError when the file or the model it holds does not fit.
 void init_from(TrainState& state, Log& log);
+/// Opens train.init_from, compares its tensors with the recipe's model and says what init_from() would, for a
+/// dry run. Errors: as init_from().
+void check_init_from(const recipe::Recipe& recipe, Log& log);
 
 }  // namespace tessera::train

@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
+#include "tessera/data/overlap.h"
 #include "tessera/data/split.h"
 #include "tessera/launch/surroundings.h"
 #include "tessera/plan/levels_text.h"
@@ -31,6 +32,27 @@ void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
     user_error("train.data", "at most model.classes = ", recipe.model.classes(),
                " classes: ", recipe.data.source, " has ", found, " (set model.classes = ", found, ")");
   }
+}
+
+/// An accuracy on images that were trained on is no accuracy.
+void check_overlap(const data::Source& train, const data::Source& val, const recipe::Recipe& recipe,
+                   const std::function<void(const std::string&)>& warn) {
+  const data::Overlap overlap = data::find_overlap(train, val);
+  if (overlap.samples == 0) return;
+  const std::string problem =
+      concat("data.val = \"", recipe.data.val, "\" has ", human_count(overlap.samples), " of ",
+             human_count(val.size()), " samples in common with data.train = \"", recipe.data.train,
+             "\" (the first is ", escape(overlap.first), ")");
+  if (recipe.data.allow_overlap) {
+    if (warn) warn(concat("[train.data] ", problem, ": validation figures are partly of training images"));
+    return;
+  }
+  user_error({.where = "train.data",
+              .problem = problem,
+              .expected = "splits without common samples",
+              .hint =
+                  "choose others, such as data.train = \"train[:95%]\" and data.val = \"train[95%:]\", or "
+                  "set data.allow_overlap = true"});
 }
 
 }  // namespace
@@ -62,6 +84,7 @@ void open_data(Prepared& p) {
   p.val = data::open_splits(recipe.data.source, recipe.data.val, source_options(recipe, p.loader.warn));
   check_classes(*p.train, recipe);
   check_classes(*p.val, recipe);
+  check_overlap(*p.train, *p.val, recipe, p.loader.warn);
   p.sizes = recipe::resolve_batch(recipe.train, p.ranks.world);
   p.counts = recipe::count_steps(recipe, p.train->size(), p.sizes.batch);
   p.loader.batch = p.sizes.batch;
@@ -117,6 +140,8 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
       {"environment that libraries read", launch::library_variables()},
       {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
   };
+  if (const std::string note = launch::threads_note(recipe.run.threads); !note.empty())
+    rows.emplace_back("compute threads", note);
   if (const double more = memory_if(true).total() - memory_if(false).total(); more > 0) {  // (0 on the CPU)
     rows.emplace_back("outputs of norms and GELUs",
                       p.keeps_activations ? concat("kept for backward: ", human_bytes(more), " per rank")

@@ -16,6 +16,7 @@
 #include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
+#include "tessera/base/warn.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/class_difference.h"
 #include "tessera/data/split.h"
@@ -222,14 +223,14 @@ std::string command_of(const EvalJob& job, const std::string& split) {
 }  // namespace
 
 int eval(const EvalJob& job, const launch::Ranks& ranks) {
-  Log log(ranks.rank == 0 && !job.json);
-  const Warn warn = [&](const std::string& line) {
-    log.warn(line);  // silent where the console is for JSON
-    if (ranks.rank == 0 && job.json) std::fprintf(stderr, "warning: %s\n", one_line(line).c_str());
-  };
+  // Beside JSON no line of progress, but every warning, and what `load` says of foreign weights.
+  Log log(ranks.rank == 0, job.json ? nullptr : stdout), notes(ranks.rank == 0, job.json ? stderr : stdout);
+  const Warn warn = [&](const std::string& line) { log.warn(line); };
   const Trained trained = open_trained(job.checkpoint, job.sets, warn);
-  log.info(concat("evaluating ", trained.path.string()));
+  notes.info(concat("evaluating ", trained.path.string()));
   const int64_t threads = set_threads(trained.recipe, ranks);
+  if (const std::string note = launch::threads_note(trained.recipe.run.threads); !note.empty())
+    log.info(concat("  compute threads: ", note));
   const at::Device device = choose_device(trained.recipe, ranks);
   const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
   const auto source =
@@ -253,7 +254,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           const FileWatchdog watchdog(run_timeout(trained.recipe), launch::stop_requested, *mesh);
           const auto state =
               assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
-          load(*state, trained, job.ema, log);
+          load(*state, trained, job.ema, notes);
           data::check_same_classes(state->classes, source->classes(), trained.recipe.data.source, warn);
           EvaluateOptions options;
           options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
@@ -301,10 +302,10 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
 
 namespace {
 
-at::Tensor probabilities(TrainState& state, const std::string& image) {
+at::Tensor probabilities(TrainState& state, std::vector<float> pixels) {
   const auto& model = state.recipe.model;
   data::Batch batch;
-  batch.images = data::load_image_for_eval(image, state.recipe.data.transform);
+  batch.images = std::move(pixels);
   batch.size = 1;
   batch.channels = model.channels();
   batch.height = batch.width = model.image_size();
@@ -312,35 +313,93 @@ at::Tensor probabilities(TrainState& state, const std::string& image) {
   return forward(state, batch, false, 0).to(at::kCPU).softmax(1).select(0, 0);
 }
 
-void predict_images(const PredictJob& job, TrainState& state) {
-  const at::NoGradGuard no_grad;
-  const std::vector<std::string> names = class_names(state.classes, state.recipe.model.classes());
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const std::string& path : job.images) {
-    const auto [confidence, index] =
-        probabilities(state, path).topk(std::min(job.top, state.recipe.model.classes()));
-    nlohmann::ordered_json entry = {{"image", path}, {"predictions", nlohmann::ordered_json::array()}};
-    if (!job.json) std::cout << path << "\n";
-    for (int64_t k = 0; k < index.numel(); ++k) {
-      const auto& name = names.at(static_cast<size_t>(index[k].item<int64_t>()));
-      const double p = confidence[k].item<double>();
-      entry["predictions"].push_back(
-          {{"class", name}, {"label", index[k].item<int64_t>()}, {"probability", p}});
-      if (!job.json) std::printf("  %6.2f %%  %s\n", 100 * p, one_line(name).c_str());
+/// What is said about the images, in one of the three forms. Lines for people and of CSV are printed at once.
+class Predictions {
+ public:
+  explicit Predictions(const PredictJob& job) : job_(job) {
+    if (job.csv) std::printf("image,rank,class,label,probability,error\n");
+  }
+
+  void begin(const std::string& image) {
+    entries_.push_back({{"image", image}, {"predictions", nlohmann::ordered_json::array()}});
+    if (!job_.json && !job_.csv) std::printf("%s\n", one_line(image).c_str());
+  }
+  void add(int64_t rank, const std::string& name, int64_t label, double probability) {
+    entries_.back()["predictions"].push_back(
+        {{"class", name}, {"label", label}, {"probability", probability}});
+    if (job_.csv) {
+      std::printf("%s,%ld,%s,%ld,%s,\n", csv_field(image()).c_str(), static_cast<long>(rank),
+                  csv_field(name).c_str(), static_cast<long>(label), monitor::shortest(probability).c_str());
+    } else if (!job_.json) {
+      std::printf("  %6.2f %%  %s\n", 100 * probability, one_line(name).c_str());
+    }
+  }
+  void fail(const std::string& problem) {
+    ++failed_;
+    entries_.back()["error"] = problem;
+    if (job_.csv) {
+      std::printf("%s,,,,,%s\n", csv_field(image()).c_str(), csv_field(problem).c_str());
+    } else if (!job_.json) {
+      std::printf("  not predicted\n");
     }
     std::fflush(stdout);
-    all.push_back(entry);
+    warn(problem);
   }
-  if (job.json) std::cout << json_text(all, 2) << std::endl;
+  void finish() const {
+    if (job_.json) std::printf("%s\n", json_text(entries_, 2).c_str());
+    std::fflush(stdout);
+  }
+  int64_t failed() const { return failed_; }
+
+ private:
+  std::string image() const { return entries_.back()["image"].get<std::string>(); }
+
+  const PredictJob& job_;
+  nlohmann::ordered_json entries_ = nlohmann::ordered_json::array();
+  int64_t failed_ = 0;
+};
+
+int predict_images(const PredictJob& job, TrainState& state) {
+  const at::NoGradGuard no_grad;
+  const std::vector<std::string> names = class_names(state.classes, state.recipe.model.classes());
+  Predictions predictions(job);
+  for (const std::string& path : job.images) {
+    predictions.begin(path);
+    std::vector<float> pixels;
+    try {
+      pixels = data::load_image_for_eval(path, state.recipe.data.transform);
+    } catch (const UserError& error) {
+      if (job.images.size() == 1) throw;
+      predictions.fail(error.what());
+      continue;
+    }
+    const auto [confidence, index] =
+        probabilities(state, std::move(pixels)).topk(std::min(job.top, state.recipe.model.classes()));
+    for (int64_t k = 0; k < index.numel(); ++k) {
+      const auto label = index[k].item<int64_t>();
+      predictions.add(k + 1, names.at(static_cast<size_t>(label)), label, confidence[k].item<double>());
+    }
+    std::fflush(stdout);
+  }
+  predictions.finish();
+  const auto all = static_cast<int64_t>(job.images.size());
+  if (predictions.failed() == 0) return kExitDone;
+  if (predictions.failed() == all) {
+    user_error({.where = "predict",
+                .problem = concat("none of the ", all, " images could be read (the warnings above say why)"),
+                .expected = "",
+                .hint = ""});
+  }
+  warn(concat(predictions.failed(), " of ", all, " images were not predicted (exit code ",
+              static_cast<int>(kExitPartial), ")"));
+  return kExitPartial;
 }
 
 }  // namespace
 
 int predict(const PredictJob& job) {
-  Log log(!job.json);
-  const Trained trained = open_trained(job.checkpoint, job.sets, [](const std::string& line) {
-    std::fprintf(stderr, "warning: %s\n", one_line(line).c_str());
-  });
+  Log log(true, job.json || job.csv ? stderr : stdout);
+  const Trained trained = open_trained(job.checkpoint, job.sets, [&](const std::string& line) { log.warn(line); });
   log.info(concat("predicting with ", trained.path.string()));
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
@@ -350,8 +409,7 @@ int predict(const PredictJob& job) {
       [&] {
         const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);
         load(*state, trained, job.ema, log);
-        predict_images(job, *state);
-        return static_cast<int>(kExitDone);
+        return predict_images(job, *state);
       },
       *mesh, [] { return "predicting"; }, "");
 }

@@ -27,6 +27,7 @@
 #include "tessera/train/bad_numbers.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
+#include "tessera/train/dry_run.h"
 #include "tessera/train/environment.h"
 #include "tessera/train/file_watchdog.h"
 #include "tessera/train/init_from.h"
@@ -387,6 +388,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
     log.info(
         concat("dry run of ", job.recipe.name, " on ", ranks.world, " ranks; nothing is trained or written"));
     print_facts(p, log);
+    check_what_opens(p, log);
     return kExitDone;
   }
   if (ranks.world > launch::available_cores() && ranks.rank == 0 && ranks.local_world == ranks.world) {

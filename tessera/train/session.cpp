@@ -45,7 +45,14 @@ int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
     user_error("train.threads", "run.threads of at most ", most, " on the ", cores,
                cores == 1 ? " core" : " cores", " of this host: found ", recipe.run.threads);
   }
-  const int64_t threads = recipe.run.threads > 0 ? recipe.run.threads : launch::cores_per_rank(ranks);
+  const int64_t threads = launch::threads_per_rank(recipe.run.threads, ranks);
+  if (threads > most) {
+    user_error({.where = "train.threads",
+                .problem = concat("OMP_NUM_THREADS asks for ", threads, " threads"),
+                .expected = concat("at most ", most, " on the ", cores, cores == 1 ? " core" : " cores",
+                                   " of this host"),
+                .hint = "set run.threads or another OMP_NUM_THREADS"});
+  }
   at::set_num_threads(static_cast<int>(threads));
   return threads;
 }

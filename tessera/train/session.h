@@ -16,7 +16,8 @@
 
 namespace tessera::train {
 
-/// Sets the intra-op threads: recipe.run.threads, or this host's cores shared by its ranks. Returns them.
+/// Sets the intra-op threads to launch::threads_per_rank(recipe.run.threads) and returns them. Errors:
+/// UserError on more than a host can use.
 int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks);
 
 /// Meets the other ranks, or pretends that they are there. All must run this build and have the same `facts`,

@@ -21,11 +21,10 @@ struct EvaluateOptions;
 class Judge {
  public:
   virtual ~Judge() = default;
-  /// Counts a batch of this rank. `outputs`: the model's, [size, ...] on its device. Puts into result.samples
-  /// until it holds `keep_samples`.
-  virtual void update(const data::Batch& batch, const at::Tensor& outputs, int64_t keep_samples,
-                      Evaluation& result) = 0;
-  /// The figures of all ranks, the same on each. Collective.
+  /// Counts a batch of this rank. `outputs`: the model's, [size, ...] on its device.
+  virtual void update(const data::Batch& batch, const at::Tensor& outputs) = 0;
+  /// The figures of all ranks, the same on each; on rank 0 the images to show, unless the evaluation was
+  /// stopped. Collective.
   virtual void finish(mesh::Mesh& mesh, Evaluation& result) = 0;
 };
 

@@ -62,6 +62,13 @@ double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch
                                batch_per_rank);
 }
 
+void check_teacher(const recipe::Recipe& student, Log& log) {
+  const auto [found, recipe] = open_teacher(student);
+  const weights::FinetunedSource source(found.tensors, found.model, recipe.model,
+                                        {.positions = {}, .head = weights::HeadStart::kKeep, .head_bias = 0});
+  log.info(concat("teacher: ", arch::describe(found.model), ", from ", found.origin));
+}
+
 Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device) {
   const auto [found, recipe] = open_teacher(student);
   state_ = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, /*with_optimizer=*/false, device);

@@ -20,6 +20,9 @@ struct TrainState;
 double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch_per_rank,
                      at::Device device = at::kCPU);
 
+/// Opens distill.teacher and compares its tensors with its model, for a dry run. Errors: as Teacher's.
+void check_teacher(const recipe::Recipe& student, Log& log);
+
 /// Sharded over the same ranks as its student, at the recipe's level, without gradients and as in evaluation.
 /// Belongs to the training thread.
 class Teacher {

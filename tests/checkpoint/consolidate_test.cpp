@@ -57,6 +57,18 @@ TEST(Consolidate, OneFileOfWholeParameters) {
   EXPECT_EQ(names_in(folder.path()), Names({"model.safetensors", "step_00000001"}));
 }
 
+TEST(Consolidate, ARecipeLosesTheFoldersOfThisMachine) {
+  EXPECT_EQ(
+      without_local_paths("[data]\nsource = \"folder:/home/me/flowers\"\nmix = [\"zip:/a/b\", \"/c/d/\"]\n"
+                          "train = \"train[:90%]\"\n[run]\ndir = \"/home/me/runs/x\"\n"),
+      "[data]\nsource = \"folder:flowers\"\nmix = [\"zip:b\", \"d\"]\n"
+      "train = \"train[:90%]\"\n[run]\ndir = \"x\"\n");
+  EXPECT_EQ(without_local_paths("s = \"wds:train=/data/t-{000..146}.tar,val=/data/v::/w/x.tar\"\n"),
+            "s = \"wds:train=t-{000..146}.tar,val=v::x.tar\"\n");
+  EXPECT_EQ(without_local_paths("s = \"fake:8\" # a/b\np = 1 / 2\nq = \"a/b\"\n"),
+            "s = \"fake:8\" # a/b\np = 1 / 2\nq = \"a/b\"\n");
+}
+
 TEST(Consolidate, WithStateKeepsFullNamesOfTheRest) {
   const TemporaryFolder folder("tessera-checkpoint");
   save_sample({.folder = folder.path()}, 1, 3);

@@ -3,6 +3,7 @@
 #include "tests/data/archives.h"
 
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include <chrono>
 #include <functional>
@@ -19,6 +20,35 @@
 namespace tessera::data {
 namespace {
 namespace fs = std::filesystem;
+
+void append_le(std::string& out, uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i));
+}
+
+/// A zip archive of stored members (PKWARE's APPNOTE 4.3.7, 4.3.12, 4.3.16).
+std::string zip(const std::vector<std::pair<std::string, std::string>>& members) {
+  std::string out, directory;
+  for (const auto& [name, content] : members) {
+    const auto crc =
+        ::crc32(0, reinterpret_cast<const Bytef*>(content.data()), static_cast<uInt>(content.size()));
+    std::string shared;  // what both headers hold
+    for (const uint64_t value : {20, 0, 0, 0, 0}) append_le(shared, value, 2);
+    for (const uint64_t value : {uint64_t{crc}, content.size(), content.size()}) append_le(shared, value, 4);
+    append_le(shared, name.size(), 2);
+    append_le(shared, 0, 2);
+    directory += "PK\x01\x02" + std::string("\x14\0", 2) + shared + std::string(10, '\0');
+    append_le(directory, out.size(), 4);
+    directory += name;
+    out += "PK\x03\x04" + shared + name + content;
+  }
+  const uint64_t start = out.size();
+  out += directory + "PK\x05\x06" + std::string(4, '\0');
+  append_le(out, members.size(), 2);
+  append_le(out, members.size(), 2);
+  append_le(out, directory.size(), 4);
+  append_le(out, start, 4);
+  return out + std::string(2, '\0');
+}
 
 TEST_F(Archives, ZippedImageNet) {
   const auto train = open("zip:" + (kFixtures / "zip").string());
@@ -96,6 +126,32 @@ TEST_F(Archives, ZipWithoutMapTakesFoldersAsClasses) {
       open_error("zip:" + root.string(), "val"),
       "[data.open_zip] a map beside an archive without class folders: there is no val_map.txt (beside " +
           (root / "val.zip").string() + ")");
+}
+
+/// What Finder adds when it packs a folder, and what a map or the endings leave out. The reference is what
+/// the same files are as folders: folder: skips hidden files and names the rest.
+TEST_F(Archives, ZipSkipsWhatArchiversAddAndNamesWhatIsLeftOut) {
+  const fs::path root = temporary.path() / "finder";
+  write_image(root / "1.png", 9);
+  const std::string image = read_file(root / "1.png");
+  const std::string archive = (root / "train.zip").string();
+  write_text(archive, zip({{"cat/1.png", image},
+                           {"cat/._1.png", "x"},
+                           {"__MACOSX/cat/._1.png", "x"},
+                           {"__MACOSX/cat/2.png", "x"},
+                           {"cat/.DS_Store", "x"},
+                           {"dog/2.png", image},
+                           {"dog/3.webp", "x"},
+                           {"LICENSE", "x"}}));
+  const auto by_folders = open("zip:" + root.string());
+  EXPECT_EQ(by_folders->size(), 2);
+  EXPECT_EQ(by_folders->classes(), (Names{"cat", "dog"}));
+  EXPECT_EQ(warnings, Names{"[data.open_zip] only images named .jpg, .jpeg or .png of " + archive +
+                            ": left out 1 without an ending, 1 .webp (the first is dog/3.webp)"});
+  write_text(root / "train_map.txt", "cat/1.png\t0\n");
+  EXPECT_EQ(open("zip:" + root.string())->size(), 1);
+  EXPECT_EQ(warnings, Names{"[data.open_zip] 1 image of " + archive +
+                            " is not in train_map.txt: left out 1 .png (the first is dog/2.png)"});
 }
 
 TEST_F(Archives, ClassFileAndLabelOffset) {

@@ -192,6 +192,35 @@ TEST_F(IndexFiles, TheUsersCacheKeepsOnlyWhatTookTime) {
   }
 }
 
+/// Equal size and time, other content: `touch -r`, and archives that are made with a fixed time.
+TEST_F(IndexFiles, InTheUsersCacheContentWhoseTimeWasSetBackIsNoticed) {
+  const char* before = std::getenv("XDG_CACHE_HOME");
+  const std::string kept = before == nullptr ? "" : before;
+  ::setenv("XDG_CACHE_HOME", (temporary.path() / "cache").c_str(), 1);
+  options.index_dir = "";
+  const fs::path file = temporary.path() / "labels";
+  IndexRequest request{"wds", temporary.path(), "train", "", {file}, {}};
+  request.build = [&](IndexBuilder& builder) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    builder.set_files({"labels"});
+    builder.set_classes({"a", "b"});
+    builder.add({.name = "1", .label = read_file(file) == "1" ? 1 : 0});
+  };
+  write_text(file, "0");
+  EXPECT_EQ(open_index(request, options).index.label(0), 0);
+  EXPECT_FALSE(open_index(request, options).made);
+  const auto time = fs::last_write_time(file);
+  write_text(file, "1");
+  fs::last_write_time(file, time);
+  EXPECT_EQ(open_index(request, options).index.label(0), 1);
+  EXPECT_FALSE(open_index(request, options).made) << "once";
+  if (before == nullptr) {
+    ::unsetenv("XDG_CACHE_HOME");
+  } else {
+    ::setenv("XDG_CACHE_HOME", kept.c_str(), 1);
+  }
+}
+
 TEST_F(IndexFiles, AFolderThatCannotBeWrittenIsNamedAndTheRunGoesOn) {
   write_text(indexes, "a file where the folder should be");
   EXPECT_EQ(open_source(data.string(), "train", options)->size(), 2);

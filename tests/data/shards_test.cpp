@@ -182,7 +182,52 @@ TEST_F(Archives, WebDatasetSamplesWithFaults) {
   EXPECT_EQ(open("wds:" + shard.string())->sample_name(6), "x.tar/6.txt");
   write_text(shard, tar({{"README", "x"}}));
   EXPECT_EQ(open_error("wds:" + shard.string()),
-            "[data.open_wds] samples: found none in 1 shards (the first is " + shard.string() + ")");
+            "[data.open_wds] samples: found none in 1 shards (the first is " + shard.string() +
+                "; 1 member belongs to no sample: left out 1 without an ending (the first is README of "
+                "x.tar); the first dot of a file's name ends the name of its sample, and its members are "
+                ".txt and .cls or .json)");
+}
+
+/// As the webdataset library reads them: the first dot ends the key, so a file "1_v1.5.jpg" is member "5.jpg"
+/// of sample "1_v1" (webdataset#237).
+TEST_F(Archives, WebDatasetMembersThatAreLeftOutAreCountedAndNamed) {
+  const std::string image = read_file(kFixtures / "wds" / "set-train-000000.tar").substr(3584, 69);
+  const fs::path folder = temporary.path() / "dotted";
+  write_text(folder / "a.tar", tar({{"1.png", image},
+                                    {"1.cls", "2"},
+                                    {"1.txt", "a caption, which is no loss"},
+                                    {"1_v1.5.png", image},
+                                    {"1_v1.5.cls", "2"},
+                                    {"__MACOSX/._1.png", "x"},
+                                    {"__MACOSX/1.png", "x"},
+                                    {".DS_Store", "x"}}));
+  write_text(folder / "b.tar", tar({{"2.png", image},
+                                    {"2.cls", "1"},
+                                    {"2.0.png", image},
+                                    {"2.0.cls", "1"},
+                                    {"3.jpg", image},
+                                    {"3.png", image},
+                                    {"3.cls", "0"},
+                                    {"LICENSE", "x"}}));
+  const std::string expected =
+      "[data.open_wds] 6 members belong to no sample: left out 3 .png, 2 .cls, 1 without an ending (the "
+      "first "
+      "is 1_v1.5.png of a.tar); the first dot of a file's name ends the name of its sample, and its members "
+      "are .jpg, .jpeg or .png and .cls or .json";
+  options.index_dir = (temporary.path() / "indexes").string();
+  for (int start = 0; start < 2; ++start) {  // the second one uses the index
+    EXPECT_EQ(open("wds:" + folder.string())->size(), 3);
+    EXPECT_EQ(warnings, Names{expected}) << start;
+  }
+  options.index_dir = "none";
+  options.image_key = "png";
+  options.label_key = "cls";
+  open("wds:" + (folder / "b.tar").string());
+  EXPECT_EQ(warnings,
+            (Names{"[data.open_wds] 1 member belongs to no sample: left out 1 without an ending (the "
+                   "first is LICENSE of b.tar); the first dot of a file's name ends the name of its "
+                   "sample, and its members are .png and .cls"}))
+      << "endings that the settings name are all that is wanted of a sample";
 }
 
 TEST_F(Archives, TfRecords) {

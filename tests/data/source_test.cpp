@@ -140,7 +140,8 @@ TEST(FolderSource, AnEmptyClassIsNamedAndCounts) {
 TEST(FolderSource, WhatIsNoImageIsCountedAndToldOnce) {
   const TemporaryFolder temporary("tessera-data");
   const fs::path train = temporary.path() / "train";
-  for (const char* name : {"a/1.webp", "a/2.webp", "b/list.txt", "b/README", "b/.hidden", "a/x.y/3.png"})
+  for (const char* name :
+       {"a/1.webp", "a/2.webp", "b/list.txt", "b/README", "b/.hidden", "a/x.y/3.png", "__MACOSX/a/1.png"})
     write_text(train / name, "?");
   std::vector<std::string> warnings;
   SourceOptions options;

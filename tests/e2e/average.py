@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The moving average of the weights through the program: evaluated, predicted with, exported and evaluated from the file."""
 import json
+import subprocess
 
 from files import png
 from finetune import SMALL_VIT, read_safetensors
@@ -10,7 +11,7 @@ DATA = settings(data__source="fake:256", train__eval_batch=16, data__mean="[0.5]
 
 
 def evaluate(folder, place, *words):
-    out = tessera("eval", place, "--json", *words, *DATA, folder=folder).done()
+    out = tessera("eval", place, "--json", *words, *DATA, folder=folder, stderr=subprocess.DEVNULL).done()
     return json.loads(out[out.index("{"):])
 
 
@@ -49,7 +50,7 @@ def predict_takes_it_too():
         tessera("checkpoint", "export", "run", "average.safetensors", "--ema", folder=folder).done()
         found = []
         for words in (("run",), ("run", "--ema"), ("average.safetensors", "--set", "model.heads=2")):
-            out = tessera("predict", words[0], image, "--json", *words[1:], *DATA, folder=folder).done()
+            out = tessera("predict", words[0], image, "--json", *words[1:], *DATA, folder=folder, stderr=subprocess.DEVNULL).done()
             found.append({one["class"]: one["probability"] for one in json.loads(out)[0]["predictions"]})
         weights, average, file = (sorted(one.values()) for one in found)
         check(max(abs(a - b) for a, b in zip(average, file, strict=True)) < 1e-6, found)

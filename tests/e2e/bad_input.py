@@ -133,6 +133,58 @@ FAILED_STARTS = [
 ]
 
 
+def splits_that_overlap():
+    """Trained on and evaluated by the same samples: refused on any ranks, unless a setting allows it."""
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos", images=10)
+        tessera("data", "pack", f"folder:{photos}", folder / "wds", "--to", "wds", folder=folder).done()
+        base = dict(model__classes=2, train__batch=4, train__steps=1)
+        for source, val, common in ((f"folder:{photos}", "train", "20 of 20"), (f"wds:{folder}/wds", "train", "20 of 20"),
+                                    (f"folder:{photos}", "train[50%:]", "6 of 10")):
+            keys = settings(data__source=source, data__train="train[:80%]" if common == "6 of 10" else "train", data__val=val, **base)
+            for procs in ((), ("--procs", 2), ("--dry-run",)):
+                run = train(folder, *keys, *procs, run="refused")
+                check_refused(run, rf'\[train\.data\] data\.val = "{re.escape(val)}" has {common} samples in common with data\.train = ')
+                check(not (folder / "refused").exists(), "a run folder is left")
+        text = train(folder, *keys, *settings(data__allow_overlap="true"), run="allowed").done()
+        check("warning: [train.data] data.val = " in text and "6 of 10 samples in common" in text, text)
+        keys = settings(data__source=f"folder:{photos}", data__train="train[:50%]", data__val="train[50%:]", **base)
+        check("in common" not in train(folder, *keys, run="apart").done(), "halves that share nothing")
+
+
+def dry_runs_open_what_the_run_opens():
+    """What the start of the run would refuse, its dry run refuses in the same words, and writes nothing."""
+    with scratch() as folder:
+        train(folder).done()
+        shutil.copytree(folder / "run", folder / "damaged")
+        (checkpoints(folder / "damaged")[-1] / "manifest.json").write_text("{")
+        (folder / "file").write_text("x")
+        before = sorted(str(path) for path in folder.rglob("*") if path.suffix != ".out")
+        wide = settings(model__width=64)
+        for words, pattern in ((settings(train__init_from=folder / "nowhere"), r"nowhere"),
+                               (settings(train__init_from=folder / "damaged"), r"damaged"),
+                               ([*settings(train__init_from=folder / "run"), *wide], r"its width is 64, that of the weights 32"),
+                               (settings(distill__teacher=folder / "nowhere"), r"nowhere"),
+                               (settings(distill__teacher=folder / "run", model__classes=12), r"classes"),
+                               (settings(run__dir=folder / "run"), r"a folder without a run"),
+                               (settings(run__dir=folder / "file/run"), r"file/run"),
+                               (settings(checkpoint__dir=folder / "run/checkpoints"), r"checkpoint")):
+            real = train(folder, *words, run="other") if not any("run.dir" in str(word) for word in words) else \
+                tessera("train", "tiny.toml", *words, folder=folder)
+            check_refused(real, pattern)
+            shutil.rmtree(folder / "other", ignore_errors=True)
+            dry = tessera("train", "tiny.toml", *words, "--dry-run", folder=folder)
+            check_refused(dry, pattern)
+        after = sorted(str(path) for path in folder.rglob("*") if path.suffix != ".out")
+        check(before == after, "left behind:", set(after) ^ set(before))
+        text = tessera("train", "tiny.toml", *settings(train__init_from=folder / "run", distill__teacher=folder / "run"), "--dry-run",
+                       folder=folder).done()
+        for pattern in (r"^initial weights from .*/run", r"^teacher: ", rf"^  run folder: {folder}/runs/tiny$"):
+            check(re.search(pattern, text, re.M), pattern, text)
+        text = tessera("train", "--resume", "run", "--dry-run", folder=folder).done()
+        check(re.search(r"^  resumed from: .*step_00000006, step 6$", text, re.M), text)
+
+
 def starts_that_fail():
     """They leave no run folder, alone or on two ranks; what they could know, --dry-run tells as well."""
     with scratch() as folder:
@@ -508,6 +560,6 @@ def another_torch():
 
 
 if __name__ == "__main__":
-    main(recipe_keys, arguments, starts_that_fail, other_classes, surroundings, pipes_and_links,
+    main(recipe_keys, arguments, starts_that_fail, splits_that_overlap, dry_runs_open_what_the_run_opens, other_classes, surroundings, pipes_and_links,
          runs_that_are_there, data_files, broken_images, damaged_checkpoints, numbers_that_end_a_run, full_disk, port_in_use, meeting_point, few_open_files, too_many_threads,
          bench_that_does_not_fit, more_ranks_than_cores, out_of_memory, predicted_memory, force, another_torch)

@@ -24,7 +24,8 @@ LEFT_OUT = {
     "tessera predict vit.safetensors": "e2e.finetune reads such files",
 }
 # Data and weights that nobody has: only planned, and with made-up images of that number.
-REPLACED = {"IMAGENET=folder:/data/imagenet": "IMAGENET=fake:1281167"}
+REPLACED = {"IMAGENET=folder:/data/imagenet": "IMAGENET=fake:1281167",
+            "mae_finetune_b16.toml --dry-run": "mae_finetune_b16.toml --set train.init_from= --dry-run"}
 
 
 def blocks_of(page, language):

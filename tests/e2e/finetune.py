@@ -2,6 +2,7 @@
 """Trainings that begin with somebody's weights or learn from a teacher, through the program."""
 import json
 import pathlib
+import subprocess
 
 from files import png
 
@@ -48,18 +49,18 @@ def files_are_evaluated_as_they_are():
         found = {}
         for place in ("run", FIXTURES / "timm.safetensors"):
             out = tessera("eval", place, "--procs", 2, "--json", *data, *settings(model__heads=2),
-                          *settings(data__mean="[0.5]", data__std="[0.5]", precision__compute="fp32"), folder=folder).done()
+                          *settings(data__mean="[0.5]", data__std="[0.5]", precision__compute="fp32"), folder=folder, stderr=subprocess.DEVNULL).done()
             found[place] = json.loads(out[out.index("{"):])
         run, file = found.values()
         found = {}
         for place in (FIXTURES / "hf", FIXTURES / "hf_sharded"):
-            out = tessera("eval", place, "--json", *data, *settings(precision__compute="fp32"), folder=folder).done()
+            out = tessera("eval", place, "--json", *data, *settings(precision__compute="fp32"), folder=folder, stderr=subprocess.DEVNULL).done()
             found[place] = json.loads(out[out.index("{"):])["loss"]
         check(len(set(found.values())) == 1, "one model in one file and in several:", found)
         image = folder / "a.png"
         image.write_bytes(png(12, lambda x, y: 20 * x % 256))
         for place in (FIXTURES / "timm.safetensors", FIXTURES / "hf"):
-            said = json.loads(tessera("predict", place, image, "--set", "model.heads=2", "--json", folder=folder).done())
+            said = json.loads(tessera("predict", place, image, "--set", "model.heads=2", "--json", folder=folder, stderr=subprocess.DEVNULL).done())
             check(len(said[0]["predictions"]) == 5 and said[0]["image"] == str(image), said)
         check(run["samples"] == file["samples"] == 96 and abs(run["loss"] - file["loss"]) < 1e-6, run, file)
         check(run["top1"] == file["top1"], run, file)

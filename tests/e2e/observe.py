@@ -5,10 +5,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import struct
 
 from files import make_image_folder
-from harness import (PROGRAM, Run, check, free_port, main, rows, scratch, settings, summary, tessera, tiny_recipe, train)
+from harness import (PROGRAM, Run, check, free_port, main, rows, scratch, send, settings, summary, tessera, tiny_recipe, train)
 
 
 def eval_leaves_the_same_folder_on_any_ranks():
@@ -132,6 +133,45 @@ def the_report_tells_skipped_steps_and_the_environment():
         check("Skipped steps" not in page and "<dt>skipped steps</dt><dd>0</dd>" in page, "nothing was skipped")
 
 
+def report_of_a_run_that_goes_on_and_of_a_stopped_one():
+    with scratch() as folder:
+        secrets = {name: "s3cr3t" for name in ("TESSERA_TOKEN", "NCCL_KEY", "TORCH_PASSWORD", "CUDA_SECRET", "SLURM_CREDENTIAL")}
+        page = folder / "run/report.html"
+        with train(folder, "--procs", 2, *settings(train__steps=1000000), env=secrets) as run:
+            run.wait_for_step(3, folder / "run")
+            text = tessera("report", "run", folder=folder).done()
+            check(re.search(r"^wrote run/report\.html \(\d+ rows, 0 evaluations\)$", text, re.M), text)
+            going_on = page.read_text()
+            send(run.pid, signal.SIGTERM)
+            run.wait()
+        for name in ("Loss", "Throughput", "Environment", "Recipe", "written by tessera report after step "):
+            check(name in going_on, name, "is not in the page")
+        tessera("report", "run", "-o", "other.html", folder=folder).done()
+        steps = rows(folder / "run")[-1]["step"]
+        check(f"after step {steps:,};" in (folder / "other.html").read_text(), steps)
+        for path in (folder / "run").rglob("*"):
+            check(not path.is_file() or b"s3cr3t" not in path.read_bytes(), "a secret in", path)
+        train(folder, run="whole").done()
+        before = (folder / "whole/report.html").read_text()
+        refused = tessera("report", "whole", folder=folder)
+        check(refused.wait() == 2 and "whole is finished: its report.html has predictions" in refused.text(), refused.text())
+        check((folder / "whole/report.html").read_text() == before, "the page of a finished run was replaced")
+        refused = tessera("report", "nowhere", folder=folder)
+        check(refused.wait() == 2 and "there is no recipe.toml in nowhere" in refused.text(), refused.text())
+
+
+def the_images_of_the_report_stand_for_all():
+    """Both classes are shown although the folder lists one after the other, and the caption tells of how many."""
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos", images=100)
+        train(folder, "--procs", 2, *settings(data__source=f"folder:{photos}", model__classes=2, train__batch=20, train__steps=2)).done()
+        page = (folder / "run/report.html").read_text()
+        truths = re.findall(r'<img alt="(dark|light)" src="data:image/png', page)
+        check(len(truths) == 48 and truths.count("dark") == truths.count("light") == 24, truths)
+        top1 = summary(folder / "run")["val_top1"]
+        check(f"of these 48 test images are right, drawn evenly from all 200 ({top1:.1f} % right)" in page, top1)
+
+
 def trace_is_a_file_of_all_ranks():
     with scratch() as folder:
         text = train(folder, "--procs", 2, "--trace", "2:3").done()
@@ -189,5 +229,6 @@ def doctor_measures_the_link():
 
 if __name__ == "__main__":
     main(eval_leaves_the_same_folder_on_any_ranks, eval_looks_at_frozen_features, compare_says_where_runs_part,
-         the_report_tells_skipped_steps_and_the_environment, trace_is_a_file_of_all_ranks, a_time_limit_saves_and_stops, doctor_judges_a_machine,
+         the_report_tells_skipped_steps_and_the_environment,
+         report_of_a_run_that_goes_on_and_of_a_stopped_one, the_images_of_the_report_stand_for_all, trace_is_a_file_of_all_ranks, a_time_limit_saves_and_stops, doctor_judges_a_machine,
          doctor_measures_the_link)

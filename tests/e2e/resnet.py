@@ -78,7 +78,7 @@ def every_command_takes_it():
             check(abs(one["loss"] - evaluated[0]["loss"]) <= 1e-5, evaluated)
 
         png(folder / "picture.png")
-        predicted = tessera("predict", folder / "run", folder / "picture.png", "--json", folder=folder).done()
+        predicted = tessera("predict", folder / "run", folder / "picture.png", "--json", folder=folder, stderr=subprocess.DEVNULL).done()
         entry = json.loads(predicted)[0]
         check(len(entry["predictions"]) == 5, entry)
 

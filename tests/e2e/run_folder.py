@@ -200,6 +200,97 @@ def predict_images():
         check(len(chances) == 5 and chances == sorted(chances, reverse=True), "top 5", found)
 
 
+def split_output(folder, *words, env=None):
+    """Exit code, stdout, stderr."""
+    with open(folder / "stdout", "wb") as out, open(folder / "stderr", "wb") as err:
+        code = tessera(*words, folder=folder, env=env, stdout=out, stderr=err).wait()
+    return code, (folder / "stdout").read_text(), (folder / "stderr").read_text()
+
+
+def predict_folders_patterns_and_broken_files():
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos", images=4)
+        train(folder, *settings(data__source=f"folder:{photos}", model__classes=2, train__batch=4, train__steps=2)).done()
+        images = sorted(str(path) for path in (photos / "val").rglob("*") if path.suffix in (".png", ".jpg"))
+        (photos / "val/.hidden.png").write_bytes(b"x")
+        (photos / "val/notes.txt").write_text("x")
+        code, out, err = split_output(folder, "predict", "run", photos / "val", "--csv")
+        rows = list(csv.DictReader(out.splitlines()))
+        check(code == 0 and list(rows[0]) == ["image", "rank", "class", "label", "probability", "error"], rows[:1])
+        check(sorted({row["image"] for row in rows}) == images and len(rows) == 2 * len(images), rows)
+        check(all(abs(float(a["probability"]) + float(b["probability"]) - 1) < 1e-5 and float(a["probability"]) >= 0.5
+                  for a, b in zip(rows[::2], rows[1::2])), "two classes, the likelier one first", rows)
+        check(re.search(r"^warning: .*left out 1 \.txt \(the first is .*notes\.txt\)$", err, re.M), err)
+        pattern = str(photos / "val/*/*.png")
+        code, out, _ = split_output(folder, "predict", "run", pattern, "--json")
+        check(code == 0 and [one["image"] for one in json.loads(out)] == [name for name in images if name.endswith(".png")], out)
+
+        broken = folder / "broken, \"quoted\".jpg"
+        broken.write_bytes(b"no image")
+        words = ("predict", "run", images[0], broken, folder / "missing.png", images[1])
+        code, out, err = split_output(folder, *words, "--json")
+        found = json.loads(out)
+        check(code == 5, "some failed:", code)
+        check([bool(one["predictions"]) for one in found] == [True, False, False, True], found)
+        check(["error" in one for one in found] == [False, True, True, False] and "missing.png" in found[2]["error"], found)
+        check("2 of 4 images were not predicted (exit code 5)" in err and err.count("warning: ") == 3, err)
+        code, out, err = split_output(folder, *words, "--csv")
+        rows = [row for row in csv.DictReader(out.splitlines()) if row["error"]]
+        check(code == 5 and [row["image"] for row in rows] == [str(broken), str(folder / "missing.png")], rows)
+        code, out, err = split_output(folder, *words)
+        check(code == 5 and out.count("  not predicted\n") == 2 and out.count("%") == 4, out)
+        code, out, err = split_output(folder, "predict", "run", broken, folder / "missing.png")
+        check(code == 2 and "none of the 2 images could be read" in err, code, err)
+        code, out, err = split_output(folder, "predict", "run", broken)
+        check(code == 2 and err.startswith("error: "), code, err)
+        (folder / "empty").mkdir()
+        for words in ("empty", "no*match"):
+            code, out, err = split_output(folder, "predict", "run", words)
+            check(code == 2 and re.search(rf"no image in '{re.escape(words)}'", err), words, err)
+
+
+def notes_beside_json():
+    """What is said of foreign weights reaches stderr where stdout is for a result, and the result is the same."""
+    with scratch() as folder:
+        image = make_image_folder(folder / "photos") / "val/dark/000.jpg"
+        words = ("predict", SOURCE / "tests/weights/fixtures/hf", image)
+        _, text, nothing = split_output(folder, *words)
+        note = next(line for line in text.splitlines() if line.startswith("weights: "))
+        check(nothing == "", nothing)
+        for form in ("--json", "--csv"):
+            code, out, err = split_output(folder, *words, form)
+            check(code == 0 and note in err.splitlines() and note not in out, form, out, err)
+
+
+def short_commands_sleep_while_they_wait():
+    """OpenMP's threads of `predict` do not spin, unless the environment says how they are to wait."""
+    with scratch() as folder:
+        image = make_image_folder(folder / "photos") / "val/dark/000.jpg"
+        train(folder).done()
+        shown = {"OMP_DISPLAY_ENV": "verbose"}
+        for words, env, wanted in ((("predict", "run", image), {}, "PASSIVE"),
+                                   (("predict", "run", image), {"OMP_WAIT_POLICY": "active"}, "ACTIVE"),
+                                   (("eval", "run"), {}, None)):
+            _, out, err = split_output(folder, *words, env={**shown, **env})
+            policy = re.search(r"OMP_WAIT_POLICY = '(\w+)'", out + err)
+            spins = re.search(r"GOMP_SPINCOUNT = '(\w+)'", out + err)
+            check(policy and spins, "OpenMP says nothing:", out, err)
+            if wanted:
+                check(policy.group(1) == wanted, words, env, policy.group(0))
+            check((int(spins.group(1)) == 0) == (wanted == "PASSIVE"), words, env, spins.group(0))
+
+
+def threads_of_the_environment():
+    with scratch() as folder:
+        words = settings(run__threads=0, train__steps=1)
+        text = train(folder, *words, env={"OMP_NUM_THREADS": "1"}).done()
+        check(re.search(r"^  compute threads: 1, from OMP_NUM_THREADS \(", text, re.M) and ", 1 compute thread " in text, text)
+        text = train(folder, *settings(run__threads=2, train__steps=1), run="own", env={"OMP_NUM_THREADS": "1"}).done()
+        check("compute threads:" not in text and ", 2 compute threads " in text, text)
+        run = train(folder, *words, run="bad", env={"OMP_NUM_THREADS": "all"})
+        check(run.wait() == 2 and "OMP_NUM_THREADS is 'all'" in run.text(), run.text())
+
+
 def predict_writes_out_control_characters():
     """Class names of a weights file from elsewhere must not reach the terminal as commands."""
     with scratch() as folder:
@@ -281,5 +372,7 @@ if __name__ == "__main__":
     main(folder_of_a_run, repeats_from_its_own_recipe, resumes_best_and_a_step, resumes_the_newest_run_that_saved,
          starts_anew_beside_what_saved_nothing,
          resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, predict_images,
+         predict_folders_patterns_and_broken_files, notes_beside_json, short_commands_sleep_while_they_wait,
+         threads_of_the_environment,
          predict_writes_out_control_characters, help_is_instant, every_help_says_where_to_read_on, parent_has_no_torch,
          loads_no_library_from_the_working_directory, version_has_number_and_commit, version_for_a_bug_report)

@@ -9,12 +9,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <thread>
 
 #include "tessera/base/file.h"
 #include "tessera/launch/launch.h"
+#include "tests/error_text.h"
 
 namespace tessera::launch {
 namespace {
@@ -138,6 +140,35 @@ TEST(Machine, ThisOne) {
   ::sched_setaffinity(0, sizeof before, &before);
   EXPECT_GT(available_memory(), int64_t{1} << 20);
   EXPECT_LT(available_memory(), int64_t{1} << 50);
+}
+
+TEST(Threads, TheSettingThenOmpNumThreadsThenTheCores) {
+  const char* before = std::getenv("OMP_NUM_THREADS");
+  const std::string kept = before == nullptr ? "" : before;
+  ::unsetenv("OMP_NUM_THREADS");
+  const Ranks ranks;
+  EXPECT_EQ(threads_per_rank(0, ranks), cores_per_rank(ranks));
+  EXPECT_EQ(threads_note(0), "");
+  for (const auto& [text, expected] :
+       std::map<std::string, int64_t>{{"1", 1}, {"5", 5}, {"4,2", 4}, {" 3 ", 3}}) {
+    ::setenv("OMP_NUM_THREADS", text.c_str(), 1);
+    EXPECT_EQ(threads_per_rank(0, ranks), expected) << text;
+    EXPECT_TRUE(threads_note(0).starts_with(std::to_string(expected) + ", from OMP_NUM_THREADS")) << text;
+    EXPECT_EQ(threads_per_rank(7, ranks), 7) << "run.threads takes precedence";
+    EXPECT_EQ(threads_note(7), "");
+  }
+  for (const char* text : {"0", "-1", "many", "1.5", ","}) {
+    ::setenv("OMP_NUM_THREADS", text, 1);
+    EXPECT_EQ(error_text([&] { threads_per_rank(0, ranks); }),
+              std::string("[launch.threads] OMP_NUM_THREADS is '") + text +
+                  "': expected a number of threads from 1 up; unset it, or set run.threads, which takes "
+                  "precedence");
+  }
+  if (before == nullptr) {
+    ::unsetenv("OMP_NUM_THREADS");
+  } else {
+    ::setenv("OMP_NUM_THREADS", kept.c_str(), 1);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
 
 #include "tessera/base/file.h"
 #include "tests/error_text.h"
@@ -113,6 +116,35 @@ TEST(EvaluationReport, AFolderThatCannotBeMadeIsNamed) {
       error_text([&] { write_evaluation(folder.path() / "file/results", make_report(100)); });
   EXPECT_EQ(text.find("[monitor.evaluation] a folder for the results: cannot make "), 0U) << text;
   EXPECT_NE(text.find("(choose another --output-dir)"), std::string::npos) << text;
+}
+
+/// A cell that is a flex box is no table cell: a browser puts neighbouring ones into one column, and the last
+/// column stays empty (CSS 2.1, 17.2.1). No browser is needed to see that none is one.
+TEST(EvaluationReport, CellsOfTablesAreLaidOutAsCells) {
+  const TemporaryFolder folder("tessera-evaluation");
+  write_evaluation(folder.path(), make_report(100));
+  const std::string page = read_file(folder.path() / kPageFile);
+  std::set<std::string> classes;
+  const std::regex cell("<t[dh] class=\"([^\"]+)\"");
+  for (std::sregex_iterator at(page.begin(), page.end(), cell), end; at != end; ++at)
+    classes.insert((*at)[1].str());
+  EXPECT_TRUE(classes.contains("share")) << "columns with bars";
+  const std::regex rule("([^{}]+)\\{([^{}]*)\\}");
+  for (std::sregex_iterator at(page.begin(), page.end(), rule), end; at != end; ++at) {
+    if ((*at)[2].str().find("display:") == std::string::npos) continue;
+    std::stringstream selectors((*at)[1].str());
+    for (std::string selector; std::getline(selectors, selector, ',');) {
+      for (const std::string& name : classes)
+        EXPECT_FALSE(selector.ends_with("." + name) && selector.find("recall") == std::string::npos)
+            << selector;
+    }
+  }
+  const auto count = [&](const std::string& text) {
+    size_t found = 0;
+    for (size_t at = page.find(text); at != std::string::npos; at = page.find(text, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("<td class=\"share\"><div>"), count("<td class=\"share\">"));
 }
 
 }  // namespace

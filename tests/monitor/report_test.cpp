@@ -82,7 +82,7 @@ TEST(Report, ShowsEveryPart) {
                            "1,299",
                            "1,234,567",
                            "<details",
-                           "1 of these 2 test images are right",
+                           "1 of these 2 test images are right, drawn evenly from all 10,000 (87.7 % right)",
                            "1,484 of 1,500 test images",
                            "is cat",
                            "prefers-color-scheme:dark",

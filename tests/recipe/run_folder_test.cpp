@@ -55,6 +55,32 @@ TEST_F(RunFolders, AreNumberedAndResumeTakesTheNewest) {
   EXPECT_EQ(claim_run_folder(named("other"), "latest").path.filename(), "other");
 }
 
+TEST_F(RunFolders, ACheckNamesTheFolderAndMakesNothing) {
+  EXPECT_EQ(check_run_folder(named("mine"), ""), fs::current_path() / "runs" / "mine");
+  EXPECT_EQ(check_run_folder(named("mine", "deep/er/run"), ""), fs::current_path() / "deep/er/run");
+  EXPECT_TRUE(fs::is_empty(fs::current_path()));
+  leave_a_run_in("runs/mine");
+  save_in("runs/mine");
+  EXPECT_EQ(check_run_folder(named("mine"), "").filename(), "mine-2");
+  EXPECT_EQ(check_run_folder(named("mine"), "latest").filename(), "mine");
+  EXPECT_EQ(error_text([&] { check_run_folder(named("mine", "runs/mine"), ""); }),
+            error_text([&] { claim_run_folder(named("mine", "runs/mine"), ""); }));
+  write_file_atomic("file", "x");
+  EXPECT_EQ(error_text([&] { check_run_folder(named("mine", "file/run"), ""); }),
+            "[train.folder] run.dir = file/run: " + (fs::current_path() / "file").string() +
+                " is no folder: expected a folder that can be made or written; set another run.dir");
+  Recipe elsewhere = named("mine");
+  elsewhere.checkpoint.dir = "runs/mine/checkpoints";
+  EXPECT_EQ(error_text([&] { check_run_folder(elsewhere, ""); }),
+            "[train.checkpoint_dir] checkpoint.dir = runs/mine/checkpoints holds checkpoints of another run: "
+            "expected a folder without checkpoints; continue that run with --resume, or set another folder");
+  const RunFolder busy = claim_run_folder(named("mine", "busy"), "");
+  EXPECT_EQ(
+      error_text([&] { check_run_folder(named("mine", "busy"), ""); }),
+      "[train.folder] busy is in use by another process: expected a run that no other process is writing; "
+      "wait for that process to end, or set another run.dir");
+}
+
 TEST_F(RunFolders, ResumeTakesTheNewestThatSavedAndNamesTheOthers) {
   for (const char* name : {"mine", "mine-2", "mine-3", "mine-4", "mine-5"})
     leave_a_run_in(fs::path("runs") / name);

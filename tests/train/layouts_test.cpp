@@ -412,5 +412,64 @@ TEST(Evaluation, CountsEverySampleOnAnyRanks) {
   for (const auto& mistakes : worst) EXPECT_EQ(mistakes, worst[0]);
 }
 
+/// A source that lists one class after the other, as folders do: 70 of class 0, 20 of class 1, 10 of class 2.
+class OneClassAfterTheOther : public data::Source {
+ public:
+  int64_t size() const override { return 100; }
+  int64_t label(int64_t i) const override { return i < 70 ? 0 : i < 90 ? 1 : 2; }
+  data::Stored load(int64_t) const override { return {}; }
+  std::string sample_name(int64_t i) const override { return std::to_string(i); }
+  const std::vector<std::string>& classes() const override { return classes_; }
+
+ private:
+  std::vector<std::string> classes_ = {"a", "b", "c"};
+};
+
+TEST(Evaluation, SamplesToShowHaveEachClassesShare) {
+  const OneClassAfterTheOther source;
+  for (const int64_t count : {10, 20, 50, 100, 200}) {
+    const auto shown = spread_samples(source, count);
+    ASSERT_EQ(static_cast<int64_t>(shown.size()), std::min<int64_t>(count, 100));
+    std::vector<int64_t> of_class(3);
+    for (const int64_t sample : shown) ++of_class[static_cast<size_t>(source.label(sample))];
+    const auto of = static_cast<int64_t>(shown.size());
+    EXPECT_EQ(of_class, (std::vector<int64_t>{of * 7 / 10, of * 2 / 10, of / 10})) << count;
+    EXPECT_EQ(std::set<int64_t>(shown.begin(), shown.end()).size(), shown.size()) << "each once";
+  }
+  EXPECT_TRUE(spread_samples(source, 0).empty());
+}
+
+/// What is shown does not depend on the ranks, and its share of right answers is that of those very samples.
+TEST(Evaluation, ShowsTheSameImagesOnAnyRanks) {
+  std::vector<std::vector<std::string>> shown;
+  for (const int64_t world : {1, 2, 3}) {
+    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
+      const recipe::Recipe recipe = make_recipe({"data.source=fake:101"});
+      const auto state = assemble(recipe, make_plan(recipe, world), mesh, false);
+      const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
+      Log log(false);
+      EvaluateOptions options;
+      options.batch = 8;
+      options.keep_samples = 14;
+      const Evaluation result =
+          evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
+      EXPECT_EQ(result.samples.size(), mesh.rank() == 0 ? 14U : 0U);
+      if (mesh.rank() != 0) return;
+      auto& texts = shown.emplace_back();
+      for (size_t i = 0; i < result.samples.size(); ++i) {
+        const auto& sample = result.samples[i];
+        texts.push_back(concat(sample.truth, " ", sample.prediction));
+        const int64_t index = spread_samples(*source, 14)[i];
+        EXPECT_EQ(sample.truth, source->classes()[static_cast<size_t>(source->label(index))]);
+        EXPECT_EQ(sample.pixels, source->read(index, recipe.model.channels()).pixels) << i;
+      }
+      std::set<std::string> truths;
+      for (const auto& sample : result.samples) truths.insert(sample.truth);
+      EXPECT_EQ(truths.size(), 7U) << "two of each of seven classes";
+    });
+  }
+  for (const auto& texts : shown) EXPECT_EQ(texts, shown[0]);
+}
+
 }  // namespace
 }  // namespace tessera::train
