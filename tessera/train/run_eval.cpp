@@ -399,7 +399,8 @@ int predict_images(const PredictJob& job, TrainState& state) {
 
 int predict(const PredictJob& job) {
   Log log(true, job.json || job.csv ? stderr : stdout);
-  const Trained trained = open_trained(job.checkpoint, job.sets, [&](const std::string& line) { log.warn(line); });
+  const Trained trained =
+      open_trained(job.checkpoint, job.sets, [&](const std::string& line) { log.warn(line); });
   log.info(concat("predicting with ", trained.path.string()));
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
