@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/base/one_line.h"
@@ -22,13 +25,16 @@ namespace tessera::cli {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* kRestarted = "TESSERA_RESTARTED";  // set for ranks that their parent starts again
+constexpr auto kBeforeRestart = std::chrono::seconds(1);
+
 struct TrainOptions {
   std::string recipe;
   std::vector<std::string> sets;
   std::string resume, trace, fake_data;
   std::optional<int64_t> procs;
   std::optional<int64_t> pretend_world;
-  int64_t pretend_steps = 1;
+  int64_t pretend_steps = 1, max_restarts = 0;
   bool dry_run = false, force = false, must_resume = false;
   double rate = 0;
 };
@@ -65,12 +71,19 @@ train::TrainJob make_job(TrainOptions options) {
   recipe::check_default_source(job.recipe, options.recipe);
   job.resume = options.resume;
   job.must_resume = options.must_resume;
+  if (std::getenv(kRestarted) != nullptr) {  // goes on from what the start before has saved, if anything
+    job.resume = "latest";
+    job.must_resume = false;
+  }
   job.force = options.force;
   job.dry_run = options.dry_run;
   job.rate = options.rate;
   job.pretend_steps = options.pretend_steps;
   return job;
 }
+
+/// A rank or the network failed, or the program; not what the user asked for, and no stop.
+bool may_be_mended_by_restart(int code) { return code == kExitCommunication || code == kExitInternal; }
 
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
                     const std::vector<std::string>& arguments) {
@@ -82,7 +95,15 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
   local.procs = *options.procs;
   local.log_dir = (folder.path / "logs").string();
   try {
-    const int code = launch::run_local(local, arguments);
+    int code = launch::run_local(local, arguments);
+    for (int64_t restart = 1; restart <= options.max_restarts && may_be_mended_by_restart(code); ++restart) {
+      std::fprintf(stderr,
+                   "warning: the ranks failed with exit code %d: restart %ld of %ld, with --resume latest\n",
+                   code, static_cast<long>(restart), static_cast<long>(options.max_restarts));
+      ::setenv(kRestarted, "1", 1);
+      std::this_thread::sleep_for(kBeforeRestart);
+      code = launch::run_local(local, arguments);
+    }
     if (code == kExitUser) recipe::discard_run_folder(folder);
     return code;
   } catch (const UserError&) {
@@ -130,9 +151,16 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
     user_error("train", "--rate with --dry-run: the latter is not given");
   launch::Ranks ranks = launch::ranks_from_environment();
   check_procs("train", options.procs);
+  if (options.max_restarts > 0 && !options.procs && ranks.launcher != "local") {
+    user_error(
+        {.where = "train",
+         .problem = concat("--max-restarts ", options.max_restarts, " has no effect without --procs"),
+         .expected = "local ranks, which this process can start again",
+         .hint = "add --procs, or use what the launcher offers (torchrun --max-restarts, sbatch --requeue)"});
+  }
   if (options.pretend_world) ranks = pretended_ranks(options, ranks);
-  const bool starts_ranks =
-      options.procs > 1 && ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
+  const bool starts_ranks = (options.procs > 1 || (options.procs && options.max_restarts > 0)) &&
+                            ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
   if (!starts_ranks) launch::install_signal_handlers();  // first of all: a stop asked for early counts
   const train::TrainJob job = make_job(options);
   if (options.procs && ranks.launcher != "local") {
@@ -165,6 +193,11 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
       ->take_all();
   command->add_option("--procs", options->procs,
                       "Local ranks to start (without: what the launcher set, or one)");
+  command
+      ->add_option(
+          "--max-restarts", options->max_restarts,
+          "With --procs: start the ranks again up to N times after a failure, from the last checkpoint")
+      ->check(CLI::Range(0, 1000));
   command->add_option(
       "--pretend-world", options->pretend_world,
       "Be rank 0 of N alone: what one step of a large run takes here. Trains and saves nothing");

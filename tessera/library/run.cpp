@@ -46,7 +46,8 @@ mesh::Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::millisecond
   mesh::Rendezvous rendezvous;
   rendezvous.rank = ranks.rank;
   rendezvous.world = ranks.world;
-  rendezvous.host = ranks.master_host;
+  rendezvous.all_local = ranks.local_world == ranks.world;
+  rendezvous.host = rendezvous.all_local && !ranks.master_is_served ? "127.0.0.1" : ranks.master_host;
   rendezvous.port = ranks.master_port;
   rendezvous.listen_fd = ranks.master_listen_fd;
   rendezvous.served = ranks.master_is_served;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/mesh/address.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -41,6 +42,31 @@ bool accepts_one(const addrinfo& address) {
   return ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
 }
 
+bool is_loopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr) != 0;
+  const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+  return address.sa_family == AF_INET && ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+in_port_t port_of(const sockaddr& address) {
+  return address.sa_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                       : reinterpret_cast<const sockaddr_in&>(address).sin_port;
+}
+
+int listen_on(const sockaddr& address, socklen_t length) {
+  const int fd = ::socket(address.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  const int on = 1, off = 0;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (address.sa_family == AF_INET6) ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (::bind(fd, &address, length) == 0 && ::listen(fd, SOMAXCONN) == 0) return fd;
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  return -1;
+}
+
 }  // namespace
 
 Address::Address(const std::string& host, uint16_t port, std::chrono::milliseconds patience) {
@@ -69,6 +95,26 @@ std::string Address::from_here() const {
                      ::getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof text, nullptr, 0,
                                    NI_NUMERICHOST) == 0;
   return known ? text : "127.0.0.1";
+}
+
+int Address::listen(bool all_local) const {
+  for (const addrinfo* address = found_.get(); address != nullptr; address = address->ai_next) {
+    if (is_loopback(*address->ai_addr) && !all_local) break;
+    const int fd = listen_on(*address->ai_addr, address->ai_addrlen);
+    if (fd >= 0 || errno != EADDRNOTAVAIL) return fd;
+  }
+  const in_port_t port = port_of(*found_->ai_addr);
+  sockaddr_in6 any_v6{};
+  any_v6.sin6_family = AF_INET6;
+  any_v6.sin6_addr = in6addr_any;
+  any_v6.sin6_port = port;
+  const int fd = listen_on(reinterpret_cast<const sockaddr&>(any_v6), sizeof any_v6);
+  if (fd >= 0 || errno == EADDRINUSE) return fd;
+  sockaddr_in any{};  // a kernel without IPv6
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_ANY);
+  any.sin_port = port;
+  return listen_on(reinterpret_cast<const sockaddr&>(any), sizeof any);
 }
 
 bool Address::accepts() const {

@@ -21,6 +21,11 @@ class Address {
   std::string from_here() const;
   /// Does somebody accept connections there? Takes up to a second for each address of the name.
   bool accepts() const;
+  /// A socket that listens there, for the process that serves the store: on the first of the name's addresses
+  /// that is one of this host's. On all interfaces where none is, and where the address is a loopback one
+  /// (/etc/hosts often gives a host's own name one) and ranks of other hosts are to come. -1, with errno,
+  /// where the port is taken or the kernel refuses.
+  int listen(bool all_local) const;
 
  private:
   struct Free {

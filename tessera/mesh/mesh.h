@@ -26,8 +26,9 @@ struct Rendezvous {
   int64_t rank = 0, world = 1;
   std::string host = "127.0.0.1";
   uint16_t port = 0;
-  int listen_fd = -1;   // rank 0: an already listening socket to serve the store on; -1: bind `port`
-  bool served = false;  // a launcher serves a store at host:port: rank 0 connects like everyone
+  int listen_fd = -1;      // rank 0: an already listening socket to serve the store on; -1: bind `port`
+  bool served = false;     // a launcher serves a store at host:port: rank 0 connects like everyone
+  bool all_local = false;  // all ranks run on this host: the store may listen on a loopback address
   std::chrono::milliseconds timeout{600'000};
   bool shared_memory = true;  // between ranks of one host; false: TCP there as well
   /// Polled while ranks wait for each other; true ends a wait of more than 10 s with a CommError.

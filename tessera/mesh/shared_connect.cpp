@@ -4,12 +4,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <string>
 #include <system_error>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/words.h"
 #include "tessera/mesh/shared_transport.h"
 
 namespace tessera::mesh {
@@ -55,9 +57,18 @@ bool near_rank_0(const Store& store, int64_t rank, const std::string& where) {
   return !where.empty() && store->get_to_str("where") == where;
 }
 
-std::unique_ptr<SharedSegment> new_segment(int64_t size) {
+/// Drawn by rank 0: tells the segments of this group from all others.
+uint64_t common_token(const Store& store, int64_t rank) {
+  if (rank == 0) {
+    std::random_device random;
+    set(store, "token", std::to_string(uint64_t{random()} << 32 | random()));
+  }
+  return parse_number<uint64_t>(store->get_to_str("token")).value_or(0);
+}
+
+std::unique_ptr<SharedSegment> new_segment(int64_t size, uint64_t token) {
   try {
-    return std::make_unique<SharedSegment>(size);
+    return std::make_unique<SharedSegment>(size, token);
   } catch (const std::system_error&) {
     return nullptr;  // no such thing in this kernel or container
   }
@@ -83,7 +94,8 @@ std::shared_ptr<Transport> shared_transport(const Store& store, int64_t rank, in
                                             const Patience& patience,
                                             const std::shared_ptr<SharedTransports>& all) {
   const std::string where = wanted && size <= kMostRanks ? neighbourhood() : "";
-  auto mine = near_rank_0(store, rank, where) ? new_segment(size) : nullptr;
+  const uint64_t token = common_token(store, rank);
+  auto mine = near_rank_0(store, rank, where) ? new_segment(size, token) : nullptr;
   if (!all_agree(store, "near", size, mine != nullptr)) return nullptr;
   set(store, concat("segment/", rank), concat(::getpid(), " ", mine->fd()));
   std::vector<std::unique_ptr<SharedSegment>> segments;
@@ -95,7 +107,7 @@ std::shared_ptr<Transport> shared_transport(const Store& store, int64_t rank, in
       int fd = -1;
       std::istringstream(store->get_to_str(concat("segment/", other))) >> pid >> fd;
       processes.push_back(std::make_unique<WatchedProcess>(pid));
-      segments.push_back(other == rank ? nullptr : std::make_unique<SharedSegment>(pid, fd, size));
+      segments.push_back(other == rank ? nullptr : std::make_unique<SharedSegment>(pid, fd, size, token));
     }
   } catch (const std::system_error&) {
     opened = false;  // the kernel may forbid to look into other processes

@@ -19,6 +19,7 @@ inline constexpr int64_t kGathers = 0, kExchanges = 1, kKinds = 2;
 struct Outbox {
   alignas(64) std::atomic<uint64_t> published;  // messages so far
   std::atomic<uint32_t> slot[kSlots];           // message m lies in slot[m % kSlots]
+  std::atomic<uint64_t> operation[kSlots];      // and belongs to an operation of this tag
 };
 
 /// A segment begins with this; zero is the start of everything.
@@ -26,6 +27,7 @@ struct SegmentHeader {
   alignas(64) std::atomic<uint32_t> bell;    // rung for this rank: something came, or there is room again
   alignas(64) std::atomic<uint32_t> asleep;  // this rank waits for its bell in the kernel
   std::atomic<uint32_t> gave_up;             // abort() was called
+  std::atomic<uint64_t> token;               // of the group that the segment was made for
   Outbox boxes[kKinds];
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
@@ -34,10 +36,13 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t
 /// is touched takes memory. Not moved while used.
 class SharedSegment {
  public:
-  /// A new one, for a group of `size` ranks. Throws std::system_error.
-  explicit SharedSegment(int64_t size);
-  /// That of another process of this user. Throws std::system_error where the kernel does not allow it.
-  SharedSegment(pid_t owner, int owners_fd, int64_t size);
+  /// A new one, for the group of `size` ranks that has drawn `token`. Throws std::system_error.
+  SharedSegment(int64_t size, uint64_t token);
+  /// That of another process of this user. Nothing is mapped before it is known to be such a segment: memory
+  /// without a name, of this size, sealed against being cut short, of a process of this user; nothing is used
+  /// before its token is known to be `token`. Throws std::system_error where it is not, or where the kernel
+  /// does not allow it.
+  SharedSegment(pid_t owner, int owners_fd, int64_t size, uint64_t token);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;
   SharedSegment& operator=(const SharedSegment&) = delete;
@@ -53,6 +58,8 @@ class SharedSegment {
 
  private:
   void map();
+  /// Closes the file and unmaps what is mapped, then throws.
+  [[noreturn]] void refuse(const char* what);
 
   int64_t size_;
   int fd_;

@@ -3,7 +3,9 @@
 
 #include <c10/util/Logging.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -50,6 +52,16 @@ void quieten_torch() {
     ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
     c10::initLogging();
   });
+}
+
+[[noreturn]] void cannot_listen(const Rendezvous& rendezvous, int error) {
+  if (error == EADDRINUSE) {
+    user_error("mesh.connect", "a free port for the rendezvous: port ", rendezvous.port,
+               " is in use (choose another MASTER_PORT, or end the program that holds it)");
+  }
+  user_error({.where = "mesh.connect",
+              .problem = concat("rank 0 cannot listen on port ", rendezvous.port, ": ", std::strerror(error)),
+              .hint = "choose another MASTER_PORT"});
 }
 
 }  // namespace
@@ -149,7 +161,11 @@ c10::intrusive_ptr<TimedStore> open_store(const Rendezvous& rendezvous, const Ad
   options.port = rendezvous.port;
   options.isServer = rendezvous.rank == 0 && !rendezvous.served;
   options.waitWorkers = false;  // we wait ourselves, to name who is missing
-  if (options.isServer && rendezvous.listen_fd >= 0) options.masterListenFd = rendezvous.listen_fd;
+  if (options.isServer) {
+    const int fd = rendezvous.listen_fd >= 0 ? rendezvous.listen_fd : address.listen(rendezvous.all_local);
+    if (fd < 0) cannot_listen(rendezvous, errno);
+    options.masterListenFd = fd;
+  }
   while (!options.isServer && !address.accepts()) {
     if (!wait.goes_on()) {
       throw CommError(concat("[mesh.connect] ", holder, " within ", seconds(rendezvous.timeout),
@@ -178,10 +194,6 @@ c10::intrusive_ptr<TimedStore> open_store(const Rendezvous& rendezvous, const Ad
     throw;
   } catch (const std::exception& error) {
     const std::string reason = plain_reason(error);
-    if (options.isServer && reason.find("EADDRINUSE") != std::string::npos) {
-      user_error("mesh.connect", "a free port for the rendezvous: port ", rendezvous.port,
-                 " is in use (choose another MASTER_PORT, or end the program that holds it)");
-    }
     throw CommError(concat("[mesh.connect] ", holder, ": ", reason,
                            options.isServer ? " (MASTER_ADDR must be an address of the host of rank 0)"
                                             : " (is MASTER_PORT another program's?)"));

@@ -34,6 +34,8 @@ struct Operation {
   uint64_t published = 0;
   uint64_t missing = 0;  // messages of other ranks that are still to come; those that are added up as one
   bool ended() const { return published == messages && missing == 0; }
+  /// What every rank must say of this operation.
+  uint64_t tag() const { return uint64_t{row_bytes} << 1 | (sums ? 1 : 0); }
 };
 
 /// All operations of one kind, as one sequence of messages.
@@ -155,6 +157,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
       fill(kind, operation, channel.published - operation.first, segments_[rank_]->slot(kind, *slot));
       Outbox& box = mine().boxes[kind];
       box.slot[channel.published % kSlots].store(*slot, std::memory_order_relaxed);
+      box.operation[channel.published % kSlots].store(operation.tag(), std::memory_order_relaxed);
       channel.last_message[*slot] = ++channel.published;
       ++operation.published;
       box.published.store(channel.published, std::memory_order_release);
@@ -211,7 +214,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     const uint64_t before = channel.taken[from], there = messages_of(kind, channel, from);
     for (uint64_t message = before; message < there; ++message) {
       Operation& operation = channel.operation_of(message);
-      if (operation.sums) break;
+      if (!is_same_operation(kind, operation, from, message) || operation.sums) break;
       const size_t row = operation.row_bytes, first = (message - operation.first) * width(kind);
       copy_past_caches(bytes_of(operation.output) + from * row + first, row_for_this(kind, from, message),
                        std::min(width(kind), row - first));
@@ -231,6 +234,9 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     }
     Operation& operation = channel.operation_of(message);
     if (!operation.sums) return false;  // it came after take_rows()
+    for (size_t from = 0; from < size_; ++from) {
+      if (from != rank_ && !is_same_operation(kind, operation, from, message)) return false;
+    }
     const auto dtype = operation.input.scalar_type();
     const size_t first = (message - operation.first) * width(kind);
     const size_t element = at::elementSize(dtype), count = std::min(width(kind), operation.row_bytes - first);
@@ -252,6 +258,20 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   uint64_t messages_of(int64_t kind, const Channel& channel, size_t from) {
     const Outbox& box = segments_[from]->header().boxes[kind];
     return std::min(box.published.load(std::memory_order_acquire), channel.begun);
+  }
+
+  /// Does `from` send this message for the operation that this rank is in? If not, what is under way can only
+  /// fail: trouble() says so.
+  bool is_same_operation(int64_t kind, const Operation& operation, size_t from, uint64_t message) {
+    const Outbox& box = segments_[from]->header().boxes[kind];
+    const uint64_t tag = box.operation[message % kSlots].load(std::memory_order_relaxed);
+    if (tag == operation.tag()) return true;
+    const auto text = [](uint64_t of) {
+      return concat(of >> 1, (of & 1) != 0 ? " bytes to add up" : " bytes");
+    };
+    mismatch_ = concat("ranks are in different operations: rank ", from, " of the group sends ", text(tag),
+                       ", this rank expects ", text(operation.tag()));
+    return false;
   }
 
   std::byte* row_for_this(int64_t kind, size_t from, uint64_t message) const {
@@ -348,8 +368,9 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
       if (segments_[rank]->header().gave_up.load() != 0)
         return concat("rank ", rank, " of the group gave up");
     }
-    // Asking the kernel costs more than a message does.
     const std::lock_guard lock(mutex_);
+    if (mismatch_) return mismatch_;
+    // Asking the kernel costs more than a message does.
     const auto now = Clock::now();
     if (now - looked_ < std::chrono::milliseconds(kNapMilliseconds)) return std::nullopt;
     looked_ = now;
@@ -367,6 +388,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   std::mutex mutex_;  // of what follows: another group's waiting thread may move this one on
   std::array<Channel, kKinds> channels_;
   Clock::time_point looked_ = Clock::now();
+  std::optional<std::string> mismatch_;
   std::optional<std::string> failure_;  // of the first operation that did not end
 };
 

@@ -135,6 +135,8 @@ struct CheckpointRecipe {
   std::string best = "top1";            // top1, loss, top1_ema, loss_ema
   int64_t keep_best = 1;                // by that
   std::string on_damage = "fall_back";  // or "fail": see checkpoint::choose()
+  int64_t retries = 2;                  // of a save that failed
+  std::string on_failed_save = "fail";  // or "go_on"
   bool async = false;                   // copied, then written beside the training
 };
 

@@ -148,7 +148,7 @@ class Loop {
         mesh_(mesh),
         monitor_(monitor),
         log_(log),
-        saver_(state, mesh, input.checkpoints),
+        saver_(state, mesh, input.checkpoints, log),
         schedule_(Schedule::of(state.recipe, input.counts)),
         end_(input.steps_only > 0 ? state.step + input.steps_only : input.counts.total),
         image_flops_(arch::training_flops(state.recipe.model)) {}

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "tessera/base/clock.h"
 #include "tessera/checkpoint/save_plan.h"
@@ -17,6 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatienceAfterError = std::chrono::seconds(10);
+constexpr auto kFirstPause = std::chrono::seconds(1);
 
 /// Lets the slices point to a copy of what they pointed to; the tensor returned holds it.
 at::Tensor copy_slices(std::vector<checkpoint::Slice>& slices) {
@@ -38,8 +40,8 @@ at::Tensor copy_slices(std::vector<checkpoint::Slice>& slices) {
 
 }  // namespace
 
-Saver::Saver(TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder)
-    : state_(state), mesh_(mesh), folder_(std::move(folder)) {
+Saver::Saver(TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder, Log& log)
+    : state_(state), mesh_(mesh), folder_(std::move(folder)), log_(log) {
   if (state.recipe.checkpoint.async) group_ = mesh.another_group("checkpoint");
 }
 
@@ -51,19 +53,49 @@ Saver::~Saver() {
 
 void Saver::wait_for_writer() {
   if (!writer_.valid()) return;
-  const Written written = writer_.get();
-  newest_ = written.checkpoint;
-  times_.written += written.seconds;
+  try {
+    const Written written = writer_.get();
+    newest_ = written.checkpoint;
+    times_.written += written.seconds;
+  } catch (const UserError& error) {
+    failed(error);
+  }
+}
+
+std::filesystem::path Saver::save_with_retries(const std::function<std::filesystem::path()>& save) {
+  auto pause = kFirstPause;
+  for (int64_t left = state_.recipe.checkpoint.retries;; --left, pause *= 2) {
+    try {
+      return save();
+    } catch (const UserError& error) {
+      if (left == 0) throw;
+      log_.warn(concat(error.what(), "; trying again in ", pause.count(), " s"));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+void Saver::failed(const UserError& error) {
+  if (state_.recipe.checkpoint.on_failed_save != "go_on") throw error;
+  log_.warn(concat(error.what(), "; training goes on (checkpoint.on_failed_save = \"go_on\")"));
+  failure_ = error;
 }
 
 void Saver::save(bool best) {
   const auto start = Clock::now();
   wait_for_writer();
+  failure_.reset();
   SaveRequest request = save_request(state_, folder_, best);
   ++times_.saves;
   if (!group_) {
-    newest_ = checkpoint::save(request.options, request.slices.list(), request.progress,
-                               library::checkpoint_ranks(mesh_.world()));
+    try {
+      newest_ = save_with_retries([&] {
+        return checkpoint::save(request.options, request.slices.list(), request.progress,
+                                library::checkpoint_ranks(mesh_.world()));
+      });
+    } catch (const UserError& error) {
+      failed(error);
+    }
     times_.written += seconds_since(start);
   } else {
     checkpoint::SavePlan plan =
@@ -74,11 +106,12 @@ void Saver::save(bool best) {
     times_.copied_bytes = copy.numel();
     times_.copied += seconds_since(copying);
     request.slices = {};  // the plan's slices point to the copy
-    writer_ = std::async(std::launch::async, [request = std::move(request), plan = std::move(plan),
+    writer_ = std::async(std::launch::async, [this, request = std::move(request), plan = std::move(plan),
                                               copy = std::move(copy), &group = *group_]() mutable {
       const auto begin = Clock::now();
-      const auto checkpoint =
-          checkpoint::save(request.options, plan, request.progress, library::checkpoint_ranks(group));
+      const auto checkpoint = save_with_retries([&] {
+        return checkpoint::save(request.options, plan, request.progress, library::checkpoint_ranks(group));
+      });
       copy.reset();  // not only when the next save asks how this one went
       return Written{checkpoint, seconds_since(begin)};
     });
@@ -90,6 +123,7 @@ std::filesystem::path Saver::finish() {
   const auto start = Clock::now();
   wait_for_writer();
   times_.stalled += seconds_since(start);
+  if (failure_) throw *failure_;
   return newest_;
 }
 

@@ -6,8 +6,11 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/train/state.h"
 
@@ -24,10 +27,12 @@ struct SaveTimes {
 
 /// Belongs to the training thread. With checkpoint.async a save copies what this rank writes and returns; a
 /// thread writes the copy, one save at a time, and talks to the other ranks' threads over a group of its own.
+/// A save that fails is tried again (checkpoint.retries); one that failed each time is thrown or, with
+/// checkpoint.on_failed_save = "go_on", warned about. All ranks see the same failure and do the same.
 class Saver {
  public:
   /// Collective. `state` and `mesh` outlive it. `folder`: the run's checkpoints.
-  Saver(TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder);
+  Saver(TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder, Log& log);
   /// After an error: gives a save under way a few seconds to end. What it leaves unfinished is no checkpoint.
   ~Saver();
   Saver(const Saver&) = delete;
@@ -35,18 +40,25 @@ class Saver {
 
   /// Collective. Throws what this save threw, or the one before it.
   void save(bool best);
-  /// Waits for the save under way; throws what it threw. Returns the newest checkpoint, empty without any.
+  /// Waits for the save under way; throws what the last save threw, also where failed saves are only warned
+  /// about: the run ends here. Returns the newest checkpoint, empty without any.
   std::filesystem::path finish();
   const SaveTimes& times() const { return times_; }
 
  private:
   void wait_for_writer();
+  /// The checkpoint that `save` makes, at the latest after the last retry.
+  std::filesystem::path save_with_retries(const std::function<std::filesystem::path()>& save);
+  /// To be called with the error of a save that failed each time.
+  void failed(const UserError& error);
 
   TrainState& state_;
   mesh::Mesh& mesh_;
   std::filesystem::path folder_, newest_;
   std::unique_ptr<mesh::Group> group_;  // of the writing threads; null when saves are not beside the training
+  Log& log_;
   SaveTimes times_;
+  std::optional<UserError> failure_;  // of the last save, where the run went on
   struct Written {
     std::filesystem::path checkpoint;
     double seconds = 0;

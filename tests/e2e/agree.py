@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from files import make_image_folder
-from harness import PROGRAM, Run, Skip, check, free_port, main, rows, scratch, send, settings, summary, tiny_recipe
+from harness import PROGRAM, Run, Skip, check, free_port, main, rows, scratch, send, settings, summary, tiny_recipe, train
 from peers import peers_python
 
 LIMIT = 20.0  # seconds from the start to the end of the last rank
@@ -187,6 +187,32 @@ def restarted_by_torchrun():
         check(summary(folder / "run")["steps"] == 1500)
 
 
+def restarted_by_its_parent():
+    """tessera train --procs 2 --max-restarts 2: a killed rank is no end, and a recipe's fault is no reason to start again."""
+    with scratch() as folder:
+        keys = settings(train__steps=1500, train__eval_every_steps=0, checkpoint__every_steps=20, run__timeout=15)
+        with train(folder, "--procs", 2, "--max-restarts", 2, *keys) as run:
+            for step in (45, 200):
+                run.wait_for_step(step, folder / "run")
+                send(run.ranks()[1], signal.SIGKILL)
+            check(run.wait(120) == 0, run.tail())
+            check("restart 1 of 2, with --resume latest" in run.text() and "restart 2 of 2" in run.text(), run.tail())
+        check(summary(folder / "run")["steps"] == 1500)
+    with scratch() as folder:
+        with train(folder, "--procs", 2, "--max-restarts", 1, *settings(train__steps=1000000, run__timeout=15)) as run:
+            run.wait_for_step(5, folder / "run")
+            send(run.ranks()[0], signal.SIGKILL)
+            run.wait_for_text("nothing to resume")  # no checkpoint yet
+            run.wait_for(lambda: len(run.ranks()) == 2, "both ranks again")
+            send(run.ranks()[0], signal.SIGKILL)
+            check(run.wait(60) == 3, run.tail())
+            check("restart 1 of 1" in run.text(), run.tail())
+        run = train(folder, "--procs", 2, "--max-restarts", 3, "--set", "model.width=7", run="wrong")
+        check(run.wait(60) == 2 and "restart" not in run.text(), run.tail())
+        run = train(folder, "--max-restarts", 1, run="alone")
+        check(run.wait(60) == 2 and "--max-restarts 1 has no effect without --procs" in run.text(), run.tail())
+
+
 def each_rank_restarted_by_its_own_supervisor():
     """systemd's Restart=, a pod of Kubernetes: the killed rank comes back while rank 0 of the first start still serves its store."""
     with scratch() as folder:
@@ -212,5 +238,5 @@ def each_rank_restarted_by_its_own_supervisor():
 
 
 if __name__ == "__main__":
-    main(kernels_and_dtype, copies_of_the_data, commands, training_split_of_an_evaluation, weights_to_begin_with, recipes_and_worlds, a_second_process_of_a_rank, restarted_by_torchrun,
+    main(kernels_and_dtype, copies_of_the_data, commands, training_split_of_an_evaluation, weights_to_begin_with, recipes_and_worlds, a_second_process_of_a_rank, restarted_by_torchrun, restarted_by_its_parent,
          each_rank_restarted_by_its_own_supervisor)

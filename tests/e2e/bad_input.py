@@ -5,11 +5,12 @@ import os
 import re
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 
 from files import make_idx_folder, make_image_folder
-from harness import (SOURCE, Skip, check, checkpoints, main, no_core_dump, scratch, settings, summary, tessera, tiny_recipe,
+from harness import (SOURCE, Skip, check, checkpoints, main, no_core_dump, scratch, send, settings, summary, tessera, tiny_recipe,
                      train, verify)
 
 
@@ -409,29 +410,56 @@ def numbers_that_end_a_run():
                           r"\(--resume goes on from step 8; if that is ruined too, --resume 4 from an earlier one\)")
 
 
-def full_disk():
-    """The disk fills up while a run saves: the older checkpoints stay sound."""
+@contextlib.contextmanager
+def small_disk(folder):
+    """A file system of 8 MiB."""
     if os.getuid() != 0:
         raise Skip("mounting a small disk needs root")
-    with scratch() as folder:
-        disk = folder / "disk"
-        disk.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk]
-        if subprocess.run(mount, capture_output=True).returncode != 0:
-            raise Skip("mounting a tmpfs is not allowed here")
-        try:
-            with train(folder, "--procs", 2, run="disk/run",
-                       *settings(train__steps=1000000, train__eval_every_epochs=0, checkpoint__every_steps=5)) as run:
-                run.wait_for(lambda: len(checkpoints(disk / "run")) >= 2, "two checkpoints")
-                with contextlib.suppress(OSError), open(disk / "filler", "wb") as filler:
-                    while True:
-                        filler.write(bytes(1 << 16))
-                        filler.flush()
-                check_refused(run, r"\[checkpoint\.save\].*No space left on device.*older checkpoints are untouched")
-                run.check_nothing_left()
-            check(verify(disk / "run", folder) >= 1, "older checkpoints")
-        finally:
-            subprocess.run(["umount", disk], check=True)
+    disk = folder / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True).returncode != 0:
+        raise Skip("mounting a tmpfs is not allowed here")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def fill(disk):
+    with contextlib.suppress(OSError), open(disk / "filler", "wb") as filler:
+        while True:
+            filler.write(bytes(1 << 16))
+            filler.flush()
+
+
+def full_disk():
+    """The disk fills up while a run saves: the save is tried again, then the run ends, and the older checkpoints stay sound."""
+    with scratch() as folder, small_disk(folder) as disk:
+        with train(folder, "--procs", 2, run="disk/run",
+                   *settings(train__steps=1000000, train__eval_every_epochs=0, checkpoint__every_steps=5, checkpoint__retries=1)) as run:
+            run.wait_for(lambda: len(checkpoints(disk / "run")) >= 2, "two checkpoints")
+            fill(disk)
+            check_refused(run, r"\[checkpoint\.save\].*No space left on device.*older checkpoints are untouched")
+            check(run.text().count("; trying again in 1 s") == 1, run.tail())
+            run.check_nothing_left()
+        check(verify(disk / "run", folder) >= 1, "older checkpoints")
+
+
+def disk_that_is_full_for_a_while():
+    """With checkpoint.on_failed_save = "go_on" the run outlives it, in the training thread and beside it, and saves again later."""
+    for beside in ("false", "true"):
+        with scratch() as folder, small_disk(folder) as disk:
+            with train(folder, "--procs", 2, *settings(train__steps=1000000, train__eval_every_epochs=0, checkpoint__every_steps=5, checkpoint__retries=0,
+                                                       checkpoint__on_failed_save="go_on", checkpoint__async=beside, checkpoint__dir=disk / "saved")) as run:
+                run.wait_for(lambda: len(checkpoints(folder / "run")) >= 2, "two checkpoints")
+                fill(disk)
+                run.wait_for_text('; training goes on (checkpoint.on_failed_save = "go_on")')
+                (disk / "filler").unlink()
+                known = set(checkpoints(folder / "run"))
+                run.wait_for(lambda: set(checkpoints(folder / "run")) - known, "another checkpoint")
+                send(run.pid, signal.SIGTERM)
+                check(run.wait(60) == 0, run.tail())
+            check(verify(folder / "run", folder) >= 1, "sound checkpoints")
 
 
 def port_in_use():
@@ -561,5 +589,5 @@ def another_torch():
 
 if __name__ == "__main__":
     main(recipe_keys, arguments, starts_that_fail, splits_that_overlap, dry_runs_open_what_the_run_opens, other_classes, surroundings, pipes_and_links,
-         runs_that_are_there, data_files, broken_images, damaged_checkpoints, numbers_that_end_a_run, full_disk, port_in_use, meeting_point, few_open_files, too_many_threads,
+         runs_that_are_there, data_files, broken_images, damaged_checkpoints, numbers_that_end_a_run, full_disk, disk_that_is_full_for_a_while, port_in_use, meeting_point, few_open_files, too_many_threads,
          bench_that_does_not_fit, more_ranks_than_cores, out_of_memory, predicted_memory, force, another_torch)

@@ -173,6 +173,35 @@ TEST(Rendezvous, ANameThatIsNoneIsRefused) {
               "[mesh.connect] the name of the host of rank 0: cannot resolve no..such.name: ");
 }
 
+/// Does somebody accept connections at this address?
+bool accepts(const std::string& host, uint16_t port) {
+  return Address(host, port, milliseconds(0)).accepts();
+}
+
+TEST(Address, TheStoreListensWhereMasterAddrIs) {
+  uint16_t port = 0;
+  ::close(testing::listen_on_loopback(&port));
+  const int fd = Address("127.0.0.2", port, milliseconds(0)).listen(/*all_local=*/true);
+  ASSERT_GE(fd, 0);
+  EXPECT_TRUE(accepts("127.0.0.2", port));
+  EXPECT_FALSE(accepts("127.0.0.1", port)) << "it listens on other addresses as well";
+  EXPECT_LT(Address("127.0.0.2", port, milliseconds(0)).listen(true), 0);
+  EXPECT_EQ(errno, EADDRINUSE);
+  ::close(fd);
+}
+
+TEST(Address, TheStoreListensEverywhereWhereMasterAddrIsOnlyAnAliasOfThisHost) {
+  uint16_t port = 0;
+  ::close(testing::listen_on_loopback(&port));
+  for (const char* host :
+       {"127.0.1.1", "192.0.2.1"}) {  // a name's entry in /etc/hosts; an address of no host
+    const int fd = Address(host, port, milliseconds(0)).listen(/*all_local=*/false);
+    ASSERT_GE(fd, 0) << host;
+    EXPECT_TRUE(accepts("127.0.0.1", port) && accepts("127.0.0.2", port));
+    ::close(fd);
+  }
+}
+
 // It announced itself and was killed before the groups connected.
 TEST(Rendezvous, ARankThatLeavesBeforeTheGroupsConnectIsNamed) {
   OpenSocket listener;

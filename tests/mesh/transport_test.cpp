@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What both transports between processes owe their users, and what the shared memory owes besides.
 #include <ATen/ATen.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "ranks.h"
+#include "tessera/base/file.h"
 #include "tessera/mesh/shared_segment.h"
 #include "tessera/mesh/shared_transport.h"
 
@@ -226,11 +230,61 @@ TEST(SharedMemory, AbortEndsTheWaitOfAllRanks) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
 }
 
+TEST(SharedSegment, MapsNothingButASegmentOfThisGroup) {
+  const auto refusal = [](int fd, int64_t size, uint64_t token) -> std::string {
+    try {
+      mesh::SharedSegment(::getpid(), fd, size, token);
+    } catch (const std::system_error& error) {
+      return error.what();
+    }
+    return "mapped";
+  };
+  mesh::SharedSegment segment(2, 7);
+  EXPECT_EQ(refusal(segment.fd(), 2, 7), "mapped");
+  EXPECT_EQ(refusal(segment.fd(), 2, 8).rfind("the segment of a rank of another run", 0), 0U);
+  EXPECT_EQ(refusal(segment.fd(), 3, 7).rfind("not a segment of a rank of this user", 0), 0U)
+      << "another size";
+
+  const TemporaryFolder folder("segment");
+  const std::string path = (folder.path() / "memfd:tessera-ranks (deleted)").string();
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(::ftruncate(file, 1 << 24), 0);
+  EXPECT_EQ(refusal(file, 2, 0).rfind("not a segment of a rank of this user", 0), 0U) << "a user's file";
+  const int device = ::open("/dev/zero", O_RDWR | O_CLOEXEC);
+  EXPECT_EQ(refusal(device, 2, 0).rfind("not a segment of a rank of this user", 0), 0U);
+  const int unsealed = ::memfd_create("tessera-ranks", MFD_CLOEXEC);
+  struct stat state {};
+  ASSERT_EQ(::fstat(segment.fd(), &state), 0);
+  ASSERT_EQ(::ftruncate(unsealed, state.st_size), 0);
+  EXPECT_EQ(refusal(unsealed, 2, 0).rfind("the segment of a rank is not sealed", 0), 0U)
+      << "it could be cut short";
+  for (const int fd : {file, device, unsealed}) ::close(fd);
+}
+
+TEST(SharedMemory, RanksInDifferentOperationsFail) {
+  for (const bool sums : {false, true}) {
+    try {
+      run_ranks({{"shard", 2}}, [&](Mesh& mesh) {
+        mesh::Group& group = mesh.group("shard");
+        const int64_t n = mesh.rank() == 0 ? 8 : 12;
+        at::Tensor output = at::zeros({sums ? n : 2 * n}), input = at::zeros({sums ? 2 * n : n});
+        (sums ? group.reduce_scatter(output, input, at::kFloat, "t") : group.all_gather(output, input, "t"))
+            .wait();
+      });
+      FAIL() << "no error";
+    } catch (const CommError& error) {
+      EXPECT_NE(std::string(error.what()).find("ranks are in different operations: rank "), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 TEST(SharedSegment, IsSharedWithAnotherProcessAndHasNoName) {
-  mesh::SharedSegment segment(2);
+  constexpr uint64_t kToken = 0x1234'5678'9abc'def0;
+  mesh::SharedSegment segment(2, kToken);
   const pid_t child = ::fork();
   if (child == 0) {
-    mesh::SharedSegment same(::getppid(), segment.fd(), 2);
+    mesh::SharedSegment same(::getppid(), segment.fd(), 2, kToken);
     same.slot(mesh::kExchanges, mesh::kSlots - 1)[mesh::kSlotBytes - 1] = std::byte{7};
     same.taken(mesh::kExchanges, 1).store(9);
     same.header().bell.fetch_add(1);
@@ -241,7 +295,8 @@ TEST(SharedSegment, IsSharedWithAnotherProcessAndHasNoName) {
   EXPECT_EQ(segment.slot(mesh::kExchanges, mesh::kSlots - 1)[mesh::kSlotBytes - 1], std::byte{7});
   EXPECT_EQ(segment.taken(mesh::kExchanges, 1).load(), 9U);
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
-  EXPECT_THROW(mesh::SharedSegment(::getpid(), 1 << 20, 2), std::system_error) << "no such file descriptor";
+  EXPECT_THROW(mesh::SharedSegment(::getpid(), 1 << 20, 2, kToken), std::system_error)
+      << "no such file descriptor";
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     EXPECT_EQ(entry.path().string().find("tessera"), std::string::npos) << entry.path();
   }

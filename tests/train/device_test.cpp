@@ -117,7 +117,8 @@ TEST(Elsewhere, AResumedTrainingIsBitwiseTheUninterruptedOne) {
       train_until(*make(), mesh, 4, whole);
       const auto begun = make(), resumed = make();
       train_until(*begun, mesh, 2, first);
-      Saver saver(*begun, mesh, folder.path());
+      Log log(false);
+      Saver saver(*begun, mesh, folder.path(), log);
       saver.save(false);
       load_state(*resumed, saver.finish());
       train_until(*resumed, mesh, 4, second);
