@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/data/class_difference.h"
 
 namespace tessera::train {
 namespace {
@@ -80,15 +81,23 @@ void take(TrainState& state, const weights::Trained& found, const char* title, L
   for (const std::string& line : source.changes()) log.info(concat("  ", line));
 }
 
-void init_from(TrainState& state, Log& log) {
+void init_from(TrainState& state, Log& log, const std::vector<std::string>& classes) {
   const recipe::TrainRecipe& wanted = state.recipe.train;
   const auto* vit = std::get_if<arch::VitConfig>(&state.recipe.model.of);
   weights::OpenOptions how;
   if (vit != nullptr) how.heads = vit->heads;
   const weights::Trained found = weights::open_trained(wanted.init_from, how);
+  const weights::HeadStart head = weights::head_start_of(wanted.init_head);
+  const bool kept =
+      head == weights::HeadStart::kKeep ||
+      (head == weights::HeadStart::kAuto && found.model.classes() == state.recipe.model.classes());
+  if (kept) {
+    data::check_weights_classes("train.init_from", wanted.init_from, found.classes, classes,
+                                [&log](const std::string& line) { log.warn(line); });
+  }
   weights::FinetunedSource source(found.tensors, found.model, state.recipe.model,
                                   {.positions = weights::resampling_of(wanted.init_positions),
-                                   .head = weights::head_start_of(wanted.init_head),
+                                   .head = head,
                                    .head_bias = static_cast<float>(wanted.init_head_bias)});
   fill(state, source, *found.tensors);
   if (state.ema) state.ema->restart();

@@ -308,9 +308,9 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   where = [&state] { return concat("after step ", state->step, ", unit ", state->sharded->current_unit()); };
   fs::path resumed;
   if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
-  if (resumed.empty() && !p.job.recipe.train.init_from.empty()) init_from(*state, log);
+  if (resumed.empty() && !p.job.recipe.train.init_from.empty()) init_from(*state, log, p.val->classes());
   if (!p.job.recipe.distill.teacher.empty()) {
-    state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log, p.device);
+    state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log, p.device, p.val->classes());
   }
   state->classes = p.val->classes();
   std::unique_ptr<monitor::Monitor> monitor;

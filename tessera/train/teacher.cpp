@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "tessera/base/error.h"
+#include "tessera/data/class_difference.h"
 #include "tessera/train/init_from.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -62,8 +63,11 @@ double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch
                                batch_per_rank);
 }
 
-Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device) {
+Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device,
+                 const std::vector<std::string>& classes) {
   const auto [found, recipe] = open_teacher(student);
+  data::check_weights_classes("distill.teacher", student.distill.teacher, found.classes, classes,
+                              [&log](const std::string& line) { log.warn(line); });
   state_ = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, /*with_optimizer=*/false, device);
   take(*state_, found, "teacher", log);
   const auto &ours = student.data.transform, &theirs = found.pixels;

@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "tessera/base/log.h"
 #include "tessera/mesh/mesh.h"
@@ -25,8 +27,10 @@ double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch
 class Teacher {
  public:
   /// Builds the model of `distill.teacher` on `device` and fills this rank's shards. Collective. Errors:
-  /// UserError when it is no model with a head, or of other images or classes than the student.
-  Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device = at::kCPU);
+  /// UserError when it is no model with a head, or of other images or classes than the student. `classes`:
+  /// the names of the data's, which the teacher's must agree with where it has some.
+  Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device = at::kCPU,
+          const std::vector<std::string>& classes = {});
   ~Teacher();
 
   /// Logits [size, classes] float32 of the batch that the student sees (augmented, mixed; normed with the
