@@ -25,9 +25,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const tessera::UserError&) {
   }
   try {
-    tessera::data::TransformOptions pixels;
-    weights::read_preprocessor_config(text, "fuzz", pixels);
-    static_cast<void>(weights::read_timm_config(text, "fuzz", pixels));
+    weights::Description found;
+    weights::read_preprocessor_config(text, "fuzz", found);
+  } catch (const tessera::UserError&) {
+  }
+  try {
+    weights::Description found;
+    static_cast<void>(weights::read_timm_config(text, "fuzz", found));
   } catch (const tessera::UserError&) {
   }
   try {

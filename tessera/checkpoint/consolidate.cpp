@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
@@ -84,6 +86,13 @@ void write_tensor(TensorSource& source, const Chosen& chosen, formats::Safetenso
   }
 }
 
+/// The names of the classes as a JSON list; "[]": none are known.
+std::string classes_json(const Progress& progress) {
+  const auto json = nlohmann::json::parse(progress.json, nullptr, /*allow_exceptions=*/false);
+  return json_text(json.is_object() ? json.value("classes", nlohmann::json::array())
+                                    : nlohmann::json::array());
+}
+
 }  // namespace
 
 std::string without_local_paths(std::string_view toml) {
@@ -114,7 +123,8 @@ void consolidate(TensorSource& source, const fs::path& output, const Consolidate
   auto metadata = options.metadata;
   metadata.insert({{"format", "pt"},
                    {"tessera.step", std::to_string(source.progress().step)},
-                   {"tessera.recipe", without_local_paths(source.progress().recipe_toml)}});
+                   {"tessera.recipe", without_local_paths(source.progress().recipe_toml)},
+                   {"tessera.classes", classes_json(source.progress())}});
 
   const OutputFile file(output);
   formats::SafetensorsWriter writer(file.write_to(), entries, metadata);

@@ -16,7 +16,7 @@ struct ConsolidateOptions {
   bool average = false;     // the moving average of the parameters ("ema/...") in their place
   bool with_state = false;  // also what is neither parameter nor buffer, under its full name
   std::string dtype = {};   // of floating-point parameters and buffers: F32, BF16, F16; empty: as saved
-  std::map<std::string, std::string> metadata = {};  // added to format, tessera.step and tessera.recipe
+  std::map<std::string, std::string> metadata = {};  // added to format and tessera.step, .recipe, .classes
 };
 
 /// A recipe's text in which only the last name of each absolute path is left ("folder:/home/me/flowers"

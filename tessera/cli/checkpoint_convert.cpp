@@ -70,7 +70,7 @@ weights::Model open(const ConvertOptions& options) {
   model.description.config = vit;
   model.description.pixels = saved.data.transform;
   model.description.notes.clear();  // guesses that the recipe makes needless
-  auto classes = weights::saved_classes(opened.source->progress());
+  auto classes = weights::saved_classes(opened);
   if (!classes.empty()) model.description.classes = std::move(classes);
   return model;
 }

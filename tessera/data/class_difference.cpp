@@ -48,4 +48,25 @@ void check_same_classes(const std::vector<std::string>& known, const std::vector
               "; figures mean something only if both are the same classes)"));
 }
 
+void check_weights_classes(const std::string& setting, const std::string& path,
+                           const std::vector<std::string>& known, const std::vector<std::string>& found,
+                           const std::function<void(const std::string&)>& warn) {
+  if (known.empty() && !found.empty()) {
+    warn(concat(setting, ": ", path, " does not name its classes; label i is taken for class i of the data"));
+    return;
+  }
+  const auto difference = class_difference(known, found);
+  if (!difference) return;
+  const std::string problem =
+      concat(setting, ": ", path, " has other classes than the data: ", difference->text);
+  if (!difference->other_order) {
+    warn(concat(problem, "; the head means something only if both are the same classes"));
+    return;
+  }
+  user_error({.where = "data.classes",
+              .problem = problem,
+              .expected = "the same names under the same labels",
+              .hint = "reorder the data by data.classes, or take weights trained on these classes"});
+}
+
 }  // namespace tessera::data

@@ -25,4 +25,11 @@ std::optional<ClassDifference> class_difference(const std::vector<std::string>& 
 void check_same_classes(const std::vector<std::string>& known, const std::vector<std::string>& found,
                         const std::string& source, const std::function<void(const std::string&)>& warn);
 
+/// For a training that begins with the head of other weights, or learns from their logits: `setting` and
+/// `path` name them. Warns of a difference, and where `known` is empty though `found` is not. Errors:
+/// UserError where a name is known under another label.
+void check_weights_classes(const std::string& setting, const std::string& path,
+                           const std::vector<std::string>& known, const std::vector<std::string>& found,
+                           const std::function<void(const std::string&)>& warn);
+
 }  // namespace tessera::data

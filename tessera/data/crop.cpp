@@ -98,9 +98,13 @@ Scaling center_scaling(int64_t width, int64_t height, const TransformOptions& op
   Scaling scaling = squash_scaling(width, height, options);
   // The small addend keeps 224 / 0.875 at 256 where the division falls just below.
   const auto side = static_cast<int64_t>(static_cast<double>(size) / options.eval_crop_ratio + 1e-9);
-  const int64_t shorter = std::min(width, height);
-  scaling.width = side * width / shorter;
-  scaling.height = side * height / shorter;
+  if (options.eval_crop == EvalCrop::kSquashCenter) {
+    scaling.width = scaling.height = side;
+  } else {
+    const int64_t shorter = std::min(width, height);
+    scaling.width = side * width / shorter;
+    scaling.height = side * height / shorter;
+  }
   scaling.window.x = round_even(static_cast<double>(scaling.width - size) / 2.0);
   scaling.window.y = round_even(static_cast<double>(scaling.height - size) / 2.0);
   return scaling;

@@ -27,7 +27,7 @@ Scaling squash_scaling(int64_t width, int64_t height, const TransformOptions& op
 void take_random_window(Scaling& scaling, const TransformOptions& options, uint64_t key);
 
 /// Resize(short side to image_size / eval_crop_ratio) and CenterCrop(image_size) of torchvision and timm, as
-/// one scaling.
+/// one scaling. Of EvalCrop::kSquashCenter both sides are resized to that, whatever the shape of the image.
 Scaling center_scaling(int64_t width, int64_t height, const TransformOptions& options);
 
 /// 1, 2, 4 or 8, at most `most`: the strongest shrinking of the decoder that leaves at least one pixel of the

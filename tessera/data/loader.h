@@ -19,7 +19,9 @@ namespace tessera::data {
 // kNone: resize to the size; kInception: TensorFlow's random crop; kPad: zero-pad and crop; kCenter: as in
 // evaluation.
 enum class TrainCrop { kNone, kRandomResized, kInception, kPad, kCenter, kSquashRandom };
-enum class EvalCrop { kSquash, kCenter };  // kCenter: short side to size / eval_crop_ratio, centre
+/// kCenter: short side to size / eval_crop_ratio, centre; kSquashCenter: both sides to that, centre (timm's
+/// crop_mode "squash").
+enum class EvalCrop { kSquash, kCenter, kSquashCenter };
 
 /// Pixels to numbers.
 struct TransformOptions {

@@ -48,14 +48,14 @@ void check_what_opens(const Prepared& p, Log& log) {
         for (const std::string& line : recipe::difference(saved, recipe)) {
           if (!line.starts_with("run.dir:")) log.warn(concat("differs from the saved run: ", line));
         }
-        if (!recipe.distill.teacher.empty()) check_teacher(recipe, log);
+        if (!recipe.distill.teacher.empty()) check_teacher(recipe, log, p.train->classes());
         return;
       }
       log.info(concat("  resumed from: nothing, the run would start anew"));
     }
   }
-  if (!recipe.train.init_from.empty()) check_init_from(recipe, log);
-  if (!recipe.distill.teacher.empty()) check_teacher(recipe, log);
+  if (!recipe.train.init_from.empty()) check_init_from(recipe, log, p.train->classes());
+  if (!recipe.distill.teacher.empty()) check_teacher(recipe, log, p.train->classes());
 }
 
 }  // namespace tessera::train

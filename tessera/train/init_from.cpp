@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/data/class_difference.h"
 
 namespace tessera::train {
 namespace {
@@ -87,15 +88,23 @@ struct Initial {
   weights::FinetunedSource source;
 };
 
-Initial open_initial(const recipe::Recipe& recipe) {
+/// Compares the classes of a head that is kept with `classes`, the data's.
+Initial open_initial(const recipe::Recipe& recipe, const std::vector<std::string>& classes, Log& log) {
   const recipe::TrainRecipe& wanted = recipe.train;
   const auto* vit = std::get_if<arch::VitConfig>(&recipe.model.of);
   weights::OpenOptions how;
   if (vit != nullptr) how.heads = vit->heads;
   weights::Trained found = weights::open_trained(wanted.init_from, how);
+  const weights::HeadStart head = weights::head_start_of(wanted.init_head);
+  const bool kept = head == weights::HeadStart::kKeep ||
+                    (head == weights::HeadStart::kAuto && found.model.classes() == recipe.model.classes());
+  if (kept) {
+    data::check_weights_classes("train.init_from", wanted.init_from, found.classes, classes,
+                                [&log](const std::string& line) { log.warn(line); });
+  }
   weights::FinetunedSource source(found.tensors, found.model, recipe.model,
                                   {.positions = weights::resampling_of(wanted.init_positions),
-                                   .head = weights::head_start_of(wanted.init_head),
+                                   .head = head,
                                    .head_bias = static_cast<float>(wanted.init_head_bias)});
   return {std::move(found), std::move(source)};
 }
@@ -109,13 +118,15 @@ void tell(const Initial& initial, const recipe::Recipe& recipe, Log& log) {
 
 }  // namespace
 
-void init_from(TrainState& state, Log& log) {
-  Initial initial = open_initial(state.recipe);
+void init_from(TrainState& state, Log& log, const std::vector<std::string>& classes) {
+  Initial initial = open_initial(state.recipe, classes, log);
   fill(state, initial.source, *initial.found.tensors);
   if (state.ema) state.ema->restart();
   tell(initial, state.recipe, log);
 }
 
-void check_init_from(const recipe::Recipe& recipe, Log& log) { tell(open_initial(recipe), recipe, log); }
+void check_init_from(const recipe::Recipe& recipe, Log& log, const std::vector<std::string>& classes) {
+  tell(open_initial(recipe, classes, log), recipe, log);
+}
 
 }  // namespace tessera::train

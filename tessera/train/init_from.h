@@ -2,6 +2,9 @@
 // The beginning of a fine-tuning: parameters from weights that somebody trained.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "tessera/base/log.h"
 #include "tessera/train/state.h"
 #include "tessera/weights/finetune.h"
@@ -19,10 +22,11 @@ void take(TrainState& state, const weights::Trained& found, const char* title, L
 
 /// Gives a state of no step the weights that `train.init_from` names: positions resampled to the recipe's
 /// image, the head as `train.init_head` says, and a moving average that begins with them. Says what changed.
-/// Errors: UserError when the file or the model it holds does not fit.
-void init_from(TrainState& state, Log& log);
-/// Opens train.init_from, compares its tensors with the recipe's model and says what init_from() would, for a
-/// dry run. Errors: as init_from().
-void check_init_from(const recipe::Recipe& recipe, Log& log);
+/// A head that is kept is compared with `classes`, the names of the data's, in the order of the labels.
+/// Errors: UserError when the file or the model it holds does not fit, or knows a class under another label.
+void init_from(TrainState& state, Log& log, const std::vector<std::string>& classes = {});
+/// Opens train.init_from, compares its tensors with the recipe's model and its classes with the data's, and
+/// says what init_from() would, for a dry run. Errors: as init_from().
+void check_init_from(const recipe::Recipe& recipe, Log& log, const std::vector<std::string>& classes);
 
 }  // namespace tessera::train

@@ -19,6 +19,7 @@
 #include "tessera/base/warn.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/class_difference.h"
+#include "tessera/data/class_names.h"
 #include "tessera/data/split.h"
 #include "tessera/monitor/evaluation_report.h"
 #include "tessera/monitor/number.h"
@@ -154,7 +155,8 @@ monitor::EvaluationReport::Shown show(const data::Source& source, int64_t channe
 }
 
 void write_folder(const EvalJob& job, const Trained& trained, const std::string& split,
-                  const data::Source& source, const Evaluation& result) {
+                  const data::Source& source, const std::vector<std::string>& known,
+                  const Evaluation& result) {
   const recipe::Recipe& recipe = trained.recipe;
   monitor::EvaluationReport report;
   report.title = recipe.name;
@@ -167,7 +169,7 @@ void write_folder(const EvalJob& job, const Trained& trained, const std::string&
                   {"evaluation took", human_seconds(result.metrics.seconds)},
                   {"tessera", concat(build_info().version, " (", build_info().commit, ")")}};
   report.figures = result.figures;
-  report.classes = class_names(source.classes(), recipe.model.classes());
+  report.classes = class_names(source.classes().empty() ? known : source.classes(), recipe.model.classes());
   for (const monitor::Mistake& mistake : result.mistakes) {
     report.mistakes.push_back(show(source, recipe.model.channels(), mistake));
   }
@@ -256,6 +258,13 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
               assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
           load(*state, trained, job.ema, notes);
           data::check_same_classes(state->classes, source->classes(), trained.recipe.data.source, warn);
+          const auto found = static_cast<int64_t>(source->classes().size());
+          if (const int64_t outputs = trained.recipe.model.classes(); found > 0 && found < outputs) {
+            warn(concat("split ", split, " of ", trained.recipe.data.source, " has ", found,
+                        " classes and the model ", outputs, " outputs: ", outputs - found,
+                        outputs - found == 1 ? " is" : " are",
+                        " of no class, and an image that gets one of them counts as wrong"));
+          }
           EvaluateOptions options;
           options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
                           : trained.recipe.train.batch_per_rank > 0
@@ -279,7 +288,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
                              json);
           }
           if (ranks.rank == 0) {
-            if (!job.output_dir.empty()) write_folder(job, trained, split, *source, result);
+            if (!job.output_dir.empty()) write_folder(job, trained, split, *source, state->classes, result);
             if (!job.output.empty()) write_file_atomic(job.output, json_text(json, 2) + "\n");
             if (job.json) std::cout << json_text(json, 2) << std::endl;
           }
@@ -311,6 +320,23 @@ at::Tensor probabilities(TrainState& state, std::vector<float> pixels) {
   batch.height = batch.width = model.image_size();
   batch.samples = {0};
   return forward(state, batch, false, 0).to(at::kCPU).softmax(1).select(0, 0);
+}
+
+/// The names of --set data.classes=FILE, which must agree with those saved with the weights.
+void name_classes(const PredictJob& job, TrainState& state) {
+  const bool asked =
+      std::ranges::any_of(job.sets, [](const std::string& set) { return set.starts_with("data.classes="); });
+  const recipe::Recipe& recipe = state.recipe;
+  if (!asked || recipe.data.classes.empty()) return;
+  auto names = data::read_class_names(recipe.data.classes);
+  if (static_cast<int64_t>(names.size()) != recipe.model.classes()) {
+    user_error({.where = "train.predict",
+                .problem = concat("data.classes: ", recipe.data.classes, " names ", names.size(), " classes"),
+                .expected = concat(recipe.model.classes(), ", the outputs of the model"),
+                .hint = ""});
+  }
+  data::check_same_classes(state.classes, names, recipe.data.classes, warn);
+  state.classes = std::move(names);
 }
 
 /// What is said about the images, in one of the three forms. Lines for people and of CSV are printed at once.
@@ -410,6 +436,7 @@ int predict(const PredictJob& job) {
       [&] {
         const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);
         load(*state, trained, job.ema, log);
+        name_classes(job, *state);
         return predict_images(job, *state);
       },
       *mesh, [] { return "predicting"; }, "");

@@ -288,9 +288,9 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   mesh.world().barrier("leftovers");
   fs::path resumed;
   if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
-  if (resumed.empty() && !p.job.recipe.train.init_from.empty()) init_from(*state, log);
+  if (resumed.empty() && !p.job.recipe.train.init_from.empty()) init_from(*state, log, p.val->classes());
   if (!p.job.recipe.distill.teacher.empty()) {
-    state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log, p.device);
+    state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log, p.device, p.val->classes());
   }
   state->classes = p.val->classes();
   state->data = p.data;

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "tessera/base/error.h"
+#include "tessera/data/class_difference.h"
 #include "tessera/train/init_from.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -62,15 +63,28 @@ double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch
                                batch_per_rank);
 }
 
-void check_teacher(const recipe::Recipe& student, Log& log) {
+namespace {
+
+void check_classes_of(const recipe::Recipe& student, const weights::Trained& teacher,
+                      const std::vector<std::string>& classes, Log& log) {
+  data::check_weights_classes("distill.teacher", student.distill.teacher, teacher.classes, classes,
+                              [&log](const std::string& line) { log.warn(line); });
+}
+
+}  // namespace
+
+void check_teacher(const recipe::Recipe& student, Log& log, const std::vector<std::string>& classes) {
   const auto [found, recipe] = open_teacher(student);
+  check_classes_of(student, found, classes, log);
   const weights::FinetunedSource source(found.tensors, found.model, recipe.model,
                                         {.positions = {}, .head = weights::HeadStart::kKeep, .head_bias = 0});
   log.info(concat("teacher: ", arch::describe(found.model), ", from ", found.origin));
 }
 
-Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device) {
+Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device,
+                 const std::vector<std::string>& classes) {
   const auto [found, recipe] = open_teacher(student);
+  check_classes_of(student, found, classes, log);
   state_ = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, /*with_optimizer=*/false, device);
   take(*state_, found, "teacher", log);
   const auto &ours = student.data.transform, &theirs = found.pixels;

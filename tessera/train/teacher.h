@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "tessera/base/log.h"
 #include "tessera/mesh/mesh.h"
@@ -21,15 +23,17 @@ double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch
                      at::Device device = at::kCPU);
 
 /// Opens distill.teacher and compares its tensors with its model, for a dry run. Errors: as Teacher's.
-void check_teacher(const recipe::Recipe& student, Log& log);
+void check_teacher(const recipe::Recipe& student, Log& log, const std::vector<std::string>& classes);
 
 /// Sharded over the same ranks as its student, at the recipe's level, without gradients and as in evaluation.
 /// Belongs to the training thread.
 class Teacher {
  public:
   /// Builds the model of `distill.teacher` on `device` and fills this rank's shards. Collective. Errors:
-  /// UserError when it is no model with a head, or of other images or classes than the student.
-  Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device = at::kCPU);
+  /// UserError when it is no model with a head, or of other images or classes than the student. `classes`:
+  /// the names of the data's, which the teacher's must agree with where it has some.
+  Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::Device device = at::kCPU,
+          const std::vector<std::string>& classes = {});
   ~Teacher();
 
   /// Logits [size, classes] float32 of the batch that the student sees (augmented, mixed; normed with the

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/output_file.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/manifest.h"
@@ -96,7 +98,8 @@ void export_model(std::shared_ptr<checkpoint::TensorSource> source, const Descri
       .with_state = false,
       .dtype = options.dtype,
       .metadata = {{"tessera.mean", numbers_text(model.pixels.mean)},
-                   {"tessera.std", numbers_text(model.pixels.std)}}};
+                   {"tessera.std", numbers_text(model.pixels.std)},
+                   {"tessera.classes", json_text(nlohmann::json(model.classes))}}};
   if (to != Family::kHuggingFace) {
     checkpoint::consolidate(mapped, output, written);
     return;

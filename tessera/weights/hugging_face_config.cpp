@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/weights/hugging_face_config.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,6 +11,7 @@
 #include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
+#include "tessera/weights/config_fields.h"
 
 namespace tessera::weights {
 namespace {
@@ -16,6 +19,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+constexpr const char* kWhere = "weights.config";
 constexpr int kNearest = 0, kBilinear = 2, kBicubic = 3;  // PIL's numbers
 constexpr double kMaxSize = 1 << 28;
 
@@ -24,19 +28,30 @@ class Config {
  public:
   Config(const std::string& text, std::string where) : where_(std::move(where)) {
     root_ = json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!root_.is_object()) wrong("a JSON object", root_.is_discarded() ? "no JSON" : "another value");
+    if (!root_.is_object()) {
+      user_error({.where = kWhere,
+                  .problem = concat(where_, root_.is_discarded() ? " is no JSON" : " holds no JSON object"),
+                  .expected = "an object {\"name\": value, ...}",
+                  .hint = ""});
+    }
   }
-  [[noreturn]] void wrong(const std::string& expected, const std::string& found) const {
-    user_error("weights.config", expected, ": found ", found, " (", where_, ')');
+  /// `name` is `value`, as JSON or in words.
+  [[noreturn]] void wrong(std::string_view name, const std::string& value, const std::string& expected,
+                          const std::string& hint = "") const {
+    user_error({.where = kWhere,
+                .problem = concat(where_, ": ", name, " is ", value),
+                .expected = expected,
+                .hint = hint});
   }
   const json* find(const char* key) const {
     const auto at = root_.find(key);
     return at == root_.end() || at->is_null() ? nullptr : &*at;
   }
+  bool has(const char* key) const { return find(key) != nullptr; }
   double number(const char* key, double fallback) const {
     const json* value = find(key);
     if (value == nullptr) return fallback;
-    if (!value->is_number()) wrong(concat(key, " as a number"), value->type_name());
+    if (!value->is_number()) wrong(key, text_of(*value), "a number");
     return value->get<double>();
   }
   int64_t size(const char* key, int64_t fallback) const {
@@ -44,24 +59,26 @@ class Config {
   }
   int64_t whole(const char* key, double value) const {
     if (!(value >= 1 && value <= kMaxSize && value == std::floor(value)))
-      wrong(concat(key, " as a whole number above 0"), concat(value));
+      wrong(key, concat(value), "a whole number above 0");
     return static_cast<int64_t>(value);
   }
   bool flag(const char* key, bool fallback) const {
     const json* value = find(key);
     if (value == nullptr) return fallback;
-    if (!value->is_boolean()) wrong(concat(key, " as true or false"), value->type_name());
+    if (!value->is_boolean()) wrong(key, text_of(*value), "true or false");
     return value->get<bool>();
   }
   std::string text(const char* key, const std::string& fallback) const {
     const json* value = find(key);
     if (value == nullptr) return fallback;
-    if (!value->is_string()) wrong(concat(key, " as text"), value->type_name());
+    if (!value->is_string()) wrong(key, text_of(*value), "text");
     return value->get<std::string>();
   }
+  /// One number a channel, or one for all of them.
   std::vector<float> floats(const char* key, const std::vector<float>& fallback) const {
     const json* value = find(key);
     if (value == nullptr) return fallback;
+    if (value->is_number()) return {value->get<float>()};
     std::vector<float> numbers;
     if (value->is_array()) {
       for (const auto& each : *value) {
@@ -69,24 +86,39 @@ class Config {
       }
     }
     if (numbers.empty() || numbers.size() != value->size() || numbers.size() > 3)
-      wrong(concat(key, " as a list of one number a channel"), value->type_name());
+      wrong(key, text_of(*value), "a list of one number a channel");
     return numbers;
   }
-  /// `key` as a side in pixels: a number, {height, width} alike, or {shortest_edge}.
-  std::optional<int64_t> side(const char* key, bool& shortest) const {
+  /// The side of a square in pixels: a number or [height, width] alike.
+  int64_t square(const char* key, int64_t fallback) const {
+    const json* value = find(key);
+    if (value == nullptr || value->is_number()) return size(key, fallback);
+    if (value->is_array() && value->size() == 2 && value->front() == value->back() &&
+        value->front().is_number()) {
+      return whole(key, value->front().get<double>());
+    }
+    wrong(key, text_of(*value), "the side of a square in pixels");
+  }
+  /// A square as processors give it: a number (`shorter` stays as it is), {height, width} alike, or
+  /// {shortest_edge}. Nothing where there is none.
+  std::optional<int64_t> side(const char* key, bool& shorter) const {
     const json* value = find(key);
     if (value == nullptr) return std::nullopt;
-    if (value->is_number()) return whole(key, value->get<double>());
-    if (value->is_object()) {
-      const auto edge = value->find("shortest_edge"), height = value->find("height"),
-                 width = value->find("width");
-      shortest = edge != value->end();
-      if (shortest && edge->is_number()) return whole(key, edge->get<double>());
-      if (height != value->end() && width != value->end() && height->is_number() && *height == *width)
-        return whole(key, height->get<double>());
-    }
-    wrong(concat(key, " as the side of a square"),
-          value->dump(-1, ' ', true, json::error_handler_t::replace));
+    if (!value->is_object()) return square(key, 0);
+    const auto edge = value->find("shortest_edge"), height = value->find("height"),
+               width = value->find("width");
+    shorter = edge != value->end();
+    if (shorter && value->size() == 1 && edge->is_number()) return whole(key, edge->get<double>());
+    if (!shorter && value->size() == 2 && height != value->end() && width != value->end() &&
+        height->is_number() && *height == *width)
+      return whole(key, height->get<double>());
+    wrong(key, text_of(*value), "{\"height\": N, \"width\": N} or {\"shortest_edge\": N}");
+  }
+  static std::string text_of(const json& value) {
+    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+    constexpr size_t kLongest = 80;
+    if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+    return text;
   }
 
  private:
@@ -98,83 +130,217 @@ std::vector<std::string> class_names(const Config& config) {
   std::vector<std::string> names;
   const json* labels = config.find("id2label");
   if (labels == nullptr) return names;
-  if (!labels->is_object()) config.wrong("id2label as an object", labels->type_name());
+  if (!labels->is_object()) config.wrong("id2label", Config::text_of(*labels), "an object");
   names.resize(labels->size());
   for (const auto& [key, name] : labels->items()) {
     const auto index = parse_number<int64_t>(key);
     if (!index || *index < 0 || *index >= static_cast<int64_t>(names.size()) || !name.is_string()) {
-      config.wrong("id2label from 0 on, each with a text", concat('"', escape(key), '"'));
+      config.wrong(concat("id2label[\"", escape(key), "\"]"), Config::text_of(name),
+                   concat("labels 0 to ", names.size() - 1, ", each with a text"));
     }
     names[static_cast<size_t>(*index)] = name.get<std::string>();
   }
   return names;
 }
 
+/// timm's: a list of names in the order of the labels.
+std::vector<std::string> label_names(const Config& config, const char* key) {
+  std::vector<std::string> names;
+  const json* labels = config.find(key);
+  if (labels == nullptr) return names;
+  for (const auto& name : *labels) {
+    if (!labels->is_array() || !name.is_string())
+      config.wrong(key, Config::text_of(*labels), "a list of texts");
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+void note_unknown(std::vector<std::string> unknown, const std::string& where,
+                  std::vector<std::string>& notes) {
+  if (unknown.empty()) return;
+  for (auto& name : unknown) name = escape(name);
+  notes.push_back(concat(where, ": fields that Tessera does not know and ignores: ", join(unknown, ", ")));
+}
+
+/// What a processor of transformers does where its file leaves a field out.
+struct Processor {
+  std::string_view name;
+  bool bicubic, center_crop, shorter;  // shorter: `size` is that of the shorter side
+  int64_t size;
+  bool clip_pixels;  // OpenAI's mean and std, else 0.5
+};
+constexpr std::array<Processor, 4> kProcessors = {{{"ViT", false, false, false, 224, false},
+                                                   {"DeiT", true, true, false, 256, false},
+                                                   {"Bit", true, true, true, 224, true},
+                                                   {"CLIP", true, true, true, 224, true}}};
+
+/// By image_processor_type or, in older files, feature_extractor_type: "ViTImageProcessorFast", ...
+const Processor& processor_of(const Config& config) {
+  const char* key = config.has("image_processor_type") ? "image_processor_type" : "feature_extractor_type";
+  const std::string type = config.text(key, "ViTImageProcessor");
+  for (const Processor& processor : kProcessors) {
+    for (const char* end :
+         {"ImageProcessor", "ImageProcessorFast", "ImageProcessorPil", "FeatureExtractor"}) {
+      if (type == concat(processor.name, end)) return processor;
+    }
+  }
+  config.wrong(key, concat('"', escape(type), '"'), "a ViT, DeiT, Bit or CLIP image processor",
+               "other processors make other pixels; remove the file to state them by --set data.*");
+}
+
+/// What timm's names of crops are here.
+void read_timm_crop(const Config& config, data::TransformOptions& pixels) {
+  const std::string interpolation = config.text("interpolation", "bicubic");
+  if (interpolation != "bicubic" && interpolation != "bilinear")
+    config.wrong("interpolation", concat('"', escape(interpolation), '"'), "\"bicubic\" or \"bilinear\"");
+  pixels.bicubic = interpolation == "bicubic";
+  const double ratio = config.number("crop_pct", 0.875);
+  if (!(ratio > 0 && ratio <= 1)) config.wrong("crop_pct", concat(ratio), "above 0 and at most 1");
+  const std::string mode = config.text("crop_mode", "center");
+  if (mode != "center" && mode != "squash") {
+    config.wrong("crop_mode", concat('"', escape(mode), '"'), "\"center\" or \"squash\"",
+                 mode == "border" ? "Tessera does not pad images" : "");
+  }
+  pixels.eval_crop = mode == "center" ? data::EvalCrop::kCenter : data::EvalCrop::kSquashCenter;
+  pixels.eval_crop_ratio = ratio;
+}
+
+std::optional<int64_t> input_side(const Config& config) {
+  const json* size = config.find("input_size");
+  if (size == nullptr) return std::nullopt;
+  if (!size->is_array() || size->size() != 3 || (*size)[1] != (*size)[2] || !(*size)[1].is_number())
+    config.wrong("input_size", Config::text_of(*size), "[channels, N, N], a square");
+  return config.whole("input_size", (*size)[1].get<double>());
+}
+
+std::string dump(const json& value) { return value.dump(-1, ' ', true, json::error_handler_t::replace); }
+
 }  // namespace
+
+std::string hugging_face_model_type(const std::string& text) {
+  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object() || !root.contains("model_type") || !root["model_type"].is_string()) return "";
+  return root["model_type"].get<std::string>();
+}
+
+void check_hugging_face_model_type(const std::string& type, const std::string& where) {
+  if (type == "vit" || type == "deit") return;
+  user_error({.where = kWhere,
+              .problem = concat(where, ": model_type is \"", escape(type), '"'),
+              .expected = "\"vit\" or \"deit\"",
+              .hint = type.starts_with("dinov2") ? "take the .pth of DINOv2"
+                                                 : "Tessera has no such model of transformers"});
+}
 
 void read_hugging_face_config(const std::string& json, const std::string& where, Description& description) {
   const Config config(json, where);
-  const std::string type = config.text("model_type", "vit");
-  if (type != "vit") {
-    const std::string advice = type == "deit"     ? ", whose distillation token Tessera's ViT has not"
-                               : type == "dinov2" ? ": take the .pth of DINOv2"
-                                                  : "";
-    config.wrong("model_type \"vit\"", concat('"', escape(type), '"', advice));
-  }
-  const std::string activation = config.text("hidden_act", "gelu");
-  if (activation != "gelu") config.wrong("hidden_act \"gelu\"", concat('"', escape(activation), '"'));
-  if (!config.flag("qkv_bias", true)) config.wrong("qkv_bias true", "false");
+  check_hugging_face_model_type(config.text("model_type", "vit"), where);
+  note_unknown(check_fields(ConfigFile::kHuggingFace, json, where), where, description.notes);
   arch::VitConfig& c = description.config;
   c.width = config.size("hidden_size", 768);
   c.depth = config.size("num_hidden_layers", 12);
   c.heads = config.size("num_attention_heads", 12);
   c.mlp_width = config.size("intermediate_size", 3072);
-  c.image_size = config.size("image_size", 224);
-  c.patch_size = config.size("patch_size", 16);
+  c.image_size = config.square("image_size", 224);
+  c.patch_size = config.square("patch_size", 16);
   c.channels = config.size("num_channels", 3);
   c.norm_epsilon = config.number("layer_norm_eps", kHuggingFaceEpsilon);
   description.classes = class_names(config);
 }
 
-void read_preprocessor_config(const std::string& json, const std::string& where,
-                              data::TransformOptions& pixels) {
+void read_preprocessor_config(const std::string& json, const std::string& where, Description& description) {
   const Config config(json, where);
+  data::TransformOptions& pixels = description.pixels;
+  note_unknown(check_fields(ConfigFile::kPreprocessor, json, where), where, description.notes);
+  const Processor& usual = processor_of(config);
+
+  // A pixel of 0 to 255 times `factor`, less mean, over std: as of a pixel of 0 to 1 with both over 255
+  // factor.
+  const double factor = config.flag("do_rescale", true) ? config.number("rescale_factor", 1.0 / 255) : 1.0;
+  if (!(factor > 0 && factor <= 255)) config.wrong("rescale_factor", concat(factor), "a number above 0");
+  const std::vector<float> usual_mean = usual.clip_pixels
+                                            ? std::vector<float>{0.48145466F, 0.4578275F, 0.40821073F}
+                                            : std::vector<float>(3, 0.5F);
+  const std::vector<float> usual_std = usual.clip_pixels
+                                           ? std::vector<float>{0.26862954F, 0.26130258F, 0.27577711F}
+                                           : std::vector<float>(3, 0.5F);
   const bool normalise = config.flag("do_normalize", true);
-  pixels.mean = normalise ? config.floats("image_mean", {0.5F, 0.5F, 0.5F}) : std::vector<float>(3, 0.0F);
-  pixels.std = normalise ? config.floats("image_std", {0.5F, 0.5F, 0.5F}) : std::vector<float>(3, 1.0F);
-  if (!config.flag("do_rescale", true)) config.wrong("do_rescale true", "false");
-  if (const double factor = config.number("rescale_factor", 1.0 / 255); std::abs(factor * 255 - 1) > 1e-3) {
-    config.wrong("rescale_factor 1/255", concat(factor));
+  pixels.mean = normalise ? config.floats("image_mean", usual_mean) : std::vector<float>(3, 0.0F);
+  pixels.std = normalise ? config.floats("image_std", usual_std) : std::vector<float>(3, 1.0F);
+  if (const double scale = 255 * factor; std::abs(scale - 1) > 1e-9) {
+    for (auto* numbers : {&pixels.mean, &pixels.std}) {
+      for (float& number : *numbers) number = static_cast<float>(number / scale);
+    }
   }
-  const double resample = config.number("resample", kBilinear);
+
+  const double resample = config.number("resample", usual.bicubic ? kBicubic : kBilinear);
   if (resample != kBilinear && resample != kBicubic) {
-    config.wrong(concat("resample ", kBilinear, " (bilinear) or ", kBicubic, " (bicubic)"),
-                 concat(resample, resample == kNearest ? " (nearest)" : ""));
+    config.wrong("resample", concat(resample, resample == kNearest ? " (nearest)" : ""),
+                 concat(kBilinear, " (bilinear) or ", kBicubic, " (bicubic)"));
   }
   pixels.bicubic = resample == kBicubic;
-  bool shortest = false, ignored = false;
-  const auto size = config.side("size", shortest);
-  pixels.eval_crop = data::EvalCrop::kSquash;
-  if (!config.flag("do_center_crop", false)) return;
-  const auto crop = config.side("crop_size", ignored);
-  if (!size || !crop || *crop > *size) config.wrong("crop_size of at most size", "another");
-  pixels.eval_crop = data::EvalCrop::kCenter;
-  pixels.eval_crop_ratio = static_cast<double>(*crop) / static_cast<double>(*size);
+
+  bool shorter = usual.shorter, ignored = false;
+  if (config.has("default_to_square")) shorter = !config.flag("default_to_square", true);
+  const int64_t size = config.side("size", shorter).value_or(usual.size);
+  const int64_t image = description.config.image_size;
+  if (!config.flag("do_center_crop", usual.center_crop)) {
+    if (shorter) {
+      config.wrong("size", concat("that of the shorter side, ", size), "{\"height\": N, \"width\": N}",
+                   "without do_center_crop images would not be square");
+    }
+    if (size != image) config.wrong("size", concat(size), concat("image_size of the model, ", image));
+    pixels.eval_crop = data::EvalCrop::kSquash;
+    return;
+  }
+  const int64_t crop = config.side("crop_size", ignored).value_or(224);
+  if (crop != image) config.wrong("crop_size", concat(crop), concat("image_size of the model, ", image));
+  if (crop > size) config.wrong("crop_size", concat(crop), concat("at most size, ", size));
+  pixels.eval_crop = shorter ? data::EvalCrop::kCenter : data::EvalCrop::kSquashCenter;
+  pixels.eval_crop_ratio = static_cast<double>(crop) / static_cast<double>(size);
 }
 
-bool read_timm_config(const std::string& text, const std::string& where, data::TransformOptions& pixels) {
+std::optional<TimmConfig> read_timm_config(const std::string& text, const std::string& where,
+                                           Description& description) {
   const Config file(text, where);
   const json* inner = file.find("pretrained_cfg");
-  if (inner == nullptr) return false;
-  const Config config(inner->dump(-1, ' ', true, json::error_handler_t::replace), where);
+  if (inner == nullptr && !file.has("architecture")) return std::nullopt;
+  // Older files hold pretrained_cfg's fields and the architecture side by side.
+  const std::string pretrained = inner == nullptr ? text : dump(*inner);
+  const Config config(pretrained, inner == nullptr ? where : where + ": pretrained_cfg");
+  if (inner != nullptr) note_unknown(check_fields(ConfigFile::kTimm, text, where), where, description.notes);
+  note_unknown(check_fields(ConfigFile::kTimmPretrained, pretrained, where), where, description.notes);
+  data::TransformOptions& pixels = description.pixels;
   pixels.mean = config.floats("mean", pixels.mean);
   pixels.std = config.floats("std", pixels.std);
-  pixels.bicubic = config.text("interpolation", "bicubic") == "bicubic";
-  const double ratio = config.number("crop_pct", 0.875);
-  if (!(ratio > 0 && ratio <= 1)) config.wrong("crop_pct above 0 and at most 1", concat(ratio));
-  pixels.eval_crop = data::EvalCrop::kCenter;
-  pixels.eval_crop_ratio = ratio;
-  return true;
+  read_timm_crop(config, pixels);
+
+  TimmConfig found;
+  found.architecture = file.text("architecture", config.text("architecture", ""));
+  found.input_side = input_side(config);
+  if (file.has("num_classes"))
+    found.classes = static_cast<int64_t>(std::clamp(file.number("num_classes", 0), 0.0, kMaxSize));
+  if (const auto facts = timm_architecture(found.architecture); !facts.refused.empty()) {
+    file.wrong("architecture", concat('"', escape(found.architecture), "\", which has ", facts.refused),
+               "an architecture that Tessera's ViT computes");
+  } else {
+    found.heads = facts.heads;
+  }
+  if (file.has("global_pool")) found.global_pool = file.text("global_pool", "");
+  if (const json* inner_args = file.find("model_args")) {
+    const Config args(dump(*inner_args), where + ": model_args");
+    note_unknown(check_fields(ConfigFile::kTimmModel, dump(*inner_args), where + ": model_args"),
+                 where + ": model_args", description.notes);
+    if (args.has("global_pool")) found.global_pool = args.text("global_pool", "");
+    if (args.has("num_heads")) found.heads = args.size("num_heads", 0);
+    if (args.has("fc_norm")) found.fc_norm = args.flag("fc_norm", false);
+  }
+  for (const auto& names : {class_names(file), label_names(config, "labels"),
+                            label_names(config, "label_names"), label_names(file, "label_names")}) {
+    if (!names.empty()) description.classes = names;  // the last one decides, as in timm
+  }
+  return found;
 }
 
 std::string hugging_face_config(const arch::VitConfig& c, const std::vector<std::string>& classes) {
@@ -207,8 +373,11 @@ std::string hugging_face_config(const arch::VitConfig& c, const std::vector<std:
 }
 
 std::string preprocessor_config(const data::TransformOptions& pixels, int64_t image_size) {
-  const bool crop = pixels.eval_crop == data::EvalCrop::kCenter;
-  ordered_json root = {{"image_processor_type", crop ? "BitImageProcessor" : "ViTImageProcessor"},
+  using data::EvalCrop;
+  const bool shorter = pixels.eval_crop == EvalCrop::kCenter, crop = pixels.eval_crop != EvalCrop::kSquash;
+  ordered_json root = {{"image_processor_type", shorter ? "BitImageProcessor"
+                                                : crop  ? "DeiTImageProcessor"
+                                                        : "ViTImageProcessor"},
                        {"do_resize", true},
                        {"resample", pixels.bicubic ? kBicubic : kBilinear},
                        {"do_rescale", true},
@@ -217,8 +386,13 @@ std::string preprocessor_config(const data::TransformOptions& pixels, int64_t im
                        {"image_mean", pixels.mean},
                        {"image_std", pixels.std}};
   if (crop) {
-    const auto shorter = std::llround(static_cast<double>(image_size) / pixels.eval_crop_ratio);
-    root["size"] = {{"shortest_edge", shorter}};
+    // As data::center_scaling rounds.
+    const auto side = static_cast<int64_t>(static_cast<double>(image_size) / pixels.eval_crop_ratio + 1e-9);
+    if (shorter) {
+      root["size"] = {{"shortest_edge", side}};
+    } else {
+      root["size"] = {{"height", side}, {"width", side}};
+    }
     root["do_center_crop"] = true;
     root["crop_size"] = {{"height", image_size}, {"width", image_size}};
   } else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/weights/shapes.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/base/error.h"
@@ -45,6 +46,18 @@ int64_t count_blocks(const Named& tensors, const std::string& prefix, const std:
     user_error("weights.open", "a tensor ", prefix, '0', suffix, ": there is none (", tensors.where, ')');
   }
   return count;
+}
+
+std::string common_prefix(const checkpoint::TensorSource& source, std::string_view end) {
+  for (const auto& tensor : source.tensors()) {
+    if (!tensor.name.ends_with(end)) continue;
+    const std::string before = tensor.name.substr(0, tensor.name.size() - end.size());
+    const auto& all = source.tensors();
+    const bool common =
+        std::ranges::all_of(all, [&](const auto& each) { return each.name.starts_with(before); });
+    return common ? before : "";
+  }
+  return "";
 }
 
 Grid grid_of(int64_t rows, int64_t prefix_tokens, const std::string& where) {

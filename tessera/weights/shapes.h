@@ -15,6 +15,9 @@ const Shape* find_shape(const Named& tensors, const std::string& name);
 const Shape& need_shape(const Named& tensors, const std::string& name, size_t dims);
 /// Blocks "<prefix>0<suffix>", "<prefix>1<suffix>", ... Errors: UserError when there is none.
 int64_t count_blocks(const Named& tensors, const std::string& prefix, const std::string& suffix);
+/// What stands before `end` in the name of the first tensor that ends with it, where every tensor's name
+/// begins with that ("module.", "net.0."); "" otherwise.
+std::string common_prefix(const checkpoint::TensorSource& source, std::string_view end);
 /// Patches along a side, of so many position rows, the first of which may be those of `prefix` other tokens.
 /// Errors: UserError when neither is a square.
 struct Grid {

@@ -4,6 +4,7 @@
 // here.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <regex>
 
 #include "tessera/base/error.h"
@@ -24,8 +25,9 @@ constexpr double kUsualLayerScale = 1e-5;  // the value it began with is not in 
 constexpr std::array<std::string_view, 7> kWrappers = {"module.",  "_orig_mod.", "model.", "backbone.",
                                                        "teacher.", "encoder.",   "param/"};
 
-/// What stands before the patch embedding's name, if that is wrappers only.
+/// What stands before the patch embedding's name, if that is wrappers only or stands before every name.
 std::string wrappers_of(const Opened& opened) {
+  if (auto common = common_prefix(*opened.source, kTimmPatch); !common.empty()) return common;
   for (const auto& tensor : opened.source->tensors()) {
     if (!tensor.name.ends_with(kTimmPatch)) continue;
     const std::string before =
@@ -64,6 +66,10 @@ bool is_left_out(const std::string& name) {
   return name == "mask_token" || name.starts_with("decoder_") || name.starts_with("head.mlp.") ||
          name.starts_with("head.last_layer") || name.starts_with("dino_head.") ||
          name.starts_with("ibot_head.");
+}
+
+std::string config_of(const std::string& weights) {
+  return (std::filesystem::path(weights).parent_path() / "config.json").string();
 }
 
 [[noreturn]] void refuse(const Named& tensors, const std::string& expected, const std::string& found,
@@ -109,6 +115,63 @@ Mapping mapping_for(const arch::VitConfig& config, int64_t position_rows) {
     }
   }
   return mapping;
+}
+
+/// The pool that config.json names, checked against the tensors, which cannot tell all of them apart.
+void set_pool(const TimmConfig& said, const Named& tensors, arch::VitConfig& c) {
+  const auto wrong = [&](const std::string& what, const std::string& expected) {
+    user_error({.where = "weights.config",
+                .problem = concat(config_of(tensors.where), ": ", what),
+                .expected = expected,
+                .hint = "config.json and weights contradict each other, or Tessera has no such model"});
+  };
+  const bool fc_norm = tensors.index.contains("fc_norm.weight");
+  if (said.fc_norm && *said.fc_norm != fc_norm) {
+    wrong(
+        concat("fc_norm is ", *said.fc_norm ? "true" : "false"),
+        concat(fc_norm ? "true" : "false", ", as there is ", fc_norm ? "a" : "no", " tensor fc_norm.weight"));
+  }
+  if (!said.global_pool) return;
+  const std::string& pool = *said.global_pool;
+  if (pool.empty() && c.classes == 0) return;
+  const std::string found = concat("global_pool is \"", escape(pool), '"');
+  if (pool != "token" && pool != "avg" && pool != "map") wrong(found, "\"token\", \"avg\" or \"map\"");
+  if ((pool == "map") != (c.pool == arch::Pool::kAttention)) {
+    wrong(found, pool == "map" ? "tensors attn_pool.*, which the weights lack"
+                               : "\"map\", as there are tensors attn_pool.*");
+  }
+  if (pool == "token" && (fc_norm || !c.class_token))
+    wrong(found,
+          fc_norm ? "\"avg\", as there is a tensor fc_norm.weight" : "\"avg\", as there is no cls_token");
+  if (pool == "avg" && c.pool == arch::Pool::kClassToken) {
+    c.pool = arch::Pool::kAverage;
+    c.norm_before_pool = true;  // timm's fc_norm=False beside a class token, which the average leaves out
+  }
+}
+
+/// Names of classes in config.json: as many as the head has outputs. A model without a head has none.
+void check_class_names(const Named& tensors, Description& description) {
+  auto& names = description.classes;
+  const int64_t outputs = description.config.classes;
+  if (outputs == 0) names.clear();
+  if (names.empty() || static_cast<int64_t>(names.size()) == outputs) return;
+  user_error({.where = "weights.config",
+              .problem = concat(config_of(tensors.where), ": label_names names ", names.size(), " classes"),
+              .expected = concat(outputs, ", the outputs of the head"),
+              .hint = ""});
+}
+
+/// Errors: UserError where config.json and the tensors differ in what both say.
+void check_sizes(const TimmConfig& said, const Named& tensors, const arch::VitConfig& c) {
+  const auto same = [&](const char* field, std::optional<int64_t> value, int64_t found, const char* what) {
+    if (!value || *value == found) return;
+    user_error({.where = "weights.config",
+                .problem = concat(config_of(tensors.where), ": ", field, " is ", *value),
+                .expected = concat(found, ", ", what),
+                .hint = "state in config.json what the weights were trained with"});
+  };
+  same("input_size", said.input_side, c.image_size, "the pixels that the weights have positions for");
+  if (c.classes > 0) same("num_classes", said.classes, c.classes, "the outputs of the head");
 }
 
 void set_sizes(const Named& tensors, Description& description, const FamilyOptions& options,
@@ -174,15 +237,26 @@ Foreign read_timm(const Opened& opened, const FamilyOptions& options) {
     description.notes.push_back(
         concat(left_out.size(), " tensors of pretraining are left out (", left_out.front(), ", ...)"));
   }
-  const auto config_file = opened.file.parent_path() / "config.json";
-  const bool is_said = std::filesystem::exists(config_file) &&
-                       read_timm_config(read_file(config_file), config_file.string(), description.pixels);
-  if (description.variant == "timm" && !is_said) {
+  const std::string config_file = config_of(tensors.where);
+  std::optional<TimmConfig> said;
+  if (opened.recipe_toml.empty() && std::filesystem::exists(config_file)) {  // a recipe knows more
+    said = read_timm_config(read_file(config_file), config_file, description);
+    if (!said)
+      description.notes.push_back(concat(config_file, " is not read: it is no configuration of timm"));
+  }
+  if (description.variant == "timm" && !said) {
     description.notes.push_back(
         "mean and std are ImageNet's: the file does not say (AugReg's models want 0.5)");
   }
   int64_t position_rows = 0;
-  set_sizes(tensors, description, options, position_rows);
+  FamilyOptions how = options;
+  if (said && how.heads == 0) how.heads = said->heads;
+  set_sizes(tensors, description, how, position_rows);
+  if (said) {
+    set_pool(*said, tensors, description.config);
+    check_sizes(*said, tensors, description.config);
+    check_class_names(tensors, description);
+  }
   check_config(description.config, tensors.where);
   Mapping mapping = mapping_for(description.config, position_rows);
   return {std::move(description), std::move(tensors), std::move(mapping)};

@@ -43,8 +43,9 @@ std::string today(std::string name) {
 
 Foreign read_torchvision(const Opened& opened, const FamilyOptions& options) {
   Named tensors{opened.source, {}, opened.file.string()};
+  const std::string wrapper = common_prefix(*opened.source, "conv_proj.weight");
   for (size_t i = 0; i < opened.source->tensors().size(); ++i) {
-    tensors.index.emplace(today(opened.source->tensors()[i].name), i);
+    tensors.index.emplace(today(opened.source->tensors()[i].name.substr(wrapper.size())), i);
   }
   Description description;
   description.family = Family::kTorchvision;

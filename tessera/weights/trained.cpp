@@ -25,6 +25,19 @@ std::vector<std::string> saved_classes(const checkpoint::Progress& progress) {
   return json["classes"].get<std::vector<std::string>>();
 }
 
+std::vector<std::string> saved_classes(const Opened& opened) {
+  if (opened.kind == Opened::Kind::kTessera) return saved_classes(opened.source->progress());
+  const auto at = opened.metadata.find("tessera.classes");
+  if (at == opened.metadata.end()) return {};
+  const auto json = nlohmann::json::parse(at->second, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> names;
+  for (const auto& name : json) {
+    if (!json.is_array() || !name.is_string()) return {};
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
 Trained open_trained(const std::filesystem::path& path, const OpenOptions& options) {
   const Opened opened = open_file(path, options.ema);
   if (opened.recipe_toml.empty()) return trained_by_others(open_model(opened, options));
@@ -44,7 +57,7 @@ Trained open_trained(const std::filesystem::path& path, const OpenOptions& optio
   OpenOptions how = options;
   how.heads = saved.model.as<arch::VitConfig>().heads;
   Model model = open_model(opened, how);
-  return {std::move(model.tensors), saved.model, saved.data.transform, std::move(model.description.classes),
+  return {std::move(model.tensors), saved.model, saved.data.transform, saved_classes(opened),
           opened.file.string()};
 }
 

@@ -31,5 +31,7 @@ Trained open_trained(const std::filesystem::path& path, const OpenOptions& optio
 
 /// The names of the classes, in label order, that a run saved with its weights; empty: it saved none.
 std::vector<std::string> saved_classes(const checkpoint::Progress& progress);
+/// The same of a checkpoint or of a safetensors file that Tessera made of one.
+std::vector<std::string> saved_classes(const Opened& opened);
 
 }  // namespace tessera::weights

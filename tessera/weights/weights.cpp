@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/text.h"
+#include "tessera/weights/hugging_face_config.h"
 
 namespace tessera::weights {
 namespace {
@@ -38,9 +40,7 @@ void fit_pixels(Description& description) {
   }
 }
 
-}  // namespace
-
-Family detect_family(const Opened& opened) {
+std::optional<Family> family_by_names(const Opened& opened) {
   const auto& tensors = opened.source->tensors();
   const auto ends = [&](std::string_view end) {
     return std::any_of(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name.ends_with(end); });
@@ -50,6 +50,20 @@ Family detect_family(const Opened& opened) {
   if (ends("conv_proj.weight") && ends("class_token")) return Family::kTorchvision;
   if (ends("embedding/kernel")) {
     return ends("/MlpBlock_3/Dense_0/kernel") ? Family::kGoogle : Family::kBigVision;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Family detect_family(const Opened& opened) {
+  if (const auto found = family_by_names(opened)) return *found;
+  const auto& tensors = opened.source->tensors();
+  // A model of transformers that Tessera has not is known by its type better than by its tensors.
+  const auto config_file = opened.file.parent_path() / "config.json";
+  if (opened.kind != Opened::Kind::kTessera && std::filesystem::exists(config_file)) {
+    if (const std::string type = hugging_face_model_type(read_file(config_file)); !type.empty())
+      check_hugging_face_model_type(type, config_file.string());
   }
   std::vector<std::string> names;
   for (size_t i = 0; i < std::min(kNamedTensors, tensors.size()); ++i)

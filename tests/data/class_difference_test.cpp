@@ -57,5 +57,32 @@ TEST(ClassDifference, AnEvaluationWarnsOrIsRefused) {
       "names: a class without images needs its empty folder)");
 }
 
+TEST(ClassDifference, AKeptHeadAndATeacherAreRefusedOrWarnedAbout) {
+  std::vector<std::string> warnings;
+  const auto check = [&](const std::vector<std::string>& known, const std::vector<std::string>& found) {
+    warnings.clear();
+    return error_text([&] {
+      check_weights_classes("distill.teacher", "a", known, found,
+                            [&](const std::string& line) { warnings.push_back(line); });
+    });
+  };
+  EXPECT_EQ(check({"cat", "cow"}, {"cow", "cat"}),
+            "[data.classes] distill.teacher: a has other classes than the data: label 0 is 'cat' in the "
+            "checkpoint and "
+            "'cow' in the data, which is label 1 there: expected the same names under the same labels; "
+            "reorder the data "
+            "by data.classes, or take weights trained on these classes");
+  EXPECT_EQ(check({"cat", "cow"}, {"cat", "dog"}), "no error");
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("label 1 is 'cow' in the checkpoint and 'dog' in the data"), std::string::npos);
+  EXPECT_EQ(check({}, {"cat", "dog"}), "no error");
+  EXPECT_EQ(warnings,
+            std::vector<std::string>{
+                "distill.teacher: a does not name its classes; label i is taken for class i of the data"});
+  EXPECT_EQ(check({"cat", "cow"}, {"cat", "cow"}), "no error");
+  EXPECT_EQ(check({"cat", "cow"}, {}), "no error");
+  EXPECT_TRUE(warnings.empty());
+}
+
 }  // namespace
 }  // namespace tessera::data

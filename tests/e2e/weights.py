@@ -172,6 +172,60 @@ def what_cannot_be_is_one_line(folder):
     check("[checkpoint.convert] a head: the weights have none (give --to-finetune --classes N)" in out, out)
 
 
+def foreign_folders_give_their_probabilities(folder):
+    """Pixels and network are those of timm and transformers, from what their configurations say alone."""
+    from harness import check, tessera
+
+    expected = json.loads((FIXTURES / "expected.json").read_text())
+    for name, first_class in (("timm_hub", "apple"), ("hf_deit", "0")):
+        out = tessera("predict", FIXTURES / name, FIXTURES / name / "wide.png", "--json", "--set", "precision.compute=fp32",
+                      folder=folder).done()
+        found = {each["label"]: each for each in json.loads(out)[0]["predictions"]}
+        largest = max(abs(found[label]["probability"] - p) for label, p in enumerate(expected[name]["probabilities"]))
+        print(f"  {name}: largest difference of probabilities {largest:.2e}", flush=True)
+        check(largest < 1e-5 and found[0]["class"] == first_class, name, found, expected[name])
+    names = folder / "names.txt"
+    names.write_text("apple\npear\nplum\nfig\nquince\n")
+    out = refused(tessera("predict", FIXTURES / "timm_hub", FIXTURES / "timm_hub/wide.png", "--set", f"data.classes={names}",
+                          folder=folder))
+    check("label 3 is 'quince' in the checkpoint and 'fig' in the data" in out, out)
+
+
+def classes_of_kept_heads_and_teachers_agree(folder):
+    """The same name under another label would train or teach the wrong class without a word."""
+    from files import png
+    from harness import check, tessera, train
+
+    def pictures(place, names):
+        for split in ("train", "val"):
+            for name in names:
+                (folder / place / split / name).mkdir(parents=True)
+                for i in range(3):
+                    (folder / place / split / name / f"{i}.png").write_bytes(png(20, lambda x, y, i=i: (x * y + i * 40) % 256))
+
+    pictures("three", ("cat", "cow", "dog"))
+    pictures("moved", ("ant", "cat", "cow"))  # cat and cow have other labels
+    pictures("other", ("cat", "cow", "pig"))
+    pictures("two", ("cat", "cow"))
+    recipe = folder / "classes.toml"
+    recipe.write_text(FINETUNE)
+    data = lambda place: ("--set", f"data.source=folder:{folder / place}", "--set", "train.batch=3")
+    train(folder, *data("three"), recipe=recipe, run="known").done()
+    for setting in ("train.init_from", "distill.teacher"):
+        use = ("--set", f"{setting}={folder / 'known'}")
+        out = refused(train(folder, *data("moved"), *use, recipe=recipe, run=f"moved_{setting}"))
+        check(f"{setting}: {folder / 'known'} has other classes than the data: label 1 is 'cow' in the checkpoint and 'cat' in the data, "
+              "which is label 0 there" in out, out)
+        out = train(folder, *data("other"), *use, recipe=recipe, run=f"other_{setting}").done()
+        check(f"{setting}: " in out and "label 2 is 'dog' in the checkpoint and 'pig' in the data" in out, out)
+        out = train(folder, *data("three"), *use, recipe=recipe, run=f"same_{setting}").done()
+        check("other classes" not in out and "does not name" not in out, out)
+    fresh = ("--set", f"train.init_from={folder / 'known'}", "--set", "train.init_head=fresh")
+    train(folder, *data("moved"), *fresh, recipe=recipe, run="fresh").done()  # a replaced head has no classes
+    out = tessera("eval", folder / "known", *data("two")[:2], folder=folder).done()
+    check("has 2 classes and the model 3 outputs: 1 is of no class" in out, out)
+
+
 def weights_go_out_and_in():
     from harness import scratch
 
@@ -179,6 +233,8 @@ def weights_go_out_and_in():
         what_cannot_be_is_one_line(folder)
         a_fine_tuning_can_begin_with_them(folder)
         grey_pictures_in_larger_patches(folder)
+        foreign_folders_give_their_probabilities(folder)
+        classes_of_kept_heads_and_teachers_agree(folder)
         others_give_the_same_logits(folder)  # last: without the other programs the whole test counts as skipped
 
 

@@ -54,7 +54,8 @@ TEST_P(Logits, AreThoseOfTheProgramThatWroteTheFile) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, Logits,
                          ::testing::Values("timm.safetensors", "deit_distilled.safetensors", "deit3.pth",
                                            "mae_finetuned.pth", "timm_training.pth.tar", "torchvision.pth",
-                                           "torchvision_tanh.pth", "hf", "hf_sharded", "google.npz",
+                                           "torchvision_tanh.pth", "hf", "hf_sharded", "hf_deit",
+                                           "hf_deit_teacher", "hf_memory", "timm_hub", "google.npz",
                                            "big_vision.npz", "big_vision_gap.npz", "big_vision_scan.npz"),
                          fixture_name);
 

@@ -2,7 +2,7 @@
 """Makes tests/weights/fixtures: small models written by timm, torchvision, transformers and NumPy, and what those
 packages compute with them. Needs timm, torchvision, transformers, safetensors and NumPy (./dev peers).
 
-    make_fixtures.py [FOLDER]
+    make_fixtures.py [FOLDER [FUNCTION ...]]   the functions named alone, such as write_timm_hub
 """
 import argparse
 import functools
@@ -11,7 +11,9 @@ import pathlib
 import sys
 
 import numpy as np
+import PIL.Image
 import safetensors.torch
+import timm.data
 import timm.models.deit as timm_deit
 import timm.models.vision_transformer as timm_vit
 import torch
@@ -188,6 +190,57 @@ def write_hugging_face(folder):
     logits("hf", model)
 
 
+def wide_picture(path):
+    """24 x 14 px, so that every way to crop shows another part of it."""
+    x, y = np.meshgrid(np.arange(24), np.arange(14))
+    pixels = np.stack([x * 10, y * 18, (x * y * 7) % 256], -1).astype(np.uint8)
+    PIL.Image.fromarray(pixels).save(path)
+    return PIL.Image.open(path)
+
+
+def write_hugging_face_deit(folder):
+    """DeiT with one head and with two, and the names that transformers 5 has in memory, wrapped."""
+    s = SIZES
+    config = dict(hidden_size=s["width"], num_hidden_layers=s["depth"], num_attention_heads=s["heads"], intermediate_size=s["mlp"],
+                  image_size=s["image"], patch_size=s["patch"], num_labels=s["classes"])
+    deit = transformers.DeiTConfig(**config)
+    for name, kind, seed in (("hf_deit", transformers.DeiTForImageClassification, 13),
+                             ("hf_deit_teacher", transformers.DeiTForImageClassificationWithTeacher, 14)):
+        model = randomise(kind(deit), seed)
+        model.save_pretrained(folder / name)
+        logits(name, model)
+        if name == "hf_deit":  # a processor that scales pixels otherwise, squashes and crops
+            square = lambda side: {"height": side, "width": side}
+            processor = transformers.DeiTImageProcessorPil(size=square(14), crop_size=square(12), rescale_factor=1 / 128)
+            processor.save_pretrained(folder / name)
+            with torch.no_grad():
+                out = model(**processor(wide_picture(folder / name / "wide.png"), return_tensors="pt")).logits
+            expected[name]["probabilities"] = out.softmax(1).flatten().tolist()
+    model = randomise(transformers.ViTForImageClassification(transformers.ViTConfig(**config)), 15)
+    (folder / "hf_memory").mkdir(exist_ok=True)
+    (folder / "hf_memory/config.json").write_text(model.config.to_json_string())
+    torch.save({"module." + name: value for name, value in model.state_dict().items()}, folder / "hf_memory/pytorch_model.bin")
+    logits("hf_memory", model)
+
+
+def write_timm_hub(folder):
+    """A folder of the hub: its config.json says what neither names nor shapes of the tensors do."""
+    (folder / "timm_hub").mkdir(exist_ok=True)
+    model = randomise(timm_model(global_pool="avg", fc_norm=False), 16)
+    safetensors.torch.save_file(model.state_dict(), folder / "timm_hub/model.safetensors")
+    logits("timm_hub", model)
+    cfg = {"input_size": [3, 12, 12], "test_input_size": [3, 16, 16], "mean": [0.5, 0.4, 0.3], "std": [0.25, 0.5, 0.75],
+           "interpolation": "bicubic", "crop_pct": 0.8, "crop_mode": "squash", "label_names": "apple pear plum quince fig".split(),
+           "first_conv": "patch_embed.proj", "classifier": "head"}
+    (folder / "timm_hub/config.json").write_text(json.dumps({
+        "architecture": "vit_tiny_patch16_224", "num_classes": 5, "global_pool": "avg",
+        "model_args": {"num_heads": 2, "fc_norm": False, "global_pool": "avg"}, "pretrained_cfg": cfg}) + "\n")
+    data = timm.data.resolve_data_config(pretrained_cfg=cfg)
+    picture = timm.data.create_transform(**data)(wide_picture(folder / "timm_hub/wide.png"))
+    with torch.no_grad():
+        expected["timm_hub"]["probabilities"] = model(picture[None]).softmax(1).flatten().tolist()
+
+
 def google(state, big_vision, heads):
     """The arrays that Flax would hold for a timm model's weights."""
     numbers = (0, 1, 0) if big_vision else (1, 2, 3)
@@ -284,9 +337,13 @@ def write_google(folder):
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "fixtures")
     folder.mkdir(parents=True, exist_ok=True)
+    only = sys.argv[2:]
+    if only:
+        expected.update(json.loads((folder / "expected.json").read_text()))
     for write in (write_timm, write_deit_distilled, write_deit3, write_mae, write_dinov2, write_torchvision,
-                  write_hugging_face, write_google):
-        write(folder)
+                  write_hugging_face, write_hugging_face_deit, write_timm_hub, write_google):
+        if not only or write.__name__ in only:
+            write(folder)
     (folder / "expected.json").write_text(json.dumps(expected) + "\n")
 
 
