@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -74,6 +75,25 @@ std::string where_to_go_on(const fs::path& checkpoints) {
                 *std::prev(newest), " from an earlier one");
 }
 
+/// A run may not become shorter than what it has trained: it would end without a step, with a schedule that
+/// its steps did not follow.
+void check_length(const recipe::Recipe& recipe, const recipe::StepCounts& counts, int64_t step) {
+  if (step <= counts.total) return;
+  const bool in_steps = recipe.train.steps > 0;
+  const std::string given = in_steps ? concat("train.steps = ", recipe.train.steps, " is less than ", step,
+                                              ", the step of the checkpoint")
+                                     : concat("train.epochs = ", recipe.train.epochs, " is ", counts.total,
+                                              " steps, but the checkpoint is at step ", step);
+  const auto least =
+      static_cast<int64_t>(in_steps ? static_cast<double>(step + 1)
+                                    : std::ceil(static_cast<double>(step + 1) / counts.steps_per_epoch));
+  const char* key = in_steps ? "train.steps" : "train.epochs";
+  user_error({.where = "train.resume",
+              .problem = given,
+              .expected = concat("more than ", step, " steps"),
+              .hint = concat("remove --set ", key, ", or set ", key, " to at least ", least)});
+}
+
 /// Puts saved state into `state`; says what differs from the saved run. Returns the checkpoint's folder,
 /// empty when there was none.
 fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
@@ -93,6 +113,7 @@ fs::path resume(const Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log
   }
   const fs::path checkpoint = fs::absolute(*found);
   load_state(state, checkpoint);
+  check_length(p.job.recipe, p.counts, state.step);
   log.info(concat("resumed from ", checkpoint.string(), " at step ", state.step));
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
   if (manifest.world != p.ranks.world) {
