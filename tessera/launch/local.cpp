@@ -157,9 +157,9 @@ class Crew {
 
   void name_culprit() {
     named_ = true;
-    if (ended_as_asked(failures_.culprit().ending())) return;
-    say(concat("error: [", kLocal, "] ", obituary_line(failures_.culprit(), std::ssize(ranks_)),
-               logs_.keep()));
+    const RankProcess& culprit = failures_.culprit();
+    if (ended_as_asked(culprit.ending()) || is_told_by_rank_0(culprit)) return;
+    say(concat("error: [", kLocal, "] ", obituary_line(culprit, std::ssize(ranks_)), logs_.keep()));
   }
 
   void kill_late_ones() {

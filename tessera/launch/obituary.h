@@ -21,15 +21,19 @@ class Obituary {
   bool empty() const { return dead_.empty(); }
   Clock::time_point first_death() const { return first_; }
   /// When the culprit can be named: a moment after the first death that is no mere communication error, or at
-  /// `latest` if there is none.
+  /// `latest` if there is none. A wrong input that rank 0 finds as well may take it a little longer.
   Clock::time_point verdict_time(Clock::time_point latest) const;
-  /// One that a signal killed, else one whose exit code is not 3, else the first. Requires: not empty().
+  /// One that a signal killed, else one whose exit code is not 3 (of several with wrong input rank 0), else
+  /// the first. Requires: not empty().
   const RankProcess& culprit() const;
 
  private:
   std::vector<const RankProcess*> dead_;
   Clock::time_point first_, first_cause_ = Clock::time_point::max();
 };
+
+/// Rank 0 prints errors on the console: a line about its wrong input would say nothing new.
+bool is_told_by_rank_0(const RankProcess& culprit);
 
 /// "rank 1 of 2 (pid 123) ended with exit code 4; last lines of logs/rank-1.log: ..."; of kExitUser without
 /// the file, which may not stay.
