@@ -125,7 +125,7 @@ def losses_of(kit):
         losses.append((entry["seconds"] - least, entry["class"],
                        f"{1e3 * entry['seconds']:.2f} ms, at the peak rates {1e3 * least:.2f} ms: {action}"))
     losses.sort(reverse=True)
-    lines = [f"The three largest losses of a step of {step['model']} at batch {step['batch_per_rank']} "
+    lines = [f"The largest losses of a step of {step['model']} at batch {step['batch_per_rank']} "
              f"({1e3 * step['step_seconds']:.2f} ms; a loss is the time above what the peak rates would take):", ""]
     lines += [f"{i}. **{name}**: {1e3 * seconds:.2f} ms lost ({why})" for i, (seconds, name, why) in enumerate(losses[:3], 1)]
     unknown = [f"{entry['class']} {1e3 * entry['seconds']:.2f} ms" for entry in found["classes"] if entry["least_seconds"] is None]
