@@ -66,7 +66,8 @@ def copy_scripts(kit):
     shutil.copy(SOURCE / "bench/gpu/run.sh", kit)
     shutil.copy(SOURCE / "bench/gpu/README.md", kit)
     (kit / "tools").mkdir()
-    shutil.copy(SOURCE / "bench/gpu/steps.py", kit / "tools")
+    for name in ("steps.py", "kit.py", "results.py"):
+        shutil.copy(SOURCE / "bench/gpu" / name, kit / "tools")
     shutil.copy(SOURCE / "bench/make_images.py", kit / "tools")
     shutil.copytree(SOURCE / "bench/peers", kit / "peers", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(SOURCE / "fuzz/corpus/jpeg/rgb.jpg", kit / "tools/small.jpg")
@@ -107,7 +108,9 @@ def main():
     (kit / "kit.json").write_text(json.dumps({"version": version[1], "commit": version[2], "torch": torch, "libraries": packages,
                                               "compiled_in": COMPILED_IN}, indent=1) + "\n")
     size, count = check(kit, packages)
-    print(f"-- {kit}: {count} files, {size / 2**20:.1f} MiB; there: run.sh OUT (rehearse here: run.sh --rehearse OUT)")
+    print(f"-- {kit}: {count} files, {size / 2**20:.1f} MiB")
+    print(f"-- rehearse here:    TESSERA_PYTHON={SOURCE}/.venv/bin/python {kit}/run.sh --rehearse OUT")
+    print("-- measure on a GPU: run.sh OUT, in a copy of that folder")
 
 
 main()

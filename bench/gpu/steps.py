@@ -3,7 +3,6 @@
 import argparse
 import csv
 import ctypes
-import datetime
 import importlib.util
 import json
 import os
@@ -13,208 +12,29 @@ import re
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
-KIT = pathlib.Path(__file__).resolve().parents[1]
-TIMM = {"Ti/16": "vit_tiny_patch16_224", "S/16": "vit_small_patch16_224", "B/16": "vit_base_patch16_224",
-        "L/16": "vit_large_patch16_224", "H/14": "vit_huge_patch14_224"}
-# Lines of the program that say that a GPU path was given up.
-WARNINGS = re.compile(r"\[(train\.device|ops\.fp8_linear|train\.pass)\]")
+from kit import KIT, CannotStart, Failed, Kit, OutOfTime, REHEARSAL_PEER, Skipped, device_gib
+from results import write_results
+
 # The settings that the steps `graphs` and `switches` compare with the defaults.
 GRAPH_SETTINGS = ["run.cuda_graphs=pass", "run.cuda_graphs=step"]
 SWITCHES = ["precision.linear=fp8", "run.cuda_fused_gelu=true", "run.keep_activations=never"]
-MOST_OUTPUT = 200_000  # bytes of one command in log.txt; the file stays below 16 MiB
-
-
-class Skipped(Exception):
-    """A step cannot run here; its text says why."""
-
-
-class Failed(Exception):
-    """A step found a fault; its text says which."""
-
-
-class OutOfTime(Failed):
-    """The time for all steps is over."""
-
-
-class Ran:
-    def __init__(self, code, text, seconds, timed_out):
-        self.code, self.text, self.seconds, self.timed_out = code, text, seconds, timed_out
-
-    def check(self, what):
-        if self.timed_out:
-            raise Failed(f"{what}: stopped after its {self.seconds:.0f} s")
-        if self.code != 0:
-            lines = self.text.strip().splitlines()
-            said = [line for line in lines if line.startswith("error:")] or lines[-3:]
-            raise Failed(f"{what}: exit code {self.code}: {' / '.join(said)[:600]}")
-        return self
-
-    def warnings(self):
-        return [line.strip() for line in self.text.splitlines() if WARNINGS.search(line)]
-
-
-LIBC = ctypes.CDLL(None)
-
-
-def end_with_parent():
-    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed run.sh leaves no command running
-
-
-def end_group(process, number):
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass
-
-
-def number(value, digits=1):
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-class Kit:
-    """What the steps share: where things are, how a command is run, what was found."""
-
-    def __init__(self, options, scratch):
-        self.out, self.scratch, self.rehearse = options.out, scratch, options.rehearse
-        self.deadline = time.monotonic() + 60 * options.minutes
-        self.about = options.about
-        self.log = open(self.out / "log.txt", "w", encoding="utf-8")
-        self.facts, self.steps, self.speeds, self.peers, self.kernels, self.peaks, self.faults = {}, [], [], [], None, {}, []
-        self.torch = self.find_torch()
-        self.env = {**os.environ, "TORCH_CPP_LOG_LEVEL": "WARNING", "XDG_CACHE_HOME": str(scratch / "cache"),
-                    "PYTHONUNBUFFERED": "1", "TESSERA_PYTHON": sys.executable}
-        # A toolkit's folder there would mix its libraries with those of the torch package.
-        kept = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":")
-                if folder and (pathlib.Path(folder) / "libcuda.so.1").exists()]
-        self.facts["LD_LIBRARY_PATH"] = f"{os.environ.get('LD_LIBRARY_PATH', '')!r}, kept {':'.join(kept)!r}"
-        self.env["LD_LIBRARY_PATH"] = ":".join(kept)
-        if self.torch:
-            self.env["TESSERA_TORCH_DIR"] = str(self.torch)
-        self.gpu = not self.rehearse
-
-    def find_torch(self):
-        """The folder of the torch package: as TESSERA_TORCH_DIR says, else of the Python that runs this."""
-        if os.environ.get("TESSERA_TORCH_DIR"):
-            return pathlib.Path(os.environ["TESSERA_TORCH_DIR"]).absolute()
-        found = importlib.util.find_spec("torch")
-        return pathlib.Path(found.origin).parent if found and found.origin else None
-
-    def left(self):
-        return self.deadline - time.monotonic()
-
-    def run(self, words, limit, env=None, cwd=None):
-        """Runs a command for at most `limit` seconds; what it says goes to the log as well."""
-        words = [str(word) for word in words]
-        limit = min(limit, self.left())
-        if limit < 5:
-            raise OutOfTime("the time for all steps is over")
-        extra = env or {}
-        self.say(f"\n$ {' '.join([f'{k}={v}' for k, v in extra.items()] + words)}    (at most {limit:.0f} s)")
-        start = time.monotonic()
-        with tempfile.TemporaryFile() as output:
-            try:
-                process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                           env={**self.env, **extra}, cwd=cwd or self.scratch, start_new_session=True,
-                                           preexec_fn=end_with_parent)
-            except OSError as error:
-                self.say(f"cannot start: {error}")
-                return Ran(127, str(error), 0, False)
-            timed_out = False
-            try:
-                process.wait(limit)
-            except subprocess.TimeoutExpired:
-                timed_out = True
-                end_group(process, signal.SIGTERM)  # profilers have something to put back
-                try:
-                    process.wait(3)
-                except subprocess.TimeoutExpired:
-                    pass
-            finally:
-                end_group(process, signal.SIGKILL)  # also what it started and left running
-                process.wait()
-            output.seek(0)
-            text = output.read().decode(errors="replace")
-        seconds = time.monotonic() - start
-        shown = text if len(text) <= MOST_OUTPUT else text[:MOST_OUTPUT // 2] + "\n[...]\n" + text[-MOST_OUTPUT // 2:]
-        self.say(f"{shown.rstrip()}\n-> {'stopped' if timed_out else f'exit code {process.returncode}'} after {seconds:.1f} s")
-        return Ran(process.returncode, text, seconds, timed_out)
-
-    def say(self, text):
-        try:
-            self.log.write(text + "\n")
-            self.log.flush()
-        except OSError as error:  # a full disk must not end the steps
-            print(f"log.txt: {error.strerror}", flush=True)
-
-    def tessera(self, words, limit, env=None, cwd=None):
-        return self.run([KIT / "bin/tessera", *words], limit, env, cwd)
-
-    def test(self, pattern, limit, env=None, under=()):
-        # The test program is linked with LibTorch; torch's own folder holds nothing of a toolkit.
-        libraries = ":".join(filter(None, [str(self.torch / "lib"), self.env["LD_LIBRARY_PATH"]]))
-        return self.run([*under, KIT / "tests/test_cuda", f"--gtest_filter={pattern}"], limit,
-                        {**({"TESSERA_REHEARSE": "1"} if self.rehearse else {}), **(env or {}), "LD_LIBRARY_PATH": libraries})
-
-    def bench(self, model, batch, limit, sets=(), dtype="bf16", env=None, rounds=10, more=(), note="", record=True):
-        """One `tessera bench step`; its JSON. A warning that a GPU path was given up is a fault of the step, which goes on."""
-        output = self.scratch / "step.json"
-        output.unlink(missing_ok=True)
-        if self.rehearse:
-            model, batch, rounds, sets = "mu", 4, 2, [*sets, "run.threads=1"]
-        words = ["bench", "step", "--model", model, "--batch", batch, "--dtype", dtype, "--rounds", rounds, "--quiet",
-                 "--output", output, *[word for key in sets for word in ("--set", key)], *more]
-        ran = self.tessera(words, limit, env).check(f"bench step {model} batch {batch} {' '.join(sets)}")
-        found = json.loads(output.read_text())
-        found["warnings"] = ran.warnings()
-        found["setting"] = ", ".join(filter(None, [*sets, *[f"{k}={v}" for k, v in (env or {}).items()], note]))
-        if record:
-            self.speeds.append(found)
-        self.faults += found["warnings"]
-        if self.gpu and not found["device"].startswith("NVIDIA"):
-            raise Failed(f"the step ran on {found['device']}")
-        return found
-
-    def peer(self, model, batch, mode, precision, limit):
-        """(images/s, GiB) of PyTorch's step."""
-        if self.rehearse:
-            model, batch = "Ti/16", 2
-        ran = self.run([sys.executable, KIT / "peers/vit_step.py", TIMM[model], batch, mode, precision, 2 if self.rehearse else 10],
-                       limit).check(f"timm {model} {mode} {precision}")
-        found = re.search(r"median ([\d.]+) img/s.*peak ([\d.]+) GiB", ran.text)
-        if not found:
-            raise Failed(f"timm {model} {mode} {precision}: no figure in its output")
-        return float(found[1]), float(found[2])
-
-
-def device_gib(found):
-    return found.get("device_peak_bytes", found["peak_rss_bytes"]) / 2**30
 
 
 # The steps. Each returns one line for the summary.
 
 def facts(kit):
-    """Card, driver, libraries; that the process would hold one cuBLASLt and one CUDA runtime."""
-    if not kit.torch:
-        raise Failed(f"{sys.executable} has no torch: install torch=={kit.about['torch']}, or set TESSERA_PYTHON or TESSERA_TORCH_DIR")
-    if kit.gpu:
-        card = kit.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm", "--format=csv,noheader"], 10)
-        kit.facts["card"] = card.check("nvidia-smi").text.strip()
-    else:
-        kit.facts["card"] = f"rehearsal on a CPU: {platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    """Card and driver; every program and library of the kit finds its libraries, and the process holds one CUDA runtime."""
     kit.facts["python"], kit.facts["torch"] = f"{platform.python_version()} ({sys.executable})", str(kit.torch)
-    version = kit.tessera(["--version", "--verbose"], 30).check("tessera --version --verbose").text
-    kit.facts["tessera"] = version.splitlines()[0]
-    if str(kit.torch.resolve()) not in version:
-        raise Failed(f"the program loads another LibTorch than {kit.torch}")
-    kit.run(["ldd", KIT / "lib/libtessera_cuda.so"], 10)
+    missing = kit.missing_libraries()
+    if missing:
+        raise Failed(f"libraries are not found: {'; '.join(missing[:5])}")
     tag = kit.run(["readelf", "-d", KIT / "lib/libtessera_cuda.so"], 10)
     if tag.code == 0 and re.search(r"R(UN)?PATH.*\[(?!\$ORIGIN[\]:])", tag.text):
-        raise Failed("the plug-in has a path of another machine")
+        raise Failed("lib/libtessera_cuda.so searches libraries in a folder of the machine that built it")
     if kit.gpu:
         ran = kit.test("CudaLoader.*", 150).check("the loader's test")  # the first look at gigabytes of libraries
         check_tests(kit, ran)
@@ -241,10 +61,10 @@ print(json.dumps({\"matrix_tflops\": matrix / 1e12, \"copy_gb_per_s\": copy / 1e
 
 
 def peaks(kit):
-    """What the card does at best: a bf16 matrix product of random values, a copy."""
+    """Peak rates of the card: a bf16 matrix product of random values, a copy."""
     ran = kit.run([sys.executable, "-c", PEAKS], 60)
-    if not kit.gpu and "ModuleNotFoundError" in ran.text:
-        raise Skipped("this Python cannot import torch (the program needs its libraries alone)")
+    if "ModuleNotFoundError" in ran.text:
+        raise Skipped("this Python cannot import torch (the program needs only its libraries)")
     text = ran.check("peak rates").text
     kit.peaks = json.loads(text.strip().splitlines()[-1])
     return f"{kit.peaks['matrix_tflops']:.1f} TFLOP/s in bf16, copies {kit.peaks['copy_gb_per_s']:.0f} GB/s read and written"
@@ -263,27 +83,43 @@ def check_tests(kit, ran, allowed_skips=("needs 2 GPU",)):
     wrong = [why for why in skipped if not any(allowed in why for allowed in allowed_skips)]
     if kit.gpu and wrong:
         raise Failed(f"{len(wrong)} tests skipped themselves: {wrong[0]}")
-    return f"{passed} passed, {len(skipped)} skipped"
+    if passed == 0:
+        raise Skipped("needs a GPU" if kit.rehearse else skipped[0])
+    return f"{passed} passed" + (f", {len(skipped)} skipped" if skipped else "")
 
 
 def comparisons(kit):
-    """The plug-in's kernels and products beside LibTorch's, each launch waited for."""
+    """The plug-in's kernels and products against LibTorch's, one launch at a time."""
     return check_tests(kit, kit.test("CudaProducts.AreLibTorchs:CudaKernels.AreLibTorchs", 60, {"CUDA_LAUNCH_BLOCKING": "1"}))
 
 
 def first_number(kit):
-    """B/16 at batch 256 in bf16; again without cuDNN's attention; then timm, eager."""
+    """A training step in bf16; the same without cuDNN's attention; then timm, eager."""
     ours = kit.bench("B/16", 256, 60)
     kit.facts["B/16"] = ours
     flash = kit.bench("B/16", 256, 45, env={"TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"}, rounds=5)
-    line = f"{ours['images_per_second']:.0f} images/s, {flash['images_per_second']:.0f} without cuDNN's attention"
+    line = (f"{ours['model']} at batch {ours['batch_per_rank']}: {ours['images_per_second']:.0f} images/s, "
+            f"{flash['images_per_second']:.0f} without cuDNN's attention")
     if missing_timm():
         return line + "; no timm here"
     rate, gib = kit.peer("B/16", 256, "eager", "amp", 60)
     again = kit.bench("B/16", 256, 30, record=False)
     rates = [statistics.mean(found["images_per_second"] for found in (ours, again)), rate]
-    kit.peers.append({"model": "B/16", "batch": 256, "mode": "eager", "rounds": "A B A", "rates": rates, "gib": [device_gib(ours), gib]})
-    return line + f"; timm eager {rate:.0f} (ratio {rates[0] / rate:.2f})"
+    add_peer(kit, ours, "eager", "A B A", rates, [device_gib(ours), gib])
+    return line + f"; {peer_text(kit, ours, rates, 'eager')}"
+
+
+def add_peer(kit, found, mode, rounds, rates, gib):
+    """A row of the table beside PyTorch; `found` is Tessera's step, `rates` and `gib` are Tessera's and the peer's."""
+    ours = (found["model"], found["batch_per_rank"])
+    kit.peers.append({"model": ours[0], "batch": ours[1], "mode": mode, "rounds": rounds, "rates": rates, "gib": gib,
+                      "peer": REHEARSAL_PEER if kit.rehearse else ours})
+
+
+def peer_text(kit, found, rates, mode):
+    if kit.rehearse:  # two different models: a ratio would say nothing
+        return f"timm {REHEARSAL_PEER[0]} at batch {REHEARSAL_PEER[1]}, {mode}: {rates[1]:.0f} images/s"
+    return f"timm {found['model']}, {mode}: {rates[1]:.0f} images/s (ratio {rates[0] / rates[1]:.2f})"
 
 
 def missing_timm():
@@ -305,21 +141,27 @@ def suites_of(kit):
 
 def gpu_tests(kit):
     """Every op, its gradients, trainings, checkpoints, graphs, fp8 and NCCL against the CPU; a process for each suite."""
-    lines, faults = [], []
+    lines, faults, passed = [], [], False
     for suite in suites_of(kit):
+        label = suite if suite == LAST_TEST else suite.split(".")[0]
         try:
-            lines.append(f"{suite.split('.')[0]} {check_tests(kit, kit.test(suite, 300 if kit.rehearse else 90))}")
+            lines.append(f"{label} {check_tests(kit, kit.test(suite, 300 if kit.rehearse else 90))}")
+            passed = True
+        except Skipped as why:
+            lines.append(f"{label} skipped: {why}")
         except Failed as fault:
-            faults.append(f"{suite.split('-')[0]}: {fault}")
+            faults.append(f"{label}: {fault}")
     if faults:
         raise Failed("; ".join(faults) + (f" ({'; '.join(lines)})" if lines else ""))
+    if not passed:
+        raise Skipped("; ".join(lines))
     return "; ".join(lines)
 
 
 def graphs(kit):
-    """CUDA graphs beside eager execution: Ti/16 at 64 and B/16 at 256."""
+    """CUDA graph replay against eager execution, with a small and a large model."""
     parts = []
-    for model, batch in (("Ti/16", 64), ("B/16", 256)):
+    for model, batch in sizes(kit, ("Ti/16", 64), ("B/16", 256)):
         plain = kit.facts.get(model) or kit.bench(model, batch, 45)
         rates = [f"{plain['images_per_second']:.0f}"]
         for setting in GRAPH_SETTINGS:
@@ -327,14 +169,19 @@ def graphs(kit):
             rates.append(f"{found['images_per_second']:.0f} ({setting})")
             if kit.gpu and not found.get("replayed_passes"):
                 kit.faults.append(f"{model}: no pass was replayed with {setting}")
-        parts.append(f"{model} {', '.join(rates)} images/s")
+        parts.append(f"{plain['model']} {', '.join(rates)} images/s")
     return "; ".join(parts)
 
 
+def sizes(kit, *wanted):
+    """The (model, batch) pairs of a step; a rehearsal takes one pair for all."""
+    return list(dict.fromkeys(kit.sized(model, batch) for model, batch in wanted))
+
+
 def switches(kit):
-    """fp8 linear layers, and what is off by default until a GPU has confirmed it."""
-    plain = (kit.facts.get("B/16") or kit.bench("B/16", 256, 45))["images_per_second"]
-    parts = [f"defaults {plain:.0f}"]
+    """fp8 linear layers, and settings that are off by default until a GPU has confirmed them."""
+    plain = kit.facts.get("B/16") or kit.bench("B/16", 256, 45)
+    parts = [f"{plain['model']}: defaults {plain['images_per_second']:.0f}"]
     for setting in SWITCHES:
         try:
             parts.append(f"{setting} {kit.bench('B/16', 256, 45, [setting])['images_per_second']:.0f}")
@@ -348,9 +195,9 @@ def switches(kit):
 def beside(kit, mode, models, rounds, limit):
     """Tessera and timm in turn; medians."""
     if missing_timm():
-        raise Skipped("this Python has no timm")
+        raise Skipped("needs timm, which this Python has not")
     lines = []
-    for model, batch in models:
+    for model, batch in models[:1] if kit.rehearse else models:
         ours, theirs = [], []
         for _ in range(1 if kit.rehearse else rounds):
             found = kit.bench(model, batch, limit, record=False)
@@ -358,18 +205,18 @@ def beside(kit, mode, models, rounds, limit):
             theirs.append(kit.peer(model, batch, mode, "amp", limit))
         rates = [statistics.median(rate for rate, _ in runs) for runs in (ours, theirs)]
         memory = [max(gib for _, gib in runs) for runs in (ours, theirs)]
-        kit.peers.append({"model": model, "batch": batch, "mode": mode, "rounds": len(ours), "rates": rates, "gib": memory})
-        lines.append(f"{model} {rates[0]:.0f} beside {rates[1]:.0f} images/s, ratio {rates[0] / rates[1]:.2f}")
+        add_peer(kit, found, mode, len(ours), rates, memory)
+        lines.append(f"{found['model']} {rates[0]:.0f} images/s; {peer_text(kit, found, rates, mode)}")
     return "; ".join(lines)
 
 
 def compiled_peer(kit):
-    """Tessera and timm with torch.compile in turn: B/16, then S/16."""
+    """Tessera and timm with torch.compile in turn, with two models."""
     return beside(kit, "compile", [("B/16", 256), ("S/16", 256)], 2, 90)
 
 
 def tuned_peer(kit):
-    """Tessera and timm with torch.compile(mode="max-autotune") in turn: B/16."""
+    """Tessera and timm with torch.compile(mode="max-autotune") in turn."""
     return beside(kit, "max-autotune", [("B/16", 256)], 1, 180)
 
 
@@ -407,7 +254,7 @@ def work_of_classes(step, batch):
 
 
 def kernel_table(kit):
-    """Each kernel of a B/16 step by LibTorch's profiler, and how far the classes are from the card's peak rates."""
+    """Each kernel of a training step by LibTorch's profiler, and how far the classes are from the card's peak rates."""
     output = kit.scratch / "kernels.json"
     kit.bench("B/16", 256, 60, rounds=3, more=["--kernels", output], record=False)
     found = json.loads(output.read_text())
@@ -437,15 +284,15 @@ def kernel_table(kit):
             writer.writerow([kernel["name"], kernel["class"], f"{kernel['calls']:g}", f"{1e3 * kernel['seconds']:.4f}",
                              f"{100 * kernel['seconds'] / total:.2f}"])
     longest = found["classes"][0]
-    return (f"{len(found['kernels'])} kernels, {1e3 * total:.1f} ms in a step of {1e3 * found['step']['step_seconds']:.1f} ms; "
-            f"{longest['class']} {100 * longest['seconds'] / total:.0f} %")
+    return (f"{found['step']['model']}: {len(found['kernels'])} kernels, {1e3 * total:.1f} ms under the profiler; a step without it takes "
+            f"{1e3 * found['step']['step_seconds']:.1f} ms; most time: {longest['class']}, {100 * longest['seconds'] / total:.0f} % of the kernels'")
 
 
 def sanitizer(kit):
-    """compute-sanitizer: memcheck, racecheck, synccheck, initcheck of kernels and of a Ti/16 step with 197 tokens."""
+    """compute-sanitizer: memcheck, racecheck, synccheck, initcheck of kernels and of a training step with 197 tokens."""
     program = shutil.which("compute-sanitizer")
     if not program or not kit.gpu:
-        raise Skipped("no compute-sanitizer" if not program else "a rehearsal has no GPU")
+        raise Skipped("needs compute-sanitizer, which is not installed" if kit.gpu else "needs a GPU")
     # Every product's algorithm would be run and measured under the tool.
     environment = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TESSERA_CUBLAS_TUNING": "0"}
     under = [program, "--error-exitcode", "9", "--report-api-errors", "no", "--tool"]
@@ -483,10 +330,10 @@ NCU_METRICS = ["gpu__time_duration.sum", "sm__throughput.avg.pct_of_peak_sustain
 
 
 def counters(kit):
-    """Hardware counters (ncu) of the launches of a B/16 step at batch 64: each kernel's share of the card's peak rates."""
+    """Hardware counters (ncu) of the launches of a training step: each kernel's share of the card's peak rates."""
     program = shutil.which("ncu")
     if not program or not kit.gpu:
-        raise Skipped("no ncu" if not program else "a rehearsal has no GPU")
+        raise Skipped("needs ncu, which is not installed" if kit.gpu else "needs a GPU")
     launches = int(sum(kernel["calls"] for kernel in kit.kernels["kernels"])) if kit.kernels else 750
     # The clocks stay as they are. The program ends with the last launch that is wanted, and the table is printed then.
     ran = kit.run([program, "--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "mangled", "--clock-control", "none",
@@ -527,12 +374,12 @@ def demangled(name):
 
 
 def other_sizes(kit):
-    """S/16, L/16 and H/14, in bf16 and in fp8."""
+    """A training step of three other model sizes, in bf16 and in fp8."""
     parts = []
-    for model, batch in (("S/16", 256), ("L/16", 128), ("H/14", 64)):
+    for model, batch in sizes(kit, ("S/16", 256), ("L/16", 128), ("H/14", 64)):
         plain = kit.bench(model, batch, 60, rounds=5)
         fp8 = kit.bench(model, batch, 60, ["precision.linear=fp8"], rounds=5)
-        parts.append(f"{model} {plain['images_per_second']:.0f}, fp8 {fp8['images_per_second']:.0f}")
+        parts.append(f"{plain['model']} {plain['images_per_second']:.0f}, fp8 {fp8['images_per_second']:.0f}")
     return "; ".join(parts) + " images/s"
 
 
@@ -557,7 +404,7 @@ every_epochs = 0
 
 
 def jpegs(kit):
-    """From JPEG files to steps of B/16, with all cores of the machine."""
+    """A training from JPEG files, with all cores of the machine."""
     folder = kit.scratch / "jpegs"
     made = kit.run([sys.executable, KIT / "tools/make_images.py", "none", folder, 40 if kit.rehearse else 2000], 60)
     if made.code != 0:
@@ -567,7 +414,8 @@ def jpegs(kit):
             place = folder / "train" / f"class{i % 2}"
             place.mkdir(parents=True, exist_ok=True)
             shutil.copy(KIT / "tools/small.jpg", place / f"{i}.jpg")
-    model, batch, steps = ("mu", 4, 4) if kit.rehearse else ("B/16", 256, 40)
+    model, batch = kit.sized("B/16", 256)
+    steps = 4 if kit.rehearse else 40
     recipe = kit.scratch / "jpeg.toml"
     recipe.write_text(JPEG_RECIPE.format(model=model, folder=folder, batch=batch, steps=steps))
     run = kit.scratch / "jpeg-run"
@@ -578,12 +426,12 @@ def jpegs(kit):
     rows = [row for row in rows if "images_per_second" in row and row["step"] > steps // 4]
     rate = statistics.median(row["images_per_second"] for row in rows)
     wait = statistics.median(row["data_wait"] for row in rows)
-    files = "one small file 40 times, for want of numpy and Pillow" if made.code != 0 else made.text.strip().splitlines()[-1].split(", in ")[0]
-    return f"{rate:.0f} images/s, {100 * wait:.0f} % of the time waiting for data, {os.cpu_count()} cores ({files})"
+    files = "40 copies of one small file; numpy and Pillow are not installed" if made.code != 0 else made.text.strip().splitlines()[-1].split(", in ")[0]
+    return f"{model} {rate:.0f} images/s, {100 * wait:.0f} % of the time waiting for data, {os.cpu_count()} cores ({files})"
 
 
 def two_ranks(kit):
-    """Two ranks on one GPU (run.share_gpu): the loss curve of one rank, then the rate."""
+    """Two ranks on one GPU (run.share_gpu): the same loss curve as one rank, then images per second."""
     losses = {}
     for procs in (1, 2):
         run = kit.scratch / f"ranks-{procs}"
@@ -596,7 +444,7 @@ def two_ranks(kit):
     if len(losses[1]) != 6 or len(losses[2]) != 6 or not apart < 1e-3:
         raise Failed(f"losses of one rank {losses[1]}, of two {losses[2]}")
     found = kit.bench("Ti/16", 64, 45, ["run.share_gpu=true"], more=["--procs", "2"], note="2 ranks on one GPU")
-    return f"losses within {apart:.1e} of one rank's; Ti/16 {found['images_per_second']:.0f} images/s"
+    return f"losses within {apart:.1e} of one rank's; {found['model']} {found['images_per_second']:.0f} images/s"
 
 
 # name, step, seconds that must be left for it to begin
@@ -606,110 +454,10 @@ STEPS = [("facts", facts, 5), ("comparisons", comparisons, 10), ("number", first
          ("jpegs", jpegs, 20), ("ranks", two_ranks, 20), ("tuned", tuned_peer, 90)]
 
 
-def speed_rows(kit):
-    yield ("| model, batch | dtype | setting | images/s | ms a step | TFLOP/s | % of the GEMM rate | GiB | replays |")
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
-    for found in kit.speeds:
-        yield (f"| {found['model']}, {found['batch_per_rank']} | {found['dtype']} | {found['setting'] or 'defaults'} "
-               f"| {found['images_per_second']:.1f} | {1e3 * found['step_seconds']:.2f} | {found['tflops']:.2f} "
-               f"| {100 * found['share_of_gemm_rate']:.0f} % of {found['gemm_tflops']:.1f} | {device_gib(found):.2f} "
-               f"| {found.get('replayed_passes', '-')} |")
-
-
-def peer_rows(kit):
-    yield "| model, batch | peer | rounds in turn | Tessera, images/s | peer, images/s | ratio | Tessera, GiB | peer, GiB |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    for found in kit.peers:
-        yield (f"| {found['model']}, {found['batch']} | timm, {found['mode']}, autocast | {found['rounds']} | {found['rates'][0]:.1f} "
-               f"| {found['rates'][1]:.1f} | {found['rates'][0] / found['rates'][1]:.2f} | {found['gib'][0]:.2f} | {found['gib'][1]:.2f} |")
-
-
-def kernel_rows(kit):
-    found, ncu = kit.kernels, kit.facts.get("ncu", {})
-    total = sum(kernel["seconds"] for kernel in found["kernels"])
-    yield "| class of kernels | ms | share | least work | ms at the peak rates | share of the roofline |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for entry in found["classes"]:
-        work = "-" if entry["tflop"] is None else f"{entry['tflop']:.2f} TFLOP" if entry["tflop"] else f"{entry['gb']:.2f} GB"
-        least = entry["least_seconds"]
-        yield (f"| {entry['class']} | {1e3 * entry['seconds']:.2f} | {100 * entry['seconds'] / total:.1f} % | {work} "
-               f"| {number(least and 1e3 * least, 2)} | {number(least and 100 * least / entry['seconds'], 0)}{' %' if least else ''} |")
-    yield f"| no kernel runs | {1e3 * found['idle_seconds']:.2f} | | | | |"
-    yield ""
-    yield "The 25 kernels that take longest; compute and memory are shares of the card's peak by its counters (ncu), where there are some."
-    yield ""
-    yield "| kernel | class | calls | ms | share | compute | memory |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for kernel in found["kernels"][:25]:
-        counted = ncu.get(kernel["name"])
-        compute, memory = ("-", "-") if counted is None else (f"{counted[0]:.0f} %", f"{counted[1]:.0f} %")
-        name = kernel["name"].replace("|", "\\|").replace("void at::native::", "").replace("(anonymous namespace)::", "")
-        yield (f"| `{name[:160]}` | {kernel['class']} | {kernel['calls']:g} | {1e3 * kernel['seconds']:.3f} "
-               f"| {100 * kernel['seconds'] / total:.1f} % | {compute} | {memory} |")
-
-
-def write_whole(path, text):
-    """The whole text, or the file stays as it was (a full disk)."""
-    other = path.with_name(path.name + ".new")
-    try:
-        other.write_text(text, encoding="utf-8")
-        other.replace(path)
-    finally:
-        other.unlink(missing_ok=True)
-
-
-def write_results(kit):
-    lines = ["# On a GPU" if kit.gpu else "# Rehearsal of the GPU kit on a CPU", ""]
-    lines += [f"{kit.facts.get('card', 'unknown card')}; {kit.facts.get('tessera', kit.about['version'])}; torch {kit.about['torch']} in "
-              f"{kit.facts.get('torch', '-')}; Python {kit.facts.get('python', '-')}; "
-              f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC. `LD_LIBRARY_PATH` {kit.facts.get('LD_LIBRARY_PATH', '')}.", ""]
-    if kit.peaks:
-        lines += [f"Peak rates: {kit.peaks['matrix_tflops']:.1f} TFLOP/s (8192 x 8192 x 8192 in bf16, random values), copies "
-                  f"{kit.peaks['copy_gb_per_s']:.0f} GB/s." if kit.gpu else
-                  f"Peak rates: {kit.peaks['matrix_tflops']:.2f} TFLOP/s, copies {kit.peaks['copy_gb_per_s']:.1f} GB/s.", ""]
-    lines += ["## Steps", "", "| step | what | result | seconds | found |", "| --- | --- | --- | --- | --- |"]
-    lines += [f"| {name} | {what} | {result} | {seconds:.0f} | {text.replace('|', '/')} |" for name, what, result, seconds, text in kit.steps]
-    if kit.speeds:
-        lines += ["", "## Training steps", "", "`tessera bench step`: medians of the rounds.", "", *speed_rows(kit)]
-    if kit.peers:
-        lines += ["", "## Beside PyTorch", "", "`peers/vit_step.py` in turn with `tessera bench step`; medians.", "", *peer_rows(kit)]
-    if kit.kernels:
-        lines += ["", "## Kernels of a B/16 step", "", *kernel_rows(kit)]
-    write_whole(kit.out / "results.md", "\n".join(lines) + "\n")
-    write_whole(kit.out / "results.json", json.dumps({"about": kit.about, "facts": kit.facts, "peaks": kit.peaks, "steps": kit.steps,
-                                                      "speeds": kit.speeds, "peers": kit.peers, "kernels": kit.kernels}, indent=1))
-    write_whole(kit.out / "next.md", next_text(kit))
-
-
-def next_text(kit):
-    """The three largest losses of a B/16 step: time above what the card's peak rates would take."""
-    lines = ["# What to mend next", ""]
-    failed = [f"- {name}: {text}" for name, _, result, _, text in kit.steps if result in ("failed", "error")]
-    if failed:
-        lines += ["Steps that failed, before any speed:", "", *failed, ""]
-    if not kit.kernels:
-        return "\n".join(lines + ["No kernel table yet: the losses of a step are unknown."]) + "\n"
-    found = kit.kernels
-    losses = [(found["idle_seconds"], "no kernel runs", "the host queues work too slowly, or waits: see CUDA graphs and the end of the step")]
-    for entry in found["classes"]:
-        least = entry["least_seconds"] or 0
-        known = entry["least_seconds"] is not None
-        losses.append((entry["seconds"] - least, entry["class"],
-                       f"{1e3 * entry['seconds']:.2f} ms, at the peak rates {1e3 * least:.2f} ms" if known else
-                       f"{1e3 * entry['seconds']:.2f} ms, no roofline estimate"))
-    losses.sort(reverse=True)
-    lines += ["The three largest losses of a step (time above what the peak rates would take):", ""]
-    lines += [f"{i}. **{name}**: {1e3 * seconds:.2f} ms lost of {1e3 * found['step']['step_seconds']:.2f} ms ({why})"
-              for i, (seconds, name, why) in enumerate(losses[:3], 1)]
-    return "\n".join(lines) + "\n"
-
-
 def run_step(kit, name, step, needed):
     """(result, text)"""
     if kit.left() < (0 if kit.rehearse else needed):
         return "skipped", f"{max(0.0, kit.left()):.0f} s were left, it needs {needed}"
-    if not kit.torch and step is not facts:
-        return "skipped", "no torch"
     kit.faults = []
     try:
         text = step(kit)
@@ -762,12 +510,10 @@ def parsed():
         parser.error(f"{KIT / 'kit.json'} is not a kit's ({type(error).__name__}: {error}): copy the whole kit again")
     options.out = options.out.absolute()
     try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        if any(options.out.iterdir()):
+        if options.out.exists() and any(options.out.iterdir()):
             parser.error(f"OUT is {options.out}, which is not empty: name a new folder, so that no earlier results are lost")
-        (options.out / "log.txt").touch()
     except OSError as error:
-        parser.error(f"OUT is {options.out}, which cannot be written: {error.strerror}")
+        parser.error(f"OUT is {options.out}, which cannot be read: {error.strerror}")
     return options
 
 
@@ -782,6 +528,15 @@ def main():
         signal.signal(number, stopped)
     with tempfile.TemporaryDirectory(prefix="tessera-kit-") as scratch:
         kit = Kit(options, pathlib.Path(scratch))
+        try:
+            kit.check_start()
+            kit.open_output()
+        except CannotStart as why:
+            print(f"run.sh: error: {why}", file=sys.stderr)
+            return 2
+        except OSError as error:
+            print(f"run.sh: error: OUT is {kit.out}, which cannot be written: {error.strerror}", file=sys.stderr)
+            return 2
         for name, step, needed in options.wanted:
             kit.say(f"\n==== {name}: {step.__doc__}")
             start = time.monotonic()

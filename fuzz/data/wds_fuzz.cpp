@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/data/left_out.h"
 #include "tessera/data/wds_index.h"
 
 using namespace tessera;
@@ -18,7 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       .write(reinterpret_cast<const char*>(data) + 1, static_cast<std::streamsize>(size - 1));
   const data::WdsKeys keys = data[0] % 2 == 0 ? data::WdsKeys{} : data::WdsKeys{"png", "json", "a.b"};
   data::IndexBuilder builder;
-  data::index_wds_shard({path, 0, {}}, keys, data::LabelReader({}, 0), builder);
+  data::LeftOut left_out;
+  data::index_wds_shard({path, 0, {}}, keys, data::LabelReader({}, 0), builder, left_out);
+  TESSERA_CHECK((left_out.count() == 0) == left_out.text().empty());
   builder.set_files({"x.tar"});
   builder.number_classes();
   const auto index = data::SampleIndex::parse(builder.finish("x"), {nullptr, 0, builder.windows()});

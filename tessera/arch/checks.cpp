@@ -6,6 +6,21 @@
 
 namespace tessera::arch {
 
+std::string nearest_that(int64_t value, int64_t most, const std::function<bool(int64_t)>& fits) {
+  std::vector<std::string> found;
+  for (int64_t below = value - 1; below >= 1; --below) {
+    if (!fits(below)) continue;
+    found.push_back(std::to_string(below));
+    break;
+  }
+  for (int64_t above = value + 1; above <= most; ++above) {
+    if (!fits(above)) continue;
+    found.push_back(std::to_string(above));
+    break;
+  }
+  return found.empty() ? "" : "; nearest: " + join(found, " and ");
+}
+
 void in_range(const char* key, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return;
   user_error("arch.check", key, " must be between ", low, " and ", high, ": found ", value);

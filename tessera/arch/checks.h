@@ -3,11 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tessera::arch {
+
+/// "; nearest: 6 and 8": the values from 1 to `most` below and above `value` that `fits`.
+std::string nearest_that(int64_t value, int64_t most, const std::function<bool(int64_t)>& fits);
 
 /// Errors: UserError "[arch.check] KEY must be between LOW and HIGH: found VALUE".
 void in_range(const char* key, int64_t value, int64_t low, int64_t high);

@@ -33,14 +33,14 @@ void check_ranges(const VitConfig& c) {
 void check(const VitConfig& c) {
   check_ranges(c);
   if (c.image_size % c.patch_size != 0) {
-    const int64_t below = c.grid() * c.patch_size, above = below + c.patch_size;
-    const std::string nearest =
-        below > 0 ? concat("sizes: ", below, " and ", above) : concat("size: ", above);
     user_error("arch.check", "image_size must be a multiple of patch_size: found ", c.image_size, " and ",
-               c.patch_size, " (nearest image ", nearest, ")");
+               c.patch_size, nearest_that(c.image_size, c.image_size + c.patch_size, [&](int64_t size) {
+                 return size % c.patch_size == 0;
+               }));
   }
   if (c.width % c.heads != 0) {
-    user_error("arch.check", "heads must divide width: found ", c.heads, " heads and width ", c.width);
+    user_error("arch.check", "heads must divide width: found ", c.heads, " heads and width ", c.width,
+               nearest_that(c.heads, c.width, [&](int64_t heads) { return c.width % heads == 0; }));
   }
   if (c.pool == Pool::kClassToken && !c.class_token) {
     user_error("arch.check", "pool \"cls\" needs a class token: found class_token = false ",

@@ -58,8 +58,8 @@ std::string concat(const Parts&... parts) {
 struct ErrorParts {
   std::string_view where;  // room.function, for readers of the sources
   std::string problem;     // names the setting or file first, then says what is wrong, with the value
-  std::string expected;    // what is allowed; empty where `problem` says it
-  std::string hint;        // what to do; empty where `expected` says it
+  std::string expected{};  // what is allowed; empty where `problem` says it
+  std::string hint{};      // what to do; empty where `expected` says it
 };
 
 /// Throws a UserError of these parts. New errors use this form.

@@ -6,13 +6,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file_operation.h"
 #include "tessera/base/output_file.h"
+#include "tessera/base/text.h"
 
 namespace tessera {
 namespace fs = std::filesystem;
@@ -45,6 +48,22 @@ std::string read_file(const fs::path& path) {
   std::string content(reader.size(), '\0');
   reader.read(0, std::as_writable_bytes(std::span(content)));
   return content;
+}
+
+std::string nearest_in_folder(const fs::path& path) {
+  constexpr size_t kMostEntries = 10'000;
+  const fs::path named = path.has_filename() ? path : path.parent_path();
+  const fs::path folder = named.parent_path();
+  std::vector<std::string> names;
+  std::error_code failed;
+  for (fs::directory_iterator at(folder.empty() ? "." : folder, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (names.size() == kMostEntries) return "";
+    names.push_back(at->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  const std::string near = nearest(named.filename().string(), names);
+  return near.empty() ? "" : (folder / near).string();
 }
 
 void write_file_atomic(const fs::path& path, std::string_view content) {

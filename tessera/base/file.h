@@ -15,6 +15,10 @@ namespace tessera {
 /// The whole file. Errors: UserError that names path and reason.
 std::string read_file(const std::filesystem::path& path);
 
+/// The path beside `path`, which does not exist, whose name is most like its name; empty: none is near, or
+/// the folder holds more than 10,000 entries.
+std::string nearest_in_folder(const std::filesystem::path& path);
+
 /// Writes to a temporary name beside `path`, syncs, renames, syncs the folder: after a crash there is the
 /// old content or the new, never a part. Errors: UserError (disk full, no permission) that names the path;
 /// the old content stays and the temporary file is removed.

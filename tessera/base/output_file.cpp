@@ -77,12 +77,27 @@ void clear_abandoned(const fs::path& target, const std::string& prefix) {
   }
 }
 
+/// Errors: the folder of `file` is missing or is none. (What else is wrong, creating the file says.)
+void check_folder(const fs::path& file) {
+  const fs::path folder = file.parent_path();
+  std::error_code ignored;
+  const fs::file_type type = fs::status(folder.empty() ? "." : folder, ignored).type();
+  if (type == fs::file_type::directory || type == fs::file_type::none) return;
+  const bool missing = type == fs::file_type::not_found;
+  user_error({.where = "file.create",
+              .problem = concat("cannot create ", file.string(), ": ", folder.string(),
+                                missing ? " does not exist" : " is not a folder"),
+              .expected = "a file in a folder that exists",
+              .hint = missing ? concat("make it first: mkdir -p ", folder.string()) : "name another file"});
+}
+
 }  // namespace
 
 OutputFile::OutputFile(const fs::path& path) : target_(path), write_to_(path) {
   if (is_written_as_it_is(path)) return;
   if (!path.has_filename()) fail(path, "it names a folder, and none is there (name a file)");
   target_ = follow_links(path);
+  check_folder(target_);
   const std::string space = process_space(), suffix = space.empty() ? ".tmp" : concat(".tmp-", space, "-");
   if (!space.empty()) clear_abandoned(target_, target_.filename().string() + suffix);
   write_to_ = target_.string() + concat(suffix, ::getpid());

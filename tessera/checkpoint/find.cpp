@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/folder.h"
@@ -186,8 +187,9 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
   for (size_t i = 0; i < places.size(); ++i) {
     refuse_file(places[i]);
     if (places.size() == 1 && fs::status(places[i], ignored).type() == fs::file_type::not_found) {
+      const std::string near = nearest_in_folder(places[i]);
       user_error("checkpoint.find", "a run's folder or a checkpoint's: ", places[i].string(),
-                 " does not exist");
+                 " does not exist", near.empty() ? "" : concat(" (did you mean ", near, "?)"));
     }
     if (is_complete(places[i])) continue;
     if (fs::is_directory(places[i] / "checkpoints", ignored)) parts[i] = places[i] / "checkpoints";

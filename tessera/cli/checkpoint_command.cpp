@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera checkpoint ...`: what can be done with checkpoints without training.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -70,7 +71,21 @@ int verify(const CheckpointOptions& options) {
   return kExitDone;
 }
 
+/// A name of another format would mislead programs that read the file.
+void check_output_name(const std::string& output) {
+  static constexpr const char* kOthers[] = {".pth", ".pt", ".bin", ".ckpt", ".npz", ".onnx", ".h5", ".gguf"};
+  const fs::path path = output;
+  if (std::ranges::find(kOthers, path.extension().string()) == std::end(kOthers)) return;
+  const bool pickle = path.extension() == ".pth" || path.extension() == ".pt";
+  user_error({.where = "checkpoint.consolidate",
+              .problem = concat(output, " is named as a ", path.extension().string(),
+                                " file, but safetensors would be written"),
+              .expected = fs::path(output).replace_extension(".safetensors").string(),
+              .hint = pickle ? "Python loads it by safetensors.torch.load_file" : ""});
+}
+
 int consolidate(const CheckpointOptions& options) {
+  check_output_name(options.output);
   checkpoint::StoredCheckpoint source(options.whole_folders());
   checkpoint::consolidate(source, options.output,
                           {.average = options.average,

@@ -12,6 +12,7 @@
 #include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/commands.h"
+#include "tessera/launch/surroundings.h"
 #include "tessera/monitor/compare.h"
 #include "tessera/recipe/recipe.h"
 
@@ -79,6 +80,7 @@ std::vector<std::string> environment_differences(const Side& a, const Side& b) {
   keys.update(theirs);
   std::vector<std::string> lines;
   for (const auto& [key, unused] : keys.items()) {
+    if (launch::is_set_for_ranks(key.substr(key.rfind('/') + 1))) continue;
     const auto text = [&key = key](const nlohmann::json& side) {
       return side.contains(key) ? json_text(side.at(key)) : "nothing";
     };

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/warn.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
@@ -27,10 +28,15 @@ void check_place(const char* command, const std::string& checkpoint) {
   std::error_code failed;
   const fs::file_type type = fs::status(checkpoint, failed).type();
   if (type == fs::file_type::directory || type == fs::file_type::regular) return;
-  const std::string found = type == fs::file_type::not_found ? " does not exist"
-                            : failed                         ? ": " + failed.message()
-                                                             : " is neither";
-  user_error(command, "a run's folder, a checkpoint's, or weights: ", checkpoint, found);
+  const bool missing = type == fs::file_type::not_found;
+  const std::string found = missing  ? " does not exist"
+                            : failed ? " cannot be read: " + failed.message()
+                                     : " is neither a folder nor a file";
+  const std::string near = missing ? nearest_in_folder(checkpoint) : "";
+  user_error({.where = command,
+              .problem = checkpoint + found,
+              .expected = "a run's folder, a checkpoint's folder or a file of weights",
+              .hint = near.empty() ? "" : concat("did you mean ", near, "?")});
 }
 
 int evaluate(const EvalOptions& options, const std::vector<std::string>& arguments) {
@@ -71,12 +77,16 @@ Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
   command->add_option("--output", options->job.output, "Also write the JSON to this file");
   command->add_option("--output-dir", options->job.output_dir,
                       "Write metrics.json, per_class.csv, confusion.csv, mistakes.csv and report.html here");
-  command->add_option("--mistakes", options->job.mistakes, "How many of the worst mistakes they show")
+  command
+      ->add_option("--mistakes", options->job.mistakes,
+                   "Number of worst mistakes in the files of --output-dir")
       ->default_val(48)
       ->check(CLI::Range(int64_t{0}, kMostMistakes));
   command->add_option("--features", options->job.features,
                       "Write what the classifier reads of every image to this safetensors file");
-  command->add_option("--units", options->job.units, "And what these units give, such as blocks.3,blocks.7")
+  command
+      ->add_option("--units", options->job.units,
+                   "With --features: also the outputs of these units, such as blocks.3,blocks.7")
       ->delimiter(',');
   command
       ->add_option("--knn", options->job.neighbours,

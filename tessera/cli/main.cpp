@@ -57,8 +57,13 @@ void print_version(bool verbose) {
   std::cout << torch << std::endl;
 }
 
-/// CLI11 takes a vector from its end. What follows "--" would go to no subcommand: `launch` needs none.
+/// CLI11 takes a vector from its end. `help WORDS` is `WORDS --help`. What follows "--" would go to no
+/// subcommand: `launch` needs none.
 std::vector<std::string> in_parsing_order(std::vector<std::string> words) {
+  if (!words.empty() && words.front() == "help") {
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
   if (!words.empty() && words.front() == "launch") {
     const auto separator = std::find(words.begin(), words.end(), "--");
     if (separator != words.end()) words.erase(separator);
@@ -79,7 +84,6 @@ void check_output() {
 
 int run(int argc, char** argv) {
   CLI::App app("Tessera trains Vision Transformers, sharded over processes, from one command.", "tessera");
-  app.footer(kFooter);
   app.require_subcommand(0, 1);
   bool version = false, verbose = false;
   app.add_flag("--version", version, "Print the version");
@@ -104,6 +108,7 @@ int run(int argc, char** argv) {
       {"report", add_report(app)},
   };
   add_pages(app);
+  app.footer(kFooter);  // after the commands, which would inherit it
   try {
     app.parse(in_parsing_order(arguments));
   } catch (const CLI::ParseError& error) {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/names.h"
@@ -62,8 +63,21 @@ void take_recipe_from_run(TrainOptions& options) {
   options.must_resume = true;
 }
 
+/// A name with a slip is told before data are opened and ranks start.
+void check_resume(const std::string& resume) {
+  std::error_code ignored;
+  if (resume.empty() || checkpoint::names::is_of_the_run(resume) || fs::exists(resume, ignored)) return;
+  std::string near = nearest(resume, {"latest", "best"});
+  if (near.empty()) near = nearest_in_folder(resume);
+  user_error({.where = "train",
+              .problem = concat("--resume ", resume, " names no checkpoint"),
+              .expected = "latest, best, a step, or the folder of a checkpoint or of a run",
+              .hint = near.empty() ? "" : concat("did you mean ", near, "?")});
+}
+
 train::TrainJob make_job(TrainOptions options) {
   take_recipe_from_run(options);
+  check_resume(options.resume);
   if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
   if (!options.trace.empty()) options.sets.push_back("run.trace=\"" + escape(options.trace) + "\"");
   train::TrainJob job;
@@ -148,7 +162,7 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
 int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
   if (std::isnan(options.rate)) user_error("train", "--rate of 1e-6 to 1e12: got nan");
   if (options.rate != 0 && !options.dry_run)
-    user_error("train", "--rate with --dry-run: the latter is not given");
+    user_error("train", "--rate needs --dry-run: add --dry-run, or remove --rate");
   launch::Ranks ranks = launch::ranks_from_environment();
   check_procs("train", options.procs);
   if (options.max_restarts > 0 && !options.procs && ranks.launcher != "local") {

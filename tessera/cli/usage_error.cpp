@@ -67,6 +67,20 @@ std::string unknown_option(const std::vector<const CLI::App*>& chain) {
   return "";
 }
 
+/// `--set train.batch 8`: what follows the key is an argument too many.
+std::string set_without_value(const std::vector<const CLI::App*>& chain) {
+  const CLI::Option* set = chain.back()->get_option_no_throw("--set");
+  if (set == nullptr) return "";
+  auto words = chain.back()->remaining();
+  if (!words.empty() && words.front() == "=") words.erase(words.begin());
+  for (const std::string& word : set->results()) {
+    if (word.find('=') != std::string::npos) continue;
+    return concat("--set ", escape(word), " has no value: write --set ", escape(word), "=",
+                  words.empty() ? "VALUE" : escape(words.front()));
+  }
+  return "";
+}
+
 /// An option that has to be given, in the words of its own help.
 std::string missing(const std::vector<const CLI::App*>& chain) {
   std::vector<std::string> names;
@@ -103,6 +117,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const auto chain = chosen_commands(app);
   std::string what = unknown_command(chain);
   if (what.empty()) what = unknown_option(chain);
+  if (what.empty()) what = set_without_value(chain);
   if (what.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) what = missing(chain);
   if (what.empty() && dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) what = no_number(chain);
   if (what.empty()) what = error.what();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels are written with: packs of numbers that travel as one access, reductions over a block, and
-// the launch. Compiled by nvcc; tests/cuda_kernels compiles the same kernels for the CPU, with a launch of
-// its own (TESSERA_CUDA_ON_CPU).
+// Helpers of the kernels: vectorised loads and stores (Pack), reductions over a block, and the launch.
+// Compiled by nvcc. tests/cuda_kernels compiles the same kernels for the CPU and replaces the launch
+// (TESSERA_CUDA_ON_CPU).
 #pragma once
 
 #ifndef TESSERA_CUDA_ON_CPU
@@ -38,9 +38,9 @@ constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
 constexpr int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Threads of a block for this many pieces of work: whole warps, at most `most`, the kernel's
-/// __launch_bounds__. A kernel without these has blocks of up to 1,024 threads, so it may use 64 registers
-/// (tests/cuda_kernels/check_registers.sh).
+/// Threads per block for this many pieces of work: a multiple of kWarp, at most `most` (the kernel's
+/// __launch_bounds__). A kernel without __launch_bounds__ may be launched with 1,024 threads per block, so it
+/// must not need more than 64 registers per thread (tests/cuda_kernels/check_registers.sh).
 constexpr int threads_for(int64_t pieces, int most = kMostThreads) {
   const int64_t threads = divided_up(pieces, kWarp) * kWarp;
   return static_cast<int>(threads < most ? threads : most);
@@ -53,19 +53,19 @@ __device__ inline void put(float& to, float value) { to = value; }
 __device__ inline void put(__half& to, float value) { to = __float2half_rn(value); }
 __device__ inline void put(__nv_bfloat16& to, float value) { to = __float2bfloat16_rn(value); }
 
-/// Neighbouring numbers that are read and written at once.
+/// kCount neighbouring values that one thread loads or stores in one access.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T at[kCount];
 };
 
-constexpr int64_t kAccess = 16;  // bytes; the widest access of a thread
+constexpr int64_t kAccess = 16;  // bytes; the widest load or store of one thread
 
 inline bool is_aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
 }
 
-/// Calls body(T()) with the type that `number` names.
+/// Calls body(T()) with the C++ type of `number`.
 template <typename Body>
 void with_type(ops::Number number, const Body& body) {
   switch (number) {
@@ -78,8 +78,8 @@ void with_type(ops::Number number, const Body& body) {
   }
 }
 
-/// op over the values of all threads of the block, in an order that never changes; every thread gets the
-/// result. All threads call it; blockDim.x is a multiple of kWarp.
+/// Reduces the values of all threads of the block by `op`, in a fixed order; every thread gets the result.
+/// Requires: all threads of the block call it; blockDim.x is a multiple of kWarp.
 template <typename Value, int kCount, typename Op>
 __device__ void over_block(Value (&values)[kCount], Value nothing, const Op& op) {
   __shared__ Value of_warps[kCount][kMostThreads / kWarp];

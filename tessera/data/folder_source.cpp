@@ -83,8 +83,13 @@ void check_folders(const fs::path& root, const std::vector<std::string>& folders
   for (const auto& name : folders) {
     if (std::binary_search(classes.begin(), classes.end(), name)) continue;
     const std::string near = nearest(name, classes);
-    user_error(kFolderSource, "the classes of the train split: found another one, '", name, "' (in ",
-               root.string(), near.empty() ? ")" : concat("; the nearest is '", near, "')"));
+    const fs::path train = root.parent_path() / "train";
+    user_error({.where = kFolderSource,
+                .problem = concat("class '", name, "' is in ", root.string(), " but not in ", train.string()),
+                .expected = "the classes of the train split",
+                .hint = near.empty() ? concat("make the folder ", (train / name).string(), ", or remove ",
+                                              (root / name).string())
+                                     : concat("did you mean '", near, "'?")});
   }
 }
 
@@ -143,8 +148,13 @@ fs::path find_split(const fs::path& folder, const std::string& split) {
                    : concat("; move them to ", (folder / names[0]).string()),
                ")");
   }
-  user_error(kFolderSource, "a folder ", join(names, " or "), ": found ",
-             found.folders.empty() ? "no folder" : join(found.folders, ", "), " (in ", folder.string(), ")");
+  const std::string near = nearest(split, found.folders);
+  user_error({.where = kFolderSource,
+              .problem = concat("there is no split '", split, "' in ", folder.string()),
+              .expected = concat("a folder ", join(names, " or "), ", found ",
+                                 found.folders.empty() ? "no folder" : join(found.folders, ", ")),
+              .hint = near.empty() ? "--split, data.train and data.val name the splits"
+                                   : concat("did you mean ", near, "? (--split, data.train, data.val)")});
 }
 
 /// Folders named 0 to 11 get the labels 0, 1, 10, 11, 2, ...: right for a training of one's own, wrong beside

@@ -20,8 +20,10 @@ std::vector<int64_t> map_labels(const std::vector<std::string>& from, const std:
     const auto found = label_of.find(name);
     if (found == label_of.end()) {
       const std::string near = nearest(name, to);
-      user_error("data.join", "the classes of the first source: found another one, '", name,
-                 near.empty() ? "'" : concat("' (the nearest is '", near, "')"));
+      user_error({.where = "data.join",
+                  .problem = concat("class '", name, "' of a further source is not in the first source"),
+                  .expected = "the classes of the first source",
+                  .hint = near.empty() ? "" : concat("did you mean '", near, "'?")});
     }
     labels.push_back(found->second);
   }

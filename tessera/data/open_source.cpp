@@ -34,13 +34,14 @@ void check_folder(const fs::path& folder, const std::string& key) {
 void warn_of_unused(const std::string& kind, const SourceOptions& options) {
   const bool keys = kind == "wds" || kind == "tfrecord", labels = keys || kind == "zip";
   std::vector<std::string> unused;
-  if (!keys && !options.image_key.empty()) unused.emplace_back("image_key");
-  if (!keys && !options.label_key.empty()) unused.emplace_back("label_key");
-  if (!labels && options.label_offset != 0) unused.emplace_back("label_offset");
-  if (!labels && !options.classes.empty()) unused.emplace_back("classes");
+  if (!keys && !options.image_key.empty()) unused.emplace_back("data.image_key");
+  if (!keys && !options.label_key.empty()) unused.emplace_back("data.label_key");
+  if (!labels && options.label_offset != 0) unused.emplace_back("data.label_offset");
+  if (!labels && !options.classes.empty()) unused.emplace_back("data.classes");
   if (unused.empty() || !options.warn) return;
-  options.warn(concat("[", kOpenSource, "] a setting that ", kind, ": has a use for: found ",
-                      join(unused, ", "), ", which ", unused.size() == 1 ? "is" : "are", " not looked at"));
+  const bool one = unused.size() == 1;
+  options.warn(concat("[", kOpenSource, "] ", join(unused, ", "), one ? " has" : " have", " no effect with ",
+                      kind, ": sources; remove ", one ? "it" : "them"));
 }
 
 std::unique_ptr<Source> open_path(const fs::path& folder, const std::string& split,

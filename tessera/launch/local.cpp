@@ -157,15 +157,15 @@ class Crew {
 
   void name_culprit() {
     named_ = true;
-    if (ended_as_asked(failures_.culprit().ending())) return;
+    const RankProcess& culprit = failures_.culprit();
+    if (ended_as_asked(culprit.ending()) || is_told_by_rank_0(culprit)) return;
     std::string headline;
     if (!failures_.has_cause()) {  // all that ended lost a rank: is it one that still runs?
       for (const auto& rank : ranks_) {
         if (rank->running()) headline += silence_line(*rank, std::ssize(ranks_)) + "; noticed by: ";
       }
     }
-    say(concat("error: [", kLocal, "] ", headline, obituary_line(failures_.culprit(), std::ssize(ranks_)),
-               logs_.keep()));
+    say(concat("error: [", kLocal, "] ", headline, obituary_line(culprit, std::ssize(ranks_)), logs_.keep()));
   }
 
   void kill_late_ones() {

@@ -13,6 +13,9 @@ namespace tessera::launch {
 namespace {
 
 constexpr auto kSettle = std::chrono::milliseconds(25);
+constexpr auto kSettleOfInput = std::chrono::milliseconds(500);
+
+bool is_wrong_input(const Ending& ending) { return ending.signal == 0 && ending.code == kExitUser; }
 
 bool is_cause(const Ending& ending) { return ending.signal != 0 || ending.code != kExitCommunication; }
 
@@ -33,7 +36,10 @@ void Obituary::add(const RankProcess& rank, Clock::time_point now) {
 }
 
 Clock::time_point Obituary::verdict_time(Clock::time_point latest) const {
-  return first_cause_ == Clock::time_point::max() ? latest : std::min(first_cause_ + kSettle, latest);
+  if (first_cause_ == Clock::time_point::max()) return latest;
+  const RankProcess& found = culprit();
+  const bool may_be_rank_0 = is_wrong_input(found.ending()) && found.rank() != 0;
+  return std::min(first_cause_ + (may_be_rank_0 ? kSettleOfInput : kSettle), latest);
 }
 
 const RankProcess& Obituary::culprit() const {
@@ -43,7 +49,13 @@ const RankProcess& Obituary::culprit() const {
     return found == dead_.end() ? nullptr : *found;
   };
   if (const auto* rank = first([](const Ending& ending) { return ending.signal != 0; })) return *rank;
-  if (const auto* rank = first(is_cause)) return *rank;
+  const auto* cause = first(is_cause);
+  if (cause != nullptr && is_wrong_input(cause->ending())) {
+    for (const auto* rank : dead_) {
+      if (rank->rank() == 0 && is_wrong_input(rank->ending())) return *rank;
+    }
+  }
+  if (cause != nullptr) return *cause;
   return *dead_.front();
 }
 
@@ -59,6 +71,10 @@ std::string silence_line(const RankProcess& rank, int64_t world) {
                                      : "it still runs";
   return concat("rank ", rank.rank(), " of ", world, " (pid ", rank.pid(),
                 ") does not answer the other ranks: ", doing);
+}
+
+bool is_told_by_rank_0(const RankProcess& culprit) {
+  return culprit.rank() == 0 && is_wrong_input(culprit.ending());
 }
 
 std::string obituary_line(const RankProcess& rank, int64_t world) {

@@ -61,6 +61,14 @@ std::vector<std::pair<std::string, std::string>> relevant_variables() {
   return found;
 }
 
+bool is_set_for_ranks(std::string_view name) {
+  static constexpr std::string_view kNames[] = {
+      "TESSERA_RANK",        "TESSERA_WORLD_SIZE",  "TESSERA_LOCAL_RANK",       "TESSERA_LOCAL_WORLD_SIZE",
+      "TESSERA_MASTER_ADDR", "TESSERA_MASTER_PORT", "TESSERA_MASTER_LISTEN_FD", "TESSERA_RUN_DIR",
+      "TESSERA_RUN_HOLDER"};
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
 std::string library_variables() {
   std::vector<std::string> settings;
   for (const auto& [name, value] : relevant_variables()) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,9 @@ namespace tessera::launch {
 /// Name and value of every variable of this process that Tessera, LibTorch, its libraries or a launcher read,
 /// by name. What may hold a secret is not among them.
 std::vector<std::pair<std::string, std::string>> relevant_variables();
+
+/// Does the program set this variable for its own ranks? Such variables differ between any two starts.
+bool is_set_for_ranks(std::string_view name);
 
 /// "GOMP_SPINCOUNT=0, OMP_NUM_THREADS=2": those of them that change how fast LibTorch's libraries compute or
 /// with what result; "nothing set".

@@ -20,7 +20,7 @@ constexpr size_t kMostLines = 20;
 std::string bytes_text(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 
 void print_spread(std::ostream& out, const char* name, const Spread& spread, std::string (*text)(int64_t)) {
-  out << name << text(spread.median) << " in the middle, from " << text(spread.least) << " to "
+  out << name << ": median " << text(spread.median) << ", " << text(spread.least) << " to "
       << text(spread.most) << "\n";
 }
 
@@ -37,10 +37,10 @@ std::string list(const std::map<std::string, Value>& values, const Count& count)
 /// What the images that could be decoded are like.
 void print_images(const Inspection& inspection, std::ostream& out) {
   const auto bytes = values_of(inspection, [](const Seen& seen) { return static_cast<int64_t>(seen.bytes); });
-  print_spread(out, "bytes    ", spread_of(bytes), bytes_text);
-  print_spread(out, "width    ", spread_of(values_of(inspection, [](const Seen& s) { return s.width; })),
+  print_spread(out, "file size", spread_of(bytes), bytes_text);
+  print_spread(out, "width", spread_of(values_of(inspection, [](const Seen& s) { return s.width; })),
                human_count);
-  print_spread(out, "height   ", spread_of(values_of(inspection, [](const Seen& s) { return s.height; })),
+  print_spread(out, "height", spread_of(values_of(inspection, [](const Seen& s) { return s.height; })),
                human_count);
   out << "formats  " << list(inspection.formats, [](int64_t count) { return count; }) << "\n";
 }
@@ -83,7 +83,7 @@ void print_text(const Inspection& inspection, std::ostream& out) {
         << list(inspection.odd, [](const auto& indices) { return static_cast<int64_t>(indices.size()); })
         << "\n";
   }
-  print_spread(out, "classes  ", spread_of(inspection.class_counts), human_count);
+  print_spread(out, "images per class", spread_of(inspection.class_counts), human_count);
   print_classes(inspection, out);
   out << "broken   " << inspection.broken.size() << (inspection.full ? "" : " of those decoded") << "\n";
   for (size_t i = 0; i < std::min(inspection.broken.size(), kMostLines); ++i) {

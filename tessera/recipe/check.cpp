@@ -75,7 +75,7 @@ void check_augmentation(const Recipe& recipe, const std::string& where) {
     static_cast<void>(data::Augmenter(transform.augment, transform.mean, data::Filter::kBilinear));
     data::check_mix(recipe.train.mix);
   } catch (const UserError& error) {
-    throw UserError(concat(error.what(), " (", where, ")"));
+    throw UserError(with_place(error.what(), where));
   }
 }
 
@@ -135,7 +135,7 @@ void check_optimizer(const Recipe& recipe, const std::string& where) {
   try {
     static_cast<void>(ParameterGroups(optimizer));
   } catch (const UserError& error) {
-    throw UserError(concat(error.what(), " (", where, ")"));
+    throw UserError(with_place(error.what(), where));
   }
   const bool falls =
       schedule.name != "constant" || schedule.cooldown_epochs > 0 || schedule.cooldown_steps > 0;
@@ -158,7 +158,7 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
   try {
     arch::check(recipe.model);
   } catch (const UserError& error) {
-    throw UserError(concat(error.what(), " (", where, ", [model])"));
+    throw UserError(with_place(error.what(), where + ", [model]"));
   }
   check_name(recipe, where);
   check_data(recipe, where);

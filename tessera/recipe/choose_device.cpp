@@ -11,21 +11,27 @@ std::optional<int64_t> choose_gpu(DeviceKind wanted, const FoundGpus& found, Loc
   const bool plugin = found.missing.empty();
   if (wanted == DeviceKind::kAuto && (!plugin || found.count == 0)) return {};
   if (!plugin) {
-    user_error(kWhere, "the CUDA plug-in for run.device = \"cuda\": ", found.missing,
-               " (build with CUDA=1 ./dev build, which takes nvcc of the CUDA 13 toolkit; or set run.device "
-               "= \"cpu\")");
+    user_error(
+        {.where = kWhere,
+         .problem = concat("run.device = \"cuda\" needs the CUDA plug-in, ", found.missing),
+         .expected = {},
+         .hint = "build it with CUDA=1 ./dev build (needs nvcc of the CUDA 13 toolkit), or set run.device = "
+                 "\"cpu\""});
   }
   if (found.count == 0) {
-    user_error(kWhere,
-               "a GPU for run.device = \"cuda\": the CUDA plug-in found none (install NVIDIA's driver, of "
-               "release 580 or later for CUDA 13; nvidia-smi lists the GPUs, CUDA_VISIBLE_DEVICES may hide "
-               "them; or set "
-               "run.device = \"cpu\")");
+    user_error({.where = kWhere,
+                .problem = "run.device = \"cuda\", but no GPU was found",
+                .expected = "a GPU with NVIDIA's driver of release 580 or later (CUDA 13)",
+                .hint = "check nvidia-smi and CUDA_VISIBLE_DEVICES, or set run.device = \"cpu\""});
   }
   if (local.world > found.count && !share) {
-    user_error(kWhere, "a GPU for each rank of this host: found ", found.count,
-               found.count == 1 ? " GPU" : " GPUs", " for ", local.world, " ranks (start at most ",
-               found.count, " here, or set run.device = \"cpu\"; for a test, run.share_gpu = true)");
+    user_error(
+        {.where = kWhere,
+         .problem = concat(local.world, " ranks on this host, but only ", found.count,
+                           found.count == 1 ? " GPU" : " GPUs"),
+         .expected = "a GPU for each rank",
+         .hint = concat("start at most ", found.count, found.count == 1 ? " rank" : " ranks",
+                        " on this host, or set run.device = \"cpu\" (for tests: run.share_gpu = true)")});
   }
   return local.rank % found.count;
 }

@@ -27,7 +27,7 @@ void append(std::vector<Option>& table, const std::vector<std::string>& families
 
 /// Another family than the recipe's starts from that family's defaults.
 Option family() {
-  Option option = row("model.family", Type::kText, "kind of model; each has keys of its own");
+  Option option = row("model.family", Type::kText, "Model family; each family has its own keys");
   option.choices = arch::families();
   option.set = [](Recipe& r, const Value& v) {
     const auto& name = std::get<std::string>(v);
@@ -53,69 +53,80 @@ Option counts(std::string key, std::string help, Range range, Field field) {
 
 /// Of all models that cut an image into patches.
 void add_of_patches(std::vector<Option>& table) {
-  append(table, {arch::VitConfig::kFamily, arch::ResMlpConfig::kFamily},
-         {integer("model.patch_size", "pixels, divides image_size", {1, 1 << 16},
-                  TESSERA_OF_PATCHES(patch_size)),
-          integer("model.width", "numbers a token", {1, 1 << 20}, TESSERA_OF_PATCHES(width)),
-          integer("model.depth", "blocks", {1, 4096}, TESSERA_OF_PATCHES(depth)),
-          integer("model.mlp_width", "hidden width; where only width is given it keeps the preset's ratio",
-                  {1, 1 << 22}, TESSERA_OF_PATCHES(mlp_width)),
-          shorthand("model.mlp_ratio", Type::kNumber, "mlp_width as a multiple of width", {0, 1024, true}),
-          number("model.layer_scale", "initial value of LayerScale; a ViT with 0 has none", {0, 1e6},
-                 TESSERA_OF_PATCHES(layer_scale)),
-          number("model.drop_path", "rate of the last block; earlier ones of a ViT linearly less", kRate,
-                 TESSERA_OF_PATCHES(drop_path))});
+  append(
+      table, {arch::VitConfig::kFamily, arch::ResMlpConfig::kFamily},
+      {integer("model.patch_size", "Patch size in pixels; divides image_size", {1, 1 << 16},
+               TESSERA_OF_PATCHES(patch_size)),
+       integer("model.width", "Embedding dimension (timm: embed_dim)", {1, 1 << 20},
+               TESSERA_OF_PATCHES(width)),
+       integer("model.depth", "Number of blocks", {1, 4096}, TESSERA_OF_PATCHES(depth)),
+       integer("model.mlp_width",
+               "Hidden dimension of the MLPs; if only width is given, the preset's ratio is kept",
+               {1, 1 << 22}, TESSERA_OF_PATCHES(mlp_width)),
+       shorthand("model.mlp_ratio", Type::kNumber, "MLP width as a multiple of width (timm: mlp_ratio)",
+                 {0, 1024, true}),
+       number("model.layer_scale", "Initial value of LayerScale (timm: init_values); 0 disables it in a ViT",
+              {0, 1e6}, TESSERA_OF_PATCHES(layer_scale)),
+       number("model.drop_path",
+              "Drop-path rate of the last block; rates of earlier blocks of a ViT rise linearly to it", kRate,
+              TESSERA_OF_PATCHES(drop_path))});
 }
 
 void add_vit(std::vector<Option>& table) {
   using arch::Head, arch::Pool, arch::PositionEmbedding;
-  append(table, {arch::VitConfig::kFamily},
-         {integer("model.heads", "attention heads, divide width", {1, 1 << 16}, TESSERA_VIT(heads)),
-          integer("model.registers", "register tokens", {0, 1 << 16}, TESSERA_VIT(registers)),
-          flag("model.class_token", "a token that pool = \"cls\" reads", TESSERA_VIT(class_token)),
-          flag("model.distillation_token", "a second one, whose own head learns from a teacher (DeiT)",
-               TESSERA_VIT(distillation_token)),
-          choice<Pool>("model.pool", "class token, average of the patches, or attention pool",
-                       {{"cls", Pool::kClassToken}, {"gap", Pool::kAverage}, {"map", Pool::kAttention}},
-                       TESSERA_VIT(pool)),
-          flag("model.norm_before_pool",
-               "pool = \"gap\": every token is normed, then they are averaged (big_vision); else the reverse",
-               TESSERA_VIT(norm_before_pool)),
-          choice<PositionEmbedding>(
-              "model.position_embedding", "trained, or fixed sines and cosines",
-              {{"learned", PositionEmbedding::kLearned}, {"sincos2d", PositionEmbedding::kSinCos2d}},
-              TESSERA_VIT(position_embedding)),
-          choice<Head>("model.head", "one layer, or two with tanh between",
-                       {{"linear", Head::kLinear}, {"tanh", Head::kTanh}}, TESSERA_VIT(head)),
-          flag("model.qk_norm", "LayerNorm on queries and keys", TESSERA_VIT(qk_norm)),
-          number("model.dropout", "rate after positions, projections and MLPs", kRate, TESSERA_VIT(dropout)),
-          number("model.norm_epsilon", "of every LayerNorm", {0, 1, true}, TESSERA_VIT(norm_epsilon)),
-          number("model.head_bias", "initial value of the last layer's bias; sigmoid losses like about -7",
-                 {-1000, 1000}, TESSERA_VIT(head_bias)),
-          flag("model.head_zero_init", "the last layer's weights start at 0 (big_vision)",
-               TESSERA_VIT(head_zero_init)),
-          choice<arch::InitialValues>(
-              "model.init", "initial values of the parameters, as timm's or as big_vision's",
-              {{"timm", arch::InitialValues::kTimm}, {"big_vision", arch::InitialValues::kBigVision}},
-              TESSERA_VIT(initial_values))});
+  append(
+      table, {arch::VitConfig::kFamily},
+      {integer("model.heads", "Number of attention heads; divides width", {1, 1 << 16}, TESSERA_VIT(heads)),
+       integer("model.registers", "Number of register tokens", {0, 1 << 16}, TESSERA_VIT(registers)),
+       flag("model.class_token", "Add a class token, which pool = \"cls\" reads", TESSERA_VIT(class_token)),
+       flag("model.distillation_token",
+            "Add a distillation token with its own head, trained on the teacher's labels (DeiT)",
+            TESSERA_VIT(distillation_token)),
+       choice<Pool>("model.pool",
+                    "Pooling: class token (cls), average of the patches (gap) or attention pool (map)",
+                    {{"cls", Pool::kClassToken}, {"gap", Pool::kAverage}, {"map", Pool::kAttention}},
+                    TESSERA_VIT(pool)),
+       flag("model.norm_before_pool",
+            "Only for pool = \"gap\": normalise each token before averaging (big_vision) instead of after it",
+            TESSERA_VIT(norm_before_pool)),
+       choice<PositionEmbedding>(
+           "model.position_embedding", "Position embedding: learned, or fixed sines and cosines",
+           {{"learned", PositionEmbedding::kLearned}, {"sincos2d", PositionEmbedding::kSinCos2d}},
+           TESSERA_VIT(position_embedding)),
+       choice<Head>("model.head", "Classifier: one linear layer, or two with tanh in between",
+                    {{"linear", Head::kLinear}, {"tanh", Head::kTanh}}, TESSERA_VIT(head)),
+       flag("model.qk_norm", "Apply LayerNorm to queries and keys", TESSERA_VIT(qk_norm)),
+       number("model.dropout", "Dropout rate after position embedding, projections and MLPs", kRate,
+              TESSERA_VIT(dropout)),
+       number("model.norm_epsilon", "Epsilon of every LayerNorm", {0, 1, true}, TESSERA_VIT(norm_epsilon)),
+       number("model.head_bias", "Initial bias of the classifier; about -7 suits sigmoid losses",
+              {-1000, 1000}, TESSERA_VIT(head_bias)),
+       flag("model.head_zero_init", "Initialise the classifier's weights with 0 (big_vision)",
+            TESSERA_VIT(head_zero_init)),
+       choice<arch::InitialValues>(
+           "model.init", "Scheme of the initial parameters: timm's or big_vision's",
+           {{"timm", arch::InitialValues::kTimm}, {"big_vision", arch::InitialValues::kBigVision}},
+           TESSERA_VIT(initial_values))});
 }
 
 void add_resnet(std::vector<Option>& table) {
-  append(table, {arch::ResNetConfig::kFamily},
-         {choice<bool>("model.block", "3x3, 3x3; or 1x1, 3x3, 1x1 convolutions",
-                       {{"basic", false}, {"bottleneck", true}}, TESSERA_RESNET(bottleneck)),
-          counts("model.blocks", "blocks of each stage; each but the first halves the image", {1, 1024},
-                 TESSERA_RESNET(blocks)),
-          integer("model.base_width", "channels of the stem; each stage has twice those before", {1, 1 << 16},
-                  TESSERA_RESNET(base_width)),
-          flag("model.zero_init_residual", "the last BatchNorm of a block starts at 0",
-               TESSERA_RESNET(zero_init_residual)),
-          flag("model.batch_norm_sync", "statistics over the samples of all ranks, not of each",
-               TESSERA_RESNET(batch_norm_sync)),
-          number("model.batch_norm_momentum", "weight of a batch in the running statistics", {0, 1, true},
-                 TESSERA_RESNET(batch_norm_momentum)),
-          number("model.batch_norm_epsilon", "added to every variance", {0, 1, true},
-                 TESSERA_RESNET(batch_norm_epsilon))});
+  append(
+      table, {arch::ResNetConfig::kFamily},
+      {choice<bool>("model.block", "Convolutions of a block: 3x3, 3x3 (basic) or 1x1, 3x3, 1x1 (bottleneck)",
+                    {{"basic", false}, {"bottleneck", true}}, TESSERA_RESNET(bottleneck)),
+       counts("model.blocks",
+              "Number of blocks of each stage; every stage but the first halves the resolution", {1, 1024},
+              TESSERA_RESNET(blocks)),
+       integer("model.base_width", "Channels of the stem; every stage doubles the width", {1, 1 << 16},
+               TESSERA_RESNET(base_width)),
+       flag("model.zero_init_residual", "Initialise the last BatchNorm weight of each block with 0",
+            TESSERA_RESNET(zero_init_residual)),
+       flag("model.batch_norm_sync", "Compute batch statistics over the samples of all ranks (SyncBatchNorm)",
+            TESSERA_RESNET(batch_norm_sync)),
+       number("model.batch_norm_momentum", "Weight of a batch in the running statistics", {0, 1, true},
+              TESSERA_RESNET(batch_norm_momentum)),
+       number("model.batch_norm_epsilon", "Epsilon of every BatchNorm, added to the variance", {0, 1, true},
+              TESSERA_RESNET(batch_norm_epsilon))});
 }
 
 #undef TESSERA_VIT
@@ -127,12 +138,14 @@ void add_resnet(std::vector<Option>& table) {
 void add_model_options(std::vector<Option>& table) {
   const std::vector<Option> rows = {
       family(),
-      shorthand("model.preset", Type::kText,
-                "named size that sets all of [model]; other keys then win (\"S/16\", \"resnet50\", "
-                "\"resmlp_24_224\")"),
-      integer("model.image_size", "pixels, square", {1, 1 << 16}, TESSERA_FIELD(model.image_size())),
-      integer("model.channels", "1: grey, 3: RGB", {1, 3}, TESSERA_FIELD(model.channels())),
-      integer("model.classes", "outputs", {1, 1 << 27}, TESSERA_FIELD(model.classes())),
+      shorthand(
+          "model.preset", Type::kText,
+          "Named model that sets all of [model]; other given keys override it (\"S/16\", \"resnet50\")"),
+      integer("model.image_size", "Image size in pixels; images are square", {1, 1 << 16},
+              TESSERA_FIELD(model.image_size())),
+      integer("model.channels", "Image channels: 1 (grey) or 3 (RGB)", {1, 3},
+              TESSERA_FIELD(model.channels())),
+      integer("model.classes", "Number of classes", {1, 1 << 27}, TESSERA_FIELD(model.classes())),
   };
   table.insert(table.end(), rows.begin(), rows.end());
   add_of_patches(table);

@@ -88,6 +88,12 @@ std::string Option::type_text() const {
   return {};
 }
 
+std::string with_place(const std::string& message, const std::string& place) {
+  const bool has_brackets = message.ends_with(")") && message.find(" (") != std::string::npos;
+  if (!has_brackets) return concat(message, " (", place, ")");
+  return concat(message.substr(0, message.size() - 1), "; ", place, ")");
+}
+
 const Option* find_option(const std::string& key) {
   for (const auto& option : options()) {
     if (option.key == key) return &option;

@@ -60,6 +60,8 @@ const Option* find_option(const std::string& key);
 
 /// Throws UserError where values contradict each other. `where` names the source.
 void check_recipe(const Recipe& recipe, const std::string& where);
+/// `message` with the place of its value: in its last brackets where it ends with some, else in brackets.
+std::string with_place(const std::string& message, const std::string& place);
 
 /// Replaces ${NAME} and ${NAME:-default} (used when NAME is unset or empty) by the environment's values;
 /// `$${` stands for `${` itself. `where` for messages; `is_path`: they show a path as an example.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TOML, environment and --set to a checked Recipe.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 
@@ -95,14 +96,42 @@ void check_range(const Option& option, const Entry& entry, double value) {
              entry.where, ")");
 }
 
+/// Words of other programs that no distance between letters leads to.
+struct Synonym {
+  std::string_view key, word, advice;
+};
+constexpr Synonym kSynonyms[] = {
+    {"run.device", "gpu", "did you mean \"cuda\"?"},
+    {"run.device", "nvidia", "did you mean \"cuda\"?"},
+    {"precision.compute", "fp8", "set precision.linear = \"fp8\""},
+    {"precision.compute", "float32", "did you mean \"fp32\"?"},
+    {"precision.compute", "float16", "did you mean \"fp16\"?"},
+    {"precision.compute", "half", "did you mean \"fp16\"?"},
+    {"precision.compute", "bfloat16", "did you mean \"bf16\"?"},
+    {"precision.compute", "amp", "did you mean \"bf16\"?"},
+    {"precision.linear", "bf16", "set precision.compute = \"bf16\""},
+    {"precision.linear", "fp16", "set precision.compute = \"fp16\""},
+    {"precision.linear", "fp32", "set precision.compute = \"fp32\""},
+    {"shard.level", "ddp", "did you mean \"replicate\"?"},
+    {"shard.level", "fsdp", "did you mean \"zero3\"?"},
+};
+
+/// "; did you mean ...?" or what else to set; empty where nothing is near.
+std::string advice_for(const Option& option, const std::string& value) {
+  for (const Synonym& synonym : kSynonyms) {
+    if (option.key == synonym.key && value == synonym.word) return concat("; ", synonym.advice);
+  }
+  const std::string near = nearest(value, option.choices);
+  return near.empty() ? "" : "; did you mean \"" + near + "\"?";
+}
+
 void check_choice(const Option& option, const Entry& entry, const std::string& value) {
   if (option.choices.empty()) return;
   for (const auto& choice : option.choices) {
     if (choice == value) return;
   }
-  const std::string near = nearest(value, option.choices);
   user_error("recipe.parse", option.key, " must be one of ", join(option.choices, ", "), ": found \"",
-             escape(value), "\" (", entry.where, near.empty() ? "" : "; did you mean \"" + near + "\"?", ")");
+             escape(value), "\" (", entry.where, advice_for(option, value), ")");
 }
 
 std::string expanded(const Option& option, const Entry& entry, const std::string& given) {
@@ -200,7 +229,11 @@ bool is_whole_number(std::string_view text) {
 Entry parse_set(const std::string& set) {
   const size_t equals = set.find('=');
   if (equals == std::string::npos || equals == 0) {
-    user_error("recipe.parse", "--set must be room.key=value: found \"", escape(set), "\"");
+    const std::string key = equals == 0 ? "KEY" : escape(set);
+    user_error({.where = "recipe.parse",
+                .problem = concat("--set ", escape(set), equals == 0 ? " has no key" : " has no value"),
+                .expected = concat("--set ", key, equals == 0 ? escape(set) : "=VALUE"),
+                .hint = {}});
   }
   const std::string key = set.substr(0, equals), text = set.substr(equals + 1);
   const auto parsed = parse_toml_value(text);
@@ -280,7 +313,7 @@ arch::ModelConfig preset_model(const Given& preset, const GivenMap& given) {
   try {
     model = arch::model_config(name);
   } catch (const UserError& error) {
-    throw UserError(concat(error.what(), " (", preset.where, ", model.preset)"));
+    throw UserError(with_place(error.what(), preset.where + ", model.preset"));
   }
   const auto family = given.find("model.family");
   if (family != given.end() && std::get<std::string>(family->second.value) != model.family()) {
@@ -343,6 +376,39 @@ void set_model(const GivenMap& given, Recipe& recipe) {
   if (auto* mlp = std::get_if<arch::ResMlpConfig>(&recipe.model.of)) set_mlp_width(given, *mlp);
 }
 
+/// Does `text` hold `word` with no letter, digit or underscore beside it?
+bool has_word(std::string_view text, std::string_view word) {
+  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !is_part(text[at - 1])) && (end == text.size() || !is_part(text[end]))) return true;
+  }
+  return false;
+}
+
+/// Where the keys that `message` names were given: by --set, else in the file. Errors of arch::check name
+/// keys of [model] without "model.".
+std::string where_given(std::string_view message, const GivenMap& given, const std::string& file) {
+  const bool of_arch = message.starts_with("[arch.");
+  std::vector<std::string> sets;
+  for (const auto& [key, value] : given) {
+    const bool of_model = of_arch && key.starts_with("model.");
+    const std::string name = of_model ? key.substr(key.find('.') + 1) : key;
+    if (value.from_set && has_word(message, name)) sets.push_back(value.where);
+  }
+  return sets.empty() ? file : join(sets, ", ");
+}
+
+/// check_recipe, whose errors name --set where it gave the value.
+void check_given(const Recipe& recipe, const GivenMap& given, const std::string& file) {
+  try {
+    check_recipe(recipe, "");
+  } catch (const UserError& error) {
+    check_recipe(recipe, where_given(error.what(), given, file));
+    throw;
+  }
+}
+
 /// What follows from other keys.
 void complete(const GivenMap& given, Recipe& recipe) {
   auto& transform = recipe.data.transform;
@@ -361,6 +427,29 @@ void complete(const GivenMap& given, Recipe& recipe) {
   if (name == "muon" && !given.contains("optimizer.nesterov")) {
     recipe.optimizer.nesterov = recipe.optimizer.momentum > 0;
   }
+}
+
+/// What is no file at all: a folder of images or of a run, a name with a slip.
+void check_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    const std::string name = path.string();
+    const bool is_run = std::filesystem::exists(path / "recipe.toml", ignored);
+    const bool has_images = std::filesystem::is_directory(path / "train", ignored);
+    user_error({.where = "recipe.read",
+                .problem = name + " is a folder",
+                .expected = "a recipe file (TOML)",
+                .hint = is_run ? concat("name ", name, "/recipe.toml, or continue that run: --resume ", name)
+                        : has_images
+                            ? concat("name that folder in a recipe: data.source = \"folder:", name, "\"")
+                            : ""});
+  }
+  if (path.empty() || std::filesystem::exists(path, ignored) || ignored) return;
+  const std::string near = nearest_in_folder(path);
+  user_error({.where = "recipe.read",
+              .problem = concat("cannot open ", path.string(), ": No such file or directory"),
+              .expected = "a recipe file (TOML)",
+              .hint = near.empty() ? "" : concat("did you mean ", near, "?")});
 }
 
 }  // namespace
@@ -386,11 +475,12 @@ Recipe parse_recipe(const std::string& toml, const std::string& where, const std
     if (const auto at = given.find(option.key); at != given.end()) option.set(recipe, at->second.value);
   }
   complete(given, recipe);
-  check_recipe(recipe, where);
+  check_given(recipe, given, where);
   return recipe;
 }
 
 Recipe read_recipe(const std::filesystem::path& path, const std::vector<std::string>& sets) {
+  check_file(path);
   return parse_recipe(read_file(path), path.string(), std::filesystem::absolute(path).parent_path(), sets);
 }
 

@@ -31,6 +31,16 @@ struct BrokenToml {};
 namespace tessera::recipe {
 namespace {
 
+/// A string without its closing quote runs into the end of the line or of the file.
+std::string advice_for(std::string_view description) {
+  const bool in_string = description.find("string") != std::string_view::npos;
+  const bool ran_on = description.find("control characters") != std::string_view::npos ||
+                      description.find("end-of-file") != std::string_view::npos;
+  if (!in_string || !ran_on) return "";
+  return description.find("literal") == std::string_view::npos ? "; is a closing \" missing?"
+                                                               : "; is a closing ' missing?";
+}
+
 std::string shortened(std::string text) {
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
@@ -86,7 +96,8 @@ std::vector<Entry> parse_toml(const std::string& text, const std::string& where)
     flatten(toml::parse(text), "", where, entries);
   } catch (const toml::parse_error& error) {
     user_error("recipe.parse", "expected TOML: ", escape(error.description()), " (", where, ":",
-               error.source().begin.line, ", column ", error.source().begin.column, ")");
+               error.source().begin.line, ", column ", error.source().begin.column,
+               advice_for(error.description()), ")");
   } catch (const BrokenToml&) {
     user_error("recipe.parse", "expected TOML: found a key or table header that cannot be read (", where,
                ")");

@@ -84,7 +84,7 @@ std::vector<std::string> settings_without_effect(const recipe::RunRecipe& run, a
   std::vector<std::string> lines;
   const auto add = [&](const char* key, bool changed) {
     if (changed && device.is_cpu())
-      lines.push_back(concat(key, " changes nothing on the CPU: it is for runs on GPUs"));
+      lines.push_back(concat(key, " has no effect on the CPU: it is for runs on GPUs"));
   };
   add("run.share_gpu", run.share_gpu);
   add("run.cuda_fused_gelu", run.cuda_fused_gelu);
@@ -112,10 +112,9 @@ void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int6
   const int64_t sharing = ranks_of_a_gpu(ranks);
   const double needed = static_cast<double>(sharing) * gpu_memory(recipe, plan, batch_per_rank).total();
   if (needed <= static_cast<double>(gpu.free_bytes)) return;
-  user_error("train.memory", "a run that fits GPU ", cuda.device, " (", gpu.name,
-             "): ", sharing == 1 ? "a rank is" : concat(sharing, " ranks that share it are"),
-             " predicted to need ", human_bytes(needed), " and ",
-             human_bytes(static_cast<double>(gpu.free_bytes)), " of ",
+  user_error("train.memory", "this run does not fit GPU ", cuda.device, " (", gpu.name,
+             "): ", sharing == 1 ? "a rank needs" : concat(sharing, " ranks that share it need"), " about ",
+             human_bytes(needed), ", and ", human_bytes(static_cast<double>(gpu.free_bytes)), " of ",
              human_bytes(static_cast<double>(gpu.total_bytes)), " are free (per rank",
              memory_savings(recipe, plan, batch_per_rank, ranks), otherwise, ")");
 }

@@ -115,8 +115,8 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
                        p.threads > 1 ? "s" : "", " and ", p.loader.workers, " data worker",
                        p.loader.workers == 1 ? "" : "s", " each",
                        p.loader.workers == 0           ? ""
-                       : p.loader.worker_cores.empty() ? ", sharing cores"
-                                                       : ", on cores of their own")},
+                       : p.loader.worker_cores.empty() ? " (more threads than cores)"
+                                                       : ", each on its own core")},
       {"device", describe_device(p.device)},
       {"layout", plan::levels_text(p.plan)},
       {"batch", concat(p.sizes.batch, " = ", p.ranks.world, " ranks x ", p.sizes.per_rank, " x ",
@@ -133,10 +133,10 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
       {"predicted memory per rank", concat(human_bytes(p.predicted_bytes), " (", plan::parts_text(memory),
                                            recipe.distill.teacher.empty() ? "" : ", its teacher",
                                            recipe.checkpoint.async ? ", a checkpoint's copy)" : ")")},
-      {"memory that progress lines show",
-       concat("all of this process: that, and the ", human_bytes(static_cast<double>(p.program_bytes)),
-              " it has before training, so about ",
-              human_bytes(p.predicted_bytes + static_cast<double>(p.program_bytes)))},
+      {"expected process memory in progress lines",
+       concat("about ", human_bytes(p.predicted_bytes + static_cast<double>(p.program_bytes)), " (",
+              human_bytes(static_cast<double>(p.program_bytes)), " before training + ",
+              human_bytes(p.predicted_bytes), ")")},
       {"environment that libraries read", launch::library_variables()},
       {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
   };

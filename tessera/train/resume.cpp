@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
@@ -102,6 +103,25 @@ void check_best(const Prepared& p, const fs::path& folder, Log& log) {
   log.warn(concat(fault, "; it becomes ", checkpoint::names::kAbandonedBest, ", and the run goes on"));
 }
 
+/// A run may not become shorter than what it has trained: it would end without a step, with a schedule that
+/// its steps did not follow.
+void check_length(const recipe::Recipe& recipe, const recipe::StepCounts& counts, int64_t step) {
+  if (step <= counts.total) return;
+  const bool in_steps = recipe.train.steps > 0;
+  const std::string given = in_steps ? concat("train.steps = ", recipe.train.steps, " is less than ", step,
+                                              ", the step of the checkpoint")
+                                     : concat("train.epochs = ", recipe.train.epochs, " is ", counts.total,
+                                              " steps, but the checkpoint is at step ", step);
+  const auto least =
+      static_cast<int64_t>(in_steps ? static_cast<double>(step + 1)
+                                    : std::ceil(static_cast<double>(step + 1) / counts.steps_per_epoch));
+  const char* key = in_steps ? "train.steps" : "train.epochs";
+  user_error({.where = "train.resume",
+              .problem = given,
+              .expected = concat("more than ", step, " steps"),
+              .hint = concat("remove --set ", key, ", or set ", key, " to at least ", least)});
+}
+
 /// Sets where data and schedule go on.
 void place_in_data(Prepared& p, const TrainState& state, const recipe::Recipe& saved, int64_t saved_world,
                    Log& log) {
@@ -195,6 +215,7 @@ fs::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
   }
   report(differences(state.data, state.classes, p.data, p.val->classes()), log);
   place_in_data(p, state, saved, manifest.world, log);
+  check_length(p.job.recipe, p.counts, state.step);
   if (state.step >= p.counts.total) {
     log.info(concat("  this run is finished: all of its ", p.counts.total,
                     " steps are made (to train on, set ", recipe::how_to_train_on(p.job.recipe), ")"));

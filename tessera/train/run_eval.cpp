@@ -114,15 +114,19 @@ void load(TrainState& state, const Trained& trained, bool ema, Log& log) {
   state.classes = trained.weights->classes;
 }
 
-nlohmann::ordered_json to_json(const Evaluation& result, const fs::path& checkpoint) {
+/// "bf16", "bf16 with fp8 linear layers": top-1 may differ in the second decimal between them.
+std::string computed_in(const recipe::Recipe& recipe, at::Device device) {
+  const std::string dtype = dtype_name(resolve_dtype(recipe.precision.compute, device));
+  return recipe.precision.linear == recipe::Linear::kFp8 ? dtype + " with fp8 linear layers" : dtype;
+}
+
+nlohmann::ordered_json to_json(const Evaluation& result, const fs::path& checkpoint,
+                               const std::string& dtype) {
   const monitor::EvalMetrics& metrics = result.metrics;
-  return {{"top1", metrics.top1},
-          {"top5", metrics.top5},
-          {"loss", metrics.loss},
-          {"ece", result.figures.calibration_error},
-          {"samples", metrics.samples},
-          {"seconds", metrics.seconds},
-          {"checkpoint", checkpoint.string()}};
+  return {{"top1", metrics.top1},       {"top5", metrics.top5},
+          {"loss", metrics.loss},       {"ece", result.figures.calibration_error},
+          {"samples", metrics.samples}, {"seconds", metrics.seconds},
+          {"compute", dtype},           {"checkpoint", checkpoint.string()}};
 }
 
 void check_classes(const data::Source& source, const recipe::Recipe& recipe, const std::string& split) {
@@ -282,7 +286,8 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
           const int64_t broken = result.figures.broken;
           if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
-          auto json = to_json(result, trained.path);
+          const std::string dtype = computed_in(trained.recipe, device);
+          auto json = to_json(result, trained.path, dtype);
           if (wants_features(job)) {
             look_at_features(job, *state, *source, train.source.get(), loader, options.batch, *mesh, log,
                              json);
@@ -292,10 +297,11 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
             if (!job.output.empty()) write_file_atomic(job.output, json_text(json, 2) + "\n");
             if (job.json) std::cout << json_text(json, 2) << std::endl;
           }
-          log.info(monitor::print("top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images of %s in %s",
-                                  result.metrics.top1, result.metrics.top5, result.metrics.loss,
-                                  static_cast<long>(result.metrics.samples), split.c_str(),
-                                  human_seconds(result.metrics.seconds).c_str()));
+          log.info(monitor::print(
+              "top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images of %s in %s, computed in %s",
+              result.metrics.top1, result.metrics.top5, result.metrics.loss,
+              static_cast<long>(result.metrics.samples), split.c_str(),
+              human_seconds(result.metrics.seconds).c_str(), dtype.c_str()));
           if (!job.output_dir.empty()) {
             log.info(concat("  page       ", (fs::path(job.output_dir) / monitor::kPageFile).string()));
           }

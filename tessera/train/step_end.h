@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks agree on once the gradients of a step are complete, and its update.
+// The end of a training step: ranks agree on loss, gradient norm and votes, then the parameters are updated.
 //
-// On a CPU one all-reduce of five numbers, then the guard decides, then the optimizer's step. On another
-// device the host's votes travel by themselves, without waiting for the device; loss and norm are added up
-// over the ranks there. AdamW and Adam are queued before the host knows either (device_update.h); before
-// other optimizers, and with offloaded state, the host reads both, once.
+// On a CPU: one all-reduce of five values, then the guard decides, then the optimizer's step.
+// On a GPU: the hosts' votes are exchanged without waiting for the GPU; loss and norm are summed over the
+// ranks on the GPU. AdamW and Adam are queued before the host knows loss and norm (device_update.h). Before
+// other optimizers, and with offloaded state, the host reads both values once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,27 +18,27 @@
 
 namespace tessera::train {
 
-/// What the host of a rank says at the end of a step; after the vote of all ranks: any, any, their sum.
+/// The votes of one rank at the end of a step. Combined over all ranks: any stop, any stalled, sum of broken.
 struct Votes {
-  bool stop = false;     // it was asked to stop
-  bool stalled = false;  // its data did not come
+  bool stop = false;     // the rank was asked to stop
+  bool stalled = false;  // the rank's data loader gave no batch
   int64_t broken = 0;    // samples found broken since the last step
 };
 
 /// The end of one step.
 class StepEnd {
  public:
-  /// `loss`: this rank's part of the loss, a float64 scalar where the state computes. Collective.
+  /// `loss`: this rank's part of the loss, a float64 scalar on the state's device. Collective.
   StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Mesh& mesh);
-  /// `elsewhere`: do loss and gradients lie where the host waits for them? (For tests, on a CPU.)
+  /// `elsewhere`: treat loss and gradients as on a device that the host must wait for. For tests on a CPU.
   StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Mesh& mesh, bool elsewhere);
 
-  /// Of all ranks.
+  /// The combined votes of all ranks.
   const Votes& votes() const { return votes_; }
-  /// Loss and gradient norm over all ranks. Where the device decides, it makes the update as well.
-  /// Collective; once, and not in a step that is stalled.
+  /// Loss and gradient norm over all ranks. With a DeviceUpdate this also updates the parameters.
+  /// Collective. Call it once, and not in a stalled step.
   StepNumbers numbers(double lr);
-  /// The guard says that the step is used, or not: makes the update where the device did not. Collective.
+  /// Updates the parameters, unless numbers() did; `is_used` is the guard's decision. Collective.
   void finish(bool is_used, double lr);
 
  private:
@@ -50,11 +50,10 @@ class StepEnd {
   StepNumbers numbers_;
 };
 
-/// Of a state whose device can decide alone: where it does not compute on a CPU, and the optimizer can be
-/// queued; else null.
+/// The update that a device makes without the host. Null on a CPU, and for optimizers that cannot be queued.
 std::shared_ptr<DeviceUpdate> make_device_update(TrainState& state, mesh::Mesh& mesh);
 
-/// A group of all ranks in which the device's tensors travel: one whose connections the units use already.
+/// The group of all ranks for tensors of the device. Reuses a group of the units: no new connections.
 mesh::Group& all_ranks(const shard::ShardedModel& model, mesh::Mesh& mesh);
 
 }  // namespace tessera::train

@@ -254,11 +254,10 @@ TEST(Check, NamesWhatIsOutOfRange) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(message([](VitConfig&) {}), "no error");
   EXPECT_EQ(message([](VitConfig& c) { c.heads = 7; }),
-            "[arch.check] heads must divide width: found 7 heads and width 768");
-  EXPECT_EQ(
-      message([](VitConfig& c) { c.image_size = 225; }),
-      "[arch.check] image_size must be a multiple of patch_size: found 225 and 16 (nearest image sizes: "
-      "224 and 240)");
+            "[arch.check] heads must divide width: found 7 heads and width 768; nearest: 6 and 8");
+  EXPECT_EQ(message([](VitConfig& c) { c.image_size = 225; }),
+            "[arch.check] image_size must be a multiple of patch_size: found 225 and 16; nearest: 224 and "
+            "240");
   EXPECT_EQ(
       message([](VitConfig& c) { c.class_token = false; }),
       "[arch.check] pool \"cls\" needs a class token: found class_token = false (set class_token = true, "

@@ -81,8 +81,9 @@ TEST(ResMlp, Errors) {
     return error_text([&] { check(config); });
   };
   EXPECT_EQ(message([](ResMlpConfig&) {}), "no error");
-  EXPECT_EQ(message([](ResMlpConfig& c) { c.image_size = 225; }),
-            "[arch.check] image_size must be a multiple of patch_size: found 225 and 16");
+  EXPECT_EQ(
+      message([](ResMlpConfig& c) { c.image_size = 225; }),
+      "[arch.check] image_size must be a multiple of patch_size: found 225 and 16; nearest: 224 and 240");
   EXPECT_EQ(message([](ResMlpConfig& c) { c.depth = 0; }),
             "[arch.check] depth must be between 1 and 4096: found 0");
   EXPECT_EQ(message([](ResMlpConfig& c) {

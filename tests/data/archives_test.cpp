@@ -186,20 +186,22 @@ TEST_F(Archives, SettingsOfOtherKindsAreNamed) {
     options.image_key = "jpg";
     open(spec);
     ASSERT_EQ(warnings.size(), 1U) << spec;
-    EXPECT_TRUE(warnings[0].ends_with(": has a use for: found image_key, which is not looked at"))
+    EXPECT_TRUE(warnings[0].starts_with("[data.open_source] data.image_key has no effect with "))
         << warnings[0];
+    EXPECT_TRUE(warnings[0].ends_with(": sources; remove it")) << warnings[0];
     options.classes = "/none";
     options.label_offset = -5;
     open(spec);
     ASSERT_EQ(warnings.size(), 1U) << spec;
-    EXPECT_TRUE(warnings[0].ends_with("found image_key, label_offset, classes, which are not looked at"))
+    EXPECT_TRUE(warnings[0].starts_with(
+        "[data.open_source] data.image_key, data.label_offset, data.classes have no effect with "))
         << warnings[0];
+    EXPECT_TRUE(warnings[0].ends_with(": sources; remove them")) << warnings[0];
   }
   options.classes = "";
   options.label_offset = 0;
   open("zip:" + (kFixtures / "zip").string());
-  EXPECT_EQ(warnings, Names{"[data.open_source] a setting that zip: has a use for: found image_key, which is "
-                            "not looked at"});
+  EXPECT_EQ(warnings, Names{"[data.open_source] data.image_key has no effect with zip: sources; remove it"});
 }
 
 TEST_F(Archives, FilesThatShrinkWhileTheyAreReadAreNamed) {

@@ -178,9 +178,18 @@ TEST(FolderSource, Errors) {
   const fs::path root = temporary.path();
   const std::string spec = "folder:" + root.string();
   fs::create_directories(root / "other");
-  EXPECT_EQ(open_error(spec), "[data.open_folder] a folder train: found other (in " + root.string() + ")");
-  EXPECT_EQ(open_error(spec, "val"),
-            "[data.open_folder] a folder val or validation or test: found other (in " + root.string() + ")");
+  EXPECT_EQ(open_error(spec),
+            "[data.open_folder] there is no split 'train' in " + root.string() +
+                ": expected a folder train, found other; --split, data.train and data.val name the splits");
+  EXPECT_EQ(
+      open_error(spec, "val"),
+      "[data.open_folder] there is no split 'val' in " + root.string() +
+          ": expected a folder val or validation or test, found other; --split, data.train and data.val name "
+          "the splits");
+  EXPECT_EQ(open_error(spec, "othr"),
+            "[data.open_folder] there is no split 'othr' in " + root.string() +
+                ": expected a folder othr, found other; did you mean other? (--split, "
+                "data.train, data.val)");
   write_image(root / "other" / "1.png", 1);
   EXPECT_EQ(
       open_error(spec),
@@ -203,8 +212,13 @@ TEST(FolderSource, Errors) {
   write_image(root / "train" / "shirt" / "1.png", 1);
   write_image(root / "val" / "shirts" / "1.png", 1);
   EXPECT_EQ(open_error(spec, "val"),
-            "[data.open_folder] the classes of the train split: found another one, 'shirts' (in " +
-                root.string() + "/val; the nearest is 'shirt')");
+            "[data.open_folder] class 'shirts' is in " + root.string() + "/val but not in " + root.string() +
+                "/train: expected the classes of the train split; did you mean 'shirt'?");
+  write_image(root / "val" / "daisy" / "1.png", 1);
+  EXPECT_EQ(open_error(spec, "val"),
+            "[data.open_folder] class 'daisy' is in " + root.string() + "/val but not in " + root.string() +
+                "/train: expected the classes of the train split; make the folder " + root.string() +
+                "/train/daisy, or remove " + root.string() + "/val/daisy");
 }
 
 /// Three images of 2 x 2 with labels 2, 0, 1; one t10k image with label 3.

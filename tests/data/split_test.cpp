@@ -197,7 +197,9 @@ TEST(Joined, ClassesMeetByName) {
   EXPECT_EQ(error_text([&] {
               JoinedSource({first, std::make_shared<Named>(4, Names{"cat", "cow", "dogs"})});
             }),
-            "[data.join] the classes of the first source: found another one, 'cow' (the nearest is 'cat')");
+            "[data.join] class 'cow' of a further source is not in the first source: expected the classes of "
+            "the first "
+            "source; did you mean 'cat'?");
 }
 
 TEST(Joined, ShardsOfPartsAndOfSlices) {

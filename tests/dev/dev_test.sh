@@ -8,7 +8,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/bin" "$scratch/tree"
 cp "$source/dev" "$scratch/tree/dev"
-for tool in cat dirname env flock mkdir sed; do ln -s "$(command -v $tool)" "$scratch/bin/$tool"; done
+for tool in awk cat dirname env flock mkdir sed; do ln -s "$(command -v $tool)" "$scratch/bin/$tool"; done
 failures=0
 
 stand_in() { printf '#!/bin/sh\n%s\n' "$2" >"$scratch/bin/$1"; chmod +x "$scratch/bin/$1"; }
@@ -29,7 +29,22 @@ expect() {
 
 expect "help lists the verbs" 0 0 "./dev quickstart" help
 expect "no verb is help" 0 0 "./dev clean"
-expect "unknown verb" 2 1 "[dev.tset] expected a verb that ./dev help lists: found 'tset'" tset
+expect "unknown verb" 2 1 "[dev.tset] unknown verb 'tset': expected one of quickstart, test, " tset
+expect "a verb with a slip" 2 1 ", clean, help; did you mean quickstart?" quikstart
+expect "a verb near no other" 2 1 "clean, help" nonsense
+cp "$source/CMakePresets.json" "$scratch/tree"
+expect "unknown preset" 2 1 "[dev.build] unknown preset 'relase': expected one of dev, release, asan, tsan, tidy, cuda, fuzz; did you mean release?" \
+  build relase
+expect "a hidden preset" 2 1 "[dev.build] unknown preset 'base': expected one of dev, " build base
+[ ! -e "$scratch/tree/build" ] || { failures=$((failures + 1)); echo "FAILED: an unknown preset left a build folder"; }
+for words in "build --fast" "install --prefix" "gpu-kit --rehearse" "setup --all" "peers --all" "cuda-check --all" "format --check"; do
+  expect "$words" 2 1 "unknown option '${words#* }': expected ./dev ${words%% *}" $words
+done
+mkdir "$scratch/tree/build"
+expect "clean with a wrong option" 2 1 "[dev.clean] unknown option '--al': expected ./dev clean [--all]" clean --al
+[ -d "$scratch/tree/build" ] || { failures=$((failures + 1)); echo "FAILED: a wrong option removed the build folder"; }
+rmdir "$scratch/tree/build"
+expect "one argument too many" 2 1 "[dev.build] unexpected argument 'asan': expected ./dev build [PRESET]" build dev asan
 
 expect "no dpkg" 2 1 "[dev.setup] expected Debian 12 or a system like it: found no dpkg-query" setup
 # Every package is there but libpng-dev, and one is known but removed.
@@ -52,7 +67,7 @@ expect "apt-get update works, the package is unknown" 1 0 "apt-get ran: install 
 # and environment are noted in $scratch/calls.
 export TESSERA_SKIP_APT=1
 unset CUDA CUDACXX TESSERA_NO_SKIP
-for tool in awk cksum cp cut grep ln nproc rm seq wc; do ln -s "$(command -v $tool)" "$scratch/bin/$tool"; done
+for tool in cksum cp cut grep ln nproc rm seq wc; do ln -s "$(command -v $tool)" "$scratch/bin/$tool"; done
 cp -r "$source/tools" "$source/CMakePresets.json" "$scratch/tree"
 mkdir -p "$scratch/tree/.venv/bin"
 stamp() { cksum <"$source/tools/$2.txt" >"$scratch/tree/$1/.$2"; }
@@ -125,6 +140,8 @@ no photos here
 warning: step 41 is skipped: not finite
 END
   exit 8"
+expect "a first build" 8 0 "-- building build/dev (from nothing: some minutes)" test
+expect "a second build" 8 0 "-- bringing build/dev up to date" test
 expect "skipped parts are told" 8 0 "--   e2e.launchers: torchrun_trains: no Python with torch
 --   data.Shared.Photos and 1 more: no photos here" test
 case "$output" in

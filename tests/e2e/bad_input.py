@@ -34,8 +34,11 @@ KEYS = [
     (["train.batch=0"], r"must be above 0: found train\.batch = 0 \(--set train\.batch=0; 0 means not given\)"),
     (["train.steps=0"], r"must be above 0: found train\.steps = 0 \(--set train\.steps=0; 0 means not given\)"),
     (["model.depth=many"], r"model\.depth must be an integer.*found"),
-    (["model.heads=5"], r"heads must divide width: found 5 heads and width 32"),
-    (["model.image_size=17"], r"image_size must be a multiple of patch_size: found 17 and 8.*16 and 24"),
+    (["model.heads=5"], r"heads must divide width: found 5 heads and width 32; nearest: 4 and 8 \(--set model\.heads=5, \[model\]\)$"),
+    (["model.image_size=17"],
+     r"image_size must be a multiple of patch_size: found 17 and 8; nearest: 16 and 24 \(--set model\.image_size=17, \[model\]\)$"),
+    (["model.preset=Ti16"], r'found "Ti16" \(did you mean "Ti/16"\?; --set model\.preset=Ti16, model\.preset\)$'),
+    (["run.device=gpu"], r'run\.device must be one of auto, cpu, cuda: found "gpu" \(.*did you mean "cuda"\?\)'),
     (["train.batch=33"], r"train\.batch must be a multiple of 2 ranks x accumulation 1 = 2: found batch 33 .*32 and"),
     (["data.source=folder:/nowhere/at-all"],
      r"a data folder: /nowhere/at-all does not exist \(data\.source names it; set another: --set data\.source=folder:PATH\)"),
@@ -56,7 +59,32 @@ def recipe_keys():
 def arguments():
     with scratch() as folder:
         check_refused(tessera("train", folder=folder), r"a recipe file or --resume RUN_FOLDER: neither was given")
-        check_refused(tessera("train", "no.toml", folder=folder), r"cannot open no\.toml: No such file")
+        check_refused(tessera("train", "no.toml", folder=folder),
+                      r"cannot open no\.toml: No such file or directory: expected a recipe file \(TOML\)$")
+        tiny_recipe(folder)
+        for words in (("train", "tyni.toml"), ("doctor", "tyni.toml")):
+            check_refused(tessera(*words, folder=folder), r"cannot open tyni\.toml: .*; did you mean tiny\.toml\?$")
+        (folder / "data/flowers/train").mkdir(parents=True)
+        check_refused(tessera("train", "data/flowers", folder=folder),
+                      r"data/flowers is a folder: expected a recipe file \(TOML\); name that folder in a recipe: data\.source = ")
+        (folder / "quickstart").mkdir()
+        check_refused(tessera("eval", "quikstart", folder=folder),
+                      r"quikstart does not exist: expected a run's folder, .*; did you mean quickstart\?$")
+        for words in (("train", "tiny.toml", "--set", "train.batch", "8"), ("train", "tiny.toml", "--set", "train.batch", "=", "8")):
+            check_refused(tessera(*words, folder=folder), r"--set train\.batch has no value: write --set train\.batch=8 ")
+        for text, mark in (('name = "x\n', '"'), ("name = 'x\n", "'"), ('name = "x', '"')):
+            (folder / "quote.toml").write_text(text)
+            check_refused(tessera("train", "quote.toml", folder=folder), rf"quote\.toml:1, column \d+; is a closing {mark} missing\?\)$")
+        for which in ("bset", "lastest"):
+            run = train(folder, "--resume", which)
+            check_refused(run, rf"--resume {which} names no checkpoint: expected latest, best, a step, .*did you mean (best|latest)\?$")
+            check(run.text().count("\n") == 1 and not (folder / "run").exists(), "before anything else", run.tail())
+        text = tessera("help", folder=folder).done()
+        check("Start here:" in text and text == tessera("--help", folder=folder).done(), text)
+        check(tessera("help", "data", "pack", folder=folder).done() == tessera("data", "pack", "--help", folder=folder).done())
+        for words in (("checkpoint",), ("bench",), ("data",)):
+            text = tessera(*words, "--help", folder=folder).done()
+            check("Start here" not in text and "Read on: " in text, text)
         check_refused(tessera("trian", folder=folder), r"trian")
         check_refused(tessera("eval", "nowhere", folder=folder), r"nowhere")
         check_refused(tessera("data", "bench", folder=folder), r"either SOURCE or --imagenet-like N: found neither")
@@ -83,7 +111,7 @@ def arguments():
                           rf"--resume {which} was given alone \(tessera train RECIPE --resume {which}; or")
         check_refused(tessera("train", "--resume", folder=folder), r"--resume latest was given alone")
         for words in (("eval", "nowhere"), ("predict", "nowhere", "a.jpg")):
-            check_refused(tessera(*words, folder=folder), r"a run's folder, a checkpoint's, or weights: nowhere does not exist")
+            check_refused(tessera(*words, folder=folder), r"nowhere does not exist: expected a run's folder, a checkpoint's folder or a file of weights$")
             (folder / "vit.safetensors").write_bytes(b"x")
             check_refused(tessera(words[0], "vit.safetensors", *words[2:], folder=folder), r"vit\.safetensors")
         check_refused(tessera("data", "import", "imagenet", "--index-dir", "x", folder=folder),
@@ -110,7 +138,7 @@ def arguments():
         if not (SOURCE / "data/mnist").exists():
             check_refused(tessera("train", SOURCE / "recipes/mnist.toml", folder=folder, env={"MNIST": ""}),
                           r"it is the default while MNIST is not set: MNIST=/data/mnist tessera train \S+mnist\.toml")
-        check_refused(tessera("bench", "step", "--model", "ViT-S", folder=folder), r'found "ViT-S" \(did you mean "S/16"\?\)')
+        check_refused(tessera("bench", "step", "--model", "ViT-S", folder=folder), r'found "ViT-S" \(did you mean "S/16"\?; ')
         check_refused(tessera("bench", "shard", "--procs", -1, folder=folder), r"--procs of at least 1: got -1")
         check_refused(tessera("bench", "scaling", "--strong", "--batch", 3, "--ranks", 2, folder=folder),
                       r"--batch that all of --ranks divide \(--strong\): 2 does not divide 3")
@@ -204,6 +232,8 @@ def starts_that_fail():
         check("[launch.local]" not in run.text().replace("warning: [launch.local]", ""), "before ranks start", run.tail())
         run = train(folder, "--procs", 2, *settings(train__batch=512), run="shared")
         check_refused(run, r"at least one batch")
+        check(run.text().count("error: ") == 1 and "[launch.local]" not in run.text().replace("warning: [launch.local]", ""),
+              "rank 0 has said it", run.tail())
         check(not (folder / "shared").exists() and "logs/rank" not in run.text(), "names a file that is gone", run.tail())
         (folder / "mine").mkdir()
         check_refused(train(folder, *settings(train__batch=512), run="mine"), r"at least one batch")
@@ -354,6 +384,12 @@ def damaged_checkpoints():
     with scratch() as folder:
         train(folder, "--procs", 2, *settings(checkpoint__every_steps=3)).done()
         older, newest = checkpoints(folder / "run")
+        for output, pattern in (
+                ("a.pth", r"a\.pth is named as a \.pth file, but safetensors would be written: expected a\.safetensors; Python loads"),
+                ("nodir/a.safetensors", r"cannot create nodir/a\.safetensors: nodir does not exist: .*; make it first: mkdir -p nodir$")):
+            check_refused(tessera("checkpoint", "export", "run", output, folder=folder), pattern)
+            check(not (folder / output).exists(), output)
+        check_refused(tessera("checkpoint", "verify", "rnu", folder=folder), r"rnu does not exist \(did you mean run\?\)$")
         shard = "shard-00001-of-00002.safetensors"
 
         def flip(path):

@@ -91,6 +91,12 @@ def compare_says_where_runs_part():
         found = json.loads(tessera("compare", "a", "c", "--json", folder=folder).done())
         check(found["parted"]["column"] == "learning_rate" and found["parted"]["kind"] == "step", found["parted"])
         check(any("optimizer.lr: 0.001 -> 0.003" in line for line in found["recipe"]), found["recipe"])
+        # What the program tells its own ranks differs between any two starts; what the user sets does not.
+        for name, threads in (("two", 1), ("again", 2)):
+            train(folder, "--procs", 2, run=name, env={"OMP_NUM_THREADS": str(threads)}).done()
+        listed = json.loads(tessera("compare", "two", "again", "--json", folder=folder).done())["environment"]
+        check(any("OMP_NUM_THREADS" in line for line in listed), listed)
+        check(not any("TESSERA_MASTER" in line or "TESSERA_RUN_" in line for line in listed), listed)
         loss = next(one for one in found["columns"] if one["column"] == "loss" and one["kind"] == "step")
         check(loss["rows"] == 6 and loss["parted"] is not None, loss)
         curve = folder / "curve.csv"

@@ -141,6 +141,18 @@ def resumes_a_finished_run():
         text = tessera("train", "--resume", "runs/tiny", "--set", "train.steps=12", folder=folder).done()
         check("finished:" not in text and "train.steps: 6 -> 12" in text, text)
         check([step for step, _ in losses(folder / "runs/tiny")] == list(range(1, 13)), "the steps go on")
+        # A length below the checkpoint's step is refused, alone and on two ranks, and changes no file of the run.
+        written = {name: (folder / "runs/tiny" / name).read_text() for name in ("recipe.toml", "summary.json", "metrics.jsonl")}
+        for procs in ((), ("--procs", 2)):
+            refused = tessera("train", "--resume", "runs/tiny", *procs, "--set", "train.steps=9", folder=folder)
+            check(refused.wait(60) == 2, refused.tail())
+            check("error: [train.resume] train.steps = 9 is less than 12, the step of the checkpoint: expected more than 12 steps; "
+                  "remove --set train.steps, or set train.steps to at least 13\n" in refused.text(), refused.tail())
+            refused = tessera("train", "--resume", "runs/tiny", *procs, "--set", "train.epochs=0.5", folder=folder)
+            check(refused.wait(60) == 2, refused.tail())
+            check("train.epochs = 0.5 is 4 steps, but the checkpoint is at step 12: expected more than 12 steps; "
+                  "remove --set train.epochs, or set train.epochs to at least 2\n" in refused.text(), refused.tail())
+            check(written == {name: (folder / "runs/tiny" / name).read_text() for name in written}, "files of the run changed")
         (folder / "runs/tiny/summary.json").unlink()
         tessera("train", "--resume", "runs/tiny", "--set", "train.steps=12", folder=folder).done()
         check(summary(folder / "runs/tiny")["images_per_second"] is None, "no process is known that made steps")
@@ -158,8 +170,8 @@ def says_what_is_odd_and_what_is_used():
                   in text, text)
             check('  group "head.bias: weight_decay=0.1": 1 parameter, head.bias\n' in text, text)
             check("found 20 steps of warmup in 6, so the learning rate ends at" in text, text)
-            check(re.search(r"memory that progress lines show: all of this process: that, and the [\d.]+ [MG]iB it has "
-                            r"before training, so about [\d.]+ [MG]iB\n", text), text)
+            check(re.search(r"  expected process memory in progress lines: about [\d.]+ [MG]iB \([\d.]+ [MG]iB before "
+                            r"training \+ [\d.]+ [MG]iB\)\n", text), text)
 
 
 def eval_on_any_number_of_ranks():
@@ -172,9 +184,17 @@ def eval_on_any_number_of_ranks():
             run = tessera(*words, folder=folder)
             run.done()
             found = json.loads((folder / f"eval-{ranks}.json").read_text())
-            check(found["samples"] == 250, ranks, found)
+            check(found["samples"] == 250 and found["compute"] == "fp32", ranks, found)
             check(found["top1"] == expected["val_top1"], ranks, "ranks:", found, expected["val_top1"])
             check(abs(found["loss"] - expected["val_loss"]) <= 1e-5 * expected["val_loss"], ranks, found)
+
+
+def eval_names_its_dtype():
+    with scratch() as folder:
+        train(folder, *settings(train__steps=2)).done()
+        for compute, named in (("fp32", "fp32"), ("bf16", "bf16")):
+            text = tessera("eval", "run", "--set", f"precision.compute={compute}", folder=folder).done()
+            check(re.search(rf"^top-1 .* images of val in .* s, computed in {named}$", text, re.M), text)
 
 
 def predict_images():
@@ -371,7 +391,7 @@ def version_for_a_bug_report():
 if __name__ == "__main__":
     main(folder_of_a_run, repeats_from_its_own_recipe, resumes_best_and_a_step, resumes_the_newest_run_that_saved,
          starts_anew_beside_what_saved_nothing,
-         resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, predict_images,
+         resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, eval_names_its_dtype, predict_images,
          predict_folders_patterns_and_broken_files, notes_beside_json, short_commands_sleep_while_they_wait,
          threads_of_the_environment,
          predict_writes_out_control_characters, help_is_instant, every_help_says_where_to_read_on, parent_has_no_torch,

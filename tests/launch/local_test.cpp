@@ -131,6 +131,14 @@ TEST(Local, WrongInputIsToldWithoutTheFileThatMayGo) {
                            "ended with exit code 2; its last lines: rank 1 says so\n"));
 }
 
+TEST(Local, WrongInputOfRankZeroNeedsNoSecondLine) {
+  for (const char* other : {"connect+exit2", "connect+lose"}) {
+    Started parent(run(2, {"connect+exit2", other}));
+    EXPECT_EQ(parent.wait(), 2);
+    EXPECT_THAT(err_of(parent), Not(HasSubstr("launch.local"))) << other;
+  }
+}
+
 TEST(Local, RankZeroFailed) {
   Started parent(run(2, {"connect+exit7", "connect+lose"}));
   EXPECT_EQ(parent.wait(), 7);

@@ -73,10 +73,9 @@ TEST(Models, Errors) {
   };
   ModelsQuery query;
   query.name = "B/15";
-  EXPECT_EQ(
-      message(query),
-      "[arch.check] image_size must be a multiple of patch_size: found 224 and 15 (nearest image sizes: "
-      "210 and 225)");
+  EXPECT_EQ(message(query),
+            "[arch.check] image_size must be a multiple of patch_size: found 224 and 15; nearest: 210 and "
+            "225");
   query.name = "So401m";
   EXPECT_NE(message(query).find("did you mean \"So400m\"?"), std::string::npos);
   query = {};

@@ -82,12 +82,12 @@ TEST(Inspect, TextJsonAndPageTellTheSame) {
   print_text(found, text);
   EXPECT_EQ(text.str().substr(0, text.str().find("broken")),
             "folder:<x>, split train: 10 samples in 3 classes; all decoded\n"
-            "bytes    " +
-                text.str().substr(text.str().find("bytes    ") + 9,
-                                  text.str().find("\nwidth") - text.str().find("bytes    ") - 9) +
-                "\nwidth    43 in the middle, from 40 to 300\nheight   60 in the middle, from 40 to 60\n"
+            "file size: median " +
+                text.str().substr(text.str().find("median ") + 7,
+                                  text.str().find("\nwidth") - text.str().find("median ") - 7) +
+                "\nwidth: median 43, 40 to 300\nheight: median 60, 40 to 60\n"
                 "formats  6 PNG RGB, 1 PNG gray\nodd      1 PNG named as JPEG, 1 gray, 1 longer than 4 : 1\n"
-                "classes  3 in the middle, from 0 to 6\n  cat  6\n  d<g  3\n  none  0\n");
+                "images per class: median 3, 0 to 6\n  cat  6\n  d<g  3\n  none  0\n");
   EXPECT_NE(text.str().find("broken   3\n  train/d<g/cut.png: [formats.decode_png]"), std::string::npos);
   print_json(found, json);
   const auto parsed = nlohmann::json::parse(json.str());

@@ -28,21 +28,20 @@ TEST(Device, ErrorsSayWhatToInstall) {
   const auto error = [](DeviceKind wanted, const FoundGpus& found, int64_t local_world) {
     return error_text([&] { choose_gpu(wanted, found, {0, local_world}, false); });
   };
-  EXPECT_EQ(error(DeviceKind::kCuda, kNoPlugin, 1),
-            "[recipe.device] the CUDA plug-in for run.device = \"cuda\": found no libtessera_cuda.so in /lib "
-            "(build with "
-            "CUDA=1 ./dev build, which takes nvcc of the CUDA 13 toolkit; or set run.device = \"cpu\")");
-  EXPECT_EQ(error(DeviceKind::kCuda, kNoGpu, 1),
-            "[recipe.device] a GPU for run.device = \"cuda\": the CUDA plug-in found none (install NVIDIA's "
-            "driver, of "
-            "release 580 or later for CUDA 13; nvidia-smi lists the GPUs, CUDA_VISIBLE_DEVICES may hide "
-            "them; or set "
-            "run.device = \"cpu\")");
+  EXPECT_EQ(
+      error(DeviceKind::kCuda, kNoPlugin, 1),
+      "[recipe.device] run.device = \"cuda\" needs the CUDA plug-in, found no libtessera_cuda.so in /lib; "
+      "build it with CUDA=1 ./dev build (needs nvcc of the CUDA 13 toolkit), or set run.device = \"cpu\"");
+  EXPECT_EQ(
+      error(DeviceKind::kCuda, kNoGpu, 1),
+      "[recipe.device] run.device = \"cuda\", but no GPU was found: expected a GPU with NVIDIA's driver of "
+      "release 580 or later (CUDA 13); check nvidia-smi and CUDA_VISIBLE_DEVICES, or set run.device = "
+      "\"cpu\"");
   for (const DeviceKind wanted : {DeviceKind::kAuto, DeviceKind::kCuda}) {
-    EXPECT_EQ(error(wanted, {"", 1}, 2),
-              "[recipe.device] a GPU for each rank of this host: found 1 GPU for 2 ranks (start at most 1 "
-              "here, or set "
-              "run.device = \"cpu\"; for a test, run.share_gpu = true)");
+    EXPECT_EQ(
+        error(wanted, {"", 1}, 2),
+        "[recipe.device] 2 ranks on this host, but only 1 GPU: expected a GPU for each rank; start at most "
+        "1 rank on this host, or set run.device = \"cpu\" (for tests: run.share_gpu = true)");
   }
 }
 

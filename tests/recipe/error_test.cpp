@@ -143,7 +143,7 @@ TEST(Errors, OutOfRangeNamesTheRange) {
 TEST(Errors, AugmentationThatCannotBeRead) {
   EXPECT_EQ(read_error("train.steps = 1\ndata.auto_augment = 'rand-m9-k2'"),
             "[data.auto_augment] pieces m, n, p, mstd, mmax, inc with a number, or tNAME: found \"k2\" "
-            "(rand-m9-k2) (test.toml)");
+            "(rand-m9-k2; test.toml)");
   EXPECT_EQ(
       read_error("train.steps = 1\ndata.color_jitter = [0.4, 0.4]"),
       "[data.color_jitter] one number for all, three (brightness, contrast, saturation) or four (and hue): "
@@ -161,10 +161,18 @@ TEST(Errors, Choices) {
   EXPECT_EQ(read_error("", {"data.on_error=explode"}),
             "[recipe.parse] data.on_error must be one of skip, fail: found \"explode\" (--set "
             "data.on_error=explode)");
+  // Words of other programs.
+  EXPECT_EQ(
+      read_error("run.device = 'gpu'"),
+      "[recipe.parse] run.device must be one of auto, cpu, cuda: found \"gpu\" (test.toml:1; did you mean "
+      "\"cuda\"?)");
+  EXPECT_EQ(read_error("", {"precision.compute=fp8"}),
+            "[recipe.parse] precision.compute must be one of auto, fp32, bf16, fp16: found \"fp8\" (--set "
+            "precision.compute=fp8; set precision.linear = \"fp8\")");
   EXPECT_EQ(read_error("\nmodel.preset = 'So40m'"),
             "[arch.vit_config] expected the name of a model, like S/16, vit_small_patch16_224 or resnet50: "
             "found \"So40m\" "
-            "(did you mean \"So400m\"?) (test.toml:2, model.preset)");
+            "(did you mean \"So400m\"?; test.toml:2, model.preset)");
 }
 
 TEST(Errors, APresetBehindTheRecipesOwnSizes) {
@@ -220,7 +228,7 @@ TEST(Errors, KeysOfAnotherFamily) {
             "[recipe.parse] model.family must be one of vit, resnet, resmlp: found \"cnn\" (test.toml:1)");
   EXPECT_EQ(read_error("model.preset = 'resnet5'"),
             "[arch.resnet_config] expected the name of a ResNet, like resnet50: found \"resnet5\" (did you "
-            "mean \"resnet50\"?) (test.toml:1, model.preset)");
+            "mean \"resnet50\"?; test.toml:1, model.preset)");
   EXPECT_EQ(read_error("[model]\nfamily = 'resnet'\nblocks = [2.5]"),
             "[recipe.parse] model.blocks must be whole and between 1 and 1024: found the list [2.5] "
             "(test.toml:3)");
@@ -268,7 +276,15 @@ TEST(Errors, LengthOfTheRun) {
 
 TEST(Errors, Contradictions) {
   EXPECT_EQ(read_error("model.heads = 7"),
-            "[arch.check] heads must divide width: found 7 heads and width 768 (test.toml, [model])");
+            "[arch.check] heads must divide width: found 7 heads and width 768; nearest: 6 and 8 (test.toml, "
+            "[model])");
+  EXPECT_EQ(read_error("[model]\nheads = 6", {"model.heads=7"}),
+            "[arch.check] heads must divide width: found 7 heads and width 768; nearest: 6 and 8 (--set "
+            "model.heads=7, [model])");
+  EXPECT_EQ(
+      read_error("", {"guard.spike_factor=0.5"}),
+      "[recipe.parse] guard.spike_factor must be 0 or above 1, else half of all losses are spikes: found 0.5 "
+      "(--set guard.spike_factor=0.5)");
   EXPECT_EQ(read_error("model.channels = 2"),
             "[recipe.parse] model.channels must be 1 or 3: found 2 (test.toml)");
   EXPECT_EQ(read_error("data.mean = [0.1, 0.2]"),
@@ -347,8 +363,8 @@ TEST(Errors, NoToml) {
   EXPECT_EQ(read_error("\xEF\xBB\xBFname = \"\\\"\u00e9\" # \u00e9"), "no error");
   EXPECT_TRUE(read_error("name = 'a'\nname = 'b'").starts_with("[recipe.parse] expected TOML: "));
   EXPECT_EQ(read_error("", {"train.batch"}),
-            "[recipe.parse] --set must be room.key=value: found \"train.batch\"");
-  EXPECT_EQ(read_error("", {"=3"}), "[recipe.parse] --set must be room.key=value: found \"=3\"");
+            "[recipe.parse] --set train.batch has no value: expected --set train.batch=VALUE");
+  EXPECT_EQ(read_error("", {"=3"}), "[recipe.parse] --set =3 has no key: expected --set KEY=3");
 }
 
 TEST(Errors, TheNameIsOneFolder) {

@@ -107,7 +107,7 @@ TEST(Groups, BracketsHoldCharactersNotNumbers) {
     EXPECT_EQ(read_error(concat("[optimizer]\ngroups = ['blocks.", numbers, ".*: freeze']")),
               concat("[recipe.groups] one character's choices between brackets, as [0-5]: found ", numbers,
                      " in \"blocks.", numbers,
-                     ".*: freeze\" (of numbers with two digits, 1[0-5] are 10 to 15) (test.toml)"));
+                     ".*: freeze\" (of numbers with two digits, 1[0-5] are 10 to 15; test.toml)"));
   }
   EXPECT_EQ(read_error("[optimizer]\ngroups = ['blocks.1[0-5].*: freeze', 'x[1-2][3-4]y[-]: freeze']"),
             "no error");

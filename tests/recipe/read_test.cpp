@@ -233,13 +233,15 @@ TEST(Print, HelpCoversEveryKeyOnce) {
 
 TEST(Print, TomlHoldsHelp) {
   const std::string toml = to_toml(read("data.mean = [0.485]"));
-  EXPECT_TRUE(toml.starts_with(
-      "name = \"run\"                      # of the run\n\n[model]\nfamily = \"vit\"                    # "
-      "kind of model; each has keys of its own: vit | resnet | resmlp\nimage_size = 224  "))
+  EXPECT_TRUE(
+      toml.starts_with("name = \"run\"                      # Name of the run; used for the run "
+                       "folder\n\n[model]\nfamily = \"vit\"   "
+                       "                 # Model family; each family has its own keys: vit | resnet | "
+                       "resmlp\nimage_size = 224  "))
       << toml.substr(0, 200);
   EXPECT_NE(
-      toml.find("\npool = \"cls\"                      # class token, average of the patches, or attention "
-                "pool: cls | gap | map\n"),
+      toml.find("\npool = \"cls\"                      # Pooling: class token (cls), average of the patches "
+                "(gap) or attention pool (map): cls | gap | map\n"),
       std::string::npos);
   EXPECT_NE(toml.find("\nmean = [0.485] "), std::string::npos);
   EXPECT_EQ(toml.find("\npreset"), std::string::npos);

@@ -223,7 +223,7 @@ TEST(Device, NamesSettingsThatChangeNothingOnACpu) {
   run.keep_activations = recipe::KeepActivations::kNever;
   const auto lines = settings_without_effect(run, at::kCPU);
   ASSERT_EQ(lines.size(), 3U);
-  EXPECT_EQ(lines[2], "run.keep_activations changes nothing on the CPU: it is for runs on GPUs");
+  EXPECT_EQ(lines[2], "run.keep_activations has no effect on the CPU: it is for runs on GPUs");
   EXPECT_TRUE(settings_without_effect(run, at::Device(at::kCUDA, 0)).empty());
 }
 

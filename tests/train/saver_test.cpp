@@ -88,7 +88,8 @@ TEST_P(SaverTable, WritesTheStateAsItWasWhenAsked) {
   testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
     const auto state = make_state(async, mesh);
     const auto expected = masters(*state);
-    Saver saver(*state, mesh, folder.path);
+    Log log(false);
+    Saver saver(*state, mesh, folder.path, log);
     EXPECT_EQ(saver.finish(), std::filesystem::path());
     saver.save(false);
     change(*state);
@@ -108,7 +109,8 @@ TEST_P(SaverTable, SavesFollowEachOtherAndTheOldestGo) {
   const Folder folder;
   testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
     const auto state = make_state(async, mesh);
-    Saver saver(*state, mesh, folder.path);
+    Log log(false);
+    Saver saver(*state, mesh, folder.path, log);
     for (state->step = 1; state->step <= 4; ++state->step) saver.save(state->step == 1);
     EXPECT_EQ(saver.finish().filename(), "step_00000004");
     EXPECT_EQ(saver.times().saves, 4);
@@ -126,7 +128,8 @@ TEST_P(SaverTable, AFailureIsAnErrorOfEveryRank) {
   std::ofstream(folder.path) << "a file where the folder should be";
   testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
     const auto state = make_state(async, mesh);
-    Saver saver(*state, mesh, folder.path);
+    Log log(false);
+    Saver saver(*state, mesh, folder.path, log);
     std::string message;
     try {
       saver.save(false);
@@ -153,7 +156,8 @@ TEST(SaverCopies, WhatThisRankWritesAndNoMore) {
       testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
         const auto state = make_state(true, mesh, level);
         const auto expected = masters(*state);
-        Saver saver(*state, mesh, own_folders ? folder.path / std::to_string(mesh.rank()) : folder.path);
+        Log log(false);
+        Saver saver(*state, mesh, own_folders ? folder.path / std::to_string(mesh.rank()) : folder.path, log);
         saver.save(false);
         change(*state);
         load_state(*state, saver.finish());
@@ -181,7 +185,8 @@ TEST(SaverStall, IsTheCopyAndNotTheWriting) {
   ASSERT_GT(12 * arch::parameter_count(recipe.model), 250'000'000);
   testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
     const auto state = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, true);
-    Saver saver(*state, mesh, folder.path);
+    Log log(false);
+    Saver saver(*state, mesh, folder.path, log);
     slow_disk = true;
     saver.save(false);
     const SaveTimes stall = saver.times();

@@ -228,8 +228,9 @@ TEST_F(ImportErrors, TensorsThatAreMissingWrongOrUnknown) {
             "[weights.open] a number of heads: the file does not say, and width 16 is no multiple "
             "of 64" +
                 where + "; give it with --heads, or --set model.heads=N)");
-  EXPECT_EQ(error(shapes, "F32", 3),
-            "[arch.check] heads must divide width: found 3 heads and width 16" + where + ")");
+  EXPECT_EQ(
+      error(shapes, "F32", 3),
+      "[arch.check] heads must divide width: found 3 heads and width 16; nearest: 2 and 4" + where + ")");
 }
 
 TEST_F(ImportErrors, VariantsWithoutAPlaceAreNamed) {
