@@ -194,7 +194,13 @@ std::optional<Choice> choose(const fs::path& place, const std::string& which, On
     if (wanted == "latest")
       static_cast<void>(gather(
           talk, [&] { return refuse_lost_manifest(folder); }, folder));
-    return found(folder, wanted);
+    auto choice = found(folder, wanted);
+    // Else only the rank that reads a damaged file would fail, and not before it reads it.
+    const auto step = choice ? names::parse_step(choice->path.filename().string()) : std::nullopt;
+    if (step) {
+      if (const std::string fault = fault_on_any(folder, *step, talk); !fault.empty()) throw UserError(fault);
+    }
+    return choice;
   }
   std::vector<std::string> passed_over;
   const bool best = wanted == "best" && (any_best || fs::exists(folder / names::kBest, ignored));

@@ -233,7 +233,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   Log log(ranks.rank == 0, job.json ? nullptr : stdout), notes(ranks.rank == 0, job.json ? stderr : stdout);
   const Warn warn = [&](const std::string& line) { log.warn(line); };
   const Trained trained = open_trained(job.checkpoint, job.sets, warn);
-  notes.info(concat("evaluating ", trained.path.string()));
+  log.info(concat("evaluating ", trained.path.string()));
   const int64_t threads = set_threads(trained.recipe, ranks);
   if (const std::string note = launch::threads_note(trained.recipe.run.threads); !note.empty())
     log.info(concat("  compute threads: ", note));
@@ -433,7 +433,7 @@ int predict(const PredictJob& job) {
   Log log(true, job.json || job.csv ? stderr : stdout);
   const Trained trained =
       open_trained(job.checkpoint, job.sets, [&](const std::string& line) { log.warn(line); });
-  log.info(concat("predicting with ", trained.path.string()));
+  if (!job.json && !job.csv) log.info(concat("predicting with ", trained.path.string()));
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
   const at::Device device = choose_device(trained.recipe, alone);

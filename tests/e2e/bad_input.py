@@ -188,7 +188,6 @@ def dry_runs_open_what_the_run_opens():
         shutil.copytree(folder / "run", folder / "damaged")
         (checkpoints(folder / "damaged")[-1] / "manifest.json").write_text("{")
         (folder / "file").write_text("x")
-        before = sorted(str(path) for path in folder.rglob("*") if path.suffix != ".out")
         wide = settings(model__width=64)
         for words, pattern in ((settings(train__init_from=folder / "nowhere"), r"nowhere"),
                                (settings(train__init_from=folder / "damaged"), r"damaged"),
@@ -202,10 +201,11 @@ def dry_runs_open_what_the_run_opens():
                 tessera("train", "tiny.toml", *words, folder=folder)
             check_refused(real, pattern)
             shutil.rmtree(folder / "other", ignore_errors=True)
+            before = sorted(str(path) for path in folder.rglob("*") if path.suffix != ".out")
             dry = tessera("train", "tiny.toml", *words, "--dry-run", folder=folder)
             check_refused(dry, pattern)
-        after = sorted(str(path) for path in folder.rglob("*") if path.suffix != ".out")
-        check(before == after, "left behind:", set(after) ^ set(before))
+            after = sorted(str(path) for path in folder.rglob("*") if path.suffix != ".out")
+            check(before == after, "left behind:", set(after) ^ set(before))
         text = tessera("train", "tiny.toml", *settings(train__init_from=folder / "run", distill__teacher=folder / "run"), "--dry-run",
                        folder=folder).done()
         for pattern in (r"^initial weights from .*/run", r"^teacher: ", rf"^  run folder: {folder}/runs/tiny$"):

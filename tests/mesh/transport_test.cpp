@@ -242,7 +242,7 @@ TEST(SharedSegment, MapsNothingButASegmentOfThisGroup) {
   mesh::SharedSegment segment(2, 7);
   EXPECT_EQ(refusal(segment.fd(), 2, 7), "mapped");
   EXPECT_EQ(refusal(segment.fd(), 2, 8).rfind("the segment of a rank of another run", 0), 0U);
-  EXPECT_EQ(refusal(segment.fd(), 3, 7).rfind("not a segment of a rank of this user", 0), 0U)
+  EXPECT_EQ(refusal(segment.fd(), 200, 7).rfind("not a segment of a rank of this user", 0), 0U)
       << "another size";
 
   const TemporaryFolder folder("segment");
