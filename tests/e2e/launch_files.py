@@ -131,7 +131,7 @@ def job_state(environment, log):
 def slurm_saves_requeues_and_finishes():
     """Turns that are too short for the training: each saves in time, the next goes on, the last finishes."""
     # Large steps: how long they take depends less on what else the machine does.
-    keys = keys_of(240, train__batch=1024, data__source="fake:4096")
+    keys = keys_of(720, train__batch=1024, data__source="fake:4096")
     expected, seconds = uninterrupted(*keys)
     with cluster() as (folder, environment):
         turn = min(3 + 0.5 * seconds, 50)  # start and training; a turn that gets less far leaves one more

@@ -179,7 +179,7 @@ def foreign_folders_give_their_probabilities(folder):
     expected = json.loads((FIXTURES / "expected.json").read_text())
     for name, first_class in (("timm_hub", "apple"), ("hf_deit", "0")):
         out = tessera("predict", FIXTURES / name, FIXTURES / name / "wide.png", "--json", "--set", "precision.compute=fp32",
-                      folder=folder).done()
+                      folder=folder, stderr=subprocess.DEVNULL).done()
         found = {each["label"]: each for each in json.loads(out)[0]["predictions"]}
         largest = max(abs(found[label]["probability"] - p) for label, p in enumerate(expected[name]["probabilities"]))
         print(f"  {name}: largest difference of probabilities {largest:.2e}", flush=True)
