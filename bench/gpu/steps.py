@@ -389,6 +389,7 @@ name = "jpeg"
 preset = "{model}"
 [data]
 source = "folder:{folder}"
+train = "train[8:]"
 val = "train[:8]"
 [train]
 batch_per_rank = {batch}

@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kMostWritten = size_t{64} << 20;  // by one call: slow disks are to show progress
+constexpr int64_t kMostUnflushed = int64_t{256} << 20;
 
 [[noreturn]] void fail(const char* action, const fs::path& path, int error) {
   const char* advice = error == ENOSPC || error == EDQUOT ? "; free some space or choose another folder" : "";
@@ -95,7 +96,17 @@ FileWriter::~FileWriter() {
   if (!finished_ && ::lstat(path_.c_str(), &info) == 0 && S_ISREG(info.st_mode)) ::unlink(path_.c_str());
 }
 
-void FileWriter::write(std::span<const std::byte> bytes) { write_all(fd_, bytes, path_); }
+void FileWriter::write(std::span<const std::byte> bytes) {
+  write_all(fd_, bytes, path_);
+  written_ += static_cast<int64_t>(bytes.size());
+  if (written_ - flushed_ < kMostUnflushed) return;
+  // Else all of a large file would reach the disk in finish(), in one call that shows no progress for
+  // minutes.
+  const FileOperation operation("sync", path_);
+  ::sync_file_range(fd_, flushed_, written_ - flushed_,
+                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+  flushed_ = written_;
+}
 
 void FileWriter::finish() {
   const FileOperation operation("sync", path_);

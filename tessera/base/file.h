@@ -42,6 +42,7 @@ class FileWriter {
  private:
   std::filesystem::path path_;
   int fd_ = -1;
+  int64_t written_ = 0, flushed_ = 0;  // bytes
   bool finished_ = false;
 };
 

@@ -24,10 +24,12 @@ struct FileOperations {
     (operation.older_ != nullptr ? operation.older_->newer_ : oldest) = operation.newer_;
     (operation.newer_ != nullptr ? operation.newer_->older_ : newest) = operation.older_;
   }
-  std::optional<FileOperationSeen> first() {
+  std::vector<FileOperationSeen> all() {
     const std::lock_guard lock(mutex);
-    if (oldest == nullptr) return std::nullopt;
-    return FileOperationSeen{oldest->kind_, oldest->path_.string(), oldest->number_};
+    std::vector<FileOperationSeen> seen;
+    for (const FileOperation* each = oldest; each != nullptr; each = each->newer_)
+      seen.push_back({each->kind_, each->path_.string(), each->number_});
+    return seen;
   }
 };
 
@@ -47,7 +49,7 @@ FileOperation::FileOperation(const char* kind, const std::filesystem::path& path
 
 FileOperation::~FileOperation() { operations().remove(*this); }
 
-std::optional<FileOperationSeen> oldest_file_operation() { return operations().first(); }
+std::vector<FileOperationSeen> file_operations_under_way() { return operations().all(); }
 
 uint64_t ended_file_operations() {
   const std::lock_guard lock(operations().mutex);

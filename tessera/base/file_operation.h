@@ -5,8 +5,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -32,8 +32,8 @@ struct FileOperationSeen {
   uint64_t number = 0;  // tells it from every other operation of the process
 };
 
-/// The operation under way that began first.
-std::optional<FileOperationSeen> oldest_file_operation();
+/// All operations under way, the oldest first.
+std::vector<FileOperationSeen> file_operations_under_way();
 /// How many operations have ended.
 uint64_t ended_file_operations();
 

@@ -54,8 +54,11 @@ void rename_or_throw(const fs::path& from, const fs::path& to) {
 void retire(const fs::path& folder, const std::string& name, int64_t step) {
   std::error_code ignored;
   const fs::path grave = folder / names::temporary(step);
-  const FileOperation operation("remove", grave);
   fs::rename(folder / name, grave, ignored);
+  for (const auto& entry : fs::directory_iterator(grave, ignored)) {
+    const FileOperation operation("remove", entry.path());
+    fs::remove_all(entry.path(), ignored);
+  }
   fs::remove_all(grave, ignored);
 }
 

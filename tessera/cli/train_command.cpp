@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "tessera/base/error.h"
@@ -85,7 +86,7 @@ train::TrainJob make_job(TrainOptions options) {
   recipe::check_default_source(job.recipe, options.recipe);
   job.resume = options.resume;
   job.must_resume = options.must_resume;
-  if (std::getenv(kRestarted) != nullptr) {  // goes on from what the start before has saved, if anything
+  if (std::getenv(kRestarted) != nullptr) {  // goes on from what the start before has saved
     job.resume = "latest";
     job.must_resume = false;
   }
@@ -94,6 +95,17 @@ train::TrainJob make_job(TrainOptions options) {
   job.rate = options.rate;
   job.pretend_steps = options.pretend_steps;
   return job;
+}
+
+/// The names of the checkpoints in a folder.
+std::set<std::string> saved_steps(const fs::path& folder) {
+  std::set<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (const std::string name = entry.path().filename().string(); checkpoint::names::parse_step(name))
+      names.insert(name);
+  }
+  return names;
 }
 
 /// A rank or the network failed, or the program; not what the user asked for, and no stop.
@@ -109,14 +121,22 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
   local.procs = *options.procs;
   local.log_dir = (folder.path / "logs").string();
   try {
-    int code = launch::run_local(local, arguments);
-    for (int64_t restart = 1; restart <= options.max_restarts && may_be_mended_by_restart(code); ++restart) {
+    const fs::path checkpoints =
+        job.recipe.checkpoint.dir.empty() ? folder.path / "checkpoints" : fs::path(job.recipe.checkpoint.dir);
+    const std::set<std::string> before = saved_steps(checkpoints);
+    bool stopped = false;
+    int code = launch::run_local(local, arguments, &stopped);
+    for (int64_t restart = 1; restart <= options.max_restarts && !stopped && may_be_mended_by_restart(code);
+         ++restart) {
+      // A checkpoint that --resume names is the start again until this command has saved one.
+      const bool goes_on = options.resume.empty() || saved_steps(checkpoints) != before;
       std::fprintf(stderr,
-                   "warning: the ranks failed with exit code %d: restart %ld of %ld, with --resume latest\n",
-                   code, static_cast<long>(restart), static_cast<long>(options.max_restarts));
-      ::setenv(kRestarted, "1", 1);
+                   "warning: the ranks failed with exit code %d: restart %ld of %ld, with --resume %s\n",
+                   code, static_cast<long>(restart), static_cast<long>(options.max_restarts),
+                   goes_on ? "latest" : options.resume.c_str());
+      if (goes_on) ::setenv(kRestarted, "1", 1);
       std::this_thread::sleep_for(kBeforeRestart);
-      code = launch::run_local(local, arguments);
+      code = launch::run_local(local, arguments, &stopped);
     }
     if (code == kExitUser) recipe::discard_run_folder(folder);
     return code;

@@ -49,7 +49,9 @@ struct LocalOptions {
 /// rank; a second SIGINT or SIGTERM within the run kills at once. SIGHUP is ignored. When a rank dies, names
 /// it with its signal or exit code, ends the others, returns that rank's exit code (or 3 for a signal).
 /// Children die with the parent (PR_SET_PDEATHSIG). No process, port or file stays.
-int run_local(const LocalOptions& options, const std::vector<std::string>& arguments);
+/// `stopped`, where given: was the run asked to stop by one of these signals?
+int run_local(const LocalOptions& options, const std::vector<std::string>& arguments,
+              bool* stopped = nullptr);
 
 /// In a rank: SIGINT/SIGTERM set a flag (two within 300 ms count as one, launchers repeat them), a later
 /// second one ends the process at once (exit 130/143). SIGUSR1/SIGUSR2 set the same flag and never end the

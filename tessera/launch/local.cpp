@@ -117,6 +117,8 @@ class Crew {
     }
   }
 
+  bool asked_to_stop() const { return asked_to_stop_; }
+
   /// Until all have ended. Returns the exit code of the run.
   int wait() {
     while (true) {
@@ -187,6 +189,7 @@ class Crew {
 
   void stop(int signal) {
     const auto now = Clock::now();
+    asked_to_stop_ = true;
     if (announces_a_stop(signal)) {
       for (const auto& rank : ranks_) rank->forward(signal);
     } else if (!stop_) {
@@ -222,7 +225,7 @@ class Crew {
   LogFolder logs_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   Obituary failures_;
-  bool named_ = false;
+  bool named_ = false, asked_to_stop_ = false;
   std::optional<Clock::time_point> stop_, killed_;
   int first_stop_ = 0;
   std::optional<int> second_stop_;
@@ -247,9 +250,12 @@ void check(const LocalOptions& options) {
 
 }  // namespace
 
-int run_local(const LocalOptions& options, const std::vector<std::string>& arguments) {
+int run_local(const LocalOptions& options, const std::vector<std::string>& arguments, bool* stopped) {
   check(options);
-  return Crew(options, arguments).wait();
+  Crew crew(options, arguments);
+  const int code = crew.wait();
+  if (stopped != nullptr) *stopped = crew.asked_to_stop();
+  return code;
 }
 
 }  // namespace tessera::launch

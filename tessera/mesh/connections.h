@@ -19,6 +19,7 @@ class Connections {
   /// Those of `now` that `before` lacks.
   static Connections opened(const Connections& before, const Connections& now);
 
+  bool empty() const { return sockets_.empty(); }
   /// An idle connection to a host that is gone breaks after 25 s.
   void keep_alive() const;
   /// Data that gets no acknowledgement for 25 s break the connection. Not for connections whose receiver may

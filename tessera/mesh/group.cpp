@@ -24,6 +24,13 @@ void add_up(const at::Tensor& output, const at::Tensor& received) {
   for (int64_t row = 1; row < received.size(0); ++row) output.add_(received.select(0, row));
 }
 
+/// FNV-1a: ranks that are in different collectives see it by this number of the name.
+uint32_t label_of(const std::string& name) {
+  uint32_t label = 2166136261U;
+  for (const char c : name) label = (label ^ static_cast<unsigned char>(c)) * 16777619U;
+  return label;
+}
+
 /// Numbers of a narrower dtype than the wire's travel as they are: who receives them widens them to the same.
 at::ScalarType travels_as(at::ScalarType given, at::ScalarType wire) {
   return at::elementSize(given) < at::elementSize(wire) ? given : wire;
@@ -58,23 +65,28 @@ namespace {
 
 /// A collective that is one operation of the transport without work afterwards.
 template <typename Start>
-Pending begin(Traffic& traffic, int64_t bytes, std::string operation, const Start& start) {
+Pending begin(Traffic& traffic, int64_t bytes, const std::string& operation, Transport& transport,
+              const Start& start) {
   ++traffic.calls;
   traffic.bytes_sent += bytes;
-  return {traffic, std::move(operation), 1, [start](int64_t) { return Pending::Piece{start(), {}}; }};
+  return {traffic, operation, 1, [start, &transport, label = label_of(operation)](int64_t) {
+            transport.label_next(label);
+            return Pending::Piece{start(), {}};
+          }};
 }
 
 /// Piece p of a reduction is columns [p * width, (p + 1) * width) of every rank's slice.
 class Reduction : public std::enable_shared_from_this<Reduction> {
  public:
   Reduction(at::Tensor output, const at::Tensor& input, at::ScalarType wire, int64_t size, int64_t width,
-            std::shared_ptr<Transport> transport)
+            std::shared_ptr<Transport> transport, uint32_t label)
       : output_(std::move(output)),
         input_(input.view({size, output_.numel()})),
         wire_(wire),
         size_(size),
         width_(width),
-        transport_(std::move(transport)) {}
+        transport_(std::move(transport)),
+        label_(label) {}
 
   Pending::Piece start(int64_t piece) {
     const int64_t first = piece * width_, columns = std::min(width_, output_.numel() - first);
@@ -83,6 +95,7 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
     at::Tensor sent = part(staged, columns);
     if (!as_it_lies) sent.view({size_, columns}).copy_(input_.narrow(1, first, columns));
     if (first + columns == output_.numel()) input_.reset();  // all has been read
+    transport_->label_next(label_);
     if (auto waiter = transport_->reduce_scatter(output_.narrow(0, first, columns), sent)) {
       return {std::move(*waiter), [self = shared_from_this(), staged] { self->spare(staged); }};
     }
@@ -117,6 +130,7 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
   at::ScalarType wire_;
   int64_t size_, width_;
   std::shared_ptr<Transport> transport_;
+  uint32_t label_;
   std::vector<at::Tensor> spare_;  // [size * width], of pieces that have ended
 };
 
@@ -129,7 +143,7 @@ Pending Group::all_gather(at::Tensor output, at::Tensor input, const std::string
     return {};
   }
   const auto bytes = static_cast<int64_t>(input.nbytes()) * (size_ - 1);
-  return begin(traffic_["all_gather"], bytes, begins("all_gather", what),
+  return begin(traffic_["all_gather"], bytes, begins("all_gather", what), *transport_,
                [=, transport = transport_.get()] { return transport->all_gather(output, input); });
 }
 
@@ -146,9 +160,10 @@ Pending Group::reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarTyp
   Traffic& traffic = traffic_["reduce_scatter"];
   ++traffic.calls;
   traffic.bytes_sent += n * static_cast<int64_t>(at::elementSize(wire)) * (size_ - 1);
-  const auto reduction =
-      std::make_shared<Reduction>(std::move(output), input, wire, size_, width, transport_);
-  return {traffic, begins("reduce_scatter", what), (n + width - 1) / width,
+  const std::string operation = begins("reduce_scatter", what);
+  const auto reduction = std::make_shared<Reduction>(std::move(output), input, wire, size_, width, transport_,
+                                                     label_of(operation));
+  return {traffic, operation, (n + width - 1) / width,
           [reduction](int64_t piece) { return reduction->start(piece); }};
 }
 
@@ -158,7 +173,7 @@ void Group::all_reduce(at::Tensor& values, const std::string& what) {
   at::Tensor all = at::empty({size_, values.numel()}, values.options());
   const auto bytes = static_cast<int64_t>(values.nbytes()) * (size_ - 1);
   at::Tensor flat = values.reshape({-1}).contiguous();
-  begin(traffic_["all_reduce"], bytes, begins("all_reduce", what), [&] {
+  begin(traffic_["all_reduce"], bytes, begins("all_reduce", what), *transport_, [&] {
     return transport_->all_gather(all.view({-1}), flat);
   }).wait();
   at::Tensor sum = all.select(0, 0).clone();
@@ -171,7 +186,7 @@ std::vector<std::string> Group::all_gather_text(const std::string& text, const s
   auto gather = [&](const at::Tensor& input) {
     at::Tensor output = at::empty({size_ * input.numel()}, input.options());
     begin(traffic_["control"], static_cast<int64_t>(input.nbytes()) * (size_ - 1),
-          begins("all_gather_text", what), [&] { return transport_->all_gather(output, input); })
+          begins("all_gather_text", what), *transport_, [&] { return transport_->all_gather(output, input); })
         .wait();
     return output;
   };

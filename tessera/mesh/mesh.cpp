@@ -86,7 +86,9 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts)
     store_ = std::shared_ptr<void>(store.get(), [store](void*) {});
     progress_ = std::make_shared<Progress>(store, rendezvous.timeout);
     reach_ = std::make_shared<std::unique_ptr<Reach>>();
-    const Patience patience{rendezvous.timeout, [progress = progress_] { return progress->has_been_made(); }};
+    Patience patience;
+    patience.timeout = rendezvous.timeout;
+    patience.progress_of_others = [progress = progress_] { return progress->of_others(); };
     const auto all_shared = std::make_shared<SharedTransports>();
     make_groups([store, from = address.from_here(), patience, timeout = rendezvous.timeout, reach = reach_,
                  wanted = rendezvous.shared_memory,

@@ -6,29 +6,29 @@
 namespace tessera::mesh {
 namespace {
 
-constexpr const char* kKey = "progress";
+constexpr const char* kKey = "count";
 
 }  // namespace
 
 void Progress::note() {
-  const std::lock_guard lock(mutex_);
-  const auto now = std::chrono::steady_clock::now();
-  if (now - told_ < interval_) return;
-  told_ = now;
+  using Clock = std::chrono::steady_clock;
+  auto told = told_.load();
+  const auto now = Clock::now().time_since_epoch();
+  if (told != 0 && now - Clock::duration(told) < interval_) return;
+  if (!told_.compare_exchange_strong(told, now.count())) return;  // another thread does
   try {
+    ++own_;
     store_->add(kKey, 1);
   } catch (const std::exception&) {
     // The store is gone: the next collective finds out, and says so.
   }
 }
 
-bool Progress::has_been_made() {
-  const std::lock_guard lock(mutex_);
+int64_t Progress::of_others() {
   try {
-    const int64_t count = store_->add(kKey, 0);
-    return std::exchange(seen_, count) != count;
+    return store_->add(kKey, 0) - own_;
   } catch (const std::exception&) {
-    return false;
+    return -1;
   }
 }
 

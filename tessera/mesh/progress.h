@@ -3,10 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
-#include <utility>
 
 #include "tessera/mesh/store.h"
 
@@ -16,22 +15,23 @@ namespace tessera::mesh {
 class Progress {
  public:
   /// Those that wait do so for `timeout` without progress.
-  Progress(StorePointer store, std::chrono::milliseconds timeout)
-      : store_(std::move(store)),
-        interval_(std::clamp(timeout / 4, std::chrono::milliseconds(50), std::chrono::milliseconds(5000))) {}
+  Progress(const StorePointer& store, std::chrono::milliseconds timeout)
+      : store_(store->within("progress")),
+        interval_(std::clamp(timeout / 4, std::chrono::milliseconds(50), std::chrono::milliseconds(5000))) {
+    store_->set_limit(std::chrono::milliseconds(3000));
+  }
 
   /// This rank advances in what it does. Tells the store so four times in the timeout, and once in 5 s at
   /// most.
   void note();
-  /// Has a rank advanced since the last call? False where the store does not answer.
-  bool has_been_made();
+  /// How often the other ranks have said so; -1 where the store does not answer within 3 s.
+  int64_t of_others();
 
  private:
   StorePointer store_;
   std::chrono::milliseconds interval_;
-  std::mutex mutex_;
-  std::chrono::steady_clock::time_point told_{};
-  int64_t seen_ = 0;
+  std::atomic<std::chrono::steady_clock::rep> told_ = 0;
+  std::atomic<int64_t> own_ = 0;
 };
 
 }  // namespace tessera::mesh

@@ -123,10 +123,26 @@ Reach::Reach(StorePointer store, int64_t rank, int64_t world, std::string addres
     if (listener_ >= 0) ::close(listener_);
     throw CommError(concat("[mesh.connect] rank ", rank_, " cannot listen on ", address_, ": ", reason));
   }
+  acceptor_ = std::thread([fd = listener_] {
+    while (true) {
+      const int connection = ::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC);
+      if (connection >= 0) {
+        ::close(connection);
+      } else if (errno == EINVAL || errno == EBADF) {
+        return;  // it was shut down
+      } else if (errno != EINTR && errno != ECONNABORTED) {
+        std::this_thread::sleep_for(milliseconds(100));  // no descriptor is left, for now
+      }
+    }
+  });
   store_->set(concat("reach/", rank_), bytes_of(concat(port, " ", address_)));
 }
 
-Reach::~Reach() { ::close(listener_); }
+Reach::~Reach() {
+  ::shutdown(listener_, SHUT_RDWR);  // ends accept()
+  acceptor_.join();
+  ::close(listener_);
+}
 
 std::vector<Unreachable> Reach::unreachable(milliseconds limit) const {
   std::vector<Unreachable> failed;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@ struct Unreachable {
 };
 
 /// Each rank listens on a port of its own for as long as this object lives. The kernel accepts connections
-/// there, so that a rank counts as reachable while its process computes or is stopped.
+/// there, so that a rank counts as reachable while its process computes or is stopped; a thread closes them.
 class Reach {
  public:
   /// Listens on `address` (numeric) and tells the other ranks so through `store`. Errors: CommError.
@@ -47,6 +48,7 @@ class Reach {
   int64_t rank_, world_;
   std::string address_;
   int listener_ = -1;
+  std::thread acceptor_;                                  // empties the queue of connections, which holds few
   std::vector<std::pair<std::string, uint16_t>> places_;  // by rank
 };
 

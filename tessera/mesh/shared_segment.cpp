@@ -65,7 +65,8 @@ SharedSegment::SharedSegment(pid_t owner, int owners_fd, int64_t size, uint64_t 
   errno = EPERM;
   if (::fstat(fd_, &opened) != 0 || opened.st_ino != of_file.st_ino || opened.st_dev != of_file.st_dev)
     refuse("the segment of a rank was exchanged");
-  if (::fcntl(fd_, F_GET_SEALS) != kSeals) refuse("the segment of a rank is not sealed");
+  // The kernel may have added seals (vm.memfd_noexec).
+  if ((::fcntl(fd_, F_GET_SEALS) & kSeals) != kSeals) refuse("the segment of a rank is not sealed");
   map();
   errno = EPERM;
   if (header().token != token) refuse("the segment of a rank of another run");

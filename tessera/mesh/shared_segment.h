@@ -19,7 +19,8 @@ inline constexpr int64_t kGathers = 0, kExchanges = 1, kKinds = 2;
 struct Outbox {
   alignas(64) std::atomic<uint64_t> published;  // messages so far
   std::atomic<uint32_t> slot[kSlots];           // message m lies in slot[m % kSlots]
-  std::atomic<uint64_t> operation[kSlots];      // and belongs to an operation of this tag
+  std::atomic<uint64_t> operation[kSlots];      // and belongs to an operation of these bytes,
+  std::atomic<uint32_t> label[kSlots];          // and of a collective of this label
 };
 
 /// A segment begins with this; zero is the start of everything.

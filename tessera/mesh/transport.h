@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -34,6 +35,9 @@ class Transport {
   virtual std::optional<Waiter> reduce_scatter(const at::Tensor& output, const at::Tensor& input) {
     return std::nullopt;
   }
+  /// The operation that this thread starts next belongs to a collective of this label; ranks whose labels
+  /// differ are in different collectives. A transport may ignore it.
+  virtual void label_next(uint32_t /*label*/) {}
   /// Tells peers and background threads to give up; never waits.
   virtual void abort() = 0;
   /// "TCP", "shared memory", "NCCL", "pretended".
@@ -43,8 +47,10 @@ class Transport {
 /// How long an operation may wait for other ranks. Time in which this process is stopped does not count.
 struct Patience {
   std::chrono::milliseconds timeout{600'000};
-  /// Asked when the timeout is over: true begins it anew, since the others are busy. May be empty.
-  std::function<bool()> others_advance = {};
+  /// Counts what the other ranks have done; a wait in whose second half it grows begins anew. May be empty.
+  std::function<int64_t()> progress_of_others = {};
+  /// Shared by all groups of a mesh. Once an operation has failed, every other one gets 10 s more at most.
+  std::shared_ptr<std::atomic<bool>> failed = std::make_shared<std::atomic<bool>>(false);
 };
 
 /// Gloo over TCP. `store`: seen by the group's ranks alone (a prefix store). Connecting takes

@@ -9,9 +9,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/running_time.h"
 #include "tessera/mesh/connections.h"
 #include "tessera/mesh/transport.h"
+#include "tessera/mesh/wait.h"
 
 namespace tessera::mesh {
 namespace {
@@ -72,11 +72,10 @@ class GlooTransport : public Transport {
   };
 
   static void wait_for(c10d::Work& work, const Patience& patience, const Connections& connections) {
-    RunningTime waited;
-    auto limit = patience.timeout;
+    OperationWait time(patience);
     while (true) {
       try {
-        work.wait(std::clamp(limit, milliseconds(1), kBetweenLooks));
+        work.wait(std::clamp(patience.timeout / 4, milliseconds(1), kBetweenLooks));
         return;
       } catch (const std::exception&) {
         if (work.isCompleted()) {  // in the meantime, or it failed
@@ -87,14 +86,11 @@ class GlooTransport : public Transport {
       std::string reason;
       if (connections.one_is_dead()) {
         reason = "the host of a rank does not answer";
-      } else if (waited.elapsed() > limit) {
-        if (patience.others_advance && patience.others_advance()) {
-          limit += patience.timeout;
-          continue;
-        }
+      } else if (time.is_over()) {
         reason = concat("no answer within ", static_cast<double>(patience.timeout.count()) / 1000.0, " s");
       }
       if (reason.empty()) continue;
+      *patience.failed = true;
       connections.shut_down();  // ends the operation, which uses the caller's tensors
       throw std::runtime_error(reason);
     }
@@ -108,8 +104,9 @@ class GlooTransport : public Transport {
     Gloo gloo;
     gloo.backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<c10d::PrefixStore>(name, store_), rank_, size_, std::move(options));
-    gloo.backend->setTimeout(kNever);
     gloo.connections = std::make_shared<Connections>(Connections::opened(before, Connections::all()));
+    if (gloo.connections->empty()) return gloo;  // /proc cannot be read: the time limits of Gloo count
+    gloo.backend->setTimeout(kNever);
     gloo.connections->keep_alive();
     return gloo;
   }

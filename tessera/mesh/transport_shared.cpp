@@ -6,12 +6,13 @@
 #include <cstring>
 #include <deque>
 #include <optional>
+#include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/base/running_time.h"
 #include "tessera/mesh/copy_past_caches.h"
 #include "tessera/mesh/shared_transport.h"
 #include "tessera/mesh/sum_rows.h"
+#include "tessera/mesh/wait.h"
 
 namespace tessera::mesh {
 namespace {
@@ -29,6 +30,7 @@ struct Operation {
   at::Tensor output, input;  // kept alive
   size_t row_bytes = 0;      // of what one rank sends another
   bool sums = false;         // rows are added up in output, else one after another
+  uint32_t label = 0;        // of the collective
   uint64_t first = 0;        // number of its first message; the same on all ranks
   uint64_t messages = 0;     // of each rank
   uint64_t published = 0;
@@ -91,6 +93,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   }
 
   const char* name() const override { return "shared memory"; }
+  void label_next(uint32_t label) override { next_label_ = label; }
 
   /// All that is possible without waiting. True when something moved.
   bool move_on() {
@@ -125,6 +128,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   Waiter begin(int64_t kind, Operation begun) {
     if (const auto earlier = failure()) throw std::runtime_error("an earlier one failed: " + *earlier);
     const auto operation = std::make_shared<Operation>(std::move(begun));
+    operation->label = std::exchange(next_label_, 0);
     const size_t row = operation->row_bytes;
     if (!operation->sums) {
       const std::byte* own = own_row(kind, *operation);
@@ -158,6 +162,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
       Outbox& box = mine().boxes[kind];
       box.slot[channel.published % kSlots].store(*slot, std::memory_order_relaxed);
       box.operation[channel.published % kSlots].store(operation.tag(), std::memory_order_relaxed);
+      box.label[channel.published % kSlots].store(operation.label, std::memory_order_relaxed);
       channel.last_message[*slot] = ++channel.published;
       ++operation.published;
       box.published.store(channel.published, std::memory_order_release);
@@ -265,7 +270,8 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   bool is_same_operation(int64_t kind, const Operation& operation, size_t from, uint64_t message) {
     const Outbox& box = segments_[from]->header().boxes[kind];
     const uint64_t tag = box.operation[message % kSlots].load(std::memory_order_relaxed);
-    if (tag == operation.tag()) return true;
+    const uint32_t label = box.label[message % kSlots].load(std::memory_order_relaxed);
+    if (tag == operation.tag() && label == operation.label) return true;
     const auto text = [](uint64_t of) {
       return concat(of >> 1, (of & 1) != 0 ? " bytes to add up" : " bytes");
     };
@@ -304,9 +310,8 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   }
 
   void wait(const Operation& operation) {
-    RunningTime waited;
+    OperationWait time(patience_);
     auto idle_since = Clock::now();
-    auto limit = patience_.timeout;
     while (true) {
       const uint32_t bell = mine().bell.load();
       const auto reason = trouble();  // before looking at what came last
@@ -324,17 +329,15 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
         sleep_until_changed(mine().bell, bell, alone ? kNapMilliseconds : 1);
         mine().asleep.store(0);
       }
-      if (waited.elapsed() > limit) {
-        if (!patience_.others_advance || !patience_.others_advance())
-          fail(concat("no answer within ", static_cast<double>(patience_.timeout.count()) / 1000.0, " s"));
-        limit += patience_.timeout;
-      }
+      if (time.is_over())
+        fail(concat("no answer within ", static_cast<double>(patience_.timeout.count()) / 1000.0, " s"));
     }
   }
 
   /// An operation that nobody waits for any longer may still get messages: from here on those of this rank
   /// and of others would belong to different operations.
   [[noreturn]] void fail(const std::string& reason) {
+    *patience_.failed = true;
     {
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = reason;
@@ -388,6 +391,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   std::mutex mutex_;  // of what follows: another group's waiting thread may move this one on
   std::array<Channel, kKinds> channels_;
   Clock::time_point looked_ = Clock::now();
+  uint32_t next_label_ = 0;  // of the thread that begins operations
   std::optional<std::string> mismatch_;
   std::optional<std::string> failure_;  // of the first operation that did not end
 };

@@ -8,6 +8,29 @@
 
 namespace tessera::mesh {
 
+namespace {
+
+constexpr std::chrono::seconds kAfterFailure{10};
+
+}  // namespace
+
+bool OperationWait::is_over() {
+  const auto elapsed = time_.elapsed();
+  if (!hurries_ && *patience_.failed) {
+    hurries_ = true;
+    limit_ = std::min<RunningTime::Duration>(limit_, elapsed + kAfterFailure);
+  }
+  const bool asks = patience_.progress_of_others && !hurries_;
+  if (asks && !progress_ && elapsed > limit_ - patience_.timeout / 2)
+    progress_ = patience_.progress_of_others();
+  if (elapsed <= limit_) return false;
+  const int64_t now = asks ? patience_.progress_of_others() : -1;
+  if (now < 0 || now == progress_.value_or(now)) return true;
+  progress_ = now;
+  limit_ = elapsed + patience_.timeout;
+  return false;
+}
+
 Wait::Wait(WaitLimits limits, std::function<std::string()> whom)
     : limits_(std::move(limits)), whom_(std::move(whom)) {}
 

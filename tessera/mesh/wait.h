@@ -4,9 +4,11 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "tessera/base/running_time.h"
+#include "tessera/mesh/transport.h"
 
 namespace tessera::mesh {
 
@@ -19,6 +21,22 @@ struct WaitLimits {
   std::chrono::milliseconds limit;
   std::function<bool()> stop;  // may be empty; called from the waiting thread
   std::chrono::milliseconds patience = kPatience;
+};
+
+/// The wait for one operation of a transport. To be asked every second or more often. One thread.
+class OperationWait {
+ public:
+  explicit OperationWait(const Patience& patience) : patience_(patience), limit_(patience.timeout) {}
+
+  /// Is the time over without a sign that the other ranks advance?
+  bool is_over();
+
+ private:
+  const Patience& patience_;
+  RunningTime time_;
+  RunningTime::Duration limit_;
+  std::optional<int64_t> progress_;  // in the middle of the time
+  bool hurries_ = false;             // an operation of the mesh has failed
 };
 
 class Wait {

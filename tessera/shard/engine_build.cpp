@@ -103,7 +103,7 @@ void ShardedModule::Engine::agree_on_options() {
 
 void ShardedModule::Engine::agree(const std::string& name, const std::string& description) {
   mesh::Group& world = mesh_.world();
-  const std::vector<std::string> texts = world.all_gather_text(description, "description of unit " + name);
+  const std::vector<std::string> texts = world.all_gather_text(description, "description of a unit");
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     const auto [theirs, ours] = first_differing_lines(texts[rank], texts[0]);

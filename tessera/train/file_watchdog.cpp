@@ -3,8 +3,9 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -28,6 +29,17 @@ constexpr milliseconds kLimitAfterStop{15'000};
   ::_exit(kExitCommunication);
 }
 
+/// May an operation of this kind end the process before the limit, once a stop was requested?
+bool ends_a_stop(const std::string& kind) {
+  return kind != "read" && kind != "open" && kind != "sync" && kind != "remove";
+}
+
+std::string hang_of(const FileOperationSeen& operation, int64_t seconds, const mesh::Mesh& mesh) {
+  return one_line(concat("error: [file.", operation.kind, "] ", operation.path,
+                         ": the file system has not answered for ", seconds, " s (rank ", mesh.rank(),
+                         ", operation: ", operation.kind, "; is the file server or the disk down?)"));
+}
+
 }  // namespace
 
 FileWatchdog::FileWatchdog(milliseconds limit, std::function<bool()> stop_requested, mesh::Mesh& mesh)
@@ -43,24 +55,26 @@ FileWatchdog::~FileWatchdog() {
 }
 
 void FileWatchdog::watch() {
-  uint64_t number = 0, ended = ended_file_operations();
-  RunningTime age;
+  std::map<uint64_t, RunningTime> ages;  // of the operations under way, by number
+  std::optional<RunningTime> since_stop;
+  uint64_t ended = ended_file_operations();
   std::unique_lock lock(mutex_);
   while (!ends_.wait_for(lock, kBetweenLooks, [&] { return ended_; })) {
+    lock.unlock();
     if (std::exchange(ended, ended_file_operations()) != ended) mesh_.note_progress();
-    const auto oldest = oldest_file_operation();
-    if (!oldest || oldest->number != number) {
-      number = oldest ? oldest->number : 0;
-      age = {};
-      continue;
+    if (!since_stop && stop_requested_()) since_stop.emplace();
+    const bool stop_is_due = since_stop && since_stop->elapsed() > kLimitAfterStop;
+    std::map<uint64_t, RunningTime> seen;
+    for (const FileOperationSeen& operation : file_operations_under_way()) {
+      RunningTime& age = seen.emplace(operation.number, ages[operation.number]).first->second;
+      const auto taken = age.elapsed();
+      const bool hinders_stop = stop_is_due && taken > kLimitAfterStop && ends_a_stop(operation.kind);
+      if (taken > limit_ || hinders_stop)
+        end_process(
+            hang_of(operation, std::chrono::duration_cast<std::chrono::seconds>(taken).count(), mesh_));
     }
-    const auto seconds = std::chrono::duration_cast<std::chrono::duration<double>>(age.elapsed());
-    const milliseconds limit = stop_requested_() ? std::min(limit_, kLimitAfterStop) : limit_;
-    if (seconds < limit) continue;
-    end_process(one_line(concat("error: [file.", oldest->kind, "] ", oldest->path,
-                                ": the file system has not answered for ",
-                                static_cast<int64_t>(seconds.count()), " s (rank ", mesh_.rank(),
-                                ", operation: ", oldest->kind, "; is the file server or the disk down?)")));
+    ages = std::move(seen);
+    lock.lock();
   }
 }
 

@@ -13,10 +13,11 @@
 namespace tessera::train {
 
 /// A thread that looks at the operations on files of this process (base/file_operation.h) every second.
-/// - One that takes longer than `limit`, or longer than 15 s after a stop was requested, ends the process
-/// with
-///   exit code 3 and one line on stderr that names the file and the operation: no call can interrupt it. Time
-///   in which the process is stopped does not count.
+/// - One that takes longer than `limit` ends the process with exit code 3 and one line on stderr that names
+/// the
+///   file and the operation: no call can interrupt it. So does, 15 s after a stop was requested, one that has
+///   taken 15 s and is neither a read (the loader gives those up by itself) nor a sync or a removal (which
+///   may take long on a healthy disk). Time in which the process is stopped does not count.
 /// - While operations end, the other ranks are told that this one advances (Mesh::note_progress).
 class FileWatchdog {
  public:

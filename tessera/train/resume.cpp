@@ -96,9 +96,12 @@ std::optional<checkpoint::Choice> choose_to_resume(const Prepared& p, const chec
 }
 
 /// Says what is wrong with best.json, which the next evaluation that is the best writes anew.
-void check_best(const Prepared& p, const fs::path& folder, Log& log) {
-  const std::string fault = checkpoint::best_fault(folder);
-  if (fault.empty()) return;
+/// Collective: where hosts have folders of their own, all ranks fail or none does.
+void check_best(const Prepared& p, const fs::path& folder, mesh::Mesh& mesh, Log& log) {
+  const auto faults = mesh.world().all_gather_text(checkpoint::best_fault(folder), "best.json");
+  const auto found = std::ranges::find_if(faults, [](const std::string& fault) { return !fault.empty(); });
+  if (found == faults.end()) return;
+  const std::string& fault = *found;
   if (p.job.recipe.checkpoint.on_damage == "fail") throw UserError(fault);
   log.warn(concat(fault, "; it becomes ", checkpoint::names::kAbandonedBest, ", and the run goes on"));
 }
@@ -112,9 +115,9 @@ void check_length(const recipe::Recipe& recipe, const recipe::StepCounts& counts
                                               ", the step of the checkpoint")
                                      : concat("train.epochs = ", recipe.train.epochs, " is ", counts.total,
                                               " steps, but the checkpoint is at step ", step);
-  const auto least =
-      static_cast<int64_t>(in_steps ? static_cast<double>(step + 1)
-                                    : std::ceil(static_cast<double>(step + 1) / counts.steps_per_epoch));
+  const auto least = static_cast<int64_t>(
+      in_steps ? static_cast<double>(step + 1)
+               : std::ceil(static_cast<double>(step + 1 - counts.begin) / counts.steps_per_epoch));
   const char* key = in_steps ? "train.steps" : "train.epochs";
   user_error({.where = "train.resume",
               .problem = given,
@@ -181,7 +184,8 @@ data::StreamPosition position_to_resume(const std::optional<DataRecord>& saved, 
         data::samples_before(saved->position, saved->train.samples, saved->batch, saved_remainder);
     return data::position_after(taken, samples, now.batch, remainder);
   }
-  if (saved_batch > samples) return data::position_after(step * saved_batch, samples, now.batch, remainder);
+  if (saved_batch > samples && saved_remainder == data::Remainder::kDrop)
+    return data::position_after(step * saved_batch, samples, now.batch, remainder);
   return data::position_of_step(step, samples, saved_batch, saved_remainder);
 }
 
@@ -221,7 +225,7 @@ fs::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
                     " steps are made (to train on, set ", recipe::how_to_train_on(p.job.recipe), ")"));
   }
   const bool own = checkpoint.parent_path() == fs::absolute(folder);
-  if (own) check_best(p, folder, log);
+  if (own) check_best(p, folder, mesh, log);
   mesh.world().barrier("resume");  // all have read
   if (own) checkpoint::set_aside_after(folder, state.step, ranks);
   return checkpoint;

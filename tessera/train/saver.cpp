@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -18,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatienceAfterError = std::chrono::seconds(10);
-constexpr auto kFirstPause = std::chrono::seconds(1);
+constexpr auto kFirstPause = std::chrono::seconds(1), kLongestPause = std::chrono::seconds(30);
 
 /// Lets the slices point to a copy of what they pointed to; the tensor returned holds it.
 at::Tensor copy_slices(std::vector<checkpoint::Slice>& slices) {
@@ -64,7 +65,7 @@ void Saver::wait_for_writer() {
 
 std::filesystem::path Saver::save_with_retries(const std::function<std::filesystem::path()>& save) {
   auto pause = kFirstPause;
-  for (int64_t left = state_.recipe.checkpoint.retries;; --left, pause *= 2) {
+  for (int64_t left = state_.recipe.checkpoint.retries;; --left, pause = std::min(pause * 2, kLongestPause)) {
     try {
       return save();
     } catch (const UserError& error) {
@@ -79,12 +80,15 @@ void Saver::failed(const UserError& error) {
   if (state_.recipe.checkpoint.on_failed_save != "go_on") throw error;
   log_.warn(concat(error.what(), "; training goes on (checkpoint.on_failed_save = \"go_on\")"));
   failure_ = error;
+  // It is not among the best: a later evaluation that is a little worse has to be saved.
+  if (best_score_) std::erase(state_.best, *best_score_);
 }
 
 void Saver::save(bool best) {
   const auto start = Clock::now();
   wait_for_writer();
   failure_.reset();
+  best_score_ = best ? std::optional(state_.score) : std::nullopt;
   SaveRequest request = save_request(state_, folder_, best);
   ++times_.saves;
   if (!group_) {
@@ -98,9 +102,18 @@ void Saver::save(bool best) {
     }
     times_.written += seconds_since(start);
   } else {
-    checkpoint::SavePlan plan =
-        checkpoint::plan_save(request.options, request.slices.list(), request.progress.step,
-                              library::checkpoint_ranks(mesh_.world()));
+    checkpoint::SavePlan plan;
+    try {
+      save_with_retries([&] {
+        plan = checkpoint::plan_save(request.options, request.slices.list(), request.progress.step,
+                                     library::checkpoint_ranks(mesh_.world()));
+        return std::filesystem::path();
+      });
+    } catch (const UserError& error) {
+      failed(error);
+      times_.stalled += seconds_since(start);
+      return;
+    }
     const auto copying = Clock::now();
     at::Tensor copy = copy_slices(plan.slices);
     times_.copied_bytes = copy.numel();

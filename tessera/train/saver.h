@@ -58,6 +58,7 @@ class Saver {
   std::unique_ptr<mesh::Group> group_;  // of the writing threads; null when saves are not beside the training
   Log& log_;
   SaveTimes times_;
+  std::optional<double> best_score_;  // of the last save, if it is among the best
   std::optional<UserError> failure_;  // of the last save, where the run went on
   struct Written {
     std::filesystem::path checkpoint;

@@ -403,12 +403,12 @@ Curve train_over_nccl(int64_t world, const Sets& sets, int64_t steps) {
       const auto mesh =
           mesh::Mesh::over(rank, {{"shard", world}}, [&](const std::string& line, int64_t, int64_t) {
             const auto own = c10::make_intrusive<c10d::PrefixStore>(line, store);
-            return mesh::device_transport(mesh::gloo_transport(own, rank, world, "127.0.0.1", {kTimeout}),
-                                          own, at::kCUDA, [=](const auto& backend_store) {
-                                            return plugin->nccl_backend(backend_store, static_cast<int>(rank),
-                                                                        static_cast<int>(world), gpu.index(),
-                                                                        kTimeout);
-                                          });
+            return mesh::device_transport(
+                mesh::gloo_transport(own, rank, world, "127.0.0.1", {.timeout = kTimeout}), own, at::kCUDA,
+                [=](const auto& backend_store) {
+                  return plugin->nccl_backend(backend_store, static_cast<int>(rank), static_cast<int>(world),
+                                              gpu.index(), kTimeout);
+                });
           });
       const recipe::Recipe recipe = make_recipe(sets);
       const auto state = assemble(recipe, make_plan(recipe, world), *mesh, true, gpu);

@@ -207,6 +207,11 @@ def restarted_by_its_parent():
             send(run.ranks()[0], signal.SIGKILL)
             check(run.wait(60) == 3, run.tail())
             check("restart 1 of 1" in run.text(), run.tail())
+        with train(folder, "--procs", 2, "--max-restarts", 3, *settings(train__steps=1000000, run__timeout=4), run="stopped") as run:
+            run.wait_for_step(5, folder / "stopped")
+            send(run.ranks()[1], signal.SIGSTOP)
+            send(run.pid, signal.SIGTERM)  # a failure after it is no reason to go on
+            check(run.wait(60) == 3 and "restart" not in run.text(), run.tail())
         run = train(folder, "--procs", 2, "--max-restarts", 3, "--set", "model.width=7", run="wrong")
         check(run.wait(60) == 2 and "restart" not in run.text(), run.tail())
         run = train(folder, "--max-restarts", 1, run="alone")

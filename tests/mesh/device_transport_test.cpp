@@ -84,8 +84,8 @@ TEST(StagedTransport, GathersAndReductionsHaveTheSumsOfTheRanks) {
   run_over(
       3,
       [](int rank, const Store& own) {
-        return staged_transport(gloo_transport(own, rank, 3, "127.0.0.1", {std::chrono::seconds(30)}),
-                                at::kCPU);
+        return staged_transport(
+            gloo_transport(own, rank, 3, "127.0.0.1", {.timeout = std::chrono::seconds(30)}), at::kCPU);
       },
       [](Mesh& mesh) {
         Group& group = mesh.group("shard");

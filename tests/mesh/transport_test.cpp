@@ -82,6 +82,8 @@ TEST_P(Transports, ABusyRankIsWaitedForWhileItAdvances) {
   for (const bool advances : {true, false}) {
     bool timed_out = false;
     const auto body = [&](Mesh& mesh) {
+      const auto start = std::chrono::steady_clock::now();
+      mesh.note_progress();  // at the beginning, as every rank does; its own do not count
       if (mesh.rank() == 1) {
         for (int i = 0; i < 25; ++i) {
           std::this_thread::sleep_for(100ms);
@@ -93,6 +95,8 @@ TEST_P(Transports, ABusyRankIsWaitedForWhileItAdvances) {
       } catch (const CommError& error) {
         if (mesh.rank() == 0) {
           timed_out = true;
+          EXPECT_LT(std::chrono::steady_clock::now() - start, 1900ms)
+              << "the time began anew without progress";
           EXPECT_NE(std::string(error.what()).find("no answer within 1 s"), std::string::npos)
               << error.what();
         }
@@ -184,7 +188,7 @@ TEST(SharedMemory, SumsAndExchangesMix) {
   for (int64_t rank = 0; rank < kWorld; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&, rank] {
       const auto all = std::make_shared<mesh::SharedTransports>();
-      const auto transport = mesh::shared_transport(store, rank, kWorld, true, {30s}, all);
+      const auto transport = mesh::shared_transport(store, rank, kWorld, true, {.timeout = 30s}, all);
       ASSERT_NE(transport, nullptr);
       std::vector<at::Tensor> outputs;
       std::vector<mesh::Waiter> waiters;
@@ -259,6 +263,19 @@ TEST(SharedSegment, MapsNothingButASegmentOfThisGroup) {
   EXPECT_EQ(refusal(unsealed, 2, 0).rfind("the segment of a rank is not sealed", 0), 0U)
       << "it could be cut short";
   for (const int fd : {file, device, unsealed}) ::close(fd);
+}
+
+TEST(SharedMemory, RanksInDifferentCollectivesOfOneSizeFail) {
+  try {
+    run_ranks({{"shard", 2}}, [&](Mesh& mesh) {
+      at::Tensor output = at::zeros({8}), input = at::zeros({4});
+      mesh.group("shard").all_gather(output, input, mesh.rank() == 0 ? "blocks.0" : "blocks.1").wait();
+    });
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what()).find("ranks are in different operations: rank "), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(SharedMemory, RanksInDifferentOperationsFail) {

@@ -90,7 +90,7 @@ Pretended train_for_real(const recipe::Recipe& recipe, testing::Recording& recor
           rank, {{"shard", kPretendedWorld}},
           [&](const std::string& line, int64_t r, int64_t size) -> std::shared_ptr<mesh::Transport> {
             auto gloo = mesh::gloo_transport(c10::make_intrusive<c10d::PrefixStore>(line, store), r, size,
-                                             "127.0.0.1", {std::chrono::seconds(30)});
+                                             "127.0.0.1", {.timeout = std::chrono::seconds(30)});
             if (rank != 0) return gloo;
             return std::make_shared<testing::RecordingTransport>(std::move(gloo), recording[line]);
           });
