@@ -121,9 +121,9 @@ Folders find_parts(const std::vector<std::filesystem::path>& places, const std::
 /// files does it.
 void set_aside_after(const std::filesystem::path& folder, int64_t step, const Ranks& ranks = {});
 
-/// Removes what killed saves and tools left in the folder: step_N.tmp, marks; a step_N.old that is the only
-/// complete one of its step gets its name back. Nothing where there is no folder. Nobody else may save into
-/// the folder meanwhile. Errors: UserError when it cannot be read.
+/// Removes what killed saves and tools left in the folder (step_N.tmp, marks), and renames a step_N.old to
+/// step_N where no complete step_N exists. Does nothing where there is no folder. No other process may save
+/// into the folder meanwhile. Errors: UserError when it cannot be read.
 void clear_leftovers(const std::filesystem::path& folder);
 
 /// What a checkpoint holds.

@@ -37,7 +37,7 @@ std::optional<int64_t> last_step_of_all(const fs::path& run) {
   return summary["steps"].get<int64_t>();
 }
 
-/// Names and values of environment.json; its variables as names of their own.
+/// Names and values of environment.json; each environment variable is a separate entry.
 std::vector<std::pair<std::string, std::string>> environment_of(const fs::path& file) {
   std::vector<std::pair<std::string, std::string>> rows;
   std::error_code ignored;

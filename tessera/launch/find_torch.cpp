@@ -121,7 +121,7 @@ std::string first_line_said(std::vector<std::string> words) {
   posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // a group of its own
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // to kill it with all that it starts
   pid_t child = -1;
   const bool started = ::posix_spawn(&child, argv[0], &files, &attributes, argv.data(), environ) == 0;
   posix_spawnattr_destroy(&attributes);

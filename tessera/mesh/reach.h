@@ -23,7 +23,7 @@ struct Unreachable {
   std::string reason;   // "no answer within 8 s", "connection refused"
 };
 
-/// Each rank listens on a port of its own for as long as this object lives. The kernel accepts connections
+/// Each rank listens on a separate port for as long as this object lives. The kernel accepts connections
 /// there, so that a rank counts as reachable while its process computes or is stopped; a thread closes them.
 class Reach {
  public:

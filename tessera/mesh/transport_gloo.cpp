@@ -59,8 +59,8 @@ class GlooTransport : public Transport {
   const char* name() const override { return "TCP"; }
 
  private:
-  /// A group of c10d. Its operations have no time limit of their own: Gloo's would end when a stopped process
-  /// goes on.
+  /// A group of c10d. Gloo's time limits are disabled: they would expire while the process is stopped.
+  /// wait_for() limits each operation.
   struct Gloo {
     c10::intrusive_ptr<c10d::ProcessGroupGloo> backend;
     std::shared_ptr<const Connections> connections = std::make_shared<Connections>();

@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/names.h"
 #include "tessera/recipe/run_folder.h"
 #include "tessera/train/init_from.h"
+#include "tessera/train/resume.h"
 #include "tessera/train/teacher.h"
 
 namespace tessera::train {
@@ -17,27 +18,17 @@ namespace {
 
 /// The checkpoint that --resume would take; none where the run would start anew.
 std::optional<fs::path> find_resumed(const Prepared& p, const fs::path& run_dir, Log& log) {
-  const std::string& resume = p.job.resume;
   const std::string& own = p.job.recipe.checkpoint.dir;
-  const bool is_path = !checkpoint::names::is_of_the_run(resume) && fs::is_directory(resume);
-  const fs::path folder = is_path ? fs::path(resume) : !own.empty() ? fs::path(own) : run_dir / "checkpoints";
-  std::error_code ignored;
-  std::optional<fs::path> found;
-  if (fs::is_directory(folder, ignored)) {
-    const auto on_damage = p.job.recipe.checkpoint.on_damage == "fail" ? checkpoint::OnDamage::kFail
-                                                                       : checkpoint::OnDamage::kFallBack;
-    if (const auto choice = checkpoint::choose(folder, resume, on_damage)) {
-      if (!choice->passed_over.empty()) log.warn(checkpoint::passed_over_text(*choice));
-      found = choice->path;
-    }
-  }
-  if (!found && p.job.must_resume) {
+  const fs::path folder = own.empty() ? run_dir / "checkpoints" : fs::path(own);
+  const auto choice = choose_to_resume(p.job, folder, {});
+  if (choice && !choice->passed_over.empty()) log.warn(checkpoint::passed_over_text(*choice));
+  if (!choice && p.job.must_resume) {
     user_error({.where = "train.resume",
                 .problem = concat("found no checkpoint in ", folder.string()),
                 .expected = "a saved state of that run",
                 .hint = "start anew with a recipe"});
   }
-  return found;
+  return choice ? std::optional(choice->path) : std::nullopt;
 }
 
 }  // namespace

@@ -81,22 +81,8 @@ int64_t batch_of(const recipe::Recipe& saved, int64_t world, int64_t present) {
   }
 }
 
-std::optional<checkpoint::Choice> choose_to_resume(const Prepared& p, const checkpoint::Ranks& ranks) {
-  const std::string& which = p.job.resume;
-  const auto on_damage = p.job.recipe.checkpoint.on_damage == "fail" ? checkpoint::OnDamage::kFail
-                                                                     : checkpoint::OnDamage::kFallBack;
-  const bool of_the_run = checkpoint::names::is_of_the_run(which);
-  if (!of_the_run && fs::is_directory(which)) {
-    // A folder without checkpoints was meant to be one: the error says what it lacks.
-    auto choice = checkpoint::choose(which, "latest", on_damage, ranks);
-    if (choice) return choice;
-    static_cast<void>(checkpoint::find(which, which, ranks));
-  }
-  return checkpoint::choose(p.checkpoints, which, on_damage, ranks);
-}
-
 /// Says what is wrong with best.json, which the next evaluation that is the best writes anew.
-/// Collective: where hosts have folders of their own, all ranks fail or none does.
+/// Collective: hosts may have separate checkpoint folders, and all ranks fail or none does.
 void check_best(const Prepared& p, const fs::path& folder, mesh::Mesh& mesh, Log& log) {
   const auto faults = mesh.world().all_gather_text(checkpoint::best_fault(folder), "best.json");
   const auto found = std::ranges::find_if(faults, [](const std::string& fault) { return !fault.empty(); });
@@ -143,6 +129,20 @@ void place_in_data(Prepared& p, const TrainState& state, const recipe::Recipe& s
 }  // namespace
 
 std::span<const ResumeRule> resume_rules() { return kRules; }
+
+std::optional<checkpoint::Choice> choose_to_resume(const TrainJob& job, const fs::path& checkpoints,
+                                                   const checkpoint::Ranks& ranks) {
+  const std::string& which = job.resume;
+  const auto on_damage = job.recipe.checkpoint.on_damage == "fail" ? checkpoint::OnDamage::kFail
+                                                                   : checkpoint::OnDamage::kFallBack;
+  if (!checkpoint::names::is_of_the_run(which) && fs::is_directory(which)) {
+    // A folder without checkpoints was meant to be one: the error says what it lacks.
+    auto choice = checkpoint::choose(which, "latest", on_damage, ranks);
+    if (choice) return choice;
+    static_cast<void>(checkpoint::find(which, which, ranks));
+  }
+  return checkpoint::choose(checkpoints, which, on_damage, ranks);
+}
 
 std::vector<Difference> differences(const std::optional<DataRecord>& saved,
                                     const std::vector<std::string>& saved_classes, const DataRecord& now,
@@ -193,7 +193,7 @@ fs::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
   const fs::path& folder = p.checkpoints;
   const checkpoint::Ranks ranks = library::checkpoint_ranks(mesh.world());
   // All look together: hosts may have folders of their own, and one that sees nothing must not start anew.
-  const auto choice = choose_to_resume(p, ranks);
+  const auto choice = choose_to_resume(p.job, folder, ranks);
   if (!choice) {
     check_nothing_saved(folder);
     if (p.job.must_resume) {

@@ -53,6 +53,12 @@ data::StreamPosition position_to_resume(const std::optional<DataRecord>& saved, 
                                         int64_t saved_batch, data::Remainder saved_remainder,
                                         const DataRecord& now, data::Remainder remainder);
 
+/// The checkpoint that --resume takes; nothing where the run starts anew. `checkpoints`: the run's.
+/// Collective over `ranks`. Errors: as checkpoint::choose().
+std::optional<checkpoint::Choice> choose_to_resume(const TrainJob& job,
+                                                   const std::filesystem::path& checkpoints,
+                                                   const checkpoint::Ranks& ranks);
+
 /// Puts saved state into `state`, compares it with `p.data`, and sets p.loader.start and p.counts. Returns
 /// the checkpoint's folder, empty when there was none. Collective. Errors: UserError of what ResumeRule
 /// refuses, of checkpoints that cannot be read, of a named run without any.

@@ -7,23 +7,17 @@ Needs root and Debian's iproute2. The namespaces are this test's and gone at its
 import contextlib
 import itertools
 import os
-import shutil
 import signal
 import subprocess
 import time
 
-from harness import PROGRAM, Run, Skip, check, main, scratch, send, settings, summary, tiny_recipe, train
+from harness import PROGRAM, Run, check, main, scratch, send, settings, summary, tiny_recipe, train
+from namespaces import need_namespaces, system
 
 _names = itertools.count()
 PORT = 29541
 DEAD_HOST_LIMIT = 30.0  # seconds within which a host that is gone must be noticed
 LONG = dict(train__steps=1000000, train__eval_every_steps=0, train__eval_every_epochs=0)
-
-
-def system(*words):
-    result = subprocess.run([str(word) for word in words], capture_output=True, text=True)
-    check(result.returncode == 0, *words, result.stderr)
-    return result.stdout
 
 
 def address(rank):
@@ -89,15 +83,6 @@ class Hosts:
         finally:
             for run in runs:
                 run.kill()
-
-
-def need_namespaces():
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        raise Skip("needs root and iproute2 (apt-get install iproute2)")
-    probe = subprocess.run(["ip", "netns", "add", f"tessera-{os.getpid()}-probe"], capture_output=True, text=True)
-    if probe.returncode != 0:
-        raise Skip(f"no network namespaces here: {probe.stderr.strip()}")
-    system("ip", "netns", "delete", f"tessera-{os.getpid()}-probe")
 
 
 def check_ended(runs, limit, *texts):

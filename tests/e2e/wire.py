@@ -7,19 +7,13 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 import subprocess
 
-from harness import PROGRAM, Run, Skip, check, main, scratch, summary, tiny_recipe
+from harness import PROGRAM, Run, check, main, scratch, summary, tiny_recipe
+from namespaces import need_namespaces, system
 
 _names = itertools.count()
 PORT = 29533
-
-
-def system(*words):
-    result = subprocess.run([str(word) for word in words], capture_output=True, text=True)
-    check(result.returncode == 0, *words, result.stderr)
-    return result.stdout
 
 
 class Hosts:
@@ -72,18 +66,9 @@ class Hosts:
                 run.kill()
 
 
-def need_namespaces():
-    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
-        raise Skip("needs root and iproute2 (apt-get install iproute2)")
-    probe = subprocess.run(["ip", "netns", "add", f"tessera-{os.getpid()}-probe"], capture_output=True, text=True)
-    if probe.returncode != 0:
-        raise Skip(f"no network namespaces here: {probe.stderr.strip()}")
-    system("ip", "netns", "delete", f"tessera-{os.getpid()}-probe")
-
-
 def counted_bytes_are_the_interfaces():
     """What a run counts, for every level, is what its card sent, within 2 %."""
-    need_namespaces()
+    need_namespaces("tc")
     for level in ("replicate", "zero1", "zero2", "zero3"):
         with Hosts() as hosts, scratch() as folder:
             before = hosts.sent_bytes(0)
@@ -113,7 +98,7 @@ def bench_shard(hosts, folder, rounds, images):
 
 def communication_hides_behind_computation():
     """On a cable so slow that messages alone take 0.5 to 1.0 of the computation, at least 0.8 of them hide."""
-    need_namespaces()
+    need_namespaces("tc")
     with Hosts() as hosts, scratch() as folder:
         found = bench_shard(hosts, folder, 1, 8)
         # Many, so that TCP's own share of the cores, which cannot hide, is small; but about 24 s a step on a slow machine.
