@@ -17,6 +17,15 @@ class DeviceTransport : public Transport {
                   BackendMaker make)
       : host_(std::move(host)), store_(std::move(store)), type_(type), make_(std::move(make)) {}
 
+  /// After the group's last collective; a broken group is not destroyed (connect() of train/session.h).
+  ~DeviceTransport() override {
+    for (const Lane* lane : {&gathers_, &exchanges_}) {
+      if (lane->backend) lane->backend->shutdown();  // or NCCL warns of leaked resources
+    }
+  }
+  DeviceTransport(const DeviceTransport&) = delete;
+  DeviceTransport& operator=(const DeviceTransport&) = delete;
+
   Waiter all_gather(at::Tensor output, at::Tensor input) override {
     if (input.device().type() != type_) return host_->all_gather(output, input);
     return on_stream(backend(gathers_, "gathers").allgather_base(output, input));

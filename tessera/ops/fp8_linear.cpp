@@ -138,36 +138,28 @@ Fp8Rows filled_rows(const at::Tensor& rows_given, int64_t more_columns, int64_t 
   return result;
 }
 
-/// How a GPU can multiply factors in fp8.
-enum class Fp8Products { kNone, kExact, kFast };
-
-/// Found out by a product of each kind: what comes of it must be what the values in e4m3 stand for, but for
-/// the rounding to bf16 and the order of sums. 1,024 values a sum, so that accumulators of few bits would
-/// show.
-Fp8Products find_fp8_products(at::Device device) {
+/// Whether a product of factors in fp8 on the GPU is what the values in e4m3 stand for, but for the rounding
+/// to bf16 and the order of sums; else a warning says how far it is off. 1,024 values a sum, so that
+/// accumulators of few bits would show.
+bool multiplies_fp8(at::Device device) {
   const at::NoGradGuard no_grad;
   const auto options = at::TensorOptions(device).dtype(at::kBFloat16);
   const at::Tensor left = test_values({40, 1024}, 0.7, options),
                    right = test_values({32, 1024}, 0.7, options), bias = test_values({32}, 2.1, options);
-  const auto is_right = [&](const char* name, bool fast_accumulation, const char* instead) {
-    const std::string found = said_or_thrown([&] {
-      const at::Tensor expected = at::linear(fp8_rounded(left), fp8_rounded(right), bias);
-      return differences({{"result", 0, scaled_product(left, right, bias, fast_accumulation)}},
-                         {{"result", 0.01, expected}});
-    });
-    if (!found.empty())
-      warn(concat("[ops.fp8_linear] fp8 products ", name, " on the GPU: ", found, "; ", instead));
-    return found.empty();
-  };
-  if (!is_right("with fp32 accumulation", false, "products in bf16 of the same values are used instead"))
-    return Fp8Products::kNone;
-  return is_right("with fast accumulation", true, "fp32 accumulation is used instead") ? Fp8Products::kFast
-                                                                                       : Fp8Products::kExact;
+  const std::string found = said_or_thrown([&] {
+    const at::Tensor expected = at::linear(fp8_rounded(left), fp8_rounded(right), bias);
+    return differences({{"result", 0, scaled_product(left, right, bias)}}, {{"result", 0.01, expected}});
+  });
+  if (!found.empty()) {
+    warn(concat("[ops.fp8_linear] fp8 products on the GPU: ", found,
+                "; products in bf16 of the same values are used instead"));
+  }
+  return found.empty();
 }
 
-Fp8Products fp8_products(const at::Tensor& t) {
-  if (!t.is_cuda()) return Fp8Products::kNone;
-  static const Fp8Products found = find_fp8_products(t.device());  // a process computes on one GPU
+bool has_fp8_products(const at::Tensor& t) {
+  if (!t.is_cuda()) return false;
+  static const bool found = multiplies_fp8(t.device());  // a process computes on one GPU
   return found;
 }
 
@@ -175,11 +167,8 @@ at::Tensor zeros_for(const at::Tensor& like, int64_t n) {
   return at::zeros({n}, like.options().dtype(at::kBFloat16));
 }
 
-at::Tensor product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias,
-                   bool fast_accumulation) {
-  const Fp8Products gpu = fp8_products(left);
-  if (gpu != Fp8Products::kNone)
-    return scaled_product(left, right, bias, fast_accumulation && gpu == Fp8Products::kFast);
+at::Tensor product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias) {
+  if (has_fp8_products(left)) return scaled_product(left, right, bias);
   return linear(fp8_rounded(left), fp8_rounded(right),
                 bias.defined() ? bias : zeros_for(left, right.size(0)));
 }
@@ -201,9 +190,7 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
     shape.back() = weight.size(0);
     save_with_input(ctx, {weight}, rows, made);
     ctx->saved_data["shape"] = x.sizes().vec();
-    return product(rows, weight, bias.to(at::kBFloat16), /*fast_accumulation=*/true)
-        .to(x.scalar_type())
-        .view(shape);
+    return product(rows, weight, bias.to(at::kBFloat16)).to(x.scalar_type()).view(shape);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -212,7 +199,7 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
     const at::Tensor &weight = saved[0], gradient = as_rows(gradients[0]);
     at::Tensor of_x, of_weight, of_bias;
     if (ctx->needs_input_grad(0)) {
-      of_x = product(gradient, weight.t(), {}, /*fast_accumulation=*/false)
+      of_x = product(gradient, weight.t(), {})
                  .to(gradient.scalar_type())
                  .view(ctx->saved_data["shape"].toIntVector());
     }
@@ -243,8 +230,7 @@ at::Tensor fp8_rounded(const at::Tensor& rows) {
   return found.numbers.to(at::kFloat).mul_(found.scales).to(at::kBFloat16);
 }
 
-at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias,
-                          bool fast_accumulation) {
+at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias) {
   const int64_t m = left.size(0), n = right.size(0);
   if (m == 0) return at::empty({0, n}, left.options().dtype(at::kBFloat16));
   const int64_t more_k = rest_to_16(left.size(1)), more_n = rest_to_16(n);
@@ -253,7 +239,7 @@ at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, const
   if (bias.defined()) added = more_n == 0 ? bias : at::constant_pad_nd(bias, {0, more_n});
   const at::Tensor whole = at::_scaled_mm(
       a.numbers.contiguous(), b.numbers.contiguous().t(), a.scales, b.scales.view({1, -1}), added,
-      /*scale_result=*/std::nullopt, at::kBFloat16, /*use_fast_accum=*/fast_accumulation);
+      /*scale_result=*/std::nullopt, at::kBFloat16, /*use_fast_accum=*/false);
   return more_n == 0 ? whole : whole.narrow(1, 0, n).contiguous();
 }
 

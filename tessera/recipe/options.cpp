@@ -70,11 +70,15 @@ void add_training(std::vector<Option>& table) {
 
 /// It was a flag once: true meant passes.
 Option cuda_graphs() {
-  Option option = choice<CudaGraphs>(
-      "run.cuda_graphs",
-      "Part of a training step that a GPU replays as CUDA graphs; step: passes and the update",
-      {{"off", CudaGraphs::kOff}, {"pass", CudaGraphs::kPass}, {"step", CudaGraphs::kStep}},
-      TESSERA_FIELD(run.cuda_graphs));
+  Option option = choice<CudaGraphs>("run.cuda_graphs",
+                                     "Part of a training step that a GPU replays as CUDA graphs; step: "
+                                     "passes and the update; auto: step on one "
+                                     "rank where memory allows it",
+                                     {{"auto", CudaGraphs::kAuto},
+                                      {"off", CudaGraphs::kOff},
+                                      {"pass", CudaGraphs::kPass},
+                                      {"step", CudaGraphs::kStep}},
+                                     TESSERA_FIELD(run.cuda_graphs));
   option.older = {{"false", "off"}, {"true", "pass"}};
   return option;
 }

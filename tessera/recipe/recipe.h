@@ -148,7 +148,7 @@ enum class KeepActivations { kAuto, kAlways, kNever };
 
 /// What of a training step a GPU replays as a CUDA graph: nothing, passes through the network, or these and
 /// the update at the step's end.
-enum class CudaGraphs { kOff, kPass, kStep };
+enum class CudaGraphs { kAuto, kOff, kPass, kStep };
 
 struct RunRecipe {
   std::string dir = "";          // run folder; "": runs/<name>
@@ -162,7 +162,7 @@ struct RunRecipe {
   bool shared_memory = true;
   DeviceKind device = DeviceKind::kAuto;
   bool share_gpu = false;  // more ranks on a host than GPUs
-  CudaGraphs cuda_graphs = CudaGraphs::kOff;
+  CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   KeepActivations keep_activations = KeepActivations::kAuto;  // outputs of norms and GELUs, for backward
   bool cuda_fused_gelu = false;  // GELU by the CUDA plug-in's kernels, else by LibTorch
 };

@@ -98,7 +98,7 @@ class WidestProduct {
 struct Rounds {
   std::vector<double> seconds, product_rates;
   std::optional<double> cpus_of_others;  // a share of the CPUs; ranks of several hosts do not know
-  int64_t replays = 0;                   // of recorded passes
+  std::optional<int64_t> replays;        // of recorded passes; none: the run records nothing
   Json seconds_by_kind;                  // of a step, from steps whose operations were counted
   Json kernels;                          // calls and seconds of each in a step; null where not asked for
 };
@@ -118,8 +118,7 @@ class StepBench {
         product_(job.recipe.model, sizes_.per_rank, resolve_dtype(job.recipe.precision.compute, device),
                  device) {}
 
-  /// Of norms and GELUs for backward.
-  void keep_activations(bool keeps) { state_->context.keeps_activations = keeps; }
+  void use(const DeviceChoices& choices) { use_choices(*state_, choices); }
   bool keeps_activations() const { return state_->context.keeps_activations; }
 
   Rounds run() {
@@ -254,7 +253,7 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
                {"tessera", concat(build_info().version, " (", build_info().commit, ")")}};
   if (rounds.cpus_of_others) json["cpus_of_others"] = *rounds.cpus_of_others;
   if (device_peak > 0) json["device_peak_bytes"] = device_peak;
-  if (recipe.run.cuda_graphs != recipe::CudaGraphs::kOff) json["replayed_passes"] = rounds.replays;
+  if (rounds.replays) json["replayed_passes"] = *rounds.replays;
   if (peak > 0) {
     json["peak_tflops"] = peak / 1e12;
     json["share_of_peak"] = rate / peak;
@@ -322,9 +321,10 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
           if (device.is_cuda()) check_gpu_memory(job.recipe, plan, batch, ranks, "");
           if (device.is_cpu() && ranks.local_rank == 0) check_memory(job.recipe, plan, batch, ranks, "");
           mesh->world().barrier("memory check");
-          const bool keeps = keeps_activations(job.recipe, plan, batch, device);  // before the model is there
+          const DeviceChoices choices =
+              choose_for_device(job.recipe, plan, batch, device);  // before the model is there
           StepBench bench(job, ranks, *mesh, device);
-          bench.keep_activations(keeps);
+          bench.use(choices);
           const Rounds rounds = bench.run();
           const double peak =
               largest_over_ranks(static_cast<double>(peak_resident_bytes()), mesh->world(), "peak memory");

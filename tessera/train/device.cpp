@@ -13,6 +13,7 @@
 #include "tessera/ops/device_linear.h"
 #include "tessera/recipe/choose_device.h"
 #include "tessera/train/fused_pictures.h"
+#include "tessera/train/recorded_step.h"
 #include "tessera/train/session.h"
 #include "tessera/train/teacher.h"
 
@@ -75,7 +76,10 @@ at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& rank
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
   mesh::use_cuda({cuda.plugin, device.index(), recipe.run.share_gpu});
-  if (recipe.run.cuda_graphs != recipe::CudaGraphs::kOff) prepare_for_graphs(*cuda.plugin, device);
+  const recipe::CudaGraphs graphs = recipe.run.cuda_graphs;
+  const bool may_record =
+      graphs == recipe::CudaGraphs::kAuto ? ranks.world == 1 : graphs != recipe::CudaGraphs::kOff;
+  if (may_record) prepare_for_graphs(*cuda.plugin, device);
   use_kernels_of(*cuda.plugin, recipe.run, device);
   return device;
 }
@@ -119,22 +123,46 @@ void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int6
              memory_savings(recipe, plan, batch_per_rank, ranks), otherwise, ")");
 }
 
-bool keeps_activations(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
-                       at::Device device) {
-  if (device.is_cpu()) return false;
-  if (recipe.run.keep_activations != recipe::KeepActivations::kAuto)
-    return recipe.run.keep_activations == recipe::KeepActivations::kAlways;
+DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                                at::Device device) {
+  const recipe::RunRecipe& run = recipe.run;
   const mesh::CudaInUse cuda = mesh::cuda_in_use();
-  if (cuda.plugin == nullptr || cuda.shared)
-    return false;  // how much of its memory is the rank's is not known
-  const plan::Memory memory = gpu_memory(with_kept_activations(recipe, true), plan, batch_per_rank);
-  double needed = memory.total() + teacher_bytes(recipe, plan.world, batch_per_rank, device);
-  if (recipe.run.cuda_graphs != recipe::CudaGraphs::kOff) needed += memory.activations;  // the graph's own
-  return fits_kept_activations(needed, static_cast<double>(cuda.plugin->device(cuda.device).free_bytes));
+  // How much of the memory of a shared GPU is the rank's is not known.
+  const bool knows_memory = device.is_cuda() && cuda.plugin != nullptr && !cuda.shared;
+  if (!knows_memory) {
+    return {
+        .keeps_activations = !device.is_cpu() && run.keep_activations == recipe::KeepActivations::kAlways,
+        .graphs = run.cuda_graphs == recipe::CudaGraphs::kAuto ? recipe::CudaGraphs::kOff : run.cuda_graphs};
+  }
+  const double teacher = teacher_bytes(recipe, plan.world, batch_per_rank, device);
+  const auto predicted = [&](bool keeps) {
+    return gpu_memory(with_kept_activations(recipe, keeps), plan, batch_per_rank);
+  };
+  const plan::Memory plain = predicted(false), kept = predicted(true);
+  const bool recordable = plan.world == 1 && why_not_recorded(recipe, plan, device).empty();
+  return choices_that_fit(
+      run, recordable, {plain.total() + teacher, kept.total() + teacher, plain.activations, kept.activations},
+      static_cast<double>(cuda.plugin->device(cuda.device).free_bytes));
 }
 
-bool fits_kept_activations(double needed_bytes, double free_bytes) {
-  return needed_bytes <= 0.8 * free_bytes;
+DeviceChoices choices_that_fit(const recipe::RunRecipe& run, bool recordable, const Needs& needs,
+                               double free_bytes) {
+  const auto fits = [&](bool keeps, bool records) {
+    const double recordings = keeps ? needs.kept_activations : needs.plain_activations;
+    return (keeps ? needs.kept : needs.plain) + (records ? recordings : 0) <= 0.8 * free_bytes;
+  };
+  const bool asks_for_graphs =
+      run.cuda_graphs == recipe::CudaGraphs::kPass || run.cuda_graphs == recipe::CudaGraphs::kStep;
+  DeviceChoices choices;
+  choices.keeps_activations = run.keep_activations == recipe::KeepActivations::kAuto
+                                  ? fits(true, asks_for_graphs)
+                                  : run.keep_activations == recipe::KeepActivations::kAlways;
+  choices.graphs = run.cuda_graphs;
+  if (run.cuda_graphs == recipe::CudaGraphs::kAuto) {
+    choices.graphs = recordable && fits(choices.keeps_activations, true) ? recipe::CudaGraphs::kStep
+                                                                         : recipe::CudaGraphs::kOff;
+  }
+  return choices;
 }
 
 }  // namespace tessera::train

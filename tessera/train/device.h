@@ -37,14 +37,33 @@ void wait_for(at::Device device);
 void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                       const launch::Ranks& ranks, const std::string& otherwise = "; --force runs it anyway");
 
-/// Whether the blocks of a run keep the outputs of norms and GELUs for backward (run.keep_activations;
-/// "auto": if fits_kept_activations()). Never on the CPU, whose kernels make them again within their
-/// products. Call it before the model takes memory. Errors: UserError when distill.teacher cannot be opened.
-bool keeps_activations(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
-                       at::Device device);
+/// What a run decides for its device before the model takes memory.
+struct DeviceChoices {
+  /// Blocks keep the outputs of norms and GELUs for backward (run.keep_activations). Never on the CPU, whose
+  /// kernels make them again within their products.
+  bool keeps_activations = false;
+  /// What is replayed as CUDA graphs (run.cuda_graphs); never kAuto.
+  recipe::CudaGraphs graphs = recipe::CudaGraphs::kOff;
 
-/// The rule: the run with these outputs is predicted to need at most four fifths of the free memory. The rest
-/// is for what the prediction leaves out (workspaces of libraries, fragments between tensors).
-bool fits_kept_activations(double needed_bytes, double free_bytes);
+  friend bool operator==(const DeviceChoices&, const DeviceChoices&) = default;
+};
+
+/// Settings with "auto" are decided by choices_that_fit(); graphs only for one rank: with several, their
+/// collectives in recordings have not run on GPUs yet. Errors: UserError when distill.teacher cannot be
+/// opened.
+DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                                at::Device device);
+
+/// Bytes of a rank that a run is predicted to need.
+struct Needs {
+  double plain = 0, kept = 0;                          // in all, without kept outputs and with them
+  double plain_activations = 0, kept_activations = 0;  // once more with graphs, for the recordings
+};
+
+/// The rule for "auto": the run is predicted to need at most four fifths of the free memory; the rest is for
+/// what the prediction leaves out (workspaces of libraries, fragments between tensors). Where only one of
+/// kept outputs and graphs fits, outputs are kept. `recordable`: graphs may be chosen.
+DeviceChoices choices_that_fit(const recipe::RunRecipe& run, bool recordable, const Needs& needs,
+                               double free_bytes);
 
 }  // namespace tessera::train

@@ -103,7 +103,7 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
         plan_precision(with_kept_activations(recipe, keeps_activations), p.ranks.world, p.device);
     return plan::predict_memory(model, p.plan, precision, p.sizes.per_rank);
   };
-  const plan::Memory memory = memory_if(p.keeps_activations);
+  const plan::Memory memory = memory_if(p.choices.keeps_activations);
   std::vector<std::pair<std::string, std::string>> rows = {
       {"model", arch::describe(model)},
       {"parameters", human_count(arch::parameter_count(model))},
@@ -144,12 +144,13 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
     rows.emplace_back("compute threads", note);
   if (const double more = memory_if(true).total() - memory_if(false).total(); more > 0) {  // (0 on the CPU)
     rows.emplace_back("outputs of norms and GELUs",
-                      p.keeps_activations ? concat("kept for backward: ", human_bytes(more), " per rank")
-                                          : concat("made again in backward: keeping them takes ",
-                                                   human_bytes(more), " per rank (run.keep_activations)"));
+                      p.choices.keeps_activations
+                          ? concat("kept for backward: ", human_bytes(more), " per rank")
+                          : concat("made again in backward: keeping them takes ", human_bytes(more),
+                                   " per rank (run.keep_activations)"));
   }
-  if (recipe.run.cuda_graphs != recipe::CudaGraphs::kOff)
-    rows.emplace_back("passes", recorded_text(recipe, p.plan, p.device));
+  if (p.choices.graphs != recipe::CudaGraphs::kOff)
+    rows.emplace_back("passes", recorded_text(recipe, p.plan, p.device, p.choices.graphs));
   if (p.job.rate > 0) {
     rows.emplace_back(concat("training at ", p.job.rate, " images/s"),
                       concat(human_seconds(static_cast<double>(p.counts.total) *

@@ -17,6 +17,7 @@
 #include "tessera/recipe/parameter_groups.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/train/data_record.h"
+#include "tessera/train/device.h"
 #include "tessera/train/entry.h"
 
 namespace tessera::train {
@@ -35,12 +36,12 @@ struct Prepared {
   data::LoaderOptions loader;
   DataRecord data;  // what checkpoints of this run say of it; read by record_data()
   double peak_tflops = 0;
-  bool keeps_activations = false;  // what keeps_activations() of device.h said
-  double predicted_bytes = 0;      // memory of a rank, as predicted_memory() says
-  bool stalled = false;            // LoopResult's
-  int64_t program_bytes = 0;       // resident when the facts were first told
-  int64_t idle_bytes = 0;          // resident before the model is built: the program, LibTorch, threads
-  int64_t idle_shared_bytes = 0;   // of them, of shared memory
+  DeviceChoices choices;
+  double predicted_bytes = 0;     // memory of a rank, as predicted_memory() says
+  bool stalled = false;           // LoopResult's
+  int64_t program_bytes = 0;      // resident when the facts were first told
+  int64_t idle_bytes = 0;         // resident before the model is built: the program, LibTorch, threads
+  int64_t idle_shared_bytes = 0;  // of them, of shared memory
   std::vector<recipe::ParameterGroups::Match> groups;
 };
 

@@ -388,21 +388,21 @@ std::string why_not_recorded(const recipe::Recipe& recipe, const plan::Plan& pla
   return "";
 }
 
-std::string recorded_text(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device) {
+std::string recorded_text(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device,
+                          recipe::CudaGraphs graphs) {
   const std::string why = why_not_recorded(recipe, plan, device);
   if (!why.empty()) return concat("eager, not as CUDA graphs: ", why);
-  if (recipe.run.cuda_graphs == recipe::CudaGraphs::kPass) return "replayed as CUDA graphs";
+  if (graphs == recipe::CudaGraphs::kPass) return "replayed as CUDA graphs";
   if (recipe.optimizer.name == "adamw" || recipe.optimizer.name == "adam")
     return "replayed as CUDA graphs, and the update at the step's end";
   return concat("replayed as CUDA graphs, without the update at the step's end: ", recipe.optimizer.name,
                 " needs numbers of the host, AdamW and Adam do not");
 }
 
-std::shared_ptr<RecordedStep> make_recorded_step(const TrainState& state) {
-  const recipe::CudaGraphs graphs = state.recipe.run.cuda_graphs;
+std::shared_ptr<RecordedStep> make_recorded_step(const TrainState& state, recipe::CudaGraphs graphs) {
   const at::Device device = state.input->device();
-  if (graphs == recipe::CudaGraphs::kOff || !why_not_recorded(state.recipe, state.plan, device).empty())
-    return nullptr;
+  const bool records = graphs == recipe::CudaGraphs::kPass || graphs == recipe::CudaGraphs::kStep;
+  if (!records || !why_not_recorded(state.recipe, state.plan, device).empty()) return nullptr;
   return std::make_shared<RecordedStep>(ops::device_graphs(device),
                                         graphs == recipe::CudaGraphs::kStep && state.optimizer->can_queue());
 }

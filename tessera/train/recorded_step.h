@@ -85,11 +85,12 @@ class RecordedStep {
   std::string fault_;
 };
 
-/// Why passes of such a run are not recorded though run.cuda_graphs asks for it; empty: they are.
+/// Why passes of such a run cannot be recorded; empty: they can.
 std::string why_not_recorded(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device);
-/// "replayed as CUDA graphs, ...": what of a step is, for the log of a run whose recipe asks for it.
-std::string recorded_text(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device);
-/// The recordings of a state, if its recipe asks for them and none of that forbids them; else null.
-std::shared_ptr<RecordedStep> make_recorded_step(const TrainState& state);
+/// "replayed as CUDA graphs, ...": what of a step is, for the log. Requires: `graphs` is kPass or kStep.
+std::string recorded_text(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device,
+                          recipe::CudaGraphs graphs);
+/// The recordings of a state; null where `graphs` asks for none (kAuto is not decided yet) or they cannot be.
+std::shared_ptr<RecordedStep> make_recorded_step(const TrainState& state, recipe::CudaGraphs graphs);
 
 }  // namespace tessera::train

@@ -282,7 +282,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   p.idle_shared_bytes = shared_resident_bytes();
   where = [] { return "while building the model"; };
   state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true, p.device);
-  state->context.keeps_activations = p.keeps_activations;
+  use_choices(*state, p.choices);
   where = [&state] { return concat("after step ", state->step, ", unit ", state->sharded->current_unit()); };
   if (first && !p.ranks.pretended()) clear_leftovers(p.checkpoints);
   mesh.world().barrier("leftovers");
@@ -381,9 +381,9 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   deliver_for(p.device, &p.loader);
   p.groups = matched_groups(job.recipe);
   open_data(p);
-  p.keeps_activations = keeps_activations(job.recipe, p.plan, p.sizes.per_rank, p.device);
-  p.predicted_bytes =
-      predicted_memory(with_kept_activations(job.recipe, p.keeps_activations), p.plan, p.sizes.per_rank);
+  p.choices = choose_for_device(job.recipe, p.plan, p.sizes.per_rank, p.device);
+  p.predicted_bytes = predicted_memory(with_kept_activations(job.recipe, p.choices.keeps_activations), p.plan,
+                                       p.sizes.per_rank);
   if (job.dry_run) {
     log.info(
         concat("dry run of ", job.recipe.name, " on ", ranks.world, " ranks; nothing is trained or written"));

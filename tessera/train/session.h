@@ -28,7 +28,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
 /// For `world` ranks. `device`: where it computes; what kAuto is depends on it.
-/// run.keep_activations = "auto" counts as "never": keeps_activations() of device.h decides it.
+/// run.keep_activations = "auto" counts as "never": choose_for_device() of device.h decides it.
 plan::Precision plan_precision(const recipe::Recipe& recipe, int64_t world, at::Device device = at::kCPU);
 /// The recipe with that decision.
 recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps);

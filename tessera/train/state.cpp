@@ -114,12 +114,18 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
         *state->sharded, recipe.optimizer, [&](const std::string& name) { return specs.at(name).decay; },
         mesh);
     state->device_update = make_device_update(*state, mesh);
-    state->recorded = make_recorded_step(*state);
+    state->recorded = make_recorded_step(*state, recipe.run.cuda_graphs);
   }
   if (with_optimizer && recipe.ema.decay > 0) {
     state->ema = std::make_unique<Ema>(*state->sharded, recipe.ema);
   }
   return state;
+}
+
+void use_choices(TrainState& state, const DeviceChoices& choices) {
+  state.context.keeps_activations = choices.keeps_activations;
+  if (state.recipe.run.cuda_graphs == recipe::CudaGraphs::kAuto)
+    state.recorded = make_recorded_step(state, choices.graphs);
 }
 
 std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh) {

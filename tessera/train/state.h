@@ -17,6 +17,7 @@
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
 #include "tessera/train/data_record.h"
+#include "tessera/train/device.h"
 #include "tessera/train/device_input.h"
 #include "tessera/train/ema.h"
 #include "tessera/train/optimizer.h"
@@ -65,6 +66,10 @@ std::string dtype_name(at::ScalarType dtype);
 /// computes.
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
                                      bool with_optimizer, at::Device device = at::kCPU);
+
+/// What the run decided for its device, before the first step. (assemble() follows run.cuda_graphs where it
+/// is not "auto".)
+void use_choices(TrainState& state, const DeviceChoices& choices);
 
 /// A copy of the weights that computes in float32 and only evaluates: as other programs will see them. Holds
 /// 8 bytes more of every number of this rank's shards while it lives. Collective as assemble().

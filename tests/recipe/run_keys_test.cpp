@@ -36,11 +36,11 @@ TEST(RunKeys, CudaGraphsTakesTheFlagOfOlderRecipes) {
   const auto graphs = [](const std::string& toml, const std::vector<std::string>& sets = {}) {
     return read(toml, sets).run.cuda_graphs;
   };
-  EXPECT_EQ(graphs(""), CudaGraphs::kOff);
+  EXPECT_EQ(graphs(""), CudaGraphs::kAuto);
   for (const auto& [text, expected] :
        {std::pair("false", CudaGraphs::kOff), std::pair("true", CudaGraphs::kPass),
-        std::pair("\"off\"", CudaGraphs::kOff), std::pair("\"pass\"", CudaGraphs::kPass),
-        std::pair("\"step\"", CudaGraphs::kStep)}) {
+        std::pair("\"off\"", CudaGraphs::kOff), std::pair("\"auto\"", CudaGraphs::kAuto),
+        std::pair("\"pass\"", CudaGraphs::kPass), std::pair("\"step\"", CudaGraphs::kStep)}) {
     EXPECT_EQ(graphs(concat("run.cuda_graphs = ", text)), expected) << text;
     EXPECT_EQ(graphs("", {concat("run.cuda_graphs=", text)}), expected) << text;
   }
@@ -48,8 +48,9 @@ TEST(RunKeys, CudaGraphsTakesTheFlagOfOlderRecipes) {
   const Recipe recipe = read("run.cuda_graphs = true");
   EXPECT_EQ(read(to_toml(recipe)).run.cuda_graphs, CudaGraphs::kPass);
   EXPECT_NE(to_toml(recipe).find("cuda_graphs = \"pass\""), std::string::npos);
-  EXPECT_NE(read_error("run.cuda_graphs = 'all'").find("run.cuda_graphs must be one of off, pass, step"),
-            std::string::npos);
+  EXPECT_NE(
+      read_error("run.cuda_graphs = 'all'").find("run.cuda_graphs must be one of auto, off, pass, step"),
+      std::string::npos);
   EXPECT_NE(read_error("run.cuda_graphs = 1").find("run.cuda_graphs must be"), std::string::npos);
 }
 

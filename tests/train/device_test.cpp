@@ -31,14 +31,42 @@ TEST(Device, KeepsActivationsWhereARunSaysSoOrTheyFit) {
   const at::Device gpu(at::kCUDA, 0);
   const auto keeps = [&](const char* wanted, at::Device device) {
     const recipe::Recipe recipe = make_recipe({concat("run.keep_activations=", wanted)});
-    return keeps_activations(recipe, make_plan(recipe, 1), 48, device);
+    return choose_for_device(recipe, make_plan(recipe, 1), 48, device).keeps_activations;
   };
   EXPECT_TRUE(keeps("always", gpu));
   EXPECT_FALSE(keeps("never", gpu));
   EXPECT_FALSE(keeps("auto", gpu)) << "nothing is known of its memory";
   for (const char* wanted : {"always", "never", "auto"}) EXPECT_FALSE(keeps(wanted, at::kCPU)) << wanted;
-  EXPECT_TRUE(fits_kept_activations(8, 10));
-  EXPECT_FALSE(fits_kept_activations(8.1, 10));
+}
+
+// 80 of 100 bytes are used at most; a recording takes the activations once more.
+TEST(Device, ChoosesWhatFitsItsMemory) {
+  using recipe::CudaGraphs;
+  const auto choose = [](const char* keep, const char* graphs, const Needs& needs, bool recordable = true) {
+    const recipe::Recipe recipe =
+        make_recipe({concat("run.keep_activations=", keep), concat("run.cuda_graphs=", graphs)});
+    return choices_that_fit(recipe.run, recordable, needs, 100);
+  };
+  const Needs small{40, 50, 20, 30}, middle{60, 70, 20, 30}, tight{60, 80, 20, 40}, large{75, 90, 30, 45};
+  EXPECT_EQ(choose("auto", "auto", small), (DeviceChoices{true, CudaGraphs::kStep}));
+  EXPECT_EQ(choose("auto", "auto", small, /*recordable=*/false), (DeviceChoices{true, CudaGraphs::kOff}));
+  EXPECT_EQ(choose("auto", "auto", middle), (DeviceChoices{true, CudaGraphs::kOff})) << "outputs come first";
+  EXPECT_EQ(choose("never", "auto", middle), (DeviceChoices{false, CudaGraphs::kStep}));
+  EXPECT_EQ(choose("auto", "pass", middle), (DeviceChoices{false, CudaGraphs::kPass})) << "asked for";
+  EXPECT_EQ(choose("auto", "off", tight), (DeviceChoices{true, CudaGraphs::kOff}));
+  EXPECT_EQ(choose("auto", "auto", large), (DeviceChoices{false, CudaGraphs::kOff}));
+  EXPECT_EQ(choose("always", "step", large), (DeviceChoices{true, CudaGraphs::kStep}));
+}
+
+TEST(Device, GraphsAreNotChosenWhereNothingIsKnownOfTheGpu) {
+  const auto graphs = [](const char* wanted, at::Device device) {
+    const recipe::Recipe recipe = make_recipe({concat("run.cuda_graphs=", wanted)});
+    return choose_for_device(recipe, make_plan(recipe, 1), 48, device).graphs;
+  };
+  using recipe::CudaGraphs;
+  EXPECT_EQ(graphs("auto", at::kCPU), CudaGraphs::kOff);
+  EXPECT_EQ(graphs("auto", at::Device(at::kCUDA, 0)), CudaGraphs::kOff);
+  EXPECT_EQ(graphs("step", at::Device(at::kCUDA, 0)), CudaGraphs::kStep);
 }
 
 // Prediction and forward know the same: what the CPU does not keep is not predicted.
@@ -60,7 +88,7 @@ TEST(Device, TheDecisionAboutActivationsIsSaid) {
   open_data(p);
   const auto said = [&](at::Device device, bool keeps) -> std::string {
     p.device = device;
-    p.keeps_activations = keeps;
+    p.choices.keeps_activations = keeps;
     for (const auto& [name, value] : facts(p)) {
       if (name == "outputs of norms and GELUs") return value;
     }

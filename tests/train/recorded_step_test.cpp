@@ -497,7 +497,7 @@ TEST(RecordedStep, WhatIsNotRecordedHasAReason) {
 
   const auto text = [](const Sets& sets) {
     const recipe::Recipe recipe = make_recipe(sets);
-    return recorded_text(recipe, make_plan(recipe, 1), at::kCPU);
+    return recorded_text(recipe, make_plan(recipe, 1), at::kCPU, recipe.run.cuda_graphs);
   };
   EXPECT_EQ(text({"run.cuda_graphs=pass"}), "replayed as CUDA graphs");
   EXPECT_EQ(text({"run.cuda_graphs=true"}), "replayed as CUDA graphs");  // of older recipes
