@@ -4,6 +4,10 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <utility>
+
 #include "tessera/models/vit.h"
 #include "tessera/ops/cpu.h"
 #include "tests/models/formula.h"
@@ -51,6 +55,45 @@ TEST_P(Random, InBf16ASampleIsBitwiseTheSameInAnyBatch) {
   EXPECT_TRUE(
       at::equal(whole.narrow(0, 2, 3), model_.forward(images_.narrow(0, 2, 3), {true, 7, {12, 13, 14}})));
   EXPECT_TRUE(at::equal(whole.flip(0), model_.forward(images_.flip(0), {true, 7, {15, 14, 13, 12, 11, 10}})));
+}
+
+// LayerScale is a diagonal matrix after the last linear layer of a branch, whether or not drop-path is
+// active: a model without it whose weights are scaled by gamma makes the same numbers.
+TEST_P(Random, LayerScaleIsThatOfScaledWeights) {
+  arch::VitConfig config = model_.config();
+  config.layer_scale = 0.1;
+  VisionTransformer scaled(config);
+  formula::fill(scaled);
+  std::map<std::string, at::Tensor> given;
+  for (const Segment& segment : scaled.segments()) {
+    for (const auto& [name, parameter] : segment.parameters) given[name] = parameter.detach();
+  }
+  const at::NoGradGuard no_gradients;
+  for (auto& [name, gamma] : given) {
+    if (name.ends_with("gamma")) gamma.copy_(at::linspace(-1.5, 2, gamma.numel()));
+  }
+  int folded = 0;
+  for (const Segment& segment : model_.segments()) {
+    for (const auto& [name, parameter] : segment.parameters) {
+      const std::string block = name.substr(0, name.find('.', name.find('.') + 1) + 1);  // "blocks.1."
+      at::Tensor value = given.at(name);
+      for (const auto& [layer, scale] :
+           {std::pair("attn.proj.", "ls1.gamma"), std::pair("mlp.fc2.", "ls2.gamma")}) {
+        if (!name.starts_with(block + layer)) continue;
+        const at::Tensor& gamma = given.at(block + scale);
+        value = value.dim() == 2 ? value * gamma.unsqueeze(1) : value * gamma;
+        ++folded;
+      }
+      parameter.copy_(value);
+    }
+  }
+  EXPECT_EQ(folded, 4 * config.depth);
+  for (const bool training : {true, false}) {
+    const ForwardContext context{training, 7, {10, 11, 12, 13, 14, 15}};
+    const at::Tensor expected = model_.forward(images_, context), found = scaled.forward(images_, context);
+    EXPECT_LT((found - expected).abs().max().item<double>(), 1e-5 * expected.abs().max().item<double>())
+        << (training ? "training" : "evaluation");
+  }
 }
 
 TEST_P(Random, RepeatsBitwiseAndDependsOnKeyAndSample) {

@@ -69,6 +69,8 @@ TEST(Read, MlpFollowsTheWidth) {
   EXPECT_EQ(vit_of(read("model.width = 192")).mlp_width, 768);
   EXPECT_EQ(vit_of(read("model.preset = 'So400m'\nmodel.width = 576")).mlp_width, 2152);
   EXPECT_EQ(vit_of(read("model.width = 192\nmodel.mlp_ratio = 2.5")).mlp_width, 480);
+  EXPECT_EQ(vit_of(read("model.width = 384\nmodel.mlp_ratio = 2.67")).mlp_width, 1025);  // of 1025.28
+  EXPECT_EQ(vit_of(read("model.width = 192\nmodel.mlp_ratio = 2.67")).mlp_width, 513);   // of 512.64
   EXPECT_EQ(vit_of(read("model.width = 192\nmodel.mlp_width = 100")).mlp_width, 100);
   EXPECT_EQ(vit_of(read("model.mlp_width = 100", {"model.mlp_ratio=2"})).mlp_width, 1536);
 }

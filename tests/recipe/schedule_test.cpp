@@ -279,6 +279,22 @@ TEST(LearningRate, LengthsInEpochsOrSteps) {
   EXPECT_EQ(counts.cooldown, 8);
 }
 
+// 0.29 x 100 is 28.999999999999996 in double, and 1.5 steps are 2: cut off, every one of these would lose a
+// step.
+TEST(Steps, FractionsOfAnEpochAreRoundedToTheNearestStep) {
+  Recipe recipe = scheduled("step");
+  recipe.train.epochs = 0.29;
+  recipe.schedule.warmup_epochs = 0.015;
+  recipe.schedule.cooldown_epochs = 0.57;
+  recipe.schedule.step_epochs = 0.028;
+  const StepCounts counts = count_steps(recipe, 1000, 10);
+  EXPECT_EQ(counts.steps_per_epoch, 100);
+  EXPECT_EQ(counts.total, 29);
+  EXPECT_EQ(counts.warmup, 2);
+  EXPECT_EQ(counts.cooldown, 57);
+  EXPECT_EQ(counts.interval, 3);
+}
+
 TEST(LearningRate, IsScaledToTheBatch) {
   Recipe recipe = scheduled("constant");
   recipe.train.steps = 10;

@@ -8,25 +8,52 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "../mesh/ranks.h"
+#include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/text.h"
 #include "tessera/train/session.h"
 
 namespace {
 std::atomic<bool> slow_disk = false;
+
+/// "fsync NAME" and "rename FROM TO" in their order, by file name, while it is on.
+std::atomic<bool> records_files = false;
+std::mutex mutex;
+std::vector<std::string> file_operations;
+
+void record(const std::string& operation) {
+  const std::lock_guard lock(mutex);
+  file_operations.push_back(operation);
+}
+std::string name_of(const char* path) { return std::filesystem::path(path).filename(); }
 }  // namespace
 
 /// Stands before the C library's: a disk that takes its time.
 extern "C" int fsync(int fd) {
   if (slow_disk) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  if (records_files) {
+    const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd));
+    record("fsync " + name_of(path.c_str()));
+  }
   return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+
+extern "C" int rename(const char* from, const char* to) {
+  if (records_files) record("rename " + name_of(from) + " " + name_of(to));
+  return static_cast<int>(::syscall(SYS_rename, from, to));
 }
 
 namespace tessera::train {
@@ -173,6 +200,37 @@ TEST(SaverCopies, WhatThisRankWritesAndNoMore) {
       }
     }
   }
+}
+
+// A checkpoint survives a loss of power: files reach the disk before their folder gets its name, and the
+// folder that names it right after.
+TEST(SaverFiles, ReachTheDiskBeforeTheyAreNamed) {
+  const Folder folder;
+  testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
+    const auto state = make_state(false, mesh);
+    Log log(false);
+    Saver saver(*state, mesh, folder.path, log);
+    mesh.world().barrier("begin");
+    records_files = true;
+    saver.save(false);
+    saver.finish();
+    mesh.world().barrier("end");
+    records_files = false;
+  });
+  const auto at = [&](const std::string& operation, size_t from = 0) {
+    const auto found = std::find(file_operations.begin() + static_cast<std::ptrdiff_t>(from),
+                                 file_operations.end(), operation);
+    EXPECT_NE(found, file_operations.end()) << operation << " in " << join(file_operations, "; ");
+    return static_cast<size_t>(found - file_operations.begin());
+  };
+  const size_t named = at("rename step_00000000.tmp step_00000000");
+  for (const char* file :
+       {"shard-00000-of-00002.safetensors", "shard-00001-of-00002.safetensors", "manifest.json"}) {
+    EXPECT_LT(std::min(at(concat("fsync ", file)), at(concat("rename ", file, ".tmp ", file))), named)
+        << file;
+  }
+  EXPECT_LT(at("fsync step_00000000.tmp"), named) << "the names of its files";
+  EXPECT_EQ(at("fsync " + folder.path.filename().string(), named), named + 1) << "its own name";
 }
 
 // 250 MB of state, and files that take 0.7 s to reach the disk.
