@@ -2,9 +2,9 @@
 // One tf.train.Example, a map from names to lists of bytes, floats or integers, found in its bytes without
 // copying them. Pure functions, safe from any thread.
 //
-// The wire format is walked here and not by protobuf's generated code: an index reads the label of each
-// record and must pass over the image, 99 % of the record, without fetching it; and generated code copies the
-// image twice. Format: tensorflow/core/example/{example,feature}.proto, protobuf.dev "Encoding".
+// Read with protobuf's stream classes and without generated code: an index reads the label of each record and
+// must pass over the image, 99 % of the record, without fetching it; and generated code copies the image
+// twice. Format: tensorflow/core/example/{example,feature}.proto, protobuf.dev "Encoding".
 #pragma once
 
 #include <cstddef>

@@ -16,6 +16,7 @@
 #include "tessera/checkpoint/names.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/library/layerwise.h"
+#include "tessera/mesh/checkpoint_ranks.h"
 
 namespace tessera::library {
 namespace fs = std::filesystem;
@@ -236,14 +237,14 @@ fs::path save_module(const fs::path& folder, const Position& position, shard::Sh
   checkpoint::SaveOptions options;
   options.folder = folder;
   options.keep = keep;
-  return checkpoint::save(options, slices, progress, checkpoint_ranks(mesh.world()));
+  return checkpoint::save(options, slices, progress, mesh::checkpoint_ranks(mesh.world()));
 }
 
 Position load_module(const fs::path& checkpoint, shard::ShardedModule& sharded, Optimizer* optimizer) {
   mesh::Mesh& mesh = sharded.mesh();
   const bool is_one = fs::exists(checkpoint / "manifest.json");
-  const auto found =
-      checkpoint::find(checkpoint, is_one ? checkpoint.string() : "latest", checkpoint_ranks(mesh.world()));
+  const auto found = checkpoint::find(checkpoint, is_one ? checkpoint.string() : "latest",
+                                      mesh::checkpoint_ranks(mesh.world()));
   if (!found) {
     user_error("library.load_module", "a complete checkpoint: ", checkpoint.string(), " holds none");
   }

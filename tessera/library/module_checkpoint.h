@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/library/checkpoint_ranks.h"
 #include "tessera/shard/fully_shard.h"
 
 namespace tessera::library {

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/version.h"
+#include "tessera/mesh/launched.h"
 
 namespace tessera::library {
 namespace {
@@ -42,24 +43,10 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-mesh::Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::milliseconds timeout) {
-  mesh::Rendezvous rendezvous;
-  rendezvous.rank = ranks.rank;
-  rendezvous.world = ranks.world;
-  rendezvous.all_local = ranks.local_world == ranks.world;
-  rendezvous.host = rendezvous.all_local && !ranks.master_is_served ? "127.0.0.1" : ranks.master_host;
-  rendezvous.port = ranks.master_port;
-  rendezvous.listen_fd = ranks.master_listen_fd;
-  rendezvous.served = ranks.master_is_served;
-  rendezvous.timeout = timeout;
-  rendezvous.stop = launch::stop_requested;
-  return rendezvous;
-}
-
 std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options) {
   const launch::Ranks ranks = launch::ranks_from_environment();
   at::set_num_threads(static_cast<int>(launch::threads_per_rank(options.threads, ranks)));
-  mesh::Rendezvous where = rendezvous(ranks, options.timeout);
+  mesh::Rendezvous where = mesh::rendezvous(ranks, options.timeout);
   where.shared_memory = options.shared_memory;
   return std::make_unique<mesh::Mesh>(
       where, fit(options.axes, ranks.world),

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/launch/launch.h"
 #include "tessera/mesh/mesh.h"
 
 namespace tessera::library {
@@ -25,9 +24,6 @@ struct ConnectOptions {
   /// host's cores divided by its ranks.
   int64_t threads = 0;
 };
-
-/// Where `ranks` meet.
-mesh::Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::milliseconds timeout);
 
 /// Meets the ranks that `tessera launch`, torchrun, mpirun or srun started (launch::ranks_from_environment;
 /// alone where nobody did) and sets LibTorch's threads. Collective. Errors: UserError (axes that do not fit

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -33,6 +34,16 @@ void release(Unit& unit) {
 
 }  // namespace
 
+namespace {
+
+/// What autograd keeps of a part that runs again.
+struct Repeat : torch::CustomClassHolder {
+  explicit Repeat(Part::Forward function) : run(std::move(function)) {}
+  Part::Forward run;
+};
+
+}  // namespace
+
 /// Activation checkpointing (Chen et al., arXiv 1604.06174): forward keeps only the input; backward runs the
 /// part again and differentiates that.
 class ShardedModel::RecomputedPart : public torch::autograd::Function<RecomputedPart> {
@@ -42,18 +53,22 @@ class ShardedModel::RecomputedPart : public torch::autograd::Function<Recomputed
     context->save_for_backward({input});
     context->saved_data["model"] = reinterpret_cast<int64_t>(model);
     context->saved_data["index"] = index;
-    return model->parts_[static_cast<size_t>(index)].forward(input);
+    const Part& part = model->parts_[static_cast<size_t>(index)];
+    context->saved_data["repeat"] =
+        c10::IValue::make_capsule(c10::make_intrusive<Repeat>(part.repeat ? part.repeat() : part.forward));
+    return part.forward(input);
   }
 
   static variable_list backward(torch::autograd::AutogradContext* context, variable_list output_gradients) {
     auto* model = reinterpret_cast<ShardedModel*>(context->saved_data["model"].toInt());
     const auto index = static_cast<size_t>(context->saved_data["index"].toInt());
+    const auto repeat = c10::static_intrusive_pointer_cast<Repeat>(context->saved_data["repeat"].toCapsule());
     at::Tensor input = context->get_saved_variables()[0].detach();
     input.set_requires_grad(true);
     model->gather_for_backward(index);
     {
       const at::AutoGradMode with_gradients(true);
-      const at::Tensor output = model->run_again(index, input);
+      const at::Tensor output = model->run_again(index, repeat->run, input);
       torch::autograd::backward({output}, {output_gradients[0]});
     }
     return {input.grad(), at::Tensor(), at::Tensor()};
@@ -115,10 +130,10 @@ at::Tensor ShardedModel::run_part(size_t index, const at::Tensor& input) {
   return output;
 }
 
-at::Tensor ShardedModel::run_again(size_t index, const at::Tensor& input) const {
-  if (parts_[index].buffers.empty()) return parts_[index].forward(input);
+at::Tensor ShardedModel::run_again(size_t index, const Part::Forward& repeat, const at::Tensor& input) const {
+  if (parts_[index].buffers.empty()) return repeat(input);
   const Replay buffers_unchanged;
-  return parts_[index].forward(input);
+  return repeat(input);
 }
 
 void ShardedModel::gather_for_forward(size_t index) {

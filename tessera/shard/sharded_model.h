@@ -20,14 +20,18 @@
 namespace tessera::shard {
 
 /// A piece of the model that computes with the given parameters and no others. `forward` reads the parameter
-/// tensors when it is called and must give the same result when called again with the same input (recompute).
-/// `buffers`: what forward changes besides (BatchNorm's running statistics); whole on every rank. A second
-/// run leaves them as the first did.
+/// tensors when it is called. `buffers`: what forward changes besides (BatchNorm's running statistics); whole
+/// on every rank. A second run leaves them as the first did.
 struct Part {
+  using Forward = std::function<at::Tensor(const at::Tensor&)>;
   std::string name;
   std::vector<NamedTensor> parameters;
-  std::function<at::Tensor(const at::Tensor&)> forward;
+  Forward forward;
   std::vector<NamedTensor> buffers = {};
+  /// Called at a forward that backward will run again (recompute): what repeats it, with all that `forward`
+  /// reads now besides input and parameters, such as the keys of dropout masks; other micro-batches may pass
+  /// before. Null: `forward` itself, which then reads nothing else.
+  std::function<Forward()> repeat = {};
 };
 
 class ShardedModel {
@@ -76,7 +80,7 @@ class ShardedModel {
   class RecomputedPart;
 
   at::Tensor run_part(size_t index, const at::Tensor& input);
-  at::Tensor run_again(size_t index, const at::Tensor& input) const;
+  at::Tensor run_again(size_t index, const Part::Forward& repeat, const at::Tensor& input) const;
   void gather_for_forward(size_t index);
   void gather_for_backward(size_t index);
   void gradients_left(size_t index);

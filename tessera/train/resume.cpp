@@ -9,7 +9,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/data/class_difference.h"
-#include "tessera/library/checkpoint_ranks.h"
+#include "tessera/mesh/checkpoint_ranks.h"
 #include "tessera/recipe/warnings.h"
 
 namespace tessera::train {
@@ -191,7 +191,7 @@ data::StreamPosition position_to_resume(const std::optional<DataRecord>& saved, 
 
 fs::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
   const fs::path& folder = p.checkpoints;
-  const checkpoint::Ranks ranks = library::checkpoint_ranks(mesh.world());
+  const checkpoint::Ranks ranks = mesh::checkpoint_ranks(mesh.world());
   // All look together: hosts may have folders of their own, and one that sees nothing must not start anew.
   const auto choice = choose_to_resume(p.job, folder, ranks);
   if (!choice) {

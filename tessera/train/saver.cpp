@@ -11,7 +11,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/formats/safetensors.h"
-#include "tessera/library/checkpoint_ranks.h"
+#include "tessera/mesh/checkpoint_ranks.h"
 
 namespace tessera::train {
 namespace {
@@ -95,7 +95,7 @@ void Saver::save(bool best) {
     try {
       newest_ = save_with_retries([&] {
         return checkpoint::save(request.options, request.slices.list(), request.progress,
-                                library::checkpoint_ranks(mesh_.world()));
+                                mesh::checkpoint_ranks(mesh_.world()));
       });
     } catch (const UserError& error) {
       failed(error);
@@ -106,7 +106,7 @@ void Saver::save(bool best) {
     try {
       save_with_retries([&] {
         plan = checkpoint::plan_save(request.options, request.slices.list(), request.progress.step,
-                                     library::checkpoint_ranks(mesh_.world()));
+                                     mesh::checkpoint_ranks(mesh_.world()));
         return std::filesystem::path();
       });
     } catch (const UserError& error) {
@@ -123,7 +123,7 @@ void Saver::save(bool best) {
                                               copy = std::move(copy), &group = *group_]() mutable {
       const auto begin = Clock::now();
       const auto checkpoint = save_with_retries([&] {
-        return checkpoint::save(request.options, plan, request.progress, library::checkpoint_ranks(group));
+        return checkpoint::save(request.options, plan, request.progress, mesh::checkpoint_ranks(group));
       });
       copy.reset();  // not only when the next save asks how this one went
       return Written{checkpoint, seconds_since(begin)};

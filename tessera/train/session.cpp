@@ -12,8 +12,8 @@
 #include "tessera/data/ram_cache.h"
 #include "tessera/data/say_once.h"
 #include "tessera/data/worker_cores.h"
-#include "tessera/library/run.h"
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/mesh/launched.h"
 #include "tessera/train/agreement.h"
 #include "tessera/train/state.h"
 #include "tessera/train/teacher.h"
@@ -62,7 +62,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
   const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
   if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
   const auto timeout = run_timeout(recipe);
-  mesh::Rendezvous rendezvous = library::rendezvous(ranks, timeout);
+  mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
   const mesh::Facts all = ranks.world > 1 ? joined_facts({{mesh::program_fact()}, facts()}) : mesh::Facts();
   return std::make_unique<mesh::Mesh>(rendezvous, axes, all);

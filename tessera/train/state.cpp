@@ -13,7 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/model_json.h"
 #include "tessera/checkpoint/names.h"
-#include "tessera/library/checkpoint_ranks.h"
+#include "tessera/mesh/checkpoint_ranks.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/train/recorded_step.h"
@@ -98,10 +98,15 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   state->guard = monitor::NumericsGuard(recipe.guard);
   std::vector<shard::Part> parts;
   for (const models::Segment& segment : state->model->segments()) {
-    parts.push_back(
-        {segment.name, segment.parameters,
-         [&segment, context = &state->context](const at::Tensor& x) { return segment.forward(x, *context); },
-         segment.buffers});
+    const models::ForwardContext* context = &state->context;
+    const auto repeat = [&segment, context]() -> shard::Part::Forward {
+      models::ForwardContext then = *context;
+      then.observe = nullptr;  // it has been told
+      return [&segment, then = std::move(then)](const at::Tensor& x) { return segment.forward(x, then); };
+    };
+    parts.push_back({segment.name, segment.parameters,
+                     [&segment, context](const at::Tensor& x) { return segment.forward(x, *context); },
+                     segment.buffers, repeat});
   }
   const shard::Precision precision{resolve_dtype(recipe.precision.compute, device),
                                    resolve_dtype(recipe.precision.reduce, device)};
@@ -214,7 +219,7 @@ std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std:
                                  bool best) {
   const SaveRequest request = save_request(state, folder, best);
   return checkpoint::save(request.options, request.slices.list(), request.progress,
-                          library::checkpoint_ranks(mesh.world()));
+                          mesh::checkpoint_ranks(mesh.world()));
 }
 
 void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weights weights) {

@@ -48,5 +48,39 @@ TEST(Accumulation, OfMicroBatchesOfUnequalSizes) {
   }
 }
 
+// As a pipeline orders them: the second micro-batch goes forward before the first goes back. What is run
+// again for the first must have the first's masks, not those of the batch that was there last.
+TEST(Accumulation, AMicroBatchThatRunsAgainSeesItsOwnMasks) {
+  at::set_num_threads(1);
+  const auto gradients = [](const char* recompute) {
+    std::vector<at::Tensor> found;
+    testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+      const recipe::Recipe recipe = make_recipe({concat("shard.recompute=", recompute)});
+      const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
+      const auto logits_of = [&](uint64_t first) {
+        data::Batch batch = stand_in(*state);
+        batch.size = 4;
+        batch.images.assign(4 * batch.images.size(), 0.0F);
+        for (size_t i = 0; i < batch.images.size(); ++i)
+          batch.images[i] = std::sin(static_cast<float>(i + 100 * first));
+        batch.samples = {first, first + 1, first + 2, first + 3};
+        return forward(*state, batch, /*training=*/true, /*key=*/first);
+      };
+      const at::Tensor one = logits_of(1), two = logits_of(5);
+      state->sharded->backward(one.square().sum(), /*last=*/false);
+      state->sharded->backward(two.square().sum(), /*last=*/true);
+      for (const auto& unit : state->sharded->units()) found.push_back(unit->gradient().clone());
+    });
+    return found;
+  };
+  const auto expected = gradients("false"), found = gradients("true");
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double largest = expected[i].abs().max().item<double>();
+    EXPECT_GT(largest, 0) << i;
+    EXPECT_LE((found[i] - expected[i]).abs().max().item<double>(), 1e-6 * largest) << i;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::train

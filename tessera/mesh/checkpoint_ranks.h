@@ -5,9 +5,9 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/mesh/group.h"
 
-namespace tessera::library {
+namespace tessera::mesh {
 
 /// How the group's ranks talk while they save or look for a checkpoint. The group must outlive the result.
-checkpoint::Ranks checkpoint_ranks(mesh::Group& group);
+checkpoint::Ranks checkpoint_ranks(Group& group);
 
-}  // namespace tessera::library
+}  // namespace tessera::mesh

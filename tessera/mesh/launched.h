@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the ranks that a launcher started meet.
+#pragma once
+
+#include <chrono>
+
+#include "tessera/launch/launch.h"
+#include "tessera/mesh/mesh.h"
+
+namespace tessera::mesh {
+
+/// For a Mesh of one's own. `timeout`: of connecting and of every collective.
+Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::milliseconds timeout);
+
+}  // namespace tessera::mesh
