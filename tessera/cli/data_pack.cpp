@@ -27,7 +27,7 @@ DEST/pack.jsonl says how far it came.
 
   tessera data pack folder:/data/imagenet /data/imagenet-wds --to wds --shuffle 1 --name imagenet
   tessera data pack wds:/data/imagenet-wds /data/tfds/imagenet/1.0.0 --to tfrecord --max-bytes 128MB
-  tessera data pack idx:/usr/share/dataset-fashion-mnist /data/fashion --to folder --splits train,test)";
+  tessera data pack idx:/usr/share/datasets/fashion-mnist /data/fashion --to folder --splits train,test)";
 
 std::string snake_case(std::string text) {
   for (char& c : text) {

@@ -25,6 +25,7 @@ LEFT_OUT = {
 }
 # Data and weights that nobody has: only planned, and with made-up images of that number.
 REPLACED = {"IMAGENET=folder:/data/imagenet": "IMAGENET=fake:1281167",
+            "idx:/usr/share/datasets/fashion-mnist": "idx:$TESSERA_FASHION_MNIST",
             "mae_finetune_b16.toml --dry-run": "mae_finetune_b16.toml --set train.init_from= --dry-run"}
 
 
@@ -134,8 +135,8 @@ def readme():
         make_clothes(flowers)
         (flowers / "validation").rename(flowers / "val")
         (elsewhere / "photo.jpg").write_bytes(JPEG)
-        teaches("README.md", with_data.format(flowers, elsewhere / "photo.jpg", toml),
-                left_out=["./dev ", "torchrun ", "srun ", "mpirun ", "tessera eval vit.safetensors"])
+        teaches("README.md", shortened("tessera train recipes/quickstart.toml --procs 2"),  # what ./dev quickstart leaves
+                with_data.format(flowers, elsewhere / "photo.jpg", toml), left_out=["./dev ", "torchrun ", "srun ", "mpirun "])
 
 
 if __name__ == "__main__":
