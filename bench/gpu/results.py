@@ -94,8 +94,8 @@ def rehearsal_note(kit):
 # What to look at where a class of kernels loses much time.
 ACTIONS = {"matrix products": "compare the algorithms of cuBLASLt (TESSERA_CUBLAS_TUNING) and precision.linear=fp8",
            "attention": "compare cuDNN's attention with the flash kernel (step `number`)",
-           "GELU forward": "try run.cuda_fused_gelu and run.keep_activations (step `switches`)",
-           "GELU backward": "try run.cuda_fused_gelu and run.keep_activations (step `switches`)"}
+           "GELU forward": "try run.keep_activations (step `switches`)",
+           "GELU backward": "try run.keep_activations (step `switches`)"}
 DEFAULT_ACTION = "see the kernel's memory rate by its counters (step `counters`)"
 
 

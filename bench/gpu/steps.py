@@ -21,7 +21,7 @@ from results import write_results
 
 # The settings that the steps `graphs` and `switches` compare with the defaults.
 GRAPH_SETTINGS = ["run.cuda_graphs=off", "run.cuda_graphs=pass"]
-SWITCHES = ["precision.linear=fp8", "run.cuda_fused_gelu=true", "run.keep_activations=never"]
+SWITCHES = ["precision.linear=fp8", "run.keep_activations=never"]
 
 
 # The steps. Each returns one line for the summary.

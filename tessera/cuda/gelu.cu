@@ -1,77 +1,153 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exact GELU, x times the normal distribution's Phi(x), by erf as at::gelu computes it (timm's nn.GELU):
-// a thread for a pack of 16 bytes. cuBLASLt has a GELU that a product could do on the way, but in its tanh
-// approximation (the header does not say so; pytorch/pytorch#104061 does), which is a different network. The
-// bias is part of the product already (products.cpp).
+// The exact GELU, x times the normal distribution's Phi(x), as at::gelu computes it by erf (timm's nn.GELU):
+// a thread for a few packs of 16 bytes. cuBLASLt has a GELU that a product could do on the way, but in its
+// tanh approximation (the header does not say so; pytorch/pytorch#104061 does), which is a different network.
+// The bias is part of the product already (products.cpp).
 //
 // Compiled without fused multiply-adds (CMakeLists.txt): the GELU that backward makes again is the same bits.
+#include "tessera/cuda/column_sums.cuh"
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/launch.cuh"
 
 namespace tessera::cuda {
 namespace {
 
-using ops::Gelu, ops::GeluBackward;
+using ops::Gelu, ops::GeluBackward, ops::GeluBackwardSums;
 
 constexpr int kThreads = 256;
-constexpr float kRootOfHalf = 0.70710678118654752F, kDensityAtZero = 0.39894228040143268F;
 
-/// The share of the standard normal distribution below x.
-__device__ float phi(float x) { return 0.5F * (1.0F + erff(x * kRootOfHalf)); }
+/// Of the standard normal distribution at x: its share below x, and its density.
+struct Normal {
+  float phi, density;
+};
 
-__device__ float gelu_of(float x) { return x * phi(x); }
-
-/// The derivative of gelu_of; `phi_of_x`: phi(x).
-__device__ float gelu_slope(float x, float phi_of_x) {
-  return phi_of_x + x * (expf(-0.5F * x * x) * kDensityAtZero);
+/// The share beyond |x| is exp(-x^2 / 2), which the density needs as well, times a polynomial of 1 / (1 + p
+/// |x|) (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26, halved: at most 0.75e-7 off).
+/// That is about 15 instructions; erff and expf are about 45, with which backward would wait for arithmetic.
+__device__ Normal normal_at(float x) {
+  const float power = __expf(-0.5F * x * x);
+  const float t = __fdividef(1.0F, fmaf(0.23164189F, fabsf(x), 1.0F));
+  float sum = fmaf(0.5307027145F, t, -0.7265760135F);
+  sum = fmaf(sum, t, 0.7107068705F);
+  sum = fmaf(sum, t, -0.142248368F);
+  sum = fmaf(sum, t, 0.127414796F);
+  const float beyond = sum * t * power;
+  return {x < 0 ? beyond : 1.0F - beyond, 0.39894228F * power};
 }
 
-template <typename T, int kVector>
-__device__ void gelu_pack(const Gelu& a, int64_t begin) {
-  using P = Pack<T, kVector>;
-  P pack = *reinterpret_cast<const P*>(static_cast<const T*>(a.x) + begin);
-  for (int k = 0; k < kVector; ++k) put(pack.at[k], gelu_of(to_float(pack.at[k])));
-  *reinterpret_cast<P*>(static_cast<T*>(a.y) + begin) = pack;
-}
+/// The derivative of x phi(x).
+__device__ float slope(float x, const Normal& normal) { return fmaf(x, normal.density, normal.phi); }
 
+__device__ float gelu_of(float x) { return x * normal_at(x).phi; }
+
+/// What a kernel does with a pack of kVector values: it reads several before it finishes the first, so that
+/// enough loads are on their way.
 template <typename T, int kVector>
-__device__ void gelu_backward_pack(const GeluBackward& a, int64_t begin) {
+struct Forward {
   using P = Pack<T, kVector>;
-  const P x = *reinterpret_cast<const P*>(static_cast<const T*>(a.x) + begin);
-  const P gradient = *reinterpret_cast<const P*>(static_cast<const T*>(a.gradient) + begin);
-  P of_x, y;
-  for (int k = 0; k < kVector; ++k) {
-    const float value = to_float(x.at[k]), share = phi(value);
-    put(of_x.at[k], to_float(gradient.at[k]) * gelu_slope(value, share));
-    put(y.at[k], value * share);
+  using Read = P;
+  const Gelu& a;
+
+  __device__ Read read(int64_t begin) const {
+    return *reinterpret_cast<const P*>(static_cast<const T*>(a.x) + begin);
   }
-  *reinterpret_cast<P*>(static_cast<T*>(a.of_x) + begin) = of_x;
-  if (a.y != nullptr) *reinterpret_cast<P*>(static_cast<T*>(a.y) + begin) = y;
+  __device__ void finish(const Read& x, int64_t begin) const {
+    P y;
+    for (int k = 0; k < kVector; ++k) put(y.at[k], gelu_of(to_float(x.at[k])));
+    *reinterpret_cast<P*>(static_cast<T*>(a.y) + begin) = y;
+  }
+};
+
+template <typename T, int kVector>
+struct Backward {
+  using P = Pack<T, kVector>;
+  struct Read {
+    P x, gradient;
+  };
+  const GeluBackward& a;
+
+  __device__ Read read(int64_t begin) const {
+    return {*reinterpret_cast<const P*>(static_cast<const T*>(a.x) + begin),
+            *reinterpret_cast<const P*>(static_cast<const T*>(a.gradient) + begin)};
+  }
+  __device__ void finish(const Read& read, int64_t begin) const {
+    P of_x, y;
+    for (int k = 0; k < kVector; ++k) {
+      const float value = to_float(read.x.at[k]);
+      const Normal normal = normal_at(value);
+      put(of_x.at[k], to_float(read.gradient.at[k]) * slope(value, normal));
+      put(y.at[k], value * normal.phi);
+    }
+    *reinterpret_cast<P*>(static_cast<T*>(a.of_x) + begin) = of_x;
+    if (a.y != nullptr) *reinterpret_cast<P*>(static_cast<T*>(a.y) + begin) = y;
+  }
+};
+
+/// Backward of a pack of columns of a matrix, which are summed on the way (column_sums.cuh).
+template <typename T, int kVector>
+struct BackwardColumn {
+  using P = Pack<T, kVector>;
+  using Read = typename Backward<T, kVector>::Read;
+  const P *x, *gradient;
+  P* of_x;
+  int64_t packs;  // of a row
+
+  __device__ BackwardColumn(const GeluBackwardSums& a, int64_t pack)
+      : x(static_cast<const P*>(a.x) + pack),
+        gradient(static_cast<const P*>(a.gradient) + pack),
+        of_x(static_cast<P*>(a.of_x) + pack),
+        packs(a.width / kVector) {}
+  __device__ Read read(int64_t row) const { return {x[row * packs], gradient[row * packs]}; }
+  __device__ void finish(const Read& read, int64_t row, float (&sums)[kVector]) const {
+    P result;
+    for (int k = 0; k < kVector; ++k) {
+      const float value = to_float(read.x.at[k]);
+      const float of_value = to_float(read.gradient.at[k]) * slope(value, normal_at(value));
+      put(result.at[k], of_value);
+      sums[k] += of_value;
+    }
+    of_x[row * packs] = result;
+  }
+};
+
+/// All values of a pass: a block has kAtOnce * kThreads packs, and the last also what fills no pack.
+template <int kVector, int kAtOnce, typename One, typename Each>
+__device__ void over_packs(const Each& each, const One& one, int64_t count) {
+  const int64_t packs = count / kVector, first = int64_t{blockIdx.x} * kAtOnce * kThreads + threadIdx.x;
+  if (first + (kAtOnce - 1) * kThreads < packs) {
+    typename Each::Read read[kAtOnce];
+    for (int i = 0; i < kAtOnce; ++i) read[i] = each.read((first + i * kThreads) * kVector);
+    for (int i = 0; i < kAtOnce; ++i) each.finish(read[i], (first + i * kThreads) * kVector);
+  } else {
+    for (int64_t pack = first; pack < packs && pack < first + kAtOnce * kThreads; pack += kThreads)
+      each.finish(each.read(pack * kVector), pack * kVector);
+  }
+  const int64_t rest = packs * kVector + threadIdx.x;
+  if (blockIdx.x == gridDim.x - 1 && rest < count) one.finish(one.read(rest), rest);
 }
+
+constexpr int kForwardPacks = 4, kBackwardPacks = 2;  // of a thread
 
 template <typename T, int kVector>
 __global__ void __launch_bounds__(kThreads) gelu_kernel(Gelu a) {
-  const int64_t begin = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kVector;
-  if (begin + kVector <= a.count) {
-    gelu_pack<T, kVector>(a, begin);
-  } else {
-    for (int64_t i = begin; i < a.count; ++i) gelu_pack<T, 1>(a, i);
-  }
+  over_packs<kVector, kForwardPacks>(Forward<T, kVector>{a}, Forward<T, 1>{a}, a.count);
 }
 
 template <typename T, int kVector>
 __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(GeluBackward a) {
-  const int64_t begin = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kVector;
-  if (begin + kVector <= a.count) {
-    gelu_backward_pack<T, kVector>(a, begin);
-  } else {
-    for (int64_t i = begin; i < a.count; ++i) gelu_backward_pack<T, 1>(a, i);
-  }
+  over_packs<kVector, kBackwardPacks>(Backward<T, kVector>{a}, Backward<T, 1>{a}, a.count);
+}
+
+/// Four blocks at once on an SM (64 registers a thread) have 64 KiB on their way, more than a GPU's memory
+/// delivers within its latency.
+template <typename T, int kVector>
+__global__ void __launch_bounds__(kSumThreads, 4) gelu_backward_sums_kernel(GeluBackwardSums a) {
+  sum_columns<kVector, kBackwardPacks, BackwardColumn<T, kVector>>(a);
 }
 
 template <typename Pass>
-void launch_over(void (*kernel)(Pass), int vector, const Pass& a, void* stream) {
-  launch(kernel, divided_up(a.count, kThreads * vector), kThreads, a, stream);
+void launch_over(void (*kernel)(Pass), int64_t of_block, const Pass& a, void* stream) {
+  launch(kernel, divided_up(a.count, of_block), kThreads, a, stream);
 }
 
 }  // namespace
@@ -81,7 +157,8 @@ void gelu(const Gelu& a, void* stream) {
     using T = decltype(zero);
     constexpr int kMost = kAccess / sizeof(T);
     const bool packs = is_aligned(a.x, kAccess) && is_aligned(a.y, kAccess);
-    launch_over(packs ? gelu_kernel<T, kMost> : gelu_kernel<T, 1>, packs ? kMost : 1, a, stream);
+    launch_over(packs ? gelu_kernel<T, kMost> : gelu_kernel<T, 1>,
+                kThreads * kForwardPacks * (packs ? kMost : 1), a, stream);
   });
 }
 
@@ -91,9 +168,22 @@ void gelu_backward(const GeluBackward& a, void* stream) {
     constexpr int kMost = kAccess / sizeof(T);
     const bool packs = is_aligned(a.x, kAccess) && is_aligned(a.gradient, kAccess) &&
                        is_aligned(a.of_x, kAccess) && is_aligned(a.y, kAccess);
-    launch_over(packs ? gelu_backward_kernel<T, kMost> : gelu_backward_kernel<T, 1>, packs ? kMost : 1, a,
-                stream);
+    launch_over(packs ? gelu_backward_kernel<T, kMost> : gelu_backward_kernel<T, 1>,
+                kThreads * kBackwardPacks * (packs ? kMost : 1), a, stream);
   });
+}
+
+void gelu_backward_sums(const GeluBackwardSums& a, void* stream) {
+  with_type(a.number, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kMost = kAccess / sizeof(T);
+    if (packs_fit<T>(a.width, a.gradient, a.x, a.of_x)) {
+      launch(gelu_backward_sums_kernel<T, kMost>, sum_blocks<kMost>(a.rows, a.width), kSumThreads, a, stream);
+    } else {
+      launch(gelu_backward_sums_kernel<T, 1>, sum_blocks<1>(a.rows, a.width), kSumThreads, a, stream);
+    }
+  });
+  add_parts(a.number, {a.partial, sum_parts(a.rows, a.width), a.width, a.width, a.sums, nullptr}, stream);
 }
 
 }  // namespace tessera::cuda

@@ -8,6 +8,7 @@
 namespace tessera::cuda {
 
 int64_t norm_parts(int64_t rows, int64_t width);
+int64_t sum_parts(int64_t rows, int64_t width);
 void norm_forward(const ops::NormForward& pass, void* stream);
 void norm_backward(const ops::NormBackward& pass, void* stream);
 void adamw(const ops::AdamwPass& pass, void* stream);
@@ -15,6 +16,8 @@ void cross_entropy(const ops::CrossEntropyForward& pass, void* stream);
 void cross_entropy_backward(const ops::CrossEntropyBackward& pass, void* stream);
 void gelu(const ops::Gelu& pass, void* stream);
 void gelu_backward(const ops::GeluBackward& pass, void* stream);
+void gelu_backward_sums(const ops::GeluBackwardSums& pass, void* stream);
+void concat_sums(const ops::ConcatSums& pass, void* stream);
 void pictures(const ops::Pictures& pass, void* stream);
 void fp8_rows(const ops::Fp8Pass& pass, void* stream);
 
@@ -29,6 +32,9 @@ constexpr ops::DeviceKernels kernels_on(void* (*stream)(int device)) {
           .cross_entropy_backward = cross_entropy_backward,
           .gelu = gelu,
           .gelu_backward = gelu_backward,
+          .sum_parts = sum_parts,
+          .gelu_backward_sums = gelu_backward_sums,
+          .concat_sums = concat_sums,
           .pictures = pictures,
           .fp8_rows = fp8_rows};
 }

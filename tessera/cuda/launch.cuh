@@ -65,6 +65,12 @@ inline bool is_aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
 }
 
+/// Rows can be read in packs of 16 bytes.
+template <typename T, typename... Pointers>
+bool packs_fit(int64_t width, Pointers... data) {
+  return width % (kAccess / static_cast<int64_t>(sizeof(T))) == 0 && (is_aligned(data, kAccess) && ...);
+}
+
 /// Calls body(T()) with the C++ type of `number`.
 template <typename Body>
 void with_type(ops::Number number, const Body& body) {

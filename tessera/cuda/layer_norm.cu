@@ -2,6 +2,7 @@
 // Layer normalisation: a block for a row, statistics in fp32. A thread reads packs of 16 bytes; the first of
 // a row stays in its registers, which is all that it reads of rows with no more packs than the block has
 // threads.
+#include "tessera/cuda/column_sums.cuh"
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/launch.cuh"
 
@@ -205,39 +206,6 @@ __global__ void __launch_bounds__(kNarrowBlock, kNarrowBlocks) norm_backward_ker
   }
 }
 
-/// The parts' sums: a block for 32 columns of [parts, 2 * width], a warp for every 32nd part.
-struct Parts {
-  const float* partial;
-  int64_t parts, width;
-  void *of_weight, *of_bias;
-};
-
-template <typename T>
-__global__ void add_parts_kernel(Parts a) {
-  __shared__ float sums[kWarp][kWarp + 1];
-  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t column = int64_t{blockIdx.x} * kWarp + lane, columns = 2 * a.width;
-  float sum = 0;
-  if (column < columns) {
-    for (int64_t part = warp; part < a.parts; part += kWarp) sum += a.partial[part * columns + column];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || column >= columns) return;
-  for (int i = 1; i < kWarp; ++i) sum += sums[i][lane];
-  if (column < a.width) {
-    put(static_cast<T*>(a.of_weight)[column], sum);
-  } else {
-    put(static_cast<T*>(a.of_bias)[column - a.width], sum);
-  }
-}
-
-/// Rows can be read in packs of 16 bytes.
-template <typename T, typename... Pointers>
-bool packs_fit(int64_t width, Pointers... data) {
-  return width % (kAccess / static_cast<int64_t>(sizeof(T))) == 0 && (is_aligned(data, kAccess) && ...);
-}
-
 }  // namespace
 
 int64_t norm_parts(int64_t rows, int64_t width) {
@@ -270,8 +238,7 @@ void norm_backward(const NormBackward& a, void* stream) {
              threads_for(pieces, kWideBlock), a, stream);
     }
     if (a.partial == nullptr) return;
-    launch(add_parts_kernel<T>, divided_up(2 * a.width, kWarp), kMostThreads,
-           Parts{a.partial, parts, a.width, a.of_weight, a.of_bias}, stream);
+    add_parts(a.number, {a.partial, parts, 2 * a.width, a.width, a.of_weight, a.of_bias}, stream);
   });
 }
 

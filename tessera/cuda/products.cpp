@@ -272,19 +272,32 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   return residual.defined() ? y.add_(residual) : y;
 }
 
-/// The weight's gradient^T [in, out] = x^T [in, rows] gradient [rows, out], and gradient's sums over rows.
+/// The weight's gradient^T [in, out] = x^T [in, rows] gradient [rows, out].
+Product weight_product(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& of_weight) {
+  return {.m = x.size(1),
+          .n = gradient.size(1),
+          .k = x.size(0),
+          .a = x.const_data_ptr(),
+          .b = gradient.const_data_ptr(),
+          .d = of_weight.mutable_data_ptr(),
+          .b_transposed = true};
+}
+
+at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
+  at::Tensor of_weight = at::empty({gradient.size(1), x.size(1)}, x.options());
+  const auto by_libtorch = [&] { return at::mm(gradient.t(), x); };
+  if (multiply(weight_product(gradient, x, of_weight), x.device(), by_libtorch)) return of_weight;
+  of_weight.reset();  // LibTorch's result takes its memory
+  return by_libtorch();
+}
+
+/// The weight's gradient and gradient's sums over rows.
 std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient, const at::Tensor& x) {
   at::Tensor of_weight = at::empty({gradient.size(1), x.size(1)}, x.options());
   at::Tensor of_bias = at::empty({gradient.size(1)}, x.options());
-  const Product product{.m = x.size(1),
-                        .n = gradient.size(1),
-                        .k = x.size(0),
-                        .a = x.const_data_ptr(),
-                        .b = gradient.const_data_ptr(),
-                        .d = of_weight.mutable_data_ptr(),
-                        .b_transposed = true,
-                        .epilogue = CUBLASLT_EPILOGUE_BGRADB,
-                        .bias = of_bias.mutable_data_ptr()};
+  Product product = weight_product(gradient, x, of_weight);
+  product.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+  product.bias = of_bias.mutable_data_ptr();
   const auto by_libtorch = [&] { return std::pair(at::mm(gradient.t(), x), gradient.sum(0)); };
   if (multiply(product, x.device(), by_libtorch)) return {of_weight, of_bias};
   of_weight.reset();
@@ -293,6 +306,7 @@ std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient
 
 }  // namespace
 
-const ops::DeviceProducts kProducts{.linear = linear, .parameter_gradients = parameter_gradients};
+const ops::DeviceProducts kProducts{
+    .linear = linear, .parameter_gradients = parameter_gradients, .weight_gradient = weight_gradient};
 
 }  // namespace tessera::cuda

@@ -59,7 +59,7 @@ struct CudaPlugin {
   std::unique_ptr<ops::DeviceGraph> (*make_graph)(const ops::DeviceGraph* beside);
 };
 
-inline constexpr int kCudaPluginVersion = 5;
+inline constexpr int kCudaPluginVersion = 6;
 inline constexpr const char* kCudaPluginSymbol = "tessera_cuda_plugin";
 
 /// The plug-in, or why there is none.

@@ -123,6 +123,9 @@ std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& giv
 }
 
 at::Tensor AttentionBranch::of_all(ops::Normed normed, const ForwardContext& context) const {
+  if (qk_norms_.empty() && !context.fp8) {
+    return ops::self_attention(std::move(normed), qkv_.weight, qkv_.bias, heads_, context.keeps_activations);
+  }
   const at::Tensor qkv = qkv_.in_block(normed, context);  // [batch, tokens, 3 * width]
   normed.rows.reset();                                    // its memory is free from here on
   if (qk_norms_.empty()) return ops::self_attention(qkv, heads_);

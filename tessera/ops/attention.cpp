@@ -14,7 +14,9 @@
 #include <type_traits>
 
 #include "tessera/ops/amx_attention.h"
+#include "tessera/ops/device_linear.h"
 #include "tessera/ops/fast_path.h"
+#include "tessera/ops/linear.h"
 #include "tessera/ops/vector_attention.h"
 
 namespace tessera::ops {
@@ -284,6 +286,21 @@ at::Tensor self_attention(const at::Tensor& qkv, int64_t heads) {
   if (small && fits_fp32(qkv)) return FastSelfAttention<float>::apply(qkv, heads);
   const auto parts = parts_of(qkv, 3, heads);
   return by_libtorch(parts[0], parts[1], parts[2]);
+}
+
+at::Tensor self_attention(Normed x, const at::Tensor& weight, const at::Tensor& bias, int64_t heads,
+                          bool keeps_activations) {
+  if (has_device_linear_parts(x.rows, weight, bias)) {
+    auto parts = device_linear_parts(x.rows, weight, bias, keeps_activations ? MadeBy() : MadeBy(x));
+    x = {};
+    for (at::Tensor& part : parts) {
+      part = part.view({part.size(0), part.size(1), heads, part.size(2) / heads});
+    }
+    return attention(parts[0], parts[1], parts[2]);
+  }
+  const at::Tensor qkv = keeps_activations ? linear(x.rows, weight, bias) : linear(x, weight, bias);
+  x = {};
+  return self_attention(qkv, heads);
 }
 
 }  // namespace tessera::ops

@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/ops/layer_norm.h"
+
 namespace tessera::ops {
 
 /// softmax(q k^T / sqrt(head width)) v for each head. `q`: [batch, queries, heads, head width]; `k`, `v`:
@@ -13,6 +15,12 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 /// Attention of a packed projection [batch, tokens, 3 * width] (q, k, v one after another, heads inside
 /// each); result [batch, tokens, width].
 at::Tensor self_attention(const at::Tensor& qkv, int64_t heads);
+/// self_attention(linear(x.rows, weight, bias), heads). x.rows is not held once it is projected. Where a
+/// device has kernels for it, the gradients of q, k and v are put together and summed for the bias in one
+/// pass. `keeps_activations`: the projection keeps x.rows for backward, which else makes them again; the
+/// results are the same bits.
+at::Tensor self_attention(Normed x, const at::Tensor& weight, const at::Tensor& bias, int64_t heads,
+                          bool keeps_activations = false);
 
 /// Attention of queries [batch, queries, width] to packed keys and values [batch, tokens, 2 * width]; result
 /// [batch, queries, width].

@@ -12,6 +12,7 @@
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/gelu.h"
 #include "tessera/ops/layer_norm.h"
+#include "tessera/ops/summed_gradient.h"
 
 namespace tessera::ops {
 namespace {
@@ -94,6 +95,46 @@ Results gelus(at::Device device) {
   return results;
 }
 
+/// The gradients are positive, so that no sum is small beside the roundings of what it sums.
+Results gelu_sums(at::Device device) {
+  Results results;
+  const auto add = [&](int64_t rows, int64_t width, at::ScalarType dtype) {
+    const double tolerance = dtype == at::kFloat ? 1e-5 : 0.01;
+    const auto options = at::TensorOptions(device).dtype(dtype);
+    const at::Tensor x = test_values({rows, width}, 0.7, options).abs() * 4;
+    const auto found = exact_gelu_backward_and_sums(test_values({rows, width}, 1.3, options).abs(), x);
+    results.push_back({"gradient of x", tolerance, found.rows});
+    results.push_back(
+        {"sums of its columns", tolerance, found.sums.defined() ? found.sums : found.rows.sum(0)});
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    add(80, 264, dtype);  // several blocks, several rows for a thread
+    add(7, 33, dtype);
+  }
+  return results;
+}
+
+/// The concatenation moves bits, so its tolerance is 0.
+Results concats(at::Device device) {
+  Results results;
+  const auto add = [&](int64_t rows, int64_t width, at::ScalarType dtype) {
+    const auto options = at::TensorOptions(device).dtype(dtype);
+    std::vector<at::Tensor> parts;
+    for (const double step : {0.7, 1.3, 2.1})
+      parts.push_back(test_values({rows, width}, step, options).abs());
+    const SummedGradient found =
+        has_summed_concat(parts[0]) ? summed_concat(parts) : SummedGradient{at::cat(parts, 1), {}};
+    results.push_back({"concatenation", 0, found.rows});
+    results.push_back({"sums of its columns", dtype == at::kFloat ? 1e-5 : 0.01,
+                       found.sums.defined() ? found.sums : found.rows.sum(0)});
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    add(80, 96, dtype);  // several blocks, several rows for a thread
+    add(7, 11, dtype);
+  }
+  return results;
+}
+
 // Tolerance 0: scales are powers of two, so nothing but the rounding to e4m3 rounds, and both sides round to
 // nearest, ties to even. There is one right answer, and a bit that differs is a fault.
 Results fp8(at::Device device) {
@@ -130,6 +171,8 @@ std::vector<std::string> remove_faulty(DeviceKernels& kernels, at::Device device
   judge("cross_entropy", cross_entropies, device, kernels, faults, &K::cross_entropy,
         &K::cross_entropy_backward);
   judge("gelu", gelus, device, kernels, faults, &K::gelu, &K::gelu_backward);
+  judge("gelu_backward_sums", gelu_sums, device, kernels, faults, &K::gelu_backward_sums);
+  judge("concat_sums", concats, device, kernels, faults, &K::concat_sums);
   judge("fp8_rows", fp8, device, kernels, faults, &K::fp8_rows);
   return faults;
 }

@@ -10,7 +10,9 @@
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/fault.h"
 #include "tessera/ops/gelu.h"
+#include "tessera/ops/kernel_table.h"
 #include "tessera/ops/of_device.h"
+#include "tessera/ops/summed_gradient.h"
 
 namespace tessera::ops {
 namespace {
@@ -28,6 +30,15 @@ at::Tensor product_there(const at::Tensor& x, const at::Tensor& weight, const at
   at::Tensor y = products.linear != nullptr ? products.linear(x, weight, bias, adds ? residual : at::Tensor())
                                             : at::linear(x, weight, bias);
   return residual.defined() && !adds ? y.add_(residual) : y;
+}
+
+/// Gradients of weight and bias.
+std::pair<at::Tensor, at::Tensor> parameter_gradients_there(const SummedGradient& gradient,
+                                                            const at::Tensor& x) {
+  if (!gradient.sums.defined()) return device_parameter_gradients(gradient.rows, x);
+  RECORD_USER_SCOPE("tessera::linear_weight_gradient");
+  const auto by_device = products_in_use.get(x.device())->weight_gradient;
+  return {by_device != nullptr ? by_device(gradient.rows, x) : at::mm(gradient.rows.t(), x), gradient.sums};
 }
 
 const Gelued* gelued_in(const MadeBy& made) { return made ? std::get_if<Gelued>(&*made) : nullptr; }
@@ -63,12 +74,12 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &weight = saved[0], &before_gelu = saved[1];
-    at::Tensor gradient = as_rows(gradients[0]).contiguous();
-    if (before_gelu.defined()) gradient = exact_gelu_backward(gradient, before_gelu);
+    SummedGradient gradient{as_rows(gradients[0]).contiguous(), {}};
+    if (before_gelu.defined()) gradient = exact_gelu_backward_and_sums(gradient.rows, before_gelu);
     const bool after_gelu = ctx->saved_data["after_gelu"].toBool(), needs_x = ctx->needs_input_grad(1);
     at::Tensor of_x, of_weight, of_bias, x;
     if (ctx->needs_input_grad(0)) {
-      of_x = at::mm(gradient, weight);
+      of_x = at::mm(gradient.rows, weight);
       if (after_gelu && needs_x) {
         x = exact_gelu_backward_and_output(of_x, as_rows(saved.back()));
       } else if (after_gelu) {
@@ -78,13 +89,47 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
     }
     if (needs_x) {
       if (!x.defined()) x = as_rows(saved_input(ctx, saved)).contiguous();
-      std::tie(of_weight, of_bias) = device_parameter_gradients(gradient, x);
+      std::tie(of_weight, of_bias) = parameter_gradients_there(gradient, x);
     } else if (ctx->needs_input_grad(2)) {
-      of_bias = gradient.sum(0);
+      of_bias = gradient.sums.defined() ? gradient.sums : gradient.rows.sum(0);
     }
     const bool added = ctx->saved_data["added"].toBool();
     return {of_x, of_weight, of_bias, added ? gradients[0] : at::Tensor(), at::Tensor(), at::Tensor()};
   }
+};
+
+class DeviceLinearParts : public torch::autograd::Function<DeviceLinearParts> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& bias, const MadeBy& made) {
+    RECORD_USER_SCOPE("tessera::linear");
+    const at::Tensor rows = as_rows(x).contiguous();
+    const at::Tensor y = product_there(rows, weight.contiguous(), bias.contiguous(), {});
+    save_with_input(ctx, {weight}, rows, made);
+    auto shape = x.sizes().vec();
+    ctx->saved_data["shape"] = shape;
+    shape.back() = kParts;
+    shape.push_back(weight.size(0) / kParts);
+    return y.view(shape).unbind(-2);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor& weight = saved[0];
+    const SummedGradient gradient = summed_concat(gradients);
+    at::Tensor of_x, of_weight, of_bias = gradient.sums;
+    if (ctx->needs_input_grad(0)) {
+      of_x = at::mm(gradient.rows, weight).view(ctx->saved_data["shape"].toIntVector());
+    }
+    if (ctx->needs_input_grad(1)) {
+      const at::Tensor x = as_rows(saved_input(ctx, saved)).contiguous();
+      std::tie(of_weight, of_bias) = parameter_gradients_there(gradient, x);
+    }
+    return {of_x, of_weight, of_bias, at::Tensor()};
+  }
+
+ private:
+  static constexpr int64_t kParts = ConcatSums::kParts;
 };
 
 /// Inputs of a small layer, for a comparison.
@@ -147,6 +192,12 @@ std::vector<std::string> remove_faulty(DeviceProducts& products, at::Device devi
   const auto added_there = [&](const Layer& l) {
     return product_results({{"result", products.linear(l.x, l.weight, l.bias, l.residual)}});
   };
+  const auto weight = [](const Layer& l) {
+    return product_results({{"gradient of the weight", at::mm(l.residual.t(), l.x)}});
+  };
+  const auto weight_there = [&](const Layer& l) {
+    return product_results({{"gradient of the weight", products.weight_gradient(l.residual, l.x)}});
+  };
   const auto gradients = [](const Layer& l) {
     return product_results({{"gradient of the weight", at::mm(l.residual.t(), l.x)},
                             {"gradient of the bias", l.residual.sum(0)}});
@@ -162,6 +213,9 @@ std::vector<std::string> remove_faulty(DeviceProducts& products, at::Device devi
   if (products.parameter_gradients != nullptr &&
       !is_right("parameter gradients", gradients_there, gradients)) {
     products.parameter_gradients = nullptr;
+  }
+  if (products.weight_gradient != nullptr && !is_right("weight gradient", weight_there, weight)) {
+    products.weight_gradient = nullptr;
   }
   return faults;
 }
@@ -188,6 +242,16 @@ at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at
                          const std::optional<at::Tensor>& residual, bool gelu, const MadeBy& made) {
   const Gelued* gelued = gelued_in(made);
   return DeviceLinear::apply(gelued != nullptr ? gelued->x : x, weight, bias, residual, gelu, made);
+}
+
+bool has_device_linear_parts(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return has_device_products(x, weight, bias) && weight.dim() == 2 &&
+         weight.size(0) % ConcatSums::kParts == 0 && has_summed_concat(x);
+}
+
+std::vector<at::Tensor> device_linear_parts(const at::Tensor& x, const at::Tensor& weight,
+                                            const at::Tensor& bias, const MadeBy& made) {
+  return DeviceLinearParts::apply(x, weight, bias, made);
 }
 
 }  // namespace tessera::ops

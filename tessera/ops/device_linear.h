@@ -28,6 +28,8 @@ struct DeviceProducts {
   /// in] and [out].
   std::pair<at::Tensor, at::Tensor> (*parameter_gradients)(const at::Tensor& gradient,
                                                            const at::Tensor& x) = nullptr;
+  /// The first of these alone.
+  at::Tensor (*weight_gradient)(const at::Tensor& gradient, const at::Tensor& x) = nullptr;
 };
 
 /// Compares each product, for two small layers, one of odd sizes, with LibTorch's, by itself, and takes those
@@ -48,5 +50,14 @@ std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& g
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          const std::optional<at::Tensor>& residual, bool gelu,
                          const MadeBy& made = std::nullopt);
+
+/// A device has products for these, and kernels for their gradients in parts: what device_linear_parts needs.
+bool has_device_linear_parts(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+
+/// Views of the columns of x weight^T + bias in three equal parts, each [..., out / 3]. Their gradients are
+/// put together in a pass that also sums them for the bias. x is what `made` says, a norm's rows, if there is
+/// such. Requires: has_device_linear_parts.
+std::vector<at::Tensor> device_linear_parts(const at::Tensor& x, const at::Tensor& weight,
+                                            const at::Tensor& bias, const MadeBy& made = std::nullopt);
 
 }  // namespace tessera::ops

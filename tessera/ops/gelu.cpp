@@ -82,4 +82,27 @@ at::Tensor exact_gelu_backward_and_output(const at::Tensor& gradient, const at::
   return y;
 }
 
+SummedGradient exact_gelu_backward_and_sums(const at::Tensor& gradient_given, const at::Tensor& x_given) {
+  const DeviceKernels* kernels =
+      device_kernels(x_given, &DeviceKernels::sum_parts, &DeviceKernels::gelu_backward_sums);
+  if (kernels == nullptr || !number_of(x_given) || gradient_given.scalar_type() != x_given.scalar_type())
+    return {exact_gelu_backward(gradient_given, x_given), {}};
+  RECORD_USER_SCOPE("tessera::gelu_backward");
+  const at::Tensor gradient = gradient_given.contiguous(), x = x_given.contiguous();
+  const int64_t rows = x.size(0), width = x.size(1);
+  const SummedGradient result{at::empty_like(x), at::empty({width}, x.options())};
+  const at::Tensor partial =
+      at::empty({kernels->sum_parts(rows, width), width}, x.options().dtype(at::kFloat));
+  kernels->gelu_backward_sums({.number = *number_of(x),
+                               .rows = rows,
+                               .width = width,
+                               .gradient = gradient.const_data_ptr(),
+                               .x = x.const_data_ptr(),
+                               .of_x = result.rows.mutable_data_ptr(),
+                               .partial = partial.mutable_data_ptr<float>(),
+                               .sums = result.sums.mutable_data_ptr()},
+                              KernelStream(*kernels, x));
+  return result;
+}
+
 }  // namespace tessera::ops

@@ -107,6 +107,26 @@ struct GeluBackward {
   void* of_x;                // [count]; may be `gradient`
   void* y;                   // [count]; null: not wanted
 };
+/// of_x of GeluBackward, of a matrix, and the sums of its columns before they are rounded, always in the same
+/// order.
+struct GeluBackwardSums {
+  Number number;
+  int64_t rows, width;
+  const void *gradient, *x;  // [rows, width]
+  void* of_x;                // [rows, width]
+  float* partial;            // [DeviceKernels::sum_parts(rows, width), width]
+  void* sums;                // [width]
+};
+/// The matrices side by side, and the sums of the columns, always in the same order.
+struct ConcatSums {
+  static constexpr int64_t kParts = 3;
+  Number number;
+  int64_t rows, width;       // of the result; width is a multiple of kParts
+  const void* part[kParts];  // [rows, width / kParts]
+  void* result;              // [rows, width]
+  float* partial;            // [DeviceKernels::sum_parts(rows, width), width]
+  void* sums;                // [width]
+};
 
 /// data/pictures.h's numbers of a batch. Numbers that do not fit int32 are refused by who fills this in.
 struct Pictures {
@@ -152,6 +172,9 @@ struct DeviceKernels {
   void (*cross_entropy_backward)(const CrossEntropyBackward& pass, void* stream);
   void (*gelu)(const Gelu& pass, void* stream);
   void (*gelu_backward)(const GeluBackward& pass, void* stream);
+  int64_t (*sum_parts)(int64_t rows, int64_t width);
+  void (*gelu_backward_sums)(const GeluBackwardSums& pass, void* stream);
+  void (*concat_sums)(const ConcatSums& pass, void* stream);
   void (*pictures)(const Pictures& pass, void* stream);
   void (*fp8_rows)(const Fp8Pass& pass, void* stream);
 };

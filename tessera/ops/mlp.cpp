@@ -89,7 +89,7 @@ at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bia
     return second_layer(hidden);
   }
   if (alike && with_products({x.rows, fc1_weight, fc1_bias, fc2_weight, fc2_bias}, with)) return y;
-  if (keeps_activations) return second_layer(exact_gelu(linear(x.rows, fc1_weight, fc1_bias)));
+  if (keeps_activations) return second_layer(linear_gelu(x.rows, fc1_weight, fc1_bias));
   const Gelued hidden = gelued(linear(x, fc1_weight, fc1_bias));
   x.rows.reset();
   return second_layer(hidden);

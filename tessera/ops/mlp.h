@@ -13,7 +13,8 @@ namespace tessera::ops {
 /// of it. Of its own it keeps for backward what is before GELU alone, [..., hidden]; what is after it is made
 /// again. On CPUs with kernels that and the way back through GELU are part of products. `keeps_activations`:
 /// the layers keep what the norm and the GELU made for backward (on CPUs with kernels what the norm made
-/// alone); values and gradients are the same bits.
+/// alone); values and gradients are the same bits, but for the order in which a device with kernels sums the
+/// gradient of fc1's bias.
 at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
                const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual = {},
                bool keeps_activations = false);

@@ -194,9 +194,6 @@ void add_machine(std::vector<Option>& table) {
            {"always", KeepActivations::kAlways},
            {"never", KeepActivations::kNever}},
           TESSERA_FIELD(run.keep_activations)),
-      flag("run.cuda_fused_gelu",
-           "use Tessera's GELU kernels on a GPU (backward reads its input once); false: LibTorch's GELU",
-           TESSERA_FIELD(run.cuda_fused_gelu)),
       flag("run.shared_memory", "Ranks of one host exchange data through shared memory; false: through TCP",
            TESSERA_FIELD(run.shared_memory)),
   };

@@ -164,7 +164,6 @@ struct RunRecipe {
   bool share_gpu = false;  // more ranks on a host than GPUs
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   KeepActivations keep_activations = KeepActivations::kAuto;  // outputs of norms and GELUs, for backward
-  bool cuda_fused_gelu = false;  // GELU by the CUDA plug-in's kernels, else by LibTorch
 };
 
 struct Recipe {

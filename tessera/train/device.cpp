@@ -21,10 +21,10 @@ namespace tessera::train {
 namespace {
 
 /// The plug-in's products and kernels whose results are LibTorch's; a warning for each of the others.
-void use_kernels_of(const mesh::CudaPlugin& plugin, const recipe::RunRecipe& run, at::Device device) {
+void use_kernels_of(const mesh::CudaPlugin& plugin, at::Device device) {
   static ops::DeviceKernels kernels;  // static: the ops keep a pointer
   static ops::DeviceProducts products;
-  kernels = wanted_kernels(*plugin.kernels, run);
+  kernels = *plugin.kernels;
   products = *plugin.products;
   for (const auto& faults : {ops::remove_faulty(kernels, device), remove_faulty_pictures(kernels, device),
                              ops::remove_faulty(products, device)}) {
@@ -56,14 +56,6 @@ void prepare_for_graphs(const mesh::CudaPlugin& plugin, at::Device device) {
 
 }  // namespace
 
-ops::DeviceKernels wanted_kernels(ops::DeviceKernels kernels, const recipe::RunRecipe& run) {
-  if (!run.cuda_fused_gelu) {
-    kernels.gelu = nullptr;
-    kernels.gelu_backward = nullptr;
-  }
-  return kernels;
-}
-
 at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
   if (recipe.run.device == recipe::DeviceKind::kCpu) return at::kCPU;
   const mesh::OpenedCuda cuda = mesh::open_cuda();
@@ -80,7 +72,7 @@ at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& rank
   const bool may_record =
       graphs == recipe::CudaGraphs::kAuto ? ranks.world == 1 : graphs != recipe::CudaGraphs::kOff;
   if (may_record) prepare_for_graphs(*cuda.plugin, device);
-  use_kernels_of(*cuda.plugin, recipe.run, device);
+  use_kernels_of(*cuda.plugin, device);
   return device;
 }
 
@@ -91,7 +83,6 @@ std::vector<std::string> settings_without_effect(const recipe::RunRecipe& run, a
       lines.push_back(concat(key, " has no effect on the CPU: it is for runs on GPUs"));
   };
   add("run.share_gpu", run.share_gpu);
-  add("run.cuda_fused_gelu", run.cuda_fused_gelu);
   add("run.keep_activations", run.keep_activations != recipe::KeepActivations::kAuto);
   return lines;
 }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "tessera/launch/launch.h"
-#include "tessera/ops/kernel_table.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 
@@ -19,9 +18,6 @@ namespace tessera::train {
 /// current device from then on; groups that connect afterwards talk over NCCL as well (mesh/cuda_plugin.h).
 /// Errors: UserError of recipe::choose_gpu, and of the plug-in when it has no code for the GPU.
 at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& ranks);
-
-/// `kernels` without those that the recipe does not ask for (run.cuda_fused_gelu).
-ops::DeviceKernels wanted_kernels(ops::DeviceKernels kernels, const recipe::RunRecipe& run);
 
 /// A line for people on each setting of [run] that was changed and that changes nothing on this device.
 std::vector<std::string> settings_without_effect(const recipe::RunRecipe& run, at::Device device);

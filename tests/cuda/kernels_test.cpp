@@ -123,6 +123,28 @@ TEST(CudaKernels, GeluMatchesFormula) {
   expect_the_gelu_of_non_finite_values(gpu);
 }
 
+TEST(CudaKernels, GeluSumsMatchFormula) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  std::vector<SumsCase> cases = sums_cases();
+  cases.insert(cases.end(), {{12608, 3072, 0}, {5000, 1029, 0}});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const SumsCase& c : cases) expect_the_gelu_sums(c, dtype, gpu);
+  }
+}
+
+TEST(CudaKernels, ConcatSumsMatchFormula) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  std::vector<SumsCase> cases = sums_cases();
+  cases.insert(cases.end(), {{12608, 768, 0}, {5000, 343, 0}});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const SumsCase& c : cases) expect_the_concat(c, dtype, gpu);
+  }
+}
+
 TEST(CudaKernels, Fp8RowsAreTheCpusBits) {
   TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = tessera::testing::use_gpu(0);

@@ -145,6 +145,8 @@ template <typename Value>
 Value __shfl_xor_sync(unsigned, Value value, int lanes) {
   return ::tessera::cuda_on_cpu::shuffle_xor(value, static_cast<unsigned>(lanes));
 }
+inline float __expf(float value) { return std::exp(value); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline float __half2float(__half value) { return value; }
 inline float __bfloat162float(__nv_bfloat16 value) { return value; }
 inline __half __float2half_rn(float value) { return value; }

@@ -15,6 +15,7 @@
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/gelu.h"
 #include "tessera/ops/layer_norm.h"
+#include "tessera/ops/summed_gradient.h"
 #include "tests/ops/beside_formula.h"
 
 namespace tessera::ops {
@@ -188,6 +189,51 @@ inline void expect_the_gelu(int64_t count, int64_t begin, at::ScalarType dtype, 
   const at::Tensor input = x.clone().requires_grad_();
   exact_gelu(input).backward(there);
   EXPECT_TRUE(at::equal(input.grad(), of_x));
+}
+
+struct SumsCase {
+  int64_t rows, width, begin;  // `begin`: values before the matrices (0: packs of 16 bytes)
+};
+/// One strip of columns and several, an incomplete one, one row, one row and many for a thread.
+inline std::vector<SumsCase> sums_cases() {
+  return {{1, 8, 0}, {3, 5, 0}, {130, 320, 0}, {130, 320, 1}, {17, 33, 0}, {197, 576, 0}, {1100, 8, 0}};
+}
+
+/// [rows, width] of random values, as a view of a longer tensor.
+inline at::Tensor sums_matrix(const SumsCase& c, at::ScalarType dtype, at::Device device) {
+  const at::Tensor all = at::randn({c.begin + c.rows * c.width}).to(dtype).to(device);
+  return all.narrow(0, c.begin, c.rows * c.width).view({c.rows, c.width});
+}
+
+/// GELU's gradient with the sums of its columns: the gradient has the bits of the kernel without sums, and
+/// the sums are the same bits each time.
+inline void expect_the_gelu_sums(const SumsCase& c, at::ScalarType dtype, at::Device device) {
+  SCOPED_TRACE(::testing::Message() << c.rows << " x " << c.width << " from " << c.begin << ' ' << dtype);
+  at::manual_seed(7);
+  const at::Tensor x = sums_matrix(c, dtype, device) * 2, gradient = sums_matrix(c, dtype, device);
+  const SummedGradient found = exact_gelu_backward_and_sums(gradient, x);
+  ASSERT_TRUE(found.sums.defined());
+  EXPECT_EQ(found.sums.scalar_type(), dtype);
+  EXPECT_TRUE(at::equal(found.rows, exact_gelu_backward(gradient, x)));
+  const at::Tensor exact = at::gelu_backward(gradient.to(at::kCPU, at::kDouble), x.to(at::kCPU, at::kDouble));
+  EXPECT_LT(error(found.rows, exact), rounding(dtype));
+  EXPECT_LT(error(found.sums, exact.sum(0)), rounding(dtype));
+  EXPECT_TRUE(at::equal(exact_gelu_backward_and_sums(gradient, x).sums, found.sums));
+}
+
+/// Three matrices side by side, bit for bit, with the sums of their columns, the same bits each time.
+/// `c.width`: of each. One of them is not contiguous.
+inline void expect_the_concat(const SumsCase& c, at::ScalarType dtype, at::Device device) {
+  SCOPED_TRACE(::testing::Message() << c.rows << " x " << c.width << " from " << c.begin << ' ' << dtype);
+  at::manual_seed(8);
+  Tensors parts = {sums_matrix(c, dtype, device), sums_matrix(c, dtype, device)};
+  parts.push_back(at::randn({c.width, c.rows}).to(dtype).to(device).t());
+  ASSERT_TRUE(has_summed_concat(parts[0]));
+  const SummedGradient found = summed_concat(parts);
+  EXPECT_TRUE(at::equal(found.rows, at::cat(parts, 1)));
+  EXPECT_EQ(found.sums.scalar_type(), dtype);
+  EXPECT_LT(error(found.sums, found.rows.to(at::kCPU, at::kDouble).sum(0)), rounding(dtype));
+  EXPECT_TRUE(at::equal(summed_concat(parts).sums, found.sums));
 }
 
 /// What is not finite is not hidden: -inf * 0 and inf * 0 of the formulas are NaN.

@@ -115,6 +115,37 @@ TEST(Gelu, NonFiniteValuesGiveNan) {
   expect_the_gelu_of_non_finite_values(at::kCPU);
 }
 
+TEST(GeluSums, GradientAndSumsMatchFormula) {
+  const UsingKernels kernels;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const SumsCase& c : sums_cases()) expect_the_gelu_sums(c, dtype, at::kCPU);
+  }
+}
+
+TEST(GeluSums, BlocksAreBounded) {
+  EXPECT_EQ(cuda::sum_parts(1, 8), 1);
+  EXPECT_EQ(cuda::sum_parts(65, 3072), 2);
+  EXPECT_EQ(cuda::sum_parts(50432, 3072), 170) << "12 strips of columns, 2040 blocks";
+  EXPECT_EQ(cuda::sum_parts(50432, int64_t{1} << 20), 1);
+}
+
+TEST(GeluSums, LibTorchComputesWithoutTheKernel) {
+  DeviceKernels some = cuda::kOnCpu;
+  some.gelu_backward_sums = nullptr;
+  const UsingKernels kernels(some);
+  const at::Tensor x = at::randn({6, 10}), gradient = at::randn({6, 10});
+  const SummedGradient found = exact_gelu_backward_and_sums(gradient, x);
+  EXPECT_LT(error(found.rows, at::gelu_backward(gradient, x)), 1e-6);
+  EXPECT_FALSE(found.sums.defined());
+}
+
+TEST(ConcatSums, ResultAndSumsMatchFormula) {
+  const UsingKernels kernels;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const SumsCase& c : sums_cases()) expect_the_concat(c, dtype, at::kCPU);
+  }
+}
+
 // The kernels compute where they can, of any strides; LibTorch computes other dtypes and empty tensors.
 TEST(Gelu, LibTorchComputesOtherDtypes) {
   DeviceKernels none = cuda::kOnCpu;
@@ -194,6 +225,8 @@ TEST(RemoveFaulty, KeepsEveryRightKernel) {
   EXPECT_NE(kernels.adamw, nullptr);
   EXPECT_NE(kernels.cross_entropy, nullptr);
   EXPECT_NE(kernels.gelu, nullptr);
+  EXPECT_NE(kernels.gelu_backward_sums, nullptr);
+  EXPECT_NE(kernels.concat_sums, nullptr);
   EXPECT_NE(kernels.fp8_rows, nullptr);
 }
 
@@ -213,6 +246,8 @@ TEST(RemoveFaulty, FindsEachFault) {
     EXPECT_EQ(kernels.cross_entropy_backward == nullptr, name == "cross_entropy");
     EXPECT_EQ(kernels.gelu == nullptr, name == "gelu");
     EXPECT_EQ(kernels.gelu_backward == nullptr, name == "gelu");
+    EXPECT_EQ(kernels.gelu_backward_sums == nullptr, name == "gelu_backward_sums");
+    EXPECT_EQ(kernels.concat_sums == nullptr, name == "concat_sums");
     EXPECT_EQ(kernels.fp8_rows == nullptr, name == "fp8_rows");
     EXPECT_NE(kernels.pictures, nullptr);
   };
@@ -250,6 +285,22 @@ TEST(RemoveFaulty, FindsEachFault) {
       std::vector<float> nowhere(static_cast<size_t>(pass.count));
       if (pass.y != nullptr) other.y = nowhere.data();
       cuda::gelu_backward(other, stream);
+    };
+  });
+  expect("gelu_backward_sums", "sums of its columns off by ", [](DeviceKernels& k) {
+    k.gelu_backward_sums = [](const GeluBackwardSums& pass, void* stream) {
+      GeluBackwardSums other = pass;
+      --other.rows;
+      cuda::gelu_backward_sums(other, stream);
+      cuda::gelu_backward({pass.number, pass.rows * pass.width, pass.gradient, pass.x, pass.of_x, nullptr},
+                          stream);
+    };
+  });
+  expect("concat_sums", "concatenation off by ", [](DeviceKernels& k) {
+    k.concat_sums = [](const ConcatSums& pass, void* stream) {
+      ConcatSums other = pass;
+      std::swap(other.part[0], other.part[1]);
+      cuda::concat_sums(other, stream);
     };
   });
   expect("adamw", "parameters off by ", [](DeviceKernels& k) {

@@ -41,16 +41,6 @@ TEST(Training, TheCurveIsTheCpus) {
   }
 }
 
-TEST(Training, FusedGeluIsUsedIfTheRecipeAsksForIt) {
-  recipe::Recipe recipe = make_recipe({});
-  EXPECT_EQ(wanted_kernels(cuda::kOnCpu, recipe.run).gelu, nullptr);
-  EXPECT_EQ(wanted_kernels(cuda::kOnCpu, recipe.run).gelu_backward, nullptr);
-  EXPECT_NE(wanted_kernels(cuda::kOnCpu, recipe.run).norm_forward, nullptr);
-  recipe = make_recipe({"run.cuda_fused_gelu=true"});
-  EXPECT_NE(wanted_kernels(cuda::kOnCpu, recipe.run).gelu, nullptr);
-  EXPECT_NE(wanted_kernels(cuda::kOnCpu, recipe.run).gelu_backward, nullptr);
-}
-
 // A launch for each unit, whose numbers are read from memory, or for each run of parameters.
 TEST(Training, QueuedUpdatesHaveTheSameBits) {
   for (const auto& [optimizer, compute] : {std::pair("adamw", "bf16"), std::pair("adam", "fp32")}) {

@@ -72,7 +72,12 @@ std::pair<at::Tensor, at::Tensor> gradients_there(const at::Tensor& gradient, co
   return {at::mm(wide.t(), x.to(at::kFloat)).to(at::kBFloat16), wide.sum(0).to(at::kBFloat16)};
 }
 
-const DeviceProducts kThere{.linear = linear_there, .parameter_gradients = gradients_there};
+at::Tensor weight_gradient_there(const at::Tensor& gradient, const at::Tensor& x) {
+  return gradients_there(gradient, x).first;
+}
+
+const DeviceProducts kThere{
+    .linear = linear_there, .parameter_gradients = gradients_there, .weight_gradient = weight_gradient_there};
 
 /// The CPU has no kernels of ours, and these products in their place.
 class DeviceLinear : public ::testing::Test {
@@ -341,7 +346,14 @@ TEST_F(DeviceLinear, EveryFaultOfAProductIsNamed) {
   faulty.linear = [](const at::Tensor&, const at::Tensor&, const at::Tensor&,
                      const at::Tensor&) -> at::Tensor { throw std::runtime_error("no such library"); };
   std::tie(kept, faults) = judged(faulty);
-  EXPECT_EQ(faults.size(), 3U);
+  EXPECT_NE(kept.weight_gradient, nullptr);
+  faulty.weight_gradient = [](const at::Tensor& gradient, const at::Tensor& x) {
+    return weight_gradient_there(gradient, x) * 2;
+  };
+  std::tie(kept, faults) = judged(faulty);
+  EXPECT_EQ(faults.size(), 4U);
+  EXPECT_TRUE(faults.at(3).starts_with("product 'weight gradient' differs from LibTorch: ")) << faults.at(3);
+  EXPECT_EQ(kept.weight_gradient, nullptr);
   EXPECT_EQ(faults.at(1), "product 'linear' failed: no such library; LibTorch's operations are used instead");
   EXPECT_EQ(kept.linear, nullptr);
 }
