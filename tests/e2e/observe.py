@@ -49,7 +49,7 @@ def eval_leaves_the_same_folder_on_any_ranks():
         for split in ("train", "val"):
             shutil.copytree(more / split / "light", more / split / "third")
         run = tessera("eval", folder / "run", "--set", f"data.source=folder:{more}", folder=folder)
-        check(run.wait() == 2 and "[train.eval] data of at most the model's 2 classes: split val of " in run.text(), run.text())
+        check(run.wait() == 2 and " classes and the model 2 outputs: expected data of at most 2 classes" in run.text(), run.text())
         run = tessera("eval", folder / "run", "--output-dir", folder / "run/recipe.toml/x", folder=folder)
         check(run.wait() == 2 and "[monitor.evaluation] a folder for the results" in run.text(), run.text())
 

@@ -50,6 +50,21 @@ TEST(Features, AreTheSameOnAnyRanks) {
   }
 }
 
+TEST(Features, AStopEndsAllRanks) {
+  at::set_num_threads(1);
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe({"data.source=fake:101"});
+    const auto state = assemble(recipe, make_plan(recipe, 2), mesh, false);
+    const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
+    Log log(false);
+    auto loader = loader_options(recipe, launch::Ranks{}, 1, log);
+    int asked = 0;
+    loader.give_up = [&] { return mesh.rank() == 1 && ++asked > 2; };
+    EXPECT_EQ(error_text([&] { extract_features(*state, *source, loader, 8, {}, mesh); }),
+              "[train.features] stopped by a signal before the features of all images were computed");
+  });
+}
+
 TEST(Features, AreWrittenByName) {
   const TemporaryFolder folder("tessera-features");
   const Features features{at::arange(6).view({3, 2}).to(at::kFloat),
