@@ -82,8 +82,9 @@ Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
                    "Number of worst mistakes in the files of --output-dir")
       ->default_val(48)
       ->check(CLI::Range(int64_t{0}, kMostMistakes));
-  command->add_option("--features", options->job.features,
-                      "Write what the classifier reads of every image to this safetensors file");
+  command->add_option(
+      "--features", options->job.features,
+      "Write features (the classifier's input, float32), labels and image names to this safetensors file");
   command
       ->add_option("--units", options->job.units,
                    "With --features: also the outputs of these units, such as blocks.3,blocks.7")
@@ -98,9 +99,11 @@ Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
   tessera eval runs/flowers --output-dir results          tables, and the worst mistakes as pictures
   tessera eval runs/flowers --set data.source=folder:/data/other-flowers --split test --json
   tessera eval vit_small.safetensors --set data.source=folder:/data/imagenet --set data.eval_crop=center
+  tessera eval dinov2.pth --set data.source=folder:/data/flowers --features flowers.safetensors --knn 20
 
 A file of weights has no recipe: --set names the data and how its images are cut (mean and std are the file's, or those
-usual with its kind; docs/weights.md).)");
+usual with its kind; docs/weights.md). Weights without a classifier are enough for --features, --knn and --probe, which
+compute in float32 unless --set precision.compute=... asks for another dtype.)");
   return [options, arguments = std::move(arguments)] { return evaluate(*options, arguments); };
 }
 

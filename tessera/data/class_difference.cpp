@@ -34,11 +34,26 @@ std::optional<ClassDifference> class_difference(const std::vector<std::string>& 
   return first;
 }
 
+bool are_unnamed(const std::vector<std::string>& classes) {
+  for (size_t i = 0; i < classes.size(); ++i) {
+    if (classes[i] != std::to_string(i)) return false;
+  }
+  return true;
+}
+
+std::string unnamed_classes(const std::string& weights, const std::vector<std::string>& known,
+                            const std::string& data, const std::vector<std::string>& found) {
+  const bool unnamed_weights = are_unnamed(known), unnamed_data = are_unnamed(found);
+  if (unnamed_weights == unnamed_data) return "";
+  const auto& [without, with] = unnamed_weights ? std::pair(weights, data) : std::pair(data, weights);
+  return concat(without, " does not name its classes; label i is taken for class i of ", with);
+}
+
 void check_same_classes(const std::vector<std::string>& known, const std::vector<std::string>& found,
                         const std::string& source, const std::function<void(const std::string&)>& warn) {
   constexpr const char* kWhere = "data.classes";
   const auto difference = class_difference(known, found);
-  if (!difference) return;
+  if (!difference || (!difference->other_order && are_unnamed(known) != are_unnamed(found))) return;
   if (difference->other_order) {
     user_error(kWhere, "the classes of the training data, in their order: ", difference->text, " (in ",
                source,
@@ -51,11 +66,13 @@ void check_same_classes(const std::vector<std::string>& known, const std::vector
 void check_weights_classes(const std::string& setting, const std::string& path,
                            const std::vector<std::string>& known, const std::vector<std::string>& found,
                            const std::function<void(const std::string&)>& warn) {
-  if (known.empty() && !found.empty()) {
-    warn(concat(setting, ": ", path, " does not name its classes; label i is taken for class i of the data"));
-    return;
-  }
   const auto difference = class_difference(known, found);
+  if (!difference || !difference->other_order) {
+    if (const std::string line = unnamed_classes(path, known, "the data", found); !line.empty()) {
+      warn(concat(setting, ": ", line));
+      return;
+    }
+  }
   if (!difference) return;
   const std::string problem =
       concat(setting, ": ", path, " has other classes than the data: ", difference->text);

@@ -20,14 +20,24 @@ struct ClassDifference {
 std::optional<ClassDifference> class_difference(const std::vector<std::string>& known,
                                                 const std::vector<std::string>& found);
 
-/// For an evaluation of a trained model on data: warns of a difference. Errors: UserError where the order is
-/// another one. `source` names the data.
+/// True where there are no names, or each is the number of its label: what a source without names, and a
+/// checkpoint trained on one, have.
+bool are_unnamed(const std::vector<std::string>& classes);
+
+/// One line where one of weights (classes `known`) and data (`found`) names its classes and the other does
+/// not, so that they cannot be compared; else "". `weights` and `data` name them in it.
+std::string unnamed_classes(const std::string& weights, const std::vector<std::string>& known,
+                            const std::string& data, const std::vector<std::string>& found);
+
+/// For an evaluation of a trained model on data: warns of a difference between names; where one side has none
+/// (unnamed_classes()), there is no difference. Errors: UserError where the order is another one. `source`
+/// names the data.
 void check_same_classes(const std::vector<std::string>& known, const std::vector<std::string>& found,
                         const std::string& source, const std::function<void(const std::string&)>& warn);
 
 /// For a training that begins with the head of other weights, or learns from their logits: `setting` and
-/// `path` name them. Warns of a difference, and where `known` is empty though `found` is not. Errors:
-/// UserError where a name is known under another label.
+/// `path` name them. Warns of a difference, and where one side does not name its classes. Errors: UserError
+/// where a name is known under another label.
 void check_weights_classes(const std::string& setting, const std::string& path,
                            const std::vector<std::string>& known, const std::vector<std::string>& found,
                            const std::function<void(const std::string&)>& warn);

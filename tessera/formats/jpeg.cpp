@@ -114,6 +114,7 @@ class Decompression {
     auto first = static_cast<JDIMENSION>(left), width = static_cast<JDIMENSION>(right - left);
     if (width < info_.output_width) jpeg_crop_scanline(&info_, &first, &width);
     lead_ = static_cast<size_t>(part.x - static_cast<int64_t>(first));
+    huffman_ = huffman;
     if (huffman != nullptr) {
       const int block = info_.comps_in_scan == 1 ? 1 : info_.max_h_samp_factor;
       const auto mcu = static_cast<JDIMENSION>(block * info_.min_DCT_scaled_size);
@@ -131,6 +132,7 @@ class Decompression {
     if (failure_.input_ended && !complete) {
       stop(reinterpret_cast<j_common_ptr>(&info_), "the data end before the last pixel");
     }
+    if (info_.output_scanline == info_.output_height) read_to_end();
     return true;
   }
 
@@ -156,6 +158,15 @@ class Decompression {
   const Failure& failure() const { return failure_; }
 
  private:
+  /// To the end marker. A marker that damage has put among the data ends them, and libjpeg makes up the rest
+  /// of the picture; only here does it look at that marker, and refuses one that cannot stand there. Pillow
+  /// reads on, too.
+  void read_to_end() {
+    if (huffman_ != nullptr) huffman_->leave(info_);
+    jpeg_finish_decompress(&info_);
+  }
+
+  const JpegHuffman* huffman_ = nullptr;
   jpeg_decompress_struct info_ = {};
   jpeg_progress_mgr progress_ = {};
   Failure failure_ = {};

@@ -172,6 +172,12 @@ void JpegHuffman::attach(jpeg_decompress_struct& info, void (*give_up)(j_decompr
 #endif
 }
 
+void JpegHuffman::leave(jpeg_decompress_struct& info) const {
+  // Bytes of the data that are read already are no loss, and `next` never stands behind a marker.
+  info.src->next_input_byte = bits_.next;
+  info.src->bytes_in_buffer = static_cast<size_t>(bits_.end - bits_.next);
+}
+
 template <bool kKeep>
 TESSERA_INLINE bool JpegHuffman::decode_ac(Bits& in_out, const Table& table, JCOEF* block) {
   Bits bits = in_out;

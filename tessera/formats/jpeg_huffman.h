@@ -28,6 +28,9 @@ class JpegHuffman {
   void attach(jpeg_decompress_struct& info, void (*give_up)(j_decompress_ptr), JDIMENSION first,
               JDIMENSION last);
 
+  /// After the last row: libjpeg reads on from where this decoder has come to.
+  void leave(jpeg_decompress_struct& info) const;
+
  private:
   static constexpr int kLookBits = 10;
   static constexpr int kTables = NUM_HUFF_TBLS;

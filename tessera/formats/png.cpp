@@ -12,6 +12,8 @@
 namespace tessera::formats {
 namespace {
 
+constexpr int kChunkName = 5;  // bytes of a name in libpng's lists: four letters and a zero
+
 /// One decoding. Each function that calls libpng sets the jump target anew and holds no local with a
 /// destructor, so that a jump out of libpng skips none.
 class Decoding {
@@ -28,9 +30,13 @@ class Decoding {
   bool read_header() {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_read_fn(png_, this, on_read);
-    // Sizes are judged by pixels, with a message of our own; unknown chunks are never stored.
+    // Sizes are judged by pixels, with a message of our own; unknown chunks are never stored, and chunks that
+    // may be large and are of no use here neither: a few bytes of zTXt unpack to megabytes, any number of
+    // times.
     png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, 0);
+    static constexpr png_byte kUnused[] = "iCCP\0iTXt\0pCAL\0sCAL\0sPLT\0tEXt\0zTXt";
+    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, kUnused, sizeof kUnused / kChunkName);
     png_read_info(png_, info_);
     return true;
   }

@@ -57,7 +57,9 @@ at::Tensor HeadEnd::forward(const at::Tensor& tokens, const ForwardContext& cont
 }
 
 at::Tensor HeadEnd::of_two_tokens(const at::Tensor& tokens, const ForwardContext& context) const {
-  const at::Tensor x = dropout_(norm_(tokens.slice(1, 0, 2)), context);  // [batch, 2, width]
+  at::Tensor x = norm_(tokens.slice(1, 0, 2));                  // [batch, 2, width]
+  if (context.observe) context.observe("features", x.mean(1));  // as timm's forward_head(pre_logits=True)
+  x = dropout_(x, context);
   const at::Tensor classes = classifier_(x.select(1, 0)).to(at::kFloat);
   const at::Tensor taught = (*distillation_classifier_)(x.select(1, 1)).to(at::kFloat);
   return context.training ? at::cat({classes, taught}, 1) : (classes + taught) / 2;

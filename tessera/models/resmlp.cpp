@@ -60,9 +60,15 @@ std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> stem(const P
 
 /// [batch, tokens, width] -> logits [batch, classes] float32.
 std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> resmlp_head(const ParameterMap& map) {
-  return
-      [norm = Affine(ParameterScope(map, "norm.")), classifier = Linear(ParameterScope(map, "head."))](
-          const at::Tensor& x, const ForwardContext&) { return classifier(norm(x).mean(1)).to(at::kFloat); };
+  return [norm = Affine(ParameterScope(map, "norm.")), classifier = Linear(ParameterScope(map, "head."))](
+             const at::Tensor& x, const ForwardContext& context) {
+    const at::Tensor tokens = norm(x), features = tokens.mean(1);
+    if (context.observe) {
+      context.observe("tokens", tokens);
+      context.observe("features", features);
+    }
+    return classifier(features).to(at::kFloat);
+  };
 }
 
 std::vector<arch::ParameterSpec> checked_parameters(const arch::ResMlpConfig& config) {

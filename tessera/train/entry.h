@@ -68,6 +68,7 @@ struct LogitsJob {
   arch::VitConfig model;
   checkpoint::TensorSource* weights = nullptr;  // "param/..." of the model, float32
   std::vector<float> images;                    // [count, channels, image, image]
+  bool features = false;  // what the classifier reads, in place of logits; the weights may have no classifier
 };
 
 /// The functions of libtessera.so. Each throws tessera::Error.
@@ -78,7 +79,7 @@ struct Entry {
   int (*predict)(const PredictJob& job);
   int (*bench_shard)(const BenchShardJob& job, const launch::Ranks& ranks);
   int (*bench_step)(const BenchStepJob& job, const launch::Ranks& ranks);
-  /// [count, classes] in float32, on one device.
+  /// [count, classes], of features [count, width], in float32 on one device.
   std::vector<float> (*logits)(const LogitsJob& job);
   /// What a run of the recipe needs on this host, and what there is. Takes some seconds. Collective where a
   /// launcher started ranks: all but rank 0 measure the link alone.

@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
+#include "tessera/data/broken_samples.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/train/evaluate.h"
@@ -60,6 +61,18 @@ void check_units(const TrainState& state, const std::vector<std::string>& units)
   }
 }
 
+/// Ends all ranks where one was asked to stop or waits in vain for its images. `more`: a batch is to follow.
+void stop_together(EvaluationPass& pass, const data::LoaderOptions& loader, bool more, mesh::Mesh& mesh) {
+  if (!loader.give_up) return;
+  const bool gave_up = pass.gave_up(), stop = gave_up || (more && loader.give_up());
+  at::Tensor votes = at::tensor({stop ? 1.0 : 0.0, gave_up ? 1.0 : 0.0}, at::kDouble);
+  mesh.world().all_reduce(votes, "vote");
+  if (votes[0].item<double>() == 0) return;
+  pass.leave(votes[1].item<double>() > 0);
+  user_error({.where = "train.features",
+              .problem = "stopped by a signal before the features of all images were computed"});
+}
+
 }  // namespace
 
 Features extract_features(TrainState& state, const data::Source& source, const data::LoaderOptions& loader,
@@ -78,7 +91,9 @@ Features extract_features(TrainState& state, const data::Source& source, const d
     const auto rows_of = found.find(name);
     if (rows_of != found.end()) rows_of->second.put(first, value);
   };
-  for (int64_t i = 0; i < pass.batches(); ++i, first += batch) {
+  for (int64_t i = 0;; ++i, first += batch) {
+    stop_together(pass, loader, i < pass.batches(), mesh);
+    if (i == pass.batches()) break;
     // A stand-in's values fill the last row of a rank that has one sample less; cut off below.
     const auto [images, mine] = pass.next();
     forward(state, images, /*training=*/false, 0);
@@ -91,27 +106,46 @@ Features extract_features(TrainState& state, const data::Source& source, const d
     return in_order(tensor, mesh, what).narrow(0, 0, source.size());
   };
   features.labels = whole(labels, "labels");
+  if (loader.ranks_decide) {
+    data::check_broken(features.labels.lt(0).sum().item<int64_t>(), source.size(), loader.error_limit, "");
+  }
   features.values = whole(found.at("features").all(), "features");
   for (const std::string& unit : units) features.units[unit] = whole(found.at(unit).all(), unit);
   return mesh.rank() == 0 ? features : Features{};
 }
 
-void write_features(const std::filesystem::path& path, const Features& features) {
-  std::map<std::string, at::Tensor> tensors = features.units;
-  tensors["features"] = features.values;
-  tensors["labels"] = features.labels;
+void write_features(const std::filesystem::path& path, const Features& features, const data::Source& source,
+                    const std::string& compute) {
+  std::string names;
+  std::vector<int64_t> offsets = {0};
+  for (int64_t i = 0; i < source.size(); ++i) {
+    names += source.sample_name(i);
+    offsets.push_back(static_cast<int64_t>(names.size()));
+  }
   std::vector<formats::SafetensorsEntry> entries;
-  for (const auto& [name, tensor] : tensors) {
-    entries.push_back({name, tensor.scalar_type() == at::kLong ? "I64" : "F32", tensor.sizes().vec()});
-  }
+  std::vector<std::span<const std::byte>> contents;
+  std::vector<at::Tensor> held;
+  const auto add = [&](const std::string& name, const char* dtype, const at::Tensor& tensor) {
+    held.push_back(tensor.contiguous());
+    entries.push_back({name, dtype, tensor.sizes().vec()});
+    contents.push_back({static_cast<const std::byte*>(held.back().const_data_ptr()), held.back().nbytes()});
+  };
+  // The widest elements first: then each tensor begins at a multiple of its element's size, as torch needs.
+  add("labels", "I64", features.labels);
+  add("name_offsets", "I64", at::tensor(offsets, at::kLong));
+  add("features", "F32", features.values);
+  for (const auto& [name, tensor] : features.units) add(name, "F32", tensor);
+  entries.push_back({"names", "U8", {static_cast<int64_t>(names.size())}});
+  contents.push_back(std::as_bytes(std::span(names)));
   const OutputFile file(path);
-  formats::SafetensorsWriter writer(file.write_to(), entries, {{"format", "pt"}});
-  for (const auto& [name, tensor] : tensors) {
-    const at::Tensor bytes = tensor.contiguous();
-    writer.write({static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()});
-  }
+  formats::SafetensorsWriter writer(file.write_to(), entries, {{"format", "pt"}, {"compute", compute}});
+  for (const auto& bytes : contents) writer.write(bytes);
   writer.finish();
   file.commit();
+}
+
+int64_t classes_of(const Features& a, const Features& b) {
+  return std::max({a.labels.max().item<int64_t>(), b.labels.max().item<int64_t>(), int64_t{0}}) + 1;
 }
 
 }  // namespace tessera::train

@@ -26,12 +26,20 @@ struct Features {
 };
 
 /// Through the evaluation transform, `batch` images a rank at a time. `units`: names such as "blocks.3".
-/// Collective. Errors: UserError on a unit that the model has not.
+/// Collective. Errors: UserError on a unit that the model has not, when loader.give_up says that it is to
+/// stop, and where more samples are broken than loader.error_limit allows.
 Features extract_features(TrainState& state, const data::Source& source, const data::LoaderOptions& loader,
                           int64_t batch, const std::vector<std::string>& units, mesh::Mesh& mesh);
 
-/// "features", "labels" and the units by name. Errors: UserError with path and reason.
-void write_features(const std::filesystem::path& path, const Features& features);
+/// A safetensors file of "features", "labels" and the units by name, and the samples' names, one after the
+/// other: "names" uint8, of which sample i has the bytes from "name_offsets"[i] to [i + 1] (int64, one more
+/// than there are samples). `compute`: the dtype they were computed in, for the file's metadata. Errors:
+/// UserError with path and reason.
+void write_features(const std::filesystem::path& path, const Features& features, const data::Source& source,
+                    const std::string& compute);
+
+/// 1 more than the largest label of both, so that every label is a class of a classifier on them.
+int64_t classes_of(const Features& a, const Features& b);
 
 /// Percent of `test` that the `neighbours` most alike samples of `train` tell right: cosine similarity s, a
 /// vote of exp(s / 0.07) each (Wu et al., arXiv 1805.01978; as DINO's evaluation). Rows with label -1 take no

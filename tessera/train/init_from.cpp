@@ -73,12 +73,18 @@ void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::Tenso
 }
 
 void take(TrainState& state, const weights::Trained& found, const char* title, Log& log) {
+  const bool has_head = found.model.classes() > 0;
   weights::FinetunedSource source(found.tensors, found.model, state.recipe.model,
-                                  {.positions = {}, .head = weights::HeadStart::kKeep, .head_bias = 0});
+                                  {.positions = {},
+                                   .head = has_head ? weights::HeadStart::kKeep : weights::HeadStart::kZero,
+                                   .head_bias = 0});
   fill(state, source, *found.tensors);
   log.info(concat(title, ": ", arch::describe(found.model), ", from ", found.origin));
   for (const std::string& line : found.notes) log.info(concat("  ", line));
-  for (const std::string& line : source.changes()) log.info(concat("  ", line));
+  if (!has_head) log.info("  no classifier: only features are computed");
+  for (const std::string& line : source.changes()) {
+    if (has_head || !line.starts_with("head")) log.info(concat("  ", line));
+  }
 }
 
 namespace {

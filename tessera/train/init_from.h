@@ -16,8 +16,8 @@ namespace tessera::train {
 /// stay. Each rank reads its own slices (of a tensor that a file holds turned, the block that it is part of).
 void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::TensorSource& buffers);
 
-/// Fills the state with weights of its model, the head kept. Says what they are, after `title`, and what
-/// changed on the way. Errors: UserError where they do not fit.
+/// Fills the state with weights of its model, the head kept; where they have none, the state's is all zeros.
+/// Says what they are, after `title`, and what changed on the way. Errors: UserError where they do not fit.
 void take(TrainState& state, const weights::Trained& found, const char* title, Log& log);
 
 /// Gives a state of no step the weights that `train.init_from` names: positions resampled to the recipe's

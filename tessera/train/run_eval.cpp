@@ -45,7 +45,12 @@ struct Trained {
   fs::path path;  // a checkpoint, or a file or folder of weights
   recipe::Recipe recipe;
   std::optional<weights::Trained> weights = {};  // where it is no checkpoint of Tessera's
+
+  bool has_classifier() const { return !weights || weights->model.classes() > 0; }
 };
+
+bool needs_training_split(const EvalJob& job) { return job.neighbours > 0 || job.probe; }
+bool wants_features(const EvalJob& job) { return !job.features.empty() || needs_training_split(job); }
 
 /// A file of weights, or Hugging Face's folder.
 bool is_of_others(const fs::path& path) {
@@ -67,12 +72,10 @@ Trained open_weights(const std::string& path, const std::vector<std::string>& se
   weights::OpenOptions how;
   how.heads = heads_in(sets);
   weights::Trained found = weights::open_trained(path, how);
-  if (found.model.classes() == 0) {
-    user_error("train.eval", "weights with a classifier: ", found.origin,
-               " has none (its features: tessera checkpoint convert --to-finetune, then --features)");
-  }
+  arch::ModelConfig model = found.model;
+  if (model.classes() == 0) model.classes() = 1;  // a recipe's model has a head; nothing reads this one
   const std::string toml =
-      recipe::to_toml(recipe::evaluation_recipe(fs::path(path).stem().string(), found.model, found.pixels));
+      recipe::to_toml(recipe::evaluation_recipe(fs::path(path).stem().string(), model, found.pixels));
   return {path, recipe::parse_recipe(toml, path, ".", sets), std::move(found)};
 }
 
@@ -92,14 +95,32 @@ Trained open_trained(const std::string& path, const std::vector<std::string>& se
     if (recipe.checkpoint.on_damage == "fail") checkpoint::refuse_passed_over(choice);
     warn(checkpoint::passed_over_text(choice));
   }
+  return {choice.path, std::move(recipe)};
+}
+
+/// float32 where the recipe evaluates in it or the evaluation is for `features`, unless --set says otherwise.
+void choose_precision(recipe::Recipe& recipe, const std::vector<std::string>& sets, bool features) {
   const bool asked = std::ranges::any_of(sets, [](const std::string& set) {
     return set.starts_with("precision.compute") || set.starts_with("precision.linear");
   });
-  if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && !asked) {
-    recipe.precision.compute = recipe::Dtype::kFloat32;
-    recipe.precision.linear = recipe::Linear::kAuto;
-  }
-  return {choice.path, std::move(recipe)};
+  if (asked || (!features && recipe.precision.final_evaluation != recipe::Dtype::kFloat32)) return;
+  recipe.precision.compute = recipe::Dtype::kFloat32;
+  recipe.precision.linear = recipe::Linear::kAuto;
+}
+
+/// Errors: UserError where weights without a classifier are to do what needs one.
+void check_classifier(const Trained& trained, const EvalJob& job) {
+  if (trained.has_classifier()) return;
+  const bool head = std::ranges::find(job.units, "head") != job.units.end();
+  if (wants_features(job) && !head && job.output_dir.empty()) return;
+  const char* needs = !wants_features(job) ? "logits and top-1 need"
+                      : head               ? "--units head needs"
+                                           : "--output-dir needs";
+  user_error({.where = "train.eval",
+              .problem = concat(trained.weights->origin, " has no classifier, which ", needs),
+              .expected = "weights with a classifier, or --features, --knn or --probe without --output-dir "
+                          "and --units head",
+              .hint = "train.init_from begins the training of a classifier on these weights"});
 }
 
 /// Gives `state` the weights and the classes' names.
@@ -120,21 +141,64 @@ std::string computed_in(const recipe::Recipe& recipe, at::Device device) {
   return recipe.precision.linear == recipe::Linear::kFp8 ? dtype + " with fp8 linear layers" : dtype;
 }
 
-nlohmann::ordered_json to_json(const Evaluation& result, const fs::path& checkpoint,
-                               const std::string& dtype) {
+nlohmann::ordered_json to_json(const Evaluation& result) {
   const monitor::EvalMetrics& metrics = result.metrics;
   return {{"top1", metrics.top1},       {"top5", metrics.top5},
           {"loss", metrics.loss},       {"ece", result.figures.calibration_error},
-          {"samples", metrics.samples}, {"seconds", metrics.seconds},
-          {"compute", dtype},           {"checkpoint", checkpoint.string()}};
+          {"samples", metrics.samples}, {"seconds", metrics.seconds}};
 }
 
-void check_classes(const data::Source& source, const recipe::Recipe& recipe, const std::string& split) {
+/// Whether the model has an output for every class of the data. Where it has not, that is an error unless
+/// features are asked for.
+bool has_outputs_for(const Trained& trained, const data::Source& source, const EvalJob& job,
+                     const std::string& split, const Warn& warn) {
+  if (!trained.has_classifier()) return false;
+  const recipe::Recipe& recipe = trained.recipe;
+  const int64_t outputs = recipe.model.classes();
   const auto found = static_cast<int64_t>(source.classes().size());
-  if (found <= recipe.model.classes()) return;
-  user_error("train.eval", "data of at most the model's ", recipe.model.classes(), " classes: split ", split,
-             " of ", recipe.data.source, " has ", found,
-             " (evaluate other data: --set data.source=..., --split)");
+  if (found <= outputs) return true;
+  const std::string problem = concat("split ", split, " of ", recipe.data.source, " has ", found,
+                                     " classes and the model ", outputs, " outputs");
+  if (!wants_features(job)) {
+    user_error({.where = "train.eval",
+                .problem = problem,
+                .expected = concat("data of at most ", outputs, " classes"),
+                .hint = "evaluate other data: --set data.source=..., --split; --features, --knn and --probe "
+                        "need no classifier"});
+  }
+  if (!job.output_dir.empty()) {
+    user_error({.where = "train.eval",
+                .problem = concat("--output-dir needs top-1, and ", problem),
+                .expected = concat("data of at most ", outputs, " classes, or no --output-dir")});
+  }
+  warn(concat(problem, ": no top-1 is computed, only features"));
+  return false;
+}
+
+/// Warns where top-1 means less than it seems to. `known`: the classes that the weights name. Returns whether
+/// top-1 can be computed: where the data has them in another order that is an error, unless features are
+/// asked for.
+bool compare_classes(const Trained& trained, const std::vector<std::string>& known,
+                     const data::Source& source, const EvalJob& job, const std::string& split,
+                     const Warn& warn) {
+  const recipe::Recipe& recipe = trained.recipe;
+  const auto difference = data::class_difference(known, source.classes());
+  if (difference && difference->other_order && wants_features(job) && job.output_dir.empty()) {
+    warn(concat(recipe.data.source, " has other classes than the weights (", difference->text,
+                "): no top-1 is computed, only features"));
+    return false;
+  }
+  data::check_same_classes(known, source.classes(), recipe.data.source, warn);
+  const std::string unnamed =
+      data::unnamed_classes(trained.path.string(), known, recipe.data.source, source.classes());
+  if (!unnamed.empty()) warn(unnamed);
+  const auto found = static_cast<int64_t>(source.classes().size());
+  const int64_t outputs = recipe.model.classes();
+  if (found == 0 || found >= outputs) return true;
+  warn(concat("split ", split, " of ", recipe.data.source, " has ", found, " classes and the model ", outputs,
+              " outputs: ", outputs - found, outputs - found == 1 ? " is" : " are",
+              " of no class, and an image that gets one of them counts as wrong"));
+  return true;
 }
 
 std::vector<std::string> class_names(const std::vector<std::string>& saved, int64_t classes) {
@@ -180,9 +244,6 @@ void write_folder(const EvalJob& job, const Trained& trained, const std::string&
   monitor::write_evaluation(job.output_dir, report);
 }
 
-bool needs_training_split(const EvalJob& job) { return job.neighbours > 0 || job.probe; }
-bool wants_features(const EvalJob& job) { return !job.features.empty() || needs_training_split(job); }
-
 /// Writes the features of the evaluated split, classifies them by those of the training split (k nearest
 /// neighbours, linear probe) and adds the results to `json` and the log. `train` is null where neither
 /// classifier was asked for. Collective.
@@ -192,13 +253,13 @@ void look_at_features(const EvalJob& job, TrainState& state, const data::Source&
   const Features here = extract_features(state, source, loader, batch, job.units, mesh);
   const bool first = mesh.rank() == 0;
   if (first && !job.features.empty()) {
-    write_features(job.features, here);
+    write_features(job.features, here, source, json["compute"].get<std::string>());
     log.info(concat("  features   ", job.features));
   }
   if (train == nullptr) return;
   const Features known = extract_features(state, *train, loader, batch, {}, mesh);
   if (!first) return;
-  const int64_t classes = state.recipe.model.classes();
+  const int64_t classes = classes_of(known, here);
   const auto tell = [&](const char* key, const std::string& what, double top1) {
     json[key] = top1;
     char line[96];
@@ -232,7 +293,9 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   // Beside JSON no line of progress, but every warning, and what `load` says of foreign weights.
   Log log(ranks.rank == 0, job.json ? nullptr : stdout), notes(ranks.rank == 0, job.json ? stderr : stdout);
   const Warn warn = [&](const std::string& line) { log.warn(line); };
-  const Trained trained = open_trained(job.checkpoint, job.sets, warn);
+  Trained trained = open_trained(job.checkpoint, job.sets, warn);
+  check_classifier(trained, job);
+  choose_precision(trained.recipe, job.sets, wants_features(job));
   log.info(concat("evaluating ", trained.path.string()));
   const int64_t threads = set_threads(trained.recipe, ranks);
   if (const std::string note = launch::threads_note(trained.recipe.run.threads); !note.empty())
@@ -242,7 +305,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   const auto source =
       data::open_splits(trained.recipe.data.source, split,
                         source_options(trained.recipe, [&log](const std::string& line) { log.warn(line); }));
-  check_classes(*source, trained.recipe, split);
+  const bool has_outputs = has_outputs_for(trained, *source, job, split, warn);
   const data::MixedSource train =
       needs_training_split(job) ? open_training(trained.recipe) : data::MixedSource{};
   const mesh::Fact path = {"the weights", trained.path.string(),
@@ -261,14 +324,8 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           const auto state =
               assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
           load(*state, trained, job.ema, notes);
-          data::check_same_classes(state->classes, source->classes(), trained.recipe.data.source, warn);
-          const auto found = static_cast<int64_t>(source->classes().size());
-          if (const int64_t outputs = trained.recipe.model.classes(); found > 0 && found < outputs) {
-            warn(concat("split ", split, " of ", trained.recipe.data.source, " has ", found,
-                        " classes and the model ", outputs, " outputs: ", outputs - found,
-                        outputs - found == 1 ? " is" : " are",
-                        " of no class, and an image that gets one of them counts as wrong"));
-          }
+          const bool judged =
+              has_outputs && compare_classes(trained, state->classes, *source, job, split, warn);
           EvaluateOptions options;
           options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
                           : trained.recipe.train.batch_per_rank > 0
@@ -282,12 +339,16 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           data::LoaderOptions loader = loader_options(trained.recipe, ranks, threads, log);
           deliver_for(device, &loader);
           loader.give_up = launch::stop_requested;
-          Evaluation result = evaluate(*state, *source, loader, options, *mesh);
+          const std::string dtype = computed_in(trained.recipe, device);
+          Evaluation result;
+          if (judged) result = evaluate(*state, *source, loader, options, *mesh);
           if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
           const int64_t broken = result.figures.broken;
           if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
-          const std::string dtype = computed_in(trained.recipe, device);
-          auto json = to_json(result, trained.path, dtype);
+          nlohmann::ordered_json json = {{"samples", source->size()}};
+          if (judged) json = to_json(result);
+          json["compute"] = dtype;
+          json["checkpoint"] = trained.path.string();
           if (wants_features(job)) {
             look_at_features(job, *state, *source, train.source.get(), loader, options.batch, *mesh, log,
                              json);
@@ -297,11 +358,16 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
             if (!job.output.empty()) write_file_atomic(job.output, json_text(json, 2) + "\n");
             if (job.json) std::cout << json_text(json, 2) << std::endl;
           }
-          log.info(monitor::print(
-              "top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images of %s in %s, computed in %s",
-              result.metrics.top1, result.metrics.top5, result.metrics.loss,
-              static_cast<long>(result.metrics.samples), split.c_str(),
-              human_seconds(result.metrics.seconds).c_str(), dtype.c_str()));
+          if (!judged) {
+            log.info(concat("features of ", source->size(), " images of ", split, ", computed in ", dtype,
+                            "; no top-1"));
+          } else {
+            log.info(monitor::print(
+                "top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images of %s in %s, computed in %s",
+                result.metrics.top1, result.metrics.top5, result.metrics.loss,
+                static_cast<long>(result.metrics.samples), split.c_str(),
+                human_seconds(result.metrics.seconds).c_str(), dtype.c_str()));
+          }
           if (!job.output_dir.empty()) {
             log.info(concat("  page       ", (fs::path(job.output_dir) / monitor::kPageFile).string()));
           }
@@ -329,11 +395,18 @@ at::Tensor probabilities(TrainState& state, std::vector<float> pixels) {
 }
 
 /// The names of --set data.classes=FILE, which must agree with those saved with the weights.
-void name_classes(const PredictJob& job, TrainState& state) {
+void name_classes(const PredictJob& job, const Trained& trained, TrainState& state) {
   const bool asked =
       std::ranges::any_of(job.sets, [](const std::string& set) { return set.starts_with("data.classes="); });
   const recipe::Recipe& recipe = state.recipe;
-  if (!asked || recipe.data.classes.empty()) return;
+  if (!asked || recipe.data.classes.empty()) {
+    if (state.classes.empty()) {
+      warn(concat(trained.path.string(),
+                  " does not name its classes: labels are printed in their place; "
+                  "--set data.classes=FILE names them, one a line"));
+    }
+    return;
+  }
   auto names = data::read_class_names(recipe.data.classes);
   if (static_cast<int64_t>(names.size()) != recipe.model.classes()) {
     user_error({.where = "train.predict",
@@ -431,8 +504,14 @@ int predict_images(const PredictJob& job, TrainState& state) {
 
 int predict(const PredictJob& job) {
   Log log(true, job.json || job.csv ? stderr : stdout);
-  const Trained trained =
-      open_trained(job.checkpoint, job.sets, [&](const std::string& line) { log.warn(line); });
+  Trained trained = open_trained(job.checkpoint, job.sets, [&](const std::string& line) { log.warn(line); });
+  if (!trained.has_classifier()) {
+    user_error({.where = "train.predict",
+                .problem = concat(trained.weights->origin, " has no classifier"),
+                .expected = "weights with a classifier",
+                .hint = "train.init_from begins the training of a classifier on these weights"});
+  }
+  choose_precision(trained.recipe, job.sets, /*features=*/false);
   if (!job.json && !job.csv) log.info(concat("predicting with ", trained.path.string()));
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);
@@ -442,7 +521,7 @@ int predict(const PredictJob& job) {
       [&] {
         const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);
         load(*state, trained, job.ema, log);
-        name_classes(job, *state);
+        name_classes(job, trained, *state);
         return predict_images(job, *state);
       },
       *mesh, [] { return "predicting"; }, "");

@@ -80,8 +80,29 @@ TEST(ClassDifference, AKeptHeadAndATeacherAreRefusedOrWarnedAbout) {
             std::vector<std::string>{
                 "distill.teacher: a does not name its classes; label i is taken for class i of the data"});
   EXPECT_EQ(check({"cat", "cow"}, {"cat", "cow"}), "no error");
-  EXPECT_EQ(check({"cat", "cow"}, {}), "no error");
   EXPECT_TRUE(warnings.empty());
+  for (const Names& unnamed : {Names{}, Names{"0", "1"}}) {
+    EXPECT_EQ(check({"cat", "cow"}, unnamed), "no error");
+    EXPECT_EQ(
+        warnings,
+        Names{"distill.teacher: the data does not name its classes; label i is taken for class i of a"});
+    EXPECT_EQ(check({}, unnamed), "no error");
+    EXPECT_TRUE(warnings.empty());
+  }
+}
+
+TEST(ClassDifference, NumbersAreNoNamesButKeepTheirOrder) {
+  EXPECT_EQ(unnamed_classes("a.safetensors", {}, "folder:/x", {"cat", "cow"}),
+            "a.safetensors does not name its classes; label i is taken for class i of folder:/x");
+  EXPECT_EQ(unnamed_classes("a.safetensors", {"cat", "cow"}, "idx:/x", {"0", "1"}),
+            "idx:/x does not name its classes; label i is taken for class i of a.safetensors");
+  EXPECT_EQ(unnamed_classes("a", {"0", "1", "2"}, "b", {"0", "1"}), "");
+  EXPECT_EQ(unnamed_classes("a", {"cat"}, "b", {"cow"}), "");
+  const auto no_warning = [](const std::string& line) { ADD_FAILURE() << line; };
+  check_same_classes({"0", "1"}, {"cat", "cow"}, "folder:/x", no_warning);
+  check_same_classes({"cat", "cow"}, {"0", "1"}, "idx:/x", no_warning);
+  // Names in the order of text, though those of the weights are numbers.
+  EXPECT_THROW(check_same_classes({"0", "1", "2"}, {"0", "2"}, "folder:/x", no_warning), UserError);
 }
 
 }  // namespace

@@ -69,8 +69,71 @@ def files_are_evaluated_as_they_are():
         data += settings(model__heads=2)
         failed = refused(tessera("eval", FIXTURES / "timm.safetensors", "--ema", *data, folder=folder))
         check("[train.eval] a checkpoint of Tessera's for --ema: " in failed, failed)
-        failed = refused(tessera("eval", FIXTURES / "dinov2.pth", *data, folder=folder))
-        check("[train.eval] weights with a classifier: " in failed, failed)
+
+
+def weights_without_a_classifier_have_features():
+    """Enough for --features, --knn and --probe; everything else says that it needs the classifier."""
+    from files import make_image_folder
+    from harness import check, scratch, settings, tessera
+
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos")
+        data = settings(data__source=f"folder:{photos}", model__heads=2)
+        backbone = FIXTURES / "dinov2.pth"
+        out = tessera("eval", backbone, "--procs", 2, "--features", folder / "out.safetensors", "--knn", 5, "--probe",
+                      "--output", folder / "out.json", *data, folder=folder).done()
+        check("no classifier: only features are computed" in out and "; no top-1" in out and "top-1 0.00" not in out, out)
+        check("head.weight" not in out, out)
+        found = json.loads((folder / "out.json").read_text())
+        check(found["samples"] == 80 and found["compute"] == "fp32" and not {"top1", "loss"} & found.keys(), found)
+        check(found["probe_top1"] > 95 and found["knn_top1"] > 90, found)
+        for command, reason in ((("eval", backbone), "which logits and top-1 need"),
+                                (("eval", backbone, "--knn", 5, "--output-dir", "page"), "which --output-dir needs"),
+                                (("eval", backbone, "--features", "x", "--units", "head"), "which --units head needs"),
+                                (("predict", backbone, photos / "val/dark/001.png"), "[train.predict] ")):
+            failed = refused(tessera(*command, *data, folder=folder))
+            check(f"{backbone} (timm: DINOv2 with registers) has no classifier" in failed and reason in failed, failed)
+        check(not (folder / "x").exists() and not (folder / "page").exists(), "files")
+        # A classifier of other classes is in no one's way either.
+        six = folder / "six"
+        for number in range(6):
+            (six / "val" / f"class{number}").mkdir(parents=True)
+            (six / "val" / f"class{number}" / "a.png").write_bytes(png(12, lambda x, y: (x * y * number) % 256))
+        other = settings(data__source=f"folder:{six}")
+        failed = refused(tessera("eval", FIXTURES / "hf", *other, folder=folder))
+        check("has 6 classes and the model 5 outputs: expected data of at most 5 classes" in failed, failed)
+        out = tessera("eval", FIXTURES / "hf", "--features", "six.safetensors", *other, folder=folder).done()
+        check("6 classes and the model 5 outputs: no top-1 is computed, only features" in out, out)
+        (six / "val/class5").rename(six / "val/plum")  # label 2 of the weights, label 5 of the data
+        (six / "val/class4/a.png").unlink()
+        (six / "val/class4").rmdir()
+        failed = refused(tessera("eval", FIXTURES / "hf", *other, folder=folder))
+        check("'plum' in the data, which is label 2 there" in failed, failed)
+        out = tessera("eval", FIXTURES / "hf", "--features", "five.safetensors", *other, folder=folder).done()
+        check("which is label 2 there): no top-1 is computed, only features" in out, out)
+
+
+def weights_or_data_without_class_names_are_told():
+    from files import make_image_folder
+    from harness import check, scratch, settings, tessera
+
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos", images=3)
+        unnamed, named = FIXTURES / "timm.safetensors", FIXTURES / "hf"
+        line = "does not name its classes"
+        out = tessera("eval", unnamed, *settings(data__source=f"folder:{photos}", model__heads=2), folder=folder).done()
+        check(out.count(f"{unnamed} {line}; label i is taken for class i of folder:{photos}") == 1, out)
+        out = tessera("eval", named, *settings(data__source="fake:8"), folder=folder).done()
+        check(out.count(f"fake:8 {line}; label i is taken for class i of {named}") == 1 and "same classes" not in out, out)
+        out = tessera("eval", unnamed, *settings(data__source="fake:8", model__heads=2), folder=folder).done()
+        check(line not in out, out)
+        image = photos / "val/dark/001.png"
+        out = tessera("predict", unnamed, image, "--set", "model.heads=2", folder=folder).done()
+        check(out.count(f"{unnamed} {line}: labels are printed in their place; --set data.classes=FILE names them") == 1, out)
+        (folder / "names.txt").write_text("a\nb\nc\nd\ne\n")
+        for words in ((unnamed, "--set", "model.heads=2", "--set", f"data.classes={folder / 'names.txt'}"), (named,)):
+            out = tessera("predict", words[0], image, *words[1:], folder=folder).done()
+            check(line not in out and "warning" not in out, out)
 
 
 def others_weights_arrive_unchanged():
@@ -150,5 +213,6 @@ def a_student_learns_from_a_teacher():
 if __name__ == "__main__":
     from harness import main
 
-    main(files_are_evaluated_as_they_are, others_weights_arrive_unchanged, a_resumed_run_does_not_begin_again, a_linear_probe_changes_the_head_alone,
+    main(files_are_evaluated_as_they_are, weights_without_a_classifier_have_features,
+         weights_or_data_without_class_names_are_told, others_weights_arrive_unchanged, a_resumed_run_does_not_begin_again, a_linear_probe_changes_the_head_alone,
          a_student_learns_from_a_teacher)

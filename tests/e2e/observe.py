@@ -49,7 +49,7 @@ def eval_leaves_the_same_folder_on_any_ranks():
         for split in ("train", "val"):
             shutil.copytree(more / split / "light", more / split / "third")
         run = tessera("eval", folder / "run", "--set", f"data.source=folder:{more}", folder=folder)
-        check(run.wait() == 2 and "[train.eval] data of at most the model's 2 classes: split val of " in run.text(), run.text())
+        check(run.wait() == 2 and " classes and the model 2 outputs: expected data of at most 2 classes" in run.text(), run.text())
         run = tessera("eval", folder / "run", "--output-dir", folder / "run/recipe.toml/x", folder=folder)
         check(run.wait() == 2 and "[monitor.evaluation] a folder for the results" in run.text(), run.text())
 
@@ -58,6 +58,16 @@ def safetensors_header(path):
     with open(path, "rb") as file:
         size, = struct.unpack("<Q", file.read(8))
         return json.loads(file.read(size))
+
+
+def sample_names(path):
+    """The names in a file of features, with the standard library alone."""
+    raw = path.read_bytes()
+    size, = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8:8 + size])
+    bytes_of = lambda name: raw[8 + size:][slice(*header[name]["data_offsets"])]
+    ends = struct.unpack(f"<{header['name_offsets']['shape'][0]}q", bytes_of("name_offsets"))
+    return [os.fsdecode(bytes_of("names")[begin:end]) for begin, end in zip(ends, ends[1:])]
 
 
 def eval_looks_at_frozen_features():
@@ -70,6 +80,9 @@ def eval_looks_at_frozen_features():
             run = tessera("eval", folder / "run", "--procs", ranks, "--features", out, "--units", "blocks.0,head", "--knn", 5,
                           "--probe", "--output", folder / "out.json", folder=folder).done()
             header = safetensors_header(out)
+            check(header["__metadata__"] == {"format": "pt", "compute": "fp32"}, header["__metadata__"])
+            check(sample_names(out) == [f"val/{name}/{i:03d}.{'png' if i else 'jpg'}" for name in ("dark", "light")
+                                        for i in range(40)], sample_names(out))
             shapes = {name: header[name]["shape"] for name in ("features", "labels", "blocks.0", "head")}
             check(shapes == {"features": [80, 32], "labels": [80], "blocks.0": [80, 4, 32], "head": [80, 2]}, shapes)
             found[ranks] = json.loads((folder / "out.json").read_text())
@@ -77,6 +90,16 @@ def eval_looks_at_frozen_features():
             check(found[ranks]["probe_top1"] > 95 and found[ranks]["knn_top1"] > 95, found)
             check("linear probe: top-1" in run and "5 nearest neighbours: top-1" in run, run)
         check(found[1]["probe_top1"] == found[2]["probe_top1"], found)
+        # float32 though the run computes in bf16, unless another dtype is asked for.
+        bf16 = ("--set", "precision.compute=bf16")
+        train(folder, *settings(data__source=f"folder:{photos}", model__classes=2, train__batch=16, train__steps=1,
+                                precision__compute="bf16"), run="bf16").done()
+        for words, dtype in (((), "bf16"), (("--features", out), "fp32"), (("--features", out, *bf16), "bf16")):
+            out.unlink(missing_ok=True)
+            run = tessera("eval", folder / "bf16", *words, folder=folder).done()
+            check(f"computed in {dtype}" in run, words, run)
+            check(not words or safetensors_header(out)["__metadata__"]["compute"] == dtype, words)
+            check(not words or safetensors_header(out)["features"]["dtype"] == "F32", words)
         run = tessera("eval", folder / "run", "--units", "blocks.9", "--features", out, folder=folder)
         check(run.wait() == 2 and "[train.features] a unit of the model, one of stem, blocks.0, " in run.text(), run.text())
 

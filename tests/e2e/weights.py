@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights out and in: files that Tessera wrote give timm, torchvision and transformers the logits that they gave before.
 
-The half of this file below `logits` runs under the Python that has torch, timm, torchvision, transformers, safetensors.
+The half of this file below `shown` runs under the Python that has torch, timm, torchvision, transformers, safetensors.
 """
 import json
 import math
@@ -86,6 +86,52 @@ def others_give_the_same_logits(folder):
         check(out <= TOLERANCE and back <= TOLERANCE, output, found, expected)
     shards = sorted((folder / "hf_sharded").glob("*.safetensors"))
     check(len(shards) >= 3 and not (folder / "hf_sharded/model.safetensors").exists(), shards)
+
+
+def features_are_those_of_the_others(folder):
+    """Backbones that timm and transformers wrote without a classifier, and a distilled DeiT with and without; the file of
+    features is read by the safetensors package as docs/metrics.md shows."""
+    from harness import check, settings, tessera
+    from peers import peers_python
+
+    python = peers_python("torch", "timm", "transformers", "safetensors")
+    (folder / "backbones").mkdir()
+    done = subprocess.run([python, __file__, "write_backbones", folder / "backbones", folder / "pictures"],
+                          capture_output=True, text=True, timeout=300)
+    check(done.returncode == 0, done.stdout, done.stderr)
+    expected = json.loads(done.stdout.splitlines()[-1])
+    check(len(expected) == 5, expected.keys())
+    for name, values in expected.items():
+        # bf16 is what a CPU with instructions for it computes in where nothing is said; features are float32 all the same.
+        run = tessera("eval", folder / "backbones" / name, "--features", folder / "features.safetensors", folder=folder,
+                      *settings(data__source="folder:pictures", data__eval_crop_ratio=1, data__mean="[0.5]",
+                                data__std="[0.5]", model__heads=2, run__threads=1)).done()
+        done = subprocess.run([python, __file__, "read_features", folder / "features.safetensors"],
+                              capture_output=True, text=True, timeout=300)
+        check(done.returncode == 0, name, done.stdout, done.stderr)
+        found = json.loads(done.stdout.splitlines()[-1])
+        check(found["names"] == [f"val/class{label}/one.png" for label in range(5)], found["names"])
+        check(found["labels"] == list(range(5)) and found["dtype"] == "torch.float32", found["labels"], found["dtype"])
+        check(("no classifier: only features are computed" in run) == (name != "deit_distilled.safetensors"), name, run)
+        largest = max(abs(a - b) for a, b in zip(found["features"], values, strict=True))
+        print(f"  features of {name}: largest difference {largest:.2e}", flush=True)
+        check(largest <= TOLERANCE, name, found["features"], values)
+
+
+def a_check_without_logits_compares_features(folder):
+    from harness import check, tessera
+
+    for name, words, reason in (
+            ("mae_encoder.pth", (), "there is no head"),
+            ("timm.safetensors", ("--to-finetune", "--classes", 3), "all images have the same logits (a head of zeros)"),
+            ("timm.safetensors", ("--to-finetune", "--classes", 3, "--head-bias", -7), "all images have the same logits"),
+            ("deit_distilled.safetensors", ("--to-finetune", "--classes", 3), "all images have the same logits"),
+            ("torchvision_tanh.pth", ("--to-finetune", "--head", "zero"), "all images have the same logits")):
+        (folder / "out.safetensors").unlink(missing_ok=True)
+        out = tessera("checkpoint", "convert", FIXTURES / name, "out.safetensors", "--to", "timm", *words, *HEADS,
+                      folder=folder).done()
+        check(f"logit check: {reason}" in out and "; features are compared instead\nfeature check: 2 images" in out, out)
+        check(", 16 features each up to " in out and "each up to 0:" not in out and "largest difference 0\n" in out, out)
 
 
 FINETUNE = """
@@ -235,15 +281,69 @@ def weights_go_out_and_in():
         grey_pictures_in_larger_patches(folder)
         foreign_folders_give_their_probabilities(folder)
         classes_of_kept_heads_and_teachers_agree(folder)
+        a_check_without_logits_compares_features(folder)
         others_give_the_same_logits(folder)  # last: without the other programs the whole test counts as skipped
+        features_are_those_of_the_others(folder)
+
+
+def shown(pictures):
+    """The pictures as a tensor in [-1, 1], in the order of their classes."""
+    import numpy as np
+    import PIL.Image
+    import torch
+
+    files = sorted(pathlib.Path(pictures).glob("val/*/*.png"))
+    pixels = np.stack([np.asarray(PIL.Image.open(file).convert("RGB"), np.float32) for file in files])
+    return torch.from_numpy(pixels / 127.5 - 1).permute(0, 3, 1, 2)
+
+
+def write_backbones(place, pictures):
+    """Writes models to the folder and prints the features that their packages compute of the pictures."""
+    sys.path.insert(0, str(FIXTURES.parent))
+    import make_fixtures as fixtures
+    import safetensors.torch
+    import torch
+    import transformers
+
+    s, place = fixtures.SIZES, pathlib.Path(place)
+    images = shown(pictures)
+    sizes = dict(img_size=s["image"], patch_size=s["patch"], embed_dim=s["width"], depth=s["depth"], num_heads=s["heads"],
+                 mlp_ratio=s["mlp"] / s["width"])
+    config = dict(hidden_size=s["width"], num_hidden_layers=s["depth"], num_attention_heads=s["heads"],
+                  intermediate_size=s["mlp"], image_size=s["image"], patch_size=s["patch"])
+    distilled = fixtures.timm_deit.VisionTransformerDistilled
+    found = {}
+    for name, model in (("vit.safetensors", fixtures.timm_model(num_classes=0)),
+                        ("deit_distilled.safetensors", distilled(num_classes=5, **sizes)),
+                        ("deit_distilled_backbone.safetensors", distilled(num_classes=0, **sizes))):
+        fixtures.randomise(model, 31)
+        safetensors.torch.save_file(model.state_dict(), place / name)
+        with torch.no_grad():
+            found[name] = model.forward_head(model.forward_features(images), pre_logits=True)
+    for name, model in (("hf_vit", transformers.ViTModel(transformers.ViTConfig(**config))),
+                        ("hf_deit", transformers.DeiTModel(transformers.DeiTConfig(**config)))):
+        fixtures.randomise(model, 32).save_pretrained(place / name)
+        with torch.no_grad():
+            found[name] = model(images).last_hidden_state[:, 0]  # what their ForImageClassification reads
+    print(json.dumps({name: values.flatten().tolist() for name, values in found.items()}))
+
+
+def read_features(path):
+    import os
+
+    from safetensors.torch import load_file
+
+    found = load_file(path)
+    text, ends = found["names"].numpy().tobytes(), found["name_offsets"].tolist()
+    names = [os.fsdecode(text[begin:end]) for begin, end in zip(ends, ends[1:])]
+    print(json.dumps({"names": names, "labels": found["labels"].tolist(), "dtype": str(found["features"].dtype),
+                      "features": found["features"].flatten().tolist()}))
 
 
 def logits(family, path, pictures, ours):
     """Prints what the package computes of the formula's images and of the pictures, and what Tessera computed of these."""
     sys.path.insert(0, str(FIXTURES.parent))
     import make_fixtures as fixtures
-    import numpy as np
-    import PIL.Image
     import safetensors.torch
     import torch
 
@@ -265,22 +365,19 @@ def logits(family, path, pictures, ours):
         else:
             model = fixtures.timm_model(no_embed_class=family == "big_vision")
             fixtures.timm_vit._load_weights(model, path)
-    files = sorted(pathlib.Path(pictures).glob("val/*/*.png"))
-    pixels = np.stack([np.asarray(PIL.Image.open(file).convert("RGB"), np.float32) for file in files])
-    shown = torch.from_numpy(pixels / 127.5 - 1).permute(0, 3, 1, 2)
 
     def computed(images):
         out = model.eval()(images)
         return getattr(out, "logits", out).flatten().tolist()
 
     with torch.no_grad():
-        print(json.dumps({"formula": computed(fixtures.images()), "pictures": computed(shown),
+        print(json.dumps({"formula": computed(fixtures.images()), "pictures": computed(shown(pictures)),
                           "tessera": safetensors.torch.load_file(ours)["head"].flatten().tolist()}))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["logits"]:
-        logits(*sys.argv[2:])
+    if sys.argv[1:2] in (["logits"], ["write_backbones"], ["read_features"]):
+        globals()[sys.argv[1]](*sys.argv[2:])
     else:
         from harness import main
 

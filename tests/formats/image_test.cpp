@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 #include <png.h>
+#include <zlib.h>
 
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +15,7 @@
 #include "tests/data/shared_data.h"
 #include "tests/error_text.h"
 #include "tests/formats/jpeg_maker.h"
+#include "tests/process_memory.h"
 
 namespace tessera::formats {
 namespace {
@@ -199,6 +202,80 @@ TEST(Image, Channels) {
   const Image gray = convert_channels({2, 1, 3, {255, 0, 0, 10, 200, 30}}, 1);
   EXPECT_EQ(gray.pixels, (Bytes{76, 124}));  // Pillow: Image.new("RGB", ...).convert("L")
   EXPECT_EQ(convert_channels(gray, 3).pixels, (Bytes{76, 76, 76, 124, 124, 124}));
+}
+
+Bytes of_hex(const std::string& text) {
+  Bytes bytes;
+  for (size_t i = 0; i < text.size(); i += 2) {
+    bytes.push_back(static_cast<uint8_t>(std::stoi(text.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+// docs/data.md, "Broken image streams", says why. Pillow's verdict is make_stream_fixture.py's to check.
+TEST(Image, BrokenStreamsAreAcceptedAsDocumented) {
+  const auto fixture =
+      nlohmann::json::parse(read_file(TESSERA_SOURCE_DIR "/tests/formats/fixtures/streams.json"));
+  std::map<std::string, Bytes> sound;
+  int refused = 0;
+  for (const auto& stream : fixture.at("streams")) {
+    const std::string group = stream.at("group"), name = stream.at("name");
+    SCOPED_TRACE(group + ": " + name);
+    Image image;
+    const std::string error = error_text([&] {
+      image = convert_channels(decode_image(of_hex(stream.at("bytes").get<std::string>()), "s"), 3);
+    });
+    EXPECT_EQ(error == "no error" ? "ok" : "refused", stream.at("tessera")) << error;
+    refused += error == "no error" ? 0 : 1;
+    if (group == "sound") sound[name] = image.pixels;
+    if (error != "no error" || group.starts_with("JPEG")) continue;
+    EXPECT_EQ(image.pixels, sound.at(group == "sound" ? name : "plain"));
+    const Bytes pillow = of_hex(stream.at("rgb").get<std::string>());
+    if (!pillow.empty()) {
+      EXPECT_EQ(image.pixels, pillow);
+    }
+  }
+  EXPECT_GT(refused, 30);
+}
+
+// 30 text chunks of 8 kB that unpack to 8 MB each.
+TEST(Png, TextThatUnpacksToMuchTakesNoMemory) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer holds memory of its own";
+  const Bytes pixels = gradient(16, 16, 3);
+  const std::string text(7'900'000, 'x');
+  Bytes file;
+  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
+  png_infop info = png_create_info_struct(png);
+  png_set_write_fn(
+      png, &file,
+      [](png_structp p, png_bytep data, size_t size) {
+        auto* bytes = static_cast<Bytes*>(png_get_io_ptr(p));
+        bytes->insert(bytes->end(), data, data + size);
+      },
+      nullptr);
+  png_set_IHDR(png, info, 16, 16, 8, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
+               PNG_FILTER_TYPE_DEFAULT);
+  png_write_info(png, info);
+  for (int y = 0; y < 16; ++y) png_write_row(png, pixels.data() + size_t{48} * static_cast<size_t>(y));
+  png_write_end(png, nullptr);
+  png_destroy_write_struct(&png, &info);
+  // zTXt after IHDR, 33 bytes from the start: keyword, zero, method 0, a zlib stream.
+  uLongf packed_size = compressBound(text.size());
+  Bytes chunk(4 + 4 + 5 + packed_size);
+  std::memcpy(chunk.data() + 4, "zTXtkey\0", 9);
+  compress(chunk.data() + 13, &packed_size, reinterpret_cast<const Bytef*>(text.data()), text.size());
+  const auto put = [](uint8_t* out, uint64_t value) {
+    for (int i = 0; i < 4; ++i) out[i] = static_cast<uint8_t>(value >> (24 - 8 * i));
+  };
+  put(chunk.data(), 5 + packed_size);
+  chunk.resize(4 + 4 + 5 + packed_size + 4);
+  put(chunk.data() + chunk.size() - 4, crc32(0, chunk.data() + 4, static_cast<uInt>(chunk.size() - 8)));
+  for (int i = 0; i < 30; ++i) file.insert(file.begin() + 33, chunk.begin(), chunk.end());
+  ASSERT_LT(file.size(), size_t{1} << 20);
+  Image image;
+  const int64_t peak = testing::peak_above_idle([&] { image = decode_image(file, "p"); });
+  EXPECT_EQ(image.pixels, pixels);
+  EXPECT_LT(peak, 8 << 20);
 }
 
 // The files that others found odd, against what Pillow says of them.

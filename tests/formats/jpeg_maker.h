@@ -98,6 +98,7 @@ inline std::optional<Bytes> decode_by_libjpeg(std::span<const uint8_t> bytes) {
     JSAMPROW row = pixels.data() + info.output_scanline * stride;
     jpeg_read_scanlines(&info, &row, 1);
   }
+  jpeg_finish_decompress(&info);  // to the end marker
   jpeg_destroy_decompress(&info);
   return pixels;
 }

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 TEST(Features, AreTimmsIntermediates) {
   const json& cases = formula::fixture("features");
-  ASSERT_EQ(cases.size(), 3U);
+  ASSERT_EQ(cases.size(), 4U);
   for (const auto& [name, expected] : cases.items()) {
     SCOPED_TRACE(name);
     VisionTransformer model(formula::vit_config_of(expected["config"]));

@@ -16,6 +16,7 @@ CASES = {
     "gap_no_class_token": dict(pool="avg", class_token=False),
     "registers_layer_scale": dict(registers=4, layer_scale=0.1),
     "attention_pool": dict(pool="map", class_token=False),
+    "distilled": dict(distillation_token=True),
 }
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes tests/models/fixtures/resmlp.json: what timm computes for ResMLPs with weights and images of
-make_parity_fixture.py's formula: logits, loss, gradients (of resmlp_24_224 logits alone). Everything in float64.
+make_parity_fixture.py's formula: logits, loss, gradients (of resmlp_24_224 logits alone), and the small one's features. Everything in float64.
 
     make_resmlp_fixture.py            writes the fixture
     make_resmlp_fixture.py --check    makes it again and compares; exit code 1 where they differ
@@ -10,6 +10,7 @@ import pathlib
 import sys
 
 import timm
+import torch
 from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
 
 import make_parity_fixture as formula
@@ -36,11 +37,19 @@ def logits_alone(name, batch):
     return {key: case[key] for key in ("config", "batch", "logits_std", "logits")}
 
 
+def features(model):
+    """What its classifier reads, of a model that parity_case has filled."""
+    with torch.no_grad():
+        x = formula.images("images", 2, model)
+        return formula.digits(model.forward_head(model.forward_features(x), pre_logits=True).reshape(-1).tolist())
+
+
 def make():
     cases = {"resmlp_12_224": (timm.create_model("resmlp_12_224"), "resmlp_12_224", 2),
              "small": (*small(), 4), "gray": (*small(channels=1, patch_size=12, mlp_width=96), 4)}
     return {"timm": timm.__version__,
             "cases": {name: formula.parity_case(*case, {}) for name, case in cases.items()},
+            "features": {"small": features(cases["small"][0])},
             "logits": [logits_alone("resmlp_24_224", 2)]}
 
 

@@ -69,6 +69,25 @@ TEST_P(TimmParity, LogitsLossAndGradients) {
 INSTANTIATE_TEST_SUITE_P(ResMlp, TimmParity, testing::Values("resmlp_12_224", "small", "gray"),
                          [](const auto& info) { return std::string(info.param); });
 
+TEST(ResMlpModel, FeaturesAreTimmsPreLogits) {
+  const json& fixture = formula::fixture("resmlp");
+  ResMlp model(resmlp_config_of(fixture["cases"]["small"]["config"]));
+  formula::fill(model);
+  at::Tensor features, tokens;
+  ForwardContext context;
+  context.observe = [&](const std::string& what, const at::Tensor& value) {
+    if (what == "features") features = value.to(at::kDouble);
+    if (what == "tokens") tokens = value.to(at::kDouble);
+  };
+  const at::NoGradGuard no_grad;
+  model.forward(formula::images("images", 2, model.config()), context);
+  ASSERT_TRUE(features.defined() && tokens.defined());
+  const at::Tensor wanted =
+      at::tensor(fixture["features"]["small"].get<std::vector<double>>(), at::kDouble).view({2, -1});
+  EXPECT_TRUE(features.allclose(wanted, 1e-5, 1e-5)) << (features - wanted).abs().max();
+  EXPECT_TRUE(tokens.mean(1).allclose(wanted, 1e-5, 1e-5));
+}
+
 // The network of recipes/resmlp_24.toml and resmlp_24_bits.toml.
 TEST(ResMlpModel, TheShippedSizeHasTimmsLogits) {
   const json& expected = formula::fixture("resmlp")["logits"].at(0);

@@ -50,14 +50,43 @@ TEST(Features, AreTheSameOnAnyRanks) {
   }
 }
 
+TEST(Features, AStopEndsAllRanks) {
+  at::set_num_threads(1);
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe({"data.source=fake:101"});
+    const auto state = assemble(recipe, make_plan(recipe, 2), mesh, false);
+    const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
+    Log log(false);
+    auto loader = loader_options(recipe, launch::Ranks{}, 1, log);
+    int asked = 0;
+    loader.give_up = [&] { return mesh.rank() == 1 && ++asked > 2; };
+    EXPECT_EQ(error_text([&] { extract_features(*state, *source, loader, 8, {}, mesh); }),
+              "[train.features] stopped by a signal before the features of all images were computed");
+  });
+}
+
 TEST(Features, AreWrittenByName) {
   const TemporaryFolder folder("tessera-features");
   const Features features{at::arange(6).view({3, 2}).to(at::kFloat),
                           at::tensor({1, -1, 0}, at::kLong),
                           {{"blocks.0", at::ones({3, 4, 2})}}};
-  write_features(folder.path() / "out.safetensors", features);
+  const auto source = data::open_source("fake:3", "val", {});
+  write_features(folder.path() / "out.safetensors", features, *source, "bf16");
   const formats::SafetensorsReader reader(folder.path() / "out.safetensors");
-  ASSERT_EQ(reader.entries().size(), 3U);
+  ASSERT_EQ(reader.entries().size(), 5U);
+  EXPECT_EQ(reader.metadata().at("compute"), "bf16");
+  for (const auto& entry : reader.entries()) {
+    EXPECT_EQ(entry.begin % formats::dtype_size(entry.dtype), 0U) << entry.name;
+  }
+  std::vector<int64_t> offsets(4);
+  reader.read(*reader.find("name_offsets"), 0, std::as_writable_bytes(std::span(offsets)));
+  std::string names(static_cast<size_t>(offsets.back()), ' ');
+  reader.read(*reader.find("names"), 0, std::as_writable_bytes(std::span(names)));
+  for (int64_t i = 0; i < 3; ++i) {
+    const auto begin = static_cast<size_t>(offsets[static_cast<size_t>(i)]),
+               end = static_cast<size_t>(offsets[static_cast<size_t>(i + 1)]);
+    EXPECT_EQ(names.substr(begin, end - begin), source->sample_name(i));
+  }
   EXPECT_EQ(reader.find("blocks.0")->shape, (std::vector<int64_t>{3, 4, 2}));
   EXPECT_EQ(reader.find("labels")->dtype, "I64");
   at::Tensor values = at::empty({3, 2});
