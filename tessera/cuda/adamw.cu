@@ -24,14 +24,15 @@ __device__ inline void update(float& p, float g, float& m, float& v, const Adamw
 }
 
 /// Elements [begin, begin + kCount).
-template <typename Copy, int kCount>
+template <typename Copy, typename Gradient, int kCount>
 __device__ void update_pack(const AdamwPass& a, int64_t begin, const AdamwCoefficients& by,
                             float grad_scale) {
   using P = Pack<float, kCount>;
   const auto pack = [&](float* data) { return reinterpret_cast<P*>(data + begin); };
   P p = *pack(a.parameter), m = *pack(a.exp_avg), v = *pack(a.exp_avg_sq);
-  const P g = *reinterpret_cast<const P*>(a.gradient + begin);
-  for (int k = 0; k < kCount; ++k) update(p.at[k], g.at[k], m.at[k], v.at[k], by, grad_scale);
+  const auto g =
+      *reinterpret_cast<const Pack<Gradient, kCount>*>(static_cast<const Gradient*>(a.gradient) + begin);
+  for (int k = 0; k < kCount; ++k) update(p.at[k], to_float(g.at[k]), m.at[k], v.at[k], by, grad_scale);
   *pack(a.parameter) = p;
   *pack(a.exp_avg) = m;
   *pack(a.exp_avg_sq) = v;
@@ -41,13 +42,13 @@ __device__ void update_pack(const AdamwPass& a, int64_t begin, const AdamwCoeffi
   *reinterpret_cast<Pack<Copy, kCount>*>(static_cast<Copy*>(a.copy) + begin) = copy;
 }
 
-template <typename Copy, int kCount>
+template <typename Copy, typename Gradient, int kCount>
 __global__ void adamw_kernel(AdamwPass a) {
   const int64_t begin = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kCount;
   if (begin + kCount <= a.count) {
-    update_pack<Copy, kCount>(a, begin, a.by, a.grad_scale);
+    update_pack<Copy, Gradient, kCount>(a, begin, a.by, a.grad_scale);
   } else {
-    for (int64_t i = begin; i < a.count; ++i) update_pack<Copy, 1>(a, i, a.by, a.grad_scale);
+    for (int64_t i = begin; i < a.count; ++i) update_pack<Copy, Gradient, 1>(a, i, a.by, a.grad_scale);
   }
 }
 
@@ -67,7 +68,7 @@ __device__ inline int64_t first_run_behind(const AdamwTable& table, int64_t i) {
 
 /// One launch for all runs of a shard. Packs lie at multiples of their size in the shard; one that is not
 /// within a single run is updated element by element.
-template <typename Copy, int kCount>
+template <typename Copy, typename Gradient, int kCount>
 __global__ void adamw_runs_kernel(AdamwPass a) {
   const AdamwTable& table = a.table;
   if (*table.use == 0) return;
@@ -78,34 +79,42 @@ __global__ void adamw_runs_kernel(AdamwPass a) {
     const ops::AdamwRun run = table.run[r];
     const AdamwCoefficients by = table.coefficients[run.row];
     if (run.begin <= begin && begin + kCount <= run.end) {
-      update_pack<Copy, kCount>(a, begin, by, grad_scale);
+      update_pack<Copy, Gradient, kCount>(a, begin, by, grad_scale);
       return;
     }
     const int64_t last = run.end < end ? run.end : end;
-    for (i = run.begin > i ? run.begin : i; i < last; ++i) update_pack<Copy, 1>(a, i, by, grad_scale);
+    for (i = run.begin > i ? run.begin : i; i < last; ++i)
+      update_pack<Copy, Gradient, 1>(a, i, by, grad_scale);
     if (i >= run.end) ++r;
   }
 }
 
-template <typename Copy>
+template <typename Copy, typename Gradient>
 void launch_adamw(const AdamwPass& a, void* stream) {
   // A run of parameters begins anywhere in its shard.
-  const bool packs = is_aligned(a.parameter, kAccess) && is_aligned(a.gradient, kAccess) &&
+  const bool packs = is_aligned(a.parameter, kAccess) && is_aligned(a.gradient, kMost * sizeof(Gradient)) &&
                      is_aligned(a.exp_avg, kAccess) && is_aligned(a.exp_avg_sq, kAccess) &&
                      is_aligned(a.copy, kAccess / 2);
   const int64_t blocks = divided_up(a.count, kThreads * (packs ? kMost : 1));
   if (a.table.run != nullptr) {
-    launch(packs ? adamw_runs_kernel<Copy, kMost> : adamw_runs_kernel<Copy, 1>, blocks, kThreads, a, stream);
+    launch(packs ? adamw_runs_kernel<Copy, Gradient, kMost> : adamw_runs_kernel<Copy, Gradient, 1>, blocks,
+           kThreads, a, stream);
   } else {
-    launch(packs ? adamw_kernel<Copy, kMost> : adamw_kernel<Copy, 1>, blocks, kThreads, a, stream);
+    launch(packs ? adamw_kernel<Copy, Gradient, kMost> : adamw_kernel<Copy, Gradient, 1>, blocks, kThreads, a,
+           stream);
   }
 }
 
 }  // namespace
 
 void adamw(const AdamwPass& a, void* stream) {
-  a.copy_number == ops::Number::kHalf ? launch_adamw<__half>(a, stream)
-                                      : launch_adamw<__nv_bfloat16>(a, stream);
+  TESSERA_CHECK(a.gradient_number == ops::Number::kFloat || a.gradient_number == a.copy_number);
+  const auto launch_with = [&](auto copy) {
+    using Copy = decltype(copy);
+    a.gradient_number == ops::Number::kFloat ? launch_adamw<Copy, float>(a, stream)
+                                             : launch_adamw<Copy, Copy>(a, stream);
+  };
+  a.copy_number == ops::Number::kHalf ? launch_with(__half()) : launch_with(__nv_bfloat16());
 }
 
 }  // namespace tessera::cuda

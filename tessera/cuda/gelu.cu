@@ -110,32 +110,18 @@ struct BackwardColumn {
   }
 };
 
-/// All values of a pass: a block has kAtOnce * kThreads packs, and the last also what fills no pack.
-template <int kVector, int kAtOnce, typename One, typename Each>
-__device__ void over_packs(const Each& each, const One& one, int64_t count) {
-  const int64_t packs = count / kVector, first = int64_t{blockIdx.x} * kAtOnce * kThreads + threadIdx.x;
-  if (first + (kAtOnce - 1) * kThreads < packs) {
-    typename Each::Read read[kAtOnce];
-    for (int i = 0; i < kAtOnce; ++i) read[i] = each.read((first + i * kThreads) * kVector);
-    for (int i = 0; i < kAtOnce; ++i) each.finish(read[i], (first + i * kThreads) * kVector);
-  } else {
-    for (int64_t pack = first; pack < packs && pack < first + kAtOnce * kThreads; pack += kThreads)
-      each.finish(each.read(pack * kVector), pack * kVector);
-  }
-  const int64_t rest = packs * kVector + threadIdx.x;
-  if (blockIdx.x == gridDim.x - 1 && rest < count) one.finish(one.read(rest), rest);
-}
-
 constexpr int kForwardPacks = 4, kBackwardPacks = 2;  // of a thread
 
 template <typename T, int kVector>
 __global__ void __launch_bounds__(kThreads) gelu_kernel(Gelu a) {
-  over_packs<kVector, kForwardPacks>(Forward<T, kVector>{a}, Forward<T, 1>{a}, a.count);
+  over_packs<kVector, kForwardPacks>(Forward<T, kVector>{a}, Forward<T, 1>{a}, a.count, blockIdx.x,
+                                     gridDim.x);
 }
 
 template <typename T, int kVector>
 __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(GeluBackward a) {
-  over_packs<kVector, kBackwardPacks>(Backward<T, kVector>{a}, Backward<T, 1>{a}, a.count);
+  over_packs<kVector, kBackwardPacks>(Backward<T, kVector>{a}, Backward<T, 1>{a}, a.count, blockIdx.x,
+                                      gridDim.x);
 }
 
 /// Four blocks at once on an SM (64 registers a thread) have 64 KiB on their way, more than a GPU's memory

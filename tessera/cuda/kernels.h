@@ -12,6 +12,7 @@ int64_t sum_parts(int64_t rows, int64_t width);
 void norm_forward(const ops::NormForward& pass, void* stream);
 void norm_backward(const ops::NormBackward& pass, void* stream);
 void adamw(const ops::AdamwPass& pass, void* stream);
+void copy_runs(const ops::CopyPass& pass, void* stream);
 void cross_entropy(const ops::CrossEntropyForward& pass, void* stream);
 void cross_entropy_backward(const ops::CrossEntropyBackward& pass, void* stream);
 void gelu(const ops::Gelu& pass, void* stream);
@@ -28,6 +29,7 @@ constexpr ops::DeviceKernels kernels_on(void* (*stream)(int device)) {
           .norm_forward = norm_forward,
           .norm_backward = norm_backward,
           .adamw = adamw,
+          .copy_runs = copy_runs,
           .cross_entropy = cross_entropy,
           .cross_entropy_backward = cross_entropy_backward,
           .gelu = gelu,

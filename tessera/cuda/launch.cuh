@@ -110,4 +110,26 @@ __device__ void sum_over_block(float (&values)[kCount]) {
   over_block(values, 0.0F, [](float a, float b) { return a + b; });
 }
 
+/// One of `blocks` blocks over `count` values in packs of kVector: it has kAtOnce * blockDim.x packs, of
+/// which a thread reads kAtOnce before it finishes the first, so that enough loads are on their way; the last
+/// block also has what fills no pack. `each`: each.finish(each.read(begin), begin) for the pack that begins
+/// at value `begin`; `one`: the same for a single value.
+template <int kVector, int kAtOnce, typename Each, typename One>
+__device__ void over_packs(const Each& each, const One& one, int64_t count, int64_t block, int64_t blocks) {
+  const int64_t packs = count / kVector, threads = blockDim.x;
+  const int64_t first = block * kAtOnce * threads + threadIdx.x;
+  if (first + (kAtOnce - 1) * threads < packs) {
+    typename Each::Read read[kAtOnce];
+    for (int i = 0; i < kAtOnce; ++i) read[i] = each.read((first + i * threads) * kVector);
+    for (int i = 0; i < kAtOnce; ++i) each.finish(read[i], (first + i * threads) * kVector);
+  } else {
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int64_t begin = (first + i * threads) * kVector;
+      if (begin + kVector <= count) each.finish(each.read(begin), begin);
+    }
+  }
+  const int64_t rest = packs * kVector + threadIdx.x;
+  if (block == blocks - 1 && rest < count) one.finish(one.read(rest), rest);
+}
+
 }  // namespace tessera::cuda

@@ -88,7 +88,8 @@ struct Shard {
   AdamwPass pass() const {
     return {.count = parameter.numel(),
             .parameter = parameter.data_ptr<float>(),
-            .gradient = gradient.const_data_ptr<float>(),
+            .gradient_number = *number_of(gradient),
+            .gradient = gradient.const_data_ptr(),
             .exp_avg = exp_avg.data_ptr<float>(),
             .exp_avg_sq = exp_avg_sq.data_ptr<float>(),
             .copy_number = copy.defined() ? *number_of(copy) : Number::kBFloat16,
@@ -101,7 +102,10 @@ struct Shard {
 
 Shard checked(at::Tensor parameter, const at::Tensor& given, at::Tensor exp_avg, at::Tensor exp_avg_sq,
               at::Tensor copy) {
-  const bool widens = is_for_kernels(parameter) && is_for_kernels(given, at::kBFloat16);
+  const at::ScalarType narrow = copy.defined() ? copy.scalar_type() : at::kBFloat16;
+  const bool widens = is_for_kernels(parameter)
+                          ? is_for_kernels(given, at::kBFloat16)
+                          : is_for_device(parameter, copy) && given.scalar_type() == narrow;
   at::Tensor gradient = widens ? given : given.to(at::kFloat);
   TESSERA_CHECK(parameter.is_contiguous() && gradient.is_contiguous());
   TESSERA_CHECK_EQ(parameter.numel(), gradient.numel());

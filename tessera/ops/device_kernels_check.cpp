@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/copy_runs.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/fault.h"
@@ -66,7 +67,7 @@ Results adamw_updates(at::Device device) {
   const at::Tensor parameter = flat(0.7), exp_avg = flat(0.3), exp_avg_sq = flat(1.1).abs_();
   const at::Tensor copy = at::zeros({kCount}, exp_avg.options().dtype(at::kBFloat16));
   const AdamwOptions options{1e-2, 0.9, 0.98, 1e-8, 0.1, 3, 0.7, false};
-  adamw(parameter, flat(1.3), exp_avg, exp_avg_sq, options, copy);
+  adamw(parameter, flat(1.3).to(at::kBFloat16), exp_avg, exp_avg_sq, options, copy);
   // Once more by runs whose numbers lie in the device's memory, with a gap between them.
   const std::array<float, kAdamwCoefficients> row = adamw_coefficients(options);
   const auto floats = at::TensorOptions(device).dtype(at::kFloat);
@@ -78,6 +79,33 @@ Results adamw_updates(at::Device device) {
           {"first moments", 1e-5, exp_avg},
           {"second moments", 1e-5, exp_avg_sq},
           {"bf16 copy of the parameters", 0.01, copy}};
+}
+
+/// Tolerance 0: a copy does not round, and a sum rounds once.
+Results copied_runs(at::Device device) {
+  Results results;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const auto from = test_values({6000}, 0.7, at::TensorOptions(device).dtype(at::kBFloat16));
+    const at::Tensor copied = test_values({6000}, 1.3, at::TensorOptions(device).dtype(dtype));
+    const at::Tensor added = copied.clone();
+    std::vector<CopyRun> copies, sums;
+    int64_t begin = 0;
+    for (const int64_t count : {4096, 5, 1000, 64}) {
+      copies.push_back({copied.narrow(0, begin, count), from.narrow(0, begin, count)});
+      sums.push_back({added.narrow(0, begin, count), from.narrow(0, begin, count)});
+      begin += count;
+    }
+    if (has_copy_runs(copies[0])) {
+      copy_runs(copies, /*add=*/false);
+      copy_runs(sums, /*add=*/true);
+    } else {
+      for (CopyRun& copy : copies) copy.to.copy_(copy.from);
+      for (CopyRun& sum : sums) sum.to.add_(sum.from);
+    }
+    results.push_back({"copies", 0, copied});
+    results.push_back({"sums", 0, added});
+  }
+  return results;
 }
 
 Results gelus(at::Device device) {
@@ -168,6 +196,7 @@ std::vector<std::string> remove_faulty(DeviceKernels& kernels, at::Device device
   std::vector<std::string> faults;
   judge("layer_norm", norms, device, kernels, faults, &K::norm_forward, &K::norm_backward);
   judge("adamw", adamw_updates, device, kernels, faults, &K::adamw);
+  judge("copy_runs", copied_runs, device, kernels, faults, &K::copy_runs);
   judge("cross_entropy", cross_entropies, device, kernels, faults, &K::cross_entropy,
         &K::cross_entropy_backward);
   judge("gelu", gelus, device, kernels, faults, &K::gelu, &K::gelu_backward);

@@ -61,7 +61,8 @@ struct AdamwTable {
 struct AdamwPass {
   int64_t count;
   float* parameter;
-  const float* gradient;
+  Number gradient_number;  // kFloat or copy_number
+  const void* gradient;
   float *exp_avg, *exp_avg_sq;
   Number copy_number;  // kHalf or kBFloat16
   void* copy;          // [count] the parameter's new values; null: not wanted
@@ -69,6 +70,20 @@ struct AdamwPass {
   AdamwCoefficients by;
   float grad_scale;
   AdamwTable table;
+};
+
+/// to = from, or to += from, of several runs of values in one launch.
+struct CopyPass {
+  static constexpr int kMostRuns = 64;
+  struct Run {
+    const void* from;
+    void* to;
+    int64_t count;  // > 0
+  };
+  Number from, to;  // the same, or `to` is kFloat
+  bool add;
+  int runs;  // > 0
+  Run run[kMostRuns];
 };
 
 /// Cross entropy of rows of logits against (1 - smoothing) * target + smoothing / classes, where a target is
@@ -168,6 +183,7 @@ struct DeviceKernels {
   void (*norm_forward)(const NormForward& pass, void* stream);
   void (*norm_backward)(const NormBackward& pass, void* stream);
   void (*adamw)(const AdamwPass& pass, void* stream);
+  void (*copy_runs)(const CopyPass& pass, void* stream);
   void (*cross_entropy)(const CrossEntropyForward& pass, void* stream);
   void (*cross_entropy_backward)(const CrossEntropyBackward& pass, void* stream);
   void (*gelu)(const Gelu& pass, void* stream);

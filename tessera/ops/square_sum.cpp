@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "tessera/ops/every_cpu.h"
@@ -72,10 +73,12 @@ at::Tensor square_sum(const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& t : tensors) sum.add_(square_sum(t));
     return sum;
   }
-  std::vector<at::Tensor> wide;
-  for (const at::Tensor& t : tensors)
-    wide.push_back(t.element_size() < 4 ? t.detach().to(at::kFloat) : t.detach());
-  const at::Tensor norms = at::stack(at::_foreach_norm(wide, 2)).to(at::kDouble);
+  std::vector<at::Tensor> plain;
+  for (const at::Tensor& t : tensors) plain.push_back(t.detach());
+  // The squares of bf16 values are added up in fp32.
+  const bool narrow = std::ranges::any_of(plain, [](const at::Tensor& t) { return t.element_size() < 4; });
+  const auto dtype = narrow ? std::optional(at::kFloat) : std::nullopt;
+  const at::Tensor norms = at::stack(at::_foreach_norm(plain, 2, dtype)).to(at::kDouble);
   return norms.mul(norms).sum();
 }
 

@@ -130,8 +130,7 @@ void Unit::hold_gradient() {
   if (offloads()) return set_gradient(host_tensor(shard_numel_, precision_.sum));
   const bool alone = shard_.size() == 1 && replicate_.size() == 1;
   const bool nothing_is_added = alone && last_micro_batch_ && !has_gradient_ && !previous_.defined();
-  const bool as_made =
-      as_made_ && nothing_is_added && pool_.device().is_cpu();  // where AdamW's kernel reads it
+  const bool as_made = as_made_ && nothing_is_added;  // AdamW's kernels read it
   set_gradient(at::empty({shard_numel_}, here(as_made ? precision_.compute : precision_.sum)));
 }
 
@@ -272,6 +271,7 @@ void Unit::abandon_backward() {
   placed_.assign(placed_.size(), false);
   collected_.reset();
   accumulated_.reset();
+  waiting_.clear();
   copies_.wait();
   if (previous_.defined()) gradient_.copy_(previous_);
   previous_.reset();
@@ -301,6 +301,23 @@ bool Unit::awaits_gradient() const {
   return std::find(placed_.begin(), placed_.end(), true) != placed_.end();
 }
 
+/// Copies or adds a gradient to its slot: at once, or where a device's kernel copies many in one launch with
+/// make_copies(), until which the unit keeps the gradient.
+void Unit::collect(const at::Tensor& slot, const at::Tensor& gradient, bool add) {
+  if (!ops::has_copy_runs({slot, gradient})) return put(slot, gradient, add);
+  if (!waiting_.empty() && (waiting_adds_ != add || waiting_[0].from.dtype() != gradient.dtype() ||
+                            waiting_[0].to.dtype() != slot.dtype())) {
+    make_copies();
+  }
+  waiting_adds_ = add;
+  waiting_.push_back({slot, gradient});
+}
+
+void Unit::make_copies() {
+  ops::copy_runs(waiting_, waiting_adds_);
+  waiting_.clear();
+}
+
 void Unit::take_gradient(size_t index) {
   at::Tensor& parameter = parameters_[index].second;
   at::Tensor& gradient = parameter.mutable_grad();
@@ -309,11 +326,15 @@ void Unit::take_gradient(size_t index) {
   if (summed_) set_gradient_aside();
   // What is added to is a sum.
   const bool adds = shard_.size() == 1 && (has_gradient_ || taken_[index]);
-  if (adds && gradient_.scalar_type() != precision_.sum) set_gradient(gradient_.to(precision_.sum));
+  if (adds && gradient_.scalar_type() != precision_.sum) {
+    make_copies();
+    set_gradient(gradient_.to(precision_.sum));
+  }
   bool add = false;
   const at::Tensor slot = slot_of(collected_gradients(&add), index);
   const bool is_there = placed_[index] && gradient.data_ptr() == slot.data_ptr();
-  if (!is_there) put(slot, gradient.reshape({-1}), add || taken_[index]);
+  if (!is_there && taken_[index]) make_copies();  // it is added to the first
+  if (!is_there) collect(slot, gradient.reshape({-1}), add || taken_[index]);
   gradient.reset();
   placed_[index] = false;
   taken_[index] = true;
@@ -331,6 +352,7 @@ void Unit::start_reduce() {
     }
     taken_[i] = false;
   }
+  make_copies();
   if (!hold_earlier && padded_numel_ > numel_) collected.narrow(0, numel_, padded_numel_ - numel_).zero_();
   if (shard_.size() == 1) {
     has_gradient_ = true;

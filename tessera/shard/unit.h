@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "tessera/mesh/group.h"
+#include "tessera/ops/copy_runs.h"
 #include "tessera/plan/plan.h"
 #include "tessera/shard/buffer_pool.h"
 #include "tessera/shard/host_memory.h"
@@ -176,6 +177,8 @@ class Unit {
   void sum_over_replicas();
   void set_gradient(at::Tensor gradient);
   at::Tensor slot_of(const at::Tensor& collected, size_t index) const;
+  void collect(const at::Tensor& slot, const at::Tensor& gradient, bool add);
+  void make_copies();
   void set_gradient_aside();
 
   std::string name_;
@@ -214,7 +217,9 @@ class Unit {
   at::Tensor reduced_;        // [shard_numel] sum dtype: result of the reduction (or copies) under way
   at::Tensor replica_part_;   // [shard_numel / replicas] sum dtype: what this rank sums over the replicas
   at::Tensor previous_;       // [shard_numel] sum dtype: complete gradients to be added to
-  CopiesToHost copies_;       // of gradients, where they are offloaded; after the memory they go to
+  std::vector<ops::CopyRun> waiting_;  // gradients to be collected, all copied or all added, in one launch
+  bool waiting_adds_ = false;
+  CopiesToHost copies_;  // of gradients, where they are offloaded; after the memory they go to
   Stage stage_ = Stage::kNone;
   mesh::Pending gather_, reduce_;
 };

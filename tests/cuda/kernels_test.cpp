@@ -97,6 +97,25 @@ TEST(CudaKernels, AdamwsRunsEqualTheCpus) {
   }
 }
 
+TEST(CudaKernels, AdamwsNarrowGradientsGiveTheSameBits) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  for (const AdamwCase& c : adamw_cases()) expect_narrow_gradients(c, gpu);
+}
+
+TEST(CudaKernels, CopyRunsEqualLibTorchsCopies) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = tessera::testing::use_gpu(0);
+  const UsingKernels kernels;
+  for (const bool add : {false, true}) {
+    for (const at::ScalarType from : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      expect_the_copies(from, from, add, gpu);
+      expect_the_copies(from, at::kFloat, add, gpu);
+    }
+  }
+}
+
 TEST(CudaKernels, CrossEntropiesAreTheFormulas) {
   TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = tessera::testing::use_gpu(0);

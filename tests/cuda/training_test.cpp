@@ -269,6 +269,26 @@ TEST(CudaTraining, ReplayedStepsFollowWhateverAStepIs) {
   EXPECT_EQ(skipped, 3);
 }
 
+// A single rank's AdamW reads them as they were made; sums of micro-batches are in fp32.
+TEST(CudaTraining, GradientsKeepTheirDtypeUnlessTheyAreAdded) {
+  TESSERA_NEEDS_A_DEVICE();
+  const at::Device gpu = testing::use_gpu(0);
+  const testing::UsingKernels kernels;
+  for (const int64_t accumulation : {1, 2}) {
+    const recipe::Recipe recipe =
+        make_recipe({"precision.compute=bf16", concat("train.accumulation=", accumulation)});
+    testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+      testing::use_gpu(gpu.index());
+      const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, gpu);
+      state->sharded->keep_gradients(true);
+      Curve curve;
+      train_until(*state, mesh, 2, curve);
+      for (const auto& unit : state->sharded->units())
+        EXPECT_EQ(unit->gradient().scalar_type(), accumulation == 1 ? at::kBFloat16 : at::kFloat);
+    });
+  }
+}
+
 // What no kernel writes would be NaN in the gradient.
 TEST(CudaTraining, EveryGradientIsWritten) {
   TESSERA_NEEDS_A_DEVICE();

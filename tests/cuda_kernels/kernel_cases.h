@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/copy_runs.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/gelu.h"
@@ -143,6 +144,53 @@ inline Tensors adamw_steps(const AdamwCase& c, at::Device device) {
           {1e-2, 0.9, 0.98, 1e-8, 0.1, step, 0.7, c.coupled}, part(t[3]));
   }
   return t;
+}
+
+/// An update by a gradient in the dtype of the copy has the bits of the update by the same values in float32.
+inline void expect_narrow_gradients(const AdamwCase& c, at::Device device) {
+  SCOPED_TRACE(::testing::Message() << c.count << " from " << c.begin << ' ' << c.copy);
+  const auto run = [&](bool narrow) {
+    at::manual_seed(3);
+    const int64_t whole = c.count + c.begin + 9;
+    const at::Tensor given = at::randn({whole}).to(c.copy).to(device);
+    const at::Tensor gradient = narrow ? given : given.to(at::kFloat);
+    Tensors t = {at::randn({whole}).to(device), at::zeros({whole}, device), at::zeros({whole}, device),
+                 at::zeros({whole}, at::TensorOptions(device).dtype(c.copy))};
+    const auto part = [&](const at::Tensor& all) { return all.narrow(0, c.begin, c.count); };
+    const AdamwOptions options{1e-2, 0.9, 0.98, 1e-8, 0.1, 1, 0.7, c.coupled};
+    adamw(part(t[0]), part(gradient), part(t[1]), part(t[2]), options, part(t[3]));
+    const AdamwOnDevice numbers{
+        at::tensor(at::ArrayRef<float>(adamw_coefficients(options))).view({1, kAdamwCoefficients}).to(device),
+        at::full({}, 0.7F, device), at::ones({}, device)};
+    adamw(part(t[0]), part(gradient), part(t[1]), part(t[2]),
+          AdamwRuns({{0, (c.count + 1) / 2, 0}}, c.coupled, device), numbers, part(t[3]));
+    return t;
+  };
+  const Tensors expected = run(false), found = run(true);
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << i;
+}
+
+/// Copies, or sums, of more runs than one launch takes, of many lengths, from memory that begins anywhere:
+/// the bits of LibTorch's, and nothing changes around them.
+inline void expect_the_copies(at::ScalarType from, at::ScalarType to, bool add, at::Device device) {
+  SCOPED_TRACE(::testing::Message() << from << " to " << to << (add ? ", added" : ""));
+  at::manual_seed(9);
+  const at::Tensor all = at::randn({60000}).to(to).to(device);
+  at::Tensor expected = all.clone();
+  std::vector<CopyRun> copies;
+  int64_t begin = 0;
+  for (int64_t i = 0; i < 100; ++i) {
+    const int64_t count = i == 3 ? 20000 : i == 50 ? 8192 : 1 + i * 37 % 300;
+    const at::Tensor source = at::randn({count + i % 3}).to(from).to(device).narrow(0, i % 3, count);
+    copies.push_back({all.narrow(0, begin, count), source});
+    at::Tensor there = expected.narrow(0, begin, count);
+    add ? there.add_(source) : there.copy_(source);
+    begin += i % 4 == 0 ? count : (count + 64) / 64 * 64;  // with and without gaps
+  }
+  ASSERT_LT(begin, all.numel());
+  ASSERT_TRUE(has_copy_runs(copies[0]));
+  copy_runs(copies, add);
+  EXPECT_TRUE(at::equal(all, expected));
 }
 
 /// Inputs of a GELU: most near zero, some far from it, and `begin` values before them (a pack of 16 bytes

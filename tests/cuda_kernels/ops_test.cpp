@@ -78,6 +78,48 @@ TEST(AdamwRuns, EqualSingleRuns) {
   }
 }
 
+TEST(Adamw, NarrowGradientsGiveTheSameBits) {
+  const UsingKernels kernels;
+  for (const AdamwCase& c : adamw_cases()) expect_narrow_gradients(c, at::kCPU);
+}
+
+Number gradient_number = Number::kFloat;  // of the last update
+
+TEST(Adamw, ReadsNarrowGradientsAsTheyAre) {
+  DeviceKernels spying = cuda::kOnCpu;
+  spying.adamw = [](const AdamwPass& pass, void*) { gradient_number = pass.gradient_number; };
+  const UsingKernels kernels(spying);
+  const at::Tensor wide = at::zeros({8});
+  const auto update = [&](at::ScalarType gradient, at::ScalarType copy) {
+    adamw(wide, wide.to(gradient), wide, wide, AdamwOptions{}, wide.to(copy));
+    return gradient_number;
+  };
+  EXPECT_EQ(update(at::kBFloat16, at::kBFloat16), Number::kBFloat16);
+  EXPECT_EQ(update(at::kHalf, at::kHalf), Number::kHalf);
+  EXPECT_EQ(update(at::kHalf, at::kBFloat16), Number::kFloat) << "no kernel reads these";
+  EXPECT_EQ(update(at::kFloat, at::kBFloat16), Number::kFloat);
+}
+
+TEST(CopyRuns, EqualLibTorchsCopies) {
+  const UsingKernels kernels;
+  for (const bool add : {false, true}) {
+    for (const at::ScalarType from : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      expect_the_copies(from, from, add, at::kCPU);
+      expect_the_copies(from, at::kFloat, add, at::kCPU);
+    }
+  }
+}
+
+TEST(CopyRuns, OtherCopiesAreLibTorchs) {
+  const at::Tensor wide = at::randn({8}), narrow = wide.to(at::kBFloat16);
+  EXPECT_FALSE(has_copy_runs({wide, wide})) << "no kernels";
+  const UsingKernels kernels;
+  EXPECT_TRUE(has_copy_runs({wide, narrow}));
+  EXPECT_FALSE(has_copy_runs({narrow, wide})) << "it rounds";
+  EXPECT_FALSE(has_copy_runs({wide, wide.to(at::kDouble)}));
+  EXPECT_FALSE(has_copy_runs({wide.narrow(0, 0, 0), narrow.narrow(0, 0, 0)}));
+}
+
 TEST(CrossEntropy, ValueAndGradientAreTheFormulas) {
   const UsingKernels kernels;
   for (const int64_t classes : {1, 2, 10, 127, 1000, 5003}) {
@@ -223,6 +265,7 @@ TEST(RemoveFaulty, KeepsEveryRightKernel) {
   EXPECT_NE(kernels.norm_forward, nullptr);
   EXPECT_LT(cuda::norm_parts(3300, 8), 3300) << "no block of the comparison has several rows";
   EXPECT_NE(kernels.adamw, nullptr);
+  EXPECT_NE(kernels.copy_runs, nullptr);
   EXPECT_NE(kernels.cross_entropy, nullptr);
   EXPECT_NE(kernels.gelu, nullptr);
   EXPECT_NE(kernels.gelu_backward_sums, nullptr);
@@ -242,6 +285,7 @@ TEST(RemoveFaulty, FindsEachFault) {
     EXPECT_EQ(kernels.norm_forward == nullptr, name == "layer_norm");
     EXPECT_EQ(kernels.norm_backward == nullptr, name == "layer_norm");
     EXPECT_EQ(kernels.adamw == nullptr, name == "adamw");
+    EXPECT_EQ(kernels.copy_runs == nullptr, name == "copy_runs");
     EXPECT_EQ(kernels.cross_entropy == nullptr, name == "cross_entropy");
     EXPECT_EQ(kernels.cross_entropy_backward == nullptr, name == "cross_entropy");
     EXPECT_EQ(kernels.gelu == nullptr, name == "gelu");
@@ -294,6 +338,13 @@ TEST(RemoveFaulty, FindsEachFault) {
       cuda::gelu_backward_sums(other, stream);
       cuda::gelu_backward({pass.number, pass.rows * pass.width, pass.gradient, pass.x, pass.of_x, nullptr},
                           stream);
+    };
+  });
+  expect("copy_runs", "sums off by ", [](DeviceKernels& k) {
+    k.copy_runs = [](const CopyPass& pass, void* stream) {
+      CopyPass other = pass;
+      other.add = false;
+      cuda::copy_runs(other, stream);
     };
   });
   expect("concat_sums", "concatenation off by ", [](DeviceKernels& k) {

@@ -41,6 +41,35 @@ TEST(Training, TheCurveIsTheCpus) {
   }
 }
 
+int copies = 0;  // launches
+
+// The gradients of a unit are collected in one launch, and with accumulation added in one; the bits are those
+// of LibTorch's copies, one for each parameter.
+TEST(Training, AUnitsGradientsAreCopiedInOneLaunch) {
+  for (const Sets& sets :
+       {Sets{"precision.compute=bf16"}, Sets{"precision.compute=bf16", "train.accumulation=2"},
+        Sets{"precision.compute=fp32", "train.accumulation=2", "shard.recompute=true"}}) {
+    SCOPED_TRACE(sets.back());
+    ops::DeviceKernels counting = cuda::kOnCpu, none = cuda::kOnCpu;
+    counting.copy_runs = [](const ops::CopyPass& pass, void* stream) {
+      ++copies;
+      cuda::copy_runs(pass, stream);
+    };
+    none.copy_runs = nullptr;
+    const auto train_with = [&](const ops::DeviceKernels& table) {
+      const cuda::UsingKernels kernels(table);
+      return train_once(sets, true);
+    };
+    const Curve expected = train_with(none);
+    copies = 0;
+    const Curve found = train_with(counting);
+    EXPECT_EQ(found.losses, expected.losses);
+    expect_equal(found.parameters, expected.parameters);
+    const auto units = static_cast<int>(make_plan(make_recipe(sets), 1).units.size());
+    EXPECT_EQ(copies, kSteps * units * (sets.size() > 1 ? 2 : 1));
+  }
+}
+
 // A launch for each unit, whose numbers are read from memory, or for each run of parameters.
 TEST(Training, QueuedUpdatesHaveTheSameBits) {
   for (const auto& [optimizer, compute] : {std::pair("adamw", "bf16"), std::pair("adam", "fp32")}) {
