@@ -27,7 +27,7 @@ class Message {
     if (at_ == end_) return false;
     const uint64_t tag = varint();
     field = {tag >> 3, static_cast<uint32_t>(tag & 7), 0, 0, 0};
-    if (field.number == 0) broken("field 0");
+    if (field.number == 0) broken("it has field 0");
     switch (field.wire) {
       case kVarint:
         field.value = varint();
@@ -46,7 +46,7 @@ class Message {
         break;
       }
       default:
-        broken("a wire type that Examples have not");
+        broken("it has a wire type that does not occur in an Example");
     }
     return true;
   }
@@ -63,17 +63,18 @@ class Message {
         return value;
       }
     }
-    broken("a number without an end");
+    broken("it has a number without an end");
   }
   bool at_end() const { return at_ == end_; }
 
  private:
   void pass(uint64_t count) {
-    if (count > end_ - at_) broken("a field that is longer than its message");
+    if (count > end_ - at_) broken("it has a field that is longer than its message");
     at_ += count;
   }
-  [[noreturn]] void broken(const char* found) const {
-    user_error("formats.example", "a tf.train.Example: found ", found, " at byte ", at_, " (", where_, ")");
+  [[noreturn]] void broken(const char* problem) const {
+    user_error({.where = "formats.example",
+                .problem = concat("not a tf.train.Example: ", problem, " at byte ", at_, " (", where_, ")")});
   }
 
   RecordBytes& record_;
@@ -153,7 +154,9 @@ std::vector<Feature> read_example(RecordBytes& record, const std::string& where)
     while (map.next(entry)) {
       if (entry.number != 1 || entry.wire != kLengthDelimited) continue;
       if (features.size() == kMaxFeatures)
-        user_error("formats.example", "at most ", kMaxFeatures, " features: found more (", where, ")");
+        user_error({.where = "formats.example",
+                    .problem = concat("too many features (", where, ")"),
+                    .expected = concat("at most ", kMaxFeatures)});
       features.push_back(read_entry(record, entry, where));
     }
   }

@@ -60,15 +60,15 @@ TEST(Example, TheLastOfANameCountsAndUnknownFieldsArePassedOver) {
 
 TEST(Example, WhatIsNoneIsNamed) {
   EXPECT_EQ(error_text([&] { read("\xff\xff\xff"); }),
-            "[formats.example] a tf.train.Example: found a number without an end at byte 0 (record 3)");
+            "[formats.example] not a tf.train.Example: it has a number without an end at byte 0 (record 3)");
   EXPECT_EQ(error_text([&] { read("\x0a\x05zz"); }),
-            "[formats.example] a tf.train.Example: found a field that is longer than its message at byte 2 "
-            "(record 3)");
-  EXPECT_EQ(
-      error_text([&] { read("\x0b"); }),
-      "[formats.example] a tf.train.Example: found a wire type that Examples have not at byte 1 (record 3)");
+            "[formats.example] not a tf.train.Example: it has a field that is longer than its message at "
+            "byte 2 (record 3)");
+  EXPECT_EQ(error_text([&] { read("\x0b"); }),
+            "[formats.example] not a tf.train.Example: it has a wire type that does not occur in an Example "
+            "at byte 1 (record 3)");
   EXPECT_EQ(error_text([&] { read(std::string("\0\0", 2)); }),
-            "[formats.example] a tf.train.Example: found field 0 at byte 1 (record 3)");
+            "[formats.example] not a tf.train.Example: it has field 0 at byte 1 (record 3)");
   const std::string whole = example(entry("image", 1, field(1, std::string(100, 'x'))));
   for (size_t size = 1; size < whole.size(); ++size)
     EXPECT_THROW(read(whole.substr(0, size)), UserError) << size;
