@@ -68,8 +68,9 @@ Trained open_weights(const std::string& path, const std::vector<std::string>& se
   how.heads = heads_in(sets);
   weights::Trained found = weights::open_trained(path, how);
   if (found.model.classes() == 0) {
-    user_error("train.eval", "weights with a classifier: ", found.origin,
-               " has none (its features: tessera checkpoint convert --to-finetune, then --features)");
+    user_error({.where = "train.eval",
+                .problem = concat(found.origin, " has no classifier"),
+                .hint = "for its features: tessera checkpoint convert --to-finetune, then --features"});
   }
   const std::string toml =
       recipe::to_toml(recipe::evaluation_recipe(fs::path(path).stem().string(), found.model, found.pixels));
@@ -83,7 +84,9 @@ Trained open_trained(const std::string& path, const std::vector<std::string>& se
   const auto found = checkpoint::choose(path, checkpoint::kBestOrLatest);
   const fs::path checkpoints = fs::path(path) / "checkpoints";
   if (!found && !fs::is_directory(checkpoints)) static_cast<void>(checkpoint::find(path, path));  // says why
-  if (!found) user_error("checkpoint.find", "a complete checkpoint: ", checkpoints.string(), " holds none");
+  if (!found)
+    user_error(
+        {.where = "checkpoint.find", .problem = concat(checkpoints.string(), " has no complete checkpoint")});
   const checkpoint::Choice& choice = *found;
   const auto manifest = checkpoint::read_manifest(choice.path);
   recipe::Recipe recipe = recipe::parse_recipe(manifest.progress.recipe_toml,
@@ -109,7 +112,9 @@ void load(TrainState& state, const Trained& trained, bool ema, Log& log) {
     return;
   }
   if (ema)
-    user_error("train.eval", "a checkpoint of Tessera's for --ema: ", trained.path.string(), " is none");
+    user_error({.where = "train.eval",
+                .problem = concat("--ema needs a checkpoint of Tessera, but ", trained.path.string(),
+                                  " is a file of weights")});
   take(state, *trained.weights, "weights", log);
   state.classes = trained.weights->classes;
 }
@@ -132,9 +137,10 @@ nlohmann::ordered_json to_json(const Evaluation& result, const fs::path& checkpo
 void check_classes(const data::Source& source, const recipe::Recipe& recipe, const std::string& split) {
   const auto found = static_cast<int64_t>(source.classes().size());
   if (found <= recipe.model.classes()) return;
-  user_error("train.eval", "data of at most the model's ", recipe.model.classes(), " classes: split ", split,
-             " of ", recipe.data.source, " has ", found,
-             " (evaluate other data: --set data.source=..., --split)");
+  user_error({.where = "train.eval",
+              .problem = concat("split ", split, " of ", recipe.data.source, " has ", found, " classes"),
+              .expected = concat("at most the ", recipe.model.classes(), " classes of the model"),
+              .hint = "evaluate other data: --set data.source=..., --split"});
 }
 
 std::vector<std::string> class_names(const std::vector<std::string>& saved, int64_t classes) {
@@ -283,7 +289,8 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           deliver_for(device, &loader);
           loader.give_up = launch::stop_requested;
           Evaluation result = evaluate(*state, *source, loader, options, *mesh);
-          if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
+          if (result.stopped)
+            user_error({.where = "eval", .problem = "the evaluation was stopped by a signal"});
           const int64_t broken = result.figures.broken;
           if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
           const std::string dtype = computed_in(trained.recipe, device);
