@@ -49,9 +49,9 @@ def eval_leaves_the_same_folder_on_any_ranks():
         for split in ("train", "val"):
             shutil.copytree(more / split / "light", more / split / "third")
         run = tessera("eval", folder / "run", "--set", f"data.source=folder:{more}", folder=folder)
-        check(run.wait() == 2 and "[train.eval] data of at most the model's 2 classes: split val of " in run.text(), run.text())
+        check(run.wait() == 2 and "[train.eval] split val of " in run.text() and ": expected at most the 2 classes of the model" in run.text(), run.text())
         run = tessera("eval", folder / "run", "--output-dir", folder / "run/recipe.toml/x", folder=folder)
-        check(run.wait() == 2 and "[monitor.evaluation] a folder for the results" in run.text(), run.text())
+        check(run.wait() == 2 and "[monitor.evaluation] cannot create folder " in run.text(), run.text())
 
 
 def safetensors_header(path):
@@ -78,7 +78,7 @@ def eval_looks_at_frozen_features():
             check("linear probe: top-1" in run and "5 nearest neighbours: top-1" in run, run)
         check(found[1]["probe_top1"] == found[2]["probe_top1"], found)
         run = tessera("eval", folder / "run", "--units", "blocks.9", "--features", out, folder=folder)
-        check(run.wait() == 2 and "[train.features] a unit of the model, one of stem, blocks.0, " in run.text(), run.text())
+        check(run.wait() == 2 and "[train.features] the model has no unit " in run.text() and ": expected one of stem, blocks.0, " in run.text(), run.text())
 
 
 def compare_says_where_runs_part():
@@ -111,10 +111,10 @@ def compare_says_where_runs_part():
             check(environment[library], library, environment)
         check("v" in environment["onednn"] and "\n" not in environment["mkl"], environment)
         run = tessera("compare", "a", folder / "a/recipe.toml", folder=folder)
-        check(run.wait() == 2 and '[monitor.compare] a table with a column "step"' in run.text(), run.text())
+        check(run.wait() == 2 and '[monitor.compare] ' in run.text() and ' has no column "step"' in run.text(), run.text())
         curve.write_text("step,loss\n1000,1\n")
         run = tessera("compare", "a", curve, folder=folder)
-        check(run.wait() == 2 and "and no step is in both" in run.text(), run.text())
+        check(run.wait() == 2 and "have no step in common" in run.text(), run.text())
 
 
 def the_report_tells_skipped_steps_and_the_environment():
@@ -187,7 +187,7 @@ def trace_is_a_file_of_all_ranks():
             steps = [event["name"] for event in events if event["pid"] == rank and event.get("cat") == "step"]
             check(steps == ["step 2", "step 3"], rank, steps)
         run = train(folder, "--trace", "3:2", run="wrong")
-        check(run.wait() == 2 and 'run.trace must be steps as FIRST:LAST, from 1 on: found "3:2"' in run.text(), run.text())
+        check(run.wait() == 2 and 'run.trace is "3:2" ' in run.text(), run.text())
 
 
 def a_time_limit_saves_and_stops():
