@@ -81,16 +81,10 @@ void check(const ResMlpConfig& c) {
   in_range("depth", c.depth, 1, 4096);
   in_range("mlp_width", c.mlp_width, 1, 1 << 22);
   in_range("classes", c.classes, 1, 1 << 27);
-  if (c.image_size % c.patch_size != 0) {
-    user_error("arch.check", "image_size must be a multiple of patch_size: found ", c.image_size, " and ",
-               c.patch_size, nearest_that(c.image_size, c.image_size + c.patch_size, [&](int64_t size) {
-                 return size % c.patch_size == 0;
-               }));
-  }
-  in_range("the patches of an image", c.tokens(), 1, 1 << 16);  // squared: the size of a block's token layer
-  if (!(c.layer_scale >= 0.0 && c.layer_scale <= 1e6)) {
-    user_error("arch.check", "layer_scale must be between 0 and 1e6: found ", c.layer_scale);
-  }
+  check_patches(c.image_size, c.patch_size);
+  in_range("the number of patches of an image", c.tokens(), 1,
+           1 << 16);  // squared: the size of a block's token layer
+  is_layer_scale(c.layer_scale);
   is_rate("drop_path", c.drop_path);
 }
 

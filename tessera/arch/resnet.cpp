@@ -107,15 +107,9 @@ void check(const ResNetConfig& config) {
   in_range("classes", config.classes, 1, 1 << 27);
   in_range("base_width", config.base_width, 1, 1 << 16);
   in_range("the number of stages in blocks", static_cast<int64_t>(config.blocks.size()), 1, 8);
-  for (const int64_t count : config.blocks) in_range("each of blocks", count, 1, 1024);
-  if (!(config.batch_norm_momentum > 0.0 && config.batch_norm_momentum <= 1.0)) {
-    user_error("arch.check", "batch_norm_momentum must be above 0 and at most 1: found ",
-               config.batch_norm_momentum);
-  }
-  if (!(config.batch_norm_epsilon > 0.0 && config.batch_norm_epsilon <= 1.0)) {
-    user_error("arch.check", "batch_norm_epsilon must be above 0 and at most 1: found ",
-               config.batch_norm_epsilon);
-  }
+  for (const int64_t count : config.blocks) in_range("an element of blocks", count, 1, 1024);
+  is_fraction("batch_norm_momentum", config.batch_norm_momentum);
+  is_fraction("batch_norm_epsilon", config.batch_norm_epsilon);
 }
 
 std::vector<ParameterSpec> parameters(const ResNetConfig& config) { return ResNetListing(config).parameters; }

@@ -128,7 +128,10 @@ VitConfig vit_config(std::string_view name) {
   constexpr const char* kWhat = "the name of a model, like S/16, vit_small_patch16_224 or resnet50";
   const std::string meant = size_meant(name);
   if (!meant.empty()) {
-    user_error(kWhere, "expected ", kWhat, ": found \"", escape(name), "\" (did you mean \"", meant, "\"?)");
+    user_error({.where = kWhere,
+                .problem = concat("unknown model \"", escape(name), "\""),
+                .expected = kWhat,
+                .hint = concat("did you mean \"", meant, "\"?")});
   }
   std::vector<std::string> letters, names;  // S; and what is listed
   for (const auto& named : size_ladder()) {

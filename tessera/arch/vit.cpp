@@ -20,40 +20,30 @@ void check_ranges(const VitConfig& c) {
   in_range("registers", c.registers, 0, 1 << 16);
   is_rate("drop_path", c.drop_path);
   is_rate("dropout", c.dropout);
-  if (!(c.layer_scale >= 0.0 && c.layer_scale <= 1e6)) {
-    user_error("arch.check", "layer_scale must be between 0 (none) and 1e6: found ", c.layer_scale);
-  }
-  if (!(c.norm_epsilon > 0.0 && c.norm_epsilon <= 1.0)) {
-    user_error("arch.check", "norm_epsilon must be above 0 and at most 1: found ", c.norm_epsilon);
-  }
+  is_layer_scale(c.layer_scale);
+  is_fraction("norm_epsilon", c.norm_epsilon);
 }
 
 }  // namespace
 
 void check(const VitConfig& c) {
   check_ranges(c);
-  if (c.image_size % c.patch_size != 0) {
-    user_error("arch.check", "image_size must be a multiple of patch_size: found ", c.image_size, " and ",
-               c.patch_size, nearest_that(c.image_size, c.image_size + c.patch_size, [&](int64_t size) {
-                 return size % c.patch_size == 0;
-               }));
-  }
+  check_patches(c.image_size, c.patch_size);
   if (c.width % c.heads != 0) {
-    user_error("arch.check", "heads must divide width: found ", c.heads, " heads and width ", c.width,
-               nearest_that(c.heads, c.width, [&](int64_t heads) { return c.width % heads == 0; }));
+    wrong_value("heads", concat(c.heads, ", which does not divide width ", c.width), "a divisor of width",
+                nearest_that(c.heads, c.width, [&](int64_t heads) { return c.width % heads == 0; }));
   }
   if (c.pool == Pool::kClassToken && !c.class_token) {
-    user_error("arch.check", "pool \"cls\" needs a class token: found class_token = false ",
-               "(set class_token = true, or pool = \"gap\" or \"map\")");
+    wrong_value("pool", "\"cls\", but class_token is false", "a class token",
+                "set class_token = true, or pool = \"gap\" or \"map\"");
   }
   if (c.distillation_token && (c.pool != Pool::kClassToken || c.registers > 0 || c.head != Head::kLinear)) {
-    user_error("arch.check",
-               "distillation_token needs pool \"cls\", no registers and a linear head, as DeiT ",
-               "has: found another of them");
+    wrong_value("distillation_token", "true, but pool, registers or head are not those of a DeiT",
+                "pool = \"cls\", registers = 0 and a linear head");
   }
   if (c.position_embedding == PositionEmbedding::kSinCos2d && c.width % 4 != 0) {
-    user_error("arch.check", "position_embedding \"sincos2d\" needs a width that is a multiple of 4: found ",
-               c.width);
+    wrong_value("position_embedding", concat("\"sincos2d\", but width is ", c.width),
+                "a width that is a multiple of 4");
   }
 }
 

@@ -16,7 +16,7 @@ namespace tessera {
 enum ExitCode { kExitDone = 0, kExitUser = 2, kExitCommunication = 3, kExitInternal = 4, kExitPartial = 5 };
 
 /// Base of all errors thrown on purpose. `what()` is one line:
-/// `[room.function] what was expected: what was found (where; what to do)`.
+/// `[room.function] problem: expected EXPECTED; hint`.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode exit_code, const std::string& message)
@@ -62,10 +62,10 @@ struct ErrorParts {
   std::string hint{};      // what to do; empty where `expected` says it
 };
 
-/// Throws a UserError of these parts. New errors use this form.
+/// Throws a UserError of these parts.
 [[noreturn]] void user_error(const ErrorParts& parts);
 
-/// Throws a UserError `[where] message`.
+/// Throws a UserError `[where] message`. New errors use the form above.
 template <typename... Parts>
 [[noreturn]] void user_error(std::string_view where, const Parts&... message) {
   throw UserError(concat("[", where, "] ", message...));

@@ -25,9 +25,10 @@ constexpr size_t kMostWritten = size_t{64} << 20;  // by one call: slow disks ar
 constexpr int64_t kMostUnflushed = int64_t{256} << 20;
 
 [[noreturn]] void fail(const char* action, const fs::path& path, int error) {
-  const char* advice = error == ENOSPC || error == EDQUOT ? "; free some space or choose another folder" : "";
-  user_error(concat("file.", action), "cannot ", action, " ", path.string(), ": ", std::strerror(error),
-             advice);
+  const std::string where = concat("file.", action);
+  user_error({.where = where,
+              .problem = concat("cannot ", action, " ", path.string(), ": ", std::strerror(error)),
+              .hint = error == ENOSPC || error == EDQUOT ? "free some space or choose another folder" : ""});
 }
 
 void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
@@ -73,6 +74,11 @@ void write_file_atomic(const fs::path& path, std::string_view content) {
   writer.write(std::as_bytes(std::span(content)));
   writer.finish();
   output.commit();
+}
+
+void cannot_create(const fs::path& path, const std::error_code& reason) {
+  user_error(
+      {.where = "file.create", .problem = concat("cannot create ", path.string(), ": ", reason.message())});
 }
 
 void sync_folder(const fs::path& folder) {
@@ -129,7 +135,7 @@ FileReader::FileReader(fs::path path) : path_(std::move(path)) {
   }
   if (!S_ISREG(info.st_mode)) {
     ::close(fd_);
-    user_error("file.open", "a regular file: ", path_.string(), " is none");
+    user_error({.where = "file.open", .problem = path_.string() + " is not a regular file"});
   }
   size_ = static_cast<uint64_t>(info.st_size);
 }
@@ -149,8 +155,9 @@ void FileReader::read(uint64_t offset, std::span<std::byte> bytes) const {
       fail("read", path_, errno);
     }
     if (count == 0) {
-      user_error("file.read", "file is cut off: expected ", wanted, " bytes at offset ",
-                 offset + bytes.size() - wanted, " of ", path_.string(), ", which has ", size_, " bytes");
+      user_error({.where = "file.read",
+                  .problem = concat(path_.string(), " is cut off: it has ", size_, " bytes"),
+                  .expected = concat(wanted, " bytes at offset ", offset + bytes.size() - wanted)});
     }
     bytes = bytes.subspan(static_cast<size_t>(count));
     offset += static_cast<uint64_t>(count);

@@ -24,6 +24,9 @@ std::string nearest_in_folder(const std::filesystem::path& path);
 /// the old content stays and the temporary file is removed.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content);
 
+/// Throws UserError "[file.create] cannot create PATH: REASON".
+[[noreturn]] void cannot_create(const std::filesystem::path& path, const std::error_code& reason);
+
 /// Makes a rename or a new file in this folder survive a power cut.
 void sync_folder(const std::filesystem::path& folder);
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/base/log.h"
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <ctime>
 
 #include "tessera/base/error.h"
@@ -36,7 +38,8 @@ void Log::open_file(const std::filesystem::path& path) {
   const FileOperation operation("open", path);
   std::FILE* file = std::fopen(path.c_str(), "ae");
   if (file == nullptr) {
-    user_error("log.open", "a log file that can be written: cannot open ", path.string());
+    user_error({.where = "log.open",
+                .problem = concat("cannot open log file ", path.string(), ": ", std::strerror(errno))});
   }
   const std::lock_guard lock(mutex_);
   if (file_ != nullptr) std::fclose(file_);

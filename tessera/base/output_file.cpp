@@ -23,8 +23,9 @@ namespace {
 
 constexpr int kMostLinks = 40;  // as many as Linux follows
 
-[[noreturn]] void fail(const fs::path& path, const char* reason) {
-  user_error("file.write", "cannot write ", path.string(), ": ", reason);
+[[noreturn]] void fail(const fs::path& path, const char* reason, const char* hint = "") {
+  user_error(
+      {.where = "file.write", .problem = concat("cannot write ", path.string(), ": ", reason), .hint = hint});
 }
 
 /// What links lead to, whether it exists or not.
@@ -44,8 +45,8 @@ bool is_written_as_it_is(const fs::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return false;  // creating it says why not
   if (S_ISDIR(info.st_mode)) fail(path, std::strerror(EISDIR));
-  if (S_ISBLK(info.st_mode)) fail(path, "it is a block device (name a file)");
-  if (S_ISSOCK(info.st_mode)) fail(path, "it is a socket (name a file)");
+  if (S_ISBLK(info.st_mode)) fail(path, "it is a block device", "name a file");
+  if (S_ISSOCK(info.st_mode)) fail(path, "it is a socket", "name a file");
   return true;
 }
 
@@ -95,7 +96,7 @@ void check_folder(const fs::path& file) {
 
 OutputFile::OutputFile(const fs::path& path) : target_(path), write_to_(path) {
   if (is_written_as_it_is(path)) return;
-  if (!path.has_filename()) fail(path, "it names a folder, and none is there (name a file)");
+  if (!path.has_filename()) fail(path, "it names a folder that does not exist", "name a file");
   target_ = follow_links(path);
   check_folder(target_);
   const std::string space = process_space(), suffix = space.empty() ? ".tmp" : concat(".tmp-", space, "-");

@@ -21,9 +21,9 @@ namespace {
 
 /// Every rank's text. A rank alone keeps its own errors as they are.
 template <typename Work>
-std::vector<std::string> gather(Talk& talk, const Work& work, const fs::path& folder) {
+std::vector<std::string> gather(Talk& talk, const Work& work) {
   if (talk.ranks().world == 1) return {work()};
-  return talk.all(work, folder.string());
+  return talk.all(work, "");
 }
 
 std::set<int64_t> numbers_in(const std::string& text) {
@@ -104,23 +104,20 @@ std::string fault_on_any(const fs::path& folder, int64_t step, Talk& talk) {
   const fs::path path = checkpoint.value_or(folder / names::step(step));
   int64_t shards = 0;
   std::vector<ShardFact> facts;
-  const auto seen = gather(
-      talk,
-      [&] {
-        std::vector<int64_t> numbers;
-        try {
-          facts = read_stored(path).shards;
-          shards = static_cast<int64_t>(facts.size());
-        } catch (const UserError&) {
-          return std::string();  // fault_of() says why
-        }
-        std::error_code ignored;
-        for (int64_t shard = 0; shard < shards; ++shard) {
-          if (fs::exists(path / names::shard(shard, shards), ignored)) numbers.push_back(shard);
-        }
-        return text_of(numbers);
-      },
-      folder);
+  const auto seen = gather(talk, [&] {
+    std::vector<int64_t> numbers;
+    try {
+      facts = read_stored(path).shards;
+      shards = static_cast<int64_t>(facts.size());
+    } catch (const UserError&) {
+      return std::string();  // fault_of() says why
+    }
+    std::error_code ignored;
+    for (int64_t shard = 0; shard < shards; ++shard) {
+      if (fs::exists(path / names::shard(shard, shards), ignored)) numbers.push_back(shard);
+    }
+    return text_of(numbers);
+  });
   std::vector<std::vector<size_t>> seers(static_cast<size_t>(shards));
   for (size_t rank = 0; rank < seen.size(); ++rank) {
     for (const int64_t shard : numbers_in(seen[rank])) {
@@ -134,8 +131,7 @@ std::string fault_on_any(const fs::path& folder, int64_t step, Talk& talk) {
     const size_t reader = ranks.empty() ? 0 : ranks[shard % ranks.size()];  // rank 0 reports missing files
     if (reader == static_cast<size_t>(talk.ranks().rank)) mine.push_back(static_cast<int64_t>(shard));
   }
-  const auto faults = gather(
-      talk, [&] { return fault_of(path, mine); }, folder);
+  const auto faults = gather(talk, [&] { return fault_of(path, mine); });
   const auto first = std::ranges::find_if(faults, [](const std::string& fault) { return !fault.empty(); });
   return first == faults.end() ? "" : *first;
 }
@@ -144,15 +140,12 @@ std::string fault_on_any(const fs::path& folder, int64_t step, Talk& talk) {
 std::vector<int64_t> common_candidates(const fs::path& folder, bool best, Talk& talk,
                                        std::vector<std::string>& passed_over) {
   constexpr char kEnd = '\n';
-  const auto texts = gather(
-      talk,
-      [&] {
-        std::vector<std::string> notes;
-        std::string text = text_of(candidates(folder, best, notes));
-        for (const std::string& note : notes) text += kEnd + note;
-        return text;
-      },
-      folder);
+  const auto texts = gather(talk, [&] {
+    std::vector<std::string> notes;
+    std::string text = text_of(candidates(folder, best, notes));
+    for (const std::string& note : notes) text += kEnd + note;
+    return text;
+  });
   std::istringstream lines(texts.front());
   std::string line;
   std::getline(lines, line);
@@ -189,11 +182,9 @@ std::optional<Choice> choose(const fs::path& place, const std::string& which, On
   const bool any_best = which == kBestOrLatest && fs::exists(folder / names::kBest, ignored);
   const std::string wanted = which != kBestOrLatest ? which : any_best ? "best" : "latest";
   if (wanted != "best" && wanted != "latest") return found(folder, wanted);
-  Talk talk(ranks, "checkpoint.choose", "a checkpoint that every rank sees");
+  Talk talk(ranks, "checkpoint.choose", "cannot choose a checkpoint in " + folder.string());
   if (on_damage == OnDamage::kFail) {
-    if (wanted == "latest")
-      static_cast<void>(gather(
-          talk, [&] { return refuse_lost_manifest(folder); }, folder));
+    if (wanted == "latest") static_cast<void>(gather(talk, [&] { return refuse_lost_manifest(folder); }));
     auto choice = found(folder, wanted);
     // Else only the rank that reads a damaged file would fail, and not before it reads it.
     const auto step = choice ? names::parse_step(choice->path.filename().string()) : std::nullopt;

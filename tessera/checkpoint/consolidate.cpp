@@ -50,19 +50,25 @@ std::vector<Chosen> choose(const TensorSource& source, const ConsolidateOptions&
         chosen.emplace_back(Chosen{i, {weight.value_or(tensor.name), tensor.dtype, tensor.shape}}).entry;
     if (converted) chosen.back().entry.dtype = options.dtype;
     if (!names.insert(entry.name).second) {
-      user_error("checkpoint.consolidate", "one tensor of each name: a parameter and a buffer are both ",
-                 escape(entry.name));
+      user_error({.where = "checkpoint.consolidate",
+                  .problem = concat("the checkpoint has a parameter and a buffer with the same name, ",
+                                    escape(entry.name)),
+                  .expected = "different names"});
     }
   }
   const bool any = std::ranges::any_of(source.tensors(), [&](const auto& tensor) {
     return tensor.name.starts_with(options.average ? names::kAverage : names::kParameter);
   });
   if (options.average && !any) {
-    user_error("checkpoint.consolidate", "a moving average of the parameters (ema/...): there is none, only ",
-               beginnings(source));
+    user_error({.where = "checkpoint.consolidate",
+                .problem = concat("the checkpoint has no moving average of the weights (ema/...), only ",
+                                  beginnings(source)),
+                .hint = "export the weights themselves, without the average"});
   }
   if (chosen.empty()) {
-    user_error("checkpoint.consolidate", "parameters (param/...): there are none, only ", beginnings(source));
+    user_error(
+        {.where = "checkpoint.consolidate",
+         .problem = concat("the checkpoint has no parameters (param/...), only ", beginnings(source))});
   }
   std::sort(chosen.begin(), chosen.end(),
             [](const Chosen& a, const Chosen& b) { return formats::safetensors_order(a.entry, b.entry); });

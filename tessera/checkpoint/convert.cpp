@@ -76,8 +76,9 @@ bool is_floating(const std::string& dtype) {
 
 void check_convertible(const std::string& dtype) {
   if (dtype != "F32" && dtype != "BF16" && dtype != "F16") {
-    user_error("checkpoint.consolidate", "a dtype to convert to (F32, BF16, F16): found \"", escape(dtype),
-               '"');
+    user_error({.where = "checkpoint.consolidate",
+                .problem = concat("cannot convert weights to the dtype \"", escape(dtype), '"'),
+                .expected = "F32, BF16 or F16"});
   }
 }
 

@@ -36,19 +36,22 @@ fs::path find_step(const fs::path& folder, int64_t step) {
   std::error_code ignored;
   for (const auto& begun : {name, names::temporary(step)}) {
     if (!fs::is_directory(folder / begun, ignored)) continue;
-    user_error("checkpoint.find", "a complete ", name, ": it has no ", names::kManifest, " (",
-               (folder / begun).string(), "; the save did not finish; ", advice_beside(folder / name), ')');
+    refuse_incomplete("checkpoint.find", folder / begun);
   }
-  user_error("checkpoint.find", "a checkpoint of step ", step, ": there are ",
-             what_is_there(complete_checkpoints(folder)), " (", folder.string(),
-             "; name one of them, or latest)");
+  const auto complete = complete_checkpoints(folder);
+  user_error({.where = "checkpoint.find",
+              .problem = concat(folder.string(), " has no checkpoint of step ", step),
+              .hint = complete.empty() ? "it has no complete checkpoint"
+                                       : concat("name one of ", what_is_there(complete), ", or latest")});
 }
 
 fs::path find_best(const fs::path& folder) {
   const auto best = read_best(folder);
   if (!best.empty()) return find_step(folder, best.front().step);
-  user_error("checkpoint.find", "a checkpoint marked as best: there is no ", names::kBest, ", only ",
-             what_is_there(complete_checkpoints(folder)), " (", folder.string(), "; use latest)");
+  user_error(
+      {.where = "checkpoint.find",
+       .problem = concat(folder.string(), " has no ", names::kBest, ", which marks the best checkpoint"),
+       .hint = concat("use latest; complete checkpoints: ", what_is_there(complete_checkpoints(folder)))});
 }
 
 // A checkpoint's own folder, a folder of checkpoints, or a run's folder that holds one.
@@ -62,13 +65,14 @@ fs::path find_path(const fs::path& folder, const std::string& which) {
     if (!complete.empty()) return complete.rbegin()->second;
   }
   if (fs::is_directory(path, ignored)) {
-    user_error("checkpoint.find", "a complete checkpoint: ", path.string(), " has no ", names::kManifest,
-               " (the save did not finish; ", advice_beside(path), ')');
+    refuse_incomplete("checkpoint.find", path);
   }
   const std::string meant = nearest(which, {"latest", "best"});
-  user_error("checkpoint.find", "latest, best, a step or a path: found \"", escape(which), '"',
-             meant.empty() ? "" : concat(", did you mean ", meant, '?'), " (there are ",
-             what_is_there(complete_checkpoints(folder)), " in ", folder.string(), ')');
+  user_error({.where = "checkpoint.find",
+              .problem = concat("there is no checkpoint \"", escape(which), "\" in ", folder.string(),
+                                ", which has ", what_is_there(complete_checkpoints(folder))),
+              .expected = "latest, best, a step or a path",
+              .hint = meant.empty() ? "" : concat("did you mean ", meant, '?')});
 }
 
 }  // namespace
@@ -79,10 +83,12 @@ void refuse_file(const fs::path& path) {
   static constexpr const char* kWeights[] = {".safetensors", ".pth", ".pt", ".bin", ".npz"};
   const bool weights =
       std::ranges::any_of(kWeights, [&](const char* end) { return path.extension() == end; });
-  user_error("checkpoint.find", "a run's folder or a checkpoint's: ", path.string(), " is a file",
-             weights ? concat(" (weights become a checkpoint by: tessera checkpoint convert ", path.string(),
-                              " runs/", path.stem().string(), "/checkpoints)")
-                     : "");
+  user_error({.where = "checkpoint.find",
+              .problem = concat(path.string(), " is a file"),
+              .expected = "the folder of a run or of a checkpoint",
+              .hint = weights ? concat("convert weights to a checkpoint: tessera checkpoint convert ",
+                                       path.string(), " runs/", path.stem().string(), "/checkpoints")
+                              : ""});
 }
 
 std::optional<fs::path> find(const fs::path& folder, const std::string& which) {
@@ -135,7 +141,7 @@ std::optional<std::string> latest_of_all(const fs::path& folder, Talk& talk) {
         for (const int64_t step : steps_in(folder)) words.push_back(std::to_string(step));
         return join(words, " ");
       },
-      folder.string());
+      "");
   std::vector<std::set<int64_t>> all;
   for (const auto& text : texts) {
     std::istringstream words(text);
@@ -145,11 +151,13 @@ std::optional<std::string> latest_of_all(const fs::path& folder, Talk& talk) {
   if (common.lacks) {
     const auto has =
         std::find_if(all.begin(), all.end(), [&](const auto& s) { return s.count(common.newest) > 0; });
-    user_error(talk.where(), "a checkpoint that every rank sees: ", talk.name(*common.lacks), " sees no ",
-               names::step(common.newest), ", which ", talk.name(static_cast<size_t>(has - all.begin())),
-               " sees (", folder.string(),
-               "; resume on the hosts that saved it, or make one folder of all parts with tessera "
-               "checkpoint reshard)");
+    user_error({.where = talk.where(),
+                .problem = concat(talk.name(*common.lacks), " sees no ", names::step(common.newest), " in ",
+                                  folder.string(), ", but ",
+                                  talk.name(static_cast<size_t>(has - all.begin())), " does"),
+                .expected = "a checkpoint that every rank sees",
+                .hint = "resume on the hosts that saved it, or join its parts in one folder with tessera "
+                        "checkpoint reshard"});
   }
   if (!common.step) return std::nullopt;
   return std::to_string(*common.step);
@@ -159,7 +167,7 @@ std::optional<std::string> latest_of_all(const fs::path& folder, Talk& talk) {
 
 std::optional<fs::path> find(const fs::path& folder, const std::string& which, const Ranks& ranks) {
   if (ranks.world == 1) return find(folder, which);
-  Talk talk(ranks, "checkpoint.find", "a checkpoint that every rank sees");
+  Talk talk(ranks, "checkpoint.find", "cannot find a checkpoint in " + folder.string());
   const auto wanted = which == "latest" ? latest_of_all(folder, talk) : which;
   if (!wanted) return std::nullopt;
   fs::path found;
@@ -168,12 +176,14 @@ std::optional<fs::path> find(const fs::path& folder, const std::string& which, c
         found = *find(folder, *wanted);
         return manifest_seal(found);
       },
-      folder.string());
+      "");
   for (size_t rank = 1; rank < seals.size(); ++rank) {
     if (seals[rank] == seals[0]) continue;
-    user_error(talk.where(), "the same checkpoint on every rank: ", talk.name(rank),
-               " sees another save of it than ", talk.name(0), " (", found.string(),
-               "; move one of them away)");
+    user_error({.where = talk.where(),
+                .problem = concat(found.string(), " is a different save on ", talk.name(rank), " than on ",
+                                  talk.name(0)),
+                .expected = "the same checkpoint on every rank",
+                .hint = "move one of them away"});
   }
   return found;
 }
@@ -188,8 +198,10 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
     refuse_file(places[i]);
     if (places.size() == 1 && fs::status(places[i], ignored).type() == fs::file_type::not_found) {
       const std::string near = nearest_in_folder(places[i]);
-      user_error("checkpoint.find", "a run's folder or a checkpoint's: ", places[i].string(),
-                 " does not exist", near.empty() ? "" : concat(" (did you mean ", near, "?)"));
+      user_error({.where = "checkpoint.find",
+                  .problem = concat(places[i].string(), " does not exist"),
+                  .expected = "the folder of a run or of a checkpoint",
+                  .hint = near.empty() ? "" : concat("did you mean ", near, '?')});
     }
     if (is_complete(places[i])) continue;
     if (fs::is_directory(places[i] / "checkpoints", ignored)) parts[i] = places[i] / "checkpoints";
@@ -200,9 +212,11 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
   if (which == "latest" && open.size() > 1) {
     const Common common = newest_common(steps);
     if (common.lacks) {
-      user_error("checkpoint.find", "a step that all folders have: ", parts[open[*common.lacks]].string(),
-                 " lacks ", names::step(common.newest),
-                 " (give the folders of one run, or name a step with --which)");
+      user_error({.where = "checkpoint.find",
+                  .problem = concat(parts[open[*common.lacks]].string(), " has no ",
+                                    names::step(common.newest), ", which another of the folders has"),
+                  .expected = "a step that all folders have",
+                  .hint = "give the folders of one run, or name a step with --which"});
     }
     if (common.step) wanted = std::to_string(*common.step);
   }
@@ -211,7 +225,9 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
     // What holds none and is no run is meant to be a checkpoint: its own path says what is wrong with it.
     const bool by_path = steps[k].empty() && part == places[open[k]];
     const auto found = by_path ? find(part, part.string()) : find(part, wanted);
-    if (!found) user_error("checkpoint.find", "a complete checkpoint: ", part.string(), " holds none");
+    if (!found)
+      user_error(
+          {.where = "checkpoint.find", .problem = concat(part.string(), " has no complete checkpoint")});
     part = *found;
   }
   return Folders(parts);

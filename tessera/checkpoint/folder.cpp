@@ -22,8 +22,9 @@ constexpr double kNoScore = -std::numeric_limits<double>::infinity();
 
 // What cannot be read is not the same as nothing: a run that took it for nothing would start anew.
 [[noreturn]] void unreadable(const fs::path& path, const std::error_code& error) {
-  user_error("checkpoint.find", "checkpoints that can be read: ", path.string(), ": ", error.message(),
-             " (nothing was changed; make it readable or move it away)");
+  user_error({.where = "checkpoint.find",
+              .problem = concat("cannot read ", path.string(), ": ", error.message()),
+              .hint = "make it readable or move it away; nothing was changed"});
 }
 
 // Nothing where there is no such folder.
@@ -45,8 +46,9 @@ void rename_or_throw(const fs::path& from, const fs::path& to) {
   const FileOperation operation("rename", from);
   fs::rename(from, to, error);
   if (error) {
-    user_error("checkpoint.commit", "cannot rename ", from.string(), " to ", to.filename().string(), ": ",
-               error.message());
+    user_error({.where = "checkpoint.commit",
+                .problem = concat("cannot rename ", from.string(), " to ", to.filename().string(), ": ",
+                                  error.message())});
   }
 }
 
@@ -89,6 +91,13 @@ std::optional<fs::path> complete_checkpoint(const fs::path& folder, int64_t step
   return std::nullopt;
 }
 
+void refuse_incomplete(const char* where, const fs::path& checkpoint) {
+  user_error({.where = where,
+              .problem = concat("checkpoint ", checkpoint.string(), " is incomplete: it has no ",
+                                names::kManifest, ", so the save did not finish"),
+              .hint = advice_beside(checkpoint)});
+}
+
 std::string advice_beside(const fs::path& checkpoint) try {
   const fs::path folder = fs::absolute(checkpoint).lexically_normal();
   const bool named = folder.has_filename();  // not written with a '/' at the end
@@ -127,8 +136,10 @@ std::vector<Best> read_best(const fs::path& folder) {
     if (!best.empty()) return best;
   } catch (const nlohmann::json::exception&) {
   }
-  user_error("checkpoint.find", "{\"step\": N, ...}: found something else (", path.string(),
-             "; remove the file, or name a step)");
+  user_error({.where = "checkpoint.find",
+              .problem = concat(path.string(), " does not name the best checkpoint"),
+              .expected = "{\"step\": N, ...}",
+              .hint = "remove the file, or name a step"});
 }
 
 void write_best(const fs::path& folder, const std::vector<Best>& best) {
@@ -249,7 +260,8 @@ void set_aside_here(const fs::path& folder, int64_t step) {
 }  // namespace
 
 void set_aside_after(const fs::path& folder, int64_t step, const Ranks& ranks) {
-  Talk talk(ranks, "checkpoint.set_aside", "checkpoints after step " + std::to_string(step) + " set aside");
+  Talk talk(ranks, "checkpoint.set_aside",
+            concat("checkpoints after step ", step, " could not be set aside"));
   const std::string consequence = "latest may still be one of them; move them away";
   const Sharing sharing = find_sharing(folder, talk, consequence);
   talk.all(

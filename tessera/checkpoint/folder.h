@@ -26,6 +26,8 @@ bool is_complete(const std::filesystem::path& checkpoint);
 
 /// "use step_00000900": the newest complete checkpoint beside this one, or that there is none.
 std::string advice_beside(const std::filesystem::path& checkpoint);
+/// Throws UserError: the folder has no manifest.
+[[noreturn]] void refuse_incomplete(const char* where, const std::filesystem::path& checkpoint);
 
 struct Best {
   int64_t step = 0;

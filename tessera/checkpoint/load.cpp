@@ -27,11 +27,12 @@ std::string first_few(std::vector<std::string> lines) {
   return join(lines, "; ") + (more > 0 ? concat("; and ", more, " more") : "");
 }
 
-[[noreturn]] void refuse_other_model(const char* how, std::vector<std::string> differences,
+[[noreturn]] void refuse_other_model(std::vector<std::string> differences,
                                      const std::filesystem::path& path) {
-  user_error("checkpoint.load", "a checkpoint of this model: it is of another", how,
-             first_few(std::move(differences)), " (", path.string(),
-             "; take the recipe that is saved with it)");
+  user_error({.where = "checkpoint.load",
+              .problem = concat("checkpoint ", path.string(),
+                                " does not match this model: ", first_few(std::move(differences))),
+              .hint = "use the recipe that is saved with the checkpoint"});
 }
 
 // Finds every slice's tensor, or throws with the first that differ.
@@ -57,10 +58,12 @@ std::vector<size_t> match(const Folders& checkpoint, const StoredManifest& store
           concat(slice.name, " is ", tensor.dtype, " in the checkpoint, ", slice.dtype, " in this run"));
     }
   }
-  if (!other_model.empty()) refuse_other_model(": ", std::move(other_model), checkpoint.paths.at(0));
+  if (!other_model.empty()) refuse_other_model(std::move(other_model), checkpoint.paths.at(0));
   if (!other_dtype.empty()) {
-    user_error("checkpoint.load", "a checkpoint of the same dtypes: ", first_few(other_dtype), " (",
-               checkpoint.paths.at(0).string(), "; take the precision it was saved with)");
+    user_error({.where = "checkpoint.load",
+                .problem = concat("checkpoint ", checkpoint.paths.at(0).string(),
+                                  " has different dtypes: ", first_few(other_dtype)),
+                .hint = "use the precision with which it was saved"});
   }
   return tensors;
 }
@@ -95,9 +98,10 @@ void refuse_surplus(const std::string& saved, const arch::ModelConfig& model,
   std::vector<std::string> surplus;
   for (const auto& [name, shape] : theirs.at("parameters").items()) {
     if (ours.at("parameters").contains(name)) continue;
-    surplus.push_back(concat(name, ' ', shape_text(shape.get<std::vector<int64_t>>())));
+    surplus.push_back(
+        concat(name, ' ', shape_text(shape.get<std::vector<int64_t>>()), " is only in the checkpoint"));
   }
-  if (!surplus.empty()) refuse_other_model(" that also holds ", std::move(surplus), checkpoint);
+  if (!surplus.empty()) refuse_other_model(std::move(surplus), checkpoint);
 }
 
 void load(const Folders& checkpoint, const std::vector<Slice>& slices, bool verify) {

@@ -28,7 +28,10 @@ constexpr size_t kTailBytes = kTail.size() + 16 + 3;  // the digits, a quote, a 
 
 json parse_json(std::string_view text, int max_depth) {
   return json::parse(text.begin(), text.end(), [=](int depth, json::parse_event_t, json&) {
-    if (depth > max_depth) user_error("checkpoint.manifest", "nested at most ", max_depth, " deep: deeper");
+    if (depth > max_depth)
+      user_error({.where = "checkpoint.manifest",
+                  .problem = "JSON is nested too deeply",
+                  .expected = concat("at most ", max_depth, " levels")});
     return true;
   });
 }
@@ -39,7 +42,8 @@ json embedded(const std::string& text, const char* what) {
   try {
     return parse_json(text, kMaxDepth - 1);  // one level more within the manifest
   } catch (const json::exception& error) {
-    user_error("checkpoint.save", "JSON as the run's ", what, ": ", error.what());
+    user_error({.where = "checkpoint.save",
+                .problem = concat("the run's ", what, " is not valid JSON: ", error.what())});
   }
 }
 
@@ -56,14 +60,16 @@ std::string checksum_of(std::string_view text) {
 struct Reader {
   const std::string& where;
 
-  [[noreturn]] void broken(const std::string& message) const {
-    user_error("checkpoint.manifest", message, " (", where, "; the file is damaged)");
+  [[noreturn]] void broken(const std::string& problem, const std::string& expected = "") const {
+    user_error({.where = "checkpoint.manifest",
+                .problem = concat(where, " is damaged: ", problem),
+                .expected = expected});
   }
   int64_t integer(const json& value) const {
     if (!value.is_number_integer() || value.get<int64_t>() < 0 ||
         (value.is_number_unsigned() &&
          value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})) {
-      broken(concat("whole numbers from 0: found ", json_text(value)));
+      broken(concat("it has the value ", json_text(value)), "a whole number of at least 0");
     }
     return value.get<int64_t>();
   }
@@ -76,13 +82,13 @@ struct Reader {
   }
   std::vector<ShardFact> shards(const json& list, int64_t world) const {
     if (!list.is_array() || world < 1 || static_cast<int64_t>(list.size()) != world) {
-      broken(concat("one shard for each of ", world, " ranks: found ", list.size()));
+      broken(concat("it lists ", list.size(), " shards"), concat("one for each of ", world, " ranks"));
     }
     std::vector<ShardFact> shards;
     for (const json& shard : list) {
       const auto name = names::shard(static_cast<int64_t>(shards.size()), world);
       if (shard.at("file").get<std::string>() != name) {
-        broken(concat("shard ", name, ": found ", json_text(shard.at("file"))));
+        broken(concat("it lists the shard ", json_text(shard.at("file"))), name);
       }
       shards.push_back({.bytes = static_cast<uint64_t>(integer(shard.at("bytes"))),
                         .checksum = shard.at("xxh3").get<std::string>(),
@@ -96,13 +102,13 @@ struct Reader {
                             .shape = {}};
     formats::dtype_size(tensor.dtype);
     if (!value.at("shape").is_array())
-      broken("a shape that is a list: found " + json_text(value.at("shape")));
+      broken(concat(escape(tensor.name), " has the shape ", json_text(value.at("shape"))), "a list");
     for (const json& dim : value.at("shape")) tensor.shape.push_back(integer(dim));
     int64_t bytes = 0;
     const auto count = formats::element_count(tensor.shape);
     if (!count ||
         __builtin_mul_overflow(*count, static_cast<int64_t>(formats::dtype_size(tensor.dtype)), &bytes)) {
-      broken(concat("a size that fits 63 bits: ", escape(tensor.name), ' ', shape_text(tensor.shape)));
+      broken(concat(escape(tensor.name), ' ', shape_text(tensor.shape), " has a size beyond 63 bits"));
     }
     return tensor;
   }
@@ -110,35 +116,39 @@ struct Reader {
     std::vector<Piece> pieces;
     const int64_t count = count_of(tensor.shape);
     int64_t position = 0;
-    if (!list.is_array()) broken("slices as a list: found " + json_text(list));
+    if (!list.is_array()) broken(concat(escape(tensor.name), " has the slices ", json_text(list)), "a list");
     for (const json& item : list) {
       if (!item.is_array() || item.size() != 3)
-        broken("slices [shard, begin, end]: found " + json_text(item));
+        broken(concat(escape(tensor.name), " has the slice ", json_text(item)), "[shard, begin, end]");
       const Piece piece{integer(item[0]), integer(item[1]), integer(item[2])};
       const bool filled = piece.end > piece.begin || (count == 0 && piece.end == 0 && list.size() == 1);
       if (piece.shard >= world || piece.begin != position || !filled) {
-        broken(concat("slices that follow each other: ", escape(tensor.name), " has ", json_text(item)));
+        broken(concat(escape(tensor.name), " has the slice ", json_text(item)),
+               concat("slices that follow each other, on shards below ", world));
       }
       position = piece.end;
       pieces.push_back(piece);
     }
     if (position != count || pieces.empty()) {
-      broken(concat("slices of all ", count, " elements: ", escape(tensor.name), " has ", position));
+      broken(concat(escape(tensor.name), " has slices of ", position, " elements"),
+             concat(count, " elements"));
     }
     return pieces;
   }
   // [[shard, begin, end], ...]: what further shards have, each exactly one of the pieces.
   void copies(const json& list, const std::string& name, int64_t world, std::vector<Piece>& pieces) const {
-    if (!list.is_array()) broken("copies as a list: found " + json_text(list));
+    if (!list.is_array()) broken(concat(escape(name), " has the copies ", json_text(list)), "a list");
     for (const json& item : list) {
       if (!item.is_array() || item.size() != 3)
-        broken("copies [shard, begin, end]: found " + json_text(item));
+        broken(concat(escape(name), " has the copy ", json_text(item)), "[shard, begin, end]");
       const int64_t shard = integer(item[0]), begin = integer(item[1]), end = integer(item[2]);
       const auto at = std::lower_bound(pieces.begin(), pieces.end(), begin,
                                        [](const Piece& piece, int64_t value) { return piece.begin < value; });
       const bool known = at != pieces.end() && at->begin == begin && at->end == end && shard < world &&
                          (at->copies.empty() ? at->shard : at->copies.back()) < shard;
-      if (!known) broken(concat("copies of slices, by rank: ", escape(name), " has ", json_text(item)));
+      if (!known)
+        broken(concat(escape(name), " has the copy ", json_text(item)),
+               "copies of its slices, in the order of ranks");
       at->copies.push_back(shard);
     }
   }
@@ -146,19 +156,20 @@ struct Reader {
     StoredManifest stored;
     stored.manifest.schema = integer(root.at("schema"));
     if (stored.manifest.schema > kSchema) {
-      user_error("checkpoint.manifest", "schema ", kSchema, " or older: found ", stored.manifest.schema, " (",
-                 where, "; saved by a newer version of this program, use that one)");
+      user_error({.where = "checkpoint.manifest",
+                  .problem = concat(where, " has schema ", stored.manifest.schema),
+                  .expected = concat("schema ", kSchema, " or older"),
+                  .hint = "it was saved by a newer version of this program; use that version"});
     }
-    if (stored.manifest.schema != kSchema) broken(concat("schema ", kSchema, ": found 0"));
+    if (stored.manifest.schema != kSchema) broken("it has schema 0", concat("schema ", kSchema));
     stored.manifest.world = integer(root.at("world"));
     stored.manifest.progress = progress(root);
     stored.shards = shards(root.at("shards"), stored.manifest.world);
-    if (!root.at("tensors").is_array()) broken("a list of tensors: found something else");
+    if (!root.at("tensors").is_array()) broken("its tensors are not a list");
     std::unordered_set<std::string> seen;
     for (const json& value : root.at("tensors")) {
       const auto& added = stored.manifest.tensors.emplace_back(tensor(value));
-      if (!seen.insert(added.name).second)
-        broken(concat("every tensor once: ", escape(added.name), " twice"));
+      if (!seen.insert(added.name).second) broken(concat("it lists ", escape(added.name), " twice"));
       stored.pieces.push_back(pieces(value.at("slices"), added, stored.manifest.world));
       if (value.contains("copies")) {
         copies(value.at("copies"), added.name, stored.manifest.world, stored.pieces.back());
@@ -222,9 +233,9 @@ StoredManifest parse_manifest(std::string_view text, const std::string& where) {
   try {
     return reader.all(parse_json(text, kMaxDepth));
   } catch (const json::parse_error& error) {
-    reader.broken(concat("JSON: it stops being JSON at byte ", error.byte));
+    reader.broken(concat("it is not valid JSON at byte ", error.byte));
   } catch (const json::exception& error) {
-    reader.broken(concat("a manifest of schema ", kSchema, ": ", error.what()));
+    reader.broken(concat("it does not follow schema ", kSchema, ": ", error.what()));
   }
 }
 
@@ -234,11 +245,11 @@ std::string manifest_of(const fs::path& checkpoint) {
   const fs::path path = checkpoint / names::kManifest;
   std::error_code ignored;
   if (!fs::is_directory(checkpoint, ignored)) {
-    user_error("checkpoint.load", "a checkpoint folder: there is none at ", checkpoint.string());
+    user_error({.where = "checkpoint.load",
+                .problem = concat("there is no checkpoint folder ", checkpoint.string())});
   }
   if (!fs::exists(path, ignored)) {
-    user_error("checkpoint.load", "a complete checkpoint: ", checkpoint.string(), " has no ",
-               names::kManifest, " (the save did not finish; ", advice_beside(checkpoint), ')');
+    refuse_incomplete("checkpoint.load", checkpoint);
   }
   return read_file(path);
 }
@@ -260,17 +271,21 @@ StoredManifest read_stored(const Folders& checkpoint) {
   if (!stated.empty()) {
     const auto found = checksum_of(std::string_view(text).substr(0, text.size() - kTailBytes));
     if (found != stated) {
-      user_error("checkpoint.manifest", "checksum ", escape(stated), ": found ", found, " (", where,
-                 "; the file was changed or damaged; ", advice_beside(folder), ')');
+      user_error({.where = "checkpoint.manifest",
+                  .problem = concat(where, " has the checksum ", found),
+                  .expected = escape(stated),
+                  .hint = concat("the file was changed or damaged; ", advice_beside(folder))});
     }
   }
   auto stored = parse_manifest(text, where);
-  if (stated.empty()) Reader{where}.broken("a checksum as its last line: there is none");
+  if (stated.empty()) Reader{where}.broken("its last line has no checksum");
   for (const auto& other : std::span(checkpoint.paths).subspan(1)) {
     if (manifest_of(other) != text) {
-      user_error("checkpoint.manifest", "folders with parts of one save: ", other.string(),
-                 " has another manifest than ", folder.string(),
-                 " (give the folders of one step of one run)");
+      user_error(
+          {.where = "checkpoint.manifest",
+           .problem = concat("the manifest in ", other.string(), " differs from that in ", folder.string()),
+           .expected = "folders with parts of one save",
+           .hint = "give the folders of one step of one run"});
     }
   }
   return stored;

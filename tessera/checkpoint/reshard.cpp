@@ -46,12 +46,15 @@ void write_piece(TensorSource& source, const StoredManifest& plan, PieceIndex in
 // Nothing that was saved is replaced, or put where nobody looks for it.
 void check_output(const fs::path& folder, int64_t step) {
   if (is_complete(folder)) {
-    user_error("checkpoint.reshard", "a folder of checkpoints to write into: ", folder.string(),
-               " is a checkpoint (name another folder)");
+    user_error({.where = "checkpoint.reshard",
+                .problem = concat(folder.string(), " is a checkpoint"),
+                .expected = "a folder of checkpoints to write into",
+                .hint = "name another folder"});
   }
   if (complete_checkpoint(folder, step)) {
-    user_error("checkpoint.reshard", "a folder without a checkpoint of step ", step, ": ", folder.string(),
-               " holds one (move it away or name another folder)");
+    user_error({.where = "checkpoint.reshard",
+                .problem = concat(folder.string(), " already has a checkpoint of step ", step),
+                .hint = "move it away, or name another folder"});
   }
 }
 
@@ -59,7 +62,9 @@ void check_output(const fs::path& folder, int64_t step) {
 
 fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
   if (world < 1 || world > kMaxRanks) {
-    user_error("checkpoint.reshard", "1 to ", kMaxRanks, " ranks: found ", world);
+    user_error({.where = "checkpoint.reshard",
+                .problem = concat("the number of ranks is ", world),
+                .expected = concat("1 to ", kMaxRanks)});
   }
   StoredManifest plan = equal_slices(source, world);
   plan.manifest.schema = kSchema;
@@ -68,11 +73,11 @@ fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
   check_output(folder, step);
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) user_error("file.create", "cannot create ", folder.string(), ": ", error.message());
+  if (error) cannot_create(folder, error);
   recover(folder);
   const fs::path temporary = folder / names::temporary(step);
   fs::create_directory(temporary, error);
-  if (error) user_error("file.create", "cannot create ", temporary.string(), ": ", error.message());
+  if (error) cannot_create(temporary, error);
   try {
     std::vector<std::byte> window;
     for (int64_t rank = 0; rank < world; ++rank) {

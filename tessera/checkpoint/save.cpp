@@ -41,7 +41,7 @@ class TemporaryCheckpoint {
 };
 
 Talk talk_of(const Ranks& ranks, int64_t step) {
-  return {ranks, "checkpoint.save", names::step(step) + " written by every rank"};
+  return {ranks, "checkpoint.save", names::step(step) + " could not be written"};
 }
 
 std::string loss_of(int64_t step) {
@@ -62,7 +62,7 @@ void prepare(const SaveOptions& options, const fs::path& temporary) {
   recover(options.folder);
   std::error_code error;
   fs::create_directory(temporary, error);
-  if (error) user_error("file.create", "cannot create ", temporary.string(), ": ", error.message());
+  if (error) cannot_create(temporary, error);
 }
 
 // Returns "<bytes> <checksum>" of the file.

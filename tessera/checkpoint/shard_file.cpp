@@ -60,7 +60,7 @@ ShardFile::ShardFile(const Folders& checkpoint, const StoredManifest& stored, in
   try {
     header_ = formats::read_safetensors_header(file_);
   } catch (const UserError& error) {
-    damaged(error.what());
+    damaged(concat("cannot be read: ", error.what()));
   }
   for (size_t i = 0; i < header_.entries.size(); ++i) index_.emplace(header_.entries[i].name, i);
 }
@@ -72,7 +72,7 @@ FileReader ShardFile::open() const {
   std::error_code error;
   const auto size = fs::file_size(path, error);
   if (!error && size != fact_.bytes) {
-    damaged(concat("it has ", size, " bytes, expected ", fact_.bytes));
+    damaged(concat("has ", size, " bytes"), concat(fact_.bytes, " bytes"));
   }
   return FileReader(path);
 }
@@ -84,32 +84,36 @@ std::string ShardFile::where() const {
 }
 
 void ShardFile::missing() const {
-  if (fact_.host.empty()) damaged("the file is missing");
-  user_error("checkpoint.shard", name_, " as it was saved: the file is missing, rank ", shard_,
-             " wrote it on host ", fact_.host, " (", where(),
-             "; give the folders of all hosts: tessera checkpoint reshard makes one of them)");
+  if (fact_.host.empty()) damaged("is missing");
+  user_error({.where = "checkpoint.shard",
+              .problem = concat(name_, " is missing (", where(), "): rank ", shard_, " wrote it on host ",
+                                fact_.host),
+              .hint = "give the folders of all hosts; tessera checkpoint reshard joins them in one folder"});
 }
 
-void ShardFile::damaged(const std::string& how) const {
-  user_error("checkpoint.shard", name_, " as it was saved: ", how, " (", where(), "; ",
-             advice_beside(checkpoint_.paths.at(0)), ')');
+void ShardFile::damaged(const std::string& problem, const std::string& expected) const {
+  user_error({.where = "checkpoint.shard",
+              .problem = concat(name_, ' ', problem, " (", where(), ')'),
+              .expected = expected,
+              .hint = advice_beside(checkpoint_.paths.at(0))});
 }
 
 void ShardFile::check_header(const std::vector<PieceIndex>& pieces) const {
   for (const auto index : pieces) offset(index);
   if (header_.entries.size() != pieces.size()) {
-    damaged(concat("its header has ", header_.entries.size(), " tensors, expected ", pieces.size()));
+    damaged(concat("has ", header_.entries.size(), " tensors in its header"),
+            concat(pieces.size(), " tensors"));
   }
 }
 
 uint64_t ShardFile::offset(PieceIndex index) const {
   const auto wanted = shard_entry(stored_, index);
   const auto at = index_.find(wanted.name);
-  if (at == index_.end()) damaged("its header lacks " + wanted.name);
+  if (at == index_.end()) damaged("has no tensor " + wanted.name + " in its header");
   const auto& entry = header_.entries[at->second];
   if (entry.dtype != wanted.dtype || entry.shape != wanted.shape) {
-    damaged(concat("its header has ", entry.dtype, ' ', shape_text(entry.shape), " for ", wanted.name,
-                   ", expected ", wanted.dtype, ' ', shape_text(wanted.shape)));
+    damaged(concat("has ", wanted.name, " as ", entry.dtype, ' ', shape_text(entry.shape), " in its header"),
+            concat(wanted.dtype, ' ', shape_text(wanted.shape)));
   }
   return header_.buffer_start + entry.begin;
 }
@@ -142,7 +146,7 @@ void ShardFile::read_and_verify(std::vector<Copy> copies) const {
   }
   skip_to(file_.size());
   if (checksum.hex() != fact_.checksum) {
-    damaged(concat("its checksum is ", checksum.hex(), ", expected ", fact_.checksum));
+    damaged(concat("has the checksum ", checksum.hex()), fact_.checksum);
   }
 }
 

@@ -3,7 +3,7 @@
 // to the room.
 //
 // Every fault (missing, cut off, another checksum, another header) is the UserError
-// "[checkpoint.shard] shard-... as it was saved: ...".
+// "[checkpoint.shard] shard-... is missing (FOLDERS); ...".
 #pragma once
 
 #include <cstddef>
@@ -67,7 +67,8 @@ class ShardFile {
   void read_and_verify(std::vector<Copy> copies) const;
 
  private:
-  [[noreturn]] void damaged(const std::string& how) const;
+  /// `problem` follows the file's name.
+  [[noreturn]] void damaged(const std::string& problem, const std::string& expected = "") const;
   [[noreturn]] void missing() const;
   std::string where() const;
   FileReader open() const;

@@ -17,7 +17,7 @@ void make_folder(const fs::path& folder) {
   std::error_code error, ignored;
   const bool made = fs::create_directories(folder, error);
   if (error && !fs::is_directory(folder, ignored)) {
-    user_error("file.create", "cannot create ", folder.string(), ": ", error.message());
+    cannot_create(folder, error);
   }
   if (made) sync_folder(fs::absolute(folder).parent_path());
 }
@@ -54,9 +54,12 @@ Sharing find_sharing(const fs::path& folder, Talk& talk, const std::string& cons
   for (size_t rank = 0; rank < lowest.size(); ++rank) {
     const auto first = static_cast<size_t>(sharing.first[rank]);
     if (sharing.leads(sharing.first[rank])) continue;
-    user_error(talk.where(), "folders that two ranks share or do not: ", talk.name(rank),
-               " sees the files of rank ", first, ", which sees those of rank ", sharing.first[first],
-               ", which ", talk.name(rank), " does not see (", folder.string(), "; ", consequence, ')');
+    user_error({.where = talk.where(),
+                .problem = concat(talk.name(rank), " sees the files of rank ", first, " in ", folder.string(),
+                                  ", and rank ", first, " those of rank ", sharing.first[first], ", but ",
+                                  talk.name(rank), " does not see these"),
+                .expected = "a folder that two ranks share entirely or not at all",
+                .hint = consequence});
   }
   return sharing;
 }

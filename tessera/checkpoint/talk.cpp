@@ -20,10 +20,10 @@ std::string system_host() {
 
 }  // namespace
 
-Talk::Talk(const Ranks& ranks, std::string where, std::string expected)
+Talk::Talk(const Ranks& ranks, std::string where, std::string problem)
     : ranks_(ranks),
       where_(std::move(where)),
-      expected_(std::move(expected)),
+      problem_(std::move(problem)),
       host_(ranks.host.empty() ? system_host() : ranks.host) {}
 
 std::string Talk::name(size_t rank) const {
@@ -49,8 +49,9 @@ std::vector<std::string> Talk::settle(const Answer& mine, const std::string& con
   if (!failed.empty()) {
     const auto others =
         failed.size() == 1 ? std::string() : concat(" (", failed.size(), " ranks failed in all)");
-    user_error(where_, expected_, ": ", name(failed[0]), " failed: ", answers[failed[0]], others, " (",
-               consequence, ')');
+    user_error({.where = where_,
+                .problem = concat(problem_, ": ", name(failed[0]), " failed: ", answers[failed[0]], others),
+                .hint = consequence});
   }
   return answers;
 }

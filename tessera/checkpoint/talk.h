@@ -14,11 +14,11 @@ namespace tessera::checkpoint {
 
 class Talk {
  public:
-  /// `where` and `expected` begin every error: "[where] expected: rank 1 of 2 failed: ...".
-  Talk(const Ranks& ranks, std::string where, std::string expected);
+  /// `where` and `problem` begin every error: "[where] problem: rank 1 of 2 failed: ...".
+  Talk(const Ranks& ranks, std::string where, std::string problem);
 
   /// Runs `work` on this rank and gathers the texts that it returns, in rank order. A failure anywhere
-  /// becomes one UserError everywhere that ends in `consequence`.
+  /// becomes one UserError everywhere whose hint is `consequence`.
   template <typename Work>
   std::vector<std::string> all(const Work& work, const std::string& consequence) {
     return settle(attempt(work), consequence);
@@ -49,7 +49,7 @@ class Talk {
   std::vector<std::string> settle(const Answer& mine, const std::string& consequence);
 
   const Ranks& ranks_;
-  std::string where_, expected_, host_;
+  std::string where_, problem_, host_;
   std::vector<std::string> hosts_;  // by rank
 };
 

@@ -52,13 +52,18 @@ void check_ranks(const std::vector<RankFile>& files) {
     const auto& [path, rank, world, begins] = files[i];
     const auto expected = static_cast<int64_t>(i);
     if (world != static_cast<int64_t>(files.size())) {
-      user_error("checkpoint.import", "a file of each of ", world, " ranks: found ", files.size(), " (",
-                 path.string(), "; check --ckpt_prefix and --ckpt_suffix)");
+      user_error({.where = "checkpoint.import",
+                  .problem = concat(files.size(), " files are given, but ", path.string(), " was saved by ",
+                                    world, " ranks"),
+                  .expected = "one file for each rank",
+                  .hint = "check --ckpt_prefix and --ckpt_suffix"});
     }
     if (rank != expected) {
-      user_error("checkpoint.import", "one file of each rank: there is ",
-                 rank < expected ? concat("a second one of rank ", rank) : concat("none of rank ", expected),
-                 " (", path.string(), ')');
+      user_error({.where = "checkpoint.import",
+                  .problem = concat(rank < expected ? concat("there is a second file of rank ", rank)
+                                                    : concat("there is no file of rank ", expected),
+                                    " (", path.string(), ')'),
+                  .expected = "one file for each rank"});
     }
   }
 }
@@ -66,8 +71,11 @@ void check_ranks(const std::vector<RankFile>& files) {
 // Ranks must have the same entries with the same shapes: compared with rank 0.
 void check_alike(const XlaRank& first, const XlaRank& other) {
   const auto differs = [&](const std::string& what) {
-    user_error("checkpoint.import", "the same tensors on every rank: ", escape(what), " differs (",
-               first.path.string(), " and ", other.path.string(), "; give the files of one save)");
+    user_error({.where = "checkpoint.import",
+                .problem = concat(escape(what), " differs between ", first.path.string(), " and ",
+                                  other.path.string()),
+                .expected = "the same tensors on every rank",
+                .hint = "give the files of one save"});
   };
   if (first.entries.size() != other.entries.size()) differs("their number");
   if (first.has_optimizer != other.has_optimizer) differs("the optimizer");
@@ -141,13 +149,16 @@ void XlaFsdpCheckpoint::State::add(const XlaRank& first, size_t slot, const XlaF
     }
     name = (sharded ? kind_prefix(kind, options.for_library) : std::string(names::kBuffer)) + name;
     if (!names.insert(name).second) {
-      user_error("checkpoint.import", "one tensor of each name: ", escape(name), " comes twice (",
-                 first.path.string(), ')');
+      user_error({.where = "checkpoint.import",
+                  .problem = concat(first.path.string(), " has two tensors with the name ", escape(name))});
     }
     const int64_t count = *formats::element_count(part.shape);
     if (count > all - begin) {
-      user_error("checkpoint.import", "shards of ", escape(part.name), ' ', shape_text(part.shape), " in ",
-                 escape(entry.key), ": the ranks hold ", all, " numbers in all (", first.path.string(), ')');
+      user_error(
+          {.where = "checkpoint.import",
+           .problem = concat(first.path.string(), " has ", escape(entry.key), " with ", all,
+                             " elements on all ranks together"),
+           .expected = concat("enough elements for ", escape(part.name), ' ', shape_text(part.shape))});
     }
     tensors.push_back({name, dtype, part.shape});
     views.push_back({slot, begin});
@@ -219,8 +230,10 @@ std::vector<fs::path> xla_fsdp_files(const std::string& prefix, const std::strin
   std::vector<fs::path> files(found.gl_pathv, found.gl_pathv + (code == 0 ? found.gl_pathc : 0));
   ::globfree(&found);
   if (files.empty()) {
-    user_error("checkpoint.import", "files of PyTorch/XLA's FSDP: none is named ", escape(pattern),
-               " (check --ckpt_prefix and --ckpt_suffix)");
+    user_error({.where = "checkpoint.import",
+                .problem = concat("there is no file ", escape(pattern)),
+                .expected = "files of PyTorch/XLA's FSDP",
+                .hint = "check --ckpt_prefix and --ckpt_suffix"});
   }
   return files;
 }

@@ -19,8 +19,12 @@ using Kind = PickleValue::Kind;
 
 constexpr std::string_view kShard = "_fsdp_shard", kFlat = "_fsdp_wrapped_module.flat_param_";
 
-[[noreturn]] void broken(const std::filesystem::path& path, const std::string& expected_and_found) {
-  user_error("checkpoint.import", expected_and_found, " (", path.string(), ')');
+[[noreturn]] void broken(const std::filesystem::path& path, const std::string& problem,
+                         const std::string& expected = "", const std::string& hint = "") {
+  user_error({.where = "checkpoint.import",
+              .problem = concat(problem, " (", path.string(), ')'),
+              .expected = expected,
+              .hint = hint});
 }
 
 // A value under a key of a dict, of the kind that it must have.
@@ -30,8 +34,8 @@ struct XlaReader {
   const PickleValue& at(const PickleValue& dict, const std::string& key, Kind kind,
                         const char* expected) const {
     const auto* value = dict.is(Kind::kDict) ? dict.find(key) : nullptr;
-    if (value == nullptr) broken(path, concat(expected, " as ", escape(key), ": there is none"));
-    if (!value->is(kind)) broken(path, concat(expected, " as ", escape(key), ": found ", value->describe()));
+    if (value == nullptr) broken(path, concat(escape(key), " is missing"), expected);
+    if (!value->is(kind)) broken(path, concat(escape(key), " is ", value->describe()), expected);
     return *value;
   }
   int64_t integer(const PickleValue& dict, const std::string& key) const {
@@ -45,7 +49,7 @@ struct XlaReader {
         value.is(Kind::kObject) && value.text == "torch.Size" && value.items[0]->items.size() == 1;
     const PickleValue& items = size ? *value.items[0]->items[0] : value;
     if (!items.is(Kind::kList) && !items.is(Kind::kTuple)) {
-      broken(path, concat(what, " as a list: found ", value.describe()));
+      broken(path, concat(what, " is ", value.describe()), "a list");
     }
     for (const auto* item : items.items) found.push_back(each(*item));
     return found;
@@ -53,14 +57,14 @@ struct XlaReader {
   std::vector<int64_t> sizes(const PickleValue& value, const std::string& what) const {
     auto found = list(value, what, [&](const PickleValue& item) {
       if (!item.is(Kind::kInt) || item.number < 0)
-        broken(path, concat(what, " as sizes: found ", item.describe()));
+        broken(path, concat(what, " has ", item.describe()), "whole numbers of at least 0");
       return item.number;
     });
-    if (!formats::element_count(found)) broken(path, what + " as sizes that fit 63 bits: found others");
+    if (!formats::element_count(found)) broken(path, what + " has more elements than 63 bits can count");
     return found;
   }
   std::string text(const PickleValue& value, const std::string& what) const {
-    if (!value.is(Kind::kString)) broken(path, concat(what, " as text: found ", value.describe()));
+    if (!value.is(Kind::kString)) broken(path, concat(what, " is ", value.describe()), "a string");
     return value.text;
   }
 };
@@ -91,7 +95,7 @@ std::vector<XlaPart> parts_of(const XlaReader& reader, const PickleValue& metada
   const auto& info =
       reader.at(reader.at(infos, unit, Kind::kDict, "a unit's shards"), leaf, Kind::kDict, "a shard's facts");
   const auto* size = info.find("_orig_size");
-  if (size == nullptr) broken(reader.path, concat("_orig_size of ", escape(key), ": there is none"));
+  if (size == nullptr) broken(reader.path, concat("_orig_size of ", escape(key), " is missing"));
   const std::string original = reader.at(info, "_orig_name", Kind::kString, "a name").text;
   const std::string full = unit.empty() ? original : concat(unit, '.', original);
   if (full.find(kFlat) == std::string::npos)
@@ -99,18 +103,18 @@ std::vector<XlaPart> parts_of(const XlaReader& reader, const PickleValue& metada
 
   const auto& flattened = reader.at(metadata, "flatten_info", Kind::kDict, "flattened groups");
   const auto* group = flattened.find(full);
-  if (group == nullptr)
-    broken(reader.path, concat("the group ", escape(full), " in flatten_info: it is not there"));
+  if (group == nullptr) broken(reader.path, concat("flatten_info has no group ", escape(full)));
   const auto columns = reader.list(*group, "a group's facts", [](const PickleValue& item) { return &item; });
   if (columns.size() != 3)
-    broken(reader.path, concat("names, shapes and sizes of ", escape(full), ": found others"));
+    broken(reader.path, concat("flatten_info has ", columns.size(), " lists for ", escape(full)),
+           "names, shapes and sizes");
   const auto names =
       reader.list(*columns[0], "names", [&](const PickleValue& item) { return reader.text(item, "a name"); });
   const auto shapes = reader.list(*columns[1], "shapes",
                                   [&](const PickleValue& item) { return reader.sizes(item, "a shape"); });
   if (names.size() != shapes.size())
-    broken(reader.path, concat("a shape for each name of ", escape(full), ": found ", shapes.size(), " for ",
-                               names.size()));
+    broken(reader.path, concat("flatten_info has ", shapes.size(), " shapes for ", escape(full)),
+           concat("one for each of its ", names.size(), " names"));
   std::vector<XlaPart> parts;
   const std::string parent = full.substr(0, full.rfind('.') + 1);
   for (size_t i = 0; i < names.size(); ++i) parts.push_back({unwrapped(parent + names[i]), shapes[i]});
@@ -123,7 +127,9 @@ int64_t step_number(const TorchFile& file, const PickleValue& value) {
   if (value.is(Kind::kFloat)) return static_cast<int64_t>(std::clamp(value.real, 0.0, 9e15));
   const auto tensor = file.tensor(value, "step");
   if (tensor.dtype != "F32" || formats::element_count(tensor.shape) != 1) {
-    broken(file.file().path(), "a step of one float32: found another");
+    broken(file.file().path(),
+           concat("the optimizer's step is ", tensor.dtype, ' ', shape_text(tensor.shape)),
+           "one float32 value");
   }
   float step = 0;
   file.read(tensor, 0, std::as_writable_bytes(std::span(&step, 1)));
@@ -139,20 +145,24 @@ void read_optimizer(const TorchFile& file, const PickleValue& optimizer, XlaRank
   }
   const auto& groups = reader.at(optimizer, "param_groups", Kind::kList, "the optimizer's groups").items;
   if (groups.size() != 1) {
-    broken(result.path, concat("an optimizer with one group of parameters: found ", groups.size(),
-                               ", and nothing says which state is whose; import without the optimizer: "
-                               "--without-optimizer"));
+    broken(result.path,
+           concat("the optimizer has ", groups.size(),
+                  " groups of parameters, whose order in the model is not known"),
+           "one group", "import without the optimizer: --without-optimizer");
   }
   const auto& order = reader.at(*groups[0], "params", Kind::kList, "the group's parameters").items;
   if (order.size() != shards.size()) {
-    broken(result.path, concat("an optimizer over all ", shards.size(), " parameters: found ", order.size(),
-                               "; import without the optimizer: --without-optimizer"));
+    broken(result.path, concat("the optimizer has ", order.size(), " parameters"),
+           concat("all ", shards.size(), " parameters of the model"),
+           "import without the optimizer: --without-optimizer");
   }
   for (const auto& [index, values] :
        reader.at(optimizer, "state", Kind::kDict, "the optimizer's state").entries) {
     if (!index->is(Kind::kInt) || index->number < 0 || index->number >= static_cast<int64_t>(shards.size())) {
-      broken(result.path, concat("state of the optimizer's ", shards.size(), " parameters, by number: found ",
-                                 index->is(Kind::kInt) ? std::to_string(index->number) : index->describe()));
+      broken(result.path,
+             concat("the optimizer has state for parameter ",
+                    index->is(Kind::kInt) ? std::to_string(index->number) : index->describe()),
+             concat("an index below ", shards.size()));
     }
     XlaEntry& shard = *shards[static_cast<size_t>(index->number)];
     for (const auto& [kind, value] : values->entries) {
@@ -162,8 +172,9 @@ void read_optimizer(const TorchFile& file, const PickleValue& optimizer, XlaRank
       if (name == "step" || !TorchFile::is_tensor(*value)) continue;
       const auto tensor = file.tensor(*value, shard.key);
       if (tensor.shape != shard.tensor.shape || !tensor.contiguous()) {
-        broken(result.path, concat(name, " of the shape ", shape_text(shard.tensor.shape), " of ",
-                                   escape(shard.key), ": found ", shape_text(tensor.shape)));
+        broken(result.path,
+               concat(name, " of ", escape(shard.key), " has the shape ", shape_text(tensor.shape)),
+               shape_text(shard.tensor.shape));
       }
       shard.state[name] = tensor;
     }
@@ -189,7 +200,7 @@ XlaRank read_xla_rank(const std::filesystem::path& path, bool with_optimizer) {
     const std::string name = reader.text(*key, "a tensor's name");
     result.entries.push_back({name, file.tensor(*value, name)});
     const auto& tensor = result.entries.back().tensor;
-    if (!tensor.contiguous()) broken(path, concat("tensors in one piece: ", escape(name), " is not"));
+    if (!tensor.contiguous()) broken(path, concat("tensor ", escape(name), " is not contiguous"));
     result.parts.push_back(is_xla_shard(name) ? parts_of(reader, metadata, name)
                                               : std::vector<XlaPart>{{unwrapped(name), tensor.shape}});
   }

@@ -67,7 +67,9 @@ void check_output(const std::string& where, const std::string& option, const std
   if (path.has_filename() && !fs::is_directory(path, ignored) &&
       fs::is_directory(path.parent_path(), ignored))
     return;
-  user_error(where, option, " with the name of a file in a folder that exists: got ", file);
+  user_error({.where = where,
+              .problem = concat(option, " is ", file),
+              .expected = "the name of a file in a folder that exists"});
 }
 
 /// Runs `measure` on every rank: those of a launcher, or local ones that this process starts.
@@ -82,8 +84,8 @@ int on_ranks(const Common& options, const std::vector<std::string>& arguments,
     local.procs = procs;
     return launch::run_local(local, arguments);
   }
-  if (options.rounds < 1) user_error(options.where(), "--rounds of at least 1: got ", options.rounds);
-  if (options.batch < 1) user_error(options.where(), "--batch of at least 1: got ", options.batch);
+  check_at_least_1(options.where(), "--rounds", options.rounds);
+  check_at_least_1(options.where(), "--batch", options.batch);
   return measure(ranks);
 }
 
@@ -107,7 +109,9 @@ recipe::Recipe recipe_of(const StepOptions& options) {
 int bench_step(const StepOptions& options, const std::vector<std::string>& arguments) {
   check_output(options.where(), "--kernels", options.kernels);
   if (!options.kernels.empty() && options.kernels == options.output) {
-    user_error(options.where(), "two files for --output and --kernels: got ", options.output, " for both");
+    user_error({.where = options.where(),
+                .problem = concat("--output and --kernels are both ", options.output),
+                .expected = "two different files"});
   }
   return on_ranks(options, arguments, [&](const launch::Ranks& ranks) {
     train::BenchStepJob job;

@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/cli/commands.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/scratch_folder.h"
 
@@ -63,16 +64,19 @@ void print_row(const Json& row) {
 }  // namespace
 
 void check(const ScalingOptions& options) {
-  if (options.ranks.empty()) user_error("bench.scaling", "--ranks with numbers such as 1,2,4: got none");
+  if (options.ranks.empty())
+    user_error(
+        {.where = "bench.scaling", .problem = "--ranks has no number", .expected = "numbers such as 1,2,4"});
   for (const int64_t ranks : options.ranks) {
-    if (ranks < 1) user_error("bench.scaling", "--ranks of at least 1: got ", ranks);
+    check_at_least_1("bench.scaling", "--ranks", ranks);
     if (options.strong && options.batch % ranks != 0) {
-      user_error("bench.scaling", "--batch that all of --ranks divide (--strong): ", ranks,
-                 " does not divide ", options.batch);
+      user_error({.where = "bench.scaling",
+                  .problem = concat("--batch is ", options.batch, ", which ", ranks, " ranks do not divide"),
+                  .expected = "a multiple of each of --ranks (--strong)"});
     }
   }
-  if (options.batch < 1) user_error("bench.scaling", "--batch of at least 1: got ", options.batch);
-  if (options.rounds < 1) user_error("bench.scaling", "--rounds of at least 1: got ", options.rounds);
+  check_at_least_1("bench.scaling", "--batch", options.batch);
+  check_at_least_1("bench.scaling", "--rounds", options.rounds);
 }
 
 int bench_scaling(const ScalingOptions& options) {

@@ -64,8 +64,9 @@ int verify(const CheckpointOptions& options) {
   const std::string name = folders.paths[0].string();
   for (const std::string& fault : faults) std::cout << fault << "\n";
   if (!faults.empty()) {
-    user_error("checkpoint.verify", "a sound checkpoint: ", name, " has ", faults.size(),
-               faults.size() == 1 ? " fault" : " faults");
+    user_error({.where = "checkpoint.verify",
+                .problem = concat("checkpoint ", name, " has ", faults.size(),
+                                  faults.size() == 1 ? " fault" : " faults")});
   }
   std::cout << name << " is sound\n";
   return kExitDone;
@@ -102,8 +103,9 @@ int reshard(const CheckpointOptions& options) {
   std::error_code ignored;
   for (const auto& folder : source.folders().paths) {
     if (fs::equivalent(fs::absolute(folder).lexically_normal().parent_path(), output, ignored)) {
-      user_error("checkpoint.reshard", "an output folder that does not hold what is read: ", output.string(),
-                 " (name another one)");
+      user_error({.where = "checkpoint.reshard",
+                  .problem = concat("--output ", output.string(), " holds the checkpoint that is read"),
+                  .hint = "name another folder"});
     }
   }
   std::cout << "wrote " << checkpoint::reshard(source, output, options.ranks).string() << "\n";
@@ -187,7 +189,9 @@ int import_xla_fsdp(const XlaOptions& options) {
   for (const auto& pair : options.rename) {
     const size_t at = pair.find('=');
     if (at == std::string::npos || at == 0) {
-      user_error("cli.checkpoint", "--rename FROM=TO: found \"", escape(pair), '"');
+      user_error({.where = "cli.checkpoint",
+                  .problem = concat("--rename is \"", escape(pair), '"'),
+                  .expected = "FROM=TO"});
     }
     wanted.rename.emplace_back(pair.substr(0, at), pair.substr(at + 1));
   }

@@ -62,8 +62,10 @@ weights::Model open(const ConvertOptions& options) {
   if (opened.recipe_toml.empty()) return weights::open_model(opened, how);
   const recipe::Recipe saved = recipe::parse_recipe(opened.recipe_toml, opened.file.string(), ".", {});
   if (saved.model.family() != arch::VitConfig::kFamily) {
-    user_error("checkpoint.convert", "a ViT: ", options.input, " holds a ", saved.model.family(),
-               " (tessera checkpoint export writes its weights as they are)");
+    user_error({.where = "checkpoint.convert",
+                .problem = concat(options.input, " holds a ", saved.model.family()),
+                .expected = "a ViT",
+                .hint = "tessera checkpoint export writes its weights without conversion"});
   }
   const auto& vit = saved.model.as<arch::VitConfig>();
   how.heads = vit.heads;
@@ -82,9 +84,10 @@ arch::VitConfig wanted_config(const ConvertOptions& options, const arch::VitConf
   if (!options.finetune) {
     if (options.image_size > 0 || options.patch_size > 0 || options.channels > 0 || options.classes > 0 ||
         !options.pool.empty()) {
-      user_error(
-          "checkpoint.convert",
-          "--to-finetune with --image-size, --patch-size, --channels, --classes or --pool: it is not given");
+      user_error({.where = "checkpoint.convert",
+                  .problem = "--image-size, --patch-size, --channels, --classes and --pool have an effect "
+                             "only with --to-finetune",
+                  .hint = "add --to-finetune"});
     }
     return config;
   }
@@ -96,12 +99,16 @@ arch::VitConfig wanted_config(const ConvertOptions& options, const arch::VitConf
   if (options.pool == "gap") config.pool = arch::Pool::kAverage;
   if (options.pool == "cls") config.pool = arch::Pool::kClassToken;
   if (config.classes == 0) {
-    user_error("checkpoint.convert", "a number of classes: the weights have no head (give --classes N)");
+    user_error({.where = "checkpoint.convert",
+                .problem = "the number of classes is unknown: the weights have no head",
+                .hint = "give --classes N"});
   }
   arch::check(config);
   if (options.to == "tessera" && config.channels != 1 && config.channels != 3) {
-    user_error("checkpoint.convert", "1 or 3 channels with --to tessera: found ", config.channels,
-               " (--to timm or hf can hold others)");
+    user_error({.where = "checkpoint.convert",
+                .problem = concat("the model has ", config.channels, " channels"),
+                .expected = "1 or 3 with --to tessera",
+                .hint = "--to timm and --to hf support other numbers"});
   }
   return config;
 }
@@ -229,21 +236,27 @@ void check_options(const ConvertOptions& options) {
   if (options.to != "tessera") {
     static_cast<void>(weights::family_of(options.to));
   } else if (options.dtype != "F32") {
-    user_error("checkpoint.convert", "F32 with --to tessera, whose weights are float32: found ",
-               options.dtype);
+    user_error({.where = "checkpoint.convert",
+                .problem = concat("--dtype is ", options.dtype),
+                .expected = "F32 with --to tessera, whose weights are float32"});
   }
   if (!options.max_shard_size.empty()) {
     static_cast<void>(weights::shard_bytes_of(options.max_shard_size));
     if (options.to != "hf") {
-      user_error("checkpoint.convert", "--to hf with --max-shard-size, which others have not: found --to ",
-                 options.to);
+      user_error({.where = "checkpoint.convert",
+                  .problem = concat("--max-shard-size has no effect with --to ", options.to),
+                  .expected = "--to hf"});
     }
   }
   if (weights::head_start_of(options.head) == weights::HeadStart::kFresh) {
-    user_error("checkpoint.convert", "--head auto, keep or zero: a file cannot hold a fresh head");
+    user_error({.where = "checkpoint.convert",
+                .problem = "--head is fresh, which a file cannot hold",
+                .expected = "auto, keep or zero"});
   }
   if (!options.pool.empty() && options.pool != "gap" && options.pool != "cls")
-    user_error("checkpoint.convert", "--pool gap or cls: found \"", escape(options.pool), '"');
+    user_error({.where = "checkpoint.convert",
+                .problem = concat("--pool is \"", escape(options.pool), '"'),
+                .expected = "gap or cls"});
 }
 
 int convert(const ConvertOptions& options) {
@@ -275,7 +288,9 @@ int convert(const ConvertOptions& options) {
     result = finetuned;
   }
   if (model.config.classes == 0 && options.to == "tessera") {
-    user_error("checkpoint.convert", "a head: the weights have none (give --to-finetune --classes N)");
+    user_error({.where = "checkpoint.convert",
+                .problem = "the weights have no head",
+                .hint = "give --to-finetune --classes N"});
   }
   const fs::path written = write(options, result, model);
   std::cout << "wrote " << written.string() << "\n";

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -19,10 +20,26 @@ namespace tessera::cli {
 /// Runs the chosen subcommand; returns the exit code.
 using Action = std::function<int()>;
 
+/// Throws UserError in the name of the command unless the option is at least 1.
+inline void check_at_least_1(std::string_view command, const char* option, int64_t value) {
+  if (value >= 1) return;
+  user_error({.where = command, .problem = concat(option, " is ", value), .expected = "at least 1"});
+}
+
+/// Throws UserError: a launcher has started ranks already, and --procs is given.
+[[noreturn]] inline void refuse_procs(std::string_view command, int64_t procs, const std::string& launcher,
+                                      int64_t world) {
+  user_error(
+      {.where = command,
+       .problem = concat("--procs is ", procs, ", but ", launcher, " has already started ", world, " ranks"),
+       .expected = "either --procs or a launcher",
+       .hint = "remove --procs"});
+}
+
 /// Of a value of --procs, where it was given. Errors: UserError in the name of the command, unless it is 1 or
 /// more.
 inline void check_procs(const char* command, const std::optional<int64_t>& procs) {
-  if (procs && *procs < 1) user_error(command, "--procs of at least 1: got ", *procs);
+  if (procs) check_at_least_1(command, "--procs", *procs);
 }
 
 Action add_train(CLI::App& app, std::vector<std::string> arguments);

@@ -69,7 +69,7 @@ nlohmann::json environment_of(const Side& side) {
   try {
     return nlohmann::json::parse(read_file(path)).flatten();
   } catch (const nlohmann::json::exception& error) {
-    user_error("compare", "JSON in ", path.string(), ": ", error.what());
+    user_error({.where = "compare", .problem = concat(path.string(), " is not valid JSON: ", error.what())});
   }
 }
 
@@ -157,8 +157,10 @@ int compare(const CompareOptions& options) {
   const Side a = open_side(options.a), b = open_side(options.b);
   const monitor::Comparison found = monitor::compare(a.curves, b.curves, options.tolerance);
   if (found.rows == 0) {
-    user_error("compare", "rows of the same steps in both: ", a.table.string(), " has ", a.curves.rows.size(),
-               " rows and ", b.table.string(), " ", b.curves.rows.size(), ", and no step is in both");
+    user_error(
+        {.where = "compare",
+         .problem = concat(a.table.string(), " (", a.curves.rows.size(), " rows) and ", b.table.string(),
+                           " (", b.curves.rows.size(), " rows) have no step in common")});
   }
   const auto recipe = recipe_differences(a, b), environment = environment_differences(a, b);
   if (options.json) {

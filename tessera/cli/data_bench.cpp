@@ -113,8 +113,10 @@ void print_json(const std::vector<std::string>& sources, const std::vector<data:
 
 int run(const DataBenchOptions& options) {
   if (options.sources.empty() == (options.imagenet_like == 0)) {
-    user_error("cli.data_bench", "either SOURCE or --imagenet-like N: found ",
-               options.sources.empty() ? "neither" : "both");
+    user_error({.where = "cli.data_bench",
+                .problem = options.sources.empty() ? "neither SOURCE nor --imagenet-like is given"
+                                                   : "both SOURCE and --imagenet-like are given",
+                .expected = "either SOURCE or --imagenet-like N"});
   }
   std::vector<std::string> names = options.sources;
   std::vector<std::unique_ptr<data::Source>> opened;

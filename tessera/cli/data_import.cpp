@@ -19,9 +19,14 @@ int import_imagenet(ImportArguments arguments) {
   arguments.target.splits.clear();
   if (!arguments.train.empty()) arguments.target.splits.emplace_back("train");
   if (!arguments.val.empty()) arguments.target.splits.emplace_back("val");
-  if (arguments.target.splits.empty()) user_error("cli.data_import", "--train, --val or both: found none");
+  if (arguments.target.splits.empty())
+    user_error({.where = "cli.data_import",
+                .problem = "neither --train nor --val is given",
+                .expected = "at least one of them"});
   if (!arguments.val.empty() && arguments.devkit.empty()) {
-    user_error("cli.data_import", "--devkit with --val, whose classes are only there: found none");
+    user_error({.where = "cli.data_import",
+                .problem = "--val is given without --devkit",
+                .expected = "the development kit, which has the classes of the validation images"});
   }
   const std::string origin = concat("imagenet ", arguments.train, " ", arguments.val, " ", arguments.devkit);
   return run_pack(arguments.target, origin, [&](const std::string& split) {

@@ -47,12 +47,16 @@ void check(const PackArguments& arguments, prepare::Form form) {
   const bool shards = form == prepare::Form::kWds || form == prepare::Form::kTfrecord;
   const bool limited = arguments.max_bytes != 0 || arguments.max_samples != 0;
   if (limited && !shards) {
-    user_error(kWhere, "--max-bytes and --max-samples with a form of shards (wds, tfrecord): found --to ",
-               arguments.to);
+    user_error({.where = kWhere,
+                .problem = concat("--max-bytes and --max-samples have no effect with --to ", arguments.to),
+                .expected = "a form of shards (--to wds or tfrecord)"});
   }
   const bool indexed = arguments.dali_index || !arguments.dali_index_dir.empty();
   if (indexed && form != prepare::Form::kWds) {
-    user_error(kWhere, "--dali-index and --dali-index-dir with --to wds: found --to ", arguments.to);
+    user_error(
+        {.where = kWhere,
+         .problem = concat("--dali-index and --dali-index-dir have no effect with --to ", arguments.to),
+         .expected = "--to wds"});
   }
   check_splits(kWhere, arguments.splits);
 }
@@ -60,7 +64,8 @@ void check(const PackArguments& arguments, prepare::Form form) {
 }  // namespace
 
 void check_splits(const char* where, const std::vector<std::string>& splits) {
-  if (splits.empty()) user_error(where, "--splits, such as train,val: found none");
+  if (splits.empty())
+    user_error({.where = where, .problem = "--splits is empty", .expected = "names such as train,val"});
   for (size_t i = 0; i < splits.size(); ++i) {
     const std::string& split = splits[i];
     const bool printable = std::none_of(split.begin(), split.end(), [](char c) {
@@ -70,7 +75,9 @@ void check_splits(const char* where, const std::vector<std::string>& splits) {
                       split.find_first_of("/\\:[]+%") == std::string::npos;
     const auto here = splits.begin() + static_cast<std::ptrdiff_t>(i);
     if (!name || std::find(splits.begin(), here, split) != here)
-      user_error(where, "--splits, plain names and each once: found '", escape(split), "'");
+      user_error({.where = where,
+                  .problem = concat("--splits has '", escape(split), "'"),
+                  .expected = "plain names, each once"});
   }
 }
 
@@ -95,7 +102,9 @@ prepare::PackOptions PackArguments::options() const {
   }
   if (!version.empty()) out.writer.version = version;
   if (!is_version(out.writer.version)) {
-    user_error("cli.data_pack", "--data-version such as 1.0.0: found ", escape(version));
+    user_error({.where = "cli.data_pack",
+                .problem = concat("--data-version is '", escape(version), "'"),
+                .expected = "a version such as 1.0.0"});
   }
   if (name.empty()) out.writer.name = snake_case(place.filename().string());
   return out;

@@ -39,8 +39,7 @@ launch::Ranks ranks_of(const DoctorOptions& options) {
   launch::Ranks ranks = launch::ranks_from_environment();
   check_procs("doctor", options.procs);
   if (options.procs) {
-    if (ranks.world > 1)
-      user_error("doctor", "either --procs or a launcher: ", ranks.launcher, " has started ranks");
+    if (ranks.world > 1) refuse_procs("doctor", *options.procs, ranks.launcher, ranks.world);
     ranks.world = ranks.local_world = *options.procs;
     ranks.launcher = "local";
   }

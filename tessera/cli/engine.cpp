@@ -19,8 +19,9 @@ void* load(const fs::path& library) {
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
     const char* reason = ::dlerror();
-    user_error("cli.torch", "cannot load ", library.string(), ": ",
-               reason != nullptr ? reason : "unknown reason");
+    user_error({.where = "cli.torch",
+                .problem = concat("cannot load ", library.string(), ": ",
+                                  reason != nullptr ? reason : "unknown reason")});
   }
   return handle;
 }

@@ -44,8 +44,7 @@ int evaluate(const EvalOptions& options, const std::vector<std::string>& argumen
   check_place("eval", options.job.checkpoint);
   const launch::Ranks ranks = launch::ranks_from_environment();
   if (options.procs > 1 && ranks.launcher != "local") {
-    if (ranks.world > 1)
-      user_error("eval", "either --procs or a launcher: ", ranks.launcher, " has started ranks");
+    if (ranks.world > 1) refuse_procs("eval", *options.procs, ranks.launcher, ranks.world);
     launch::LocalOptions local;
     local.procs = *options.procs;
     return launch::run_local(local, arguments);

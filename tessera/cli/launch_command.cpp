@@ -24,7 +24,9 @@ Action add_launch(CLI::App& app) {
   return [options, command] {
     std::vector<std::string> words = command->remaining();
     if (words.empty()) {
-      user_error("launch", "a program to start: none was given (tessera launch --procs 2 ./program ARGS)");
+      user_error({.where = "launch",
+                  .problem = "no program to start is given",
+                  .hint = "tessera launch --procs 2 ./program ARGS"});
     }
     options->program = words.front();
     words.erase(words.begin());

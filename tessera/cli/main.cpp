@@ -78,8 +78,9 @@ void check_output() {
   const bool flushed = std::fflush(stdout) == 0;
   const int reason = errno;
   if (flushed && std::ferror(stdout) == 0 && std::cout) return;
-  user_error("cli", "standard output that takes all that is printed: it did not",
-             flushed ? "" : concat(": ", std::strerror(reason)));
+  user_error({.where = "cli",
+              .problem = concat("standard output did not take all that was printed",
+                                flushed ? "" : concat(": ", std::strerror(reason)))});
 }
 
 int run(int argc, char** argv) {
@@ -146,7 +147,7 @@ void prepare_process() {
   std::error_code failed;
   static_cast<void>(std::filesystem::current_path(failed));
   if (failed == std::errc::no_such_file_or_directory) {
-    user_error("cli", "a working directory: the current one was removed (cd to another)");
+    user_error({.where = "cli", .problem = "the working directory was removed", .hint = "cd to another"});
   }
 }
 

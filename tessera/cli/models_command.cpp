@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/cli/commands.h"
 
 namespace tessera::cli {
 namespace {
@@ -28,7 +29,7 @@ Row make_row(const ModelsQuery& query, const arch::NamedModel& size) {
 }
 
 std::vector<Row> make_rows(const ModelsQuery& query) {
-  if (query.batch < 1) user_error("cli.models", "batch must be at least 1: found ", query.batch);
+  check_at_least_1("cli.models", "--batch", query.batch);
   std::vector<Row> rows;
   if (query.name) {
     rows.push_back(make_row(query, {*query.name, arch::model_config(*query.name)}));

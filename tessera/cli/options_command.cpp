@@ -34,8 +34,10 @@ Action add_options(CLI::App& app) {
     }
     if (!any) {
       const std::string close = nearest(*room, rooms);
-      user_error("options", "one of ", join(rooms, ", "), ": got ", *room,
-                 close.empty() ? "" : concat(" (did you mean ", close, "?)"));
+      user_error({.where = "options",
+                  .problem = concat("there are no options named ", *room),
+                  .expected = concat("one of ", join(rooms, ", ")),
+                  .hint = close.empty() ? "" : concat("did you mean ", close, "?")});
     }
     return static_cast<int>(kExitDone);
   };

@@ -46,17 +46,24 @@ void take_recipe_from_run(TrainOptions& options) {
   if (!options.recipe.empty()) return;
   const fs::path run = options.resume;
   if (options.resume.empty()) {
-    user_error("train", "a recipe file or --resume RUN_FOLDER: neither was given (recipes/ has examples)");
+    user_error({.where = "train",
+                .problem = "neither a recipe nor --resume RUN_FOLDER is given",
+                .hint = "recipes/ has examples"});
   }
   if (checkpoint::names::is_of_the_run(options.resume)) {
-    user_error("train", "a recipe, whose newest run is meant, or --resume RUN_FOLDER: --resume ",
-               options.resume, " was given alone (tessera train RECIPE --resume ", options.resume,
-               "; or --resume runs/NAME for the newest checkpoint of that run)");
+    user_error({.where = "train",
+                .problem = concat("--resume ", options.resume, " is given without a recipe"),
+                .expected = "the recipe whose newest run is meant, or --resume RUN_FOLDER",
+                .hint = concat("tessera train RECIPE --resume ", options.resume,
+                               ", or --resume runs/NAME for the newest checkpoint of that run")});
   }
   std::error_code failed;
   if (!fs::exists(run / "recipe.toml", failed)) {
-    user_error("train", "a recipe file or --resume RUN_FOLDER: ", run.string(), " holds no recipe.toml",
-               failed ? concat(": ", failed.message()) : "", " (name a run's folder, or a recipe)");
+    user_error(
+        {.where = "train",
+         .problem = concat(run.string(), " has no recipe.toml", failed ? concat(": ", failed.message()) : ""),
+         .expected = "a recipe file or --resume RUN_FOLDER",
+         .hint = "name the folder of a run, or a recipe"});
   }
   options.recipe = (run / "recipe.toml").string();
   options.sets.insert(options.sets.begin(), "run.dir=\"" + fs::absolute(run).string() + "\"");
@@ -151,27 +158,32 @@ void refuse_empty_resume(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const bool next_is_empty = i + 1 < arguments.size() && arguments[i + 1].empty();
     if (arguments[i] != "--resume=" && !(arguments[i] == "--resume" && next_is_empty)) continue;
-    user_error("train",
-               "latest, best, a step, a checkpoint's or a run's folder after --resume: found an empty ",
-               "word (--resume alone means latest)");
+    user_error({.where = "train",
+                .problem = "--resume has an empty value",
+                .expected = "latest, best, a step, or the folder of a checkpoint or of a run",
+                .hint = "--resume alone means latest"});
   }
 }
 
 /// Rank 0 of a world whose other ranks do not exist.
 launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& real) {
   if (*options.pretend_world < 2 || options.pretend_steps < 1) {
-    user_error("train", "--pretend-world of at least 2 and --pretend-steps of at least 1: got ",
-               *options.pretend_world, " and ", options.pretend_steps);
+    user_error({.where = "train",
+                .problem = concat("--pretend-world is ", *options.pretend_world, " and --pretend-steps ",
+                                  options.pretend_steps),
+                .expected = "at least 2 for --pretend-world and at least 1 for --pretend-steps"});
   }
   if (options.procs || real.world > 1) {
-    user_error("train", "one process for --pretend-world: ",
-               options.procs ? "--procs" : concat("launcher ", real.launcher), " asks for ",
-               std::max(options.procs.value_or(1), real.world), " (drop one of the two)");
+    user_error({.where = "train",
+                .problem = concat("--pretend-world runs one process, but ",
+                                  options.procs ? "--procs" : concat("launcher ", real.launcher),
+                                  " asks for ", std::max(options.procs.value_or(1), real.world)),
+                .hint = "remove one of the two"});
   }
   if (!options.resume.empty()) {
-    user_error("train",
-               "a run from the start for --pretend-world: --resume was given (a pretended run neither ",
-               "loads nor saves checkpoints)");
+    user_error({.where = "train",
+                .problem = "--pretend-world cannot resume: it neither loads nor saves checkpoints",
+                .hint = "remove --resume"});
   }
   launch::Ranks ranks;
   ranks.world = *options.pretend_world;
@@ -180,9 +192,11 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
 }
 
 int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
-  if (std::isnan(options.rate)) user_error("train", "--rate of 1e-6 to 1e12: got nan");
+  if (std::isnan(options.rate))
+    user_error({.where = "train", .problem = "--rate is nan", .expected = "1e-6 to 1e12"});
   if (options.rate != 0 && !options.dry_run)
-    user_error("train", "--rate needs --dry-run: add --dry-run, or remove --rate");
+    user_error(
+        {.where = "train", .problem = "--rate needs --dry-run", .hint = "add --dry-run, or remove --rate"});
   launch::Ranks ranks = launch::ranks_from_environment();
   check_procs("train", options.procs);
   if (options.max_restarts > 0 && !options.procs && ranks.launcher != "local") {
@@ -199,8 +213,7 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
   const train::TrainJob job = make_job(options);
   if (options.procs && ranks.launcher != "local") {
     if (ranks.world > 1) {
-      user_error("train", "either --procs or a launcher: ", ranks.launcher, " has started ", ranks.world,
-                 " ranks and --procs asks for ", *options.procs, " more (drop --procs)");
+      refuse_procs("train", *options.procs, ranks.launcher, ranks.world);
     }
     if (options.dry_run) {
       ranks.world = ranks.local_world = *options.procs;

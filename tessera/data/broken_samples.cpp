@@ -17,9 +17,12 @@ bool is_too_many(int64_t count, int64_t source_size, double limit) {
 
 void check_broken(int64_t count, int64_t source_size, double limit, const std::string& last_reason) {
   if (!is_too_many(count, source_size, limit)) return;
-  user_error("data.loader", "at most ", limit * 100, " % of the samples broken: found ", count, " of ",
-             source_size, " (", last_reason.empty() ? "named in the ranks' logs" : "the last: " + last_reason,
-             "; mend or remove the files, or raise data.error_limit)");
+  user_error(
+      {.where = "data.loader",
+       .problem = concat(count, " of ", source_size, " samples are broken (",
+                         last_reason.empty() ? "named in the ranks' logs" : "the last: " + last_reason, ")"),
+       .expected = concat("at most ", limit * 100, " % (data.error_limit)"),
+       .hint = "repair or remove the files, or raise data.error_limit"});
 }
 
 BrokenSamples::BrokenSamples(int64_t source_size, const LoaderOptions& options)

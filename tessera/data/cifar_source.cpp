@@ -71,7 +71,9 @@ Files read_folder(const fs::path& folder) {
 Files read_files(const fs::path& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored))
-    user_error(kCifarSource, "a folder or an archive: ", path.string(), " does not exist");
+    user_error({.where = kCifarSource,
+                .problem = concat(path.string(), " does not exist"),
+                .expected = "a folder or an archive"});
   if (!fs::is_directory(path, ignored)) return read_archive(path);
   for (const char* name : {"cifar-10-batches-bin", "cifar-100-binary"}) {
     if (fs::is_directory(path / name, ignored)) return read_folder(path / name);
@@ -157,17 +159,21 @@ std::vector<std::string> take_batches(const Family& family, const std::vector<st
   for (const auto& name : names) {
     const auto found = files.find(name);
     if (found == files.end())
-      user_error(kCifarSource, "a file ", name, " of ", family.name, ": found none (in ", path.string(), ")");
+      user_error({.where = kCifarSource,
+                  .problem = concat(path.string(), " has no file ", name, " of ", family.name)});
     const auto bytes = static_cast<int64_t>(found->second.size());
     if (bytes == 0 || bytes % record != 0) {
-      user_error(kCifarSource, "records of ", record, " bytes in ", name, ": found ", bytes,
-                 " bytes, the file is cut off (in ", path.string(), ")");
+      user_error({.where = kCifarSource,
+                  .problem = concat(name, " in ", path.string(), " is cut off: it has ", bytes, " bytes"),
+                  .expected = concat("records of ", record, " bytes")});
     }
     for (int64_t at = family.label_bytes - 1; at < bytes; at += record) {
       const auto label = static_cast<uint8_t>(found->second[static_cast<size_t>(at)]);
       if (label < family.classes) continue;
-      user_error(kCifarSource, "labels below ", family.classes, " in ", name, ": found ", int{label},
-                 " in record ", at / record, " (in ", path.string(), ")");
+      user_error({.where = kCifarSource,
+                  .problem = concat(name, " in ", path.string(), " has the label ", int{label}, " in record ",
+                                    at / record),
+                  .expected = concat("labels below ", family.classes)});
     }
     batches.push_back(std::move(found->second));
   }
@@ -179,7 +185,9 @@ std::vector<std::string> take_batches(const Family& family, const std::vector<st
 std::unique_ptr<Source> open_cifar(const fs::path& path, const std::string& split) {
   static const std::vector<std::string> kSplits = {"train", "val", "validation", "test"};
   if (std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
-    user_error(kCifarSource, "a split of CIFAR (train, val, test): found '", split, "'");
+    user_error({.where = kCifarSource,
+                .problem = concat("CIFAR has no split '", split, "'"),
+                .expected = "train, val or test"});
   }
   Files files = read_files(path);
   for (const auto& family : kFamilies) {
@@ -195,8 +203,10 @@ std::unique_ptr<Source> open_cifar(const fs::path& path, const std::string& spli
     }
     return std::make_unique<CifarSource>(path, family, names, std::move(batches), std::move(classes));
   }
-  user_error(kCifarSource, "data_batch_1.bin (CIFAR-10) or train.bin (CIFAR-100): found ",
-             files.empty() ? what_is_there(path) : files.begin()->first, " (in ", path.string(), ")");
+  user_error({.where = kCifarSource,
+              .problem = concat(path.string(), " is not CIFAR: it has ",
+                                files.empty() ? what_is_there(path) : files.begin()->first),
+              .expected = "data_batch_1.bin (CIFAR-10) or train.bin (CIFAR-100)"});
 }
 
 }  // namespace tessera::data

@@ -55,9 +55,12 @@ void check_same_classes(const std::vector<std::string>& known, const std::vector
   const auto difference = class_difference(known, found);
   if (!difference || (!difference->other_order && are_unnamed(known) != are_unnamed(found))) return;
   if (difference->other_order) {
-    user_error(kWhere, "the classes of the training data, in their order: ", difference->text, " (in ",
-               source,
-               "; labels are the places of sorted names: a class without images needs its empty folder)");
+    user_error(
+        {.where = kWhere,
+         .problem =
+             concat("the classes of ", source, " differ from those of the training data: ", difference->text),
+         .expected = "the same classes in the same order",
+         .hint = "labels are positions of sorted names, so a class without images needs an empty folder"});
   }
   warn(concat("[", kWhere, "] the classes of the training data: ", difference->text, " (in ", source,
               "; figures mean something only if both are the same classes)"));

@@ -33,16 +33,22 @@ std::vector<std::string> parse_class_names(std::string_view text, const std::str
   while (!rest.empty()) {
     names.emplace_back(trim(take_until(rest, "\n")));
   }
-  if (names.empty()) user_error("data.classes", "class names, one a line: found none (", where, ")");
+  if (names.empty())
+    user_error({.where = "data.classes",
+                .problem = concat(where, " has no class names"),
+                .expected = "one class name per line"});
   if (static_cast<int64_t>(names.size()) > kMaxClasses) {
-    user_error("data.classes", "at most ", kMaxClasses, " class names: found ", names.size(), " (", where,
-               ")");
+    user_error({.where = "data.classes",
+                .problem = concat(where, " has ", names.size(), " class names"),
+                .expected = concat("at most ", kMaxClasses)});
   }
   std::vector<std::string> sorted = names;
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) {
-    user_error("data.classes", "every class name once: found '", escape(*twice), "' twice (", where, ")");
+    user_error({.where = "data.classes",
+                .problem = concat(where, " has the class name '", escape(*twice), "' twice"),
+                .expected = "each name once"});
   }
   return names;
 }

@@ -83,15 +83,17 @@ std::unique_ptr<Source> open_fake(const std::string& count, const std::string& s
   if (!count.empty()) {
     images = parse_number<int64_t>(count).value_or(0);
     if (images < 1 || images > kMostImages) {
-      user_error(kFakeSource, "fake:N with a number of images N from 1 to ", kMostImages,
-                 ": found fake:", count);
+      user_error({.where = kFakeSource,
+                  .problem = concat("data.source is fake:", count),
+                  .expected = concat("fake:N with a number of images N from 1 to ", kMostImages)});
     }
   }
   if (options.fake_image_size < 1 || options.fake_classes < 1 ||
       (options.fake_channels != 1 && options.fake_channels != 3)) {
-    user_error(kFakeSource, "synthetic images of at least 1 pixel, 1 class and 1 or 3 channels: found ",
-               options.fake_image_size, " pixels, ", options.fake_classes, " classes, ",
-               options.fake_channels, " channels");
+    user_error({.where = kFakeSource,
+                .problem = concat("synthetic images have ", options.fake_image_size, " pixels, ",
+                                  options.fake_classes, " classes and ", options.fake_channels, " channels"),
+                .expected = "at least 1 pixel, 1 class and 1 or 3 channels"});
   }
   return std::make_unique<FakeSource>(images, split, options);
 }

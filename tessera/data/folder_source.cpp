@@ -51,7 +51,8 @@ Listing list(const fs::path& folder) {
     errno = 0;
   }
   if (errno != 0)
-    user_error(kFolderSource, "a readable folder: ", folder.string(), ": ", std::strerror(errno));
+    user_error({.where = kFolderSource,
+                .problem = concat("cannot read folder ", folder.string(), ": ", std::strerror(errno))});
   for (auto* names : {&listing.folders, &listing.images, &listing.others})
     std::sort(names->begin(), names->end());
   return listing;
@@ -123,8 +124,10 @@ void build_index(const fs::path& root, const std::vector<std::string>& folders,
         concat("[", kFolderSource, "] only images named .jpg, .jpeg or .png in class folders: ", others));
   }
   if (builder.size() > 0) return;
-  user_error(kFolderSource, "images named .jpg, .jpeg or .png in the class folders: found none (in ",
-             root.string(), others.empty() ? ")" : concat("; ", others, ")"));
+  user_error({.where = kFolderSource,
+              .problem = concat("the class folders in ", root.string(), " have no images",
+                                others.empty() ? "" : concat(": ", others)),
+              .expected = "files named .jpg, .jpeg or .png"});
 }
 
 fs::path find_split(const fs::path& folder, const std::string& split) {
@@ -141,12 +144,12 @@ fs::path find_split(const fs::path& folder, const std::string& split) {
     // The split's own folder was given where the one above it is meant.
     const std::string own = folder.filename().string();
     const bool is_split = std::ranges::any_of(kSplits, [&](const char* name) { return own == name; });
-    user_error(kFolderSource, "a folder ", join(names, " or "),
-               " that holds the class folders: found class folders at the top (in ", folder.string(),
-               is_split
-                   ? concat("; give the folder that holds ", own, ": folder:", folder.parent_path().string())
-                   : concat("; move them to ", (folder / names[0]).string()),
-               ")");
+    user_error({.where = kFolderSource,
+                .problem = concat(folder.string(), " has class folders at the top"),
+                .expected = concat("a folder ", join(names, " or "), " that holds the class folders"),
+                .hint = is_split ? concat("give the folder that holds ", own,
+                                          ": folder:", folder.parent_path().string())
+                                 : concat("move them to ", (folder / names[0]).string())});
   }
   const std::string near = nearest(split, found.folders);
   user_error({.where = kFolderSource,
@@ -189,7 +192,9 @@ std::unique_ptr<Source> open_folder(const fs::path& folder, const std::string& s
   const auto folders = list(root).folders,
              classes = with_classes == root ? folders : list(with_classes).folders;
   if (classes.empty())
-    user_error(kFolderSource, "a folder for each class: found none (in ", with_classes.string(), ")");
+    user_error({.where = kFolderSource,
+                .problem = concat(with_classes.string(), " has no folders"),
+                .expected = "a folder for each class"});
   check_folders(root, folders, classes);
   warn_of_numbers(classes, options);
   IndexRequest request{"folder", normal, split, "", {root, with_classes}, {}};

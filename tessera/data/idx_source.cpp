@@ -42,7 +42,9 @@ formats::Idx read_idx(const fs::path& path) {
 formats::Idx read_labels(const fs::path& path) {
   formats::Idx labels = read_idx(path);
   if (labels.dims.size() != 1) {
-    user_error(kIdxSource, "labels of 1 dimension: found ", labels.dims.size(), " (", path.string(), ")");
+    user_error({.where = kIdxSource,
+                .problem = concat(path.string(), " has labels of ", labels.dims.size(), " dimensions"),
+                .expected = "1 dimension"});
   }
   return labels;
 }
@@ -62,16 +64,20 @@ class IdxSource : public Source {
         file_(fs::absolute(images).string()) {
     const auto& dims = images_.dims;
     if (dims.size() != 3 && !(dims.size() == 4 && (dims[3] == 1 || dims[3] == 3))) {
-      user_error(kIdxSource, "images of 3 dimensions (or 4, the last 1 or 3): found ", dims.size(), " (",
-                 images.string(), ")");
+      user_error({.where = kIdxSource,
+                  .problem = concat(images.string(), " has images of ", dims.size(), " dimensions"),
+                  .expected = "3 dimensions, or 4 with a last one of 1 or 3"});
     }
     if (dims[0] != labels_.dims[0]) {
-      user_error(kIdxSource, "as many labels as images: found ", labels_.dims[0], " for ", dims[0], " (",
-                 labels.string(), ")");
+      user_error(
+          {.where = kIdxSource,
+           .problem = concat(labels.string(), " has ", labels_.dims[0], " labels for ", dims[0], " images")});
     }
     if (dims[0] == 0 || dims[1] == 0 || dims[2] == 0) {
-      user_error(kIdxSource, "at least one image of at least one pixel: found ", dims[0], " of ", dims[1],
-                 " x ", dims[2], " (", images.string(), ")");
+      user_error({.where = kIdxSource,
+                  .problem = concat(images.string(), " has ", dims[0], " images of ", dims[1], " x ", dims[2],
+                                    " pixels"),
+                  .expected = "at least one image of at least one pixel"});
     }
     channels_ = dims.size() == 4 ? dims[3] : 1;
   }
@@ -123,13 +129,17 @@ bool holds_idx_files(const fs::path& folder) {
 std::unique_ptr<Source> open_idx(const fs::path& folder, const std::string& split) {
   static const std::vector<std::string> kSplits = {"train", "val", "validation", "test"};
   if (std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
-    user_error(kIdxSource, "a split of the MNIST family (train, val, test): found '", split, "'");
+    user_error({.where = kIdxSource,
+                .problem = concat("the MNIST family has no split '", split, "'"),
+                .expected = "train, val or test"});
   }
   const std::string part = split == "train" ? "train" : "t10k";
   const auto images = find_images(folder, part), labels = find_idx(folder, part + "-labels", '1');
   if (!images || !labels) {
-    user_error(kIdxSource, "a file ", part, images ? "-labels-idx1-ubyte" : "-images-idx3-ubyte",
-               " or the same with .gz: found none (in ", folder.string(), ")");
+    user_error(
+        {.where = kIdxSource,
+         .problem = concat(folder.string(), " has no file ", part,
+                           images ? "-labels-idx1-ubyte" : "-images-idx3-ubyte", " and none with .gz")});
   }
   return std::make_unique<IdxSource>(*images, *labels, class_names(folder));
 }

@@ -100,7 +100,10 @@ class ImagenetLikeSource : public Source {
 }  // namespace
 
 std::unique_ptr<Source> open_imagenet_like(int64_t count) {
-  if (count < 1) user_error("data.imagenet_like", "at least 1 image: found ", count);
+  if (count < 1)
+    user_error({.where = "data.imagenet_like",
+                .problem = concat("the number of images is ", count),
+                .expected = "at least 1"});
   return std::make_unique<ImagenetLikeSource>(count);
 }
 

@@ -36,7 +36,8 @@ struct Stamp {
 Stamp stamp(const fs::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0)
-    user_error(kIndexCache, path.string(), " to be readable: ", std::strerror(errno));
+    user_error(
+        {.where = kIndexCache, .problem = concat("cannot read ", path.string(), ": ", std::strerror(errno))});
   const auto nanoseconds = [](const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; };
   return {S_ISDIR(info.st_mode) ? 0 : info.st_size, nanoseconds(info.st_mtim), nanoseconds(info.st_ctim)};
 }
@@ -113,7 +114,7 @@ fs::path file_name(const IndexRequest& request, bool in_user_cache) {
 void write_index(const fs::path& path, const std::string& bytes, const std::string& windows) {
   std::error_code ignored;
   if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
-    user_error(kIndexCache, "a regular file: ", path.string(), " is none");
+    user_error({.where = kIndexCache, .problem = concat(path.string(), " is not a regular file")});
   const OutputFile output(path);
   FileWriter writer(output.write_to());
   writer.write(std::as_bytes(std::span(bytes)));
@@ -173,12 +174,14 @@ OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const S
   const auto not_written = [&](const std::string& reason) {
     opened.not_written = reason;
     if (options.index_required)
-      user_error(kIndexCache, "a folder for the index that can be written: ", reason, " (choose another)");
+      user_error({.where = kIndexCache,
+                  .problem = concat("the index cannot be written: ", reason),
+                  .hint = "choose another folder"});
   };
   try {
     std::error_code error;
     fs::create_directories(path.parent_path(), error);
-    if (error) user_error(kIndexCache, "cannot create ", path.parent_path().string(), ": ", error.message());
+    if (error) cannot_create(path.parent_path(), error);
     turn.emplace(path, options);
     if (auto index = read()) return {std::move(*index), path, false, {}};
   } catch (const UserError& error) {
@@ -194,7 +197,8 @@ OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const S
     try {
       write_index(path, bytes, builder.windows());
       if (auto index = SampleIndex::read(path, wanted.text)) return {std::move(*index), path, true, {}};
-      user_error(kIndexCache, path.string(), " to read back as it was written: found other bytes");
+      user_error(
+          {.where = kIndexCache, .problem = concat(path.string(), " does not read back as it was written")});
     } catch (const UserError& error) {
       not_written(error.what());
     }

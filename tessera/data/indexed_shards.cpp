@@ -13,7 +13,8 @@ namespace fs = std::filesystem;
 std::string read_sample(const SampleIndex& index, const FileReader& archive, const IndexedSample& sample) {
   const bool plain = sample.method != kGzipped;
   if (plain && sample.size > archive.size()) {  // before memory is asked for
-    user_error("data.shards", "a shard that has not changed: it got shorter (", archive.path().string(), ")");
+    user_error({.where = "data.shards",
+                .problem = concat(archive.path().string(), " became shorter since it was indexed")});
   }
   std::string content(sample.size, '\0');
   const auto bytes = std::as_writable_bytes(std::span(content));

@@ -62,8 +62,8 @@ Held hold(const Source& source, int64_t images, const std::function<void(const s
     if (i + 1 == source.size()) break;
   }
   if (held.samples.empty())
-    user_error("data.measure", "an image that can be decoded: found none of ", held.broken,
-               " (the last: ", last, ")");
+    user_error({.where = "data.measure",
+                .problem = concat("none of ", held.broken, " images can be decoded (the last: ", last, ")")});
   return held;
 }
 
@@ -158,8 +158,10 @@ std::vector<Measurement> measure(std::span<const Source* const> sources, const M
   MeasureOptions options = given;
   options.warn = say_once(given.warn ? given.warn : [](const std::string&) {});
   if (options.images < 1 || options.batch < 1 || options.rounds < 1) {
-    user_error("data.measure", "images, batch and rounds of at least 1: found ", options.images, ", ",
-               options.batch, ", ", options.rounds);
+    user_error({.where = "data.measure",
+                .problem = concat("images, batch and rounds are ", options.images, ", ", options.batch,
+                                  " and ", options.rounds),
+                .expected = "values of at least 1"});
   }
   const size_t pipelines = options.threads.size();
   std::vector<Subject> subjects;

@@ -25,8 +25,10 @@ constexpr uint64_t kEmpty = 0, kBusy = 1;
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared between processes");
 
 [[noreturn]] void fail(const char* what) {
-  user_error(kMemoryStore, "memory that ranks of a host can share: ", what, ": ", std::strerror(errno),
-             " (set data.ram_cache = \"none\")");
+  user_error(
+      {.where = kMemoryStore,
+       .problem = concat("no memory that the ranks of a host can share: ", what, ": ", std::strerror(errno)),
+       .hint = "set data.ram_cache = \"none\""});
 }
 
 bool read_all(int fd, char* out, size_t size, uint64_t offset) {

@@ -18,8 +18,11 @@ const std::vector<std::string> kKinds = {"folder", "zip", "wds", "tfrecord", "id
 
 void check_folder(const fs::path& folder, const std::string& key) {
   const auto refuse = [&](const std::string& found) {
-    user_error(kOpenSource, "a data folder: ", folder.string(), found,
-               key.empty() ? "" : concat(" (", key, " names it; set another: --set ", key, "=folder:PATH)"));
+    user_error(
+        {.where = kOpenSource,
+         .problem = concat(folder.string(), found),
+         .expected = "a folder of data",
+         .hint = key.empty() ? "" : concat(key, " names it; set another: --set ", key, "=folder:PATH")});
   };
   std::error_code ignored;
   if (!fs::exists(folder, ignored)) refuse(" does not exist");
@@ -77,7 +80,10 @@ Image Source::read(int64_t index, int64_t channels) const {
 
 std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split,
                                     const SourceOptions& options) {
-  if (spec.empty()) user_error(kOpenSource, "a source such as folder:PATH: found nothing (set data.source)");
+  if (spec.empty())
+    user_error({.where = kOpenSource,
+                .problem = "data.source is empty",
+                .expected = "a source such as folder:PATH"});
   const size_t colon = spec.find(':');
   const std::string kind = spec.substr(0, colon);
   const std::string path = colon == std::string::npos ? "" : spec.substr(colon + 1);
@@ -90,10 +96,15 @@ std::unique_ptr<Source> open_source(const std::string& spec, const std::string& 
   const bool known = std::find(kKinds.begin(), kKinds.end(), kind) != kKinds.end();
   if (!known) {
     const std::string near = nearest(kind, kKinds);
-    user_error(kOpenSource, "a kind of source (", join(kKinds, ", "), "): found '", kind, "' in ", spec,
-               near.empty() ? "" : concat(" (did you mean ", near, ":", path, "?)"));
+    user_error({.where = kOpenSource,
+                .problem = concat("data source ", spec, " has the unknown kind '", kind, "'"),
+                .expected = concat("one of ", join(kKinds, ", ")),
+                .hint = near.empty() ? "" : concat("did you mean ", near, ":", path, "?")});
   }
-  if (path.empty()) user_error(kOpenSource, "a path after ", kind, ": found nothing");
+  if (path.empty())
+    user_error({.where = kOpenSource,
+                .problem = concat("data source ", spec, " has no path"),
+                .expected = concat(kind, ":PATH")});
   warn_of_unused(kind, options);
   if (kind == "wds") return open_wds(path, split, options);
   if (kind == "tfrecord") return open_tfrecord(path, split, options);

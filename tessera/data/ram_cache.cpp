@@ -77,9 +77,12 @@ std::unique_ptr<MemoryStore> make_store(const Source& source, const RamCacheOpti
   const double all = estimated_bytes(source), usable = kUsableShare * options.available_bytes;
   const double wanted = options.whole ? all : std::min(all, options.bytes);
   if (wanted > usable) {
-    user_error(kRamCache, "room for ", human_bytes(wanted), " of encoded samples: found ",
-               human_bytes(options.available_bytes), " free, of which nine tenths may be used (",
-               options.whole ? "data.ram_cache = \"part\" keeps what fits)" : "lower data.ram_cache_gib)");
+    user_error(
+        {.where = kRamCache,
+         .problem =
+             concat("the encoded samples need ", human_bytes(wanted), ", but ",
+                    human_bytes(options.available_bytes), " are free, of which nine tenths may be used"),
+         .hint = options.whole ? "data.ram_cache = \"part\" keeps what fits" : "lower data.ram_cache_gib"});
   }
   const double most = options.whole ? usable : std::min(options.bytes, usable);
   if (options.say) {

@@ -8,19 +8,33 @@
 
 namespace tessera::data {
 
+namespace {
+
+constexpr const char* kWhere = "data.loader";
+
+void at_least(const char* name, int64_t value, int64_t low) {
+  if (value >= low) return;
+  user_error({.where = kWhere, .problem = concat(name, " is ", value), .expected = concat("at least ", low)});
+}
+
+}  // namespace
+
 int64_t micro_batch(const LoaderOptions& o) {
-  constexpr const char* kWhere = "data.loader";
   if (o.world < 1 || o.rank < 0 || o.rank >= o.world) {
-    user_error(kWhere, "a rank below the number of ranks: found rank ", o.rank, " of ", o.world);
+    user_error({.where = kWhere,
+                .problem = concat("the rank is ", o.rank, " of ", o.world),
+                .expected = "a rank below the number of ranks"});
   }
-  if (o.accumulation < 1) user_error(kWhere, "an accumulation of at least 1: found ", o.accumulation);
-  if (o.workers < 0) user_error(kWhere, "a number of workers of at least 0: found ", o.workers);
-  if (o.prefetch < 1) user_error(kWhere, "a prefetch of at least 1: found ", o.prefetch);
+  at_least("train.accumulation", o.accumulation, 1);
+  at_least("the number of workers", o.workers, 0);
+  at_least("prefetch", o.prefetch, 1);
   const int64_t shares = o.world * o.accumulation;
   if (o.batch < 1 || o.batch % shares != 0) {
-    user_error(kWhere, "a batch that is a multiple of ranks x accumulation = ", o.world, " x ",
-               o.accumulation, ": found ", o.batch, " (the nearest larger one is ",
-               (std::max<int64_t>(o.batch, 1) / shares + 1) * shares, ")");
+    user_error({.where = kWhere,
+                .problem = concat("the batch is ", o.batch),
+                .expected = concat("a multiple of ranks x accumulation = ", o.world, " x ", o.accumulation),
+                .hint = concat("the nearest larger one is ",
+                               (std::max<int64_t>(o.batch, 1) / shares + 1) * shares)});
   }
   return o.batch / shares;
 }

@@ -9,8 +9,10 @@ namespace tessera::data {
 
 void check_sample_size(uint64_t bytes, const std::string& where) {
   if (bytes <= kMostSampleBytes) return;
-  user_error("data.sample", "an image file of at most ", human_bytes(static_cast<double>(kMostSampleBytes)),
-             ": found ", human_bytes(static_cast<double>(bytes)), " (", where, ")");
+  user_error(
+      {.where = "data.sample",
+       .problem = concat(where, " has ", human_bytes(static_cast<double>(bytes))),
+       .expected = concat("an image file of at most ", human_bytes(static_cast<double>(kMostSampleBytes)))});
 }
 
 std::string read_sample_file(const std::filesystem::path& path) {

@@ -201,7 +201,8 @@ std::pair<formats::RestartPoint, std::string> SampleIndex::restart_point(uint32_
       [](const auto& wanted, const IndexedPoint& p) { return wanted < std::pair(p.file, p.point.unpacked); });
   const std::string name = file < files_.size() ? files_[file] : "";
   if (after == points_.begin() || std::prev(after)->file != file) {
-    user_error("data.index", "a restart point before byte ", unpacked, " of ", name, ": found none");
+    user_error({.where = "data.index",
+                .problem = concat("the index of ", name, " has no restart point before byte ", unpacked)});
   }
   const IndexedPoint& found = *std::prev(after);
   std::string window(found.point.window, '\0');
@@ -211,9 +212,9 @@ std::pair<formats::RestartPoint, std::string> SampleIndex::restart_point(uint32_
     window = windows_.text.substr(found.window_at, window.size());
   }
   if (checksum64(std::as_bytes(std::span(window))) != found.window_hash) {
-    user_error("data.index", "a sound window for byte ", unpacked, " of ", name,
-               ": found other bytes (remove ", windows_.file ? windows_.file->path().string() : "the index",
-               ")");
+    user_error({.where = "data.index",
+                .problem = concat("the index of ", name, " is damaged at byte ", unpacked),
+                .hint = concat("remove ", windows_.file ? windows_.file->path().string() : "the index")});
   }
   return {found.point, std::move(window)};
 }

@@ -22,21 +22,29 @@ constexpr int64_t kNeighbours = 1024;
 
 uint64_t number(int64_t value) { return static_cast<uint64_t>(value); }
 
+void check_batch(int64_t batch) {
+  if (batch >= 1) return;
+  user_error({.where = "data.loader", .problem = concat("the batch is ", batch), .expected = "at least 1"});
+}
+
 }  // namespace
 
 int64_t steps_per_epoch(int64_t samples, int64_t batch) {
-  if (batch < 1) user_error("data.loader", "a batch of at least 1: found ", batch);
+  check_batch(batch);
   if (samples < batch) {
-    user_error("data.loader", "at least one batch of samples: the source holds ", human_count(samples),
-               " and the batch is ", human_count(batch), " (choose a smaller batch)");
+    user_error(
+        {.where = "data.loader",
+         .problem = concat("the source has ", human_count(samples), samples == 1 ? " sample" : " samples"),
+         .expected = concat("at least one batch (", human_count(batch), ")"),
+         .hint = "choose a smaller batch"});
   }
   return samples / batch;
 }
 
 double steps_per_epoch(int64_t samples, int64_t batch, Remainder remainder) {
   if (remainder == Remainder::kDrop) return static_cast<double>(steps_per_epoch(samples, batch));
-  if (samples < 1) user_error("data.loader", "at least one sample: the source holds none");
-  if (batch < 1) user_error("data.loader", "a batch of at least 1: found ", batch);
+  if (samples < 1) user_error({.where = "data.loader", .problem = "the source has no sample"});
+  check_batch(batch);
   if (remainder == Remainder::kKeep) return static_cast<double>((samples + batch - 1) / batch);
   return static_cast<double>(samples) / static_cast<double>(batch);
 }
@@ -92,9 +100,14 @@ SampleOrder::SampleOrder(const Source& source, uint64_t seed, int64_t batch, Ord
       options_(std::move(options)),
       start_(start),
       first_steps_(steps_from(start.position.index, samples_, batch, options_.remainder)) {
-  if (options_.repeats < 1) user_error(kSampleOrder, "at least 1 copy of a sample: found ", options_.repeats);
+  if (options_.repeats < 1)
+    user_error({.where = kSampleOrder,
+                .problem = concat("the number of copies of a sample is ", options_.repeats),
+                .expected = "at least 1"});
   if (options_.mixed_shards < 1) {
-    user_error(kSampleOrder, "at least 1 shard at a time: found ", options_.mixed_shards);
+    user_error({.where = kSampleOrder,
+                .problem = concat("data.mixed_shards is ", options_.mixed_shards),
+                .expected = "at least 1"});
   }
   const auto starts = options_.order == Order::kShards ? source.shard_starts() : std::vector<int64_t>();
   if (options_.mix.empty()) options_.mix = {{samples_, 1.0}};
@@ -104,13 +117,15 @@ SampleOrder::SampleOrder(const Source& source, uint64_t seed, int64_t batch, Ord
     first += part.size;
   }
   if (first != samples_) {
-    user_error(kSampleOrder, "parts of a mix that make up the ", samples_, " samples: found ", first);
+    user_error({.where = kSampleOrder,
+                .problem = concat("the parts of the mix have ", first, " samples"),
+                .expected = concat("the ", samples_, " samples of the source")});
   }
   share_slots();
 }
 
 void SampleOrder::add_part(int64_t first, int64_t size, const std::vector<int64_t>& shard_starts) {
-  if (size < 1) user_error(kSampleOrder, "at least one sample in each source of a mix: found none in one");
+  if (size < 1) user_error({.where = kSampleOrder, .problem = "a source of the mix has no sample"});
   Part part{first, size, 0, 0, {}};
   if (options_.order == Order::kShards) {
     for (const int64_t start : shard_starts) {
@@ -131,7 +146,9 @@ void SampleOrder::share_slots() {
   double sum = 0;
   for (const MixPart& part : options_.mix) {
     if (!(part.weight > 0) || !std::isfinite(part.weight)) {
-      user_error(kSampleOrder, "weights above 0: found ", part.weight);
+      user_error({.where = kSampleOrder,
+                  .problem = concat("data.mix_weights has the value ", part.weight),
+                  .expected = "values above 0"});
     }
     sum += part.weight;
   }
@@ -148,8 +165,10 @@ void SampleOrder::share_slots() {
   int64_t slot = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].slots == 0) {
-      user_error(kSampleOrder, "weights of at least 1 / ", kBlock, " of their sum: found ",
-                 options_.mix[i].weight, " of ", sum);
+      user_error(
+          {.where = kSampleOrder,
+           .problem = concat("data.mix_weights has the value ", options_.mix[i].weight, " of a sum of ", sum),
+           .expected = concat("at least 1 / ", kBlock, " of the sum")});
     }
     parts_[i].slot = slot;
     slot += parts_[i].slots;

@@ -30,8 +30,9 @@ std::optional<std::vector<std::string>> expand_range(std::string_view text) {
   const auto from = parse_number<uint64_t>(first), to = parse_number<uint64_t>(last);
   if (!from || !to) return std::nullopt;
   if (*from > *to || *to - *from >= kMaxNames) {
-    user_error("data.shards", "a range of 1 to ", kMaxNames, " numbers that runs upwards: found {", text,
-               "}");
+    user_error({.where = "data.shards",
+                .problem = concat("the range {", text, "} is not valid"),
+                .expected = concat("1 to ", kMaxNames, " numbers in ascending order")});
   }
   std::vector<std::string> words;
   for (uint64_t number = *from; number <= *to; ++number) {
@@ -91,7 +92,9 @@ std::vector<fs::path> shards_in(const fs::path& folder, const ShardKind& kind) {
     if (!name.starts_with('.') && kind.is_shard(name) && !entry->is_directory(ignored))
       files.push_back(entry->path());
   }
-  if (error) user_error(kind.where, "a readable folder: ", folder.string(), ": ", error.message());
+  if (error)
+    user_error({.where = kind.where,
+                .problem = concat("cannot read folder ", folder.string(), ": ", error.message())});
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -140,8 +143,9 @@ void resolve(const std::string& entry, const std::string& name, const ShardKind&
     }
   }
   if (!missing.empty() && (!files.empty() || !named)) {
-    user_error(kind.where, kind.what, ": ", missing.size(), " of ", missing.size() + files.size(),
-               " are not there, the first is ", missing.front());
+    user_error({.where = kind.where,
+                .problem = concat(missing.size(), " of ", missing.size() + files.size(), " ", kind.what,
+                                  " do not exist, the first is ", missing.front())});
   }
   auto& target = named ? found.named : found.any;
   for (const auto& file : files) target.push_back(fs::absolute(file).lexically_normal());
@@ -177,7 +181,9 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
     std::vector<std::string> all;
     const auto rests = expand_braces(pattern.substr(close + 1));
     if (rests.size() > kMaxNames / words.size()) {
-      user_error("data.shards", "at most ", kMaxNames, " names: found more in ", pattern);
+      user_error({.where = "data.shards",
+                  .problem = concat(pattern, " stands for too many names"),
+                  .expected = concat("at most ", kMaxNames)});
     }
     for (const auto& word : words) {
       for (const auto& rest : rests) all.push_back(pattern.substr(0, open) + word + rest);
@@ -222,9 +228,11 @@ std::vector<fs::path> find_shards(const std::string& list, const std::string& sp
     if (!some_named) files.insert(files.end(), found.any.begin(), found.any.end());
     if (!files.empty()) return files;
   }
-  user_error(kind.where, kind.what, " of the split ", split, ": found ",
-             others.empty() ? "none" : concat("only ", join({others.begin(), others.end()}, ", ")), " (in ",
-             list, others.empty() ? what_is_there(entries) : "", ")");
+  user_error(
+      {.where = kind.where,
+       .problem = concat(list, " has no ", kind.what, " of the split ", split,
+                         others.empty() ? what_is_there(entries)
+                                        : concat(", only of ", join({others.begin(), others.end()}, ", ")))});
 }
 
 void check_numbered(const std::vector<fs::path>& files, const char* where) {
@@ -253,8 +261,10 @@ void check_numbered(const std::vector<fs::path>& files, const char* where) {
     number.insert(0, 5 - std::min<size_t>(5, number.size()), '0');
     std::string name = set;
     name.replace(name.rfind("-*-of-") + 1, 1, number);
-    user_error(where, "all files that their names count: ", missing, " of ", count,
-               " are not there, the first is ", name, " (name those there are to use them alone)");
+    user_error({.where = where,
+                .problem = concat(missing, " of ", count,
+                                  " files that the names count do not exist, the first is ", name),
+                .hint = "name the existing files to use them alone"});
   }
 }
 

@@ -12,12 +12,16 @@ namespace tessera::data {
 MixedSource open_source_mix(const SourceMix& mix, const SourceOptions& options) {
   constexpr const char* kWhere = "data.mix";
   const size_t count = mix.specs.size();
-  if (count == 0) user_error(kWhere, "at least one source: found none");
+  if (count == 0) user_error({.where = kWhere, .problem = "no source is given", .expected = "at least one"});
   if (mix.splits.size() != 1 && mix.splits.size() != count) {
-    user_error(kWhere, "one split for all or one for each of ", count, " sources: found ", mix.splits.size());
+    user_error({.where = kWhere,
+                .problem = concat(mix.splits.size(), " splits are given for ", count, " sources"),
+                .expected = "one split for all, or one for each"});
   }
   if (!mix.weights.empty() && mix.weights.size() != count) {
-    user_error(kWhere, "a weight for each of ", count, " sources: found ", mix.weights.size());
+    user_error({.where = kWhere,
+                .problem = concat(mix.weights.size(), " weights are given for ", count, " sources"),
+                .expected = "one for each"});
   }
   if (count == 1) return {open_splits(mix.specs[0], mix.splits[0], options), {}};
   MixedSource result;

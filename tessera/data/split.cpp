@@ -22,8 +22,9 @@ constexpr uint64_t kSplitSeed = 0x5B117;  // fixed: a split is the same in every
 constexpr const char* kFileOrder = "file-order";
 
 [[noreturn]] void bad_slice(const std::string& piece, std::string_view found) {
-  user_error(kSplit, "a slice such as [:99%], [99%:], [1000:2000] or [:99%|", kFileOrder, "]: found '",
-             escape(found), "' (in '", escape(piece), "')");
+  user_error({.where = kSplit,
+              .problem = concat("split '", escape(piece), "' has the slice '", escape(found), "'"),
+              .expected = concat("a slice such as [:99%], [99%:], [1000:2000] or [:99%|", kFileOrder, "]")});
 }
 
 std::optional<SplitBound> parse_bound(const std::string& text, const std::string& piece) {
@@ -38,8 +39,9 @@ std::optional<SplitBound> parse_bound(const std::string& text, const std::string
   if (!good) bad_slice(piece, trimmed(text));
   if (bound.percent ? std::abs(bound.value) > 100
                     : bound.value != std::floor(bound.value) || std::abs(bound.value) > 1e15) {
-    user_error(kSplit, "a bound of whole samples, or of at most 100 %: found '", escape(trimmed(text)),
-               "' (in '", escape(piece), "')");
+    user_error({.where = kSplit,
+                .problem = concat("split '", escape(piece), "' has the bound '", escape(trimmed(text)), "'"),
+                .expected = "a whole number of samples, or at most 100 %"});
   }
   return bound;
 }
@@ -67,8 +69,9 @@ SplitPiece parse_piece(const std::string& text, const std::string& splits) {
   const size_t open = piece.text.find('[');
   piece.name = trimmed(piece.text.substr(0, open));
   if (piece.name.empty() || piece.name.find_first_of("]|:%") != std::string::npos) {
-    user_error(kSplit, "splits such as train, train[:99%] or train+validation: found '", escape(piece.text),
-               "' (in '", escape(splits), "')");
+    user_error({.where = kSplit,
+                .problem = concat("'", escape(splits), "' has the split '", escape(piece.text), "'"),
+                .expected = "splits such as train, train[:99%] or train+validation"});
   }
   if (open == std::string::npos) return piece;
   if (piece.text.find(']') != piece.text.size() - 1) bad_slice(piece.text, piece.text.substr(open));
@@ -87,8 +90,9 @@ int64_t resolve(const std::optional<SplitBound>& bound, int64_t otherwise, int64
   }
   const int64_t at = static_cast<int64_t>(bound->value) + (from_end ? size : 0);
   if (at < 0 || at > size) {
-    user_error(kSplit, "bounds within the ", human_count(size), " samples of ", piece.name, ": found ",
-               bound->value, " (in '", escape(piece.text), "')");
+    user_error({.where = kSplit,
+                .problem = concat("split '", escape(piece.text), "' has the bound ", bound->value),
+                .expected = concat("bounds within the ", human_count(size), " samples of ", piece.name)});
   }
   return at;
 }
@@ -120,8 +124,10 @@ class Taken {
       taken[static_cast<size_t>(index)] = true;
     }
     if (twice > 0) {
-      user_error(kSplit, "pieces of ", name, " that share no sample: found ", human_count(twice),
-                 " in two (in '", escape(splits_), "')");
+      user_error({.where = kSplit,
+                  .problem = concat("'", escape(splits_), "' has pieces of ", name, " that share ",
+                                    human_count(twice), twice == 1 ? " sample" : " samples"),
+                  .expected = "pieces that share none"});
     }
   }
 
@@ -146,8 +152,9 @@ std::vector<int64_t> select(const Source& split, const SplitPiece& piece) {
   const int64_t size = split.size();
   const int64_t from = resolve(piece.from, 0, size, piece), to = resolve(piece.to, size, size, piece);
   if (from >= to) {
-    user_error(kSplit, "a slice that selects samples: found none in '", escape(piece.text), "' of ",
-               human_count(size), " samples");
+    user_error({.where = kSplit,
+                .problem = concat("split '", escape(piece.text), "' selects none of ", human_count(size),
+                                  " samples")});
   }
   std::vector<int64_t> indices;
   if (!piece.sliced || piece.file_order || to - from == size) {

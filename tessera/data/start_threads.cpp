@@ -21,8 +21,10 @@ void start_threads(size_t count, const std::function<void()>& work, const std::f
   stop();
   for (auto& thread : threads) thread.join();
   threads.clear();
-  user_error("data.threads", count, " threads: the system started ", started, " (", reason,
-             "; ask for fewer, or raise its limits)");
+  user_error(
+      {.where = "data.threads",
+       .problem = concat("the system started only ", started, " of ", count, " threads (", reason, ")"),
+       .hint = "ask for fewer, or raise its limits"});
 }
 
 }  // namespace tessera::data

@@ -39,7 +39,7 @@ std::optional<int64_t> number(const Json& json) {
 
 Json parse(const std::string& content, const std::string& where) {
   Json json = Json::parse(content, nullptr, false);
-  if (!json.is_object()) user_error(kTfds, "a JSON object: found other text (", where, ")");
+  if (!json.is_object()) user_error({.where = kTfds, .problem = concat(where, " is not a JSON object")});
   return json;
 }
 
@@ -94,18 +94,18 @@ TfdsInfo parse_tfds_info(const std::string& content, const std::string& where) {
   TfdsInfo info{text(member(&json, "name"), ""), text(member(&json, "fileFormat"), "tfrecord"), {}};
   const Json* splits = member(&json, "splits");
   if (splits == nullptr || !splits->is_array())
-    user_error(kTfds, "a list of splits: found none (", where, ")");
+    user_error({.where = kTfds, .problem = concat(where, " has no list of splits")});
   for (const auto& item : *splits) {
     TfdsInfo::Split split{
         text(member(&item, "name"), ""), text(member(&item, "filepathTemplate"), kUsualTemplate), {}};
     const Json* lengths = member(&item, "shardLengths");
     if (split.name.empty() || lengths == nullptr || !lengths->is_array()) {
-      user_error(kTfds, "splits with a name and shardLengths: found one without (", where, ")");
+      user_error({.where = kTfds, .problem = concat(where, " has a split without name or shardLengths")});
     }
     for (const auto& length : *lengths) {
       const auto value = number(length);
       if (!value || *value < 0)
-        user_error(kTfds, "numbers in shardLengths: found another value (", where, ")");
+        user_error({.where = kTfds, .problem = concat(where, " has shardLengths that are not numbers")});
       split.shard_lengths.push_back(*value);
     }
     info.splits.push_back(std::move(split));
@@ -118,7 +118,7 @@ TfdsFeatures parse_tfds_features(const std::string& content, const std::string& 
   const Json* features = member(member(&json, "featuresDict"), "features");
   if (features == nullptr) features = member(&json, "content");  // before version 4.5 of TFDS
   if (features == nullptr || !features->is_object()) {
-    user_error(kTfds, "a dictionary of features: found none (", where, ")");
+    user_error({.where = kTfds, .problem = concat(where, " has no dictionary of features")});
   }
   TfdsFeatures found;
   for (const auto& [name, feature] : features->items()) {
@@ -153,8 +153,10 @@ fs::path find_tfds_version(const fs::path& folder) {
     newest = std::move(version);
   }
   if (configurations.size() > 1) {
-    user_error(kTfds, "one configuration: found ", join(configurations, ", "), " (in ", folder.string(),
-               "; add one of them to the path)");
+    user_error(
+        {.where = kTfds,
+         .problem = concat(folder.string(), " has several configurations: ", join(configurations, ", ")),
+         .hint = "add one of them to the path"});
   }
   return newest;
 }

@@ -48,7 +48,8 @@ class TfRecordSource : public IndexedSource {
     std::string problem;
     const auto features = formats::read_example(record, where);
     const formats::Feature* image = find_image(features, keys_, problem);
-    if (image == nullptr) user_error("data.tfrecord", problem, " (", where, ")");
+    if (image == nullptr)
+      user_error({.where = "data.tfrecord", .problem = concat(problem, " (", where, ")")});
     frame.resize(formats::kRecordHeader + image->offset + image->size);
     frame.erase(0, formats::kRecordHeader + image->offset);
     return frame;
@@ -73,17 +74,21 @@ std::string choose_key(const std::string& wanted, const std::vector<std::string>
   if (found.size() == 1 || std::find(found.begin(), found.end(), usual) != found.end()) {
     return found.size() == 1 ? found[0] : usual;
   }
-  user_error(kTfrecordSource, "one feature that is ", kind, ": found ",
-             found.empty() ? "none" : join(found, ", "), " (", file.string(),
-             "; set data.image_key and data.label_key)");
+  user_error(
+      {.where = kTfrecordSource,
+       .problem = concat(file.string(), " has ",
+                         found.empty() ? "no feature" : concat("several features (", join(found, ", "), ")"),
+                         " that could be ", kind),
+       .hint = "set data.image_key and data.label_key"});
 }
 
 RecordFiles find_tfds(const fs::path& folder, const std::string& split, const SourceOptions& options) {
   const fs::path info_file = folder / "dataset_info.json", features_file = folder / "features.json";
   const TfdsInfo info = parse_tfds_info(read_file(info_file), info_file.string());
   if (info.file_format != "tfrecord") {
-    user_error(kTfrecordSource, "files in the format tfrecord: found ", escape(info.file_format), " (",
-               info_file.string(), ")");
+    user_error({.where = kTfrecordSource,
+                .problem = concat(info_file.string(), " names the format ", escape(info.file_format)),
+                .expected = "tfrecord"});
   }
   RecordFiles found;
   found.sidecars = {info_file};
@@ -112,8 +117,10 @@ RecordFiles find_tfds(const fs::path& folder, const std::string& split, const So
   if (found.files.empty()) {
     std::vector<std::string> splits;
     for (const auto& candidate : info.splits) splits.push_back(candidate.name);
-    user_error(kTfrecordSource, "a split ", join(accepted_splits(split), " or "), ": found ",
-               splits.empty() ? "none" : join(splits, ", "), " (in ", info_file.string(), ")");
+    user_error({.where = kTfrecordSource,
+                .problem = concat(info_file.string(), " has ",
+                                  splits.empty() ? "no splits" : concat("the splits ", join(splits, ", "))),
+                .expected = join(accepted_splits(split), " or ")});
   }
   return found;
 }
@@ -161,8 +168,9 @@ std::unique_ptr<Source> open_tfrecord(const std::string& path, const std::string
     };
     build_from_shards(found.files, labels.classes(), index_file, builder);
     if (builder.size() == 0)
-      user_error(kTfrecordSource, "records: found none in ", found.files.size(), " files (the first is ",
-                 found.files.front().string(), ")");
+      user_error({.where = kTfrecordSource,
+                  .problem = concat(found.files.size(), " files have no records, the first is ",
+                                    found.files.front().string())});
   };
   return std::make_unique<TfRecordSource>(found.files, found.keys, open_index(request, options));
 }

@@ -111,7 +111,8 @@ struct TrainLoader::State : BatchMaker {
       }
     }
     if (options.ranks_decide) return {};  // all are broken, and the ranks stop
-    user_error("data.loader", "at least one readable sample: found none of ", source.size());
+    user_error(
+        {.where = "data.loader", .problem = concat("none of ", source.size(), " samples can be read")});
   }
 
   const Source& source;

@@ -19,31 +19,34 @@ namespace {
 
 constexpr const char* kTransform = "data.transform";
 
-void check(bool good, const char* expected, double found) {
-  if (!good) user_error(kTransform, expected, ": found ", found);
+void check(bool good, const char* name, double found, const char* expected) {
+  if (!good) user_error({.where = kTransform, .problem = concat(name, " is ", found), .expected = expected});
 }
 
 void check_options(const TransformOptions& o) {
-  check(o.image_size >= 1, "an image size of at least 1", static_cast<double>(o.image_size));
-  check(o.channels == 1 || o.channels == 3, "1 or 3 channels", static_cast<double>(o.channels));
-  check(o.crop_scale_min > 0, "a smallest crop area above 0", o.crop_scale_min);
-  check(o.crop_scale_max >= o.crop_scale_min && o.crop_scale_max <= 1,
-        "a largest crop area between the smallest and 1", o.crop_scale_max);
-  check(o.crop_ratio_min > 0, "a smallest crop aspect ratio above 0", o.crop_ratio_min);
-  check(o.crop_ratio_max >= o.crop_ratio_min, "a largest crop aspect ratio not below the smallest",
-        o.crop_ratio_max);
-  check(o.crop_padding >= 0, "a crop padding of at least 0", static_cast<double>(o.crop_padding));
+  check(o.image_size >= 1, "the image size", static_cast<double>(o.image_size), "at least 1");
+  check(o.channels == 1 || o.channels == 3, "the number of channels", static_cast<double>(o.channels),
+        "1 or 3");
+  check(o.crop_scale_min > 0, "data.crop_scale[0]", o.crop_scale_min, "above 0");
+  check(o.crop_scale_max >= o.crop_scale_min && o.crop_scale_max <= 1, "data.crop_scale[1]", o.crop_scale_max,
+        "a value between data.crop_scale[0] and 1");
+  check(o.crop_ratio_min > 0, "data.crop_ratio[0]", o.crop_ratio_min, "above 0");
+  check(o.crop_ratio_max >= o.crop_ratio_min, "data.crop_ratio[1]", o.crop_ratio_max,
+        "at least data.crop_ratio[0]");
+  check(o.crop_padding >= 0, "data.crop_padding", static_cast<double>(o.crop_padding), "at least 0");
   const bool cut = o.train_crop == TrainCrop::kSquashRandom && o.crop_from != 0;
-  check(!cut || o.crop_from >= o.image_size, "a size before the crop of at least the image's",
-        static_cast<double>(o.crop_from));
-  check(o.eval_crop_ratio > 0 && o.eval_crop_ratio <= 1, "an evaluation crop ratio above 0 and up to 1",
-        o.eval_crop_ratio);
+  check(!cut || o.crop_from >= o.image_size, "data.crop_from", static_cast<double>(o.crop_from),
+        "0, or at least the image size");
+  check(o.eval_crop_ratio > 0 && o.eval_crop_ratio <= 1, "data.eval_crop_ratio", o.eval_crop_ratio,
+        "above 0 and at most 1");
 }
 
 /// One value for all channels or one for each.
 float channel_value(const std::vector<float>& values, int64_t channel, int64_t channels, const char* name) {
   if (values.size() != 1 && values.size() != static_cast<size_t>(channels)) {
-    user_error(kTransform, name, " of 1 or ", channels, " values: found ", values.size());
+    user_error({.where = kTransform,
+                .problem = concat(name, " has ", values.size(), " values"),
+                .expected = concat("1 or ", channels)});
   }
   return values.size() == 1 ? values[0] : values[static_cast<size_t>(channel)];
 }
@@ -92,9 +95,9 @@ Transform::Transform(TransformOptions options)
       augmenter_(options_.augment, options_.mean, options_.bicubic ? Filter::kBicubic : Filter::kBilinear) {
   check_options(options_);
   for (int64_t c = 0; c < options_.channels; ++c) {
-    const float mean = channel_value(options_.mean, c, options_.channels, "a mean");
-    const float std = channel_value(options_.std, c, options_.channels, "a standard deviation");
-    check(std > 0, "a standard deviation above 0", std);
+    const float mean = channel_value(options_.mean, c, options_.channels, "data.mean");
+    const float std = channel_value(options_.std, c, options_.channels, "data.std");
+    check(std > 0, "data.std", std, "values above 0");
     scale_.push_back(1.0F / (255.0F * std));
     shift_.push_back(-mean / std);
   }

@@ -178,8 +178,9 @@ class ShardWalk {
     formats::TarMember member{std::string(indexed.name), indexed.offset, indexed.size};
     if (indexed.offset < kHeader || indexed.offset > archive.size() ||
         indexed.size > archive.size() - indexed.offset) {
-      user_error("data.wds", "members inside of the archive: found ", indexed.size, " bytes from ",
-                 indexed.offset);
+      user_error({.where = "data.wds",
+                  .problem = concat("DALI's index has a member of ", indexed.size, " bytes from ",
+                                    indexed.offset, ", which is not inside the archive")});
     }
     formats::FileStream stream(archive, 2 * kHeader);
     formats::TarReader reader(stream, shard_.path.string());
@@ -189,8 +190,9 @@ class ShardWalk {
       // A long name stands in a header before this one, which holds its beginning.
       if (!found || found->offset != member.offset || found->size != member.size ||
           (!member.name.empty() && !member.name.starts_with(found->name))) {
-        user_error("data.wds", "the header of ", escape(member.name), " before byte ", member.offset,
-                   ": found another");
+        user_error({.where = "data.wds",
+                    .problem = concat("the header of ", escape(member.name), " is not before byte ",
+                                      member.offset)});
       }
       if (member.name.empty()) member.name = found->name;
     }

@@ -98,8 +98,9 @@ std::unique_ptr<Source> open_wds(const std::string& list, const std::string& spl
                      keys.image.empty() ? ".jpg, .jpeg or .png" : "." + keys.image, " and ",
                      keys.label.empty() ? ".cls or .json" : "." + keys.label);
     if (builder.size() == 0) {
-      user_error(kWdsSource, "samples: found none in ", shards.size(), " shards (the first is ",
-                 shards.front().string(), lost.empty() ? ")" : concat("; ", lost, ")"));
+      user_error({.where = kWdsSource,
+                  .problem = concat(shards.size(), " shards have no samples, the first is ",
+                                    shards.front().string(), lost.empty() ? "" : concat(" (", lost, ")"))});
     }
     if (!lost.empty()) builder.note(concat("[", kWdsSource, "] ", lost));
   };

@@ -70,8 +70,9 @@ ZipFiles find_archive(const fs::path& folder, const std::string& split) {
     if (entry.path().extension() == ".zip") found.push_back(entry.path().filename().string());
   }
   std::sort(found.begin(), found.end());
-  user_error(kZipSource, "an archive ", join(expected, " or "), ": found ",
-             found.empty() ? "none" : join(found, ", "), " (in ", folder.string(), ")");
+  user_error({.where = kZipSource,
+              .problem = concat(folder.string(), " has ", found.empty() ? "no archive" : join(found, ", ")),
+              .expected = join(expected, " or ")});
 }
 
 /// The folder that holds a member: "n01440764" of "train/n01440764/1.JPEG".
@@ -191,7 +192,8 @@ void build_from_map(const ZipFiles& files, const std::string& map, const LabelRe
                         ": ", unlisted.text()));
   }
   if (builder.size() == 0)
-    user_error(kZipSource, "lines with a name and a label: found none (", files.map.string(), ")");
+    user_error({.where = kZipSource,
+                .problem = concat(files.map.string(), " has no lines with a name and a label")});
 }
 
 /// Without a map a member's folder is its class.
@@ -224,8 +226,10 @@ void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexB
     }
   }
   if (images.empty()) {
-    user_error(kZipSource, "images named .jpg, .jpeg or .png: found none (in ", files.archive.string(),
-               left_out.count() == 0 ? ")" : concat("; ", left_out.text(), ")"));
+    user_error({.where = kZipSource,
+                .problem = concat(files.archive.string(), " has no images",
+                                  left_out.count() == 0 ? "" : concat(": ", left_out.text())),
+                .expected = "members named .jpg, .jpeg or .png"});
   }
 }
 
@@ -239,8 +243,9 @@ std::vector<std::string> folders_of(const ZipFiles& files) {
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   if (names.empty() || (names.size() == 1 && (names[0].empty() || names[0] == files.stem))) {
-    user_error(kZipSource, "a map beside an archive without class folders: there is no ", files.stem,
-               "_map.txt (beside ", files.archive.string(), ")");
+    user_error({.where = kZipSource,
+                .problem = concat(files.archive.string(), " has no class folders"),
+                .expected = concat("a map ", files.stem, "_map.txt beside it")});
   }
   return names;
 }

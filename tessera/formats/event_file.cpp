@@ -60,8 +60,9 @@ std::vector<EventRecord> read_event_file(const std::filesystem::path& path) {
   while (const auto payload = reader.next()) {
     wire::Event event;
     if (!event.ParseFromString(*payload)) {
-      user_error("formats.event_file", "a protobuf event in record ", records.size(), ": found other bytes (",
-                 path.string(), "; the file is no TensorBoard event file)");
+      user_error({.where = "formats.event_file",
+                  .problem = concat(path.string(), " is not a TensorBoard event file: record ",
+                                    records.size(), " is not a protobuf event")});
     }
     EventRecord record{event.wall_time(), event.step(), event.file_version(), false, {}};
     record.session_start = event.session_log().status() == wire::SessionLog::START;

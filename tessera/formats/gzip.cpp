@@ -73,24 +73,28 @@ std::string gunzip(std::string bytes, const std::string& name, uint64_t max_byte
     const int code = inflater.step(out.data() + size, out.size() - size, &written);
     size += written;
     if (size > max_bytes) {
-      user_error(kGunzip, "a gzip file of at most ", human_bytes(static_cast<double>(max_bytes)),
-                 " unpacked: it holds more (", name, ")");
+      user_error({.where = kGunzip,
+                  .problem = concat(name, " is too large unpacked"),
+                  .expected = concat("at most ", human_bytes(static_cast<double>(max_bytes)))});
     }
     if (code == Z_STREAM_END) {
       const std::string_view rest = inflater.rest();
       if (rest.find_first_not_of('\0') == std::string_view::npos) break;
       if (!is_gzip(rest)) {
-        user_error(kGunzip, "a gzip file: ", rest.size(), " other bytes follow its end (", name, ")");
+        user_error({.where = kGunzip,
+                    .problem = concat(name, " has ", rest.size(), " other bytes after its gzip data")});
       }
       inflater.next_member();
     } else if (code == Z_BUF_ERROR && inflater.rest().empty()) {
-      user_error(kGunzip, "a complete gzip file: the data end after ",
-                 human_count(static_cast<int64_t>(size)), " unpacked bytes (", name,
-                 "; it is cut off, fetch it again)");
+      user_error({.where = kGunzip,
+                  .problem = concat(name, " is cut off: its data end after ",
+                                    human_count(static_cast<int64_t>(size)), " unpacked bytes"),
+                  .hint = "fetch it again"});
     } else if (code != Z_OK && code != Z_BUF_ERROR) {
-      user_error(kGunzip, "a sound gzip file: ", inflater.message(), " after ",
-                 human_count(static_cast<int64_t>(size)), " unpacked bytes (", name,
-                 "; it is damaged, fetch it again)");
+      user_error({.where = kGunzip,
+                  .problem = concat(name, " is damaged: ", inflater.message(), " after ",
+                                    human_count(static_cast<int64_t>(size)), " unpacked bytes"),
+                  .hint = "fetch it again"});
     }
   }
   out.resize(size);

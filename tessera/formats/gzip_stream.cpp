@@ -17,8 +17,10 @@ constexpr int kRaw = -15, kGzip = 15 + 16;  // zlib's windowBits: bare deflate; 
 constexpr uint64_t kTrailer = 8;            // CRC and size of a member
 
 [[noreturn]] void broken(const FileReader& file, uint64_t unpacked, const std::string& what) {
-  user_error("formats.gzip", "a sound gzip file: ", what, " after ", unpacked, " unpacked bytes (",
-             file.path().string(), "; fetch it again)");
+  user_error(
+      {.where = "formats.gzip",
+       .problem = concat(file.path().string(), " is damaged after ", unpacked, " unpacked bytes: ", what),
+       .hint = "fetch it again"});
 }
 
 /// zlib over a file from any byte of it.

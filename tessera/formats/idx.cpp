@@ -15,24 +15,32 @@ constexpr size_t kMagicBytes = 4, kSizeBytes = 4, kMostDims = 4;
 Idx parse_idx(std::string bytes, const std::string& name) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
   if (bytes.size() < kMagicBytes) {
-    user_error(kIdx, "an idx file: found only ", bytes.size(), " bytes (", name, ")");
+    user_error({.where = kIdx,
+                .problem = concat(name, " is not an idx file: it has only ", bytes.size(), " bytes")});
   }
   if (at(0) != 0 || at(1) != 0) {
-    user_error(kIdx, "an idx file, which starts with two zero bytes: found ", int{at(0)}, " and ", int{at(1)},
-               " (", name, ")");
+    user_error({.where = kIdx,
+                .problem = concat(name, " is not an idx file: it starts with the bytes ", int{at(0)}, " and ",
+                                  int{at(1)}),
+                .expected = "two zero bytes"});
   }
   if (at(2) != kUnsignedBytes) {
-    user_error(kIdx, "an idx file of unsigned bytes (type 8): found type ", int{at(2)}, " (", name, ")");
+    user_error({.where = kIdx,
+                .problem = concat(name, " is an idx file of type ", int{at(2)}),
+                .expected = "unsigned bytes (type 8)"});
   }
   const size_t count = at(3);
   if (count < 1 || count > kMostDims) {
-    user_error(kIdx, "an idx file of 1 to 4 dimensions: found ", count, " (", name, ")");
+    user_error({.where = kIdx,
+                .problem = concat(name, " is an idx file of ", count, " dimensions"),
+                .expected = "1 to 4"});
   }
   Idx idx;
   idx.data_offset = kMagicBytes + count * kSizeBytes;
   if (bytes.size() < idx.data_offset) {
-    user_error(kIdx, "an idx header of ", idx.data_offset, " bytes: found ", bytes.size(), " (", name,
-               "; it is cut off)");
+    user_error({.where = kIdx,
+                .problem = concat(name, " is cut off: it has ", bytes.size(), " bytes"),
+                .expected = concat("an idx header of ", idx.data_offset, " bytes")});
   }
   const uint64_t found = bytes.size() - idx.data_offset;
   uint64_t expected = 1;
@@ -46,8 +54,10 @@ Idx parse_idx(std::string bytes, const std::string& name) {
   if (too_large || expected != found) {
     std::string dims;
     for (const int64_t dim : idx.dims) dims += concat(dims.empty() ? "" : " x ", dim);
-    user_error(kIdx, "an idx file of ", dims, " bytes: found ", found, " bytes of data (", name,
-               !too_large && found > expected ? "; something follows its end)" : "; it is cut off)");
+    user_error({.where = kIdx,
+                .problem = concat(name, !too_large && found > expected ? " is too long" : " is cut off",
+                                  ": it has ", found, " bytes of data"),
+                .expected = concat(dims, " bytes")});
   }
   idx.file = std::move(bytes);
   return idx;

@@ -67,9 +67,12 @@ std::unique_ptr<ImageReader> open_image(std::span<const uint8_t> bytes, const st
   if (starts_with(bytes, kJpegMagic)) return open_jpeg(bytes, name, options);
   if (starts_with(bytes, kPngMagic)) return open_png(bytes, name, options);
   if (bytes.empty())
-    user_error("formats.decode_image", "a JPEG or PNG image: found an empty file (", name, ")");
-  user_error("formats.decode_image", "a JPEG or PNG image: found a file that starts with the bytes ",
-             first_bytes(bytes), " (", name, ")");
+    user_error({.where = "formats.decode_image",
+                .problem = concat(name, " is empty"),
+                .expected = "a JPEG or PNG image"});
+  user_error({.where = "formats.decode_image",
+              .problem = concat(name, " starts with the bytes ", first_bytes(bytes)),
+              .expected = "a JPEG or PNG image"});
 }
 
 std::unique_ptr<ImageReader> open_pixels(const Image& image) { return std::make_unique<PixelReader>(image); }
@@ -117,8 +120,9 @@ Image convert_channels(Image image, int64_t channels) {
 void check_pixels(const char* where, int64_t width, int64_t height, const std::string& name,
                   int64_t max_pixels) {
   if (width > 0 && height > 0 && width <= max_pixels / height) return;
-  user_error(where, "an image of 1 to ", human_count(max_pixels), " pixels: found ", width, " x ", height,
-             " (", name, ")");
+  user_error({.where = where,
+              .problem = concat(name, " is an image of ", width, " x ", height, " pixels"),
+              .expected = concat("1 to ", human_count(max_pixels), " pixels")});
 }
 
 }  // namespace tessera::formats

@@ -55,7 +55,7 @@ class MatlabReader {
   std::map<std::string, MatArray> file(Bytes bytes) {
     if (bytes.size() < kFileHeader || read<uint16_t>(bytes, 126) != 0x4D49 ||
         read<uint16_t>(bytes, 124) != 0x0100) {
-      fail("a MATLAB file of level 5, little-endian: found something else");
+      fail("not a MATLAB file of level 5, little-endian");
     }
     std::map<std::string, MatArray> variables;
     Bytes rest = bytes.subspan(kFileHeader);
@@ -64,23 +64,25 @@ class MatlabReader {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& expected_and_found) const {
-    user_error("formats.matlab", expected_and_found, " (", name_, ")");
+  [[noreturn]] void fail(const std::string& problem, const std::string& expected = "") const {
+    user_error(
+        {.where = "formats.matlab", .problem = concat(problem, " (", name_, ")"), .expected = expected});
   }
 
   /// Cuts the next element off; elements begin at multiples of 8 bytes, but after a packed one.
   Element element(Bytes& rest) const {
-    if (rest.size() < 8) fail(concat("a tag of 8 bytes: found ", rest.size()));
+    if (rest.size() < 8) fail(concat(rest.size(), " bytes are left"), "a tag of 8 bytes");
     const auto first = read<uint32_t>(rest, 0);
     if (first >> 16 != 0) {  // small: two bytes each for type and size, then up to four of data
       const uint32_t size = first >> 16;
-      if (size > 4) fail(concat("a small element of at most 4 bytes: found ", size));
+      if (size > 4) fail(concat("a small element has ", size, " bytes"), "at most 4");
       const Element found{first & 0xFFFF, rest.subspan(4, size)};
       rest = rest.subspan(8);
       return found;
     }
     const auto size = read<uint32_t>(rest, 4);
-    if (size > rest.size() - 8) fail(concat("an element of ", size, " bytes: found ", rest.size() - 8));
+    if (size > rest.size() - 8)
+      fail(concat(rest.size() - 8, " bytes are left"), concat("an element of ", size, " bytes"));
     const Element found{first, rest.subspan(8, size)};
     const size_t padded = first == kCompressed ? size : (size_t{size} + 7) / 8 * 8;
     rest = rest.subspan(std::min(rest.size(), 8 + padded));
@@ -117,22 +119,22 @@ class MatlabReader {
       out.resize(out.size() - stream.avail_out);
     }
     inflateEnd(&stream);
-    if (out.size() > left_) fail("less unpacked data: it is above the limit");
-    if (code != Z_STREAM_END) fail("sound packed data: they are damaged or cut off");
+    if (out.size() > left_) fail("the unpacked data are above the limit");
+    if (code != Z_STREAM_END) fail("packed data are damaged or cut off");
     left_ -= out.size();
     return out;
   }
 
   MatArray array(Bytes data, int depth, std::string* name) {
     MatArray out;
-    if (++arrays_ > kMostArrays) fail(concat("at most ", kMostArrays, " arrays: found more"));
+    if (++arrays_ > kMostArrays) fail("too many arrays", concat("at most ", kMostArrays));
     if (data.empty()) return out;  // an empty field
-    if (depth > kDeepest) fail(concat("at most ", kDeepest, " levels of structs: found more"));
+    if (depth > kDeepest) fail("structs are nested too deeply", concat("at most ", kDeepest, " levels"));
     const Element flags = element(data);
-    if (flags.type != kUint32 || flags.data.size() != 8) fail("array flags: found another element");
+    if (flags.type != kUint32 || flags.data.size() != 8) fail("an array has no array flags");
     const uint32_t kind = flags.data[0];
     const Element dims = element(data);
-    if (dims.type != kInt32) fail("dimensions: found another element");
+    if (dims.type != kInt32) fail("an array has no dimensions");
     for (const double dim : numbers(dims)) out.dims.push_back(static_cast<int64_t>(dim));
     const Element own_name = element(data);
     if (name != nullptr) name->assign(own_name.data.begin(), own_name.data.end());
@@ -152,7 +154,7 @@ class MatlabReader {
     size_t product = 1;
     for (const int64_t dim : dims) {
       if (dim < 0 || static_cast<size_t>(dim) > kMostElements / std::max<size_t>(product, 1)) {
-        fail(concat("at most ", kMostElements, " elements: found a dimension of ", dim));
+        fail(concat("an array has a dimension of ", dim), concat("at most ", kMostElements, " elements"));
       }
       product *= static_cast<size_t>(dim);
     }
@@ -165,19 +167,19 @@ class MatlabReader {
     const Element names = element(data);
     const std::vector<double> width_numbers = numbers(width_element);
     const double width_number = width_numbers.empty() ? 0 : width_numbers[0];
-    if (!(width_number >= 1 && width_number <= 4096)) fail("a length of field names: found none");
+    if (!(width_number >= 1 && width_number <= 4096)) fail("a struct has no length of field names");
     const auto width = static_cast<size_t>(width_number);
     std::vector<std::string> fields;
     for (size_t at = 0; at + width <= names.data.size(); at += width) {
       const auto* start = reinterpret_cast<const char*>(names.data.data()) + at;
       fields.emplace_back(start, strnlen(start, width));
       if (!out.fields.try_emplace(fields.back()).second)
-        fail("every field once: found " + fields.back() + " twice");
+        fail("a struct has the field " + fields.back() + " twice");
     }
     for (size_t i = 0; i < elements && !fields.empty(); ++i) {
       for (const auto& field : fields) {
         const Element value = element(data);
-        if (value.type != kMatrix) fail(concat("a value of field ", field, ": found another element"));
+        if (value.type != kMatrix) fail(concat("field ", field, " has no value"));
         out.fields[field].push_back(array(value.data, depth + 1, nullptr));
       }
     }
@@ -193,7 +195,7 @@ class MatlabReader {
 
   std::vector<double> numbers(const Element& found) const {
     if (found.data.size() > kMostElements)
-      fail(concat("at most ", kMostElements, " bytes of numbers: found more"));
+      fail("an element has too many bytes", concat("at most ", kMostElements));
     switch (found.type) {
       case kInt8:
         return numbers_of<int8_t>(found.data);
@@ -216,7 +218,7 @@ class MatlabReader {
       case kUint64:
         return numbers_of<uint64_t>(found.data);
       default:
-        fail(concat("numbers: found an element of type ", found.type));
+        fail(concat("an element has type ", found.type), "numbers");
     }
   }
 

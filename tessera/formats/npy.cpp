@@ -36,8 +36,9 @@ class Literal {
   Literal(std::string_view text, const std::string& where) : text_(text), where_(where) {}
 
   [[noreturn]] void wrong(std::string_view expected) const {
-    user_error("formats.npy", "a header of descr, fortran_order and shape: ", expected, " was expected at \"",
-               escape(text_.substr(0, 24)), "\" (", where_, ')');
+    user_error({.where = "formats.npy",
+                .problem = concat("the header has \"", escape(text_.substr(0, 24)), "\" (", where_, ')'),
+                .expected = concat(expected, ", in a header of descr, fortran_order and shape")});
   }
   bool take(std::string_view word) {
     while (!text_.empty() && (text_.front() == ' ' || text_.front() == '\n')) text_.remove_prefix(1);
@@ -94,11 +95,12 @@ std::string dtype_of(std::string_view descr, const std::string& where) {
   for (const auto& [numpy, ours] : kTypes) {
     if (descr == numpy) return std::string(ours);
   }
-  std::string_view reason = "no number that is known here";
-  if (descr.starts_with('>')) reason = "big-endian";
-  if (descr.ends_with('O')) reason = "Python objects, which are never loaded";
-  user_error("formats.npy", "little-endian numbers (<f4, <f2, V2 for bfloat16, <i8, ...): found \"",
-             escape(descr), "\", ", reason, " (", where, ')');
+  std::string_view reason = "which is not supported";
+  if (descr.starts_with('>')) reason = "which is big-endian";
+  if (descr.ends_with('O')) reason = "which stands for Python objects, which are never loaded";
+  user_error({.where = "formats.npy",
+              .problem = concat("the dtype is \"", escape(descr), "\", ", reason, " (", where, ')'),
+              .expected = "little-endian numbers (<f4, <f2, V2 for bfloat16, <i8, ...)"});
 }
 
 NpyHeader parse_dict(std::string_view text, const std::string& where) {
@@ -112,7 +114,9 @@ NpyHeader parse_dict(std::string_view text, const std::string& where) {
     literal.expect(":");
     if (key == "descr") {
       if (literal.take("["))
-        user_error("formats.npy", "an array of numbers: found one of records (", where, ')');
+        user_error({.where = "formats.npy",
+                    .problem = concat("the array has records (", where, ')'),
+                    .expected = "an array of numbers"});
       dtype = dtype_of(literal.quoted(), where);
     } else if (key == "fortran_order") {
       header.fortran_order = literal.boolean();
@@ -139,24 +143,29 @@ NpyHeader parse_dict(std::string_view text, const std::string& where) {
 NpyHeader parse_npy_header(std::span<const std::byte> start, const std::string& where) {
   const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
   if (!text.starts_with(kMagic) || text.size() < 12) {
-    user_error("formats.npy", "an array of numpy.save: it begins with other bytes (", where, ')');
+    user_error({.where = "formats.npy",
+                .problem = concat("not an array of numpy.save: it begins with other bytes (", where, ')')});
   }
   const auto byte = [&](size_t at) { return uint64_t{static_cast<unsigned char>(text[at])}; };
   const uint64_t version = byte(6);
   if (version < 1 || version > 3 || byte(7) != 0) {
-    user_error("formats.npy", "version 1.0, 2.0 or 3.0: found ", version, '.', byte(7), " (", where, ')');
+    user_error({.where = "formats.npy",
+                .problem = concat("the version is ", version, '.', byte(7), " (", where, ')'),
+                .expected = "1.0, 2.0 or 3.0"});
   }
   const uint64_t before = version == 1 ? 10 : 12;
   const uint64_t length = byte(8) | byte(9) << 8 | (version == 1 ? 0 : byte(10) << 16 | byte(11) << 24);
   if (length > text.size() - before) {
-    user_error("formats.npy", "a header of at most ", text.size() - before, " bytes: found ", length, " (",
-               where, "; cut off, or no array of numbers)");
+    user_error({.where = "formats.npy",
+                .problem = concat("the header has ", length,
+                                  " bytes: the file is cut off or not an array of numbers (", where, ')'),
+                .expected = concat("at most ", text.size() - before)});
   }
   NpyHeader header = parse_dict(text.substr(before, length), where);
   header.data = before + length;
   const auto count = element_count(header.shape);
   if (!count || *count > (int64_t{1} << 56)) {
-    user_error("formats.npy", "a shape whose bytes can be counted: found another (", where, ')');
+    user_error({.where = "formats.npy", .problem = concat("the shape has too many elements (", where, ')')});
   }
   return header;
 }

@@ -26,8 +26,10 @@ NpzFile::NpzFile(const std::filesystem::path& path) : file_(path) {
   std::vector<std::byte> start(std::min<uint64_t>(file_.size(), 4));
   file_.read(0, start);
   if (!looks_like_zip(start)) {
-    user_error("formats.npz", "a file of numpy.savez (a zip archive): it begins with other bytes (",
-               path.string(), ')');
+    user_error(
+        {.where = "formats.npz",
+         .problem = concat(path.string(),
+                           " is not a file of numpy.savez (a zip archive): it begins with other bytes")});
   }
   members_ = read_zip_directory(file_);
   std::sort(members_.begin(), members_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
@@ -35,7 +37,9 @@ NpzFile::NpzFile(const std::filesystem::path& path) : file_(path) {
     const ZipMember& member = members_[i];
     const std::string where = concat(escape(member.name), " in ", path.string());
     if (!member.name.ends_with(kSuffix)) {
-      user_error("formats.npz", "arrays (.npy) alone: found another member (", where, ')');
+      user_error({.where = "formats.npz",
+                  .problem = concat(where, " is not an array"),
+                  .expected = "members named .npy"});
     }
     Array array{member.name.substr(0, member.name.size() - kSuffix.size()), {}};
     if (member.method == kZipStored) {
@@ -48,8 +52,10 @@ NpzFile::NpzFile(const std::filesystem::path& path) : file_(path) {
       array.header = parse_npy_header(std::as_bytes(std::span(numbers_)), where);
     }
     if (member.size - array.header.data != bytes_of(array.header)) {
-      user_error("formats.npz", "as many numbers as the shape says, ", bytes_of(array.header),
-                 " bytes: found ", member.size - array.header.data, " (", where, ')');
+      user_error(
+          {.where = "formats.npz",
+           .problem = concat("the array has ", member.size - array.header.data, " bytes (", where, ')'),
+           .expected = concat(bytes_of(array.header), ", as its shape says")});
     }
     array.header.data += member.method == kZipStored ? stored_member_offset(file_, member) : 0;
     arrays_.push_back(std::move(array));

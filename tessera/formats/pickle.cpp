@@ -22,7 +22,7 @@ class PickleReader {
       : bytes_(bytes), known_(known), where_(where) {}
 
   Pickle run() {
-    if (bytes_.size() > kMaxBytes) broken(concat("at most ", kMaxBytes, " bytes: found ", bytes_.size()));
+    if (bytes_.size() > kMaxBytes) broken(concat(bytes_.size(), " bytes"), concat("at most ", kMaxBytes));
     while (true) {
       start_ = position_;
       const auto code = static_cast<uint8_t>(number(1));
@@ -31,10 +31,10 @@ class PickleReader {
           !call(code)) {
         char text[8];
         std::snprintf(text, sizeof text, "0x%02x", code);
-        broken(concat("operations that hold data: found ", text));
+        broken(concat("operation ", text), "operations that hold data");
       }
     }
-    if (stack_.size() != 1 || !marks_.empty()) broken("one value at the end: found others");
+    if (stack_.size() != 1 || !marks_.empty()) broken("the stack does not end with one value");
     pickle_.root_ = stack_.back();
     pickle_.size_ = position_;
     return std::move(pickle_);
@@ -43,13 +43,16 @@ class PickleReader {
  private:
   static constexpr size_t kMaxBytes = size_t{1} << 28, kMaxValues = 10'000'000, kMaxProtocol = 5;
 
-  [[noreturn]] void broken(const std::string& expected_and_found) const {
-    user_error("formats.pickle", expected_and_found, " (", where_, ", byte ", start_, " of the pickle)");
+  [[noreturn]] void broken(const std::string& problem, const std::string& expected = "") const {
+    user_error(
+        {.where = "formats.pickle",
+         .problem = concat("bad pickle: ", problem, " (", where_, ", byte ", start_, " of the pickle)"),
+         .expected = expected});
   }
 
   // Reading.
   std::span<const std::byte> take(uint64_t size) {
-    if (size > bytes_.size() - position_) broken("a whole pickle: it is cut off");
+    if (size > bytes_.size() - position_) broken("it is cut off");
     const auto taken = bytes_.subspan(position_, size);
     position_ += size;
     return taken;
@@ -68,14 +71,14 @@ class PickleReader {
     const std::string_view rest(reinterpret_cast<const char*>(bytes_.data()) + position_,
                                 bytes_.size() - position_);
     const size_t end = rest.find('\n');
-    if (end == std::string_view::npos) broken("a whole pickle: it is cut off");
+    if (end == std::string_view::npos) broken("it is cut off");
     position_ += end + 1;
     return std::string(rest.substr(0, end));
   }
 
   // The stack.
   PickleValue& make(Kind kind) {
-    if (pickle_.values_.size() >= kMaxValues) broken(concat("at most ", kMaxValues, " values: found more"));
+    if (pickle_.values_.size() >= kMaxValues) broken("too many values", concat("at most ", kMaxValues));
     auto& value = pickle_.values_.emplace_back();
     value.kind = kind;
     return value;
@@ -86,13 +89,13 @@ class PickleReader {
     return value;
   }
   PickleValue* pop() {
-    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) broken("a value on the stack: there is none");
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) broken("no value is on the stack");
     PickleValue* value = stack_.back();
     stack_.pop_back();
     return value;
   }
   std::vector<PickleValue*> pop_to_mark() {
-    if (marks_.empty()) broken("a mark on the stack: there is none");
+    if (marks_.empty()) broken("no mark is on the stack");
     std::vector<PickleValue*> values(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()),
                                      stack_.end());
     stack_.resize(marks_.back());
@@ -106,7 +109,7 @@ class PickleReader {
   }
   PickleValue* pop(Kind kind, const char* expected) {
     PickleValue* value = pop();
-    if (!value->is(kind)) broken(concat(expected, ": found ", value->describe()));
+    if (!value->is(kind)) broken(value->describe(), expected);
     return value;
   }
 
@@ -115,7 +118,7 @@ class PickleReader {
     switch (code) {
       case 0x80:  // PROTO
         if (const auto protocol = number(1); protocol > kMaxProtocol) {
-          broken(concat("protocol ", kMaxProtocol, " or older: found ", protocol));
+          broken(concat("protocol ", protocol), concat("protocol ", kMaxProtocol, " or older"));
         }
         return true;
       case 0x95:
@@ -151,7 +154,7 @@ class PickleReader {
   }
   void recall(uint64_t key) {
     const auto at = memo_.find(key);
-    if (at == memo_.end()) broken(concat("a value remembered as ", key, ": there is none"));
+    if (at == memo_.end()) broken(concat("no value is remembered as ", key));
     stack_.push_back(at->second);
   }
 
@@ -192,7 +195,7 @@ class PickleReader {
     }
   }
   void long_integer(uint64_t width) {  // two's complement
-    if (width > 8) broken(concat("whole numbers of 64 bits: found one of ", width, " bytes"));
+    if (width > 8) broken(concat("a whole number of ", width, " bytes"), "at most 64 bits");
     uint64_t value = number(width);
     if (width > 0 && width < 8 && (value >> (8 * width - 1) & 1) != 0) value |= ~uint64_t{0} << (8 * width);
     push(Kind::kInt).number = static_cast<int64_t>(value);
@@ -279,14 +282,14 @@ class PickleReader {
   }
   void append(const std::vector<PickleValue*>& values) {
     PickleValue& list = top();
-    if (!list.is(Kind::kList)) broken(concat("a list to append to: found ", list.describe()));
+    if (!list.is(Kind::kList)) broken(concat("values are appended to ", list.describe()), "a list");
     list.items.insert(list.items.end(), values.begin(), values.end());
   }
   void set_items(PickleValue& target, const std::vector<PickleValue*>& values) {
     if (!target.is(Kind::kDict) && !target.is(Kind::kObject)) {
-      broken(concat("a dict to set items of: found ", target.describe()));
+      broken(concat("items are set in ", target.describe()), "a dict");
     }
-    if (values.size() % 2 != 0) broken("keys with values: the last has none");
+    if (values.size() % 2 != 0) broken("the last key has no value");
     for (size_t i = 0; i < values.size(); i += 2) target.entries.emplace_back(values[i], values[i + 1]);
   }
 
@@ -315,7 +318,7 @@ class PickleReader {
         if (target.is(Kind::kObject))
           target.items.at(1) = state;
         else if (!target.is(Kind::kDict))
-          broken(concat("an object to give state to: found ", target.describe()));
+          broken(concat("state is given to ", target.describe()), "an object");
         return true;
       }
       case 'Q': {  // BINPERSID
@@ -329,7 +332,7 @@ class PickleReader {
   }
   void global(const std::string& module, const std::string& name) {
     const std::string full = module + '.' + name;
-    if (!known_(full)) broken(concat("classes that hold data: found ", escape(full)));
+    if (!known_(full)) broken(concat("class ", escape(full)), "classes that hold data");
     push(Kind::kGlobal).text = full;
   }
   void object(const std::string& name, const PickleValue* arguments) {

@@ -39,8 +39,11 @@ const Dtype* find_dtype(std::string_view name) {
   return at == kDtypes.end() ? nullptr : at;
 }
 
-[[noreturn]] void broken(const std::string& where, const std::string& expected_and_found) {
-  user_error("formats.safetensors", expected_and_found, " (", where, "; not a sound safetensors file)");
+[[noreturn]] void broken(const std::string& where, const std::string& problem,
+                         const std::string& expected = "") {
+  user_error({.where = "formats.safetensors",
+              .problem = concat("bad safetensors file ", where, ": ", problem),
+              .expected = expected});
 }
 
 // Fills a header while the JSON is read: nothing but what the format allows is ever held, and a key that
@@ -59,13 +62,13 @@ class HeaderHandler final : public nlohmann::json_sax<json> {
   }
   bool key(string_t& key) override {
     if (depth_ == 1) {
-      if (!names_.insert(key).second) broken(where_, concat("every name once: \"", escape(key), "\" twice"));
+      if (!names_.insert(key).second) broken(where_, concat("the name \"", escape(key), "\" occurs twice"));
       in_metadata_ = key == kMetadata;
       if (!in_metadata_) header_.entries.push_back({.name = key, .dtype = {}, .shape = {}});
       offsets_.clear();
       fields_.clear();
     } else if (!fields_.insert(key).second) {
-      broken(where_, concat("every key once: \"", escape(key), "\" twice in ", subject()));
+      broken(where_, concat("the key \"", escape(key), "\" occurs twice in ", subject()));
     }
     field_ = key;
     return true;
@@ -107,7 +110,7 @@ class HeaderHandler final : public nlohmann::json_sax<json> {
   bool null() override { wrong_value(); }
   bool binary(binary_t&) override { wrong_value(); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    broken(where_, concat("a JSON header: it stops being JSON at byte ", position));
+    broken(where_, concat("the header is not valid JSON at byte ", position));
   }
 
  private:
@@ -118,13 +121,13 @@ class HeaderHandler final : public nlohmann::json_sax<json> {
                                    : concat("tensor \"", escape(header_.entries.back().name), '"');
   }
   [[noreturn]] void wrong_value() const {
-    broken(where_, concat("tensors with dtype, shape and data_offsets, and metadata of strings: another ",
-                          "value at key \"", escape(field_), "\" of ", subject()));
+    broken(where_, concat("unexpected value at key \"", escape(field_), "\" of ", subject()),
+           "tensors with dtype, shape and data_offsets, and metadata of strings");
   }
   void finish_entry() {
     auto& entry = header_.entries.back();
     if (!fields_.count("dtype") || !fields_.count("shape") || offsets_.size() != 2 || fields_.size() != 3) {
-      broken(where_, concat("dtype, shape and two data_offsets: others in ", subject()));
+      broken(where_, concat(subject(), " has other keys"), "dtype, shape and two data_offsets");
     }
     entry.begin = offsets_[0];
     entry.end = offsets_[1];
@@ -155,35 +158,36 @@ void check_entries(const SafetensorsHeader& header, uint64_t buffer_size, const 
     const std::string name = concat('"', escape(entry.name), '"');
     const Dtype* dtype = find_dtype(entry.dtype);
     if (dtype == nullptr)
-      broken(where, concat("a known dtype: \"", escape(entry.dtype), "\" of tensor ", name));
+      broken(where, concat("tensor ", name, " has the unknown dtype \"", escape(entry.dtype), '"'));
     if (entry.begin != position || entry.end < entry.begin) {
-      broken(where, concat("tensors one after the other: ", name, " at bytes ", entry.begin, " to ",
-                           entry.end, ", expected to start at ", position));
+      broken(where, concat("tensor ", name, " is at bytes ", entry.begin, " to ", entry.end),
+             concat("a start at ", position, ", where the tensor before ends"));
     }
     const auto bytes = byte_count(entry.shape, dtype->bits);
     if (!bytes || *bytes != entry.end - entry.begin) {
       broken(where,
-             concat("as many bytes as dtype and shape say: tensor ", name, " has ", entry.end - entry.begin,
-                    ", expected ", bytes ? std::to_string(*bytes) : std::string("no such size")));
+             concat("tensor ", name, " has ", entry.end - entry.begin,
+                    " bytes, which do not fit its dtype and shape"),
+             bytes ? std::to_string(*bytes) : std::string());
     }
     position = entry.end;
   }
   if (position != buffer_size) {
-    broken(where, concat("a buffer of ", position, " bytes: the file holds ", buffer_size));
+    broken(where, concat("the file has ", buffer_size, " bytes of tensors"), concat(position, " bytes"));
   }
 }
 
 uint64_t header_length(std::span<const std::byte> file_start, uint64_t file_size, const std::string& where) {
   if (file_size < kLengthBytes || file_start.size() < kLengthBytes) {
-    broken(where, concat("at least 8 bytes: the file has ", file_size));
+    broken(where, concat("the file has ", file_size, " bytes"), "at least 8");
   }
   uint64_t length = 0;
   for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(file_start[i]) << (8 * i);
   if (length > kMaxHeader)
-    broken(where, concat("a header of at most ", kMaxHeader, " bytes: it claims ", length));
+    broken(where, concat("the header claims ", length, " bytes"), concat("at most ", kMaxHeader));
   if (length > file_size - kLengthBytes) {
-    broken(where, concat("a header of ", length, " bytes: the file ends after ", file_size - kLengthBytes,
-                         " of them"));
+    broken(where, concat("the file ends after ", file_size - kLengthBytes, " bytes of the header"),
+           concat(length, " bytes"));
   }
   return length;
 }
@@ -197,11 +201,14 @@ uint64_t dtype_size(const std::string& dtype) {
   if (found == nullptr) {
     std::vector<std::string> names;
     for (const auto& known : kDtypes) names.emplace_back(known.name);
-    user_error("formats.dtype_size", "a dtype of safetensors (", join(names, ", "), "): \"", escape(dtype),
-               '"');
+    user_error({.where = "formats.dtype_size",
+                .problem = concat("unknown dtype \"", escape(dtype), '"'),
+                .expected = concat("a dtype of safetensors: ", join(names, ", "))});
   }
   if (found->bits % 8 != 0) {
-    user_error("formats.dtype_size", "a dtype of whole bytes: ", dtype, " has ", found->bits, " bits");
+    user_error({.where = "formats.dtype_size",
+                .problem = concat("dtype ", dtype, " has ", found->bits, " bits"),
+                .expected = "a dtype of whole bytes"});
   }
   return found->bits / 8;
 }
@@ -224,7 +231,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file_start
   const uint64_t length = header_length(file_start, file_size, where);
   TESSERA_CHECK(file_start.size() >= kLengthBytes + length, "the whole header must be given");
   const std::string_view text(reinterpret_cast<const char*>(file_start.data()) + kLengthBytes, length);
-  if (text.empty() || text.front() != '{') broken(where, "a header that starts with '{': it does not");
+  if (text.empty() || text.front() != '{') broken(where, "the header does not start with '{'");
   SafetensorsHeader header;
   header.buffer_start = kLengthBytes + length;
   HeaderHandler handler(header, where);
@@ -276,8 +283,9 @@ std::string safetensors_header_text(std::vector<SafetensorsEntry>& entries,
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size() - kLengthBytes;
   if (length > kMaxHeader) {
-    user_error("formats.safetensors", "a header of at most ", kMaxHeader, " bytes: ", entries.size(),
-               " tensors need ", length);
+    user_error({.where = "formats.safetensors",
+                .problem = concat(entries.size(), " tensors need a header of ", length, " bytes"),
+                .expected = concat("at most ", kMaxHeader)});
   }
   for (uint64_t i = 0; i < kLengthBytes; ++i) text[i] = static_cast<char>(length >> (8 * i) & 0xFF);
   return text;

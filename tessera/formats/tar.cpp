@@ -18,8 +18,11 @@ constexpr uint64_t kMaxLongHeader = uint64_t{1}
 constexpr uint64_t kMaxMember = uint64_t{1} << 62;
 using TarBlock = std::array<std::byte, kTarBlock>;
 
-[[noreturn]] void broken(const std::string& archive, uint64_t at, const std::string& expected_and_found) {
-  user_error("formats.tar", expected_and_found, " (byte ", at, " of ", archive, ")");
+[[noreturn]] void broken(const std::string& archive, uint64_t at, const std::string& problem,
+                         const std::string& expected = "") {
+  user_error({.where = "formats.tar",
+              .problem = concat(problem, " (byte ", at, " of ", archive, ")"),
+              .expected = expected});
 }
 
 /// A field of characters that ends with a zero or with the field.
@@ -81,7 +84,7 @@ std::string TarReader::pax_record(const std::string& records, const std::string&
     const auto digits = static_cast<size_t>(parsed.ptr - rest.data());
     if (parsed.ec != std::errc() || length > rest.size() || length < digits + 3 || rest[digits] != ' ' ||
         rest[length - 1] != '\n') {
-      broken(archive_, stream_.position(), "pax records before this byte: found none that can be read");
+      broken(archive_, stream_.position(), "the pax records before this byte cannot be read");
     }
     const std::string_view record = rest.substr(digits + 1, length - digits - 2);
     if (record.size() > key.size() && record.starts_with(key) && record[key.size()] == '=') {
@@ -95,13 +98,13 @@ std::string TarReader::pax_record(const std::string& records, const std::string&
 /// Reads the content of a header that holds a name or pax records; returns its padding.
 uint64_t TarReader::long_header(uint64_t size, std::string& content) {
   if (size > kMaxLongHeader) {
-    broken(archive_, stream_.position(),
-           concat("a long header of at most ", kMaxLongHeader, " bytes: found ", size));
+    broken(archive_, stream_.position(), concat("a long header has ", size, " bytes"),
+           concat("at most ", kMaxLongHeader));
   }
   content = read_text(stream_, size);
   const uint64_t padding = (kTarBlock - size % kTarBlock) % kTarBlock;
   if (content.size() < size || stream_.skip(padding) < padding) {
-    broken(archive_, stream_.position(), "a whole long header: the archive is cut off");
+    broken(archive_, stream_.position(), "the archive is cut off within a long header");
   }
   return padding;
 }
@@ -112,8 +115,8 @@ std::optional<TarMember> TarReader::next() {
   if (skipped < left_) {
     const uint64_t wanted = left_;
     broken(archive_, at_content + skipped,
-           concat("the whole content of ", escape(member_), ": ", wanted - skipped,
-                  " bytes are missing, the archive is cut off"));
+           concat("the archive is cut off within ", escape(member_), ": ", wanted - skipped,
+                  " bytes are missing"));
   }
   left_ = 0;
   stream_.skip(padding_);
@@ -125,15 +128,15 @@ std::optional<TarMember> TarReader::next() {
     const size_t got = stream_.read(block);
     if (got == 0 && long_name.empty() && records.empty()) return std::nullopt;
     if (got < kTarBlock)
-      broken(archive_, at,
-             concat("a header of ", kTarBlock, " bytes: found ", got, ", the archive is cut off"));
+      broken(archive_, at, concat("the archive is cut off: its last header has ", got, " bytes"),
+             concat(kTarBlock, " bytes"));
     if (std::all_of(block.begin(), block.end(), [](std::byte b) { return b == std::byte{0}; })) {
       mark_ = true;
       return std::nullopt;
     }
-    if (!right_checksum(block)) broken(archive_, at, "a header with the right checksum: found other bytes");
+    if (!right_checksum(block)) broken(archive_, at, "a header has a wrong checksum");
     const auto size = number(block, 124, 12);
-    if (!size || *size > kMaxMember) broken(archive_, at, "a size in the header: found no number");
+    if (!size || *size > kMaxMember) broken(archive_, at, "the size in a header is not a number");
     const char type = static_cast<char>(block[156]);
     if (type == 'L') {
       long_header(*size, long_name);
@@ -150,7 +153,7 @@ std::optional<TarMember> TarReader::next() {
       if (const std::string text = pax_record(records, "size"); !text.empty()) {
         const auto parsed = std::from_chars(text.data(), text.data() + text.size(), member.size);
         if (parsed.ec != std::errc() || member.size > kMaxMember)
-          broken(archive_, at, "a size in the pax records: found no number");
+          broken(archive_, at, "the size in the pax records is not a number");
       }
       // Links, devices and folders have no content, whatever their size field says.
       if (type >= '1' && type <= '6') member.size = 0;
@@ -161,8 +164,7 @@ std::optional<TarMember> TarReader::next() {
       member_ = member.name;
       if ((type == '0' || type == '\0' || type == '7') && !member.name.ends_with('/')) return member;
       const uint64_t passed = stream_.skip(left_);
-      if (passed < left_)
-        broken(archive_, at, concat("the whole content of ", escape(member_), ": the archive is cut off"));
+      if (passed < left_) broken(archive_, at, concat("the archive is cut off within ", escape(member_)));
       left_ = 0;
       stream_.skip(padding_);
       padding_ = 0;
@@ -177,8 +179,7 @@ std::string TarReader::content(uint64_t limit) {
   std::string bytes = read_text(stream_, wanted);
   left_ -= bytes.size();
   if (bytes.size() < wanted) {
-    broken(archive_, stream_.position(),
-           concat("the whole content of ", escape(member_), ": the archive is cut off"));
+    broken(archive_, stream_.position(), concat("the archive is cut off within ", escape(member_)));
   }
   return bytes;
 }

@@ -90,13 +90,16 @@ std::span<const std::byte> record_payload(std::span<const std::byte> frame, cons
   TESSERA_CHECK(frame.size() >= kRecordHeader + kRecordFooter);
   const auto payload = frame.subspan(kRecordHeader, frame.size() - kRecordHeader - kRecordFooter);
   if (record_length(frame.first(kRecordHeader)) != payload.size()) {
-    user_error("formats.tfrecord", "a record of ", payload.size(), " bytes: found another length (", where,
-               "; the file is damaged)");
+    user_error(
+        {.where = "formats.tfrecord",
+         .problem = concat("a record has ", payload.size(),
+                           " bytes, but its header says otherwise: the file is damaged (", where, ')')});
   }
   const auto stored = read_little_endian<uint32_t>(frame.data() + kRecordHeader + payload.size());
   if (const uint32_t computed = masked_crc32c(payload); stored != computed) {
-    user_error("formats.tfrecord", "a record with checksum ", stored, ": found ", computed, " (", where,
-               "; the file is damaged)");
+    user_error({.where = "formats.tfrecord",
+                .problem = concat("a record has checksum ", computed, ": the file is damaged (", where, ')'),
+                .expected = std::to_string(stored)});
   }
   return payload;
 }
@@ -104,18 +107,21 @@ std::span<const std::byte> record_payload(std::span<const std::byte> frame, cons
 std::optional<std::string> TfRecordReader::next() {
   const uint64_t left = file_.size() - offset_;
   if (left == 0) return std::nullopt;
-  const auto broken = [&](const std::string& expected, uint64_t found) {
-    user_error("formats.tfrecord", expected, ": found ", found, " (offset ", offset_, " of ",
-               file_.path().string(), "; the file is cut off or damaged)");
+  const auto broken = [&](const std::string& found, const std::string& expected) {
+    user_error({.where = "formats.tfrecord",
+                .problem = concat("a record has ", found, ": the file is cut off or damaged (offset ",
+                                  offset_, " of ", file_.path().string(), ')'),
+                .expected = expected});
   };
-  if (left < kRecordHeader + kRecordFooter) broken("at least 16 bytes of a record", left);
+  if (left < kRecordHeader + kRecordFooter) broken(concat(left, " bytes"), "at least 16 bytes");
   std::array<std::byte, kRecordHeader> header{};
   file_.read(offset_, header);
   const auto known = record_length(header);
-  if (!known) broken("a length with the right checksum", read_little_endian<uint64_t>(header.data()));
+  if (!known)
+    broken(concat("length ", read_little_endian<uint64_t>(header.data()), " with a wrong checksum"), "");
   const uint64_t length = *known;
   if (length > left - kRecordHeader - kRecordFooter)
-    broken(concat("a record of ", length, " bytes"), left - kRecordHeader - kRecordFooter);
+    broken(concat(left - kRecordHeader - kRecordFooter, " bytes"), concat(length, " bytes"));
   std::string frame(kRecordHeader + length + kRecordFooter, '\0');
   file_.read(offset_, std::as_writable_bytes(std::span(frame)));
   const auto payload = record_payload(std::as_bytes(std::span(frame)),

@@ -109,8 +109,12 @@ bool TorchTensor::contiguous() const {
 
 uint64_t TorchTensor::begin() const { return storage + static_cast<uint64_t>(offset) * dtype_size(dtype); }
 
-void TorchFile::broken(const std::string& expected_and_found) const {
-  user_error("formats.torch", expected_and_found, " (", file_.path().string(), ')');
+void TorchFile::broken(const std::string& problem, const std::string& expected,
+                       const std::string& hint) const {
+  user_error({.where = "formats.torch",
+              .problem = concat(problem, " (", file_.path().string(), ')'),
+              .expected = expected,
+              .hint = hint});
 }
 
 void TorchFile::check_start() const {
@@ -120,11 +124,10 @@ void TorchFile::check_start() const {
   if (looks_like_zip(start)) return;
   const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
   if (text == kOldMagic) {
-    broken(
-        "a file of torch.save since version 1.6 (a zip archive): it has the older form (load it with "
-        "torch.load and save it once more)");
+    broken("the file has the form of torch.save before version 1.6", "a zip archive",
+           "load it with torch.load and save it again");
   }
-  broken("a file of torch.save (a zip archive): it begins with other bytes");
+  broken("not a file of torch.save (a zip archive): it begins with other bytes");
 }
 
 TorchFile::TorchFile(const std::filesystem::path& path) : file_(path) {
@@ -133,10 +136,10 @@ TorchFile::TorchFile(const std::filesystem::path& path) : file_(path) {
   for (auto& member : read_zip_directory(file_)) members_.emplace(member.name, member);
   for (const auto& [name, member] : members_) {
     const bool is_pickle = name.ends_with(kPickle) && name.find('/') == name.size() - kPickle.size() - 1;
-    if (is_pickle && !top_.empty()) broken("one data.pkl: it has several");
+    if (is_pickle && !top_.empty()) broken("the file has several data.pkl");
     if (is_pickle) top_ = name.substr(0, name.size() - kPickle.size());
   }
-  if (top_.empty()) broken("a data.pkl in its folder: it has none");
+  if (top_.empty()) broken("the file has no data.pkl in a folder");
   const auto content = [&](const ZipMember& member) {
     const uint64_t begin = stored_member_offset(file_, member);
     std::vector<std::byte> bytes(member.size);
@@ -146,7 +149,7 @@ TorchFile::TorchFile(const std::filesystem::path& path) : file_(path) {
   if (const auto order = members_.find(top_ + "byteorder"); order != members_.end()) {
     const auto bytes = content(order->second);
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (text != "little") broken(concat("little-endian numbers: found \"", escape(text), '"'));
+    if (text != "little") broken(concat("the byte order is \"", escape(text), '"'), "little");
   }
   const ZipMember& pickle = member(std::string(kPickle));
   pickle_ = parse_pickle(content(pickle), is_known, path.string());
@@ -154,7 +157,7 @@ TorchFile::TorchFile(const std::filesystem::path& path) : file_(path) {
 
 const ZipMember& TorchFile::member(const std::string& name) const {
   const auto at = members_.find(top_ + name);
-  if (at == members_.end()) broken(concat("a member ", escape(top_ + name), ": there is none"));
+  if (at == members_.end()) broken(concat("the file has no member ", escape(top_ + name)));
   return at->second;
 }
 
@@ -164,30 +167,30 @@ bool TorchFile::is_tensor(const PickleValue& value) {
 
 TorchTensor TorchFile::tensor(const PickleValue& value, std::string_view name) const {
   const auto wrong = [&](const std::string& found) {
-    broken(concat("a tensor for ", escape(name), ": found ", found));
+    broken(concat(escape(name), " is ", found), "a tensor");
   };
   if (!is_tensor(value)) wrong(value.describe());
   const auto& arguments = value.items[0]->items;
   if (value.text == "torch._utils._rebuild_parameter") {  // (tensor, requires_grad, hooks)
     if (arguments.empty() || arguments[0]->text != "torch._utils._rebuild_tensor_v2")
-      wrong("another parameter");
+      wrong("a parameter of a different kind");
     return tensor(*arguments[0], name);
   }
   // (storage, offset, shape, strides, requires_grad, hooks); storage: ('storage', class, key, device,
   // numbers)
   if (arguments.size() < 4 || !arguments[0]->is(Kind::kPersistent) || !arguments[1]->is(Kind::kInt)) {
-    wrong("other arguments");
+    wrong("an object with other arguments");
   }
   const auto& id = arguments[0]->items[0]->items;
   if (id.size() != 5 || id[0]->text != "storage" || !id[1]->is(Kind::kGlobal) || !id[2]->is(Kind::kString) ||
       !id[4]->is(Kind::kInt)) {
-    wrong("another storage");
+    wrong("an object with a different storage");
   }
   const auto* dtype = storage_dtype(id[1]->text);
   if (dtype == nullptr) wrong("numbers of " + escape(id[1]->text));
   const auto shape = numbers(*arguments[2]), strides = numbers(*arguments[3]);
   if (!shape || !strides || shape->size() != strides->size() || !element_count(*shape))
-    wrong("another shape");
+    wrong("an object with a wrong shape");
   const ZipMember& storage = member("data/" + id[2]->text);
   TorchTensor tensor{.dtype = std::string(*dtype),
                      .shape = *shape,
@@ -196,7 +199,7 @@ TorchTensor TorchFile::tensor(const PickleValue& value, std::string_view name) c
                      .storage = stored_member_offset(file_, storage)};
   const auto end = tensor.offset < 0 ? std::nullopt : reach(tensor);
   if (!end || static_cast<uint64_t>(*end) > storage.size / dtype_size(tensor.dtype)) {
-    wrong(concat("one that leaves its storage of ", storage.size, " bytes"));
+    wrong(concat("a tensor that exceeds its storage of ", storage.size, " bytes"));
   }
   return tensor;
 }

@@ -50,7 +50,8 @@ class TorchFile {
  private:
   void check_start() const;
   const ZipMember& member(const std::string& name) const;
-  [[noreturn]] void broken(const std::string& expected_and_found) const;
+  [[noreturn]] void broken(const std::string& problem, const std::string& expected = "",
+                           const std::string& hint = "") const;
 
   FileReader file_;
   std::string top_;  // the folder of all members, with its '/'

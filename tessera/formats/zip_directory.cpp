@@ -20,8 +20,11 @@ constexpr uint32_t kLocal = 0x04034b50, kEntry = 0x02014b50, kEnd = 0x06054b50, 
 constexpr uint64_t kEntryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr uint64_t kMaxComment = 0xFFFF, kMaxMembers = 200'000'000, kMaxDirectory = uint64_t{1} << 34;
 
-[[noreturn]] void broken(const FileReader& file, const std::string& expected_and_found) {
-  user_error("formats.zip", expected_and_found, " (", file.path().string(), "; no sound zip archive)");
+[[noreturn]] void broken(const FileReader& file, const std::string& problem,
+                         const std::string& expected = "") {
+  user_error({.where = "formats.zip",
+              .problem = concat("bad zip archive ", file.path().string(), ": ", problem),
+              .expected = expected});
 }
 
 // Little-endian numbers of a block of bytes. Requires: the place is inside.
@@ -76,34 +79,35 @@ std::optional<Directory> read_end64(const FileReader& file, uint64_t end) {
   if (locator.u32(0) != kLocator64) return std::nullopt;
   const uint64_t at = locator.u64(8);
   if (at > end - kLocatorBytes || end - kLocatorBytes - at < kEnd64Bytes) {
-    broken(file, concat("a zip64 directory end before byte ", end, ": it is said to be at ", at));
+    broken(file, concat("its zip64 directory end is said to be at byte ", at), concat("a byte before ", end));
   }
   const auto bytes = read_at(file, at, kEnd64Bytes);
   const Block block(bytes);
-  if (block.u32(0) != kEnd64) broken(file, concat("a zip64 directory end at byte ", at, ": there is none"));
+  if (block.u32(0) != kEnd64) broken(file, concat("it has no zip64 directory end at byte ", at));
   if (locator.u32(4) != 0 || block.u32(16) != 0 || block.u32(20) != 0)
-    broken(file, "one disk: it has several");
+    broken(file, "it has several disks", "one");
   return Directory{block.u64(48), block.u64(40), block.u64(32)};
 }
 
 Directory find_directory(const FileReader& file) {
   const auto end = find_end(file);
-  if (!end) broken(file, "a zip directory at the end of the file: there is none");
+  if (!end) broken(file, "it has no zip directory at its end");
   const auto bytes = read_at(file, *end, kEndBytes);
   const Block block(bytes);
   Directory directory{block.u32(16), block.u32(12), block.u16(10)};
   if (const auto wide = read_end64(file, *end)) {
     directory = *wide;
   } else if (block.u16(4) != 0 || block.u16(6) != 0) {
-    broken(file, "one disk: it has several");
+    broken(file, "it has several disks", "one");
   }
   if (directory.offset > *end || directory.size > *end - directory.offset) {
-    broken(file,
-           concat("a directory inside of the file: ", directory.size, " bytes from ", directory.offset));
+    broken(file, concat("its directory of ", directory.size, " bytes from ", directory.offset,
+                        " is not inside the file"));
   }
   if (directory.members > kMaxMembers || directory.size > kMaxDirectory) {
-    broken(file, concat("at most ", kMaxMembers, " members: found ", directory.members, " in a directory of ",
-                        directory.size, " bytes"));
+    broken(file,
+           concat("it has ", directory.members, " members in a directory of ", directory.size, " bytes"),
+           concat("at most ", kMaxMembers, " members"));
   }
   return directory;
 }
@@ -123,16 +127,16 @@ void read_extra64(const FileReader& file, const Block& extra, ZipMember& member)
     }
     at = body + size;
   }
-  if (!wanted.empty()) broken(file, concat("sizes of zip64 for ", escape(member.name), ": there are none"));
+  if (!wanted.empty()) broken(file, concat(escape(member.name), " has no sizes of zip64"));
 }
 
 ZipMember read_entry(const FileReader& file, const Block& block, size_t& at) {
   if (block.size() - at < kEntryBytes || block.u32(at) != kEntry) {
-    broken(file, concat("an entry at byte ", at, " of the directory: there is none"));
+    broken(file, concat("its directory has no entry at byte ", at));
   }
   const size_t name = block.u16(at + 28), extra = block.u16(at + 30), comment = block.u16(at + 32);
   if (block.size() - at - kEntryBytes < name + extra + comment)
-    broken(file, "whole entries: the last is cut off");
+    broken(file, "the last entry of its directory is cut off");
   ZipMember member{.name = block.text(at + kEntryBytes, name),
                    .size = block.u32(at + 24),
                    .packed_size = block.u32(at + 20),
@@ -143,8 +147,8 @@ ZipMember read_entry(const FileReader& file, const Block& block, size_t& at) {
   const std::string extra_bytes = block.text(at + kEntryBytes + name, extra);
   read_extra64(file, Block(std::as_bytes(std::span(extra_bytes))), member);
   if (member.header > file.size() || member.packed_size > file.size() - member.header) {
-    broken(file, concat("members inside of the file: ", escape(member.name), " has ", member.packed_size,
-                        " bytes from ", member.header));
+    broken(file, concat(escape(member.name), " has ", member.packed_size, " bytes from ", member.header,
+                        ", which are not inside the file"));
   }
   at += kEntryBytes + name + extra + comment;
   return member;
@@ -163,7 +167,7 @@ void visit_zip_directory(const FileReader& file, const std::function<void(ZipMem
   uint64_t count = 0;
   for (size_t at = 0; at < block.size(); ++count) visit(read_entry(file, block, at));
   if (count != directory.members) {
-    broken(file, concat(directory.members, " members: the directory has ", count));
+    broken(file, concat("its directory has ", count, " members"), std::to_string(directory.members));
   }
 }
 
@@ -172,7 +176,7 @@ std::vector<ZipMember> read_zip_directory(const FileReader& file) {
   std::unordered_set<std::string> names;
   visit_zip_directory(file, [&](ZipMember member) {
     if (!names.insert(member.name).second)
-      broken(file, concat("every name once: ", escape(member.name), " twice"));
+      broken(file, concat("it has two members named ", escape(member.name)));
     members.push_back(std::move(member));
   });
   return members;

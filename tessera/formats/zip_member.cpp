@@ -15,9 +15,11 @@ namespace {
 constexpr uint64_t kLocalHeader = 30, kMaxBytes = uint64_t{1} << 30;
 constexpr uint64_t kLargestRatio = 1032, kDeflateSlack = 64;
 
-[[noreturn]] void broken(const FileReader& file, const ZipMember& member,
-                         const std::string& expected_and_found) {
-  user_error("formats.zip", expected_and_found, " (", escape(member.name), " in ", file.path().string(), ")");
+[[noreturn]] void broken(const FileReader& file, const ZipMember& member, const std::string& problem,
+                         const std::string& expected = "") {
+  user_error({.where = "formats.zip",
+              .problem = concat(escape(member.name), " in ", file.path().string(), ' ', problem),
+              .expected = expected});
 }
 
 uint64_t u16(const std::string& bytes, size_t at) {
@@ -25,18 +27,17 @@ uint64_t u16(const std::string& bytes, size_t at) {
 }
 
 void check(const FileReader& file, const ZipMember& member) {
-  if (member.encrypted) broken(file, member, "a member that is not encrypted: it is");
+  if (member.encrypted) broken(file, member, "is encrypted");
   if (member.method != kZipStored && member.method != kZipDeflated) {
-    broken(file, member, concat("a member that is stored or deflated: its method is ", member.method));
+    broken(file, member, concat("is compressed by method ", member.method), "stored or deflated members");
   }
-  if (member.size > kMaxBytes)
-    broken(file, member, concat("a member of at most 1 GiB: it has ", member.size, " bytes"));
+  if (member.size > kMaxBytes) broken(file, member, concat("has ", member.size, " bytes"), "at most 1 GiB");
   const bool possible = member.method == kZipStored
                             ? member.size == member.packed_size
                             : member.size <= member.packed_size * kLargestRatio + kDeflateSlack;
   if (member.packed_size > kMaxBytes || !possible) {
     broken(file, member,
-           concat("sizes that go together: found ", member.packed_size, " bytes packed and ", member.size,
+           concat("has contradicting sizes: ", member.packed_size, " bytes packed and ", member.size,
                   " unpacked"));
   }
 }
@@ -45,20 +46,19 @@ void check(const FileReader& file, const ZipMember& member) {
 uint64_t content_offset(const FileReader& file, const ZipMember& member) {
   if (member.header > file.size() || file.size() - member.header < kLocalHeader + member.packed_size) {
     broken(file, member,
-           concat("a member inside of the file: its ", member.packed_size, " bytes from ", member.header,
-                  " leave it"));
+           concat("is not inside the file: it has ", member.packed_size, " bytes from ", member.header));
   }
   const uint64_t room = file.size() - member.header;
   std::string header(kLocalHeader + member.name.size(), '\0');
-  if (room < header.size()) broken(file, member, "a whole member: the archive is cut off");
+  if (room < header.size()) broken(file, member, "is cut off");
   file.read(member.header, std::as_writable_bytes(std::span(header)));
   if (!header.starts_with("PK\3\4") || u16(header, 26) != member.name.size() ||
       !header.ends_with(member.name)) {
-    broken(file, member, concat("its header at byte ", member.header, ": found other bytes"));
+    broken(file, member, concat("has no header at byte ", member.header));
   }
   const uint64_t start = header.size() + u16(header, 28);  // after the extra field
   if (start > room || room - start < member.packed_size) {
-    broken(file, member, "a whole member: the archive is cut off");
+    broken(file, member, "is cut off");
   }
   return member.header + start;
 }
@@ -67,8 +67,8 @@ uint64_t content_offset(const FileReader& file, const ZipMember& member) {
 
 uint64_t stored_member_offset(const FileReader& file, const ZipMember& member) {
   if (member.encrypted || member.method != kZipStored || member.size != member.packed_size) {
-    broken(file, member,
-           concat("a member that is stored as it is: it is ", member.encrypted ? "encrypted" : "packed"));
+    broken(file, member, concat("is ", member.encrypted ? "encrypted" : "compressed"),
+           "a member that is stored as it is");
   }
   return content_offset(file, member);
 }
@@ -88,11 +88,11 @@ std::string read_zip_member(const FileReader& file, const ZipMember& member) {
     const auto code = libdeflate_deflate_decompress(inflater.get(), content.data(), content.size(),
                                                     unpacked.data(), unpacked.size(), nullptr);
     if (code != LIBDEFLATE_SUCCESS)
-      broken(file, member, concat("sound deflated data of ", member.size, " bytes: found other"));
+      broken(file, member, "has damaged data", concat(member.size, " bytes of deflated data"));
     content = std::move(unpacked);
   }
   const uint32_t crc = libdeflate_crc32(0, content.data(), content.size());
-  if (crc != member.crc32) broken(file, member, concat("content with CRC ", member.crc32, ": found ", crc));
+  if (crc != member.crc32) broken(file, member, concat("has the CRC ", crc), std::to_string(member.crc32));
   return content;
 }
 

@@ -19,8 +19,9 @@ int listening_socket(int64_t fd) {
   socklen_t size = sizeof listens;
   const int socket = static_cast<int>(fd);
   if (::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) {
-    user_error(kEnvironment, "TESSERA_MASTER_LISTEN_FD as a listening socket: ", fd,
-               " is none (only the program itself sets this variable)");
+    user_error({.where = kEnvironment,
+                .problem = concat("TESSERA_MASTER_LISTEN_FD is ", fd, ", which is not a listening socket"),
+                .hint = "unset it: only the program itself sets this variable"});
   }
   ::fcntl(socket, F_SETFD, FD_CLOEXEC);
   return socket;
@@ -74,9 +75,9 @@ uint16_t openmpi_port() {
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
     if (const auto job = variable(name)) return port_of_job(random_key(0, *job));
   }
-  user_error(kEnvironment,
-             "MASTER_PORT, because mpirun gave no PMIX_NAMESPACE to derive one from: it is not set "
-             "(start with mpirun -x MASTER_PORT=29500)");
+  user_error({.where = kEnvironment,
+              .problem = "MASTER_PORT is not set, and mpirun gave no PMIX_NAMESPACE to derive a port from",
+              .hint = "start with mpirun -x MASTER_PORT=29500"});
 }
 
 Ranks ranks_from_openmpi() {
@@ -92,9 +93,10 @@ Ranks ranks_from_openmpi() {
     ranks.master_host = *host;
   } else if (ranks.local_world != ranks.world) {
     // OMPI_MCA_orte_hnp_uri names the host of mpirun, which need not be that of rank 0.
-    user_error(kEnvironment,
-               "MASTER_ADDR as the host of rank 0, because mpirun started ranks on several hosts: it is not "
-               "set (start with mpirun -x MASTER_ADDR=<first host>)");
+    user_error({.where = kEnvironment,
+                .problem = "MASTER_ADDR is not set, but mpirun started ranks on several hosts",
+                .expected = "the host of rank 0",
+                .hint = "start with mpirun -x MASTER_ADDR=<first host>"});
   }
   ranks.master_port = openmpi_port();
   return ranks;
@@ -104,8 +106,9 @@ Ranks ranks_from_openmpi() {
 void check_agreement(const char* name, int64_t launchers, const std::string& launcher) {
   const auto given = number_variable(name, 0, kMostRanks);
   if (given && *given != launchers) {
-    user_error(kEnvironment, name, "=", launchers, " as ", launcher, " says: it is ", *given, " (unset ",
-               name, ")");
+    user_error({.where = kEnvironment,
+                .problem = concat(name, " is ", *given, ", but ", launcher, " says ", launchers),
+                .hint = concat("unset ", name)});
   }
 }
 
@@ -124,9 +127,9 @@ Ranks ranks_from_environment() {
     needed_variable(rank ? "WORLD_SIZE" : "RANK", rank ? "RANK" : "WORLD_SIZE");
   } else if (variable("PMIX_RANK")) {
     user_error(
-        kEnvironment,
-        "RANK and WORLD_SIZE, because PMIX_RANK is set but nothing tells the number of ranks: they are "
-        "not set (start with mpirun or srun)");
+        {.where = kEnvironment,
+         .problem = "PMIX_RANK is set, but RANK and WORLD_SIZE are not, so the number of ranks is unknown",
+         .hint = "start with mpirun or srun"});
   } else {
     return ranks;
   }

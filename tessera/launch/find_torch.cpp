@@ -198,14 +198,16 @@ fs::path find_torch(const TorchSearch& search) {
              ", or set TESSERA_TORCH_DIR to the folder of a torch package ", search.version);
   if (const std::string given = set("TESSERA_TORCH_DIR"); !given.empty()) {
     if (!holds_torch(given)) {
-      user_error("cli.torch", "TESSERA_TORCH_DIR is '", given,
-                 "', which has no lib/libtorch_cpu.so: expected the folder of ", "the torch package ",
-                 search.version);
+      user_error({.where = "cli.torch",
+                  .problem = concat("TESSERA_TORCH_DIR is '", given, "', which has no lib/libtorch_cpu.so"),
+                  .expected = concat("the folder of the torch package ", search.version)});
     }
     if (const std::string version = torch_version(given); version != search.version) {
-      user_error("cli.torch", "TESSERA_TORCH_DIR is '", given, "', which holds torch ",
-                 version.empty() ? "of an unknown version" : version, ": this program needs ", search.version,
-                 " (", hint, ")");
+      user_error({.where = "cli.torch",
+                  .problem = concat("TESSERA_TORCH_DIR is '", given, "', which holds torch ",
+                                    version.empty() ? "of an unknown version" : version),
+                  .expected = concat("torch ", search.version),
+                  .hint = hint});
     }
     check_whole(given);
     return fs::weakly_canonical(given);
@@ -239,7 +241,9 @@ fs::path find_torch(const TorchSearch& search) {
   }
   std::string list;
   for (const std::string& line : seen) list += (list.empty() ? "" : "; ") + line;
-  user_error("cli.torch", "torch ", search.version, " was not found (", list, "): ", hint);
+  user_error({.where = "cli.torch",
+              .problem = concat("torch ", search.version, " was not found (", list, ")"),
+              .hint = hint});
 }
 
 }  // namespace tessera::launch

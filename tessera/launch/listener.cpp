@@ -22,8 +22,8 @@ Listener::Listener() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   if (fd_ < 0 || ::bind(fd_, generic, size) != 0 || ::listen(fd_, SOMAXCONN) != 0 ||
       ::getsockname(fd_, generic, &size) != 0) {
     close();
-    user_error("launch.local", "a place for local ranks to meet: a listening socket on 127.0.0.1 failed: ",
-               std::strerror(errno));
+    user_error({.where = "launch.local",
+                .problem = concat("cannot listen on 127.0.0.1 for local ranks: ", std::strerror(errno))});
   }
   port_ = ntohs(address.sin_port);
 }

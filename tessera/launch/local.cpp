@@ -28,7 +28,8 @@ constexpr auto kReaping = std::chrono::seconds(4);             // after SIGKILL,
 
 [[noreturn]] void cannot(const char* what) {
   const int error = errno;
-  user_error(kLocal, "to start local ranks: ", what, " failed: ", std::strerror(error));
+  user_error({.where = kLocal,
+              .problem = concat("cannot start local ranks: ", what, " failed: ", std::strerror(error))});
 }
 
 /// One line on stderr, on a row of its own even where rank 0 draws a progress bar.
@@ -233,13 +234,17 @@ class Crew {
 
 void check(const LocalOptions& options) {
   if (options.procs < 1 || options.procs > 4096) {
-    user_error(kLocal, "1 to 4096 local ranks: --procs ", options.procs);
+    user_error({.where = kLocal,
+                .problem = concat("--procs is ", options.procs),
+                .expected = "1 to 4096 local ranks"});
   }
   const Ranks ranks = ranks_from_environment();
   if (ranks.launcher == "local" || ranks.world > 1) {
-    user_error(kLocal, "ranks started here or by a launcher, not by both: --procs ", options.procs,
-               ", but this process is rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher,
-               "; drop --procs)");
+    user_error({.where = kLocal,
+                .problem = concat("--procs is ", options.procs, ", but ", ranks.launcher,
+                                  " already started this process as rank ", ranks.rank, " of ", ranks.world),
+                .expected = "ranks started by --procs or by a launcher, not by both",
+                .hint = "remove --procs"});
   }
   const int64_t cores = available_cores();
   if (options.procs > cores) {

@@ -15,7 +15,8 @@ LogFolder::LogFolder(const std::string& given, int64_t procs) : path_(given) {
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) {
-    user_error("launch.local", "a folder for logs: cannot make ", path_.string(), ": ", error.message());
+    user_error({.where = "launch.local",
+                .problem = concat("cannot create log folder ", path_.string(), ": ", error.message())});
   }
 }
 

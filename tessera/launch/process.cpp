@@ -107,9 +107,11 @@ void set_up_signals(bool stops_blocked) {
   give_up(image, errno);
 }
 
-[[noreturn]] void cannot(const RankStart& start, const std::string& what, int error, const char* advice) {
-  user_error("launch.local", "to start rank ", start.rank, " of ", start.world, ": ", what,
-             " failed: ", std::strerror(error), advice);
+[[noreturn]] void cannot(const RankStart& start, const std::string& what, int error, const char* hint = "") {
+  user_error({.where = "launch.local",
+              .problem = concat("cannot start rank ", start.rank, " of ", start.world, ": ", what,
+                                " failed: ", std::strerror(error)),
+              .hint = hint});
 }
 
 /// As a shell would find it: a path, or a name on PATH.
@@ -144,14 +146,14 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank), log_(start
   const Descriptor log(log_.empty() ? -1
                                     : ::open(log_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!log_.empty() && log.get() < 0) {
-    cannot(start, "opening " + log_.string(), errno, " (choose a folder that can be written)");
+    cannot(start, "opening " + log_.string(), errno, "choose a folder that can be written");
   }
   struct stat state {};
   if (log.get() >= 0 && ::fstat(log.get(), &state) == 0) log_start_ = state.st_size;
   const Descriptor null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (null.get() < 0) cannot(start, "opening /dev/null", errno, "");
+  if (null.get() < 0) cannot(start, "opening /dev/null", errno);
   int report[2];
-  if (::pipe2(report, O_CLOEXEC) != 0) cannot(start, "a pipe", errno, " (see ulimit -n)");
+  if (::pipe2(report, O_CLOEXEC) != 0) cannot(start, "a pipe", errno, "see ulimit -n");
   const Descriptor read_end(report[0]);
 
   Image image;
@@ -174,7 +176,7 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank), log_(start
   if (pid_ == 0) become_rank(image);
   const int fork_error = errno;
   ::close(report[1]);
-  if (pid_ < 0) cannot(start, "fork", fork_error, " (fewer ranks, or raise ulimit -u)");
+  if (pid_ < 0) cannot(start, "fork", fork_error, "start fewer ranks, or raise ulimit -u");
   running_ = true;
   int error = 0;  // nothing arrives when exec closed the pipe
   ssize_t count = 0;
@@ -182,7 +184,7 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank), log_(start
   while (count < 0 && errno == EINTR);
   if (count == sizeof error) {
     ::waitpid(pid_, nullptr, 0);
-    cannot(start, "running " + image.words[0], error, "");
+    cannot(start, "running " + image.words[0], error);
   }
 }
 

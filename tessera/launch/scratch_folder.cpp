@@ -47,14 +47,18 @@ void clear_abandoned(const fs::path& place, const std::string& prefix) {
 ScratchFolder::ScratchFolder(const std::string& purpose) {
   std::error_code error;
   const fs::path place = fs::temp_directory_path(error);
-  if (error) user_error("launch.folder", "TMPDIR to name a folder: ", error.message());
+  if (error)
+    user_error(
+        {.where = "launch.folder", .problem = concat("TMPDIR does not name a folder: ", error.message())});
   const std::string prefix = concat("tessera-", purpose, "-");
   clear_abandoned(place, prefix);
   do {
     std::string name = (place / concat(prefix, std::string(kRandom, 'X'))).string();
     if (::mkdtemp(name.data()) == nullptr) {
-      user_error("launch.folder", "a temporary folder for ", purpose, " in ", place.string(),
-                 ": none can be made: ", std::strerror(errno));
+      user_error({.where = "launch.folder",
+                  .problem = concat("cannot create a temporary folder for ", purpose, " in ", place.string(),
+                                    ": ", std::strerror(errno)),
+                  .hint = "set TMPDIR to a folder that can be written"});
     }
     path_ = name;
     lock_ = FileLock::try_take(path_ / kLock);

@@ -16,6 +16,13 @@ constexpr std::string_view kStep = "SLURM_PROCID";
 constexpr int64_t kBatchStep = 0xfffffffb, kInteractiveStep = 0xfffffffa;
 constexpr int64_t kAnyNumber = std::numeric_limits<int64_t>::max();
 
+constexpr const char* kNodes = "a list like node[003-005,9],gpu1";
+
+[[noreturn]] void wrong_list(const char* name, std::string_view list, const char* expected) {
+  user_error(
+      {.where = "launch.environment", .problem = concat(name, " is '", list, "'"), .expected = expected});
+}
+
 /// The name of the first variable that is set, or the last one.
 const char* first_set(std::initializer_list<const char*> names) {
   const char* last = nullptr;
@@ -30,7 +37,7 @@ int64_t read_number(std::string_view& rest, std::string_view list) {
   int64_t number = 0;
   const auto [end, problem] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
   if (problem != std::errc() || number < 1) {
-    user_error("launch.environment", "SLURM_TASKS_PER_NODE like 2(x3),1: it is '", list, "'");
+    wrong_list("SLURM_TASKS_PER_NODE", list, "a list like 2(x3),1");
   }
   rest.remove_prefix(static_cast<size_t>(end - rest.data()));
   return number;
@@ -49,7 +56,8 @@ int64_t local_world(const Ranks& ranks) {
   if (const auto list = variable(tasks)) return tasks_on_node(*list, node);
   const char* nodes = first_set({"SLURM_STEP_NUM_NODES", "SLURM_NNODES"});
   if (number_variable(nodes, 1, kMostRanks).value_or(1) == 1) return ranks.world;
-  user_error("launch.environment", tasks, ", because ", nodes, " is above 1: it is not set");
+  user_error(
+      {.where = "launch.environment", .problem = concat(tasks, " is not set, but ", nodes, " is above 1")});
 }
 
 }  // namespace
@@ -99,13 +107,13 @@ std::string first_host(std::string_view list) {
     const size_t close = list.find(']', i);
     const size_t end = list.find_first_of("-,]", i);
     if (close == std::string_view::npos || end == i + 1) {
-      user_error("launch.environment", "SLURM_NODELIST like node[003-005,9],gpu1: it is '", list, "'");
+      wrong_list("SLURM_NODELIST", list, kNodes);
     }
     host += list.substr(i + 1, end - i - 1);
     i = close;
   }
   if (host.empty() || host.find(']') != std::string::npos) {
-    user_error("launch.environment", "SLURM_NODELIST like node[003-005,9],gpu1: it is '", list, "'");
+    wrong_list("SLURM_NODELIST", list, kNodes);
   }
   return host;
 }
@@ -122,8 +130,7 @@ int64_t tasks_on_node(std::string_view list, int64_t node) {
     if (node < nodes) return tasks;
     node -= nodes;
   } while (skip(rest, ","));
-  user_error("launch.environment",
-             "SLURM_TASKS_PER_NODE like 2(x3),1 with an entry for SLURM_NODEID: it is '", list, "'");
+  wrong_list("SLURM_TASKS_PER_NODE", list, "a list like 2(x3),1 with an entry for SLURM_NODEID");
 }
 
 }  // namespace tessera::launch

@@ -19,15 +19,17 @@ std::optional<int64_t> number_variable(const char* name, int64_t least, int64_t 
   if (!text) return std::nullopt;
   const auto number = parse_number<int64_t>(*text);
   if (!number || *number < least || *number > most) {
-    user_error("launch.environment", name, " as an integer of ", least, " to ", most, ": it is '", *text,
-               "'");
+    user_error({.where = "launch.environment",
+                .problem = concat(name, " is '", escape(*text), "'"),
+                .expected = concat("an integer from ", least, " to ", most)});
   }
   return number;
 }
 
 std::string needed_variable(const char* name, std::string_view because) {
   const auto text = variable(name);
-  if (!text) user_error("launch.environment", name, ", because ", because, " is set: it is not set");
+  if (!text)
+    user_error({.where = "launch.environment", .problem = concat(name, " is not set, but ", because, " is")});
   return *text;
 }
 

@@ -26,8 +26,10 @@ std::vector<int64_t> group_of_each(const shard::ShardedModule& sharded, const Gr
     for (const at::Tensor& tensor : groups[group].params()) {
       const auto found = index.find(tensor.unsafeGetTensorImpl());
       if (found == index.end()) {
-        user_error("library.layerwise", "tensors of ShardedModule::parameters(), as they are: group ", group,
-                   " holds another one, of ", tensor.numel(), " elements");
+        user_error({.where = "library.layerwise",
+                    .problem = concat("parameter group ", group, " has a tensor of ", tensor.numel(),
+                                      " elements that is not one of ShardedModule::parameters()"),
+                    .expected = "the tensors of parameters() themselves"});
       }
       group_of[found->second] = static_cast<int64_t>(group);
     }

@@ -45,14 +45,17 @@ std::string name_of(at::ScalarType dtype, const std::string& tensor) {
   for (const auto& known : kDtypes) {
     if (known.dtype == dtype) return known.name;
   }
-  user_error("library.checkpoint", "a dtype that safetensors knows: ", tensor, " is ", c10::toString(dtype));
+  user_error(
+      {.where = "library.checkpoint",
+       .problem = concat(tensor, " is ", c10::toString(dtype), ", which safetensors does not support")});
 }
 
 at::ScalarType dtype_of(const formats::SafetensorsEntry& entry) {
   for (const auto& known : kDtypes) {
     if (entry.dtype == known.name) return known.dtype;
   }
-  user_error("library.checkpoint", "a dtype that LibTorch knows: ", entry.name, " is ", entry.dtype);
+  user_error({.where = "library.checkpoint",
+              .problem = concat(entry.name, " is ", entry.dtype, ", which LibTorch does not support")});
 }
 
 Slice slice_of(std::string name, const at::Tensor& tensor, const std::vector<int64_t>& shape, int64_t begin,
@@ -110,10 +113,9 @@ std::unique_ptr<OptimizerParamState> fresh_state(const Optimizer& optimizer) {
   if (dynamic_cast<const optim::Adagrad*>(&optimizer)) return std::make_unique<optim::AdagradParamState>();
   if (dynamic_cast<const Lamb*>(&optimizer)) return std::make_unique<LambParamState>();
   if (dynamic_cast<const Lars*>(&optimizer)) return std::make_unique<LarsParamState>();
-  user_error("library.checkpoint",
-             "an optimizer whose state can be saved (torch::optim::SGD, Adam, AdamW, RMSprop, Adagrad, "
-             "library::Lamb, Lars): found ",
-             typeid(optimizer).name());
+  user_error({.where = "library.checkpoint",
+              .problem = concat("cannot save the state of an optimizer of type ", typeid(optimizer).name()),
+              .expected = "torch::optim::SGD, Adam, AdamW, RMSprop or Adagrad, or library::Lamb or Lars"});
 }
 
 std::string optimizer_name(const char* slot, const std::string& parameter) {
@@ -214,8 +216,9 @@ Position load_everywhere(mesh::Mesh& mesh, const std::function<Position()>& load
   if (!fault.empty()) throw UserError(fault);
   for (size_t rank = 0; rank < faults.size(); ++rank) {
     if (faults[rank].empty()) continue;
-    user_error("library.load_module", "a checkpoint that every rank can read: rank ", rank, " of ",
-               faults.size(), " failed: ", faults[rank]);
+    user_error({.where = "library.load_module",
+                .problem = concat("rank ", rank, " of ", faults.size(),
+                                  " cannot read the checkpoint: ", faults[rank])});
   }
   return position;
 }
@@ -246,14 +249,17 @@ Position load_module(const fs::path& checkpoint, shard::ShardedModule& sharded, 
   const auto found = checkpoint::find(checkpoint, is_one ? checkpoint.string() : "latest",
                                       mesh::checkpoint_ranks(mesh.world()));
   if (!found) {
-    user_error("library.load_module", "a complete checkpoint: ", checkpoint.string(), " holds none");
+    user_error({.where = "library.load_module",
+                .problem = concat(checkpoint.string(), " has no complete checkpoint")});
   }
   return load_everywhere(mesh, [&] { return load_from(*found, sharded, optimizer); });
 }
 
 Position load_module(const std::vector<fs::path>& parts, shard::ShardedModule& sharded,
                      Optimizer* optimizer) {
-  if (parts.empty()) user_error("library.load_module", "at least one folder: none given");
+  if (parts.empty())
+    user_error(
+        {.where = "library.load_module", .problem = "no folder is given", .expected = "at least one folder"});
   return load_everywhere(
       sharded.mesh(), [&] { return load_from(checkpoint::find_parts(parts, "latest"), sharded, optimizer); });
 }
@@ -276,9 +282,11 @@ void load_safetensors(const fs::path& file, torch::nn::Module& module, const std
   for (auto& buffer : module.named_buffers()) fill(buffer.key(), buffer.value());
   if (faults.empty()) return;
   const size_t shown = std::min<size_t>(faults.size(), 3);
-  user_error("library.load_safetensors", "the tensors of this network in ", file.string(), ": ",
-             join({faults.begin(), faults.begin() + static_cast<int64_t>(shown)}, ", "),
-             faults.size() > shown ? concat(", and ", faults.size() - shown, " more") : "");
+  user_error(
+      {.where = "library.load_safetensors",
+       .problem = concat(file.string(), " does not match this network: ",
+                         join({faults.begin(), faults.begin() + static_cast<int64_t>(shown)}, ", "),
+                         faults.size() > shown ? concat(", and ", faults.size() - shown, " more") : "")});
 }
 
 }  // namespace tessera::library

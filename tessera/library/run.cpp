@@ -25,7 +25,11 @@ std::vector<mesh::Axis> fit(std::vector<mesh::Axis> axes, int64_t world) {
   }
   const bool fits = given > 0 && open <= 1 && (open == 1 ? world % given == 0 : world == given);
   if (!fits) {
-    user_error("library.connect", "axes that make up the ", world, " ranks (one may be 0, the rest): ", text);
+    user_error(
+        {.where = "library.connect",
+         .problem = concat("the axes ", text, " do not make up ", world, world == 1 ? " rank" : " ranks"),
+         .expected =
+             "sizes whose product is the number of ranks; one size may be 0, which stands for the rest"});
   }
   for (mesh::Axis& axis : axes) {
     if (axis.size == 0) axis.size = world / given;

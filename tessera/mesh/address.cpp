@@ -77,8 +77,9 @@ Address::Address(const std::string& host, uint16_t port, std::chrono::millisecon
   while ((error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found)) != 0) {
     const bool later = error == EAI_AGAIN && std::chrono::steady_clock::now() - start < patience;
     if (!later) {
-      user_error("mesh.connect", "the name of the host of rank 0: cannot resolve ", host, ": ",
-                 ::gai_strerror(error), " (check MASTER_ADDR)");
+      user_error({.where = "mesh.connect",
+                  .problem = concat("cannot resolve ", host, ", the host of rank 0: ", ::gai_strerror(error)),
+                  .hint = "check MASTER_ADDR"});
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }

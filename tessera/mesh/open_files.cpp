@@ -31,8 +31,10 @@ void make_room_for_files(int64_t more) {
     limit.rlim_cur = needed;
     if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
   }
-  user_error("mesh.connect", "room for ", needed, " open files and sockets in each rank: the limit is ",
-             limit.rlim_max, " (raise it: ulimit -n ", needed, ")");
+  user_error({.where = "mesh.connect",
+              .problem = concat("the limit of open files and sockets is ", limit.rlim_max),
+              .expected = concat("at least ", needed, " in each rank"),
+              .hint = concat("raise it: ulimit -n ", needed)});
 }
 
 }  // namespace tessera::mesh

@@ -56,8 +56,9 @@ void quieten_torch() {
 
 [[noreturn]] void cannot_listen(const Rendezvous& rendezvous, int error) {
   if (error == EADDRINUSE) {
-    user_error("mesh.connect", "a free port for the rendezvous: port ", rendezvous.port,
-               " is in use (choose another MASTER_PORT, or end the program that holds it)");
+    user_error({.where = "mesh.connect",
+                .problem = concat("port ", rendezvous.port, " for the rendezvous is in use"),
+                .hint = "choose another MASTER_PORT, or end the program that holds it"});
   }
   user_error({.where = "mesh.connect",
               .problem = concat("rank 0 cannot listen on port ", rendezvous.port, ": ", std::strerror(error)),

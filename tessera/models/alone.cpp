@@ -47,9 +47,11 @@ class Reader {
   void refuse_faults(const arch::ModelConfig& config) const {
     if (faults_.empty()) return;
     const size_t shown = std::min(faults_.size(), kShownFaults);
-    user_error("models.load", "the tensors of a ", arch::describe(config), ": ",
-               join({faults_.begin(), faults_.begin() + static_cast<int64_t>(shown)}, ", "),
-               faults_.size() > shown ? concat(", and ", faults_.size() - shown, " more") : "");
+    user_error(
+        {.where = "models.load",
+         .problem = concat("the weights do not match a ", arch::describe(config), ": ",
+                           join({faults_.begin(), faults_.begin() + static_cast<int64_t>(shown)}, ", "),
+                           faults_.size() > shown ? concat(", and ", faults_.size() - shown, " more") : "")});
   }
 
  private:
@@ -63,9 +65,9 @@ class Reader {
 std::unique_ptr<SegmentedModel> load_model(const arch::ModelConfig& config,
                                            checkpoint::TensorSource& tensors) {
   if (config.classes() == 0) {
-    user_error("models.load",
-               "weights with a classifier: these have none (tessera checkpoint convert --to-finetune "
-               "--classes N gives them one to train)");
+    user_error({.where = "models.load",
+                .problem = "the weights have no classifier",
+                .hint = "tessera checkpoint convert --to-finetune --classes N adds one to train"});
   }
   const at::NoGradGuard no_grad;
   auto model = make_model(config);

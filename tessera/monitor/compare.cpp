@@ -41,8 +41,10 @@ struct Header {
     };
     const auto found = find("step");
     if (!found) {
-      user_error("monitor.compare", "a table with a column \"step\": the first line of ", name, " is \"",
-                 escape(line.substr(0, 80)), "\" (name a run's folder, or a CSV like its metrics.csv)");
+      user_error({.where = "monitor.compare",
+                  .problem = concat(name, " has no column \"step\": its first line is \"",
+                                    escape(line.substr(0, 80)), "\""),
+                  .expected = "the folder of a run, or a CSV file like its metrics.csv"});
     }
     step = *found;
     kind = find("kind");
@@ -53,8 +55,9 @@ struct Header {
 template <typename Number>
 Number number(const std::string& text, const std::string& name, int64_t line) {
   if (const auto value = parse_number<Number>(text)) return *value;
-  user_error("monitor.compare", "a number: ", name, " has \"", escape(text.substr(0, 40)), "\" in line ",
-             line);
+  user_error({.where = "monitor.compare",
+              .problem = concat(name, " has \"", escape(text.substr(0, 40)), "\" in line ", line),
+              .expected = "a number"});
 }
 
 }  // namespace
@@ -70,8 +73,9 @@ Curves parse_curves(std::string_view csv, const std::string& name) {
     if (text.empty()) continue;
     const std::vector<std::string> fields = fields_of(text);
     if (fields.size() != header.fields.size()) {
-      user_error("monitor.compare", header.fields.size(), " fields, as in the first line: ", name, " has ",
-                 fields.size(), " in line ", line);
+      user_error({.where = "monitor.compare",
+                  .problem = concat(name, " has ", fields.size(), " fields in line ", line),
+                  .expected = concat(header.fields.size(), " fields, as in the first line")});
     }
     std::vector<std::optional<double>> values;
     for (size_t i = 0; i < fields.size(); ++i) {

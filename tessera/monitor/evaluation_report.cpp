@@ -86,8 +86,9 @@ void write_evaluation(const fs::path& folder, const EvaluationReport& report) {
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) {
-    user_error("monitor.evaluation", "a folder for the results: cannot make ", folder.string(), ": ",
-               failed.message(), " (choose another --output-dir)");
+    user_error({.where = "monitor.evaluation",
+                .problem = concat("cannot create folder ", folder.string(), ": ", failed.message()),
+                .hint = "choose another --output-dir"});
   }
   write_file_atomic(folder / kMetricsFile, metrics_json(report));
   write_file_atomic(folder / kPerClassFile, per_class_csv(report));

@@ -35,7 +35,8 @@ void LossScale::restore(const std::string& json) {
     good_in_a_row_ = saved.at("good_in_a_row").get<int64_t>();
     overflows_ = saved.at("overflows").get<int64_t>();
   } catch (const nlohmann::json::exception& error) {
-    user_error("monitor.loss_scale", "the loss scale's state as a JSON object: ", error.what());
+    user_error({.where = "monitor.loss_scale",
+                .problem = concat("the saved state of the loss scale cannot be read: ", error.what())});
   }
 }
 

@@ -44,8 +44,10 @@ fs::path make_folders(const fs::path& run_dir) {
   std::error_code error;
   fs::create_directories(run_dir / "tensorboard", error);
   if (error) {
-    user_error("monitor.open", "a run folder that can be written: cannot make ",
-               (run_dir / "tensorboard").string(), ": ", error.message(), " (choose another folder)");
+    user_error({.where = "monitor.open",
+                .problem = concat("cannot create folder ", (run_dir / "tensorboard").string(), ": ",
+                                  error.message()),
+                .hint = "choose another run folder"});
   }
   return run_dir;
 }

@@ -76,7 +76,8 @@ void NumericsGuard::restore(const std::string& json) {
                              options_.spike_factor > 0 ? options_.spike_skip : 0);
     if (options_.spike_factor > 0) losses_ = saved.value("losses", std::deque<double>());
   } catch (const nlohmann::json::exception& error) {
-    user_error("monitor.guard", "the guard's state as a JSON object: ", error.what());
+    user_error({.where = "monitor.guard",
+                .problem = concat("the saved state of the guard cannot be read: ", error.what())});
   }
   while (static_cast<int64_t>(losses_.size()) > options_.spike_window) losses_.pop_front();
 }

@@ -85,8 +85,11 @@ std::string python() {
 }
 
 [[noreturn]] void cannot_begin(const std::string& found) {
-  user_error("monitor.wandb", "run.wandb expects the wandb package for Python: ", found,
-             " (pip install wandb, or TESSERA_PYTHON names a Python that has it, or run.wandb = \"\")");
+  user_error(
+      {.where = "monitor.wandb",
+       .problem = concat("run.wandb is set, but wandb cannot be used: ", found),
+       .expected = "the wandb package for Python",
+       .hint = "pip install wandb, let TESSERA_PYTHON name a Python that has it, or set run.wandb = \"\""});
 }
 
 fs::path open_output(const fs::path& run_dir) {
@@ -94,8 +97,9 @@ fs::path open_output(const fs::path& run_dir) {
   std::error_code ignored;
   fs::create_directories(path.parent_path(), ignored);
   if (!std::ofstream(path, std::ios::app)) {
-    user_error("monitor.wandb", "a run folder that can be written: cannot open ", path.string(), ": ",
-               std::strerror(errno), " (choose another folder)");
+    user_error({.where = "monitor.wandb",
+                .problem = concat("cannot open ", path.string(), ": ", std::strerror(errno)),
+                .hint = "choose another run folder"});
   }
   return path;
 }
@@ -136,9 +140,11 @@ Wandb::Wandb(WandbOptions options, Log& log)
   if (answer->empty()) answer = last_line(output_, said_before_);
   if (answer->empty()) cannot_begin(concat(name, " ended without a word"));
   if (answer->starts_with(kInit)) {
-    user_error("monitor.wandb", "run.wandb expects wandb.init to begin a run: ", name,
-               " says: ", one_line(answer->substr(kInit.size())), " (", output_.string(),
-               " has more; WANDB_MODE=offline needs no account, run.wandb = \"\" does without)");
+    user_error({.where = "monitor.wandb",
+                .problem = concat("run.wandb is set, but wandb.init failed: ", name,
+                                  " says: ", one_line(answer->substr(kInit.size()))),
+                .hint = concat("see ", output_.string(),
+                               "; WANDB_MODE=offline needs no account, run.wandb = \"\" turns wandb off")});
   }
   cannot_begin(concat(name, " says: ", one_line(*answer)));
 }

@@ -12,8 +12,9 @@ namespace tessera::plan {
 namespace {
 
 [[noreturn]] void bad_rule(const std::string& rule, const std::string& why) {
-  user_error("plan.assign_levels", "shard.units must hold rules such as blocks.0-19=replicate or ",
-             "blocks.20=zero3+recompute: found '", escape(rule), "' (", why, ")");
+  user_error({.where = "plan.assign_levels",
+              .problem = concat("shard.units has the rule '", escape(rule), "', but ", why),
+              .expected = "rules such as blocks.0-19=replicate or blocks.20=zero3+recompute"});
 }
 
 /// "blocks.3" -> 3 where the rule says "blocks"; none for other units.
@@ -34,7 +35,7 @@ bool names(const std::smatch& parts, const std::string& unit) {
 void check_range(const Plan& plan, const std::string& rule, const std::smatch& parts) {
   if (parts[1].matched) return;
   const int64_t first = std::stoll(parts[3]), last = parts[4].matched ? std::stoll(parts[4]) : first;
-  if (first > last) bad_rule(rule, "the range is empty");
+  if (first > last) bad_rule(rule, "its range is empty");
   const std::string list = parts[2];
   int64_t length = 0;
   std::vector<std::string> units;
@@ -50,9 +51,10 @@ void assign(Plan* plan, const std::string& rule) {
   static const std::regex form(
       "\\s*(?:(stem|head)|(\\w+)\\.(\\d{1,9})(?:-(\\d{1,9}))?)\\s*=\\s*(\\w+)(\\+recompute)?\\s*");
   std::smatch parts;
-  if (!std::regex_match(rule, parts, form)) bad_rule(rule, "UNITS=LEVEL[+recompute] was expected");
+  if (!std::regex_match(rule, parts, form))
+    bad_rule(rule, "it does not have the form UNITS=LEVEL[+recompute]");
   const bool recompute = parts[6].matched;
-  if (recompute && parts[1].matched) bad_rule(rule, "only blocks can be computed again");
+  if (recompute && parts[1].matched) bad_rule(rule, "only blocks can be recomputed");
   check_range(*plan, rule, parts);
   const Level level = level_from_string(parts[5]);
   for (auto& unit : plan->units) {

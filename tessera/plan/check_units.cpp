@@ -9,13 +9,15 @@ namespace tessera::plan {
 void check_units(const char* function, const arch::ModelConfig& config, const Plan& plan) {
   const Plan expected = uniform_plan(config, plan.world, Level::kZero3, false, plan.prefetch);
   if (plan.units.size() != expected.units.size()) {
-    user_error(function, "the plan must have the model's ", expected.units.size(), " units: found ",
-               plan.units.size());
+    user_error({.where = function,
+                .problem = concat("the plan has ", plan.units.size(), " units"),
+                .expected = concat("the ", expected.units.size(), " units of the model")});
   }
   for (size_t i = 0; i < plan.units.size(); ++i) {
     if (plan.units[i].name == expected.units[i].name) continue;
-    user_error(function, "unit ", i, " of the plan must be \"", expected.units[i].name, "\": found \"",
-               escape(plan.units[i].name), "\"");
+    user_error({.where = function,
+                .problem = concat("unit ", i, " of the plan is \"", escape(plan.units[i].name), "\""),
+                .expected = concat("\"", expected.units[i].name, "\"")});
   }
 }
 

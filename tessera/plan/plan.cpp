@@ -31,24 +31,28 @@ class Reader {
  public:
   explicit Reader(const std::string& where) : where_(where) {}
 
-  template <typename... Parts>
-  [[noreturn]] void fail(const Parts&... message) const {
-    user_error("plan.plan_from_json", message..., " (", where_, ")");
+  [[noreturn]] void fail(const std::string& problem, const std::string& expected = "",
+                         const std::string& hint = "") const {
+    user_error({.where = "plan.plan_from_json",
+                .problem = concat(problem, " (", where_, ")"),
+                .expected = expected,
+                .hint = hint});
   }
 
   void keys(const Json& object, const std::string& what, const std::vector<std::string>& required,
             const std::vector<std::string>& optional = {}) const {
-    if (!object.is_object()) fail(what, " must be an object: found ", shown(object));
+    if (!object.is_object()) fail(concat(what, " is ", shown(object)), "an object");
     std::vector<std::string> known = required;
     known.insert(known.end(), optional.begin(), optional.end());
     for (const auto& [key, value] : object.items()) {
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       const std::string near = nearest(key, known);
-      fail(what, " holds an unknown key: found \"", escape(key), "\"; ",
-           near.empty() ? "known: " + join(known, ", ") : "did you mean \"" + near + "\"?");
+      fail(concat(what, " has the unknown key \"", escape(key), '"'),
+           near.empty() ? "one of " + join(known, ", ") : "",
+           near.empty() ? "" : concat("did you mean \"", near, "\"?"));
     }
     for (const auto& key : required) {
-      if (!object.contains(key)) fail(what, " must hold \"", key, "\": found none");
+      if (!object.contains(key)) fail(concat(what, " has no \"", key, '"'));
     }
   }
 
@@ -59,16 +63,16 @@ class Reader {
       const auto number = value.get<int64_t>();
       if (number >= low && number <= high) return number;
     }
-    fail("\"", key, "\" must be an integer between ", low, " and ", high, ": found ", shown(value));
+    fail(concat('"', key, "\" is ", shown(value)), concat("an integer between ", low, " and ", high));
   }
 
   std::string text(const Json& object, const char* key) const {
-    if (!object[key].is_string()) fail("\"", key, "\" must be a string: found ", shown(object[key]));
+    if (!object[key].is_string()) fail(concat('"', key, "\" is ", shown(object[key])), "a string");
     return object[key].get<std::string>();
   }
 
   bool boolean(const Json& object, const char* key) const {
-    if (!object[key].is_boolean()) fail("\"", key, "\" must be true or false: found ", shown(object[key]));
+    if (!object[key].is_boolean()) fail(concat('"', key, "\" is ", shown(object[key])), "true or false");
     return object[key].get<bool>();
   }
 
@@ -79,7 +83,7 @@ class Reader {
     const auto names = names_of(values);
     const auto at = std::find(names.begin(), names.end(), name);
     if (at == names.end()) {
-      fail("\"", key, "\" must be one of ", join(names, ", "), ": found \"", escape(name), "\"");
+      fail(concat('"', key, "\" is \"", escape(name), '"'), concat("one of ", join(names, ", ")));
     }
     return values.at(static_cast<size_t>(at - names.begin()));
   }
@@ -87,7 +91,7 @@ class Reader {
   UnitPlan unit(const Json& object) const {
     keys(object, "a unit", {"name", "level", "recompute"}, {"offload"});
     UnitPlan unit{text(object, "name"), Level::kZero3, boolean(object, "recompute")};
-    if (unit.name.empty()) fail("\"name\" of a unit must not be empty: found \"\"");
+    if (unit.name.empty()) fail("\"name\" of a unit is empty");
     unit.level = choice(object, "level", kLevels);
     if (object.contains("offload")) unit.offload = choice(object, "offload", kOffloads);
     return unit;
@@ -109,11 +113,14 @@ class Reader {
 Plan uniform_plan(const arch::ModelConfig& config, int64_t world, Level level, bool recompute,
                   int64_t prefetch, Offload offload) {
   if (world < 1 || world > kLargestWorld) {
-    user_error("plan.uniform_plan", "world must be between 1 and ", kLargestWorld, " ranks: found ", world);
+    user_error({.where = "plan.uniform_plan",
+                .problem = concat("world is ", world),
+                .expected = concat("1 to ", kLargestWorld, " ranks")});
   }
   if (prefetch < 0 || prefetch > kLargestPrefetch) {
-    user_error("plan.uniform_plan", "prefetch must be between 0 and ", kLargestPrefetch, " units: found ",
-               prefetch);
+    user_error({.where = "plan.uniform_plan",
+                .problem = concat("shard.prefetch is ", prefetch),
+                .expected = concat("0 to ", kLargestPrefetch, " units")});
   }
   Plan plan{world, prefetch, {}};
   const auto names = arch::unit_names(config);
@@ -142,27 +149,27 @@ Plan plan_from_json(const std::string& text, const std::string& where) {
   try {
     json = Json::parse(text);
   } catch (const Json::parse_error& error) {
-    reader.fail("expected JSON: found something else at byte ", error.byte);
+    reader.fail(concat("not valid JSON at byte ", error.byte));
   } catch (const Json::out_of_range&) {
-    reader.fail("expected JSON: found a number beyond the range of a double");
+    reader.fail("a number is beyond the range of a double");
   }
   reader.keys(json, "a plan", {"format", "version", "world", "prefetch", "units"});
   if (reader.text(json, "format") != kFormat) {
-    reader.fail("\"format\" must be \"", kFormat, "\": found \"", escape(json["format"].get<std::string>()),
-                "\"");
+    reader.fail(concat("\"format\" is \"", escape(json["format"].get<std::string>()), '"'),
+                concat('"', kFormat, '"'));
   }
   reader.integer(json, "version", kVersion, kVersion);
   Plan plan{reader.integer(json, "world", 1, kLargestWorld),
             reader.integer(json, "prefetch", 0, kLargestPrefetch),
             {}};
   if (!json["units"].is_array() || json["units"].empty()) {
-    reader.fail("\"units\" must be a list of at least one unit: found none");
+    reader.fail("\"units\" has no unit", "a list of at least one unit");
   }
   std::set<std::string> names;
   for (const auto& unit : json["units"]) {
     plan.units.push_back(reader.unit(unit));
     const std::string& name = plan.units.back().name;
-    if (!names.insert(name).second) reader.fail("units must differ: found \"", escape(name), "\" twice");
+    if (!names.insert(name).second) reader.fail(concat("\"units\" has \"", escape(name), "\" twice"));
   }
   return plan;
 }
@@ -201,8 +208,10 @@ Level level_from_string(const std::string& name) {
     if (names[i] == name) return kLevels.at(i);
   }
   const std::string near = nearest(name, names);
-  user_error("plan.level_from_string", "a level must be one of ", join(names, ", "), ": found \"",
-             escape(name), "\"", near.empty() ? "" : " (did you mean \"" + near + "\"?)");
+  user_error({.where = "plan.level_from_string",
+              .problem = concat("the level is \"", escape(name), "\""),
+              .expected = concat("one of ", join(names, ", ")),
+              .hint = near.empty() ? "" : concat("did you mean \"", near, "\"?")});
 }
 
 }  // namespace tessera::plan

@@ -37,9 +37,11 @@ class FolderWriter : public Writer {
       found += at->file_size(error);
     }
     if (!error && files >= samples && found >= bytes) return;
-    user_error("prepare.resume", root.string(), " with at least ", samples, " files of ", bytes,
-               " bytes in all, as an earlier run wrote it: found ", files, " of ", found,
-               " bytes (put back what is missing, or empty the folder and begin anew)");
+    user_error({.where = "prepare.resume",
+                .problem = concat(root.string(), " has ", files, " files of ", found, " bytes in all"),
+                .expected =
+                    concat("at least ", samples, " files of ", bytes, " bytes, as an earlier run wrote them"),
+                .hint = "put back what is missing, or empty the folder and start again"});
   }
 
   /// A class without samples gets its folder too: labels are places in the list of folders.

@@ -19,8 +19,10 @@ Form form_of(const std::string& name) {
   }
   const std::vector<std::string> names(kNames.begin(), kNames.end());
   const std::string near = nearest(name, names);
-  user_error("prepare.form", "a form (", join(names, ", "), "): found '", escape(name), "'",
-             near.empty() ? "" : concat(" (did you mean ", near, "?)"));
+  user_error({.where = "prepare.form",
+              .problem = concat("the form is '", escape(name), "'"),
+              .expected = concat("one of ", join(names, ", ")),
+              .hint = near.empty() ? "" : concat("did you mean ", near, '?')});
 }
 
 size_t shard_count(const Split& split) {

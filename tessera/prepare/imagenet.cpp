@@ -97,8 +97,9 @@ std::vector<ClassTar> class_tars(const FileReader& file) {
   while (const auto member = outer.next()) {
     const std::string name = base_name(member->name);
     if (!name.ends_with(".tar")) {
-      user_error(kImagenet, "a tar of a tar for each class: found ", escape(member->name), " (in ",
-                 file.path().string(), "; ILSVRC2012_img_train.tar is one)");
+      user_error({.where = kImagenet,
+                  .problem = concat(file.path().string(), " has the member ", escape(member->name)),
+                  .expected = "a .tar file for each class, as in ILSVRC2012_img_train.tar"});
     }
     tars.push_back({name.substr(0, name.size() - 4), member->offset, member->offset + member->size});
   }
@@ -113,22 +114,28 @@ std::vector<std::string> check_classes(const std::vector<ClassTar>& tars, const 
   for (const ClassTar& tar : tars) wnids.push_back(tar.wnid);
   const auto twice = std::adjacent_find(wnids.begin(), wnids.end());
   if (wnids.empty() || twice != wnids.end()) {
-    user_error(kImagenet, "a tar for each class, once: found ", wnids.empty() ? "none" : *twice + " twice",
-               " (in ", path.string(), ")");
+    user_error({.where = kImagenet,
+                .problem = concat(
+                    path.string(), " has ",
+                    wnids.empty() ? "no .tar file of a class" : concat("two .tar files of class ", *twice)),
+                .expected = "one .tar file for each class"});
   }
   if (kit == nullptr || kit->wnids() == wnids) return wnids;
   for (const auto& wnid : kit->wnids()) {
     if (label_of(wnid, wnids) < 0) {
-      user_error(kImagenet, "a tar for each of the kit's ", kit->wnid_of_id.size(),
-                 " classes: found none for ", wnid, " (in ", path.string(), ", which has ", wnids.size(),
-                 ")");
+      user_error(
+          {.where = kImagenet,
+           .problem = concat(path.string(), " has no .tar file of class ", wnid, ", only those of ",
+                             wnids.size(), " classes"),
+           .expected = concat("one for each of the development kit's ", kit->wnid_of_id.size(), " classes")});
     }
   }
   const auto known = kit->wnids();
   const auto unknown =
       std::find_if(wnids.begin(), wnids.end(), [&](const auto& w) { return label_of(w, known) < 0; });
-  user_error(kImagenet, "classes of the development kit: found another, ", *unknown, " (in ", path.string(),
-             ")");
+  user_error({.where = kImagenet,
+              .problem = concat(path.string(), " has class ", *unknown,
+                                ", which the development kit does not have")});
 }
 
 std::unique_ptr<data::Source> open_train(const fs::path& path, const ImagenetDevkit* kit) {
@@ -162,15 +169,17 @@ std::unique_ptr<data::Source> open_val(const fs::path& path, const ImagenetDevki
   while (const auto member = tar.next()) {
     const int64_t number = val_number(base_name(member->name));
     if (number < 1 || number > static_cast<int64_t>(kit.val_ids.size())) {
-      user_error(kImagenet, "images ILSVRC2012_val_00000001 to ", kit.val_ids.size(),
-                 ", which the kit has classes for: ", "found ", escape(member->name), " (in ", path.string(),
-                 ")");
+      user_error({.where = kImagenet,
+                  .problem = concat(path.string(), " has the member ", escape(member->name)),
+                  .expected = concat("images ILSVRC2012_val_00000001 to ", kit.val_ids.size(),
+                                     ", whose classes the development kit has")});
     }
     source->add(*member, label_of(kit.wnid_of_id.at(kit.val_ids[static_cast<size_t>(number - 1)]), wnids));
   }
   if (source->size() != static_cast<int64_t>(kit.val_ids.size())) {
-    user_error(kImagenet, "the kit's ", kit.val_ids.size(), " validation images: found ", source->size(),
-               " (in ", path.string(), ")");
+    user_error({.where = kImagenet,
+                .problem = concat(path.string(), " has ", source->size(), " validation images"),
+                .expected = concat("the ", kit.val_ids.size(), " images of the development kit")});
   }
   return source;
 }
@@ -183,7 +192,9 @@ std::unique_ptr<data::Source> open_imagenet(const ImagenetArchives& archives, co
   const ImagenetDevkit* known = archives.devkit.empty() ? nullptr : &kit;
   if (split == "train") return open_train(archives.train, known);
   if (known == nullptr)
-    user_error(kImagenet, "the development kit, which has the classes of val: found none (--devkit)");
+    user_error({.where = kImagenet,
+                .problem = "--devkit is not given",
+                .expected = "the development kit, which has the classes of the validation images"});
   return open_val(archives.val, kit);
 }
 

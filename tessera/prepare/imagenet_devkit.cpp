@@ -42,8 +42,9 @@ Members find_members(const fs::path& path) {
   }
   for (const auto& [name, content] : {std::pair(kMeta, &found.meta), std::pair(kTruth, &found.truth)}) {
     if (!content->empty()) continue;
-    user_error(kImagenetDevkit, "a development kit with ", name, ": found none (in ", path.string(),
-               "; ILSVRC2012_devkit_t12.tar.gz has it)");
+    user_error({.where = kImagenetDevkit,
+                .problem = concat(path.string(), " has no ", name),
+                .expected = "a development kit such as ILSVRC2012_devkit_t12.tar.gz"});
   }
   return found;
 }
@@ -57,7 +58,8 @@ const std::vector<Array>& field(const Array& synsets, const char* name, Array::K
                      std::all_of(found->second.begin(), found->second.end(), [&](const Array& value) {
                        return value.kind == kind && (kind == Array::Kind::kText || value.numbers.size() == 1);
                      });
-  if (!right) user_error(kImagenetDevkit, "a field ", name, " of every synset: found none (", where, ")");
+  if (!right)
+    user_error({.where = kImagenetDevkit, .problem = concat(where, " has synsets without the field ", name)});
   return found->second;
 }
 
@@ -66,7 +68,8 @@ std::map<int64_t, std::string> read_meta(const std::string& bytes, const std::st
   const auto variables =
       formats::parse_matlab({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, where);
   const auto synsets = variables.find("synsets");
-  if (synsets == variables.end()) user_error(kImagenetDevkit, "a variable synsets: found none (", where, ")");
+  if (synsets == variables.end())
+    user_error({.where = kImagenetDevkit, .problem = concat(where, " has no variable synsets")});
   const auto& ids = field(synsets->second, "ILSVRC2012_ID", Array::Kind::kNumbers, where);
   const auto& wnids = field(synsets->second, "WNID", Array::Kind::kText, where);
   const auto& children = field(synsets->second, "num_children", Array::Kind::kNumbers, where);
@@ -75,7 +78,9 @@ std::map<int64_t, std::string> read_meta(const std::string& bytes, const std::st
     const double id = ids[i].numbers[0];
     if (children[i].numbers[0] != 0) continue;
     if (!(id >= 1 && id < 1e9) || !out.emplace(static_cast<int64_t>(id), wnids[i].text).second) {
-      user_error(kImagenetDevkit, "a number from 1 on for each class, once: found ", id, " (", where, ")");
+      user_error({.where = kImagenetDevkit,
+                  .problem = concat(where, " has a class with the ILSVRC2012_ID ", id),
+                  .expected = "unique whole numbers from 1"});
     }
   }
   return out;
@@ -89,8 +94,10 @@ std::vector<int64_t> read_truth(std::string_view text, const std::string& where)
     if (line.empty()) continue;
     const auto id = parse_number<int64_t>(line);
     if (!id) {
-      user_error(kImagenetDevkit, "a number in line ", ids.size() + 1, ": found something else (", where,
-                 ")");
+      user_error(
+          {.where = kImagenetDevkit,
+           .problem = concat(where, " has '", escape(line.substr(0, 40)), "' in line ", ids.size() + 1),
+           .expected = "a whole number"});
     }
     ids.push_back(*id);
   }
@@ -114,8 +121,9 @@ ImagenetDevkit read_imagenet_devkit(const fs::path& path) {
   kit.val_ids = read_truth(members.truth, where);
   for (size_t i = 0; i < kit.val_ids.size(); ++i) {
     if (kit.wnid_of_id.contains(kit.val_ids[i])) continue;
-    user_error(kImagenetDevkit, "classes of meta.mat: found ", kit.val_ids[i], " in line ", i + 1, " (",
-               where, ")");
+    user_error({.where = kImagenetDevkit,
+                .problem = concat(where, " has the class ", kit.val_ids[i], " in line ", i + 1),
+                .expected = "a class of meta.mat"});
   }
   return kit;
 }

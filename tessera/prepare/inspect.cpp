@@ -46,8 +46,10 @@ void find_odd_size(const Seen& seen, std::vector<std::string>& odd) {
 
 void look_at(const data::Source& source, int64_t index, Look& look) {
   const data::Stored stored = source.load(index);
-  if (source.label(index) < 0) user_error("prepare.inspect", "a label: found none");
   const std::string name = source.sample_name(index);
+  if (source.label(index) < 0) {
+    user_error({.where = "prepare.inspect", .problem = escape(name) + " has no label"});
+  }
   if (stored.file.empty() && !stored.pixels.pixels.empty()) {
     look.seen.width = stored.pixels.width;
     look.seen.height = stored.pixels.height;

@@ -27,7 +27,9 @@ constexpr const char* kName = "pack.jsonl";
 /// Nothing but digits: a fraction or 1e99 is no place in a split.
 int64_t whole_number(const nlohmann::json& json) {
   if (!json.is_number_integer() || (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX))
-    user_error(kJournal, "whole numbers in the journal of an earlier run: found ", json_text(json));
+    user_error({.where = kJournal,
+                .problem = concat("the journal of an earlier run has the value ", json_text(json)),
+                .expected = "a whole number"});
   return json.get<int64_t>();
 }
 
@@ -36,8 +38,9 @@ std::string line_of(const nlohmann::json& json) { return json_text(json) + "\n";
 void check_empty(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().filename() == kName) continue;
-    user_error(kJournal, "an empty folder, or one that the same command began to fill: found ",
-               escape(entry.path().filename().string()), " (in ", folder.string(), ")");
+    user_error({.where = kJournal,
+                .problem = concat(folder.string(), " has ", escape(entry.path().filename().string())),
+                .expected = "an empty folder, or one that the same command began to fill"});
   }
 }
 
@@ -46,9 +49,10 @@ void check_same(const Command& before, const Command& now, const fs::path& path)
     const auto found = before.find(name);
     const std::string old = found == before.end() ? "" : found->second;
     if (old == value) continue;
-    user_error(kJournal, "the command that began to fill this folder: ", name, " was '", escape(old),
-               "', is '", escape(value), "' (", path.string(),
-               "; repeat that command, or choose another folder)");
+    user_error({.where = kJournal,
+                .problem = concat("a different command began to fill this folder: ", name, " was '",
+                                  escape(old), "' and is '", escape(value), "' now (", path.string(), ")"),
+                .hint = "repeat that command, or choose another folder"});
   }
 }
 
@@ -58,10 +62,15 @@ Journal::Journal(const fs::path& folder, const Command& command) : path_(folder 
   make_folders(folder);
   if (!fs::exists(path_)) check_empty(folder);  // a folder that is refused stays as it is
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) user_error(kJournal, "a folder to write in: ", path_.string(), ": ", std::strerror(errno));
+  if (fd_ < 0)
+    user_error({.where = kJournal,
+                .problem = concat("cannot open ", path_.string(), ": ", std::strerror(errno)),
+                .hint = "choose a folder that can be written"});
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(fd_);
-    user_error(kJournal, "a folder that no other process fills: one does (", folder.string(), ")");
+    user_error({.where = kJournal,
+                .problem = concat("another process is filling ", folder.string()),
+                .hint = "wait for it to end, or choose another folder"});
   }
   try {
     begin(folder, command);
@@ -77,7 +86,8 @@ void Journal::begin(const fs::path& folder, const Command& command) {
   const std::string text = read_file(path_);
   const size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
   if (::ftruncate(fd_, static_cast<off_t>(whole)) != 0) {
-    user_error(kJournal, "a file to write: ", path_.string(), ": ", std::strerror(errno));
+    user_error(
+        {.where = kJournal, .problem = concat("cannot write ", path_.string(), ": ", std::strerror(errno))});
   }
   if (whole == 0) {
     check_empty(folder);
@@ -93,8 +103,9 @@ void Journal::begin(const fs::path& folder, const Command& command) {
       at = end;
     }
   } catch (const nlohmann::json::exception&) {
-    user_error(kJournal, "a journal of an earlier run: found something else (", path_.string(),
-               "; choose another folder)");
+    user_error({.where = kJournal,
+                .problem = concat(path_.string(), " is not the journal of an earlier run"),
+                .hint = "choose another folder"});
   }
 }
 
@@ -111,9 +122,11 @@ void Journal::read_line(const std::string& line) {
     const bool counts =
         part.samples >= 0 && part.jpegs >= 0 && part.jpegs <= part.samples && part.bytes <= INT64_MAX;
     if (!counts || part.end < begin || part.end - begin < part.samples) {
-      user_error(kJournal, "parts that follow each other in an earlier run's journal: found one of ",
-                 part.samples, " samples that ends at ", part.end, ", after ", begin, " (", path_.string(),
-                 "; choose another folder)");
+      user_error({.where = kJournal,
+                  .problem = concat(path_.string(), " has a part of ", part.samples, " samples that ends at ",
+                                    part.end, ", after ", begin),
+                  .expected = "parts that follow each other",
+                  .hint = "choose another folder"});
     }
     parts_.push_back(part);
   } else if (json.contains("split_done")) {
@@ -126,9 +139,10 @@ void Journal::read_line(const std::string& line) {
 void Journal::write_line(const std::string& line) {
   const ssize_t count = ::write(fd_, line.data(), line.size());
   if (count != static_cast<ssize_t>(line.size()) || ::fsync(fd_) != 0) {
-    user_error(kJournal, "room for the journal: ", path_.string(), ": ",
-               count >= 0 ? "no space" : std::strerror(errno),
-               " (free some space, then repeat the same command: it goes on from here)");
+    user_error({.where = kJournal,
+                .problem = concat("cannot write ", path_.string(), ": ",
+                                  count >= 0 ? "no space" : std::strerror(errno)),
+                .hint = "free some space, then repeat the same command: it continues from here"});
   }
 }
 

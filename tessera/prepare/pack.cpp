@@ -96,7 +96,8 @@ class SplitPacker {
  private:
   Sample sample(int64_t index) const {
     data::Stored stored = source_.load(index);
-    if (source_.label(index) < 0) user_error(kPack, "a label: found none (", source_.sample_name(index), ")");
+    if (source_.label(index) < 0)
+      user_error({.where = kPack, .problem = concat(escape(source_.sample_name(index)), " has no label")});
     Sample sample;
     if (stored.file.empty() && !stored.pixels.pixels.empty()) {
       const data::Image& image = stored.pixels;
@@ -107,8 +108,9 @@ class SplitPacker {
     }
     const char* ending = image_ending(as_bytes(sample.file));
     if (ending == nullptr) {
-      user_error(kPack, "a JPEG or PNG file: found another of ", sample.file.size(), " bytes (",
-                 escape(source_.sample_name(index)), ")");
+      user_error({.where = kPack,
+                  .problem = concat(escape(source_.sample_name(index)), " (", sample.file.size(),
+                                    " bytes) is neither JPEG nor PNG")});
     }
     sample.ending = ending;
     sample.path = naming_.path(index, ending);
@@ -204,14 +206,18 @@ std::map<std::string, std::string> command_of(const std::string& origin, const P
 void check_name(const std::string& name) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   if (name.find_first_not_of(kPlain) == std::string::npos && !name.starts_with('.')) return;
-  user_error(kPack, "a name of letters, digits and . _ - that does not begin with a dot: found '",
-             escape(name), "' (--name)");
+  user_error({.where = kPack,
+              .problem = concat("--name is '", escape(name), "'"),
+              .expected = "letters, digits and . _ -, not beginning with a dot"});
 }
 
 void check_classes(const std::vector<Split>& splits, const Split& split) {
   if (splits.empty() || splits[0].classes == split.classes) return;
-  user_error(kPack, "the same classes in every split: ", splits[0].name, " has ", splits[0].classes.size(),
-             ", ", split.name, " other ", split.classes.size());
+  user_error(
+      {.where = kPack,
+       .problem = concat("split ", split.name, " has ", split.classes.size(),
+                         " classes that differ from the ", splits[0].classes.size(), " of ", splits[0].name),
+       .expected = "the same classes in every split"});
 }
 
 }  // namespace

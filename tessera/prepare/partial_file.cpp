@@ -19,8 +19,9 @@ namespace {
 [[noreturn]] void fail(const char* action, const fs::path& path) {
   const int error = errno;
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  user_error("prepare.write", "cannot ", action, " ", path.string(), ": ", std::strerror(error),
-             full ? " (free some space, then repeat the same command: it goes on from here)" : "");
+  user_error({.where = "prepare.write",
+              .problem = concat("cannot ", action, " ", path.string(), ": ", std::strerror(error)),
+              .hint = full ? "free some space, then repeat the same command: it continues from here" : ""});
 }
 
 void write_all(int fd, std::string_view bytes, const fs::path& path) {
@@ -44,8 +45,10 @@ PartialFile::PartialFile(fs::path path, uint64_t keep)
   const bool known = ::fstat(fd_, &info) == 0;
   if (known && static_cast<uint64_t>(info.st_size) < keep) {
     ::close(fd_);
-    user_error("prepare.resume", "at least ", keep, " bytes of an earlier run: ", part_.string(), " has ",
-               info.st_size, " (it was changed; empty the folder and begin anew)");
+    user_error({.where = "prepare.resume",
+                .problem = concat(part_.string(), " has ", info.st_size, " bytes"),
+                .expected = concat("at least ", keep, ", as an earlier run wrote them"),
+                .hint = kChanged});
   }
   if (!known || ::ftruncate(fd_, static_cast<off_t>(keep)) != 0 ||
       ::lseek(fd_, static_cast<off_t>(keep), SEEK_SET) < 0) {
@@ -97,9 +100,11 @@ void check_written(const fs::path& path, uint64_t bytes) {
   std::error_code error;
   const uint64_t found = fs::file_size(path, error);
   if (!error && found == bytes) return;
-  user_error("prepare.resume", path.string(), " of ", bytes,
-             " bytes, as an earlier run wrote it: ", error ? error.message() : concat("found ", found),
-             " (put it back, or empty the folder and begin anew)");
+  user_error({.where = "prepare.resume",
+              .problem = concat(path.string(), error ? concat(" cannot be read: ", error.message())
+                                                     : concat(" has ", found, " bytes")),
+              .expected = concat(bytes, " bytes, as an earlier run wrote it"),
+              .hint = "put it back, or empty the folder and start again"});
 }
 
 void make_folders(const fs::path& folder) {

@@ -8,6 +8,9 @@
 
 namespace tessera::prepare {
 
+/// The hint for a file that is not as an earlier run left it.
+constexpr const char* kChanged = "the file was changed; empty the folder and start again";
+
 /// PATH.part, which becomes PATH. One thread. The part stays when it is not published: the next run goes on.
 /// Errors: UserError with path and reason; on a full disk what to do.
 class PartialFile {

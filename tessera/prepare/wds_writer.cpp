@@ -21,7 +21,10 @@ constexpr uint64_t kLargest = 077777777777;  // eleven octal digits
 /// Nothing of the machine or the moment is in it: the same samples give the same bytes.
 std::string tar_header(const std::string& name, uint64_t size) {
   TESSERA_CHECK(name.size() <= 100, name);
-  if (size > kLargest) user_error("prepare.tar", "members of at most 8 GiB: ", name, " has ", size, " bytes");
+  if (size > kLargest)
+    user_error({.where = "prepare.tar",
+                .problem = concat(name, " has ", size, " bytes"),
+                .expected = "at most 8 GiB in a tar file"});
   std::string header(kBlock, '\0');
   const auto put = [&](size_t at, std::string_view text) { text.copy(header.data() + at, text.size()); };
   const auto octal = [&](size_t at, int digits, uint64_t value) {

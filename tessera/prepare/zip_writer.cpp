@@ -31,7 +31,9 @@ class ZipWriter : public Writer {
 
   Block frame(Sample sample) const override {
     if (sample.file.size() >= kMost32 || sample.path.size() > kMost16) {
-      user_error("prepare.zip", "members below 4 GiB: ", sample.path, " has ", sample.file.size(), " bytes");
+      user_error({.where = "prepare.zip",
+                  .problem = concat(sample.path, " has ", sample.file.size(), " bytes"),
+                  .expected = "less than 4 GiB in a zip file"});
     }
     Block block;
     const auto* bytes = reinterpret_cast<const Bytef*>(sample.file.data());
@@ -66,8 +68,10 @@ class ZipWriter : public Writer {
     const std::string text = read_file(map);
     const auto lines = static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
     if (members == samples && lines == samples) return;
-    user_error("prepare.resume", samples, " samples, as an earlier run wrote them: found ", members, " in ",
-               zip.string(), " and ", lines, " in ", map.string(), " (empty the folder and begin anew)");
+    user_error({.where = "prepare.resume",
+                .problem = concat(zip.string(), " has ", members, " samples and ", map.string(), " ", lines),
+                .expected = concat(samples, " in both, as an earlier run wrote them"),
+                .hint = "empty the folder and start again"});
   }
 
   void open(const Split& split) override {
@@ -128,9 +132,10 @@ class ZipWriter : public Writer {
     for (int64_t i = 0; i < samples; ++i) {
       at = text.find('\n', at);
       if (at == std::string::npos) {
-        user_error("prepare.resume", "a map of at least ", samples,
-                   " lines of an earlier run: ", part.string(), " has ", i,
-                   " (it was changed; empty the folder and begin anew)");
+        user_error({.where = "prepare.resume",
+                    .problem = concat(part.string(), " has ", i, " lines"),
+                    .expected = concat("at least ", samples, ", as an earlier run wrote them"),
+                    .hint = kChanged});
       }
       ++at;
     }
@@ -153,8 +158,10 @@ class ZipWriter : public Writer {
       at += kLocalBytes + name_size + size;
     }
     if (at == bytes) return;
-    user_error("prepare.resume", "members up to byte ", bytes, " of an earlier run: the last ends at ", at,
-               " of ", file.path().string(), " (it was changed; empty the folder and begin anew)");
+    user_error({.where = "prepare.resume",
+                .problem = concat("the last member of ", file.path().string(), " ends at byte ", at),
+                .expected = concat("members up to byte ", bytes, ", as an earlier run wrote them"),
+                .hint = kChanged});
   }
 
   fs::path folder_, zip_path_, map_path_;

@@ -13,41 +13,46 @@ namespace {
 
 constexpr size_t kLongestName = 200;  // bytes; a file's name may have 255, and "-2" may follow
 
+constexpr const char* kMinMax = "[min, max] with min at most max";
+
+std::string range_text(double low, double high) { return concat("[", low, ", ", high, "]"); }
+
 /// The name of the run's folder below runs/.
 void check_name(const Recipe& recipe, const std::string& where) {
   const std::string& name = recipe.name;
   const bool is_component =
       !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
   if (is_component && name.size() <= kLongestName) return;
-  user_error("recipe.parse", "name must be the name of one folder, of at most ", kLongestName,
-             " bytes and without /: found ",
-             name.size() > kLongestName ? concat(name.size(), " bytes") : concat('"', escape(name), '"'),
-             " (", where, "; run.dir says where the run lies)");
+  wrong_value(
+      "name",
+      name.size() > kLongestName ? concat(name.size(), " bytes long") : concat('"', escape(name), '"'), where,
+      concat("the name of one folder, at most ", kLongestName, " bytes long and without /"),
+      "run.dir sets another place for the run");
 }
 
 void check_data(const Recipe& recipe, const std::string& where) {
   const int64_t channels = recipe.model.channels();
-  if (channels == 2) user_error("recipe.parse", "model.channels must be 1 or 3: found 2 (", where, ")");
+  if (channels == 2) wrong_value("model.channels", "2", where, "1 or 3");
   const auto& transform = recipe.data.transform;
   for (const auto& [key, values] :
        {std::pair("data.mean", transform.mean), std::pair("data.std", transform.std)}) {
     const auto length = static_cast<int64_t>(values.size());
     if (length == 1 || length == channels) continue;
-    user_error("recipe.parse", key, " must hold one number or one a channel, ", channels, ": found ", length,
-               " (", where, ")");
+    wrong_value(key, concat("a list of ", length, length == 1 ? " value" : " values"), where,
+                channels == 1 ? "1 value" : concat("1 value, or one per channel (", channels, ")"));
   }
   if (transform.crop_scale_min > transform.crop_scale_max) {
-    user_error("recipe.parse", "data.crop_scale must be [least, most]: found [", transform.crop_scale_min,
-               ", ", transform.crop_scale_max, "] (", where, ")");
+    wrong_value("data.crop_scale", range_text(transform.crop_scale_min, transform.crop_scale_max), where,
+                kMinMax);
   }
   const bool cut = transform.train_crop == data::TrainCrop::kSquashRandom && transform.crop_from > 0;
   if (cut && transform.crop_from < transform.image_size) {
-    user_error("recipe.parse", "data.crop_from must be 0 or at least model.image_size, ",
-               transform.image_size, ": found ", transform.crop_from, " (", where, ")");
+    wrong_value("data.crop_from", std::to_string(transform.crop_from), where,
+                concat("0, or at least model.image_size (", transform.image_size, ")"));
   }
   if (transform.crop_ratio_min > transform.crop_ratio_max) {
-    user_error("recipe.parse", "data.crop_ratio must be [least, most]: found [", transform.crop_ratio_min,
-               ", ", transform.crop_ratio_max, "] (", where, ")");
+    wrong_value("data.crop_ratio", range_text(transform.crop_ratio_min, transform.crop_ratio_max), where,
+                kMinMax);
   }
 }
 
@@ -55,17 +60,21 @@ void check_sources(const Recipe& recipe, const std::string& where) {
   const auto& data = recipe.data;
   const size_t weights = data.mix_weights.size(), sources = data.mix.size() + 1;
   if (weights != 0 && (weights != sources || data.mix.empty())) {
-    user_error("recipe.parse", "data.mix_weights must hold a number for data.source and each of data.mix, ",
-               sources, ": found ", weights, " (", where, ")");
+    wrong_value("data.mix_weights", concat("a list of ", weights, weights == 1 ? " value" : " values"), where,
+                data.mix.empty()
+                    ? "no value without data.mix"
+                    : concat(sources, " values, one for data.source and one for each source in data.mix"));
   }
   const size_t splits = data.mix_train.size();
   if (splits > 1 ? splits != data.mix.size() : splits == 1 && data.mix.empty()) {
-    user_error("recipe.parse", "data.mix_train must hold one split for all of data.mix or one each, ",
-               data.mix.size(), ": found ", splits, " (", where, ")");
+    wrong_value("data.mix_train", concat("a list of ", splits, splits == 1 ? " split" : " splits"), where,
+                data.mix.empty() ? "no split without data.mix"
+                                 : concat("one split for all of data.mix, or one for each of its ",
+                                          data.mix.size(), " sources"));
   }
   if (data.ram_cache == "part" && data.ram_cache_gib <= 0) {
-    user_error("recipe.parse", "data.ram_cache_gib must be above 0 with data.ram_cache = \"part\": found ",
-               data.ram_cache_gib, " (", where, ")");
+    wrong_value("data.ram_cache_gib", concat(data.ram_cache_gib), where,
+                "a value above 0 with data.ram_cache = \"part\"");
   }
 }
 
@@ -82,46 +91,41 @@ void check_augmentation(const Recipe& recipe, const std::string& where) {
 void check_guard(const Recipe& recipe, const std::string& where) {
   const double factor = recipe.guard.spike_factor;
   if (factor == 0 || factor > 1) return;
-  user_error("recipe.parse",
-             "guard.spike_factor must be 0 or above 1, else half of all losses are spikes: found ", factor,
-             " (", where, ")");
+  wrong_value("guard.spike_factor", concat(factor), where, "0 (off) or a value above 1",
+              "at 1 or less, half of all losses would be spikes");
 }
 
 void check_trace(const Recipe& recipe, const std::string& where) {
   if (recipe.run.trace.empty() || parse_step_range(recipe.run.trace)) return;
-  user_error("recipe.parse", "run.trace must be steps as FIRST:LAST, from 1 on: found \"",
-             escape(recipe.run.trace), "\" (", where, ")");
+  wrong_value("run.trace", concat('"', escape(recipe.run.trace), '"'), where,
+              "steps FIRST:LAST, counted from 1");
 }
 
 void check_best(const Recipe& recipe, const std::string& where) {
   if (!recipe.checkpoint.best.ends_with("_ema") || recipe.ema.decay > 0) return;
-  user_error("recipe.parse", "checkpoint.best = \"", recipe.checkpoint.best,
-             "\" needs a moving average of the weights: found ema.decay = 0 (", where, ")");
+  wrong_value("checkpoint.best", concat('"', recipe.checkpoint.best, "\", but ema.decay is 0"), where,
+              "a moving average of the weights (ema.decay above 0)",
+              "set ema.decay, or choose another checkpoint.best");
 }
 
 void check_precision(const Recipe& recipe, const std::string& where) {
   if (recipe.precision.linear != Linear::kFp8) return;
   const std::string family = recipe.model.family();
   if (family == "resnet") {
-    user_error(
-        "recipe.parse",
-        "precision.linear = \"fp8\" needs a model whose blocks have linear layers: found model.family = "
-        "\"",
-        family, "\" (", where, ")");
+    wrong_value("precision.linear", concat("\"fp8\", but model.family is \"", family, "\""), where,
+                "a model whose blocks have linear layers (vit, resmlp)", "remove precision.linear");
   }
   if (recipe.precision.compute == Dtype::kFloat16) {
-    user_error(
-        "recipe.parse",
-        "precision.linear = \"fp8\" needs a computation in bf16 or fp32, whose range its results have: "
-        "found precision.compute = \"fp16\" (",
-        where, ")");
+    wrong_value("precision.linear", "\"fp8\", but precision.compute is \"fp16\"", where,
+                "precision.compute = \"bf16\" or \"fp32\"", "results of fp8 have the range of bf16");
   }
 }
 
 void check_length(const Recipe& recipe, const std::string& where) {
   if (recipe.train.epochs == 0 && recipe.train.steps == 0) {
-    user_error("recipe.parse", "one of train.epochs and train.steps must be given: found neither (", where,
-               ")");
+    user_error({.where = "recipe.parse",
+                .problem = concat("the length of training is not given (", where, ")"),
+                .expected = "train.epochs or train.steps"});
   }
 }
 
@@ -129,8 +133,7 @@ void check_optimizer(const Recipe& recipe, const std::string& where) {
   const auto& optimizer = recipe.optimizer;
   const auto& schedule = recipe.schedule;
   if (optimizer.nesterov && optimizer.momentum == 0) {
-    user_error("recipe.parse", "optimizer.momentum must be above 0 with optimizer.nesterov: found 0 (", where,
-               ")");
+    wrong_value("optimizer.momentum", "0", where, "a value above 0 with optimizer.nesterov = true");
   }
   try {
     static_cast<void>(ParameterGroups(optimizer));
@@ -141,14 +144,13 @@ void check_optimizer(const Recipe& recipe, const std::string& where) {
       schedule.name != "constant" || schedule.cooldown_epochs > 0 || schedule.cooldown_steps > 0;
   // With a scaled rate count_steps asks again: it knows the batch.
   if (falls && optimizer.lr_scale == "none" && schedule.min_lr > optimizer.lr) {
-    user_error("recipe.parse", "schedule.min_lr must be at most optimizer.lr: found ", schedule.min_lr,
-               " and ", optimizer.lr, " (", where, ")");
+    wrong_value("schedule.min_lr", concat(schedule.min_lr), where,
+                concat("at most optimizer.lr (", optimizer.lr, ")"));
   }
   if (schedule.name == "step" && schedule.step_epochs == 0 && schedule.step_steps == 0) {
-    user_error("recipe.parse",
-               "one of schedule.step_epochs and schedule.step_steps must be given with schedule.name = "
-               "\"step\": found neither (",
-               where, ")");
+    user_error({.where = "recipe.parse",
+                .problem = concat("the interval of schedule.name = \"step\" is not given (", where, ")"),
+                .expected = "schedule.step_epochs or schedule.step_steps"});
   }
 }
 

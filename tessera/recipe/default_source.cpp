@@ -55,9 +55,12 @@ void check_default_source(const Recipe& recipe, const fs::path& file) {
     const auto variable = unset_variable(*text);
     const fs::path base = fs::absolute(file).parent_path();
     if (!variable || absolute_path(expand_environment(*text, entry.where), base) != source) continue;
-    user_error("recipe.data", "the data of this recipe: ", path->string(), " does not exist (", entry.where,
-               "; it is the default while ", variable->name, " is not set: ", variable->name, "=/data/",
-               fs::path(variable->default_value).filename().string(), " tessera train ", file.string(), ")");
+    user_error(
+        {.where = "recipe.data",
+         .problem = concat("data.source is ", path->string(), ", which does not exist (", entry.where, ")"),
+         .hint = concat("set the environment variable ", variable->name, ", for which this is the default: ",
+                        variable->name, "=/data/", fs::path(variable->default_value).filename().string(),
+                        " tessera train ", file.string())});
   }
 }
 

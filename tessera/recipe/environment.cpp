@@ -23,15 +23,20 @@ std::string value_of(std::string_view inside, const std::string& where, bool is_
   const size_t split = inside.find(":-");
   const std::string name(inside.substr(0, split));
   if (!is_name(name) || inside.find("${") != std::string_view::npos) {
-    user_error("recipe.parse", "expected ${NAME} or ${NAME:-default}: found \"${", escape(inside), "}\" (",
-               where, "; write $${ for a literal ${)");
+    user_error({.where = "recipe.parse",
+                .problem = concat("\"${", escape(inside),
+                                  "}\" is not a valid reference to an environment variable (", where, ")"),
+                .expected = "${NAME} or ${NAME:-default}",
+                .hint = "write $${ for a literal ${"});
   }
   const char* value = std::getenv(name.c_str());
   if (value != nullptr && (*value != '\0' || split == std::string_view::npos)) return value;
   if (split != std::string_view::npos) return std::string(inside.substr(split + 2));
-  user_error("recipe.parse", "the environment variable ", name, " must be set: found none (", where,
-             "; set it", is_path ? concat(": ", name, "=/data/", lower(name), " tessera ...") : "",
-             ", or give a default: ${", name, ":-default})");
+  user_error(
+      {.where = "recipe.parse",
+       .problem = concat("the environment variable ", name, " is not set (", where, ")"),
+       .hint = concat("set it", is_path ? concat(": ", name, "=/data/", lower(name), " tessera ...") : "",
+                      ", or give a default: ${", name, ":-default}")});
 }
 
 }  // namespace
@@ -45,8 +50,10 @@ std::string expand_environment(const std::string& text, const std::string& where
     } else if (text.compare(i, 2, "${") == 0) {
       const size_t end = text.find('}', i);
       if (end == std::string::npos) {
-        user_error("recipe.parse", "expected a closing } after ${: found none in \"", escape(text), "\" (",
-                   where, "; write $${ for a literal ${)");
+        user_error({.where = "recipe.parse",
+                    .problem = concat("\"", escape(text), "\" has ${ without a closing } (", where, ")"),
+                    .expected = "${NAME} or ${NAME:-default}",
+                    .hint = "write $${ for a literal ${"});
       }
       out += value_of(std::string_view(text).substr(i + 2, end - i - 2), where, is_path);
       i = end + 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/recipe/option.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -88,10 +89,17 @@ std::string Option::type_text() const {
   return {};
 }
 
+void wrong_value(const std::string& key, const std::string& found, const std::string& place,
+                 const std::string& expected, const std::string& hint) {
+  user_error({.where = "recipe.parse",
+              .problem = concat(key, " is ", found, " (", place, ")"),
+              .expected = expected,
+              .hint = hint});
+}
+
 std::string with_place(const std::string& message, const std::string& place) {
-  const bool has_brackets = message.ends_with(")") && message.find(" (") != std::string::npos;
-  if (!has_brackets) return concat(message, " (", place, ")");
-  return concat(message.substr(0, message.size() - 1), "; ", place, ")");
+  const size_t problem = std::min(message.find(": expected "), message.size());
+  return concat(message.substr(0, problem), " (", place, ")", message.substr(problem));
 }
 
 const Option* find_option(const std::string& key) {

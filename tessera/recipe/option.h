@@ -60,7 +60,10 @@ const Option* find_option(const std::string& key);
 
 /// Throws UserError where values contradict each other. `where` names the source.
 void check_recipe(const Recipe& recipe, const std::string& where);
-/// `message` with the place of its value: in its last brackets where it ends with some, else in brackets.
+/// Throws UserError `[recipe.parse] KEY is FOUND (PLACE): expected EXPECTED; HINT`. `found` is text to print.
+[[noreturn]] void wrong_value(const std::string& key, const std::string& found, const std::string& place,
+                              const std::string& expected, const std::string& hint = "");
+/// The message of a UserError with the place of its value in brackets, before ": expected" where it has that.
 std::string with_place(const std::string& message, const std::string& place);
 
 /// Replaces ${NAME} and ${NAME:-default} (used when NAME is unset or empty) by the environment's values;

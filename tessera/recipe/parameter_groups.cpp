@@ -14,10 +14,9 @@ namespace tessera::recipe {
 namespace {
 
 [[noreturn]] void bad_group(const std::string& text, const std::string& found) {
-  user_error("recipe.groups",
-             "optimizer.groups must hold entries such as \"head.*: lr_scale=10, weight_decay=0\" or "
-             "\"stem: freeze\": found ",
-             found, " in \"", escape(text), "\"");
+  user_error({.where = "recipe.groups",
+              .problem = concat("optimizer.groups has the entry \"", escape(text), "\" with ", found),
+              .expected = "entries such as \"head.*: lr_scale=10, weight_decay=0\" or \"stem: freeze\""});
 }
 
 double number_of(std::string_view word, const std::string& group) {
@@ -37,8 +36,11 @@ void check_pattern(const std::string& pattern, const std::string& text) {
   static const std::regex numbers("\\[[!^]?([0-9]{2,}-[0-9]+|[0-9]+-[0-9]{2,})\\]");
   std::smatch found;
   if (!std::regex_search(pattern, found, numbers)) return;
-  user_error("recipe.groups", "one character's choices between brackets, as [0-5]: found ", found.str(),
-             " in \"", escape(text), "\" (of numbers with two digits, 1[0-5] are 10 to 15)");
+  user_error({.where = "recipe.groups",
+              .problem = concat("optimizer.groups has the entry \"", escape(text), "\" with ", found.str(),
+                                ", but brackets match a single character"),
+              .expected = "single characters between brackets, such as [0-5]",
+              .hint = "1[0-5] matches 10 to 15"});
 }
 
 }  // namespace
@@ -96,10 +98,11 @@ std::vector<ParameterGroups::Match> ParameterGroups::matches(const std::vector<s
     if (match.parameters == 0) {
       const std::string near = nearest(group.pattern, names);
       user_error(
-          "recipe.groups", "every entry of optimizer.groups must match a parameter: \"", escape(group.text),
-          "\" matches none (",
-          near.empty() ? "names are such as blocks.0.attn.qkv.weight" : "did you mean \"" + near + "\"?",
-          ")");
+          {.where = "recipe.groups",
+           .problem = concat("optimizer.groups has the entry \"", escape(group.text),
+                             "\", which matches no parameter"),
+           .expected = near.empty() ? "a pattern that matches a name such as blocks.0.attn.qkv.weight" : "",
+           .hint = near.empty() ? "" : concat("did you mean \"", near, "\"?")});
     }
     all.push_back(std::move(match));
   }

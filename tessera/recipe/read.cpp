@@ -58,17 +58,19 @@ void refuse_room(const Entry& entry) {
     if (option.key.starts_with(entry.key + ".") && keys.size() < kNamed) keys.push_back(option.key);
   }
   if (keys.empty()) return;
-  user_error("recipe.parse", "expected a key of a recipe: found \"", entry.key, "\", which is a table (",
-             entry.where, "; its keys are ", join(keys, ", "), ", ...: `tessera options ", entry.key,
-             "` lists all)");
+  user_error({.where = "recipe.parse",
+              .problem = concat("\"", entry.key, "\" is a table (", entry.where, ")"),
+              .expected = concat("a key, such as ", join(keys, ", ")),
+              .hint = concat("`tessera options ", entry.key, "` lists all of its keys")});
 }
 
 [[noreturn]] void unknown_key(const Entry& entry) {
   refuse_room(entry);
   const std::string near = nearest_key(entry.key);
-  user_error("recipe.parse", "expected a key of a recipe: found \"", escape(entry.key), "\" (", entry.where,
-             "; ", near.empty() ? "`tessera options` lists every key" : "did you mean \"" + near + "\"?",
-             ")");
+  user_error(
+      {.where = "recipe.parse",
+       .problem = concat("there is no key \"", escape(entry.key), "\" (", entry.where, ")"),
+       .hint = near.empty() ? "`tessera options` lists every key" : concat("did you mean \"", near, "\"?")});
 }
 
 /// The wording for the type an option takes.
@@ -92,8 +94,8 @@ std::string wanted(const Option& option) {
 
 void check_range(const Option& option, const Entry& entry, double value) {
   if (option.range.holds(value)) return;
-  user_error("recipe.parse", option.key, " must be ", option.range.text(), ": found ", entry.found, " (",
-             entry.where, ")");
+  wrong_value(option.key, entry.found, entry.where,
+              concat(option.type == Type::kNumbers ? "values that are " : "a value ", option.range.text()));
 }
 
 /// Words of other programs that no distance between letters leads to.
@@ -116,13 +118,13 @@ constexpr Synonym kSynonyms[] = {
     {"shard.level", "fsdp", "did you mean \"zero3\"?"},
 };
 
-/// "; did you mean ...?" or what else to set; empty where nothing is near.
+/// "did you mean ...?" or what else to set; empty where nothing is near.
 std::string advice_for(const Option& option, const std::string& value) {
   for (const Synonym& synonym : kSynonyms) {
-    if (option.key == synonym.key && value == synonym.word) return concat("; ", synonym.advice);
+    if (option.key == synonym.key && value == synonym.word) return std::string(synonym.advice);
   }
   const std::string near = nearest(value, option.choices);
-  return near.empty() ? "" : "; did you mean \"" + near + "\"?";
+  return near.empty() ? "" : "did you mean \"" + near + "\"?";
 }
 
 void check_choice(const Option& option, const Entry& entry, const std::string& value) {
@@ -130,15 +132,15 @@ void check_choice(const Option& option, const Entry& entry, const std::string& v
   for (const auto& choice : option.choices) {
     if (choice == value) return;
   }
-  user_error("recipe.parse", option.key, " must be one of ", join(option.choices, ", "), ": found \"",
-             escape(value), "\" (", entry.where, advice_for(option, value), ")");
+  wrong_value(option.key, concat('"', escape(value), '"'), entry.where,
+              concat("one of ", join(option.choices, ", ")), advice_for(option, value));
 }
 
 std::string expanded(const Option& option, const Entry& entry, const std::string& given) {
   std::string text = expand_environment(given, entry.where + ", " + option.key, option.path);
   if (!is_plain(text)) {
-    user_error("recipe.parse", option.key, " must be UTF-8 text without control characters: found \"",
-               escape(text), "\" (", entry.where, ")");
+    wrong_value(option.key, concat('"', escape(text), '"'), entry.where,
+                "UTF-8 text without control characters");
   }
   return text;
 }
@@ -172,8 +174,7 @@ Value checked_value(const Option& option, const Entry& entry) {
   const bool right_type = entry.value && value.index() == static_cast<size_t>(option.type);
   const auto* list = std::get_if<std::vector<double>>(&value);
   if (!right_type || (list != nullptr && option.length > 0 && list->size() != option.length)) {
-    user_error("recipe.parse", option.key, " must be ", wanted(option), ": found ", entry.found, " (",
-               entry.where, ")");
+    wrong_value(option.key, entry.found, entry.where, wanted(option));
   }
   if (const auto* integer = std::get_if<int64_t>(&value)) {
     check_range(option, entry, static_cast<double>(*integer));
@@ -274,8 +275,10 @@ void only_one(const std::string& a, const std::string& b, GivenMap& given) {
     given.erase(first_counts ? b : a);
     return;
   }
-  user_error("recipe.parse", "only one of ", a, " and ", b, " may be given: found both (", first.where,
-             " and ", second.where, "; drop one)");
+  user_error({.where = "recipe.parse",
+              .problem = concat(a, " and ", b, " are both given (", first.where, " and ", second.where, ")"),
+              .expected = "only one of them",
+              .hint = "remove one"});
 }
 
 /// One of the two has to be above 0, and what was given is 0, which stands for "not given". Keys that are
@@ -285,8 +288,7 @@ void refuse_zeros(const std::string& a, const std::string& b, const GivenMap& gi
   for (const auto& [key, other] : {std::pair(a, b), std::pair(b, a)}) {
     const auto at = given.find(key);
     if (at == given.end() || (!at->second.from_set && given.contains(other))) continue;
-    user_error("recipe.parse", a, " or ", b, " must be above 0: found ", key, " = 0 (", at->second.where,
-               "; 0 means not given)");
+    wrong_value(key, "0, which means not given", at->second.where, concat(a, " or ", b, " above 0"));
   }
 }
 
@@ -300,9 +302,11 @@ void refuse_no_training(const GivenMap& given) {
       continue;
     const Given& length = given.at(other);
     if (length.from_set) continue;
-    user_error("recipe.parse", key, " = 0 would leave the run at ", other, " of ", length.where, " (",
-               at->second.where, "; leave it out, or set ", other,
-               " as well; to evaluate only: tessera eval)");
+    user_error({.where = "recipe.parse",
+                .problem = concat(key, " is 0 (", at->second.where, "), but ", other, " is given (",
+                                  length.where, ") and sets the length of the run"),
+                .hint = concat("leave ", key, " out, or set ", other,
+                               " as well; to evaluate without training, use tessera eval")});
   }
 }
 
@@ -317,9 +321,13 @@ arch::ModelConfig preset_model(const Given& preset, const GivenMap& given) {
   }
   const auto family = given.find("model.family");
   if (family != given.end() && std::get<std::string>(family->second.value) != model.family()) {
-    user_error("recipe.parse", "model.preset must name a model of the family \"",
-               std::get<std::string>(family->second.value), "\": found \"", escape(name), "\" of \"",
-               model.family(), "\" (", preset.where, " and ", family->second.where, ")");
+    user_error({.where = "recipe.parse",
+                .problem = concat("model.preset = \"", escape(name), "\" is a model of the family \"",
+                                  model.family(), "\", but model.family is \"",
+                                  std::get<std::string>(family->second.value), "\" (", preset.where, " and ",
+                                  family->second.where, ")"),
+                .expected = "a preset of that family",
+                .hint = "change one of the two keys"});
   }
   return model;
 }
@@ -329,10 +337,13 @@ void check_family(const GivenMap& given, const Recipe& recipe) {
   for (const auto& [key, value] : given) {
     const Option& option = *find_option(key);
     if (option.applies_to(recipe)) continue;
-    const bool one = option.families.size() == 1;
-    user_error("recipe.parse", key, " is a key of the model ", one ? "family" : "families", " \"",
-               join(option.families, "\" and \""), "\": found in a model of \"", recipe.model.family(),
-               "\" (", value.where, "; drop it, or set model.family)");
+    std::vector<std::string> quoted;
+    for (const std::string& name : option.families) quoted.push_back(concat('"', name, '"'));
+    user_error({.where = "recipe.parse",
+                .problem = concat(key, " does not apply to a model of the family \"", recipe.model.family(),
+                                  "\" (", value.where, ")"),
+                .expected = concat("a model of the family ", join(quoted, " or ")),
+                .hint = "remove the key, or set model.family"});
   }
 }
 
@@ -348,8 +359,10 @@ void refuse_hidden_preset(const Given& preset, const GivenMap& given, const Reci
     winners.push_back(concat(at->first, " = ", to_text(at->second.value), " (", at->second.where, ")"));
   }
   if (winners.empty()) return;
-  user_error("recipe.parse", "a preset whose sizes the recipe leaves open: found ", preset.where, " and ",
-             join(winners, ", "), ", which win (take them out of the recipe, or --set them too)");
+  user_error(
+      {.where = "recipe.parse",
+       .problem = concat(preset.where, " has no effect on sizes that the recipe sets: ", join(winners, ", ")),
+       .hint = "remove them from the recipe, or give them by --set as well"});
 }
 
 /// Where only the width is given the MLP keeps the ratio.

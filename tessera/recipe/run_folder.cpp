@@ -22,6 +22,8 @@ namespace tessera::recipe {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* kCheckpointDir = "train.checkpoint_dir";
+
 constexpr const char* kChosen = "TESSERA_RUN_DIR";     // the run folder
 constexpr const char* kHolder = "TESSERA_RUN_HOLDER";  // process number of the parent that holds its lock
 
@@ -37,11 +39,33 @@ std::string variable(const char* name) {
 
 bool held_by_parent() { return variable(kHolder) == std::to_string(::getppid()); }
 
+[[noreturn]] void in_use(const fs::path& folder, const char* key) {
+  user_error({.where = "train.folder",
+              .problem = concat("run folder ", folder.string(), " is in use by another process"),
+              .expected = "a run that no other process is writing",
+              .hint = concat("wait for that process to end, or set another ", key)});
+}
+
+[[noreturn]] void holds_other_checkpoints(const fs::path& target) {
+  user_error({.where = kCheckpointDir,
+              .problem = concat("checkpoint.dir = ", target.string(), " holds checkpoints of another run"),
+              .expected = "a folder without checkpoints",
+              .hint = "continue that run with --resume, or set another folder"});
+}
+
+/// `what`: "run folder ".
+[[noreturn]] void cannot_create(const char* where, const char* what, const fs::path& path,
+                                const std::error_code& failed) {
+  user_error(
+      {.where = where, .problem = concat("cannot create ", what, path.string(), ": ", failed.message())});
+}
+
 bool holds_a_run(const fs::path& folder) {
   std::error_code failed;
   const bool holds = fs::exists(folder / "recipe.toml", failed);
   if (failed) {
-    user_error("train.folder", "a run folder: cannot look into ", folder.string(), ": ", failed.message());
+    user_error({.where = "train.folder",
+                .problem = concat("cannot look into run folder ", folder.string(), ": ", failed.message())});
   }
   return holds;
 }
@@ -58,8 +82,9 @@ bool holds_checkpoints(const fs::path& folder) {
   std::error_code failed;
   const fs::directory_iterator entries(folder, failed);
   if (failed) {
-    user_error("train.checkpoint_dir", "a folder that can be read: ", folder.string(), ": ",
-               failed.message());
+    user_error(
+        {.where = kCheckpointDir,
+         .problem = concat("cannot read checkpoint folder ", folder.string(), ": ", failed.message())});
   }
   return std::any_of(begin(entries), end(entries),
                      [](const auto& entry) { return entry.path().filename().string().starts_with("step_"); });
@@ -91,8 +116,7 @@ std::optional<RunFolder> try_claim(const fs::path& folder) {
 RunFolder claim(const fs::path& folder) {
   auto claimed = try_claim(folder);
   if (!claimed) {
-    user_error("train.folder", "a run that no other process is writing: ", folder.string(),
-               " is in use (wait for that process to end, or set another run.dir)");
+    in_use(folder, "run.dir");
   }
   return std::move(*claimed);
 }
@@ -178,12 +202,16 @@ std::optional<RunFolder> claim_newest(const std::string& name) {
 void check_given(const fs::path& folder, const std::string& dir, bool resuming, const char* key) {
   if (!holds_a_run(folder)) return;
   if (!resuming) {
-    user_error("train.folder", "a folder without a run: ", dir,
-               " holds one (continue it with --resume, or set another ", key, ")");
+    user_error({.where = "train.folder",
+                .problem = concat(key, " = ", dir, " already holds a run"),
+                .expected = "a folder without a run",
+                .hint = concat("continue that run with --resume, or set another ", key)});
   }
   if (is_pretended(folder)) {
-    user_error("train.folder", "a run that saves what it trains: ", dir,
-               " was one of --pretend-world (start anew without --resume, with another ", key, ")");
+    user_error({.where = "train.folder",
+                .problem = concat(key, " = ", dir,
+                                  " holds a run of --pretend-world, which saves nothing to resume from"),
+                .hint = concat("start anew without --resume, with another ", key)});
   }
 }
 
@@ -239,20 +267,13 @@ fs::path check_run_folder(const Recipe& recipe, const std::string& resume) {
   std::error_code ignored;
   const fs::path lock = folder / ".lock";
   if (fs::exists(lock, ignored) && !FileLock::try_take(lock)) {
-    user_error({.where = "train.folder",
-                .problem = concat(folder.string(), " is in use by another process"),
-                .expected = "a run that no other process is writing",
-                .hint = concat("wait for that process to end, or set another ", key)});
+    in_use(folder, key);
   }
   const fs::path target = recipe.checkpoint.dir;
   if (!target.empty()) {
     check_writable(target, "checkpoint.dir");
     if (!resuming && fs::is_directory(target, ignored) && holds_checkpoints(target)) {
-      user_error(
-          {.where = "train.checkpoint_dir",
-           .problem = concat("checkpoint.dir = ", target.string(), " holds checkpoints of another run"),
-           .expected = "a folder without checkpoints",
-           .hint = "continue that run with --resume, or set another folder"});
+      holds_other_checkpoints(target);
     }
   }
   return fs::absolute(folder);
@@ -292,8 +313,9 @@ std::optional<fs::path> keep_earlier_start(const fs::path& run_dir) {
     if (!failed && fs::exists(run_dir / name, ignored)) fs::rename(run_dir / name, kept / name, failed);
   }
   if (failed) {
-    user_error("train.folder", "a folder for what an earlier start left: cannot fill ", kept.string(), ": ",
-               failed.message());
+    user_error({.where = "train.folder",
+                .problem = concat("cannot move files of an earlier start into ", kept.string(), ": ",
+                                  failed.message())});
   }
   return kept;
 }
@@ -306,24 +328,24 @@ void share_with_children(const RunFolder& folder) {
 fs::path checkpoint_folder(const Recipe& recipe, const fs::path& run_dir, bool resuming) {
   const fs::path name = run_dir / "checkpoints", target = recipe.checkpoint.dir;
   if (target.empty()) return name;
-  constexpr const char* kWhere = "train.checkpoint_dir";
   std::error_code failed;
   fs::create_directories(target, failed);
-  if (failed) user_error(kWhere, "a checkpoint.dir: cannot create ", target.string(), ": ", failed.message());
+  if (failed) cannot_create(kCheckpointDir, "checkpoint.dir ", target, failed);
   fs::create_directory_symlink(target, name, failed);
   const bool is_new = !failed;
   if (failed && failed != std::errc::file_exists) {
-    user_error(kWhere, "a link to checkpoint.dir: cannot create ", name.string(), ": ", failed.message());
+    cannot_create(kCheckpointDir, "the link to checkpoint.dir, ", name, failed);
   }
   if (!fs::equivalent(name, target, failed)) {
-    user_error(kWhere, "one folder for the checkpoints of a run: found ", name.string(),
-               " and checkpoint.dir = ", target.string(),
-               " (move them there, or leave checkpoint.dir as it was)");
+    user_error({.where = kCheckpointDir,
+                .problem = concat("checkpoint.dir = ", target.string(), ", but this run has checkpoints in ",
+                                  name.string()),
+                .expected = "one folder for all checkpoints of a run",
+                .hint = "move the checkpoints there, or leave checkpoint.dir as it was"});
   }
   if (is_new && !resuming && holds_checkpoints(target)) {
     fs::remove(name, failed);
-    user_error(kWhere, "a checkpoint.dir without checkpoints: ", target.string(),
-               " holds some of another run (continue that run with --resume, or set another folder)");
+    holds_other_checkpoints(target);
   }
   return name;
 }
@@ -338,7 +360,7 @@ std::string first_line(const fs::path& path) {
 }
 
 [[noreturn]] void refuse_checkpoints(const fs::path& folder, const std::string& holder) {
-  user_error({.where = "train.checkpoint_dir",
+  user_error({.where = kCheckpointDir,
               .problem = concat("checkpoint.dir ", folder.string(), " is in use by ",
                                 holder.empty() ? "another run" : holder),
               .expected = "a folder that no other run saves into",
@@ -365,8 +387,7 @@ std::optional<FileLock> lock_checkpoints(const Recipe& recipe, const fs::path& r
   std::error_code failed;
   if (given) fs::create_directories(folder, failed);
   if (failed) {
-    user_error("train.checkpoint_dir", "a checkpoint.dir: cannot create ", folder.string(), ": ",
-               failed.message());
+    cannot_create(kCheckpointDir, "checkpoint.dir ", folder, failed);
   }
   if (!given && !fs::exists(file, failed)) return std::nullopt;
   const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -389,7 +410,7 @@ RunFolder create_run_folder(const fs::path& folder) {
   created.made = fs::create_directories(folder, failed);
   if (!failed) fs::create_directories(folder / "logs", failed);
   if (failed) {
-    user_error("train.folder", "a run folder: cannot create ", folder.string(), ": ", failed.message());
+    cannot_create("train.folder", "run folder ", folder, failed);
   }
   return created;
 }

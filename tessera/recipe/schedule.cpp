@@ -17,8 +17,10 @@ int64_t divide(int64_t batch, int64_t share, const std::string& what) {
   if (batch % share == 0) return batch / share;
   const int64_t below = batch / share * share;
   const std::string near = below > 0 ? concat(below, " and ", below + share) : std::to_string(share);
-  user_error(kBatch, "train.batch must be a multiple of ", what, ": found batch ", batch, " (nearest: ", near,
-             ")");
+  user_error({.where = kBatch,
+              .problem = concat("train.batch is ", batch),
+              .expected = concat("a multiple of ", what),
+              .hint = concat("nearest: ", near)});
 }
 
 std::string ranks_text(int64_t world) { return concat(world, world == 1 ? " rank" : " ranks"); }
@@ -26,19 +28,24 @@ std::string ranks_text(int64_t world) { return concat(world, world == 1 ? " rank
 void check_numbers(const TrainRecipe& train, int64_t world) {
   TESSERA_CHECK(world >= 1, "world ", world);
   if (train.batch < 0 || train.batch_per_rank < 0 || train.accumulation < 0) {
-    user_error(kBatch, "train.batch, train.batch_per_rank and train.accumulation must be at least 0: found ",
-               train.batch, ", ", train.batch_per_rank, ", ", train.accumulation);
+    user_error({.where = kBatch,
+                .problem = concat("train.batch, train.batch_per_rank and train.accumulation are ",
+                                  train.batch, ", ", train.batch_per_rank, " and ", train.accumulation),
+                .expected = "values of at least 0"});
   }
   if (train.batch == 0 && train.batch_per_rank == 0) {
-    user_error(kBatch,
-               "train.batch or train.batch_per_rank must be given: found neither (0 means not given)");
+    user_error({.where = kBatch,
+                .problem = "the batch size is not given",
+                .expected = "train.batch or train.batch_per_rank above 0"});
   }
   const double product = static_cast<double>(world) *
                          static_cast<double>(std::max<int64_t>(train.accumulation, 1)) *
                          static_cast<double>(std::max<int64_t>(train.batch_per_rank, 1));
   if (product > 1e15) {
-    user_error(kBatch, "the global batch must be at most 1e15 images: found ", train.batch_per_rank, " x ",
-               ranks_text(world), " x accumulation ", train.accumulation);
+    user_error({.where = kBatch,
+                .problem = concat("the global batch is train.batch_per_rank ", train.batch_per_rank, " x ",
+                                  ranks_text(world), " x train.accumulation ", train.accumulation),
+                .expected = "at most 1e15 images"});
   }
 }
 
@@ -65,9 +72,11 @@ BatchSizes resolve_batch(const TrainRecipe& train, int64_t world) {
         divide(sizes.batch, micro_batch,
                concat(ranks_text(world), " x batch_per_rank ", sizes.per_rank, " = ", micro_batch));
   } else if (sizes.batch != sizes.per_rank * share) {
-    user_error(kBatch, "train.batch must be batch_per_rank x ranks x accumulation = ", sizes.per_rank, " x ",
-               world, " x ", sizes.accumulation, " = ", sizes.per_rank * share, ": found ", sizes.batch,
-               " (give any two of the three)");
+    user_error({.where = kBatch,
+                .problem = concat("train.batch is ", sizes.batch),
+                .expected = concat("train.batch_per_rank x ranks x train.accumulation = ", sizes.per_rank,
+                                   " x ", world, " x ", sizes.accumulation, " = ", sizes.per_rank * share),
+                .hint = "give any two of the three settings"});
   }
   return sizes;
 }
@@ -77,8 +86,11 @@ StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batc
   StepCounts counts;
   const data::Remainder remainder = recipe.data.order.remainder;
   if (remainder == data::Remainder::kDrop && train_samples < batch) {
-    user_error("recipe.count_steps", "the training set must hold at least one batch of ", batch,
-               " images: found ", train_samples, " (make train.batch smaller)");
+    user_error(
+        {.where = "recipe.count_steps",
+         .problem = concat("the training set has ", train_samples, train_samples == 1 ? " image" : " images"),
+         .expected = concat("at least one batch (", batch, " images)"),
+         .hint = "reduce train.batch"});
   }
   counts.steps_per_epoch = data::steps_per_epoch(train_samples, batch, remainder);
   const auto steps = [&](double epochs) {
@@ -93,8 +105,9 @@ StepCounts count_steps(const Recipe& recipe, int64_t train_samples, int64_t batc
   counts.lr_factor = lr_factor(recipe.optimizer, batch);
   const double lr = recipe.optimizer.lr * counts.lr_factor;
   if (recipe.optimizer.lr_scale != "none" && schedule.name != "constant" && schedule.min_lr > lr) {
-    user_error("recipe.count_steps", "schedule.min_lr must be at most the learning rate scaled to batch ",
-               batch, ": found ", schedule.min_lr, " and ", lr);
+    user_error({.where = "recipe.count_steps",
+                .problem = concat("schedule.min_lr is ", schedule.min_lr),
+                .expected = concat("at most ", lr, ", the learning rate scaled to batch ", batch)});
   }
   return counts;
 }

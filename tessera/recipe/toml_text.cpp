@@ -37,8 +37,8 @@ std::string advice_for(std::string_view description) {
   const bool ran_on = description.find("control characters") != std::string_view::npos ||
                       description.find("end-of-file") != std::string_view::npos;
   if (!in_string || !ran_on) return "";
-  return description.find("literal") == std::string_view::npos ? "; is a closing \" missing?"
-                                                               : "; is a closing ' missing?";
+  return description.find("literal") == std::string_view::npos ? "is a closing \" missing?"
+                                                               : "is a closing ' missing?";
 }
 
 std::string shortened(std::string text) {
@@ -95,12 +95,13 @@ std::vector<Entry> parse_toml(const std::string& text, const std::string& where)
   try {
     flatten(toml::parse(text), "", where, entries);
   } catch (const toml::parse_error& error) {
-    user_error("recipe.parse", "expected TOML: ", escape(error.description()), " (", where, ":",
-               error.source().begin.line, ", column ", error.source().begin.column,
-               advice_for(error.description()), ")");
+    user_error({.where = "recipe.parse",
+                .problem = concat("invalid TOML in ", where, ":", error.source().begin.line, ", column ",
+                                  error.source().begin.column, ": ", escape(error.description())),
+                .hint = advice_for(error.description())});
   } catch (const BrokenToml&) {
-    user_error("recipe.parse", "expected TOML: found a key or table header that cannot be read (", where,
-               ")");
+    user_error({.where = "recipe.parse",
+                .problem = concat("invalid TOML in ", where, ": a key or table header cannot be read")});
   }
   return entries;
 }

@@ -79,9 +79,10 @@ ShardedModule::Engine::Engine(mesh::Mesh& mesh, FullyShardOptions options)
                        }}) {
   keep_tensor_memory();  // building and training free what is large, and malloc would keep much of it
   if (options_.prefetch < 0 || options_.units_in_flight < 0 || options_.bucket_bytes < 1) {
-    user_error("shard.ShardedModule",
-               "prefetch and units_in_flight of at least 0, bucket_bytes of at least 1: ", options_.prefetch,
-               ", ", options_.units_in_flight, " and ", options_.bucket_bytes);
+    user_error({.where = "shard.ShardedModule",
+                .problem = concat("prefetch is ", options_.prefetch, ", units_in_flight ",
+                                  options_.units_in_flight, " and bucket_bytes ", options_.bucket_bytes),
+                .expected = "prefetch and units_in_flight of at least 0 and bucket_bytes of at least 1"});
   }
 }
 
@@ -145,10 +146,12 @@ void ShardedModule::Engine::begin_forward() {
 void ShardedModule::Engine::bring_up_to_date() {
   const bool changed = edits_.changed();
   if (changed && accumulating_) {
-    user_error(
-        "shard.forward", "the same parameters in all micro-batches of a step: they changed before ",
-        micro_batch_ + 1, " of ", micro_batches_,
-        " (step the optimizer after the last one's backward, or begin anew with set_micro_batch(0, n))");
+    user_error({.where = "shard.forward",
+                .problem = concat("parameters changed before micro-batch ", micro_batch_ + 1, " of ",
+                                  micro_batches_),
+                .expected = "the same parameters in all micro-batches of a step",
+                .hint = "step the optimizer after the backward of the last micro-batch, or start again with "
+                        "set_micro_batch(0, n)"});
   }
   if (changed || parameters_may_have_changed_) parameters_changed();
 }
@@ -197,7 +200,9 @@ void ShardedModule::Engine::leave_backward() {
 
 void ShardedModule::Engine::set_micro_batch(int64_t index, int64_t count) {
   if (index < 0 || index >= count) {
-    user_error("shard.set_micro_batch", "0 <= index < count: index ", index, " of ", count);
+    user_error({.where = "shard.set_micro_batch",
+                .problem = concat("the index is ", index, " and the count ", count),
+                .expected = "0 <= index < count"});
   }
   if (index == 0) accumulating_ = false;
   micro_batch_ = index;

@@ -23,8 +23,9 @@ std::string join_path(const std::string& prefix, const std::string& name) {
 
 void check_dtype(std::optional<at::ScalarType> dtype, const char* setting) {
   if (!dtype || *dtype == at::kFloat || *dtype == at::kBFloat16 || *dtype == at::kDouble) return;
-  user_error("shard.ShardedModule", "float32, bfloat16 or float64 as precision.", setting, ": ",
-             at::toString(*dtype));
+  user_error({.where = "shard.ShardedModule",
+              .problem = concat("precision.", setting, " is ", at::toString(*dtype)),
+              .expected = "float32, bfloat16 or float64"});
 }
 
 MixedPrecision checked(const MixedPrecision& precision) {
@@ -108,8 +109,10 @@ void ShardedModule::Engine::agree(const std::string& name, const std::string& de
     if (texts[rank] == texts[0]) continue;
     const auto [theirs, ours] = first_differing_lines(texts[rank], texts[0]);
     const std::string unit = texts[0].substr(5, texts[0].find(':') - 5);
-    user_error("shard.ShardedModule", "the same network, policy and dtypes on every rank: in unit ", unit,
-               " rank ", rank, " has '", theirs, "' where rank 0 has '", ours, "'");
+    user_error({.where = "shard.ShardedModule",
+                .problem = concat("unit ", unit, " differs between ranks: rank ", rank, " has '", theirs,
+                                  "', rank 0 '", ours, "'"),
+                .expected = "the same network, policy and dtypes on every rank"});
   }
 }
 
@@ -132,8 +135,9 @@ void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedT
   checked(unit.precision ? *unit.precision : options_.precision);
   for (const auto& [parameter, tensor] : parameters) {
     if (tensor.device().is_cpu()) continue;
-    user_error("shard.ShardedModule", "parameters in the host's memory: ", parameter, " is on ",
-               tensor.device().str());
+    user_error({.where = "shard.ShardedModule",
+                .problem = concat("parameter ", parameter, " is on ", tensor.device().str()),
+                .expected = "parameters in host memory"});
   }
   agree_on_options();
   with_error_context([&] { agree(name, description(name, parameters, unit)); });
@@ -225,14 +229,21 @@ void ShardedModule::Engine::replace_in_sequential(torch::nn::Module& parent, con
   auto* sequential = parent.as<torch::nn::Sequential>();
   if (sequential == nullptr) {
     if (unit.recompute) {
-      user_error("shard.ShardedModule", "recompute for children of a torch::nn::Sequential: ", name,
-                 " is called by its type, which C++ cannot intercept (write shard::recompute([&](x) { return "
-                 "child->forward(x); }, x) where it is called)");
+      user_error(
+          {.where = "shard.ShardedModule",
+           .problem = concat(
+               name,
+               " cannot be recomputed: its parent calls it by its C++ type, which cannot be intercepted"),
+           .expected = "a child of a torch::nn::Sequential",
+           .hint = "write shard::recompute([&](x) { return child->forward(x); }, x) where it is called"});
     }
     if (options_.wrap) {
-      user_error("shard.ShardedModule", "wrap for children of a torch::nn::Sequential: ", name,
-                 " is called by its type, which C++ cannot intercept (let the policy choose the Sequential's "
-                 "children alone)");
+      user_error(
+          {.where = "shard.ShardedModule",
+           .problem = concat(
+               name, " cannot be wrapped: its parent calls it by its C++ type, which cannot be intercepted"),
+           .expected = "a child of a torch::nn::Sequential",
+           .hint = "let the policy choose only children of a Sequential"});
     }
     return;
   }
@@ -254,9 +265,10 @@ void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> m
   choose_units(*module_, "", visited);
   std::vector<NamedTensor> rest = untaken(*module_, "");
   if (options_.root.recompute) {
-    user_error("shard.ShardedModule",
-               "recompute for units below the root: the root itself asks for it (write "
-               "shard::recompute inside its forward)");
+    user_error({.where = "shard.ShardedModule",
+                .problem = "the root unit cannot be recomputed",
+                .expected = "recompute for units below the root",
+                .hint = "write shard::recompute inside the forward of the root"});
   }
   if (!rest.empty()) add_unit("root", std::move(rest), options_.root, /*is_root=*/true);
   with_error_context([&] { agree("(end)", concat("unit (end): ", members_.size(), " units")); });
@@ -265,8 +277,10 @@ void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> m
   for (const auto& entry : module_->named_parameters()) {
     if (is_floating(entry.value())) continue;
     if (entry.value().requires_grad()) {
-      user_error("shard.ShardedModule", "floating-point parameters where they are trained: ", entry.key(),
-                 " is ", at::toString(entry.value().scalar_type()));
+      user_error({.where = "shard.ShardedModule",
+                  .problem = concat("parameter ", entry.key(), " requires a gradient, but is ",
+                                    at::toString(entry.value().scalar_type())),
+                  .expected = "a floating-point dtype"});
     }
     share_small_tensor(entry.value(), entry.key());
   }
@@ -314,11 +328,10 @@ void ShardedModule::Engine::list_shards() {
     places_.push_back(found->second);
   }
   if (shards_.size() != place_by_parameter_.size()) {
-    user_error(
-        "shard.ShardedModule",
-        "units of parameters that the network holds: ", place_by_parameter_.size() - shards_.size(),
-        " parameters were sharded that are not among its named_parameters() (register the children that "
-        "shard_now() was given)");
+    user_error({.where = "shard.ShardedModule",
+                .problem = concat(place_by_parameter_.size() - shards_.size(),
+                                  " sharded parameters are not among the network's named_parameters()"),
+                .hint = "register the children that shard_now() was given"});
   }
 }
 

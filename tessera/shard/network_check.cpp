@@ -35,11 +35,11 @@ class GradientComes : public torch::autograd::FunctionPreHook {
 class ShardedModule::Engine::NoGradient : public TouchTarget {
  public:
   void touch(std::span<const size_t> /*units*/) override {
-    user_error(
-        "shard.gradient",
-        "gradients to be read from ShardedModule::parameters(): the network's own parameters have none "
-        "(make the optimizer over sharded.parameters(), after wrapping; clip with "
-        "sharded.clip_grad_norm())");
+    user_error({.where = "shard.gradient",
+                .problem = "the network's own parameters have no gradients",
+                .expected = "gradients to be read from ShardedModule::parameters()",
+                .hint = "make the optimizer over sharded.parameters(), after wrapping; clip with "
+                        "sharded.clip_grad_norm()"});
   }
   bool may_touch() const override { return true; }
 };
@@ -96,9 +96,9 @@ void ShardedModule::Engine::show_no_gradients(bool show) {
 
 void ShardedModule::Engine::check_thread(const char* function) const {
   if (std::this_thread::get_id() == thread_) return;
-  user_error(function,
-             "calls from the thread that made the ShardedModule: this is another thread (give each "
-             "thread a network, a Mesh and a ShardedModule of its own)");
+  user_error({.where = function,
+              .problem = "called from a different thread than the one that made the ShardedModule",
+              .hint = "give each thread its own network, Mesh and ShardedModule"});
 }
 
 void ShardedModule::Engine::check_network() const {
@@ -107,22 +107,28 @@ void ShardedModule::Engine::check_network() const {
     if (!parameter.defined() || !at::isFloatingType(parameter.scalar_type())) continue;
     const auto found = left_.find(parameter.unsafeGetTensorImpl());
     if (found == left_.end()) {
-      user_error("shard.forward", "the parameters that were wrapped: ", entry.key(),
-                 " was registered or replaced afterwards (build the whole network first)");
+      user_error({.where = "shard.forward",
+                  .problem = concat("parameter ", entry.key(), " was registered or replaced after wrapping"),
+                  .hint = "build the whole network first"});
     }
     const Left& left = found->second;
     if (storage_of(parameter) != left.storage) {
-      user_error("shard.forward", "parameters over the memory of their ShardedModule: ", entry.key(),
-                 " was given other memory (convert and load before wrapping, or use "
-                 "FullyShardOptions::precision and library::load_module)");
+      user_error({.where = "shard.forward",
+                  .problem = concat("parameter ", entry.key(), " was given other memory after wrapping"),
+                  .hint = "convert and load before wrapping, or use FullyShardOptions::precision and "
+                          "library::load_module"});
     }
     if (left.is_copy && version_of(parameter) != left.version) {
-      user_error("shard.forward", "parameters that change through ShardedModule::parameters(): ", entry.key(),
-                 " was changed in place, which is a copy in the compute dtype");
+      user_error({.where = "shard.forward",
+                  .problem = concat("parameter ", entry.key(),
+                                    ", a copy in the compute dtype, was changed in place"),
+                  .hint = "change ShardedModule::parameters() instead"});
     }
     if (parameter.requires_grad() && !left.trainable) {
-      user_error("shard.forward", "parameters that are trained as when they were wrapped: ", entry.key(),
-                 " was frozen then and requires a gradient now (unfreeze before wrapping)");
+      user_error({.where = "shard.forward",
+                  .problem = concat("parameter ", entry.key(),
+                                    " requires a gradient, but was frozen when it was wrapped"),
+                  .hint = "unfreeze it before wrapping"});
     }
   }
 }
@@ -130,9 +136,10 @@ void ShardedModule::Engine::check_network() const {
 void ShardedModule::Engine::check_edits_before_backward() const {
   if (!edits_.changed()) return;
   user_error(
-      "shard.backward",
-      "parameters as they were in forward: they have changed since (optimizer.step() between a forward "
-      "and its backward, or a forward outside of ShardedModule::forward())");
+      {.where = "shard.backward",
+       .problem = "parameters changed between forward and backward",
+       .hint =
+           "call optimizer.step() after backward, and run every forward inside ShardedModule::forward()"});
 }
 
 }  // namespace tessera::shard

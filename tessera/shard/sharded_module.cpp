@@ -86,15 +86,19 @@ at::Tensor ShardedModule::tensor_norms(const std::vector<at::Tensor>& local) {
     if (shard.trainable) trainable.push_back(&shard);
   }
   if (local.empty() || trainable.empty() || local.size() % trainable.size() != 0) {
-    user_error("shard.tensor_norms", "one tensor for each of parameters(): ", local.size(), " for ",
-               trainable.size());
+    user_error({.where = "shard.tensor_norms",
+                .problem = concat(local.size(), " tensors are given for ", trainable.size(), " parameters"),
+                .expected = "one tensor for each of parameters()"});
   }
   std::vector<double> sums;
   for (size_t i = 0; i < local.size(); ++i) {
     const ParameterShard& shard = *trainable[i % trainable.size()];
     if (local[i].defined() && local[i].numel() != shard.end - shard.begin) {
-      user_error("shard.tensor_norms", "local shards in the order of parameters(): tensor ", i, " has ",
-                 local[i].numel(), " elements, the shard of ", shard.name, " has ", shard.end - shard.begin);
+      user_error(
+          {.where = "shard.tensor_norms",
+           .problem = concat("tensor ", i, " has ", local[i].numel(), " elements"),
+           .expected = concat(shard.end - shard.begin, ", the size of the local shard of ", shard.name),
+           .hint = "give the tensors in the order of parameters()"});
     }
     sums.push_back(shard.replica ? 0 : square_sum(local[i]));
   }
@@ -129,8 +133,9 @@ UnitBuilder& UnitBuilder::operator=(UnitBuilder&&) noexcept = default;
 
 void UnitBuilder::shard_now(torch::nn::Module& module, const std::string& name, const UnitOptions& unit) {
   if (unit.recompute) {
-    user_error("shard.shard_now", "recompute for children that a policy chooses: ", name,
-               " is built by hand (write shard::recompute where it is called)");
+    user_error({.where = "shard.shard_now",
+                .problem = concat(name, " cannot be recomputed, because it is sharded manually"),
+                .hint = "write shard::recompute where it is called"});
   }
   auto parameters = engine_->untaken(module, name);
   if (!parameters.empty()) engine_->add_unit(name, std::move(parameters), unit, /*is_root=*/false);

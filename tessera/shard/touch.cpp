@@ -86,9 +86,9 @@ class Touches {
       it->units.push_back(unit);
       written_ = written_ || written;
     } else if (tensor.numel() > 0 && tensor.storage().nbytes() == 0) {
-      user_error("shard.touch",
-                 "a parameter of a living ShardedModule: its memory went with the ShardedModule (keep "
-                 "that as long as the network is used)");
+      user_error({.where = "shard.touch",
+                  .problem = "a sharded parameter is used, but its ShardedModule was destroyed",
+                  .hint = "keep the ShardedModule as long as the network is used"});
     }
   }
   /// `written`: the operation changes it.
@@ -112,16 +112,19 @@ class Touches {
     }
     for (const Touched& touched : all_) {
       if (touched.target->may_touch() || only_makes_a_view(operation)) continue;
-      user_error("shard.touch", "sharded parameters to be read inside ShardedModule::forward or backward: ",
-                 operation.schema().name(),
-                 " reads one elsewhere (put it into the body given to forward(), read parameters() or use "
-                 "with_full_parameters())");
+      user_error(
+          {.where = "shard.touch",
+           .problem = concat(operation.schema().name(),
+                             " reads a sharded parameter outside ShardedModule::forward and backward"),
+           .hint =
+               "call it in the body given to forward(), read parameters() or use with_full_parameters()"});
     }
     if (written_ && !only_makes_a_view(operation)) {
-      user_error("shard.touch",
-                 "sharded parameters to be changed through ShardedModule::parameters(), or before they are "
-                 "wrapped: ",
-                 operation.schema().name(), " writes into a gathered copy, and that goes");
+      user_error(
+          {.where = "shard.touch",
+           .problem = concat(operation.schema().name(),
+                             " writes into a gathered copy of a sharded parameter, which is discarded"),
+           .hint = "change ShardedModule::parameters(), or change parameters before wrapping"});
     }
   }
 

@@ -133,7 +133,9 @@ void print(const nlohmann::ordered_json& json, const Seconds& seconds) {
 
 int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
   const int64_t batch_per_rank = job.recipe.train.batch_per_rank;
-  if (batch_per_rank < 1) user_error("bench.shard", "--batch of at least 1: got ", batch_per_rank);
+  if (batch_per_rank < 1)
+    user_error(
+        {.where = "bench.shard", .problem = concat("--batch is ", batch_per_rank), .expected = "at least 1"});
   set_threads(job.recipe, ranks);
   auto mesh = connect(job.recipe, ranks, [&] {
     return joined_facts({{command_fact(concat("bench shard --rounds ", job.rounds))},

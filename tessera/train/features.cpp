@@ -57,7 +57,9 @@ void check_units(const TrainState& state, const std::vector<std::string>& units)
   for (const auto& segment : state.model->segments()) names.push_back(segment.name);
   for (const std::string& unit : units) {
     if (std::find(names.begin(), names.end(), unit) != names.end()) continue;
-    user_error("train.features", "a unit of the model, one of ", join(names, ", "), ": found ", unit);
+    user_error({.where = "train.features",
+                .problem = concat("the model has no unit '", escape(unit), "'"),
+                .expected = concat("one of ", join(names, ", "))});
   }
 }
 

@@ -98,8 +98,9 @@ std::vector<KernelTime> kernel_times(c10::Device device, const std::function<voi
   }
   std::vector<KernelTime> found = device.is_cpu() ? of_operations(std::move(events)) : of_kernels(events);
   if (found.empty())
-    user_error("train.profiler",
-               "LibTorch's profiler saw no kernel (on a GPU it needs CUPTI and permission to use it)");
+    user_error({.where = "train.profiler",
+                .problem = "LibTorch's profiler saw no kernel",
+                .hint = "on a GPU it needs CUPTI and permission to use it"});
   return found;
 }
 

@@ -29,8 +29,10 @@ std::string steps_text(double steps) {
 void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
   const auto found = static_cast<int64_t>(source.classes().size());
   if (found > recipe.model.classes()) {
-    user_error("train.data", "at most model.classes = ", recipe.model.classes(),
-               " classes: ", recipe.data.source, " has ", found, " (set model.classes = ", found, ")");
+    user_error({.where = "train.data",
+                .problem = concat(recipe.data.source, " has ", found, " classes"),
+                .expected = concat("at most model.classes (", recipe.model.classes(), ")"),
+                .hint = concat("set model.classes = ", found)});
   }
 }
 
@@ -68,10 +70,11 @@ std::vector<recipe::ParameterGroups::Match> matched_groups(const recipe::Recipe&
     return groups.of(name, /*matrix=*/false, /*units_after=*/0).lr_scale == 0;
   });
   if (all_frozen) {
-    user_error("train.groups", "optimizer.groups freezes all ", names.size(),
-               " parameters: nothing is left to train (the names of ",
-               "parameters are those of `tessera checkpoint inspect`; the head of a ViT is head.*, of a "
-               "ResNet fc.*)");
+    user_error({.where = "train.groups",
+                .problem = concat("optimizer.groups freezes all ", names.size(),
+                                  " parameters, so nothing is left to train"),
+                .hint = "`tessera checkpoint inspect` lists the names of parameters; the head of a ViT is "
+                        "head.*, that of a ResNet fc.*"});
   }
   return matches;
 }

@@ -18,7 +18,8 @@ constexpr int64_t kRowsAtOnce = 1024;  // of `test` against all of `train`
 
 Features labelled(const Features& all, const char* what) {
   const at::Tensor rows = all.labels.ge(0).nonzero().squeeze(1);
-  if (rows.numel() == 0) user_error("train.probe", "training images that can be read: found none in ", what);
+  if (rows.numel() == 0)
+    user_error({.where = "train.probe", .problem = concat("no training image of ", what, " can be read")});
   return {all.values.index_select(0, rows), all.labels.index_select(0, rows), {}};
 }
 
@@ -78,7 +79,9 @@ at::Tensor minimise(const Regression& problem, int64_t classes, int64_t steps,
   double value = problem.value_and_gradient(weights, gradient);
   std::deque<std::pair<at::Tensor, at::Tensor>> pairs;
   for (int64_t i = 0; i < steps && gradient.abs().max().item<double>() > kSmallGradient; ++i) {
-    if (stop && stop()) user_error("train.probe", "a linear probe trained to its end: stopped by a signal");
+    if (stop && stop())
+      user_error({.where = "train.probe",
+                  .problem = "the linear probe was stopped by a signal before it was trained"});
     const at::Tensor way = direction(gradient, pairs);
     const double slope = inner_product(way, gradient);
     double length = 1;

@@ -45,9 +45,10 @@ void check_nothing_saved(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     if (!checkpoint::names::parse_step(name) || !entry.is_directory(ignored)) continue;
-    user_error("train.resume", "a complete checkpoint: ", entry.path().string(), " has no ",
-               checkpoint::names::kManifest,
-               " and there is no other (restore it; to start anew, move it away)");
+    user_error({.where = "train.resume",
+                .problem = concat("checkpoint ", entry.path().string(), " is incomplete: it has no ",
+                                  checkpoint::names::kManifest, ", and there is no other checkpoint"),
+                .hint = "restore it; to start anew, move it away"});
   }
 }
 
@@ -197,8 +198,10 @@ fs::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
   if (!choice) {
     check_nothing_saved(folder);
     if (p.job.must_resume) {
-      user_error("train.resume", "a saved state: found no checkpoint in ", folder.string(),
-                 " (nothing of that run can be continued: start anew with a recipe)");
+      user_error({.where = "train.resume",
+                  .problem = concat("there is no checkpoint in ", folder.string(),
+                                    ", so the run cannot be continued"),
+                  .hint = "start anew with a recipe"});
     }
     log.info(concat("nothing to resume in ", folder.string(), ": starting anew"));
     return {};

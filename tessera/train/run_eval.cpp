@@ -86,7 +86,9 @@ Trained open_trained(const std::string& path, const std::vector<std::string>& se
   const auto found = checkpoint::choose(path, checkpoint::kBestOrLatest);
   const fs::path checkpoints = fs::path(path) / "checkpoints";
   if (!found && !fs::is_directory(checkpoints)) static_cast<void>(checkpoint::find(path, path));  // says why
-  if (!found) user_error("checkpoint.find", "a complete checkpoint: ", checkpoints.string(), " holds none");
+  if (!found)
+    user_error(
+        {.where = "checkpoint.find", .problem = concat(checkpoints.string(), " has no complete checkpoint")});
   const checkpoint::Choice& choice = *found;
   const auto manifest = checkpoint::read_manifest(choice.path);
   recipe::Recipe recipe = recipe::parse_recipe(manifest.progress.recipe_toml,
@@ -130,7 +132,9 @@ void load(TrainState& state, const Trained& trained, bool ema, Log& log) {
     return;
   }
   if (ema)
-    user_error("train.eval", "a checkpoint of Tessera's for --ema: ", trained.path.string(), " is none");
+    user_error({.where = "train.eval",
+                .problem = concat("--ema needs a checkpoint of Tessera, but ", trained.path.string(),
+                                  " is a file of weights")});
   take(state, *trained.weights, "weights", log);
   state.classes = trained.weights->classes;
 }
@@ -342,7 +346,8 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           const std::string dtype = computed_in(trained.recipe, device);
           Evaluation result;
           if (judged) result = evaluate(*state, *source, loader, options, *mesh);
-          if (result.stopped) user_error("eval", "an evaluation of all samples: stopped by a signal");
+          if (result.stopped)
+            user_error({.where = "train.eval", .problem = "the evaluation was stopped by a signal"});
           const int64_t broken = result.figures.broken;
           if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
           nlohmann::ordered_json json = {{"samples", source->size()}};

@@ -42,8 +42,10 @@ std::string saving(const char* change, double before, double after) {
 int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
   const int64_t cores = launch::available_cores(), most = std::max(kThreadsAnywhere, kThreadsACore * cores);
   if (recipe.run.threads > most) {
-    user_error("train.threads", "run.threads of at most ", most, " on the ", cores,
-               cores == 1 ? " core" : " cores", " of this host: found ", recipe.run.threads);
+    user_error({.where = "train.threads",
+                .problem = concat("run.threads is ", recipe.run.threads),
+                .expected = concat("at most ", most, " on the ", cores, cores == 1 ? " core" : " cores",
+                                   " of this host")});
   }
   const int64_t threads = launch::threads_per_rank(recipe.run.threads, ranks);
   if (threads > most) {
@@ -200,16 +202,21 @@ std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan,
       saving("twice the ranks", now, predict(make_plan(recipe, 2 * ranks.world), batch_per_rank)));
 }
 
+std::string savings_hint(const std::string& savings) {
+  return savings.empty() ? "" : concat("per rank: ", savings.substr(2));
+}
+
 void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                   const launch::Ranks& ranks, const std::string& otherwise) {
   const double one = predicted_memory(recipe, plan, batch_per_rank);
   const double needed = one * static_cast<double>(ranks.local_world);
   const auto available = static_cast<double>(launch::available_memory());
   if (needed <= available) return;
-  user_error("train.memory", "a run that fits this host: ", ranks.local_world,
-             ranks.local_world == 1 ? " rank is" : " ranks are", " predicted to need ", human_bytes(needed),
-             " and ", human_bytes(available), " are free (per rank",
-             memory_savings(recipe, plan, batch_per_rank, ranks), otherwise, ")");
+  user_error({.where = "train.memory",
+              .problem = concat("the run does not fit this host: ", ranks.local_world,
+                                ranks.local_world == 1 ? " rank is" : " ranks are", " predicted to need ",
+                                human_bytes(needed), ", but ", human_bytes(available), " are free"),
+              .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks) + otherwise)});
 }
 
 std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe) {
@@ -226,9 +233,10 @@ int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::funct
     throw;
   } catch (const std::exception& error) {
     if (const double bytes = bytes_wanted(error); bytes != 0) {
-      user_error("train.memory", "enough memory: out of memory on ", mesh.describe(), ", ", where(),
-                 ", wanting ", bytes > 0 ? human_bytes(bytes) : "more than there is", " (per rank", savings,
-                 ")");
+      user_error({.where = "train.memory",
+                  .problem = concat("out of memory on ", mesh.describe(), ", ", where(), ", wanting ",
+                                    bytes > 0 ? human_bytes(bytes) : "more than there is"),
+                  .hint = savings_hint(savings)});
     }
     throw;
   }

@@ -63,6 +63,10 @@ void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                            const launch::Ranks& ranks);
 
+/// The hint of an error about memory: "per rank: shard.recompute = true would save 3 GiB; ...". `savings`: as
+/// memory_savings() and what follows it.
+std::string savings_hint(const std::string& savings);
+
 /// Runs `body` and turns what it throws into one of our errors that says where: silent ranks after a
 /// CommError, step, unit, wanted bytes and `savings` when memory ran out. `where` is asked after the failure.
 int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,

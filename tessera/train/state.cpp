@@ -233,9 +233,9 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
   std::vector<checkpoint::Slice>& slices = held.list();
   if (weights == Weights::kAverage) {
     if (!has_average) {
-      user_error("checkpoint.load",
-                 "a checkpoint with a moving average of the weights (ema.decay): ", checkpoint.string(),
-                 " has none");
+      user_error({.where = "checkpoint.load",
+                  .problem = concat(checkpoint.string(), " has no moving average of the weights"),
+                  .expected = "a checkpoint of a run with ema.decay above 0"});
     }
     for (auto& slice : slices) {
       if (slice.name.starts_with(kParameter)) {

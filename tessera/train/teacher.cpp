@@ -17,8 +17,9 @@ void check_fits(const arch::ModelConfig& teacher, const arch::ModelConfig& stude
                 const std::string& origin) {
   const auto alike = [&](const char* what, int64_t theirs, int64_t ours) {
     if (theirs == ours) return;
-    user_error("train.teacher", "a teacher of ", ours, ' ', what, ", as its student: ", origin, " has ",
-               theirs);
+    user_error({.where = "train.teacher",
+                .problem = concat("the teacher ", origin, " has ", theirs, ' ', what),
+                .expected = concat(ours, ", as its student")});
   };
   alike("classes", teacher.classes(), student.classes());
   alike("channels", teacher.channels(), student.channels());

@@ -106,7 +106,7 @@ void export_model(std::shared_ptr<checkpoint::TensorSource> source, const Descri
   }
   std::error_code error;
   fs::create_directories(output, error);
-  if (error) user_error("file.create", "cannot create ", output.string(), ": ", error.message());
+  if (error) cannot_create(output, error);
   write_hugging_face_tensors(mapped, output, options.max_shard_bytes, written);
   write_file_atomic(output / "config.json", hugging_face_config(model.config, model.classes));
   write_file_atomic(output / "preprocessor_config.json",

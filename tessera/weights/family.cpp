@@ -32,8 +32,10 @@ Family family_of(const std::string& name) {
     names.emplace_back(known);
   }
   const std::string near = nearest(name, names);
-  user_error("weights.family", "one of ", join(names, ", "), ": found \"", escape(name), '"',
-             near.empty() ? "" : " (did you mean \"" + near + "\"?)");
+  user_error({.where = "weights.family",
+              .problem = concat("unknown family of weights \"", escape(name), '"'),
+              .expected = concat("one of ", join(names, ", ")),
+              .hint = near.empty() ? "" : concat("did you mean \"", near, "\"?")});
 }
 
 void set_pixels(data::TransformOptions& pixels, bool imagenet) {

@@ -30,9 +30,12 @@ fs::path file_in(const fs::path& folder) {
     }
   }
   if (found.size() != 1) {
-    user_error("weights.open",
-               "a checkpoint, or a folder with model.safetensors, its index, or one file of weights: ",
-               folder.string(), " has ", found.empty() ? "none" : "several (name the file)");
+    user_error(
+        {.where = "weights.open",
+         .problem = concat(folder.string(),
+                           found.empty() ? " has no file of weights" : " has several files of weights"),
+         .expected = "a checkpoint, or a folder with model.safetensors, its index, or one file of weights",
+         .hint = found.empty() ? "" : "name the file"});
   }
   return found.front();
 }
@@ -87,9 +90,10 @@ Opened open_file(const fs::path& path, bool ema) {
     opened.kind = Opened::Kind::kTorch;
     opened.source = open_torch(opened.file, ema, opened.nested);  // says what is wrong with the older form
   } else {
-    user_error("weights.open",
-               "a file of weights (safetensors, torch.save, .npz): it begins as none of them (",
-               opened.file.string(), ')');
+    user_error(
+        {.where = "weights.open",
+         .problem = concat(opened.file.string(), " is not a file of weights: it begins with other bytes"),
+         .expected = "safetensors, torch.save or .npz"});
   }
   return opened;
 }

@@ -36,9 +36,11 @@ const Value& text_of(const Value& value) {
 template <typename Value>
 void alike(const char* key, const Value& theirs, const Value& ours) {
   if (theirs == ours) return;
-  user_error("weights.finetune",
-             "a model that differs in image_size, patch_size, channels, classes, pool and head alone: its ",
-             key, " is ", text_of(ours), ", that of the weights ", text_of(theirs));
+  user_error(
+      {.where = "weights.finetune",
+       .problem = concat("the model's ", key, " is ", text_of(ours), ", but that of the weights is ",
+                         text_of(theirs)),
+       .expected = "a model that differs only in image_size, patch_size, channels, classes, pool and head"});
 }
 
 void check_alike(const arch::VitConfig& from, const arch::VitConfig& to) {
@@ -68,8 +70,10 @@ HeadStart head_start_of(const std::string& name) {
     if (name == names[i]) return static_cast<HeadStart>(i);
   }
   const std::string near = nearest(name, names);
-  user_error("weights.finetune", "one of ", join(names, ", "), ": found \"", escape(name), '"',
-             near.empty() ? "" : " (did you mean \"" + near + "\"?)");
+  user_error({.where = "weights.finetune",
+              .problem = concat("the start of the head is \"", escape(name), '"'),
+              .expected = concat("one of ", join(names, ", ")),
+              .hint = near.empty() ? "" : concat("did you mean \"", near, "\"?")});
 }
 
 FinetunedSource::FinetunedSource(std::shared_ptr<checkpoint::TensorSource> source,
@@ -78,8 +82,11 @@ FinetunedSource::FinetunedSource(std::shared_ptr<checkpoint::TensorSource> sourc
     : source_(std::move(source)) {
   check_alike(from, to);
   if (options.head == HeadStart::kKeep && from.classes() != to.classes()) {
-    user_error("weights.finetune", "as many classes as the head that is kept, ", from.classes(), ": found ",
-               to.classes(), " (choose another start of the head)");
+    user_error({.where = "weights.finetune",
+                .problem = concat("the model has ", to.classes(), " classes, but the head that is kept has ",
+                                  from.classes()),
+                .expected = "as many classes",
+                .hint = "choose another start of the head"});
   }
   const bool is_vit = to.family() == arch::VitConfig::kFamily;
   if (is_vit) note_vit_changes(from.as<arch::VitConfig>(), to.as<arch::VitConfig>());
@@ -89,8 +96,12 @@ FinetunedSource::FinetunedSource(std::shared_ptr<checkpoint::TensorSource> sourc
     origins_.push_back(origin_of(spec, from, to, options));
   }
   if (!missing_.empty()) {
-    user_error("weights.finetune", "weights for the whole model: there are none for ", missing_.front(),
-               missing_.size() > 1 ? concat(" and ", missing_.size() - 1, " more tensors") : "");
+    user_error(
+        {.where = "weights.finetune",
+         .problem = concat(
+             "the weights have no ", missing_.front(),
+             missing_.size() > 1 ? concat(" (and ", missing_.size() - 1, " more tensors are missing)") : ""),
+         .expected = "weights of the whole model"});
   }
   size_t ignored = 0;
   const bool one_layer = is_vit && to.as<arch::VitConfig>().head == arch::Head::kLinear;
@@ -165,9 +176,10 @@ FinetunedSource::Origin FinetunedSource::origin_of(const arch::ParameterSpec& sp
     return origin;
   }
   if (tensor->shape != spec.shape) {
-    user_error("weights.finetune", "a tensor ", spec.name, ' ', checkpoint::shape_text(spec.shape),
-               ": that of the weights is ", checkpoint::shape_text(tensor->shape),
-               " (a model of the same sizes can begin with them)");
+    user_error({.where = "weights.finetune",
+                .problem = concat(spec.name, " of the weights is ", checkpoint::shape_text(tensor->shape)),
+                .expected = checkpoint::shape_text(spec.shape),
+                .hint = "use weights of a model of the same sizes"});
   }
   TESSERA_CHECK(tensor->dtype == "F32", spec.name);
   return origin;

@@ -124,13 +124,16 @@ Named without_prefix(const Opened& opened) {
         tensor.name.substr(0, tensor.name.size() - std::string_view(kGooglePatch).size());
     if (!before.empty() && before.back() != '/') continue;
     if (found) {
-      user_error("weights.open", "one ViT: ", named.where, " has ", prefix, kGooglePatch, " and ",
-                 tensor.name);
+      user_error({.where = "weights.open",
+                  .problem = concat(named.where, " has several models: ", prefix, kGooglePatch, " and ",
+                                    tensor.name),
+                  .expected = "one ViT"});
     }
     prefix = before;
     found = true;
   }
-  if (!found) user_error("weights.open", "a tensor ", kGooglePatch, ": there is none (", named.where, ')');
+  if (!found)
+    user_error({.where = "weights.open", .problem = concat(named.where, " has no tensor ", kGooglePatch)});
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].name.starts_with(prefix)) named.index.emplace(tensors[i].name.substr(prefix.size()), i);
   }
@@ -182,8 +185,9 @@ Foreign read_google(const Opened& opened, const FamilyOptions& options) {
   const Shape* head = find_shape(tensors, "head/kernel");
   c.classes = head == nullptr ? 0 : need_shape(tensors, "head/kernel", 2)[1];
   if (options.heads > 0 && options.heads != c.heads) {
-    user_error("weights.open", options.heads, " heads as asked for: the file has ", c.heads, " (",
-               tensors.where, ')');
+    user_error({.where = "weights.open",
+                .problem = concat("--heads is ", options.heads, ", but ", tensors.where, " has ", c.heads,
+                                  " heads")});
   }
   check_config(c, tensors.where);
   Mapping mapping = mapping_for(c, layout);
@@ -195,7 +199,9 @@ namespace {
 
 void check_google(const arch::VitConfig& c, const char* family) {
   const auto refuse = [&](const char* what) {
-    user_error("weights.export", "a model that ", family, " has: found ", what, " (export to timm instead)");
+    user_error({.where = "weights.export",
+                .problem = concat("the model has ", what, ", which ", family, " does not support"),
+                .hint = "export to timm instead"});
   };
   if (c.registers > 0) refuse("register tokens");
   if (c.distillation_token) refuse("a distillation token");
@@ -211,8 +217,9 @@ void check_google(const arch::VitConfig& c, const char* family) {
 Mapping google_mapping(const arch::VitConfig& config) {
   check_google(config, "the original ViT");
   if (config.pool == arch::Pool::kAttention) {
-    user_error("weights.export",
-               "a model that the original ViT has: found an attention pool (export to big_vision)");
+    user_error({.where = "weights.export",
+                .problem = "the model has an attention pool, which the original ViT does not support",
+                .hint = "export to big_vision"});
   }
   Layout layout;
   layout.position_rows = config.prefix_tokens();

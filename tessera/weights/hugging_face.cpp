@@ -197,8 +197,9 @@ Foreign read_hugging_face(const Opened& opened, const FamilyOptions& options) {
 
 Mapping hugging_face_mapping(const arch::VitConfig& c) {
   const auto refuse = [](const char* what) {
-    user_error("weights.export", "a model that transformers' ViT has: found ", what,
-               " (export to timm instead)");
+    user_error({.where = "weights.export",
+                .problem = concat("the model has ", what, ", which transformers' ViT does not support"),
+                .hint = "export to timm instead"});
   };
   if (c.pool != arch::Pool::kClassToken) refuse("another pool than the class token");
   if (c.head == arch::Head::kTanh) refuse("a head of two layers");

@@ -58,11 +58,15 @@ void remove_others(const fs::path& folder, const std::set<std::string>& kept) {
     const std::string name = at->path().filename().string();
     if (std::regex_match(name, ours) && !kept.contains(name)) old.push_back(at->path());
   }
-  if (failed) user_error("weights.export", "cannot list ", folder.string(), ": ", failed.message());
+  if (failed)
+    user_error({.where = "weights.export",
+                .problem = concat("cannot list ", folder.string(), ": ", failed.message())});
   for (const auto& path : old) {
     std::error_code error;
     fs::remove(path, error);
-    if (error) user_error("weights.export", "cannot remove ", path.string(), ": ", error.message());
+    if (error)
+      user_error({.where = "weights.export",
+                  .problem = concat("cannot remove ", path.string(), ": ", error.message())});
   }
 }
 
@@ -82,8 +86,9 @@ int64_t shard_bytes_of(const std::string& text) {
   }
   const double bytes = parse_number<double>(number).value_or(0) * unit;
   if (!(bytes >= 1 && bytes <= 1e18)) {
-    user_error("weights.shard_size", "a size of a file such as 5GB, 500MB or a number of bytes: found \"",
-               escape(text), '"');
+    user_error({.where = "weights.shard_size",
+                .problem = concat("the size of a file is \"", escape(text), '"'),
+                .expected = "5GB, 500MB or a number of bytes"});
   }
   return static_cast<int64_t>(bytes);
 }

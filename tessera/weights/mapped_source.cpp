@@ -123,19 +123,24 @@ void MappedSource::check(const Mapping& mapping, Direction direction) const {
     }
   }
   if (!missing.empty()) {
-    user_error("weights.map", "all tensors of the model: missing are ", first_few(missing), " (", from_.where,
-               ')');
+    user_error({.where = "weights.map",
+                .problem = concat(from_.where, " has no ", first_few(missing)),
+                .expected = "all tensors of the model"});
   }
   if (!different.empty()) {
-    user_error("weights.map", "tensors of the model's shapes: ", first_few(different), " (", from_.where,
-               ')');
+    user_error({.where = "weights.map",
+                .problem = concat("tensors in ", from_.where, " have wrong shapes: ", first_few(different))});
   }
   if (!numbers.empty()) {
-    user_error("weights.map", "floating-point numbers: ", first_few(numbers), " (", from_.where, ')');
+    user_error(
+        {.where = "weights.map",
+         .problem = concat("tensors in ", from_.where, " are not floating-point: ", first_few(numbers))});
   }
   if (!surplus.empty()) {
-    user_error("weights.map", "tensors that a ViT of Tessera has: found also ", first_few(surplus), " (",
-               from_.where, "; a variant that is not known here)");
+    user_error({.where = "weights.map",
+                .problem = concat(from_.where,
+                                  " has tensors that a ViT of Tessera does not have: ", first_few(surplus)),
+                .hint = "this variant is not supported"});
   }
 }
 

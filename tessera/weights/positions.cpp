@@ -13,8 +13,10 @@ Resampling resampling_of(const std::string& name) {
   if (name == "bicubic") return Resampling::kBicubic;
   if (name == "linear") return Resampling::kLinear;
   const std::string near = nearest(name, {"bicubic", "linear"});
-  user_error("weights.positions", "bicubic or linear: found \"", escape(name), '"',
-             near.empty() ? "" : " (did you mean \"" + near + "\"?)");
+  user_error({.where = "weights.positions",
+              .problem = concat("the resampling is \"", escape(name), '"'),
+              .expected = "bicubic or linear",
+              .hint = near.empty() ? "" : concat("did you mean \"", near, "\"?")});
 }
 
 std::string to_string(Resampling how) { return how == Resampling::kBicubic ? "bicubic" : "linear"; }

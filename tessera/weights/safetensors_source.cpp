@@ -48,10 +48,12 @@ std::shared_ptr<checkpoint::TensorSource> open_safetensors(const fs::path& file,
 
 std::map<std::string, std::string> parse_index(const std::string& text, const std::string& where) {
   const auto wrong = [&](const std::string& found) {
-    user_error("weights.index", "{\"weight_map\": {tensor: file, ...}}: found ", found, " (", where, ')');
+    user_error({.where = "weights.index",
+                .problem = concat(where, " has ", found),
+                .expected = "{\"weight_map\": {tensor: file, ...}}"});
   };
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) wrong("no JSON");
+  if (json.is_discarded()) wrong("no valid JSON");
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     wrong("no object weight_map");
   }
@@ -61,7 +63,7 @@ std::map<std::string, std::string> parse_index(const std::string& text, const st
     const std::string path = file.get<std::string>();
     if (path.empty() || path.find('/') != std::string::npos || path.find('\0') != std::string::npos ||
         path == "..") {
-      wrong(concat("\"", escape(path), "\", which is no name of a file beside it"));
+      wrong(concat("the file name \"", escape(path), "\", which is not beside it"));
     }
     files.emplace(name, path);
   }
@@ -76,8 +78,10 @@ std::shared_ptr<checkpoint::TensorSource> open_sharded_safetensors(const fs::pat
     if (!reader) reader = std::make_shared<formats::SafetensorsReader>(index.parent_path() / file);
     const auto* entry = reader->find(name);
     if (entry == nullptr) {
-      user_error("weights.index", "the tensor ", escape(name), " in ", escape(file), ": it is not there (",
-                 index.string(), "; parts of different models?)");
+      user_error({.where = "weights.index",
+                  .problem = concat(escape(file), " has no tensor ", escape(name), ", which ", index.string(),
+                                    " names"),
+                  .hint = "the files may be parts of different models"});
     }
     source->add(reader, *entry);
   }

@@ -25,16 +25,22 @@ const Shape* find_shape(const Named& tensors, const std::string& name) {
   return at == tensors.index.end() ? nullptr : &tensors.source->tensors()[at->second].shape;
 }
 
+[[noreturn]] static void missing_tensor(const Named& tensors, const std::string& name) {
+  user_error({.where = "weights.open", .problem = concat(tensors.where, " has no tensor ", name)});
+}
+
 const Shape& need_shape(const Named& tensors, const std::string& name, size_t dims) {
   const Shape* shape = find_shape(tensors, name);
   if (shape == nullptr) {
-    user_error("weights.open", "a tensor ", name, ": there is none (", tensors.where, ')');
+    missing_tensor(tensors, name);
   }
   bool sizes = shape->size() == dims;
   for (const int64_t size : *shape) sizes = sizes && size > 0 && size < (int64_t{1} << 30);
   if (!sizes) {
-    user_error("weights.open", name, " with ", dims, " dims: found ", checkpoint::shape_text(*shape), " (",
-               tensors.where, ')');
+    user_error(
+        {.where = "weights.open",
+         .problem = concat(name, " is ", checkpoint::shape_text(*shape), " (", tensors.where, ')'),
+         .expected = concat(dims, dims == 1 ? " dimension" : " dimensions", " with sizes from 1 to 2^30")});
   }
   return *shape;
 }
@@ -43,7 +49,7 @@ int64_t count_blocks(const Named& tensors, const std::string& prefix, const std:
   int64_t count = 0;
   while (tensors.index.contains(prefix + std::to_string(count) + suffix)) ++count;
   if (count == 0) {
-    user_error("weights.open", "a tensor ", prefix, '0', suffix, ": there is none (", tensors.where, ')');
+    missing_tensor(tensors, concat(prefix, '0', suffix));
   }
   return count;
 }
@@ -65,8 +71,9 @@ Grid grid_of(int64_t rows, int64_t prefix_tokens, const std::string& where) {
     if (prefix > prefix_tokens) continue;
     if (const int64_t side = root_of(rows - prefix); side > 0) return {side, prefix};
   }
-  user_error("weights.open", "a square of positions and ", prefix_tokens, " more: found ", rows, " rows (",
-             where, ')');
+  user_error({.where = "weights.open",
+              .problem = concat(where, " has ", rows, " rows of positions"),
+              .expected = concat("a square and ", prefix_tokens, " more")});
 }
 
 int64_t heads_of(const arch::VitConfig& config, const FamilyOptions& options, Description& description,
@@ -84,9 +91,10 @@ int64_t heads_of(const arch::VitConfig& config, const FamilyOptions& options, De
     description.notes.push_back(concat(heads, " heads of ", kUsualHeadWidth, ": the file does not say"));
     return heads;
   }
-  user_error("weights.open", "a number of heads: the file does not say, and width ", config.width,
-             " is no multiple of ", kUsualHeadWidth, " (", where,
-             "; give it with --heads, or --set model.heads=N)");
+  user_error({.where = "weights.open",
+              .problem = concat(where, " does not say the number of heads, and width ", config.width,
+                                " is not a multiple of ", kUsualHeadWidth),
+              .hint = "give it with --heads, or --set model.heads=N"});
 }
 
 void check_config(const arch::VitConfig& config, const std::string& where) {

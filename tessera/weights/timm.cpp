@@ -43,7 +43,8 @@ std::string wrappers_of(const Opened& opened) {
     }
     if (rest.empty()) return before;
   }
-  user_error("weights.open", "a tensor ", kTimmPatch, ": there is none (", opened.file.string(), ')');
+  user_error(
+      {.where = "weights.open", .problem = concat(opened.file.string(), " has no tensor ", kTimmPatch)});
 }
 
 /// Our name of what is called differently.
@@ -74,7 +75,10 @@ std::string config_of(const std::string& weights) {
 
 [[noreturn]] void refuse(const Named& tensors, const std::string& expected, const std::string& found,
                          const std::string& advice) {
-  user_error("weights.open", expected, ": found ", found, " (", tensors.where, "; ", advice, ')');
+  user_error({.where = "weights.open",
+              .problem = concat(tensors.where, " has ", found),
+              .expected = expected,
+              .hint = advice});
 }
 
 void refuse_what_has_no_place(const Named& tensors) {
@@ -85,7 +89,7 @@ void refuse_what_has_no_place(const Named& tensors) {
   }
   if (tensors.index.contains("blocks.0.attn.q_bias")) {
     refuse(tensors, "a ViT with biases of queries, keys and values", "a BEiT or EVA (attn.q_bias)",
-           "no such model is known here");
+           "this model is not supported");
   }
 }
 
@@ -226,7 +230,7 @@ Foreign read_timm(const Opened& opened, const FamilyOptions& options) {
       continue;
     }
     if (!tensors.index.emplace(name, i).second) {
-      refuse(tensors, "one tensor " + name, "several", "no such model is known here");
+      refuse(tensors, "one tensor " + name, "several", "this model is not supported");
     }
   }
   refuse_what_has_no_place(tensors);

@@ -53,8 +53,9 @@ class TorchSource final : public checkpoint::TensorSource {
   TorchSource(const std::filesystem::path& path, bool ema, std::string& nested) : file_(path) {
     const PickleValue* weights = find_weights(file_.root(), ema, kDeepest, nested);
     if (weights == nullptr) {
-      user_error("weights.torch", "a dict of tensors, or one below state_dict, model or model_ema: found ",
-                 file_.root().describe(), " without (", path.string(), ')');
+      user_error({.where = "weights.torch",
+                  .problem = concat(path.string(), " has ", file_.root().describe(), " without tensors"),
+                  .expected = "a dict of tensors, or one below state_dict, model or model_ema"});
     }
     for (const auto& [key, value] : weights->entries) {
       if (!key->is(PickleValue::Kind::kString) || !TorchFile::is_tensor(*value)) continue;

@@ -71,7 +71,9 @@ Foreign read_torchvision(const Opened& opened, const FamilyOptions& options) {
 
 Mapping torchvision_mapping(const arch::VitConfig& c) {
   const auto refuse = [](const char* what) {
-    user_error("weights.export", "a model that torchvision has: found ", what, " (export to timm instead)");
+    user_error({.where = "weights.export",
+                .problem = concat("the model has ", what, ", which torchvision does not support"),
+                .hint = "export to timm instead"});
   };
   if (c.pool != arch::Pool::kClassToken) refuse("another pool than the class token");
   if (c.registers > 0) refuse("register tokens");

@@ -51,8 +51,10 @@ Trained open_trained(const std::filesystem::path& path, const OpenOptions& optio
     return own;
   }
   if (saved.model.family() != arch::VitConfig::kFamily) {
-    user_error("weights.open", "a run or a checkpoint of a ", saved.model.family(), ": ", path.string(),
-               " is a file made of one (give the checkpoint)");
+    user_error({.where = "weights.open",
+                .problem = concat(path.string(), " is a file made of a ", saved.model.family()),
+                .expected = "a run or a checkpoint",
+                .hint = "give the checkpoint"});
   }
   OpenOptions how = options;
   how.heads = saved.model.as<arch::VitConfig>().heads;

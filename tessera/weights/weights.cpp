@@ -68,9 +68,11 @@ Family detect_family(const Opened& opened) {
   std::vector<std::string> names;
   for (size_t i = 0; i < std::min(kNamedTensors, tensors.size()); ++i)
     names.push_back(escape(tensors[i].name));
-  user_error("weights.open", "a ViT as timm, torchvision, Hugging Face or Google name its tensors: found ",
-             names.empty() ? "no tensor" : join(names, ", "), tensors.size() > kNamedTensors ? ", ..." : "",
-             " (", opened.file.string(), ')');
+  user_error(
+      {.where = "weights.open",
+       .problem = concat(opened.file.string(), " has ", names.empty() ? "no tensor" : join(names, ", "),
+                         tensors.size() > kNamedTensors ? ", ..." : ""),
+       .expected = "a ViT with the tensor names of timm, torchvision, Hugging Face or Google"});
 }
 
 Model open_model(const std::filesystem::path& path, const OpenOptions& options) {

@@ -81,23 +81,21 @@ TEST(ResMlp, Errors) {
     return error_text([&] { check(config); });
   };
   EXPECT_EQ(message([](ResMlpConfig&) {}), "no error");
-  EXPECT_EQ(
-      message([](ResMlpConfig& c) { c.image_size = 225; }),
-      "[arch.check] image_size must be a multiple of patch_size: found 225 and 16; nearest: 224 and 240");
-  EXPECT_EQ(message([](ResMlpConfig& c) { c.depth = 0; }),
-            "[arch.check] depth must be between 1 and 4096: found 0");
+  EXPECT_EQ(message([](ResMlpConfig& c) { c.image_size = 225; }),
+            "[arch.check] image_size is 225: expected a multiple of patch_size (16); nearest: 224 and 240");
+  EXPECT_EQ(message([](ResMlpConfig& c) { c.depth = 0; }), "[arch.check] depth is 0: expected 1 to 4096");
   EXPECT_EQ(message([](ResMlpConfig& c) {
               c.image_size = 1 << 10;
               c.patch_size = 1;
             }),
-            "[arch.check] the patches of an image must be between 1 and 65536: found 1048576");
+            "[arch.check] the number of patches of an image is 1048576: expected 1 to 65536");
   EXPECT_EQ(message([](ResMlpConfig& c) { c.drop_path = 1; }),
-            "[arch.check] drop_path must be at least 0 and below 1: found 1");
+            "[arch.check] drop_path is 1: expected at least 0 and below 1");
   EXPECT_EQ(message([](ResMlpConfig& c) { c.layer_scale = NAN; }),
-            "[arch.check] layer_scale must be between 0 and 1e6: found nan");
+            "[arch.check] layer_scale is nan: expected 0 (none) to 1e6");
   EXPECT_EQ(error_text([] { resmlp_config("resmlp_25_224"); }),
-            "[arch.resmlp_config] expected the name of a ResMLP, like resmlp_24_224: found \"resmlp_25_224\" "
-            "(did you mean \"resmlp_24_224\"?)");
+            "[arch.resmlp_config] unknown model \"resmlp_25_224\": expected the name of a ResMLP, like "
+            "resmlp_24_224; did you mean \"resmlp_24_224\"?");
 }
 
 }  // namespace

@@ -113,18 +113,18 @@ TEST(ResNet, Errors) {
   };
   EXPECT_EQ(message([](ResNetConfig&) {}), "no error");
   EXPECT_EQ(message([](ResNetConfig& c) { c.blocks = {}; }),
-            "[arch.check] the number of stages in blocks must be between 1 and 8: found 0");
+            "[arch.check] the number of stages in blocks is 0: expected 1 to 8");
   EXPECT_EQ(message([](ResNetConfig& c) {
               c.blocks = {3, 0};
             }),
-            "[arch.check] each of blocks must be between 1 and 1024: found 0");
+            "[arch.check] an element of blocks is 0: expected 1 to 1024");
   EXPECT_EQ(message([](ResNetConfig& c) { c.batch_norm_momentum = 0; }),
-            "[arch.check] batch_norm_momentum must be above 0 and at most 1: found 0");
+            "[arch.check] batch_norm_momentum is 0: expected above 0 and at most 1");
   EXPECT_EQ(message([](ResNetConfig& c) { c.batch_norm_epsilon = NAN; }),
-            "[arch.check] batch_norm_epsilon must be above 0 and at most 1: found nan");
+            "[arch.check] batch_norm_epsilon is nan: expected above 0 and at most 1");
   EXPECT_EQ(error_text([] { resnet_config("resnet5"); }),
-            "[arch.resnet_config] expected the name of a ResNet, like resnet50: found \"resnet5\" (did you "
-            "mean \"resnet50\"?)");
+            "[arch.resnet_config] unknown model \"resnet5\": expected the name of a ResNet, like resnet50; "
+            "did you mean \"resnet50\"?");
 }
 
 TEST(Model, AFamilyIsFoundByItsModelsNames) {

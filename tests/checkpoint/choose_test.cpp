@@ -55,8 +55,8 @@ TEST_F(Choose, TheNewestWholeOneReplacesADamagedOne) {
   const auto choice = choose(run.path(), "latest");
   const std::string text = passed_over_text(*choice);
   EXPECT_NE(text.find("step_00000004: "), std::string::npos) << text;
-  EXPECT_NE(text.find("its checksum is "), std::string::npos) << text;
-  EXPECT_NE(text.find("the file is missing"), std::string::npos) << text;
+  EXPECT_NE(text.find("has the checksum "), std::string::npos) << text;
+  EXPECT_NE(text.find(" is missing ("), std::string::npos) << text;
   EXPECT_NE(text.find("step_00000002 is taken instead"), std::string::npos) << text;
 }
 
@@ -84,7 +84,7 @@ TEST_F(Choose, TheSecondBestReplacesADamagedBest) {
 TEST_F(Choose, NothingIsReplacedWhereDamageIsFatal) {
   flip_a_byte(4);
   const std::string text = error_text([&] { choose(run.path(), "latest", OnDamage::kFail); });
-  EXPECT_NE(text.find("its checksum is"), std::string::npos) << text;
+  EXPECT_NE(text.find("has the checksum "), std::string::npos) << text;
   EXPECT_NE(text.find("step_00000004"), std::string::npos) << text;
   EXPECT_NE(error_text([&] {
               refuse_passed_over(*choose(run.path(), "latest"));

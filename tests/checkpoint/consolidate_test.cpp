@@ -100,7 +100,7 @@ TEST(Consolidate, TheAverageInThePlaceOfTheParameters) {
       error_text([&] {
         consolidate_folder(folder.path() / "step_00000002", output, {.average = true});
       }).substr(0, 97),
-      "[checkpoint.consolidate] a moving average of the parameters (ema/...): there is none, only adamw.");
+      "[checkpoint.consolidate] the checkpoint has no moving average of the weights (ema/...), only adam");
 }
 
 TEST(Consolidate, TensorsLargerThanTheWindow) {
@@ -120,7 +120,7 @@ TEST(Consolidate, Errors) {
     return error_text([&] { consolidate_folder(checkpoint, to, options); });
   };
   EXPECT_EQ(error(output, {.dtype = "I8"}),
-            "[checkpoint.consolidate] a dtype to convert to (F32, BF16, F16): found \"I8\"");
+            "[checkpoint.consolidate] cannot convert weights to the dtype \"I8\": expected F32, BF16 or F16");
   EXPECT_EQ(
       error("/no/such/folder/x"),
       "[file.create] cannot create /no/such/folder/x: /no/such/folder does not exist: expected a file in a "
@@ -131,17 +131,18 @@ TEST(Consolidate, Errors) {
   std::string bytes = read_file(shard);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   std::ofstream(shard, std::ios::binary) << bytes;
-  EXPECT_NE(error(folder.path() / "x").find("its checksum is"), std::string::npos);
+  EXPECT_NE(error(folder.path() / "x").find("has the checksum "), std::string::npos);
   EXPECT_EQ(names_in(folder.path()), Names({"out.safetensors", "step_00000001"}));
 
   const auto errors =
       save_ranks({.folder = folder.path()}, {{"ema/w", "F32", {2}}, {"mask", "BOOL", {2}}}, 2, 1, 0);
   EXPECT_EQ(errors, Names({""}));
   EXPECT_EQ(error_text([&] { consolidate_folder(folder.path() / "step_00000002", output); }),
-            "[checkpoint.consolidate] parameters (param/...): there are none, only ema/");
+            "[checkpoint.consolidate] the checkpoint has no parameters (param/...), only ema/");
   save_ranks({.folder = folder.path()}, {{"param/w", "F32", {2}}, {"buffer/w", "F32", {2}}}, 3, 1, 0);
   EXPECT_EQ(error_text([&] { consolidate_folder(folder.path() / "step_00000003", output); }),
-            "[checkpoint.consolidate] one tensor of each name: a parameter and a buffer are both w");
+            "[checkpoint.consolidate] the checkpoint has a parameter and a buffer with the same name, w: "
+            "expected different names");
 }
 
 template <typename T>

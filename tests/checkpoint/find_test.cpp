@@ -30,13 +30,13 @@ TEST_F(Find, LatestIsTheHighestStepWithAManifest) {
 TEST_F(Find, AFileOfWeightsNamesTheCommandThatMakesACheckpointOfIt) {
   const fs::path weights = run.path() / "vit.safetensors", notes = run.path() / "notes.txt";
   for (const fs::path& file : {weights, notes}) write_file_atomic(file, "x");
-  const std::string wanted = "[checkpoint.find] a run's folder or a checkpoint's: ";
-  EXPECT_EQ(error(weights.string()),
-            wanted + weights.string() +
-                " is a file (weights become a checkpoint by: tessera checkpoint convert " + weights.string() +
-                " runs/vit/checkpoints)");
-  EXPECT_EQ(error(notes.string()), wanted + notes.string() + " is a file");
-  EXPECT_EQ(error_text([&] { find_parts({notes}, "latest"); }), wanted + notes.string() + " is a file");
+  const std::string wanted = " is a file: expected the folder of a run or of a checkpoint";
+  EXPECT_EQ(error(weights.string()), "[checkpoint.find] " + weights.string() + wanted +
+                                         "; convert weights to a checkpoint: tessera checkpoint convert " +
+                                         weights.string() + " runs/vit/checkpoints");
+  EXPECT_EQ(error(notes.string()), "[checkpoint.find] " + notes.string() + wanted);
+  EXPECT_EQ(error_text([&] { find_parts({notes}, "latest"); }),
+            "[checkpoint.find] " + notes.string() + wanted);
 }
 
 TEST_F(Find, LatestOfNothingIsNothing) { EXPECT_EQ(find(run.path() / "nowhere", "latest"), std::nullopt); }
@@ -46,8 +46,8 @@ TEST_F(Find, LatestOfNothingIsNothing) { EXPECT_EQ(find(run.path() / "nowhere", 
 TEST_F(Find, WhatCannotBeReadIsNotTakenForNothing) {
   const fs::path newest = checkpoints / "step_00001100", elsewhere = run.path() / "elsewhere";
   const auto unreadable = [](const fs::path& path) {
-    return "[checkpoint.find] checkpoints that can be read: " + path.string() +
-           ": Too many levels of symbolic links (nothing was changed; make it readable or move it away)";
+    return "[checkpoint.find] cannot read " + path.string() +
+           ": Too many levels of symbolic links; make it readable or move it away; nothing was changed";
   };
   fs::create_symlink(newest.filename(), newest);
   EXPECT_EQ(error("latest"), unreadable(newest));
@@ -55,7 +55,7 @@ TEST_F(Find, WhatCannotBeReadIsNotTakenForNothing) {
   EXPECT_EQ(error(newest.string()), unreadable(newest));
   EXPECT_EQ(error_text([&] { find_parts({run.path()}, "latest"); }), unreadable(newest));
   EXPECT_EQ(find(checkpoints, "900"), checkpoints / "step_00000900") << "what was named can be read";
-  EXPECT_NE(error("1000").find("; the checkpoints beside it cannot be read)"), std::string::npos);
+  EXPECT_NE(error("1000").find("; the checkpoints beside it cannot be read"), std::string::npos);
   save_sample({.folder = checkpoints, .keep = 1}, 1200);
   EXPECT_EQ(find(checkpoints, "900"), checkpoints / "step_00000900") << "nobody knows which are old";
 
@@ -75,53 +75,51 @@ TEST_F(Find, StepsAndPaths) {
 }
 
 TEST_F(Find, AnUnfinishedStepNamesOneThatIsComplete) {
-  EXPECT_EQ(error("1000"), "[checkpoint.find] a complete step_00001000: it has no manifest.json (" +
-                               (checkpoints / "step_00001000").string() +
-                               "; the save did not finish; use step_00000900)");
+  EXPECT_EQ(error("1000"),
+            concat("[checkpoint.find] checkpoint ", (checkpoints / "step_00001000").string(),
+                   " is incomplete: it has no manifest.json, so the save did not finish; use step_00000900"));
   EXPECT_EQ(error((checkpoints / "step_00001000/").string()),
-            "[checkpoint.find] a complete checkpoint: " + (checkpoints / "step_00001000/").string() +
-                " has no manifest.json (the save did not finish; use step_00000900)");
+            concat("[checkpoint.find] checkpoint ", (checkpoints / "step_00001000/").string(),
+                   " is incomplete: it has no manifest.json, so the save did not finish; use step_00000900"));
   fs::rename(checkpoints / "step_00001000", checkpoints / "step_00001000.tmp");
-  EXPECT_EQ(error("1000"), "[checkpoint.find] a complete step_00001000: it has no manifest.json (" +
-                               (checkpoints / "step_00001000.tmp").string() +
-                               "; the save did not finish; use step_00000900)");
+  EXPECT_EQ(error("1000"),
+            concat("[checkpoint.find] checkpoint ", (checkpoints / "step_00001000.tmp").string(),
+                   " is incomplete: it has no manifest.json, so the save did not finish; use step_00000900"));
 }
 
 TEST_F(Find, AnUnknownStepListsWhatIsThere) {
   EXPECT_EQ(error("850"),
-            "[checkpoint.find] a checkpoint of step 850: there are step_00000900, step_00000800 (" +
-                checkpoints.string() + "; name one of them, or latest)");
+            concat("[checkpoint.find] ", checkpoints.string(),
+                   " has no checkpoint of step 850; name one of step_00000900, step_00000800, or latest"));
   for (int64_t step = 1; step <= 5; ++step) save_sample({.folder = checkpoints, .keep = 0}, step);
-  EXPECT_EQ(error("850"),
-            "[checkpoint.find] a checkpoint of step 850: there are step_00000900, step_00000800, "
-            "step_00000005, step_00000004, step_00000003 and 2 older (" +
-                checkpoints.string() + "; name one of them, or latest)");
+  EXPECT_EQ(error("850"), concat("[checkpoint.find] ", checkpoints.string(),
+                                 " has no checkpoint of step 850; name one of step_00000900, step_00000800, "
+                                 "step_00000005, step_00000004, step_00000003 and 2 older, or latest"));
   EXPECT_EQ(error_text([&] { find(run.path(), "3"); }),
-            "[checkpoint.find] a checkpoint of step 3: there are none (" + run.path().string() +
-                "; name one of them, or latest)");
+            concat("[checkpoint.find] ", run.path().string(),
+                   " has no checkpoint of step 3; it has no complete checkpoint"));
 }
 
 TEST_F(Find, Best) {
-  EXPECT_EQ(error("best"),
-            "[checkpoint.find] a checkpoint marked as best: there is no best.json, only step_00000900, "
-            "step_00000800 (" +
-                checkpoints.string() + "; use latest)");
+  EXPECT_EQ(error("best"), concat("[checkpoint.find] ", checkpoints.string(),
+                                  " has no best.json, which marks the best checkpoint; use latest; complete "
+                                  "checkpoints: step_00000900, step_00000800"));
   write_file_atomic(checkpoints / "best.json", R"({"step": 800})");
   EXPECT_EQ(find(checkpoints, "best"), checkpoints / "step_00000800");
   for (const char* text : {"", "[]", R"({"step": -1})", R"({"step": "1"})"}) {
     write_file_atomic(checkpoints / "best.json", text);
-    EXPECT_EQ(error("best"), "[checkpoint.find] {\"step\": N, ...}: found something else (" +
-                                 (checkpoints / "best.json").string() + "; remove the file, or name a step)");
+    EXPECT_EQ(error("best"), concat("[checkpoint.find] ", (checkpoints / "best.json").string(),
+                                    " does not name the best checkpoint: expected {\"step\": N, ...}; remove "
+                                    "the file, or name a step"));
   }
 }
 
 TEST_F(Find, AWrongWordNamesTheNearest) {
-  EXPECT_EQ(
-      error("lastest"),
-      "[checkpoint.find] latest, best, a step or a path: found \"lastest\", did you mean latest? (there "
-      "are step_00000900, step_00000800 in " +
-          checkpoints.string() + ")");
-  EXPECT_NE(error("/no/such/path").find("found \"/no/such/path\" (there are"), std::string::npos);
+  EXPECT_EQ(error("lastest"),
+            concat("[checkpoint.find] there is no checkpoint \"lastest\" in ", checkpoints.string(),
+                   ", which has step_00000900, step_00000800: expected latest, best, a step or a path; did "
+                   "you mean latest?"));
+  EXPECT_NE(error("/no/such/path").find("there is no checkpoint \"/no/such/path\" in "), std::string::npos);
 }
 
 TEST(Names, OnlyWhatWasBuiltIsParsed) {
@@ -146,15 +144,18 @@ TEST_F(Find, PartsOfRunsFoldersAndCheckpoints) {
     return error_text([&] { find_parts({place}, which); });
   };
   EXPECT_EQ(error(checkpoints / "step_00001000"),
-            "[checkpoint.find] a complete checkpoint: " + (checkpoints / "step_00001000").string() +
-                " has no manifest.json (the save did not finish; use step_00000900)");
-  EXPECT_TRUE(error(run.path(), "7")
-                  .starts_with("[checkpoint.find] a checkpoint of step 7: there are step_00000900"));
-  EXPECT_EQ(error(run.path() / "nowhere"), "[checkpoint.find] a run's folder or a checkpoint's: " +
-                                               (run.path() / "nowhere").string() + " does not exist");
+            concat("[checkpoint.find] checkpoint ", (checkpoints / "step_00001000").string(),
+                   " is incomplete: it has no manifest.json, so the save did not finish; use step_00000900"));
+  EXPECT_TRUE(
+      error(run.path(), "7")
+          .ends_with(" has no checkpoint of step 7; name one of step_00000900, step_00000800, or latest"));
+  EXPECT_EQ(error(run.path() / "nowhere"),
+            concat("[checkpoint.find] ", (run.path() / "nowhere").string(),
+                   " does not exist: expected the folder of a run or of a checkpoint"));
   fs::create_directories(run.path() / "new" / "checkpoints");
-  EXPECT_EQ(error(run.path() / "new"), "[checkpoint.find] a complete checkpoint: " +
-                                           (run.path() / "new" / "checkpoints").string() + " holds none");
+  EXPECT_EQ(error(run.path() / "new"),
+            concat("[checkpoint.find] ", (run.path() / "new" / "checkpoints").string(),
+                   " has no complete checkpoint"));
 }
 
 }  // namespace

@@ -78,12 +78,10 @@ TEST_F(HostFolders, AMissingPartIsNamedByRankAndHost) {
   EXPECT_EQ(save_all(1), kNoErrors);
   auto state = part_of(sample_tensors(), 0, 1);
   const auto error = error_text([&] { load(a / "step_00000001", state.slices); });
-  EXPECT_EQ(error,
-            "[checkpoint.shard] shard-00002-of-00004.safetensors as it was saved: the file is missing, rank "
-            "2 wrote "
-            "it on host nodeb (" +
-                (a / "step_00000001").string() +
-                "; give the folders of all hosts: tessera checkpoint reshard makes one of them)");
+  EXPECT_EQ(error, concat("[checkpoint.shard] shard-00002-of-00004.safetensors is missing (",
+                          (a / "step_00000001").string(),
+                          "): rank 2 wrote it on host nodeb; give the folders of all hosts; tessera "
+                          "checkpoint reshard joins them in one folder"));
   EXPECT_EQ(verify(a / "step_00000001").size(), 2U);
   EXPECT_EQ(verify(both(1)), Names());
   load(both(1), state.slices);
@@ -138,24 +136,22 @@ TEST_F(HostFolders, ARankThatSeesNothingIsNamed) {
   for (size_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(
         errors[rank],
-        "[checkpoint.find] a checkpoint that every rank sees: rank 2 of 4 on host nodeb sees no "
-        "step_00000001, "
-        "which rank 0 of 4 on host nodea sees (" +
-            folder_of(static_cast<int64_t>(rank)).string() +
-            "; resume on the hosts that saved it, or make one folder of all parts with tessera checkpoint "
-            "reshard)");
+        concat("[checkpoint.find] rank 2 of 4 on host nodeb sees no step_00000001 in ",
+               folder_of(static_cast<int64_t>(rank)).string(),
+               ", but rank 0 of 4 on host nodea does: expected a checkpoint that every rank sees; resume on "
+               "the hosts that saved it, or join its parts in one folder with tessera checkpoint reshard"));
   }
   errors = look("1");
-  EXPECT_NE(
-      errors[0].find("rank 2 of 4 on host nodeb failed: [checkpoint.find] a checkpoint of step 1: there are "
-                     "none"),
-      std::string::npos)
+  EXPECT_NE(errors[0].find("rank 2 of 4 on host nodeb failed: [checkpoint.find] " +
+                           (b.string() + " has no checkpoint of step 1")),
+            std::string::npos)
       << errors[0];
   EXPECT_EQ(error_text([&] {
               find_parts({a, b}, "latest");
             }),
-            "[checkpoint.find] a step that all folders have: " + b.string() +
-                " lacks step_00000001 (give the folders of one run, or name a step with --which)");
+            concat("[checkpoint.find] ", b.string(),
+                   " has no step_00000001, which another of the folders has: expected a step that all "
+                   "folders have; give the folders of one run, or name a step with --which"));
   fs::remove_all(a);
   EXPECT_EQ(run([&](const Ranks& ranks, const fs::path& folder) {
               EXPECT_EQ(find(folder, "latest", ranks), std::nullopt);
@@ -170,15 +166,14 @@ TEST_F(HostFolders, PartsOfDifferentSavesAreRefused) {
   fs::remove_all(b);
   fs::rename(root.path() / "kept", b);
   const auto errors = run([&](const Ranks& ranks, const fs::path& folder) { find(folder, "1", ranks); });
-  EXPECT_EQ(errors[3],
-            "[checkpoint.find] the same checkpoint on every rank: rank 2 of 4 on host nodeb sees another "
-            "save of it "
-            "than rank 0 of 4 on host nodea (" +
-                (b / "step_00000001").string() + "; move one of them away)");
-  EXPECT_EQ(verify(both(1)),
-            Names({"[checkpoint.manifest] folders with parts of one save: " + (b / "step_00000001").string() +
-                   " has another manifest than " + (a / "step_00000001").string() +
-                   " (give the folders of one step of one run)"}));
+  EXPECT_EQ(errors[3], concat("[checkpoint.find] ", (b / "step_00000001").string(),
+                              " is a different save on rank 2 of 4 on host nodeb than on rank 0 of 4 on host "
+                              "nodea: expected the same checkpoint on every rank; move one of them away"));
+  EXPECT_EQ(
+      verify(both(1)),
+      Names({concat("[checkpoint.manifest] the manifest in ", (b / "step_00000001").string(),
+                    " differs from that in ", (a / "step_00000001").string(),
+                    ": expected folders with parts of one save; give the folders of one step of one run")}));
 }
 
 TEST_F(HostFolders, AHostThatCannotCommitTakesTheOthersBack) {
@@ -201,10 +196,9 @@ TEST_F(HostFolders, AHostThatCannotCommitTakesTheOthersBack) {
       save({.folder = folder}, state.slices, at_step(step), meddling);
     });
     for (const auto& error : errors) {
-      EXPECT_TRUE(
-          error.starts_with("[checkpoint.save] " + names_of(step) +
-                            " written by every rank: rank 2 of 4 on host nodeb failed: [checkpoint.commit] "
-                            "cannot rename "))
+      EXPECT_TRUE(error.starts_with(
+          "[checkpoint.save] " + names_of(step) +
+          " could not be written: rank 2 of 4 on host nodeb failed: [checkpoint.commit] cannot rename "))
           << error;
     }
     EXPECT_EQ(names_in(a), Names({"step_00000001", "step_00000002"}));

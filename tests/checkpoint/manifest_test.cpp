@@ -38,7 +38,7 @@ TEST(ManifestText, ProgressMustBeJson) {
   stored.manifest.progress.json = "{oops";
   EXPECT_TRUE(error_text([&] {
                 manifest_text(stored);
-              }).starts_with("[checkpoint.save] JSON as the run's progress: "));
+              }).starts_with("[checkpoint.save] the run's progress is not valid JSON: "));
 }
 
 TEST(ParseManifest, SoundOnes) {
@@ -57,12 +57,12 @@ TEST(ParseManifest, CopiesAreOfSlicesByRank) {
   for (const char* wrong :
        {"[[1, 0, 3]]", "[[1, 1, 4]]", "[[2, 0, 4]]", "[[0, 0, 4]]", "[[1, 0, 4], [1, 0, 4]]"}) {
     const auto error = error_text([&] { parse_manifest(text(wrong), "m"); });
-    EXPECT_TRUE(error.starts_with("[checkpoint.manifest] copies of slices, by rank: w has [")) << error;
+    EXPECT_TRUE(error.starts_with("[checkpoint.manifest] m is damaged: w has the copy [")) << error;
   }
   EXPECT_EQ(error_text([&] { parse_manifest(text("3"), "m"); }),
-            "[checkpoint.manifest] copies as a list: found 3 (m; the file is damaged)");
+            "[checkpoint.manifest] m is damaged: w has the copies 3: expected a list");
   EXPECT_EQ(error_text([&] { parse_manifest(text("[[1, 0]]"), "m"); }),
-            "[checkpoint.manifest] copies [shard, begin, end]: found [1,0] (m; the file is damaged)");
+            "[checkpoint.manifest] m is damaged: w has the copy [1,0]: expected [shard, begin, end]");
 }
 
 TEST(ParseManifest, EveryFaultHasItsLine) {
@@ -73,31 +73,37 @@ TEST(ParseManifest, EveryFaultHasItsLine) {
     return text;
   };
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"[1", "JSON: it stops being JSON at byte 3"},
-      {"[]", "a manifest of schema 1: [json.exception."},
+      {"[1", "it is not valid JSON at byte 3"},
+      {"[]", "it does not follow schema 1: [json.exception."},
       {without("progress"), "key 'progress' not found"},
       {without("xxh3"), "key 'xxh3' not found"},
-      {std::string(100, '['), "[checkpoint.manifest] nested at most 64 deep: deeper"},
-      {manifest_with("", "3"), "one shard for each of 3 ranks: found 2"},
-      {manifest_with("", "-1"), "whole numbers from 0: found -1"},
-      {manifest_with("", "1.5"), "whole numbers from 0: found 1.5"},
-      {manifest_with("", "18446744073709551615"), "whole numbers from 0: found 18446744073709551615"},
-      {manifest_with("7"), "a manifest of schema 1: [json.exception.type_error"},
-      {manifest_with(tensor_with("[[0, 0, 4], [1, 5, 6]]")), "slices that follow each other: w has [1,5,6]"},
-      {manifest_with(tensor_with("[[0, 0, 4], [1, 3, 6]]")), "slices that follow each other: w has [1,3,6]"},
-      {manifest_with(tensor_with("[[0, 0, 0], [1, 0, 6]]")), "slices that follow each other: w has [0,0,0]"},
-      {manifest_with(tensor_with("[[2, 0, 6]]")), "slices that follow each other: w has [2,0,6]"},
-      {manifest_with(tensor_with("[[0, 0, 5]]")), "slices of all 6 elements: w has 5"},
-      {manifest_with(tensor_with("[]", "[0]")), "slices of all 0 elements: w has 0"},
-      {manifest_with(tensor_with("[[0, 0]]")), "slices [shard, begin, end]: found [0,0]"},
-      {manifest_with(tensor_with("{}")), "slices as a list: found {}"},
+      {std::string(100, '['), "[checkpoint.manifest] JSON is nested too deeply: expected at most 64 levels"},
+      {manifest_with("", "3"), "it lists 2 shards: expected one for each of 3 ranks"},
+      {manifest_with("", "-1"), "it has the value -1: expected a whole number of at least 0"},
+      {manifest_with("", "1.5"), "it has the value 1.5: expected a whole number of at least 0"},
+      {manifest_with("", "18446744073709551615"),
+       "it has the value 18446744073709551615: expected a whole number of at least 0"},
+      {manifest_with("7"), "it does not follow schema 1: [json.exception.type_error"},
+      {manifest_with(tensor_with("[[0, 0, 4], [1, 5, 6]]")),
+       "w has the slice [1,5,6]: expected slices that follow each other"},
+      {manifest_with(tensor_with("[[0, 0, 4], [1, 3, 6]]")),
+       "w has the slice [1,3,6]: expected slices that follow each other"},
+      {manifest_with(tensor_with("[[0, 0, 0], [1, 0, 6]]")),
+       "w has the slice [0,0,0]: expected slices that follow each other"},
+      {manifest_with(tensor_with("[[2, 0, 6]]")),
+       "w has the slice [2,0,6]: expected slices that follow each other"},
+      {manifest_with(tensor_with("[[0, 0, 5]]")), "w has slices of 5 elements: expected 6 elements"},
+      {manifest_with(tensor_with("[]", "[0]")), "w has slices of 0 elements: expected 0 elements"},
+      {manifest_with(tensor_with("[[0, 0]]")), "w has the slice [0,0]: expected [shard, begin, end]"},
+      {manifest_with(tensor_with("{}")), "w has the slices {}: expected a list"},
       {manifest_with(tensor_with("[]", "[4294967296, 4294967296]")),
-       "a size that fits 63 bits: w [4294967296"},
-      {manifest_with(tensor_with("[]", "[2305843009213693952]")), "a size that fits 63 bits: w"},
-      {manifest_with(tensor_with("[]", "6")), "a shape that is a list: found 6"},
-      {manifest_with(tensor_with("[[0, 0, 6]]", "[6]", "\"F33\"")), "a dtype of safetensors (BOOL"},
-      {manifest_with(tensor_with("[[0, 0, 6]]") + "," + tensor_with("[[0, 0, 6]]")),
-       "every tensor once: w twice"},
+       "w [4294967296, 4294967296] has a size beyond 63 bits"},
+      {manifest_with(tensor_with("[]", "[2305843009213693952]")),
+       "w [2305843009213693952] has a size beyond 63 bits"},
+      {manifest_with(tensor_with("[]", "6")), "w has the shape 6: expected a list"},
+      {manifest_with(tensor_with("[[0, 0, 6]]", "[6]", "\"F33\"")),
+       "unknown dtype \"F33\": expected a dtype of safetensors: BOOL"},
+      {manifest_with(tensor_with("[[0, 0, 6]]") + "," + tensor_with("[[0, 0, 6]]")), "it lists w twice"},
   };
   for (const auto& [text, expected] : cases) {
     const auto error = error_text([&] { parse_manifest(text, "m.json"); });
@@ -106,8 +112,8 @@ TEST(ParseManifest, EveryFaultHasItsLine) {
   std::string renamed = sound;
   renamed.replace(renamed.find("shard-00001"), 11, "../../shard");
   EXPECT_EQ(error_text([&] { parse_manifest(renamed, "m.json"); }),
-            "[checkpoint.manifest] shard shard-00001-of-00002.safetensors: found "
-            "\"../../shard-of-00002.safetensors\" (m.json; the file is damaged)");
+            "[checkpoint.manifest] m.json is damaged: it lists the shard "
+            "\"../../shard-of-00002.safetensors\": expected shard-00001-of-00002.safetensors");
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ TEST(ReshardFiles, AreWrittenWholeOrNotAtAll) {
   const std::string sound = read_file(shard);
   std::ofstream(shard, std::ios::binary) << sound.substr(0, sound.size() - 1) + 'x';
   StoredCheckpoint damaged(checkpoint);
-  EXPECT_NE(error_text([&] { reshard(damaged, folder.path() / "b", 1); }).find("its checksum is"),
+  EXPECT_NE(error_text([&] { reshard(damaged, folder.path() / "b", 1); }).find("has the checksum "),
             std::string::npos);
   EXPECT_EQ(names_in(folder.path() / "b"), Names({"step_00000003"}));
   std::ofstream(shard, std::ios::binary) << sound;
@@ -76,14 +76,14 @@ TEST(ReshardFiles, Errors) {
   save_sample({.folder = folder.path()}, 1, 2);
   StoredCheckpoint source(folder.path() / "step_00000001");
   EXPECT_EQ(error_text([&] { reshard(source, folder.path() / "x", 0); }),
-            "[checkpoint.reshard] 1 to 99999 ranks: found 0");
+            "[checkpoint.reshard] the number of ranks is 0: expected 1 to 99999");
   EXPECT_EQ(error_text([&] { reshard(source, folder.path() / "step_00000001", 1); }),
-            "[checkpoint.reshard] a folder of checkpoints to write into: " +
-                (folder.path() / "step_00000001").string() + " is a checkpoint (name another folder)");
+            concat("[checkpoint.reshard] ", (folder.path() / "step_00000001").string(),
+                   " is a checkpoint: expected a folder of checkpoints to write into; name another folder"));
   reshard(source, folder.path() / "b", 1);
   EXPECT_EQ(error_text([&] { reshard(source, folder.path() / "b", 2); }),
-            "[checkpoint.reshard] a folder without a checkpoint of step 1: " +
-                (folder.path() / "b").string() + " holds one (move it away or name another folder)");
+            concat("[checkpoint.reshard] ", (folder.path() / "b").string(),
+                   " already has a checkpoint of step 1; move it away, or name another folder"));
   EXPECT_EQ(names_in(folder.path() / "b" / "step_00000001").size(), 2U) << "the one of one rank";
   write_file_atomic(folder.path() / "file", "");
   EXPECT_TRUE(error_text([&] {
@@ -102,11 +102,10 @@ TEST(Verify, AFileWithMoreThanWasPlannedIsNamed) {
   text.erase(at, end - at);
   const auto stored = parse_manifest(text, "changed");
   write_file_atomic(checkpoint / "manifest.json", manifest_text(stored));
-  EXPECT_EQ(
-      verify(checkpoint),
-      Names({"[checkpoint.shard] shard-00000-of-00001.safetensors as it was saved: its header has 8 tensors, "
-             "expected 7 (" +
-             checkpoint.string() + "; there is no other complete checkpoint beside it)"}));
+  EXPECT_EQ(verify(checkpoint),
+            Names({"[checkpoint.shard] shard-00000-of-00001.safetensors has 8 tensors in its header (" +
+                   checkpoint.string() +
+                   "): expected 7 tensors; there is no other complete checkpoint beside it"}));
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ TEST(Load, WithoutVerifyingOnlyWantedBytesAreRead) {
   EXPECT_EQ(wrong_bytes(shard.parent_path(), 1, 0, false, {sample_tensors()[1]}), 0);
   EXPECT_NE(error_text([&] {
               wrong_bytes(shard.parent_path(), 1, 0, true, {sample_tensors()[1]});
-            }).find("its checksum is"),
+            }).find("has the checksum "),
             std::string::npos);
 }
 

@@ -308,36 +308,53 @@ TEST(Policy, Errors) {
   const auto error = [](const std::string& text) {
     return error_text([&] { static_cast<void>(parse_policy(text, {})); });
   };
-  const std::string known =
-      "[data.auto_augment] a policy such as rand-m9-mstd0.5-inc1, original, originalr, v0, v0r, 3a, ta_wide, "
-      "bv-randaug:2,15, tv-randaug:2,9: found ";
-  EXPECT_EQ(error("augmix-m5"), known + "\"augmix-m5\"");
-  EXPECT_EQ(error("orignal"), known + "\"orignal\" (did you mean \"original\"?)");
-  const std::string pieces =
-      "[data.auto_augment] pieces m, n, p, mstd, mmax, inc with a number, or tNAME: found ";
-  EXPECT_EQ(error("rand-m9-x3"), pieces + "\"x3\" (rand-m9-x3)");
-  EXPECT_EQ(error("rand-m9-"), pieces + "\"\" (rand-m9-)");
-  EXPECT_EQ(error("rand-w0"), pieces + "\"w0\" (rand-w0)");
-  EXPECT_EQ(error("rand-m"), "[data.auto_augment] a number between 0 and 1000 in \"m\": found \"\" (rand-m)");
   EXPECT_EQ(
-      error("rand-mstd0.5x"),
-      "[data.auto_augment] a number between 0 and 1e+09 in \"mstd0.5x\": found \"0.5x\" (rand-mstd0.5x)");
+      error("augmix-m5"),
+      "[data.auto_augment] unknown policy \"augmix-m5\": expected a policy such as rand-m9-mstd0.5-inc1, "
+      "original, originalr, v0, v0r, 3a, ta_wide, bv-randaug:2,15, tv-randaug:2,9");
+  EXPECT_EQ(error("orignal"),
+            "[data.auto_augment] unknown policy \"orignal\": expected a policy such as rand-m9-mstd0.5-inc1, "
+            "original, originalr, v0, v0r, 3a, ta_wide, bv-randaug:2,15, tv-randaug:2,9; did you mean "
+            "\"original\"?");
+  EXPECT_EQ(error("rand-m9-x3"),
+            "[data.auto_augment] the policy \"rand-m9-x3\" has \"x3\": expected m, n, p, mstd, mmax or inc "
+            "with a number, or tNAME");
+  EXPECT_EQ(error("rand-m9-"),
+            "[data.auto_augment] the policy \"rand-m9-\" has \"\": expected m, n, p, mstd, mmax or inc with "
+            "a number, or tNAME");
+  EXPECT_EQ(error("rand-w0"),
+            "[data.auto_augment] the policy \"rand-w0\" has \"w0\": expected m, n, p, mstd, mmax or inc with "
+            "a number, or tNAME");
+  EXPECT_EQ(
+      error("rand-m"),
+      "[data.auto_augment] \"m\" in the policy \"rand-m\" has \"\": expected a number between 0 and 1000");
+  EXPECT_EQ(error("rand-mstd0.5x"),
+            "[data.auto_augment] \"mstd0.5x\" in the policy \"rand-mstd0.5x\" has \"0.5x\": expected a "
+            "number between 0 and 1e+09");
   EXPECT_EQ(error("rand-p1.5"),
-            "[data.auto_augment] a number between 0 and 1 in \"p1.5\": found \"1.5\" (rand-p1.5)");
+            "[data.auto_augment] \"p1.5\" in the policy \"rand-p1.5\" has \"1.5\": expected a number between "
+            "0 and 1");
   EXPECT_EQ(error("rand-inc2"),
-            "[data.auto_augment] a number between 0 and 1 in \"inc2\": found \"2\" (rand-inc2)");
-  EXPECT_EQ(error("rand-n1.5"), "[data.auto_augment] a whole number in \"n1.5\": found 1.5 (rand-n1.5)");
+            "[data.auto_augment] \"inc2\" in the policy \"rand-inc2\" has \"2\": expected a number between 0 "
+            "and 1");
+  EXPECT_EQ(error("rand-n1.5"),
+            "[data.auto_augment] \"n1.5\" in the policy \"rand-n1.5\" has 1.5: expected a whole number");
   EXPECT_EQ(error("rand-tmine"),
-            "[data.auto_augment] a set of operations tweights, t3a or t3aw: found \"tmine\" (rand-tmine)");
+            "[data.auto_augment] the policy \"rand-tmine\" has the set of operations \"tmine\": expected "
+            "tweights, t3a or t3aw");
   EXPECT_EQ(error("rand-n16-tweights"),
-            "[data.auto_augment] at most 15 operations, since a weighted set gives none twice: found n16 "
-            "(rand-n16-tweights)");
-  EXPECT_EQ(error("v0-m9"), "[data.auto_augment] after v0 nothing but mstdX: found \"m9\" (v0-m9)");
-  EXPECT_EQ(error("bv-randaug"), "[data.auto_augment] bv-randaug:LAYERS,MAGNITUDE: found \"bv-randaug\"");
+            "[data.auto_augment] the policy \"rand-n16-tweights\" has n16: expected at most 15 operations, "
+            "because a weighted set gives no operation twice");
+  EXPECT_EQ(error("v0-m9"),
+            "[data.auto_augment] the policy \"v0-m9\" has \"m9\": expected only mstdX after v0");
+  EXPECT_EQ(error("bv-randaug"),
+            "[data.auto_augment] the policy is \"bv-randaug\": expected bv-randaug:LAYERS,MAGNITUDE");
   EXPECT_EQ(error("bv-randaug:2,21"),
-            "[data.auto_augment] a number between 0 and 20 in \"21\": found \"21\" (bv-randaug:2,21)");
+            "[data.auto_augment] \"21\" in the policy \"bv-randaug:2,21\" has \"21\": expected a number "
+            "between 0 and 20");
   EXPECT_EQ(error("tv-randaug:2,31"),
-            "[data.auto_augment] a number between 0 and 30 in \"31\": found \"31\" (tv-randaug:2,31)");
+            "[data.auto_augment] \"31\" in the policy \"tv-randaug:2,31\" has \"31\": expected a number "
+            "between 0 and 30");
 }
 
 }  // namespace

@@ -47,12 +47,13 @@ TEST(ColorJitter, DrawsEachFactorAroundOneInAnyOrder) {
   const auto error = [](const std::vector<float>& amounts) {
     return error_text([&] { static_cast<void>(color_jitter(amounts)); });
   };
-  EXPECT_EQ(
-      error({1, 2}),
-      "[data.color_jitter] one number for all, three (brightness, contrast, saturation) or four (and hue): "
-      "found 2");
-  EXPECT_EQ(error({-1}), "[data.color_jitter] numbers of at least 0: found -1");
-  EXPECT_EQ(error({0, 0, 0, 0.75F}), "[data.color_jitter] a hue between 0 and 0.5: found 0.75");
+  EXPECT_EQ(error({1, 2}),
+            "[data.color_jitter] data.color_jitter has 2 values: expected one for all, three (brightness, "
+            "contrast, saturation) or four (and hue)");
+  EXPECT_EQ(error({-1}),
+            "[data.color_jitter] data.color_jitter has the value -1: expected values of at least 0");
+  EXPECT_EQ(error({0, 0, 0, 0.75F}),
+            "[data.color_jitter] data.color_jitter has the hue 0.75: expected a hue between 0 and 0.5");
 }
 
 // Every policy on every kind of image, the smallest as well: nothing reads or writes beside it.

@@ -52,9 +52,9 @@ TEST(ClassDifference, AnEvaluationWarnsOrIsRefused) {
       error_text([&] {
         check_same_classes({"a", "b"}, {"b"}, "folder:/x", warn);
       }),
-      "[data.classes] the classes of the training data, in their order: label 0 is 'a' in the checkpoint "
-      "and 'b' in the data, which is label 1 there (in folder:/x; labels are the places of sorted "
-      "names: a class without images needs its empty folder)");
+      "[data.classes] the classes of folder:/x differ from those of the training data: label 0 is 'a' in the "
+      "checkpoint and 'b' in the data, which is label 1 there: expected the same classes in the same order; "
+      "labels are positions of sorted names, so a class without images needs an empty folder");
 }
 
 TEST(ClassDifference, AKeptHeadAndATeacherAreRefusedOrWarnedAbout) {

@@ -134,13 +134,14 @@ TEST(Erasing, Errors) {
     change(options);
     return error_text([&] { Erasing{options}; });
   };
-  EXPECT_EQ(error([](auto& o) { o.erasing = 1.5; }),
-            "[data.erasing] a probability between 0 and 1: found 1.5");
-  EXPECT_EQ(error([](auto& o) { o.erasing_count = 0; }), "[data.erasing] at least 1 box: found 0");
+  EXPECT_EQ(error([](auto& o) { o.erasing = 1.5; }), "[data.erasing] data.erasing is 1.5: expected 0 to 1");
+  EXPECT_EQ(error([](auto& o) { o.erasing_count = 0; }),
+            "[data.erasing] data.erasing_count is 0: expected at least 1 box");
   EXPECT_EQ(error([](auto& o) { o.erasing_area_min = -0.5; }),
-            "[data.erasing] a least area of at least 0: found -0.5");
-  EXPECT_EQ(error([](auto& o) { o.erasing_area_max = 0.01; }),
-            "[data.erasing] a largest area between the least and 1: found 0.01");
+            "[data.erasing] data.erasing_area[0] is -0.5: expected at least 0");
+  EXPECT_EQ(
+      error([](auto& o) { o.erasing_area_max = 0.01; }),
+      "[data.erasing] data.erasing_area[1] is 0.01: expected a value between data.erasing_area[0] and 1");
 }
 
 }  // namespace

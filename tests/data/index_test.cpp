@@ -50,9 +50,9 @@ void expect_small(const SampleIndex& index) {
   EXPECT_EQ(point.packed, 90U);
   EXPECT_EQ(window, "window");
   EXPECT_EQ(error_text([&] { index.restart_point(1, 99); }),
-            "[data.index] a restart point before byte 99 of b.tar: found none");
+            "[data.index] the index of b.tar has no restart point before byte 99");
   EXPECT_EQ(error_text([&] { index.restart_point(0, 99); }),
-            "[data.index] a restart point before byte 99 of a.tar: found none");
+            "[data.index] the index of a.tar has no restart point before byte 99");
 }
 
 TEST(SampleIndex, WrittenAndReadBack) {
@@ -74,9 +74,8 @@ TEST(SampleIndex, WrittenAndReadBack) {
   write_file_atomic(path, damaged);
   const auto half = SampleIndex::read(path, "me");
   ASSERT_TRUE(half);
-  EXPECT_EQ(
-      error_text([&] { half->restart_point(1, 5000); }),
-      "[data.index] a sound window for byte 5000 of b.tar: found other bytes (remove " + path.string() + ")");
+  EXPECT_EQ(error_text([&] { half->restart_point(1, 5000); }),
+            concat("[data.index] the index of b.tar is damaged at byte 5000; remove ", path.string()));
 }
 
 TEST(SampleIndex, EveryCutAndEveryFlippedByteIsNoticed) {
@@ -229,8 +228,8 @@ TEST_F(IndexFiles, AFolderThatCannotBeWrittenIsNamedAndTheRunGoesOn) {
   EXPECT_TRUE(warnings[0].ends_with(" (set data.index_dir)")) << warnings[0];
   warnings.clear();
   EXPECT_EQ(error_text([&] { make(); }),
-            "[data.index] a folder for the index that can be written: [data.index] cannot create " +
-                indexes.string() + ": Not a directory (choose another)");
+            concat("[data.index] the index cannot be written: [file.create] cannot create ", indexes.string(),
+                   ": Not a directory; choose another folder"));
   EXPECT_TRUE(warnings.empty()) << "an error and no warning beside it: " << warnings[0];
 }
 
@@ -240,11 +239,11 @@ TEST_F(IndexFiles, APipeOfTheIndexsNameDoesNotHoldTheRunUp) {
   ASSERT_EQ(::mkfifo(file.c_str(), 0644), 0);
   EXPECT_EQ(open_source(data.string(), "train", options)->size(), 2);
   EXPECT_EQ(warnings,
-            std::vector<std::string>{"the index is made anew at every start: [data.index] a regular file: " +
-                                     file.string() + " is none (set data.index_dir)"});
+            std::vector<std::string>{"the index is made anew at every start: [data.index] " + file.string() +
+                                     " is not a regular file (set data.index_dir)"});
   EXPECT_EQ(error_text([&] { make(); }),
-            "[data.index] a folder for the index that can be written: [data.index] a regular file: " +
-                file.string() + " is none (choose another)");
+            concat("[data.index] the index cannot be written: [data.index] ", file.string(),
+                   " is not a regular file; choose another folder"));
 }
 
 TEST_F(IndexFiles, OneProcessMakesItTheOthersWait) {

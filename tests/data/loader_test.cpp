@@ -18,11 +18,11 @@ namespace {
 TEST(Order, StepsPerEpoch) {
   EXPECT_EQ(steps_per_epoch(1000, 128), 7);
   EXPECT_EQ(steps_per_epoch(128, 128), 1);
-  EXPECT_EQ(
-      error_text([] { steps_per_epoch(1000, 1024); }),
-      "[data.loader] at least one batch of samples: the source holds 1,000 and the batch is 1,024 (choose a "
-      "smaller batch)");
-  EXPECT_EQ(error_text([] { steps_per_epoch(1000, 0); }), "[data.loader] a batch of at least 1: found 0");
+  EXPECT_EQ(error_text([] { steps_per_epoch(1000, 1024); }),
+            "[data.loader] the source has 1,000 samples: expected at least one batch (1,024); choose a "
+            "smaller batch");
+  EXPECT_EQ(error_text([] { steps_per_epoch(1000, 0); }),
+            "[data.loader] the batch is 0: expected at least 1");
 }
 
 // The samples of step s are the same at any layout, and go where the contract says.
@@ -111,26 +111,25 @@ TEST(TrainLoader, BrokenSamplesCanEndARun) {
   };
   EXPECT_TRUE(error(true, 1.0, source).starts_with("[test.load] a pixel: found none (pixel-"));
   const std::string text = error(false, 0.02, source);
-  EXPECT_TRUE(
-      text.starts_with("[data.loader] at most 2 % of the samples broken: found 3 of 100 (the last: "
-                       "[test.load] a pixel: found none (pixel-"))
+  EXPECT_TRUE(text.starts_with(
+      "[data.loader] 3 of 100 samples are broken (the last: [test.load] a pixel: found none (pixel-"))
       << text;
-  EXPECT_TRUE(text.ends_with("; mend or remove the files, or raise data.error_limit)")) << text;
+  EXPECT_TRUE(text.ends_with(
+      "): expected at most 2 % (data.error_limit); repair or remove the files, or raise data.error_limit"))
+      << text;
   EXPECT_EQ(error(false, 0.03, source), "no error");
   EXPECT_EQ(error(false, 0.01, Pixels(20, {7})), "no error");  // a single one is borne
   EXPECT_NE(error(false, 0.0, Pixels(20, {7})), "no error");
   std::set<int64_t> all;
   for (int64_t i = 0; i < 20; ++i) all.insert(i);
-  EXPECT_TRUE(
-      error(false, 1.0, Pixels(20, all))
-          .starts_with("[data.loader] at most 100 % of the samples broken: found 20 of 20 (the last: "));
+  EXPECT_TRUE(error(false, 1.0, Pixels(20, all))
+                  .starts_with("[data.loader] 20 of 20 samples are broken (the last: "));
   LoaderOptions options = share(0, 1, 20, 20, 0);  // micro-batches of one: the second one finds all known
   options.error_limit = 1.0;
   const Pixels none(20, all);
   TrainLoader loader(none, one_pixel(), options, 0);
   EXPECT_NE(error_text([&] { loader.next(); }), "no error");
-  EXPECT_EQ(error_text([&] { loader.next(); }),
-            "[data.loader] at least one readable sample: found none of 20");
+  EXPECT_EQ(error_text([&] { loader.next(); }), "[data.loader] none of 20 samples can be read");
 }
 
 TEST(TrainLoader, AnImageThatIsNone) {
@@ -150,8 +149,7 @@ TEST(TrainLoader, AnImageThatIsNone) {
     EXPECT_EQ(loader.broken_samples(), 1);
   }
   const std::string reason =
-      "[formats.decode_image] a JPEG or PNG image: found a file that starts with the bytes 3c 68 74 6d "
-      "(train/a/9.png)";
+      "[formats.decode_image] train/a/9.png starts with the bytes 3c 68 74 6d: expected a JPEG or PNG image";
   EXPECT_EQ(warning, "broken sample 9 skipped: " + reason);
   options.fail_on_error = true;
   TrainLoader loader(*source, transform, options, 0);
@@ -166,20 +164,18 @@ TEST(TrainLoader, Errors) {
     return error_text([&] { TrainLoader(source, one_pixel(), options, 0); });
   };
   EXPECT_EQ(error([](auto& o) { o.batch = 21; }),
-            "[data.loader] a batch that is a multiple of ranks x accumulation = 2 x 1: found 21 (the nearest "
-            "larger one "
-            "is 22)");
+            "[data.loader] the batch is 21: expected a multiple of ranks x accumulation = 2 x 1; the nearest "
+            "larger one is 22");
   EXPECT_EQ(error([](auto& o) { o.rank = 2; }),
-            "[data.loader] a rank below the number of ranks: found rank 2 of 2");
+            "[data.loader] the rank is 2 of 2: expected a rank below the number of ranks");
   EXPECT_EQ(error([](auto& o) { o.accumulation = 0; }),
-            "[data.loader] an accumulation of at least 1: found 0");
+            "[data.loader] train.accumulation is 0: expected at least 1");
   EXPECT_EQ(error([](auto& o) { o.workers = -1; }),
-            "[data.loader] a number of workers of at least 0: found -1");
-  EXPECT_EQ(error([](auto& o) { o.prefetch = 0; }), "[data.loader] a prefetch of at least 1: found 0");
-  EXPECT_EQ(error([](auto& o) { o.batch = 200; }),
-            "[data.loader] at least one batch of samples: the source holds 100 and the batch is 200 (choose "
-            "a smaller "
-            "batch)");
+            "[data.loader] the number of workers is -1: expected at least 0");
+  EXPECT_EQ(error([](auto& o) { o.prefetch = 0; }), "[data.loader] prefetch is 0: expected at least 1");
+  EXPECT_EQ(
+      error([](auto& o) { o.batch = 200; }),
+      "[data.loader] the source has 100 samples: expected at least one batch (200); choose a smaller batch");
 }
 
 void expect_every_sample_once(int64_t size, int64_t world, int64_t workers, int64_t batch_of_rank) {

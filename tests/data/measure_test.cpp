@@ -45,8 +45,9 @@ TEST(Measure, SaysWhatWasMeasured) {
   EXPECT_GT(m.peak_rss_bytes, 1 << 20);
   measure_options.images = 0;
   EXPECT_EQ(error_text([&] { measure(sources, measure_options); }),
-            "[data.measure] images, batch and rounds of at least 1: found 0, 5, 1");
-  EXPECT_EQ(error_text([] { open_imagenet_like(0); }), "[data.imagenet_like] at least 1 image: found 0");
+            "[data.measure] images, batch and rounds are 0, 5 and 1: expected values of at least 1");
+  EXPECT_EQ(error_text([] { open_imagenet_like(0); }),
+            "[data.imagenet_like] the number of images is 0: expected at least 1");
 }
 
 TEST(Measure, LeavesOutAndNamesWhatIsBroken) {
@@ -75,7 +76,7 @@ TEST(Measure, LeavesOutAndNamesWhatIsBroken) {
   const std::vector<const Source*> only_broken = {none.get()};
   EXPECT_TRUE(error_text([&] {
                 measure(only_broken, measure_options);
-              }).starts_with("[data.measure] an image that can be decoded: found none of 1 (the last: "));
+              }).starts_with("[data.measure] none of 1 images can be decoded (the last: "));
 }
 
 TEST(Measure, ComparesSourcesWithTheFirst) {

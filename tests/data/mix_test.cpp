@@ -321,24 +321,27 @@ TEST(Mix, Errors) {
     return error_text([&] { check_mix(options); });
   };
   EXPECT_EQ(error([](auto&) {}), "no error");
-  EXPECT_EQ(error([](auto& o) { o.mixup = -1; }), "[data.mix] a Mixup alpha of at least 0: found -1");
-  EXPECT_EQ(error([](auto& o) { o.cutmix = -1; }), "[data.mix] a CutMix alpha of at least 0: found -1");
-  EXPECT_EQ(error([](auto& o) { o.probability = 2; }), "[data.mix] a probability between 0 and 1: found 2");
+  EXPECT_EQ(error([](auto& o) { o.mixup = -1; }), "[data.mix] train.mixup is -1: expected at least 0");
+  EXPECT_EQ(error([](auto& o) { o.cutmix = -1; }), "[data.mix] train.cutmix is -1: expected at least 0");
+  EXPECT_EQ(error([](auto& o) { o.probability = 2; }), "[data.mix] train.mix_prob is 2: expected 0 to 1");
   EXPECT_EQ(error([](auto& o) { o.switch_probability = 2; }),
-            "[data.mix] a switch probability between 0 and 1: found 2");
-  EXPECT_EQ(error([](auto& o) { o.group = 0; }), "[data.mix] a group of at least 1: found 0");
+            "[data.mix] train.mix_switch_prob is 2: expected 0 to 1");
+  EXPECT_EQ(error([](auto& o) { o.group = 0; }), "[data.mix] train.mix_group is 0: expected at least 1");
   EXPECT_EQ(error([](auto& o) { o.off_epoch = -1; }),
-            "[data.mix] an epoch of at least 0 to stop at: found -1");
+            "[data.mix] train.mix_off_epoch is -1: expected at least 0");
   EXPECT_EQ(error([](auto& o) { o.cutmix_minmax = {0.5F}; }),
-            "[data.mix] two sides of CutMix boxes, least and most: found 1");
+            "[data.mix] the number of values in train.cutmix_minmax is 1: expected 2: the smallest and the "
+            "largest side of CutMix boxes");
   EXPECT_EQ(error([](auto& o) {
               o.cutmix_minmax = {0.5F, 0.25F};
             }),
-            "[data.mix] sides of CutMix boxes between 0 and 1, the least first: found 0.5");
+            "[data.mix] train.cutmix_minmax[0] is 0.5: expected two sides of CutMix boxes between 0 and 1, "
+            "the smaller first");
   ImageMixing bad;
   bad.mixup = -1;
   bad.cutmix = 1;
-  EXPECT_EQ(error_text([&] { all_steps(1, 1, 0, bad); }), "[data.mix] a Mixup alpha of at least 0: found -1");
+  EXPECT_EQ(error_text([&] { all_steps(1, 1, 0, bad); }),
+            "[data.mix] train.mixup is -1: expected at least 0");
 }
 
 }  // namespace

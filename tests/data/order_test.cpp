@@ -230,23 +230,29 @@ TEST(Order, Errors) {
     change(options);
     return error_text([&] { SampleOrder(Pixels(100), 1, 10, options); });
   };
-  EXPECT_EQ(error([](auto& o) { o.repeats = 0; }), "[data.order] at least 1 copy of a sample: found 0");
-  EXPECT_EQ(error([](auto& o) { o.mixed_shards = 0; }), "[data.order] at least 1 shard at a time: found 0");
-  EXPECT_EQ(error([](auto& o) { o.mix = {{90, 1}, {10, 0}}; }), "[data.order] weights above 0: found 0");
+  EXPECT_EQ(error([](auto& o) { o.repeats = 0; }),
+            "[data.order] the number of copies of a sample is 0: expected at least 1");
+  EXPECT_EQ(error([](auto& o) { o.mixed_shards = 0; }),
+            "[data.order] data.mixed_shards is 0: expected at least 1");
+  EXPECT_EQ(error([](auto& o) {
+              o.mix = {{90, 1}, {10, 0}};
+            }),
+            "[data.order] data.mix_weights has the value 0: expected values above 0");
   EXPECT_EQ(error([](auto& o) {
               o.mix = {{90, 1e6}, {10, 1}};
             }),
-            "[data.order] weights of at least 1 / 10000 of their sum: found 1 of 1e+06");
+            "[data.order] data.mix_weights has the value 1 of a sum of 1e+06: expected at least 1 / 10000 of "
+            "the sum");
   EXPECT_EQ(error([](auto& o) {
               o.mix = {{100, 1}, {0, 1}};
             }),
-            "[data.order] at least one sample in each source of a mix: found none in one");
+            "[data.order] a source of the mix has no sample");
   EXPECT_EQ(error([](auto& o) {
               o.mix = {{90, 1}, {20, 1}};
             }),
-            "[data.order] parts of a mix that make up the 100 samples: found 110");
+            "[data.order] the parts of the mix have 110 samples: expected the 100 samples of the source");
   EXPECT_EQ(error_text([] { SampleOrder(Pixels(0), 1, 10, with(Remainder::kKeep)); }),
-            "[data.loader] at least one sample: the source holds none");
+            "[data.loader] the source has no sample");
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ TEST(MemoryStore, KeepsWhatFits) {
   EXPECT_EQ(other->used(), store->used());
   EXPECT_LE(store->used(), 2100);
   EXPECT_EQ(error_text([] { MemoryStore::open("/proc/1/fd/99999", 100); }).substr(0, 92),
-            "[data.ram_cache] memory that ranks of a host can share: /proc/1/fd/99999: No such file or di");
+            "[data.ram_cache] no memory that the ranks of a host can share: /proc/1/fd/99999: No such fil");
 }
 
 TEST(MemoryStore, LargeEntriesAreNotKept) {
@@ -113,13 +113,12 @@ TEST(RamCache, RoomIsCheckedFirst) {
   RamCacheOptions options = room_for(0, 8e6);
   options.whole = true;
   const std::string text = error_text([&] { open_ram_cache(files, options, {}); });
-  EXPECT_EQ(
-      text,
-      "[data.ram_cache] room for 9.57 MiB of encoded samples: found 7.63 MiB free, of which nine tenths may "
-      "be used (data.ram_cache = \"part\" keeps what fits)");
+  EXPECT_EQ(text,
+            "[data.ram_cache] the encoded samples need 9.57 MiB, but 7.63 MiB are free, of which nine tenths "
+            "may be used; data.ram_cache = \"part\" keeps what fits");
   EXPECT_EQ(files->loads, 256);
   EXPECT_NE(
-      error_text([&] { open_ram_cache(files, room_for(8e6, 8e6), {}); }).find("lower data.ram_cache_gib)"),
+      error_text([&] { open_ram_cache(files, room_for(8e6, 8e6), {}); }).find("; lower data.ram_cache_gib"),
       std::string::npos);
   std::string said;
   options.available_bytes = 20e6;
@@ -180,7 +179,7 @@ TEST(RamCache, AnErrorIsEveryRanks) {
     });
   }
   for (auto& thread : threads) thread.join();
-  EXPECT_TRUE(texts[0].starts_with("[data.ram_cache] room for "));
+  EXPECT_TRUE(texts[0].starts_with("[data.ram_cache] the encoded samples need "));
   EXPECT_EQ(texts[0], texts[1]);
 }
 

@@ -22,9 +22,9 @@ TEST(ShardList, Braces) {
     EXPECT_EQ(expand_braces(plain), Names{plain});
   EXPECT_EQ(expand_braces("{split}-{1..2}"), (Names{"{split}-1", "{split}-2"}));
   EXPECT_EQ(error_text([] { expand_braces("{5..4}"); }),
-            "[data.shards] a range of 1 to 1000000 numbers that runs upwards: found {5..4}");
+            "[data.shards] the range {5..4} is not valid: expected 1 to 1000000 numbers in ascending order");
   EXPECT_EQ(error_text([] { expand_braces("{1..2000}{1..2000}"); }),
-            "[data.shards] at most 1000000 names: found more in {1..2000}{1..2000}");
+            "[data.shards] {1..2000}{1..2000} stands for too many names: expected at most 1000000");
   EXPECT_EQ(split_list("a{1,2}.tar,b::c,"), (Names{"a{1,2}.tar", "b", "c"}));
 }
 
@@ -58,11 +58,11 @@ TEST_F(FindShards, WordsOfTheNamesChooseTheSplit) {
     EXPECT_EQ(find(list, "val"), "set-validation-0.tar") << list;
   }
   EXPECT_EQ(find(at + "set-train-{0..1}.tar," + at + "set-validation-0.tar", "val"), "set-validation-0.tar");
-  EXPECT_EQ(
-      error(root.string(), "test"),
-      "[data.open_wds] tar files of the split test: found only train, validation (in " + root.string() + ")");
+  EXPECT_EQ(error(root.string(), "test"),
+            concat("[data.open_wds] ", root.string(),
+                   " has no tar files of the split test, only of train, validation"));
   EXPECT_EQ(error(at + "set-train-{0..2}.tar", "train"),
-            "[data.open_wds] tar files: 1 of 3 are not there, the first is " + at + "set-train-2.tar");
+            concat("[data.open_wds] 1 of 3 tar files do not exist, the first is ", at, "set-train-2.tar"));
 }
 
 TEST_F(FindShards, NamedEntriesAndFolders) {
@@ -72,7 +72,7 @@ TEST_F(FindShards, NamedEntriesAndFolders) {
   const std::string list = "train=" + at + "x/{0..1}.tar,val=" + at + "y/0.tar";
   EXPECT_EQ(find(list, "train"), "x/0.tar x/1.tar");
   EXPECT_EQ(find(list, "val"), "y/0.tar");
-  EXPECT_EQ(error(list, "test"), "[data.open_wds] tar files of the split test: found none (in " + list + ")");
+  EXPECT_EQ(error(list, "test"), concat("[data.open_wds] ", list, " has no tar files of the split test"));
   EXPECT_EQ(find(at + "x", "train"), "x/0.tar x/1.tar")
       << "names without a split's word belong to every split";
   EXPECT_EQ(find(at + "x", "val"), "x/0.tar x/1.tar");
@@ -82,16 +82,18 @@ TEST_F(FindShards, NamedEntriesAndFolders) {
   EXPECT_EQ(find(at + "z", "val"), "z/test/1.tar");
   EXPECT_EQ(find(at + "z/{split}/*.tar", "val"), "z/test/1.tar");
   EXPECT_EQ(error(at + "none", "train"),
-            "[data.open_wds] tar files: 1 of 1 are not there, the first is " + at + "none");
+            concat("[data.open_wds] 1 of 1 tar files do not exist, the first is ", at, "none"));
 }
 
 TEST_F(FindShards, WhatAFolderHoldsInstead) {
   touch("w/b.tar.zst");
   EXPECT_EQ(error(at + "w", "train"),
-            "[data.open_wds] tar files of the split train: found none (in " + at + "w; there is b.tar.zst)");
+            concat("[data.open_wds] ", at, "w has no tar files of the split train; there is b.tar.zst"));
   for (const std::string name : {"a.tar.bz2", "c.txt", "d.txt", "e.txt"}) touch("w/" + name);
-  EXPECT_EQ(error(at + "w", "train"), "[data.open_wds] tar files of the split train: found none (in " + at +
-                                          "w; there are a.tar.bz2, b.tar.zst, c.txt and 2 more)");
+  EXPECT_EQ(
+      error(at + "w", "train"),
+      concat("[data.open_wds] ", at,
+             "w has no tar files of the split train; there are a.tar.bz2, b.tar.zst, c.txt and 2 more"));
 }
 
 TEST_F(FindShards, NumberedFilesAreAllThere) {
@@ -102,8 +104,8 @@ TEST_F(FindShards, NumberedFilesAreAllThere) {
   };
   EXPECT_EQ(check({"x", "a-00000-of-00002", "a-00001-of-00002", "b.tfrecord-00000-of-00001.gz"}), "no error");
   EXPECT_EQ(check({"a-00000-of-00001", "b-00000-of-00004.gz", "b-00002-of-00004.gz"}),
-            "[data.open_tfrecord] all files that their names count: 2 of 4 are not there, the first is " +
-                at + "b-00001-of-00004.gz (name those there are to use them alone)");
+            concat("[data.open_tfrecord] 2 of 4 files that the names count do not exist, the first is ", at,
+                   "b-00001-of-00004.gz; name the existing files to use them alone"));
 }
 
 TEST_F(FindShards, OneListForTrainingAndValidationIsNoticed) {

@@ -22,26 +22,27 @@ std::string open_error(const std::string& spec, const std::string& split = "trai
 TEST(OpenSource, Errors) {
   const TemporaryFolder temporary("tessera-data");
   const std::string root = temporary.path().string();
-  EXPECT_EQ(open_error(""),
-            "[data.open_source] a source such as folder:PATH: found nothing (set data.source)");
+  EXPECT_EQ(open_error(""), "[data.open_source] data.source is empty: expected a source such as folder:PATH");
   EXPECT_EQ(open_error("fodler:x"),
-            "[data.open_source] a kind of source (folder, zip, wds, tfrecord, idx, cifar, fake): found "
-            "'fodler' in fodler:x (did you mean "
-            "folder:x?)");
+            "[data.open_source] data source fodler:x has the unknown kind 'fodler': expected one of folder, "
+            "zip, wds, tfrecord, idx, cifar, fake; did you mean folder:x?");
   EXPECT_EQ(open_error("s3:bucket"),
-            "[data.open_source] a kind of source (folder, zip, wds, tfrecord, idx, cifar, fake): found 's3' "
-            "in s3:bucket");
-  EXPECT_EQ(open_error("idx:"), "[data.open_source] a path after idx: found nothing");
+            "[data.open_source] data source s3:bucket has the unknown kind 's3': expected one of folder, "
+            "zip, wds, tfrecord, idx, cifar, fake");
+  EXPECT_EQ(open_error("idx:"), "[data.open_source] data source idx: has no path: expected idx:PATH");
   for (const std::string kind : {"idx:", "folder:", ""}) {
     EXPECT_EQ(open_error(kind + root + "/none"),
-              "[data.open_source] a data folder: " + root + "/none does not exist");
-    EXPECT_EQ(open_error(kind + root), "[data.open_source] a data folder: " + root + " is empty");
+              concat("[data.open_source] ", root, "/none does not exist: expected a folder of data"));
+    EXPECT_EQ(open_error(kind + root),
+              concat("[data.open_source] ", root, " is empty: expected a folder of data"));
   }
   write_text(temporary.path() / "file", "x");
-  EXPECT_EQ(open_error(root + "/file"), "[data.open_source] a data folder: " + root + "/file is a file");
+  EXPECT_EQ(open_error(root + "/file"),
+            concat("[data.open_source] ", root, "/file is a file: expected a folder of data"));
   EXPECT_EQ(error_text([&] { open_source(root + "/none", "train", {.key = "data.source"}); }),
-            "[data.open_source] a data folder: " + root +
-                "/none does not exist (data.source names it; set another: --set data.source=folder:PATH)");
+            concat("[data.open_source] ", root,
+                   "/none does not exist: expected a folder of data; data.source names it; set another: "
+                   "--set data.source=folder:PATH"));
 }
 
 TEST(FolderSource, SortedAndTheSameClassesInEverySplit) {
@@ -113,9 +114,9 @@ TEST(FolderSource, APipeAndAnEndlessFileAreBroken) {
   const auto source = open_source(temporary.path().string(), "train", {});
   ASSERT_EQ(source->size(), 3);
   EXPECT_EQ(error_text([&] { source->load(1); }),
-            "[file.open] a regular file: " + (folder / "2.png").string() + " is none");
-  const std::string too_large = "[data.sample] an image file of at most 1.00 GiB: found 20.00 GiB (" +
-                                (folder / "3.png").string() + ")";
+            concat("[file.open] ", (folder / "2.png").string(), " is not a regular file"));
+  const std::string too_large = concat("[data.sample] ", (folder / "3.png").string(),
+                                       " has 20.00 GiB: expected an image file of at most 1.00 GiB");
   EXPECT_EQ(error_text([&] { source->load(2); }), too_large);
   const TransformOptions options;
   EXPECT_EQ(error_text([&] { load_image_for_eval(folder / "3.png", options); }), too_large);
@@ -148,10 +149,9 @@ TEST(FolderSource, WhatIsNoImageIsCountedAndToldOnce) {
   options.warn = [&](const std::string& line) { warnings.push_back(line); };
   const std::string left_out = "left out 2 .webp, 1 without an ending, 1 .txt, 1 folder (the first is " +
                                (train / "a/1.webp").string() + ")";
-  EXPECT_EQ(
-      error_text([&] { open_source(temporary.path().string(), "train", options); }),
-      concat("[data.open_folder] images named .jpg, .jpeg or .png in the class folders: found none (in ",
-             train.string(), "; ", left_out, ")"));
+  EXPECT_EQ(error_text([&] { open_source(temporary.path().string(), "train", options); }),
+            concat("[data.open_folder] the class folders in ", train.string(), " have no images: ", left_out,
+                   ": expected files named .jpg, .jpeg or .png"));
   write_image(train / "a" / "1.png", 9);
   write_image(train / "b" / "1.JPG", 9);
   EXPECT_EQ(open_source(temporary.path().string(), "train", options)->size(), 2);
@@ -165,9 +165,9 @@ TEST(FolderSource, ReadErrorsNameTheFile) {
   write_text(temporary.path() / "train" / "a" / "1.jpg", "<html>");
   fs::create_symlink("nowhere", temporary.path() / "train" / "a" / "2.jpg");
   const auto source = open_source(temporary.path().string(), "train", {});
-  EXPECT_EQ(error_text([&] { source->read(0, 3); }),
-            "[formats.decode_image] a JPEG or PNG image: found a file that starts with the bytes 3c 68 74 6d "
-            "(train/a/1.jpg)");
+  EXPECT_EQ(
+      error_text([&] { source->read(0, 3); }),
+      "[formats.decode_image] train/a/1.jpg starts with the bytes 3c 68 74 6d: expected a JPEG or PNG image");
   ASSERT_EQ(source->size(), 2);
   EXPECT_EQ(error_text([&] { source->read(1, 3); }), "[file.open] cannot open " + temporary.path().string() +
                                                          "/train/a/2.jpg: No such file or directory");
@@ -191,24 +191,23 @@ TEST(FolderSource, Errors) {
                 ": expected a folder othr, found other; did you mean other? (--split, "
                 "data.train, data.val)");
   write_image(root / "other" / "1.png", 1);
-  EXPECT_EQ(
-      open_error(spec),
-      "[data.open_folder] a folder train that holds the class folders: found class folders at the top (in " +
-          root.string() + "; move them to " + root.string() + "/train)");
+  EXPECT_EQ(open_error(spec), concat("[data.open_folder] ", root.string(),
+                                     " has class folders at the top: expected a folder train that holds the "
+                                     "class folders; move them to ",
+                                     root.string(), "/train"));
   write_image(root / "x" / "validation" / "a" / "1.png", 1);
-  EXPECT_EQ(
-      open_error("folder:" + (root / "x" / "validation" / "").string()),
-      "[data.open_folder] a folder train that holds the class folders: found class folders at the top (in " +
-          (root / "x" / "validation").string() +
-          "; give the folder that holds validation: folder:" + (root / "x").string() + ")");
+  EXPECT_EQ(open_error("folder:" + (root / "x" / "validation" / "").string()),
+            concat("[data.open_folder] ", (root / "x" / "validation").string(),
+                   " has class folders at the top: expected a folder train that holds the class folders; "
+                   "give the folder that holds validation: folder:",
+                   (root / "x").string()));
   fs::remove_all(root / "x");
   fs::create_directories(root / "train");
-  EXPECT_EQ(open_error(spec),
-            "[data.open_folder] a folder for each class: found none (in " + root.string() + "/train)");
+  EXPECT_EQ(open_error(spec), concat("[data.open_folder] ", root.string(),
+                                     "/train has no folders: expected a folder for each class"));
   fs::create_directories(root / "train" / "shirt");
-  EXPECT_EQ(open_error(spec),
-            "[data.open_folder] images named .jpg, .jpeg or .png in the class folders: found none (in " +
-                root.string() + "/train)");
+  EXPECT_EQ(open_error(spec), concat("[data.open_folder] the class folders in ", root.string(),
+                                     "/train have no images: expected files named .jpg, .jpeg or .png"));
   write_image(root / "train" / "shirt" / "1.png", 1);
   write_image(root / "val" / "shirts" / "1.png", 1);
   EXPECT_EQ(open_error(spec, "val"),
@@ -258,36 +257,36 @@ TEST(IdxSource, Errors) {
   const fs::path root = temporary.path();
   const std::string spec = "idx:" + root.string();
   write_text(root / "t10k-images-idx3-ubyte", idx_file({1, 1, 1}, "a"));
-  EXPECT_EQ(open_error(spec, "train"),
-            "[data.open_idx] a file train-images-idx3-ubyte or the same with .gz: found none (in " +
-                root.string() + ")");
-  EXPECT_EQ(open_error(spec, "val"),
-            "[data.open_idx] a file t10k-labels-idx1-ubyte or the same with .gz: found none (in " +
-                root.string() + ")");
+  EXPECT_EQ(open_error(spec, "train"), concat("[data.open_idx] ", root.string(),
+                                              " has no file train-images-idx3-ubyte and none with .gz"));
+  EXPECT_EQ(open_error(spec, "val"), concat("[data.open_idx] ", root.string(),
+                                            " has no file t10k-labels-idx1-ubyte and none with .gz"));
   EXPECT_EQ(open_error(spec, "minival"),
-            "[data.open_idx] a split of the MNIST family (train, val, test): found 'minival'");
+            "[data.open_idx] the MNIST family has no split 'minival': expected train, val or test");
   write_idx_files(root);
   const fs::path labels = root / "train-labels-idx1-ubyte", images = root / "train-images-idx3-ubyte";
   write_text(labels, idx_file({2}, "ab"));
-  EXPECT_EQ(open_error(spec),
-            "[data.open_idx] as many labels as images: found 2 for 3 (" + labels.string() + ")");
+  EXPECT_EQ(open_error(spec), concat("[data.open_idx] ", labels.string(), " has 2 labels for 3 images"));
   write_text(labels, idx_file({1, 2}, "ab"));
-  EXPECT_EQ(open_error(spec), "[data.open_idx] labels of 1 dimension: found 2 (" + labels.string() + ")");
+  EXPECT_EQ(open_error(spec),
+            concat("[data.open_idx] ", labels.string(), " has labels of 2 dimensions: expected 1 dimension"));
   write_text(labels, idx_file({3}, "abc"));
   write_text(images, idx_file({3}, "abc"));
-  EXPECT_EQ(open_error(spec), "[data.open_idx] images of 3 dimensions (or 4, the last 1 or 3): found 1 (" +
-                                  images.string() + ")");
+  EXPECT_EQ(open_error(spec),
+            concat("[data.open_idx] ", images.string(),
+                   " has images of 1 dimensions: expected 3 dimensions, or 4 with a last one of 1 or 3"));
   write_text(images, idx_file({0, 2, 2}, ""));
   write_text(labels, idx_file({0}, ""));
-  EXPECT_EQ(open_error(spec), "[data.open_idx] at least one image of at least one pixel: found 0 of 2 x 2 (" +
-                                  images.string() + ")");
+  EXPECT_EQ(open_error(spec),
+            concat("[data.open_idx] ", images.string(),
+                   " has 0 images of 2 x 2 pixels: expected at least one image of at least one pixel"));
   write_text(images, "GIF89a");
   EXPECT_EQ(open_error(spec),
-            "[formats.parse_idx] an idx file, which starts with two zero bytes: found 71 and 73 (" +
-                images.string() + ")");
+            concat("[formats.parse_idx] ", images.string(),
+                   " is not an idx file: it starts with the bytes 71 and 73: expected two zero bytes"));
   write_text(images, idx_file({3, 2, 2}, "abc"));
-  EXPECT_EQ(open_error(spec), "[formats.parse_idx] an idx file of 3 x 2 x 2 bytes: found 3 bytes of data (" +
-                                  images.string() + "; it is cut off)");
+  EXPECT_EQ(open_error(spec), concat("[formats.parse_idx] ", images.string(),
+                                     " is cut off: it has 3 bytes of data: expected 3 x 2 x 2 bytes"));
 }
 
 TEST(IdxSource, Mnist) {
@@ -309,9 +308,9 @@ TEST(IdxSource, TruncatedGzip) {
   write_text(cut, images.substr(0, images.size() / 2));
   write_text(temporary.path() / "t10k-labels-idx1-ubyte.gz", read_file(folder / "t10k-labels-idx1-ubyte.gz"));
   const std::string error = open_error("idx:" + temporary.path().string(), "val");
-  EXPECT_TRUE(error.starts_with("[formats.gunzip] a complete gzip file: the data end after ")) << error;
-  EXPECT_TRUE(error.ends_with("unpacked bytes (" + cut.string() + "; it is cut off, fetch it again)"))
+  EXPECT_TRUE(error.starts_with("[formats.gunzip] " + cut.string() + " is cut off: its data end after "))
       << error;
+  EXPECT_TRUE(error.ends_with(" unpacked bytes; fetch it again")) << error;
 }
 
 TEST(IdxSource, FashionMnistOfDebian) {
@@ -365,14 +364,13 @@ TEST(FakeSource, ClassesCanBeToldApart) {
     EXPECT_EQ(best_label, val->label(i));
   }
   for (const std::string wrong : {"fake:ten", "fake:0", "fake:10000000001", "fake:9000000000000000000"}) {
-    EXPECT_EQ(open_error(wrong),
-              "[data.open_fake] fake:N with a number of images N from 1 to 10000000000: found " + wrong);
+    EXPECT_EQ(open_error(wrong), concat("[data.open_fake] data.source is ", wrong,
+                                        ": expected fake:N with a number of images N from 1 to 10000000000"));
   }
   options.fake_channels = 2;
   EXPECT_EQ(error_text([&] { open_source("fake:8", "train", options); }),
-            "[data.open_fake] synthetic images of at least 1 pixel, 1 class and 1 or 3 channels: found 19 "
-            "pixels, 5 "
-            "classes, 2 channels");
+            "[data.open_fake] synthetic images have 19 pixels, 5 classes and 2 channels: expected at least 1 "
+            "pixel, 1 class and 1 or 3 channels");
 }
 
 }  // namespace

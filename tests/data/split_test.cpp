@@ -100,34 +100,56 @@ TEST(Split, TheDrawIsBalancedOverClasses) {
 
 TEST(Split, Errors) {
   const auto parse = [](const std::string& text) { return error_text([&] { parse_splits(text); }); };
-  const std::string splits = "[data.split] splits such as train, train[:99%] or train+validation: found '";
-  EXPECT_EQ(parse(""), splits + "' (in '')");
-  EXPECT_EQ(parse("train+"), splits + "' (in 'train+')");
-  EXPECT_EQ(parse("[:5]"), splits + "[:5]' (in '[:5]')");
-  EXPECT_EQ(parse("train:5"), splits + "train:5' (in 'train:5')");
-  const std::string slice =
-      "[data.split] a slice such as [:99%], [99%:], [1000:2000] or [:99%|file-order]: found '";
-  EXPECT_EQ(parse("train[5]"), slice + "[5]' (in 'train[5]')");
-  EXPECT_EQ(parse("val+train[:x%]"), slice + "x%' (in 'train[:x%]')");
-  EXPECT_EQ(parse("train[:inf]"), slice + "inf' (in 'train[:inf]')");
-  EXPECT_EQ(parse("train[1:2:3]"), slice + "[1:2:3]' (in 'train[1:2:3]')");
-  EXPECT_EQ(parse("train[:5"), slice + "[:5' (in 'train[:5')");
-  EXPECT_EQ(parse("train[:5]x"), slice + "[:5]x' (in 'train[:5]x')");
-  EXPECT_EQ(parse("train[:5|sorted]"), slice + "|sorted' (in 'train[:5|sorted]')");
-  const std::string bound = "[data.split] a bound of whole samples, or of at most 100 %: found '";
-  EXPECT_EQ(parse("train[:2.5]"), bound + "2.5' (in 'train[:2.5]')");
-  EXPECT_EQ(parse("train[:101%]"), bound + "101%' (in 'train[:101%]')");
+  EXPECT_EQ(
+      parse(""),
+      "[data.split] '' has the split '': expected splits such as train, train[:99%] or train+validation");
+  EXPECT_EQ(parse("train+"),
+            "[data.split] 'train+' has the split '': expected splits such as train, train[:99%] or "
+            "train+validation");
+  EXPECT_EQ(parse("[:5]"),
+            "[data.split] '[:5]' has the split '[:5]': expected splits such as train, train[:99%] or "
+            "train+validation");
+  EXPECT_EQ(parse("train:5"),
+            "[data.split] 'train:5' has the split 'train:5': expected splits such as train, train[:99%] or "
+            "train+validation");
+  EXPECT_EQ(parse("train[5]"),
+            "[data.split] split 'train[5]' has the slice '[5]': expected a slice such as [:99%], [99%:], "
+            "[1000:2000] or [:99%|file-order]");
+  EXPECT_EQ(parse("val+train[:x%]"),
+            "[data.split] split 'train[:x%]' has the slice 'x%': expected a slice such as [:99%], [99%:], "
+            "[1000:2000] or [:99%|file-order]");
+  EXPECT_EQ(parse("train[:inf]"),
+            "[data.split] split 'train[:inf]' has the slice 'inf': expected a slice such as [:99%], [99%:], "
+            "[1000:2000] or [:99%|file-order]");
+  EXPECT_EQ(parse("train[1:2:3]"),
+            "[data.split] split 'train[1:2:3]' has the slice '[1:2:3]': expected a slice such as [:99%], "
+            "[99%:], [1000:2000] or [:99%|file-order]");
+  EXPECT_EQ(parse("train[:5"),
+            "[data.split] split 'train[:5' has the slice '[:5': expected a slice such as [:99%], [99%:], "
+            "[1000:2000] or [:99%|file-order]");
+  EXPECT_EQ(parse("train[:5]x"),
+            "[data.split] split 'train[:5]x' has the slice '[:5]x': expected a slice such as [:99%], [99%:], "
+            "[1000:2000] or [:99%|file-order]");
+  EXPECT_EQ(parse("train[:5|sorted]"),
+            "[data.split] split 'train[:5|sorted]' has the slice '|sorted': expected a slice such as [:99%], "
+            "[99%:], [1000:2000] or [:99%|file-order]");
+  EXPECT_EQ(parse("train[:2.5]"),
+            "[data.split] split 'train[:2.5]' has the bound '2.5': expected a whole number of samples, or at "
+            "most 100 %");
+  EXPECT_EQ(parse("train[:101%]"),
+            "[data.split] split 'train[:101%]' has the bound '101%': expected a whole number of samples, or "
+            "at most 100 %");
 
   const Pixels source(1000);
   const auto cut = [&](const std::string& text) { return error_text([&] { selected(source, text); }); };
   EXPECT_EQ(cut("train[:1001]"),
-            "[data.split] bounds within the 1,000 samples of train: found 1001 (in 'train[:1001]')");
+            "[data.split] split 'train[:1001]' has the bound 1001: expected bounds within the 1,000 samples "
+            "of train");
   EXPECT_EQ(cut("train[-1001:]"),
-            "[data.split] bounds within the 1,000 samples of train: found -1001 (in 'train[-1001:]')");
-  EXPECT_EQ(cut("train[100%:]"),
-            "[data.split] a slice that selects samples: found none in 'train[100%:]' of 1,000 samples");
-  EXPECT_EQ(cut("train[7:5]"),
-            "[data.split] a slice that selects samples: found none in 'train[7:5]' of 1,000 samples");
+            "[data.split] split 'train[-1001:]' has the bound -1001: expected bounds within the 1,000 "
+            "samples of train");
+  EXPECT_EQ(cut("train[100%:]"), "[data.split] split 'train[100%:]' selects none of 1,000 samples");
+  EXPECT_EQ(cut("train[7:5]"), "[data.split] split 'train[7:5]' selects none of 1,000 samples");
 }
 
 TEST(OpenSplits, SumsAndSlicesOfAFolder) {
@@ -153,8 +175,8 @@ TEST(OpenSplits, SumsAndSlicesOfAFolder) {
   for (int64_t i = 0; i < rest->size(); ++i) names.insert(rest->sample_name(i));
   EXPECT_EQ(names.size(), 40U);
   EXPECT_EQ(error_text([&] { open("train[:60%]+train[50%:]"); }),
-            "[data.split] pieces of train that share no sample: found 4 in two (in "
-            "'train[:60%]+train[50%:]')");
+            "[data.split] 'train[:60%]+train[50%:]' has pieces of train that share 4 samples: expected "
+            "pieces that share none");
 }
 
 /// Two classes in the order given, `size` samples.
@@ -224,11 +246,11 @@ TEST(SourceMix, OpensSourcesWithTheirSplitsAndWeights) {
   const auto error = [](const SourceMix& options) {
     return error_text([&] { open_source_mix(options, {8, 3, 5}); });
   };
-  EXPECT_EQ(error({{}, {"train"}, {}}), "[data.mix] at least one source: found none");
+  EXPECT_EQ(error({{}, {"train"}, {}}), "[data.mix] no source is given: expected at least one");
   EXPECT_EQ(error({{"fake:60", "fake:40"}, {"train", "train", "val"}, {}}),
-            "[data.mix] one split for all or one for each of 2 sources: found 3");
+            "[data.mix] 3 splits are given for 2 sources: expected one split for all, or one for each");
   EXPECT_EQ(error({{"fake:60", "fake:40"}, {"train"}, {1}}),
-            "[data.mix] a weight for each of 2 sources: found 1");
+            "[data.mix] 1 weights are given for 2 sources: expected one for each");
 }
 
 }  // namespace

@@ -36,16 +36,16 @@ TEST(Tfds, FeaturesOfAnyVersion) {
 }
 
 TEST(Tfds, Errors) {
-  EXPECT_EQ(info_error("["), "[data.tfds] a JSON object: found other text (info.json)");
-  EXPECT_EQ(info_error("{}"), "[data.tfds] a list of splits: found none (info.json)");
+  EXPECT_EQ(info_error("["), "[data.tfds] info.json is not a JSON object");
+  EXPECT_EQ(info_error("{}"), "[data.tfds] info.json has no list of splits");
   EXPECT_EQ(info_error(R"({"splits": [{"name": "train"}]})"),
-            "[data.tfds] splits with a name and shardLengths: found one without (info.json)");
+            "[data.tfds] info.json has a split without name or shardLengths");
   for (const std::string length : {"-1", "\"x\"", "1.5", "null"}) {
     EXPECT_EQ(info_error(R"({"splits": [{"name": "train", "shardLengths": [)" + length + "]}]}"),
-              "[data.tfds] numbers in shardLengths: found another value (info.json)");
+              "[data.tfds] info.json has shardLengths that are not numbers");
   }
   EXPECT_EQ(error_text([] { parse_tfds_features("{}", "features.json"); }),
-            "[data.tfds] a dictionary of features: found none (features.json)");
+            "[data.tfds] features.json has no dictionary of features");
 }
 
 }  // namespace

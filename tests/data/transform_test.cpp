@@ -349,29 +349,32 @@ TEST(Transform, Errors) {
     return error_text([&] { Transform{options}; });
   };
   EXPECT_EQ(error([](auto& o) { o.image_size = 0; }),
-            "[data.transform] an image size of at least 1: found 0");
-  EXPECT_EQ(error([](auto& o) { o.channels = 4; }), "[data.transform] 1 or 3 channels: found 4");
+            "[data.transform] the image size is 0: expected at least 1");
+  EXPECT_EQ(error([](auto& o) { o.channels = 4; }),
+            "[data.transform] the number of channels is 4: expected 1 or 3");
   EXPECT_EQ(error([](auto& o) { o.crop_scale_min = 0; }),
-            "[data.transform] a smallest crop area above 0: found 0");
+            "[data.transform] data.crop_scale[0] is 0: expected above 0");
   EXPECT_EQ(error([](auto& o) { o.crop_scale_max = 1.5; }),
-            "[data.transform] a largest crop area between the smallest and 1: found 1.5");
+            "[data.transform] data.crop_scale[1] is 1.5: expected a value between data.crop_scale[0] and 1");
   EXPECT_EQ(error([](auto& o) { o.crop_ratio_min = -1; }),
-            "[data.transform] a smallest crop aspect ratio above 0: found -1");
+            "[data.transform] data.crop_ratio[0] is -1: expected above 0");
   EXPECT_EQ(error([](auto& o) { o.crop_ratio_max = 0.5; }),
-            "[data.transform] a largest crop aspect ratio not below the smallest: found 0.5");
+            "[data.transform] data.crop_ratio[1] is 0.5: expected at least data.crop_ratio[0]");
   EXPECT_EQ(error([](auto& o) { o.crop_padding = -1; }),
-            "[data.transform] a crop padding of at least 0: found -1");
+            "[data.transform] data.crop_padding is -1: expected at least 0");
   EXPECT_EQ(error([](auto& o) {
               o.train_crop = TrainCrop::kSquashRandom;
               o.crop_from = 7;
             }),
-            "[data.transform] a size before the crop of at least the image's: found 7");
+            "[data.transform] data.crop_from is 7: expected 0, or at least the image size");
   EXPECT_EQ(error([](auto& o) { o.eval_crop_ratio = 1.25; }),
-            "[data.transform] an evaluation crop ratio above 0 and up to 1: found 1.25");
-  EXPECT_EQ(error([](auto& o) { o.mean = {0, 0}; }), "[data.transform] a mean of 1 or 3 values: found 2");
-  EXPECT_EQ(error([](auto& o) { o.std = {}; }),
-            "[data.transform] a standard deviation of 1 or 3 values: found 0");
-  EXPECT_EQ(error([](auto& o) { o.std = {0}; }), "[data.transform] a standard deviation above 0: found 0");
+            "[data.transform] data.eval_crop_ratio is 1.25: expected above 0 and at most 1");
+  EXPECT_EQ(error([](auto& o) {
+              o.mean = {0, 0};
+            }),
+            "[data.transform] data.mean has 2 values: expected 1 or 3");
+  EXPECT_EQ(error([](auto& o) { o.std = {}; }), "[data.transform] data.std has 0 values: expected 1 or 3");
+  EXPECT_EQ(error([](auto& o) { o.std = {0}; }), "[data.transform] data.std is 0: expected values above 0");
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ def a_run_without_one_says_so():
     with scratch() as folder:
         train(folder).done()
         run = tessera("eval", "run", "--ema", folder=folder)
-        check(run.wait() == 2 and "a checkpoint with a moving average of the weights (ema.decay): " in run.text(), run.text())
+        check(run.wait() == 2 and " has no moving average of the weights: expected a checkpoint of a run with ema.decay above 0" in run.text(), run.text())
         run = tessera("checkpoint", "export", "run", "average.safetensors", "--ema", folder=folder)
         check(run.wait() == 2 and "error: [checkpoint." in run.text() and run.text().count("\n") == 1, run.text())
         check(not (folder / "average.safetensors").exists(), "a file was written all the same")

@@ -151,7 +151,7 @@ def cases(folder):
     content = zip_bytes(named, force_zip64=True)
     write(folder / "zip", {"{}.zip": flipped(content, content.index(GOOD[3]) + 50),
                            "{}_map.txt": (lines + "n0/none.png\t0\nn0/0.png\t0\n").encode()})
-    yield f"zip:{folder}/zip", 3, r"content with CRC"
+    yield f"zip:{folder}/zip", 3, r"has the CRC"
     write(folder / "zip-names", {"{}.zip": zip_bytes([*named, ("n0/caf\u00e9.png", cut)]),
                                  "{}_map.txt": lines.encode() + "n0/caf\u00e9.png\t0\n".encode("latin-1")})
     yield f"zip:{folder}/zip-names", 1, r"broken   1"
@@ -207,7 +207,7 @@ def read_only_data():
             check(("made anew at every start" in text) == warned and ("Read-only" in text) == warned, where, text)
         run = tessera("data", "index", f"folder:{folder}/data", "--index-dir", "beside", folder=folder,
                       prefix=["unshare", "-m", "sh", "-c", script, "sh"])
-        check_refused(run, r"a folder for the index that can be written: .*Read-only file system")
+        check_refused(run, r"the index cannot be written: .*Read-only file system")
 
 
 def many_files(folder, count=30000):
@@ -283,7 +283,7 @@ def the_limit_of_broken_samples():
     with scratch() as folder:
         source = images(folder / "data", {"x.jpg": b"<html>", "y.png": GOOD[0][:40]})
         keys = settings(data__source=source, train__batch=8, train__steps=4)
-        check_refused(train(folder, "--procs", 2, *keys, run="limited"), r"at most 1 % of the samples broken: found 2 of 18")
+        check_refused(train(folder, "--procs", 2, *keys, run="limited"), r"2 of 18 samples are broken .*: expected at most 1 % \(data\.error_limit\)")
         text = train(folder, "--procs", 2, *keys, *settings(data__error_limit=0.5), run="borne").done(LIMIT)
         logs = [text, *(path.read_text() for path in (folder / "borne").rglob("rank-*.log"))]
         for name in ("x.jpg", "y.png"):  # by the rank that met it: how far each reads ahead decides which, or both
@@ -308,10 +308,10 @@ def refused_command_lines():
                 ((*pack, "--max-samples", "0"), r"a whole number of at least 1: found '0'"),
                 ((*pack, "--shuffle", "-1"), r"a whole number of at least 0: found '-1'"),
                 ((*pack, "--workers", "x"), r"a whole number of at least 1: found 'x'"),
-                ((*pack, "--name", "../x"), r"a name of letters, digits and \. _ - .*: found '\.\./x'"),
+                ((*pack, "--name", "../x"), r"--name is '\.\./x': expected letters, digits and \. _ -"),
                 (("data", "pack", source, "/proc/x", "--to", "wds"), r"cannot create the folder /proc/x: "),
                 (("data", "index", source, "--index-dir", "/proc/x"), r"cannot create /proc/x: "),
-                (("data", "index", source, "--splits", "train[:50%]"), r"plain names and each once: found 'train\[:50%\]'"),
+                (("data", "index", source, "--splits", "train[:50%]"), r"--splits has 'train\[:50%\]': expected plain names, each once"),
                 (("data", "inspect", source, "--full", "--html", "/nonexist/x.html"), r"cannot create /nonexist/x\.html"),
                 (("data", "bench", source, "--threads", "-1"), r"a whole number of at least 0: found '-1'"),
                 (("data", "bench", "--imagenet-like", "0"), r"a whole number of at least 1: found '0'")]:

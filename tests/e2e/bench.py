@@ -108,13 +108,13 @@ def scaling_clears_up_behind_one_that_was_killed():
 def nonsense_is_refused_in_one_line():
     with scratch() as folder:
         for words, expected in (
-                (("step", "--procs", 0), "[bench.step] --procs of at least 1: got 0"),
-                (("shard", "--procs", 0), "[bench.shard] --procs of at least 1: got 0"),
+                (("step", "--procs", 0), "[bench.step] --procs is 0: expected at least 1"),
+                (("shard", "--procs", 0), "[bench.shard] --procs is 0: expected at least 1"),
                 (("step", "--output", "nowhere/step.json"), "in a folder that exists: got nowhere/step.json"),
-                (("step", "--kernels", "."), "[bench.step] --kernels with the name of a file"),
-                (("step", "--kernels", "a", "--output", "a"), "[bench.step] two files for --output and --kernels: got a for both"),
-                (("scaling", "--batch", 0), "[bench.scaling] --batch of at least 1: got 0"),
-                (("scaling", "--rounds", 0), "[bench.scaling] --rounds of at least 1: got 0"),
+                (("step", "--kernels", "."), "[bench.step] --kernels is .: expected the name of a file"),
+                (("step", "--kernels", "a", "--output", "a"), "[bench.step] --output and --kernels are both a: expected two different files"),
+                (("scaling", "--batch", 0), "[bench.scaling] --batch is 0: expected at least 1"),
+                (("scaling", "--rounds", 0), "[bench.scaling] --rounds is 0: expected at least 1"),
                 (("scaling", "--model", "nope"), 'found "nope"'),
                 (("scaling", "--set", "model.image_size=17"), "found 17 and 16")):
             refused = tessera("bench", *words, folder=folder)

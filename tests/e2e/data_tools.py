@@ -95,16 +95,16 @@ def words_of_refusal():
                 ([], r"\[cli\] a command of tessera data \(inspect, .*\): none was given"),
                 (["pack", source, folder / "x", "--to", "webds"], r"\[prepare\.form\] .*did you mean wds\?"),
                 (["pack", source, folder / "x", "--to", "zip", "--max-samples", 5],
-                 r"\[cli\.data_pack\] --max-bytes and --max-samples with a form of shards \(wds, tfrecord\): found --to zip"),
-                (["pack", source, folder / "x", "--to", "zip", "--dali-index"], r"with --to wds: found --to zip"),
+                 r"\[cli\.data_pack\] --max-bytes and --max-samples have no effect with --to zip: expected a form of shards \(--to wds or tfrecord\)"),
+                (["pack", source, folder / "x", "--to", "zip", "--dali-index"], r"have no effect with --to zip: expected --to wds"),
                 (["pack", source, folder / "x", "--to", "zip", "--splits", "train,train"],
-                 r"plain names and each once: found 'train'"),
+                 r"--splits has 'train': expected plain names, each once"),
                 (["pack", source, images, "--to", "folder"],
-                 r"\[prepare\.journal\] an empty folder, or one that the same command began to fill: found (train|val)"),
+                 r"\[prepare\.journal\] .* has (train|val): expected an empty folder, or one that the same command began to fill"),
                 (["pack", "folder:/nowhere", folder / "x", "--to", "zip"], r"/nowhere does not exist"),
-                (["import", "imagenet", "--to", "zip", folder / "x"], r"\[cli\.data_import\] --train, --val or both"),
+                (["import", "imagenet", "--to", "zip", folder / "x"], r"\[cli\.data_import\] neither --train nor --val is given"),
                 (["import", "imagenet", "--val", FIXTURE / "img_val.tar", "--to", "zip", folder / "x"],
-                 r"--devkit with --val")):
+                 r"--val is given without --devkit")):
             text = call(folder, *words, code=2)
             check(len([line for line in text.splitlines() if line.startswith("error: ")]) == 1, text)
             check(re.search(pattern, text), pattern, text)

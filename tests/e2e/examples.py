@@ -194,7 +194,7 @@ def classify():
         for words, expected in ((["vit"], "[classify] WEIGHTS IMAGE...: found 1 words"),
                                 (["vit", "none.png"], "none.png"),
                                 (["nothing", images[0]], "nothing"),
-                                ([FIXTURES / "dinov2.pth", images[0]], "[weights.open] a number of heads")):
+                                ([FIXTURES / "dinov2.pth", images[0]], "does not say the number of heads, and width ")):
             refused = subprocess.run([classify, *words], cwd=folder, text=True, capture_output=True, timeout=60)
             lines = refused.stderr.splitlines()
             check(refused.returncode == 2 and len(lines) == 1 and lines[0].startswith("error: [") and expected in lines[0],

@@ -68,7 +68,7 @@ def files_are_evaluated_as_they_are():
         check("give it with --heads, or --set model.heads=N" in failed, failed)
         data += settings(model__heads=2)
         failed = refused(tessera("eval", FIXTURES / "timm.safetensors", "--ema", *data, folder=folder))
-        check("[train.eval] a checkpoint of Tessera's for --ema: " in failed, failed)
+        check("[train.eval] --ema needs a checkpoint of Tessera, but " in failed, failed)
 
 
 def weights_without_a_classifier_have_features():
@@ -156,7 +156,7 @@ def others_weights_arrive_unchanged():
         changed = {name for name in wanted if found[name] != wanted[name]}
         check(changed == {"pos_embed", "head.weight", "head.bias"}, changed)
         failed = refused(train(folder, *still, *settings(train__init_from=folder / "of_2", model__depth=3), run="deeper"))
-        check("its depth is 3, that of the weights 2" in failed, failed)
+        check("the model's depth is 3, but that of the weights is 2" in failed, failed)
         failed = refused(train(folder, *settings(train__init_from=folder / "none.npz"), run="none"))
         check("none.npz" in failed and failed.count("error:") == 1, failed)
 
@@ -207,7 +207,7 @@ def a_student_learns_from_a_teacher():
         token = settings(model__class_token="true", model__pool="cls", model__distillation_token="true")
         train(folder, *learn, *token, run="token").done()
         failed = refused(train(folder, *learn, *settings(model__classes=3), run="fewer"))
-        check("[train.teacher] a teacher of 3 classes, as its student:" in failed, failed)
+        check("[train.teacher] the teacher " in failed and " classes: expected 3, as its student" in failed, failed)
 
 
 if __name__ == "__main__":

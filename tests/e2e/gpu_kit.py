@@ -108,7 +108,7 @@ def wrong_arguments_and_other_versions():
         (other / "lib/libtorch_cpu.so").write_text("")
         (other / "version.py").write_text("__version__ = '2.9.0'\n")
         ran = without_checkout(folder, [kit / "run.sh", "--rehearse", "--only", "facts", folder / "out2"], {"TESSERA_TORCH_DIR": str(other)})
-        check(ran.returncode == 2 and "holds torch 2.9.0: this program needs 2.11.0" in ran.stderr, ran.stdout, ran.stderr)
+        check(ran.returncode == 2 and "holds torch 2.9.0: expected torch 2.11.0" in ran.stderr, ran.stdout, ran.stderr)
         check(not (folder / "out2").exists())
         # A folder that is no kit is not emptied.
         (folder / "mine").mkdir()

@@ -39,8 +39,8 @@ def words_of_refusal():
     with scratch() as folder:
         for words, pattern in ((["launch"], r"\[launch\] a program to start: none was given"),
                                (["launch", "--procs", 2, "no-such-program"],
-                                r"\[launch\.local\] to start rank 0 of 2: running no-such-program failed: No such file"),
-                               (["launch", "--procs", 0, "true"], r"\[launch\.local\] 1 to 4096 local ranks: --procs 0")):
+                                r"\[launch\.local\] cannot start rank 0 of 2: running no-such-program failed: No such file"),
+                               (["launch", "--procs", 0, "true"], r"\[launch\.local\] --procs is 0: expected 1 to 4096 local ranks")):
             run = tessera(*words, folder=folder)
             check(run.wait(10) == 2, words, run.tail())
             check(re.search(pattern, run.text()), pattern, run.text())

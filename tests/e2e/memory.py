@@ -134,20 +134,20 @@ def small_pretended_run():
         for name in ("report.html", "checkpoints"):
             check(not (folder / "run" / name).exists(), name, "was written")
         for words, expected in (
-                (("--pretend-world", 0), "[train] --pretend-world of at least 2 and --pretend-steps of at least 1: "
-                                         "got 0 and 1"),
-                (("--pretend-world", 1), "[train] --pretend-world of at least 2 and --pretend-steps of at least 1: "
-                                         "got 1 and 1"),
-                (("--pretend-world", 8, "--procs", 2), "[train] one process for --pretend-world: --procs asks for 2"),
-                (("--pretend-world", 8, "--resume"), "[train] a run from the start for --pretend-world: --resume was"),
-                (("--pretend-world", 5), "train.batch must be a multiple of 5 ranks")):
+                (("--pretend-world", 0), "[train] --pretend-world is 0 and --pretend-steps 1: expected at least 2 for "
+                                         "--pretend-world"),
+                (("--pretend-world", 1), "[train] --pretend-world is 1 and --pretend-steps 1: expected at least 2 for "
+                                         "--pretend-world"),
+                (("--pretend-world", 8, "--procs", 2), "[train] --pretend-world runs one process, but --procs asks for 2"),
+                (("--pretend-world", 8, "--resume"), "[train] --pretend-world cannot resume: it neither loads nor saves checkpoints"),
+                (("--pretend-world", 5), "expected a multiple of 5 ranks")):
             failed = train(folder, *words, run="refused")
             check(failed.wait() == 2, words, failed.text())
             check(expected in failed.text(), words, failed.text())
         with_launcher = train(folder, "--pretend-world", 8, run="refused",
                               env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
         check(with_launcher.wait() == 2, with_launcher.text())
-        check("one process for --pretend-world: launcher environment asks for 2" in with_launcher.text(),
+        check("--pretend-world runs one process, but launcher environment asks for 2" in with_launcher.text(),
               with_launcher.text())
         text = train(folder, "--pretend-world", 8, "--dry-run", run="dry").done()
         check("8 (pretend)" in text and "dry run" in text, text)

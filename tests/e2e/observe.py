@@ -51,7 +51,7 @@ def eval_leaves_the_same_folder_on_any_ranks():
         run = tessera("eval", folder / "run", "--set", f"data.source=folder:{more}", folder=folder)
         check(run.wait() == 2 and " classes and the model 2 outputs: expected data of at most 2 classes" in run.text(), run.text())
         run = tessera("eval", folder / "run", "--output-dir", folder / "run/recipe.toml/x", folder=folder)
-        check(run.wait() == 2 and "[monitor.evaluation] a folder for the results" in run.text(), run.text())
+        check(run.wait() == 2 and "[monitor.evaluation] cannot create folder " in run.text(), run.text())
 
 
 def safetensors_header(path):
@@ -101,7 +101,7 @@ def eval_looks_at_frozen_features():
             check(not words or safetensors_header(out)["__metadata__"]["compute"] == dtype, words)
             check(not words or safetensors_header(out)["features"]["dtype"] == "F32", words)
         run = tessera("eval", folder / "run", "--units", "blocks.9", "--features", out, folder=folder)
-        check(run.wait() == 2 and "[train.features] a unit of the model, one of stem, blocks.0, " in run.text(), run.text())
+        check(run.wait() == 2 and "[train.features] the model has no unit " in run.text() and ": expected one of stem, blocks.0, " in run.text(), run.text())
 
 
 def compare_says_where_runs_part():
@@ -134,10 +134,10 @@ def compare_says_where_runs_part():
             check(environment[library], library, environment)
         check("v" in environment["onednn"] and "\n" not in environment["mkl"], environment)
         run = tessera("compare", "a", folder / "a/recipe.toml", folder=folder)
-        check(run.wait() == 2 and '[monitor.compare] a table with a column "step"' in run.text(), run.text())
+        check(run.wait() == 2 and '[monitor.compare] ' in run.text() and ' has no column "step"' in run.text(), run.text())
         curve.write_text("step,loss\n1000,1\n")
         run = tessera("compare", "a", curve, folder=folder)
-        check(run.wait() == 2 and "and no step is in both" in run.text(), run.text())
+        check(run.wait() == 2 and "have no step in common" in run.text(), run.text())
 
 
 def the_report_tells_skipped_steps_and_the_environment():
@@ -210,7 +210,7 @@ def trace_is_a_file_of_all_ranks():
             steps = [event["name"] for event in events if event["pid"] == rank and event.get("cat") == "step"]
             check(steps == ["step 2", "step 3"], rank, steps)
         run = train(folder, "--trace", "3:2", run="wrong")
-        check(run.wait() == 2 and 'run.trace must be steps as FIRST:LAST, from 1 on: found "3:2"' in run.text(), run.text())
+        check(run.wait() == 2 and 'run.trace is "3:2" ' in run.text(), run.text())
 
 
 def a_time_limit_saves_and_stops():

@@ -98,7 +98,7 @@ def a_damaged_checkpoint_is_passed_over():
         content[-100] ^= 1
         shard.write_bytes(content)
         pixels(folder / "photos", 1)
-        told = rf"{newest.name}: .*its checksum is .*{older.name} is taken instead"
+        told = rf"{newest.name}: .*has the checksum .*{older.name} is taken instead"
         for words, named in ((("eval", "run"), f"evaluating .*{older.name}"),
                              (("predict", "run", "photos/dark/000.png"), f"predicting with .*{older.name}"),
                              (("checkpoint", "export", "run", "out.safetensors"), f"wrote out.safetensors from .*{older.name}"),
@@ -109,7 +109,7 @@ def a_damaged_checkpoint_is_passed_over():
         check(run.wait() == 2 and 'set checkpoint.on_damage = "fall_back"' in run.text(), run.tail())
         for procs in ((), ("--procs", 2)):
             run = train(folder, *procs, *keys, "--resume", *settings(checkpoint__on_damage="fail"))
-            check(run.wait() == 2 and "its checksum is" in run.text(), run.tail())
+            check(run.wait() == 2 and "has the checksum" in run.text(), run.tail())
         for procs in ((), ("--procs", 2)):
             shutil.copytree(folder / "run", folder / f"again{len(procs)}")
             text = train(folder, *procs, *keys, "--resume", run=f"again{len(procs)}").done()

@@ -75,8 +75,8 @@ def a_python_without_the_package_is_told_before_the_first_step():
         python = folder / "python"
         python.write_text('#!/bin/sh\nexec python3 -S -I "$@"\n')  # none of the packages that are installed
         python.chmod(0o755)
-        expected = (f"error: [monitor.wandb] run.wandb expects the wandb package for Python: {python} says: No module named "
-                    "'wandb' (pip install wandb, or TESSERA_PYTHON names a Python that has it, or run.wandb = \"\")\n")
+        expected = (f"error: [monitor.wandb] run.wandb is set, but wandb cannot be used: {python} says: No module named "
+                    "'wandb': expected the wandb package for Python; pip install wandb, let TESSERA_PYTHON name a Python that has it, or set run.wandb = \"\"\n")
         for ranks in ([], ["--procs", 2]):
             run = train(folder, *ranks, *settings(run__wandb="test"), env={"TESSERA_PYTHON": str(python)})
             check(run.wait() == 2 and expected in run.text() and "step 1" not in run.text(), run.text())

@@ -201,21 +201,21 @@ def what_cannot_be_is_one_line(folder):
     from harness import check, tessera
 
     for words, expected in (
-            (("x", "--image-size", 24), "[checkpoint.convert] --to-finetune with --image-size, --patch-size, --channels, --classes or --pool: it is not"),
+            (("x", "--image-size", 24), "[checkpoint.convert] --image-size, --patch-size, --channels, --classes and --pool have an effect only with --to-finetune"),
             (("x", "--channels", 1), "--channels, --classes or --pool: it is not given"),
-            (("x", "--to-finetune", "--channels", 4), "[checkpoint.convert] 1 or 3 channels with --to tessera: found 4"),
-            (("x", "--dtype", "F16"), "[checkpoint.convert] F32 with --to tessera, whose weights are float32: found F16"),
-            (("x", "--head", "fresh"), "[checkpoint.convert] --head auto, keep or zero: a file cannot hold a fresh head"),
-            (("x", "--to", "jax"), "[weights.family] one of timm, torchvision, hf, npz, big_vision: found \"jax\""),
+            (("x", "--to-finetune", "--channels", 4), "[checkpoint.convert] the model has 4 channels: expected 1 or 3 with --to tessera"),
+            (("x", "--dtype", "F16"), "[checkpoint.convert] --dtype is F16: expected F32 with --to tessera, whose weights are float32"),
+            (("x", "--head", "fresh"), "[checkpoint.convert] --head is fresh, which a file cannot hold: expected auto, keep or zero"),
+            (("x", "--to", "jax"), "[weights.family] unknown family of weights \"jax\": expected one of timm, torchvision, hf, npz, big_vision"),
             (("x", "--to", "hf", "--max-shard-size", "5GiB"),
-             "[weights.shard_size] a size of a file such as 5GB, 500MB or a number of bytes: found \"5GiB\""),
+             "[weights.shard_size] the size of a file is \"5GiB\": expected 5GB, 500MB or a number of bytes"),
             (("x", "--to", "timm", "--max-shard-size", "5GB"),
-             "[checkpoint.convert] --to hf with --max-shard-size, which others have not: found --to timm"),
-            (("x", "--to-finetune", "--pool", "map"), "[checkpoint.convert] --pool gap or cls: found \"map\"")):
+             "[checkpoint.convert] --max-shard-size has no effect with --to timm: expected --to hf"),
+            (("x", "--to-finetune", "--pool", "map"), "[checkpoint.convert] --pool is \"map\": expected gap or cls")):
         out = refused(tessera("checkpoint", "convert", FIXTURES / "timm.safetensors", *words, *HEADS, folder=folder))
         check(expected in out and not (folder / "x").exists(), words, out)
     out = refused(tessera("checkpoint", "convert", FIXTURES / "dinov2.pth", "x", *HEADS, folder=folder))
-    check("[checkpoint.convert] a head: the weights have none (give --to-finetune --classes N)" in out, out)
+    check("[checkpoint.convert] the weights have no head; give --to-finetune --classes N" in out, out)
 
 
 def foreign_folders_give_their_probabilities(folder):

@@ -108,7 +108,6 @@ TEST_F(GzipStreamTest, EveryCutAndDamageIsAnError) {
     std::vector<Point> points;
     EXPECT_THROW(unpack(file, 100, &points), UserError) << size;
   }
-  const std::string where = path.string() + "; fetch it again)";
   std::string damaged = packed;
   damaged[damaged.size() - 6] = static_cast<char>(damaged[damaged.size() - 6] + 1);
   std::vector<Point> points;
@@ -118,12 +117,14 @@ TEST_F(GzipStreamTest, EveryCutAndDamageIsAnError) {
     return error_text([&] { unpack(file, 100, &points); });
   };
   EXPECT_EQ(error(damaged),
-            "[formats.gzip] a sound gzip file: incorrect data check after 3000 unpacked bytes (" + where);
+            concat("[formats.gzip] ", path.string(),
+                   " is damaged after 3000 unpacked bytes: incorrect data check; fetch it again"));
   EXPECT_EQ(error(packed.substr(0, 12)),
-            "[formats.gzip] a sound gzip file: it is cut off after 0 unpacked bytes (" + where);
-  EXPECT_EQ(
-      error(packed + "other"),
-      "[formats.gzip] a sound gzip file: 5 other bytes follow its end after 3000 unpacked bytes (" + where);
+            concat("[formats.gzip] ", path.string(),
+                   " is damaged after 0 unpacked bytes: it is cut off; fetch it again"));
+  EXPECT_EQ(error(packed + "other"),
+            concat("[formats.gzip] ", path.string(),
+                   " is damaged after 3000 unpacked bytes: 5 other bytes follow its end; fetch it again"));
 }
 
 TEST_F(GzipStreamTest, WhatIsBeyondTheEndIsAnError) {
@@ -131,8 +132,8 @@ TEST_F(GzipStreamTest, WhatIsBeyondTheEndIsAnError) {
   const FileReader file(path);
   std::string bytes(10, '\0');
   EXPECT_EQ(error_text([&] { read_gzip_at(file, {}, {}, 0, std::as_writable_bytes(std::span(bytes))); }),
-            "[formats.gzip] a sound gzip file: it ends after 4 unpacked bytes (" + path.string() +
-                "; fetch it again)");
+            concat("[formats.gzip] ", path.string(),
+                   " is damaged after 4 unpacked bytes: it ends; fetch it again"));
 }
 
 }  // namespace

@@ -34,25 +34,24 @@ TEST(Idx, Errors) {
   const auto error = [](std::initializer_list<int> bytes) {
     return error_text([&] { parse_idx(file(bytes), "f"); });
   };
-  EXPECT_EQ(error({}), "[formats.parse_idx] an idx file: found only 0 bytes (f)");
-  EXPECT_EQ(error({1, 2, 8, 1}),
-            "[formats.parse_idx] an idx file, which starts with two zero bytes: found 1 and 2 (f)");
+  EXPECT_EQ(error({}), "[formats.parse_idx] f is not an idx file: it has only 0 bytes");
+  EXPECT_EQ(
+      error({1, 2, 8, 1}),
+      "[formats.parse_idx] f is not an idx file: it starts with the bytes 1 and 2: expected two zero bytes");
   EXPECT_EQ(error({0, 0, 13, 1}),
-            "[formats.parse_idx] an idx file of unsigned bytes (type 8): found type 13 (f)");
-  EXPECT_EQ(error({0, 0, 8, 0}), "[formats.parse_idx] an idx file of 1 to 4 dimensions: found 0 (f)");
-  EXPECT_EQ(error({0, 0, 8, 5}), "[formats.parse_idx] an idx file of 1 to 4 dimensions: found 5 (f)");
+            "[formats.parse_idx] f is an idx file of type 13: expected unsigned bytes (type 8)");
+  EXPECT_EQ(error({0, 0, 8, 0}), "[formats.parse_idx] f is an idx file of 0 dimensions: expected 1 to 4");
+  EXPECT_EQ(error({0, 0, 8, 5}), "[formats.parse_idx] f is an idx file of 5 dimensions: expected 1 to 4");
   EXPECT_EQ(error({0, 0, 8, 2, 0, 0, 0, 1}),
-            "[formats.parse_idx] an idx header of 12 bytes: found 8 (f; it is cut off)");
+            "[formats.parse_idx] f is cut off: it has 8 bytes: expected an idx header of 12 bytes");
   EXPECT_EQ(error({0, 0, 8, 1, 0, 0, 0, 3, 1, 2}),
-            "[formats.parse_idx] an idx file of 3 bytes: found 2 bytes of data (f; it is cut off)");
-  EXPECT_EQ(
-      error({0, 0, 8, 1, 0, 0, 0, 1, 1, 2}),
-      "[formats.parse_idx] an idx file of 1 bytes: found 2 bytes of data (f; something follows its end)");
+            "[formats.parse_idx] f is cut off: it has 2 bytes of data: expected 3 bytes");
+  EXPECT_EQ(error({0, 0, 8, 1, 0, 0, 0, 1, 1, 2}),
+            "[formats.parse_idx] f is too long: it has 2 bytes of data: expected 1 bytes");
   // 2^32-1 to the fourth: the product overflows.
-  EXPECT_EQ(
-      error({0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}),
-      "[formats.parse_idx] an idx file of 4294967295 x 4294967295 x 4294967295 bytes: found 0 bytes of data "
-      "(f; it is cut off)");
+  EXPECT_EQ(error({0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}),
+            "[formats.parse_idx] f is cut off: it has 0 bytes of data: expected 4294967295 x 4294967295 x "
+            "4294967295 bytes");
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ TEST(Jpeg, BombsAreRefusedByTheirHeader) {
   EXPECT_EQ(error_text([&] {
               decode_image(encode_jpeg(gradient(20, 20, 1), 20, 20, JCS_GRAYSCALE, false), "b", 399);
             }),
-            "[formats.decode_jpeg] an image of 1 to 399 pixels: found 20 x 20 (b)");
+            "[formats.decode_jpeg] b is an image of 20 x 20 pixels: expected 1 to 399 pixels");
 }
 
 TEST(Png, EncoderAndDecoderAgree) {
@@ -186,16 +186,15 @@ TEST(Png, Errors) {
   damaged[damaged.size() - 20] ^= 1;
   EXPECT_THROW(decode_image(damaged, "damaged.png"), UserError);
   EXPECT_EQ(error_text([&] { decode_image(whole, "big.png", 1023); }),
-            "[formats.decode_png] an image of 1 to 1,023 pixels: found 32 x 32 (big.png)");
+            "[formats.decode_png] big.png is an image of 32 x 32 pixels: expected 1 to 1,023 pixels");
 }
 
 TEST(Image, WhatIsNone) {
   EXPECT_EQ(error_text([] { decode_image({}, "a.jpg"); }),
-            "[formats.decode_image] a JPEG or PNG image: found an empty file (a.jpg)");
+            "[formats.decode_image] a.jpg is empty: expected a JPEG or PNG image");
   const Bytes text = {'h', 'e', 'l', 'l', 'o'};
   EXPECT_EQ(error_text([&] { decode_image(text, "a.jpg"); }),
-            "[formats.decode_image] a JPEG or PNG image: found a file that starts with the bytes 68 65 6c 6c "
-            "(a.jpg)");
+            "[formats.decode_image] a.jpg starts with the bytes 68 65 6c 6c: expected a JPEG or PNG image");
 }
 
 TEST(Image, Channels) {

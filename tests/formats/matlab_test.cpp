@@ -55,16 +55,16 @@ TEST(Matlab, EveryTruncationIsAnError) {
 
 TEST(Matlab, Errors) {
   const std::string plain = fixture("meta_plain.mat"), packed = fixture("meta_packed.mat");
-  EXPECT_EQ(error_of("<html>"),
-            "[formats.matlab] a MATLAB file of level 5, little-endian: found something else (x.mat)");
+  EXPECT_EQ(error_of("<html>"), "[formats.matlab] not a MATLAB file of level 5, little-endian (x.mat)");
   std::string big_endian = plain;
   std::swap(big_endian[126], big_endian[127]);
   EXPECT_EQ(error_of(big_endian), error_of("<html>"));
-  EXPECT_EQ(error_of(packed, 100), "[formats.matlab] less unpacked data: it is above the limit (x.mat)");
+  EXPECT_EQ(error_of(packed, 100), "[formats.matlab] the unpacked data are above the limit (x.mat)");
   std::string damaged = packed;
   damaged[300] = static_cast<char>(damaged[300] ^ 0x55);
-  EXPECT_EQ(error_of(damaged), "[formats.matlab] sound packed data: they are damaged or cut off (x.mat)");
-  EXPECT_EQ(error_of(plain.substr(0, 132)), "[formats.matlab] a tag of 8 bytes: found 4 (x.mat)");
+  EXPECT_EQ(error_of(damaged), "[formats.matlab] packed data are damaged or cut off (x.mat)");
+  EXPECT_EQ(error_of(plain.substr(0, 132)),
+            "[formats.matlab] 4 bytes are left (x.mat): expected a tag of 8 bytes");
 }
 
 TEST(Matlab, SmallNumbersMeanDoublesToo) {

@@ -85,24 +85,25 @@ TEST(Npy, WhatIsNoArrayOfNumbersIsNamed) {
   const auto error = [](const std::string& dict) { return error_text([&] { header_of(npy(dict)); }); };
   const std::string rest = ", 'fortran_order': False, 'shape': (1,)}";
   EXPECT_EQ(error("{'descr': '|O'" + rest),
-            "[formats.npy] little-endian numbers (<f4, <f2, V2 for bfloat16, <i8, ...): found \"|O\", Python "
-            "objects, which are never loaded (x)");
+            "[formats.npy] the dtype is \"|O\", which stands for Python objects, which are never loaded (x): "
+            "expected little-endian numbers (<f4, <f2, V2 for bfloat16, <i8, ...)");
   EXPECT_EQ(error("{'descr': '>f4'" + rest),
-            "[formats.npy] little-endian numbers (<f4, <f2, V2 for bfloat16, <i8, ...): found \">f4\", "
-            "big-endian (x)");
+            "[formats.npy] the dtype is \">f4\", which is big-endian (x): expected little-endian numbers "
+            "(<f4, <f2, V2 for bfloat16, <i8, ...)");
   EXPECT_EQ(error("{'descr': [('a', '<f4')]" + rest),
-            "[formats.npy] an array of numbers: found one of records (x)");
-  EXPECT_EQ(
-      error("{'descr': '<f4', 'shape': (1,)}"),
-      "[formats.npy] a header of descr, fortran_order and shape: all three keys was expected at \"\" (x)");
+            "[formats.npy] the array has records (x): expected an array of numbers");
+  EXPECT_EQ(error("{'descr': '<f4', 'shape': (1,)}"),
+            "[formats.npy] the header has \"\" (x): expected all three keys, in a header of descr, "
+            "fortran_order and shape");
   EXPECT_EQ(error("{'descr': '<f4', 'shape': (1,-2)}"),
-            "[formats.npy] a header of descr, fortran_order and shape: a size was expected at \"-2)}\" (x)");
+            "[formats.npy] the header has \"-2)}\" (x): expected a size, in a header of descr, fortran_order "
+            "and shape");
   EXPECT_EQ(error("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999, 9999999999)}"),
-            "[formats.npy] a shape whose bytes can be counted: found another (x)");
+            "[formats.npy] the shape has too many elements (x)");
   EXPECT_EQ(error_text([&] { header_of("GIF89a......"); }),
-            "[formats.npy] an array of numpy.save: it begins with other bytes (x)");
+            "[formats.npy] not an array of numpy.save: it begins with other bytes (x)");
   EXPECT_EQ(error_text([&] { header_of(npy("{}", 9)); }),
-            "[formats.npy] version 1.0, 2.0 or 3.0: found 9.0 (x)");
+            "[formats.npy] the version is 9.0 (x): expected 1.0, 2.0 or 3.0");
 }
 
 TEST(NpzDamaged, EveryTruncationAndFlippedByteIsAnErrorOrReadable) {
@@ -133,8 +134,8 @@ TEST(NpzDamaged, EveryTruncationAndFlippedByteIsAnErrorOrReadable) {
     }
   }
   EXPECT_EQ(error("GIF89a"),
-            "[formats.npz] a file of numpy.savez (a zip archive): it begins with other bytes (" +
-                (folder.path() / "x.npz").string() + ")");
+            concat("[formats.npz] ", (folder.path() / "x.npz").string(),
+                   " is not a file of numpy.savez (a zip archive): it begins with other bytes"));
 }
 
 TEST(NpzWriter, WritesWhatNpzFileReads) {

@@ -83,48 +83,59 @@ TEST(Pickle, AListThatHoldsItselfIsRead) {
 TEST(Pickle, WhatIsNoDataIsNamed) {
   EXPECT_EQ(pickle_error("\x80\x02"
                          "cos\nsystem\nX\x02\x00\x00\x00ls\x85R."s),
-            "[formats.pickle] classes that hold data: found os.system (test, byte 2 of the pickle)");
+            "[formats.pickle] bad pickle: class os.system (test, byte 2 of the pickle): expected classes "
+            "that hold data");
   EXPECT_EQ(pickle_error("\x80\x02(K\x01io\nx\n."s),
-            "[formats.pickle] operations that hold data: found 0x69 (test, byte 5 of the pickle)");
-  EXPECT_EQ(pickle_error("\x80\x06."s),
-            "[formats.pickle] protocol 5 or older: found 6 (test, byte 0 of the pickle)");
+            "[formats.pickle] bad pickle: operation 0x69 (test, byte 5 of the pickle): expected operations "
+            "that hold data");
+  EXPECT_EQ(
+      pickle_error("\x80\x06."s),
+      "[formats.pickle] bad pickle: protocol 6 (test, byte 0 of the pickle): expected protocol 5 or older");
   EXPECT_EQ(pickle_error("\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."s),
-            "[formats.pickle] whole numbers of 64 bits: found one of 9 bytes (test, byte 0 of the pickle)");
-  EXPECT_EQ(pickle_error("K\x01K\x02R."s),
-            "[formats.pickle] arguments as a tuple: found an integer (test, byte 4 of the pickle)");
+            "[formats.pickle] bad pickle: a whole number of 9 bytes (test, byte 0 of the pickle): expected "
+            "at most 64 bits");
+  EXPECT_EQ(
+      pickle_error("K\x01K\x02R."s),
+      "[formats.pickle] bad pickle: an integer (test, byte 4 of the pickle): expected arguments as a tuple");
   EXPECT_EQ(pickle_error("K\x01)R."s),
-            "[formats.pickle] a class to make an object of: found an integer (test, byte 3 of the pickle)");
+            "[formats.pickle] bad pickle: an integer (test, byte 3 of the pickle): expected a class to make "
+            "an object of");
 }
 
 TEST(Pickle, BrokenOnes) {
-  EXPECT_EQ(pickle_error(""), "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
-  EXPECT_EQ(pickle_error("."),
-            "[formats.pickle] one value at the end: found others (test, byte 0 of the pickle)");
-  EXPECT_EQ(pickle_error("NN."),
-            "[formats.pickle] one value at the end: found others (test, byte 2 of the pickle)");
-  EXPECT_EQ(pickle_error("(N."),
-            "[formats.pickle] one value at the end: found others (test, byte 2 of the pickle)");
+  EXPECT_EQ(pickle_error(""), "[formats.pickle] bad pickle: it is cut off (test, byte 0 of the pickle)");
+  EXPECT_EQ(
+      pickle_error("."),
+      "[formats.pickle] bad pickle: the stack does not end with one value (test, byte 0 of the pickle)");
+  EXPECT_EQ(
+      pickle_error("NN."),
+      "[formats.pickle] bad pickle: the stack does not end with one value (test, byte 2 of the pickle)");
+  EXPECT_EQ(
+      pickle_error("(N."),
+      "[formats.pickle] bad pickle: the stack does not end with one value (test, byte 2 of the pickle)");
   EXPECT_EQ(pickle_error("0"),
-            "[formats.pickle] a value on the stack: there is none (test, byte 0 of the pickle)");
+            "[formats.pickle] bad pickle: no value is on the stack (test, byte 0 of the pickle)");
   EXPECT_EQ(pickle_error("N(0"),
-            "[formats.pickle] a value on the stack: there is none (test, byte 2 of the pickle)");
+            "[formats.pickle] bad pickle: no value is on the stack (test, byte 2 of the pickle)");
   EXPECT_EQ(pickle_error("e"),
-            "[formats.pickle] a mark on the stack: there is none (test, byte 0 of the pickle)");
+            "[formats.pickle] bad pickle: no mark is on the stack (test, byte 0 of the pickle)");
   EXPECT_EQ(pickle_error("h\x05"),
-            "[formats.pickle] a value remembered as 5: there is none (test, byte 0 of the pickle)");
+            "[formats.pickle] bad pickle: no value is remembered as 5 (test, byte 0 of the pickle)");
   EXPECT_EQ(pickle_error("N(Ne"),
-            "[formats.pickle] a list to append to: found None (test, byte 3 of the pickle)");
-  EXPECT_EQ(pickle_error("]NNs"),
-            "[formats.pickle] a dict to set items of: found a list (test, byte 3 of the pickle)");
+            "[formats.pickle] bad pickle: values are appended to None (test, byte 3 of the pickle): expected "
+            "a list");
+  EXPECT_EQ(
+      pickle_error("]NNs"),
+      "[formats.pickle] bad pickle: items are set in a list (test, byte 3 of the pickle): expected a dict");
   EXPECT_EQ(pickle_error("}(Nu"),
-            "[formats.pickle] keys with values: the last has none (test, byte 3 of the pickle)");
-  EXPECT_EQ(pickle_error("N}b"),
-            "[formats.pickle] an object to give state to: found None (test, byte 2 of the pickle)");
+            "[formats.pickle] bad pickle: the last key has no value (test, byte 3 of the pickle)");
+  EXPECT_EQ(
+      pickle_error("N}b"),
+      "[formats.pickle] bad pickle: state is given to None (test, byte 2 of the pickle): expected an object");
   EXPECT_EQ(pickle_error("X\xff\xff\xff\x7f"
                          "a"),
-            "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
-  EXPECT_EQ(pickle_error("ca\nB"),
-            "[formats.pickle] a whole pickle: it is cut off (test, byte 0 of the pickle)");
+            "[formats.pickle] bad pickle: it is cut off (test, byte 0 of the pickle)");
+  EXPECT_EQ(pickle_error("ca\nB"), "[formats.pickle] bad pickle: it is cut off (test, byte 0 of the pickle)");
 }
 
 }  // namespace

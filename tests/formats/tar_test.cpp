@@ -101,25 +101,24 @@ TEST(Tar, LargeSizesAndPaxSizes) {
 
 TEST(Tar, ErrorsNameTheByte) {
   EXPECT_EQ(tar_error("short"),
-            "[formats.tar] a header of 512 bytes: found 5, the archive is cut off (byte 0 of x.tar)");
+            "[formats.tar] the archive is cut off: its last header has 5 bytes (byte 0 of x.tar): expected "
+            "512 bytes");
   std::string damaged = header("a", "00000000000");
   damaged[0] = 'b';
-  EXPECT_EQ(tar_error(damaged),
-            "[formats.tar] a header with the right checksum: found other bytes (byte 0 of x.tar)");
+  EXPECT_EQ(tar_error(damaged), "[formats.tar] a header has a wrong checksum (byte 0 of x.tar)");
   EXPECT_EQ(tar_error(header("a", "00000001000") + "xyz"),
-            "[formats.tar] the whole content of a: 509 bytes are missing, the archive is cut off (byte 515 "
-            "of x.tar)");
+            "[formats.tar] the archive is cut off within a: 509 bytes are missing (byte 515 of x.tar)");
   EXPECT_EQ(tar_error(header("a", "9")),
-            "[formats.tar] a size in the header: found no number (byte 0 of x.tar)");
+            "[formats.tar] the size in a header is not a number (byte 0 of x.tar)");
   EXPECT_EQ(tar_error(header("a", std::string(12, '\xff'))),
-            "[formats.tar] a size in the header: found no number (byte 0 of x.tar)");
+            "[formats.tar] the size in a header is not a number (byte 0 of x.tar)");
   EXPECT_EQ(tar_error(header("a", "00077777777", 'x')),
-            "[formats.tar] a long header of at most 1048576 bytes: found 16777215 (byte 512 of x.tar)");
+            "[formats.tar] a long header has 16777215 bytes (byte 512 of x.tar): expected at most 1048576");
   EXPECT_EQ(tar_error(header("a", "00000000004", 'x') + "9 x\n" + std::string(508, '\0') +
                       header("b", "00000000000")),
-            "[formats.tar] pax records before this byte: found none that can be read (byte 1536 of x.tar)");
+            "[formats.tar] the pax records before this byte cannot be read (byte 1536 of x.tar)");
   EXPECT_EQ(tar_error(header("a", "00000001000", 'L') + "abc"),
-            "[formats.tar] a whole long header: the archive is cut off (byte 515 of x.tar)");
+            "[formats.tar] the archive is cut off within a long header (byte 515 of x.tar)");
 }
 
 TEST(Tar, ContentThatIsCutOffIsAnError) {
@@ -127,7 +126,7 @@ TEST(Tar, ContentThatIsCutOffIsAnError) {
   TarReader reader(stream, "x.tar");
   ASSERT_TRUE(reader.next());
   EXPECT_EQ(error_text([&] { reader.content(1000); }),
-            "[formats.tar] the whole content of a: the archive is cut off (byte 515 of x.tar)");
+            "[formats.tar] the archive is cut off within a (byte 515 of x.tar)");
   EXPECT_FALSE(reader.last_is_whole());
 }
 

@@ -69,8 +69,8 @@ TEST_F(TorchValues, WhatLiesBesideTheTensors) {
   EXPECT_EQ(root.find("args")->items.at(1)->find("name")->text, "vit");
   EXPECT_EQ(root.find("milestones")->items.at(0)->items.at(0)->entries.size(), 2U);
   EXPECT_EQ(error_text([&] { file.tensor(*root.find("epoch"), "epoch"); }),
-            "[formats.torch] a tensor for epoch: found an integer (" +
-                (kTorchFixtures / "values.pth").string() + ")");
+            concat("[formats.torch] epoch is an integer (", (kTorchFixtures / "values.pth").string(),
+                   "): expected a tensor"));
 }
 
 class DamagedTorchFile : public ::testing::Test {
@@ -110,14 +110,15 @@ class DamagedTorchFile : public ::testing::Test {
 TEST_F(DamagedTorchFile, OtherFiles) {
   EXPECT_EQ(error(sound), "no error");
   EXPECT_EQ(error_text([&] { TorchFile(kTorchFixtures / "older.pth"); }),
-            "[formats.torch] a file of torch.save since version 1.6 (a zip archive): it has the older form "
-            "(load it "
-            "with torch.load and save it once more) (" +
-                (kTorchFixtures / "older.pth").string() + ")");
+            concat("[formats.torch] the file has the form of torch.save before version 1.6 (",
+                   (kTorchFixtures / "older.pth").string(),
+                   "): expected a zip archive; load it with torch.load and save it again"));
   EXPECT_EQ(error("GIF89a"),
-            "[formats.torch] a file of torch.save (a zip archive): it begins with other bytes" + where + ")");
+            concat("[formats.torch] not a file of torch.save (a zip archive): it begins with other bytes",
+                   where, ")"));
   EXPECT_EQ(error(""),
-            "[formats.torch] a file of torch.save (a zip archive): it begins with other bytes" + where + ")");
+            concat("[formats.torch] not a file of torch.save (a zip archive): it begins with other bytes",
+                   where, ")"));
 }
 
 TEST_F(DamagedTorchFile, EveryTruncationIsAnError) {
@@ -126,8 +127,8 @@ TEST_F(DamagedTorchFile, EveryTruncationIsAnError) {
     EXPECT_TRUE(text.starts_with("[formats.")) << size << text;
   }
   EXPECT_EQ(error(sound.substr(0, sound.size() / 2)),
-            "[formats.zip] a zip directory at the end of the file: there is none" + where +
-                "; no sound zip archive)");
+            concat("[formats.zip] bad zip archive ", (folder.path() / "x.pth").string(),
+                   ": it has no zip directory at its end"));
 }
 
 TEST_F(DamagedTorchFile, AnyFlippedByteIsAnErrorOrLeavesItReadable) {
@@ -141,15 +142,15 @@ TEST_F(DamagedTorchFile, AnyFlippedByteIsAnErrorOrLeavesItReadable) {
 
 TEST_F(DamagedTorchFile, TensorsOutsideOfTheirStorage) {
   // Of "whole": the shape (4, 6) becomes (4, 250).
-  EXPECT_EQ(
-      error(replaced("K\x04K\x06\x86", "K\x04K\xfa\x86")),
-      "[formats.torch] a tensor for whole: found one that leaves its storage of 96 bytes" + where + ")");
+  EXPECT_EQ(error(replaced("K\x04K\x06\x86", "K\x04K\xfa\x86")),
+            concat("[formats.torch] whole is a tensor that exceeds its storage of 96 bytes", where,
+                   "): expected a tensor"));
   EXPECT_EQ(error(replaced("FloatStorage", "QuintStorage")),
-            "[formats.pickle] classes that hold data: found torch.QuintStorage" + where + ", byte " +
-                std::to_string(sound.find("ctorch\nFloatStorage") - sound.find("\x80\x02}")) +
-                " of the pickle)");
+            concat("[formats.pickle] bad pickle: class torch.QuintStorage", where, ", byte ",
+                   std::to_string(sound.find("ctorch\nFloatStorage") - sound.find("\x80\x02}")),
+                   " of the pickle): expected classes that hold data"));
   EXPECT_EQ(error(replaced("little", "biggie")),
-            "[formats.torch] little-endian numbers: found \"biggie\"" + where + ")");
+            concat("[formats.torch] the byte order is \"biggie\"", where, "): expected little"));
 }
 
 // A writer of stored archives, to make what torch does not.
@@ -202,8 +203,6 @@ class ZipDirectory : public ::testing::Test {
   }
   const TemporaryFolder folder{"tessera-zip"};
   const fs::path path = folder.path() / "x.zip";
-  const std::string end = " (" + path.string() + "; no sound zip archive)",
-                    of_a = " (a in " + path.string() + ")";
 };
 
 TEST_F(ZipDirectory, MembersPlainAndWide) {
@@ -224,30 +223,34 @@ TEST_F(ZipDirectory, MembersPlainAndWide) {
 }
 
 TEST_F(ZipDirectory, Errors) {
-  EXPECT_EQ(error(""), "[formats.zip] a zip directory at the end of the file: there is none" + end);
+  EXPECT_EQ(error(""),
+            concat("[formats.zip] bad zip archive ", path.string(), ": it has no zip directory at its end"));
   Zip twice;
   twice.add("a", "1");
   twice.add("a", "2");
-  EXPECT_EQ(error(twice.finish(false)), "[formats.zip] every name once: a twice" + end);
+  EXPECT_EQ(error(twice.finish(false)),
+            concat("[formats.zip] bad zip archive ", path.string(), ": it has two members named a"));
   twice.members = 1;
   twice.directory.clear();
-  EXPECT_EQ(error(twice.finish(false)), "[formats.zip] 1 members: the directory has 0" + end);
+  EXPECT_EQ(error(twice.finish(false)), concat("[formats.zip] bad zip archive ", path.string(),
+                                               ": its directory has 0 members: expected 1"));
 
   Zip packed;
   packed.add("a", "1", false, 8);
   const auto members = read(packed.finish(false));
   EXPECT_EQ(error_text([&] { stored_member_offset(FileReader(path), members[0]); }),
-            "[formats.zip] a member that is stored as it is: it is packed" + of_a);
+            concat("[formats.zip] a in ", path.string(),
+                   " is compressed: expected a member that is stored as it is"));
 
   Zip moved;
   moved.add("a", "12345");
   moved.directory[42] = 5;
   const auto wrong = read(moved.finish(false));
   EXPECT_EQ(error_text([&] { stored_member_offset(FileReader(path), wrong[0]); }),
-            "[formats.zip] its header at byte 5: found other bytes" + of_a);
+            concat("[formats.zip] a in ", path.string(), " has no header at byte 5"));
   moved.directory[43] = 1;
-  EXPECT_EQ(error(moved.finish(false)),
-            "[formats.zip] members inside of the file: a has 5 bytes from 261" + end);
+  EXPECT_EQ(error(moved.finish(false)), concat("[formats.zip] bad zip archive ", path.string(),
+                                               ": a has 5 bytes from 261, which are not inside the file"));
 }
 
 }  // namespace

@@ -110,18 +110,19 @@ TEST(Environment, LocalRanks) {
   for (const auto& [name, value] : kLocal) {
     if (name == "TESSERA_RANK") continue;
     EXPECT_EQ(ranks_of(with(kLocal, {{name, ""}})),
-              "[launch.environment] " + name + ", because TESSERA_RANK is set: it is not set");
+              concat("[launch.environment] ", name, " is not set, but TESSERA_RANK is"));
   }
   EXPECT_EQ(ranks_of(with(kLocal, {{"TESSERA_RANK", "2"}})),
-            "[launch.environment] TESSERA_RANK as an integer of 0 to 1: it is '2'");
+            "[launch.environment] TESSERA_RANK is '2': expected an integer from 0 to 1");
 }
 
 TEST(Environment, TheListeningSocketIsNotHandedOn) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   const std::string number = std::to_string(fd);
-  EXPECT_EQ(ranks_of(with(kLocal, {{"TESSERA_MASTER_LISTEN_FD", number}})),
-            "[launch.environment] TESSERA_MASTER_LISTEN_FD as a listening socket: " + number +
-                " is none (only the program itself sets this variable)");
+  EXPECT_EQ(
+      ranks_of(with(kLocal, {{"TESSERA_MASTER_LISTEN_FD", number}})),
+      concat("[launch.environment] TESSERA_MASTER_LISTEN_FD is ", number,
+             ", which is not a listening socket; unset it: only the program itself sets this variable"));
   ASSERT_EQ(::listen(fd, 1), 0);
   {
     const Environment environment(with(kLocal, {{"TESSERA_MASTER_LISTEN_FD", number}}));
@@ -151,24 +152,25 @@ TEST(Environment, PlainRankVariables) {
 
 TEST(Environment, PlainRankVariablesThatMissOrContradict) {
   const std::vector<std::pair<Variables, std::string>> cases = {
-      {{{"RANK", "0"}}, "WORLD_SIZE, because RANK is set: it is not set"},
-      {{{"WORLD_SIZE", "2"}}, "RANK, because WORLD_SIZE is set: it is not set"},
-      {with(kPlain, {{"MASTER_ADDR", ""}}), "MASTER_ADDR, because WORLD_SIZE is set: it is not set"},
-      {with(kPlain, {{"MASTER_PORT", ""}}), "MASTER_PORT, because WORLD_SIZE is set: it is not set"},
-      {with(kPlain, {{"MASTER_PORT", "65536"}}), "MASTER_PORT as an integer of 1 to 65535: it is '65536'"},
-      {with(kPlain, {{"MASTER_PORT", "29500 "}}), "MASTER_PORT as an integer of 1 to 65535: it is '29500 '"},
-      {with(kPlain, {{"RANK", "4"}}), "RANK as an integer of 0 to 3: it is '4'"},
-      {with(kPlain, {{"RANK", "-1"}}), "RANK as an integer of 0 to 3: it is '-1'"},
-      {with(kPlain, {{"RANK", "one"}}), "RANK as an integer of 0 to 3: it is 'one'"},
-      {with(kPlain, {{"WORLD_SIZE", "0"}}), "WORLD_SIZE as an integer of 1 to 2147483648: it is '0'"},
+      {{{"RANK", "0"}}, "WORLD_SIZE is not set, but RANK is"},
+      {{{"WORLD_SIZE", "2"}}, "RANK is not set, but WORLD_SIZE is"},
+      {with(kPlain, {{"MASTER_ADDR", ""}}), "MASTER_ADDR is not set, but WORLD_SIZE is"},
+      {with(kPlain, {{"MASTER_PORT", ""}}), "MASTER_PORT is not set, but WORLD_SIZE is"},
+      {with(kPlain, {{"MASTER_PORT", "65536"}}),
+       "MASTER_PORT is '65536': expected an integer from 1 to 65535"},
+      {with(kPlain, {{"MASTER_PORT", "29500 "}}),
+       "MASTER_PORT is '29500 ': expected an integer from 1 to 65535"},
+      {with(kPlain, {{"RANK", "4"}}), "RANK is '4': expected an integer from 0 to 3"},
+      {with(kPlain, {{"RANK", "-1"}}), "RANK is '-1': expected an integer from 0 to 3"},
+      {with(kPlain, {{"RANK", "one"}}), "RANK is 'one': expected an integer from 0 to 3"},
+      {with(kPlain, {{"WORLD_SIZE", "0"}}), "WORLD_SIZE is '0': expected an integer from 1 to 2147483648"},
       {with(kPlain, {{"WORLD_SIZE", "99999999999999999999"}}),
-       "WORLD_SIZE as an integer of 1 to 2147483648: it is '99999999999999999999'"},
-      {with(kPlain, {{"LOCAL_RANK", "1"}}), "LOCAL_WORLD_SIZE, because LOCAL_RANK is set: it is not set"},
-      {with(kPlain, {{"LOCAL_WORLD_SIZE", "2"}}),
-       "LOCAL_RANK, because LOCAL_WORLD_SIZE is set: it is not set"},
-      {with(kPlain, {{"LOCAL_WORLD_SIZE", "5"}}), "LOCAL_WORLD_SIZE as an integer of 1 to 4: it is '5'"},
+       "WORLD_SIZE is '99999999999999999999': expected an integer from 1 to 2147483648"},
+      {with(kPlain, {{"LOCAL_RANK", "1"}}), "LOCAL_WORLD_SIZE is not set, but LOCAL_RANK is"},
+      {with(kPlain, {{"LOCAL_WORLD_SIZE", "2"}}), "LOCAL_RANK is not set, but LOCAL_WORLD_SIZE is"},
+      {with(kPlain, {{"LOCAL_WORLD_SIZE", "5"}}), "LOCAL_WORLD_SIZE is '5': expected an integer from 1 to 4"},
       {with(kPlain, {{"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
-       "LOCAL_RANK as an integer of 0 to 1: it is '2'"},
+       "LOCAL_RANK is '2': expected an integer from 0 to 1"},
   };
   for (const auto& [variables, message] : cases) {
     EXPECT_EQ(ranks_of(variables), "[launch.environment] " + message);
@@ -187,21 +189,18 @@ TEST(Environment, OpenMpi) {
   EXPECT_EQ(ranks_of(with(hosts, {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "1"}})),
             "openmpi 3/4 local 1/2 node1:1");
   EXPECT_EQ(ranks_of(hosts),
-            "[launch.environment] MASTER_ADDR as the host of rank 0, because mpirun started ranks on several "
-            "hosts: it "
-            "is not set (start with mpirun -x MASTER_ADDR=<first host>)");
+            "[launch.environment] MASTER_ADDR is not set, but mpirun started ranks on several hosts: "
+            "expected the host of rank 0; start with mpirun -x MASTER_ADDR=<first host>");
   EXPECT_EQ(ranks_of(with(kOpenMpi, {{"PMIX_NAMESPACE", ""}})),
-            "[launch.environment] MASTER_PORT, because mpirun gave no PMIX_NAMESPACE to derive one from: it "
-            "is not set "
-            "(start with mpirun -x MASTER_PORT=29500)");
+            "[launch.environment] MASTER_PORT is not set, and mpirun gave no PMIX_NAMESPACE to derive a port "
+            "from; start with mpirun -x MASTER_PORT=29500");
   EXPECT_EQ(ranks_of(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", ""}})),
-            "[launch.environment] OMPI_COMM_WORLD_SIZE, because OMPI_COMM_WORLD_RANK is set: it is not set");
+            "[launch.environment] OMPI_COMM_WORLD_SIZE is not set, but OMPI_COMM_WORLD_RANK is");
   EXPECT_EQ(ranks_of({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}),
             "openmpi 0/1 local 0/1 127.0.0.1:0");
   EXPECT_EQ(ranks_of({{"PMIX_RANK", "0"}}),
-            "[launch.environment] RANK and WORLD_SIZE, because PMIX_RANK is set but nothing tells the number "
-            "of ranks: "
-            "they are not set (start with mpirun or srun)");
+            "[launch.environment] PMIX_RANK is set, but RANK and WORLD_SIZE are not, so the number of ranks "
+            "is unknown; start with mpirun or srun");
 }
 
 TEST(Environment, Slurm) {
@@ -235,21 +234,21 @@ TEST(Environment, ASlurmJobOutsideOfSrunIsAWorldOfOne) {
 TEST(Environment, SlurmVariablesThatMissOrContradict) {
   const std::vector<std::pair<Variables, std::string>> cases = {
       {with(kSlurm, {{"SLURM_STEP_NUM_TASKS", ""}, {"SLURM_NTASKS", ""}}),
-       "SLURM_NTASKS, because SLURM_PROCID is set: it is not set"},
-      {with(kSlurm, {{"SLURM_PROCID", "5"}}), "SLURM_PROCID as an integer of 0 to 4: it is '5'"},
-      {with(kSlurm, {{"SLURM_LOCALID", ""}}), "SLURM_LOCALID, because SLURM_PROCID is set: it is not set"},
-      {with(kSlurm, {{"SLURM_LOCALID", "1"}}), "SLURM_LOCALID as an integer of 0 to 0: it is '1'"},
-      {with(kSlurm, {{"SLURM_JOB_ID", ""}}), "SLURM_JOB_ID, because SLURM_PROCID is set: it is not set"},
+       "SLURM_NTASKS is not set, but SLURM_PROCID is"},
+      {with(kSlurm, {{"SLURM_PROCID", "5"}}), "SLURM_PROCID is '5': expected an integer from 0 to 4"},
+      {with(kSlurm, {{"SLURM_LOCALID", ""}}), "SLURM_LOCALID is not set, but SLURM_PROCID is"},
+      {with(kSlurm, {{"SLURM_LOCALID", "1"}}), "SLURM_LOCALID is '1': expected an integer from 0 to 0"},
+      {with(kSlurm, {{"SLURM_JOB_ID", ""}}), "SLURM_JOB_ID is not set, but SLURM_PROCID is"},
       {with(kSlurm, {{"SLURM_STEP_NODELIST", ""}, {"SLURM_NODELIST", ""}}),
-       "SLURM_JOB_NODELIST, because SLURM_PROCID is set: it is not set"},
+       "SLURM_JOB_NODELIST is not set, but SLURM_PROCID is"},
       {with(kSlurm, {{"SLURM_STEP_NODELIST", "node["}}),
-       "SLURM_NODELIST like node[003-005,9],gpu1: it is 'node['"},
+       "SLURM_NODELIST is 'node[': expected a list like node[003-005,9],gpu1"},
       {with(kSlurm, {{"SLURM_NODEID", "3"}}),
-       "SLURM_TASKS_PER_NODE like 2(x3),1 with an entry for SLURM_NODEID: it is '2(x2),1'"},
+       "SLURM_TASKS_PER_NODE is '2(x2),1': expected a list like 2(x3),1 with an entry for SLURM_NODEID"},
       {with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", ""}, {"SLURM_NNODES", "3"}}),
-       "SLURM_TASKS_PER_NODE, because SLURM_NNODES is above 1: it is not set"},
+       "SLURM_TASKS_PER_NODE is not set, but SLURM_NNODES is above 1"},
       {with(kSlurm, {{"SLURM_STEP_ID", "x"}}),
-       "SLURM_STEP_ID as an integer of 0 to 9223372036854775807: it is 'x'"},
+       "SLURM_STEP_ID is 'x': expected an integer from 0 to 9223372036854775807"},
   };
   for (const auto& [variables, message] : cases) {
     EXPECT_EQ(ranks_of(variables), "[launch.environment] " + message);
@@ -259,9 +258,9 @@ TEST(Environment, SlurmVariablesThatMissOrContradict) {
 TEST(Environment, ARankVariableBesideALauncherHasToAgree) {
   EXPECT_EQ(ranks_of(with(kSlurm, {{"WORLD_SIZE", "5"}})), ranks_of(kSlurm));
   EXPECT_EQ(ranks_of(with(kSlurm, {{"WORLD_SIZE", "8"}})),
-            "[launch.environment] WORLD_SIZE=5 as slurm says: it is 8 (unset WORLD_SIZE)");
+            "[launch.environment] WORLD_SIZE is 8, but slurm says 5; unset WORLD_SIZE");
   EXPECT_EQ(ranks_of(with(kOpenMpi, {{"RANK", "0"}})),
-            "[launch.environment] RANK=1 as openmpi says: it is 0 (unset RANK)");
+            "[launch.environment] RANK is 0, but openmpi says 1; unset RANK");
 }
 
 TEST(Slurm, FirstHost) {
@@ -281,8 +280,8 @@ TEST(Slurm, FirstHost) {
       first_host(list);
       ADD_FAILURE() << "accepted: " << list;
     } catch (const UserError& error) {
-      EXPECT_EQ(error.what(),
-                concat("[launch.environment] SLURM_NODELIST like node[003-005,9],gpu1: it is '", list, "'"));
+      EXPECT_EQ(error.what(), concat("[launch.environment] SLURM_NODELIST is '", list,
+                                     "': expected a list like node[003-005,9],gpu1"));
     }
   }
 }

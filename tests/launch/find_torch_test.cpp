@@ -199,7 +199,7 @@ TEST(FindTorch, AWrongTesseraTorchDirIsAnError) {
   machine.variables["TESSERA_TORCH_DIR"] = machine.path("empty").string();
   EXPECT_NE(machine.error().find("which has no lib/libtorch_cpu.so"), std::string::npos) << machine.error();
   machine.variables["TESSERA_TORCH_DIR"] = machine.add_torch("older", "2.10.0").string();
-  EXPECT_NE(machine.error().find("which holds torch 2.10.0: this program needs 2.11.0"), std::string::npos)
+  EXPECT_NE(machine.error().find("which holds torch 2.10.0: expected torch 2.11.0"), std::string::npos)
       << machine.error();
 }
 

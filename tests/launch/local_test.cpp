@@ -364,29 +364,27 @@ TEST(Local, UserErrors) {
     EXPECT_EQ(parent.wait(), 2);
     return err_of(parent);
   };
-  EXPECT_EQ(error_of(run(0, {"say"})), "[launch.local] 1 to 4096 local ranks: --procs 0\n");
-  EXPECT_EQ(error_of(run(5000, {"say"})), "[launch.local] 1 to 4096 local ranks: --procs 5000\n");
+  EXPECT_EQ(error_of(run(0, {"say"})), "[launch.local] --procs is 0: expected 1 to 4096 local ranks\n");
+  EXPECT_EQ(error_of(run(5000, {"say"})), "[launch.local] --procs is 5000: expected 1 to 4096 local ranks\n");
   EXPECT_EQ(error_of(run(2, {"say"}, 1, "/dev/null/logs")),
-            "[launch.local] a folder for logs: cannot make /dev/null/logs: Not a directory\n");
+            "[launch.local] cannot create log folder /dev/null/logs: Not a directory\n");
   EXPECT_EQ(error_of(run(2, {"hang"}, 1, "/proc")),
-            "[launch.local] to start rank 1 of 2: opening /proc/rank-1.log failed: No such file or directory "
-            "(choose a "
-            "folder that can be written)\n");
+            "[launch.local] cannot start rank 1 of 2: opening /proc/rank-1.log failed: No such file or "
+            "directory; choose a folder that can be written\n");
   std::vector<std::string> launched = run(2, {"say"});
   const std::vector<std::string> env = {"env", "RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=a", "MASTER_PORT=1"};
   launched.insert(launched.begin(), env.begin(), env.end());
   EXPECT_EQ(error_of(launched),
-            "[launch.local] ranks started here or by a launcher, not by both: --procs 2, but this process is "
-            "rank 1 of "
-            "4 (environment; drop --procs)\n");
+            "[launch.local] --procs is 2, but environment already started this process as rank 1 of 4: "
+            "expected ranks started by --procs or by a launcher, not by both; remove --procs\n");
 }
 
 TEST(Local, RanksDoNotStartRanks) {
   Started parent(run(1, {"again"}));
   EXPECT_EQ(parent.wait(), 2);
   EXPECT_THAT(parent.err(),
-              HasSubstr("[launch.local] ranks started here or by a launcher, not by both: --procs 1, but "
-                        "this process is rank 0 of 1 (local; drop --procs)\n"));
+              HasSubstr("[launch.local] --procs is 1, but local already started this process as rank 0 of 1: "
+                        "expected ranks started by --procs or by a launcher, not by both; remove --procs\n"));
 }
 
 TEST(Signals, TwoAtOnceAreOneRequestALaterOneEnds) {

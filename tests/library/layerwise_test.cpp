@@ -208,10 +208,9 @@ TEST(LayerwiseErrors, NameWhatIsNotAShard) {
     std::vector<OptimizerParamGroup> groups;
     groups.emplace_back(sharded.parameters());
     groups.emplace_back(std::vector<at::Tensor>{at::ones({3})});
-    EXPECT_EQ(
-        error_text([&] { Lamb(sharded, groups); }),
-        "[library.layerwise] tensors of ShardedModule::parameters(), as they are: group 1 holds another "
-        "one, of 3 elements");
+    EXPECT_EQ(error_text([&] { Lamb(sharded, groups); }),
+              "[library.layerwise] parameter group 1 has a tensor of 3 elements that is not one of "
+              "ShardedModule::parameters(): expected the tensors of parameters() themselves");
     // LibTorch's schedulers set the rate through the options.
     Lamb lamb(sharded);
     lamb.param_groups()[0].options().set_lr(0.5);

@@ -180,7 +180,8 @@ TEST(Mesh, APortInUseIsNamed) {
     const Mesh mesh(rendezvous, {{"shard", 2}}, {});
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find(concat("port ", port, " is in use")), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find(concat("port ", port, " for the rendezvous is in use")),
+              std::string::npos)
         << error.what();
   }
 }

@@ -108,7 +108,8 @@ TEST(AloneErrors, TensorsThatAreMissingOrOfAnotherShapeAreNamed) {
   const arch::ModelConfig config = small_vit();
   const auto model = make_model(config);
   formula::fill(*model);
-  const std::string expected = concat("[models.load] the tensors of a ", arch::describe(config), ": ");
+  const std::string expected =
+      concat("[models.load] the weights do not match a ", arch::describe(config), ": ");
   SourceOf source(*model);
   for (auto& tensor : source.tensors()) {
     if (tensor.name == "param/head.weight") tensor.shape = {4, 24};
@@ -132,8 +133,8 @@ TEST(AloneErrors, WeightsWithoutAHead) {
   SourceOf source(*model);
   config.classes = 0;
   EXPECT_EQ(error_text([&] { load_model(config, source); }),
-            "[models.load] weights with a classifier: these have none (tessera checkpoint convert "
-            "--to-finetune --classes N gives them one to train)");
+            "[models.load] the weights have no classifier; tessera checkpoint convert --to-finetune "
+            "--classes N adds one to train");
 }
 
 }  // namespace

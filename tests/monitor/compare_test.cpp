@@ -100,13 +100,15 @@ std::string error_of(const std::string& csv) {
 
 TEST(Compare, WhatIsNoTableIsNamed) {
   EXPECT_EQ(error_of("epoch,loss\n1,2\n"),
-            "[monitor.compare] a table with a column \"step\": the first line of curve.csv is \"epoch,loss\" "
-            "(name a run's folder, or a CSV like its metrics.csv)");
+            "[monitor.compare] curve.csv has no column \"step\": its first line is \"epoch,loss\": expected "
+            "the folder of a run, or a CSV file like its metrics.csv");
   EXPECT_EQ(error_of("step,loss\n1,2\n2,1,7\n"),
-            "[monitor.compare] 2 fields, as in the first line: curve.csv has 3 in line 3");
-  EXPECT_EQ(error_of("step,loss\n1,high\n"), "[monitor.compare] a number: curve.csv has \"high\" in line 2");
-  EXPECT_EQ(error_of("step,loss\n1.5,1\n"), "[monitor.compare] a number: curve.csv has \"1.5\" in line 2");
-  EXPECT_NE(error_of("").find("the first line of curve.csv is \"\""), std::string::npos);
+            "[monitor.compare] curve.csv has 3 fields in line 3: expected 2 fields, as in the first line");
+  EXPECT_EQ(error_of("step,loss\n1,high\n"),
+            "[monitor.compare] curve.csv has \"high\" in line 2: expected a number");
+  EXPECT_EQ(error_of("step,loss\n1.5,1\n"),
+            "[monitor.compare] curve.csv has \"1.5\" in line 2: expected a number");
+  EXPECT_NE(error_of("").find("curve.csv has no column \"step\": its first line is \"\""), std::string::npos);
 }
 
 }  // namespace

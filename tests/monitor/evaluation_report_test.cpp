@@ -114,8 +114,8 @@ TEST(EvaluationReport, AFolderThatCannotBeMadeIsNamed) {
   write_file_atomic(folder.path() / "file", "");
   const std::string text =
       error_text([&] { write_evaluation(folder.path() / "file/results", make_report(100)); });
-  EXPECT_EQ(text.find("[monitor.evaluation] a folder for the results: cannot make "), 0U) << text;
-  EXPECT_NE(text.find("(choose another --output-dir)"), std::string::npos) << text;
+  EXPECT_EQ(text.find("[monitor.evaluation] cannot create folder "), 0U) << text;
+  EXPECT_NE(text.find("; choose another --output-dir"), std::string::npos) << text;
 }
 
 /// A cell that is a flex box is no table cell: a browser puts neighbouring ones into one column, and the last

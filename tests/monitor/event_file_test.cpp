@@ -58,10 +58,11 @@ TEST(TfRecord, EveryCutAndEveryFlippedByteIsFound) {
     EXPECT_NE(message(flipped), "") << i;
   }
   EXPECT_EQ(message(whole.substr(0, 3)),
-            "[formats.tfrecord] at least 16 bytes of a record: found 3 (offset 0 of " + path.string() +
-                "; the file is cut off or damaged)");
-  EXPECT_EQ(message(whole.substr(0, 20)), "[formats.tfrecord] a record of 5 bytes: found 4 (offset 0 of " +
-                                              path.string() + "; the file is cut off or damaged)");
+            concat("[formats.tfrecord] a record has 3 bytes: the file is cut off or damaged (offset 0 of ",
+                   path.string(), "): expected at least 16 bytes"));
+  EXPECT_EQ(message(whole.substr(0, 20)),
+            concat("[formats.tfrecord] a record has 4 bytes: the file is cut off or damaged (offset 0 of ",
+                   path.string(), "): expected 5 bytes"));
 }
 
 TEST(EventFile, ForeignRecordIsNamed) {
@@ -73,8 +74,8 @@ TEST(EventFile, ForeignRecordIsNamed) {
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(std::string(error.what()),
-              "[formats.event_file] a protobuf event in record 1: found other bytes (" + path.string() +
-                  "; the file is no TensorBoard event file)");
+              concat("[formats.event_file] ", path.string(),
+                     " is not a TensorBoard event file: record 1 is not a protobuf event"));
   }
 }
 

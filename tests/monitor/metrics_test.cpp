@@ -318,10 +318,9 @@ TEST(Metrics, RunFolderThatCannotBeMadeIsAUserError) {
     const Monitor monitor(options_for("/dev/null/run", 1, 1), log);
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "[monitor.open] a run folder that can be written: cannot make /dev/null/run/tensorboard: Not a "
-        "directory (choose another folder)");
+    EXPECT_STREQ(error.what(),
+                 "[monitor.open] cannot create folder /dev/null/run/tensorboard: Not a directory; choose "
+                 "another run folder");
   }
 }
 

@@ -148,9 +148,10 @@ TEST(NumericsGuard, RestoresFromLessAndFromAnotherWindow) {
   for (NumericsGuard* guard : {&shorter, &off}) guard->restore(R"({"range_left": 5})");
   EXPECT_EQ(shorter.left_of_range(), 2);
   EXPECT_EQ(off.left_of_range(), 0) << "the spikes are no longer looked for";
-  EXPECT_EQ(
-      error_text([&] { narrow.restore("["); }).find("[monitor.guard] the guard's state as a JSON object: "),
-      0U);
+  EXPECT_EQ(error_text([&] {
+              narrow.restore("[");
+            }).find("[monitor.guard] the saved state of the guard cannot be read: "),
+            0U);
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ def init(**given):
 )";
 
 constexpr const char* kAdvice =
-    " (pip install wandb, or TESSERA_PYTHON names a Python that has it, or run.wandb = \"\")";
+    ": expected the wandb package for Python; pip install wandb, let TESSERA_PYTHON name a Python that has "
+    "it, or set run.wandb = \"\"";
 
 template <typename Condition>
 bool within(double seconds, const Condition& condition) {
@@ -133,16 +134,15 @@ class WandbTest : public testing::Test {
 
 TEST_F(WandbTest, MissingPythonIsTold) {
   ::setenv("TESSERA_PYTHON", "/no/such/python", 1);
-  EXPECT_EQ(error_of(options()),
-            concat("[monitor.wandb] run.wandb expects the wandb package for Python: cannot "
-                   "start /no/such/python: No such file or directory",
-                   kAdvice));
+  EXPECT_EQ(error_of(options()), concat("[monitor.wandb] run.wandb is set, but wandb cannot be used: cannot "
+                                        "start /no/such/python: No such file or directory",
+                                        kAdvice));
 }
 
 TEST_F(WandbTest, MissingPackageIsTold) {
   // -I: PYTHONPATH counts for nothing; -S: neither do installed packages.
   const std::string python = python_is("exec python3 -S -I \"$@\"");
-  EXPECT_EQ(error_of(options()), concat("[monitor.wandb] run.wandb expects the wandb package for Python: ",
+  EXPECT_EQ(error_of(options()), concat("[monitor.wandb] run.wandb is set, but wandb cannot be used: ",
                                         python, " says: No module named 'wandb'", kAdvice));
   EXPECT_NE(read_file(run_dir() / "logs/wandb.log").find("Traceback"), std::string::npos);
   EXPECT_FALSE(fs::exists(run_dir() / "wandb"));
@@ -151,7 +151,7 @@ TEST_F(WandbTest, MissingPackageIsTold) {
 TEST_F(WandbTest, AFolderOfThatNameIsNoPackage) {
   const std::string python = python_is("cd " + folder_.path().string() + " && exec python3 -S -E \"$@\"");
   fs::create_directories(folder_.path() / "wandb");
-  EXPECT_EQ(error_of(options()), concat("[monitor.wandb] run.wandb expects the wandb package for Python: ",
+  EXPECT_EQ(error_of(options()), concat("[monitor.wandb] run.wandb is set, but wandb cannot be used: ",
                                         python, " says: No module named 'wandb'", kAdvice));
 }
 
@@ -160,13 +160,13 @@ TEST_F(WandbTest, WhatInitSaysIsOneLine) {
   refused.project = "refused";
   EXPECT_EQ(
       error_of(refused),
-      concat("[monitor.wandb] run.wandb expects wandb.init to begin a run: python3 says: no such project (",
+      concat("[monitor.wandb] run.wandb is set, but wandb.init failed: python3 says: no such project; see ",
              (run_dir() / "logs/wandb.log").string(),
-             " has more; WANDB_MODE=offline needs no account, run.wandb = \"\" does without)"));
+             "; WANDB_MODE=offline needs no account, run.wandb = \"\" turns wandb off"));
 }
 
 TEST_F(WandbTest, ProgramsThatAreNoPythonAreTold) {
-  const std::string start = "[monitor.wandb] run.wandb expects the wandb package for Python: ";
+  const std::string start = "[monitor.wandb] run.wandb is set, but wandb cannot be used: ";
   std::string python = python_is("printf 'one\\ntwo  \\tthree\\n\\n' >&2; exit 3");
   EXPECT_EQ(error_of(options()), concat(start, python, " says: two  \\x09three", kAdvice));
   python = python_is("exit 0");  // what earlier ones wrote is not its word
@@ -182,8 +182,8 @@ TEST_F(WandbTest, AFolderThatCannotBeWrittenIsTold) {
   fs::create_directories(run_dir());
   write_file_atomic(run_dir() / "logs", "no folder");
   EXPECT_EQ(error_of(options()),
-            concat("[monitor.wandb] a run folder that can be written: cannot open ",
-                   (run_dir() / "logs/wandb.log").string(), ": Not a directory (choose another folder)"));
+            concat("[monitor.wandb] cannot open ", (run_dir() / "logs/wandb.log").string(),
+                   ": Not a directory; choose another run folder"));
 }
 
 MonitorOptions monitored(const fs::path& run_dir, int64_t resume_step) {

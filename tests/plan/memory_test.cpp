@@ -293,10 +293,10 @@ TEST(Memory, RefusesAPlanOfAnotherModel) {
     return std::string("no error");
   };
   EXPECT_EQ(message(uniform_plan(tiny(3), 1, Level::kZero3, false, 1)),
-            "[plan.predict_memory] the plan must have the model's 4 units: found 5");
+            "[plan.predict_memory] the plan has 5 units: expected the 4 units of the model");
   Plan plan = uniform_plan(tiny(), 1, Level::kZero3, false, 1);
   plan.units[1].name = "layer";
-  EXPECT_EQ(message(plan), "[plan.predict_memory] unit 1 of the plan must be \"blocks.0\": found \"layer\"");
+  EXPECT_EQ(message(plan), "[plan.predict_memory] unit 1 of the plan is \"layer\": expected \"blocks.0\"");
 }
 
 // What a reader of the seed's figures expects: 10 B parameters over 128 ranks.

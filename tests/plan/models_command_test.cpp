@@ -74,16 +74,15 @@ TEST(Models, Errors) {
   ModelsQuery query;
   query.name = "B/15";
   EXPECT_EQ(message(query),
-            "[arch.check] image_size must be a multiple of patch_size: found 224 and 15; nearest: 210 and "
-            "225");
+            "[arch.check] image_size is 224: expected a multiple of patch_size (15); nearest: 210 and 225");
   query.name = "So401m";
   EXPECT_NE(message(query).find("did you mean \"So400m\"?"), std::string::npos);
   query = {};
   query.ranks = 0;
-  EXPECT_EQ(message(query), "[plan.uniform_plan] world must be between 1 and 16777216 ranks: found 0");
+  EXPECT_EQ(message(query), "[plan.uniform_plan] world is 0: expected 1 to 16777216 ranks");
   query = {};
   query.batch = 0;
-  EXPECT_EQ(message(query), "[cli.models] batch must be at least 1: found 0");
+  EXPECT_EQ(message(query), "[cli.models] --batch is 0: expected at least 1");
 }
 
 }  // namespace

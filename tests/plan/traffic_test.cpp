@@ -64,7 +64,7 @@ TEST(StepTraffic, APlanOfAnotherModelIsRefused) {
   Plan plan = uniform_plan(model(), 2, Level::kZero3, false, 1);
   plan.units.pop_back();
   EXPECT_EQ(error_text([&] { step_traffic(model(), plan, {}, 1); }),
-            "[plan.step_traffic] the plan must have the model's 4 units: found 3");
+            "[plan.step_traffic] the plan has 3 units: expected the 4 units of the model");
 }
 
 }  // namespace

@@ -74,19 +74,19 @@ TEST(Imagenet, WrongArchivesAreNamed) {
   const Copy copy;
   ImagenetArchives archives = copy.archives;
   EXPECT_EQ(error_of({archives.train, archives.val, {}}, "val"),
-            "[prepare.imagenet] the development kit, which has the classes of val: found none (--devkit)");
-  EXPECT_EQ(
-      error_of({archives.val, archives.val, archives.devkit}, "train"),
-      concat("[prepare.imagenet] a tar of a tar for each class: found ILSVRC2012_val_00000001.JPEG (in ",
-             archives.val.string(), "; ILSVRC2012_img_train.tar is one)"));
-  EXPECT_EQ(
-      error_of({archives.train, archives.train, archives.devkit}, "val"),
-      concat("[prepare.imagenet] images ILSVRC2012_val_00000001 to 6, which the kit has classes for: found "
-             "n01440764.tar (in ",
-             archives.train.string(), ")"));
+            "[prepare.imagenet] --devkit is not given: expected the development kit, which has the classes "
+            "of the validation images");
+  EXPECT_EQ(error_of({archives.val, archives.val, archives.devkit}, "train"),
+            concat("[prepare.imagenet] ", archives.val.string(),
+                   " has the member ILSVRC2012_val_00000001.JPEG: expected a .tar file for each class, as in "
+                   "ILSVRC2012_img_train.tar"));
+  EXPECT_EQ(error_of({archives.train, archives.train, archives.devkit}, "val"),
+            concat("[prepare.imagenet] ", archives.train.string(),
+                   " has the member n01440764.tar: expected images ILSVRC2012_val_00000001 to 6, whose "
+                   "classes the development kit has"));
   EXPECT_EQ(error_of({archives.train, archives.val, archives.val}, "train"),
-            concat("[prepare.imagenet_devkit] a development kit with data/meta.mat: found none (in ",
-                   archives.val.string(), "; ILSVRC2012_devkit_t12.tar.gz has it)"));
+            concat("[prepare.imagenet_devkit] ", archives.val.string(),
+                   " has no data/meta.mat: expected a development kit such as ILSVRC2012_devkit_t12.tar.gz"));
 }
 
 TEST(Imagenet, ArchivesThatAreCutOffAreNoticedBeforeAnythingIsWritten) {
@@ -99,8 +99,8 @@ TEST(Imagenet, ArchivesThatAreCutOffAreNoticedBeforeAnythingIsWritten) {
       << error_of(copy.archives, "val");
   fs::resize_file(copy.archives.val, 3072);
   EXPECT_EQ(error_of(copy.archives, "val"),
-            concat("[prepare.imagenet] the kit's 6 validation images: found 3 (in ",
-                   copy.archives.val.string(), ")"));
+            concat("[prepare.imagenet] ", copy.archives.val.string(),
+                   " has 3 validation images: expected the 6 images of the development kit"));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST(Inspect, CountsSizesFormatsAndFaults) {
     EXPECT_TRUE(found.broken[0].reason.starts_with("[formats.decode_png] a PNG image: "))
         << found.broken[0].reason;
     EXPECT_EQ(found.broken[1].reason, "[test.load] a readable file: found none (train/d<g/unreadable.png)");
-    EXPECT_EQ(found.broken[2].reason, "[prepare.inspect] a label: found none");
+    EXPECT_EQ(found.broken[2].reason, "[prepare.inspect] train/d<g/unlabelled.png has no label");
   }
 }
 

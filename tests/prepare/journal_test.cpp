@@ -22,13 +22,12 @@ TEST(Journal, OfNumbersThatCannotBeIsRefused) {
   };
   EXPECT_EQ(error(part("5", 5)), "no error");
   EXPECT_EQ(error(part("5", 5) + "\n" + part("9", 4)), "no error");
-  EXPECT_EQ(
-      error(part("5", 5) + "\n" + part("8", 4)),
-      "[prepare.journal] parts that follow each other in an earlier run's journal: found one of 4 samples "
-      "that ends at 8, after 5 (" +
-          path.string() + "; choose another folder)");
+  EXPECT_EQ(error(part("5", 5) + "\n" + part("8", 4)),
+            concat("[prepare.journal] ", path.string(),
+                   " has a part of 4 samples that ends at 8, after 5: expected parts that follow each other; "
+                   "choose another folder"));
   EXPECT_EQ(error(part("1e99", 5)),
-            "[prepare.journal] whole numbers in the journal of an earlier run: found 1e+99");
+            "[prepare.journal] the journal of an earlier run has the value 1e+99: expected a whole number");
 }
 
 }  // namespace

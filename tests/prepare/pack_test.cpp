@@ -128,9 +128,10 @@ TEST_P(Forms, WhatAnEarlierRunWroteIsLookedAtBeforeItCounts) {
   write_file_atomic(file, content.substr(0, content.size() - 1));
   const std::string cut = refused();
   if (GetParam() == Form::kWds || GetParam() == Form::kTfrecord) {
-    EXPECT_EQ(cut, concat("[prepare.resume] ", file.string(), " of ", content.size(),
-                          " bytes, as an earlier run wrote it: found ", content.size() - 1,
-                          " (put it back, or empty the folder and begin anew)"));
+    EXPECT_EQ(cut,
+              concat("[prepare.resume] ", file.string(), " has ", content.size() - 1, " bytes: expected ",
+                     content.size(),
+                     " bytes, as an earlier run wrote it; put it back, or empty the folder and start again"));
   }
   write_file_atomic(file, content);
   EXPECT_TRUE(pack(open_small, "small", folder.path(), options).was_done);
@@ -175,7 +176,7 @@ TEST_P(Forms, AFullDiskSaysSoAndTheRunGoesOnLater) {
     const std::string text = error_text([&] { pack(open_small, "small", full.path(), options); });
     const bool right =
         text.starts_with("[prepare.write] cannot write " + full.path().string()) &&
-        text.ends_with("(free some space, then repeat the same command: it goes on from here)");
+        text.ends_with("; free some space, then repeat the same command: it continues from here");
     ::_exit(right ? 0 : 1);
   }
   int status = 0;
@@ -320,18 +321,18 @@ TEST(Pack, FoldersThatHoldSomethingElseAreRefused) {
   const std::string where = folder.path().string();
   write_file_atomic(folder.path() / "thesis.tex", "x");
   const PackOptions options = small_options(Form::kWds);
-  EXPECT_EQ(
-      error_text([&] { pack(open_small, "small", folder.path(), options); }),
-      "[prepare.journal] an empty folder, or one that the same command began to fill: found thesis.tex (in " +
-          where + ")");
+  EXPECT_EQ(error_text([&] { pack(open_small, "small", folder.path(), options); }),
+            concat("[prepare.journal] ", where,
+                   " has thesis.tex: expected an empty folder, or one that the same command began to fill"));
   EXPECT_FALSE(fs::exists(folder.path() / "pack.jsonl"));
   fs::remove(folder.path() / "thesis.tex");
   pack(open_small, "small", folder.path(), options);
   PackOptions other = options;
   other.shuffle = 3;
   EXPECT_EQ(error_text([&] { pack(open_small, "small", folder.path(), other); }),
-            "[prepare.journal] the command that began to fill this folder: --shuffle was '', is '3' (" +
-                where + "/pack.jsonl; repeat that command, or choose another folder)");
+            concat("[prepare.journal] a different command began to fill this folder: --shuffle was '' and is "
+                   "'3' now (",
+                   where, "/pack.jsonl); repeat that command, or choose another folder"));
   const auto larger = [](const std::string& split) {
     return std::make_unique<MemorySource>(small_source(split, 61));
   };
@@ -341,8 +342,8 @@ TEST(Pack, FoldersThatHoldSomethingElseAreRefused) {
             std::string::npos);
   write_file_atomic(folder.path() / "pack.jsonl", "not a journal\n");
   EXPECT_EQ(error_text([&] { pack(open_small, "small", folder.path(), options); }),
-            "[prepare.journal] a journal of an earlier run: found something else (" + where +
-                "/pack.jsonl; choose another folder)");
+            concat("[prepare.journal] ", where,
+                   "/pack.jsonl is not the journal of an earlier run; choose another folder"));
 }
 
 TEST(Pack, NamesOfShardsStayInTheFolder) {
@@ -353,10 +354,9 @@ TEST(Pack, NamesOfShardsStayInTheFolder) {
          {"../x", "a/b", ".hidden", "..", "two words", "line\nfeed", "caf\xc3\xa9"}) {
       PackOptions options = small_options(form);
       options.writer.name = name;
-      EXPECT_TRUE(
-          error_text([&] { pack(open_small, "small", folder, options); })
-              .starts_with("[prepare.pack] a name of letters, digits and . _ - that does not begin with a "
-                           "dot: found '"))
+      EXPECT_TRUE(error_text([&] {
+                    pack(open_small, "small", folder, options);
+                  }).starts_with("[prepare.pack] --name is '"))
           << name;
     }
   }
@@ -383,13 +383,15 @@ TEST(Pack, SplitsHaveTheSameClasses) {
     return source;
   };
   EXPECT_EQ(error_text([&] { pack(open, "x", folder.path(), small_options(Form::kZip)); }),
-            "[prepare.pack] the same classes in every split: train has 2, val other 2");
+            "[prepare.pack] split val has 2 classes that differ from the 2 of train: expected the same "
+            "classes in every split");
 }
 
 TEST(Pack, FormsHaveNames) {
   EXPECT_EQ(form_of("tfrecord"), Form::kTfrecord);
-  EXPECT_EQ(error_text([] { form_of("webds"); }),
-            "[prepare.form] a form (folder, wds, zip, tfrecord): found 'webds' (did you mean wds?)");
+  EXPECT_EQ(
+      error_text([] { form_of("webds"); }),
+      "[prepare.form] the form is 'webds': expected one of folder, wds, zip, tfrecord; did you mean wds?");
 }
 
 }  // namespace

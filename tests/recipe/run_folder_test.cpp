@@ -75,10 +75,9 @@ TEST_F(RunFolders, ACheckNamesTheFolderAndMakesNothing) {
             "[train.checkpoint_dir] checkpoint.dir = runs/mine/checkpoints holds checkpoints of another run: "
             "expected a folder without checkpoints; continue that run with --resume, or set another folder");
   const RunFolder busy = claim_run_folder(named("mine", "busy"), "");
-  EXPECT_EQ(
-      error_text([&] { check_run_folder(named("mine", "busy"), ""); }),
-      "[train.folder] busy is in use by another process: expected a run that no other process is writing; "
-      "wait for that process to end, or set another run.dir");
+  EXPECT_EQ(error_text([&] { check_run_folder(named("mine", "busy"), ""); }),
+            "[train.folder] run folder busy is in use by another process: expected a run that no other "
+            "process is writing; wait for that process to end, or set another run.dir");
 }
 
 TEST_F(RunFolders, ResumeTakesTheNewestThatSavedAndNamesTheOthers) {
@@ -150,16 +149,16 @@ TEST_F(RunFolders, ANewerRunThatGoesOnIsNotPassedOver) {
   const RunFolder going_on = claim_run_folder(named("mine"), "");
   leave_a_run_in(going_on.path);
   EXPECT_EQ(error_text([] { claim_run_folder(named("mine"), "latest"); }),
-            "[train.folder] a run that no other process is writing: runs/mine-2 is in use (wait for that "
-            "process to end, or set another run.dir)");
+            "[train.folder] run folder runs/mine-2 is in use by another process: expected a run that no "
+            "other process is writing; wait for that process to end, or set another run.dir");
 }
 
 TEST_F(RunFolders, APretendedRunIsNotContinued) {
   leave_a_run_in("here");
   write_file_atomic("here/summary.json", "{\"pretended\": true, \"steps\": 1}");
   EXPECT_EQ(error_text([] { claim_run_folder(named("mine", "here"), "latest"); }),
-            "[train.folder] a run that saves what it trains: here was one of --pretend-world (start anew "
-            "without --resume, with another run.dir)");
+            "[train.folder] run.dir = here holds a run of --pretend-world, which saves nothing to resume "
+            "from; start anew without --resume, with another run.dir");
   leave_a_run_in("runs/mine");
   write_file_atomic("runs/mine/summary.json", "{\"pretended\": true}");
   EXPECT_EQ(claim_run_folder(named("mine"), "latest").path.filename(), "mine-2");
@@ -222,18 +221,20 @@ TEST_F(RunFolders, CheckpointsMayLieElsewhere) {
   leave_a_run_in(run);
   const fs::path second = claim_run_folder(recipe, "").path;
   EXPECT_EQ(error_text([&] { checkpoint_folder(recipe, second, false); }),
-            concat("[train.checkpoint_dir] a checkpoint.dir without checkpoints: ", elsewhere.string(),
-                   " holds some of another run (continue that run with --resume, or set another folder)"));
+            concat("[train.checkpoint_dir] checkpoint.dir = ", elsewhere.string(),
+                   " holds checkpoints of another run: expected a folder without checkpoints; continue that "
+                   "run with --resume, or set another folder"));
   EXPECT_FALSE(fs::exists(fs::symlink_status(second / "checkpoints")));
   recipe.checkpoint.dir = fs::current_path() / "other";
   EXPECT_EQ(error_text([&] { checkpoint_folder(recipe, run, true); }),
-            concat("[train.checkpoint_dir] one folder for the checkpoints of a run: found ",
-                   (run / "checkpoints").string(), " and checkpoint.dir = ", recipe.checkpoint.dir,
-                   " (move them there, or leave checkpoint.dir as it was)"));
+            concat("[train.checkpoint_dir] checkpoint.dir = ", recipe.checkpoint.dir,
+                   ", but this run has checkpoints in ", (run / "checkpoints").string(),
+                   ": expected one folder for all checkpoints of a run; move the checkpoints there, or leave "
+                   "checkpoint.dir as it was"));
   write_file_atomic(fs::current_path() / "file", "x");
   recipe.checkpoint.dir = fs::current_path() / "file" / "below";
   EXPECT_EQ(error_text([&] { checkpoint_folder(recipe, second, false); }),
-            concat("[train.checkpoint_dir] a checkpoint.dir: cannot create ", recipe.checkpoint.dir,
+            concat("[train.checkpoint_dir] cannot create checkpoint.dir ", recipe.checkpoint.dir,
                    ": Not a directory"));
 }
 
@@ -269,16 +270,15 @@ TEST_F(RunFolders, ARunThatGoesOnIsNotContinued) {
   const RunFolder claimed = claim_run_folder(named("mine", "here"), "");
   leave_a_run_in(claimed.path);
   EXPECT_EQ(error_text([] { claim_run_folder(named("mine", "here"), "latest"); }),
-            "[train.folder] a run that no other process is writing: here is in use (wait for that process to "
-            "end, or set another run.dir)");
+            "[train.folder] run folder here is in use by another process: expected a run that no other "
+            "process is writing; wait for that process to end, or set another run.dir");
 }
 
 TEST_F(RunFolders, AGivenFolderIsNeverOverwritten) {
   leave_a_run_in(claim_run_folder(named("mine", "here"), "").path);
-  EXPECT_EQ(
-      error_text([] { claim_run_folder(named("mine", "here"), ""); }),
-      "[train.folder] a folder without a run: here holds one (continue it with --resume, or set another "
-      "run.dir)");
+  EXPECT_EQ(error_text([] { claim_run_folder(named("mine", "here"), ""); }),
+            "[train.folder] run.dir = here already holds a run: expected a folder without a run; continue "
+            "that run with --resume, or set another run.dir");
   EXPECT_EQ(claim_run_folder(named("mine", "here"), "latest").path, fs::current_path() / "here");
 }
 
@@ -301,8 +301,8 @@ TEST_F(RunFolders, AStartAnewKeepsWhatAnEarlierOneLeft) {
   write_file_atomic(run / "recipe.toml", "x");
   fs::create_symlink("earlier-3", run / "earlier-3");  // to itself: no user may fill that
   EXPECT_EQ(error_text([&] { keep_earlier_start(run); }),
-            concat("[train.folder] a folder for what an earlier start left: cannot fill ",
-                   (run / "earlier-3").string(), ": File exists"));
+            concat("[train.folder] cannot move files of an earlier start into ", (run / "earlier-3").string(),
+                   ": File exists"));
 }
 
 /// What a child of this process gets for `recipe`; "error: ..." where it is refused.
@@ -330,14 +330,13 @@ TEST_F(RunFolders, AVariableNamesItLikeTheKey) {
     EXPECT_EQ(claimed.path, fs::current_path() / "chosen");
     EXPECT_TRUE(claimed.lock);
     EXPECT_EQ(claimed_by_a_child(named("mine")),
-              "error: [train.folder] a run that no other process is writing: chosen is in use (wait for that "
-              "process to end, or set another run.dir)");
+              "error: [train.folder] run folder chosen is in use by another process: expected a run that no "
+              "other process is writing; wait for that process to end, or set another run.dir");
     leave_a_run_in(claimed.path);
   }
-  EXPECT_EQ(
-      error_text([] { claim_run_folder(named("mine", "here"), ""); }),
-      "[train.folder] a folder without a run: chosen holds one (continue it with --resume, or set another "
-      "TESSERA_RUN_DIR)");
+  EXPECT_EQ(error_text([] { claim_run_folder(named("mine", "here"), ""); }),
+            "[train.folder] TESSERA_RUN_DIR = chosen already holds a run: expected a folder without a run; "
+            "continue that run with --resume, or set another TESSERA_RUN_DIR");
   EXPECT_TRUE(claim_run_folder(named("mine", "here"), "latest").lock);
   ::unsetenv("TESSERA_RUN_DIR");
 }
@@ -357,13 +356,13 @@ TEST_F(RunFolders, WhatCannotBeLookedIntoHoldsPerhapsARun) {
   fs::create_directory("runs");
   fs::create_symlink("mine", fs::path("runs") / "mine");  // to itself: no user may fill that
   EXPECT_EQ(error_text([] { claim_run_folder(named("mine"), ""); }),
-            "[train.folder] a run folder: cannot look into runs/mine: Too many levels of symbolic links");
+            "[train.folder] cannot look into run folder runs/mine: Too many levels of symbolic links");
 }
 
 TEST_F(RunFolders, WhatCannotBeCreatedIsNamed) {
   write_file_atomic("file", "x");
   EXPECT_EQ(error_text([] { claim_run_folder(named("mine", "file/run"), ""); }),
-            "[train.folder] a run folder: cannot create file/run: Not a directory");
+            "[train.folder] cannot create run folder file/run: Not a directory");
 }
 
 }  // namespace

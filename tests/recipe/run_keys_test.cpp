@@ -8,17 +8,17 @@ namespace tessera::recipe {
 namespace {
 
 TEST(RunKeys, ErrorsSayWhatIsWanted) {
+  EXPECT_EQ(read_error("guard.spike_factor = 0.5"),
+            "[recipe.parse] guard.spike_factor is 0.5 (test.toml): expected 0 (off) or a value above 1; at 1 "
+            "or less, half of all losses would be spikes");
   EXPECT_EQ(
-      read_error("guard.spike_factor = 0.5"),
-      "[recipe.parse] guard.spike_factor must be 0 or above 1, else half of all losses are spikes: found "
-      "0.5 (test.toml)");
-  EXPECT_EQ(read_error("checkpoint.best = 'loss_ema'"),
-            "[recipe.parse] checkpoint.best = \"loss_ema\" needs a moving average of the weights: found "
-            "ema.decay = 0 (test.toml)");
+      read_error("checkpoint.best = 'loss_ema'"),
+      "[recipe.parse] checkpoint.best is \"loss_ema\", but ema.decay is 0 (test.toml): expected a moving "
+      "average of the weights (ema.decay above 0); set ema.decay, or choose another checkpoint.best");
   EXPECT_EQ(read_error("checkpoint.best = 'loss_ema'\nema.decay = 0.9"), "no error");
   EXPECT_EQ(read_error("run.trace = '12:10'"),
-            "[recipe.parse] run.trace must be steps as FIRST:LAST, from 1 on: found \"12:10\" (test.toml)");
-  EXPECT_NE(read_error("checkpoint.best = 'top2'").find("checkpoint.best must be"), std::string::npos);
+            "[recipe.parse] run.trace is \"12:10\" (test.toml): expected steps FIRST:LAST, counted from 1");
+  EXPECT_NE(read_error("checkpoint.best = 'top2'").find("checkpoint.best is \"top2\""), std::string::npos);
 }
 
 TEST(RunKeys, DefaultsStopAtBadNumbersAndLimitNothing) {
@@ -48,10 +48,10 @@ TEST(RunKeys, CudaGraphsTakesTheFlagOfOlderRecipes) {
   const Recipe recipe = read("run.cuda_graphs = true");
   EXPECT_EQ(read(to_toml(recipe)).run.cuda_graphs, CudaGraphs::kPass);
   EXPECT_NE(to_toml(recipe).find("cuda_graphs = \"pass\""), std::string::npos);
-  EXPECT_NE(
-      read_error("run.cuda_graphs = 'all'").find("run.cuda_graphs must be one of auto, off, pass, step"),
-      std::string::npos);
-  EXPECT_NE(read_error("run.cuda_graphs = 1").find("run.cuda_graphs must be"), std::string::npos);
+  EXPECT_NE(read_error("run.cuda_graphs = 'all'")
+                .find("run.cuda_graphs is \"all\" (test.toml:1): expected one of auto, off, pass, step"),
+            std::string::npos);
+  EXPECT_NE(read_error("run.cuda_graphs = 1").find("run.cuda_graphs is the integer 1"), std::string::npos);
 }
 
 }  // namespace

@@ -33,38 +33,30 @@ TEST(Batch, AnyTwoFixTheThird) {
 }
 
 TEST(Batch, ContradictionsAreOneLine) {
-  EXPECT_EQ(
-      resolved(100, 0, 0, 3),
-      "[recipe.resolve_batch] train.batch must be a multiple of 3 ranks x accumulation 1 = 3: found batch "
-      "100 (nearest: 99 and 102)");
-  EXPECT_EQ(
-      resolved(100, 0, 8, 1),
-      "[recipe.resolve_batch] train.batch must be a multiple of 1 rank x accumulation 8 = 8: found batch 100 "
-      "(nearest: 96 and 104)");
-  EXPECT_EQ(
-      resolved(2, 0, 0, 3),
-      "[recipe.resolve_batch] train.batch must be a multiple of 3 ranks x accumulation 1 = 3: found batch 2 "
-      "(nearest: 3)");
-  EXPECT_EQ(
-      resolved(100, 16, 0, 3),
-      "[recipe.resolve_batch] train.batch must be a multiple of 3 ranks x batch_per_rank 16 = 48: found "
-      "batch 100 (nearest: 96 and 144)");
-  EXPECT_EQ(
-      resolved(100, 16, 2, 3),
-      "[recipe.resolve_batch] train.batch must be batch_per_rank x ranks x accumulation = 16 x 3 x 2 = 96: "
-      "found 100 (give any two of the three)");
-  EXPECT_EQ(
-      resolved(0, 0, 4, 3),
-      "[recipe.resolve_batch] train.batch or train.batch_per_rank must be given: found neither (0 means "
-      "not given)");
-  EXPECT_EQ(
-      resolved(-1, 0, 0, 3),
-      "[recipe.resolve_batch] train.batch, train.batch_per_rank and train.accumulation must be at least 0: "
-      "found -1, 0, 0");
-  EXPECT_EQ(
-      resolved(0, 1000000000, 1000000, 1000),
-      "[recipe.resolve_batch] the global batch must be at most 1e15 images: found 1000000000 x 1000 ranks x "
-      "accumulation 1000000");
+  EXPECT_EQ(resolved(100, 0, 0, 3),
+            "[recipe.resolve_batch] train.batch is 100: expected a multiple of 3 ranks x accumulation 1 = 3; "
+            "nearest: 99 and 102");
+  EXPECT_EQ(resolved(100, 0, 8, 1),
+            "[recipe.resolve_batch] train.batch is 100: expected a multiple of 1 rank x accumulation 8 = 8; "
+            "nearest: 96 and 104");
+  EXPECT_EQ(resolved(2, 0, 0, 3),
+            "[recipe.resolve_batch] train.batch is 2: expected a multiple of 3 ranks x accumulation 1 = 3; "
+            "nearest: 3");
+  EXPECT_EQ(resolved(100, 16, 0, 3),
+            "[recipe.resolve_batch] train.batch is 100: expected a multiple of 3 ranks x batch_per_rank 16 = "
+            "48; nearest: 96 and 144");
+  EXPECT_EQ(resolved(100, 16, 2, 3),
+            "[recipe.resolve_batch] train.batch is 100: expected train.batch_per_rank x ranks x "
+            "train.accumulation = 16 x 3 x 2 = 96; give any two of the three settings");
+  EXPECT_EQ(resolved(0, 0, 4, 3),
+            "[recipe.resolve_batch] the batch size is not given: expected train.batch or "
+            "train.batch_per_rank above 0");
+  EXPECT_EQ(resolved(-1, 0, 0, 3),
+            "[recipe.resolve_batch] train.batch, train.batch_per_rank and train.accumulation are -1, 0 and "
+            "0: expected values of at least 0");
+  EXPECT_EQ(resolved(0, 1000000000, 1000000, 1000),
+            "[recipe.resolve_batch] the global batch is train.batch_per_rank 1000000000 x 1000 ranks x "
+            "train.accumulation 1000000: expected at most 1e15 images");
 }
 
 TEST(Steps, EpochsAndSteps) {
@@ -86,10 +78,9 @@ TEST(Steps, EpochsAndSteps) {
   recipe.train.epochs = 0.001;
   EXPECT_EQ(count_steps(recipe, 1050, 100).total, 1);
   EXPECT_EQ(count_steps(recipe, 100, 100).steps_per_epoch, 1);
-  EXPECT_EQ(
-      error_text([&] { count_steps(recipe, 99, 100); }),
-      "[recipe.count_steps] the training set must hold at least one batch of 100 images: found 99 (make "
-      "train.batch smaller)");
+  EXPECT_EQ(error_text([&] { count_steps(recipe, 99, 100); }),
+            "[recipe.count_steps] the training set has 99 images: expected at least one batch (100 images); "
+            "reduce train.batch");
 }
 
 TEST(Steps, RemainderOfAnEpoch) {
@@ -310,10 +301,9 @@ TEST(LearningRate, IsScaledToTheBatch) {
   EXPECT_DOUBLE_EQ(learning_rate(recipe, counts, 3), 2.0);
   recipe.schedule.name = "cosine";
   recipe.schedule.min_lr = 0.5;
-  EXPECT_EQ(
-      error_text([&] { count_steps(recipe, 5000, 32); }),
-      "[recipe.count_steps] schedule.min_lr must be at most the learning rate scaled to batch 32: found "
-      "0.5 and 0.353553");
+  EXPECT_EQ(error_text([&] { count_steps(recipe, 5000, 32); }),
+            "[recipe.count_steps] schedule.min_lr is 0.5: expected at most 0.353553, the learning rate "
+            "scaled to batch 32");
 }
 
 TEST(Kept, NumbersOfEveryOptimizer) {

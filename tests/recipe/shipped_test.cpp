@@ -241,9 +241,9 @@ TEST(Shipped, DataThatAreNotThereAreNamedWithTheirVariable) {
     const std::string here = (shipped_recipes().parent_path() / "data" / name).string();
     if (std::filesystem::exists(here)) continue;
     EXPECT_EQ(error_text([&] { check_default_source(read_recipe(file, {}), file); }),
-              concat("[recipe.data] the data of this recipe: ", here, " does not exist (", file.string(), ":",
-                     line, "; it is the default while ", variable, " is not set: ", variable, "=/data/", name,
-                     " tessera train ", file.string(), ")"));
+              concat("[recipe.data] data.source is ", here, ", which does not exist (", file.string(), ":",
+                     line, "); set the environment variable ", variable, ", for which this is the default: ",
+                     variable, "=/data/", name, " tessera train ", file.string()));
     EXPECT_NO_THROW(check_default_source(read_recipe(file, {"data.source=folder:/nowhere"}), file));
     EXPECT_NO_THROW(check_default_source(read_recipe(file, {"data.source=fake:10"}), file));
     setenv(variable, "/nowhere/else", 1);  // opening it will say so

@@ -42,8 +42,8 @@ TEST(Disagreement, IsNamedByRankAndUnitWhenANetworkIsWrapped) {
   const auto nothing = [](int64_t, FullyShardOptions&) {};
   expect_refused(
       [](int64_t rank) { return std::make_shared<Pair>(4, rank == 2 ? 5 : 4); }, nothing,
-      "[shard.ShardedModule] the same network, policy and dtypes on every rank: in unit second rank 2 has "
-      "'second.weight [5, 4] Float' where rank 0 has 'second.weight [4, 4] Float'");
+      "[shard.ShardedModule] unit second differs between ranks: rank 2 has 'second.weight [5, 4] Float', "
+      "rank 0 'second.weight [4, 4] Float': expected the same network, policy and dtypes on every rank");
   expect_refused(
       [](int64_t rank) {
         auto net = std::make_shared<Pair>();
@@ -51,41 +51,37 @@ TEST(Disagreement, IsNamedByRankAndUnitWhenANetworkIsWrapped) {
         return net;
       },
       nothing,
-      "[shard.ShardedModule] the same network, policy and dtypes on every rank: in unit first rank 1 has "
-      "'first.bias [4] "
-      "Float frozen' where rank 0 has 'first.bias [4] Float'");
+      "[shard.ShardedModule] unit first differs between ranks: rank 1 has 'first.bias [4] Float frozen', "
+      "rank 0 'first.bias [4] Float': expected the same network, policy and dtypes on every rank");
   expect_refused(
       same,
       [](int64_t rank, FullyShardOptions& options) {
         if (rank == 1) options.policy = shard::no_units();
       },
-      "[shard.ShardedModule] the same network, policy and dtypes on every rank: in unit first rank 1 has "
-      "'unit root: "
-      "zero3' where rank 0 has 'unit first: zero3'");
+      "[shard.ShardedModule] unit first differs between ranks: rank 1 has 'unit root: zero3', rank 0 'unit "
+      "first: zero3': expected the same network, policy and dtypes on every rank");
   expect_refused(
       same,
       [](int64_t rank, FullyShardOptions& options) {
         if (rank == 2) options.precision.compute = at::kBFloat16;
       },
-      "[shard.ShardedModule] the same network, policy and dtypes on every rank: in unit first rank 2 has "
-      "'unit first: "
-      "zero3, compute BFloat16' where rank 0 has 'unit first: zero3'");
+      "[shard.ShardedModule] unit first differs between ranks: rank 2 has 'unit first: zero3, compute "
+      "BFloat16', rank 0 'unit first: zero3': expected the same network, policy and dtypes on every rank");
   expect_refused(
       same, [](int64_t, FullyShardOptions& options) { options.precision.reduce = at::kHalf; },
-      "[shard.ShardedModule] float32, bfloat16 or float64 as precision.reduce: Half");
+      "[shard.ShardedModule] precision.reduce is Half: expected float32, bfloat16 or float64");
 }
 
 TEST(Disagreement, OptionsAreNamed) {
   const auto differ = [](const std::function<void(FullyShardOptions&)>& change, const std::string& theirs,
                          const std::string& ours) {
-    expect_refused(
-        [](int64_t) { return std::make_shared<Pair>(); },
-        [&](int64_t rank, FullyShardOptions& options) {
-          if (rank == 1) change(options);
-        },
-        "[shard.ShardedModule] the same network, policy and dtypes on every rank: in unit (options) "
-        "rank 1 has '" +
-            theirs + "' where rank 0 has '" + ours + "'");
+    expect_refused([](int64_t) { return std::make_shared<Pair>(); },
+                   [&](int64_t rank, FullyShardOptions& options) {
+                     if (rank == 1) change(options);
+                   },
+                   "[shard.ShardedModule] unit (options) differs between ranks: rank 1 has '" + theirs +
+                       "', rank 0 '" + ours +
+                       "': expected the same network, policy and dtypes on every rank");
   };
   differ([](FullyShardOptions& o) { o.gradients = shard::Gradients::kSum; }, "gradients kSum",
          "gradients kMean");

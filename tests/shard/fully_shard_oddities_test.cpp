@@ -243,21 +243,19 @@ TEST(Oddities, ParametersAreReadInsideForwardOnly) {
       ShardedModule sharded(net, mesh, testing::every_child({}));
       weight = net->fc1->weight;
       EXPECT_EQ(weight.size(0), ForeignNet::kHidden);
-      EXPECT_EQ(error_text([&] { weight.norm(); }),
-                "[shard.touch] sharded parameters to be read inside ShardedModule::forward or backward: "
-                "aten::norm "
-                "reads one elsewhere (put it into the body given to forward(), read parameters() or use "
-                "with_full_parameters())");
+      EXPECT_EQ(
+          error_text([&] { weight.norm(); }),
+          "[shard.touch] aten::norm reads a sharded parameter outside ShardedModule::forward and backward; "
+          "call it in the body given to forward(), read parameters() or use with_full_parameters()");
       EXPECT_EQ(error_text([&] { sharded.set_micro_batch(2, 2); }),
-                "[shard.set_micro_batch] 0 <= index < count: index 2 of 2");
+                "[shard.set_micro_batch] the index is 2 and the count 2: expected 0 <= index < count");
       double norm = 0;
       sharded.with_full_parameters([&] { norm = weight.norm().item<double>(); });
       EXPECT_GT(norm, 0);
     }
     EXPECT_EQ(error_text([&] { weight.norm(); }),
-              "[shard.touch] a parameter of a living ShardedModule: its memory went with the ShardedModule "
-              "(keep that as "
-              "long as the network is used)");
+              "[shard.touch] a sharded parameter is used, but its ShardedModule was destroyed; keep the "
+              "ShardedModule as long as the network is used");
   });
 }
 

@@ -88,15 +88,13 @@ TEST(Policy, SettingsThatAreRefused) {
     return error_text([&] { ShardedModule(std::make_shared<PolicyNet>(), *mesh, std::move(options)); });
   };
   EXPECT_EQ(error_text([] { shard::by_parameter_count(0); }),
-            "[shard.by_parameter_count] a threshold of at least 1 parameter: 0 (no_units() keeps everything "
-            "in the root "
-            "unit)");
+            "[shard.by_parameter_count] the threshold is 0: expected at least 1 parameter; no_units() keeps "
+            "everything in the root unit");
   FullyShardOptions options = with(shard::no_units());
   options.prefetch = -1;
   EXPECT_EQ(wrap(options),
-            "[shard.ShardedModule] prefetch and units_in_flight of at least 0, bucket_bytes of at least 1: "
-            "-1, 0 and "
-            "26214400");
+            "[shard.ShardedModule] prefetch is -1, units_in_flight 0 and bucket_bytes 26214400: expected "
+            "prefetch and units_in_flight of at least 0 and bucket_bytes of at least 1");
   for (const char* setting : {"compute", "reduce", "buffer", "master"}) {
     options = with(shard::no_units());
     auto& precision = options.precision;
@@ -104,8 +102,8 @@ TEST(Policy, SettingsThatAreRefused) {
      : setting[0] == 'r' ? precision.reduce
      : setting[0] == 'b' ? precision.buffer
                          : precision.master) = at::kHalf;
-    EXPECT_EQ(wrap(options),
-              concat("[shard.ShardedModule] float32, bfloat16 or float64 as precision.", setting, ": Half"));
+    EXPECT_EQ(wrap(options), concat("[shard.ShardedModule] precision.", setting,
+                                    " is Half: expected float32, bfloat16 or float64"));
   }
 }
 
@@ -114,27 +112,26 @@ TEST(UnitBuilder, ErrorsNameWhatIsWrong) {
   UnitBuilder builder(*mesh, with(shard::no_units()));
   Block stranger;
   EXPECT_EQ(error_text([&] { builder.shard_now(*stranger, "block", {.recompute = true}); }),
-            "[shard.shard_now] recompute for children that a policy chooses: block is built by hand (write "
-            "shard::recompute where it is called)");
+            "[shard.shard_now] block cannot be recomputed, because it is sharded manually; write "
+            "shard::recompute where it is called");
   builder.shard_now(*stranger, "block");
   builder.shard_now(*stranger, "block");  // nothing is left to shard
   EXPECT_EQ(error_text([&] { ShardedModule(std::make_shared<PolicyNet>(), std::move(builder)); }),
-            "[shard.ShardedModule] units of parameters that the network holds: 4 parameters were sharded "
-            "that are not among "
-            "its named_parameters() (register the children that shard_now() was given)");
+            "[shard.ShardedModule] 4 sharded parameters are not among the network's named_parameters(); "
+            "register the children that shard_now() was given");
 }
 
 TEST(ShardedModule, NormsOfTensorsThatDoNotFit) {
   const auto mesh = two_ranks();
   ShardedModule sharded(std::make_shared<PolicyNet>(), *mesh, with(shard::by_type<Block>()));
   EXPECT_EQ(error_text([&] { sharded.tensor_norms({}); }),
-            "[shard.tensor_norms] one tensor for each of parameters(): 0 for 10");
+            "[shard.tensor_norms] 0 tensors are given for 10 parameters: expected one tensor for each of "
+            "parameters()");
   std::vector<at::Tensor> tensors = sharded.parameters();
   tensors[0] = at::ones({3});
-  EXPECT_EQ(
-      error_text([&] { sharded.tensor_norms(tensors); }),
-      "[shard.tensor_norms] local shards in the order of parameters(): tensor 0 has 3 elements, the shard of "
-      "first.in.weight has 100");
+  EXPECT_EQ(error_text([&] { sharded.tensor_norms(tensors); }),
+            "[shard.tensor_norms] tensor 0 has 3 elements: expected 100, the size of the local shard of "
+            "first.in.weight; give the tensors in the order of parameters()");
 }
 
 TEST(ShardedModule, GoesOnAfterAnErrorOfTheBody) {

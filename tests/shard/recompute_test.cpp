@@ -266,24 +266,23 @@ TEST(Recompute, OfAChildThatIsCalledByItsTypeIsRefused) {
       return UnitOptions{.recompute = true};
     };
     EXPECT_EQ(error_text([&] { ShardedModule(std::make_shared<Tower>(), mesh, options); }),
-              "[shard.ShardedModule] recompute for children of a torch::nn::Sequential: head is called by "
-              "its type, which "
-              "C++ cannot intercept (write shard::recompute([&](x) { return child->forward(x); }, x) where "
-              "it is called)");
+              "[shard.ShardedModule] head cannot be recomputed: its parent calls it by its C++ type, which "
+              "cannot be intercepted: expected a child of a torch::nn::Sequential; write "
+              "shard::recompute([&](x) { return child->forward(x); }, x) where it is called");
     options = {};
     options.policy = [](const std::string& name, torch::nn::Module&, int64_t) -> std::optional<UnitOptions> {
       return name == "head" ? std::optional(UnitOptions{}) : std::nullopt;
     };
     options.wrap = shard::recomputed;
-    EXPECT_EQ(
-        error_text([&] { ShardedModule(std::make_shared<Tower>(), mesh, options); }),
-        "[shard.ShardedModule] wrap for children of a torch::nn::Sequential: head is called by its type, "
-        "which C++ cannot intercept (let the policy choose the Sequential's children alone)");
+    EXPECT_EQ(error_text([&] { ShardedModule(std::make_shared<Tower>(), mesh, options); }),
+              "[shard.ShardedModule] head cannot be wrapped: its parent calls it by its C++ type, which "
+              "cannot be intercepted: expected a child of a torch::nn::Sequential; let the policy choose "
+              "only children of a Sequential");
     options = {};
     options.root.recompute = true;
     EXPECT_EQ(error_text([&] { ShardedModule(std::make_shared<Tower>(), mesh, options); }),
-              "[shard.ShardedModule] recompute for units below the root: the root itself asks for it (write "
-              "shard::recompute inside its forward)");
+              "[shard.ShardedModule] the root unit cannot be recomputed: expected recompute for units below "
+              "the root; write shard::recompute inside the forward of the root");
   });
 }
 

@@ -203,9 +203,9 @@ TEST_F(Average, StartsWhereACheckpointHasNone) {
       load_state(*averaged, checkpoint, Weights::kAverage);
       FAIL();
     } catch (const UserError& error) {
-      EXPECT_EQ(std::string(error.what()),
-                concat("[checkpoint.load] a checkpoint with a moving average of the weights (ema.decay): ",
-                       checkpoint.string(), " has none"));
+      EXPECT_EQ(std::string(error.what()), concat("[checkpoint.load] ", checkpoint.string(),
+                                                  " has no moving average of the weights: expected a "
+                                                  "checkpoint of a run with ema.decay above 0"));
     }
   });
 }

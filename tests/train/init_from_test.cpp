@@ -153,17 +153,14 @@ TEST_F(InitFrom, AResNetBringsItsStatistics) {
 TEST_F(InitFrom, WhatDoesNotFitIsNamed) {
   save(1);
   EXPECT_EQ(error(begun({"model.depth=4"})),
-            "[weights.finetune] a model that differs in image_size, patch_size, channels, classes, pool and "
-            "head alone: its depth is 4, "
-            "that of the weights 3");
+            "[weights.finetune] the model's depth is 4, but that of the weights is 3: expected a model that "
+            "differs only in image_size, patch_size, channels, classes, pool and head");
   EXPECT_EQ(error(begun({"model.distillation_token=true"})),
-            "[weights.finetune] a model that differs in image_size, patch_size, channels, classes, pool and "
-            "head alone: its "
-            "distillation_token is true, that of the weights false");
-  EXPECT_EQ(
-      error(begun({"model.classes=5", "train.init_head=keep"})),
-      "[weights.finetune] as many classes as the head that is kept, 7: found 5 (choose another start of "
-      "the head)");
+            "[weights.finetune] the model's distillation_token is true, but that of the weights is false: "
+            "expected a model that differs only in image_size, patch_size, channels, classes, pool and head");
+  EXPECT_EQ(error(begun({"model.classes=5", "train.init_head=keep"})),
+            "[weights.finetune] the model has 5 classes, but the head that is kept has 7: expected as many "
+            "classes; choose another start of the head");
   const std::string message = error({"train.init_from=/nowhere/at/all.npz"});
   EXPECT_NE(message.find("/nowhere/at/all.npz"), std::string::npos) << message;
 }

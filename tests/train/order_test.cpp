@@ -105,8 +105,7 @@ TEST(BrokenSamples, TooManyOverAllRanksStopAllRanks) {
   EXPECT_EQ(said[0], said[1]);
   EXPECT_EQ(said[0], said[2]);
   EXPECT_TRUE(said[0].second.starts_with(
-      "[data.loader] at most 2.1 % of the samples broken: found 3 of 96 (the last: [test.load] an image: "
-      "found none (fake-train["))
+      "[data.loader] 3 of 96 samples are broken (the last: [test.load] an image: found none (fake-train["))
       << said[0].second;
 }
 
@@ -125,8 +124,8 @@ TEST(BrokenSamples, AnEvaluationJudgesThoseOfAllRanks) {
         EXPECT_EQ(limit, 0.05);
       } catch (const UserError& error) {
         EXPECT_EQ(std::string(error.what()),
-                  "[data.loader] at most 2 % of the samples broken: found 3 of 96 (named in the ranks' logs; "
-                  "mend or remove the files, or raise data.error_limit)");
+                  "[data.loader] 3 of 96 samples are broken (named in the ranks' logs): expected at most 2 % "
+                  "(data.error_limit); repair or remove the files, or raise data.error_limit");
         EXPECT_EQ(limit, 0.02);
       }
     });

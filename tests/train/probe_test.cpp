@@ -25,10 +25,9 @@ Features features_of(int64_t world, const std::vector<std::string>& units) {
       extract_features(*state, *source, loader, 8, {"blocks.9"}, mesh);
       ADD_FAILURE();
     } catch (const UserError& error) {
-      EXPECT_EQ(
-          std::string(error.what()),
-          "[train.features] a unit of the model, one of stem, blocks.0, blocks.1, blocks.2, head: found "
-          "blocks.9");
+      EXPECT_EQ(std::string(error.what()),
+                "[train.features] the model has no unit 'blocks.9': expected one of stem, blocks.0, "
+                "blocks.1, blocks.2, head");
     }
   });
   return result;
@@ -117,7 +116,7 @@ TEST(Probe, StopsWhenAskedTo) {
   int steps = 0;
   const auto stop = [&] { return ++steps == 3; };
   EXPECT_EQ(error_text([&] { linear_probe_top1(clouds(300, 1.0, 1), clouds(30, 1.0, 2), 3, stop); }),
-            "[train.probe] a linear probe trained to its end: stopped by a signal");
+            "[train.probe] the linear probe was stopped by a signal before it was trained");
   EXPECT_EQ(steps, 3);
 }
 
@@ -133,8 +132,7 @@ TEST(Neighbours, VoteByTheirAngle) {
     nearest_neighbours_top1(none, test, 1, 2);
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "[train.probe] training images that can be read: found none in the training split");
+    EXPECT_EQ(std::string(error.what()), "[train.probe] no training image of the training split can be read");
   }
 }
 

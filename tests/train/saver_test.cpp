@@ -170,7 +170,7 @@ TEST_P(SaverTable, AFailureIsAnErrorOfEveryRank) {
     } catch (const UserError& error) {
       message = error.what();
     }
-    EXPECT_EQ(message.rfind("[checkpoint.save] step_00000000 written by every rank: rank 0 of 2 failed: ", 0),
+    EXPECT_EQ(message.rfind("[checkpoint.save] step_00000000 could not be written: rank 0 of 2 failed: ", 0),
               0U)
         << message;
     EXPECT_EQ(saver.finish(), std::filesystem::path());

@@ -173,11 +173,11 @@ TEST_F(Taught, WhatDoesNotFitIsNamed) {
   const auto message = [&](const Sets& sets) { return error_text([&] { train(1, taught(sets), 0); }); };
   const std::string origin = (folder.path() / "step_00000002").string() + " (step 2)";
   EXPECT_EQ(message({"model.classes=5"}),
-            "[train.teacher] a teacher of 5 classes, as its student: " + origin + " has 7");
-  EXPECT_EQ(message({"model.image_size=32"}),
-            "[train.teacher] a teacher of 32 pixels a side, as its student: " + origin + " has 16");
+            concat("[train.teacher] the teacher ", origin, " has 7 classes: expected 5, as its student"));
+  EXPECT_EQ(message({"model.image_size=32"}), concat("[train.teacher] the teacher ", origin,
+                                                     " has 16 pixels a side: expected 32, as its student"));
   EXPECT_EQ(message({"model.channels=1"}),
-            "[train.teacher] a teacher of 1 channels, as its student: " + origin + " has 3");
+            concat("[train.teacher] the teacher ", origin, " has 3 channels: expected 1, as its student"));
 }
 
 }  // namespace

@@ -171,10 +171,9 @@ TEST(ShardSizes, AreReadAsHuggingFaceWritesThem) {
   EXPECT_EQ(shard_bytes_of("2TB"), 2'000'000'000'000);
   EXPECT_EQ(shard_bytes_of("4096"), 4'096);
   for (const char* wrong : {"", "GB", "0", "-1GB", "0.1", "5GiB", "nan", "inf", "1e30", "5 G B", "five"}) {
-    EXPECT_EQ(
-        error_text([&] { shard_bytes_of(wrong); }),
-        concat("[weights.shard_size] a size of a file such as 5GB, 500MB or a number of bytes: found \"",
-               wrong, '"'));
+    EXPECT_EQ(error_text([&] { shard_bytes_of(wrong); }),
+              concat("[weights.shard_size] the size of a file is \"", wrong,
+                     "\": expected 5GB, 500MB or a number of bytes"));
   }
 }
 
@@ -196,7 +195,7 @@ TEST(ExportDtypes, HalfNumbersAreTheNearest) {
               export_model(std::move(open_fixture("google.npz").tensors), before.description, Family::kGoogle,
                            folder.path() / "x.npz", {.dtype = "I8"});
             }),
-            "[checkpoint.consolidate] a dtype to convert to (F32, BF16, F16): found \"I8\"");
+            "[checkpoint.consolidate] cannot convert weights to the dtype \"I8\": expected F32, BF16 or F16");
 }
 
 TEST(ExportErrors, ModelsThatAFamilyHasNotAreNamed) {
@@ -210,33 +209,33 @@ TEST(ExportErrors, ModelsThatAFamilyHasNotAreNamed) {
   const auto tanh = [](arch::VitConfig& c) { c.head = arch::Head::kTanh; };
   const auto scale = [](arch::VitConfig& c) { c.layer_scale = 1; };
   EXPECT_EQ(error(torchvision_mapping, registers),
-            "[weights.export] a model that torchvision has: found register tokens (export to timm instead)");
+            "[weights.export] the model has register tokens, which torchvision does not support; export to "
+            "timm instead");
   EXPECT_EQ(error(torchvision_mapping, average),
-            "[weights.export] a model that torchvision has: found another pool than the class token (export "
-            "to timm "
-            "instead)");
+            "[weights.export] the model has another pool than the class token, which torchvision does not "
+            "support; export to timm instead");
   EXPECT_EQ(error(hugging_face_mapping, tanh),
-            "[weights.export] a model that transformers' ViT has: found a head of two layers (export to timm "
-            "instead)");
+            "[weights.export] the model has a head of two layers, which transformers' ViT does not support; "
+            "export to timm instead");
   EXPECT_EQ(error(hugging_face_mapping, scale),
-            "[weights.export] a model that transformers' ViT has: found LayerScale (export to timm instead)");
+            "[weights.export] the model has LayerScale, which transformers' ViT does not support; export to "
+            "timm instead");
   EXPECT_EQ(error(google_mapping, average),
-            "[weights.export] a model that the original ViT has: found a norm after the average of the "
-            "patches (export to "
-            "timm instead)");
+            "[weights.export] the model has a norm after the average of the patches, which the original ViT "
+            "does not support; export to timm instead");
   const auto taught = [](arch::VitConfig& c) { c.distillation_token = true; };
   EXPECT_EQ(error(google_mapping, taught),
-            "[weights.export] a model that the original ViT has: found a distillation token (export to timm "
-            "instead)");
+            "[weights.export] the model has a distillation token, which the original ViT does not support; "
+            "export to timm instead");
   EXPECT_EQ(error(torchvision_mapping, taught),
-            "[weights.export] a model that torchvision has: found a distillation token (export to timm "
-            "instead)");
+            "[weights.export] the model has a distillation token, which torchvision does not support; export "
+            "to timm instead");
   EXPECT_EQ(error(big_vision_mapping, registers),
-            "[weights.export] a model that big_vision has: found register tokens (export to timm instead)");
-  EXPECT_EQ(
-      error_text([] { family_of("torchvison"); }),
-      "[weights.family] one of timm, torchvision, hf, npz, big_vision: found \"torchvison\" (did you mean "
-      "\"torchvision\"?)");
+            "[weights.export] the model has register tokens, which big_vision does not support; export to "
+            "timm instead");
+  EXPECT_EQ(error_text([] { family_of("torchvison"); }),
+            "[weights.family] unknown family of weights \"torchvison\": expected one of timm, torchvision, "
+            "hf, npz, big_vision; did you mean \"torchvision\"?");
 }
 
 }  // namespace

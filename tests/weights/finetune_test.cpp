@@ -34,7 +34,8 @@ TEST(Positions, AreThoseOfTimmAndOfScipy) {
     }
   }
   EXPECT_EQ(error_text([] { resampling_of("linaer"); }),
-            "[weights.positions] bicubic or linear: found \"linaer\" (did you mean \"linear\"?)");
+            "[weights.positions] the resampling is \"linaer\": expected bicubic or linear; did you mean "
+            "\"linear\"?");
 }
 
 /// Every tensor of a model holds its own number of the formula.
@@ -155,8 +156,9 @@ TEST_F(Finetune, WhatIsComputedIsNotLookedFor) {
   FinetunedSource both(std::make_shared<Numbered>(from), from, to, {});
   EXPECT_TRUE(both.changes().empty());
   to.position_embedding = arch::PositionEmbedding::kLearned;
-  EXPECT_EQ(error(),
-            "[weights.finetune] weights for the whole model: there are none for pos_embed [1, 26, 16]");
+  EXPECT_EQ(
+      error(),
+      "[weights.finetune] the weights have no pos_embed [1, 26, 16]: expected weights of the whole model");
 }
 
 // 12 px in patches of 4 become 20 px in patches of 5; 3 channels one.
@@ -224,37 +226,35 @@ TEST_F(Finetune, ModelsOfOtherFamilies) {
     return error_text([&] { FinetunedSource(std::make_shared<Numbered>(a), a, b, {}); });
   };
   EXPECT_EQ(message(resnet, from),
-            "[weights.finetune] a model that differs in image_size, patch_size, channels, classes, pool and "
-            "head alone: its family "
-            "is vit, that of the weights resnet");
+            "[weights.finetune] the model's family is vit, but that of the weights is resnet: expected a "
+            "model that differs only in image_size, patch_size, channels, classes, pool and head");
   arch::ResMlpConfig mlp, larger;
   mlp.image_size = 32;
   larger.image_size = 48;
   mlp.depth = larger.depth = 1;
   EXPECT_EQ(message(mlp, larger),
-            "[weights.finetune] a tensor blocks.0.linear_tokens.weight [9, 9]: that of the weights is [4, 4] "
-            "(a model of the same sizes can begin with them)");
+            "[weights.finetune] blocks.0.linear_tokens.weight of the weights is [4, 4]: expected [9, 9]; use "
+            "weights of a model of the same sizes");
 }
 
 TEST_F(Finetune, OtherModelsAreRefused) {
   to.depth = 3;
   EXPECT_EQ(error(),
-            "[weights.finetune] a model that differs in image_size, patch_size, channels, classes, pool and "
-            "head alone: its depth is 3, "
-            "that of the weights 2");
+            "[weights.finetune] the model's depth is 3, but that of the weights is 2: expected a model that "
+            "differs only in image_size, patch_size, channels, classes, pool and head");
   to = from;
   to.classes = 6;
   EXPECT_EQ(error({.positions = {}, .head = HeadStart::kKeep}),
-            "[weights.finetune] as many classes as the head that is kept, 5: found 6 (choose another start "
-            "of the head)");
+            "[weights.finetune] the model has 6 classes, but the head that is kept has 5: expected as many "
+            "classes; choose another start of the head");
   to = from;
   to.head = arch::Head::kTanh;
   EXPECT_EQ(error(),
-            "[weights.finetune] weights for the whole model: there are none for pre_logits.fc.weight [16, "
-            "16] and 1 "
-            "more tensors");
+            "[weights.finetune] the weights have no pre_logits.fc.weight [16, 16] (and 1 more tensors are "
+            "missing): expected weights of the whole model");
   EXPECT_EQ(error_text([] { head_start_of("zeros"); }),
-            "[weights.finetune] one of auto, keep, zero, fresh: found \"zeros\" (did you mean \"zero\"?)");
+            "[weights.finetune] the start of the head is \"zeros\": expected one of auto, keep, zero, fresh; "
+            "did you mean \"zero\"?");
 }
 
 }  // namespace

@@ -245,13 +245,16 @@ TEST(Wrapped, AnyPrefixOfAllNamesIsUnderstood) {
 
 TEST(HuggingFaceIndex, NamesFilesBesideIt) {
   const auto error = [](const std::string& json) { return error_text([&] { parse_index(json, "x"); }); };
-  const std::string expected = "[weights.index] {\"weight_map\": {tensor: file, ...}}: found ";
   EXPECT_EQ(parse_index(R"({"weight_map": {"a": "b.safetensors"}})", "x").at("a"), "b.safetensors");
-  EXPECT_EQ(error("{"), expected + "no JSON (x)");
-  EXPECT_EQ(error("{}"), expected + "no object weight_map (x)");
-  EXPECT_EQ(error(R"({"weight_map": {"a": 1}})"), expected + "no file for a (x)");
+  EXPECT_EQ(error("{"),
+            "[weights.index] x has no valid JSON: expected {\"weight_map\": {tensor: file, ...}}");
+  EXPECT_EQ(error("{}"),
+            "[weights.index] x has no object weight_map: expected {\"weight_map\": {tensor: file, ...}}");
+  EXPECT_EQ(error(R"({"weight_map": {"a": 1}})"),
+            "[weights.index] x has no file for a: expected {\"weight_map\": {tensor: file, ...}}");
   EXPECT_EQ(error(R"({"weight_map": {"a": "../b"}})"),
-            expected + "\"../b\", which is no name of a file beside it (x)");
+            "[weights.index] x has the file name \"../b\", which is not beside it: expected {\"weight_map\": "
+            "{tensor: file, ...}}");
 }
 
 TEST(HuggingFaceIndex, TensorsAreWhereItSays) {
@@ -260,8 +263,8 @@ TEST(HuggingFaceIndex, TensorsAreWhereItSays) {
   const auto index = folder.path() / "model.safetensors.index.json";
   std::ofstream(index) << R"({"weight_map": {"x": "a.safetensors", "y": "a.safetensors"}})";
   EXPECT_EQ(error_text([&] { open_model(folder.path()); }),
-            "[weights.index] the tensor y in a.safetensors: it is not there (" + index.string() +
-                "; parts of different models?)");
+            concat("[weights.index] a.safetensors has no tensor y, which ", index.string(),
+                   " names; the files may be parts of different models"));
 }
 
 }  // namespace

@@ -201,53 +201,51 @@ class ImportErrors : public ::testing::Test {
 TEST_F(ImportErrors, TensorsThatAreMissingWrongOrUnknown) {
   EXPECT_EQ(error(shapes), "no error");
   EXPECT_EQ(error(shapes, "BF16"), "no error");
-  EXPECT_EQ(
-      error(shapes, "I32"),
-      "[weights.map] floating-point numbers: blocks.0.attn.proj.bias is I32; blocks.0.attn.proj.weight is "
-      "I32; blocks.0.attn.qkv.bias is I32; and 29 more" +
-          where + ")");
+  EXPECT_EQ(error(shapes, "I32"),
+            concat("[weights.map] tensors in ", file.string(),
+                   " are not floating-point: blocks.0.attn.proj.bias is I32; blocks.0.attn.proj.weight is "
+                   "I32; blocks.0.attn.qkv.bias is I32; and 29 more"));
   Shapes changed = shapes;
   changed.erase("blocks.1.mlp.fc2.bias");
-  EXPECT_EQ(error(changed),
-            "[weights.map] all tensors of the model: missing are blocks.1.mlp.fc2.bias [16]" + where + ")");
+  EXPECT_EQ(error(changed), concat("[weights.map] ", file.string(),
+                                   " has no blocks.1.mlp.fc2.bias [16]: expected all tensors of the model"));
   changed = shapes;
   changed["blocks.1.attn.qkv.weight"] = {32, 16};
   EXPECT_EQ(error(changed),
-            "[weights.map] tensors of the model's shapes: blocks.1.attn.qkv.weight is [32, 16] and not "
-            "[48, 16]" +
-                where + ")");
+            concat("[weights.map] tensors in ", file.string(),
+                   " have wrong shapes: blocks.1.attn.qkv.weight is [32, 16] and not [48, 16]"));
   changed = shapes;
   changed["norm_pre.weight"] = {16};
-  EXPECT_EQ(error(changed),
-            "[weights.map] tensors that a ViT of Tessera has: found also norm_pre.weight [16]" + where +
-                "; a variant that is not known here)");
+  EXPECT_EQ(error(changed), concat("[weights.map] ", file.string(),
+                                   " has tensors that a ViT of Tessera does not have: norm_pre.weight [16]; "
+                                   "this variant is not supported"));
   changed = shapes;
   changed["pos_embed"] = {1, 12, 16};
-  EXPECT_EQ(error(changed), "[weights.open] a square of positions and 1 more: found 12 rows" + where + ")");
-  EXPECT_EQ(error(shapes, "F32", 0),
-            "[weights.open] a number of heads: the file does not say, and width 16 is no multiple "
-            "of 64" +
-                where + "; give it with --heads, or --set model.heads=N)");
-  EXPECT_EQ(
-      error(shapes, "F32", 3),
-      "[arch.check] heads must divide width: found 3 heads and width 16; nearest: 2 and 4" + where + ")");
+  EXPECT_EQ(error(changed), concat("[weights.open] ", file.string(),
+                                   " has 12 rows of positions: expected a square and 1 more"));
+  EXPECT_EQ(error(shapes, "F32", 0), concat("[weights.open] ", file.string(),
+                                            " does not say the number of heads, and width 16 is not a "
+                                            "multiple of 64; give it with --heads, or --set model.heads=N"));
+  EXPECT_EQ(error(shapes, "F32", 3), concat("[arch.check] heads is 3, which does not divide width 16: "
+                                            "expected a divisor of width; nearest: 2 and 4",
+                                            where, ")"));
 }
 
 TEST_F(ImportErrors, VariantsWithoutAPlaceAreNamed) {
   Shapes changed = shapes;
   changed["blocks.0.mlp.w12.weight"] = {64, 16};
-  EXPECT_EQ(error(changed),
-            "[weights.open] an MLP of two layers: found SwiGLU (mlp.w12), as DINOv2's giants have" + where +
-                "; take DINOv2 of size S, B or L)");
+  EXPECT_EQ(error(changed), concat("[weights.open] ", file.string(),
+                                   " has SwiGLU (mlp.w12), as DINOv2's giants have: expected an MLP of two "
+                                   "layers; take DINOv2 of size S, B or L"));
   changed = shapes;
   changed.erase("cls_token");
   changed["pos_embed"] = {1, 9, 16};
   EXPECT_EQ(error(changed), "no error");
   EXPECT_TRUE(open_model(file, {.from = {}, .ema = true, .heads = 2}).description.config.norm_before_pool);
   EXPECT_EQ(error({{"layer.weight", {1}}, {"a.b", {1}}}),
-            "[weights.open] a ViT as timm, torchvision, Hugging Face or Google name its tensors: found a.b, "
-            "layer.weight" +
-                where + ")");
+            concat("[weights.open] ", file.string(),
+                   " has a.b, layer.weight: expected a ViT with the tensor names of timm, torchvision, "
+                   "Hugging Face or Google"));
 }
 
 TEST_F(ImportErrors, WrappersAndPretrainingAreTakenOff) {
@@ -271,27 +269,29 @@ TEST_F(ImportErrors, OtherFiles) {
     std::ofstream(file, std::ios::binary) << bytes;
     return error_text([&] { open_model(file); });
   };
-  EXPECT_EQ(text_of("GIF89a"),
-            "[weights.open] a file of weights (safetensors, torch.save, .npz): it begins as none of "
-            "them" +
-                where + ")");
-  EXPECT_EQ(text_of(""),
-            "[weights.open] a file of weights (safetensors, torch.save, .npz): it begins as none of them" +
-                where + ")");
+  EXPECT_EQ(
+      text_of("GIF89a"),
+      concat(
+          "[weights.open] ", file.string(),
+          " is not a file of weights: it begins with other bytes: expected safetensors, torch.save or .npz"));
+  EXPECT_EQ(
+      text_of(""),
+      concat(
+          "[weights.open] ", file.string(),
+          " is not a file of weights: it begins with other bytes: expected safetensors, torch.save or .npz"));
   EXPECT_EQ(
       error_text([&] { open_model(folder.path() / "none.npz"); }),
       "[file.open] cannot open " + (folder.path() / "none.npz").string() + ": No such file or directory");
   fs::remove(file);
-  EXPECT_EQ(
-      error_text([&] { open_model(folder.path()); }),
-      "[weights.open] a checkpoint, or a folder with model.safetensors, its index, or one file of weights: " +
-          folder.path().string() + " has none");
+  EXPECT_EQ(error_text([&] { open_model(folder.path()); }),
+            concat("[weights.open] ", folder.path().string(),
+                   " has no file of weights: expected a checkpoint, or a folder with model.safetensors, its "
+                   "index, or one file of weights"));
   const std::string sound = read_file(kFixtures / "timm.safetensors");
   EXPECT_TRUE(text_of(sound.substr(0, sound.size() - 4)).starts_with("[formats.safetensors]"));
   const std::string google = read_file(kFixtures / "google.npz");
   EXPECT_EQ(text_of(google.substr(0, google.size() - 4)),
-            "[formats.zip] a zip directory at the end of the file: there is none" + where +
-                "; no sound zip archive)");
+            concat("[formats.zip] bad zip archive ", file.string(), ": it has no zip directory at its end"));
 }
 
 }  // namespace

@@ -102,8 +102,8 @@ TEST_F(Ours, AModelOfAnotherFamilyComesFromItsCheckpointAlone) {
   const fs::path file = folder.path() / "x.safetensors";
   checkpoint::consolidate(*open_file(run).source, file, {});
   EXPECT_EQ(error_text([&] { open_trained(file); }),
-            "[weights.open] a run or a checkpoint of a resnet: " + file.string() +
-                " is a file made of one (give the checkpoint)");
+            concat("[weights.open] ", file.string(),
+                   " is a file made of a resnet: expected a run or a checkpoint; give the checkpoint"));
 }
 
 TEST(Theirs, AFolderOfHuggingFace) {

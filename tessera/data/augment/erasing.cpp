@@ -17,8 +17,9 @@ constexpr int kTries = 10;
 constexpr double kLeastAspect = 0.3;
 constexpr float kNoLimit = 1e9F;  // normal numbers are not cut off
 
-void check_erasing(bool good, const char* expected, double found) {
-  if (!good) user_error("data.erasing", expected, ": found ", found);
+void check_erasing(bool good, const char* name, double found, const char* expected) {
+  if (!good)
+    user_error({.where = "data.erasing", .problem = concat(name, " is ", found), .expected = expected});
 }
 
 /// What fills one box. All numbers of a box are elements of one stream.
@@ -49,12 +50,14 @@ bool erasing_size(double area, double aspect, int64_t width, int64_t height, Box
 }
 
 Erasing::Erasing(const AugmentOptions& options) : options_(options) {
-  check_erasing(options.erasing >= 0 && options.erasing <= 1, "a probability between 0 and 1",
-                options.erasing);
-  check_erasing(options.erasing_count >= 1, "at least 1 box", static_cast<double>(options.erasing_count));
-  check_erasing(options.erasing_area_min >= 0, "a least area of at least 0", options.erasing_area_min);
+  check_erasing(options.erasing >= 0 && options.erasing <= 1, "data.erasing", options.erasing, "0 to 1");
+  check_erasing(options.erasing_count >= 1, "data.erasing_count", static_cast<double>(options.erasing_count),
+                "at least 1 box");
+  check_erasing(options.erasing_area_min >= 0, "data.erasing_area[0]", options.erasing_area_min,
+                "at least 0");
   check_erasing(options.erasing_area_max >= options.erasing_area_min && options.erasing_area_max <= 1,
-                "a largest area between the least and 1", options.erasing_area_max);
+                "data.erasing_area[1]", options.erasing_area_max,
+                "a value between data.erasing_area[0] and 1");
 }
 
 std::vector<ErasedBox> Erasing::boxes(uint64_t key, int64_t height, int64_t width) const {

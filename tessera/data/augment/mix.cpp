@@ -188,21 +188,22 @@ void finish_labels(Batch* batch) {
 }
 
 void check_mix(const ImageMixing& o) {
-  const auto demand = [](bool good, const char* expected, double found) {
-    if (!good) user_error(kMix, expected, ": found ", found);
+  const auto demand = [](bool good, const char* name, double found, const char* expected) {
+    if (!good) user_error({.where = kMix, .problem = concat(name, " is ", found), .expected = expected});
   };
-  demand(o.mixup >= 0, "a Mixup alpha of at least 0", o.mixup);
-  demand(o.cutmix >= 0, "a CutMix alpha of at least 0", o.cutmix);
-  demand(o.probability >= 0 && o.probability <= 1, "a probability between 0 and 1", o.probability);
-  demand(o.switch_probability >= 0 && o.switch_probability <= 1, "a switch probability between 0 and 1",
-         o.switch_probability);
-  demand(o.group >= 1, "a group of at least 1", static_cast<double>(o.group));
-  demand(o.off_epoch >= 0, "an epoch of at least 0 to stop at", static_cast<double>(o.off_epoch));
+  demand(o.mixup >= 0, "train.mixup", o.mixup, "at least 0");
+  demand(o.cutmix >= 0, "train.cutmix", o.cutmix, "at least 0");
+  demand(o.probability >= 0 && o.probability <= 1, "train.mix_prob", o.probability, "0 to 1");
+  demand(o.switch_probability >= 0 && o.switch_probability <= 1, "train.mix_switch_prob",
+         o.switch_probability, "0 to 1");
+  demand(o.group >= 1, "train.mix_group", static_cast<double>(o.group), "at least 1");
+  demand(o.off_epoch >= 0, "train.mix_off_epoch", static_cast<double>(o.off_epoch), "at least 0");
   if (o.cutmix_minmax.empty()) return;
-  demand(o.cutmix_minmax.size() == 2, "two sides of CutMix boxes, least and most",
-         static_cast<double>(o.cutmix_minmax.size()));
+  demand(o.cutmix_minmax.size() == 2, "the number of values in train.cutmix_minmax",
+         static_cast<double>(o.cutmix_minmax.size()), "2: the smallest and the largest side of CutMix boxes");
   demand(o.cutmix_minmax[0] >= 0 && o.cutmix_minmax[0] <= o.cutmix_minmax[1] && o.cutmix_minmax[1] <= 1,
-         "sides of CutMix boxes between 0 and 1, the least first", static_cast<double>(o.cutmix_minmax[0]));
+         "train.cutmix_minmax[0]", static_cast<double>(o.cutmix_minmax[0]),
+         "two sides of CutMix boxes between 0 and 1, the smaller first");
 }
 
 }  // namespace tessera::data

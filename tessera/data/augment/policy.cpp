@@ -17,7 +17,9 @@ namespace {
 std::pair<std::string, std::string> two_values(const std::string& text) {
   const size_t colon = text.find(':'), comma = text.find(',');
   if (colon == std::string::npos || comma == std::string::npos || comma < colon) {
-    user_error(kPolicyWhere, text.substr(0, colon), ":LAYERS,MAGNITUDE: found \"", text, "\"");
+    user_error({.where = kPolicyWhere,
+                .problem = concat("the policy is \"", text, "\""),
+                .expected = concat(text.substr(0, colon), ":LAYERS,MAGNITUDE")});
   }
   return {text.substr(colon + 1, comma - colon - 1), text.substr(comma + 1)};
 }
@@ -55,8 +57,9 @@ double policy_number(const std::string& text, double low, double high, const std
                      const std::string& policy) {
   const auto value = parse_number<double>(text);
   if (!value || !(*value >= low && *value <= high)) {
-    user_error(kPolicyWhere, "a number between ", low, " and ", high, " in \"", piece, "\": found \"", text,
-               "\" (", policy, ")");
+    user_error({.where = kPolicyWhere,
+                .problem = concat("\"", piece, "\" in the policy \"", policy, "\" has \"", text, "\""),
+                .expected = concat("a number between ", low, " and ", high)});
   }
   return *value;
 }
@@ -66,7 +69,9 @@ int64_t policy_integer(const std::string& text, int64_t low, int64_t high, const
   const double value =
       policy_number(text, static_cast<double>(low), static_cast<double>(high), piece, policy);
   if (value != std::trunc(value)) {
-    user_error(kPolicyWhere, "a whole number in \"", piece, "\": found ", value, " (", policy, ")");
+    user_error({.where = kPolicyWhere,
+                .problem = concat("\"", piece, "\" in the policy \"", policy, "\" has ", value),
+                .expected = "a whole number"});
   }
   return static_cast<int64_t>(value);
 }
@@ -92,27 +97,35 @@ std::unique_ptr<const Policy> parse_policy(const std::string& text, const Policy
       "rand-m9-mstd0.5-inc1", "original",      "originalr", "v0", "v0r", "3a", "ta_wide",
       "bv-randaug:2,15",      "tv-randaug:2,9"};
   const std::string near = nearest(text, known);
-  user_error(kPolicyWhere, "a policy such as ", join(known, ", "), ": found \"", text, "\"",
-             near.empty() ? "" : concat(" (did you mean \"", near, "\"?)"));
+  user_error({.where = kPolicyWhere,
+              .problem = concat("unknown policy \"", text, "\""),
+              .expected = concat("a policy such as ", join(known, ", ")),
+              .hint = near.empty() ? "" : concat("did you mean \"", near, "\"?")});
 }
 
 std::unique_ptr<const Policy> color_jitter(const std::vector<float>& amounts) {
   const size_t count = amounts.size();
   if (count != 1 && count != 3 && count != 4) {
-    user_error("data.color_jitter",
-               "one number for all, three (brightness, contrast, saturation) or four (and hue): found ",
-               count);
+    user_error({.where = "data.color_jitter",
+                .problem = concat("data.color_jitter has ", count, " values"),
+                .expected = "one for all, three (brightness, contrast, saturation) or four (and hue)"});
   }
   constexpr std::array kOps = {Op::kBrightness, Op::kContrast, Op::kColor};
   std::vector<ColorJitter::Part> parts;
   for (size_t i = 0; i < kOps.size(); ++i) {
     const double amount = static_cast<double>(amounts[count == 1 ? 0 : i]);
-    if (!(amount >= 0)) user_error("data.color_jitter", "numbers of at least 0: found ", amount);
+    if (!(amount >= 0))
+      user_error({.where = "data.color_jitter",
+                  .problem = concat("data.color_jitter has the value ", amount),
+                  .expected = "values of at least 0"});
     if (amount > 0) parts.push_back({kOps[i], std::max(0.0, 1.0 - amount), 1.0 + amount});
   }
   if (count == 4) {
     const double hue = static_cast<double>(amounts[3]);
-    if (!(hue >= 0 && hue <= 0.5)) user_error("data.color_jitter", "a hue between 0 and 0.5: found ", hue);
+    if (!(hue >= 0 && hue <= 0.5))
+      user_error({.where = "data.color_jitter",
+                  .problem = concat("data.color_jitter has the hue ", hue),
+                  .expected = "a hue between 0 and 0.5"});
     if (hue > 0) parts.push_back({Op::kHue, -hue, hue});
   }
   return std::make_unique<ColorJitter>(std::move(parts));

@@ -117,7 +117,9 @@ void read_piece(const std::string& piece, const std::string& text, RandAugmentOp
   if (piece.starts_with("t")) {
     rand->set = piece.substr(1);
     if (!rand->set.empty() && !timm::rand_augment_set(rand->set, true).empty()) return;
-    user_error(kPolicyWhere, "a set of operations tweights, t3a or t3aw: found \"", piece, "\" (", text, ")");
+    user_error({.where = kPolicyWhere,
+                .problem = concat("the policy \"", text, "\" has the set of operations \"", piece, "\""),
+                .expected = "tweights, t3a or t3aw"});
   }
   const size_t digits = piece.find_first_of("0123456789");
   const std::string key = piece.substr(0, digits);
@@ -137,8 +139,9 @@ void read_piece(const std::string& piece, const std::string& text, RandAugmentOp
   } else if (key == "inc") {
     rand->increasing = policy_integer(value, 0, 1, piece, text) == 1;
   } else {
-    user_error(kPolicyWhere, "pieces m, n, p, mstd, mmax, inc with a number, or tNAME: found \"", piece,
-               "\" (", text, ")");
+    user_error({.where = kPolicyWhere,
+                .problem = concat("the policy \"", text, "\" has \"", piece, "\""),
+                .expected = "m, n, p, mstd, mmax or inc with a number, or tNAME"});
   }
 }
 
@@ -150,8 +153,10 @@ PolicyPointer timm_rand_augment(const std::string& text, const PolicyOptions& op
   for (size_t i = 1; i < pieces.size(); ++i) read_piece(pieces[i], text, &rand);
   auto policy = std::make_unique<RandAugment>(rand, options);
   if (policy->weighted() && static_cast<size_t>(rand.layers) > policy->size()) {
-    user_error(kPolicyWhere, "at most ", policy->size(),
-               " operations, since a weighted set gives none twice: found n", rand.layers, " (", text, ")");
+    user_error({.where = kPolicyWhere,
+                .problem = concat("the policy \"", text, "\" has n", rand.layers),
+                .expected = concat("at most ", policy->size(),
+                                   " operations, because a weighted set gives no operation twice")});
   }
   return policy;
 }
@@ -163,8 +168,9 @@ PolicyPointer timm_auto_augment(const std::string& text, const PolicyOptions& op
   MagnitudeNoise noise;
   for (size_t i = 1; i < pieces.size(); ++i) {
     if (!pieces[i].starts_with("mstd")) {
-      user_error(kPolicyWhere, "after ", pieces[0], " nothing but mstdX: found \"", pieces[i], "\" (", text,
-                 ")");
+      user_error({.where = kPolicyWhere,
+                  .problem = concat("the policy \"", text, "\" has \"", pieces[i], "\""),
+                  .expected = concat("only mstdX after ", pieces[0])});
     }
     noise.std = magnitude_std(pieces[i].substr(4), pieces[i], text);
   }
