@@ -49,8 +49,16 @@ class HostNumbers::Active {
   bool of_thread_;
 };
 
+namespace {
+
+HostNumbers* numbers_of_pass() { return active_of_thread != nullptr ? active_of_thread : active.load(); }
+
+}  // namespace
+
+bool host_made_is_kept() { return numbers_of_pass() != nullptr; }
+
 at::Tensor host_made(at::Device device, MakeNumbers make) {
-  HostNumbers* const numbers = active_of_thread != nullptr ? active_of_thread : active.load();
+  HostNumbers* const numbers = numbers_of_pass();
   return numbers != nullptr ? numbers->next(device, std::move(make)) : on_device(make(), device);
 }
 

@@ -24,6 +24,9 @@ using MakeNumbers = std::function<at::Tensor()>;
 /// only.
 at::Tensor host_made(at::Device device, MakeNumbers make);
 
+/// Is this pass one whose HostNumbers may be made anew? Then `make` must refer to what holds a later pass's.
+bool host_made_is_kept();
+
 /// What one pass asks the host for, in the order in which it does. One at a time in a process collects or
 /// gives, with all threads that its pass computes on (a device's backward pass has some of its own). Of
 /// passes on a CPU it is one a thread.

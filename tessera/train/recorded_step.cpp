@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -378,6 +379,8 @@ std::string why_not_recorded(const recipe::Recipe& recipe, const plan::Plan& pla
   const auto any_unit = [&](const auto& is) { return std::ranges::any_of(plan.units, is); };
   if (any_unit([](const plan::UnitPlan& unit) { return unit.offload != plan::Offload::kNone; }))
     return "state lies in the host's memory";
+  if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr)
+    return "PYTORCH_NO_CUDA_MEMORY_CACHING frees memory that a recording needs";
   if (plan.world > 1 && recipe.run.share_gpu) return "ranks that share a GPU exchange data through the host";
   const bool accumulates = recipe::resolve_batch(recipe.train, plan.world).accumulation > 1;
   const bool stays_gathered = any_unit([](const plan::UnitPlan& unit) {

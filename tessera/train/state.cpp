@@ -16,6 +16,7 @@
 #include "tessera/mesh/checkpoint_ranks.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
+#include "tessera/ops/host_made.h"
 #include "tessera/train/recorded_step.h"
 #include "tessera/train/step_end.h"
 #include "tessera/train/task.h"
@@ -99,14 +100,15 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   std::vector<shard::Part> parts;
   for (const models::Segment& segment : state->model->segments()) {
     const models::ForwardContext* context = &state->context;
-    const auto repeat = [&segment, context]() -> shard::Part::Forward {
+    const auto forward = [&segment, context](const at::Tensor& x) { return segment.forward(x, *context); };
+    const auto repeat = [&segment, context, forward]() -> shard::Part::Forward {
+      // A recording holds one pass whole, and its replays' masks are those of the batch that is there then.
+      if (ops::host_made_is_kept()) return forward;
       models::ForwardContext then = *context;
       then.observe = nullptr;  // it has been told
       return [&segment, then = std::move(then)](const at::Tensor& x) { return segment.forward(x, then); };
     };
-    parts.push_back({segment.name, segment.parameters,
-                     [&segment, context](const at::Tensor& x) { return segment.forward(x, *context); },
-                     segment.buffers, repeat});
+    parts.push_back({segment.name, segment.parameters, forward, segment.buffers, repeat});
   }
   const shard::Precision precision{resolve_dtype(recipe.precision.compute, device),
                                    resolve_dtype(recipe.precision.reduce, device)};

@@ -71,6 +71,7 @@ TEST(CudaNccl, OneRankGathersAndExchanges) {
     EXPECT_TRUE(at::equal(gathered, input));
     EXPECT_TRUE(at::equal(exchanged, input));
   }
+  backend->shutdown();
 }
 
 }  // namespace

@@ -110,13 +110,13 @@ def nonsense_is_refused_in_one_line():
         for words, expected in (
                 (("step", "--procs", 0), "[bench.step] --procs is 0: expected at least 1"),
                 (("shard", "--procs", 0), "[bench.shard] --procs is 0: expected at least 1"),
-                (("step", "--output", "nowhere/step.json"), "in a folder that exists: got nowhere/step.json"),
+                (("step", "--output", "nowhere/step.json"), "[bench.step] --output is nowhere/step.json: expected the name of a file in a folder that exists"),
                 (("step", "--kernels", "."), "[bench.step] --kernels is .: expected the name of a file"),
                 (("step", "--kernels", "a", "--output", "a"), "[bench.step] --output and --kernels are both a: expected two different files"),
                 (("scaling", "--batch", 0), "[bench.scaling] --batch is 0: expected at least 1"),
                 (("scaling", "--rounds", 0), "[bench.scaling] --rounds is 0: expected at least 1"),
-                (("scaling", "--model", "nope"), 'found "nope"'),
-                (("scaling", "--set", "model.image_size=17"), "found 17 and 16")):
+                (("scaling", "--model", "nope"), 'unknown model "nope"'),
+                (("scaling", "--set", "model.image_size=17"), "image_size is 17 (--set model.image_size=17, [model]): expected a multiple of patch_size (16)")):
             refused = tessera("bench", *words, folder=folder)
             check(refused.wait(60) == 2, words, refused.text())
             check(refused.text().startswith("error: ") and refused.text().count("\n") == 1, words, refused.text())

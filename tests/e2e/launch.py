@@ -37,7 +37,7 @@ def signals_reach_the_ranks():
 
 def words_of_refusal():
     with scratch() as folder:
-        for words, pattern in ((["launch"], r"\[launch\] a program to start: none was given"),
+        for words, pattern in ((["launch"], r"\[launch\] no program to start is given"),
                                (["launch", "--procs", 2, "no-such-program"],
                                 r"\[launch\.local\] cannot start rank 0 of 2: running no-such-program failed: No such file"),
                                (["launch", "--procs", 0, "true"], r"\[launch\.local\] --procs is 0: expected 1 to 4096 local ranks")):

@@ -102,7 +102,7 @@ def resumes_the_newest_run_that_saved():
                              "runs/tiny-2 has none") == 1, text)
             check(summary(folder / "runs/tiny")["steps"] == steps, text)
         refused = tessera("train", "--resume", "runs/tiny-pretended", folder=folder)
-        check(refused.wait() == 2 and "runs/tiny-pretended was one of --pretend-world" in refused.text(), refused.text())
+        check(refused.wait() == 2 and "runs/tiny-pretended holds a run of --pretend-world" in refused.text(), refused.text())
 
 
 def starts_anew_beside_what_saved_nothing():

@@ -202,7 +202,7 @@ def what_cannot_be_is_one_line(folder):
 
     for words, expected in (
             (("x", "--image-size", 24), "[checkpoint.convert] --image-size, --patch-size, --channels, --classes and --pool have an effect only with --to-finetune"),
-            (("x", "--channels", 1), "--channels, --classes or --pool: it is not given"),
+            (("x", "--channels", 1), "--channels, --classes and --pool have an effect only with --to-finetune; add --to-finetune"),
             (("x", "--to-finetune", "--channels", 4), "[checkpoint.convert] the model has 4 channels: expected 1 or 3 with --to tessera"),
             (("x", "--dtype", "F16"), "[checkpoint.convert] --dtype is F16: expected F32 with --to tessera, whose weights are float32"),
             (("x", "--head", "fresh"), "[checkpoint.convert] --head is fresh, which a file cannot hold: expected auto, keep or zero"),

@@ -6,6 +6,8 @@
 #include <c10/util/Logging.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "small_run.h"
 #include "tessera/base/file.h"
 #include "tessera/ops/cpu.h"
@@ -494,6 +496,9 @@ TEST(RecordedStep, WhatIsNotRecordedHasAReason) {
   EXPECT_EQ(why({"run.share_gpu=true"}), "");
   EXPECT_EQ(why({"run.share_gpu=true"}, 2), "ranks that share a GPU exchange data through the host");
   EXPECT_EQ(why({"shard.offload=optimizer"}), "state lies in the host's memory");
+  ::setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", 1);
+  EXPECT_EQ(why({}), "PYTORCH_NO_CUDA_MEMORY_CACHING frees memory that a recording needs");
+  ::unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
 
   const auto text = [](const Sets& sets) {
     const recipe::Recipe recipe = make_recipe(sets);
