@@ -28,7 +28,7 @@ std::string to_toml(const Recipe& recipe) {
     std::string line = option.key.substr(in_room ? dot + 1 : 0) + " = " + printed(option.get(recipe));
     if (line.size() < 32) line.resize(32, ' ');
     out += line + "  # " + option.help;
-    if (!option.choices.empty()) out += ": " + option.type_text();
+    if (!option.choices.empty()) out += " [" + option.type_text() + "]";
     out += '\n';
   }
   return out;
