@@ -148,10 +148,10 @@ Examples:
 
 constexpr const char* kStepFooter =
     R"(Measures the step of `tessera train`: forward, backward, clipping at 1.0 and AdamW with fp32 master weights, on one
-image in memory instead of a data set. TFLOP/s counts 3 x the FLOPs of forward, without recomputation. Printed beside
-it are the rate of the model's widest matrix product alone, and the peak rate of the registers. The step runs on a GPU if
-there is one (--set run.device=cpu for the CPU). Two further steps count the kinds of operations. docs/performance.md
-explains the output.
+image in memory instead of a data set. TFLOP/s counts 3 x the FLOPs of forward, without recomputation. It is compared
+with the rate of the model's widest matrix product alone, and with the rate for operands that stay in registers. The step
+runs on a GPU if there is one (--set run.device=cpu for the CPU). Two further steps count the kinds of operations.
+docs/performance.md explains the output.
 
 Examples:
   tessera bench step --model B/16 --batch 16

@@ -35,6 +35,7 @@ Examples:
       any = true;
       std::cout << option.key << " (" << option.type
                 << (option.default_value.empty() ? ", no default" : ", default " + option.default_value)
+                << (option.families.empty() ? "" : "; only for family " + join(option.families, " or "))
                 << ")\n    " << option.help << "\n";
     }
     if (!any) {

@@ -18,13 +18,13 @@ void add_source_options(std::vector<Option>& table) {
            "Only warn if data.val contains samples of data.train; false = refuse to run",
            TESSERA_FIELD(data.allow_overlap)),
       paths("data.mix",
-            "Additional training sources, written as data.source; it must contain all of their classes",
+            "Additional training sources, written as data.source; data.source must contain all their classes",
             TESSERA_FIELD(data.mix)),
       texts("data.mix_train",
             "Training splits of the data.mix sources: one for all or one for each; [] = data.train",
             TESSERA_FIELD(data.mix_train)),
       numbers("data.mix_weights",
-              "Sampling weights of data.source and each data.mix source, in this order; [] = by size",
+              "Sampling weights of data.source and each data.mix source; [] = every sample once per epoch",
               {0, 1e12, true}, TESSERA_FIELD(data.mix_weights)),
       choice<Order>(
           "data.order",
@@ -47,8 +47,8 @@ void add_source_options(std::vector<Option>& table) {
            "Cache encoded training images in host memory: none, part (up to ram_cache_gib) or full",
            TESSERA_FIELD(data.ram_cache), {"none", "part", "full"}),
       number("data.ram_cache_gib",
-             "Only for ram_cache = \"part\": largest size of the cache per host, in GiB", {0, 1 << 20},
-             TESSERA_FIELD(data.ram_cache_gib)),
+             "Only for ram_cache = \"part\", which needs it: largest size of the cache per host, in GiB",
+             {0, 1 << 20}, TESSERA_FIELD(data.ram_cache_gib)),
   };
   table.insert(table.end(), rows.begin(), rows.end());
 }
@@ -68,8 +68,8 @@ void add_data_options(std::vector<Option>& table) {
              "Only for on_error = \"skip\": fraction of unreadable images above which the run stops", {0, 1},
              TESSERA_FIELD(data.error_limit)),
       path("data.index_dir",
-           "Folder for index files; \"beside\" = with the data, \"none\" = no files, \"\" = "
-           "~/.cache/tessera/index",
+           "Folder for cached sample indexes; \"beside\" = with the data, \"none\" = off, \"\" = in "
+           "~/.cache/tessera",
            TESSERA_FIELD(data.index_dir), {"beside", "none"}),
       text("data.image_key",
            "Where images are: tfrecord feature or wds file extension, such as \"jpg\"; \"\" = auto-detect",

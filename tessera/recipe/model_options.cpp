@@ -71,10 +71,9 @@ void add_of_patches(std::vector<Option>& table) {
        number("model.layer_scale",
               "Initial value of LayerScale (timm: init_values); in a ViT, 0 = no LayerScale", {0, 1e6},
               TESSERA_OF_PATCHES(layer_scale)),
-       number(
-           "model.drop_path",
-           "Stochastic depth rate of the last block (timm: --drop-path); a ViT rises to it linearly from 0",
-           kRate, TESSERA_OF_PATCHES(drop_path))});
+       number("model.drop_path",
+              "Stochastic depth rate (timm: --drop-path); in a ViT it rises linearly from 0 to this; 0 = off",
+              kRate, TESSERA_OF_PATCHES(drop_path))});
 }
 
 void add_vit(std::vector<Option>& table) {
@@ -162,7 +161,7 @@ void add_model_options(std::vector<Option>& table) {
   const std::vector<Option> rows = {
       family(),
       shorthand("model.preset", Type::kText,
-                "Named model, such as \"S/16\" or \"resnet50\", that sets all model keys; keys given besides "
+                "Named model, such as \"S/16\" or \"resnet50\", that sets all model keys; other given keys "
                 "override it"),
       integer("model.image_size", "Height and width of the input images, in pixels (timm: --img-size)",
               {1, 1 << 16}, TESSERA_FIELD(model.image_size())),

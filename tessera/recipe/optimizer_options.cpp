@@ -44,7 +44,7 @@ void add_optimizer(std::vector<Option>& table) {
           "Parameters without weight decay: auto = biases, norms, tokens and positions; none = no exceptions",
           TESSERA_FIELD(optimizer.no_decay), {"auto", "none"}),
       number("optimizer.layer_decay",
-             "Learning rate of each layer / that of the next layer (timm: --layer-decay); 1 = off",
+             "Learning rate of each layer relative to that of the next (timm: --layer-decay); 1 = off",
              {0, 1, true}, TESSERA_FIELD(optimizer.layer_decay)),
       texts("optimizer.groups",
             "Settings for parameters by name: [\"PATTERN: lr_scale=0.1, weight_decay=0, freeze\"]; [] = none",
@@ -67,7 +67,8 @@ void add_schedule(std::vector<Option>& table) {
       number("schedule.warmup_from", "Learning rate at step 0, from which warmup rises (timm: --warmup-lr)",
              {0, 1000}, TESSERA_FIELD(schedule.warmup_from)),
       flag("schedule.warmup_inside",
-           "Count warmup as a part of cosine and linear decay, as timm without --warmup-prefix",
+           "Count cosine and linear from step 0 (timm without --warmup-prefix); false = from the end of "
+           "warmup",
            TESSERA_FIELD(schedule.warmup_inside)),
       number("schedule.min_lr",
              "Lowest learning rate: end of cosine and linear, lower bound of step and rsqrt (timm: --min-lr)",
@@ -85,10 +86,10 @@ void add_schedule(std::vector<Option>& table) {
               "Only for rsqrt: number of steps T in lr / sqrt(1 + steps since warmup / T)", {1, 1e12},
               TESSERA_FIELD(schedule.timescale)),
       number("schedule.cooldown_epochs",
-             "Last epochs at min_lr (cosine, linear) or falling linearly to it; 0 = use cooldown_steps",
+             "Last epochs at min_lr (cosine, linear) or falling linearly to it; 0 = cooldown_steps or none",
              {0, 1e9}, TESSERA_FIELD(schedule.cooldown_epochs)),
       integer("schedule.cooldown_steps",
-              "Last steps at min_lr (cosine, linear) or falling linearly to it; 0 = use cooldown_epochs",
+              "Last steps at min_lr (cosine, linear) or falling linearly to it; 0 = cooldown_epochs or none",
               kCount, TESSERA_FIELD(schedule.cooldown_steps)),
   };
   table.insert(table.end(), rows.begin(), rows.end());
@@ -97,7 +98,7 @@ void add_schedule(std::vector<Option>& table) {
 void add_loss_and_average(std::vector<Option>& table) {
   const std::vector<Option> rows = {
       text("loss.name",
-           "Cross entropy (ce), or binary cross entropy: mean (bce) or sum (sigmoid) over the classes",
+           "Loss: cross entropy (ce), or binary cross entropy with mean (bce) or sum (sigmoid) over classes",
            TESSERA_FIELD(loss.name), {"ce", "bce", "sigmoid"}),
       number("loss.threshold",
              "Only for bce and sigmoid: targets above this become 1, others 0; below 0 = targets unchanged",

@@ -49,8 +49,8 @@ std::vector<OptionHelp> option_help() {
   std::vector<OptionHelp> rows;
   for (const auto& option : options()) {
     if (!option.applies_to(defaults)) defaults.model = arch::default_model(option.families.front());
-    rows.push_back(
-        {option.key, option.type_text(), option.get ? to_text(option.get(defaults)) : "", option.help});
+    rows.push_back({option.key, option.type_text(), option.get ? to_text(option.get(defaults)) : "",
+                    option.help, option.families});
   }
   return rows;
 }
