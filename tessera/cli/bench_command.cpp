@@ -219,6 +219,11 @@ Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
   scaling_command->add_flag("--json", scaling->json, "Print the results as JSON");
   scaling_command->footer(kScalingFooter);
 
+  bench->footer(R"(
+Examples:
+  tessera bench step --model B/16 --batch 16
+  tessera bench scaling --ranks 1,2 --model Ti/16)");  // after its subcommands, which would inherit it
+
   return [=, arguments = std::move(arguments)] {
     if (bench->got_subcommand("shard")) return bench_shard(*shard, arguments);
     if (bench->got_subcommand("scaling")) {

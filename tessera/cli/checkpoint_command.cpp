@@ -261,6 +261,7 @@ void add_export(CLI::App* command, const std::shared_ptr<CheckpointOptions>& opt
                  "Write the moving average of the weights (ema.decay) instead of the weights");
   tool->add_option("--which", options->which, "Checkpoint of a run: latest, best or a step number");
   best_by_default(tool, options);
+  tool->get_option("--which")->description("Checkpoint of a run: latest, best or a step number");
   tool->footer(
       R"(
 This is the same as `tessera checkpoint consolidate path -o output`.
@@ -285,6 +286,12 @@ Action add_checkpoint(CLI::App& app) {
   auto xla = std::make_shared<XlaOptions>();
   add_import(command, xla);
   auto convert = add_convert(command);
+  command->footer(R"(
+Examples:
+  tessera checkpoint inspect runs/quickstart
+  tessera checkpoint export runs/quickstart weights.safetensors
+  tessera checkpoint convert vit.safetensors runs/vit/checkpoints)");  // after its subcommands, which would
+                                                                       // inherit it
   return [options, one, xla, convert, command] {
     if (command->got_subcommand("convert")) return convert();
     if (command->got_subcommand("inspect")) {

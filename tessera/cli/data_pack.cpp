@@ -123,7 +123,7 @@ void add_pack_arguments(CLI::App* command, PackArguments* arguments) {
       ->check(at_least(1));
   command
       ->add_option("--shuffle", arguments->shuffle,
-                   "Shuffle the samples of each split with this seed (default: the order of SOURCE)")
+                   "Shuffle the samples of each split with this seed (default: the order of the source)")
       ->check(at_least(0));
   command
       ->add_option("--workers", arguments->workers,

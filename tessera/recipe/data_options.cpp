@@ -36,7 +36,7 @@ void add_source_options(std::vector<Option>& table) {
               {1, 1 << 20}, TESSERA_FIELD(data.order.mixed_shards)),
       choice<Remainder>(
           "data.remainder",
-          "Samples of an epoch that fill no batch: drop them, keep a short batch, or carry into the next "
+          "Last samples of an epoch, too few for a batch: drop, keep as short batch, or carry into next "
           "epoch",
           {{"drop", Remainder::kDrop}, {"keep", Remainder::kKeep}, {"carry", Remainder::kCarry}},
           TESSERA_FIELD(data.order.remainder)),
@@ -72,10 +72,10 @@ void add_data_options(std::vector<Option>& table) {
            "~/.cache/tessera",
            TESSERA_FIELD(data.index_dir), {"beside", "none"}),
       text("data.image_key",
-           "Where images are: tfrecord feature or wds file extension, such as \"jpg\"; \"\" = auto-detect",
+           "Image field: tfrecord feature name or wds file extension, such as \"jpg\"; \"\" = auto-detect",
            TESSERA_FIELD(data.image_key)),
       text("data.label_key",
-           "Where labels are: tfrecord feature, wds file extension or \"json:FIELD\"; \"\" = auto-detect",
+           "Label field: tfrecord feature name, wds file extension or \"json:FIELD\"; \"\" = auto-detect",
            TESSERA_FIELD(data.label_key)),
       integer("data.label_offset",
               "Integer added to each label of zip, wds and tfrecord data; -1 if labels start at 1",
@@ -103,10 +103,9 @@ void add_data_options(std::vector<Option>& table) {
       integer("data.crop_padding",
               "Only for crop = \"pad\": zero padding on each side before the random crop, in pixels",
               {0, 1024}, TESSERA_FIELD(data.transform.crop_padding)),
-      integer(
-          "data.crop_from",
-          "Only for crop = \"squash_random\": side in pixels before the random crop; 0 = 8/7 of image_size",
-          {0, 1 << 16}, TESSERA_FIELD(data.transform.crop_from)),
+      integer("data.crop_from",
+              "Only for crop = \"squash_random\": size in pixels before the crop; 0 = 8/7 of image_size",
+              {0, 1 << 16}, TESSERA_FIELD(data.transform.crop_from)),
       flag("data.flip", "Flip training images horizontally with probability 1/2 (timm: --hflip 0.5)",
            TESSERA_FIELD(data.transform.flip)),
       text("data.auto_augment",

@@ -66,7 +66,7 @@ void add_of_patches(std::vector<Option>& table) {
                "Hidden dimension of each block's MLP; if not given, width times the MLP ratio of the preset",
                {1, 1 << 22}, TESSERA_OF_PATCHES(mlp_width)),
        shorthand("model.mlp_ratio", Type::kNumber,
-                 "Sets mlp_width to this times width (timm: mlp_ratio); an alternative to mlp_width",
+                 "MLP ratio: mlp_width = mlp_ratio x width (timm: mlp_ratio); set either this or mlp_width",
                  {0, 1024, true}),
        number("model.layer_scale",
               "Initial value of LayerScale (timm: init_values); in a ViT, 0 = no LayerScale", {0, 1e6},

@@ -10,14 +10,15 @@ namespace {
 void add_training(std::vector<Option>& table) {
   using data::MixMode;
   const std::vector<Option> rows = {
-      integer("train.batch",
-              "Global batch: images per optimizer step over all ranks; 0 = from batch_per_rank, accumulation",
-              {0, 1e9}, TESSERA_FIELD(train.batch)),
+      integer(
+          "train.batch",
+          "Global batch: images per optimizer step over all ranks; 0 = batch_per_rank x ranks x accumulation",
+          {0, 1e9}, TESSERA_FIELD(train.batch)),
       integer("train.batch_per_rank",
-              "Images per rank and micro-batch (timm: --batch-size); 0 = from batch and accumulation",
+              "Images per rank and micro-batch (timm: --batch-size); 0 = batch / (ranks x accumulation)",
               {0, 1e9}, TESSERA_FIELD(train.batch_per_rank)),
       integer("train.accumulation",
-              "Micro-batches per step (timm: --grad-accum-steps); 0 = from the two batch keys, else 1",
+              "Micro-batches per step (timm: --grad-accum-steps); 0 = from batch and batch_per_rank, else 1",
               {0, 1e6}, TESSERA_FIELD(train.accumulation)),
       number("train.epochs", "Length of training in epochs; set either this or train.steps (0 = not set)",
              {0, 1e9}, TESSERA_FIELD(train.epochs)),
@@ -59,11 +60,11 @@ void add_training(std::vector<Option>& table) {
              TESSERA_FIELD(train.mix.switch_probability)),
       choice<MixMode>(
           "train.mix_mode",
-          "Images that share a Mixup or CutMix draw: mix_group (batch), two partners (pair), one (elem)",
+          "Images that share random Mixup/CutMix parameters: mix_group images (batch), 2 (pair) or 1 (elem)",
           {{"batch", MixMode::kBatch}, {"pair", MixMode::kPair}, {"elem", MixMode::kElement}},
           TESSERA_FIELD(train.mix.mode)),
       integer("train.mix_group",
-              "Only for mix_mode = \"batch\": consecutive images of the global batch that share a draw",
+              "Only for mix_mode = \"batch\": consecutive images that share random Mixup/CutMix parameters",
               {1, 1e9}, TESSERA_FIELD(train.mix.group)),
       integer("train.mix_off_epoch",
               "Epoch from which Mixup and CutMix are off (timm: --mixup-off-epoch); 0 = never off", {0, 1e9},
@@ -91,7 +92,7 @@ void add_training(std::vector<Option>& table) {
 Option cuda_graphs() {
   Option option = choice<CudaGraphs>(
       "run.cuda_graphs",
-      "CUDA graph replay of forward + backward (pass), + update (step); auto = step on one rank if it fits",
+      "CUDA graphs for forward + backward (pass), + update (step); auto = step on 1 rank if memory allows",
       {{"auto", CudaGraphs::kAuto},
        {"off", CudaGraphs::kOff},
        {"pass", CudaGraphs::kPass},
@@ -104,14 +105,14 @@ Option cuda_graphs() {
 void add_machine(std::vector<Option>& table) {
   using plan::Level, plan::Offload;
   const std::vector<Option> rows = {
-      choice<Level>("shard.level",
-                    "Split over ranks: nothing (replicate), optimizer (zero1), + gradients (zero2), + "
-                    "parameters (zero3)",
-                    {{"replicate", Level::kReplicate},
-                     {"zero1", Level::kZero1},
-                     {"zero2", Level::kZero2},
-                     {"zero3", Level::kZero3}},
-                    TESSERA_FIELD(shard.level)),
+      choice<Level>(
+          "shard.level",
+          "Split over ranks: optimizer state (zero1), + gradients (zero2), + parameters (zero3, like FSDP)",
+          {{"replicate", Level::kReplicate},
+           {"zero1", Level::kZero1},
+           {"zero2", Level::kZero2},
+           {"zero3", Level::kZero3}},
+          TESSERA_FIELD(shard.level)),
       flag("shard.recompute",
            "Recompute the activations of blocks in backward to save memory (activation checkpointing)",
            TESSERA_FIELD(shard.recompute)),
@@ -137,7 +138,7 @@ void add_machine(std::vector<Option>& table) {
           TESSERA_FIELD(precision.compute)),
       choice<Linear>(
           "precision.linear",
-          "Inputs and weights of the blocks' linear layers: auto = as precision.compute, fp8 = e4m3",
+          "Dtype of inputs and weights of the blocks' linear layers: auto = precision.compute, fp8 = e4m3",
           {{"auto", Linear::kAuto}, {"fp8", Linear::kFp8}}, TESSERA_FIELD(precision.linear)),
       choice<Dtype>("precision.reduce",
                     "Widest dtype in which gradients are sent between ranks; they are always summed in fp32",
