@@ -16,9 +16,10 @@ void add_optimizer(std::vector<Option>& table) {
       text("optimizer.lr_scale",
            "Multiply lr by batch / lr_batch (linear) or its square root (sqrt); none = use lr unchanged",
            TESSERA_FIELD(optimizer.lr_scale), {"none", "linear", "sqrt"}),
-      integer("optimizer.lr_batch",
-              "Only for lr_scale: global batch for which lr is given, in images (timm: --lr-base-size)",
-              {1, 1e9}, TESSERA_FIELD(optimizer.lr_batch)),
+      integer(
+          "optimizer.lr_batch",
+          "Only for lr_scale: batch in images over all ranks for which lr is meant (timm: --lr-base-size)",
+          {1, 1e9}, TESSERA_FIELD(optimizer.lr_batch)),
       number("optimizer.momentum",
              "Momentum of sgd, lars, adafactor and muon (muon's default is 0.95); 0 = off", kRate,
              TESSERA_FIELD(optimizer.momentum)),
@@ -114,7 +115,8 @@ void add_loss_and_average(std::vector<Option>& table) {
              "Weight of the distillation loss; the loss of the labels has weight 1 - alpha (DeiT)", {0, 1},
              TESSERA_FIELD(distill.alpha)),
       number("distill.temperature",
-             "Only for kind = \"soft\": divisor of both models' logits; the loss is multiplied by its square",
+             "Only for kind = \"soft\": divisor of teacher and student logits; the loss is multiplied by its "
+             "square",
              {0, 1000, true}, TESSERA_FIELD(distill.temperature)),
       number(
           "ema.decay",
