@@ -18,7 +18,7 @@ Action add_launch(CLI::App& app) {
   command->prefix_command();
   command->footer(
       R"(
-Usage: tessera launch [OPTIONS] PROGRAM [ARGUMENTS...]. Each rank gets TESSERA_RANK, TESSERA_WORLD_SIZE,
+Give the program and its arguments after the options. Each rank gets TESSERA_RANK, TESSERA_WORLD_SIZE,
 TESSERA_MASTER_ADDR and TESSERA_MASTER_PORT, which tessera::library::connect() reads. If a rank fails, an error
 names it and all ranks are stopped.
 
