@@ -42,19 +42,23 @@ struct StepOptions : Common {
 CLI::App* add(CLI::App& bench, Common& options, const char* name, const char* description) {
   options.command = name;
   CLI::App* command = bench.add_subcommand(name, description);
-  command->add_option("--model", options.model, "A size of `tessera models`")->capture_default_str();
-  command->add_option("--batch", options.batch, "Images on each rank")->capture_default_str();
+  command->add_option("--model", options.model, "Name of the model to measure, see `tessera models`")
+      ->capture_default_str();
+  command->add_option("--batch", options.batch, "Images per rank")->capture_default_str();
   command
       ->add_option("--rounds", options.rounds,
-                   "Measurements of each kind; step shows medians, shard the least")
+                   "Number of measurements; step prints medians, shard prints minima")
       ->capture_default_str();
-  command->add_option("--procs", options.procs, "Local ranks to start (without: the launcher's)");
-  command->add_option("--set", options.sets, "Change a recipe key: --set shard.level=zero2 (repeatable)")
+  command->add_option("--procs", options.procs,
+                      "Number of ranks to start on this host (default: those of the launcher, or one)");
+  command
+      ->add_option("--set", options.sets,
+                   "Set a recipe key, such as --set shard.level=zero2; may be repeated")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
-  command->add_flag("--json", options.json, "Print JSON");
-  command->add_option("--output", options.output, "Also write the JSON to this file");
+  command->add_flag("--json", options.json, "Print the results as JSON");
+  command->add_option("--output", options.output, "Also write the results as JSON to this file");
   return command;
 }
 
@@ -138,69 +142,91 @@ void check_steps(const ScalingOptions& scaling) {
 }
 
 constexpr const char* kShardFooter =
-    R"(Forward and backward of random images, without the optimizer, four ways in turn: with gathers ahead and
-reductions behind (T), with prefetch 0 where nothing overlaps (T0), computation alone (C), and the same
-messages alone (M). hidden share = (T0 - T) / min(C, M): 1 when all that can hide does.)";
+    R"(Runs forward and backward on random images, without the optimizer, in four variants by turns: with overlapping
+communication (T), with shard.prefetch = 0 and no overlap (T0), computation only (C), and communication only (M).
+hidden share = (T0 - T) / min(C, M); it is 1 if communication and computation overlap completely.
+
+Examples:
+  tessera bench shard --model S/16 --procs 2
+  tessera bench shard --model S/16 --procs 2 --set shard.level=zero2)";
 
 constexpr const char* kStepFooter =
-    R"(The step of `tessera train`: forward, backward, clipping at 1.0, AdamW, fp32 master weights; one picture in memory
-takes the place of data. TFLOP/s counts what forward computes x 3 (a recomputed forward is no work), beside what the
-widest product of the model reaches alone in the same rounds, and what the registers could (operands that never leave
-them). It runs where `tessera train` would: on a GPU, if there is one (--set run.device=cpu).
-Kinds of operation are counted in two further steps. docs/performance.md explains each.
+    R"(Measures the step of `tessera train`: forward, backward, clipping at 1.0 and AdamW with fp32 master weights, on one
+image in memory instead of a data set. TFLOP/s counts 3 x the FLOPs of forward, without recomputation. It is compared
+with the rate of the model's widest matrix product alone, and with the rate for operands that stay in registers. The step
+runs on a GPU if there is one (--set run.device=cpu for the CPU). Two further steps count the kinds of operations.
+docs/performance.md explains the output.
 
+Examples:
   tessera bench step --model B/16 --batch 16
   tessera bench step --model S/16 --batch 16 --dtype fp32
   tessera bench step --model B/16 --batch 8 --procs 2 --set run.threads=1)";
 
 constexpr const char* kScalingFooter =
-    R"(One `tessera bench step` for each number of ranks, in turn, on this machine's cores (run.threads = cores / ranks of the
-largest number, so that a rank is the same everywhere). --weak: --batch images on each rank; --strong: --batch images
-over all ranks. efficiency: images/s of a rank beside those of the first row.
+    R"(Runs `tessera bench step` once for each number of ranks. run.threads is the number of cores / the largest number of
+ranks, so that every rank has the same number of threads. The column efficiency is images/s per rank, relative to the
+first row.
 
-  tessera bench scaling --ranks 1,2 --model Ti/16 --batch 8 --weak)";
+Examples:
+  tessera bench scaling --ranks 1,2 --model Ti/16 --batch 8 --weak
+  tessera bench scaling --ranks 1,2,4 --model Ti/16 --batch 16 --strong)";
 
 }  // namespace
 
 Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure this machine with Tessera's own work");
+  CLI::App* bench = app.add_subcommand("bench", "Measure the training speed of this machine");
   bench->require_subcommand(1);
 
   auto shard = std::make_shared<Common>();
-  add(*bench, *shard, "shard", "How much of the communication hides behind computation")
+  add(*bench, *shard, "shard", "Measure how much communication overlaps with computation")
       ->footer(kShardFooter);
 
   auto step = std::make_shared<StepOptions>();
   step->batch = 16;
-  CLI::App* step_command = add(*bench, *step, "step", "How fast a training step is, and where its time goes");
+  CLI::App* step_command = add(*bench, *step, "step", "Measure a training step and where its time goes");
   step_command
       ->add_option("--dtype", step->dtype,
-                   "bf16, fp32 or auto: bf16 on a GPU and where the CPU multiplies it in tiles")
+                   "Compute dtype: bf16, fp32 or auto (bf16 on GPUs and on CPUs with fast bf16, else fp32)")
       ->capture_default_str();
-  step_command->add_flag("--recompute", step->recompute, "Compute activations again in backward");
-  step_command->add_flag("--quiet", step->quiet, "Print nothing (with --output)");
-  step_command->add_option("--kernels", step->kernels,
-                           "Profile two more steps; write calls and time of each kernel to this JSON file");
+  step_command->add_flag("--recompute", step->recompute,
+                         "Recompute the activations of blocks in backward (shard.recompute)");
+  step_command->add_flag("--quiet", step->quiet, "Print nothing; for use with --output");
+  step_command->add_option(
+      "--kernels", step->kernels,
+      "Profile two more steps and write calls and time of each kernel to this JSON file");
   step_command->footer(kStepFooter);
 
   auto scaling = std::make_shared<ScalingOptions>();
   CLI::App* scaling_command =
-      bench->add_subcommand("scaling", "The step on growing numbers of ranks, as a table");
-  scaling_command->add_option("--ranks", scaling->ranks, "Numbers of local ranks")
+      bench->add_subcommand("scaling", "Measure a training step on several numbers of ranks");
+  scaling_command->add_option("--ranks", scaling->ranks, "Numbers of local ranks to measure, such as 1,2,4")
       ->delimiter(',')
       ->capture_default_str();
-  auto* weak = scaling_command->add_flag("--weak", scaling->weak, "The same batch on each rank (default)");
-  scaling_command->add_flag("--strong", scaling->strong, "The same batch over all ranks")->excludes(weak);
-  scaling_command->add_option("--model", scaling->model, "A size of `tessera models`")->capture_default_str();
-  scaling_command->add_option("--batch", scaling->batch, "Images on each rank, or (--strong) over all")
+  auto* weak = scaling_command->add_flag("--weak", scaling->weak,
+                                         "Use --batch images on each rank: weak scaling (the default)");
+  scaling_command->add_flag("--strong", scaling->strong, "Use --batch images over all ranks: strong scaling")
+      ->excludes(weak);
+  scaling_command->add_option("--model", scaling->model, "Name of the model to measure, see `tessera models`")
       ->capture_default_str();
-  scaling_command->add_option("--rounds", scaling->rounds, "Steps measured of each")->capture_default_str();
-  scaling_command->add_option("--set", scaling->sets, "Change a recipe key (repeatable)")
+  scaling_command
+      ->add_option("--batch", scaling->batch, "Images per rank, or with --strong images over all ranks")
+      ->capture_default_str();
+  scaling_command
+      ->add_option("--rounds", scaling->rounds, "Number of steps measured for each number of ranks")
+      ->capture_default_str();
+  scaling_command
+      ->add_option("--set", scaling->sets,
+                   "Set a recipe key, such as --set shard.level=zero2; may be repeated")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
-  scaling_command->add_flag("--json", scaling->json, "Print JSON");
+  scaling_command->add_flag("--json", scaling->json, "Print the results as JSON");
   scaling_command->footer(kScalingFooter);
+
+  bench->footer(R"(
+Examples:
+  tessera bench step --model B/16 --batch 16
+  tessera bench scaling --ranks 1,2 --model Ti/16)");  // after its subcommands, which would inherit it
 
   return [=, arguments = std::move(arguments)] {
     if (bench->got_subcommand("shard")) return bench_shard(*shard, arguments);

@@ -25,8 +25,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kPlaces = R"(
-FOLDER is a run's folder, a folder of checkpoints, or a checkpoint. Where the hosts of a run saved into folders of
-their own, give the folders of all hosts: together they are one checkpoint.)";
+FOLDER is a run folder, a folder of checkpoints, or a checkpoint. If each host of a run saved to a folder on its local
+disk, give the folders of all hosts; together they form one checkpoint.)";
 
 struct CheckpointOptions {
   std::vector<std::string> places;
@@ -116,10 +116,13 @@ int reshard(const CheckpointOptions& options) {
 CLI::App* add_tool(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options, const char* name,
                    const char* help, const std::string& footer) {
   CLI::App* tool = command->add_subcommand(name, help);
-  tool->add_option("FOLDER", options->places, "Run, folder of checkpoints, or checkpoint; of all hosts")
+  tool->add_option(
+          "FOLDER", options->places,
+          "Run folder, folder of checkpoints, or checkpoint; those of all hosts if each saved its own")
       ->required()
       ->expected(-1);
-  tool->add_option("--which", options->which, "Of a run: latest, best or a step")->default_val("latest");
+  tool->add_option("--which", options->which, "Checkpoint of a run: latest, best or a step number")
+      ->default_val("latest");
   tool->footer(kPlaces + footer);
   return tool;
 }
@@ -129,56 +132,66 @@ CLI::App* add_tool(CLI::App* command, const std::shared_ptr<CheckpointOptions>& 
 void best_by_default(CLI::App* tool, const std::shared_ptr<CheckpointOptions>& options) {
   CLI::Option* which = tool->get_option("--which");
   which->default_str("best, else latest");
-  which->description("Of a run: latest, best or a step (of several hosts' folders: latest)");
+  which->description("Checkpoint of a run: latest, best or a step number (folders of several hosts: latest)");
   tool->callback([options, which] {
     if (which->count() == 0 && options->places.size() == 1) options->which = checkpoint::kBestOrLatest;
   });
 }
 
 void add_inspect(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
-  CLI::App* tool = add_tool(command, options, "inspect",
-                            "What a checkpoint holds: step, recipe, files, every tensor and who has it", R"(
+  CLI::App* tool =
+      add_tool(command, options, "inspect",
+               "Print the contents of a checkpoint: step, recipe, files, and each tensor with its shards", R"(
 
+Examples:
   tessera checkpoint inspect runs/quickstart
   tessera checkpoint inspect runs/quickstart --which best --json)");
-  tool->add_flag("--json", options->json, "All facts as JSON");
+  tool->add_flag("--json", options->json, "Print the contents as JSON");
 }
 
 void add_verify(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
-  add_tool(command, options, "verify", "Read all files: sizes, checksums, and that no part is missing", R"(
+  add_tool(command, options, "verify", "Check all files of a checkpoint: sizes, checksums and completeness",
+           R"(
 
-Prints a line for each fault. Exit code 0: sound; 2: damaged.
+Prints a line for each fault. The exit code is 0 for an intact checkpoint and 2 for a damaged one.
 
-  tessera checkpoint verify runs/quickstart)");
+Examples:
+  tessera checkpoint verify runs/quickstart
+  tessera checkpoint verify runs/quickstart --which best)");
 }
 
 void add_consolidate(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
-  CLI::App* tool = add_tool(command, options, "consolidate", "One safetensors file of all ranks' parts", R"(
+  CLI::App* tool =
+      add_tool(command, options, "consolidate", "Merge the shards of all ranks into one safetensors file", R"(
 
-Holds 16 MiB of a tensor at a time, whatever the model. Names are timm's: blocks.0.attn.qkv.weight. The optimizer's
-state keeps its full names: adamw.exp_avg/blocks.0.attn.qkv.weight.
+Tensor names are timm's, such as blocks.0.attn.qkv.weight; optimizer state is named as in
+adamw.exp_avg/blocks.0.attn.qkv.weight. At most 16 MiB of a tensor are in memory at a time.
 
+Examples:
   tessera checkpoint consolidate runs/quickstart -o weights.safetensors
   tessera checkpoint consolidate node1/run node2/run -o all.safetensors --with-optimizer)");
   best_by_default(tool, options);
-  tool->add_option("-o,--output", options->output, "File to write")->required();
-  tool->add_flag("--with-optimizer", options->with_optimizer, "Also the optimizer's state");
-  tool->add_flag("--ema", options->average, "The moving average of the parameters in their place");
-  tool->add_option("--dtype", options->dtype, "Of the parameters: F32, BF16 or F16 (default: as saved)");
+  tool->add_option("-o,--output", options->output, "Safetensors file to write")->required();
+  tool->add_flag("--with-optimizer", options->with_optimizer, "Also write the optimizer state");
+  tool->add_flag("--ema", options->average,
+                 "Write the moving average of the weights (ema.decay) instead of the weights");
+  tool->add_option("--dtype", options->dtype, "Dtype of the weights: F32, BF16 or F16 (default: as saved)");
 }
 
 void add_reshard(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
-  CLI::App* tool =
-      add_tool(command, options, "reshard", "The same checkpoint as another number of ranks would save it",
-               R"(
+  CLI::App* tool = add_tool(command, options, "reshard",
+                            "Rewrite a checkpoint as if a different number of ranks had saved it",
+                            R"(
 
-Training and evaluation load a checkpoint on any number of ranks without this. It is for parts that lie in several
-folders, which it makes one of, and for fewer or more files. Bit for bit the same values.
+Training and evaluation load a checkpoint on any number of ranks without this command. Use it to merge the folders of
+several hosts, or to change the number of files. Values are copied bit by bit.
 
-  tessera checkpoint reshard node1/run node2/run -o merged/checkpoints --ranks 16)");
-  tool->add_option("-o,--output", options->output, "Folder of checkpoints to write into; made where missing")
+Examples:
+  tessera checkpoint reshard node1/run node2/run -o merged/checkpoints --ranks 16
+  tessera checkpoint reshard runs/quickstart -o runs/one-file/checkpoints)");
+  tool->add_option("-o,--output", options->output, "Folder of checkpoints to write to; created if missing")
       ->required();
-  tool->add_option("--ranks", options->ranks, "Number of shard files")->default_val("1");
+  tool->add_option("--ranks", options->ranks, "Number of shard files to write")->default_val("1");
 }
 
 int import_xla_fsdp(const XlaOptions& options) {
@@ -211,27 +224,31 @@ int import_xla_fsdp(const XlaOptions& options) {
 
 void add_import(CLI::App* command, const std::shared_ptr<XlaOptions>& options) {
   CLI::App* tool =
-      command->add_subcommand("import-xla-fsdp", "Read the per-rank .pth files of PyTorch/XLA's FSDP");
+      command->add_subcommand("import-xla-fsdp", "Convert the per-rank .pth files of PyTorch/XLA FSDP");
   tool->add_option("--ckpt_prefix,--ckpt-prefix", options->prefix,
-                   "What the files' names begin with, with the folder")
+                   "Common beginning of the input paths, such as ckpts/epoch_300_rank_")
       ->required();
-  tool->add_option("--ckpt_suffix,--ckpt-suffix", options->suffix, "Shell pattern of the rest")
+  tool->add_option("--ckpt_suffix,--ckpt-suffix", options->suffix,
+                   "Shell pattern for the rest of the input paths")
       ->default_val("*.pth");
-  tool->add_option("-o,--output", options->output, "FILE.safetensors, or a folder of checkpoints")
+  tool->add_option("-o,--output", options->output, "Safetensors file, or folder of checkpoints, to write")
       ->required();
-  tool->add_option("--ranks", options->ranks, "Of a checkpoint: number of shard files")->default_val("1");
-  tool->add_flag("--without-optimizer", options->without_optimizer, "Parameters and buffers alone");
+  tool->add_option("--ranks", options->ranks, "Number of shard files to write if the output is a checkpoint")
+      ->default_val("1");
+  tool->add_flag("--without-optimizer", options->without_optimizer,
+                 "Convert parameters and buffers only, without the optimizer state");
   tool->add_flag("--for-library", options->for_library,
-                 "Optimizer state as load_module wants it, not tessera train");
-  tool->add_option("--rename", options->rename, "FROM=TO: beginnings of names, in turn");
-  tool->add_option("--recipe", options->recipe,
-                   "Recipe to keep in the checkpoint, so that eval and predict know it")
+                 "Write the optimizer state for load_module of the library instead of for tessera train");
+  tool->add_option("--rename", options->rename,
+                   "Replace the prefix FROM of tensor names by TO, given as FROM=TO; may be repeated");
+  tool->add_option("--recipe", options->recipe, "Recipe to store in the checkpoint, for eval and predict")
       ->check(CLI::ExistingFile);
   tool->footer(R"(
-The files hold {model, shard_metadata, optimizer}, as xm.save wrote them on each rank. Shards are joined, flattened
-groups taken apart, padding dropped; Adam's moments come along. No Python code in the files is run: what is no plain
-data is an error that names it. A ViT of vit_10b_fsdp_example has the names of recipes/vit_10b.toml:
+The input files contain {model, shard_metadata, optimizer}, as saved by xm.save on each rank. Shards are merged,
+flattened parameters are split, padding is removed, and Adam's moments are converted. Python code in the files is never
+run; any object that is not plain data is an error. Weights of vit_10b_fsdp_example fit recipes/vit_10b.toml.
 
+Examples:
   tessera checkpoint import-xla-fsdp --ckpt_prefix ckpts/epoch_300_rank_ --ckpt_suffix '*.ckpt' \
       --recipe recipes/vit_10b.toml -o runs/imported/checkpoints
   tessera checkpoint import-xla-fsdp --ckpt_prefix /tmp/mnist-fsdp/final_ckpt --ckpt_suffix '_rank-*-of-*.pth' \
@@ -240,16 +257,22 @@ data is an error that names it. A ViT of vit_10b_fsdp_example has the names of r
 
 void add_export(CLI::App* command, const std::shared_ptr<CheckpointOptions>& options) {
   CLI::App* tool =
-      command->add_subcommand("export", "One safetensors file with timm's names, for Python and others");
+      command->add_subcommand("export", "Write the weights to one safetensors file with timm's names");
   options->places.resize(1);
-  tool->add_option("path", options->places[0], "A run's folder or a checkpoint's")->required();
-  tool->add_option("output", options->output, "File to write")->required();
-  tool->add_flag("--ema", options->average, "The moving average of the parameters in their place");
-  tool->add_option("--which", options->which, "Of a run: latest, best or a step");
+  tool->add_option("path", options->places[0], "Run folder or checkpoint folder")->required();
+  tool->add_option("output", options->output, "Safetensors file to write")->required();
+  tool->add_flag("--ema", options->average,
+                 "Write the moving average of the weights (ema.decay) instead of the weights");
+  tool->add_option("--which", options->which, "Checkpoint of a run: latest, best or a step number");
   best_by_default(tool, options);
+  tool->get_option("--which")->description("Checkpoint of a run: latest, best or a step number");
   tool->footer(
-      "\nThe same as `tessera checkpoint consolidate path -o output`.\n\n"
-      "  tessera checkpoint export runs/quickstart weights.safetensors");
+      R"(
+This is the same as `tessera checkpoint consolidate path -o output`.
+
+Examples:
+  tessera checkpoint export runs/quickstart weights.safetensors
+  tessera checkpoint export runs/quickstart latest.safetensors --which latest)");
 }
 
 }  // namespace
@@ -267,6 +290,12 @@ Action add_checkpoint(CLI::App& app) {
   auto xla = std::make_shared<XlaOptions>();
   add_import(command, xla);
   auto convert = add_convert(command);
+  command->footer(R"(
+Examples:
+  tessera checkpoint inspect runs/quickstart
+  tessera checkpoint export runs/quickstart weights.safetensors
+  tessera checkpoint convert vit.safetensors runs/vit/checkpoints)");  // after its subcommands, which would
+                                                                       // inherit it
   return [options, one, xla, convert, command] {
     if (command->got_subcommand("convert")) return convert();
     if (command->got_subcommand("inspect")) {

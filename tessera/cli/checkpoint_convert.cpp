@@ -29,18 +29,19 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kConvertFooter = R"(
-IN is a run or checkpoint of Tessera's, or a file or folder of others: timm, DeiT, MAE, DINO, DINOv2 (.safetensors, .pth),
-torchvision (.pth), Hugging Face (model.safetensors or its index, with config.json), Google (.npz, original and
-big_vision). What it is, is found out. No Python code in a .pth is run. OUT is a folder of checkpoints (--to tessera), a
-folder (--to hf) or a file. Nothing is held whole but one tensor where it has to be turned.
+IN is a Tessera run or checkpoint, or weights of timm, DeiT, MAE, DINO, DINOv2 (.safetensors, .pth), torchvision (.pth),
+Hugging Face (model.safetensors or its index, with config.json) or Google (.npz, original and big_vision). The format is
+detected from the content. Python code in a .pth file is never run. OUT is a folder of checkpoints (--to tessera), a
+folder (--to hf) or a file. At most one whole tensor is in memory at a time.
 
+Examples:
   tessera checkpoint convert vit.safetensors runs/vit/checkpoints
   tessera checkpoint convert B_16.npz runs/b16/checkpoints --to-finetune --image-size 384 --classes 10
   tessera checkpoint convert runs/quickstart hub/quickstart --to hf
 
-What was written is read back and compared, tensor by tensor; and the logits of two images of a formula are computed from
-both files, or their features where there is no head or it is all zeros (--no-check leaves both out: they need the
-model's memory).)";
+After writing, all tensors are read back and compared, and so are the logits of two generated images, or their features
+where there is no head or it is all zeros. --no-check skips both checks, of which the second needs the memory of the
+whole model.)";
 
 constexpr double kTolerance = 1e-4;  // of logits and features, where numbers are not rounded
 
@@ -308,40 +309,59 @@ int convert(const ConvertOptions& options) {
 
 std::function<int()> add_convert(CLI::App* command) {
   const auto options = std::make_shared<ConvertOptions>();
-  CLI::App* tool =
-      command->add_subcommand("convert", "Weights of timm, torchvision, Hugging Face, Google: in and out");
-  tool->add_option("IN", options->input, "Run, checkpoint, file or folder of weights")->required();
-  tool->add_option("OUT", options->output, "What to write")->required();
-  tool->add_option("--from", options->from, "timm, torchvision, hf, npz, big_vision (default: found out)");
-  tool->add_option("--to", options->to, "tessera, timm, torchvision, hf, npz, big_vision")
+  CLI::App* tool = command->add_subcommand(
+      "convert", "Convert weights from and to the formats of timm, torchvision, Hugging Face and Google");
+  tool->add_option("IN", options->input, "Run folder, checkpoint folder, weights file or Hugging Face folder")
+      ->required();
+  tool->add_option("OUT", options->output,
+                   "Folder of checkpoints (--to tessera), folder (--to hf) or file to write")
+      ->required();
+  tool->add_option("--from", options->from,
+                   "Format of IN: timm, torchvision, hf, npz or big_vision (default: auto-detected)");
+  tool->add_option("--to", options->to, "Format of OUT: tessera, timm, torchvision, hf, npz or big_vision")
       ->default_val("tessera");
-  tool->add_option("--dtype", options->dtype, "Of files for others: F32, F16, BF16")->default_val("F32");
+  tool->add_option("--dtype", options->dtype,
+                   "Dtype of the weights: F32, F16 or BF16; --to tessera writes F32 only")
+      ->default_val("F32");
   tool->add_option(
       "--max-shard-size", options->max_shard_size,
-      "Of --to hf: a larger model becomes files of 500MB, 15KB, ... and their index (default: 5GB)");
-  tool->add_option("--heads", options->heads, "Attention heads, where the file does not say")
+      "With --to hf: largest size of a file, such as 500MB; larger models are split (default: 5GB)");
+  tool->add_option("--heads", options->heads,
+                   "Number of attention heads, if IN does not contain it (0 = from IN)")
       ->check(CLI::Range(0, 65536));
   tool->add_flag("--no-ema", options->no_ema,
-                 "Of a training checkpoint the weights themselves, not their average");
+                 "Convert the weights of a checkpoint even if it has a moving average of them");
   tool->add_flag("--to-finetune", options->finetune,
-                 "Make the beginning of a fine-tuning: the options below");
-  tool->add_option("--image-size", options->image_size, "Pixels; positions are resampled")
+                 "Prepare the weights for fine-tuning; the options below say how");
+  tool->add_option("--image-size", options->image_size,
+                   "With --to-finetune: new image size in pixels; position embeddings are resampled")
       ->check(CLI::Range(0, 65536));
-  tool->add_option("--patch-size", options->patch_size, "Pixels; the patch embedding is resampled")
+  tool->add_option("--patch-size", options->patch_size,
+                   "With --to-finetune: new patch size in pixels; the patch embedding is resampled")
       ->check(CLI::Range(0, 65536));
-  tool->add_option("--channels", options->channels,
-                   "Of the images: 1 sums those of the patch embedding, more repeat them")
+  tool->add_option(
+          "--channels", options->channels,
+          "With --to-finetune: new number of image channels; patch embedding weights are summed or repeated")
       ->check(CLI::Range(0, 1024));
-  tool->add_option("--classes", options->classes, "Outputs of the new head")->check(CLI::Range(0, 134217728));
-  tool->add_option("--pos", options->positions, "bicubic (timm) or linear (Google, SciPy)")
+  tool->add_option("--classes", options->classes, "With --to-finetune: new number of classes")
+      ->check(CLI::Range(0, 134217728));
+  tool->add_option(
+          "--pos", options->positions,
+          "With --to-finetune: resampling of position embeddings, bicubic (timm) or linear (big_vision)")
       ->default_val("bicubic");
-  tool->add_option("--head", options->head, "keep, zero, or auto: kept where there are as many classes")
+  tool->add_option("--head", options->head,
+                   "With --to-finetune: keep the classifier, zero it, or auto = keep if the number of "
+                   "classes is equal")
       ->default_val("auto");
-  tool->add_option("--head-bias", options->head_bias, "Of a head of zeros")->default_val("0");
-  tool->add_option("--pool", options->pool,
-                   "gap or cls; a norm that the weights lack begins as the identity");
-  tool->add_option("--ranks", options->ranks, "Of a checkpoint: number of shard files")->default_val("1");
-  tool->add_flag("--no-check", options->no_check, "Do not read back and compare");
+  tool->add_option("--head-bias", options->head_bias,
+                   "With --to-finetune: bias of a classifier that --head sets to zero")
+      ->default_val("0");
+  tool->add_option(
+      "--pool", options->pool,
+      "With --to-finetune: pooling, gap or cls; a LayerNorm that IN lacks starts as the identity");
+  tool->add_option("--ranks", options->ranks, "With --to tessera: number of shard files to write")
+      ->default_val("1");
+  tool->add_flag("--no-check", options->no_check, "Skip the comparison of tensors and logits after writing");
   tool->footer(kConvertFooter);
   return [options] { return convert(*options); };
 }

@@ -27,9 +27,11 @@ struct CompareOptions {
 };
 
 constexpr const char* kCompareFooter = R"(
-A run is its folder; a curve is a CSV with a column "step" and columns named as in metrics.csv. Compared are the rows that both
-have. Two values part when |a - b| > tolerance * max(|a|, |b|); speeds, waits, memory and times are told and never judged.
+A CSV file needs a column "step" and columns named as in metrics.csv. Only steps that both sides have are compared. Two
+values differ if |a - b| > tolerance * max(|a|, |b|). Speeds, waiting times, memory and durations are printed but do not
+count as differences.
 
+Examples:
   tessera compare runs/base runs/base-2
   tessera compare runs/base curve.csv --tolerance 1e-3
   tessera compare runs/base runs/base-2 --json | jq .parted)";
@@ -177,13 +179,17 @@ int compare(const CompareOptions& options) {
 
 Action add_compare(CLI::App& app) {
   auto options = std::make_shared<CompareOptions>();
-  CLI::App* command = app.add_subcommand("compare", "Say at which step two runs part, and what differs");
-  command->add_option("a", options->a, "A run's folder, or a CSV")->required();
-  command->add_option("b", options->b, "A run's folder, or a CSV")->required();
+  CLI::App* command =
+      app.add_subcommand("compare", "Find the step at which two runs diverge, and what differs between them");
+  command->add_option("a", options->a, "Run folder, or CSV file with columns named as in metrics.csv")
+      ->required();
+  command->add_option("b", options->b, "Run folder, or CSV file with columns named as in metrics.csv")
+      ->required();
   command
-      ->add_option("--tolerance", options->tolerance, "Relative difference that still counts as the same (0)")
+      ->add_option("--tolerance", options->tolerance,
+                   "Relative difference up to which two values count as equal (default: 0)")
       ->check(CLI::NonNegativeNumber);
-  command->add_flag("--json", options->json, "Print JSON");
+  command->add_flag("--json", options->json, "Print the comparison as JSON");
   command->footer(kCompareFooter);
   return [options] { return compare(*options); };
 }

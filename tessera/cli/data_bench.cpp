@@ -27,11 +27,13 @@ struct DataBenchOptions {
 };
 
 constexpr const char* kDataBenchFooter = R"(
-Images are taken from all over a source. Several sources take turns in every round; the last table compares them
-with the first, round by round. Stages are CPU time of one thread with the encoded bytes in memory (`read`,
-which fetches them, is wall time); the pipeline is the training loader: random-resized-crop, flip, normalise, batches of --batch.
-`read` and the first pipeline come from the disk, or from the page cache when the files were read shortly before.
+Give either SOURCE or --imagenet-like. Images are spread evenly over a source. Several sources are measured by turns
+in every round, and the last table compares them with the first source. The table of stages has the CPU time of one
+thread with the encoded bytes in memory, except for `read`, which is wall time. The pipeline is the training loader:
+random resized crop, flip, normalisation and batches of --batch images. `read` and the first pipeline read from disk, or
+from the page cache if the files were read shortly before.
 
+Examples:
   tessera data bench folder:/data/imagenet
   tessera data bench folder:/data/imagenet zip:/data/imagenet-zip wds:/data/imagenet-wds --rounds 5
   tessera data bench --imagenet-like 500 --threads 1,2,4)";
@@ -141,35 +143,37 @@ int run(const DataBenchOptions& options) {
 Action add_data_bench(CLI::App& data) {
   auto options = std::make_shared<DataBenchOptions>();
   data::MeasureOptions& measure = options->measure;
-  CLI::App* command = data.add_subcommand("bench", "How fast this machine makes batches of a source");
+  CLI::App* command =
+      data.add_subcommand("bench", "Measure how fast this machine reads, decodes and batches a data set");
   command->add_option("SOURCE", options->sources,
-                      "What data.source is in a recipe, such as folder:DIR; several are compared");
+                      "Data sets to measure and compare, each written as data.source in a recipe");
   command
       ->add_option("--imagenet-like", options->imagenet_like,
-                   "Instead of SOURCE: N pictures made in memory, of ImageNet's size and weight")
+                   "Measure N images generated in memory, of ImageNet's typical size, instead of SOURCE")
       ->check(at_least(1));
-  command->add_option("--split", options->split, "Split of SOURCE")->capture_default_str();
+  command->add_option("--split", options->split, "Split of SOURCE to read")->capture_default_str();
   add_source_options(command, &options->reading);
-  command->add_option("--images", measure.images, "Images of each measurement")
+  command->add_option("--images", measure.images, "Number of images in each measurement")
       ->check(at_least(1))
       ->capture_default_str();
-  command->add_option("--rounds", measure.rounds, "Measurements of each kind; the median is shown")
+  command->add_option("--rounds", measure.rounds, "Number of measurements; their median is printed")
       ->check(at_least(1))
       ->capture_default_str();
   command
       ->add_option("--threads", measure.threads,
-                   "Decoding threads of the pipeline, such as 1,2; 0: the caller's")
+                   "Numbers of decoding threads to measure, such as 1,2,4; 0 = decode in the calling thread")
       ->delimiter(',')
       ->check(at_least(0))
       ->capture_default_str();
-  command->add_option("--batch", measure.batch, "Images of a batch")
+  command->add_option("--batch", measure.batch, "Images per batch")
       ->check(at_least(1))
       ->capture_default_str();
-  command->add_option("--size", measure.transform.image_size, "Edge of the crop the network sees")
+  command
+      ->add_option("--size", measure.transform.image_size, "Height and width of the training crop, in pixels")
       ->capture_default_str();
   command->add_flag("!--no-dct-scaling", measure.transform.dct_scaling,
-                    "Decode large crops at full size (data.dct_scaling = false)");
-  command->add_flag("--json", options->json, "Print JSON");
+                    "Decode JPEGs at full size even if the crop is large (data.dct_scaling = false)");
+  command->add_flag("--json", options->json, "Print the results as JSON");
   command->footer(kDataBenchFooter);
   return [options] { return run(*options); };
 }

@@ -16,21 +16,22 @@ namespace tessera::cli {
 namespace {
 
 constexpr const char* kDataFooter = R"(
-SOURCE is what data.source is in a recipe: folder:DIR, zip:DIR, wds:SHARDS, tfrecord:PATH, idx:DIR, cifar:PATH, fake:N.
+SOURCE is written as data.source in a recipe: folder:DIR, zip:DIR, wds:SHARDS, tfrecord:PATH, idx:DIR, cifar:PATH, fake:N.
 
-  tessera data inspect folder:/data/imagenet --html imagenet.html       look at it before training on it
+Examples:
+  tessera data inspect folder:/data/imagenet --html imagenet.html       look at a data set before training on it
   tessera data pack folder:/data/imagenet /data/imagenet-wds --to wds --shuffle 1
   tessera data import imagenet --train ILSVRC2012_img_train.tar --val ILSVRC2012_img_val.tar \
       --devkit ILSVRC2012_devkit_t12.tar.gz /data/imagenet-zip --to zip
-  tessera data index wds:/data/imagenet-wds                             so that the first start is quick too
-  tessera data bench wds:/data/imagenet-wds                             how fast it is read and decoded
+  tessera data index wds:/data/imagenet-wds                             make the first start of a run faster
+  tessera data bench wds:/data/imagenet-wds                             measure how fast it is read and decoded
 
-Nothing is ever downloaded; the terms of the data are yours to read.)";
+Tessera downloads nothing. Read the terms of use of a data set before you use it.)";
 
 }  // namespace
 
 Action add_data(CLI::App& app) {
-  CLI::App* data = app.add_subcommand("data", "Prepare data sets and look at them");
+  CLI::App* data = app.add_subcommand("data", "Inspect, convert, index and benchmark data sets");
   data->footer(kDataFooter);
   data->require_subcommand(1);
   const std::vector<std::pair<std::string, Action>> tools = {
@@ -52,7 +53,9 @@ std::unique_ptr<data::Source> SourceArguments::open(const std::string& split) co
 }
 
 void add_source_arguments(CLI::App* command, SourceArguments* arguments) {
-  command->add_option("SOURCE", arguments->spec, "Such as folder:DIR, zip:DIR, wds:SHARDS, tfrecord:PATH")
+  command
+      ->add_option("SOURCE", arguments->spec,
+                   "Data set, written as data.source in a recipe, such as folder:DIR or wds:SHARDS")
       ->required();
   add_source_options(command, &arguments->options);
 }
@@ -61,13 +64,20 @@ void add_source_options(CLI::App* command, data::SourceOptions* options) {
   options->warn = [](const std::string& line) {
     std::fprintf(stderr, "warning: %s\n", one_line(line).c_str());
   };
-  command->add_option("--index-dir", options->index_dir,
-                      "Folder of index files, \"beside\" the data, or \"none\" (default: the user's cache)");
-  command->add_option("--image-key", options->image_key, "tfrecord, wds: the feature with the image");
-  command->add_option("--label-key", options->label_key, "tfrecord, wds: the feature with the label");
-  command->add_option("--label-offset", options->label_offset,
-                      "Added to each label; -1 where they count from 1");
-  command->add_option("--classes", options->classes, "File of class names, one a line");
+  command->add_option(
+      "--index-dir", options->index_dir,
+      "Folder for index files; beside = with the data, none = no files (default: ~/.cache/tessera/index)");
+  command->add_option("--image-key", options->image_key,
+                      "Where images are: tfrecord feature or wds file extension (default: auto-detected)");
+  command->add_option(
+      "--label-key", options->label_key,
+      "Where labels are: tfrecord feature, wds file extension or json:FIELD (default: auto-detected)");
+  command->add_option(
+      "--label-offset", options->label_offset,
+      "Integer added to each label of zip, wds and tfrecord data; -1 if labels start at 1 (default: 0)");
+  command->add_option(
+      "--classes", options->classes,
+      "File of class names, one per line, for zip, wds and tfrecord (default: classes.txt with the data)");
 }
 
 ProgressText::ProgressText()

@@ -38,22 +38,32 @@ int import_imagenet(ImportArguments arguments) {
 
 Action add_data_import(CLI::App& data) {
   CLI::App* command =
-      data.add_subcommand("import", "Read published archives into any form, without unpacking them");
+      data.add_subcommand("import", "Convert published archives to any format without unpacking them first");
   command->require_subcommand(1);
-  CLI::App* imagenet = command->add_subcommand("imagenet", "The archives of ILSVRC2012 (ImageNet-1k)");
+  CLI::App* imagenet =
+      command->add_subcommand("imagenet", "Convert the archives of ILSVRC2012 (ImageNet-1k)");
   const auto arguments = std::make_shared<ImportArguments>();
-  imagenet->add_option("--train", arguments->train, "ILSVRC2012_img_train.tar")->check(CLI::ExistingFile);
-  imagenet->add_option("--val", arguments->val, "ILSVRC2012_img_val.tar")->check(CLI::ExistingFile);
-  imagenet->add_option("--devkit", arguments->devkit, "ILSVRC2012_devkit_t12.tar.gz: the classes of val")
+  imagenet->add_option("--train", arguments->train, "Path of ILSVRC2012_img_train.tar, for the split train")
+      ->check(CLI::ExistingFile);
+  imagenet
+      ->add_option("--val", arguments->val,
+                   "Path of ILSVRC2012_img_val.tar, for the split val (needs --devkit)")
+      ->check(CLI::ExistingFile);
+  imagenet
+      ->add_option("--devkit", arguments->devkit,
+                   "Path of ILSVRC2012_devkit_t12.tar.gz, which contains the labels of val")
       ->check(CLI::ExistingFile);
   add_pack_arguments(imagenet, &arguments->target);
   imagenet->remove_option(imagenet->get_option("--splits"));
   imagenet->footer(R"(
-Classes are the 1,000 WordNet ids in sorted order, as everywhere: label 0 is n01440764. Each image is read once, from
-its place in the archive; besides DEST nothing is written. Forms and resuming: tessera data pack --help.
+Labels number the 1,000 WordNet ids in sorted order, as in torchvision and timm: label 0 is n01440764. Each image is
+read once, directly from the archive; nothing is written outside of DEST. `tessera data pack --help` describes the
+formats and how an interrupted import continues.
 
+Examples:
   tessera data import imagenet --train ILSVRC2012_img_train.tar --val ILSVRC2012_img_val.tar \
-      --devkit ILSVRC2012_devkit_t12.tar.gz /data/imagenet --to folder)");
+      --devkit ILSVRC2012_devkit_t12.tar.gz /data/imagenet --to folder
+  tessera data import imagenet --train ILSVRC2012_img_train.tar /data/imagenet-wds --to wds --shuffle 1)");
   return [arguments] { return import_imagenet(*arguments); };
 }
 

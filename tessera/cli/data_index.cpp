@@ -38,16 +38,17 @@ int index(const IndexArguments& arguments) {
 
 Action add_data_index(CLI::App& data) {
   CLI::App* command =
-      data.add_subcommand("index", "Find a data set's samples once, so that every start is quick");
+      data.add_subcommand("index", "Index a data set ahead of training, so that runs start faster");
   const auto arguments = std::make_shared<IndexArguments>();
   add_source_arguments(command, &arguments->source);
-  command->add_option("--splits,--split", arguments->splits, "Which splits")
+  command->add_option("--splits,--split", arguments->splits, "Splits to index")
       ->delimiter(',')
       ->default_str("train,val");
   command->footer(R"(
-Training makes the index it misses; this makes it ahead, for example on the machine that has the disks. Set
-data.index_dir to the same folder then. An index that fits the data is left as it is.
+Training creates a missing index when it starts. This command creates it earlier, for example on the machine that has
+the disks; with --index-dir, set data.index_dir of the recipe to the same folder. An index that is up to date is kept.
 
+Examples:
   tessera data index wds:/data/imagenet-wds --index-dir /scratch/index
   tessera data index folder:/data/imagenet --split train)");
   return [arguments] { return index(*arguments); };

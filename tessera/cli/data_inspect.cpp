@@ -63,23 +63,26 @@ int inspect(const InspectArguments& arguments) {
 
 Action add_data_inspect(CLI::App& data) {
   CLI::App* command =
-      data.add_subcommand("inspect", "Classes, sizes, formats and broken samples, with pictures");
+      data.add_subcommand("inspect", "Report classes, image sizes, formats and broken samples of a data set");
   const auto arguments = std::make_shared<InspectArguments>();
   add_source_arguments(command, &arguments->source);
-  command->add_option("--split", arguments->split, "Which split")->capture_default_str();
-  command->add_flag("--full", arguments->full, "Decode every sample to its last pixel");
-  command->add_option("--samples", arguments->samples, "Without --full: how many to decode, evenly spread")
+  command->add_option("--split", arguments->split, "Split to inspect")->capture_default_str();
+  command->add_flag("--full", arguments->full, "Decode every sample of the split completely");
+  command
+      ->add_option("--samples", arguments->samples,
+                   "Number of samples to decode, spread evenly over the split; unused with --full")
       ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--html", arguments->html,
-                      "Also write a page with pictures, in one self-contained file");
-  command->add_flag("--json", arguments->json, "All facts as JSON");
-  command->add_option("--workers", arguments->workers, "Threads that decode (default: one a core)")
+                      "Also write a self-contained HTML page with sample images to this file");
+  command->add_flag("--json", arguments->json, "Print the report as JSON");
+  command->add_option("--workers", arguments->workers, "Number of decoding threads (default: one per core)")
       ->check(at_least(1));
   command->footer(R"(
-Labels are counted over all samples; sizes, formats and faults come from those decoded. A broken sample is one that
-training would replace by another and evaluation would count as unreadable: each is named with the reason.
+Classes are counted over all samples; sizes, formats and faults are those of the decoded samples. Each broken sample
+is listed with the reason. Training replaces broken samples by others, and evaluation counts them as wrong.
 
+Examples:
   tessera data inspect folder:/data/imagenet --html imagenet.html
   tessera data inspect wds:/data/imagenet-wds --split val --full --json > val.json)");
   return [arguments] { return inspect(*arguments); };

@@ -16,15 +16,17 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kPackFooter = R"(
-  folder     DEST/SPLIT/CLASS/IMAGE                      a file an image: easy to look at, slow to copy
-  wds        DEST/SPLIT-000000.tar ...                   WebDataset; KEY.jpg and KEY.cls; few large files
-  zip        DEST/SPLIT.zip and DEST/SPLIT_map.txt       stored, read in place; one file a split
+Formats:
+  folder     DEST/SPLIT/CLASS/IMAGE                      one file per image: easy to look at, slow to copy
+  wds        DEST/SPLIT-000000.tar ...                   WebDataset shards with KEY.jpg and KEY.cls
+  zip        DEST/SPLIT.zip and DEST/SPLIT_map.txt       one uncompressed zip file per split, read in place
   tfrecord   DEST/NAME-SPLIT.tfrecord-00000-of-00012     the layout of TensorFlow Datasets
 
-Image files are copied byte for byte; plain pixels (idx, cifar, fake) become PNG. The output is the same on any machine
-and with any number of workers. A run that was killed, or met a full disk, goes on when the same command is given again;
-DEST/pack.jsonl says how far it came.
+Image files are copied byte for byte; raw pixels (idx, cifar, fake) are written as PNG. The output does not depend on the
+machine or the number of workers. After an interruption, for example by a full disk, the same command continues where it
+stopped; DEST/pack.jsonl records the progress.
 
+Examples:
   tessera data pack folder:/data/imagenet /data/imagenet-wds --to wds --shuffle 1 --name imagenet
   tessera data pack wds:/data/imagenet-wds /data/tfds/imagenet/1.0.0 --to tfrecord --max-bytes 128MB
   tessera data pack idx:/usr/share/datasets/fashion-mnist /data/fashion --to folder --splits train,test)";
@@ -111,32 +113,43 @@ prepare::PackOptions PackArguments::options() const {
 }
 
 void add_pack_arguments(CLI::App* command, PackArguments* arguments) {
-  command->add_option("DEST", arguments->folder, "Folder to fill: empty, or what the same command began")
+  command
+      ->add_option("DEST", arguments->folder,
+                   "Output folder: empty, or left by an interrupted run of the same command")
       ->required();
-  command->add_option("--to", arguments->to, "folder, wds, zip or tfrecord")->required();
-  command->add_option("--splits", arguments->splits, "Which splits, in this order")
+  command->add_option("--to", arguments->to, "Format to write: folder, wds, zip or tfrecord")->required();
+  command->add_option("--splits", arguments->splits, "Splits to write, in this order")
       ->delimiter(',')
       ->default_str("train,val");
   command
-      ->add_option("--max-bytes", arguments->max_bytes,
-                   "Of a shard, such as 500MB (default: 1 GiB; tfrecord 256 MiB)")
+      ->add_option(
+          "--max-bytes", arguments->max_bytes,
+          "Largest size of a shard of wds or tfrecord, such as 500MB (default: 1 GiB, for tfrecord 256 MiB)")
       ->transform(byte_size());
-  command->add_option("--max-samples", arguments->max_samples, "Of a shard (default: no limit)")
+  command
+      ->add_option("--max-samples", arguments->max_samples,
+                   "Largest number of samples in a shard of wds or tfrecord (default: no limit)")
       ->check(at_least(1));
-  command->add_option("--shuffle", arguments->shuffle, "Seed of the order (default: the source's order)")
+  command
+      ->add_option("--shuffle", arguments->shuffle,
+                   "Shuffle the samples of each split with this seed (default: the order of the source)")
       ->check(at_least(0));
-  command->add_option("--workers", arguments->workers, "Threads that read and encode (default: one a core)")
+  command
+      ->add_option("--workers", arguments->workers,
+                   "Number of reading and encoding threads (default: one per core)")
       ->check(at_least(1));
   command->add_flag("--skip-broken", arguments->skip_broken,
-                    "Leave out what cannot be read, instead of ending");
+                    "Leave out unreadable samples with a warning instead of stopping at the first");
   command->add_option("--name", arguments->name,
-                      "wds: before the split in names of shards; tfrecord: of the data set");
-  command->add_option("--data-version", arguments->version,
-                      "tfrecord: of the data set (default: DEST's last part, or 1.0.0)");
+                      "Prefix of shard names (wds), or name of the data set (tfrecord, default: from DEST)");
+  command->add_option(
+      "--data-version", arguments->version,
+      "Version of a tfrecord data set, such as 1.0.0 (default: from the end of DEST, else 1.0.0)");
   command->add_flag("--dali-index", arguments->dali_index,
-                    "wds: SHARD.idx beside each shard, as DALI reads it");
-  command->add_option("--dali-index-dir", arguments->dali_index_dir,
-                      "wds: DIR/SPLIT/idx_0.txt ... with the same content");
+                    "With --to wds: also write an index for NVIDIA DALI next to each shard, as SHARD.idx");
+  command->add_option(
+      "--dali-index-dir", arguments->dali_index_dir,
+      "With --to wds: also write indexes for DALI to this folder, as DIR/SPLIT/idx_0.txt, ...");
 }
 
 int run_pack(const PackArguments& arguments, const std::string& origin, const prepare::OpenSplit& open) {
@@ -178,7 +191,7 @@ int run_pack(const PackArguments& arguments, const std::string& origin, const pr
 }
 
 Action add_data_pack(CLI::App& data) {
-  CLI::App* command = data.add_subcommand("pack", "Write a data set in another form");
+  CLI::App* command = data.add_subcommand("pack", "Convert a data set to another format");
   const auto source = std::make_shared<SourceArguments>();
   const auto target = std::make_shared<PackArguments>();
   add_source_arguments(command, source.get());

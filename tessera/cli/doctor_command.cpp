@@ -29,10 +29,12 @@ struct DoctorOptions {
 };
 
 constexpr const char* kDoctorFooter = R"(
-Opens the training data, decodes some hundred images, multiplies matrices for a moment, measures the link between ranks,
-and asks the system for its limits (cgroups respected). Nothing is written. Exit code 2 where a line says FAIL.
+Opens the training data, decodes some hundred images, measures matrix products and the network between ranks, and reads
+the limits of the system, including cgroups. Nothing is written. The exit code is 2 if a line says FAIL.
 
-  tessera doctor recipes/clothing160.toml --procs 2)";
+Examples:
+  tessera doctor recipes/clothing160.toml --procs 2
+  tessera doctor recipes/quickstart.toml --fake-data)";
 
 /// The ranks as they would be started: local ones, those of a launcher, or one.
 launch::Ranks ranks_of(const DoctorOptions& options) {
@@ -74,16 +76,19 @@ int examine(DoctorOptions options) {
 
 Action add_doctor(CLI::App& app) {
   auto options = std::make_shared<DoctorOptions>();
-  CLI::App* command =
-      app.add_subcommand("doctor", "Will this run fit this machine? Memory, disk, cores, data, link");
-  command->add_option("recipe", options->recipe, "Recipe (TOML)")->required();
-  command->add_option("--set", options->sets, "Change a recipe key (repeatable)")
+  CLI::App* command = app.add_subcommand(
+      "doctor", "Check whether a run fits this machine: memory, disk, cores, data and network");
+  command->add_option("recipe", options->recipe, "Recipe file (TOML) of the run to check")->required();
+  command
+      ->add_option("--set", options->sets,
+                   "Set a recipe key, such as --set shard.level=zero2; may be repeated")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
-  command->add_option("--procs", options->procs, "Local ranks that the run will have");
+  command->add_option("--procs", options->procs,
+                      "Number of ranks of the run on this host (default: those of the launcher, or one)");
   command->add_flag(kFakeDataFlag, options->fake_data, kFakeDataHelp);
-  command->add_flag("--json", options->json, "Print JSON");
+  command->add_flag("--json", options->json, "Print the findings as JSON");
   command->footer(kDoctorFooter);
   return [options] { return examine(*options); };
 }

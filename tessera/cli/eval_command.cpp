@@ -58,27 +58,32 @@ int evaluate(const EvalOptions& options, const std::vector<std::string>& argumen
 Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
   auto options = std::make_shared<EvalOptions>();
   CLI::App* command =
-      app.add_subcommand("eval", "Evaluate a checkpoint or a file of weights, on any number of ranks");
+      app.add_subcommand("eval", "Evaluate a checkpoint or a weights file, on any number of ranks");
   command
-      ->add_option(
-          "checkpoint", options->job.checkpoint,
-          "A run's folder (its best checkpoint), a checkpoint's, or weights (.safetensors, .pth, .npz, "
-          "a Hugging Face folder)")
+      ->add_option("checkpoint", options->job.checkpoint,
+                   "Run folder (its best checkpoint), checkpoint folder, weights file or Hugging Face folder")
       ->required();
-  command->add_option("--split", options->job.split, "Split to evaluate (default: the recipe's data.val)");
-  command->add_option("--set", options->job.sets, "Change a recipe key, for example data.source (repeatable)")
+  command->add_option("--split", options->job.split,
+                      "Split to evaluate, such as test (default: data.val of the recipe)");
+  command
+      ->add_option("--set", options->job.sets,
+                   "Set a recipe key, such as --set data.source=folder:DIR; may be repeated")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
-  command->add_option("--procs", options->procs, "Local ranks to start");
-  command->add_flag("--ema", options->job.ema, "The moving average of the weights (ema.decay)");
-  command->add_flag("--json", options->job.json, "Print JSON");
-  command->add_option("--output", options->job.output, "Also write the JSON to this file");
-  command->add_option("--output-dir", options->job.output_dir,
-                      "Write metrics.json, per_class.csv, confusion.csv, mistakes.csv and report.html here");
+  command->add_option("--procs", options->procs,
+                      "Number of ranks to start on this host (default: those of the launcher, or one)");
+  command->add_flag("--ema", options->job.ema,
+                    "Use the moving average of the weights (the run needs ema.decay > 0)");
+  command->add_flag("--json", options->job.json, "Print the results as JSON");
+  command->add_option("--output", options->job.output, "Also write the results as JSON to this file");
+  command->add_option(
+      "--output-dir", options->job.output_dir,
+      "Write metrics.json, per_class.csv, confusion.csv, mistakes.csv and report.html to this folder");
   command
-      ->add_option("--mistakes", options->job.mistakes,
-                   "Number of worst mistakes in the files of --output-dir")
+      ->add_option(
+          "--mistakes", options->job.mistakes,
+          "With --output-dir: number of wrong predictions to list, those with the largest loss first")
       ->default_val(48)
       ->check(CLI::Range(int64_t{0}, kMostMistakes));
   command->add_option(
@@ -86,55 +91,60 @@ Action add_eval(CLI::App& app, std::vector<std::string> arguments) {
       "Write features (the classifier's input, float32), labels and image names to this safetensors file");
   command
       ->add_option("--units", options->job.units,
-                   "With --features: also the outputs of these units, such as blocks.3,blocks.7")
+                   "With --features: also write the outputs of these units, such as blocks.3,blocks.7")
       ->delimiter(',');
   command
-      ->add_option("--knn", options->job.neighbours,
-                   "Also evaluate a classifier by so many nearest neighbours in data.train (20 is usual)")
+      ->add_option(
+          "--knn", options->job.neighbours,
+          "Also evaluate a k-nearest-neighbour classifier on features of data.train, with this k, usually 20")
       ->check(CLI::Range(int64_t{1}, kMostNeighbours));
-  command->add_flag("--probe", options->job.probe, "Also evaluate a linear classifier trained on data.train");
+  command->add_flag("--probe", options->job.probe,
+                    "Also evaluate a linear classifier trained on features of data.train (linear probe)");
   command->footer(R"(
+Examples:
   tessera eval runs/quickstart --procs 2
-  tessera eval runs/flowers --output-dir results          tables, and the worst mistakes as pictures
+  tessera eval runs/flowers --output-dir results          also write tables and an HTML page of the worst mistakes
   tessera eval runs/flowers --set data.source=folder:/data/other-flowers --split test --json
   tessera eval vit_small.safetensors --set data.source=folder:/data/imagenet --set data.eval_crop=center
   tessera eval dinov2.pth --set data.source=folder:/data/flowers --features flowers.safetensors --knn 20
 
-A file of weights has no recipe: --set names the data and how its images are cut (mean and std are the file's, or those
-usual with its kind; docs/weights.md). Weights without a classifier are enough for --features, --knn and --probe, which
-compute in float32 unless --set precision.compute=... asks for another dtype.)");
+A weights file has no recipe, so --set must give the data set and may give the crop. Mean and std come from the file, or
+are the usual ones of its format (docs/weights.md). Weights without a classifier are enough for --features, --knn and
+--probe, which compute in float32 unless --set precision.compute=... asks for another dtype.)");
   return [options, arguments = std::move(arguments)] { return evaluate(*options, arguments); };
 }
 
 Action add_predict(CLI::App& app) {
   auto job = std::make_shared<train::PredictJob>();
-  CLI::App* command = app.add_subcommand("predict", "Say what is in image files");
+  CLI::App* command = app.add_subcommand("predict", "Predict the classes of image files");
   command
       ->add_option("checkpoint", job->checkpoint,
-                   "A run's folder (its best checkpoint), a checkpoint's, or weights")
+                   "Run folder (its best checkpoint), checkpoint folder, weights file or Hugging Face folder")
       ->required();
   command
-      ->add_option(
-          "images", job->images,
-          "JPEG or PNG files, folders of them (with all subfolders), patterns such as 'photos/*.jpg'")
+      ->add_option("images", job->images,
+                   "JPEG or PNG files, folders with their subfolders, or patterns such as 'photos/*.jpg'")
       ->required();
   command
       ->add_option("--set", job->sets,
-                   "Change a recipe key: model.heads of a file of weights, ... (repeatable)")
+                   "Set a recipe key, such as --set model.heads=6 for a weights file; may be repeated")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
-  command->add_option("--top", job->top, "How many classes to print")
+  command->add_option("--top", job->top, "Number of classes to print for each image")
       ->default_val(5)
       ->check(CLI::Range(int64_t{1}, kMostClasses));
-  command->add_flag("--ema", job->ema, "The moving average of the weights (ema.decay)");
-  CLI::Option* json = command->add_flag("--json", job->json, "Print JSON; notes and warnings go to stderr");
-  command->add_flag("--csv", job->csv, "Print CSV; notes and warnings go to stderr")->excludes(json);
+  command->add_flag("--ema", job->ema, "Use the moving average of the weights (the run needs ema.decay > 0)");
+  CLI::Option* json =
+      command->add_flag("--json", job->json, "Print JSON to stdout; notes and warnings go to stderr");
+  command->add_flag("--csv", job->csv, "Print CSV to stdout; notes and warnings go to stderr")
+      ->excludes(json);
   command->footer(R"(
+Examples:
   tessera predict runs/quickstart photo.jpg another.png --top 3
   tessera predict runs/quickstart photos/ --csv > predictions.csv
 
-An image that cannot be read is named, the others are predicted, and the exit code is 5. It is 2 where none could be read.)");
+If some images cannot be read, a warning names them and the exit code is 5. If none can be read, the exit code is 2.)");
   return [job] {
     check_place("predict", job->checkpoint);
     job->images = list_images(job->images, [](const std::string& line) { warn(line); });

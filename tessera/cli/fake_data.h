@@ -10,7 +10,8 @@ namespace tessera::cli {
 
 /// `--fake-data` and `--fake-data=N`; N is 1,280 where it is not given.
 constexpr const char* kFakeDataFlag = "--fake-data{1280}";
-constexpr const char* kFakeDataHelp = "Synthetic images instead of data.source; --fake-data=N: so many";
+constexpr const char* kFakeDataHelp =
+    "Use N synthetic images instead of data.source (--fake-data=N; without N: 1,280)";
 
 /// The --set that stands for --fake-data=`count`.
 inline std::string fake_source(const std::string& count) {

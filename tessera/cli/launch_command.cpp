@@ -10,17 +10,21 @@ namespace tessera::cli {
 
 Action add_launch(CLI::App& app) {
   auto options = std::make_shared<launch::LocalOptions>();
-  CLI::App* command = app.add_subcommand("launch", "Start any program as local ranks: a program of your own");
-  command->add_option("--procs", options->procs, "Ranks to start")->capture_default_str();
+  CLI::App* command = app.add_subcommand("launch", "Start any program that uses the library as local ranks");
+  command->add_option("--procs", options->procs, "Number of ranks to start on this host")
+      ->capture_default_str();
   command->add_option("--logs", options->log_dir,
-                      "Folder for the output of ranks 1, 2, ... (without: shown only when one fails)");
+                      "Folder for the output of ranks 1, 2, ... (default: shown only for a rank that fails)");
   command->prefix_command();
   command->footer(
-      "Each rank finds its place in TESSERA_RANK and TESSERA_WORLD_SIZE, and the others at "
-      "TESSERA_MASTER_ADDR\n"
-      "and TESSERA_MASTER_PORT; tessera::library::connect() reads them. When one rank dies it is named and "
-      "all\n"
-      "end.\n\n  tessera launch --procs 2 ./my_training --epochs 3");
+      R"(
+Give the program and its arguments after the options. Each rank gets TESSERA_RANK, TESSERA_WORLD_SIZE,
+TESSERA_MASTER_ADDR and TESSERA_MASTER_PORT, which tessera::library::connect() reads. If a rank fails, an error
+names it and all ranks are stopped.
+
+Examples:
+  tessera launch --procs 2 ./my_training --epochs 3
+  tessera launch --procs 4 --logs logs ./my_training)");
   return [options, command] {
     std::vector<std::string> words = command->remaining();
     if (words.empty()) {

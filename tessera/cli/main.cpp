@@ -31,15 +31,15 @@ constexpr const char* kFooter = R"(
 Start here:
   tessera train recipes/quickstart.toml --procs 2     train a small ViT on 2 local processes
   tessera eval runs/quickstart                        evaluate its best checkpoint
-  tessera predict runs/quickstart photo.png folder/   the five likeliest classes of each image
-  tessera models --ranks 8                            sizes, FLOPs and memory of the ladder
-  tessera options train                               every recipe key of a room, with its default
-  tessera data inspect folder:/data/imagenet          classes, sizes and broken images of a data set
+  tessera predict runs/quickstart photo.png folder/   print the five most likely classes of each image
+  tessera models --ranks 8                            print sizes, FLOPs and memory of the named models
+  tessera options train                               print the recipe keys of [train] with their defaults
+  tessera data inspect folder:/data/imagenet          print classes, sizes and broken images of a data set
 
-A recipe is a TOML file; any of its keys can be set on the command line: --set optimizer.lr=3e-4.
-Under torchrun, srun or mpirun, start the same command without --procs.
-Exit codes: 0 done, 2 wrong input or machine, 3 another rank or the network, 4 a fault of Tessera, 5 some images of predict
-could not be read.)";
+A recipe is a TOML file; --set optimizer.lr=3e-4 sets any of its keys on the command line.
+Under torchrun, srun or mpirun, use the same command without --procs.
+Exit codes: 0 success, 2 wrong input or unsuitable machine, 3 failure of another rank or the network, 4 bug in Tessera,
+5 some images of predict could not be read.)";
 
 void print_version(bool verbose) {
   const BuildInfo& build = build_info();
@@ -88,7 +88,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   bool version = false, verbose = false;
   app.add_flag("--version", version, "Print the version");
-  app.add_flag("--verbose", verbose, "With --version: all that a bug report needs");
+  app.add_flag("--verbose", verbose, "With --version: print all details that a bug report needs");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   struct Command {
     const char* name;

@@ -18,9 +18,13 @@ constexpr int64_t kMostRanks = 1'000'000, kMostImages = 1'000'000'000;
 
 Action add_options(CLI::App& app) {
   auto room = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("options", "Every recipe key with type, default and meaning");
-  command->add_option("room", *room, "Only keys of this table: model, data, train, optimizer, ...");
-  command->footer("\n  tessera options optimizer");
+  CLI::App* command = app.add_subcommand("options", "List the recipe keys with type, default and meaning");
+  command->add_option("table", *room,
+                      "Table whose keys are listed, such as model, data, train or optimizer (default: all)");
+  command->footer(R"(
+Examples:
+  tessera options               all keys
+  tessera options optimizer     the keys of [optimizer])");
   return [room] {
     std::vector<std::string> rooms;
     bool any = false;
@@ -29,8 +33,10 @@ Action add_options(CLI::App& app) {
       if (rooms.empty() || rooms.back() != own) rooms.push_back(own);
       if (!room->empty() && own != *room) continue;
       any = true;
-      std::cout << option.key << " (" << option.type << ", default " << option.default_value << ")\n    "
-                << option.help << "\n";
+      std::cout << option.key << " (" << option.type
+                << (option.default_value.empty() ? ", no default" : ", default " + option.default_value)
+                << (option.families.empty() ? "" : "; only for family " + join(option.families, " or "))
+                << ")\n    " << option.help << "\n";
     }
     if (!any) {
       const std::string close = nearest(*room, rooms);
@@ -49,18 +55,28 @@ Action add_models(CLI::App& app) {
     std::string level = "zero3";
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("models", "The size ladder: parameters, FLOPs, memory per rank");
-  command->add_option("name", options->query.name, "Only this size, for example B/16");
-  command->add_option("--ranks", options->query.ranks, "Ranks the state is split over")
+  CLI::App* command =
+      app.add_subcommand("models", "List the named models with parameters, FLOPs and memory per rank");
+  command->add_option("name", options->query.name,
+                      "Name of the model to print, such as B/16 or resnet50 (default: all)");
+  command
+      ->add_option("--ranks", options->query.ranks,
+                   "Number of ranks over which the state is split (default: 1)")
       ->check(CLI::Range(int64_t{1}, kMostRanks));
-  command->add_option("--level", options->level, "replicate, zero1, zero2 or zero3")->default_val("zero3");
-  command->add_option("--batch", options->query.batch, "Images per rank and micro-batch")
+  command
+      ->add_option("--level", options->level,
+                   "Sharding level (shard.level): replicate, zero1, zero2 or zero3")
+      ->default_val("zero3");
+  command->add_option("--batch", options->query.batch, "Images per rank and micro-batch (default: 1)")
       ->check(CLI::Range(int64_t{1}, kMostImages));
   command->add_flag("--recompute", options->query.recompute,
-                    "Drop activations and compute them again in backward");
-  command->add_flag("--bf16", options->query.bf16, "Compute in bf16 (else fp32)");
-  command->add_flag("--json", options->query.json, "Print JSON");
-  command->footer("\n  tessera models B/16 --ranks 8 --batch 32 --bf16");
+                    "Recompute the activations of blocks in backward to save memory (shard.recompute)");
+  command->add_flag("--bf16", options->query.bf16, "Assume computation in bf16 instead of fp32");
+  command->add_flag("--json", options->query.json, "Print the table as JSON, with sizes in bytes");
+  command->footer(R"(
+Examples:
+  tessera models                                        all models on one rank
+  tessera models B/16 --ranks 8 --batch 32 --bf16       ViT-B/16 on 8 ranks)");
   return [options] {
     options->query.level = plan::level_from_string(options->level);
     print_models(options->query, std::cout);

@@ -107,14 +107,18 @@ int write_page(const ReportOptions& options) {
 
 Action add_report(CLI::App& app) {
   auto options = std::make_shared<ReportOptions>();
-  CLI::App* command = app.add_subcommand("report", "Write the page of a run that was stopped or goes on");
-  command->add_option("run", options->run, "The run's folder")->required();
-  command->add_option("-o,--output", options->output, "File to write (default: report.html of the run)");
+  CLI::App* command =
+      app.add_subcommand("report", "Write report.html of a run that was stopped or is still running");
+  command->add_option("run", options->run, "Run folder, such as runs/quickstart")->required();
+  command->add_option("-o,--output", options->output,
+                      "HTML file to write (default: report.html in the run folder)");
   command->footer(R"(
-Reads metrics.jsonl, statistics.jsonl, environment.json and recipe.toml. A run writes its page itself when it ends, with
-predictions and the confusion matrix.
+Reads metrics.jsonl, statistics.jsonl, environment.json and recipe.toml of the run folder. A run that ends writes its
+report.html itself, with predictions and the confusion matrix.
 
-  tessera report runs/quickstart)");
+Examples:
+  tessera report runs/quickstart
+  tessera report runs/quickstart -o quickstart.html)");
   return [options] { return write_page(*options); };
 }
 

@@ -229,47 +229,53 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
 
 Action add_train(CLI::App& app, std::vector<std::string> arguments) {
   auto options = std::make_shared<TrainOptions>();
-  CLI::App* command = app.add_subcommand("train", "Train a model as a recipe says");
-  command->add_option("recipe", options->recipe, "Recipe (TOML); `tessera options` lists every key");
+  CLI::App* command = app.add_subcommand("train", "Train a model as described by a recipe");
+  command->add_option("recipe", options->recipe,
+                      "Recipe file (TOML), see `tessera options`; not needed with --resume RUN_FOLDER");
   command
       ->add_option(
           "--set", options->sets,
-          "Change a recipe key: --set train.epochs=3 (repeatable; of the same key the last one counts)")
+          "Set a recipe key, such as --set train.epochs=3; may be repeated, the last value of a key counts")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
   command->add_option("--procs", options->procs,
-                      "Local ranks to start (without: what the launcher set, or one)");
+                      "Number of ranks to start on this host (default: those of the launcher, or one)");
   command
       ->add_option(
           "--max-restarts", options->max_restarts,
-          "With --procs: start the ranks again up to N times after a failure, from the last checkpoint")
+          "With --procs: how often failed ranks are restarted from the newest checkpoint (default: 0)")
       ->check(CLI::Range(0, 1000));
   command->add_option(
       "--pretend-world", options->pretend_world,
-      "Be rank 0 of N alone: what one step of a large run takes here. Trains and saves nothing");
-  command->add_option("--pretend-steps", options->pretend_steps, "Steps of --pretend-world (1)");
+      "Measure a step of a run on N ranks by running only rank 0 of it; nothing is trained or saved");
+  command->add_option("--pretend-steps", options->pretend_steps,
+                      "Number of steps with --pretend-world (default: 1)");
   command
-      ->add_option("--resume", options->resume,
-                   "Continue: latest (default), best, a step, a checkpoint's or a run's folder")
+      ->add_option(
+          "--resume", options->resume,
+          "Continue from latest (default), best, a step number, or the folder of a checkpoint or run")
       ->expected(0, 1)
       ->default_str("");
   command->add_option(
       "--trace", options->trace,
-      "Steps, such as 10:12, whose trace goes into trace.json of the run's folder (Perfetto)");
+      "Trace steps FIRST:LAST, such as 10:12, into trace.json of the run folder, for ui.perfetto.dev");
   command->add_flag(kFakeDataFlag, options->fake_data, kFakeDataHelp);
   command->add_flag("--dry-run", options->dry_run,
-                    "Say what would be trained, in which layout and memory; do nothing");
+                    "Print what would be trained, with layout and predicted memory, and exit");
   command
       ->add_option("--rate", options->rate,
-                   "With --dry-run: images a second of all ranks, to say how long training takes "
-                   "(tessera bench step measures it)")
+                   "With --dry-run: images per second over all ranks, to predict the training time")
       ->check(CLI::Range(1e-6, 1e12));
-  command->add_flag("--force", options->force, "Run although the predicted memory exceeds this machine's");
+  command->add_flag("--force", options->force,
+                    "Run even if the predicted memory exceeds that of this machine");
   command->footer(R"(
-  tessera train recipes/quickstart.toml --procs 2 --set train.epochs=2
-  tessera train recipes/quickstart.toml --procs 2 --dry-run --rate 1600
-  tessera train --resume runs/quickstart --procs 2)");
+Examples:
+  tessera train recipes/quickstart.toml --procs 2 --set train.epochs=2    train for two epochs on two ranks
+  tessera train recipes/quickstart.toml --procs 2 --dry-run --rate 1600   print plan, memory and training time
+  tessera train --resume runs/quickstart --procs 2                        continue an interrupted run
+
+For --rate, `tessera bench step` measures the images per second of a machine.)");
   return [options, command, arguments = std::move(arguments)] {
     refuse_empty_resume(arguments);
     if (command->count("--resume") > 0 && options->resume.empty()) options->resume = "latest";

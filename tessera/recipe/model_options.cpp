@@ -27,7 +27,9 @@ void append(std::vector<Option>& table, const std::vector<std::string>& families
 
 /// Another family than the recipe's starts from that family's defaults.
 Option family() {
-  Option option = row("model.family", Type::kText, "Model family; each family has its own keys");
+  Option option =
+      row("model.family", Type::kText,
+          "Model architecture: Vision Transformer, ResNet or ResMLP; each has its own further keys");
   option.choices = arch::families();
   option.set = [](Recipe& r, const Value& v) {
     const auto& name = std::get<std::string>(v);
@@ -55,56 +57,70 @@ Option counts(std::string key, std::string help, Range range, Field field) {
 void add_of_patches(std::vector<Option>& table) {
   append(
       table, {arch::VitConfig::kFamily, arch::ResMlpConfig::kFamily},
-      {integer("model.patch_size", "Patch size in pixels; divides image_size", {1, 1 << 16},
-               TESSERA_OF_PATCHES(patch_size)),
-       integer("model.width", "Embedding dimension (timm: embed_dim)", {1, 1 << 20},
+      {integer("model.patch_size", "Height and width of a patch, in pixels; must divide image_size",
+               {1, 1 << 16}, TESSERA_OF_PATCHES(patch_size)),
+       integer("model.width", "Embedding dimension: features per token (timm: embed_dim)", {1, 1 << 20},
                TESSERA_OF_PATCHES(width)),
-       integer("model.depth", "Number of blocks", {1, 4096}, TESSERA_OF_PATCHES(depth)),
+       integer("model.depth", "Number of blocks (timm: depth)", {1, 4096}, TESSERA_OF_PATCHES(depth)),
        integer("model.mlp_width",
-               "Hidden dimension of the MLPs; if only width is given, the preset's ratio is kept",
+               "Hidden dimension of each block's MLP; if not given, width times the MLP ratio of the preset",
                {1, 1 << 22}, TESSERA_OF_PATCHES(mlp_width)),
-       shorthand("model.mlp_ratio", Type::kNumber, "MLP width as a multiple of width (timm: mlp_ratio)",
+       shorthand("model.mlp_ratio", Type::kNumber,
+                 "MLP ratio: mlp_width = mlp_ratio x width (timm: mlp_ratio); set either this or mlp_width",
                  {0, 1024, true}),
-       number("model.layer_scale", "Initial value of LayerScale (timm: init_values); 0 disables it in a ViT",
-              {0, 1e6}, TESSERA_OF_PATCHES(layer_scale)),
+       number("model.layer_scale",
+              "Initial value of LayerScale (timm: init_values); in a ViT, 0 = no LayerScale", {0, 1e6},
+              TESSERA_OF_PATCHES(layer_scale)),
        number("model.drop_path",
-              "Drop-path rate of the last block; rates of earlier blocks of a ViT rise linearly to it", kRate,
-              TESSERA_OF_PATCHES(drop_path))});
+              "Stochastic depth rate (timm: --drop-path); in a ViT it rises linearly from 0 to this; 0 = off",
+              kRate, TESSERA_OF_PATCHES(drop_path))});
 }
 
 void add_vit(std::vector<Option>& table) {
   using arch::Head, arch::Pool, arch::PositionEmbedding;
   append(
       table, {arch::VitConfig::kFamily},
-      {integer("model.heads", "Number of attention heads; divides width", {1, 1 << 16}, TESSERA_VIT(heads)),
-       integer("model.registers", "Number of register tokens", {0, 1 << 16}, TESSERA_VIT(registers)),
-       flag("model.class_token", "Add a class token, which pool = \"cls\" reads", TESSERA_VIT(class_token)),
+      {integer("model.heads", "Number of attention heads; must divide width (timm: num_heads)", {1, 1 << 16},
+               TESSERA_VIT(heads)),
+       integer("model.registers", "Number of register tokens (timm: reg_tokens); 0 = none", {0, 1 << 16},
+               TESSERA_VIT(registers)),
+       flag("model.class_token", "Add a trained class token; pool = \"cls\" needs it (timm: class_token)",
+            TESSERA_VIT(class_token)),
        flag("model.distillation_token",
-            "Add a distillation token with its own head, trained on the teacher's labels (DeiT)",
+            "Add a distillation token with its own head, trained on the output of distill.teacher (DeiT)",
             TESSERA_VIT(distillation_token)),
-       choice<Pool>("model.pool",
-                    "Pooling: class token (cls), average of the patches (gap) or attention pool (map)",
-                    {{"cls", Pool::kClassToken}, {"gap", Pool::kAverage}, {"map", Pool::kAttention}},
-                    TESSERA_VIT(pool)),
+       choice<Pool>(
+           "model.pool",
+           "Classifier input: class token (cls), mean of the patch tokens (gap) or attention pooling (map)",
+           {{"cls", Pool::kClassToken}, {"gap", Pool::kAverage}, {"map", Pool::kAttention}},
+           TESSERA_VIT(pool)),
        flag("model.norm_before_pool",
-            "Only for pool = \"gap\": normalise each token before averaging (big_vision) instead of after it",
+            "Only for pool = \"gap\": final LayerNorm before averaging (big_vision); false = after it (timm)",
             TESSERA_VIT(norm_before_pool)),
        choice<PositionEmbedding>(
-           "model.position_embedding", "Position embedding: learned, or fixed sines and cosines",
+           "model.position_embedding",
+           "Position embedding: trained (learned) or fixed 2D sines and cosines (sincos2d)",
            {{"learned", PositionEmbedding::kLearned}, {"sincos2d", PositionEmbedding::kSinCos2d}},
            TESSERA_VIT(position_embedding)),
-       choice<Head>("model.head", "Classifier: one linear layer, or two with tanh in between",
-                    {{"linear", Head::kLinear}, {"tanh", Head::kTanh}}, TESSERA_VIT(head)),
-       flag("model.qk_norm", "Apply LayerNorm to queries and keys", TESSERA_VIT(qk_norm)),
-       number("model.dropout", "Dropout rate after position embedding, projections and MLPs", kRate,
+       choice<Head>(
+           "model.head",
+           "Classifier: one linear layer (linear), or a hidden layer with tanh and a linear layer (tanh)",
+           {{"linear", Head::kLinear}, {"tanh", Head::kTanh}}, TESSERA_VIT(head)),
+       flag("model.qk_norm", "Apply LayerNorm to the queries and keys of each attention head (timm: qk_norm)",
+            TESSERA_VIT(qk_norm)),
+       number("model.dropout",
+              "Dropout rate in the stem, attention projections, MLPs and head (timm: --drop); 0 = off", kRate,
               TESSERA_VIT(dropout)),
-       number("model.norm_epsilon", "Epsilon of every LayerNorm", {0, 1, true}, TESSERA_VIT(norm_epsilon)),
-       number("model.head_bias", "Initial bias of the classifier; about -7 suits sigmoid losses",
+       number("model.norm_epsilon", "Epsilon added to the variance in every LayerNorm (PyTorch: eps)",
+              {0, 1, true}, TESSERA_VIT(norm_epsilon)),
+       number("model.head_bias",
+              "Initial value of the classifier's bias; -6.9 suits sigmoid losses with 1,000 classes",
               {-1000, 1000}, TESSERA_VIT(head_bias)),
-       flag("model.head_zero_init", "Initialise the classifier's weights with 0 (big_vision)",
+       flag("model.head_zero_init",
+            "Initialise the classifier's weights with zeros (big_vision); false = as model.init says",
             TESSERA_VIT(head_zero_init)),
        choice<arch::InitialValues>(
-           "model.init", "Scheme of the initial parameters: timm's or big_vision's",
+           "model.init", "Initialisation scheme of the weights: timm's or big_vision's",
            {{"timm", arch::InitialValues::kTimm}, {"big_vision", arch::InitialValues::kBigVision}},
            TESSERA_VIT(initial_values))});
 }
@@ -112,21 +128,27 @@ void add_vit(std::vector<Option>& table) {
 void add_resnet(std::vector<Option>& table) {
   append(
       table, {arch::ResNetConfig::kFamily},
-      {choice<bool>("model.block", "Convolutions of a block: 3x3, 3x3 (basic) or 1x1, 3x3, 1x1 (bottleneck)",
+      {choice<bool>("model.block",
+                    "Residual block: two 3x3 convolutions (basic), or 1x1, 3x3 and 1x1 (bottleneck)",
                     {{"basic", false}, {"bottleneck", true}}, TESSERA_RESNET(bottleneck)),
        counts("model.blocks",
-              "Number of blocks of each stage; every stage but the first halves the resolution", {1, 1024},
+              "Number of blocks in each stage; every stage but the first halves the resolution", {1, 1024},
               TESSERA_RESNET(blocks)),
-       integer("model.base_width", "Channels of the stem; every stage doubles the width", {1, 1 << 16},
-               TESSERA_RESNET(base_width)),
-       flag("model.zero_init_residual", "Initialise the last BatchNorm weight of each block with 0",
+       integer(
+           "model.base_width",
+           "Channels of the stem and of the first stage's 3x3 convolutions; each later stage doubles them",
+           {1, 1 << 16}, TESSERA_RESNET(base_width)),
+       flag("model.zero_init_residual",
+            "Initialise the last BatchNorm weight of each block with 0 (torchvision: zero_init_residual)",
             TESSERA_RESNET(zero_init_residual)),
-       flag("model.batch_norm_sync", "Compute batch statistics over the samples of all ranks (SyncBatchNorm)",
+       flag("model.batch_norm_sync",
+            "Compute batch statistics over the samples of all ranks (SyncBatchNorm); false = per rank",
             TESSERA_RESNET(batch_norm_sync)),
-       number("model.batch_norm_momentum", "Weight of a batch in the running statistics", {0, 1, true},
-              TESSERA_RESNET(batch_norm_momentum)),
-       number("model.batch_norm_epsilon", "Epsilon of every BatchNorm, added to the variance", {0, 1, true},
-              TESSERA_RESNET(batch_norm_epsilon))});
+       number("model.batch_norm_momentum",
+              "Weight of the current batch in BatchNorm's running statistics (PyTorch: momentum)",
+              {0, 1, true}, TESSERA_RESNET(batch_norm_momentum)),
+       number("model.batch_norm_epsilon", "Epsilon added to the variance in every BatchNorm (PyTorch: eps)",
+              {0, 1, true}, TESSERA_RESNET(batch_norm_epsilon))});
 }
 
 #undef TESSERA_VIT
@@ -138,14 +160,15 @@ void add_resnet(std::vector<Option>& table) {
 void add_model_options(std::vector<Option>& table) {
   const std::vector<Option> rows = {
       family(),
-      shorthand(
-          "model.preset", Type::kText,
-          "Named model that sets all of [model]; other given keys override it (\"S/16\", \"resnet50\")"),
-      integer("model.image_size", "Image size in pixels; images are square", {1, 1 << 16},
-              TESSERA_FIELD(model.image_size())),
-      integer("model.channels", "Image channels: 1 (grey) or 3 (RGB)", {1, 3},
+      shorthand("model.preset", Type::kText,
+                "Named model, such as \"S/16\" or \"resnet50\", that sets all model keys; other given keys "
+                "override it"),
+      integer("model.image_size", "Height and width of the input images, in pixels (timm: --img-size)",
+              {1, 1 << 16}, TESSERA_FIELD(model.image_size())),
+      integer("model.channels", "Number of image channels: 1 = grey, 3 = RGB (timm: in_chans)", {1, 3},
               TESSERA_FIELD(model.channels())),
-      integer("model.classes", "Number of classes", {1, 1 << 27}, TESSERA_FIELD(model.classes())),
+      integer("model.classes", "Number of classes that the model predicts (timm: --num-classes)",
+              {1, 1 << 27}, TESSERA_FIELD(model.classes())),
   };
   table.insert(table.end(), rows.begin(), rows.end());
   add_of_patches(table);

@@ -82,6 +82,8 @@ std::string Option::type_text() const {
     case Type::kText:
       return path ? "path" : choices.empty() ? "text" : join(choices, " | ");
     case Type::kNumbers:
+      if (range.whole)
+        return concat("list of integers between ", bound_text(range.low), " and ", bound_text(range.high));
       return concat("list of ", length > 0 ? std::to_string(length) + " " : "", "numbers ", range.text());
     case Type::kTexts:
       return path ? "list of paths" : "list of texts";

@@ -28,7 +28,7 @@ std::string to_toml(const Recipe& recipe) {
     std::string line = option.key.substr(in_room ? dot + 1 : 0) + " = " + printed(option.get(recipe));
     if (line.size() < 32) line.resize(32, ' ');
     out += line + "  # " + option.help;
-    if (!option.choices.empty()) out += ": " + option.type_text();
+    if (!option.choices.empty()) out += " [" + option.type_text() + "]";
     out += '\n';
   }
   return out;
@@ -49,8 +49,8 @@ std::vector<OptionHelp> option_help() {
   std::vector<OptionHelp> rows;
   for (const auto& option : options()) {
     if (!option.applies_to(defaults)) defaults.model = arch::default_model(option.families.front());
-    rows.push_back(
-        {option.key, option.type_text(), option.get ? to_text(option.get(defaults)) : "", option.help});
+    rows.push_back({option.key, option.type_text(), option.get ? to_text(option.get(defaults)) : "",
+                    option.help, option.families});
   }
   return rows;
 }

@@ -209,9 +209,10 @@ std::string to_toml(const Recipe& recipe);
 /// Keys whose values differ, for "resumed with another recipe" messages: "train.batch: 256 -> 512".
 std::vector<std::string> difference(const Recipe& a, const Recipe& b);
 
-/// (key, type, default, help) of every option, for --help and docs.
+/// (key, type, default, help) of every option, for `tessera options`.
 struct OptionHelp {
-  std::string key, type, default_value, help;
+  std::string key, type, default_value, help;  // default_value: empty if there is none
+  std::vector<std::string> families;           // of models that have the key; empty: all
 };
 std::vector<OptionHelp> option_help();
 

@@ -130,7 +130,7 @@ def arguments():
                       r"nowhere does not exist: expected the folder of a run or of a checkpoint")
         check_refused(tessera("models", "nope", folder=folder), r"known: mu/16, .*resmlp_12_224")
         for words, wanted in ((("predict", "run"), r"images \(.+\): it was not given \(see tessera predict --help\)"),
-                              (("checkpoint", "export", "run"), r"output \(File to write\): it was not given"),
+                              (("checkpoint", "export", "run"), r"output \(Safetensors file to write\): it was not given"),
                               (("train", "tiny.toml", "--procs", "abc"), r"an integer after --procs: found abc"),
                               (("train", "tiny.toml", "--procs", "1.5"), r"an integer after --procs: found 1\.5"),
                               (("data",), r"a command of tessera data \(inspect, .*\): none was given")):
