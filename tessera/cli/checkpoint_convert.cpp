@@ -2,16 +2,20 @@
 #include "tessera/cli/checkpoint_convert.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_text.h"
 #include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
+#include "tessera/base/warn.h"
+#include "tessera/base/words.h"
 #include "tessera/checkpoint/model_json.h"
 #include "tessera/checkpoint/stored_checkpoint.h"
 #include "tessera/checkpoint/tools.h"
@@ -145,6 +149,43 @@ fs::path write(const ConvertOptions& options, const std::shared_ptr<checkpoint::
   if (!options.max_shard_size.empty()) how.max_shard_bytes = weights::shard_bytes_of(options.max_shard_size);
   weights::export_model(started, model, weights::family_of(options.to), options.output, how);
   return options.output;
+}
+
+/// Warns of what the written file does not hold: how images are made, sizes that neither names nor shapes of
+/// tensors say, class names. Names the words of --set that give it back.
+void warn_of_lost_settings(const weights::Description& model, const fs::path& written) {
+  constexpr std::array kKeys = {
+      "data.mean", "data.std",           "data.interpolation", "data.eval_crop", "data.eval_crop_ratio",
+      "data.exif", "model.norm_epsilon", "model.heads"};
+  const auto recipe_of = [](const arch::ModelConfig& config, const data::TransformOptions& pixels) {
+    arch::ModelConfig with_head = config;
+    if (with_head.classes() == 0) with_head.classes() = 1;  // a recipe's model has a head
+    return recipe::evaluation_recipe("converted", with_head, pixels);
+  };
+  std::vector<std::string> sets;
+  std::optional<weights::Trained> found;
+  try {
+    found = weights::open_trained(written);
+  } catch (const UserError&) {  // a number of heads that cannot be guessed
+    found = weights::open_trained(written, {.from = {}, .ema = true, .heads = model.config.heads});
+    sets.push_back(concat("--set model.heads=", model.config.heads));
+  }
+  const recipe::Recipe wanted = recipe_of(model.config, model.pixels);
+  for (const std::string& line : recipe::difference(recipe_of(found->model, found->pixels), wanted)) {
+    const std::string key = line.substr(0, line.find(':'));
+    if (std::ranges::find(kKeys, key) == kKeys.end()) continue;
+    const std::string value = line.substr(line.rfind(" -> ") + 4);
+    const bool list = value.starts_with('[');  // quoted for the shell, which takes blanks and brackets
+    sets.push_back(concat("--set ", list ? "'" : "", key, '=', value, list ? "'" : ""));
+  }
+  if (!sets.empty()) {
+    warn(concat(written.string(), " does not hold all that an evaluation needs: evaluate it with ",
+                join(sets, " ")));
+  }
+  if (!model.classes.empty() && found->classes != model.classes) {
+    warn(concat(written.string(), " does not hold the class names: tessera predict takes them with --set ",
+                "data.classes=FILE, one a line"));
+  }
 }
 
 double largest_difference(checkpoint::TensorSource& a, size_t tensor_a, checkpoint::TensorSource& b,
@@ -295,6 +336,7 @@ int convert(const ConvertOptions& options) {
   }
   const fs::path written = write(options, result, model);
   std::cout << "wrote " << written.string() << "\n";
+  if (options.to != "tessera") warn_of_lost_settings(model, written);
   if (options.no_check) return kExitDone;
   weights::OpenOptions how;
   how.heads = model.config.heads;

@@ -65,6 +65,20 @@ LabelReader::LabelReader(std::vector<std::string> classes, int64_t offset)
     : classes_(std::move(classes)), offset_(offset), by_name_(classes_.size()) {
   std::iota(by_name_.begin(), by_name_.end(), 0);
   std::sort(by_name_.begin(), by_name_.end(), [&](size_t a, size_t b) { return classes_[a] < classes_[b]; });
+  named_by_numbers_ = std::ranges::any_of(
+      classes_, [](const std::string& name) { return parse_number<int64_t>(name).has_value(); });
+}
+
+std::optional<int64_t> LabelReader::find(std::string_view name) const {
+  const auto found = std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                                      [&](size_t i, std::string_view each) { return classes_[i] < each; });
+  if (found == by_name_.end() || classes_[*found] != name) return std::nullopt;
+  return static_cast<int64_t>(*found);
+}
+
+std::string LabelReader::no_label(std::string_view text) const {
+  return concat("a label, a number", classes_.empty() ? "" : " or the name of a class", ": found '",
+                escape(text.substr(0, 40)), "'");
 }
 
 std::optional<int64_t> LabelReader::read(int64_t number, std::string& problem) const {
@@ -78,12 +92,38 @@ std::optional<int64_t> LabelReader::read(int64_t number, std::string& problem) c
 std::optional<int64_t> LabelReader::read(std::string_view text, std::string& problem) const {
   text = trim(text);
   if (const auto number = parse_number<int64_t>(text)) return read(*number, problem);
-  const auto found = std::lower_bound(by_name_.begin(), by_name_.end(), text,
-                                      [&](size_t i, std::string_view name) { return classes_[i] < name; });
-  if (found != by_name_.end() && classes_[*found] == text) return static_cast<int64_t>(*found);
-  problem = concat("a label, a number", classes_.empty() ? "" : " or the name of a class", ": found '",
-                   escape(text.substr(0, 40)), "'");
-  return std::nullopt;
+  auto label = find(text);
+  if (!label) problem = no_label(text);
+  return label;
+}
+
+std::optional<int64_t> LabelReader::read_name(std::string_view text, std::string& problem) const {
+  if (const auto label = find(text)) return label;
+  if (!named_by_numbers_) return read(text, problem);
+  const auto label = find(trim(text));
+  if (!label) problem = concat("the name of a class: found '", escape(trim(text).substr(0, 40)), "'");
+  return label;
+}
+
+void warn_of_numeric_names(const std::vector<std::string>& classes, const char* where, bool from_folders,
+                           const SourceOptions& options) {
+  if (!options.warn) return;
+  std::vector<int64_t> numbers;
+  for (const std::string& name : classes) {
+    const auto number = parse_number<int64_t>(name);
+    if (!number) return;
+    numbers.push_back(*number);
+  }
+  std::vector<int64_t> sorted = numbers;
+  std::ranges::sort(sorted);
+  const auto wrong = std::ranges::mismatch(numbers, sorted).in1;
+  if (wrong == numbers.end()) return;
+  const auto label = static_cast<size_t>(wrong - numbers.begin());
+  const char* by =
+      std::ranges::is_sorted(classes) ? "are sorted by bytes, not by number" : "are not in numeric order";
+  options.warn(concat("[", where, "] class ", from_folders ? "folders " : "names ", by, ": ",
+                      from_folders ? "folder" : "class", " '", classes[label], "' has label ", label,
+                      " (where numbers are labels, pad them with zeros: 000, 001, ...)"));
 }
 
 }  // namespace tessera::data

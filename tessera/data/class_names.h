@@ -32,14 +32,29 @@ class LabelReader {
   /// `classes`: all names, or none: any number below kMaxClasses.
   LabelReader(std::vector<std::string> classes, int64_t offset);
   /// The label, or nothing with the reason in `problem`: "a label below 10: found 12".
+  /// A number is the label itself, also where a class is named by a number.
   std::optional<int64_t> read(std::string_view text, std::string& problem) const;
   std::optional<int64_t> read(int64_t number, std::string& problem) const;
+  /// As read(text), for text that is a name in its data (a folder, a JSON string): a number is the label only
+  /// where no class is named by a number.
+  std::optional<int64_t> read_name(std::string_view text, std::string& problem) const;
   const std::vector<std::string>& classes() const { return classes_; }
 
  private:
+  std::optional<int64_t> find(std::string_view name) const;
+  std::string no_label(std::string_view text) const;
+
   const std::vector<std::string> classes_;
   const int64_t offset_;
   std::vector<size_t> by_name_;  // numbers of classes, sorted by name
+  bool named_by_numbers_ = false;
 };
+
+/// Warns where all classes are named by numbers whose order is not numeric: labels of folders named 0 to 11
+/// are 0, 1, 10, 11, 2, ... That suits a training on these data, and not weights whose outputs are in numeric
+/// order (torchvision sorts by bytes, timm by numbers). `where`: "data.open_zip". `from_folders`: the names
+/// are those of folders.
+void warn_of_numeric_names(const std::vector<std::string>& classes, const char* where, bool from_folders,
+                           const SourceOptions& options);
 
 }  // namespace tessera::data

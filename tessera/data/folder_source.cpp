@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
+#include "tessera/data/class_names.h"
 #include "tessera/data/in_parallel.h"
 #include "tessera/data/indexed_source.h"
 #include "tessera/data/left_out.h"
@@ -160,25 +161,6 @@ fs::path find_split(const fs::path& folder, const std::string& split) {
                                    : concat("did you mean ", near, "? (--split, data.train, data.val)")});
 }
 
-/// Folders named 0 to 11 get the labels 0, 1, 10, 11, 2, ...: right for a training of one's own, wrong beside
-/// weights whose outputs are in numeric order (torchvision sorts by bytes, timm by numbers).
-void warn_of_numbers(const std::vector<std::string>& classes, const SourceOptions& options) {
-  std::vector<int64_t> numbers;
-  for (const std::string& name : classes) {
-    const auto number = parse_number<int64_t>(name);
-    if (!number) return;
-    numbers.push_back(*number);
-  }
-  std::vector<int64_t> sorted = numbers;
-  std::ranges::sort(sorted);
-  const auto wrong = std::ranges::mismatch(numbers, sorted).in1;
-  if (!options.warn || wrong == numbers.end()) return;
-  const auto label = static_cast<size_t>(wrong - numbers.begin());
-  options.warn(concat("[data.open_folder] class folders are sorted by bytes, not by number: folder '",
-                      classes[label], "' has label ", label,
-                      " (where numbers are labels, pad them with zeros: 000, 001, ...)"));
-}
-
 }  // namespace
 
 std::unique_ptr<Source> open_folder(const fs::path& folder, const std::string& split,
@@ -196,7 +178,7 @@ std::unique_ptr<Source> open_folder(const fs::path& folder, const std::string& s
                 .problem = concat(with_classes.string(), " has no folders"),
                 .expected = "a folder for each class"});
   check_folders(root, folders, classes);
-  warn_of_numbers(classes, options);
+  warn_of_numeric_names(classes, kFolderSource, /*from_folders=*/true, options);
   IndexRequest request{"folder", normal, split, "", {root, with_classes}, {}};
   for (const auto& name : folders) request.inputs.push_back(root / name);
   request.build = [&](IndexBuilder& builder) { build_index(root, folders, classes, builder); };

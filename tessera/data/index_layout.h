@@ -12,7 +12,7 @@ namespace tessera::data {
 
 /// 16 bytes with the version; then 16 hexadecimal digits (XXH3 of the body), u64 size of the body, the body,
 /// the windows. Numbers are little-endian: Tessera runs on no other machine.
-inline constexpr std::string_view kIndexMagic = "TESSERA INDEX 2\n";
+inline constexpr std::string_view kIndexMagic = "TESSERA INDEX 3\n";
 inline constexpr size_t kIndexHashDigits = 16;
 inline constexpr size_t kIndexHeader = kIndexMagic.size() + kIndexHashDigits + sizeof(uint64_t);
 inline constexpr size_t kIndexAlignment = 8;  // of each section

@@ -149,7 +149,8 @@ class FileWalk {
       return labels_.read(label->integer, problem);
     if (label->kind == Feature::Kind::kBytes && label->count == 1 && label->size <= kMaxLabelText) {
       const auto text = record.get(label->offset, label->size);
-      return labels_.read(std::string_view(reinterpret_cast<const char*>(text.data()), text.size()), problem);
+      return labels_.read_name(std::string_view(reinterpret_cast<const char*>(text.data()), text.size()),
+                               problem);
     }
     problem = concat("one integer or text as the label in ", label->name, ": found ",
                      label->count == 1 ? "another type" : concat(label->count, " values"));

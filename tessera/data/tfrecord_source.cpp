@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/data/class_names.h"
 #include "tessera/data/indexed_shards.h"
 #include "tessera/data/open_source.h"
 #include "tessera/data/shard_list.h"
@@ -172,7 +173,9 @@ std::unique_ptr<Source> open_tfrecord(const std::string& path, const std::string
                   .problem = concat(found.files.size(), " files have no records, the first is ",
                                     found.files.front().string())});
   };
-  return std::make_unique<TfRecordSource>(found.files, found.keys, open_index(request, options));
+  OpenedIndex opened = open_index(request, options);
+  warn_of_numeric_names(opened.index.classes(), kTfrecordSource, /*from_folders=*/false, options);
+  return std::make_unique<TfRecordSource>(found.files, found.keys, std::move(opened));
 }
 
 }  // namespace tessera::data

@@ -43,7 +43,7 @@ std::optional<int64_t> label_in_json(const std::string& text, const std::string&
     at = end + 1;
   }
   if (value != nullptr && value->is_number_integer()) return labels.read(value->get<int64_t>(), problem);
-  if (value != nullptr && value->is_string()) return labels.read(value->get<std::string>(), problem);
+  if (value != nullptr && value->is_string()) return labels.read_name(value->get<std::string>(), problem);
   problem = concat("a label in the field '", field, "' of the JSON member: found ",
                    json.is_discarded() ? "no JSON"
                    : value == nullptr  ? "no such field"
@@ -163,11 +163,19 @@ class ShardWalk {
   void leave_out(const std::string& name) {
     left_out_.add(ending_of(name), concat(name, " of ", shard_.path.filename().string()));
   }
-  /// Beside the image and the label of a sample, what the naming rule may have taken from another one:
-  /// "a.b.jpg" and "a.b.cls" beside "a.jpg" and "a.cls". Settings that name endings say what is wanted.
-  bool looks_like_a_sample(const std::string& name) const {
-    const std::string ending = lower(ending_of(name));
-    return (keys_.image.empty() && is_image_name(name)) || (keys_.label.empty() && ending == ".cls");
+  /// Whether an unused member of a used sample may come from a different sample: a second image "a.png", and
+  /// "a.b.jpg" together with "a.b.cls" beside "a.jpg" and "a.cls". A mask "a.seg.png" has no label and so is
+  /// part of "a". Settings that name endings say what is wanted.
+  bool looks_like_a_sample(const std::string& name, const Group& group) const {
+    const std::string ending = parts_of(name).ending;
+    const size_t dot = ending.rfind('.');
+    const std::string last = ending.substr(dot + 1);  // npos + 1: all of it
+    const bool image = keys_.image.empty() && is_image(last), label = keys_.label.empty() && last == "cls";
+    if (dot == std::string::npos) return image;
+    const std::string stem = ending.substr(0, dot + 1);
+    const auto has = [&](const std::string& other) { return group.endings.contains(stem + other); };
+    if (image) return has(group.label_ending);
+    return label && (keys_.image.empty() ? has("jpg") || has("jpeg") || has("png") : has(keys_.image));
   }
 
   /// A member that DALI's index names: its header must stand before its content.
@@ -226,7 +234,7 @@ class ShardWalk {
     if (!group.open()) return;
     const bool is_sample = group.image || !group.label_ending.empty() || !group.problem.empty();
     for (const std::string& name : group.unused) {
-      if (!is_sample || looks_like_a_sample(name)) leave_out(name);
+      if (!is_sample || looks_like_a_sample(name, group)) leave_out(name);
     }
     if (!is_sample) return;
     keys_seen_.insert(group.key);

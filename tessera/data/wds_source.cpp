@@ -104,7 +104,9 @@ std::unique_ptr<Source> open_wds(const std::string& list, const std::string& spl
     }
     if (!lost.empty()) builder.note(concat("[", kWdsSource, "] ", lost));
   };
-  return std::make_unique<WdsSource>(shards, open_index(request, options));
+  OpenedIndex opened = open_index(request, options);
+  warn_of_numeric_names(opened.index.classes(), kWdsSource, /*from_folders=*/false, options);
+  return std::make_unique<WdsSource>(shards, std::move(opened));
 }
 
 }  // namespace tessera::data

@@ -84,12 +84,12 @@ std::string folder_of(std::string_view name) {
 }
 
 /// Every class by its folder, where the map says of each folder one label and of each label one folder; else
-/// none.
-std::vector<std::string> folder_names(const std::string& map) {
+/// none. `offset` is added to the labels of the map.
+std::vector<std::string> folder_names(const std::string& map, int64_t offset) {
   std::map<int64_t, std::string> names;
   std::map<std::string, int64_t> labels;
   bool one_to_one = true;
-  const LabelReader numbers({}, 0);
+  const LabelReader numbers({}, offset);
   std::string ignored;
   read_map(map, [&](const MapLine& line) {
     const auto label = numbers.read(line.label, ignored);
@@ -215,7 +215,7 @@ void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexB
   std::sort(images.begin(), images.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
   for (const auto* member : images) {
     std::string problem;
-    const auto label = labels.read(folder_of(member->name), problem);
+    const auto label = labels.read_name(folder_of(member->name), problem);
     if (label) {
       builder.add(place_of(*member, *label));
     } else {
@@ -250,6 +250,21 @@ std::vector<std::string> folders_of(const ZipFiles& files) {
   return names;
 }
 
+/// The classes of an archive without a map: those of the training split, whose labels its map says.
+std::vector<std::string> classes_without_map(const ZipFiles& files, const ZipFiles& with_classes,
+                                             int64_t offset) {
+  if (!with_classes.has_map()) return folders_of(with_classes);
+  auto names = folder_names(read_file(with_classes.map), offset);
+  if (names.empty()) {
+    user_error({.where = kZipSource,
+                .problem = concat(files.archive.string(), " has no map, and ", with_classes.map.string(),
+                                  " does not give each class folder one label of its own"),
+                .expected = concat("a map ", files.stem, "_map.txt beside it"),
+                .hint = "write the map, or name the classes by data.classes"});
+  }
+  return names;
+}
+
 void build_index(const ZipFiles& files, const std::optional<ZipFiles>& train,
                  const std::optional<fs::path>& class_file, int64_t offset, IndexBuilder& builder) {
   const ZipFiles& with_classes = train ? *train : files;
@@ -257,13 +272,13 @@ void build_index(const ZipFiles& files, const std::optional<ZipFiles>& train,
   std::vector<std::string> names;
   if (class_file) names = read_class_names(*class_file);
   if (!files.has_map()) {
-    if (names.empty()) names = folders_of(with_classes);
+    if (names.empty()) names = classes_without_map(files, with_classes, offset);
     build_from_folders(files, LabelReader(names, 0), builder);
     builder.set_classes(names);
     return;
   }
   if (names.empty() && offset == 0 && with_classes.has_map())
-    names = folder_names(read_file(with_classes.map));
+    names = folder_names(read_file(with_classes.map), 0);
   build_from_map(files, read_file(files.map), LabelReader(names, offset), builder);
   if (names.empty()) {
     builder.number_classes();
@@ -288,7 +303,10 @@ std::unique_ptr<Source> open_zip(const fs::path& folder, const std::string& spli
   request.build = [&](IndexBuilder& builder) {
     build_index(files, train, class_file, options.label_offset, builder);
   };
-  return std::make_unique<ZipSource>(files.archive, open_index(request, options));
+  OpenedIndex opened = open_index(request, options);
+  const bool from_folders = !files.has_map() && !class_file;
+  warn_of_numeric_names(opened.index.classes(), kZipSource, from_folders, options);
+  return std::make_unique<ZipSource>(files.archive, std::move(opened));
 }
 
 }  // namespace tessera::data

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -15,11 +14,19 @@
 #include "tessera/base/error.h"
 #include "tessera/base/words.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/variables.h"
 
 namespace tessera::launch {
 namespace {
 
 constexpr int kStartTimeField = 22;  // of /proc/PID/stat, from 1 (proc(5))
+constexpr const char* kJobEnd = "SLURM_JOB_END_TIME";
+
+/// Seconds since 1970; nothing where the variable is missing or no number.
+std::optional<double> job_end() {
+  const auto end = parse_number<double>(variable(kJobEnd).value_or(""));
+  return end && std::isfinite(*end) ? end : std::nullopt;
+}
 
 }  // namespace
 
@@ -41,14 +48,22 @@ double seconds_running(const std::filesystem::path& root) {
 std::optional<double> seconds_to_limit(double limit, bool of_job) {
   std::optional<double> left;
   if (limit > 0) left = limit - seconds_running();
-  const char* end = of_job ? std::getenv("SLURM_JOB_END_TIME") : nullptr;
-  const auto end_time = parse_number<double>(end == nullptr ? "" : end);
+  const auto end_time = of_job ? job_end() : std::nullopt;
   if (end_time) {
     const double now =
         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     left = left ? std::min(*left, *end_time - now) : *end_time - now;
   }
   return left;
+}
+
+std::string job_end_problem() {
+  const auto text = variable(kJobEnd);
+  if (!text || job_end()) return "";
+  return concat(
+      kJobEnd, " is '", escape(*text),
+      "': expected seconds since 1970; the end of the job is unknown and does not stop this run in time "
+      "(set run.time_limit, or correct the variable)");
 }
 
 std::function<bool()> stop_or_limit(double limit, double margin) {
@@ -73,8 +88,7 @@ std::string stop_reason(double limit, double margin) {
     return concat("run.time_limit = ", limit, " s is over in ", std::llround(std::max(0.0, *own)),
                   " s, run.time_margin is ", margin, " s");
   }
-  const char* end = std::getenv("SLURM_JOB_END_TIME");
-  return concat("SLURM_JOB_END_TIME = ", end == nullptr ? "" : end,
+  return concat(kJobEnd, " = ", variable(kJobEnd).value_or(""),
                 *left < 0 ? " has passed" : concat(" is in ", std::llround(*left), " s"),
                 ", run.time_margin is ", margin, " s");
 }

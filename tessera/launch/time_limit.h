@@ -18,6 +18,9 @@ double seconds_running(const std::filesystem::path& root = "/");
 /// neither. A variable that is no number does not count.
 std::optional<double> seconds_to_limit(double limit, bool of_job);
 
+/// What is wrong with $SLURM_JOB_END_TIME, which then sets no limit; "" where nothing is.
+std::string job_end_problem();
+
 /// Is there less than `margin` seconds left, or was a stop asked for (stop_requested)? To be asked often.
 std::function<bool()> stop_or_limit(double limit, double margin);
 

@@ -266,7 +266,7 @@ bool is_given(const GivenMap& given, const std::string& key) {
 }
 
 /// Of two keys that say the same thing only one may be given in a file. One given by --set replaces the
-/// file's other, and of two given by --set the last counts.
+/// file's other, and of two given by --set the last counts. A 0 stands for "not given".
 void only_one(const std::string& a, const std::string& b, GivenMap& given) {
   if (!is_given(given, a) || !is_given(given, b)) return;
   const Given &first = given.at(a), &second = given.at(b);
@@ -279,6 +279,15 @@ void only_one(const std::string& a, const std::string& b, GivenMap& given) {
               .problem = concat(a, " and ", b, " are both given (", first.where, " and ", second.where, ")"),
               .expected = "only one of them",
               .hint = "remove one"});
+}
+
+/// A 0 given by --set for one of two lengths takes the file's other length away as well: no warmup.
+void zero_replaces_other(const std::string& a, const std::string& b, GivenMap& given) {
+  for (const auto& [key, other] : {std::pair(a, b), std::pair(b, a)}) {
+    const auto at = given.find(key), replaced = given.find(other);
+    if (at == given.end() || !at->second.from_set || is_given(given, key)) continue;
+    if (replaced != given.end() && !replaced->second.from_set) given.erase(replaced);
+  }
 }
 
 /// One of the two has to be above 0, and what was given is 0, which stands for "not given". Keys that are
@@ -475,7 +484,10 @@ Recipe parse_recipe(const std::string& toml, const std::string& where, const std
     take(parse_set(sets[i]), std::filesystem::current_path(), true, i + 1, given);
   only_one("train.epochs", "train.steps", given);
   for (const char* length : {"warmup", "step", "cooldown"}) {
-    only_one(concat("schedule.", length, "_epochs"), concat("schedule.", length, "_steps"), given);
+    const std::string epochs = concat("schedule.", length, "_epochs"),
+                      steps = concat("schedule.", length, "_steps");
+    zero_replaces_other(epochs, steps, given);
+    only_one(epochs, steps, given);
   }
   only_one("model.mlp_ratio", "model.mlp_width", given);
   refuse_zeros("train.batch", "train.batch_per_rank", given);

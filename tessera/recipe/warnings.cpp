@@ -8,6 +8,10 @@ namespace tessera::recipe {
 std::vector<std::string> schedule_warnings(const Recipe& recipe, const StepCounts& counts) {
   std::vector<std::string> lines;
   const double lr = recipe.optimizer.lr * counts.lr_factor;
+  if (lr == 0 && recipe.schedule.min_lr == 0 && learning_rate(recipe, counts, counts.begin) == 0)
+    lines.push_back(
+        "[recipe.schedule] optimizer.lr = 0: the learning rate is 0 at every step, so training "
+        "changes no parameter (set optimizer.lr; to evaluate only: tessera eval)");
   if (counts.warmup >= counts.total) {
     lines.push_back(concat("[recipe.schedule] a warmup shorter than the run: found ", counts.warmup,
                            " steps of warmup in ", counts.total, ", so the learning rate ends at ",

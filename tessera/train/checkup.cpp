@@ -15,6 +15,7 @@
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/link.h"
+#include "tessera/train/prepared.h"
 #include "tessera/train/rates.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -53,6 +54,7 @@ int64_t most_checkpoints(const recipe::Recipe& recipe, int64_t steps) {
 void look_at_data(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads, Log& log,
                   monitor::CheckupFacts& facts) {
   const data::MixedSource mix = open_training(recipe, [&log](const std::string& line) { log.warn(line); });
+  check_classes(*mix.source, recipe);
   const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, ranks.world);
   const recipe::StepCounts counts = recipe::count_steps(recipe, mix.source->size(), sizes.batch);
   facts.checkpoints = most_checkpoints(recipe, counts.total);
@@ -126,6 +128,7 @@ void look_at_devices(const recipe::Recipe& recipe, const launch::Ranks& ranks, a
 }  // namespace
 
 monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
+  static_cast<void>(matched_groups(recipe));  // refuses what a training would refuse
   Log log(true);
   monitor::CheckupFacts facts;
   facts.world = ranks.world;

@@ -9,6 +9,7 @@
 #include "tessera/data/overlap.h"
 #include "tessera/data/split.h"
 #include "tessera/launch/surroundings.h"
+#include "tessera/launch/time_limit.h"
 #include "tessera/plan/levels_text.h"
 #include "tessera/recipe/warnings.h"
 #include "tessera/train/device.h"
@@ -24,16 +25,6 @@ namespace {
 std::string steps_text(double steps) {
   const auto whole = static_cast<int64_t>(steps);
   return static_cast<double>(whole) == steps ? human_count(whole) : concat(steps);
-}
-
-void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
-  const auto found = static_cast<int64_t>(source.classes().size());
-  if (found > recipe.model.classes()) {
-    user_error({.where = "train.data",
-                .problem = concat(recipe.data.source, " has ", found, " classes"),
-                .expected = concat("at most model.classes (", recipe.model.classes(), ")"),
-                .hint = concat("set model.classes = ", found)});
-  }
 }
 
 /// An accuracy on images that were trained on is no accuracy.
@@ -58,6 +49,16 @@ void check_overlap(const data::Source& train, const data::Source& val, const rec
 }
 
 }  // namespace
+
+void check_classes(const data::Source& source, const recipe::Recipe& recipe) {
+  const auto found = static_cast<int64_t>(source.classes().size());
+  if (found > recipe.model.classes()) {
+    user_error({.where = "train.data",
+                .problem = concat(recipe.data.source, " has ", found, " classes"),
+                .expected = concat("at most model.classes (", recipe.model.classes(), ")"),
+                .hint = concat("set model.classes = ", found)});
+  }
+}
 
 std::vector<recipe::ParameterGroups::Match> matched_groups(const recipe::Recipe& recipe) {
   std::vector<std::string> names;
@@ -173,6 +174,7 @@ void print_facts(Prepared& p, Log& log) {
   for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
   for (const auto& line : recipe::schedule_warnings(p.job.recipe, p.counts)) log.warn(line);
   for (const auto& line : settings_without_effect(p.job.recipe.run, p.device)) log.warn(line);
+  if (const std::string problem = launch::job_end_problem(); !problem.empty()) log.warn(problem);
   const auto classes = static_cast<int64_t>(p.train->classes().size());
   const std::string unused = recipe::class_count_warning(p.job.recipe, classes);
   if (!unused.empty()) log.warn(unused);

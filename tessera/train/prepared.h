@@ -52,7 +52,10 @@ void open_data(Prepared& p);
 /// Fills `data`: reads the samples' names and labels, which takes half a second for a million.
 void record_data(Prepared& p);
 
-/// What optimizer.groups names. Errors: UserError where a pattern fits nothing.
+/// Errors: UserError where the data have more classes than the model has outputs.
+void check_classes(const data::Source& source, const recipe::Recipe& recipe);
+
+/// What optimizer.groups names. Errors: UserError where a pattern fits nothing, or all parameters are frozen.
 std::vector<recipe::ParameterGroups::Match> matched_groups(const recipe::Recipe& recipe);
 
 /// Names and values for people: on the console, in the log, in the report.

@@ -95,21 +95,36 @@ void check_best(const Prepared& p, const fs::path& folder, mesh::Mesh& mesh, Log
 
 /// A run may not become shorter than what it has trained: it would end without a step, with a schedule that
 /// its steps did not follow.
-void check_length(const recipe::Recipe& recipe, const recipe::StepCounts& counts, int64_t step) {
+void check_length(const recipe::Recipe& recipe, const recipe::Recipe& saved, const TrainState& state,
+                  const DataRecord& now, const recipe::StepCounts& counts) {
+  const int64_t step = state.step;
   if (step <= counts.total) return;
   const bool in_steps = recipe.train.steps > 0;
-  const std::string given = in_steps ? concat("train.steps = ", recipe.train.steps, " is less than ", step,
-                                              ", the step of the checkpoint")
-                                     : concat("train.epochs = ", recipe.train.epochs, " is ", counts.total,
-                                              " steps, but the checkpoint is at step ", step);
+  std::string given = in_steps ? concat("train.steps = ", recipe.train.steps, " is less than ", step,
+                                        ", the step of the checkpoint")
+                               : concat("train.epochs = ", recipe.train.epochs, " is ", counts.total,
+                                        " steps, but the checkpoint is at step ", step);
   const auto least = static_cast<int64_t>(
       in_steps ? static_cast<double>(step + 1)
                : std::ceil(static_cast<double>(step + 1 - counts.begin) / counts.steps_per_epoch));
   const char* key = in_steps ? "train.steps" : "train.epochs";
+  const bool is_new =
+      in_steps ? recipe.train.steps != saved.train.steps : recipe.train.epochs != saved.train.epochs;
+  std::string hint = concat("set ", key, " to at least ", least);
+  if (is_new) {
+    hint = concat("undo the change of ", key, ", or ", hint);
+  } else if (state.data && state.data->train.samples != now.train.samples) {
+    given += concat(", as the training data have ", now.train.samples, " images instead of ",
+                    state.data->train.samples);
+    hint = concat("restore the images, or ", hint);
+  } else if (state.data && state.data->batch != now.batch) {
+    given += concat(", as a batch has ", now.batch, " images instead of ", state.data->batch);
+    hint = concat("restore train.batch, or ", hint);
+  }
   user_error({.where = "train.resume",
               .problem = given,
               .expected = concat("more than ", step, " steps"),
-              .hint = concat("remove --set ", key, ", or set ", key, " to at least ", least)});
+              .hint = hint});
 }
 
 /// Sets where data and schedule go on.
@@ -222,7 +237,7 @@ fs::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
   }
   report(differences(state.data, state.classes, p.data, p.val->classes()), log);
   place_in_data(p, state, saved, manifest.world, log);
-  check_length(p.job.recipe, p.counts, state.step);
+  check_length(p.job.recipe, saved, state, p.data, p.counts);
   if (state.step >= p.counts.total) {
     log.info(concat("  this run is finished: all of its ", p.counts.total,
                     " steps are made (to train on, set ", recipe::how_to_train_on(p.job.recipe), ")"));

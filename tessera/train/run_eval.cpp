@@ -17,6 +17,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/base/warn.h"
+#include "tessera/base/words.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/class_difference.h"
 #include "tessera/data/class_names.h"
@@ -68,6 +69,17 @@ int64_t heads_in(const std::vector<std::string>& sets) {
   return heads;
 }
 
+/// `--set train.epochs=0` (timm's --epochs 0) asks for no training, and an evaluation does not train anyway.
+std::vector<std::string> without_zero_lengths(std::vector<std::string> sets) {
+  std::erase_if(sets, [](const std::string& set) {
+    for (const std::string_view key : {"train.epochs=", "train.steps="}) {
+      if (set.starts_with(key)) return parse_number<double>(set.substr(key.size())) == 0.0;
+    }
+    return false;
+  });
+  return sets;
+}
+
 Trained open_weights(const std::string& path, const std::vector<std::string>& sets) {
   weights::OpenOptions how;
   how.heads = heads_in(sets);
@@ -76,7 +88,7 @@ Trained open_weights(const std::string& path, const std::vector<std::string>& se
   if (model.classes() == 0) model.classes() = 1;  // a recipe's model has a head; nothing reads this one
   const std::string toml =
       recipe::to_toml(recipe::evaluation_recipe(fs::path(path).stem().string(), model, found.pixels));
-  return {path, recipe::parse_recipe(toml, path, ".", sets), std::move(found)};
+  return {path, recipe::parse_recipe(toml, path, ".", without_zero_lengths(sets)), std::move(found)};
 }
 
 /// What a path means: a checkpoint (its own folder, or a run's: the best, else the latest) with the recipe
@@ -91,8 +103,9 @@ Trained open_trained(const std::string& path, const std::vector<std::string>& se
         {.where = "checkpoint.find", .problem = concat(checkpoints.string(), " has no complete checkpoint")});
   const checkpoint::Choice& choice = *found;
   const auto manifest = checkpoint::read_manifest(choice.path);
-  recipe::Recipe recipe = recipe::parse_recipe(manifest.progress.recipe_toml,
-                                               (choice.path / "manifest.json").string(), ".", sets);
+  recipe::Recipe recipe =
+      recipe::parse_recipe(manifest.progress.recipe_toml, (choice.path / "manifest.json").string(), ".",
+                           without_zero_lengths(sets));
   if (!choice.passed_over.empty()) {
     if (recipe.checkpoint.on_damage == "fail") checkpoint::refuse_passed_over(choice);
     warn(checkpoint::passed_over_text(choice));
@@ -420,6 +433,10 @@ void name_classes(const PredictJob& job, const Trained& trained, TrainState& sta
                 .hint = ""});
   }
   data::check_same_classes(state.classes, names, recipe.data.classes, warn);
+  data::SourceOptions options;
+  options.warn = warn;
+  if (state.classes.empty())
+    data::warn_of_numeric_names(names, "data.classes", /*from_folders=*/false, options);
   state.classes = std::move(names);
 }
 

@@ -214,41 +214,6 @@ std::string choices(std::string_view only) {
   return all.empty() ? "null" : join(all, " or ");
 }
 
-constexpr std::string_view kSwiGlu = "a SwiGLU in its blocks";
-constexpr std::string_view kGeluTanh = "the tanh approximation of GELU", kPrefix = "a pool over all tokens",
-                           kPostNorm = "norms behind attention and MLP (ResPostBlock)";
-
-/// timm's Vision Transformers whose tensors look like those that Tessera computes, and that differ. From
-/// timm.list_models(module="vision_transformer"), each built and compared (timm 1.0.31).
-struct KnownArchitecture {
-  std::string_view name;
-  TimmArchitecture facts;
-};
-constexpr KnownArchitecture kArchitectures[] = {
-    {"vit_base_patch16_gap_224", {.heads = 16}},
-    {"test_vit", {.heads = 2}},
-    {"test_vit2", {.heads = 2}},
-    {"vit_giant_patch14_dinov2", {.refused = kSwiGlu}},
-    {"vit_giant_patch14_reg1_tipsv2", {.refused = kSwiGlu}},
-    {"vit_giant_patch14_reg4_dinov2", {.refused = kSwiGlu}},
-    {"test_vit3", {.heads = 3, .refused = kPrefix}},
-    {"vit_base_patch16_rpn_224", {.refused = kPostNorm}},
-    {"vit_base_patch32_siglip_256", {.refused = kGeluTanh}},
-    {"vit_base_patch32_siglip_gap_256", {.refused = kGeluTanh}},
-    {"vit_giantopt_patch16_siglip_256", {.refused = kGeluTanh}},
-    {"vit_giantopt_patch16_siglip_384", {.refused = kGeluTanh}},
-    {"vit_giantopt_patch16_siglip_gap_256", {.refused = kGeluTanh}},
-    {"vit_giantopt_patch16_siglip_gap_384", {.refused = kGeluTanh}},
-    {"vit_large_patch16_siglip_512", {.refused = kGeluTanh}},
-    {"vit_large_patch16_siglip_gap_512", {.refused = kGeluTanh}},
-    {"vit_so400m_patch16_siglip_256", {.refused = kGeluTanh}},
-    {"vit_so400m_patch16_siglip_384", {.refused = kGeluTanh}},
-    {"vit_so400m_patch16_siglip_512", {.refused = kGeluTanh}},
-    {"vit_so400m_patch16_siglip_gap_256", {.refused = kGeluTanh}},
-    {"vit_so400m_patch16_siglip_gap_384", {.refused = kGeluTanh}},
-    {"vit_so400m_patch16_siglip_gap_512", {.refused = kGeluTanh}},
-};
-
 }  // namespace
 
 std::string to_string(ConfigFile file) {
@@ -289,14 +254,6 @@ std::vector<std::string> check_fields(ConfigFile file, const std::string& text, 
     }
   }
   return unknown;
-}
-
-TimmArchitecture timm_architecture(std::string_view name) {
-  if (name.find("quickgelu") != std::string_view::npos) return {.refused = "QuickGELU"};
-  for (const auto& known : kArchitectures) {
-    if (known.name == name) return known.facts;
-  }
-  return {};
 }
 
 }  // namespace tessera::weights

@@ -43,9 +43,13 @@ std::vector<std::string> check_fields(ConfigFile file, const std::string& text, 
 
 /// What timm's name of an architecture says and neither tensors nor other fields do.
 struct TimmArchitecture {
-  int64_t heads = 0;              // 0: the usual number for the width
+  bool known = false;
+  int64_t heads = 0;              // unless model_args says others; 0: not known
   std::string_view refused = {};  // why Tessera's ViT cannot compute it; empty: it can
 };
+/// `name` may have a tag: "vit_base_patch16_224.augreg_in1k".
 TimmArchitecture timm_architecture(std::string_view name);
+/// The names of all known architectures.
+std::vector<std::string_view> timm_architectures();
 
 }  // namespace tessera::weights

@@ -81,14 +81,14 @@ Opened open_file(const fs::path& path, bool ema) {
     const bool arrays = std::all_of(members.begin(), members.end(),
                                     [](const auto& member) { return member.name.ends_with(".npy"); });
     opened.kind = arrays ? Opened::Kind::kNpz : Opened::Kind::kTorch;
-    opened.source = arrays ? open_npz(opened.file) : open_torch(opened.file, ema, opened.nested);
+    opened.source = arrays ? open_npz(opened.file) : open_torch(opened.file, ema, opened);
   } else if (bytes.size() == start.size() && start[8] == std::byte{'{'}) {
     opened.source = open_safetensors(opened.file, opened.metadata);
     if (const auto at = opened.metadata.find("tessera.recipe"); at != opened.metadata.end())
       opened.recipe_toml = at->second;
   } else if (!bytes.empty() && bytes[0] == std::byte{0x80}) {
     opened.kind = Opened::Kind::kTorch;
-    opened.source = open_torch(opened.file, ema, opened.nested);  // says what is wrong with the older form
+    opened.source = open_torch(opened.file, ema, opened);  // says what is wrong with the older form
   } else {
     user_error(
         {.where = "weights.open",

@@ -19,9 +19,10 @@ struct Opened {
   std::filesystem::path file;  // the one named, or found in a folder
   enum class Kind { kSafetensors, kTorch, kNpz, kTessera } kind = Kind::kSafetensors;
   std::map<std::string, std::string> metadata;  // of safetensors
-  std::string recipe_toml;  // of a checkpoint of Tessera's, and of what was consolidated from one
-  std::string passed_over;  // a line about damaged checkpoints that were passed over; "" for none
-  std::string nested;       // of torch.save: where in the file they were ("model_ema")
+  std::string recipe_toml;   // of a checkpoint of Tessera's, and of what was consolidated from one
+  std::string passed_over;   // a line about damaged checkpoints that were passed over; "" for none
+  std::string nested;        // of torch.save: where in the file they were ("model_ema")
+  std::string architecture;  // of torch.save: "arch" of a training checkpoint of timm; "" for none
 };
 
 /// By its content: a safetensors file, the index of a sharded one (model.safetensors.index.json), a file of
@@ -36,9 +37,9 @@ std::shared_ptr<checkpoint::TensorSource> open_safetensors(const std::filesystem
 /// The files that `index` names lie beside it. Errors: UserError, also when a tensor is in another file than
 /// the index says, or a name leads elsewhere.
 std::shared_ptr<checkpoint::TensorSource> open_sharded_safetensors(const std::filesystem::path& index);
-/// `nested`: set to the dict that holds the tensors, "" for the outermost.
+/// Sets `opened.nested` and `opened.architecture`.
 std::shared_ptr<checkpoint::TensorSource> open_torch(const std::filesystem::path& file, bool ema,
-                                                     std::string& nested);
+                                                     Opened& opened);
 std::shared_ptr<checkpoint::TensorSource> open_npz(const std::filesystem::path& file);
 
 /// File to its name, of an index of sharded safetensors: the text of model.safetensors.index.json. Errors:

@@ -157,6 +157,8 @@ Foreign read_google(const Opened& opened, const FamilyOptions& options) {
   description.family = layout.big_vision ? Family::kBigVision : Family::kGoogle;
   description.variant = layout.big_vision ? "big_vision" : "original";
   set_pixels(description.pixels, /*imagenet=*/false);
+  description.notes.emplace_back(
+      "mean and std are 0.5 and the whole image is scaled to the model's size: the file does not say");
   arch::VitConfig& c = description.config;
   const Shape& patch = need_shape(tensors, kGooglePatch, 4);
   c.patch_size = patch[0];

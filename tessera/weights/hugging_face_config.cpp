@@ -309,8 +309,16 @@ std::optional<TimmConfig> read_timm_config(const std::string& text, const std::s
   // Older files hold pretrained_cfg's fields and the architecture side by side.
   const std::string pretrained = inner == nullptr ? text : dump(*inner);
   const Config config(pretrained, inner == nullptr ? where : where + ": pretrained_cfg");
-  if (inner != nullptr) note_unknown(check_fields(ConfigFile::kTimm, text, where), where, description.notes);
-  note_unknown(check_fields(ConfigFile::kTimmPretrained, pretrained, where), where, description.notes);
+  const auto unknown_outside = check_fields(ConfigFile::kTimm, text, where);
+  auto unknown = check_fields(ConfigFile::kTimmPretrained, pretrained, where);
+  if (inner != nullptr) {
+    note_unknown(unknown_outside, where, description.notes);
+  } else {  // the fields of both stand in one object
+    std::erase_if(unknown, [&](const std::string& name) {
+      return std::ranges::find(unknown_outside, name) == unknown_outside.end();
+    });
+  }
+  note_unknown(unknown, where, description.notes);
   data::TransformOptions& pixels = description.pixels;
   pixels.mean = config.floats("mean", pixels.mean);
   pixels.std = config.floats("std", pixels.std);
@@ -326,6 +334,12 @@ std::optional<TimmConfig> read_timm_config(const std::string& text, const std::s
                "an architecture that Tessera's ViT computes");
   } else {
     found.heads = facts.heads;
+    if (!facts.known && !found.architecture.empty()) {
+      description.notes.push_back(concat(where, ": Tessera does not know the architecture \"",
+                                         escape(found.architecture),
+                                         "\", and computes a ViT with exact GELU, norms before attention and "
+                                         "MLP, and learned positions only"));
+    }
   }
   if (file.has("global_pool")) found.global_pool = file.text("global_pool", "");
   if (const json* inner_args = file.find("model_args")) {

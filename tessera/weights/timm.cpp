@@ -11,6 +11,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/words.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/weights/config_fields.h"
 #include "tessera/weights/hugging_face_config.h"
 #include "tessera/weights/shapes.h"
 
@@ -252,8 +253,17 @@ Foreign read_timm(const Opened& opened, const FamilyOptions& options) {
     description.notes.push_back(
         "mean and std are ImageNet's: the file does not say (AugReg's models want 0.5)");
   }
+  const TimmArchitecture trained = timm_architecture(opened.architecture);
+  if (!said && !trained.refused.empty()) {
+    user_error({.where = "weights.open",
+                .problem = concat(tensors.where, ": arch is \"", escape(opened.architecture),
+                                  "\", which has ", trained.refused),
+                .expected = "an architecture that Tessera's ViT computes",
+                .hint = ""});
+  }
   int64_t position_rows = 0;
   FamilyOptions how = options;
+  if (!said && how.heads == 0) how.heads = trained.heads;
   if (said && how.heads == 0) how.heads = said->heads;
   set_sizes(tensors, description, how, position_rows);
   if (said) {

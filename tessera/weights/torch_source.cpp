@@ -50,8 +50,13 @@ const PickleValue* find_weights(const PickleValue& value, bool ema, int depth, s
 
 class TorchSource final : public checkpoint::TensorSource {
  public:
-  TorchSource(const std::filesystem::path& path, bool ema, std::string& nested) : file_(path) {
-    const PickleValue* weights = find_weights(file_.root(), ema, kDeepest, nested);
+  TorchSource(const std::filesystem::path& path, bool ema, Opened& opened) : file_(path) {
+    const PickleValue* weights = find_weights(file_.root(), ema, kDeepest, opened.nested);
+    if (file_.root().is(PickleValue::Kind::kDict)) {
+      const PickleValue* architecture = file_.root().find("arch");
+      if (architecture != nullptr && architecture->is(PickleValue::Kind::kString))
+        opened.architecture = architecture->text;
+    }
     if (weights == nullptr) {
       user_error({.where = "weights.torch",
                   .problem = concat(path.string(), " has ", file_.root().describe(), " without tensors"),
@@ -80,9 +85,9 @@ class TorchSource final : public checkpoint::TensorSource {
 }  // namespace
 
 std::shared_ptr<checkpoint::TensorSource> open_torch(const std::filesystem::path& file, bool ema,
-                                                     std::string& nested) {
-  nested.clear();
-  return std::make_shared<TorchSource>(file, ema, nested);
+                                                     Opened& opened) {
+  opened.nested.clear();
+  return std::make_shared<TorchSource>(file, ema, opened);
 }
 
 }  // namespace tessera::weights

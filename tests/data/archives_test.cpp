@@ -8,6 +8,8 @@
 #include <chrono>
 #include <functional>
 
+#include "tessera/base/words.h"
+#include "tessera/data/class_names.h"
 #include "tessera/data/index.h"
 #include "tessera/data/loader.h"
 #include "tessera/data/say_once.h"
@@ -124,6 +126,123 @@ TEST_F(Archives, ZipWithoutMapTakesFoldersAsClasses) {
   EXPECT_EQ(open_error("zip:" + root.string(), "val"),
             concat("[data.open_zip] ", (root / "val.zip").string(),
                    " has no class folders: expected a map val_map.txt beside it"));
+}
+
+/// Class folders named by numbers are names: their labels are those of the same tree as folder:, in the order
+/// of bytes, with the same warning.
+TEST_F(Archives, ZipOfNumericFoldersHasTheLabelsOfFolder) {
+  const fs::path root = temporary.path() / "numeric";
+  for (const Names& classes :
+       {Names{"0", "1", "2", "10", "11"}, Names{"10", "20", "30"}, Names{"1", "10", "2"}}) {
+    fs::remove_all(root);
+    for (const std::string split : {"train", "val"}) {
+      std::vector<std::pair<std::string, std::string>> members;
+      for (size_t i = 0; i < classes.size(); ++i) {
+        const fs::path image = fs::path(split) / classes[i] / "x.png";
+        write_image(root / image, static_cast<uint8_t>(10 * i));
+        members.emplace_back(image.string(), read_file(root / image));
+      }
+      write_text(root / (split + ".zip"), zip(members));
+    }
+    for (const std::string split : {"train", "val"}) {
+      const auto folder = open("folder:" + root.string(), split);
+      Names expected = warnings;
+      for (std::string& line : expected) replace_all(line, "open_folder", "open_zip");
+      const auto zipped = open("zip:" + root.string(), split);
+      EXPECT_EQ(warnings, expected);
+      EXPECT_EQ(zipped->classes(), folder->classes());
+      ASSERT_EQ(zipped->size(), folder->size());
+      for (int64_t i = 0; i < folder->size(); ++i) {
+        EXPECT_EQ(zipped->label(i), folder->label(i)) << classes[0] << ' ' << i;
+        EXPECT_EQ(zipped->read(i, 1).pixels, folder->read(i, 1).pixels) << classes[0] << ' ' << i;
+      }
+    }
+  }
+}
+
+/// A file of names decides: a folder is the label itself only where no class is named by a number.
+TEST_F(Archives, ZipOfNumericFoldersWithAClassFile) {
+  const fs::path root = temporary.path() / "named";
+  write_image(root / "x.png", 10);
+  const std::string image = read_file(root / "x.png");
+  write_text(root / "train.zip", zip({{"0/x.png", image}, {"1/x.png", image}}));
+  write_text(root / "classes.txt", "cat\ndog\n");
+  const auto by_label = open("zip:" + root.string());
+  EXPECT_EQ(by_label->label(0), 0);
+  EXPECT_EQ(by_label->label(1), 1);
+  write_text(root / "classes.txt", "1\n2\n");
+  const auto by_name = open("zip:" + root.string());
+  EXPECT_EQ(by_name->label(0), -1);
+  EXPECT_EQ(by_name->label(1), 0);
+}
+
+/// Without a map of its own the validation split has the labels that the training map gives to its folders.
+TEST_F(Archives, ZipWithoutMapHasTheLabelsOfTheTrainingMap) {
+  const fs::path root = temporary.path() / "halfmapped";
+  write_image(root / "x.png", 10);
+  const std::string image = read_file(root / "x.png");
+  for (const std::string split : {"train", "val"})
+    write_text(root / (split + ".zip"), zip({{"cat/x.png", image}, {"dog/x.png", image}}));
+  write_text(root / "train_map.txt", "cat/x.png\t1\ndog/x.png\t0\n");
+  const auto val = open("zip:" + root.string(), "val");
+  EXPECT_EQ(val->classes(), (Names{"dog", "cat"}));
+  EXPECT_EQ(val->label(0), 1);
+  EXPECT_EQ(val->label(1), 0);
+  write_text(root / "train_map.txt", "cat/x.png\t1\n");
+  EXPECT_EQ(
+      open_error("zip:" + root.string(), "val"),
+      "[data.open_zip] " + (root / "val.zip").string() + " has no map, and " +
+          (root / "train_map.txt").string() +
+          " does not give each class folder one label of its own: expected a map val_map.txt beside it; "
+          "write the map, or name the classes by data.classes");
+}
+
+/// Packed from folders 0, 1, 2, 10: the names that classes.txt or a map gives are in the order of bytes.
+TEST_F(Archives, NumericClassNamesInByteOrderAreWarnedOf) {
+  const std::string problem =
+      "class names are sorted by bytes, not by number: class '10' has label 2 (where numbers are labels, pad "
+      "them with zeros: 000, 001, ...)";
+  const std::string names = "0\n1\n10\n2\n";
+  for (const std::string kind : {"zip", "wds", "tfrecord"}) {
+    const fs::path root = copy(kind);
+    write_text(root / "classes.txt", names);
+    options.label_offset = kind == "tfrecord" ? -1 : 0;
+    open(kind + ":" + root.string());
+    EXPECT_EQ(warnings, Names{"[data.open_" + kind + "] " + problem});
+    write_text(root / "classes.txt", "2\n0\n1\n10\n");
+    open(kind + ":" + root.string());
+    ASSERT_EQ(warnings.size(), 1U);
+    EXPECT_TRUE(warnings[0].find("class names are not in numeric order: class '2' has label 0") !=
+                std::string::npos)
+        << warnings[0];
+    write_text(root / "classes.txt", "0\n1\n2\n10\n");
+    open(kind + ":" + root.string());
+    EXPECT_TRUE(warnings.empty());
+  }
+  options.label_offset = 0;
+  const fs::path root = temporary.path() / "mapped";
+  write_image(root / "x.png", 10);
+  const std::string image = read_file(root / "x.png");
+  write_text(root / "train.zip", zip({{"0/x.png", image}, {"10/x.png", image}, {"2/x.png", image}}));
+  write_text(root / "train_map.txt", "0/x.png\t0\n10/x.png\t1\n2/x.png\t2\n");
+  open("zip:" + root.string());
+  EXPECT_EQ(warnings, Names{"[data.open_zip] class names are sorted by bytes, not by number: class '10' has "
+                            "label 1 (where numbers are labels, pad them with zeros: 000, 001, ...)"});
+}
+
+/// The text of a JSON string or a bytes feature is a name where a class is called so; a number is a label.
+TEST(LabelReader, ANumberIsALabelAndTextIsANameFirst) {
+  const LabelReader labels({"0", "1", "10", "2"}, 0);
+  std::string problem;
+  EXPECT_EQ(labels.read("2", problem), 2);
+  EXPECT_EQ(labels.read_name("2", problem), 3);
+  EXPECT_EQ(labels.read_name(" 10 ", problem), 2);
+  EXPECT_EQ(labels.read_name("3", problem), std::nullopt);
+  EXPECT_EQ(problem, "the name of a class: found '3'");
+  const LabelReader words({"cat", "dog"}, 0), none({}, -1);
+  EXPECT_EQ(words.read_name("dog", problem), 1);
+  EXPECT_EQ(words.read_name("0", problem), 0);
+  EXPECT_EQ(none.read_name("1", problem), 0);
 }
 
 /// What Finder adds when it packs a folder, and what a map or the endings leave out. The reference is what

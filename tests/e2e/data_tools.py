@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tessera data`: pack, import, inspect and index from the command line; refusals are one line and exit 2."""
 import json
+import os
 import pathlib
 import re
 import signal
 import tarfile
 import time
+import zipfile
 
-from files import make_image_folder
+from files import make_image_folder, png
 from harness import SOURCE, check, main, scratch, tessera
 
 FIXTURE = SOURCE / "tests/prepare/fixtures/imagenet"
@@ -40,6 +42,24 @@ def packs_and_reads_back():
         found = json.loads(call(folder, "inspect", f"folder:{folder}/back", "--full", "--json"))
         check(found["samples"] == 80 and found["broken"] == [] and found["full"], found)
         check([entry["samples"] for entry in found["classes"]] == [40, 40], found)
+
+
+def numeric_folders_keep_their_classes():
+    """A zip without a map of class folders 0 to 11, packed back into folders: every image stays in its folder."""
+    with scratch() as folder:
+        names = [str(number) for number in range(12)]
+        for split in ("train", "val"):
+            (folder / "zip").mkdir(exist_ok=True)
+            with zipfile.ZipFile(folder / "zip" / f"{split}.zip", "w") as archive:
+                for name in names:
+                    archive.writestr(f"{name}/x.png", png(8, lambda x, y, name=name: 20 * int(name)))
+        text = call(folder, "pack", f"zip:{folder}/zip", folder / "back", "--to", "folder")
+        check("class folders are sorted by bytes, not by number: folder '10' has label 2" in text, text)
+        for split in ("train", "val"):
+            check(sorted(os.listdir(folder / "back" / split)) == sorted(names), os.listdir(folder / "back" / split))
+            for name in names:
+                found = [path.read_bytes() for path in (folder / "back" / split / name).iterdir()]
+                check(found == [png(8, lambda x, y, name=name: 20 * int(name))], split, name)
 
 
 def a_killed_pack_goes_on():
@@ -119,5 +139,5 @@ def help_teaches():
         check("ILSVRC2012_devkit_t12.tar.gz" in call(folder, "import", "imagenet", "--help"))
 
 
-main(packs_and_reads_back, a_killed_pack_goes_on, imports_imagenet, inspects_with_pictures, indexes_ahead,
-     words_of_refusal, help_teaches)
+main(packs_and_reads_back, numeric_folders_keep_their_classes, a_killed_pack_goes_on, imports_imagenet,
+     inspects_with_pictures, indexes_ahead, words_of_refusal, help_teaches)

@@ -223,6 +223,9 @@ def a_time_limit_saves_and_stops():
         environment = {"SLURM_JOB_END_TIME": "1000000000"}  # long ago: not one step more than the one under way
         text = train(folder, *settings(train__steps=1000), run="late", env=environment).done()
         check("stopped early; state saved in " in text and "step_00000001" in text, text)
+        text = train(folder, "--procs", 2, *settings(train__steps=2, optimizer__lr=0), run="odd", env={"SLURM_JOB_END_TIME": "soon"}).done()
+        check(text.count("warning: SLURM_JOB_END_TIME is 'soon': expected seconds since 1970; ") == 1, text)
+        check(text.count("warning: [recipe.schedule] optimizer.lr = 0: the learning rate is 0 at every step") == 1, text)
 
 
 def doctor_judges_a_machine():
@@ -237,6 +240,14 @@ def doctor_judges_a_machine():
         run = tessera("doctor", recipe, *huge, folder=folder)
         check(run.wait() == 2 and "FAIL  memory " in run.text() and "FAIL  disk " in run.text(), run.text())
         check("ok    link        one rank sends nothing" in run.text(), run.text())
+        frozen = ("--set", 'optimizer.groups=["*: freeze"]')
+        refused = tessera("doctor", recipe, *frozen, folder=folder)
+        check(refused.wait() == 2 and "error: [train.groups] optimizer.groups freezes all " in refused.text(), refused.text())
+        run = tessera("train", recipe, *frozen, "--dry-run", folder=folder)
+        check(run.wait() == 2 and run.text().splitlines()[-1] == refused.text().splitlines()[-1], run.text(), refused.text())
+        photos = f"folder:{make_image_folder(folder / 'photos')}"
+        run = tessera("doctor", recipe, *settings(model__classes=1, data__source=photos, train__batch=4), folder=folder)
+        check(run.wait() == 2 and f"at most model.classes = 1 classes: {photos} has 2" in run.text(), run.text())
         check(not os.path.exists(folder / "runs"), "doctor writes nothing")
 
 

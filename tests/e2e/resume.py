@@ -58,6 +58,20 @@ def says_what_differs_in_the_data():
         check(run.wait() == 2 and re.search(r"the data differ from the saved run: label 0 is 'dark' in the checkpoint and 'light' in the data, which is label 1 there; ", run.text()), run.tail())
 
 
+def fewer_images_than_were_trained_on():
+    """The hint for a run that is longer than its length: it names the cause, and no --set that was not given."""
+    with scratch() as folder:
+        recipe = tiny_recipe(folder)
+        recipe.write_text(recipe.read_text().replace("steps = 6\n", "epochs = 2\n"))
+        keys = settings(train__eval_every_epochs=0)
+        train(folder, *keys, recipe=recipe).done()
+        run = train(folder, *keys, *settings(data__source="fake:128"), "--resume", "latest", recipe=recipe)
+        check(run.wait() == 2, run.tail())
+        check(re.search(r"error: \[train.resume\] train.epochs = 2 is \d+ steps, but the checkpoint is at step 16, as the training data "
+                        r"have 128 images instead of 256: expected more than 16 steps; restore the images, or set train.epochs to at "
+                        r"least \d+\n", run.text()), run.tail())
+
+
 def rows_of(run):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {row["step"]: row for row in rows if row["kind"] == "step"}
@@ -143,5 +157,5 @@ def leftovers_go_with_the_next_run():
 
 
 if __name__ == "__main__":
-    main(says_what_differs_in_the_data, a_new_batch_keeps_its_place_in_the_epoch, a_damaged_checkpoint_is_passed_over,
+    main(says_what_differs_in_the_data, fewer_images_than_were_trained_on, a_new_batch_keeps_its_place_in_the_epoch, a_damaged_checkpoint_is_passed_over,
          one_checkpoint_dir_is_of_one_run_at_a_time, leftovers_go_with_the_next_run)

@@ -147,11 +147,11 @@ def resumes_a_finished_run():
             refused = tessera("train", "--resume", "runs/tiny", *procs, "--set", "train.steps=9", folder=folder)
             check(refused.wait(60) == 2, refused.tail())
             check("error: [train.resume] train.steps = 9 is less than 12, the step of the checkpoint: expected more than 12 steps; "
-                  "remove --set train.steps, or set train.steps to at least 13\n" in refused.text(), refused.tail())
+                  "undo the change of train.steps, or set train.steps to at least 13\n" in refused.text(), refused.tail())
             refused = tessera("train", "--resume", "runs/tiny", *procs, "--set", "train.epochs=0.5", folder=folder)
             check(refused.wait(60) == 2, refused.tail())
             check("train.epochs = 0.5 is 4 steps, but the checkpoint is at step 12: expected more than 12 steps; "
-                  "remove --set train.epochs, or set train.epochs to at least 2\n" in refused.text(), refused.tail())
+                  "undo the change of train.epochs, or set train.epochs to at least 2\n" in refused.text(), refused.tail())
             check(written == {name: (folder / "runs/tiny" / name).read_text() for name in written}, "files of the run changed")
         (folder / "runs/tiny/summary.json").unlink()
         tessera("train", "--resume", "runs/tiny", "--set", "train.steps=12", folder=folder).done()
@@ -195,6 +195,17 @@ def eval_names_its_dtype():
         for compute, named in (("fp32", "fp32"), ("bf16", "bf16")):
             text = tessera("eval", "run", "--set", f"precision.compute={compute}", folder=folder).done()
             check(re.search(rf"^top-1 .* images of val in .* s, computed in {named}$", text, re.M), text)
+
+
+def eval_takes_a_length_of_zero():
+    """timm's --epochs 0 asks for no training: an evaluation does not train, so there is nothing to refuse."""
+    with scratch() as folder:
+        train(folder, *settings(train__steps=2)).done()
+        for key in ("train__epochs", "train__steps"):
+            text = tessera("eval", "run", *settings(**{key: 0}), folder=folder).done()
+            check(re.search(r"^top-1 .* images of val", text, re.M), text)
+        run = tessera("eval", "run", "--set", "train.epochs=none", folder=folder)
+        check(run.wait() == 2 and "train.epochs must be a number" in run.text(), run.text())
 
 
 def predict_images():
@@ -391,7 +402,7 @@ def version_for_a_bug_report():
 if __name__ == "__main__":
     main(folder_of_a_run, repeats_from_its_own_recipe, resumes_best_and_a_step, resumes_the_newest_run_that_saved,
          starts_anew_beside_what_saved_nothing,
-         resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, eval_names_its_dtype, predict_images,
+         resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, eval_names_its_dtype, eval_takes_a_length_of_zero, predict_images,
          predict_folders_patterns_and_broken_files, notes_beside_json, short_commands_sleep_while_they_wait,
          threads_of_the_environment,
          predict_writes_out_control_characters, help_is_instant, every_help_says_where_to_read_on, parent_has_no_torch,

@@ -272,6 +272,47 @@ def classes_of_kept_heads_and_teachers_agree(folder):
     check("has 2 classes and the model 3 outputs: 1 is of no class" in out, out)
 
 
+def what_a_file_does_not_hold_is_said(folder):
+    """The settings in the warning give the figures of the run back; files that hold all have no warning."""
+    import shlex
+
+    from files import png
+    from harness import check, settings, tessera, train
+
+    for split in ("train", "val"):
+        for name in ("cat", "cow", "dog"):
+            (folder / "wide" / split / name).mkdir(parents=True)
+            for i in range(3):
+                (folder / "wide" / split / name / f"{i}.png").write_bytes(
+                    png(30, lambda x, y, i=i, name=name: (x * y + i * 40 + 9 * len(name) * ord(name[1]) * x) % 256))
+    recipe = folder / "pixels.toml"
+    recipe.write_text(FINETUNE)
+    data = settings(data__source=f"folder:{folder / 'wide'}")
+    train(folder, *data, *settings(train__batch=3, data__mean="[0.1, 0.2, 0.3]", data__std="[0.3, 0.2, 0.1]", data__eval_crop="center",
+                                   data__eval_crop_ratio=0.7, data__interpolation="bicubic", optimizer__lr=0.01), recipe=recipe,
+          run="pixels").done()
+
+    def loss(path, *words):
+        out = tessera("eval", path, "--json", *data, *words, *settings(precision__compute="fp32"), folder=folder,
+                      stderr=subprocess.DEVNULL).done()
+        return json.loads(out)["loss"]
+
+    expected = loss("pixels")
+    for family, output in (("npz", "p.npz"), ("big_vision", "b.npz"), ("timm", "p.safetensors"), ("torchvision", "t.safetensors"),
+                           ("hf", "p_hf")):
+        out = tessera("checkpoint", "convert", "pixels", output, "--to", family, "--no-check", folder=folder).done()
+        said = f"warning: {output} does not hold all that an evaluation needs: evaluate it with "
+        if not output.endswith(".npz"):
+            check("warning" not in out and abs(loss(output) - expected) < 1e-5, output, out)
+            continue
+        words = shlex.split(out[out.index(said) + len(said):].split("\n")[0])
+        keys = {word.split("=")[0] for word in words if word != "--set"}
+        check(keys == {"data.mean", "data.std", "data.interpolation", "data.eval_crop", "data.eval_crop_ratio"}, words)
+        check(f"warning: {output} does not hold the class names: tessera predict takes them with --set data.classes=FILE" in out, out)
+        check(abs(loss(output) - expected) > 1e-4, "the test's pixels make no difference", expected)
+        check(abs(loss(output, *words) - expected) < 1e-5, loss(output, *words), expected)
+
+
 def weights_go_out_and_in():
     from harness import scratch
 
@@ -282,6 +323,7 @@ def weights_go_out_and_in():
         foreign_folders_give_their_probabilities(folder)
         classes_of_kept_heads_and_teachers_agree(folder)
         a_check_without_logits_compares_features(folder)
+        what_a_file_does_not_hold_is_said(folder)
         others_give_the_same_logits(folder)  # last: without the other programs the whole test counts as skipped
         features_are_those_of_the_others(folder)
 

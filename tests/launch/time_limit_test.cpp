@@ -51,6 +51,25 @@ TEST(TimeLimit, TheEarlierOfBothCounts) {
   ::unsetenv("SLURM_JOB_END_TIME");
 }
 
+TEST(TimeLimit, AnEndOfTheJobThatIsNoNumberIsNamed) {
+  ::unsetenv("SLURM_JOB_END_TIME");
+  EXPECT_EQ(job_end_problem(), "");
+  for (const char* fine : {"", "1790000000", "1790000000.5"}) {
+    ::setenv("SLURM_JOB_END_TIME", fine, 1);
+    EXPECT_EQ(job_end_problem(), "") << fine;
+  }
+  for (const char* wrong : {"abc", "2026-11-26T20:00:00", "nan", "inf", "12 34"}) {
+    ::setenv("SLURM_JOB_END_TIME", wrong, 1);
+    EXPECT_FALSE(seconds_to_limit(0, true)) << wrong;
+    EXPECT_EQ(
+        job_end_problem(),
+        std::string("SLURM_JOB_END_TIME is '") + wrong +
+            "': expected seconds since 1970; the end of the job is unknown and does not stop this run in "
+            "time (set run.time_limit, or correct the variable)");
+  }
+  ::unsetenv("SLURM_JOB_END_TIME");
+}
+
 TEST(TimeLimit, SaysWhyItAsksToStop) {
   ::unsetenv("SLURM_JOB_END_TIME");
   EXPECT_EQ(stop_reason(0, 120), "");

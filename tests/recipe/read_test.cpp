@@ -111,6 +111,35 @@ TEST(Sets, OneOfAPairReplacesTheOther) {
   EXPECT_EQ(warm.schedule.warmup_steps, 7);
 }
 
+/// 0 means none, and so replaces the file's other key too; it does not replace one of a different --set.
+TEST(Sets, AZeroLengthReplacesTheOther) {
+  struct Pair {
+    const char* name;
+    double ScheduleRecipe::*epochs;
+    int64_t ScheduleRecipe::*steps;
+  };
+  for (const Pair& pair :
+       {Pair{"warmup", &ScheduleRecipe::warmup_epochs, &ScheduleRecipe::warmup_steps},
+        Pair{"cooldown", &ScheduleRecipe::cooldown_epochs, &ScheduleRecipe::cooldown_steps},
+        Pair{"step", &ScheduleRecipe::step_epochs, &ScheduleRecipe::step_steps}}) {
+    const std::string epochs = concat("schedule.", pair.name, "_epochs"),
+                      steps = concat("schedule.", pair.name, "_steps");
+    const auto lengths = [&](const std::string& file, const std::vector<std::string>& sets) {
+      const ScheduleRecipe schedule = read(file, sets).schedule;
+      return std::pair(schedule.*pair.epochs, schedule.*pair.steps);
+    };
+    using Lengths = std::pair<double, int64_t>;
+    EXPECT_EQ(lengths(steps + " = 3", {epochs + "=0"}), Lengths(0, 0)) << steps;
+    EXPECT_EQ(lengths(epochs + " = 2.5", {steps + "=0"}), Lengths(0, 0)) << steps;
+    EXPECT_EQ(lengths(steps + " = 3", {steps + "=0"}), Lengths(0, 0)) << steps;
+    EXPECT_EQ(lengths(steps + " = 3\n" + epochs + " = 0", {epochs + "=0"}), Lengths(0, 0)) << steps;
+    EXPECT_EQ(lengths(steps + " = 3\n" + epochs + " = 0", {}), Lengths(0, 3)) << steps;
+    EXPECT_EQ(lengths(steps + " = 3", {epochs + "=0", steps + "=4"}), Lengths(0, 4)) << steps;
+    EXPECT_EQ(lengths(steps + " = 3", {steps + "=4", epochs + "=0"}), Lengths(0, 4)) << steps;
+    EXPECT_EQ(lengths(epochs + " = 1", {steps + "=0", epochs + "=2"}), Lengths(2, 0)) << steps;
+  }
+}
+
 TEST(Environment, Expands) {
   setenv("TESSERA_TEST_NAME", "value", 1);
   setenv("TESSERA_TEST_EMPTY", "", 1);

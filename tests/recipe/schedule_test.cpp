@@ -352,6 +352,15 @@ TEST(Warnings, AWarmupThatNeverEnds) {
             "schedule.warmup_steps and cooldown_steps, or their _epochs)");
 }
 
+TEST(Warnings, ALearningRateOfZero) {
+  EXPECT_EQ(
+      warned({"optimizer.lr=0"}),
+      "[recipe.schedule] optimizer.lr = 0: the learning rate is 0 at every step, so training changes no "
+      "parameter (set optimizer.lr; to evaluate only: tessera eval)");
+  EXPECT_EQ(warned({"optimizer.lr=0", "schedule.warmup_steps=2", "schedule.warmup_from=0.1"}), "none");
+  EXPECT_EQ(warned({"optimizer.lr=1e-9"}), "none");
+}
+
 TEST(Warnings, OutputsOfNoClass) {
   const Recipe recipe = read("[model]\nclasses = 12\n[data]\nsource = 'fake:5'");
   EXPECT_EQ(class_count_warning(recipe, 12), "");

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tessera/arch/vit.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tests/error_text.h"
@@ -42,18 +41,27 @@ TEST(ConfigFields, EveryFieldOfTimmAndTransformersIsDecided) {
   EXPECT_GT(counted, 100U);
 }
 
-TEST(ConfigFields, ArchitecturesOfTimmHaveTheirHeadsOrAreRefused) {
-  for (const auto& [name, facts] : lists()["architectures"].items()) {
+/// The list is timm's; the table has each of its names, and no other.
+TEST(TimmArchitectures, EachIsComputedAsTimmDoesOrRefused) {
+  const auto& expected = lists()["architectures"];
+  for (const auto& [name, facts] : expected.items()) {
     const TimmArchitecture known = timm_architecture(name);
+    EXPECT_TRUE(known.known) << name << " is not in the table: " << facts;
     EXPECT_EQ(known.refused.empty(), facts["why"].empty()) << name << ": " << facts;
-    if (!known.refused.empty()) continue;
-    int64_t usual = facts["width"].get<int64_t>() / 64;
-    for (const auto& size : arch::size_ladder()) {
-      if (size.config.width == facts["width"] && size.config.depth == facts["depth"])
-        usual = size.config.heads;
-    }
-    EXPECT_EQ(known.heads > 0 ? known.heads : usual, facts["heads"].get<int64_t>()) << name;
+    EXPECT_EQ(known.heads, facts["heads"].get<int64_t>()) << name;
   }
+  for (const std::string_view name : timm_architectures())
+    EXPECT_TRUE(expected.contains(name)) << name << " is not in the list of timm";
+  EXPECT_EQ(timm_architectures().size(), expected.size());
+  EXPECT_GT(expected.size(), 130U);
+}
+
+TEST(TimmArchitectures, ATagIsNoPartOfTheName) {
+  EXPECT_EQ(timm_architecture("vit_small_patch16_rope_ape_224.naver_in1k").refused,
+            "rotary position embeddings");
+  EXPECT_EQ(timm_architecture("vit_huge_patch14_224.orig_in21k").heads, 16);
+  EXPECT_FALSE(timm_architecture("vit_brand_new").known);
+  EXPECT_FALSE(timm_architecture("").known);
 }
 
 TEST(ConfigFields, TheGuideListsEveryField) {

@@ -156,6 +156,32 @@ TEST(TimmConfig, SaysWhatImagesAreExpected) {
   EXPECT_TRUE(found.pixels.bicubic);
 }
 
+/// Older files hold the fields of pretrained_cfg and the architecture side by side: each field that is
+/// honoured there is known, and one that neither place has is named once.
+TEST(TimmConfig, AFlatFileHasTheFieldsOfBothPlaces) {
+  Description found;
+  const auto said = read_timm_config(
+      R"({"architecture": "vit_tiny_patch16_224", "global_pool": "avg", "model_args": {}, "crop_pct": 0.9,
+          "label_names": ["a"], "model_type": "timm_wrapper", "brand_new": 1})",
+      "x", found);
+  ASSERT_TRUE(said);
+  EXPECT_EQ(said->global_pool, "avg");
+  EXPECT_EQ(found.notes,
+            std::vector<std::string>{"x: fields that Tessera does not know and ignores: brand_new"});
+  EXPECT_EQ(
+      error_text([&] { read_timm_config(R"({"architecture": "x", "do_pooling": false})", "x", found); }),
+      "[weights.config] x: do_pooling is false: expected true; Tessera's ViT would compute something else");
+}
+
+TEST(TimmConfig, AnUnknownArchitectureIsNamed) {
+  Description found;
+  ASSERT_TRUE(read_timm_config(R"({"architecture": "vit_new", "pretrained_cfg": {}})", "x", found));
+  EXPECT_EQ(found.notes,
+            std::vector<std::string>{
+                "x: Tessera does not know the architecture \"vit_new\", and computes a ViT with exact GELU, "
+                "norms before attention and MLP, and learned positions only"});
+}
+
 TEST(TimmConfig, WhatCannotBeHonouredIsRefused) {
   const auto error = [](const std::string& json) {
     Description found;
@@ -171,6 +197,10 @@ TEST(TimmConfig, WhatCannotBeHonouredIsRefused) {
       "[weights.config] x: architecture is \"vit_base_patch16_rpn_224\", which has norms behind attention "
       "and MLP (ResPostBlock): expected an architecture that Tessera's ViT computes");
   EXPECT_EQ(
+      error(R"({"architecture": "vit_small_patch16_rope_ape_224", "pretrained_cfg": {}})"),
+      "[weights.config] x: architecture is \"vit_small_patch16_rope_ape_224\", which has rotary position "
+      "embeddings: expected an architecture that Tessera's ViT computes");
+  EXPECT_EQ(
       error(R"({"pretrained_cfg": {}, "model_args": {"act_layer": "gelu_tanh"}})"),
       "[weights.config] x: model_args: act_layer is \"gelu_tanh\": expected \"gelu\"; Tessera's ViT would "
       "compute something else");
@@ -185,6 +215,32 @@ std::string timm_folder_error(const std::string& json, const arch::VitConfig& co
   const std::string file = (folder.path() / "config.json").string();
   if (const size_t at = text.find(file); at != std::string::npos) text.replace(at, file.size(), "x");
   return text;
+}
+
+/// Whatever the depth: a published size is not looked for where the architecture says the heads.
+TEST(TimmConfig, TheArchitectureGivesTheHeads) {
+  const TemporaryFolder folder("tessera-weights");
+  arch::VitConfig config = small_config();
+  config.width = 1280;  // 20 heads of 64, as nothing but the architecture says otherwise
+  config.mlp_width = 8;
+  config.heads = 16;
+  write_zeros(folder.path() / "model.safetensors", timm_shapes(config));
+  const auto heads = [&](const std::string& json) {
+    std::ofstream(folder.path() / "config.json") << json;
+    const Model model = open_model(folder.path());
+    const bool guessed = std::ranges::any_of(model.description.notes, [](const std::string& note) {
+      return note.find("heads") != std::string::npos;
+    });
+    EXPECT_EQ(guessed, model.description.config.heads == 20) << json;
+    return model.description.config.heads;
+  };
+  EXPECT_EQ(heads(R"({"architecture": "vit_huge_patch14_224", "pretrained_cfg": {}})"), 16);
+  EXPECT_EQ(heads(R"({"architecture": "deit3_huge_patch14_224", "crop_pct": 0.9})"), 16);
+  EXPECT_EQ(
+      heads(
+          R"({"architecture": "vit_huge_patch14_224", "pretrained_cfg": {}, "model_args": {"num_heads": 10}})"),
+      10);
+  EXPECT_EQ(heads(R"({"architecture": "vit_new", "pretrained_cfg": {}})"), 20);
 }
 
 TEST(TimmConfig, ContradictionsWithTheTensorsAreRefused) {

@@ -248,6 +248,19 @@ TEST_F(ImportErrors, VariantsWithoutAPlaceAreNamed) {
                    "Hugging Face or Google"));
 }
 
+/// A training checkpoint of timm names its architecture as config.json does.
+TEST_F(ImportErrors, TheArchitectureOfATrainingCheckpointCounts) {
+  const auto rope = kFixtures / "timm_rope.pth.tar";
+  EXPECT_EQ(
+      error_text([&] { open_model(rope); }),
+      "[weights.open] " + rope.string() +
+          ": arch is \"vit_small_patch16_rope_ape_224\", which has rotary position embeddings: expected an "
+          "architecture that Tessera's ViT computes");
+  const Model model =
+      open_model(kFixtures / "timm_heads.pth.tar");  // width 16 alone gives no number of heads
+  EXPECT_EQ(model.description.config.heads, 2);
+}
+
 TEST_F(ImportErrors, WrappersAndPretrainingAreTakenOff) {
   Shapes changed;
   for (const auto& [name, shape] : shapes) {

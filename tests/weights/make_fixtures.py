@@ -87,6 +87,13 @@ def write_timm(folder):
     logits("timm_training.pth.tar without ema", trained)
 
 
+def write_timm_named(folder):
+    """Training checkpoints of timm whose "arch" is that of train.py's --model."""
+    state = randomise(timm_model(depth=1), 33).state_dict()
+    for name, architecture in (("timm_rope.pth.tar", "vit_small_patch16_rope_ape_224"), ("timm_heads.pth.tar", "test_vit2")):
+        torch.save({"epoch": 7, "arch": architecture, "state_dict": state}, folder / name)
+
+
 def write_deit_distilled(folder):
     s = SIZES
     model = randomise(timm_deit.VisionTransformerDistilled(
@@ -340,7 +347,7 @@ def main():
     only = sys.argv[2:]
     if only:
         expected.update(json.loads((folder / "expected.json").read_text()))
-    for write in (write_timm, write_deit_distilled, write_deit3, write_mae, write_dinov2, write_torchvision,
+    for write in (write_timm, write_timm_named, write_deit_distilled, write_deit3, write_mae, write_dinov2, write_torchvision,
                   write_hugging_face, write_hugging_face_deit, write_timm_hub, write_google):
         if not only or write.__name__ in only:
             write(folder)
