@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/not_a_checkpoint.h"
+#include "tessera/checkpoint/saved_by.h"
 #include "tessera/checkpoint/talk.h"
 
 namespace tessera::checkpoint {
@@ -213,6 +214,7 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
     const auto found = by_path ? find(part, part.string()) : find(part, wanted);
     if (!found) user_error("checkpoint.find", "a complete checkpoint: ", part.string(), " holds none");
     part = *found;
+    refuse_other_run(part);
   }
   return Folders(parts);
 }
