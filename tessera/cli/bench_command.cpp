@@ -8,6 +8,8 @@
 #include "tessera/cli/bench_scaling.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
+#include "tessera/cli/first_file_limit.h"
+#include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
@@ -84,6 +86,7 @@ int on_ranks(const Common& options, const std::vector<std::string>& arguments,
   }
   if (options.rounds < 1) user_error(options.where(), "--rounds of at least 1: got ", options.rounds);
   if (options.batch < 1) user_error(options.where(), "--batch of at least 1: got ", options.batch);
+  const launch::FileWatchdog files(first_file_limit({}), ranks.rank);
   return measure(ranks);
 }
 
