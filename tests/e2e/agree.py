@@ -60,6 +60,7 @@ def kernels_and_dtype():
             words = settings(run__shared_memory=shared)
             with ranks(folder, [{}, {"TESSERA_AVX2": "0", "TESSERA_AVX512": "0", "TESSERA_AMX": "0"}], words) as runs:
                 check_all_refused(runs, "ranks disagree on the CPU's kernels: those for")
+        with scratch() as folder:
             with ranks(folder, [{}, {"ATEN_CPU_CAPABILITY": "default"}], words) as runs:
                 check_all_refused(runs, "ranks disagree on the CPU capability of LibTorch: ")
         with scratch() as folder:
