@@ -18,7 +18,9 @@ class Arguments {
       if (!known || i + 1 >= argc) {
         std::string all;
         for (const auto& [key, value] : values_) all += " --" + key + " (" + value + ")";
-        tessera::user_error("example", "--name value, with the names and defaults", all, ": found ", name);
+        tessera::user_error({.where = "example",
+                             .problem = "unknown argument, or one without a value: " + name,
+                             .expected = "--NAME VALUE with one of these (and their defaults):" + all});
       }
       values_[name.substr(2)] = argv[i + 1];
     }

@@ -52,7 +52,10 @@ int classify(const std::string& file, const std::vector<std::string>& images) {
 int main(int argc, char** argv) {
   try {
     const std::vector<std::string> words(argv + 1, argv + argc);
-    if (words.size() < 2) tessera::user_error("classify", "WEIGHTS IMAGE...: found ", words.size(), " words");
+    if (words.size() < 2)
+      tessera::user_error({.where = "classify",
+                           .problem = tessera::concat("found ", words.size(), " arguments"),
+                           .expected = "WEIGHTS IMAGE..."});
     return classify(words[0], {words.begin() + 1, words.end()});
   } catch (const tessera::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -84,8 +84,10 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
                 static_cast<long>(4 * all >> 20));
   }
   if (building > shards + units + slack) {
-    tessera::user_error("example", "a peak of shards + 3 units = ", (shards + units + slack) >> 20,
-                        " MiB while building: ", building >> 20, " MiB");
+    tessera::user_error(
+        {.where = "example",
+         .problem = tessera::concat("building took ", building >> 20, " MiB at its peak"),
+         .expected = tessera::concat("at most shards + 3 units = ", (shards + units + slack) >> 20, " MiB")});
   }
 
   torch::optim::AdamW optimizer(sharded.parameters(), torch::optim::AdamWOptions(1e-3));

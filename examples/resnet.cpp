@@ -26,8 +26,9 @@ shard::Policy blocks_of(ResNet& net, const std::string& text, const shard::UnitO
   for (const auto& module : net.modules(false)) {
     if (module->as<Block>() != nullptr) return shard::by_type<Block>(unit);
   }
-  tessera::user_error("resnet", "--wrap with a kind of block that the network has: found ", text,
-                      " (resnet18 and resnet34 have BasicBlock, the others Bottleneck)");
+  tessera::user_error({.where = "resnet",
+                       .problem = "--wrap " + text + " names a kind of block that the network has not",
+                       .hint = "resnet18 and resnet34 have BasicBlock, the others Bottleneck"});
 }
 
 /// "stages", "size:1000000", "type:Bottleneck", "type:BasicBlock" or "none". Recompute is of blocks: as units
@@ -46,8 +47,9 @@ shard::Policy policy_of(ResNet& net, const std::string& text, bool recompute) {
       return is_stage ? std::optional(unit) : std::nullopt;
     };
   }
-  tessera::user_error("resnet", "--wrap stages, size:N, type:Bottleneck, type:BasicBlock or none: found ",
-                      text);
+  tessera::user_error({.where = "resnet",
+                       .problem = "unknown --wrap " + text,
+                       .expected = "stages, size:N, type:Bottleneck, type:BasicBlock or none"});
 }
 
 /// Linear from 0 over the warmup, then a tenth every `every` epochs.
@@ -64,7 +66,9 @@ int compare_logits(ResNet& net, const Arguments& arguments) {
   const auto read = [&](const char* name) {
     const auto* entry = reader.find(name);
     if (entry == nullptr || entry->dtype != "F32") {
-      tessera::user_error("resnet", "float32 tensors input and logits in --compare: no ", name);
+      tessera::user_error({.where = "resnet",
+                           .problem = tessera::concat("the file of --compare has no float32 tensor ", name),
+                           .expected = "input and logits"});
     }
     torch::Tensor values = torch::empty(entry->shape);
     reader.read(*entry, 0, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});

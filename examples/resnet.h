@@ -78,8 +78,9 @@ struct ResNet : torch::nn::Module {
                                                                         {"resnet101", {3, 4, 23, 3}},
                                                                         {"resnet152", {3, 8, 36, 3}}};
     if (!kBlocks.contains(name)) {
-      tessera::user_error("resnet", "--model resnet18, resnet34, resnet50, resnet101 or resnet152: found ",
-                          name);
+      tessera::user_error({.where = "resnet",
+                           .problem = "unknown --model " + name,
+                           .expected = "resnet18, resnet34, resnet50, resnet101 or resnet152"});
     }
     const bool deep = name != "resnet18" && name != "resnet34";
     conv1 = register_module("conv1", convolution(3, 64, 7, 2));

@@ -65,12 +65,6 @@ struct ErrorParts {
 /// Throws a UserError of these parts.
 [[noreturn]] void user_error(const ErrorParts& parts);
 
-/// Throws a UserError `[where] message`. New errors use the form above.
-template <typename... Parts>
-[[noreturn]] void user_error(std::string_view where, const Parts&... message) {
-  throw UserError(concat("[", where, "] ", message...));
-}
-
 namespace detail {
 [[noreturn]] void check_failed(const char* file, int line, const char* expression, const std::string& values);
 }

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -164,13 +166,26 @@ void FileReader::read(uint64_t offset, std::span<std::byte> bytes) const {
   }
 }
 
-std::optional<FileLock> FileLock::try_take(const fs::path& path) {
+std::optional<FileLock> FileLock::try_take(const fs::path& path, std::chrono::milliseconds patience) {
   const FileOperation operation("lock", path);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) fail("lock", path, errno);
   FileLock lock(fd);
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return std::nullopt;
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (std::chrono::steady_clock::now() >= end) return std::nullopt;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   return lock;
+}
+
+bool FileLock::is_held(const fs::path& path) {
+  const FileOperation operation("lock", path);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  return held;
 }
 
 FileLock::~FileLock() {

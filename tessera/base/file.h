@@ -2,6 +2,7 @@
 // Files: whole reads, and writes that either happen or don't. Safe from any thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -74,7 +75,13 @@ class FileLock {
  public:
   /// Creates the file if need be. Empty: another process holds the lock. On a file system without locks the
   /// lock is given and holds nobody off. Errors: UserError with path and reason.
-  static std::optional<FileLock> try_take(const std::filesystem::path& path);
+  /// `patience`: how long to try; kLook where a process that only looks (is_held) must not be taken for a
+  /// holder.
+  static std::optional<FileLock> try_take(const std::filesystem::path& path,
+                                          std::chrono::milliseconds patience = {});
+  static constexpr std::chrono::milliseconds kLook{100};
+  /// Does a process hold the lock? Makes no file.
+  static bool is_held(const std::filesystem::path& path);
   ~FileLock();
   FileLock(FileLock&& other) noexcept;
   FileLock& operator=(FileLock&& other) noexcept;

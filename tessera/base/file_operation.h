@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operations on files are under way in this process: a file server that hangs stops them without an
-// error, in calls that cannot be interrupted. Safe from any thread.
+// error, in calls that cannot be interrupted. blocked_calls.h sees further calls, without their purpose. Safe
+// from any thread.
 #pragma once
 
 #include <cstdint>

@@ -101,7 +101,8 @@ struct Choice {
 /// checkpoints, or a run. "latest" is the newest one that is whole; "best" the first of best.json that is
 /// whole, and where there is none the newest. Reads the files of what it looks at, each by one rank, and
 /// compares their checksums. With kFail, and where none is whole, nothing is passed over and loading says
-/// what is wrong. A step is never replaced by a different one. Collective. Errors: as find.
+/// what is wrong. A step is never replaced by a different one. Collective. Errors: as find, and UserError
+/// where the checkpoint of a run was saved by another run (saved_by.h).
 std::optional<Choice> choose(const std::filesystem::path& place, const std::string& which,
                              OnDamage on_damage = OnDamage::kFallBack, const Ranks& ranks = {});
 /// One line for people of what was passed over. Requires: something was.
@@ -112,7 +113,7 @@ std::string passed_over_text(const Choice& choice);
 std::string best_fault(const std::filesystem::path& folder);
 
 /// The checkpoint whose parts lie at `places` (each a checkpoint, a folder of checkpoints or a run): `which`
-/// as above, "latest" being the newest step that all of them have. Errors: as find.
+/// as above, "latest" being the newest step that all of them have. Errors: as choose.
 Folders find_parts(const std::vector<std::filesystem::path>& places, const std::string& which);
 
 /// Renames complete checkpoints of steps after `step` to abandoned_step_...: after resuming from an earlier

@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/not_a_checkpoint.h"
+#include "tessera/checkpoint/saved_by.h"
 #include "tessera/checkpoint/shard_file.h"
 #include "tessera/checkpoint/talk.h"
 
@@ -169,8 +170,10 @@ std::string best_fault(const fs::path& folder) try {
   return error.what();
 }
 
-std::optional<Choice> choose(const fs::path& place, const std::string& which, OnDamage on_damage,
-                             const Ranks& ranks) {
+namespace {
+
+std::optional<Choice> choose_of_any_run(const fs::path& place, const std::string& which, OnDamage on_damage,
+                                        const Ranks& ranks) {
   const auto found = [&](const fs::path& folder, const std::string& wanted) -> std::optional<Choice> {
     const auto path = find(folder, wanted, ranks);
     return path ? std::optional(Choice{*path, {}}) : std::nullopt;
@@ -207,6 +210,23 @@ std::optional<Choice> choose(const fs::path& place, const std::string& which, On
     return choice;
   }
   return found(folder, wanted);  // none is whole: the error is that of the first
+}
+
+}  // namespace
+
+std::optional<Choice> choose(const fs::path& place, const std::string& which, OnDamage on_damage,
+                             const Ranks& ranks) {
+  auto choice = choose_of_any_run(place, which, on_damage, ranks);
+  if (!choice || choice->path == place) return choice;
+  Talk talk(ranks, "checkpoint.choose", "checkpoints of one run");
+  static_cast<void>(gather(
+      talk,
+      [&] {
+        refuse_other_run(choice->path);
+        return std::string();
+      },
+      choice->path));
+  return choice;
 }
 
 std::string passed_over_text(const Choice& choice) {

@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/not_a_checkpoint.h"
+#include "tessera/checkpoint/saved_by.h"
 #include "tessera/checkpoint/talk.h"
 
 namespace tessera::checkpoint {
@@ -229,6 +230,7 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
       user_error(
           {.where = "checkpoint.find", .problem = concat(part.string(), " has no complete checkpoint")});
     part = *found;
+    refuse_other_run(part);
   }
   return Folders(parts);
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
@@ -58,6 +60,35 @@ void check_output(const fs::path& folder, int64_t step) {
   }
 }
 
+/// The locks that a run holds while it saves into this folder (recipe/run_folder.h), and this tool while it
+/// writes there. Errors: UserError where a run holds one.
+std::vector<FileLock> hold(const fs::path& folder) {
+  std::error_code ignored;
+  std::set<fs::path> files;
+  for (const fs::path& path : {fs::absolute(folder).lexically_normal(), fs::weakly_canonical(folder)}) {
+    files.insert(path / ".lock");
+    if (path.filename() == "checkpoints") files.insert(path.parent_path() / ".lock");
+  }
+  std::vector<FileLock> locks;
+  std::vector<fs::path> held;
+  for (const fs::path& file : files) {
+    const bool again = std::ranges::any_of(
+        held, [&](const fs::path& other) { return fs::equivalent(other, file, ignored); });
+    if (again || !fs::is_regular_file(file, ignored)) continue;
+    auto lock = FileLock::try_take(file, FileLock::kLook);
+    if (!lock) {
+      user_error(
+          {.where = "checkpoint.reshard",
+           .problem = concat(folder.string(), " is in use: the run that saves into it holds ", file.string()),
+           .expected = "a folder into which no run saves",
+           .hint = "name another folder, or wait for that run to end"});
+    }
+    locks.push_back(std::move(*lock));
+    held.push_back(file);
+  }
+  return locks;
+}
+
 }  // namespace
 
 fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
@@ -71,6 +102,7 @@ fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
   plan.manifest.progress = source.progress();
   const int64_t step = plan.manifest.progress.step;
   check_output(folder, step);
+  const std::vector<FileLock> locks = hold(folder);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) cannot_create(folder, error);

@@ -31,7 +31,8 @@ void consolidate(TensorSource& source, const std::filesystem::path& output,
 
 /// Writes a checkpoint as `world` ranks would have saved it into `folder`: every tensor in equal slices of
 /// the flattened elements, bit for bit. Atomic, like save; an existing one of the same step is replaced.
-/// Nobody else may save into the folder meanwhile. Returns the checkpoint. Errors: UserError.
+/// Holds the locks of a run that has the folder meanwhile. Returns the checkpoint. Errors: UserError, also
+/// where a run saves into the folder.
 std::filesystem::path reshard(TensorSource& source, const std::filesystem::path& folder, int64_t world);
 
 /// What a checkpoint says of itself and which of its files are there. Reads no tensor.

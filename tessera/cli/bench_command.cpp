@@ -8,6 +8,8 @@
 #include "tessera/cli/bench_scaling.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
+#include "tessera/cli/first_file_limit.h"
+#include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
@@ -90,6 +92,7 @@ int on_ranks(const Common& options, const std::vector<std::string>& arguments,
   }
   check_at_least_1(options.where(), "--rounds", options.rounds);
   check_at_least_1(options.where(), "--batch", options.batch);
+  const launch::FileWatchdog files(first_file_limit({}), ranks.rank);
   return measure(ranks);
 }
 

@@ -13,6 +13,8 @@
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
 #include "tessera/cli/fake_data.h"
+#include "tessera/cli/first_file_limit.h"
+#include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/monitor/checkup.h"
 #include "tessera/recipe/recipe.h"
@@ -50,8 +52,10 @@ launch::Ranks ranks_of(const DoctorOptions& options) {
 
 int examine(DoctorOptions options) {
   if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
-  const recipe::Recipe recipe = recipe::read_recipe(options.recipe, options.sets);
   const launch::Ranks ranks = ranks_of(options);
+  launch::FileWatchdog files(first_file_limit(options.sets), ranks.rank);
+  const recipe::Recipe recipe = recipe::read_recipe(options.recipe, options.sets);
+  files.set_limit(std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000)));
   const monitor::CheckupFacts facts = engine().measure_for_checkup(recipe, ranks);
   if (ranks.rank > 0) return kExitDone;  // rank 0 says it all
   const auto findings = monitor::checkup(facts);

@@ -9,7 +9,9 @@
 #include "tessera/base/warn.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
+#include "tessera/cli/first_file_limit.h"
 #include "tessera/cli/image_list.h"
+#include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
@@ -41,16 +43,21 @@ void check_place(const char* command, const std::string& checkpoint) {
 
 int evaluate(const EvalOptions& options, const std::vector<std::string>& arguments) {
   check_procs("eval", options.procs);
-  check_place("eval", options.job.checkpoint);
   const launch::Ranks ranks = launch::ranks_from_environment();
-  if (options.procs > 1 && ranks.launcher != "local") {
+  const bool starts_ranks = options.procs > 1 && ranks.launcher != "local";
+  if (!starts_ranks) launch::install_signal_handlers();
+  auto files = std::make_unique<launch::FileWatchdog>(first_file_limit(options.job.sets), ranks.rank);
+  check_place("eval", options.job.checkpoint);
+  if (starts_ranks) {
+    files.reset();  // a process that forks may have one thread only
     if (ranks.world > 1) refuse_procs("eval", *options.procs, ranks.launcher, ranks.world);
     launch::LocalOptions local;
     local.procs = *options.procs;
     return launch::run_local(local, arguments);
   }
-  launch::install_signal_handlers();
-  return engine().eval(options.job, ranks);
+  train::EvalJob job = options.job;
+  job.files = files.get();
+  return engine().eval(job, ranks);
 }
 
 }  // namespace
@@ -146,6 +153,8 @@ Examples:
 
 If some images cannot be read, a warning names them and the exit code is 5. If none can be read, the exit code is 2.)");
   return [job] {
+    launch::FileWatchdog files(first_file_limit(job->sets), /*rank=*/0);
+    job->files = &files;
     check_place("predict", job->checkpoint);
     job->images = list_images(job->images, [](const std::string& line) { warn(line); });
     return engine(Waiting::kSleep).predict(*job);

@@ -19,6 +19,8 @@
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
 #include "tessera/cli/fake_data.h"
+#include "tessera/cli/first_file_limit.h"
+#include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/recipe/default_source.h"
 #include "tessera/recipe/run_folder.h"
@@ -118,8 +120,9 @@ std::set<std::string> saved_steps(const fs::path& folder) {
 /// A rank or the network failed, or the program; not what the user asked for, and no stop.
 bool may_be_mended_by_restart(int code) { return code == kExitCommunication || code == kExitInternal; }
 
+/// `files` ends before ranks start: a process that forks may have one thread only.
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
-                    const std::vector<std::string>& arguments) {
+                    std::unique_ptr<launch::FileWatchdog> files, const std::vector<std::string>& arguments) {
   static_cast<void>(recipe::resolve_batch(job.recipe.train, *options.procs));  // else every rank refuses it
   const recipe::RunFolder folder = recipe::claim_run_folder(job.recipe, job.resume);
   if (!folder.note.empty()) std::fprintf(stderr, "warning: %s\n", one_line(folder.note).c_str());
@@ -131,6 +134,7 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
     const fs::path checkpoints =
         job.recipe.checkpoint.dir.empty() ? folder.path / "checkpoints" : fs::path(job.recipe.checkpoint.dir);
     const std::set<std::string> before = saved_steps(checkpoints);
+    files.reset();
     bool stopped = false;
     int code = launch::run_local(local, arguments, &stopped);
     for (int64_t restart = 1; restart <= options.max_restarts && !stopped && may_be_mended_by_restart(code);
@@ -210,7 +214,10 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
   const bool starts_ranks = (options.procs > 1 || (options.procs && options.max_restarts > 0)) &&
                             ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
   if (!starts_ranks) launch::install_signal_handlers();  // first of all: a stop asked for early counts
-  const train::TrainJob job = make_job(options);
+  auto files = std::make_unique<launch::FileWatchdog>(first_file_limit(options.sets), ranks.rank);
+  train::TrainJob job = make_job(options);
+  job.files = files.get();
+  files->set_limit(std::chrono::milliseconds(static_cast<int64_t>(job.recipe.run.timeout * 1000)));
   if (options.procs && ranks.launcher != "local") {
     if (ranks.world > 1) {
       refuse_procs("train", *options.procs, ranks.launcher, ranks.world);
@@ -219,7 +226,7 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
       ranks.world = ranks.local_world = *options.procs;
       ranks.launcher = "local";
     } else if (starts_ranks) {
-      return run_local_ranks(options, job, arguments);
+      return run_local_ranks(options, job, std::move(files), arguments);
     }
   }
   return engine().train(job, ranks);

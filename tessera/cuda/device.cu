@@ -17,8 +17,9 @@ void check(cudaError_t status, const char* where, int index) {
     return;
   }
   cudaGetLastError();  // or the next call would report this one again
-  user_error(where, "expected GPU ", index, " to answer: ", cudaGetErrorString(status),
-             " (nvidia-smi shows the state of the GPU)");
+  user_error({.where = where,
+              .problem = concat("GPU ", index, " does not answer: ", cudaGetErrorString(status)),
+              .hint = "nvidia-smi shows the state of the GPU"});
 }
 
 __global__ void write_squares(uint32_t* out) { out[threadIdx.x] = threadIdx.x * threadIdx.x; }
@@ -62,10 +63,10 @@ void check_device(int index) {
   if (is_missing_code(loaded)) {
     cudaGetLastError();
     const Device found = device(index);
-    user_error(where, "expected code for compute capability ", found.major, ".", found.minor, " (GPU ", index,
-               ", ", found.name,
-               "): this build has none (build again with -DCMAKE_CUDA_ARCHITECTURES=", found.major,
-               found.minor, ")");
+    user_error({.where = where,
+                .problem = concat("this build has no code for compute capability ", found.major, ".",
+                                  found.minor, " (GPU ", index, ", ", found.name, ")"),
+                .hint = concat("build again with -DCMAKE_CUDA_ARCHITECTURES=", found.major, found.minor)});
   }
   check(loaded, where, index);
   std::array<uint32_t, kThreads> squares{};
@@ -79,8 +80,10 @@ void check_device(int index) {
   check(copied, where, index);
   for (uint32_t i = 0; i < kThreads; ++i) {
     if (squares[i] != i * i) {
-      user_error(where, "expected GPU ", index, " to write ", i * i, ": read ", squares[i],
-                 " (the GPU or its driver is faulty)");
+      user_error({.where = where,
+                  .problem = concat("GPU ", index, " wrote ", squares[i]),
+                  .expected = concat(i * i),
+                  .hint = "the GPU or its driver is faulty"});
     }
   }
 }

@@ -27,7 +27,8 @@ void launch(void (*kernel)(Arguments), int64_t blocks, int threads, const Argume
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0,
            static_cast<cudaStream_t>(stream)>>>(arguments);
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) {
-    user_error("cuda.launch", "expected the GPU to take a kernel: ", cudaGetErrorString(status));
+    user_error({.where = "cuda.launch",
+                .problem = concat("the GPU does not take a kernel: ", cudaGetErrorString(status))});
   }
 }
 #endif

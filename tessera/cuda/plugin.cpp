@@ -28,8 +28,10 @@ c10::intrusive_ptr<c10d::Backend> nccl_backend(const c10::intrusive_ptr<c10d::St
                                                std::chrono::milliseconds timeout) {
   const int devices = device_count();
   if (device_index < 0 || device_index >= devices) {
-    user_error("cuda.nccl_backend", "expected one of this host's ", devices, " GPUs for rank ", rank,
-               ": found number ", device_index, " (start no more ranks on this host than it has GPUs)");
+    user_error({.where = "cuda.nccl_backend",
+                .problem = concat("rank ", rank, " asks for GPU ", device_index),
+                .expected = concat("one of the ", devices, " GPUs of this host, counted from 0"),
+                .hint = "start no more ranks on this host than it has GPUs"});
   }
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;

@@ -34,7 +34,8 @@ constexpr int64_t kSleepCycles = 400'000;            // about 0.2 ms
 
 void check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  user_error("cuda.products", "expected cuBLASLt to ", what, ": ", cublasLtGetStatusString(status));
+  user_error({.where = "cuda.products",
+              .problem = concat("cuBLASLt did not ", what, ": ", cublasLtGetStatusString(status))});
 }
 
 /// A description that cuBLASLt makes and frees.

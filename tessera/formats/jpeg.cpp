@@ -225,7 +225,9 @@ class JpegReader : public ImageReader {
 
  private:
   [[noreturn]] void refuse() const {
-    user_error("formats.decode_jpeg", "a JPEG image: ", decompression_->failure().message, " (", name_, ")");
+    user_error(
+        {.where = "formats.decode_jpeg",
+         .problem = concat("cannot decode the JPEG image ", name_, ": ", decompression_->failure().message)});
   }
 
   /// From the header on, with libjpeg's own Huffman decoder.

@@ -146,7 +146,8 @@ class PngReader : public ImageReader {
 
  private:
   [[noreturn]] void refuse() const {
-    user_error("formats.decode_png", "a PNG image: ", decoding_.message(), " (", name_, ")");
+    user_error({.where = "formats.decode_png",
+                .problem = concat("cannot decode the PNG image ", name_, ": ", decoding_.message())});
   }
 
   const std::string name_;

@@ -41,6 +41,13 @@ void on_signal(int signal) {
 
 void on_last_signal(int signal) { ::_exit(128 + signal); }
 
+sigset_t stop_signals() {
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int signal : kStopSignals) sigaddset(&stops, signal);
+  return stops;
+}
+
 void install(void (*on_stop)(int), void (*on_notice)(int)) {
   struct sigaction action {};
   action.sa_flags = SA_RESTART;
@@ -48,13 +55,11 @@ void install(void (*on_stop)(int), void (*on_notice)(int)) {
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGHUP, &action, nullptr);
   ::sigaction(SIGPIPE, &action, nullptr);
-  sigset_t stops;
-  sigemptyset(&stops);
   for (const int signal : kStopSignals) {
     action.sa_handler = announces_a_stop(signal) ? on_notice : on_stop;
     ::sigaction(signal, &action, nullptr);
-    sigaddset(&stops, signal);
   }
+  const sigset_t stops = stop_signals();
   ::pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);  // run_local starts ranks with them blocked
 }
 
@@ -62,6 +67,21 @@ void install(void (*on_stop)(int), void (*on_notice)(int)) {
 
 void install_signal_handlers() { install(on_signal, note_stop); }
 void end_on_signals() { install(on_last_signal, on_last_signal); }
+
+void block_stop_signals() {
+  const sigset_t stops = stop_signals();
+  ::pthread_sigmask(SIG_BLOCK, &stops, nullptr);
+}
+
+void take_pending_stop() {
+  const sigset_t stops = stop_signals();
+  const timespec now_or_never{};
+  const int signal = ::sigtimedwait(&stops, nullptr, &now_or_never);
+  if (signal <= 0) return;
+  struct sigaction action {};
+  ::sigaction(signal, nullptr, &action);
+  if (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN) action.sa_handler(signal);
+}
 
 bool stop_requested() { return g_stop; }
 void request_stop() { g_stop = true; }

@@ -14,4 +14,10 @@ inline constexpr std::array<int, 4> kStopSignals = {SIGINT, SIGTERM, SIGUSR1, SI
 
 constexpr bool announces_a_stop(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
 
+/// Handles a stop signal that no other thread has taken: the kernel leaves it to the main thread also where
+/// that waits in a call that cannot be interrupted. For a thread in which block_stop_signals() was called.
+void take_pending_stop();
+/// Blocks the stop signals in the calling thread.
+void block_stop_signals();
+
 }  // namespace tessera::launch

@@ -20,6 +20,8 @@ constexpr char kEndOfField = '\x1f';
 constexpr size_t kRanksListed = 8;  // of those that have one value
 constexpr size_t kMostShown = 120;  // characters of a value
 constexpr const char* kWhere = "[mesh.connect] ";
+constexpr const char* kTimedOut = "timed out";  // key of what rank 0 missed
+constexpr Milliseconds kTelling{5'000};         // for a rank that cannot start to find the others
 
 std::string seconds_text(Milliseconds time) {
   return concat(static_cast<double>(time.count()) / 1000.0, " s");
@@ -82,6 +84,26 @@ class Joining {
     return store_;
   }
 
+  void refuse(const std::string& text) {
+    const auto end = std::chrono::steady_clock::now() + kTelling;
+    const auto wait_until = [&](const auto& look) {
+      while (!look() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(Milliseconds(50));
+    };
+    if (is_first()) {
+      begin_start();
+    } else {
+      wait_until([&] { return root_->check({"token"}); });
+      use_token(root_->get_to_str("token"));
+    }
+    // Where another process of this rank takes part, the start does not need this one.
+    if (store_->check({concat("claim/", rendezvous_.rank)})) return;
+    if (!store_->check({"refused"})) store_->set("refused", bytes_of(text));
+    store_->add("joined", 1);
+    if (!is_first() || rendezvous_.served) return;
+    wait_until([&] { return store_->add("joined", 0) >= rendezvous_.world; });
+    stay_for_others();
+  }
+
  private:
   bool is_first() const { return rendezvous_.rank == 0; }
 
@@ -139,9 +161,14 @@ class Joining {
     const Milliseconds longest(100 + rendezvous_.world / 8);
     for (auto pause = Milliseconds(2); !look(); pause = std::min(pause * 2, longest)) {
       if (!wait.goes_on()) {
-        throw CommError(concat(kWhere, "timed out after ", seconds_text(rendezvous_.timeout),
-                               " while waiting for rank ", missing(), " of ", rendezvous_.world,
-                               " (was it started? run.timeout is the limit)"));
+        const std::string text =
+            concat("timed out after ", seconds_text(rendezvous_.timeout), " while waiting for rank ",
+                   missing(), " of ", rendezvous_.world, " (was it started? run.timeout is the limit)");
+        if (is_first()) {
+          store_->set(kTimedOut, bytes_of(text));
+          stay_for_others();
+        }
+        throw CommError(concat(kWhere, text));
       }
       std::this_thread::sleep_for(pause);
     }
@@ -149,6 +176,8 @@ class Joining {
 
   /// Says that this rank is there and waits for the others.
   bool announce() {
+    // Of an earlier start, in a store of a launcher, or of this one, for which this rank comes too late.
+    if (!is_first() && store_->check({kTimedOut}) && another_start_begins()) return false;
     if (store_->add(concat("claim/", rendezvous_.rank), 1) > 1) {
       if (!is_first() && another_start_begins()) return false;
       throw RankIsTaken(concat(kWhere, "rank ", rendezvous_.rank,
@@ -186,6 +215,8 @@ class Joining {
   }
 
   void refuse_if_told() {
+    if (!is_first() && store_->check({kTimedOut}))
+      throw CommError(concat(kWhere, store_->get_to_str(kTimedOut)));
     const std::string text = refusal_in(*store_);
     if (text.empty()) return;
     if (is_first()) stay_for_others();
@@ -219,7 +250,7 @@ class Joining {
 
   StorePointer root_, store_;  // of all starts; of this start
   const Rendezvous& rendezvous_;
-  const Facts& facts_;
+  const Facts facts_;
   std::string token_;
 };
 
@@ -227,6 +258,10 @@ class Joining {
 
 StorePointer join_ranks(const StorePointer& store, const Rendezvous& rendezvous, const Facts& facts) {
   return Joining(store, rendezvous, facts).run();
+}
+
+void refuse_start(const StorePointer& store, const Rendezvous& rendezvous, const std::string& text) {
+  Joining(store, rendezvous, {}).refuse(text);
 }
 
 std::string refusal_in(TimedStore& store) {

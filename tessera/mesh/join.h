@@ -22,8 +22,12 @@ class RankIsTaken : public UserError {
 /// a random token, which is part of every key from then on: keys that an earlier start left in a store of a
 /// launcher are never read. Collective. Errors: UserError on every rank that has come, where the world size
 /// or a fact differs between ranks (names the fact, the values and the ranks); RankIsTaken; CommError where
-/// ranks do not come within the time limit (names them).
+/// ranks do not come within the time limit (names them, on every rank that has come).
 StorePointer join_ranks(const StorePointer& store, const Rendezvous& rendezvous, const Facts& facts);
+
+/// For a rank that cannot take part: the ranks of this start end with `text` as a UserError instead of
+/// waiting for it. Waits up to 5 s for rank 0, and rank 0 as long for the others. Errors: CommError.
+void refuse_start(const StorePointer& store, const Rendezvous& rendezvous, const std::string& text);
 
 /// The text of a UserError of a process that could not join this start; empty: there is none.
 std::string refusal_in(TimedStore& store);

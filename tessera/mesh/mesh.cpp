@@ -26,11 +26,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kWorld = "world";
+constexpr const char* kAnother = "another/";
 constexpr std::chrono::milliseconds kReachLimit{20'000};  // a lost SYN is repeated after 1, 3, 7 and 15 s
 constexpr std::chrono::milliseconds kProbeLimit{1'500};   // after a failure
 constexpr size_t kRanksNamed = 4;                         // of those that did something else
 constexpr std::chrono::milliseconds kLookAtRanks{3000};
+constexpr std::chrono::milliseconds kOthersProbes{3000};  // from the end of this rank's own
+constexpr std::chrono::milliseconds kTellingRefusal{5000};
 constexpr std::chrono::milliseconds kLastWord{2000};  // for the store to answer a rank that is about to end
+
+// Where a rank says which ranks it cannot reach: a text, perhaps empty, and its end.
+std::string unreachable_key(int64_t rank) { return concat("unreachable for/", rank); }
+constexpr const char* kEndOfText = "\n";
 
 /// Does the process that holds the store still answer?
 bool is_served(TimedStore& store) {
@@ -99,8 +106,10 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts)
         *reach = std::make_unique<Reach>(store, rank, size, from);
         (*reach)->check(std::min(timeout * 2 / 3, kReachLimit));  // the rest is for the verdict
       }
-      if (!transport) transport = gloo_transport(own_store, rank, size, from, patience);
       const CudaInUse cuda = cuda_in_use();
+      const bool exchanges = line != kWorld && !line.starts_with(kAnother) &&  // those of an axis reduce
+                             (cuda.plugin == nullptr || cuda.shared);
+      if (!transport) transport = gloo_transport(own_store, rank, size, from, patience, exchanges);
       if (cuda.plugin == nullptr) return transport;
       if (cuda.shared) return staged_transport(std::move(transport), at::kCUDA);
       return device_transport(std::move(transport), own_store, at::kCUDA, [=](const auto& backend_store) {
@@ -113,6 +122,19 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts)
   } catch (const std::exception& error) {
     throw CommError(concat("[mesh.connect] ", world_size_, " connected ranks: ", plain_reason(error), " (",
                            describe(), "; ", name_silent_ranks(), ")"));
+  }
+}
+
+void tell_refusal(const Rendezvous& given, const std::string& reason) {
+  if (given.world == 1) return;
+  Rendezvous rendezvous = given;
+  rendezvous.timeout = std::min(given.timeout, kTellingRefusal);
+  try {
+    const Address address(rendezvous.host, rendezvous.port, rendezvous.timeout);
+    refuse_start(open_store(rendezvous, address), rendezvous,
+                 concat("rank ", rendezvous.rank, " cannot start: ", reason));
+  } catch (const std::exception&) {
+    return;  // the reason itself is what this rank ends with
   }
 }
 
@@ -171,7 +193,7 @@ void Mesh::make_groups(TransportMaker make_transport) {
 }
 
 std::unique_ptr<Group> Mesh::another_group(const std::string& name) {
-  const std::string line = "another/" + name;
+  const std::string line = kAnother + name;
   // Another thread's collectives have an order of their own: last_operation_ does not hear of them.
   return std::make_unique<Group>(name, rank_, world_size_,
                                  world_size_ > 1 ? make_transport_(line, rank_, world_size_) : nullptr);
@@ -256,7 +278,14 @@ Mesh::Finding Mesh::look_at_ranks(std::chrono::milliseconds patience) {
                         : "rank 0, which holds the rendezvous, is gone";
     return {fault, unreachable_ranks()};
   }
-  const std::string unreachable = unreachable_ranks();
+  std::string unreachable = unreachable_ranks();
+  try {
+    if (reach_ && *reach_) {
+      store->set(unreachable_key(rank_), bytes_of(unreachable + kEndOfText));
+      if (unreachable.empty() && silent.empty()) unreachable = unreachable_for_others();
+    }
+  } catch (const std::exception&) {  // rank 0 has ended meanwhile, with what it knew
+  }
   Finding finding{unreachable, ""};
   if (!silent.empty()) finding = {concat("no sign of life from rank ", join(silent, ", ")), unreachable};
   if (finding.fault.empty()) finding.detail = "every rank is alive";
@@ -265,6 +294,25 @@ Mesh::Finding Mesh::look_at_ranks(std::chrono::milliseconds patience) {
   finding.detail +=
       concat(finding.detail.empty() ? "" : "; ", "this rank began ", mine, "; ", join(elsewhere, "; "));
   return finding;
+}
+
+std::string Mesh::unreachable_for_others() const {
+  auto* store = static_cast<TimedStore*>(store_.get());
+  std::vector<std::string> found;
+  const auto end = Clock::now() + kOthersProbes;
+  while (true) {
+    bool all_have_looked = true;
+    found.clear();
+    for (int64_t rank = 0; rank < world_size_ && found.size() < kRanksNamed; ++rank) {
+      if (!store->check({unreachable_key(rank)})) {
+        all_have_looked = false;
+      } else if (const std::string text = store->get_to_str(unreachable_key(rank)); text != kEndOfText) {
+        found.push_back(text.substr(0, text.size() - 1));
+      }
+    }
+    if (all_have_looked || found.size() == kRanksNamed || Clock::now() > end) return join(found, "; ");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
 }
 
 std::string Mesh::unreachable_ranks() const {

@@ -45,6 +45,10 @@ using Facts = std::vector<Fact>;
 /// Version, commit and compiler of this build.
 Fact program_fact();
 
+/// For a rank that fails before it has met the others: they end with the UserError "`reason`" at once instead
+/// of waiting for this rank. Takes up to some seconds; where the others cannot be found nothing happens.
+void tell_refusal(const Rendezvous& rendezvous, const std::string& reason);
+
 struct Axis {
   std::string name;
   int64_t size = 1;
@@ -116,6 +120,8 @@ class Mesh {
 
   Mesh() = default;
   Finding look_at_ranks(std::chrono::milliseconds patience);
+  /// What unreachable_ranks() was on the others; waits some seconds for those that have not failed yet.
+  std::string unreachable_for_others() const;
   /// The ranks whose hosts do not accept a connection of this one; empty where groups do not use TCP.
   std::string unreachable_ranks() const;
   void make_groups(TransportMaker make_transport);

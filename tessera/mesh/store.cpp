@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/mesh/store.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 
 #include <cerrno>
@@ -90,6 +91,9 @@ auto TimedStore::call(Work work, milliseconds limit) {
   } catch (const CommError&) {  // a stop also leaves a call behind
     silent_ = true;
     throw;
+  } catch (const c10::DistNetworkError&) {
+    throw CommError(concat("[mesh.store] ", holder_, " has closed the connection: that process has ended",
+                           " (its own error says why)"));
   }
 }
 

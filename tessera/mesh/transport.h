@@ -55,9 +55,10 @@ struct Patience {
 
 /// Gloo over TCP. `store`: seen by the group's ranks alone (a prefix store). Connecting takes
 /// `patience.timeout` at most. An operation fails at once where the host of a rank is gone (Connections).
+/// `exchanges`: connect for all_to_all as well; else its first call does.
 std::shared_ptr<Transport> gloo_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                           int64_t size, const std::string& interface_address,
-                                          const Patience& patience);
+                                          const Patience& patience, bool exchanges = false);
 
 class SharedTransports;
 

@@ -26,7 +26,7 @@ constexpr milliseconds kNever = std::chrono::hours(24 * 365);
 class GlooTransport : public Transport {
  public:
   GlooTransport(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size,
-                std::string interface_address, Patience patience)
+                std::string interface_address, Patience patience, bool exchanges)
       : store_(std::move(store)),
         rank_(static_cast<int>(rank)),
         size_(static_cast<int>(size)),
@@ -38,6 +38,7 @@ class GlooTransport : public Transport {
     static std::once_flag once;
     std::call_once(once, [] { ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0); });
     gathers_ = connect("gathers");
+    if (exchanges) exchanges_ = connect("exchanges");
   }
 
   Waiter all_gather(at::Tensor output, at::Tensor input) override {
@@ -45,7 +46,8 @@ class GlooTransport : public Transport {
   }
 
   Waiter all_to_all(at::Tensor output, at::Tensor input) override {
-    if (!exchanges_.backend) exchanges_ = connect("exchanges");  // many groups never exchange
+    // Connecting in mid-run would wait for run.timeout where a host has gone since the ranks met.
+    if (!exchanges_.backend) exchanges_ = connect("exchanges");
     std::vector<int64_t> equal_splits;
     return exchanges_.waiter(exchanges_.backend->alltoall_base(output, input, equal_splits, equal_splits),
                              patience_);
@@ -122,8 +124,8 @@ class GlooTransport : public Transport {
 
 std::shared_ptr<Transport> gloo_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                           int64_t size, const std::string& interface_address,
-                                          const Patience& patience) {
-  return std::make_shared<GlooTransport>(store, rank, size, interface_address, patience);
+                                          const Patience& patience, bool exchanges) {
+  return std::make_shared<GlooTransport>(store, rank, size, interface_address, patience, exchanges);
 }
 
 }  // namespace tessera::mesh

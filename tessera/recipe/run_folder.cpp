@@ -16,6 +16,7 @@
 #include "tessera/base/words.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/checkpoint/saved_by.h"
 #include "tessera/recipe/toml_text.h"
 
 namespace tessera::recipe {
@@ -105,7 +106,7 @@ std::optional<RunFolder> try_claim(const fs::path& folder) {
   for (bool made = false;;) {
     RunFolder claimed = create_run_folder(folder);
     claimed.made = made = made || claimed.made;
-    claimed.lock = FileLock::try_take(folder / ".lock");
+    claimed.lock = FileLock::try_take(folder / ".lock", FileLock::kLook);
     if (!claimed.lock) return std::nullopt;
     std::error_code ignored;
     // A start that failed in this moment took the folder away again, and the lock's file with it.
@@ -266,7 +267,7 @@ fs::path check_run_folder(const Recipe& recipe, const std::string& resume) {
   check_writable(folder, key);
   std::error_code ignored;
   const fs::path lock = folder / ".lock";
-  if (fs::exists(lock, ignored) && !FileLock::try_take(lock)) {
+  if (FileLock::is_held(lock)) {
     in_use(folder, key);
   }
   const fs::path target = recipe.checkpoint.dir;
@@ -297,6 +298,7 @@ void discard_run_folder(const RunFolder& folder) {
   if (!folder.made || fs::exists(path / "recipe.toml", ignored)) return;
   fs::remove_all(path / "logs", ignored);
   if (fs::is_symlink(path / "checkpoints", ignored)) fs::remove(path / "checkpoints", ignored);
+  fs::remove(path / checkpoint::kRunId, ignored);
   fs::remove(path / ".lock", ignored);
   fs::remove(path, ignored);  // not if anything else is in it
 }
@@ -372,8 +374,8 @@ void check_run_of(const fs::path& folder, const fs::path& run_dir) {
   const fs::path real = fs::weakly_canonical(folder), other = real.parent_path();
   std::error_code ignored;
   if (real.filename() != "checkpoints" || !fs::exists(other / "recipe.toml", ignored)) return;
-  if (fs::equivalent(other, run_dir, ignored) || !fs::exists(other / ".lock", ignored)) return;
-  if (!FileLock::try_take(other / ".lock")) refuse_checkpoints(folder, concat("the run in ", other.string()));
+  if (fs::equivalent(other, run_dir, ignored)) return;
+  if (FileLock::is_held(other / ".lock")) refuse_checkpoints(folder, concat("the run in ", other.string()));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/agreement.h"
 
+#include <ATen/Version.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -78,18 +80,22 @@ mesh::Facts computing_facts(const recipe::Recipe& recipe, const plan::Plan& plan
     facts.push_back({"the CPU's kernels", cpu_kernels(),
                      "hosts have different CPUs: set TESSERA_AMX=0, TESSERA_AVX512=0, TESSERA_BF16=0 or "
                      "TESSERA_AVX2=0 on those with more"});
+    facts.push_back({"the CPU capability of LibTorch", at::get_cpu_capability(),
+                     "start every rank with the same ATEN_CPU_CAPABILITY: default, avx2 or avx512, as far as "
+                     "every host's CPU has it"});
   }
   return facts;
 }
 
 SplitFacts split_facts(const data::Source& source) {
-  TextChecksum checksum;
+  TextChecksum checksum, labels;
   const int64_t step = std::max<int64_t>(1, source.size() / kMostSamples);
   for (int64_t i = 0; i < source.size(); i += step) {
     checksum.add(source.sample_name(i));
     checksum.add(std::to_string(source.label(i)));
+    labels.add(std::to_string(source.label(i)));
   }
-  return {source.size(), checksum.hex()};
+  return {source.size(), checksum.hex(), labels.hex()};
 }
 
 mesh::Facts data_facts(const std::string& setting, const data::Source& source) {

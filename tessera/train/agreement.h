@@ -24,6 +24,7 @@ mesh::Facts computing_facts(const recipe::Recipe& recipe, const plan::Plan& plan
 struct SplitFacts {
   int64_t samples = 0;
   std::string checksum = {};  // of the samples' names and labels in their order
+  std::string labels = {};    // checksum of the labels alone; empty: not known
   bool operator==(const SplitFacts&) const = default;
 };
 /// Of more than a million samples the checksum is that of a million that are evenly spaced. Opens no sample.

@@ -7,11 +7,12 @@ namespace tessera::train {
 namespace {
 
 nlohmann::json to_json(const SplitFacts& split) {
-  return {{"samples", split.samples}, {"checksum", split.checksum}};
+  return {{"samples", split.samples}, {"checksum", split.checksum}, {"labels", split.labels}};
 }
 
 SplitFacts parse_split(const nlohmann::json& json) {
-  return {json.at("samples").get<int64_t>(), json.at("checksum").get<std::string>()};
+  return {json.at("samples").get<int64_t>(), json.at("checksum").get<std::string>(),
+          json.value("labels", std::string())};
 }
 
 }  // namespace

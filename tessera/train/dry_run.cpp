@@ -19,7 +19,8 @@ namespace {
 /// The checkpoint that --resume would take; none where the run would start anew.
 std::optional<fs::path> find_resumed(const Prepared& p, const fs::path& run_dir, Log& log) {
   const std::string& own = p.job.recipe.checkpoint.dir;
-  const fs::path folder = own.empty() ? run_dir / "checkpoints" : fs::path(own);
+  const fs::path name = run_dir / "checkpoints";
+  const fs::path folder = own.empty() || fs::exists(name) ? name : fs::path(own);
   const auto choice = choose_to_resume(p.job, folder, {});
   if (choice && !choice->passed_over.empty()) log.warn(checkpoint::passed_over_text(*choice));
   if (!choice && p.job.must_resume) {
@@ -46,6 +47,7 @@ void check_what_opens(const Prepared& p, Log& log) {
         for (const std::string& line : recipe::difference(saved, recipe)) {
           if (!line.starts_with("run.dir:")) log.warn(concat("differs from the saved run: ", line));
         }
+        report_differences(p, manifest, log);
         if (!recipe.distill.teacher.empty()) check_teacher(recipe, log, p.train->classes());
         return;
       }

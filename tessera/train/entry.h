@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/tensor_source.h"
+#include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/monitor/checkup.h"
 #include "tessera/recipe/recipe.h"
@@ -21,7 +22,8 @@ struct TrainJob {
   bool force = false;        // run although the predicted memory exceeds the machine's
   bool dry_run = false;      // say what would be done, do nothing
   double rate = 0;  // images a second of all ranks, for a dry run to say how long it takes; 0: unknown
-  int64_t pretend_steps = 1;  // where the ranks are pretended: steps to make
+  int64_t pretend_steps = 1;              // where the ranks are pretended: steps to make
+  launch::FileWatchdog* files = nullptr;  // of this process; may be null
 };
 
 struct EvalJob {
@@ -30,13 +32,14 @@ struct EvalJob {
   std::string split;              // "" : the recipe's validation split
   bool ema = false;               // the moving average of the weights
   bool json = false;
-  std::string output;              // also write the JSON here
-  std::string output_dir;          // tables, mistakes and a page go here (monitor/evaluation_report.h)
-  int64_t mistakes = 48;           // of the page
-  std::string features;            // safetensors file for what the classifier reads of every image
-  std::vector<std::string> units;  // whose outputs go into that file as well
-  int64_t neighbours = 0;          // > 0: k of a k-NN classifier on the features of the training split
-  bool probe = false;              // a linear classifier on them
+  std::string output;                     // also write the JSON here
+  std::string output_dir;                 // tables, mistakes and a page go here (monitor/evaluation_report.h)
+  int64_t mistakes = 48;                  // of the page
+  std::string features;                   // safetensors file for what the classifier reads of every image
+  std::vector<std::string> units;         // whose outputs go into that file as well
+  int64_t neighbours = 0;                 // > 0: k of a k-NN classifier on the features of the training split
+  bool probe = false;                     // a linear classifier on them
+  launch::FileWatchdog* files = nullptr;  // of this process; may be null
 };
 
 struct PredictJob {
@@ -45,7 +48,8 @@ struct PredictJob {
   std::vector<std::string> sets;  // recipe keys to change: model.heads, data.eval_crop, ...
   int64_t top = 5;
   bool ema = false;
-  bool json = false, csv = false;  // at most one; with either, notes go to stderr
+  bool json = false, csv = false;         // at most one; with either, notes go to stderr
+  launch::FileWatchdog* files = nullptr;  // of this process; may be null
 };
 
 struct BenchShardJob {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
@@ -24,11 +25,13 @@ constexpr std::array kRules = {
     ResumeRule{Compared::kTrainSamples, "number of training images", false,
                "order, epoch and schedule are those of the new number"},
     ResumeRule{Compared::kTrainNames, "names or labels of the training images", false,
-               "the run keeps its place in the order, which now has different images"},
+               "the run keeps its place in the order, which now has different images, or the same ones under "
+               "other names (those of a ZIP archive begin with its name)"},
     ResumeRule{Compared::kValSamples, "number of validation images", false,
                "evaluations before and after are not comparable, and \"best\" compares them"},
     ResumeRule{Compared::kValNames, "names or labels of the validation images", false,
-               "evaluations before and after are not comparable, and \"best\" compares them"},
+               "unless the images are the same, evaluations before and after are not comparable, and "
+               "\"best\" compares them"},
     ResumeRule{Compared::kBatch, "batch (images of a step, over all ranks)", false,
                "the epoch goes on at its next image; what the recipe gives in epochs stays in epochs"},
     ResumeRule{Compared::kAccumulation, "accumulation (micro-batches of a step)", false,
@@ -175,7 +178,9 @@ std::vector<Difference> differences(const std::optional<DataRecord>& saved,
     if (before.samples != after.samples) {
       found.push_back({number, concat(before.samples, " -> ", after.samples, " ", kind, " images")});
     } else if (before.checksum != after.checksum) {
-      found.push_back({names, concat("names or labels of the ", after.samples, " ", kind, " images")});
+      const bool same_labels = !before.labels.empty() && before.labels == after.labels;
+      found.push_back({names, concat(same_labels ? "names, not labels, of the " : "names or labels of the ",
+                                     after.samples, " ", kind, " images")});
     }
   };
   compare(saved->train, now.train, "training", Compared::kTrainSamples, Compared::kTrainNames);
@@ -203,6 +208,14 @@ data::StreamPosition position_to_resume(const std::optional<DataRecord>& saved, 
   if (saved_batch > samples && saved_remainder == data::Remainder::kDrop)
     return data::position_after(step * saved_batch, samples, now.batch, remainder);
   return data::position_of_step(step, samples, saved_batch, saved_remainder);
+}
+
+void report_differences(const Prepared& p, const checkpoint::Manifest& saved, Log& log) {
+  const auto json = nlohmann::json::parse(saved.progress.json, nullptr, false);
+  if (!json.is_object()) return;
+  report(differences(parse_data_record(json.value("data", nlohmann::json())),
+                     json.value("classes", std::vector<std::string>()), p.data, p.val->classes()),
+         log);
 }
 
 fs::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {

@@ -59,6 +59,10 @@ std::optional<checkpoint::Choice> choose_to_resume(const TrainJob& job,
                                                    const std::filesystem::path& checkpoints,
                                                    const checkpoint::Ranks& ranks);
 
+/// For a dry run: warns of what differs between the data of `saved` and `p.data`. Errors: UserError of what
+/// ResumeRule refuses.
+void report_differences(const Prepared& p, const checkpoint::Manifest& saved, Log& log);
+
 /// Puts saved state into `state`, compares it with `p.data`, and sets p.loader.start and p.counts. Returns
 /// the checkpoint's folder, empty when there was none. Collective. Errors: UserError of what ResumeRule
 /// refuses, of checkpoints that cannot be read, of a named run without any.

@@ -30,7 +30,6 @@
 #include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/features.h"
-#include "tessera/train/file_watchdog.h"
 #include "tessera/train/init_from.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
@@ -313,18 +312,23 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   Trained trained = open_trained(job.checkpoint, job.sets, warn);
   check_classifier(trained, job);
   choose_precision(trained.recipe, job.sets, wants_features(job));
+  if (job.files != nullptr) job.files->set_limit(run_timeout(trained.recipe));
   log.info(concat("evaluating ", trained.path.string()));
-  const int64_t threads = set_threads(trained.recipe, ranks);
   if (const std::string note = launch::threads_note(trained.recipe.run.threads); !note.empty())
     log.info(concat("  compute threads: ", note));
-  const at::Device device = choose_device(trained.recipe, ranks);
   const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
-  const auto source =
-      data::open_splits(trained.recipe.data.source, split,
-                        source_options(trained.recipe, [&log](const std::string& line) { log.warn(line); }));
-  const bool has_outputs = has_outputs_for(trained, *source, job, split, warn);
-  const data::MixedSource train =
-      needs_training_split(job) ? open_training(trained.recipe) : data::MixedSource{};
+  int64_t threads = 0;
+  at::Device device = at::kCPU;
+  std::unique_ptr<data::Source> source;
+  data::MixedSource train;
+  bool has_outputs = false;
+  before_meeting(trained.recipe, ranks, [&] {
+    threads = set_threads(trained.recipe, ranks);
+    device = choose_device(trained.recipe, ranks);
+    source = data::open_splits(trained.recipe.data.source, split, source_options(trained.recipe, warn));
+    has_outputs = has_outputs_for(trained, *source, job, split, warn);
+    if (needs_training_split(job)) train = open_training(trained.recipe);
+  });
   const mesh::Fact path = {"the weights", trained.path.string(),
                            "name the same run, checkpoint or file on every rank"};
   auto mesh = connect(trained.recipe, ranks, [&] {
@@ -337,7 +341,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   try {
     return guarded(
         [&] {
-          const FileWatchdog watchdog(run_timeout(trained.recipe), launch::stop_requested, *mesh);
+          const auto telling = tell_progress(job.files, *mesh);
           const auto state =
               assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
           load(*state, trained, job.ema, notes);
@@ -534,6 +538,7 @@ int predict(const PredictJob& job) {
                 .hint = "train.init_from begins the training of a classifier on these weights"});
   }
   choose_precision(trained.recipe, job.sets, /*features=*/false);
+  if (job.files != nullptr) job.files->set_limit(run_timeout(trained.recipe));
   if (!job.json && !job.csv) log.info(concat("predicting with ", trained.path.string()));
   const launch::Ranks alone;
   set_threads(trained.recipe, alone);

@@ -16,6 +16,7 @@
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/checkpoint/saved_by.h"
 #include "tessera/launch/surroundings.h"
 #include "tessera/launch/time_limit.h"
 #include "tessera/monitor/monitor.h"
@@ -29,7 +30,6 @@
 #include "tessera/train/device.h"
 #include "tessera/train/dry_run.h"
 #include "tessera/train/environment.h"
-#include "tessera/train/file_watchdog.h"
 #include "tessera/train/init_from.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
@@ -186,12 +186,27 @@ void write_report(const Prepared& p, const LoopResult& result, const monitor::Mo
   monitor::write_report(p.run_dir / "report.html", report);
 }
 
-void say_how_it_ended(const Prepared& p, const LoopResult& result, Log& log) {
+std::string stop_reason(const recipe::Recipe& recipe) {
+  return launch::stop_reason(recipe.run.time_limit, recipe.run.time_margin);
+}
+
+/// Why this run stops: this rank's reason, else that of the first rank that has one. Collective.
+std::string agreed_stop_reason(const recipe::Recipe& recipe, mesh::Mesh& mesh) {
+  const std::string mine = stop_reason(recipe);
+  const auto reasons = mesh.world().all_gather_text(mine, "reason of the stop");
+  if (!mine.empty()) return mine;
+  const auto with_reason = std::ranges::count_if(reasons, [](const auto& reason) { return !reason.empty(); });
+  const auto first = std::ranges::find_if(reasons, [](const auto& reason) { return !reason.empty(); });
+  if (first == reasons.end()) return "a rank was asked to stop";
+  return concat("rank ", first - reasons.begin(), ": ", *first,
+                with_reason > 1 ? concat(" (and ", with_reason - 1, " more ranks)") : "");
+}
+
+/// `why`: of a run that stops early.
+void say_how_it_ended(const Prepared& p, const LoopResult& result, const std::string& why, Log& log) {
   if (!result.finished) {
-    const std::string why = launch::stop_reason(p.job.recipe.run.time_limit, p.job.recipe.run.time_margin);
     log.info(concat("stopped early; state saved in ", result.checkpoint.string()));
-    log.info(concat("reason of the stop: ",
-                    why.empty() ? "another rank was asked to stop, or waits for its data" : why));
+    log.info(concat("reason of the stop: ", why));
     log.info(concat("continue with tessera train --resume ", p.run_dir.string(), ", on any number of ranks"));
     return;
   }
@@ -255,6 +270,22 @@ void clear_leftovers(const fs::path& checkpoints) {
   }
 }
 
+/// Gives the run the id that its checkpoints carry: the folder's, else that of the run's own checkpoint that
+/// it goes on from, else a new one. Collective: a folder of each host gets the same.
+void identify_run(const Prepared& p, TrainState& state, const fs::path& resumed, mesh::Mesh& mesh) {
+  std::string id;
+  if (mesh.rank() == 0) {
+    id = checkpoint::run_id(p.run_dir);
+    if (id.empty() && !resumed.empty() && resumed.parent_path() == fs::absolute(p.checkpoints))
+      id = state.run.id;
+    if (id.empty()) id = checkpoint::new_run_id();
+  }
+  id = mesh.world().all_gather_text(id, "run id").front();
+  state.run = {id, p.run_dir.string()};
+  if (p.ranks.local_rank == 0 && checkpoint::run_id(p.run_dir) != id)
+    write_file_atomic(p.run_dir / checkpoint::kRunId, id + "\n");
+}
+
 /// environment.json, and what has changed since the run that is resumed wrote it.
 void tell_environment(const Prepared& p, Log& log) {
   const fs::path file = p.run_dir / "environment.json";
@@ -293,6 +324,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
     state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log, p.device, p.val->classes());
   }
   state->classes = p.val->classes();
+  if (!p.ranks.pretended()) identify_run(p, *state, resumed, mesh);
   state->data = p.data;
   state->data->position = p.loader.start.position;
   std::unique_ptr<monitor::Monitor> monitor;
@@ -312,8 +344,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
     write_file_atomic(p.run_dir / "plan.json", plan::to_json(p.plan));
     tell_environment(p, log);
   }
-  if (const std::string why = launch::stop_reason(p.job.recipe.run.time_limit, p.job.recipe.run.time_margin);
-      !why.empty() && first) {
+  if (const std::string why = stop_reason(p.job.recipe); !why.empty()) {
     log.warn(concat("this run stops after one step: ", why));
   }
   const bool pretended = p.ranks.pretended();
@@ -355,10 +386,11 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
                              "; only the summary or the report is missing)"));
     }
   }
+  const std::string why = result.finished ? "" : agreed_stop_reason(p.job.recipe, mesh);
   mesh.world().barrier("the end");
   if (monitor)
     monitor->finish();  // may wait for a client of the curves, and nobody waits for this rank any more
-  if (first) say_how_it_ended(p, result, log);
+  if (first || !result.finished) say_how_it_ended(p, result, why, log);
   return kExitDone;
 }
 
@@ -373,24 +405,32 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   Prepared p;
   p.job = job;
   p.ranks = ranks;
+  if (job.files != nullptr) job.files->set_limit(run_timeout(job.recipe));
   shard::keep_tensor_memory();
-  p.threads = set_threads(job.recipe, ranks);
-  p.device = choose_device(job.recipe, ranks);
-  p.plan = make_plan(job.recipe, ranks.world);
-  p.loader = loader_options(job.recipe, ranks, p.threads, log);
-  deliver_for(p.device, &p.loader);
-  p.groups = matched_groups(job.recipe);
-  open_data(p);
-  p.choices = choose_for_device(job.recipe, p.plan, p.sizes.per_rank, p.device);
-  p.predicted_bytes = predicted_memory(with_kept_activations(job.recipe, p.choices.keeps_activations), p.plan,
-                                       p.sizes.per_rank);
+  const auto prepare = [&] {
+    p.threads = set_threads(job.recipe, ranks);
+    p.device = choose_device(job.recipe, ranks);
+    p.plan = make_plan(job.recipe, ranks.world);
+    p.loader = loader_options(job.recipe, ranks, p.threads, log);
+    deliver_for(p.device, &p.loader);
+    p.groups = matched_groups(job.recipe);
+    open_data(p);
+    p.choices = choose_for_device(job.recipe, p.plan, p.sizes.per_rank, p.device);
+    p.predicted_bytes = predicted_memory(with_kept_activations(job.recipe, p.choices.keeps_activations),
+                                         p.plan, p.sizes.per_rank);
+  };
   if (job.dry_run) {
+    prepare();
+    record_data(p);
     log.info(
         concat("dry run of ", job.recipe.name, " on ", ranks.world, " ranks; nothing is trained or written"));
     print_facts(p, log);
     check_what_opens(p, log);
+    if (const std::string why = stop_reason(job.recipe); !why.empty())
+      log.warn(concat("this run would stop after one step: ", why));
     return kExitDone;
   }
+  before_meeting(job.recipe, ranks, prepare);
   if (ranks.world > launch::available_cores() && ranks.rank == 0 && ranks.local_world == ranks.world) {
     log.warn(concat(ranks.world, " ranks share ", launch::available_cores(), " cores: each will be slow"));
   }
@@ -410,7 +450,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   try {
     const int code = guarded(
         [&] {
-          const FileWatchdog watchdog(run_timeout(job.recipe), launch::stop_requested, *mesh);
+          const auto telling = tell_progress(job.files, *mesh);
           folder = agree_on_run_folder(p, *mesh);
           p.run_dir = folder.path;
           const auto lock = hold_checkpoints(p, *mesh);

@@ -59,6 +59,18 @@ int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
   return threads;
 }
 
+void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
+                    const std::function<void()>& prepare) {
+  try {
+    prepare();
+  } catch (const UserError& error) {
+    // The parent of local ranks ends the others by itself.
+    if (!ranks.pretended() && ranks.launcher != "local")
+      mesh::tell_refusal(library::rendezvous(ranks, run_timeout(recipe)), error.what());
+    throw;
+  }
+}
+
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::function<mesh::Facts()>& facts) {
   const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
@@ -66,7 +78,9 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
   const auto timeout = run_timeout(recipe);
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
-  const mesh::Facts all = ranks.world > 1 ? joined_facts({{mesh::program_fact()}, facts()}) : mesh::Facts();
+  mesh::Facts all;
+  if (ranks.world > 1)
+    before_meeting(recipe, ranks, [&] { all = joined_facts({{mesh::program_fact()}, facts()}); });
   return std::make_unique<mesh::Mesh>(rendezvous, axes, all);
 }
 
@@ -221,6 +235,11 @@ void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
 
 std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe) {
   return std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
+}
+
+std::unique_ptr<launch::FileWatchdog::Progress> tell_progress(launch::FileWatchdog* files, mesh::Mesh& mesh) {
+  if (files == nullptr) return nullptr;
+  return std::make_unique<launch::FileWatchdog::Progress>(*files, [&mesh] { mesh.note_progress(); });
 }
 
 int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,

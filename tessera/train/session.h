@@ -9,6 +9,7 @@
 
 #include "tessera/base/log.h"
 #include "tessera/data/source_mix.h"
+#include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/plan/plan.h"
@@ -19,6 +20,11 @@ namespace tessera::train {
 /// Sets the intra-op threads to launch::threads_per_rank(recipe.run.threads) and returns them. Errors:
 /// UserError on more than a host can use.
 int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks);
+
+/// Runs `prepare`. Where it throws a UserError, the other ranks end with that as well instead of waiting for
+/// this one: they may be on their way to connect().
+void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
+                    const std::function<void()>& prepare);
 
 /// Meets the other ranks, or pretends that they are there. All must run this build and have the same `facts`,
 /// which may take seconds to read and are asked for only where ranks meet.
@@ -53,6 +59,10 @@ double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, in
 
 /// run.timeout.
 std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe);
+
+/// While the result lives the other ranks are told that this one advances as long as operations on its files
+/// end. Null without a watchdog.
+std::unique_ptr<launch::FileWatchdog::Progress> tell_progress(launch::FileWatchdog* files, mesh::Mesh& mesh);
 
 /// Refuses (UserError, with what would save how much) a run that will not fit this host's memory.
 /// `otherwise`: what else the command offers, at the message's end.

@@ -198,6 +198,7 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
                          {"seconds", state.seconds},
                          {"classes", state.classes}};
   if (state.data) json["data"] = to_json(*state.data);
+  if (!state.run.id.empty()) json["run"] = nlohmann::json::parse(checkpoint::to_json_text(state.run));
   if (!state.best.empty()) json[best_key(state.recipe)] = state.best;
   progress.json = json_text(json);
   progress.recipe_toml = recipe::to_toml(state.recipe);
@@ -269,6 +270,7 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
   state.seconds = json.value("seconds", 0.0);
   state.classes = json.value("classes", std::vector<std::string>());
   state.data = parse_data_record(json.value("data", nlohmann::json()));
+  state.run = checkpoint::saved_by(progress);
   if (state.optimizer) state.optimizer->set_steps(json.value("optimizer_steps", progress.step));
   if (state.ema && has_average) state.ema->set_updates(json.value("ema_updates", int64_t{0}));
   if (state.ema && !has_average) state.ema->restart();

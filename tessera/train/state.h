@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/saved_by.h"
 #include "tessera/data/batch.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/segment.h"
@@ -53,6 +54,7 @@ struct TrainState {
   double seconds = 0;                                     // of training so far
   std::vector<std::string> classes;                       // names in label order, saved for `predict`
   std::optional<DataRecord> data;                         // of the loop; what was saved, after a load
+  checkpoint::SavedBy run;                                // which saves; after a load, which has saved
 };
 
 /// bf16 where asked for, or where "auto" and the device is made for it: any but the CPU, and CPUs that

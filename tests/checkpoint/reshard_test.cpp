@@ -108,5 +108,37 @@ TEST(Verify, AFileWithMoreThanWasPlannedIsNamed) {
                    "): expected 7 tensors; there is no other complete checkpoint beside it"}));
 }
 
+// A folder of checkpoints, one that is reached through a run's folder, and that folder itself.
+TEST(ReshardInto, TheFolderOfARunThatGoesOnIsRefused) {
+  const TemporaryFolder folder("tessera-reshard");
+  const fs::path run = folder.path() / "run", ck = folder.path() / "ck", own = folder.path() / "own";
+  save_sample({.folder = folder.path() / "a"}, 12);
+  StoredCheckpoint source(folder.path() / "a" / "step_00000012");
+  fs::create_directories(run);
+  fs::create_directories(ck);
+  fs::create_directories(own / "checkpoints");
+  fs::create_directory_symlink(ck, run / "checkpoints");
+  const auto refused = [&](const fs::path& output) {
+    const std::string text = error_text([&] { reshard(source, output, 1); });
+    EXPECT_NE(text.find("is in use: the run that saves into it holds "), std::string::npos) << text;
+  };
+  {
+    const auto lock = FileLock::try_take(ck / ".lock");
+    refused(ck);
+    refused(run / "checkpoints");
+  }
+  {
+    const auto lock = FileLock::try_take(run / ".lock");
+    refused(run / "checkpoints");
+  }
+  {
+    const auto lock = FileLock::try_take(own / ".lock");
+    refused(own / "checkpoints");
+  }
+  EXPECT_EQ(reshard(source, run / "checkpoints", 1), run / "checkpoints" / "step_00000012");
+  EXPECT_FALSE(FileLock::is_held(ck / ".lock"));
+  EXPECT_EQ(reshard(source, own / "checkpoints", 1), own / "checkpoints" / "step_00000012");
+}
+
 }  // namespace
 }  // namespace tessera::checkpoint

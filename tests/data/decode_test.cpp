@@ -148,7 +148,8 @@ TEST(Decode, TrainingDoesNotSeeDamageBelowItsCrop) {
     } else {
       ++broken;
       EXPECT_EQ(error,
-                "[formats.decode_jpeg] a JPEG image: the data end before the last pixel (val/a/b.jpg)");
+                "[formats.decode_jpeg] cannot decode the JPEG image val/a/b.jpg: the data end before the "
+                "last pixel");
     }
   }
   EXPECT_GT(good, 5);

@@ -225,7 +225,7 @@ TEST(TrainLoader, RanksCountBrokenSamplesTogether) {
       }
     });
     EXPECT_TRUE(text.starts_with(
-        "[data.loader] 4 of 96 samples are broken (the last: [test.load] a pixel: found none (pixel-"))
+        "[data.loader] 4 of 96 samples are broken (the last: [test.load] no pixel in pixel-"))
         << text;
   }
 }

@@ -91,10 +91,10 @@ TEST(TrainLoader, BrokenSamplesAreReplacedByTheirSuccessors) {
     EXPECT_EQ(seen.count(9), 6U);
     EXPECT_EQ(seen.count(0), 4U);
     EXPECT_EQ(loader.broken_samples(), 3);
-    EXPECT_EQ(warnings, (std::multiset<std::string>{
-                            "broken sample 7 skipped: [test.load] a pixel: found none (pixel-7)",
-                            "broken sample 8 skipped: [test.load] a pixel: found none (pixel-8)",
-                            "broken sample 99 skipped: [test.load] a pixel: found none (pixel-99)"}));
+    EXPECT_EQ(warnings,
+              (std::multiset<std::string>{"broken sample 7 skipped: [test.load] no pixel in pixel-7",
+                                          "broken sample 8 skipped: [test.load] no pixel in pixel-8",
+                                          "broken sample 99 skipped: [test.load] no pixel in pixel-99"}));
   }
 }
 
@@ -109,10 +109,10 @@ TEST(TrainLoader, BrokenSamplesCanEndARun) {
       for (int step = 0; step < 5; ++step) loader.next();
     });
   };
-  EXPECT_TRUE(error(true, 1.0, source).starts_with("[test.load] a pixel: found none (pixel-"));
+  EXPECT_TRUE(error(true, 1.0, source).starts_with("[test.load] no pixel in pixel-"));
   const std::string text = error(false, 0.02, source);
-  EXPECT_TRUE(text.starts_with(
-      "[data.loader] 3 of 100 samples are broken (the last: [test.load] a pixel: found none (pixel-"))
+  EXPECT_TRUE(
+      text.starts_with("[data.loader] 3 of 100 samples are broken (the last: [test.load] no pixel in pixel-"))
       << text;
   EXPECT_TRUE(text.ends_with(
       "): expected at most 2 % (data.error_limit); repair or remove the files, or raise data.error_limit"))

@@ -24,7 +24,8 @@ class Pixels : public Source {
   int64_t size() const override { return size_; }
   int64_t label(int64_t index) const override { return index % 10; }
   Stored load(int64_t index) const override {
-    if (broken_.contains(index)) user_error("test.load", "a pixel: found none (", sample_name(index), ")");
+    if (broken_.contains(index))
+      user_error({.where = "test.load", .problem = concat("no pixel in ", sample_name(index))});
     return {{}, {1, 1, 1, {static_cast<uint8_t>(index)}}};
   }
   std::string sample_name(int64_t index) const override { return concat("pixel-", index); }

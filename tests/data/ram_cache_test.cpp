@@ -87,7 +87,7 @@ TEST(RamCache, FetchesASampleOnce) {
     }
   }
   EXPECT_EQ(files->loads, 499);
-  EXPECT_EQ(error_text([&] { cached->load(7); }), "[test.load] a pixel: found none (pixel-7)");
+  EXPECT_EQ(error_text([&] { cached->load(7); }), "[test.load] no pixel in pixel-7");
   EXPECT_EQ(cached->size(), 500);
   EXPECT_EQ(cached->label(13), 3);
   EXPECT_EQ(cached->sample_name(13), "pixel-13");

@@ -61,6 +61,9 @@ def kernels_and_dtype():
             with ranks(folder, [{}, {"TESSERA_AVX2": "0", "TESSERA_AVX512": "0", "TESSERA_AMX": "0"}], words) as runs:
                 check_all_refused(runs, "ranks disagree on the CPU's kernels: those for")
         with scratch() as folder:
+            with ranks(folder, [{}, {"ATEN_CPU_CAPABILITY": "default"}], words) as runs:
+                check_all_refused(runs, "ranks disagree on the CPU capability of LibTorch: ")
+        with scratch() as folder:
             words = settings(run__shared_memory=shared, precision__compute="auto")
             with ranks(folder, [{"TESSERA_BF16": "1"}, {"TESSERA_BF16": "0"}], words) as runs:
                 codes = [run.wait(LIMIT) for run in runs]
@@ -156,6 +159,32 @@ def recipes_and_worlds():
             check_all_refused(runs, f"the world size is {of_first} on rank 0 and {of_second} on rank 1")
 
 
+def a_rank_that_never_comes():
+    """Every rank that waits names it, also after rank 0, which serves the store, has ended."""
+    with scratch() as folder, ranks(folder, [{}, {}], settings(run__timeout=4, train__batch=30), world=3) as runs:
+        for run in runs:
+            check(run.wait(LIMIT) == 3 and "while waiting for rank 2 of 3 (was it started?" in run.text(), run.tail())
+            check("Failed to recv" not in run.text(), run.tail())
+
+
+def a_rank_that_cannot_start():
+    """Its reason ends the others at once, long before run.timeout."""
+    for failing in (0, 1):
+        with scratch() as folder:
+            differences = [{}, {}]
+            differences[failing] = {"options": ("--set", "data.source=folder:nowhere")}
+            with ranks(folder, differences, settings(run__timeout=600)) as runs:
+                for rank, run in enumerate(runs):
+                    check(run.wait(LIMIT) == 2 and "nowhere" in run.text(), run.tail())
+                    check((f"[mesh.connect] rank {failing} cannot start: " in run.text()) == (rank != failing), run.tail())
+        with scratch() as folder:  # as Slurm starts a recipe with a slip
+            start = time.monotonic()
+            with ranks(folder, [{}, {}], settings(run__timeout=600, data__source="folder:nowhere")) as runs:
+                for run in runs:
+                    check(run.wait(LIMIT) == 2 and "nowhere" in run.text(), run.tail())
+            check(time.monotonic() - start < LIMIT, "too late")
+
+
 def a_second_process_of_a_rank():
     endless = settings(train__steps=1000000, train__eval_every_steps=0)
     with scratch() as folder, ranks(folder, [{}, {}], endless) as runs:
@@ -243,5 +272,5 @@ def each_rank_restarted_by_its_own_supervisor():
 
 
 if __name__ == "__main__":
-    main(kernels_and_dtype, copies_of_the_data, commands, training_split_of_an_evaluation, weights_to_begin_with, recipes_and_worlds, a_second_process_of_a_rank, restarted_by_torchrun, restarted_by_its_parent,
+    main(kernels_and_dtype, copies_of_the_data, commands, training_split_of_an_evaluation, weights_to_begin_with, recipes_and_worlds, a_rank_that_never_comes, a_rank_that_cannot_start, a_second_process_of_a_rank, restarted_by_torchrun, restarted_by_its_parent,
          each_rank_restarted_by_its_own_supervisor)

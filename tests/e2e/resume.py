@@ -7,8 +7,9 @@ Also: two runs never save into one checkpoint.dir, and what killed processes lef
 import json
 import re
 import shutil
+import signal
 
-from harness import check, checkpoints, main, scratch, settings, summary, tessera, tiny_recipe, train
+from harness import check, checkpoints, main, scratch, send, settings, summary, tessera, tiny_recipe, train
 
 COLOURS = (b"\x00\x00\x00", b"\xff\xff\xff")
 
@@ -44,13 +45,15 @@ def says_what_differs_in_the_data():
         pixels(folder / "data/train", 2, first=8)
         text = resumed().done()
         check("differs from the saved run: 16 -> 20 training images: order, epoch and schedule are those of the new number" in text, text)
+        text = resumed("--dry-run").done()
+        check("differs from the saved run: 16 -> 20 training images: " in text, text)
         for name in ("dark", "light"):
             for i in (8, 9):
                 (folder / f"data/train/{name}/{i:03}.png").unlink()
         (folder / "data/train/dark/000.png").rename(folder / "data/train/dark/100.png")
         (folder / "data/val/dark/000.png").unlink()
         text = resumed("--procs", 2).done()
-        check("differs from the saved run: names or labels of the 16 training images: " in text, text)
+        check("differs from the saved run: names, not labels, of the 16 training images: " in text, text)
         check("differs from the saved run: 16 -> 15 validation images: " in text, text)
         for split in ("train", "val"):
             (folder / "data" / split / "dark").rename(folder / "data" / split / "zebra")
@@ -134,6 +137,7 @@ def a_damaged_checkpoint_is_passed_over():
 
 def one_checkpoint_dir_is_of_one_run_at_a_time():
     with scratch() as folder:
+        train(folder, *settings(train__steps=2), run="c").done()
         keys = settings(train__steps=100000, train__eval_every_epochs=0, checkpoint__dir=folder / "ck")
         for procs in ((), ("--procs", 2)):
             with train(folder, *keys, *procs, run="a") as first:
@@ -143,7 +147,30 @@ def one_checkpoint_dir_is_of_one_run_at_a_time():
                 check(re.search(rf"checkpoint.dir {folder}/ck is in use by the run in {folder}/a \(process \d+ on host .+\): "
                                 "expected a folder that no other run saves into", second.text()), second.tail())
                 check(not (folder / "b").exists(), "the refused run leaves nothing")
+                run = tessera("checkpoint", "reshard", "c", "-o", "ck", folder=folder)
+                check(run.wait() == 2 and "ck is in use: the run that saves into it holds " in run.text(), run.tail())
             shutil.rmtree(folder / "a")
+
+
+def a_checkpoint_dir_that_another_run_took_over():
+    """Run a ends before its first save, and b saves into the same folder: b's checkpoints are not those of a."""
+    with scratch() as folder:
+        keys = settings(train__eval_every_epochs=0, checkpoint__dir=folder / "ck")
+        with train(folder, *keys, *settings(train__steps=1000000), run="a") as first:
+            first.wait_for_step(1, folder / "a")
+            send(first.pid, signal.SIGKILL)
+            first.wait(30)
+        train(folder, *keys, *settings(train__steps=8), run="b").done()
+        pixels(folder / "photos", 1)
+        told = f"step_00000008 was saved by the run in {folder}/b, not by that in "
+        for words in (("eval", "a"), ("predict", "a", "photos/dark/000.png"), ("checkpoint", "export", "a", "out.safetensors"),
+                      ("checkpoint", "inspect", "a"), ("train", "--resume", "a"), ("train", "--resume", "a", "--dry-run"),
+                      ("train", "--resume", "a", "--procs", 2)):
+            run = tessera(*words, folder=folder)
+            check(run.wait(60) == 2 and told in run.text(), words, run.tail())
+        check("evaluating" in tessera("eval", "b", folder=folder).done(), "b's are b's")
+        (folder / "b").rename(folder / "moved")
+        check("resumed from" in tessera("train", "--resume", "moved", *settings(train__steps=12), folder=folder).done(), "a moved run is the same")
 
 
 def leftovers_go_with_the_next_run():
@@ -157,5 +184,6 @@ def leftovers_go_with_the_next_run():
 
 
 if __name__ == "__main__":
-    main(says_what_differs_in_the_data, fewer_images_than_were_trained_on, a_new_batch_keeps_its_place_in_the_epoch, a_damaged_checkpoint_is_passed_over,
-         one_checkpoint_dir_is_of_one_run_at_a_time, leftovers_go_with_the_next_run)
+    main(says_what_differs_in_the_data, fewer_images_than_were_trained_on, a_new_batch_keeps_its_place_in_the_epoch,
+         a_damaged_checkpoint_is_passed_over, one_checkpoint_dir_is_of_one_run_at_a_time, a_checkpoint_dir_that_another_run_took_over,
+         leftovers_go_with_the_next_run)

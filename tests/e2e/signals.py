@@ -10,13 +10,15 @@ import pathlib
 import pty
 import random
 import re
+import shutil
 import signal
 import termios
 import time
 
+from agree import ranks
 from files import make_image_folder
 from harness import (Skip, check, check_same_losses, checkpoints, losses, main, no_core_dump, rows, scratch, send, settings,
-                     summary, train, verify)
+                     summary, tessera, tiny_recipe, train, verify)
 from kill import start_victim
 
 STOP_LIMIT = 30.0
@@ -221,6 +223,60 @@ def a_file_system_that_hangs_ends_the_run():
             check(verify(folder / "run", folder) >= 1, "no sound checkpoint is left")
 
 
+def a_file_system_that_hangs_at_the_start():
+    """Data, run folder or checkpoint do not answer before the ranks have met: the command ends within run.timeout and names the file."""
+    library = os.environ.get("TESSERA_E2E_HANG_OPENS")
+    if not library:
+        raise Skip("TESSERA_E2E_HANG_OPENS is not set (the build has it: ctest, or <build>/tests/e2e/libe2e_hang_opens.so)")
+    if not pathlib.Path("/proc/self/syscall").exists():
+        raise Skip("this kernel has no /proc/PID/syscall, where calls that hang are seen")
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos")
+        recipe = tiny_recipe(folder)
+        keys = settings(data__source=f"folder:{photos}", model__classes=2, data__index_dir="none", run__timeout=4)
+        train(folder, *keys, *settings(train__steps=2), run="trained").done()
+        run_dir = settings(run__dir=folder / "new")
+        limit = ("--set", "run.timeout=4")
+        image = next((photos / "val").rglob("*.png"))
+        for hangs, words in (("photos", ("train", recipe, *keys, *run_dir)),
+                             ("photos", ("train", recipe, *keys, *run_dir, "--procs", 2)),
+                             ("new", ("train", recipe, *keys, *run_dir)),
+                             ("new", ("train", recipe, *keys, *run_dir, "--procs", 2)),
+                             ("photos", ("eval", folder / "trained")),
+                             ("checkpoints", ("eval", folder / "trained", *limit)),
+                             ("checkpoints", ("predict", folder / "trained", image, *limit)),
+                             ("photos", ("doctor", recipe, *keys))):
+            shutil.rmtree(folder / "hangs", ignore_errors=True)
+            (folder / "hangs").mkdir()
+            os.mkfifo(folder / "hangs" / hangs)
+            start = time.monotonic()
+            with tessera(*words, folder=folder, env={"LD_PRELOAD": library, "TESSERA_E2E_HANGS": str(folder / "hangs")}) as run:
+                code = run.wait(60)
+                seconds = time.monotonic() - start
+                told = run.text() + "".join(path.read_text() for path in folder.glob("new/logs/rank-*.log"))
+                check(code == 3 and seconds < 20, "exit 3 within 20 s was expected:", words, code, seconds, run.tail())
+                check(re.search(rf"error: \[file\.\w+\] \S*/{hangs}: the file system has not answered for \d+ s \(rank \d", told), words, told)
+            print(f"  {words[0]} {words[-1]}: {hangs} hangs, ended after {seconds:.1f} s", flush=True)
+            shutil.rmtree(folder / "new", ignore_errors=True)
+
+
+def one_rank_stops_all():
+    """The rank that was asked, and by what, stands in rank 0's lines and in the log of that rank."""
+    endless = settings(train__steps=1000000, train__eval_every_steps=0)
+    with scratch() as folder, ranks(folder, [{}, {"SLURM_JOB_END_TIME": "1000"}], endless) as runs:
+        check([run.wait(60) for run in runs] == [0, 0], runs[0].tail(), runs[1].tail())
+        check("reason of the stop: rank 1: SLURM_JOB_END_TIME = 1000 has passed" in runs[0].text(), runs[0].tail())
+        log = (folder / "run/logs/rank-1.log").read_text()
+        check("reason of the stop: SLURM_JOB_END_TIME = 1000 has passed" in log, log)
+    with scratch() as folder, ranks(folder, [{}, {}], endless) as runs:
+        runs[0].wait_for_text("step 5/")
+        send(runs[1].pid, signal.SIGTERM)
+        check([run.wait(60) for run in runs] == [0, 0], runs[0].tail(), runs[1].tail())
+        check("reason of the stop: rank 1: received SIGTERM" in runs[0].text(), runs[0].tail())
+        log = (folder / "run/logs/rank-1.log").read_text()
+        check("reason of the stop: received SIGTERM" in log, log)
+
+
 def stop_while_images_do_not_come():
     """A file of one rank hangs, in the training or in an evaluation: the stop waits 5 s for it, saves and ends (docs/running.md).
 
@@ -266,4 +322,5 @@ def stop_while_images_do_not_come():
 if __name__ == "__main__":
     main(stop_and_resume, stop_amid_evaluations_and_saves, stop_ends_with_the_step_under_way, stop_while_starting, second_signal_ends_at_once,
          hangup_does_not_end_a_run, ctrl_c, lost_terminal_does_not_end_a_run, a_file_system_that_hangs_ends_the_run,
+         a_file_system_that_hangs_at_the_start, one_rank_stops_all,
          stop_while_images_do_not_come)

@@ -85,8 +85,9 @@ TEST(Jpeg, TruncationIsAnErrorButAMissingEndMarkerIsNot) {
     }
   }
   const Bytes whole = encode_jpeg(noise, 64, 64, JCS_RGB, false);
-  EXPECT_EQ(error_text([&] { decode_image(std::span(whole).first(whole.size() / 2), "dir/cut.jpg"); }),
-            "[formats.decode_jpeg] a JPEG image: the data end before the last pixel (dir/cut.jpg)");
+  EXPECT_EQ(
+      error_text([&] { decode_image(std::span(whole).first(whole.size() / 2), "dir/cut.jpg"); }),
+      "[formats.decode_jpeg] cannot decode the JPEG image dir/cut.jpg: the data end before the last pixel");
 }
 
 TEST(Jpeg, BombsAreRefusedByTheirHeader) {
@@ -98,9 +99,9 @@ TEST(Jpeg, BombsAreRefusedByTheirHeader) {
   }
   const std::string text = error_text([&] { decode_image(bytes, "bomb.jpg"); });
   // libjpeg itself refuses more than 65,500; 65,500 x 65,500 is ours to refuse.
-  EXPECT_EQ(
-      text,
-      "[formats.decode_jpeg] a JPEG image: Maximum supported image dimension is 65500 pixels (bomb.jpg)");
+  EXPECT_EQ(text,
+            "[formats.decode_jpeg] cannot decode the JPEG image bomb.jpg: Maximum supported image dimension "
+            "is 65500 pixels");
   EXPECT_EQ(error_text([&] {
               decode_image(encode_jpeg(gradient(20, 20, 1), 20, 20, JCS_GRAYSCALE, false), "b", 399);
             }),
@@ -181,7 +182,7 @@ TEST(Png, Errors) {
     EXPECT_THROW(decode_image(std::span(whole).first(size), "cut.png"), UserError) << size;
   }
   EXPECT_EQ(error_text([&] { decode_image(std::span(whole).first(whole.size() / 2), "cut.png"); }),
-            "[formats.decode_png] a PNG image: the data end before the last pixel (cut.png)");
+            "[formats.decode_png] cannot decode the PNG image cut.png: the data end before the last pixel");
   Bytes damaged = whole;
   damaged[damaged.size() - 20] ^= 1;
   EXPECT_THROW(decode_image(damaged, "damaged.png"), UserError);

@@ -189,7 +189,9 @@ TEST(Huffman, DamagedFilesLookAsLibjpegShowsThem) {
         EXPECT_EQ(found, expected) << i;
         ++accepted;
       } else if (expected) {
-        EXPECT_EQ(error, "[formats.decode_jpeg] a JPEG image: the data end before the last pixel (damaged)");
+        EXPECT_EQ(
+            error,
+            "[formats.decode_jpeg] cannot decode the JPEG image damaged: the data end before the last pixel");
       }
     }
   }
@@ -204,7 +206,7 @@ TEST(Region, DamageBelowItIsNotSeen) {
     EXPECT_EQ(error_text([&] {
                 read_part(cut_off, {3, 40, 50, 24}, 1);
               }),
-              "[formats.decode_jpeg] a JPEG image: the data end before the last pixel (part)");
+              "[formats.decode_jpeg] cannot decode the JPEG image part: the data end before the last pixel");
   }
   const Bytes pixels = picture(150, 150, 3, 100), png = encode_png(pixels.data(), 150, 150, 3);
   EXPECT_EQ(read_part(std::span(png).first(png.size() / 2), {5, 0, 9, 8}, 1).pixels,

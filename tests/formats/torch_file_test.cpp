@@ -82,7 +82,7 @@ class DamagedTorchFile : public ::testing::Test {
     return error_text([&] {
       const TorchFile file(path);
       const auto* model = file.root().find("model");
-      if (model == nullptr) user_error("formats.test", "a model");
+      if (model == nullptr) user_error({.where = "formats.test", .problem = "no model"});
       for (const auto& [key, value] : model->entries) {
         const auto tensor = file.tensor(*value, key->text);
         std::vector<std::byte> out(64 * 8);

@@ -185,5 +185,26 @@ TEST(Join, ARankThatWaitsInAStartThatIsOverGoesToTheNewOne) {
   EXPECT_EQ(end, "joined");
 }
 
+// Rank 0, which serves the store, gives up first: the others still learn who is missing.
+TEST(Join, EveryRankNamesTheRankThatNeverCame) {
+  const Meeting meeting;
+  Rendezvous first = meeting.rendezvous(0, 3), second = meeting.rendezvous(1, 3);
+  first.timeout = milliseconds(600);
+  for (const std::string& end : meeting.join({first, second}))
+    EXPECT_NE(end.find("timed out after 0.6 s while waiting for rank 2 of 3"), std::string::npos) << end;
+}
+
+TEST(Join, ARankThatCannotStartEndsTheOthersWithItsReason) {
+  for (const int64_t failing : {0, 1}) {
+    const Meeting meeting;
+    std::thread fails([&] {
+      refuse_start(meeting.store(), meeting.rendezvous(failing, 3), "rank 7 cannot start: no data");
+    });
+    const auto ends = meeting.join({meeting.rendezvous(1 - failing, 3), meeting.rendezvous(2, 3)});
+    fails.join();
+    EXPECT_EQ(ends, std::vector<std::string>(2, "[mesh.connect] rank 7 cannot start: no data")) << failing;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::mesh

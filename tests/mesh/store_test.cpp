@@ -336,5 +336,21 @@ TEST(OpenFiles, TheLimitIsRaisedOrTheRunRefused) {
   expect_part(refused, "[mesh.connect] the limit of open files and sockets is 64: expected at least 2");
 }
 
+/// As the store of a process that has ended.
+class LostStore : public c10d::HashStore {
+ public:
+  bool check(const std::vector<std::string>& /*keys*/) override {
+    C10_THROW_ERROR(DistNetworkError, "Failed to recv, got 0 bytes. Connection was likely closed.");
+  }
+};
+
+TEST(Store, ALostConnectionIsToldInPlainWords) {
+  const auto store = c10::make_intrusive<TimedStore>(c10::make_intrusive<LostStore>(), "rank 0 at here:1",
+                                                     WaitLimits{milliseconds(500), {}});
+  EXPECT_EQ(error_of<CommError>([&] { store->check({"key"}); }),
+            "[mesh.store] rank 0 at here:1 has closed the connection: that process has ended (its own error "
+            "says why)");
+}
+
 }  // namespace
 }  // namespace tessera::mesh

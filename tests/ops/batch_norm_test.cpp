@@ -267,7 +267,9 @@ TEST(BatchNorm, OfOneValueAChannelIsRefusedInTraining) {
   Inputs in = batch_norm_inputs({1, 21, 1, 1}, at::kFloat, false);
   for (const auto& call : {+[](const Inputs& of) { batch_norm(of.x, of.norm(), true); },
                            +[](const Inputs& of) { normed_images(of.x, of.norm(), true, true); }}) {
-    EXPECT_NE(error_text([&] { call(in); }).find("[ops.batch_norm] more than one value of each channel"),
+    EXPECT_NE(error_text([&] { call(in); })
+                  .find("[ops.batch_norm] batch norm got a single image of 1 x 1 in training: expected more "
+                        "than one value of each channel"),
               std::string::npos);
   }
   EXPECT_TRUE(at::isfinite(in.running_var).all().item<bool>());

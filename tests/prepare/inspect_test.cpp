@@ -49,9 +49,9 @@ TEST(Inspect, CountsSizesFormatsAndFaults) {
                              {"PNG named as JPEG", {6}}, {"gray", {6}}, {"longer than 4 : 1", {6}}}));
     ASSERT_EQ(found.broken.size(), 3U);
     EXPECT_EQ(found.broken[0].name, "train/d<g/cut.png");
-    EXPECT_TRUE(found.broken[0].reason.starts_with("[formats.decode_png] a PNG image: "))
+    EXPECT_TRUE(found.broken[0].reason.starts_with("[formats.decode_png] cannot decode the PNG image "))
         << found.broken[0].reason;
-    EXPECT_EQ(found.broken[1].reason, "[test.load] a readable file: found none (train/d<g/unreadable.png)");
+    EXPECT_EQ(found.broken[1].reason, "[test.load] cannot read train/d<g/unreadable.png");
     EXPECT_EQ(found.broken[2].reason, "[prepare.inspect] train/d<g/unlabelled.png has no label");
   }
 }

@@ -28,7 +28,7 @@ class MemorySource : public data::Source {
   int64_t label(int64_t index) const override { return at(index).label; }
   data::Stored load(int64_t index) const override {
     if (at(index).file == "unreadable")
-      user_error("test.load", "a readable file: found none (", at(index).name, ")");
+      user_error({.where = "test.load", .problem = concat("cannot read ", at(index).name)});
     return {at(index).file, {}};
   }
   std::string sample_name(int64_t index) const override { return at(index).name; }

@@ -145,7 +145,7 @@ TEST_P(Forms, ARunDoesNotGoOnAfterAPartThatIsGone) {
    public:
     explicit Torn(MemorySource source) : MemorySource(std::move(source)) {}
     data::Stored load(int64_t index) const override {
-      if (index == size() - 1) user_error("test.load", "a disk: it went away");
+      if (index == size() - 1) user_error({.where = "test.load", .problem = "the disk went away"});
       return MemorySource::load(index);
     }
   };
@@ -200,7 +200,7 @@ TEST_P(Forms, WhatCannotBeReadEndsTheRunOrIsLeftOut) {
   PackOptions options = small_options(GetParam());
   options.splits = {"val"};
   EXPECT_EQ(error_text([&] { pack(open, "x", first.path(), options); }),
-            "[test.load] a readable file: found none (val/a/2.jpg); --skip-broken leaves such samples out");
+            "[test.load] cannot read val/a/2.jpg; --skip-broken leaves such samples out");
   options.skip_broken = true;
   const PackResult result = pack(open, "x", second.path(), options);
   ASSERT_EQ(result.splits.size(), 1U);

@@ -66,7 +66,8 @@ class PartlyBroken : public data::Source {
   int64_t size() const override { return whole_->size(); }
   int64_t label(int64_t index) const override { return whole_->label(index); }
   data::Stored load(int64_t index) const override {
-    if (broken_.contains(index)) user_error("test.load", "an image: found none (", sample_name(index), ")");
+    if (broken_.contains(index))
+      user_error({.where = "test.load", .problem = concat("no image in ", sample_name(index))});
     return whole_->load(index);
   }
   std::string sample_name(int64_t index) const override { return whole_->sample_name(index); }
@@ -105,7 +106,7 @@ TEST(BrokenSamples, TooManyOverAllRanksStopAllRanks) {
   EXPECT_EQ(said[0], said[1]);
   EXPECT_EQ(said[0], said[2]);
   EXPECT_TRUE(said[0].second.starts_with(
-      "[data.loader] 3 of 96 samples are broken (the last: [test.load] an image: found none (fake-train["))
+      "[data.loader] 3 of 96 samples are broken (the last: [test.load] no image in fake-train["))
       << said[0].second;
 }
 

@@ -49,6 +49,15 @@ TEST(Resume, EveryDifferenceFallsUnderItsRule) {
   now = kSavedData;
   now.val.checksum = "c";
   only(now, kSavedNames, Compared::kValNames, "of the 20 validation images");
+  DataRecord saved = kSavedData;
+  saved.train.labels = "l";
+  now = saved;
+  now.train.checksum = "c";
+  EXPECT_EQ(differences(saved, kSavedNames, now, kSavedNames).at(0).text,
+            "names, not labels, of the 100 training images");
+  now.train.labels = "m";
+  EXPECT_EQ(differences(saved, kSavedNames, now, kSavedNames).at(0).text,
+            "names or labels of the 100 training images");
   now = kSavedData;
   now.batch = 48;
   only(now, kSavedNames, Compared::kBatch, "batch 24 -> 48");
