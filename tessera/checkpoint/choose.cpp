@@ -218,14 +218,11 @@ std::optional<Choice> choose(const fs::path& place, const std::string& which, On
                              const Ranks& ranks) {
   auto choice = choose_of_any_run(place, which, on_damage, ranks);
   if (!choice || choice->path == place) return choice;
-  Talk talk(ranks, "checkpoint.choose", "checkpoints of one run");
-  static_cast<void>(gather(
-      talk,
-      [&] {
-        refuse_other_run(choice->path);
-        return std::string();
-      },
-      choice->path));
+  Talk talk(ranks, "checkpoint.choose", concat("cannot take the checkpoint ", choice->path.string()));
+  static_cast<void>(gather(talk, [&] {
+    refuse_other_run(choice->path);
+    return std::string();
+  }));
   return choice;
 }
 

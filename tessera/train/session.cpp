@@ -66,7 +66,7 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
   } catch (const UserError& error) {
     // The parent of local ranks ends the others by itself.
     if (!ranks.pretended() && ranks.launcher != "local")
-      mesh::tell_refusal(library::rendezvous(ranks, run_timeout(recipe)), error.what());
+      mesh::tell_refusal(mesh::rendezvous(ranks, run_timeout(recipe)), error.what());
     throw;
   }
 }
