@@ -18,8 +18,9 @@ namespace {
 void wait_for_server(const char* path) {
   const char* hangs = std::getenv("TESSERA_E2E_HANGS");
   if (hangs == nullptr || path == nullptr) return;
-  const std::string name = path, marker = std::string(hangs) + "/" + name.substr(name.rfind('/') + 1);
-  if (name.starts_with(hangs)) return;
+  const std::string name = path, last = name.substr(name.rfind('/') + 1);
+  if (last.empty() || name.starts_with(hangs)) return;
+  const std::string marker = std::string(hangs) + "/" + last;
   while (::access(marker.c_str(), F_OK) == 0) {
     const long fd = ::syscall(SYS_openat, AT_FDCWD, marker.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd >= 0) ::close(static_cast<int>(fd));
