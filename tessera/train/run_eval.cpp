@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera eval` and `tessera predict`: a trained model from any checkpoint, on any number of ranks.
+// `tessera eval`: a trained model on any number of ranks.
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -13,26 +11,21 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/json_text.h"
-#include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/base/warn.h"
-#include "tessera/base/words.h"
-#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/class_difference.h"
-#include "tessera/data/class_names.h"
 #include "tessera/data/split.h"
 #include "tessera/monitor/evaluation_report.h"
 #include "tessera/monitor/number.h"
-#include "tessera/recipe/evaluation_recipe.h"
 #include "tessera/train/agreement.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/features.h"
-#include "tessera/train/init_from.h"
 #include "tessera/train/session.h"
 #include "tessera/train/state.h"
+#include "tessera/train/trained_model.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
@@ -41,89 +34,11 @@ namespace {
 // Of `--output-dir`: a matrix of 8 MB a thousand classes, which the ranks add up.
 constexpr int64_t kMostConfusionClasses = 2048;
 
-struct Trained {
-  fs::path path;  // a checkpoint, or a file or folder of weights
-  recipe::Recipe recipe;
-  std::optional<weights::Trained> weights = {};  // where it is no checkpoint of Tessera's
-
-  bool has_classifier() const { return !weights || weights->model.classes() > 0; }
-};
-
 bool needs_training_split(const EvalJob& job) { return job.neighbours > 0 || job.probe; }
 bool wants_features(const EvalJob& job) { return !job.features.empty() || needs_training_split(job); }
 
-/// A file of weights, or Hugging Face's folder.
-bool is_of_others(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored) || fs::exists(path / "config.json", ignored);
-}
-
-/// Files of weights do not say it: what --set model.heads=N says, 0 without.
-int64_t heads_in(const std::vector<std::string>& sets) {
-  constexpr std::string_view kKey = "model.heads=";
-  int64_t heads = 0;
-  for (const std::string& set : sets) {
-    if (set.starts_with(kKey)) std::from_chars(set.data() + kKey.size(), set.data() + set.size(), heads);
-  }
-  return heads;
-}
-
-/// `--set train.epochs=0` (timm's --epochs 0) asks for no training, and an evaluation does not train anyway.
-std::vector<std::string> without_zero_lengths(std::vector<std::string> sets) {
-  std::erase_if(sets, [](const std::string& set) {
-    for (const std::string_view key : {"train.epochs=", "train.steps="}) {
-      if (set.starts_with(key)) return parse_number<double>(set.substr(key.size())) == 0.0;
-    }
-    return false;
-  });
-  return sets;
-}
-
-Trained open_weights(const std::string& path, const std::vector<std::string>& sets) {
-  weights::OpenOptions how;
-  how.heads = heads_in(sets);
-  weights::Trained found = weights::open_trained(path, how);
-  arch::ModelConfig model = found.model;
-  if (model.classes() == 0) model.classes() = 1;  // a recipe's model has a head; nothing reads this one
-  const std::string toml =
-      recipe::to_toml(recipe::evaluation_recipe(fs::path(path).stem().string(), model, found.pixels));
-  return {path, recipe::parse_recipe(toml, path, ".", without_zero_lengths(sets)), std::move(found)};
-}
-
-/// What a path means: a checkpoint (its own folder, or a run's: the best, else the latest) with the recipe
-/// saved in it, or somebody's weights.
-Trained open_trained(const std::string& path, const std::vector<std::string>& sets, const Warn& warn) {
-  if (is_of_others(path)) return open_weights(path, sets);
-  const auto found = checkpoint::choose(path, checkpoint::kBestOrLatest);
-  const fs::path checkpoints = fs::path(path) / "checkpoints";
-  if (!found && !fs::is_directory(checkpoints)) static_cast<void>(checkpoint::find(path, path));  // says why
-  if (!found)
-    user_error(
-        {.where = "checkpoint.find", .problem = concat(checkpoints.string(), " has no complete checkpoint")});
-  const checkpoint::Choice& choice = *found;
-  const auto manifest = checkpoint::read_manifest(choice.path);
-  recipe::Recipe recipe =
-      recipe::parse_recipe(manifest.progress.recipe_toml, (choice.path / "manifest.json").string(), ".",
-                           without_zero_lengths(sets));
-  if (!choice.passed_over.empty()) {
-    if (recipe.checkpoint.on_damage == "fail") checkpoint::refuse_passed_over(choice);
-    warn(checkpoint::passed_over_text(choice));
-  }
-  return {choice.path, std::move(recipe)};
-}
-
-/// float32 where the recipe evaluates in it or the evaluation is for `features`, unless --set says otherwise.
-void choose_precision(recipe::Recipe& recipe, const std::vector<std::string>& sets, bool features) {
-  const bool asked = std::ranges::any_of(sets, [](const std::string& set) {
-    return set.starts_with("precision.compute") || set.starts_with("precision.linear");
-  });
-  if (asked || (!features && recipe.precision.final_evaluation != recipe::Dtype::kFloat32)) return;
-  recipe.precision.compute = recipe::Dtype::kFloat32;
-  recipe.precision.linear = recipe::Linear::kAuto;
-}
-
 /// Errors: UserError where weights without a classifier are to do what needs one.
-void check_classifier(const Trained& trained, const EvalJob& job) {
+void check_classifier(const TrainedModel& trained, const EvalJob& job) {
   if (trained.has_classifier()) return;
   const bool head = std::ranges::find(job.units, "head") != job.units.end();
   if (wants_features(job) && !head && job.output_dir.empty()) return;
@@ -135,20 +50,6 @@ void check_classifier(const Trained& trained, const EvalJob& job) {
               .expected = "weights with a classifier, or --features, --knn or --probe without --output-dir "
                           "and --units head",
               .hint = "train.init_from begins the training of a classifier on these weights"});
-}
-
-/// Gives `state` the weights and the classes' names.
-void load(TrainState& state, const Trained& trained, bool ema, Log& log) {
-  if (!trained.weights) {
-    load_state(state, trained.path, ema ? Weights::kAverage : Weights::kTrained);
-    return;
-  }
-  if (ema)
-    user_error({.where = "train.eval",
-                .problem = concat("--ema needs a checkpoint of Tessera, but ", trained.path.string(),
-                                  " is a file of weights")});
-  take(state, *trained.weights, "weights", log);
-  state.classes = trained.weights->classes;
 }
 
 /// "bf16", "bf16 with fp8 linear layers": top-1 may differ in the second decimal between them.
@@ -166,7 +67,7 @@ nlohmann::ordered_json to_json(const Evaluation& result) {
 
 /// Whether the model has an output for every class of the data. Where it has not, that is an error unless
 /// features are asked for.
-bool has_outputs_for(const Trained& trained, const data::Source& source, const EvalJob& job,
+bool has_outputs_for(const TrainedModel& trained, const data::Source& source, const EvalJob& job,
                      const std::string& split, const Warn& warn) {
   if (!trained.has_classifier()) return false;
   const recipe::Recipe& recipe = trained.recipe;
@@ -194,7 +95,7 @@ bool has_outputs_for(const Trained& trained, const data::Source& source, const E
 /// Warns where top-1 means less than it seems to. `known`: the classes that the weights name. Returns whether
 /// top-1 can be computed: where the data has them in another order that is an error, unless features are
 /// asked for.
-bool compare_classes(const Trained& trained, const std::vector<std::string>& known,
+bool compare_classes(const TrainedModel& trained, const std::vector<std::string>& known,
                      const data::Source& source, const EvalJob& job, const std::string& split,
                      const Warn& warn) {
   const recipe::Recipe& recipe = trained.recipe;
@@ -217,13 +118,6 @@ bool compare_classes(const Trained& trained, const std::vector<std::string>& kno
   return true;
 }
 
-std::vector<std::string> class_names(const std::vector<std::string>& saved, int64_t classes) {
-  std::vector<std::string> names;
-  for (int64_t i = 0; i < classes; ++i) names.push_back(std::to_string(i));
-  std::copy_n(saved.begin(), std::min(saved.size(), names.size()), names.begin());
-  return names;
-}
-
 /// A mistake whose image cannot be read any more is shown as a blank.
 monitor::EvaluationReport::Shown show(const data::Source& source, int64_t channels,
                                       const monitor::Mistake& mistake) {
@@ -238,7 +132,7 @@ monitor::EvaluationReport::Shown show(const data::Source& source, int64_t channe
   return shown;
 }
 
-void write_folder(const EvalJob& job, const Trained& trained, const std::string& split,
+void write_folder(const EvalJob& job, const TrainedModel& trained, const std::string& split,
                   const data::Source& source, const std::vector<std::string>& known,
                   const Evaluation& result) {
   const recipe::Recipe& recipe = trained.recipe;
@@ -309,7 +203,7 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   // Beside JSON no line of progress, but every warning, and what `load` says of foreign weights.
   Log log(ranks.rank == 0, job.json ? nullptr : stdout), notes(ranks.rank == 0, job.json ? stderr : stdout);
   const Warn warn = [&](const std::string& line) { log.warn(line); };
-  Trained trained = open_trained(job.checkpoint, job.sets, warn);
+  TrainedModel trained = open_trained_model(job.checkpoint, job.sets, warn);
   check_classifier(trained, job);
   choose_precision(trained.recipe, job.sets, wants_features(job));
   if (job.files != nullptr) job.files->set_limit(run_timeout(trained.recipe));
@@ -401,157 +295,6 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
     static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
     throw;
   }
-}
-
-namespace {
-
-at::Tensor probabilities(TrainState& state, std::vector<float> pixels) {
-  const auto& model = state.recipe.model;
-  data::Batch batch;
-  batch.images = std::move(pixels);
-  batch.size = 1;
-  batch.channels = model.channels();
-  batch.height = batch.width = model.image_size();
-  batch.samples = {0};
-  return forward(state, batch, false, 0).to(at::kCPU).softmax(1).select(0, 0);
-}
-
-/// The names of --set data.classes=FILE, which must agree with those saved with the weights.
-void name_classes(const PredictJob& job, const Trained& trained, TrainState& state) {
-  const bool asked =
-      std::ranges::any_of(job.sets, [](const std::string& set) { return set.starts_with("data.classes="); });
-  const recipe::Recipe& recipe = state.recipe;
-  if (!asked || recipe.data.classes.empty()) {
-    if (state.classes.empty()) {
-      warn(concat(trained.path.string(),
-                  " does not name its classes: labels are printed in their place; "
-                  "--set data.classes=FILE names them, one a line"));
-    }
-    return;
-  }
-  auto names = data::read_class_names(recipe.data.classes);
-  if (static_cast<int64_t>(names.size()) != recipe.model.classes()) {
-    user_error({.where = "train.predict",
-                .problem = concat("data.classes: ", recipe.data.classes, " names ", names.size(), " classes"),
-                .expected = concat(recipe.model.classes(), ", the outputs of the model"),
-                .hint = ""});
-  }
-  data::check_same_classes(state.classes, names, recipe.data.classes, warn);
-  data::SourceOptions options;
-  options.warn = warn;
-  if (state.classes.empty())
-    data::warn_of_numeric_names(names, "data.classes", /*from_folders=*/false, options);
-  state.classes = std::move(names);
-}
-
-/// What is said about the images, in one of the three forms. Lines for people and of CSV are printed at once.
-class Predictions {
- public:
-  explicit Predictions(const PredictJob& job) : job_(job) {
-    if (job.csv) std::printf("image,rank,class,label,probability,error\n");
-  }
-
-  void begin(const std::string& image) {
-    entries_.push_back({{"image", image}, {"predictions", nlohmann::ordered_json::array()}});
-    if (!job_.json && !job_.csv) std::printf("%s\n", one_line(image).c_str());
-  }
-  void add(int64_t rank, const std::string& name, int64_t label, double probability) {
-    entries_.back()["predictions"].push_back(
-        {{"class", name}, {"label", label}, {"probability", probability}});
-    if (job_.csv) {
-      std::printf("%s,%ld,%s,%ld,%s,\n", csv_field(image()).c_str(), static_cast<long>(rank),
-                  csv_field(name).c_str(), static_cast<long>(label), monitor::shortest(probability).c_str());
-    } else if (!job_.json) {
-      std::printf("  %6.2f %%  %s\n", 100 * probability, one_line(name).c_str());
-    }
-  }
-  void fail(const std::string& problem) {
-    ++failed_;
-    entries_.back()["error"] = problem;
-    if (job_.csv) {
-      std::printf("%s,,,,,%s\n", csv_field(image()).c_str(), csv_field(problem).c_str());
-    } else if (!job_.json) {
-      std::printf("  not predicted\n");
-    }
-    std::fflush(stdout);
-    warn(problem);
-  }
-  void finish() const {
-    if (job_.json) std::printf("%s\n", json_text(entries_, 2).c_str());
-    std::fflush(stdout);
-  }
-  int64_t failed() const { return failed_; }
-
- private:
-  std::string image() const { return entries_.back()["image"].get<std::string>(); }
-
-  const PredictJob& job_;
-  nlohmann::ordered_json entries_ = nlohmann::ordered_json::array();
-  int64_t failed_ = 0;
-};
-
-int predict_images(const PredictJob& job, TrainState& state) {
-  const at::NoGradGuard no_grad;
-  const std::vector<std::string> names = class_names(state.classes, state.recipe.model.classes());
-  Predictions predictions(job);
-  for (const std::string& path : job.images) {
-    predictions.begin(path);
-    std::vector<float> pixels;
-    try {
-      pixels = data::load_image_for_eval(path, state.recipe.data.transform);
-    } catch (const UserError& error) {
-      if (job.images.size() == 1) throw;
-      predictions.fail(error.what());
-      continue;
-    }
-    const auto [confidence, index] =
-        probabilities(state, std::move(pixels)).topk(std::min(job.top, state.recipe.model.classes()));
-    for (int64_t k = 0; k < index.numel(); ++k) {
-      const auto label = index[k].item<int64_t>();
-      predictions.add(k + 1, names.at(static_cast<size_t>(label)), label, confidence[k].item<double>());
-    }
-    std::fflush(stdout);
-  }
-  predictions.finish();
-  const auto all = static_cast<int64_t>(job.images.size());
-  if (predictions.failed() == 0) return kExitDone;
-  if (predictions.failed() == all) {
-    user_error({.where = "predict",
-                .problem = concat("none of the ", all, " images could be read (the warnings above say why)"),
-                .expected = "",
-                .hint = ""});
-  }
-  warn(concat(predictions.failed(), " of ", all, " images were not predicted (exit code ",
-              static_cast<int>(kExitPartial), ")"));
-  return kExitPartial;
-}
-
-}  // namespace
-
-int predict(const PredictJob& job) {
-  Log log(true, job.json || job.csv ? stderr : stdout);
-  Trained trained = open_trained(job.checkpoint, job.sets, [&](const std::string& line) { log.warn(line); });
-  if (!trained.has_classifier()) {
-    user_error({.where = "train.predict",
-                .problem = concat(trained.weights->origin, " has no classifier"),
-                .expected = "weights with a classifier",
-                .hint = "train.init_from begins the training of a classifier on these weights"});
-  }
-  choose_precision(trained.recipe, job.sets, /*features=*/false);
-  if (job.files != nullptr) job.files->set_limit(run_timeout(trained.recipe));
-  if (!job.json && !job.csv) log.info(concat("predicting with ", trained.path.string()));
-  const launch::Ranks alone;
-  set_threads(trained.recipe, alone);
-  const at::Device device = choose_device(trained.recipe, alone);
-  const auto mesh = connect(trained.recipe, alone, [] { return mesh::Facts(); });
-  return guarded(
-      [&] {
-        const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);
-        load(*state, trained, job.ema, log);
-        name_classes(job, trained, *state);
-        return predict_images(job, *state);
-      },
-      *mesh, [] { return "predicting"; }, "");
 }
 
 }  // namespace tessera::train

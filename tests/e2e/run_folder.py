@@ -205,7 +205,7 @@ def eval_takes_a_length_of_zero():
             text = tessera("eval", "run", *settings(**{key: 0}), folder=folder).done()
             check(re.search(r"^top-1 .* images of val", text, re.M), text)
         run = tessera("eval", "run", "--set", "train.epochs=none", folder=folder)
-        check(run.wait() == 2 and "train.epochs must be a number" in run.text(), run.text())
+        check(run.wait() == 2 and 'train.epochs is the text "none" (--set train.epochs=none): expected a number' in run.text(), run.text())
 
 
 def predict_images():
