@@ -117,10 +117,10 @@ void add_data_options(std::vector<Option>& table) {
                    "random (random)",
                    {{"same", false}, {"random", true}},
                    TESSERA_FIELD(data.transform.augment.random_interpolation)),
-      floats(
-          "data.color_jitter",
-          "Jitter strength of brightness, contrast, saturation (and hue); one value = first three; [] = off",
-          {0, 1000}, TESSERA_FIELD(data.transform.augment.color_jitter)),
+      floats("data.color_jitter",
+             "Factor 1-x..1+x of brightness, contrast, saturation (4th: hue, at most 0.5); [x] = all 3; [] = "
+             "off",
+             {0, 1000}, TESSERA_FIELD(data.transform.augment.color_jitter)),
       number("data.erasing", "Probability of random erasing in a training image (timm: --reprob); 0 = off",
              {0, 1}, TESSERA_FIELD(data.transform.augment.erasing)),
       choice<ErasingMode>(

@@ -102,10 +102,10 @@ void add_vit(std::vector<Option>& table) {
            "Position embedding: trained (learned) or fixed 2D sines and cosines (sincos2d)",
            {{"learned", PositionEmbedding::kLearned}, {"sincos2d", PositionEmbedding::kSinCos2d}},
            TESSERA_VIT(position_embedding)),
-       choice<Head>(
-           "model.head",
-           "Classifier: one linear layer (linear), or a hidden layer with tanh and a linear layer (tanh)",
-           {{"linear", Head::kLinear}, {"tanh", Head::kTanh}}, TESSERA_VIT(head)),
+       choice<Head>("model.head",
+                    "Classifier: one linear layer (linear), or a hidden layer of model.width with tanh "
+                    "before it (tanh)",
+                    {{"linear", Head::kLinear}, {"tanh", Head::kTanh}}, TESSERA_VIT(head)),
        flag("model.qk_norm", "Apply LayerNorm to the queries and keys of each attention head (timm: qk_norm)",
             TESSERA_VIT(qk_norm)),
        number("model.dropout",
@@ -117,10 +117,13 @@ void add_vit(std::vector<Option>& table) {
               "Initial value of the classifier's bias; -6.9 suits sigmoid losses with 1,000 classes",
               {-1000, 1000}, TESSERA_VIT(head_bias)),
        flag("model.head_zero_init",
-            "Initialise the classifier's weights with zeros (big_vision); false = as model.init says",
+            "Initialise the classifier's weights with zeros; false = not zero, even with init = "
+            "\"big_vision\"",
             TESSERA_VIT(head_zero_init)),
        choice<arch::InitialValues>(
-           "model.init", "Initialisation scheme of the weights: timm's or big_vision's",
+           "model.init",
+           "Initialisation scheme of all weights: timm's ViT defaults (std 0.02) or big_vision's (Xavier, "
+           "LeCun)",
            {{"timm", arch::InitialValues::kTimm}, {"big_vision", arch::InitialValues::kBigVision}},
            TESSERA_VIT(initial_values))});
 }
@@ -132,8 +135,8 @@ void add_resnet(std::vector<Option>& table) {
                     "Residual block: two 3x3 convolutions (basic), or 1x1, 3x3 and 1x1 (bottleneck)",
                     {{"basic", false}, {"bottleneck", true}}, TESSERA_RESNET(bottleneck)),
        counts("model.blocks",
-              "Number of blocks in each stage; every stage but the first halves the resolution", {1, 1024},
-              TESSERA_RESNET(blocks)),
+              "Number of blocks in each of 1 to 8 stages; every stage but the first halves the resolution",
+              {1, 1024}, TESSERA_RESNET(blocks)),
        integer(
            "model.base_width",
            "Channels of the stem and of the first stage's 3x3 convolutions; each later stage doubles them",
@@ -160,9 +163,10 @@ void add_resnet(std::vector<Option>& table) {
 void add_model_options(std::vector<Option>& table) {
   const std::vector<Option> rows = {
       family(),
-      shorthand("model.preset", Type::kText,
-                "Named model, such as \"S/16\" or \"resnet50\", that sets all model keys; other given keys "
-                "override it"),
+      shorthand(
+          "model.preset", Type::kText,
+          "Named model, such as \"S/16\" or \"resnet50\" (list: tessera models); other given model keys "
+          "override it"),
       integer("model.image_size", "Height and width of the input images, in pixels (timm: --img-size)",
               {1, 1 << 16}, TESSERA_FIELD(model.image_size())),
       integer("model.channels", "Number of image channels: 1 = grey, 3 = RGB (timm: in_chans)", {1, 3},

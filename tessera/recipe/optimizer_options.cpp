@@ -48,7 +48,8 @@ void add_optimizer(std::vector<Option>& table) {
              "Learning rate of each layer relative to that of the next (timm: --layer-decay); 1 = off",
              {0, 1, true}, TESSERA_FIELD(optimizer.layer_decay)),
       texts("optimizer.groups",
-            "Settings for parameters whose names match: [\"PATTERN: lr_scale=0.1, weight_decay=0, freeze\"]",
+            "Per parameter name (shell pattern): [\"head.*: lr_scale=10, weight_decay=0, freeze\"]; last "
+            "match wins",
             TESSERA_FIELD(optimizer.groups)),
   };
   table.insert(table.end(), rows.begin(), rows.end());

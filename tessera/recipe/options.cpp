@@ -82,8 +82,9 @@ void add_training(std::vector<Option>& table) {
            "Classifier with init_from: auto = keep for an equal number of classes, else zero; fresh = random",
            TESSERA_FIELD(train.init_head), {"auto", "keep", "zero", "fresh"}),
       number("train.init_head_bias",
-             "Initial bias of a classifier that init_head sets to zero; see model.head_bias", {-1000, 1000},
-             TESSERA_FIELD(train.init_head_bias)),
+             "Initial bias of a classifier zeroed by init_head (train.init_from); model.head_bias is not "
+             "used then",
+             {-1000, 1000}, TESSERA_FIELD(train.init_head_bias)),
   };
   table.insert(table.end(), rows.begin(), rows.end());
 }
@@ -162,7 +163,8 @@ void add_machine(std::vector<Option>& table) {
               "Window of the median loss for spike_factor, in steps; no step is skipped before it is full",
               {1, 1e5}, TESSERA_FIELD(guard.spike_window)),
       integer("guard.spike_steps",
-              "Max number of consecutive loss spikes (see spike_factor) skipped before the run stops",
+              "Max number of loss spikes skipped in a row; the next stops the run. Unused while spike_factor "
+              "is 0",
               {0, 1e6}, TESSERA_FIELD(guard.spike_steps)),
       integer("guard.spike_skip",
               "Further steps to skip after each loss spike (see spike_factor); 0 = skip only the spike",
@@ -171,8 +173,8 @@ void add_machine(std::vector<Option>& table) {
            "Folder for checkpoints, shared or local to each host; \"\" = checkpoints/ in the run folder",
            TESSERA_FIELD(checkpoint.dir)),
       number("checkpoint.every_epochs",
-             "Epochs between checkpoints; 0 = save only at the end and when the run is stopped", {0, 1e9},
-             TESSERA_FIELD(checkpoint.every_epochs)),
+             "Epochs between checkpoints, unless every_steps is set; 0 = save only at the end and at a stop",
+             {0, 1e9}, TESSERA_FIELD(checkpoint.every_epochs)),
       integer("checkpoint.every_steps", "Optimizer steps between checkpoints; 0 = use every_epochs", kCount,
               TESSERA_FIELD(checkpoint.every_steps)),
       integer(
@@ -182,7 +184,8 @@ void add_machine(std::vector<Option>& table) {
       integer("checkpoint.keep_every", "Always keep checkpoints whose step is a multiple of this; 0 = off",
               kCount, TESSERA_FIELD(checkpoint.keep_every)),
       text("checkpoint.best",
-           "Metric that selects the best checkpoint; _ema = of the moving average (needs ema.decay)",
+           "Validation metric that selects the best checkpoint; _ema = of the moving average (needs "
+           "ema.decay)",
            TESSERA_FIELD(checkpoint.best), {"top1", "loss", "top1_ema", "loss_ema"}),
       integer("checkpoint.keep_best",
               "Number of best checkpoints (by checkpoint.best) to keep, besides the newest", {1, 1e6},
@@ -197,7 +200,7 @@ void add_machine(std::vector<Option>& table) {
            "After all retries of a save have failed: end the run (fail) or warn and continue (go_on)",
            TESSERA_FIELD(checkpoint.on_failed_save), {"fail", "go_on"}),
       flag("checkpoint.async",
-           "Write checkpoints in the background from a copy in memory, 12 bytes per parameter of the shard",
+           "Write checkpoints in background from a copy in host memory; 12 bytes per parameter with adamw",
            TESSERA_FIELD(checkpoint.async)),
       path("run.dir",
            "Folder for logs, metrics and checkpoints; \"\" = runs/<name>, or <name>-2, ... if that exists",
