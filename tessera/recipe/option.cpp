@@ -33,9 +33,11 @@ std::string texts_text(const std::vector<std::string>& values) {
   return "[" + join(words, ", ") + "]";
 }
 
+/// Counts, such as blocks of a stage, look like counts.
 std::string list_text(const std::vector<double>& values) {
+  const bool whole = std::ranges::all_of(values, [](double value) { return value == std::floor(value); });
   std::vector<std::string> words;
-  for (const double value : values) words.push_back(number_text(value));
+  for (const double value : values) words.push_back(whole ? bound_text(value) : number_text(value));
   return "[" + join(words, ", ") + "]";
 }
 
