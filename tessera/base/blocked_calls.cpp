@@ -105,6 +105,13 @@ std::string path_of_descriptor(int64_t fd) {
   return {target.data(), static_cast<size_t>(std::max<ssize_t>(size, 0))};
 }
 
+/// A pipe may have a name on a file system, but it waits for its other end. Does not ask a file server.
+bool is_pipe(int64_t fd) {
+  struct statx found {};
+  return ::statx(static_cast<int>(fd), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &found) == 0 &&
+         S_ISFIFO(found.stx_mode);
+}
+
 /// A text in the memory of this process, which may be gone.
 std::string text_at(uint64_t address) {
   const int fd = ::open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
@@ -136,6 +143,7 @@ bool is_on_a_file_system(const std::string& path) {
 std::string BlockedCall::path() const {
   // Read first: a call that has ended since then may have left anything in its place.
   std::string path = path_at_ != 0 ? text_at(path_at_) : path_of_descriptor(file_);
+  if (path_at_ == 0 && is_pipe(file_)) return "";
   if (path.empty() && folder_ >= 0) path = path_of_descriptor(folder_);
   if (path_at_ != 0 && !path.starts_with('/')) {
     const std::string folder = path_of_descriptor(folder_);

@@ -182,7 +182,8 @@ std::optional<FileLock> FileLock::try_take(const fs::path& path, std::chrono::mi
 bool FileLock::is_held(const fs::path& path) {
   const FileOperation operation("lock", path);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
+  if (fd < 0 && errno == ENOENT) return false;
+  if (fd < 0) fail("lock", path, errno);
   const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(fd);
   return held;

@@ -84,15 +84,16 @@ int on_ranks(const Common& options, const std::vector<std::string>& arguments,
   check_procs(options.where().c_str(), options.procs);
   const int64_t procs = options.procs.value_or(1);
   const launch::Ranks ranks = launch::ranks_from_environment();
+  auto files = std::make_unique<launch::FileWatchdog>(first_file_limit(options.sets), ranks.rank);
   if (ranks.rank == 0) check_output(options.where(), "--output", options.output);  // it alone writes
   if (procs > 1 && ranks.launcher != "local") {
+    files.reset();  // a process that forks may have one thread only
     launch::LocalOptions local;
     local.procs = procs;
     return launch::run_local(local, arguments);
   }
   check_at_least_1(options.where(), "--rounds", options.rounds);
   check_at_least_1(options.where(), "--batch", options.batch);
-  const launch::FileWatchdog files(first_file_limit({}), ranks.rank);
   return measure(ranks);
 }
 

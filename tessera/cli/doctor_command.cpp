@@ -55,7 +55,7 @@ int examine(DoctorOptions options) {
   const launch::Ranks ranks = ranks_of(options);
   launch::FileWatchdog files(first_file_limit(options.sets), ranks.rank);
   const recipe::Recipe recipe = recipe::read_recipe(options.recipe, options.sets);
-  files.set_limit(std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000)));
+  files.set_limit(recipe::timeout_of(recipe.run));
   const monitor::CheckupFacts facts = engine().measure_for_checkup(recipe, ranks);
   if (ranks.rank > 0) return kExitDone;  // rank 0 says it all
   const auto findings = monitor::checkup(facts);

@@ -17,13 +17,13 @@ namespace tessera::cli {
 inline std::chrono::milliseconds first_file_limit(const std::vector<std::string>& sets) {
   constexpr std::string_view kKey = "run.timeout=";
   constexpr double kMost = 1e6;
-  double limit = recipe::Recipe().run.timeout;
+  recipe::RunRecipe run;
   for (const std::string& set : sets) {
     if (!set.starts_with(kKey)) continue;
     const auto seconds = parse_number<double>(trimmed(std::string_view(set).substr(kKey.size())));
-    if (seconds && *seconds > 0 && *seconds <= kMost) limit = *seconds;
+    if (seconds && *seconds > 0 && *seconds <= kMost) run.timeout = *seconds;
   }
-  return std::chrono::milliseconds(static_cast<int64_t>(limit * 1000));
+  return recipe::timeout_of(run);
 }
 
 }  // namespace tessera::cli

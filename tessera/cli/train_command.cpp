@@ -217,7 +217,7 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
   auto files = std::make_unique<launch::FileWatchdog>(first_file_limit(options.sets), ranks.rank);
   train::TrainJob job = make_job(options);
   job.files = files.get();
-  files->set_limit(std::chrono::milliseconds(static_cast<int64_t>(job.recipe.run.timeout * 1000)));
+  files->set_limit(recipe::timeout_of(job.recipe.run));
   if (options.procs && ranks.launcher != "local") {
     if (ranks.world > 1) {
       refuse_procs("train", *options.procs, ranks.launcher, ranks.world);

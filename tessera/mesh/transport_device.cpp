@@ -6,6 +6,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
+#include "tessera/base/error.h"
+#include "tessera/base/warn.h"
 #include "tessera/mesh/transport.h"
 
 namespace tessera::mesh {
@@ -20,7 +22,12 @@ class DeviceTransport : public Transport {
   /// After the group's last collective; a broken group is not destroyed (connect() of train/session.h).
   ~DeviceTransport() override {
     for (const Lane* lane : {&gathers_, &exchanges_}) {
-      if (lane->backend) lane->backend->shutdown();  // or NCCL warns of leaked resources
+      if (!lane->backend) continue;
+      try {
+        lane->backend->shutdown();  // or NCCL warns of leaked resources
+      } catch (const std::exception& error) {
+        warn(concat("[mesh.device] the group did not end properly: ", error.what()));
+      }
     }
   }
   DeviceTransport(const DeviceTransport&) = delete;

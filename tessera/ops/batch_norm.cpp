@@ -300,14 +300,13 @@ at::Tensor by_libtorch(const at::Tensor& x, const BatchNorm& norm, bool training
 // Of one value the variance without bias is 0 / 0, which running_var would keep.
 void check_values(const at::Tensor& x, bool training) {
   if (!training || x.size(0) * x.size(2) * x.size(3) != 1) return;
-  user_error(
-      {.where = "ops.batch_norm",
-       .problem = "batch norm got a single image of 1 x 1 in training",
-       .expected = "more than one value of each channel",
-       .hint =
-           "give each rank and micro-batch at least two images, in the last step of an epoch as well "
-           "(train.batch, "
-           "data.remainder), or larger images; or train on several ranks with model.batch_norm_sync = true"});
+  user_error({.where = "ops.batch_norm",
+              .problem = "batch norm got a single image of 1 x 1 in training",
+              .expected = "more than one value of each channel",
+              .hint =
+                  "give each rank and micro-batch at least two images, in the last step of an epoch as well "
+                  "(train.batch, data.remainder), or larger images; or train on several ranks with "
+                  "model.batch_norm_sync = true"});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 // recipe. Pure functions, safe from any thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -165,6 +166,11 @@ struct RunRecipe {
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   KeepActivations keep_activations = KeepActivations::kAuto;  // outputs of norms and GELUs, for backward
 };
+
+/// How long a collective, or an operation on a file, may wait: run.timeout.
+inline std::chrono::milliseconds timeout_of(const RunRecipe& run) {
+  return std::chrono::milliseconds(static_cast<int64_t>(run.timeout * 1000));
+}
 
 struct Recipe {
   std::string name = "run";

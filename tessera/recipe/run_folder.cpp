@@ -55,7 +55,7 @@ bool held_by_parent() { return variable(kHolder) == std::to_string(::getppid());
 }
 
 /// `what`: "run folder ".
-[[noreturn]] void cannot_create(const char* where, const char* what, const fs::path& path,
+[[noreturn]] void refuse_folder(const char* where, const char* what, const fs::path& path,
                                 const std::error_code& failed) {
   user_error(
       {.where = where, .problem = concat("cannot create ", what, path.string(), ": ", failed.message())});
@@ -332,11 +332,11 @@ fs::path checkpoint_folder(const Recipe& recipe, const fs::path& run_dir, bool r
   if (target.empty()) return name;
   std::error_code failed;
   fs::create_directories(target, failed);
-  if (failed) cannot_create(kCheckpointDir, "checkpoint.dir ", target, failed);
+  if (failed) refuse_folder(kCheckpointDir, "checkpoint.dir ", target, failed);
   fs::create_directory_symlink(target, name, failed);
   const bool is_new = !failed;
   if (failed && failed != std::errc::file_exists) {
-    cannot_create(kCheckpointDir, "the link to checkpoint.dir, ", name, failed);
+    refuse_folder(kCheckpointDir, "the link to checkpoint.dir, ", name, failed);
   }
   if (!fs::equivalent(name, target, failed)) {
     user_error({.where = kCheckpointDir,
@@ -389,7 +389,7 @@ std::optional<FileLock> lock_checkpoints(const Recipe& recipe, const fs::path& r
   std::error_code failed;
   if (given) fs::create_directories(folder, failed);
   if (failed) {
-    cannot_create(kCheckpointDir, "checkpoint.dir ", folder, failed);
+    refuse_folder(kCheckpointDir, "checkpoint.dir ", folder, failed);
   }
   if (!given && !fs::exists(file, failed)) return std::nullopt;
   const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -412,7 +412,7 @@ RunFolder create_run_folder(const fs::path& folder) {
   created.made = fs::create_directories(folder, failed);
   if (!failed) fs::create_directories(folder / "logs", failed);
   if (failed) {
-    cannot_create("train.folder", "run folder ", folder, failed);
+    refuse_folder("train.folder", "run folder ", folder, failed);
   }
   return created;
 }

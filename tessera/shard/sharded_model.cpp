@@ -32,10 +32,6 @@ void release(Unit& unit) {
   if (trace != nullptr && gone) trace->instant("release", unit.name());
 }
 
-}  // namespace
-
-namespace {
-
 /// What autograd keeps of a part that runs again.
 struct Repeat : torch::CustomClassHolder {
   explicit Repeat(Part::Forward function) : run(std::move(function)) {}

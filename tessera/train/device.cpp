@@ -113,7 +113,7 @@ void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int6
                   "): ", sharing == 1 ? "a rank needs" : concat(sharing, " ranks that share it need"),
                   " about ", human_bytes(needed), ", but ", human_bytes(static_cast<double>(gpu.free_bytes)),
                   " of ", human_bytes(static_cast<double>(gpu.total_bytes)), " are free"),
-              .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks) + otherwise)});
+              .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks), otherwise)});
 }
 
 DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
@@ -132,10 +132,16 @@ DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& 
     return gpu_memory(with_kept_activations(recipe, keeps), plan, batch_per_rank);
   };
   const plan::Memory plain = predicted(false), kept = predicted(true);
-  const bool recordable = plan.world == 1 && why_not_recorded(recipe, plan, device).empty();
-  return choices_that_fit(
-      run, recordable, {plain.total() + teacher, kept.total() + teacher, plain.activations, kept.activations},
-      static_cast<double>(cuda.plugin->device(cuda.device).free_bytes));
+  const std::string why =
+      plan.world > 1 ? "several ranks have not recorded on GPUs yet (run.cuda_graphs = \"step\" tries it)"
+                     : why_not_recorded(recipe, plan, device);
+  DeviceChoices choices =
+      choices_that_fit(run, why.empty(),
+                       {plain.total() + teacher, kept.total() + teacher, plain.activations, kept.activations},
+                       static_cast<double>(cuda.plugin->device(cuda.device).free_bytes));
+  if (run.cuda_graphs == recipe::CudaGraphs::kAuto && choices.graphs == recipe::CudaGraphs::kOff)
+    choices.why_no_graphs = why.empty() ? "too little memory is free for the recordings" : why;
+  return choices;
 }
 
 DeviceChoices choices_that_fit(const recipe::RunRecipe& run, bool recordable, const Needs& needs,

@@ -40,6 +40,7 @@ struct DeviceChoices {
   bool keeps_activations = false;
   /// What is replayed as CUDA graphs (run.cuda_graphs); never kAuto.
   recipe::CudaGraphs graphs = recipe::CudaGraphs::kOff;
+  std::string why_no_graphs = {};  // where "auto" left them off on a GPU
 
   friend bool operator==(const DeviceChoices&, const DeviceChoices&) = default;
 };

@@ -155,6 +155,8 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   }
   if (p.choices.graphs != recipe::CudaGraphs::kOff)
     rows.emplace_back("passes", recorded_text(recipe, p.plan, p.device, p.choices.graphs));
+  if (!p.choices.why_no_graphs.empty())
+    rows.emplace_back("passes", concat("eager, not as CUDA graphs: ", p.choices.why_no_graphs));
   if (p.job.rate > 0) {
     rows.emplace_back(concat("training at ", p.job.rate, " images/s"),
                       concat(human_seconds(static_cast<double>(p.counts.total) *

@@ -203,8 +203,11 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   // Beside JSON no line of progress, but every warning, and what `load` says of foreign weights.
   Log log(ranks.rank == 0, job.json ? nullptr : stdout), notes(ranks.rank == 0, job.json ? stderr : stdout);
   const Warn warn = [&](const std::string& line) { log.warn(line); };
-  TrainedModel trained = open_trained_model(job.checkpoint, job.sets, warn);
-  check_classifier(trained, job);
+  TrainedModel trained;
+  before_meeting(recipe::Recipe(), ranks, [&] {
+    trained = open_trained_model(job.checkpoint, job.sets, warn);
+    check_classifier(trained, job);
+  });
   choose_precision(trained.recipe, job.sets, wants_features(job));
   if (job.files != nullptr) job.files->set_limit(run_timeout(trained.recipe));
   log.info(concat("evaluating ", trained.path.string()));

@@ -63,10 +63,11 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                     const std::function<void()>& prepare) {
   try {
     prepare();
-  } catch (const UserError& error) {
+  } catch (const std::exception& error) {
     // The parent of local ranks ends the others by itself.
+    const std::string text = error.what();
     if (!ranks.pretended() && ranks.launcher != "local")
-      mesh::tell_refusal(mesh::rendezvous(ranks, run_timeout(recipe)), error.what());
+      mesh::tell_refusal(mesh::rendezvous(ranks, run_timeout(recipe)), text.substr(0, text.find('\n')));
     throw;
   }
 }
@@ -216,8 +217,10 @@ std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan,
       saving("twice the ranks", now, predict(make_plan(recipe, 2 * ranks.world), batch_per_rank)));
 }
 
-std::string savings_hint(const std::string& savings) {
-  return savings.empty() ? "" : concat("per rank: ", savings.substr(2));
+std::string savings_hint(const std::string& savings, const std::string& otherwise) {
+  constexpr size_t kSeparator = 2;  // "; "
+  if (savings.empty()) return otherwise.empty() ? "" : otherwise.substr(kSeparator);
+  return concat("per rank: ", savings.substr(kSeparator), otherwise);
 }
 
 void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
@@ -230,12 +233,10 @@ void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
               .problem = concat("the run does not fit this host: ", ranks.local_world,
                                 ranks.local_world == 1 ? " rank is" : " ranks are", " predicted to need ",
                                 human_bytes(needed), ", but ", human_bytes(available), " are free"),
-              .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks) + otherwise)});
+              .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks), otherwise)});
 }
 
-std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe) {
-  return std::chrono::milliseconds(static_cast<int64_t>(recipe.run.timeout * 1000));
-}
+std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe) { return recipe::timeout_of(recipe.run); }
 
 std::unique_ptr<launch::FileWatchdog::Progress> tell_progress(launch::FileWatchdog* files, mesh::Mesh& mesh) {
   if (files == nullptr) return nullptr;

@@ -74,8 +74,8 @@ std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan,
                            const launch::Ranks& ranks);
 
 /// The hint of an error about memory: "per rank: shard.recompute = true would save 3 GiB; ...". `savings`: as
-/// memory_savings() and what follows it.
-std::string savings_hint(const std::string& savings);
+/// memory_savings() gives them; `otherwise`: what else the command offers, "; ..." or nothing.
+std::string savings_hint(const std::string& savings, const std::string& otherwise = "");
 
 /// Runs `body` and turns what it throws into one of our errors that says where: silent ranks after a
 /// CommError, step, unit, wanted bytes and `savings` when memory ran out. `where` is asked after the failure.
