@@ -94,7 +94,7 @@ std::string classes_part(const EvaluationReport& report) {
       order.size() < classes.size() ? concat("the ", order.size(), " least accurate") : "";
   return section("classes", "Classes", aside,
                  concat("<table class=\"pairs\"><thead><tr><th>Class</th><th class=\"n\">images</th>"
-                        "<th>found</th><th>right when said</th></tr></thead>\n<tbody>\n",
+                        "<th>recall</th><th>precision</th></tr></thead>\n<tbody>\n",
                         rows, "</tbody></table>\n"));
 }
 

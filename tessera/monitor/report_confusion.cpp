@@ -62,7 +62,7 @@ std::string heat_map(const Confusion& confusion) {
   for (size_t c = 0; c < confusion.size; ++c) {
     out += concat("<th scope=\"col\"><span>", confusion.name(c), "</span></th>");
   }
-  out += "<th scope=\"col\" class=\"recall\"><span>found</span></th></tr></thead>\n<tbody>\n";
+  out += "<th scope=\"col\" class=\"recall\"><span>recall</span></th></tr></thead>\n<tbody>\n";
   for (size_t r = 0; r < confusion.size; ++r) {
     out += concat("<tr><th scope=\"row\" title=\"", confusion.name(r), "\">", confusion.name(r), "</th>");
     for (size_t c = 0; c < confusion.size; ++c) out += cell(confusion, r, c);
