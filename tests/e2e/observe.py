@@ -247,7 +247,7 @@ def doctor_judges_a_machine():
         check(run.wait() == 2 and run.text().splitlines()[-1] == refused.text().splitlines()[-1], run.text(), refused.text())
         photos = f"folder:{make_image_folder(folder / 'photos')}"
         run = tessera("doctor", recipe, *settings(model__classes=1, data__source=photos, train__batch=4), folder=folder)
-        check(run.wait() == 2 and f"folder:{photos} has 2 classes: expected at most model.classes (1)" in run.text(), run.text())
+        check(run.wait() == 2 and f"{photos} has 2 classes: expected at most model.classes (1)" in run.text(), run.text())
         check(not os.path.exists(folder / "runs"), "doctor writes nothing")
 
 
