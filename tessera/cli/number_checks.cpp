@@ -13,7 +13,7 @@ CLI::Validator at_least(int64_t least) {
   const auto check = [least](std::string& text) {
     const auto number = parse_number<int64_t>(text);
     if (number && *number >= least) return std::string();
-    return concat("a whole number of at least ", least, ": found '", escape(text), "'");
+    return concat("value '", escape(text), "' is invalid: expected a whole number of at least ", least);
   };
   return CLI::Validator(check, concat(">= ", least));
 }
@@ -23,7 +23,8 @@ CLI::Validator byte_size() {
     const std::string given = text;
     const bool digits = !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) != 0;
     if (digits && CLI::AsSizeValue(false)(text).empty() && text != "0") return std::string();
-    return concat("a number of bytes above 0, such as 500MB: found '", escape(given), "'");
+    return concat("value '", escape(given),
+                  "' is invalid: expected a number of bytes above 0, such as 500MB");
   };
   return CLI::Validator(read, "SIZE [b, KB, MiB, ...]");
 }

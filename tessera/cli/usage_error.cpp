@@ -36,8 +36,8 @@ std::string unknown_command(const std::vector<const CLI::App*>& chain) {
   for (const CLI::App* one : chain.back()->get_subcommands(nullptr)) names.push_back(one->get_name());
   const auto words = chain.back()->remaining();
   if (names.empty() || words.empty() || words.front().starts_with("-")) return "";
-  return concat("a command of ", name_of(chain), " (", join(names, ", "), "): found ", escape(words.front()),
-                did_you_mean(nearest(words.front(), names)));
+  return concat(escape(words.front()), " is not a command of ", name_of(chain), ": expected one of ",
+                join(names, ", "), did_you_mean(nearest(words.front(), names)));
 }
 
 /// The most similar option, else the shortest that says the same and more: --index-dir, --dali-index-dir.
@@ -61,7 +61,7 @@ std::string unknown_option(const std::vector<const CLI::App*>& chain) {
     const std::string word = full.substr(0, full.find('='));
     if (!word.starts_with("--") || word.size() < 3 || word.find_first_not_of('-') == std::string::npos)
       continue;
-    return concat("an option of ", name_of(chain), ": found ", escape(word),
+    return concat(escape(word), " is not an option of ", name_of(chain),
                   did_you_mean(nearest_option(*chain.back(), word)));
   }
   return "";
@@ -87,10 +87,10 @@ std::string missing(const std::vector<const CLI::App*>& chain) {
   for (const CLI::App* one : chain.back()->get_subcommands(nullptr)) names.push_back(one->get_name());
   for (const CLI::Option* option : chain.back()->get_options()) {
     if (!option->get_required() || option->count() > 0) continue;
-    return concat(option->get_name(), " (", option->get_description(), "): it was not given");
+    return concat(option->get_name(), " is missing: expected ", option->get_description());
   }
   if (names.empty()) return "";
-  return concat("a command of ", name_of(chain), " (", join(names, ", "), "): none was given");
+  return concat(name_of(chain), " needs a command: expected one of ", join(names, ", "));
 }
 
 /// A word that is no number where one belongs; all options of other types take any word.
@@ -104,8 +104,8 @@ std::string no_number(const std::vector<const CLI::App*>& chain) {
       const bool fits =
           number ? parse_number<double>(word).has_value() : parse_number<int64_t>(word).has_value();
       if (fits) continue;
-      return concat(integer ? "an integer" : "a number", " after ", option->get_name(), ": found ",
-                    escape(word));
+      return concat(option->get_name(), " is ", escape(word), ": expected ",
+                    integer ? "an integer" : "a number");
     }
   }
   return "";

@@ -62,8 +62,8 @@ void check_same_classes(const std::vector<std::string>& known, const std::vector
          .expected = "the same classes in the same order",
          .hint = "labels are positions of sorted names, so a class without images needs an empty folder"});
   }
-  warn(concat("[", kWhere, "] the classes of the training data: ", difference->text, " (in ", source,
-              "; figures mean something only if both are the same classes)"));
+  warn(concat("[", kWhere, "] the classes of ", source, " differ from those of the training data: ",
+              difference->text, "; metrics are meaningful only if both have the same classes"));
 }
 
 void check_weights_classes(const std::string& setting, const std::string& path,

@@ -76,16 +76,23 @@ std::optional<int64_t> LabelReader::find(std::string_view name) const {
   return static_cast<int64_t>(*found);
 }
 
+int64_t LabelReader::count() const {
+  return classes_.empty() ? kMaxClasses : static_cast<int64_t>(classes_.size());
+}
+
+std::string LabelReader::range() const { return concat(-offset_, " to ", count() - 1 - offset_); }
+
 std::string LabelReader::no_label(std::string_view text) const {
-  return concat("a label, a number", classes_.empty() ? "" : " or the name of a class", ": found '",
-                escape(text.substr(0, 40)), "'");
+  return concat("label '", escape(text.substr(0, 40)), "' is ",
+                classes_.empty() ? "not a number: expected "
+                                 : "neither the name of a class nor a number: expected a class name or ",
+                range());
 }
 
 std::optional<int64_t> LabelReader::read(int64_t number, std::string& problem) const {
-  const int64_t classes = classes_.empty() ? kMaxClasses : static_cast<int64_t>(classes_.size());
   int64_t label = 0;
-  if (!__builtin_add_overflow(number, offset_, &label) && label >= 0 && label < classes) return label;
-  problem = concat("a label from ", -offset_, " to ", classes - 1 - offset_, ": found ", number);
+  if (!__builtin_add_overflow(number, offset_, &label) && label >= 0 && label < count()) return label;
+  problem = concat("label ", number, " is out of range: expected ", range());
   return std::nullopt;
 }
 
@@ -101,7 +108,7 @@ std::optional<int64_t> LabelReader::read_name(std::string_view text, std::string
   if (const auto label = find(text)) return label;
   if (!named_by_numbers_) return read(text, problem);
   const auto label = find(trim(text));
-  if (!label) problem = concat("the name of a class: found '", escape(trim(text).substr(0, 40)), "'");
+  if (!label) problem = concat("label '", escape(trim(text).substr(0, 40)), "' is not the name of a class");
   return label;
 }
 

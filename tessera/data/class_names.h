@@ -31,7 +31,7 @@ class LabelReader {
  public:
   /// `classes`: all names, or none: any number below kMaxClasses.
   LabelReader(std::vector<std::string> classes, int64_t offset);
-  /// The label, or nothing with the reason in `problem`: "a label below 10: found 12".
+  /// The label, or nothing with the reason in `problem`: "label 12 is out of range: expected 0 to 9".
   /// A number is the label itself, also where a class is named by a number.
   std::optional<int64_t> read(std::string_view text, std::string& problem) const;
   std::optional<int64_t> read(int64_t number, std::string& problem) const;
@@ -42,6 +42,8 @@ class LabelReader {
 
  private:
   std::optional<int64_t> find(std::string_view name) const;
+  int64_t count() const;      // of the labels that are allowed
+  std::string range() const;  // of the numbers that are allowed: "0 to 9"
   std::string no_label(std::string_view text) const;
 
   const std::vector<std::string> classes_;

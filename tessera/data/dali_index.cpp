@@ -13,7 +13,7 @@ std::string read_dali_index(std::string_view text,
   const auto samples = parse_number<uint64_t>(take_until(first, " \r"));
   uint64_t found = 0;
   if ((version != "v1.2" && version != "v1.1") || !samples) {
-    return "an index that starts with 'v1.2' and a number of samples";
+    return "its first line is wrong: expected 'v1.2' or 'v1.1' and the number of samples";
   }
   std::vector<DaliMember> members;
   while (!text.empty()) {
@@ -26,7 +26,8 @@ std::string read_dali_index(std::string_view text,
       const auto offset = parse_number<uint64_t>(take_until(line, " "));
       const auto size = parse_number<uint64_t>(take_until(line, " "));
       if (!offset || !size) {
-        return concat("an ending, an offset and a size for each member of sample ", found);
+        return concat("its sample ", found,
+                      " is incomplete: expected an ending, an offset and a size for each member");
       }
       member.offset = *offset;
       member.size = *size;
@@ -36,7 +37,9 @@ std::string read_dali_index(std::string_view text,
     visit(members);
     ++found;
   }
-  return found == *samples ? "" : concat(*samples, " samples: found ", found);
+  return found == *samples ? ""
+                           : concat("its number of samples is ", found, ": expected ", *samples,
+                                    ", as its first line says");
 }
 
 }  // namespace tessera::data

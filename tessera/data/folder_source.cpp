@@ -115,8 +115,8 @@ void build_index(const fs::path& root, const std::vector<std::string>& folders,
     for (const auto& name : images) builder.add({.name = name, .label = found - classes.begin()});
     count_others(root / folders[i], listings[i], left_out);
     if (images.empty()) {
-      builder.note(concat("[", kFolderSource, "] images in every class folder: found none in ",
-                          escape((root / folders[i]).string())));
+      builder.note(concat("[", kFolderSource, "] class folder ", escape((root / folders[i]).string()),
+                          " has no images"));
     }
   }
   const std::string others = left_out.text();

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tessera/base/error.h"
+#include "tessera/base/place.h"
 #include "tessera/base/text.h"
 #include "tessera/formats/byte_stream.h"
 #include "tessera/formats/tfrecord.h"
@@ -56,9 +57,22 @@ std::string missing(const char* what, const std::string& key, const std::vector<
   std::vector<std::string> names;
   for (const auto& feature : features) names.push_back(escape(feature.name));
   std::sort(names.begin(), names.end());  // writers give them in any order
-  if (names.size() > 10) names.resize(10);
-  return concat("a feature ", key.empty() ? join(usual, " or ") : key, " with the ", what, ": found ",
-                names.empty() ? "none" : join(names, ", "));
+  constexpr size_t kMost = 10;
+  const bool all = names.size() <= kMost;
+  if (!all) names.resize(kMost);
+  return concat("the record has ",
+                names.empty() ? "no features" : concat("features ", join(names, ", "), all ? "" : ", ..."),
+                ": expected the ", what, " in ", key.empty() ? join(usual, " or ") : key);
+}
+
+/// Why a feature is not the one value that is expected.
+std::string not_one(const Feature& feature, const char* expected) {
+  const char* type = feature.kind == Feature::Kind::kIntegers ? " integer"
+                     : feature.kind == Feature::Kind::kBytes  ? " bytes"
+                     : feature.kind == Feature::Kind::kFloats ? " float"
+                                                              : "";
+  return concat("feature ", escape(feature.name), " has ", feature.count, type,
+                feature.count == 1 ? " value" : " values", ": expected ", expected);
 }
 
 const std::vector<std::string> kImages = {"image/encoded", "image"};
@@ -74,12 +88,12 @@ class FileWalk {
     for (uint64_t at = 0; at < file.size();) {
       std::array<std::byte, kRecordHeader> header{};
       const uint64_t left = file.size() - at;
-      if (left < kRecordHeader + kRecordFooter) return lost(at, "a whole record: the file is cut off");
+      if (left < kRecordHeader + kRecordFooter) return lost(at, "the file is cut off inside a record");
       file.read(at, header);
       const auto length = formats::record_length(header);
-      if (!length) return lost(at, "a record's length with the right CRC: found another");
+      if (!length) return lost(at, "the CRC of the length of a record is wrong");
       if (*length > left - kRecordHeader - kRecordFooter)
-        return lost(at, "a whole record: the file is cut off");
+        return lost(at, "the file is cut off inside a record");
       RecordInFile record(file, at + kRecordHeader, *length);
       add(record, at, 0);
       at += kRecordHeader + *length + kRecordFooter;
@@ -91,12 +105,12 @@ class FileWalk {
       const uint64_t at = stream.position();
       std::string frame = formats::read_text(stream, kRecordHeader);
       if (frame.empty()) return;
-      if (frame.size() < kRecordHeader) return lost(at, "a whole record: the file is cut off");
+      if (frame.size() < kRecordHeader) return lost(at, "the file is cut off inside a record");
       const auto length = formats::record_length(std::as_bytes(std::span(frame)));
-      if (!length) return lost(at, "a record's length with the right CRC: found another");
+      if (!length) return lost(at, "the CRC of the length of a record is wrong");
       frame += formats::read_text(stream, *length + kRecordFooter);
       if (frame.size() < kRecordHeader + *length + kRecordFooter)
-        return lost(at, "a whole record: the file is cut off");
+        return lost(at, "the file is cut off inside a record");
       try {
         formats::WholeRecord record(formats::record_payload(std::as_bytes(std::span(frame)), where(at)));
         add(record, at, kGzipped);
@@ -114,7 +128,8 @@ class FileWalk {
  private:
   std::string where(uint64_t at) const { return concat("byte ", at, " of ", path_.string()); }
   void lost(uint64_t at, const std::string& problem) {
-    add_broken(at, concat("[data.tfrecord] ", problem, " (", where(at), "; what follows is lost)"));
+    add_broken(at,
+               concat("[data.tfrecord] ", problem, " (", where(at), "); the rest of the file is not used"));
   }
 
   void add(formats::RecordBytes& record, uint64_t at, uint8_t method) {
@@ -135,7 +150,7 @@ class FileWalk {
     } catch (const UserError& error) {
       return add_broken(at, error.what());
     }
-    add_broken(at, concat("[data.tfrecord] ", problem, " (", where(at), ")"));
+    add_broken(at, with_place(concat("[data.tfrecord] ", problem), where(at)));
   }
 
   std::optional<int64_t> label_of(formats::RecordBytes& record, const std::vector<Feature>& features,
@@ -152,8 +167,11 @@ class FileWalk {
       return labels_.read_name(std::string_view(reinterpret_cast<const char*>(text.data()), text.size()),
                                problem);
     }
-    problem = concat("one integer or text as the label in ", label->name, ": found ",
-                     label->count == 1 ? "another type" : concat(label->count, " values"));
+    problem = not_one(*label, "one integer or one text as the label");
+    if (label->kind == Feature::Kind::kBytes && label->count == 1) {
+      problem = concat("feature ", escape(label->name), " has ", label->size,
+                       " bytes: expected a label of at most ", kMaxLabelText, " bytes");
+    }
     return std::nullopt;
   }
 
@@ -172,7 +190,7 @@ const Feature* find_image(const std::vector<Feature>& features, const ExampleKey
   if (image == nullptr) {
     problem = missing("image", keys.image, kImages, features);
   } else if (image->kind != Feature::Kind::kBytes || image->count != 1) {
-    problem = concat("the bytes of one image file in ", image->name, ": found another type");
+    problem = not_one(*image, "the bytes of one image file");
   } else {
     return image;
   }

@@ -4,6 +4,7 @@
 #include <regex>
 
 #include "tessera/base/error.h"
+#include "tessera/base/place.h"
 #include "tessera/base/text.h"
 #include "tessera/data/class_names.h"
 #include "tessera/data/indexed_shards.h"
@@ -49,8 +50,7 @@ class TfRecordSource : public IndexedSource {
     std::string problem;
     const auto features = formats::read_example(record, where);
     const formats::Feature* image = find_image(features, keys_, problem);
-    if (image == nullptr)
-      user_error({.where = "data.tfrecord", .problem = concat(problem, " (", where, ")")});
+    if (image == nullptr) throw UserError(with_place(concat("[data.tfrecord] ", problem), where));
     frame.resize(formats::kRecordHeader + image->offset + image->size);
     frame.erase(0, formats::kRecordHeader + image->offset);
     return frame;
@@ -162,9 +162,9 @@ std::unique_ptr<Source> open_tfrecord(const std::string& path, const std::string
     const auto index_file = [&](size_t i, IndexBuilder& part) {
       index_tfrecord_file(found.files[i], static_cast<uint32_t>(i), found.keys, labels, part);
       if (i < found.lengths.size() && static_cast<int64_t>(part.size()) != found.lengths[i]) {
-        part.note(concat("[", kTfrecordSource, "] ", found.lengths[i],
-                         " records, as dataset_info.json says: found ", part.size(), " (",
-                         found.files[i].string(), ")"));
+        part.note(concat("[", kTfrecordSource, "] ", found.files[i].string(), " has ", part.size(),
+                         part.size() == 1 ? " record" : " records", ": expected ", found.lengths[i],
+                         ", as dataset_info.json says"));
       }
     };
     build_from_shards(found.files, labels.classes(), index_file, builder);

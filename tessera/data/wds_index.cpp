@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/place.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
 #include "tessera/data/dali_index.h"
@@ -44,10 +45,14 @@ std::optional<int64_t> label_in_json(const std::string& text, const std::string&
   }
   if (value != nullptr && value->is_number_integer()) return labels.read(value->get<int64_t>(), problem);
   if (value != nullptr && value->is_string()) return labels.read_name(value->get<std::string>(), problem);
-  problem = concat("a label in the field '", field, "' of the JSON member: found ",
-                   json.is_discarded() ? "no JSON"
-                   : value == nullptr  ? "no such field"
-                                       : "another type");
+  if (json.is_discarded()) {
+    problem = "the JSON member is not valid JSON";
+  } else if (value == nullptr) {
+    problem = concat("the JSON member has no field '", field, "': expected the label in this field");
+  } else {
+    problem = concat("field '", field, "' of the JSON member has type ", value->type_name(),
+                     ": expected an integer or a string");
+  }
   return std::nullopt;
 }
 
@@ -81,8 +86,8 @@ class ShardWalk {
       const bool marked = reader.ended_with_mark();
       stream.skip(UINT64_MAX);  // to the trailer of a gzip file: its CRC is of all that was read
       if (!marked) {
-        builder_.note(concat("[data.wds] an end mark in ", shard_.path.string(),
-                             ": found none, the archive may be cut off"));
+        builder_.note(
+            concat("[data.wds] ", shard_.path.string(), " has no end mark; the archive may be cut off"));
       }
     } catch (const UserError& error) {
       if (!reader.last_is_whole() && group_.open()) {
@@ -117,9 +122,8 @@ class ShardWalk {
     group_ = {};
     keys_seen_.clear();
     left_out_ = left_out_before;
-    builder_.note(concat("[data.wds] an index that fits ", shard_.path.string(), ": ",
-                         shard_.dali_index->string(), " does not (", problem,
-                         "); the archive itself is read"));
+    builder_.note(concat("[data.wds] DALI index ", shard_.dali_index->string(), " does not fit ",
+                         shard_.path.string(), " (", problem, "); the archive itself is read"));
     return false;
   }
 
@@ -137,10 +141,10 @@ class ShardWalk {
       flush();
       group_.key = parts.key;
       if (keys_seen_.contains(group_.key))
-        group_.problem = concat("every key once: found ", escape(group_.key), " twice");
+        group_.problem = concat("key ", escape(group_.key), " occurs twice: expected each key once");
     }
     if (!group_.endings.insert(parts.ending).second && group_.problem.empty()) {
-      group_.problem = concat("every member once: found ", escape(member.name), " twice");
+      group_.problem = concat("member ", escape(member.name), " occurs twice: expected each member once");
       return;
     }
     if (is_image(parts.ending)) {
@@ -153,7 +157,7 @@ class ShardWalk {
       group_.label_text = content();
       group_.label_ending = parts.ending;
       if (group_.label_text.size() > kMaxLabelBytes) {
-        group_.problem = concat("a label of at most ", kMaxLabelBytes, " bytes: found more");
+        group_.problem = concat("the label is too long: expected at most ", kMaxLabelBytes, " bytes");
       }
     } else {
       group_.unused.push_back(member.name);
@@ -219,7 +223,8 @@ class ShardWalk {
 
   std::optional<int64_t> label_of(const Group& group, std::string& problem) const {
     if (group.label_ending.empty()) {
-      problem = concat("a label (.", keys_.label.empty() ? "cls or .json" : keys_.label, "): found none");
+      problem = concat("the sample has no label: expected a member .",
+                       keys_.label.empty() ? "cls or .json" : keys_.label);
       return std::nullopt;
     }
     const bool json = !keys_.json_field.empty() || (keys_.label.empty() && group.label_ending == "json");
@@ -246,8 +251,8 @@ class ShardWalk {
     }
     std::string problem = group.problem;
     if (problem.empty() && !group.image) {
-      problem =
-          concat("an image (.", keys_.image.empty() ? "jpg, .jpeg or .png" : keys_.image, "): found none");
+      problem = concat("the sample has no image: expected a member .",
+                       keys_.image.empty() ? "jpg, .jpeg or .png" : keys_.image);
     }
     const auto label = problem.empty() ? label_of(group, problem) : std::nullopt;
     if (label) {
@@ -256,8 +261,9 @@ class ShardWalk {
     } else if (problem.starts_with('[')) {  // an error of the archive, which it names
       builder_.add_broken(sample, problem);
     } else {
-      builder_.add_broken(sample, concat("[data.wds] ", problem, " (sample ", escape(group.key), " of ",
-                                         shard_.path.string(), ")"));
+      builder_.add_broken(sample,
+                          with_place(concat("[data.wds] ", problem),
+                                     concat("sample ", escape(group.key), " of ", shard_.path.string())));
     }
   }
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
+#include "tessera/base/place.h"
 #include "tessera/base/text.h"
 #include "tessera/data/class_names.h"
 #include "tessera/data/indexed_source.h"
@@ -122,9 +123,9 @@ class Members {
       place->second = latest;
     });
     if (twice > 0) {
-      builder.note(concat("[", kZipSource, "] every name once: found ", twice,
-                          " twice, of which the last ones are used (", escape(example), " in ",
-                          archive.string(), ")"));
+      builder.note(concat("[", kZipSource, "] ", archive.string(), " has ", twice,
+                          twice == 1 ? " member" : " members", " with a repeated name (", escape(example),
+                          "); the last member of each name is used"));
     }
   }
   /// By its name, or with the split's folder before it ("train/n01440764/1.JPEG").
@@ -163,21 +164,22 @@ void build_from_map(const ZipFiles& files, const std::string& map, const LabelRe
   const Members members(files.archive, files.stem, builder);
   std::unordered_map<const formats::ZipMember*, int64_t> listed;  // and in which line
   read_map(map, [&](const MapLine& line) {
-    const auto broken = [&](const std::string& what) {
-      builder.add_broken({.name = line.name}, concat("[data.zip] ", what, " (line ", line.number, " of ",
-                                                     files.map.string(), ")"));
+    const auto broken = [&](const std::string& what, const std::string& before_line = "") {
+      builder.add_broken({.name = line.name},
+                         with_place(concat("[data.zip] ", what),
+                                    concat(before_line, "line ", line.number, " of ", files.map.string())));
     };
     const formats::ZipMember* member = members.find(line.name);
-    if (member == nullptr)
-      return broken(concat("a member ", escape(line.name), " in ", files.archive.string(), ": found none"));
+    if (member == nullptr) return broken(concat(escape(line.name), " is not in ", files.archive.string()));
     const auto [first, is_new] = listed.emplace(member, line.number);
     if (!is_new)
-      return broken(concat("every name once: found ", escape(line.name), " in line ", first->second, " too"));
+      return broken(concat(escape(line.name), " is listed in line ", first->second,
+                           " already: expected each member once"));
     if (member->encrypted)
-      return broken(concat("members that are not encrypted: ", escape(line.name), " is"));
+      return broken(concat(escape(line.name), " is encrypted; pack the archive without encryption"));
     std::string problem;
     const auto label = labels.read(line.label, problem);
-    if (!label) return broken(concat(problem, " for ", escape(line.name)));
+    if (!label) return broken(problem, concat(escape(line.name), " in "));
     builder.add(place_of(*member, *label));
   });
   LeftOut unlisted;
@@ -221,8 +223,8 @@ void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexB
     } else {
       builder.add_broken(
           {.name = member->name},
-          concat("[data.zip] a class folder of the train split: found '", escape(folder_of(member->name)),
-                 "' (", escape(member->name), " in ", files.archive.string(), ")"));
+          with_place(concat("[data.zip] ", problem),
+                     concat("the class folder of ", escape(member->name), " in ", files.archive.string())));
     }
   }
   if (images.empty()) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What single ranges cannot say: values that contradict each other.
 #include "tessera/base/error.h"
+#include "tessera/base/place.h"
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
 #include "tessera/data/augment/augmenter.h"

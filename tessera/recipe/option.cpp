@@ -101,11 +101,6 @@ void wrong_value(const std::string& key, const std::string& found, const std::st
               .hint = hint});
 }
 
-std::string with_place(const std::string& message, const std::string& place) {
-  const size_t problem = std::min(message.find(": expected "), message.size());
-  return concat(message.substr(0, problem), " (", place, ")", message.substr(problem));
-}
-
 const Option* find_option(const std::string& key) {
   for (const auto& option : options()) {
     if (option.key == key) return &option;

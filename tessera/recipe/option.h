@@ -63,8 +63,6 @@ void check_recipe(const Recipe& recipe, const std::string& where);
 /// Throws UserError `[recipe.parse] KEY is FOUND (PLACE): expected EXPECTED; HINT`. `found` is text to print.
 [[noreturn]] void wrong_value(const std::string& key, const std::string& found, const std::string& place,
                               const std::string& expected, const std::string& hint = "");
-/// The message of a UserError with the place of its value in brackets, before ": expected" where it has that.
-std::string with_place(const std::string& message, const std::string& place);
 
 /// Replaces ${NAME} and ${NAME:-default} (used when NAME is unset or empty) by the environment's values;
 /// `$${` stands for `${` itself. `where` for messages; `is_path`: they show a path as an example.

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/place.h"
 #include "tessera/base/text.h"
 #include "tessera/recipe/option.h"
 #include "tessera/recipe/toml_text.h"

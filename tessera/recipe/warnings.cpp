@@ -13,14 +13,15 @@ std::vector<std::string> schedule_warnings(const Recipe& recipe, const StepCount
         "[recipe.schedule] optimizer.lr = 0: the learning rate is 0 at every step, so training "
         "changes no parameter (set optimizer.lr; to evaluate only: tessera eval)");
   if (counts.warmup >= counts.total) {
-    lines.push_back(concat("[recipe.schedule] a warmup shorter than the run: found ", counts.warmup,
-                           " steps of warmup in ", counts.total, ", so the learning rate ends at ",
+    lines.push_back(concat("[recipe.schedule] the warmup takes ", counts.warmup, " steps and the run ",
+                           counts.total, ", so the learning rate ends at ",
                            learning_rate(recipe, counts, counts.total - 1), " and never reaches ", lr,
-                           " (set schedule.warmup_steps or warmup_epochs)"));
+                           "; set schedule.warmup_steps or warmup_epochs"));
   } else if (counts.warmup + counts.cooldown > counts.total) {
-    lines.push_back(concat("[recipe.schedule] warmup and cooldown no longer than the run: found ",
-                           counts.warmup, " and ", counts.cooldown, " steps in ", counts.total,
-                           " (set schedule.warmup_steps and cooldown_steps, or their _epochs)"));
+    lines.push_back(
+        concat("[recipe.schedule] the warmup takes ", counts.warmup, " steps and the cooldown ",
+               counts.cooldown, ", more than the ", counts.total,
+               " steps of the run; set schedule.warmup_steps and cooldown_steps, or their _epochs"));
   }
   return lines;
 }
@@ -28,10 +29,10 @@ std::vector<std::string> schedule_warnings(const Recipe& recipe, const StepCount
 std::string class_count_warning(const Recipe& recipe, int64_t classes) {
   const int64_t outputs = recipe.model.classes();
   if (classes >= outputs) return "";
-  return concat("[recipe.classes] as many model.classes as the data have: found ", outputs, " and ", classes,
-                " classes in ", recipe.data.source, ", so ", outputs - classes,
-                outputs - classes == 1 ? " output is" : " outputs are",
-                " of no class (set model.classes = ", classes, " unless that is meant)");
+  return concat("[recipe.classes] model.classes is ", outputs, ", but ", recipe.data.source, " has ", classes,
+                classes == 1 ? " class" : " classes", ", so ", outputs - classes,
+                outputs - classes == 1 ? " output belongs" : " outputs belong",
+                " to no class; set model.classes = ", classes, " unless this is intended");
 }
 
 std::string how_to_train_on(const Recipe& recipe) {

@@ -63,10 +63,10 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
       return concat("[train.guard] step ", step, " is skipped: it is one of the ", guard.options().spike_skip,
                     " after a spike (", guard.left_of_range(), " left, ", guard.skipped(), " in all)");
     case kStopSpike:
-      throw BadNumbers(concat("[train.step] a loss of at most guard.spike_factor = ",
-                              guard.options().spike_factor, " times the median ", guard.median_loss(),
-                              " in step ", step, ": found ", found, ", after ", guard.options().spike_steps,
-                              " steps skipped in a row (lower optimizer.lr, or raise guard.spike_factor)"));
+      throw BadNumbers(concat(
+          "[train.step] step ", step, " has loss ", found, ", after ", guard.options().spike_steps,
+          " steps skipped in a row: expected at most guard.spike_factor = ", guard.options().spike_factor,
+          " times the median ", guard.median_loss(), "; lower optimizer.lr, or raise guard.spike_factor"));
     case kSkipNotFinite:
     case kStopNotFinite:
       break;
@@ -77,13 +77,12 @@ std::string judge_step(TrainState& state, double loss, double gradient_norm, mes
                   guard.bad_in_a_row(), " in a row, ", guard.skipped(), " in all)");
   }
   const int64_t before = guard.bad_in_a_row() - 1;
-  throw BadNumbers(concat("[train.step] finite numbers in step ", step, ": ", which, " is not finite (loss ",
-                          found, before > 0 ? concat(", after ", before, " skipped in a row") : "",
-                          "; lower optimizer.lr, or raise schedule.warmup_steps",
+  throw BadNumbers(concat("[train.step] ", which, " is not finite in step ", step, " (loss ", found,
+                          before > 0 ? concat(", after ", before, " skipped in a row") : "",
+                          "); lower optimizer.lr, or raise schedule.warmup_steps",
                           resolve_dtype(state.recipe.precision.compute, state.input->device()) == at::kFloat
                               ? ""
-                              : ", or set precision.compute = \"fp32\"",
-                          ")"));
+                              : ", or set precision.compute = \"fp32\""));
 }
 
 BuffersBefore::BuffersBefore(const TrainState& state) {

@@ -16,6 +16,7 @@
 #include "tessera/base/median.h"
 #include "tessera/base/one_line.h"
 #include "tessera/base/output_file.h"
+#include "tessera/base/place.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
@@ -32,6 +33,13 @@ TEST(UserError, JoinsTheGivenParts) {
             "[data.open] no such folder: 'x'; set data.source");
   EXPECT_EQ(text({"data.open", "a/b.tar is cut short", "512 bytes", ""}),
             "[data.open] a/b.tar is cut short: expected 512 bytes");
+}
+
+TEST(WithPlace, PlaceFollowsTheProblem) {
+  EXPECT_EQ(with_place("[a.b] x is 3", "line 1"), "[a.b] x is 3 (line 1)");
+  EXPECT_EQ(with_place("[a.b] x is 3: expected 4; set it", "line 1"),
+            "[a.b] x is 3 (line 1): expected 4; set it");
+  EXPECT_EQ(with_place("[a.b] x is 3; set it", "line 1"), "[a.b] x is 3 (line 1); set it");
 }
 
 // Known answers of Philox4x32-10 (Random123's kat_vectors): zero counter, zero key.

@@ -73,15 +73,15 @@ TEST_F(Archives, ZipMapsWithFaults) {
   ASSERT_EQ(source->size(), 6);
   EXPECT_EQ(load_error(*source, 0), "no error");
   EXPECT_EQ(load_error(*source, 1),
-            "[data.zip] a member n00/missing.png in " + zip + ": found none (line 2 of " + map + ")");
-  EXPECT_EQ(load_error(*source, 2),
-            "[data.zip] every name once: found n00/0.png in line 1 too (line 3 of " + map + ")");
-  EXPECT_EQ(load_error(*source, 3),
-            "[data.zip] a label, a number: found 'one' for n01/1.png (line 4 of " + map + ")");
+            "[data.zip] n00/missing.png is not in " + zip + " (line 2 of " + map + ")");
+  EXPECT_EQ(load_error(*source, 2), "[data.zip] n00/0.png is listed in line 1 already (line 3 of " + map +
+                                        "): expected each member once");
+  EXPECT_EQ(load_error(*source, 3), "[data.zip] label 'one' is not a number (n01/1.png in line 4 of " + map +
+                                        "): expected 0 to 999999");
   EXPECT_EQ(load_error(*source, 4),
-            "[data.zip] a label, a number: found '' for n02/2.png (line 5 of " + map + ")");
+            "[data.zip] label '' is not a number (n02/2.png in line 5 of " + map + "): expected 0 to 999999");
   EXPECT_EQ(load_error(*source, 5),
-            "[data.zip] a label from 0 to 999999: found -1 for n00/3.png (line 6 of " + map + ")");
+            "[data.zip] label -1 is out of range (n00/3.png in line 6 of " + map + "): expected 0 to 999999");
   EXPECT_EQ(source->label(1), -1);
   write_text(map, "\n");
   EXPECT_EQ(open_error("zip:" + root.string()),
@@ -105,8 +105,8 @@ TEST_F(Archives, OfTwoZipMembersOfOneNameTheLaterIsUsed) {
   EXPECT_EQ(source->read(0, 1).pixels[0], 60);
   EXPECT_EQ(source->label(3), -1);
   const Names expected = {
-      "[data.open_zip] every name once: found 1 twice, of which the last ones are used (n00/0.png in " +
-      (root / "train.zip").string() + ")"};
+      "[data.open_zip] " + (root / "train.zip").string() +
+      " has 1 member with a repeated name (n00/0.png); the last member of each name is used"};
   EXPECT_EQ(warnings, expected);
   fs::remove(root / "train_map.txt");
   EXPECT_EQ(open("zip:" + root.string())->size(), 5);
@@ -174,6 +174,13 @@ TEST_F(Archives, ZipOfNumericFoldersWithAClassFile) {
   const auto by_name = open("zip:" + root.string());
   EXPECT_EQ(by_name->label(0), -1);
   EXPECT_EQ(by_name->label(1), 0);
+  EXPECT_EQ(load_error(*by_name, 0),
+            "[data.zip] label '0' is not the name of a class (the class folder of 0/x.png in " +
+                (root / "train.zip").string() + ")");
+  write_text(root / "classes.txt", "cat\n");
+  EXPECT_EQ(load_error(*open("zip:" + root.string()), 1),
+            "[data.zip] label 1 is out of range (the class folder of 1/x.png in " +
+                (root / "train.zip").string() + "): expected 0 to 0");
 }
 
 /// Without a map of its own the validation split has the labels that the training map gives to its folders.
@@ -238,7 +245,7 @@ TEST(LabelReader, ANumberIsALabelAndTextIsANameFirst) {
   EXPECT_EQ(labels.read_name("2", problem), 3);
   EXPECT_EQ(labels.read_name(" 10 ", problem), 2);
   EXPECT_EQ(labels.read_name("3", problem), std::nullopt);
-  EXPECT_EQ(problem, "the name of a class: found '3'");
+  EXPECT_EQ(problem, "label '3' is not the name of a class");
   const LabelReader words({"cat", "dog"}, 0), none({}, -1);
   EXPECT_EQ(words.read_name("dog", problem), 1);
   EXPECT_EQ(words.read_name("0", problem), 0);
@@ -358,7 +365,7 @@ TEST_F(Archives, BrokenSamplesAreSkippedCountedAndNamedByTheLoader) {
   }
   EXPECT_EQ(skips.broken_samples(), 1);
   ASSERT_EQ(named.size(), 1U);
-  EXPECT_NE(named[0].find("a member n02/none.png in "), std::string::npos) << named[0];
+  EXPECT_NE(named[0].find("[data.zip] n02/none.png is not in "), std::string::npos) << named[0];
   loader.fail_on_error = true;
   TrainLoader stops(*source, transform, loader, 0);
   EXPECT_NE(error_text([&] { stops.next(); }).find("line 3 of "), std::string::npos);
@@ -423,7 +430,7 @@ TEST_F(Archives, EvaluationsOfOneRunNameABrokenSampleOnce) {
     EXPECT_EQ(batches.broken_samples(), 1) << "counted every time";
   }
   ASSERT_EQ(named.size(), 1U);
-  EXPECT_NE(named[0].find("a member none.png in "), std::string::npos) << named[0];
+  EXPECT_NE(named[0].find("[data.zip] none.png is not in "), std::string::npos) << named[0];
   loader.warn("another");
   EXPECT_EQ(named.size(), 2U);
 }

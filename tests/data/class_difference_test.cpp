@@ -45,9 +45,11 @@ TEST(ClassDifference, AnEvaluationWarnsOrIsRefused) {
   check_same_classes({"a", "b"}, {"a"}, "folder:/x", warn);
   EXPECT_TRUE(warnings.empty());
   check_same_classes({"a", "b"}, {"a", "c"}, "folder:/x", warn);
-  EXPECT_EQ(warnings,
-            Names{"[data.classes] the classes of the training data: label 1 is 'b' in the checkpoint and 'c' "
-                  "in the data (in folder:/x; figures mean something only if both are the same classes)"});
+  EXPECT_EQ(
+      warnings,
+      Names{"[data.classes] the classes of folder:/x differ from those of the training data: label 1 is 'b' "
+            "in the "
+            "checkpoint and 'c' in the data; metrics are meaningful only if both have the same classes"});
   EXPECT_EQ(
       error_text([&] {
         check_same_classes({"a", "b"}, {"b"}, "folder:/x", warn);

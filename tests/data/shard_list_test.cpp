@@ -140,9 +140,10 @@ TEST(DaliIndex, Versions) {
   EXPECT_EQ(seen, "cls1536+10.cls png3584+690.png | cls5632+11.cls | ");
   EXPECT_EQ(read("v1.1 1\ncls 1536 1 png 3584 69\n"), "");
   EXPECT_EQ(seen, "cls1536+1 png3584+69 | ");
-  EXPECT_EQ(read("v9 1\n"), "an index that starts with 'v1.2' and a number of samples");
-  EXPECT_EQ(read("v1.2 1\ncls x 1 a\n"), "an ending, an offset and a size for each member of sample 0");
-  EXPECT_EQ(read("v1.2 3\ncls 1 1 a\n"), "3 samples: found 1");
+  EXPECT_EQ(read("v9 1\n"), "its first line is wrong: expected 'v1.2' or 'v1.1' and the number of samples");
+  EXPECT_EQ(read("v1.2 1\ncls x 1 a\n"),
+            "its sample 0 is incomplete: expected an ending, an offset and a size for each member");
+  EXPECT_EQ(read("v1.2 3\ncls 1 1 a\n"), "its number of samples is 1: expected 3, as its first line says");
 }
 
 TEST(ZipMap, TabsBlanksAndWhatIsMissing) {

@@ -32,13 +32,14 @@ TEST_F(Archives, WebDatasetPackedWithJsonLabels) {
   EXPECT_EQ(val->sample_name(1), "set-val-000000.tar.gz/n1/0001.png");
   options.label_key = "json:text";
   const auto texts = open("wds:" + (kFixtures / "wds").string(), "val");
-  EXPECT_EQ(load_error(*texts, 0), "[data.wds] a label, a number: found 'x' (sample n0/0000 of " +
-                                       (kFixtures / "wds" / "set-val-000000.tar.gz").string() + ")");
+  EXPECT_EQ(load_error(*texts, 0), "[data.wds] label 'x' is not a number (sample n0/0000 of " +
+                                       (kFixtures / "wds" / "set-val-000000.tar.gz").string() +
+                                       "): expected 0 to 999999");
   options.label_key = "json:no.such";
   EXPECT_EQ(load_error(*open("wds:" + (kFixtures / "wds").string(), "val"), 0),
-            "[data.wds] a label in the field 'no.such' of the JSON member: found no such field (sample "
-            "n0/0000 of " +
-                (kFixtures / "wds" / "set-val-000000.tar.gz").string() + ")");
+            "[data.wds] the JSON member has no field 'no.such' (sample n0/0000 of " +
+                (kFixtures / "wds" / "set-val-000000.tar.gz").string() +
+                "): expected the label in this field");
 }
 
 TEST_F(Archives, PackedShardsThroughAnIndexFile) {
@@ -62,8 +63,8 @@ TEST_F(Archives, DaliIndexes) {
   expect_set(*open("wds:" + root.string()), 6);
   const std::string shard = (root / "set-train-000000.tar").string();
   EXPECT_EQ(warnings,
-            Names{"[data.wds] an index that fits " + shard + ": " + (indexes / "idx_0.txt").string() +
-                  " does not ([data.wds] the header of 0003.cls is not before byte 1536); the archive itself "
+            Names{"[data.wds] DALI index " + (indexes / "idx_0.txt").string() + " does not fit " + shard +
+                  " ([data.wds] the header of 0003.cls is not before byte 1536); the archive itself "
                   "is read"});
   fs::remove_all(indexes);
   write_text(root / "set-train-000000.idx", first);
@@ -89,8 +90,7 @@ TEST_F(Archives, TarCutMidFile) {
                    "): expected 512 bytes"));
   fs::resize_file(shard, 0);
   EXPECT_EQ(open("wds:" + root.string())->size(), 3);
-  EXPECT_EQ(warnings,
-            Names{"[data.wds] an end mark in " + shard + ": found none, the archive may be cut off"});
+  EXPECT_EQ(warnings, Names{"[data.wds] " + shard + " has no end mark; the archive may be cut off"});
   fs::remove(shard);
   fs::create_directory(shard);
   const auto unreadable = open("wds:" + (root / "set-train-{000000..000001}.tar").string());
@@ -170,11 +170,16 @@ TEST_F(Archives, WebDatasetSamplesWithFaults) {
   const std::string of = " of " + shard.string() + ")";
   ASSERT_EQ(source->size(), 7);
   EXPECT_EQ(load_error(*source, 0), "no error");
-  EXPECT_EQ(load_error(*source, 1), "[data.wds] a label (.cls or .json): found none (sample 2" + of);
-  EXPECT_EQ(load_error(*source, 2), "[data.wds] an image (.jpg, .jpeg or .png): found none (sample 3" + of);
-  EXPECT_EQ(load_error(*source, 3), "[data.wds] a label, a number: found 'many' (sample 4" + of);
-  EXPECT_EQ(load_error(*source, 4), "[data.wds] every member once: found 5.png twice (sample 5" + of);
-  EXPECT_EQ(load_error(*source, 5), "[data.wds] every key once: found 1 twice (sample 1" + of);
+  EXPECT_EQ(load_error(*source, 1),
+            "[data.wds] the sample has no label (sample 2" + of + ": expected a member .cls or .json");
+  EXPECT_EQ(load_error(*source, 2),
+            "[data.wds] the sample has no image (sample 3" + of + ": expected a member .jpg, .jpeg or .png");
+  EXPECT_EQ(load_error(*source, 3),
+            "[data.wds] label 'many' is not a number (sample 4" + of + ": expected 0 to 999999");
+  EXPECT_EQ(load_error(*source, 4),
+            "[data.wds] member 5.png occurs twice (sample 5" + of + ": expected each member once");
+  EXPECT_EQ(load_error(*source, 5),
+            "[data.wds] key 1 occurs twice (sample 1" + of + ": expected each key once");
   EXPECT_EQ(source->label(6), 1);
   EXPECT_EQ(source->sample_name(6), "x.tar/\xff\xfe.png");
   EXPECT_EQ(source->read(6, 1).pixels.size(), 64U);
@@ -246,17 +251,17 @@ TEST_F(Archives, TfRecords) {
   options.image_key = "picture";
   const std::string file = (kFixtures / "tfrecord" / "validation.tfrecord.gz").string();
   EXPECT_EQ(load_error(*open("tfrecord:" + file, "val"), 0),
-            "[data.tfrecord] a feature picture with the image: found image, label, weight (byte 0 of " +
-                file + ")");
+            "[data.tfrecord] the record has features image, label, weight (byte 0 of " + file +
+                "): expected the image in picture");
   options.image_key = "label";
-  EXPECT_EQ(
-      load_error(*open("tfrecord:" + file, "val"), 0),
-      "[data.tfrecord] the bytes of one image file in label: found another type (byte 0 of " + file + ")");
+  EXPECT_EQ(load_error(*open("tfrecord:" + file, "val"), 0),
+            "[data.tfrecord] feature label has 1 integer value (byte 0 of " + file +
+                "): expected the bytes of one image file");
   options.image_key = "";
   options.label_key = "weight";
   EXPECT_EQ(load_error(*open("tfrecord:" + file, "val"), 0),
-            "[data.tfrecord] one integer or text as the label in weight: found another type (byte 0 of " +
-                file + ")");
+            "[data.tfrecord] feature weight has 1 float value (byte 0 of " + file +
+                "): expected one integer or one text as the label");
 }
 
 TEST_F(Archives, TfRecordFilesThatAreMissingFromAFolder) {
@@ -299,16 +304,15 @@ TEST_F(Archives, TfRecordsWithWrongChecksumsOrCutOff) {
   write_text(first, damaged);
   const auto lost = open("tfrecord:" + root.string());
   ASSERT_EQ(lost->size(), 3);
-  EXPECT_EQ(load_error(*lost, 0),
-            "[data.tfrecord] a record's length with the right CRC: found another (byte 0 of " + first +
-                "; what follows is lost)");
+  EXPECT_EQ(load_error(*lost, 0), "[data.tfrecord] the CRC of the length of a record is wrong (byte 0 of " +
+                                      first + "); the rest of the file is not used");
   fs::resize_file(first, whole.size() - 1);
   write_text(first, whole.substr(0, whole.size() - 1));
   const auto cut = open("tfrecord:" + root.string());
   ASSERT_EQ(cut->size(), 4);
   const std::string where = std::to_string(16 + static_cast<uint8_t>(whole[0]));
-  EXPECT_EQ(load_error(*cut, 1), "[data.tfrecord] a whole record: the file is cut off (byte " + where +
-                                     " of " + first + "; what follows is lost)");
+  EXPECT_EQ(load_error(*cut, 1), "[data.tfrecord] the file is cut off inside a record (byte " + where +
+                                     " of " + first + "); the rest of the file is not used");
 }
 
 TEST_F(Archives, RealTfRecordFiles) {
@@ -345,8 +349,9 @@ TEST_F(Archives, TensorFlowDatasets) {
   info.replace(info.find("\"3\""), 3, "\"4\"");
   write_text(copied / "a" / "1.10.0" / "dataset_info.json", info);
   open("tfrecord:" + (copied / "a").string());
-  EXPECT_EQ(warnings, Names{"[data.open_tfrecord] 4 records, as dataset_info.json says: found 3 (" +
-                            (copied / "a" / "1.10.0" / "tiny-train.tfrecord-00000-of-00001").string() + ")"});
+  EXPECT_EQ(warnings, Names{"[data.open_tfrecord] " +
+                            (copied / "a" / "1.10.0" / "tiny-train.tfrecord-00000-of-00001").string() +
+                            " has 3 records: expected 4, as dataset_info.json says"});
   info.replace(info.find("\"tfrecord\""), 10, "\"riegeli\"");
   write_text(copied / "a" / "1.10.0" / "dataset_info.json", info);
   EXPECT_EQ(open_error("tfrecord:" + (copied / "a").string()),

@@ -303,18 +303,20 @@ def refused_command_lines():
         before = tree(folder / "data")
         pack = ("data", "pack", source, folder / "out/in", "--to", "wds")
         for words, pattern in [
-                ((*pack, "--max-bytes", "-5"), r"a number of bytes above 0, such as 500MB: found '-5'"),
-                ((*pack, "--max-bytes", "0"), r"a number of bytes above 0, such as 500MB: found '0'"),
-                ((*pack, "--max-samples", "0"), r"a whole number of at least 1: found '0'"),
-                ((*pack, "--shuffle", "-1"), r"a whole number of at least 0: found '-1'"),
-                ((*pack, "--workers", "x"), r"a whole number of at least 1: found 'x'"),
+                ((*pack, "--max-bytes", "-5"), r"--max-bytes: value '-5' is invalid: expected a number of bytes above 0, such as 500MB"),
+                ((*pack, "--max-bytes", "0"), r"--max-bytes: value '0' is invalid: expected a number of bytes above 0, such as 500MB"),
+                ((*pack, "--max-samples", "0"), r"--max-samples: value '0' is invalid: expected a whole number of at least 1"),
+                ((*pack, "--shuffle", "-1"), r"--shuffle: value '-1' is invalid: expected a whole number of at least 0"),
+                ((*pack, "--workers", "x"), r"--workers: value 'x' is invalid: expected a whole number of at least 1"),
                 ((*pack, "--name", "../x"), r"--name is '\.\./x': expected letters, digits and \. _ -"),
                 (("data", "pack", source, "/proc/x", "--to", "wds"), r"cannot create the folder /proc/x: "),
                 (("data", "index", source, "--index-dir", "/proc/x"), r"cannot create /proc/x: "),
                 (("data", "index", source, "--splits", "train[:50%]"), r"--splits has 'train\[:50%\]': expected plain names, each once"),
                 (("data", "inspect", source, "--full", "--html", "/nonexist/x.html"), r"cannot create /nonexist/x\.html"),
-                (("data", "bench", source, "--threads", "-1"), r"a whole number of at least 0: found '-1'"),
-                (("data", "bench", "--imagenet-like", "0"), r"a whole number of at least 1: found '0'")]:
+                (("data", "bench", source, "--threads", "-1"),
+                 r"--threads: value '-1' is invalid: expected a whole number of at least 0"),
+                (("data", "bench", "--imagenet-like", "0"),
+                 r"--imagenet-like: value '0' is invalid: expected a whole number of at least 1")]:
             run = tessera(*words, folder=folder)
             check_refused(run, pattern)
             check("decoded" not in run.text() and "made anew" not in run.text(), run.text())

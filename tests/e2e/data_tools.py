@@ -112,7 +112,7 @@ def words_of_refusal():
         images = make_image_folder(folder / "images")
         source = f"folder:{images}"
         for words, pattern in (
-                ([], r"\[cli\] a command of tessera data \(inspect, .*\): none was given"),
+                ([], r"\[cli\] tessera data needs a command: expected one of inspect, "),
                 (["pack", source, folder / "x", "--to", "webds"], r"\[prepare\.form\] .*did you mean wds\?"),
                 (["pack", source, folder / "x", "--to", "zip", "--max-samples", 5],
                  r"\[cli\.data_pack\] --max-bytes and --max-samples have no effect with --to zip: expected a form of shards \(--to wds or tfrecord\)"),

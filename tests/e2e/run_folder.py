@@ -169,7 +169,7 @@ def says_what_is_odd_and_what_is_used():
             check('  group "blocks.[0-5].*: freeze": 24 parameters, blocks.0.norm1.weight to blocks.1.mlp.fc2.bias\n'
                   in text, text)
             check('  group "head.bias: weight_decay=0.1": 1 parameter, head.bias\n' in text, text)
-            check("found 20 steps of warmup in 6, so the learning rate ends at" in text, text)
+            check("the warmup takes 20 steps and the run 6, so the learning rate ends at" in text, text)
             check(re.search(r"  expected process memory in progress lines: about [\d.]+ [MG]iB \([\d.]+ [MG]iB before "
                             r"training \+ [\d.]+ [MG]iB\)\n", text), text)
 

@@ -345,11 +345,12 @@ TEST(Warnings, AWarmupThatNeverEnds) {
   EXPECT_EQ(warned({"schedule.warmup_steps=9"}), "none");
   EXPECT_EQ(
       warned({"schedule.warmup_steps=20", "optimizer.lr=0.1"}),
-      "[recipe.schedule] a warmup shorter than the run: found 20 steps of warmup in 10, so the learning "
-      "rate ends at 0.045 and never reaches 0.1 (set schedule.warmup_steps or warmup_epochs)");
-  EXPECT_EQ(warned({"schedule.warmup_steps=6", "schedule.cooldown_steps=5"}),
-            "[recipe.schedule] warmup and cooldown no longer than the run: found 6 and 5 steps in 10 (set "
-            "schedule.warmup_steps and cooldown_steps, or their _epochs)");
+      "[recipe.schedule] the warmup takes 20 steps and the run 10, so the learning rate ends at 0.045 and "
+      "never reaches 0.1; set schedule.warmup_steps or warmup_epochs");
+  EXPECT_EQ(
+      warned({"schedule.warmup_steps=6", "schedule.cooldown_steps=5"}),
+      "[recipe.schedule] the warmup takes 6 steps and the cooldown 5, more than the 10 steps of the run; "
+      "set schedule.warmup_steps and cooldown_steps, or their _epochs");
 }
 
 TEST(Warnings, ALearningRateOfZero) {
@@ -366,8 +367,8 @@ TEST(Warnings, OutputsOfNoClass) {
   EXPECT_EQ(class_count_warning(recipe, 12), "");
   EXPECT_EQ(
       class_count_warning(recipe, 10),
-      "[recipe.classes] as many model.classes as the data have: found 12 and 10 classes in fake:5, so 2 "
-      "outputs are of no class (set model.classes = 10 unless that is meant)");
+      "[recipe.classes] model.classes is 12, but fake:5 has 10 classes, so 2 outputs belong to no class; set "
+      "model.classes = 10 unless this is intended");
 }
 
 TEST(Warnings, HowToTrainOn) {
