@@ -24,7 +24,7 @@ void add_source_options(std::vector<Option>& table) {
             "Training splits of the data.mix sources: one for all or one for each; [] = data.train",
             TESSERA_FIELD(data.mix_train)),
       numbers("data.mix_weights",
-              "Sampling weights of data.source and each data.mix source; [] = every sample once per epoch",
+              "Sampling weights, one for data.source and each of data.mix; [] = every sample once per epoch",
               {0, 1e12, true}, TESSERA_FIELD(data.mix_weights)),
       choice<Order>(
           "data.order",
@@ -84,8 +84,8 @@ void add_data_options(std::vector<Option>& table) {
            "File of class names, one per line, for zip, wds and tfrecord; \"\" = classes.txt with the data",
            TESSERA_FIELD(data.classes)),
       choice<TrainCrop>("data.crop",
-                        "Training crop (docs/data.md): random_resized as torchvision, inception as "
-                        "TensorFlow, none = resize",
+                        "Training crop; center = as eval, none = squash, pad = squash + shift, "
+                        "squash_random = squash + cut",
                         {{"none", TrainCrop::kNone},
                          {"random_resized", TrainCrop::kRandomResized},
                          {"inception", TrainCrop::kInception},

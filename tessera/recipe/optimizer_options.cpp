@@ -26,7 +26,8 @@ void add_optimizer(std::vector<Option>& table) {
       flag("optimizer.nesterov", "Use Nesterov momentum in sgd, lars and muon (muon's default is true)",
            TESSERA_FIELD(optimizer.nesterov)),
       number("optimizer.beta1",
-             "Decay rate of the mean of gradients in adamw, adam, lamb, lion and muon (PyTorch: betas[0])",
+             "Mean-of-gradients decay (PyTorch: betas[0]); lion: mix in the sign; muon: only its adamw "
+             "parameters",
              kRate, TESSERA_FIELD(optimizer.beta1)),
       number("optimizer.beta2",
              "Decay rate of the mean of squared gradients (PyTorch: betas[1]); lion's default is 0.99", kRate,
