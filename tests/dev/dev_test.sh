@@ -33,7 +33,7 @@ expect "unknown verb" 2 1 "[dev.tset] unknown verb 'tset': expected one of quick
 expect "a verb with a slip" 2 1 ", clean, help; did you mean quickstart?" quikstart
 expect "a verb near no other" 2 1 "clean, help" nonsense
 cp "$source/CMakePresets.json" "$scratch/tree"
-expect "unknown preset" 2 1 "[dev.build] unknown preset 'relase': expected one of dev, release, asan, tsan, tidy, cuda, fuzz; did you mean release?" \
+expect "unknown preset" 2 1 "[dev.build] unknown preset 'relase': expected one of dev, edit, release, asan, tsan, tidy, cuda, fuzz; did you mean release?" \
   build relase
 expect "a hidden preset" 2 1 "[dev.build] unknown preset 'base': expected one of dev, " build base
 [ ! -e "$scratch/tree/build" ] || { failures=$((failures + 1)); echo "FAILED: an unknown preset left a build folder"; }
