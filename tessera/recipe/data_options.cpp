@@ -156,12 +156,12 @@ void add_data_options(std::vector<Option>& table) {
            TESSERA_FIELD(data.transform.dct_scaling)),
       floats(
           "data.mean",
-          "Mean to subtract, for pixels in 0..1: one value for all channels or one for each (timm: --mean)",
+          "Mean of pixels in 0..1: one value or one per channel (timm: --mean); grey models default to 0.449",
           {-1e6, 1e6}, TESSERA_FIELD(data.transform.mean)),
-      floats(
-          "data.std",
-          "Standard deviation to divide by, for pixels in 0..1: one value or one per channel (timm: --std)",
-          {1e-6, 1e6}, TESSERA_FIELD(data.transform.std)),
+      floats("data.std",
+             "Divisor of pixels in 0..1: one value or one per channel (timm: --std); grey models default to "
+             "0.226",
+             {1e-6, 1e6}, TESSERA_FIELD(data.transform.std)),
   };
   table.insert(table.end(), rows.begin(), rows.end());
 }

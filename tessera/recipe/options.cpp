@@ -128,7 +128,7 @@ void add_machine(std::vector<Option>& table) {
               {0, 64}, TESSERA_FIELD(shard.prefetch)),
       choice<Offload>(
           "shard.offload",
-          "Keep in host memory to save GPU memory: fp32 weights and optimizer (optimizer), whole shard (all)",
+          "In host memory: fp32 weights, gradients, optimizer state (optimizer); also gathered slices (all)",
           {{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}},
           TESSERA_FIELD(shard.offload)),
       choice<Dtype>(
