@@ -4,10 +4,10 @@
 
 #include <chrono>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tessera/base/words.h"
+#include "tessera/recipe/last_set.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::cli {
@@ -15,12 +15,10 @@ namespace tessera::cli {
 /// run.timeout: the last `run.timeout=SECONDS` of `--set`, else the default. A value that is no positive
 /// number is left to the recipe's reader, which refuses it.
 inline std::chrono::milliseconds first_file_limit(const std::vector<std::string>& sets) {
-  constexpr std::string_view kKey = "run.timeout=";
   constexpr double kMost = 1e6;
   recipe::RunRecipe run;
-  for (const std::string& set : sets) {
-    if (!set.starts_with(kKey)) continue;
-    const auto seconds = parse_number<double>(trimmed(std::string_view(set).substr(kKey.size())));
+  if (const auto given = recipe::last_set(sets, "run.timeout")) {
+    const auto seconds = parse_number<double>(trimmed(*given));
     if (seconds && *seconds > 0 && *seconds <= kMost) run.timeout = *seconds;
   }
   return recipe::timeout_of(run);

@@ -9,7 +9,7 @@
 
 namespace tessera::mesh {
 
-/// For a Mesh of one's own. `timeout`: of connecting and of every collective.
+/// An argument for Mesh's constructor. `timeout`: of connecting and of every collective.
 Rendezvous rendezvous(const launch::Ranks& ranks, std::chrono::milliseconds timeout);
 
 }  // namespace tessera::mesh

@@ -24,8 +24,8 @@ struct ForwardContext {
   /// If there is one, it is told of what comes out of every segment, by its name, and within a head of
   /// "features", [batch, width], what the classifier reads, and of a ViT's "tokens", [batch, tokens, width],
   /// what they are pooled from (timm's forward_head(pre_logits=True) and forward_features; where two
-  /// classifiers read two tokens, "features" is their mean). To look changes nothing: what nobody asked to be
-  /// made is not shown.
+  /// classifiers read two tokens, "features" is their mean). Observing changes no result, and
+  /// computes nothing in addition: a tensor that the pass does not need is not shown.
   std::function<void(const std::string& name, const at::Tensor& value)> observe = {};
   /// A ViT's last block makes all of its tokens, though the head reads fewer (Note [Tokens that are read]).
   bool every_token = false;

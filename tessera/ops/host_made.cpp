@@ -17,6 +17,8 @@ std::atomic<HostNumbers*> active = nullptr;
 // Of the thread: on a CPU autograd uses the thread that asks, and other threads may be other ranks.
 thread_local HostNumbers* active_of_thread = nullptr;
 
+HostNumbers* numbers_of_pass() { return active_of_thread != nullptr ? active_of_thread : active.load(); }
+
 }  // namespace
 
 // From page-locked memory, or the copy would wait for the device.
@@ -48,12 +50,6 @@ class HostNumbers::Active {
  private:
   bool of_thread_;
 };
-
-namespace {
-
-HostNumbers* numbers_of_pass() { return active_of_thread != nullptr ? active_of_thread : active.load(); }
-
-}  // namespace
 
 bool host_made_is_kept() { return numbers_of_pass() != nullptr; }
 

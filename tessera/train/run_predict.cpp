@@ -16,6 +16,7 @@
 #include "tessera/data/class_difference.h"
 #include "tessera/data/class_names.h"
 #include "tessera/monitor/number.h"
+#include "tessera/recipe/last_set.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/session.h"
@@ -38,8 +39,7 @@ at::Tensor probabilities(TrainState& state, std::vector<float> pixels) {
 
 /// The names of --set data.classes=FILE, which must agree with those saved with the weights.
 void name_classes(const PredictJob& job, const TrainedModel& trained, TrainState& state) {
-  const bool asked =
-      std::ranges::any_of(job.sets, [](const std::string& set) { return set.starts_with("data.classes="); });
+  const bool asked = recipe::last_set(job.sets, "data.classes").has_value();
   const recipe::Recipe& recipe = state.recipe;
   if (!asked || recipe.data.classes.empty()) {
     if (state.classes.empty()) {

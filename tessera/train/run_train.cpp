@@ -405,7 +405,6 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   Prepared p;
   p.job = job;
   p.ranks = ranks;
-  if (job.files != nullptr) job.files->set_limit(run_timeout(job.recipe));
   shard::keep_tensor_memory();
   const auto prepare = [&] {
     p.threads = set_threads(job.recipe, ranks);
@@ -421,7 +420,7 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   };
   if (job.dry_run) {
     prepare();
-    record_data(p);
+    if (!job.resume.empty()) record_data(p);  // what is compared with the checkpoint's
     log.info(
         concat("dry run of ", job.recipe.name, " on ", ranks.world, " ranks; nothing is trained or written"));
     print_facts(p, log);

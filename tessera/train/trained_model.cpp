@@ -9,6 +9,7 @@
 #include "tessera/base/words.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/recipe/evaluation_recipe.h"
+#include "tessera/recipe/last_set.h"
 #include "tessera/train/init_from.h"
 
 namespace tessera::train {
@@ -23,11 +24,9 @@ bool is_of_others(const fs::path& path) {
 
 /// Files of weights do not say it: what --set model.heads=N says, 0 without.
 int64_t heads_in(const std::vector<std::string>& sets) {
-  constexpr std::string_view kKey = "model.heads=";
   int64_t heads = 0;
-  for (const std::string& set : sets) {
-    if (set.starts_with(kKey)) std::from_chars(set.data() + kKey.size(), set.data() + set.size(), heads);
-  }
+  if (const auto given = recipe::last_set(sets, "model.heads"))
+    std::from_chars(given->data(), given->data() + given->size(), heads);
   return heads;
 }
 
@@ -77,9 +76,8 @@ TrainedModel open_trained_model(const std::string& path, const std::vector<std::
 }
 
 void choose_precision(recipe::Recipe& recipe, const std::vector<std::string>& sets, bool features) {
-  const bool asked = std::ranges::any_of(sets, [](const std::string& set) {
-    return set.starts_with("precision.compute") || set.starts_with("precision.linear");
-  });
+  const bool asked =
+      recipe::last_set(sets, "precision.compute") || recipe::last_set(sets, "precision.linear");
   if (asked || (!features && recipe.precision.final_evaluation != recipe::Dtype::kFloat32)) return;
   recipe.precision.compute = recipe::Dtype::kFloat32;
   recipe.precision.linear = recipe::Linear::kAuto;
