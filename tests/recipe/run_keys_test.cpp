@@ -2,6 +2,7 @@
 // Keys about how a run is watched and kept: what contradicts is told in a line.
 #include <gtest/gtest.h>
 
+#include "tessera/recipe/last_set.h"
 #include "tests/recipe/recipe_text.h"
 
 namespace tessera::recipe {
@@ -52,6 +53,16 @@ TEST(RunKeys, CudaGraphsTakesTheFlagOfOlderRecipes) {
                 .find("run.cuda_graphs is \"all\" (test.toml:1): expected one of auto, off, pass, step"),
             std::string::npos);
   EXPECT_NE(read_error("run.cuda_graphs = 1").find("run.cuda_graphs is the integer 1"), std::string::npos);
+}
+
+TEST(LastSet, IsTheValueOfTheLastThatNamesTheKey) {
+  const std::vector<std::string> sets = {"run.timeout=5", "run.timeouts=6", "data.classes=a=b",
+                                         "run.timeout=7"};
+  EXPECT_EQ(last_set(sets, "run.timeout"), "7");
+  EXPECT_EQ(last_set(sets, "data.classes"), "a=b");
+  EXPECT_EQ(last_set(sets, "run.time"), std::nullopt);
+  EXPECT_EQ(last_set({"run.timeout"}, "run.timeout"), std::nullopt);
+  EXPECT_EQ(last_set(sets, "model.heads"), std::nullopt);
 }
 
 }  // namespace
