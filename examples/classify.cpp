@@ -8,7 +8,7 @@
 // Face or Google (.npz).
 #include <tessera/base/error.h>
 #include <tessera/data/loader.h>
-#include <tessera/models/alone.h>
+#include <tessera/models/inference.h>
 #include <tessera/weights/trained.h>
 #include <torch/types.h>
 

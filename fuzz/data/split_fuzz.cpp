@@ -27,7 +27,7 @@ void expect(bool good) {
   if (!good) std::abort();
 }
 
-void check(const data::SplitPiece& piece) {
+void check(const data::SplitTerm& piece) {
   const auto again = data::parse_splits(piece.text);
   expect(again.size() == 1 && again[0].name == piece.name && again[0].sliced == piece.sliced &&
          again[0].file_order == piece.file_order && again[0].from == piece.from && again[0].to == piece.to);

@@ -20,7 +20,7 @@ UnitActivations stem_activations(const VitConfig& config, double c) {
 }
 
 // The block has queries of few tokens, which need no keys (Note [No keys, no values] in
-// ops/keyless_attention.h).
+// ops/few_query_attention.h).
 bool makes_no_keys(const VitConfig& config, int64_t read_tokens) {
   return read_tokens < config.tokens() && !config.qk_norm;
 }

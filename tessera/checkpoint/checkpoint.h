@@ -2,8 +2,8 @@
 // State on disk: one safetensors file per rank and a JSON manifest that is written last. docs/checkpoints.md
 // is the format page.
 //
-// A tensor is saved as flat slices: elements [begin, end) of the row-major flattened global tensor. Loading
-// reads whatever slices overlap the wanted ones, so any number of ranks can load what any number saved.
+// A tensor is saved as flat shards: elements [begin, end) of the row-major flattened global tensor. Loading
+// reads whatever shards overlap the wanted ones, so any number of ranks can load what any number saved.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@
 
 namespace tessera::checkpoint {
 
-/// A part of a global tensor in this rank's memory.
-struct Slice {
+/// What this rank holds of a global tensor, in its memory.
+struct TensorShard {
   std::string name;            // "param/blocks.0.attn.qkv.weight", "adamw.exp_avg/..."
   std::string dtype;           // safetensors name
   std::vector<int64_t> shape;  // of the global tensor
@@ -38,8 +38,8 @@ struct Progress {
   std::string model_json;   // description of the model, compared on load
 };
 
-/// How ranks talk during a save: gathers every rank's text on every rank, in rank order. World 1: returns
-/// {text}.
+/// How ranks exchange texts during a save: gathers every rank's text on every rank, in rank order. World 1:
+/// returns {text}.
 struct Ranks {
   int64_t rank = 0, world = 1;
   std::function<std::vector<std::string>(const std::string&)> all_gather;
@@ -72,7 +72,7 @@ struct SaveOptions {
 /// Ranks that do not see each other's files (a folder of each host's own) write to what they see: every
 /// folder gets the shards of its ranks and the same manifest, and none is renamed before all are complete.
 /// In two parts, for who writes beside other work: save_plan.h.
-std::filesystem::path save(const SaveOptions& options, const std::vector<Slice>& slices,
+std::filesystem::path save(const SaveOptions& options, const std::vector<TensorShard>& shards,
                            const Progress& progress, const Ranks& ranks);
 
 /// Resolves "latest", "best", a step number, or a path, in the folder. Empty optional: "latest" and there is
@@ -141,11 +141,11 @@ struct Manifest {
 /// Errors: UserError on a missing or broken manifest, a newer schema, folders of different saves.
 Manifest read_manifest(const Folders& checkpoint);
 
-/// Fills the slices' memory. Local: every rank reads what it needs. Errors: UserError when a tensor is
+/// Fills the shards' memory. Local: every rank reads what it needs. Errors: UserError when a tensor is
 /// missing or has another shape (lists the first differing names and shapes), a shard file is missing (names
 /// the rank and host that wrote it), a checksum differs (each shard file that is read is verified once unless
 /// `verify` is false).
-void load(const Folders& checkpoint, const std::vector<Slice>& slices, bool verify = true);
+void load(const Folders& checkpoint, const std::vector<TensorShard>& shards, bool verify = true);
 
 /// Checks every shard's size, checksum and header and every tensor's coverage; returns the list of faults
 /// (empty: sound).

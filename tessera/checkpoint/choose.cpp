@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/consensus.h"
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/layout.h"
 #include "tessera/checkpoint/manifest.h"
@@ -14,7 +15,6 @@
 #include "tessera/checkpoint/not_a_checkpoint.h"
 #include "tessera/checkpoint/saved_by.h"
 #include "tessera/checkpoint/shard_file.h"
-#include "tessera/checkpoint/talk.h"
 
 namespace tessera::checkpoint {
 namespace fs = std::filesystem;
@@ -22,9 +22,9 @@ namespace {
 
 /// Every rank's text. A rank alone keeps its own errors as they are.
 template <typename Work>
-std::vector<std::string> gather(Talk& talk, const Work& work) {
-  if (talk.ranks().world == 1) return {work()};
-  return talk.all(work, "");
+std::vector<std::string> gather(Consensus& consensus, const Work& work) {
+  if (consensus.ranks().world == 1) return {work()};
+  return consensus.all(work, "");
 }
 
 std::set<int64_t> numbers_in(const std::string& text) {
@@ -87,7 +87,7 @@ std::vector<int64_t> candidates(const fs::path& folder, bool best, std::vector<s
 std::string fault_of(const fs::path& checkpoint, const std::vector<int64_t>& mine) try {
   const Folders folders(checkpoint);
   const StoredManifest stored = read_stored(folders);
-  const auto by_shard = pieces_by_shard(stored);
+  const auto by_shard = regions_by_shard(stored);
   for (const int64_t shard : mine) {
     const ShardFile file(folders, stored, shard);
     file.read_and_verify({});
@@ -100,12 +100,12 @@ std::string fault_of(const fs::path& checkpoint, const std::vector<int64_t>& min
 
 /// The first fault that any rank finds, the same text on all. Every shard is read once, by a rank that sees
 /// it.
-std::string fault_on_any(const fs::path& folder, int64_t step, Talk& talk) {
+std::string fault_on_any(const fs::path& folder, int64_t step, Consensus& consensus) {
   const auto checkpoint = complete_checkpoint(folder, step);
   const fs::path path = checkpoint.value_or(folder / names::step(step));
   int64_t shards = 0;
   std::vector<ShardFact> facts;
-  const auto seen = gather(talk, [&] {
+  const auto seen = gather(consensus, [&] {
     std::vector<int64_t> numbers;
     try {
       facts = read_stored(path).shards;
@@ -130,18 +130,18 @@ std::string fault_on_any(const fs::path& folder, int64_t step, Talk& talk) {
     const auto& ranks = seers[shard];
     if (ranks.empty() && !facts[shard].host.empty()) continue;  // in the folder of a host that is not here
     const size_t reader = ranks.empty() ? 0 : ranks[shard % ranks.size()];  // rank 0 reports missing files
-    if (reader == static_cast<size_t>(talk.ranks().rank)) mine.push_back(static_cast<int64_t>(shard));
+    if (reader == static_cast<size_t>(consensus.ranks().rank)) mine.push_back(static_cast<int64_t>(shard));
   }
-  const auto faults = gather(talk, [&] { return fault_of(path, mine); });
+  const auto faults = gather(consensus, [&] { return fault_of(path, mine); });
   const auto first = std::ranges::find_if(faults, [](const std::string& fault) { return !fault.empty(); });
   return first == faults.end() ? "" : *first;
 }
 
 /// Of every rank's candidates those that all have, in rank 0's order.
-std::vector<int64_t> common_candidates(const fs::path& folder, bool best, Talk& talk,
+std::vector<int64_t> common_candidates(const fs::path& folder, bool best, Consensus& consensus,
                                        std::vector<std::string>& passed_over) {
   constexpr char kEnd = '\n';
-  const auto texts = gather(talk, [&] {
+  const auto texts = gather(consensus, [&] {
     std::vector<std::string> notes;
     std::string text = text_of(candidates(folder, best, notes));
     for (const std::string& note : notes) text += kEnd + note;
@@ -185,22 +185,24 @@ std::optional<Choice> choose_of_any_run(const fs::path& place, const std::string
   const bool any_best = which == kBestOrLatest && fs::exists(folder / names::kBest, ignored);
   const std::string wanted = which != kBestOrLatest ? which : any_best ? "best" : "latest";
   if (wanted != "best" && wanted != "latest") return found(folder, wanted);
-  Talk talk(ranks, "checkpoint.choose", "cannot choose a checkpoint in " + folder.string());
+  Consensus consensus(ranks, "checkpoint.choose", "cannot choose a checkpoint in " + folder.string());
   if (on_damage == OnDamage::kFail) {
-    if (wanted == "latest") static_cast<void>(gather(talk, [&] { return refuse_lost_manifest(folder); }));
+    if (wanted == "latest")
+      static_cast<void>(gather(consensus, [&] { return refuse_lost_manifest(folder); }));
     auto choice = found(folder, wanted);
     // Else only the rank that reads a damaged file would fail, and not before it reads it.
     const auto step = choice ? names::parse_step(choice->path.filename().string()) : std::nullopt;
     if (step) {
-      if (const std::string fault = fault_on_any(folder, *step, talk); !fault.empty()) throw UserError(fault);
+      if (const std::string fault = fault_on_any(folder, *step, consensus); !fault.empty())
+        throw UserError(fault);
     }
     return choice;
   }
   std::vector<std::string> passed_over;
   const bool best = wanted == "best" && (any_best || fs::exists(folder / names::kBest, ignored));
   if (wanted == "best" && !best) return found(folder, wanted);  // says that there is none
-  for (const int64_t step : common_candidates(folder, best, talk, passed_over)) {
-    const std::string fault = fault_on_any(folder, step, talk);
+  for (const int64_t step : common_candidates(folder, best, consensus, passed_over)) {
+    const std::string fault = fault_on_any(folder, step, consensus);
     if (!fault.empty()) {
       passed_over.push_back(concat(names::step(step), ": ", fault));
       continue;
@@ -218,8 +220,9 @@ std::optional<Choice> choose(const fs::path& place, const std::string& which, On
                              const Ranks& ranks) {
   auto choice = choose_of_any_run(place, which, on_damage, ranks);
   if (!choice || choice->path == place) return choice;
-  Talk talk(ranks, "checkpoint.choose", concat("cannot take the checkpoint ", choice->path.string()));
-  static_cast<void>(gather(talk, [&] {
+  Consensus consensus(ranks, "checkpoint.choose",
+                      concat("cannot take the checkpoint ", choice->path.string()));
+  static_cast<void>(gather(consensus, [&] {
     refuse_other_run(choice->path);
     return std::string();
   }));

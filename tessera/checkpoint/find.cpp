@@ -8,12 +8,12 @@
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/consensus.h"
 #include "tessera/checkpoint/folder.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/not_a_checkpoint.h"
 #include "tessera/checkpoint/saved_by.h"
-#include "tessera/checkpoint/talk.h"
 
 namespace tessera::checkpoint {
 namespace fs = std::filesystem;
@@ -135,8 +135,8 @@ Common newest_common(const std::vector<std::set<int64_t>>& all) {
 }
 
 // "latest" as a step that every rank sees; none when no rank sees any.
-std::optional<std::string> latest_of_all(const fs::path& folder, Talk& talk) {
-  const auto texts = talk.all(
+std::optional<std::string> latest_of_all(const fs::path& folder, Consensus& consensus) {
+  const auto texts = consensus.all(
       [&] {
         std::vector<std::string> words;
         for (const int64_t step : steps_in(folder)) words.push_back(std::to_string(step));
@@ -152,10 +152,10 @@ std::optional<std::string> latest_of_all(const fs::path& folder, Talk& talk) {
   if (common.lacks) {
     const auto has =
         std::find_if(all.begin(), all.end(), [&](const auto& s) { return s.count(common.newest) > 0; });
-    user_error({.where = talk.where(),
-                .problem = concat(talk.name(*common.lacks), " sees no ", names::step(common.newest), " in ",
-                                  folder.string(), ", but ",
-                                  talk.name(static_cast<size_t>(has - all.begin())), " does"),
+    user_error({.where = consensus.where(),
+                .problem = concat(consensus.name(*common.lacks), " sees no ", names::step(common.newest),
+                                  " in ", folder.string(), ", but ",
+                                  consensus.name(static_cast<size_t>(has - all.begin())), " does"),
                 .expected = "a checkpoint that every rank sees",
                 .hint = "resume on the hosts that saved it, or join its parts in one folder with tessera "
                         "checkpoint reshard"});
@@ -168,11 +168,11 @@ std::optional<std::string> latest_of_all(const fs::path& folder, Talk& talk) {
 
 std::optional<fs::path> find(const fs::path& folder, const std::string& which, const Ranks& ranks) {
   if (ranks.world == 1) return find(folder, which);
-  Talk talk(ranks, "checkpoint.find", "cannot find a checkpoint in " + folder.string());
-  const auto wanted = which == "latest" ? latest_of_all(folder, talk) : which;
+  Consensus consensus(ranks, "checkpoint.find", "cannot find a checkpoint in " + folder.string());
+  const auto wanted = which == "latest" ? latest_of_all(folder, consensus) : which;
   if (!wanted) return std::nullopt;
   fs::path found;
-  const auto seals = talk.all(
+  const auto seals = consensus.all(
       [&] {
         found = *find(folder, *wanted);
         return manifest_seal(found);
@@ -180,9 +180,9 @@ std::optional<fs::path> find(const fs::path& folder, const std::string& which, c
       "");
   for (size_t rank = 1; rank < seals.size(); ++rank) {
     if (seals[rank] == seals[0]) continue;
-    user_error({.where = talk.where(),
-                .problem = concat(found.string(), " is a different save on ", talk.name(rank), " than on ",
-                                  talk.name(0)),
+    user_error({.where = consensus.where(),
+                .problem = concat(found.string(), " is a different save on ", consensus.name(rank),
+                                  " than on ", consensus.name(0)),
                 .expected = "the same checkpoint on every rank",
                 .hint = "move one of them away"});
   }

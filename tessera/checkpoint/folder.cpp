@@ -260,11 +260,11 @@ void set_aside_here(const fs::path& folder, int64_t step) {
 }  // namespace
 
 void set_aside_after(const fs::path& folder, int64_t step, const Ranks& ranks) {
-  Talk talk(ranks, "checkpoint.set_aside",
-            concat("checkpoints after step ", step, " could not be set aside"));
+  Consensus consensus(ranks, "checkpoint.set_aside",
+                      concat("checkpoints after step ", step, " could not be set aside"));
   const std::string consequence = "latest may still be one of them; move them away";
-  const Sharing sharing = find_sharing(folder, talk, consequence);
-  talk.all(
+  const Sharing sharing = find_sharing(folder, consensus, consequence);
+  consensus.all(
       [&] {
         if (sharing.leads(ranks.rank)) set_aside_here(folder, step);
         return std::string();

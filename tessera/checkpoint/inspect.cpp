@@ -8,7 +8,7 @@ namespace tessera::checkpoint {
 Inspection inspect(const Folders& checkpoint) {
   Inspection result{.stored = read_stored(checkpoint), .files = {}};
   const int64_t world = result.stored.manifest.world;
-  ShardPlaces places(checkpoint, result.stored);
+  ShardFolders places(checkpoint, result.stored);
   for (int64_t shard = 0; shard < world; ++shard) {
     auto& file = result.files.emplace_back();
     file.name = names::shard(shard, world);

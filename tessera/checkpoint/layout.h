@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who writes what: every rank's slices to the tensors of the checkpoint and the pieces of each shard file.
+// Who writes what: every rank's shards to the tensors of the checkpoint and the regions of each shard file.
 // Pure functions; all ranks compute the same from the same texts.
 #pragma once
 
@@ -12,26 +12,26 @@
 
 namespace tessera::checkpoint {
 
-/// A rank's slices as text for the other ranks (without their bytes), and back.
-std::string slices_text(const std::vector<Slice>& slices);
-std::vector<Slice> parse_slices(const std::string& text);
+/// A rank's shards as text for the other ranks (without their bytes), and back.
+std::string shards_text(const std::vector<TensorShard>& shards);
+std::vector<TensorShard> parse_shards(const std::string& text);
 
-/// Tensors in order of first mention, with their pieces. A slice that several ranks hold alike is written
-/// by the lowest of them in each folder; empty slices are written by nobody. `folder_of` by rank: the lowest
-/// rank that sees the same folder. Errors: InternalError when ranks disagree on a tensor or their slices do
+/// Tensors in order of first mention, with their regions. A shard that several ranks hold alike is written
+/// by the lowest of them in each folder; empty shards are written by nobody. `folder_of` by rank: the lowest
+/// rank that sees the same folder. Errors: InternalError when ranks disagree on a tensor or their shards do
 /// not cover it exactly.
-StoredManifest plan_pieces(const std::vector<std::vector<Slice>>& by_rank,
+StoredManifest plan_regions(const std::vector<std::vector<TensorShard>>& by_rank,
                            const std::vector<int64_t>& folder_of);
 
-/// A piece by the numbers of its tensor and of the piece within it.
-struct PieceIndex {
-  size_t tensor = 0, piece = 0;
+/// A region by the numbers of its tensor and of the region within it.
+struct RegionIndex {
+  size_t tensor = 0, region = 0;
 };
-/// The pieces (and copies) of every shard file, in the order of its bytes: widest dtype first, so that all
+/// The regions (and copies) of every shard file, in the order of its bytes: widest dtype first, so that all
 /// are aligned.
-std::vector<std::vector<PieceIndex>> pieces_by_shard(const StoredManifest& stored);
+std::vector<std::vector<RegionIndex>> regions_by_shard(const StoredManifest& stored);
 
-/// What the header of a shard file says about a piece (begin and end not assigned).
-formats::SafetensorsEntry shard_entry(const StoredManifest& stored, PieceIndex index);
+/// What the header of a shard file says about a region (begin and end not assigned).
+formats::SafetensorsEntry shard_entry(const StoredManifest& stored, RegionIndex index);
 
 }  // namespace tessera::checkpoint

@@ -14,10 +14,10 @@ namespace {
 
 constexpr size_t kListed = 3;  // differences named in full
 
-// A part of a piece that goes to memory, in elements.
-struct Part {
-  PieceIndex from;
-  int64_t skip = 0, count = 0;  // within the piece
+// A part of a region that goes to memory, in elements.
+struct Overlap {
+  RegionIndex from;
+  int64_t skip = 0, count = 0;  // within the region
   std::byte* to = nullptr;
 };
 
@@ -35,27 +35,27 @@ std::string first_few(std::vector<std::string> lines) {
               .hint = "use the recipe that is saved with the checkpoint"});
 }
 
-// Finds every slice's tensor, or throws with the first that differ.
+// Finds every shard's tensor, or throws with the first that differ.
 std::vector<size_t> match(const Folders& checkpoint, const StoredManifest& stored,
-                          const std::vector<Slice>& slices) {
+                          const std::vector<TensorShard>& shards) {
   std::unordered_map<std::string, size_t> index;
   for (size_t i = 0; i < stored.manifest.tensors.size(); ++i) index[stored.manifest.tensors[i].name] = i;
   std::vector<size_t> tensors;
   std::vector<std::string> other_model, other_dtype;
-  for (const auto& slice : slices) {
-    const auto at = index.find(slice.name);
+  for (const auto& shard : shards) {
+    const auto at = index.find(shard.name);
     tensors.push_back(at == index.end() ? 0 : at->second);
     if (at == index.end()) {
-      other_model.push_back(concat(slice.name, ' ', shape_text(slice.shape), " is not in the checkpoint"));
+      other_model.push_back(concat(shard.name, ' ', shape_text(shard.shape), " is not in the checkpoint"));
       continue;
     }
     const auto& tensor = stored.manifest.tensors[at->second];
-    if (tensor.shape != slice.shape) {
-      other_model.push_back(concat(slice.name, " is ", shape_text(tensor.shape), " in the checkpoint, ",
-                                   shape_text(slice.shape), " in this run"));
-    } else if (tensor.dtype != slice.dtype) {
+    if (tensor.shape != shard.shape) {
+      other_model.push_back(concat(shard.name, " is ", shape_text(tensor.shape), " in the checkpoint, ",
+                                   shape_text(shard.shape), " in this run"));
+    } else if (tensor.dtype != shard.dtype) {
       other_dtype.push_back(
-          concat(slice.name, " is ", tensor.dtype, " in the checkpoint, ", slice.dtype, " in this run"));
+          concat(shard.name, " is ", tensor.dtype, " in the checkpoint, ", shard.dtype, " in this run"));
     }
   }
   if (!other_model.empty()) refuse_other_model(std::move(other_model), checkpoint.paths.at(0));
@@ -68,23 +68,23 @@ std::vector<size_t> match(const Folders& checkpoint, const StoredManifest& store
   return tensors;
 }
 
-// The parts of one tensor's pieces that a slice wants, each added to the list of its shard.
-void collect(const StoredManifest& stored, ShardPlaces& places, size_t tensor, const Slice& slice,
-             std::vector<std::vector<Part>>& by_shard) {
-  const auto size = static_cast<int64_t>(formats::dtype_size(slice.dtype));
-  TESSERA_CHECK(0 <= slice.begin && slice.begin <= slice.end && slice.end <= count_of(slice.shape),
-                "slice of ", slice.name);
-  const auto& pieces = stored.pieces[tensor];
-  auto piece = std::partition_point(pieces.begin(), pieces.end(),
-                                    [&](const Piece& p) { return p.end <= slice.begin; });
-  for (; piece != pieces.end() && piece->begin < slice.end; ++piece) {
-    const int64_t begin = std::max(piece->begin, slice.begin), end = std::min(piece->end, slice.end);
+// The parts of one tensor's regions that a shard wants, each added to the list of its shard.
+void collect(const StoredManifest& stored, ShardFolders& places, size_t tensor, const TensorShard& shard,
+             std::vector<std::vector<Overlap>>& by_shard) {
+  const auto size = static_cast<int64_t>(formats::dtype_size(shard.dtype));
+  TESSERA_CHECK(0 <= shard.begin && shard.begin <= shard.end && shard.end <= count_of(shard.shape),
+                "shard of ", shard.name);
+  const auto& regions = stored.regions[tensor];
+  auto region = std::partition_point(regions.begin(), regions.end(),
+                                     [&](const StoredRegion& p) { return p.end <= shard.begin; });
+  for (; region != regions.end() && region->begin < shard.end; ++region) {
+    const int64_t begin = std::max(region->begin, shard.begin), end = std::min(region->end, shard.end);
     if (begin >= end) continue;
-    by_shard[static_cast<size_t>(places.shard_of(*piece))].push_back(
-        {.from = {tensor, static_cast<size_t>(piece - pieces.begin())},
-         .skip = begin - piece->begin,
+    by_shard[static_cast<size_t>(places.shard_of(*region))].push_back(
+        {.from = {tensor, static_cast<size_t>(region - regions.begin())},
+         .skip = begin - region->begin,
          .count = end - begin,
-         .to = slice.data + (begin - slice.begin) * size});
+         .to = shard.data + (begin - shard.begin) * size});
   }
 }
 
@@ -104,12 +104,12 @@ void refuse_surplus(const std::string& saved, const arch::ModelConfig& model,
   if (!surplus.empty()) refuse_other_model(std::move(surplus), checkpoint);
 }
 
-void load(const Folders& checkpoint, const std::vector<Slice>& slices, bool verify) {
+void load(const Folders& checkpoint, const std::vector<TensorShard>& shards, bool verify) {
   const StoredManifest stored = read_stored(checkpoint);
-  const auto tensors = match(checkpoint, stored, slices);
-  std::vector<std::vector<Part>> by_shard(stored.shards.size());
-  ShardPlaces places(checkpoint, stored);
-  for (size_t i = 0; i < slices.size(); ++i) collect(stored, places, tensors[i], slices[i], by_shard);
+  const auto tensors = match(checkpoint, stored, shards);
+  std::vector<std::vector<Overlap>> by_shard(stored.shards.size());
+  ShardFolders places(checkpoint, stored);
+  for (size_t i = 0; i < shards.size(); ++i) collect(stored, places, tensors[i], shards[i], by_shard);
 
   for (size_t shard = 0; shard < by_shard.size(); ++shard) {
     if (by_shard[shard].empty()) continue;

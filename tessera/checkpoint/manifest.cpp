@@ -112,39 +112,41 @@ struct Reader {
     }
     return tensor;
   }
-  std::vector<Piece> pieces(const json& list, const Manifest::Tensor& tensor, int64_t world) const {
-    std::vector<Piece> pieces;
+  std::vector<StoredRegion> regions(const json& list, const Manifest::Tensor& tensor, int64_t world) const {
+    std::vector<StoredRegion> regions;
     const int64_t count = count_of(tensor.shape);
     int64_t position = 0;
     if (!list.is_array()) broken(concat(escape(tensor.name), " has the slices ", json_text(list)), "a list");
     for (const json& item : list) {
       if (!item.is_array() || item.size() != 3)
         broken(concat(escape(tensor.name), " has the slice ", json_text(item)), "[shard, begin, end]");
-      const Piece piece{integer(item[0]), integer(item[1]), integer(item[2])};
-      const bool filled = piece.end > piece.begin || (count == 0 && piece.end == 0 && list.size() == 1);
-      if (piece.shard >= world || piece.begin != position || !filled) {
+      const StoredRegion region{integer(item[0]), integer(item[1]), integer(item[2])};
+      const bool filled = region.end > region.begin || (count == 0 && region.end == 0 && list.size() == 1);
+      if (region.shard >= world || region.begin != position || !filled) {
         broken(concat(escape(tensor.name), " has the slice ", json_text(item)),
                concat("slices that follow each other, on shards below ", world));
       }
-      position = piece.end;
-      pieces.push_back(piece);
+      position = region.end;
+      regions.push_back(region);
     }
-    if (position != count || pieces.empty()) {
+    if (position != count || regions.empty()) {
       broken(concat(escape(tensor.name), " has slices of ", position, " elements"),
              concat(count, " elements"));
     }
-    return pieces;
+    return regions;
   }
-  // [[shard, begin, end], ...]: what further shards have, each exactly one of the pieces.
-  void copies(const json& list, const std::string& name, int64_t world, std::vector<Piece>& pieces) const {
+  // [[shard, begin, end], ...]: what further shards have, each exactly one of the regions.
+  void copies(const json& list, const std::string& name, int64_t world,
+              std::vector<StoredRegion>& regions) const {
     if (!list.is_array()) broken(concat(escape(name), " has the copies ", json_text(list)), "a list");
     for (const json& item : list) {
       if (!item.is_array() || item.size() != 3)
         broken(concat(escape(name), " has the copy ", json_text(item)), "[shard, begin, end]");
       const int64_t shard = integer(item[0]), begin = integer(item[1]), end = integer(item[2]);
-      const auto at = std::lower_bound(pieces.begin(), pieces.end(), begin,
-                                       [](const Piece& piece, int64_t value) { return piece.begin < value; });
-      const bool known = at != pieces.end() && at->begin == begin && at->end == end && shard < world &&
+      const auto at =
+          std::lower_bound(regions.begin(), regions.end(), begin,
+                           [](const StoredRegion& region, int64_t value) { return region.begin < value; });
+      const bool known = at != regions.end() && at->begin == begin && at->end == end && shard < world &&
                          (at->copies.empty() ? at->shard : at->copies.back()) < shard;
       if (!known)
         broken(concat(escape(name), " has the copy ", json_text(item)),
@@ -170,9 +172,9 @@ struct Reader {
     for (const json& value : root.at("tensors")) {
       const auto& added = stored.manifest.tensors.emplace_back(tensor(value));
       if (!seen.insert(added.name).second) broken(concat("it lists ", escape(added.name), " twice"));
-      stored.pieces.push_back(pieces(value.at("slices"), added, stored.manifest.world));
+      stored.regions.push_back(regions(value.at("slices"), added, stored.manifest.world));
       if (value.contains("copies")) {
-        copies(value.at("copies"), added.name, stored.manifest.world, stored.pieces.back());
+        copies(value.at("copies"), added.name, stored.manifest.world, stored.regions.back());
       }
     }
     return stored;
@@ -214,9 +216,9 @@ std::string manifest_text(const StoredManifest& stored) {
   text += "],\n\"tensors\": [";
   for (size_t i = 0; i < tensors.size(); ++i) {
     json slices = json::array(), copies = json::array();
-    for (const auto& piece : stored.pieces[i]) {
-      slices.push_back({piece.shard, piece.begin, piece.end});
-      for (const int64_t shard : piece.copies) copies.push_back({shard, piece.begin, piece.end});
+    for (const auto& region : stored.regions[i]) {
+      slices.push_back({region.shard, region.begin, region.end});
+      for (const int64_t shard : region.copies) copies.push_back({shard, region.begin, region.end});
     }
     const auto& [name, dtype, shape] = tensors[i];
     json tensor = {{"name", name}, {"dtype", dtype}, {"shape", shape}, {"slices", slices}};

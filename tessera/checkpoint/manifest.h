@@ -23,23 +23,23 @@ struct ShardFact {
 };
 
 /// Elements [begin, end) of a flattened tensor, in the file of rank `shard`.
-struct Piece {
+struct StoredRegion {
   int64_t shard = 0, begin = 0, end = 0;
   std::vector<int64_t> copies = {};  // shards of other folders that have it as well
 };
 
-/// A manifest with the places of its tensors' pieces.
+/// A manifest with the places of its tensors' regions.
 struct StoredManifest {
   Manifest manifest;
-  std::vector<ShardFact> shards;           // by rank
-  std::vector<std::vector<Piece>> pieces;  // by tensor; in order they cover the tensor exactly
+  std::vector<ShardFact> shards;                   // by rank
+  std::vector<std::vector<StoredRegion>> regions;  // by tensor; in order they cover the tensor exactly
 };
 
 /// Text of manifest.json; the last line holds the checksum of all before it. Errors: UserError when a text
 /// of `progress` that must be JSON is none.
 std::string manifest_text(const StoredManifest& stored);
 
-/// Errors: UserError on broken JSON, a newer schema, pieces that do not cover a tensor. Does not look at
+/// Errors: UserError on broken JSON, a newer schema, regions that do not cover a tensor. Does not look at
 /// the checksum. `where` names the file.
 StoredManifest parse_manifest(std::string_view text, const std::string& where);
 

@@ -46,7 +46,7 @@ inline std::string shard(int64_t rank, int64_t world) {
 }
 
 /// Name of elements [begin, end) of a tensor inside a shard file: the tensor's own when it is whole.
-inline std::string piece(const std::string& tensor, int64_t begin, int64_t end, int64_t count) {
+inline std::string region(const std::string& tensor, int64_t begin, int64_t end, int64_t count) {
   if (begin == 0 && end == count) return tensor;
   return tensor + '[' + std::to_string(begin) + ':' + std::to_string(end) + ']';
 }

@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kMaxRanks = 99'999;  // five digits of a shard's name
 
 // Equal parts of every flattened tensor; the last ones may be empty.
-StoredManifest equal_slices(const TensorSource& source, int64_t world) {
-  std::vector<std::vector<Slice>> by_rank(static_cast<size_t>(world));
+StoredManifest equal_regions(const TensorSource& source, int64_t world) {
+  std::vector<std::vector<TensorShard>> by_rank(static_cast<size_t>(world));
   for (const auto& tensor : source.tensors()) {
     const int64_t count = count_of(tensor.shape), part = (count + world - 1) / world;
     for (int64_t rank = 0; rank < world; ++rank) {
@@ -30,16 +30,16 @@ StoredManifest equal_slices(const TensorSource& source, int64_t world) {
                                                     .end = std::min((rank + 1) * part, count)});
     }
   }
-  return plan_pieces(by_rank, std::vector<int64_t>(static_cast<size_t>(world), 0));
+  return plan_regions(by_rank, std::vector<int64_t>(static_cast<size_t>(world), 0));
 }
 
-void write_piece(TensorSource& source, const StoredManifest& plan, PieceIndex index,
+void write_piece(TensorSource& source, const StoredManifest& plan, RegionIndex index,
                  formats::SafetensorsWriter& writer, std::vector<std::byte>& window) {
-  const auto& piece = plan.pieces[index.tensor][index.piece];
+  const auto& region = plan.regions[index.tensor][index.region];
   const auto size = static_cast<int64_t>(formats::dtype_size(plan.manifest.tensors[index.tensor].dtype));
   const int64_t most = static_cast<int64_t>(kWindowBytes) / size;
-  for (int64_t begin = piece.begin; begin < piece.end; begin += most) {
-    window.resize(static_cast<size_t>(std::min(most, piece.end - begin) * size));
+  for (int64_t begin = region.begin; begin < region.end; begin += most) {
+    window.resize(static_cast<size_t>(std::min(most, region.end - begin) * size));
     source.read(index.tensor, begin, window);
     writer.write(window);
   }
@@ -97,7 +97,7 @@ fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
                 .problem = concat("the number of ranks is ", world),
                 .expected = concat("1 to ", kMaxRanks)});
   }
-  StoredManifest plan = equal_slices(source, world);
+  StoredManifest plan = equal_regions(source, world);
   plan.manifest.schema = kSchema;
   plan.manifest.progress = source.progress();
   const int64_t step = plan.manifest.progress.step;
@@ -115,7 +115,7 @@ fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
     for (int64_t rank = 0; rank < world; ++rank) {
       plan.shards[static_cast<size_t>(rank)] = write_shard(
           temporary / names::shard(rank, world), plan, rank,
-          [&](PieceIndex index, auto& writer) { write_piece(source, plan, index, writer, window); });
+          [&](RegionIndex index, auto& writer) { write_piece(source, plan, index, writer, window); });
     }
     write_file_atomic(temporary / names::kManifest, manifest_text(plan));
     commit(folder, step);

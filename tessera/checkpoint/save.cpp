@@ -40,7 +40,7 @@ class TemporaryCheckpoint {
   bool owner_;
 };
 
-Talk talk_of(const Ranks& ranks, int64_t step) {
+Consensus talk_of(const Ranks& ranks, int64_t step) {
   return {ranks, "checkpoint.save", names::step(step) + " could not be written"};
 }
 
@@ -48,10 +48,10 @@ std::string loss_of(int64_t step) {
   return names::step(step) + " was not saved; older checkpoints are untouched";
 }
 
-StoredManifest plan_of(const std::vector<std::string>& slices_texts, const Sharing& sharing) {
-  std::vector<std::vector<Slice>> by_rank;
-  for (const auto& text : slices_texts) by_rank.push_back(parse_slices(text));
-  return plan_pieces(by_rank, sharing.first);
+StoredManifest plan_of(const std::vector<std::string>& shards_texts, const Sharing& sharing) {
+  std::vector<std::vector<TensorShard>> by_rank;
+  for (const auto& text : shards_texts) by_rank.push_back(parse_shards(text));
+  return plan_regions(by_rank, sharing.first);
 }
 
 std::string slice_key(const std::string& name, int64_t begin, int64_t end) {
@@ -66,33 +66,34 @@ void prepare(const SaveOptions& options, const fs::path& temporary) {
 }
 
 // Returns "<bytes> <checksum>" of the file.
-std::string write_slices(const fs::path& path, const StoredManifest& plan, int64_t rank,
-                         const std::vector<Slice>& slices) {
-  std::map<std::tuple<std::string_view, int64_t, int64_t>, const Slice*> mine;
-  for (const auto& slice : slices) mine[{slice.name, slice.begin, slice.end}] = &slice;
-  const auto fact = write_shard(path, plan, rank, [&](PieceIndex index, formats::SafetensorsWriter& writer) {
+std::string write_shards(const fs::path& path, const StoredManifest& plan, int64_t rank,
+                         const std::vector<TensorShard>& shards) {
+  std::map<std::tuple<std::string_view, int64_t, int64_t>, const TensorShard*> mine;
+  for (const auto& shard : shards) mine[{shard.name, shard.begin, shard.end}] = &shard;
+  const auto fact = write_shard(path, plan, rank, [&](RegionIndex index, formats::SafetensorsWriter& writer) {
     const auto& tensor = plan.manifest.tensors[index.tensor];
-    const auto& piece = plan.pieces[index.tensor][index.piece];
-    const Slice& slice = *mine.at({tensor.name, piece.begin, piece.end});
-    const auto bytes = static_cast<uint64_t>(piece.end - piece.begin) * formats::dtype_size(tensor.dtype);
-    writer.write({slice.data, bytes});
+    const auto& region = plan.regions[index.tensor][index.region];
+    const TensorShard& shard = *mine.at({tensor.name, region.begin, region.end});
+    const auto bytes = static_cast<uint64_t>(region.end - region.begin) * formats::dtype_size(tensor.dtype);
+    writer.write({shard.data, bytes});
   });
   return concat(fact.bytes, ' ', fact.checksum);
 }
 
-void add_facts(StoredManifest& plan, const Talk& talk, const Sharing& sharing,
+void add_facts(StoredManifest& plan, const Consensus& consensus, const Sharing& sharing,
                const std::vector<std::string>& facts) {
   for (size_t rank = 0; rank < facts.size(); ++rank) {
     std::istringstream(facts[rank]) >> plan.shards[rank].bytes >> plan.shards[rank].checksum;
-    if (!sharing.one_folder()) plan.shards[rank].host = talk.hosts()[rank];
+    if (!sharing.one_folder()) plan.shards[rank].host = consensus.hosts()[rank];
   }
 }
 
 // Renames every folder's checkpoint into place, or none: where one cannot, the others take it back.
-void commit_all(const fs::path& folder, int64_t step, Talk& talk, bool first, const std::string& lost) {
+void commit_all(const fs::path& folder, int64_t step, Consensus& consensus, bool first,
+                const std::string& lost) {
   bool committed = false;
   try {
-    talk.all(
+    consensus.all(
         [&] {
           if (first) commit(folder, step);
           committed = first;
@@ -110,62 +111,62 @@ void commit_all(const fs::path& folder, int64_t step, Talk& talk, bool first, co
 
 struct SavePlan::Agreement {
   Sharing sharing;
-  std::optional<StoredManifest> pieces;  // known where ranks had to compare what they hold
+  std::optional<StoredManifest> regions;  // known where ranks had to compare what they hold
 };
 
-SavePlan plan_save(const SaveOptions& options, const std::vector<Slice>& slices, int64_t step,
+SavePlan plan_save(const SaveOptions& options, const std::vector<TensorShard>& shards, int64_t step,
                    const Ranks& ranks) {
-  Talk talk = talk_of(ranks, step);
+  Consensus consensus = talk_of(ranks, step);
   const std::string lost = loss_of(step);
-  SavePlan plan{slices, {}};
+  SavePlan plan{shards, {}};
   const auto agreement = std::make_shared<SavePlan::Agreement>();
   plan.agreement = agreement;
-  agreement->sharing = find_sharing(options.folder, talk, lost);
+  agreement->sharing = find_sharing(options.folder, consensus, lost);
   if (agreement->sharing.one_folder()) {
-    std::erase_if(plan.slices, [](const Slice& slice) { return slice.replica; });
+    std::erase_if(plan.shards, [](const TensorShard& shard) { return shard.replica; });
     return plan;
   }
-  agreement->pieces = plan_of(talk.all([&] { return slices_text(slices); }, lost), agreement->sharing);
+  agreement->regions = plan_of(consensus.all([&] { return shards_text(shards); }, lost), agreement->sharing);
   std::unordered_set<std::string> written;
-  const auto by_shard = pieces_by_shard(*agreement->pieces);
-  for (const PieceIndex at : by_shard.at(static_cast<size_t>(ranks.rank))) {
-    const auto& piece = agreement->pieces->pieces[at.tensor][at.piece];
-    written.insert(slice_key(agreement->pieces->manifest.tensors[at.tensor].name, piece.begin, piece.end));
+  const auto by_shard = regions_by_shard(*agreement->regions);
+  for (const RegionIndex at : by_shard.at(static_cast<size_t>(ranks.rank))) {
+    const auto& region = agreement->regions->regions[at.tensor][at.region];
+    written.insert(slice_key(agreement->regions->manifest.tensors[at.tensor].name, region.begin, region.end));
   }
-  std::erase_if(plan.slices, [&](const Slice& slice) {
-    return !written.contains(slice_key(slice.name, slice.begin, slice.end));
+  std::erase_if(plan.shards, [&](const TensorShard& shard) {
+    return !written.contains(slice_key(shard.name, shard.begin, shard.end));
   });
   return plan;
 }
 
-fs::path save(const SaveOptions& options, const std::vector<Slice>& slices, const Progress& progress,
+fs::path save(const SaveOptions& options, const std::vector<TensorShard>& shards, const Progress& progress,
               const Ranks& ranks) {
-  return save(options, plan_save(options, slices, progress.step, ranks), progress, ranks);
+  return save(options, plan_save(options, shards, progress.step, ranks), progress, ranks);
 }
 
 fs::path save(const SaveOptions& options, const SavePlan& plan, const Progress& progress,
               const Ranks& ranks) {
   const int64_t step = progress.step;
   TESSERA_CHECK(step >= 0 && ranks.rank >= 0 && ranks.rank < ranks.world);
-  Talk talk = talk_of(ranks, step);
+  Consensus consensus = talk_of(ranks, step);
   const std::string lost = loss_of(step);
   const Sharing& sharing = plan.agreement->sharing;
   const bool first = sharing.leads(ranks.rank);
   const TemporaryCheckpoint temporary(options.folder / names::temporary(step), first);
-  const auto texts = talk.all(
+  const auto texts = consensus.all(
       [&] {
         if (first) prepare(options, temporary.path());
-        return plan.agreement->pieces ? std::string() : slices_text(plan.slices);
+        return plan.agreement->regions ? std::string() : shards_text(plan.shards);
       },
       lost);
-  StoredManifest stored = plan.agreement->pieces ? *plan.agreement->pieces : plan_of(texts, sharing);
+  StoredManifest stored = plan.agreement->regions ? *plan.agreement->regions : plan_of(texts, sharing);
   stored.manifest.schema = kSchema;
   stored.manifest.progress = progress;
 
-  const auto facts = talk.all(
+  const auto facts = consensus.all(
       [&] {
         const fs::path path = temporary.path() / names::shard(ranks.rank, ranks.world);
-        return write_slices(path, stored, ranks.rank, plan.slices);
+        return write_shards(path, stored, ranks.rank, plan.shards);
       },
       lost);
   const auto by_first = [&](const auto& work) {  // once in every folder
@@ -175,18 +176,19 @@ fs::path save(const SaveOptions& options, const SavePlan& plan, const Progress& 
     };
   };
   const fs::path manifest = temporary.path() / names::kManifest;
-  add_facts(stored, talk, sharing, facts);
+  add_facts(stored, consensus, sharing, facts);
   std::string text;  // rank 0's, as only it knows its progress; others need it where they have another folder
   if (!sharing.one_folder()) {
-    text = talk.all([&] { return ranks.rank == 0 ? manifest_text(stored) : std::string(); }, lost)[0];
+    text = consensus.all([&] { return ranks.rank == 0 ? manifest_text(stored) : std::string(); }, lost)[0];
   }
-  talk.all(by_first([&] { write_file_atomic(manifest, text.empty() ? manifest_text(stored) : text); }), lost);
-  commit_all(options.folder, step, talk, first, lost);
-  talk.all(by_first([&] {
-             if (options.best) mark_best(options.folder, options, step);
-             remove_old(options.folder, options, step);
-           }),
-           names::step(step) + " is saved, but not marked as best");
+  consensus.all(by_first([&] { write_file_atomic(manifest, text.empty() ? manifest_text(stored) : text); }),
+                lost);
+  commit_all(options.folder, step, consensus, first, lost);
+  consensus.all(by_first([&] {
+                  if (options.best) mark_best(options.folder, options, step);
+                  remove_old(options.folder, options, step);
+                }),
+                names::step(step) + " is saved, but not marked as best");
   return options.folder / names::step(step);
 }
 

@@ -12,16 +12,16 @@ namespace tessera::checkpoint {
 
 /// Who writes what in one save, as the ranks agreed.
 struct SavePlan {
-  /// Of the slices given, those that this rank writes: what several ranks hold alike is written once in each
+  /// Of the shards given, those that this rank writes: what several ranks hold alike is written once in each
   /// folder. Who saves a copy lets these point to it; nothing else may change.
-  std::vector<Slice> slices;
+  std::vector<TensorShard> shards;
   struct Agreement;
   std::shared_ptr<const Agreement> agreement;
 };
 
-/// Costs two short messages, and the names of all slices where folders are not shared. Waits for no disk.
+/// Costs two short messages, and the names of all shards where folders are not shared. Waits for no disk.
 /// Collective. Errors: as save.
-SavePlan plan_save(const SaveOptions& options, const std::vector<Slice>& slices, int64_t step,
+SavePlan plan_save(const SaveOptions& options, const std::vector<TensorShard>& shards, int64_t step,
                    const Ranks& ranks);
 
 /// Writes it, perhaps in another thread with Ranks of another group. Together they are the other save().

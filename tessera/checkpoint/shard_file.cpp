@@ -25,29 +25,29 @@ const fs::path* folder_with(const Folders& checkpoint, const std::string& file) 
 }  // namespace
 
 ShardFact write_shard(const fs::path& path, const StoredManifest& plan, int64_t shard,
-                      const std::function<void(PieceIndex, formats::SafetensorsWriter&)>& write_piece) {
-  const auto pieces = pieces_by_shard(plan).at(static_cast<size_t>(shard));
+                      const std::function<void(RegionIndex, formats::SafetensorsWriter&)>& write_piece) {
+  const auto regions = regions_by_shard(plan).at(static_cast<size_t>(shard));
   std::vector<formats::SafetensorsEntry> entries;
-  for (const auto index : pieces) entries.push_back(shard_entry(plan, index));
+  for (const auto index : regions) entries.push_back(shard_entry(plan, index));
   formats::SafetensorsWriter writer(
       path, std::move(entries),
       {{"format", "tessera shard"}, {"step", std::to_string(plan.manifest.progress.step)}});
-  for (const auto index : pieces) write_piece(index, writer);
+  for (const auto index : regions) write_piece(index, writer);
   const std::string checksum = writer.finish();
   return {.bytes = fs::file_size(path), .checksum = checksum};
 }
 
-const fs::path* ShardPlaces::folder_of(int64_t shard) {
+const fs::path* ShardFolders::folder_of(int64_t shard) {
   auto& place = places_.at(static_cast<size_t>(shard));
   if (!place) place = folder_with(checkpoint_, names::shard(shard, stored_.manifest.world));
   return *place;
 }
 
-int64_t ShardPlaces::shard_of(const Piece& piece) {
-  if (folder_of(piece.shard) != nullptr) return piece.shard;
-  const auto there = std::find_if(piece.copies.begin(), piece.copies.end(),
+int64_t ShardFolders::shard_of(const StoredRegion& region) {
+  if (folder_of(region.shard) != nullptr) return region.shard;
+  const auto there = std::find_if(region.copies.begin(), region.copies.end(),
                                   [&](int64_t shard) { return folder_of(shard) != nullptr; });
-  return there == piece.copies.end() ? piece.shard : *there;
+  return there == region.copies.end() ? region.shard : *there;
 }
 
 ShardFile::ShardFile(const Folders& checkpoint, const StoredManifest& stored, int64_t shard)
@@ -98,15 +98,15 @@ void ShardFile::damaged(const std::string& problem, const std::string& expected)
               .hint = advice_beside(checkpoint_.paths.at(0))});
 }
 
-void ShardFile::check_header(const std::vector<PieceIndex>& pieces) const {
-  for (const auto index : pieces) offset(index);
-  if (header_.entries.size() != pieces.size()) {
+void ShardFile::check_header(const std::vector<RegionIndex>& regions) const {
+  for (const auto index : regions) offset(index);
+  if (header_.entries.size() != regions.size()) {
     damaged(concat("has ", header_.entries.size(), " tensors in its header"),
-            concat(pieces.size(), " tensors"));
+            concat(regions.size(), " tensors"));
   }
 }
 
-uint64_t ShardFile::offset(PieceIndex index) const {
+uint64_t ShardFile::offset(RegionIndex index) const {
   const auto wanted = shard_entry(stored_, index);
   const auto at = index_.find(wanted.name);
   if (at == index_.end()) damaged("has no tensor " + wanted.name + " in its header");

@@ -23,22 +23,22 @@
 
 namespace tessera::checkpoint {
 
-/// Writes the file of `shard`: its header, then every piece by a call of `write_piece` in the planned order.
+/// Writes the file of `shard`: its header, then every region by a call of `write_piece` in the planned order.
 /// Syncs it. Errors: UserError with path and reason; the file is removed.
 ShardFact write_shard(const std::filesystem::path& path, const StoredManifest& plan, int64_t shard,
-                      const std::function<void(PieceIndex, formats::SafetensorsWriter&)>& write_piece);
+                      const std::function<void(RegionIndex, formats::SafetensorsWriter&)>& write_piece);
 
 /// Which of a checkpoint's shard files are where. Remembers what it has looked for; one thread.
-class ShardPlaces {
+class ShardFolders {
  public:
   /// `checkpoint` and `stored` must outlive the object.
-  ShardPlaces(const Folders& checkpoint, const StoredManifest& stored)
+  ShardFolders(const Folders& checkpoint, const StoredManifest& stored)
       : checkpoint_(checkpoint), stored_(stored), places_(stored.shards.size()) {}
 
   /// The folder that has the file; none where it is missing.
   const std::filesystem::path* folder_of(int64_t shard);
-  /// A shard whose file is there and has this piece; the piece's own where none is.
-  int64_t shard_of(const Piece& piece);
+  /// A shard whose file is there and has this region; the region's own where none is.
+  int64_t shard_of(const StoredRegion& region);
 
  private:
   const Folders& checkpoint_;
@@ -56,10 +56,10 @@ class ShardFile {
     uint64_t offset = 0;
     std::span<std::byte> to;
   };
-  /// Checks that the file has the pieces planned for it and nothing else.
-  void check_header(const std::vector<PieceIndex>& pieces) const;
-  /// Byte of the file where a piece begins.
-  uint64_t offset(PieceIndex index) const;
+  /// Checks that the file has the regions planned for it and nothing else.
+  void check_header(const std::vector<RegionIndex>& regions) const;
+  /// Byte of the file where a region begins.
+  uint64_t offset(RegionIndex index) const;
   /// Makes the copies and nothing else.
   void read(std::span<const Copy> copies) const;
   /// Makes the copies while it reads the whole file once and checks its checksum. What was copied counts
@@ -80,7 +80,7 @@ class ShardFile {
   ShardFact fact_;
   FileReader file_;
   formats::SafetensorsHeader header_;
-  std::unordered_map<std::string, size_t> index_;  // piece's name -> entry
+  std::unordered_map<std::string, size_t> index_;  // region's name -> entry
 };
 
 }  // namespace tessera::checkpoint

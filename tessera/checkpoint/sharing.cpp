@@ -28,23 +28,24 @@ bool Sharing::one_folder() const {
   return std::all_of(first.begin(), first.end(), [](int64_t rank) { return rank == 0; });
 }
 
-Sharing find_sharing(const fs::path& folder, Talk& talk, const std::string& consequence) {
+Sharing find_sharing(const fs::path& folder, Consensus& consensus, const std::string& consequence) {
   std::optional<FileWriter> mark;  // an empty file that goes with its writer; waits for no disk
-  const auto marks = talk.all(
+  const auto marks = consensus.all(
       [&] {
         make_folder(folder);
-        if (talk.ranks().world == 1) return std::string();
+        if (consensus.ranks().world == 1) return std::string();
         std::random_device random;
-        const std::string name = names::mark(talk.ranks().rank, uint64_t{random()} << 32 | random());
+        const std::string name = names::mark(consensus.ranks().rank, uint64_t{random()} << 32 | random());
         mark.emplace(folder / name);
         return name;
       },
       consequence);
-  const auto lowest = talk.all(
+  const auto lowest = consensus.all(
       [&] {
         int64_t rank = 0;
         std::error_code ignored;
-        while (rank < talk.ranks().rank && !fs::exists(folder / marks[static_cast<size_t>(rank)], ignored))
+        while (rank < consensus.ranks().rank &&
+               !fs::exists(folder / marks[static_cast<size_t>(rank)], ignored))
           ++rank;
         return std::to_string(rank);
       },
@@ -54,12 +55,13 @@ Sharing find_sharing(const fs::path& folder, Talk& talk, const std::string& cons
   for (size_t rank = 0; rank < lowest.size(); ++rank) {
     const auto first = static_cast<size_t>(sharing.first[rank]);
     if (sharing.leads(sharing.first[rank])) continue;
-    user_error({.where = talk.where(),
-                .problem = concat(talk.name(rank), " sees the files of rank ", first, " in ", folder.string(),
-                                  ", and rank ", first, " those of rank ", sharing.first[first], ", but ",
-                                  talk.name(rank), " does not see these"),
-                .expected = "a folder that two ranks share entirely or not at all",
-                .hint = consequence});
+    user_error(
+        {.where = consensus.where(),
+         .problem = concat(consensus.name(rank), " sees the files of rank ", first, " in ", folder.string(),
+                           ", and rank ", first, " those of rank ", sharing.first[first], ", but ",
+                           consensus.name(rank), " does not see these"),
+         .expected = "a folder that two ranks share entirely or not at all",
+         .hint = consequence});
   }
   return sharing;
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/talk.h"
+#include "tessera/checkpoint/consensus.h"
 
 namespace tessera::checkpoint {
 
@@ -20,6 +20,7 @@ struct Sharing {
 /// Collective. Makes the folder where it is missing. Every rank puts a mark into it and looks for those of
 /// the others; the marks are gone when it returns. One rank alone shares with nobody and marks nothing.
 /// Errors: UserError on every rank that ends in `consequence`.
-Sharing find_sharing(const std::filesystem::path& folder, Talk& talk, const std::string& consequence);
+Sharing find_sharing(const std::filesystem::path& folder, Consensus& consensus,
+                     const std::string& consequence);
 
 }  // namespace tessera::checkpoint

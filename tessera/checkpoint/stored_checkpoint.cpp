@@ -34,15 +34,15 @@ void StoredCheckpoint::read(size_t tensor, int64_t begin, std::span<std::byte> o
   const int64_t end = begin + static_cast<int64_t>(out.size()) / size;
   TESSERA_CHECK(begin >= 0 && end <= count_of(tensors()[tensor].shape), tensors()[tensor].name, ": ", begin,
                 " to ", end);
-  const auto& pieces = stored_.pieces[tensor];
-  auto piece =
-      std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.end <= begin; });
-  for (; piece != pieces.end() && piece->begin < end; ++piece) {
-    const int64_t from = std::max(piece->begin, begin), to = std::min(piece->end, end);
-    const ShardFile& shard = file(places_.shard_of(*piece));
-    const uint64_t start = shard.offset({tensor, static_cast<size_t>(piece - pieces.begin())});
+  const auto& regions = stored_.regions[tensor];
+  auto region = std::partition_point(regions.begin(), regions.end(),
+                                     [&](const StoredRegion& p) { return p.end <= begin; });
+  for (; region != regions.end() && region->begin < end; ++region) {
+    const int64_t from = std::max(region->begin, begin), to = std::min(region->end, end);
+    const ShardFile& shard = file(places_.shard_of(*region));
+    const uint64_t start = shard.offset({tensor, static_cast<size_t>(region - regions.begin())});
     const ShardFile::Copy copy{
-        start + static_cast<uint64_t>((from - piece->begin) * size),
+        start + static_cast<uint64_t>((from - region->begin) * size),
         out.subspan(static_cast<size_t>((from - begin) * size), static_cast<size_t>((to - from) * size))};
     shard.read({&copy, 1});
   }

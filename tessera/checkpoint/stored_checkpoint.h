@@ -34,7 +34,7 @@ class StoredCheckpoint final : public TensorSource {
 
   Folders folders_;
   StoredManifest stored_;
-  ShardPlaces places_;
+  ShardFolders places_;
   std::list<Open> open_;  // the one used last is first
   std::set<int64_t> verified_;
 };

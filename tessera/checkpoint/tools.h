@@ -29,7 +29,7 @@ std::string without_local_paths(std::string_view recipe_toml);
 void consolidate(TensorSource& source, const std::filesystem::path& output,
                  const ConsolidateOptions& options);
 
-/// Writes a checkpoint as `world` ranks would have saved it into `folder`: every tensor in equal slices of
+/// Writes a checkpoint as `world` ranks would have saved it into `folder`: every tensor in equal shards of
 /// the flattened elements, bit for bit. Atomic, like save; an existing one of the same step is replaced.
 /// Holds the locks of a run that has the folder meanwhile. Returns the checkpoint. Errors: UserError, also
 /// where a run saves into the folder.

@@ -9,8 +9,8 @@ namespace tessera::checkpoint {
 std::vector<std::string> verify(const Folders& checkpoint) {
   std::vector<std::string> faults;
   try {
-    const StoredManifest stored = read_stored(checkpoint);  // checks that the pieces cover every tensor
-    const auto by_shard = pieces_by_shard(stored);
+    const StoredManifest stored = read_stored(checkpoint);  // checks that the regions cover every tensor
+    const auto by_shard = regions_by_shard(stored);
     for (size_t shard = 0; shard < by_shard.size(); ++shard) {
       try {
         const ShardFile file(checkpoint, stored, static_cast<int64_t>(shard));

@@ -88,7 +88,8 @@ size_t shard_name_at(const std::string& key) {
   return std::string::npos;
 }
 
-std::vector<XlaPart> parts_of(const XlaReader& reader, const PickleValue& metadata, const std::string& key) {
+std::vector<XlaParameter> parts_of(const XlaReader& reader, const PickleValue& metadata,
+                                   const std::string& key) {
   const size_t at = shard_name_at(key);
   const std::string unit = at == 0 ? "" : key.substr(0, at - 1), leaf = key.substr(at);
   const auto& infos = reader.at(metadata, "shard_info", Kind::kDict, "shards' facts");
@@ -115,7 +116,7 @@ std::vector<XlaPart> parts_of(const XlaReader& reader, const PickleValue& metada
   if (names.size() != shapes.size())
     broken(reader.path, concat("flatten_info has ", shapes.size(), " shapes for ", escape(full)),
            concat("one for each of its ", names.size(), " names"));
-  std::vector<XlaPart> parts;
+  std::vector<XlaParameter> parts;
   const std::string parent = full.substr(0, full.rfind('.') + 1);
   for (size_t i = 0; i < names.size(); ++i) parts.push_back({unwrapped(parent + names[i]), shapes[i]});
   return parts;
@@ -202,7 +203,7 @@ XlaRank read_xla_rank(const std::filesystem::path& path, bool with_optimizer) {
     const auto& tensor = result.entries.back().tensor;
     if (!tensor.contiguous()) broken(path, concat("tensor ", escape(name), " is not contiguous"));
     result.parts.push_back(is_xla_shard(name) ? parts_of(reader, metadata, name)
-                                              : std::vector<XlaPart>{{unwrapped(name), tensor.shape}});
+                                              : std::vector<XlaParameter>{{unwrapped(name), tensor.shape}});
   }
   const auto* optimizer = file.root().find("optimizer");
   if (with_optimizer && optimizer != nullptr) read_optimizer(file, *optimizer, result);

@@ -20,7 +20,7 @@ struct XlaEntry {
 };
 
 /// What a shard is a part of: the whole parameter, or several that were flattened into one.
-struct XlaPart {
+struct XlaParameter {
   std::string name;  // of the unwrapped module
   std::vector<int64_t> shape;
 };
@@ -31,7 +31,7 @@ struct XlaRank {
   std::vector<XlaEntry> entries;  // in the order of the model's state
   int64_t optimizer_steps = 0;    // 0: none, or not said
   bool has_optimizer = false;
-  std::vector<std::vector<XlaPart>> parts;  // by entry; one of a buffer
+  std::vector<std::vector<XlaParameter>> parts;  // by entry; one of a buffer
 };
 
 bool is_xla_shard(const std::string& key);

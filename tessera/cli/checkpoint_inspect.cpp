@@ -40,18 +40,18 @@ std::map<std::string, Total> totals_by_kind(const Manifest& manifest) {
 }
 
 // "[0:46) rank 0, [46:91) rank 1", or who has it whole.
-std::string slices_text(const std::vector<checkpoint::Piece>& pieces) {
-  const auto ranks = [](const checkpoint::Piece& piece) {
-    std::string text = concat("rank ", piece.shard);
-    for (const int64_t copy : piece.copies) text += concat(" and ", copy);
+std::string slices_text(const std::vector<checkpoint::StoredRegion>& regions) {
+  const auto ranks = [](const checkpoint::StoredRegion& region) {
+    std::string text = concat("rank ", region.shard);
+    for (const int64_t copy : region.copies) text += concat(" and ", copy);
     return text;
   };
-  if (pieces.size() == 1) return ranks(pieces[0]);
+  if (regions.size() == 1) return ranks(regions[0]);
   std::vector<std::string> words;
-  for (size_t i = 0; i < std::min(pieces.size(), kSlicesListed); ++i) {
-    words.push_back(concat('[', pieces[i].begin, ':', pieces[i].end, ") ", ranks(pieces[i])));
+  for (size_t i = 0; i < std::min(regions.size(), kSlicesListed); ++i) {
+    words.push_back(concat('[', regions[i].begin, ':', regions[i].end, ") ", ranks(regions[i])));
   }
-  if (pieces.size() > kSlicesListed) words.push_back(concat("... ", pieces.size(), " slices"));
+  if (regions.size() > kSlicesListed) words.push_back(concat("... ", regions.size(), " slices"));
   return join(words, ", ");
 }
 
@@ -94,7 +94,7 @@ void print_text(const Inspection& inspection, std::ostream& out) {
   for (size_t i = 0; i < manifest.tensors.size(); ++i) {
     const auto& tensor = manifest.tensors[i];
     out << "  " << tensor.name << "  " << tensor.dtype << ' ' << checkpoint::shape_text(tensor.shape) << "  "
-        << human_bytes(static_cast<double>(bytes_of(tensor))) << "  " << slices_text(stored.pieces[i])
+        << human_bytes(static_cast<double>(bytes_of(tensor))) << "  " << slices_text(stored.regions[i])
         << "\n";
   }
 }
@@ -127,9 +127,9 @@ void print_json(const Inspection& inspection, std::ostream& out) {
       parameters += checkpoint::count_of(tensors[i].shape);
     bytes += bytes_of(tensors[i]);
     Json slices = Json::array();
-    for (const auto& piece : stored.pieces[i]) {
-      slices.push_back({piece.shard, piece.begin, piece.end});
-      for (const int64_t copy : piece.copies) slices.push_back({copy, piece.begin, piece.end});
+    for (const auto& region : stored.regions[i]) {
+      slices.push_back({region.shard, region.begin, region.end});
+      for (const int64_t copy : region.copies) slices.push_back({copy, region.begin, region.end});
     }
     list.push_back({{"name", tensors[i].name},
                     {"dtype", tensors[i].dtype},

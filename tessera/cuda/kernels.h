@@ -19,7 +19,7 @@ void gelu(const ops::Gelu& pass, void* stream);
 void gelu_backward(const ops::GeluBackward& pass, void* stream);
 void gelu_backward_sums(const ops::GeluBackwardSums& pass, void* stream);
 void concat_sums(const ops::ConcatSums& pass, void* stream);
-void pictures(const ops::Pictures& pass, void* stream);
+void uint8_images(const ops::Uint8Images& pass, void* stream);
 void fp8_rows(const ops::Fp8Pass& pass, void* stream);
 
 /// All of them, on the streams that `stream` gives.
@@ -37,7 +37,7 @@ constexpr ops::DeviceKernels kernels_on(void* (*stream)(int device)) {
           .sum_parts = sum_parts,
           .gelu_backward_sums = gelu_backward_sums,
           .concat_sums = concat_sums,
-          .pictures = pictures,
+          .uint8_images = uint8_images,
           .fp8_rows = fp8_rows};
 }
 

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/pictures.h"
+#include "tessera/data/uint8_images.h"
 
 namespace tessera::data {
 
 /// One micro-batch of one rank. Plain memory, so that this room needs no LibTorch.
 struct Batch {
   std::vector<float> images;      // [size, channels, height, width], normalised; empty with bytes
-  Pictures pictures;              // LoaderOptions::as_bytes: instead of images
+  Uint8Images uint8_images;           // LoaderOptions::as_bytes: instead of images
   std::vector<int64_t> labels;    // [size]
   std::vector<uint64_t> samples;  // [size] index in the source (+ k * its size for copy k of a sample that is
                                   // repeated): names the sample in every random draw

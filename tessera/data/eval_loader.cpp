@@ -27,12 +27,12 @@ struct EvalLoader::State : BatchMaker {
     if (left <= 0) return false;
     allocate(std::min(left, micro), transform.options(), options.as_bytes, batch);
     if (options.as_bytes) {
-      batch->pictures.resize(batch->size, transform.sample_size(), options.picture_memory);
+      batch->uint8_images.resize(batch->size, transform.sample_size(), options.picture_memory);
     }
     return true;
   }
 
-  void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
+  void fill(int64_t index, SampleRange part, const std::atomic<bool>& stop, Batch* batch) const override {
     for (int64_t i = part.first; i < part.last && !stop; ++i) {
       make_sample(options.rank + (index * micro + i) * options.world, i, batch);
     }
@@ -44,7 +44,7 @@ struct EvalLoader::State : BatchMaker {
     try {
       const Stored stored = source.load(sample);
       if (options.as_bytes) {
-        transform.eval_bytes(stored, source.sample_name(sample), batch->pictures.row(i));
+        transform.eval_bytes(stored, source.sample_name(sample), batch->uint8_images.row(i));
       } else {
         transform.eval(stored, source.sample_name(sample),
                        batch->images.data() + i * transform.sample_size());
@@ -53,7 +53,7 @@ struct EvalLoader::State : BatchMaker {
     } catch (const UserError& error) {
       broken.add(sample, error);
       batch->labels[at] = -1;  // its numbers are still the zeros of the allocation
-      if (options.as_bytes) std::fill_n(batch->pictures.row(i), transform.sample_size(), uint8_t{0});
+      if (options.as_bytes) std::fill_n(batch->uint8_images.row(i), transform.sample_size(), uint8_t{0});
     }
   }
 

@@ -57,7 +57,7 @@ JoinedSource::JoinedSource(std::vector<std::shared_ptr<const Source>> parts) : p
   }
 }
 
-JoinedSource::Place JoinedSource::place(int64_t index) const {
+JoinedSource::PartIndex JoinedSource::place(int64_t index) const {
   const auto next = std::upper_bound(starts_.begin(), starts_.end(), index);
   const auto part = static_cast<size_t>(next - starts_.begin()) - 1;
   return {part, index - starts_[part]};

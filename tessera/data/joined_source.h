@@ -44,11 +44,11 @@ class JoinedSource : public Source {
   Location location(int64_t index) const override;
 
  private:
-  struct Place {
+  struct PartIndex {
     size_t part = 0;
     int64_t index = 0;
   };
-  Place place(int64_t index) const;
+  PartIndex place(int64_t index) const;
 
   std::vector<std::shared_ptr<const Source>> parts_;
   std::vector<int64_t> starts_;               // of each part, and the end

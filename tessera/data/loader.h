@@ -101,7 +101,7 @@ struct LoaderOptions {
       0.01;  // share of broken samples above which the run stops (one is borne at any above 0)
   bool ranks_decide = false;      // the limit is judged over all ranks by TrainLoader::merge_broken() and by
                                   // whoever adds up evaluations, not by this rank alone
-  bool as_bytes = false;          // Batch::pictures instead of images: a device makes the numbers itself
+  bool as_bytes = false;          // Batch::uint8_images instead of images: a device makes the numbers itself
   PictureMemory picture_memory;   // where those lie; empty: the heap
   std::vector<int> worker_cores;  // cores the workers may run on; empty: any
   // Asked while a batch is waited for. `patience` seconds from its first true the wait ends without it

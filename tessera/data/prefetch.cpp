@@ -184,7 +184,7 @@ void Prefetcher::begin_batch(std::unique_lock<std::mutex>& lock) {
 }
 
 void Prefetcher::make_part(Slot& slot, int64_t index, std::unique_lock<std::mutex>& lock) {
-  const Part part{slot.claimed, std::min(slot.claimed + options_.part_samples, slot.size)};
+  const SampleRange part{slot.claimed, std::min(slot.claimed + options_.part_samples, slot.size)};
   slot.claimed = part.last;
   lock.unlock();
   std::exception_ptr error;

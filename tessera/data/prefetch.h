@@ -17,7 +17,7 @@
 namespace tessera::data {
 
 /// A range of samples of a batch.
-struct Part {
+struct SampleRange {
   int64_t first = 0, last = 0;  // [first, last)
 };
 
@@ -28,7 +28,7 @@ class BatchMaker {
   /// Gives batch `index` its full size; false: the batches end before it.
   virtual bool start(int64_t index, Batch* batch) const = 0;
   /// Makes samples [first, last) of it. Returns early when `stop` becomes true.
-  virtual void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const = 0;
+  virtual void fill(int64_t index, SampleRange part, const std::atomic<bool>& stop, Batch* batch) const = 0;
 };
 
 struct PrefetchOptions {

@@ -126,7 +126,7 @@ SampleOrder::SampleOrder(const Source& source, uint64_t seed, int64_t batch, Ord
 
 void SampleOrder::add_part(int64_t first, int64_t size, const std::vector<int64_t>& shard_starts) {
   if (size < 1) user_error({.where = kSampleOrder, .problem = "a source of the mix has no sample"});
-  Part part{first, size, 0, 0, {}};
+  SourceRange part{first, size, 0, 0, {}};
   if (options_.order == Order::kShards) {
     for (const int64_t start : shard_starts) {
       if (start > first && start < first + size) part.shards.push_back(start);
@@ -216,7 +216,7 @@ Draw SampleOrder::of_mix(int64_t place) const {
 }
 
 int64_t SampleOrder::in_pass(size_t part, int64_t pass, int64_t index) const {
-  const Part& own = parts_[part];
+  const SourceRange& own = parts_[part];
   switch (options_.order) {
     case Order::kShuffle:
       return own.first + Permutation(random_key(random_key(key_, part), number(pass)), own.size)(index);

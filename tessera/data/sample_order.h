@@ -44,7 +44,7 @@ class SampleOrder {
     std::vector<int64_t> shards;  // permuted
     std::vector<int64_t> starts;  // of each in the pass, and the end
   };
-  struct Part {
+  struct SourceRange {
     int64_t first = 0, size = 0;  // samples in the source
     int64_t slot = 0, slots = 0;  // its slots of a block of the mix
     std::vector<int64_t> shards;  // first sample of each, and the end
@@ -64,7 +64,7 @@ class SampleOrder {
   OrderOptions options_;
   const StreamStart start_;
   const int64_t first_steps_;  // of the epoch that start_ lies in, from there on
-  std::vector<Part> parts_;
+  std::vector<SourceRange> parts_;
   mutable std::mutex mutex_;
   mutable std::map<std::pair<size_t, int64_t>, std::shared_ptr<const ShardOrder>> shard_orders_;
 };

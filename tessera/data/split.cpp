@@ -47,7 +47,7 @@ std::optional<SplitBound> parse_bound(const std::string& text, const std::string
 }
 
 /// What stands in the brackets.
-void parse_slice(const std::string& slice, SplitPiece& piece) {
+void parse_slice(const std::string& slice, SplitTerm& piece) {
   piece.sliced = true;
   std::string bounds = slice;
   if (const size_t bar = slice.find('|'); bar != std::string::npos) {
@@ -63,8 +63,8 @@ void parse_slice(const std::string& slice, SplitPiece& piece) {
   piece.to = parse_bound(bounds.substr(colon + 1), piece.text);
 }
 
-SplitPiece parse_piece(const std::string& text, const std::string& splits) {
-  SplitPiece piece;
+SplitTerm parse_piece(const std::string& text, const std::string& splits) {
+  SplitTerm piece;
   piece.text = trimmed(text);
   const size_t open = piece.text.find('[');
   piece.name = trimmed(piece.text.substr(0, open));
@@ -81,7 +81,7 @@ SplitPiece parse_piece(const std::string& text, const std::string& splits) {
 
 /// A bound as a number of samples.
 int64_t resolve(const std::optional<SplitBound>& bound, int64_t otherwise, int64_t size,
-                const SplitPiece& piece) {
+                const SplitTerm& piece) {
   if (!bound) return otherwise;
   const bool from_end = std::signbit(bound->value);  // "-0" is the end itself
   if (bound->percent) {
@@ -138,8 +138,8 @@ class Taken {
 
 }  // namespace
 
-std::vector<SplitPiece> parse_splits(const std::string& splits) {
-  std::vector<SplitPiece> pieces;
+std::vector<SplitTerm> parse_splits(const std::string& splits) {
+  std::vector<SplitTerm> pieces;
   for (size_t begin = 0; begin <= splits.size();) {
     const size_t plus = std::min(splits.find('+', begin), splits.size());
     pieces.push_back(parse_piece(splits.substr(begin, plus - begin), splits));
@@ -148,7 +148,7 @@ std::vector<SplitPiece> parse_splits(const std::string& splits) {
   return pieces;
 }
 
-std::vector<int64_t> select(const Source& split, const SplitPiece& piece) {
+std::vector<int64_t> select(const Source& split, const SplitTerm& piece) {
   const int64_t size = split.size();
   const int64_t from = resolve(piece.from, 0, size, piece), to = resolve(piece.to, size, size, piece);
   if (from >= to) {
@@ -170,12 +170,12 @@ std::vector<int64_t> select(const Source& split, const SplitPiece& piece) {
 
 std::unique_ptr<Source> open_splits(const std::string& spec, const std::string& splits,
                                     const SourceOptions& options) {
-  const std::vector<SplitPiece> pieces = parse_splits(splits);
+  const std::vector<SplitTerm> pieces = parse_splits(splits);
   if (pieces.size() == 1 && !pieces[0].sliced) return open_source(spec, pieces[0].name, options);
   std::map<std::string, std::shared_ptr<const Source>> opened;
   std::vector<std::shared_ptr<const Source>> parts;
   Taken taken(splits);
-  for (const SplitPiece& piece : pieces) {
+  for (const SplitTerm& piece : pieces) {
     auto& whole = opened[piece.name];
     if (!whole) whole = open_source(spec, piece.name, options);
     std::vector<int64_t> indices = select(*whole, piece);

@@ -27,7 +27,7 @@ struct SplitBound {
   bool operator==(const SplitBound&) const = default;
 };
 
-struct SplitPiece {
+struct SplitTerm {
   std::string text;  // as it was given
   std::string name;  // what open_source is asked for
   bool sliced = false, file_order = false;
@@ -35,11 +35,11 @@ struct SplitPiece {
 };
 
 /// Errors: UserError that names the piece and what is allowed.
-std::vector<SplitPiece> parse_splits(const std::string& splits);
+std::vector<SplitTerm> parse_splits(const std::string& splits);
 
 /// The indices a piece selects, rising. Errors: UserError on a bound beyond the split, or when it selects
 /// nothing.
-std::vector<int64_t> select(const Source& split, const SplitPiece& piece);
+std::vector<int64_t> select(const Source& split, const SplitTerm& piece);
 
 /// open_source for each piece, joined. Errors: as parse_splits, select and open_source; pieces of one split
 /// that overlap.

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "tessera/base/error.h"
-#include "tessera/base/place.h"
+#include "tessera/base/location.h"
 #include "tessera/base/text.h"
 #include "tessera/formats/byte_stream.h"
 #include "tessera/formats/tfrecord.h"
@@ -150,7 +150,7 @@ class FileWalk {
     } catch (const UserError& error) {
       return add_broken(at, error.what());
     }
-    add_broken(at, with_place(concat("[data.tfrecord] ", problem), where(at)));
+    add_broken(at, with_location(concat("[data.tfrecord] ", problem), where(at)));
   }
 
   std::optional<int64_t> label_of(formats::RecordBytes& record, const std::vector<Feature>& features,

@@ -4,7 +4,7 @@
 #include <regex>
 
 #include "tessera/base/error.h"
-#include "tessera/base/place.h"
+#include "tessera/base/location.h"
 #include "tessera/base/text.h"
 #include "tessera/data/class_names.h"
 #include "tessera/data/indexed_shards.h"
@@ -50,7 +50,7 @@ class TfRecordSource : public IndexedSource {
     std::string problem;
     const auto features = formats::read_example(record, where);
     const formats::Feature* image = find_image(features, keys_, problem);
-    if (image == nullptr) throw UserError(with_place(concat("[data.tfrecord] ", problem), where));
+    if (image == nullptr) throw UserError(with_location(concat("[data.tfrecord] ", problem), where));
     frame.resize(formats::kRecordHeader + image->offset + image->size);
     frame.erase(0, formats::kRecordHeader + image->offset);
     return frame;

@@ -38,7 +38,7 @@ struct TrainLoader::State : BatchMaker {
     }
     if (options.as_bytes) {
       const int64_t partners = options.mix.any() ? plan_mix(options.mix, mix_step(index), batch) : 0;
-      batch->pictures.resize(batch->size + partners, transform.sample_size(), options.picture_memory);
+      batch->uint8_images.resize(batch->size + partners, transform.sample_size(), options.picture_memory);
     }
     return true;
   }
@@ -49,13 +49,13 @@ struct TrainLoader::State : BatchMaker {
             order.step_size(step), begin(index), mix_distance(options)};
   }
 
-  void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
-    options.as_bytes ? fill_pictures(index, part, stop, batch) : fill_numbers(index, part, stop, batch);
+  void fill(int64_t index, SampleRange part, const std::atomic<bool>& stop, Batch* batch) const override {
+    options.as_bytes ? fill_uint8_images(index, part, stop, batch) : fill_floats(index, part, stop, batch);
   }
 
-  void fill_pictures(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const {
+  void fill_uint8_images(int64_t index, SampleRange part, const std::atomic<bool>& stop, Batch* batch) const {
     const int64_t step = index / options.accumulation, position = begin(index);
-    Pictures& pictures = batch->pictures;
+    Uint8Images& pictures = batch->uint8_images;
     const auto make = [&](int64_t at, int64_t row) {
       return make_sample(order.at(step, at), [&](const auto&... sample) {
         pictures.erasures[static_cast<size_t>(row)] = transform.train_bytes(sample..., pictures.row(row));
@@ -72,7 +72,7 @@ struct TrainLoader::State : BatchMaker {
     }
   }
 
-  void fill_numbers(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const {
+  void fill_floats(int64_t index, SampleRange part, const std::atomic<bool>& stop, Batch* batch) const {
     const int64_t step = index / options.accumulation, position = begin(index);
     const auto make = [&](int64_t at, float* numbers) {
       return make_sample(order.at(step, at),

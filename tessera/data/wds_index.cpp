@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "tessera/base/error.h"
-#include "tessera/base/place.h"
+#include "tessera/base/location.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
 #include "tessera/data/dali_index.h"
@@ -262,8 +262,8 @@ class ShardWalk {
       builder_.add_broken(sample, problem);
     } else {
       builder_.add_broken(sample,
-                          with_place(concat("[data.wds] ", problem),
-                                     concat("sample ", escape(group.key), " of ", shard_.path.string())));
+                          with_location(concat("[data.wds] ", problem),
+                                        concat("sample ", escape(group.key), " of ", shard_.path.string())));
     }
   }
 

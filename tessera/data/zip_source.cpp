@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
-#include "tessera/base/place.h"
+#include "tessera/base/location.h"
 #include "tessera/base/text.h"
 #include "tessera/data/class_names.h"
 #include "tessera/data/indexed_source.h"
@@ -166,8 +166,8 @@ void build_from_map(const ZipFiles& files, const std::string& map, const LabelRe
   read_map(map, [&](const MapLine& line) {
     const auto broken = [&](const std::string& what, const std::string& before_line = "") {
       builder.add_broken({.name = line.name},
-                         with_place(concat("[data.zip] ", what),
-                                    concat(before_line, "line ", line.number, " of ", files.map.string())));
+                         with_location(concat("[data.zip] ", what), concat(before_line, "line ", line.number,
+                                                                           " of ", files.map.string())));
     };
     const formats::ZipMember* member = members.find(line.name);
     if (member == nullptr) return broken(concat(escape(line.name), " is not in ", files.archive.string()));
@@ -223,8 +223,8 @@ void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexB
     } else {
       builder.add_broken(
           {.name = member->name},
-          with_place(concat("[data.zip] ", problem),
-                     concat("the class folder of ", escape(member->name), " in ", files.archive.string())));
+          with_location(concat("[data.zip] ", problem), concat("the class folder of ", escape(member->name),
+                                                               " in ", files.archive.string())));
     }
   }
   if (images.empty()) {

@@ -12,10 +12,10 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/launch/failure_report.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/listener.h"
 #include "tessera/launch/log_folder.h"
-#include "tessera/launch/obituary.h"
 #include "tessera/launch/process.h"
 #include "tessera/launch/stop_signals.h"
 
@@ -168,7 +168,7 @@ class Crew {
         if (rank->running()) headline += silence_line(*rank, std::ssize(ranks_)) + "; noticed by: ";
       }
     }
-    say(concat("error: [", kLocal, "] ", headline, obituary_line(culprit, std::ssize(ranks_)), logs_.keep()));
+    say(concat("error: [", kLocal, "] ", headline, failure_line(culprit, std::ssize(ranks_)), logs_.keep()));
   }
 
   void kill_late_ones() {
@@ -225,7 +225,7 @@ class Crew {
   Clock::duration grace_;
   LogFolder logs_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
-  Obituary failures_;
+  FailureReport failures_;
   bool named_ = false, asked_to_stop_ = false;
   std::optional<Clock::time_point> stop_, killed_;
   int first_stop_ = 0;

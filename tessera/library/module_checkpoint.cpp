@@ -20,7 +20,7 @@
 
 namespace tessera::library {
 namespace fs = std::filesystem;
-using checkpoint::Slice;
+using checkpoint::TensorShard;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
 
@@ -58,8 +58,8 @@ at::ScalarType dtype_of(const formats::SafetensorsEntry& entry) {
               .problem = concat(entry.name, " is ", entry.dtype, ", which LibTorch does not support")});
 }
 
-Slice slice_of(std::string name, const at::Tensor& tensor, const std::vector<int64_t>& shape, int64_t begin,
-               int64_t end) {
+TensorShard slice_of(std::string name, const at::Tensor& tensor, const std::vector<int64_t>& shape,
+                     int64_t begin, int64_t end) {
   TESSERA_CHECK(tensor.is_contiguous() && tensor.numel() == end - begin, name);
   const std::string dtype = name_of(tensor.scalar_type(), name);
   return {std::move(name), dtype, shape, begin, end, static_cast<std::byte*>(tensor.data_ptr())};
@@ -122,27 +122,27 @@ std::string optimizer_name(const char* slot, const std::string& parameter) {
   return concat("optimizer/", slot, "/", parameter);
 }
 
-void append_parameters(std::vector<Slice>& slices, const shard::ShardedModule& sharded) {
+void append_parameters(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded) {
   for (const auto& shard : sharded.shards()) {
-    slices.push_back(slice_of(concat(checkpoint::names::kParameter, shard.name), shard.values, shard.shape,
+    shards.push_back(slice_of(concat(checkpoint::names::kParameter, shard.name), shard.values, shard.shape,
                               shard.begin, shard.end));
-    slices.back().replica = shard.replica;
+    shards.back().replica = shard.replica;
   }
 }
 
-void append_buffers(std::vector<Slice>& slices, const shard::ShardedModule& sharded) {
+void append_buffers(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded) {
   for (const auto& buffer : sharded.module()->named_buffers()) {
     const at::Tensor& values = buffer.value();
     if (values.defined()) {
-      slices.push_back(slice_of(concat(checkpoint::names::kBuffer, buffer.key()), values,
+      shards.push_back(slice_of(concat(checkpoint::names::kBuffer, buffer.key()), values,
                                 values.sizes().vec(), 0, values.numel()));
-      slices.back().replica = sharded.mesh().rank() != 0;
+      shards.back().replica = sharded.mesh().rank() != 0;
     }
   }
 }
 
 /// Slices of the state the optimizer holds; its step counts go into `steps`.
-void append_optimizer(std::vector<Slice>& slices, const shard::ShardedModule& sharded,
+void append_optimizer(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded,
                       const Optimizer& optimizer, nlohmann::json& steps) {
   fresh_state(optimizer);  // a kind we know?
   for (const auto& shard : sharded.shards()) {
@@ -152,15 +152,15 @@ void append_optimizer(std::vector<Slice>& slices, const shard::ShardedModule& sh
     if (slots.step != nullptr) steps[shard.name] = *slots.step;
     for (const auto& [name, tensor] : slots.tensors) {
       if (!tensor->defined()) continue;
-      slices.push_back(
+      shards.push_back(
           slice_of(optimizer_name(name, shard.name), *tensor, shard.shape, shard.begin, shard.end));
-      slices.back().replica = shard.replica;
+      shards.back().replica = shard.replica;
     }
   }
 }
 
-/// Makes the optimizer's state for what the checkpoint holds, and the slices that fill it.
-void append_fresh_optimizer(std::vector<Slice>& slices, const shard::ShardedModule& sharded,
+/// Makes the optimizer's state for what the checkpoint holds, and the shards that fill it.
+void append_fresh_optimizer(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded,
                             Optimizer& optimizer, const checkpoint::Manifest& manifest,
                             const nlohmann::json& steps) {
   std::set<std::string> saved;
@@ -173,7 +173,7 @@ void append_fresh_optimizer(std::vector<Slice>& slices, const shard::ShardedModu
       if (!saved.contains(optimizer_name(name, shard.name))) continue;
       any = true;
       *tensor = at::empty_like(shard.values.detach());
-      slices.push_back(
+      shards.push_back(
           slice_of(optimizer_name(name, shard.name), *tensor, shard.shape, shard.begin, shard.end));
     }
     if (slots.step != nullptr) *slots.step = steps.value(shard.name, int64_t{0});
@@ -190,14 +190,14 @@ std::string describe(const shard::ShardedModule& sharded) {
 Position load_from(const checkpoint::Folders& found, shard::ShardedModule& sharded, Optimizer* optimizer) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(found);
   const auto json = nlohmann::json::parse(manifest.progress.json);
-  std::vector<Slice> slices;
-  append_parameters(slices, sharded);
-  append_buffers(slices, sharded);
+  std::vector<TensorShard> shards;
+  append_parameters(shards, sharded);
+  append_buffers(shards, sharded);
   if (optimizer != nullptr) {
-    append_fresh_optimizer(slices, sharded, *optimizer, manifest,
+    append_fresh_optimizer(shards, sharded, *optimizer, manifest,
                            json.value("steps", nlohmann::json::object()));
   }
-  checkpoint::load(found, slices);
+  checkpoint::load(found, shards);
   sharded.parameters_changed();
   return {manifest.progress.step, json.value("program", nlohmann::json::object()).dump()};
 }
@@ -228,11 +228,11 @@ Position load_everywhere(mesh::Mesh& mesh, const std::function<Position()>& load
 fs::path save_module(const fs::path& folder, const Position& position, shard::ShardedModule& sharded,
                      const Optimizer* optimizer, int64_t keep) {
   mesh::Mesh& mesh = sharded.mesh();
-  std::vector<Slice> slices;
+  std::vector<TensorShard> shards;
   nlohmann::json steps = nlohmann::json::object();
-  append_parameters(slices, sharded);
-  append_buffers(slices, sharded);
-  if (optimizer != nullptr) append_optimizer(slices, sharded, *optimizer, steps);
+  append_parameters(shards, sharded);
+  append_buffers(shards, sharded);
+  if (optimizer != nullptr) append_optimizer(shards, sharded, *optimizer, steps);
   checkpoint::Progress progress;
   progress.step = position.step;
   progress.json = nlohmann::json{{"program", nlohmann::json::parse(position.json)}, {"steps", steps}}.dump();
@@ -240,7 +240,7 @@ fs::path save_module(const fs::path& folder, const Position& position, shard::Sh
   checkpoint::SaveOptions options;
   options.folder = folder;
   options.keep = keep;
-  return checkpoint::save(options, slices, progress, mesh::checkpoint_ranks(mesh.world()));
+  return checkpoint::save(options, shards, progress, mesh::checkpoint_ranks(mesh.world()));
 }
 
 Position load_module(const fs::path& checkpoint, shard::ShardedModule& sharded, Optimizer* optimizer) {

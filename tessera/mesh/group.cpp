@@ -71,11 +71,11 @@ Pending begin(Traffic& traffic, int64_t bytes, const std::string& operation, Tra
   traffic.bytes_sent += bytes;
   return {traffic, operation, 1, [start, &transport, label = label_of(operation)](int64_t) {
             transport.label_next(label);
-            return Pending::Piece{start(), {}};
+            return Pending::Stage{start(), {}};
           }};
 }
 
-/// Piece p of a reduction is columns [p * width, (p + 1) * width) of every rank's slice.
+/// Stage p of a reduction is columns [p * width, (p + 1) * width) of every rank's slice.
 class Reduction : public std::enable_shared_from_this<Reduction> {
  public:
   Reduction(at::Tensor output, const at::Tensor& input, at::ScalarType wire, int64_t size, int64_t width,
@@ -88,7 +88,7 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
         transport_(std::move(transport)),
         label_(label) {}
 
-  Pending::Piece start(int64_t piece) {
+  Pending::Stage start(int64_t piece) {
     const int64_t first = piece * width_, columns = std::min(width_, output_.numel() - first);
     const bool as_it_lies = columns == output_.numel() && input_.scalar_type() == wire_;
     at::Tensor staged = as_it_lies ? input_ : take();

@@ -20,7 +20,7 @@ struct Pending::State {
   int64_t pieces;
   Begin begin;
   int64_t begun = 0;
-  std::deque<Piece> under_way;
+  std::deque<Stage> under_way;
   Clock::time_point started = Clock::now();
   Trace* trace = current_trace();  // it may end in a step that is not traced
   int64_t trace_number = 0;
@@ -32,7 +32,7 @@ struct Pending::State {
 
   /// The operations write into tensors that die with this object, so they must end first.
   ~State() {
-    for (const Piece& piece : under_way) {
+    for (const Stage& piece : under_way) {
       try {
         piece.waiter.wait();
       } catch (const std::exception&) {

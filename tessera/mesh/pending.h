@@ -29,12 +29,12 @@ struct Traffic {
 class Pending {
  public:
   /// One operation of the transport and the local work on its result.
-  struct Piece {
+  struct Stage {
     Waiter waiter;
     std::function<void()> finish;
   };
   /// Starts piece 0, 1, ...
-  using Begin = std::function<Piece(int64_t piece)>;
+  using Begin = std::function<Stage(int64_t piece)>;
 
   Pending();
   /// Starts as many of `pieces` as may be under way at once. `operation` is for messages.

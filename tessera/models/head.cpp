@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
-#include "tessera/models/ends.h"
+#include "tessera/models/stem_and_head.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/linear.h"
 

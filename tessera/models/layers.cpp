@@ -5,10 +5,10 @@
 
 #include "tessera/base/random.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/few_query_attention.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/gelu.h"
-#include "tessera/ops/host_made.h"
-#include "tessera/ops/keyless_attention.h"
+#include "tessera/ops/host_values.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/mlp.h"
 #include "tessera/ops/random_mask.h"
@@ -44,12 +44,12 @@ at::Tensor Linear::then_gelu(const at::Tensor& x, const ForwardContext& context)
   return context.fp8 ? ops::exact_gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
 }
 
-at::Tensor Linear::in_block(const ops::Normed& x, const ForwardContext& context) const {
+at::Tensor Linear::in_block(const ops::LayerNormOutput& x, const ForwardContext& context) const {
   if (context.keeps_activations) return in_block(x.rows, context);
   return context.fp8 ? ops::fp8_linear(x, weight, bias) : ops::linear(x, weight, bias);
 }
 
-at::Tensor Linear::then_gelu(const ops::Normed& x, const ForwardContext& context) const {
+at::Tensor Linear::then_gelu(const ops::LayerNormOutput& x, const ForwardContext& context) const {
   if (context.keeps_activations) return then_gelu(x.rows, context);
   return context.fp8 ? ops::exact_gelu(ops::fp8_linear(x, weight, bias)) : ops::linear_gelu(x, weight, bias);
 }
@@ -70,7 +70,7 @@ std::pair<Linear, Linear> Linear::split(int64_t outputs) const {
 at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& context) const {
   if (!active(context) || x.numel() == 0) return x;
   const int64_t elements = x.numel() / x.size(0);
-  const at::Tensor mask = ops::host_made(x.device(), [this, &context, elements, dtype = x.scalar_type()] {
+  const at::Tensor mask = ops::host_values(x.device(), [this, &context, elements, dtype = x.scalar_type()] {
     return ops::dropout_mask(rate, random_key(context.key, name), context.samples, elements, dtype);
   });
   return x * mask.view(x.sizes());
@@ -81,7 +81,7 @@ at::Tensor Residual::operator()(const at::Tensor& x, const at::Tensor& branch,
   if (!drop_path.active(context)) {
     return gamma.defined() ? at::addcmul(x, branch, gamma) : x + branch;
   }
-  const at::Tensor mask = ops::host_made(x.device(), [this, &context, dtype = x.scalar_type()] {
+  const at::Tensor mask = ops::host_values(x.device(), [this, &context, dtype = x.scalar_type()] {
     return ops::drop_path_mask(drop_path.rate, random_key(context.key, drop_path.name), context.samples,
                                dtype);
   });
@@ -110,7 +110,7 @@ AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig&
 
 std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& given,
                                                            const ForwardContext& context) const {
-  ops::Normed normed = ops::normed(given, norm_);
+  ops::LayerNormOutput normed = ops::normed(given, norm_);
   const bool all = read_ >= given.size(1) || context.every_token;
   const at::Tensor x = all ? normed.x : normed.x.narrow(1, 0, read_);
   const at::Tensor mixed = all ? of_all(std::move(normed), context) : of_first(std::move(normed), context);
@@ -122,7 +122,7 @@ std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& giv
   return {x, proj_dropout_(proj_.in_block(mixed, context), context)};
 }
 
-at::Tensor AttentionBranch::of_all(ops::Normed normed, const ForwardContext& context) const {
+at::Tensor AttentionBranch::of_all(ops::LayerNormOutput normed, const ForwardContext& context) const {
   if (qk_norms_.empty() && !context.fp8) {
     return ops::self_attention(std::move(normed), qkv_.weight, qkv_.bias, heads_, context.keeps_activations);
   }
@@ -133,10 +133,10 @@ at::Tensor AttentionBranch::of_all(ops::Normed normed, const ForwardContext& con
   return ops::attention(qk_norms_[0](parts[0]), qk_norms_[1](parts[1]), parts[2]);
 }
 
-at::Tensor AttentionBranch::of_first(ops::Normed normed, const ForwardContext& context) const {
+at::Tensor AttentionBranch::of_first(ops::LayerNormOutput normed, const ForwardContext& context) const {
   // (A key that is normed, or rounded to fp8, has to be made.)
   if (qk_norms_.empty() && !context.fp8) {
-    return ops::keyless_attention(std::move(normed), qkv_.weight, qkv_.bias, heads_, read_);
+    return ops::few_query_attention(std::move(normed), qkv_.weight, qkv_.bias, heads_, read_);
   }
   const auto [query, key_value] = qkv_.split(qkv_.weight.size(0) / 3);
   // A copy, as whoever keeps it for backward would keep all rows with a view.
@@ -164,7 +164,7 @@ MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int
 
 at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
                               const ForwardContext& context) const {
-  ops::Normed normed = ops::normed(of, norm_, added);
+  ops::LayerNormOutput normed = ops::normed(of, norm_, added);
   const at::Tensor x = normed.x;
   const bool plain = residual_.plain(context) && !dropout2_.active(context);
   const auto residual = [&](const at::Tensor& branch) {
@@ -175,7 +175,7 @@ at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
                              plain ? x : at::Tensor(), context.keeps_activations));
   }
   if (!dropout1_.active(context)) {  // in fp8
-    const ops::Gelued hidden = ops::gelued(fc1_.in_block(normed, context));
+    const ops::GeluOutput hidden = ops::gelu_output(fc1_.in_block(normed, context));
     normed.rows.reset();
     const at::Tensor branch = context.keeps_activations ? ops::fp8_linear(hidden.rows, fc2_.weight, fc2_.bias)
                                                         : ops::fp8_linear(hidden, fc2_.weight, fc2_.bias);

@@ -29,8 +29,8 @@ struct Linear {
   // if the context says so.
   at::Tensor in_block(const at::Tensor& x, const ForwardContext& context) const;
   at::Tensor then_gelu(const at::Tensor& x, const ForwardContext& context) const;
-  at::Tensor in_block(const ops::Normed& x, const ForwardContext& context) const;
-  at::Tensor then_gelu(const ops::Normed& x, const ForwardContext& context) const;
+  at::Tensor in_block(const ops::LayerNormOutput& x, const ForwardContext& context) const;
+  at::Tensor then_gelu(const ops::LayerNormOutput& x, const ForwardContext& context) const;
   at::Tensor then_add(const at::Tensor& x, const at::Tensor& residual, const ForwardContext& context) const;
   // The layers of its first `outputs` and of its other outputs.
   std::pair<Linear, Linear> split(int64_t outputs) const;
@@ -69,9 +69,9 @@ at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarTyp
 //
 // Note [Tokens that are read]: a head that reads the class token alone reads nothing else of the last block,
 // whose other tokens matter for their keys and values only, and few queries need not even those
-// (keyless_attention.h). What nobody reads has no gradient either: so what the last block makes is the class
-// token's, the same numbers for a twelfth of a ViT-B's products less. Keys that are normed or rounded to fp8
-// are made, as no weight can be taken past a norm or a rounding: then it is a fourteenth.
+// (few_query_attention.h). What nobody reads has no gradient either: so what the last block makes is the
+// class token's, the same numbers for a twelfth of a ViT-B's products less. Keys that are normed or rounded
+// to fp8 are made, as no weight can be taken past a norm or a rounding: then it is a fourteenth.
 class AttentionBranch {
  public:
   AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);
@@ -80,8 +80,8 @@ class AttentionBranch {
 
  private:
   // attention(qkv(..)): for every token, and for the first that are read.
-  at::Tensor of_all(ops::Normed normed, const ForwardContext& context) const;
-  at::Tensor of_first(ops::Normed normed, const ForwardContext& context) const;
+  at::Tensor of_all(ops::LayerNormOutput normed, const ForwardContext& context) const;
+  at::Tensor of_first(ops::LayerNormOutput normed, const ForwardContext& context) const;
   // [batch, tokens, parts * width] as `parts` tensors [batch, tokens, heads, head width].
   std::vector<at::Tensor> heads_of(const at::Tensor& packed, int64_t parts) const;
 

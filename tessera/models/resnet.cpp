@@ -73,7 +73,7 @@ at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, int64_t strid
   return ops::linear(places.permute({0, 2, 3, 1}), weight, no_bias(weight)).permute({0, 3, 1, 2});
 }
 
-at::Tensor convolve(const ops::NormedImages& x, const at::Tensor& weight, int64_t stride) {
+at::Tensor convolve(const ops::BatchNormOutput& x, const at::Tensor& weight, int64_t stride) {
   if (weight.size(2) > 1 || stride > 1 || !x.images.is_cpu()) return ops::convolution(x, weight, stride);
   return ops::linear(x, weight, no_bias(weight)).permute({0, 3, 1, 2});
 }
@@ -85,12 +85,12 @@ class ConvNorm {
            const NormOptions& options)
       : weight_(convolution.get("weight")), stride_(stride), norm_(batch_norm(norm, options)) {}
 
-  /// `x`: images, or ops::NormedImages.
+  /// `x`: images, or ops::BatchNormOutput.
   at::Tensor operator()(const auto& x, const ForwardContext& context, const ops::AfterNorm& after) const {
     return norm_.forward(convolve(x, weight_, stride_), context.training, after);
   }
   /// For a convolution to come, with a ReLU.
-  ops::NormedImages normed(const auto& x, const ForwardContext& context) const {
+  ops::BatchNormOutput normed(const auto& x, const ForwardContext& context) const {
     return norm_.normed(convolve(x, weight_, stride_), context.training, /*relu=*/true);
   }
 
@@ -118,7 +118,7 @@ class ResNetBlock {
   }
 
   at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const {
-    ops::NormedImages h = branch_.front().normed(x, context);
+    ops::BatchNormOutput h = branch_.front().normed(x, context);
     for (size_t i = 1; i + 1 < branch_.size(); ++i) h = branch_[i].normed(h, context);
     return branch_.back()(h, context, {true, past_.empty() ? x : past_.front()(x, context, {})});
   }

@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "tessera/base/error.h"
-#include "tessera/models/alone.h"
+#include "tessera/models/inference.h"
 #include "tessera/models/resmlp.h"
 #include "tessera/models/resnet.h"
 #include "tessera/models/vit.h"

@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/models/ends.h"
+#include "tessera/models/stem_and_head.h"
 #include "tessera/ops/linear.h"
 
 namespace tessera::models {

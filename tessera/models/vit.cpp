@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/vit.h"
 
-#include "tessera/models/ends.h"
 #include "tessera/models/position_embedding.h"
+#include "tessera/models/stem_and_head.h"
 
 namespace tessera::models {
 namespace {

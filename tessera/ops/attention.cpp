@@ -288,10 +288,11 @@ at::Tensor self_attention(const at::Tensor& qkv, int64_t heads) {
   return by_libtorch(parts[0], parts[1], parts[2]);
 }
 
-at::Tensor self_attention(Normed x, const at::Tensor& weight, const at::Tensor& bias, int64_t heads,
+at::Tensor self_attention(LayerNormOutput x, const at::Tensor& weight, const at::Tensor& bias, int64_t heads,
                           bool keeps_activations) {
   if (has_device_linear_parts(x.rows, weight, bias)) {
-    auto parts = device_linear_parts(x.rows, weight, bias, keeps_activations ? MadeBy() : MadeBy(x));
+    auto parts =
+        device_linear_parts(x.rows, weight, bias, keeps_activations ? RecomputeFrom() : RecomputeFrom(x));
     x = {};
     for (at::Tensor& part : parts) {
       part = part.view({part.size(0), part.size(1), heads, part.size(2) / heads});

@@ -19,7 +19,7 @@ at::Tensor self_attention(const at::Tensor& qkv, int64_t heads);
 /// device has kernels for it, the gradients of q, k and v are put together and summed for the bias in one
 /// pass. `keeps_activations`: the projection keeps x.rows for backward, which else makes them again; the
 /// results are the same bits.
-at::Tensor self_attention(Normed x, const at::Tensor& weight, const at::Tensor& bias, int64_t heads,
+at::Tensor self_attention(LayerNormOutput x, const at::Tensor& weight, const at::Tensor& bias, int64_t heads,
                           bool keeps_activations = false);
 
 /// Attention of queries [batch, queries, width] to packed keys and values [batch, tokens, 2 * width]; result

@@ -141,7 +141,7 @@ const T* data_or_null(const at::Tensor& t) {
 
 /// The images, with `residual` added before the ReLU. `mask`, if defined: gets a bit for each element.
 template <typename Element>
-at::Tensor normalise(const NormedImages& of, const at::Tensor& residual, const at::Tensor& mask) {
+at::Tensor normalise(const BatchNormOutput& of, const at::Tensor& residual, const at::Tensor& mask) {
   const Chunks chunks(of.x);
   const at::Tensor y = at::empty_like(of.x);
   const vectors::BatchNormForward<Element> pass{data_of<Element>(of.x),
@@ -167,7 +167,7 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual_given,
                             const BatchNorm& norm, bool training, bool relu, bool keep_mask,
-                            NormedImages* normed) {
+                            BatchNormOutput* normed) {
     RECORD_USER_SCOPE("tessera::batch_norm");
     const Chunks chunks(x);
     const Moments moments = training ? moments_of<Element>(x) : running_moments(norm);
@@ -178,7 +178,7 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm<Element>> {
     at::Tensor residual, mask;
     if (residual_given) residual = residual_given->contiguous(kImages);
     if (keep_mask) mask = at::empty({chunks.rows, vectors::mask_words(chunks.channels)}, at::kShort);
-    const NormedImages of{{}, x, factors.mean, scale, shift, relu};
+    const BatchNormOutput of{{}, x, factors.mean, scale, shift, relu};
     if (normed != nullptr) *normed = of;
     const at::Tensor y = normalise<Element>(of, residual, mask);
     ctx->save_for_backward({x, weight, mask, factors.mean, factors.rest, factors.rstd});
@@ -274,7 +274,7 @@ bool fits(const at::Tensor& x, const BatchNorm& norm, const AfterNorm& after) {
 
 template <typename Element>
 at::Tensor fast(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after,
-                NormedImages* normed) {
+                BatchNormOutput* normed) {
   std::optional<at::Tensor> residual;
   if (after.residual.defined()) residual = after.residual;
   const bool differentiated =
@@ -285,7 +285,7 @@ at::Tensor fast(const at::Tensor& x, const BatchNorm& norm, bool training, const
 }
 
 at::Tensor by_own_kernels(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after,
-                          NormedImages* normed = nullptr) {
+                          BatchNormOutput* normed = nullptr) {
   return x.scalar_type() == at::kFloat ? fast<float>(x, norm, training, after, normed)
                                        : fast<uint16_t>(x, norm, training, after, normed);
 }
@@ -317,13 +317,13 @@ at::Tensor batch_norm(const at::Tensor& x, const BatchNorm& norm, bool training,
                               : by_libtorch(x, norm, training, after);
 }
 
-NormedImages normed_images(const at::Tensor& x, const BatchNorm& norm, bool training, bool relu) {
+BatchNormOutput normed_images(const at::Tensor& x, const BatchNorm& norm, bool training, bool relu) {
   check_values(x, training);
   const AfterNorm after{relu, {}};
-  NormedImages normed;
+  BatchNormOutput normed;
   if (fits(x, norm, after)) {
     // (Without gradients nobody makes them again, and x need not outlive the norm.)
-    NormedImages* known = at::GradMode::is_enabled() ? &normed : nullptr;
+    BatchNormOutput* known = at::GradMode::is_enabled() ? &normed : nullptr;
     normed.images = by_own_kernels(x, norm, training, after, known);
   } else {
     normed.images = by_libtorch(x, norm, training, after);
@@ -331,7 +331,7 @@ NormedImages normed_images(const at::Tensor& x, const BatchNorm& norm, bool trai
   return normed;
 }
 
-at::Tensor made_again(const NormedImages& normed) {
+at::Tensor made_again(const BatchNormOutput& normed) {
   const auto again = normed.x.scalar_type() == at::kFloat ? &normalise<float> : &normalise<uint16_t>;
   return again(normed, {}, {});
 }

@@ -34,16 +34,16 @@ at::Tensor batch_norm(const at::Tensor& x, const BatchNorm& norm, bool training,
 
 /// What a norm made, with a ReLU or without, and of what: x - mean times scale, plus shift. That is undefined
 /// where LibTorch's kernels made it, whose ReLU keeps the images in any case, and without gradients.
-struct NormedImages {
+struct BatchNormOutput {
   at::Tensor images = {}, x = {};                // [samples, channels, height, width]
   at::Tensor mean = {}, scale = {}, shift = {};  // [channels] float32
   bool relu = false;
   bool is_known() const { return x.defined(); }
 };
 /// batch_norm() without a residual.
-NormedImages normed_images(const at::Tensor& x, const BatchNorm& norm, bool training, bool relu);
+BatchNormOutput normed_images(const at::Tensor& x, const BatchNorm& norm, bool training, bool relu);
 /// images once more, the same bits, of the rest. Requires: that is known.
-at::Tensor made_again(const NormedImages& normed);
+at::Tensor made_again(const BatchNormOutput& normed);
 
 /// y with what follows, in place.
 at::Tensor after_norm(at::Tensor y, const AfterNorm& after);

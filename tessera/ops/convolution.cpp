@@ -18,7 +18,7 @@ int64_t padding_of(const at::Tensor& weight) { return weight.size(2) / 2; }
 class Convolution : public torch::autograd::Function<Convolution> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& images, const at::Tensor& weight,
-                            int64_t stride, const MadeBy& made) {
+                            int64_t stride, const RecomputeFrom& made) {
     save_with_input(ctx, {weight}, images, made);
     ctx->saved_data["stride"] = stride;
     return at::conv2d(images, weight, {}, stride, padding_of(weight));
@@ -38,9 +38,9 @@ class Convolution : public torch::autograd::Function<Convolution> {
 
 }  // namespace
 
-at::Tensor convolution(const NormedImages& x, const at::Tensor& weight, int64_t stride) {
+at::Tensor convolution(const BatchNormOutput& x, const at::Tensor& weight, int64_t stride) {
   if (!x.is_known()) return at::conv2d(x.images, weight, {}, stride, padding_of(weight));
-  return Convolution::apply(x.images, weight, stride, MadeBy(x));
+  return Convolution::apply(x.images, weight, stride, RecomputeFrom(x));
 }
 
 }  // namespace tessera::ops

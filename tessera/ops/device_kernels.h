@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device's own fused kernels, and when an op uses them: the layer norm, AdamW, cross entropy and the
-// rounding to fp8 of this room, and the pictures of training (train/device_input.h). Where there are none, or
-// a case does not fit, LibTorch's operations compute the same in more passes over memory.
+// rounding to fp8 of this room, and the uint8 images of training (train/device_input.h). Where there are
+// none, or a case does not fit, LibTorch's operations compute the same in more passes over memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -28,7 +28,7 @@ void add_norm(Results& results, int64_t rows, int64_t width, at::TensorOptions o
   };
   const at::Tensor x = input({rows, width}, 0.7), added = input({rows, width}, 0.3);
   const at::Tensor weight = input({width}, 1.3), bias = input({width}, 2.1);
-  const Normed found = normed(x, {weight, bias, 1e-6}, added);
+  const LayerNormOutput found = normed(x, {weight, bias, 1e-6}, added);
   const at::Tensor &y = found.rows, &sum = found.x;
   (y + sum * 2).backward(test_values({rows, width}, 1.1, options));
   results.push_back({"normalised rows", tolerance, y.detach()});

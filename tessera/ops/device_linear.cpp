@@ -41,7 +41,9 @@ std::pair<at::Tensor, at::Tensor> parameter_gradients_there(const SummedGradient
   return {by_device != nullptr ? by_device(gradient.rows, x) : at::mm(gradient.rows.t(), x), gradient.sums};
 }
 
-const Gelued* gelued_in(const MadeBy& made) { return made ? std::get_if<Gelued>(&*made) : nullptr; }
+const GeluOutput* gelued_in(const RecomputeFrom& made) {
+  return made ? std::get_if<GeluOutput>(&*made) : nullptr;
+}
 
 /// Of an input that a GELU made, `x` is the GELU's input: the way back through it is part of this function,
 /// which makes the input of the weight's gradient on the way.
@@ -49,10 +51,10 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu,
-                            const MadeBy& made) {
+                            const RecomputeFrom& made) {
     RECORD_USER_SCOPE("tessera::linear");
-    const Gelued* gelued = gelued_in(made);
-    const at::Tensor rows = as_rows(gelued != nullptr ? gelued->rows : x).contiguous();
+    const GeluOutput* gelu_output = gelued_in(made);
+    const at::Tensor rows = as_rows(gelu_output != nullptr ? gelu_output->rows : x).contiguous();
     // With a GELU between them the residual is not of the product.
     const at::Tensor added = residual && !gelu ? as_rows(*residual).contiguous() : at::Tensor();
     at::Tensor y = product_there(rows, weight.contiguous(), bias.contiguous(), added);
@@ -67,7 +69,7 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
     save_with_input(ctx, {weight, before_gelu}, rows, made);
     ctx->saved_data["added"] = residual.has_value();
     ctx->saved_data["shape"] = x.sizes().vec();
-    ctx->saved_data["after_gelu"] = gelued != nullptr;
+    ctx->saved_data["after_gelu"] = gelu_output != nullptr;
     return y.view(shape);
   }
 
@@ -101,7 +103,7 @@ class DeviceLinear : public torch::autograd::Function<DeviceLinear> {
 class DeviceLinearParts : public torch::autograd::Function<DeviceLinearParts> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor& bias, const MadeBy& made) {
+                               const at::Tensor& bias, const RecomputeFrom& made) {
     RECORD_USER_SCOPE("tessera::linear");
     const at::Tensor rows = as_rows(x).contiguous();
     const at::Tensor y = product_there(rows, weight.contiguous(), bias.contiguous(), {});
@@ -239,9 +241,9 @@ std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& g
 }
 
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                         const std::optional<at::Tensor>& residual, bool gelu, const MadeBy& made) {
-  const Gelued* gelued = gelued_in(made);
-  return DeviceLinear::apply(gelued != nullptr ? gelued->x : x, weight, bias, residual, gelu, made);
+                         const std::optional<at::Tensor>& residual, bool gelu, const RecomputeFrom& made) {
+  const GeluOutput* gelu_output = gelued_in(made);
+  return DeviceLinear::apply(gelu_output != nullptr ? gelu_output->x : x, weight, bias, residual, gelu, made);
 }
 
 bool has_device_linear_parts(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
@@ -250,7 +252,7 @@ bool has_device_linear_parts(const at::Tensor& x, const at::Tensor& weight, cons
 }
 
 std::vector<at::Tensor> device_linear_parts(const at::Tensor& x, const at::Tensor& weight,
-                                            const at::Tensor& bias, const MadeBy& made) {
+                                            const at::Tensor& bias, const RecomputeFrom& made) {
   return DeviceLinearParts::apply(x, weight, bias, made);
 }
 

@@ -49,7 +49,7 @@ std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& g
 /// in]; x is what `made` says, if there is such. Requires: has_device_products, and a residual of bf16.
 at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          const std::optional<at::Tensor>& residual, bool gelu,
-                         const MadeBy& made = std::nullopt);
+                         const RecomputeFrom& made = std::nullopt);
 
 /// A device has products for these, and kernels for their gradients in parts: what device_linear_parts needs.
 bool has_device_linear_parts(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
@@ -58,6 +58,6 @@ bool has_device_linear_parts(const at::Tensor& x, const at::Tensor& weight, cons
 /// put together in a pass that also sums them for the bias. x is what `made` says, a norm's rows, if there is
 /// such. Requires: has_device_linear_parts.
 std::vector<at::Tensor> device_linear_parts(const at::Tensor& x, const at::Tensor& weight,
-                                            const at::Tensor& bias, const MadeBy& made = std::nullopt);
+                                            const at::Tensor& bias, const RecomputeFrom& made = std::nullopt);
 
 }  // namespace tessera::ops

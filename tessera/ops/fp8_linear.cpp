@@ -183,7 +183,7 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
 class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, const MadeBy& made) {
+                            const at::Tensor& bias, const RecomputeFrom& made) {
     RECORD_USER_SCOPE("tessera::fp8_linear");
     const at::Tensor rows = as_rows(x);
     auto shape = x.sizes().vec();
@@ -244,15 +244,15 @@ at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, const
 }
 
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return Fp8Linear::apply(x, weight, bias, MadeBy());
+  return Fp8Linear::apply(x, weight, bias, RecomputeFrom());
 }
 
-at::Tensor fp8_linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return Fp8Linear::apply(x.rows, weight, bias, MadeBy(x));
+at::Tensor fp8_linear(const LayerNormOutput& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return Fp8Linear::apply(x.rows, weight, bias, RecomputeFrom(x));
 }
 
-at::Tensor fp8_linear(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return Fp8Linear::apply(x.rows, weight, bias, MadeBy(x));
+at::Tensor fp8_linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return Fp8Linear::apply(x.rows, weight, bias, RecomputeFrom(x));
 }
 
 }  // namespace tessera::ops

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/ops/gelued.h"
+#include "tessera/ops/gelu_output.h"
 #include "tessera/ops/layer_norm.h"
 
 namespace tessera::ops {
@@ -22,8 +22,8 @@ namespace tessera::ops {
 /// numbers, which bf16 holds exactly, are multiplied as bf16: equal but for the order of sums.
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 /// The same of x.rows, bit for bit, gradients as well, but that backward makes those rows again.
-at::Tensor fp8_linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias);
-at::Tensor fp8_linear(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor fp8_linear(const LayerNormOutput& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor fp8_linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias);
 
 /// [rows, columns] of float32 or bfloat16 as numbers of e4m3 times a scale a row.
 struct Fp8Rows {

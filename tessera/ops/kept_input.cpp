@@ -8,17 +8,18 @@ namespace tessera::ops {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-void save_with_input(AutogradContext* ctx, variable_list others, const at::Tensor& x, const MadeBy& made) {
+void save_with_input(AutogradContext* ctx, variable_list others, const at::Tensor& x,
+                     const RecomputeFrom& made) {
   if (!made) {
     others.push_back(x);
-  } else if (const auto* normed = std::get_if<Normed>(&*made)) {
+  } else if (const auto* normed = std::get_if<LayerNormOutput>(&*made)) {
     others.insert(others.end(), {normed->x, normed->norm.weight, normed->norm.bias});
     ctx->saved_data["epsilon"] = normed->norm.epsilon;
-  } else if (const auto* gelued = std::get_if<Gelued>(&*made)) {
-    others.push_back(gelued->x);
+  } else if (const auto* gelu_output = std::get_if<GeluOutput>(&*made)) {
+    others.push_back(gelu_output->x);
     ctx->saved_data["gelu"] = true;
   } else {
-    const auto& images = std::get<NormedImages>(*made);
+    const auto& images = std::get<BatchNormOutput>(*made);
     others.insert(others.end(), {images.x, images.mean, images.scale, images.shift});
     ctx->saved_data["relu"] = images.relu;
   }

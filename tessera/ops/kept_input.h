@@ -16,21 +16,21 @@
 #include <variant>
 
 #include "tessera/ops/batch_norm.h"
-#include "tessera/ops/gelued.h"
+#include "tessera/ops/gelu_output.h"
 #include "tessera/ops/layer_norm.h"
 
 namespace tessera::ops {
 
 /// What made a layer's input, if it is to be made again.
-using MadeBy = std::optional<std::variant<Normed, Gelued, NormedImages>>;
+using RecomputeFrom = std::optional<std::variant<LayerNormOutput, GeluOutput, BatchNormOutput>>;
 
 /// In forward: saves `others` and the input `x`, or instead of it what it was made of.
 void save_with_input(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list others,
-                     const at::Tensor& x, const MadeBy& made);
+                     const at::Tensor& x, const RecomputeFrom& made);
 
 /// In backward: that input, [..., in], of what was saved.
 at::Tensor saved_input(torch::autograd::AutogradContext* ctx, const torch::autograd::variable_list& saved);
-/// The same of NormedImages as they were: [samples, channels, height, width].
+/// The same of BatchNormOutput as they were: [samples, channels, height, width].
 at::Tensor saved_images(torch::autograd::AutogradContext* ctx, const torch::autograd::variable_list& saved);
 
 }  // namespace tessera::ops

@@ -143,8 +143,8 @@ struct ConcatSums {
   void* sums;                // [width]
 };
 
-/// data/pictures.h's numbers of a batch. Numbers that do not fit int32 are refused by who fills this in.
-struct Pictures {
+/// data/uint8_images.h's numbers of a batch. Numbers that do not fit int32 are refused by who fills this in.
+struct Uint8Images {
   struct Erasure {
     int32_t y, x, height, width;
     int32_t begin, count;  // in `contents`: 0 numbers stand for zeros, `channels` for a colour
@@ -191,7 +191,7 @@ struct DeviceKernels {
   int64_t (*sum_parts)(int64_t rows, int64_t width);
   void (*gelu_backward_sums)(const GeluBackwardSums& pass, void* stream);
   void (*concat_sums)(const ConcatSums& pass, void* stream);
-  void (*pictures)(const Pictures& pass, void* stream);
+  void (*uint8_images)(const Uint8Images& pass, void* stream);
   void (*fp8_rows)(const Fp8Pass& pass, void* stream);
 };
 

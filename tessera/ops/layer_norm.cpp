@@ -130,7 +130,7 @@ at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
   return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon);
 }
 
-Normed normed(const at::Tensor& given, const Norm& norm, const at::Tensor& added) {
+LayerNormOutput normed(const at::Tensor& given, const Norm& norm, const at::Tensor& added) {
   if (has_device_norm(given, added, norm.weight, norm.bias)) {
     const auto [rows, x] = device_norm(given, added, norm.weight, norm.bias, norm.epsilon);
     return {x, norm, rows};

@@ -20,7 +20,7 @@ inline at::Tensor layer_norm(const at::Tensor& x, const Norm& norm) {
 }
 
 /// What a norm made, and of what.
-struct Normed {
+struct LayerNormOutput {
   at::Tensor x;  // [..., width]
   Norm norm;
   at::Tensor rows;  // layer_norm(x, norm)
@@ -28,6 +28,6 @@ struct Normed {
 
 /// Of x = `given` + `added`, for whoever goes on with that sum as well: a residual, whose gradient kernels
 /// then add to the norm's in the same pass. `added`: as `given`, or undefined for 0.
-Normed normed(const at::Tensor& given, const Norm& norm, const at::Tensor& added = {});
+LayerNormOutput normed(const at::Tensor& given, const Norm& norm, const at::Tensor& added = {});
 
 }  // namespace tessera::ops

@@ -30,7 +30,7 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, Then then,
-                            const MadeBy& made) {
+                            const RecomputeFrom& made) {
     RECORD_USER_SCOPE("tessera::linear");
     const at::Tensor x = x_given.contiguous();
     const int64_t out = weight.size(0), in = weight.numel() / out, rows = x.numel() / in;
@@ -88,7 +88,8 @@ bool under_autocast(const at::Tensor& x) {
 }
 
 at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                 const std::optional<at::Tensor>& residual, Then then, const MadeBy& made = std::nullopt) {
+                 const std::optional<at::Tensor>& residual, Then then,
+                 const RecomputeFrom& made = std::nullopt) {
   const bool alike = !residual || residual->scalar_type() == x.scalar_type();
   at::Tensor y;
   const auto with = [&]<typename Products>(Products) {
@@ -122,25 +123,25 @@ at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::T
   return layer(x, weight, bias, residual, Then::kAdd);
 }
 
-at::Tensor linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
+at::Tensor linear(const LayerNormOutput& x, const at::Tensor& weight, const at::Tensor& bias) {
   return layer(x.rows, weight, bias, std::nullopt, Then::kNothing, x);
 }
 
-at::Tensor linear_gelu(const Normed& x, const at::Tensor& weight, const at::Tensor& bias) {
+at::Tensor linear_gelu(const LayerNormOutput& x, const at::Tensor& weight, const at::Tensor& bias) {
   return layer(x.rows, weight, bias, std::nullopt, Then::kGelu, x);
 }
 
-at::Tensor linear(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias) {
+at::Tensor linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias) {
   return layer(x.rows, weight, bias, std::nullopt, Then::kNothing, x);
 }
 
-at::Tensor linear_add(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias,
+at::Tensor linear_add(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual) {
   return layer(x.rows, weight, bias, residual, Then::kAdd, x);
 }
 
-at::Tensor linear(const NormedImages& x, const at::Tensor& weight, const at::Tensor& bias) {
-  const MadeBy made = x.is_known() ? MadeBy(x) : MadeBy();
+at::Tensor linear(const BatchNormOutput& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const RecomputeFrom made = x.is_known() ? RecomputeFrom(x) : RecomputeFrom();
   return layer(rows_of(x.images), weight, bias, std::nullopt, Then::kNothing, made);
 }
 

@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/ops/batch_norm.h"
-#include "tessera/ops/gelued.h"
+#include "tessera/ops/gelu_output.h"
 #include "tessera/ops/layer_norm.h"
 
 namespace tessera::ops {
@@ -21,12 +21,12 @@ at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::T
 
 /// The same of x.rows, bit for bit, gradients as well, but that what the norm or the GELU made is not kept
 /// for backward, which makes it again.
-at::Tensor linear(const Normed& x, const at::Tensor& weight, const at::Tensor& bias);
-at::Tensor linear_gelu(const Normed& x, const at::Tensor& weight, const at::Tensor& bias);
-at::Tensor linear(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias);
-at::Tensor linear_add(const Gelued& x, const at::Tensor& weight, const at::Tensor& bias,
+at::Tensor linear(const LayerNormOutput& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear_gelu(const LayerNormOutput& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear_add(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual);
 /// Of every place of the images: [samples, height, width, out].
-at::Tensor linear(const NormedImages& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear(const BatchNormOutput& x, const at::Tensor& weight, const at::Tensor& bias);
 
 }  // namespace tessera::ops

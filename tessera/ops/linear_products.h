@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products of linear layers on CPUs with kernels for them, and what of autograd's functions is about
-// tensors: private to linear.cpp, mlp.cpp and keyless_attention.cpp. Calls run on the threads of the caller's
-// rank.
+// tensors: private to linear.cpp, mlp.cpp and few_query_attention.cpp. Calls run on the threads of the
+// caller's rank.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "tessera/ops/fast_path.h"
-#include "tessera/ops/gradient_place.h"
+#include "tessera/ops/gradient_memory.h"
 #include "tessera/ops/kernel_products.h"
 
 namespace tessera::ops {

@@ -24,7 +24,7 @@ class FastMlp : public torch::autograd::Function<FastMlp<Products>> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& fc1_weight,
                             const at::Tensor& fc1_bias, const at::Tensor& fc2_weight,
                             const at::Tensor& fc2_bias, const std::optional<at::Tensor>& residual,
-                            const std::optional<Normed>& normed) {
+                            const std::optional<LayerNormOutput>& normed) {
     RECORD_USER_SCOPE("tessera::linear");
     const at::Tensor x = x_given.contiguous();
     const int64_t hidden = fc1_weight.size(0), in = fc1_weight.size(1), out = fc2_weight.size(0);
@@ -69,7 +69,7 @@ class FastMlp : public torch::autograd::Function<FastMlp<Products>> {
 
 }  // namespace
 
-at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
+at::Tensor mlp(LayerNormOutput x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
                const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual,
                bool keeps_activations) {
   const std::optional<at::Tensor> added = residual.defined() ? std::optional(residual) : std::nullopt;
@@ -90,7 +90,7 @@ at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bia
   }
   if (alike && with_products({x.rows, fc1_weight, fc1_bias, fc2_weight, fc2_bias}, with)) return y;
   if (keeps_activations) return second_layer(linear_gelu(x.rows, fc1_weight, fc1_bias));
-  const Gelued hidden = gelued(linear(x, fc1_weight, fc1_bias));
+  const GeluOutput hidden = gelu_output(linear(x, fc1_weight, fc1_bias));
   x.rows.reset();
   return second_layer(hidden);
 }

@@ -15,7 +15,7 @@ namespace tessera::ops {
 /// the layers keep what the norm and the GELU made for backward (on CPUs with kernels what the norm made
 /// alone); values and gradients are the same bits, but for the order in which a device with kernels sums the
 /// gradient of fc1's bias.
-at::Tensor mlp(Normed x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
+at::Tensor mlp(LayerNormOutput x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
                const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual = {},
                bool keeps_activations = false);
 

@@ -6,8 +6,8 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/vector_attention.h"
 #include "tessera/ops/vector_batch_norm.h"
+#include "tessera/ops/vector_few_query.h"
 #include "tessera/ops/vector_gemm.h"
-#include "tessera/ops/vector_keyless.h"
 #include "tessera/ops/vector_norm.h"
 
 namespace tessera::ops {
@@ -40,12 +40,12 @@ void BatchNormRows<Set, T>::backward(const BatchNormBackward<T>&, int64_t, int64
   absent();
 }
 template <typename Set, typename T>
-void KeylessImage<Set, T>::forward(const T*, const T*, const KeylessShape&, float*, T*, float*) {
+void FewQueryImage<Set, T>::forward(const T*, const T*, const FewQueryShape&, float*, T*, float*) {
   absent();
 }
 template <typename Set, typename T>
-void KeylessImage<Set, T>::backward(const T*, const T*, const T*, const float*, const KeylessShape&, T*, T*,
-                                    float*) {
+void FewQueryImage<Set, T>::backward(const T*, const T*, const T*, const float*, const FewQueryShape&, T*, T*,
+                                     float*) {
   absent();
 }
 template <typename Set, typename Element, typename Word>
@@ -111,8 +111,8 @@ double Gemm<Set, T, Packed>::resident_products(long) {
   template struct LayerNormRows<Set, uint16_t>;           \
   template struct BatchNormRows<Set, float>;              \
   template struct BatchNormRows<Set, uint16_t>;           \
-  template struct KeylessImage<Set, float>;               \
-  template struct KeylessImage<Set, uint16_t>;            \
+  template struct FewQueryImage<Set, float>;              \
+  template struct FewQueryImage<Set, uint16_t>;           \
   template struct AttentionKernels<Set, float, float>;    \
   template struct AttentionKernels<Set, uint16_t, float>; \
   template struct Gemm<Set, float>;                       \

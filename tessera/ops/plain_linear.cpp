@@ -14,7 +14,7 @@ using torch::autograd::variable_list;
 class PlainLinear : public torch::autograd::Function<PlainLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, const MadeBy& made) {
+                            const at::Tensor& bias, const RecomputeFrom& made) {
     save_with_input(ctx, {weight}, x, made);
     return at::linear(x, weight, bias);
   }
@@ -37,7 +37,7 @@ class PlainLinear : public torch::autograd::Function<PlainLinear> {
 }  // namespace
 
 at::Tensor plain_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                        const MadeBy& made) {
+                        const RecomputeFrom& made) {
   return PlainLinear::apply(x, weight, bias, made);
 }
 

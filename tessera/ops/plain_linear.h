@@ -9,6 +9,6 @@ namespace tessera::ops {
 /// at::linear(x, weight, bias) and its gradients, bit for bit, where x is what `made` says. `x`: [..., in];
 /// `weight`: [out, in]; `bias`: [out]; one device, one float dtype, no autocast: any.
 at::Tensor plain_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                        const MadeBy& made);
+                        const RecomputeFrom& made);
 
 }  // namespace tessera::ops

@@ -35,12 +35,12 @@ struct Scratch {
   }
 };
 
-// Part `index` of queries, of nearly one size.
-struct Part {
+// QueryRange `index` of queries, of nearly one size.
+struct QueryRange {
   int64_t first, rows;
 };
 inline int64_t parts_of(int64_t queries, int64_t most) { return (queries + most - 1) / most; }
-inline Part part_of(int64_t queries, int64_t parts, int64_t index) {
+inline QueryRange part_of(int64_t queries, int64_t parts, int64_t index) {
   // (Even: bf16 pairs neighbours.)
   const auto begin = [&](int64_t i) { return min_of((queries * i / parts + 1) / 2 * 2, queries); };
   return {begin(index), begin(index + 1) - begin(index)};
@@ -169,8 +169,8 @@ inline void backward_block(const BackwardMemory<Word>& m, const AttentionShape& 
   put_result(m.of_q, columns, rows, width, scale, nullptr, dq.data, dq.step);
 }
 
-// Part of a head's queries, from q's, the gradient's, dq's and the stats' first on: puts dq, puts or adds dk
-// and dv.
+// QueryRange of a head's queries, from q's, the gradient's, dq's and the stats' first on: puts dq, puts or
+// adds dk and dv.
 template <typename Word, typename Element, typename EachRow>
 inline void backward_group(const BackwardMemory<Word>& m, const AttentionShape& shape, int64_t group_rows,
                            const Rows<Element>& q, const Rows<Element>& gradient, const float* stats,

@@ -11,9 +11,9 @@
 //     the same for 32 columns, where all words and columns exist
 #pragma once
 
+#include "tessera/ops/vector_deferred_epilogue.h"
 #include "tessera/ops/vector_gemm.h"
 #include "tessera/ops/vector_math.h"
-#include "tessera/ops/vector_pending.h"
 #include "tessera/ops/vector_turns.h"
 #if !defined(__AVX512F__)
 #include "tessera/ops/avx2_sixes.h"
@@ -50,7 +50,7 @@ inline const char* bytes(const void* p) { return static_cast<const char*>(p); }
 // what `block` held.
 template <typename T, int kPanels, int64_t kStep>
 void product(const char* a, int64_t row, const char* b, int64_t panel, int64_t depth, Block& block, bool add,
-             Pending<T>& pending) {
+             DeferredEpilogue<T>& pending) {
   Floats sum[kRows][kPanels];
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
@@ -119,7 +119,7 @@ auto kernel_for(int64_t columns) {
 // for another cut, else one for all.
 template <typename T, int64_t kStep>
 void multiply_rows(const char* words, int64_t words_row, const Right& right, int64_t begin, int64_t end,
-                   const Cut& cut, Block* blocks, int64_t row, int64_t rows, Pending<T>& pending) {
+                   const Cut& cut, Block* blocks, int64_t row, int64_t rows, DeferredEpilogue<T>& pending) {
   const int64_t step = cut.first && cut.last ? 0 : 1;
   Block* next = blocks + begin / kColumns * step;
   int64_t width = 0;
@@ -132,7 +132,7 @@ void multiply_rows(const char* words, int64_t words_row, const Right& right, int
     const auto kernel = kernel_for<T, kStep>(wide);
     for (int64_t i = 0; !cut.first && i < kRows * kColumns; i += 16) __builtin_prefetch(block.c + i, 1);
     kernel(words, words_row, b, right.panel, cut.depth, block, !cut.first, pending);
-    if (cut.last) put_off(pending, block, row, rows, column, width, right.columns);
+    if (cut.last) defer_epilogue(pending, block, row, rows, column, width, right.columns);
   }
 }
 
@@ -169,7 +169,7 @@ struct LeftRows {
 template <typename T, typename Packed>
 void multiply_some(const LeftRows<T, Packed>& left, const Rows& some, int64_t word, const Right& right,
                    int64_t column, int64_t stop, const Cut& cut, Block* blocks, int64_t across,
-                   Pending<T>& pending) {
+                   DeferredEpilogue<T>& pending) {
   constexpr int64_t kWord = kPerWord<Packed>;
   constexpr bool kAsTheyLie = sizeof(T) == sizeof(Packed);
   const int64_t k = left.k;
@@ -291,7 +291,7 @@ void Gemm<Set, T, Packed>::multiply(const T* a, int64_t rows, int64_t k, const P
   const bool as_they_lie = sizeof(T) == sizeof(Packed) && k % kWord == 0 && rows % kRows == 0;
   const Buffer<Packed> padded(as_they_lie ? 0 : kRows * most * kWord);
   const LeftRows<T, Packed> left{a, rows, k, most, padded.data()};
-  Pending<T> pending{.epilogue = &epilogue};
+  DeferredEpilogue<T> pending{.epilogue = &epilogue};
   if (cuts == 1) {
     const Right right{bytes(packed), depth(k) * kPanelRow, columns};
     for (int64_t column = 0, stop = 0, index = 0; column < columns; column = stop, ++index) {
@@ -342,7 +342,7 @@ void Gemm<Set, T, Packed>::multiply_packed(const Packed* left, int64_t rows, int
   const Cut cut{(k + kWord - 1) / kWord, piece.first, piece.last};
   constexpr int64_t kPanel = CompiledFor::kLeftPanel;
   Block alone;  // of a product that waits for no other piece
-  Pending<T> pending{.epilogue = &epilogue};
+  DeferredEpilogue<T> pending{.epilogue = &epilogue};
   for (int64_t column = 0, stop = 0, index = 0; column < columns; column = stop, ++index) {
     stop = chunk_end(column, chunk, columns);
     for (Rows some = take_rows(turns, index, rows, kRows); some.first < some.last;

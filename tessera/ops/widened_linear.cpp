@@ -81,7 +81,7 @@ class WidenedLinear : public torch::autograd::Function<WidenedLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, bool gelu,
-                            const MadeBy& made) {
+                            const RecomputeFrom& made) {
     const at::Tensor rows = as_rows(x);
     at::Tensor before_gelu, added;
     if (gelu) before_gelu = at::empty({rows.size(0), weight.size(0)}, x.options());
@@ -124,7 +124,7 @@ bool should_widen(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 }
 
 at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const std::optional<at::Tensor>& residual, bool gelu, const MadeBy& made) {
+                          const std::optional<at::Tensor>& residual, bool gelu, const RecomputeFrom& made) {
   return WidenedLinear::apply(x, weight, bias, residual, gelu, made);
 }
 

@@ -20,6 +20,6 @@ bool should_widen(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 /// [..., out].
 at::Tensor widened_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           const std::optional<at::Tensor>& residual, bool gelu,
-                          const MadeBy& made = std::nullopt);
+                          const RecomputeFrom& made = std::nullopt);
 
 }  // namespace tessera::ops

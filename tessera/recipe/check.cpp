@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What single ranges cannot say: values that contradict each other.
 #include "tessera/base/error.h"
-#include "tessera/base/place.h"
+#include "tessera/base/location.h"
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
 #include "tessera/data/augment/augmenter.h"
@@ -85,7 +85,7 @@ void check_augmentation(const Recipe& recipe, const std::string& where) {
     static_cast<void>(data::Augmenter(transform.augment, transform.mean, data::Filter::kBilinear));
     data::check_mix(recipe.train.mix);
   } catch (const UserError& error) {
-    throw UserError(with_place(error.what(), where));
+    throw UserError(with_location(error.what(), where));
   }
 }
 
@@ -139,7 +139,7 @@ void check_optimizer(const Recipe& recipe, const std::string& where) {
   try {
     static_cast<void>(ParameterGroups(optimizer));
   } catch (const UserError& error) {
-    throw UserError(with_place(error.what(), where));
+    throw UserError(with_location(error.what(), where));
   }
   const bool falls =
       schedule.name != "constant" || schedule.cooldown_epochs > 0 || schedule.cooldown_steps > 0;
@@ -161,7 +161,7 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
   try {
     arch::check(recipe.model);
   } catch (const UserError& error) {
-    throw UserError(with_place(error.what(), where + ", [model]"));
+    throw UserError(with_location(error.what(), where + ", [model]"));
   }
   check_name(recipe, where);
   check_data(recipe, where);

@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
-#include "tessera/base/place.h"
+#include "tessera/base/location.h"
 #include "tessera/base/text.h"
 #include "tessera/recipe/option.h"
 #include "tessera/recipe/toml_text.h"
@@ -327,7 +327,7 @@ arch::ModelConfig preset_model(const Given& preset, const GivenMap& given) {
   try {
     model = arch::model_config(name);
   } catch (const UserError& error) {
-    throw UserError(with_place(error.what(), preset.where + ", model.preset"));
+    throw UserError(with_location(error.what(), preset.where + ", model.preset"));
   }
   const auto family = given.find("model.family");
   if (family != given.end() && std::get<std::string>(family->second.value) != model.family()) {

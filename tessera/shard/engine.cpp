@@ -45,36 +45,36 @@ ShardedModule::Engine::Engine(mesh::Mesh& mesh, FullyShardOptions options)
     : mesh_(mesh),
       options_(std::move(options)),
       schedule_({.start =
-                     [this](size_t unit) {
-                       for (const size_t flat : members_[unit].flats) {
-                         if (flats_[flat]->start_gather()) record("gather", unit);
+                     [this](size_t group) {
+                       for (const size_t unit : groups_[group].units) {
+                         if (units_[unit]->start_gather()) record("gather", group);
                        }
                      },
                  .finish =
-                     [this](size_t unit) {
-                       current_unit_ = members_[unit].name;
-                       for (const size_t flat : members_[unit].flats) flats_[flat]->finish_gather();
+                     [this](size_t group) {
+                       current_unit_ = groups_[group].name;
+                       for (const size_t unit : groups_[group].units) units_[unit]->finish_gather();
                      },
                  .release =
-                     [this](size_t unit) {
-                       for (const size_t flat : members_[unit].flats) flats_[flat]->release();
+                     [this](size_t group) {
+                       for (const size_t unit : groups_[group].units) units_[unit]->release();
                      }},
                 options_.prefetch,
                 options_.units_in_flight > 0 ? options_.units_in_flight : options_.prefetch + 1),
       reductions_({.first_gradient = [this] { enter_backward(); },
                    .gradients_left =
                        [this](size_t watched) {
-                         const size_t member = member_of_[watched_flats_[watched]];
-                         current_unit_ = members_[member].name;
-                         record("reduce", member);
-                         if (members_[member].gradients_awaited > 0 &&
-                             --members_[member].gradients_awaited == 0) {
-                           schedule_.done_with(member);
+                         const size_t group = group_of_[watched_units_[watched]];
+                         current_unit_ = groups_[group].name;
+                         record("reduce", group);
+                         if (groups_[group].gradients_awaited > 0 &&
+                             --groups_[group].gradients_awaited == 0) {
+                           schedule_.done_with(group);
                          }
                        },
                    .failed =
                        [this](size_t watched) {
-                         current_unit_ = members_[member_of_[watched_flats_[watched]]].name;
+                         current_unit_ = groups_[group_of_[watched_units_[watched]]].name;
                          with_error_context([] { throw; });
                        }}) {
   keep_tensor_memory();  // building and training free what is large, and malloc would keep much of it
@@ -98,10 +98,10 @@ void ShardedModule::Engine::with_error_context(const std::function<void()>& work
   }
 }
 
-void ShardedModule::Engine::record(const char* operation, size_t unit) {
+void ShardedModule::Engine::record(const char* operation, size_t group) {
   // Forwards without a backward leave theirs; nobody compares that many.
   if (operations_.size() < kOperationsCompared)
-    operations_.push_back(concat(operation, " ", members_[unit].name));
+    operations_.push_back(concat(operation, " ", groups_[group].name));
 }
 
 bool ShardedModule::Engine::may_touch() const {
@@ -173,8 +173,8 @@ void ShardedModule::Engine::enter_backward() {
   show_no_gradients(false);
   if (schedule_.pass() != Pass::kNone) schedule_.end();  // backward inside forward's body
   if (!accumulating_) begin_gradients();
-  for (Member& member : members_) member.gradients_awaited = 0;
-  for (const size_t flat : watched_flats_) ++members_[member_of_[flat]].gradients_awaited;
+  for (UnitGroup& group : groups_) group.gradients_awaited = 0;
+  for (const size_t unit : watched_units_) ++groups_[group_of_[unit]].gradients_awaited;
   reductions_.begin(micro_batch_ + 1 == micro_batches_);
   schedule_.begin(Pass::kBackward);
   at_end_of_backward([self = weak_from_this()] {
@@ -214,15 +214,15 @@ void ShardedModule::Engine::begin_gradients() {
   accumulating_ = true;
   reductions_.forget_arrived();
   const at::NoGradGuard no_grad;
-  std::vector<bool> keep(flats_.size());
+  std::vector<bool> keep(units_.size());
   for (size_t i = 0; i < shards_.size(); ++i) {
-    if (shards_[i].trainable && shards_[i].values.grad().defined()) keep[places_[i].flat] = true;
+    if (shards_[i].trainable && shards_[i].values.grad().defined()) keep[shard_indices_[i].unit] = true;
   }
   for (size_t i = 0; i < shards_.size(); ++i) {
-    const Place place = places_[i];
-    if (!shards_[i].trainable || !keep[place.flat]) continue;
-    flats_[place.flat]->hold_gradient();
-    at::Tensor held = flats_[place.flat]->pieces()[place.piece].gradient;
+    const ShardIndex index = shard_indices_[i];
+    if (!shards_[i].trainable || !keep[index.unit]) continue;
+    units_[index.unit]->hold_gradient();
+    at::Tensor held = units_[index.unit]->shards()[index.shard].gradient;
     const at::Tensor given = shards_[i].values.grad();
     if (!given.defined()) {
       held.zero_();
@@ -232,13 +232,13 @@ void ShardedModule::Engine::begin_gradients() {
   }
   const double contributions =
       options_.gradients == Gradients::kMean ? static_cast<double>(mesh_.world_size() * micro_batches_) : 1.0;
-  for (const size_t flat : watched_flats_) flats_[flat]->begin_gradient(keep[flat], contributions);
+  for (const size_t unit : watched_units_) units_[unit]->begin_gradient(keep[unit], contributions);
 }
 
 /// '1' for each watched parameter that got a gradient on this rank.
 std::string ShardedModule::Engine::arrived_text() const {
   std::string text;
-  for (size_t i = 0; i < watched_flats_.size(); ++i) {
+  for (size_t i = 0; i < watched_units_.size(); ++i) {
     for (const bool arrived : reductions_.arrived(i)) text += arrived ? '1' : '0';
   }
   return text;
@@ -265,21 +265,21 @@ std::vector<std::string> ShardedModule::Engine::agree_on_step() {
 /// Fills .grad of every parameter that some rank's loss depended on.
 void ShardedModule::Engine::hand_out_gradients() {
   const std::vector<std::string> arrived = agree_on_step();
-  std::vector<size_t> first(flats_.size());  // character of each flat's first parameter
-  for (size_t i = 0, at = 0; i < watched_flats_.size(); ++i) {
-    first[watched_flats_[i]] = at;
+  std::vector<size_t> first(units_.size());  // character of each unit's first parameter
+  for (size_t i = 0, at = 0; i < watched_units_.size(); ++i) {
+    first[watched_units_[i]] = at;
     at += reductions_.arrived(i).size();
   }
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (!shards_[i].trainable) continue;
-    const Place place = places_[i];
-    const size_t character = first[place.flat] + place.piece;
+    const ShardIndex index = shard_indices_[i];
+    const size_t character = first[index.unit] + index.shard;
     const bool in_use = std::any_of(arrived.begin(), arrived.end(),
                                     [&](const std::string& text) { return text[character] == '1'; });
     at::Tensor& gradient = shards_[i].values.mutable_grad();
     if (!in_use && !gradient.defined()) continue;
     // As optimizers expect it: no view in autograd's eyes.
-    const at::Tensor sum = flats_[place.flat]->pieces()[place.piece].gradient.variable_data();
+    const at::Tensor sum = units_[index.unit]->shards()[index.shard].gradient.variable_data();
     gradient = sum.to(shards_[i].values.scalar_type());
   }
 }
@@ -287,7 +287,7 @@ void ShardedModule::Engine::hand_out_gradients() {
 void ShardedModule::Engine::parameters_changed() {
   parameters_may_have_changed_ = false;
   if (edits_.changed()) outdate_graphs();
-  for (const auto& flat : flats_) flat->parameters_changed();
+  for (const auto& unit : units_) unit->parameters_changed();
   schedule_.forget();
   edits_.remember();
 }
@@ -296,13 +296,13 @@ void ShardedModule::Engine::with_full_parameters(const std::function<void()>& bo
   check_thread("shard.with_full_parameters");
   if (!accumulating_) bring_up_to_date();
   with_error_context([&] {
-    for (const auto& flat : flats_) flat->start_gather();
-    for (const auto& flat : flats_) flat->finish_gather();
+    for (const auto& unit : units_) unit->start_gather();
+    for (const auto& unit : units_) unit->finish_gather();
   });
   parameters_readable_ = true;
   const auto close = [&] {
     parameters_readable_ = false;
-    for (const auto& flat : flats_) flat->release();
+    for (const auto& unit : units_) unit->release();
     schedule_.forget();
   };
   try {

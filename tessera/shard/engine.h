@@ -54,15 +54,15 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   int64_t step() const { return step_; }
 
  private:
-  /// One unit as people see it: flat vectors of one dtype, and of trainable or frozen parameters only.
-  struct Member {
+  /// One unit as people see it: unit vectors of one dtype, and of trainable or frozen parameters only.
+  struct UnitGroup {
     std::string name;
     UnitOptions options;
-    std::vector<size_t> flats;
-    size_t gradients_awaited = 0;  // trainable flats whose gradients have not left in this backward
+    std::vector<size_t> units;
+    size_t gradients_awaited = 0;  // trainable units whose gradients have not left in this backward
   };
-  struct Place {
-    size_t flat = 0, piece = 0;
+  struct ShardIndex {
+    size_t unit = 0, shard = 0;
   };
 
   // Building.
@@ -70,7 +70,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
                     std::unordered_set<const void*>& visited);
   void replace_in_sequential(torch::nn::Module& parent, const std::string& child, const std::string& name,
                              const UnitOptions& unit);
-  void add_flat(Member& member, std::vector<NamedTensor> parameters);
+  void add_unit(UnitGroup& group, std::vector<NamedTensor> parameters);
   void agree(const std::string& name, const std::string& description);
   void agree_on_options();
   std::string options_text() const;
@@ -97,30 +97,30 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   void hand_out_gradients();
   std::vector<std::string> agree_on_step();
   std::string arrived_text() const;
-  void record(const char* operation, size_t unit);
+  void record(const char* operation, size_t group);
   void with_error_context(const std::function<void()>& work);
 
   mesh::Mesh& mesh_;
   FullyShardOptions options_;
   std::shared_ptr<torch::nn::Module> module_;
   BufferPool pool_;
-  std::vector<std::unique_ptr<Unit>> flats_;
-  std::vector<size_t> member_of_;  // by flat
-  std::vector<Member> members_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<size_t> group_of_;  // by unit
+  std::vector<UnitGroup> groups_;
   std::vector<TouchEntry> entries_;
   std::vector<ParameterShard> shards_;
-  std::vector<Place> places_;                                  // by shard
-  std::unordered_map<const void*, Place> place_by_parameter_;  // TensorImpl of the network's parameter
+  std::vector<ShardIndex> shard_indices_;                           // by shard
+  std::unordered_map<const void*, ShardIndex> shard_of_parameter_;  // TensorImpl of the network's parameter
   GatherSchedule schedule_;
   Reductions reductions_;
-  std::vector<size_t> watched_flats_;  // by number within reductions_
+  std::vector<size_t> watched_units_;  // by number within reductions_
 
   /// A parameter of the network as it was left.
   struct Left {
     const void* storage = nullptr;
     int64_t version = 0;
     bool trainable = true;
-    bool is_copy = false;  // always there, in another dtype than the shard: changes in place would be lost
+    bool is_copy = false;  // always there, in another dtype than the shard: changes in index would be lost
   };
   std::unordered_map<const void*, Left> left_;  // TensorImpl of the network's parameter
   EditWatch edits_;                             // of the shards, since they were gathered from

@@ -124,7 +124,7 @@ std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& modul
     const at::Tensor& parameter = entry.value();
     const void* identity = parameter.unsafeGetTensorImpl();
     if (!parameter.defined() || !is_floating(parameter)) continue;
-    if (place_by_parameter_.count(identity) > 0 || !seen.insert(identity).second) continue;
+    if (shard_of_parameter_.count(identity) > 0 || !seen.insert(identity).second) continue;
     found.emplace_back(join_path(prefix, entry.key()), parameter);
   }
   return found;
@@ -141,9 +141,9 @@ void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedT
   }
   agree_on_options();
   with_error_context([&] { agree(name, description(name, parameters, unit)); });
-  const size_t index = members_.size();
-  members_.push_back({name, unit, {}});
-  // One flat vector for each dtype, and for trainable and frozen parameters: those of a vector share their
+  const size_t index = groups_.size();
+  groups_.push_back({name, unit, {}});
+  // One unit vector for each dtype, and for trainable and frozen parameters: those of a vector share their
   // fate.
   std::map<std::pair<at::ScalarType, bool>, std::vector<NamedTensor>> groups;
   for (auto& named : parameters) {
@@ -152,7 +152,7 @@ void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedT
   parameters.clear();
   for (auto& [kind, group] : groups) {
     if (unit.level != Level::kReplicate) {
-      add_flat(members_[index], std::move(group));
+      add_unit(groups_[index], std::move(group));
       continue;
     }
     // Replicated parameters are never gathered, so a bucket of gradients is all that a unit is.
@@ -161,47 +161,47 @@ void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedT
     for (auto& named : group) {
       const auto size = static_cast<int64_t>(named.second.nbytes());
       if (!bucket.empty() && bytes + size > options_.bucket_bytes) {
-        add_flat(members_[index], std::exchange(bucket, {}));
+        add_unit(groups_[index], std::exchange(bucket, {}));
         bytes = 0;
       }
       bytes += size;
       bucket.push_back(std::move(named));
     }
-    add_flat(members_[index], std::move(bucket));
+    add_unit(groups_[index], std::move(bucket));
   }
   schedule_.add_unit(unit.level == Level::kZero3 && !(is_root && options_.root_stays_gathered));
 }
 
-void ShardedModule::Engine::add_flat(Member& member, std::vector<NamedTensor> parameters) {
+void ShardedModule::Engine::add_unit(UnitGroup& group, std::vector<NamedTensor> parameters) {
   const at::NoGradGuard no_grad;
-  const size_t index = flats_.size();
-  const UnitOptions& unit = member.options;
-  const bool replicated = unit.level == Level::kReplicate;
-  const Precision precision =
-      resolve(unit.precision ? *unit.precision : options_.precision, parameters.front().second.scalar_type());
+  const size_t index = units_.size();
+  const UnitOptions& options = group.options;
+  const bool replicated = options.level == Level::kReplicate;
+  const Precision precision = resolve(options.precision ? *options.precision : options_.precision,
+                                      parameters.front().second.scalar_type());
   const bool trainable = parameters.front().second.requires_grad();
   std::vector<at::Tensor> values;
   int64_t numel = 0;
   for (auto& [name, parameter] : parameters) {
-    place_by_parameter_[parameter.unsafeGetTensorImpl()] = {index, values.size()};
+    shard_of_parameter_[parameter.unsafeGetTensorImpl()] = {index, values.size()};
     values.push_back(parameter.variable_data());
     numel += parameter.numel();
   }
   mesh::Group& shard = replicated || numel == 0 ? mesh_.group("") : mesh_.group("shard");
   mesh::Group& replicate = numel == 0 ? mesh_.group("") : (replicated ? mesh_.world() : mesh_.group("dp"));
-  flats_.push_back(std::make_unique<Unit>(member.name, std::move(parameters), unit.level, precision, shard,
-                                          replicate, pool_, numel == 0 ? Offload::kNone : unit.offload));
-  Unit& flat = *flats_.back();
-  if (!options_.reduce_every_micro_batch) flat.accumulate_locally();
+  units_.push_back(std::make_unique<Unit>(group.name, std::move(parameters), options.level, precision, shard,
+                                          replicate, pool_, numel == 0 ? Offload::kNone : options.offload));
+  Unit& unit = *units_.back();
+  if (!options_.reduce_every_micro_batch) unit.accumulate_locally();
   with_error_context([&] {
-    flat.set_values(values, options_.sync_initial_values ? std::optional(mesh_.rank() == 0) : std::nullopt);
+    unit.set_values(values, options_.sync_initial_values ? std::optional(mesh_.rank() == 0) : std::nullopt);
   });
-  member.flats.push_back(index);
-  member_of_.push_back(static_cast<size_t>(&member - members_.data()));
-  if (flat.comes_and_goes()) entries_.emplace_back(flat.watch_use(), weak_from_this(), member_of_.back());
+  group.units.push_back(index);
+  group_of_.push_back(static_cast<size_t>(&group - groups_.data()));
+  if (unit.comes_and_goes()) entries_.emplace_back(unit.watch_use(), weak_from_this(), group_of_.back());
   if (trainable) {
-    reductions_.watch(flat);
-    watched_flats_.push_back(index);
+    reductions_.watch(unit);
+    watched_units_.push_back(index);
   }
 }
 
@@ -252,9 +252,9 @@ void ShardedModule::Engine::replace_in_sequential(torch::nn::Module& parent, con
     if (entry.key() == child) break;
     ++index;
   }
-  torch::nn::AnyModule& place = *(sequential->begin() + static_cast<ptrdiff_t>(index));
-  if (options_.wrap) place = options_.wrap(name, place);
-  if (unit.recompute) place = recomputed(name, place);
+  torch::nn::AnyModule& slot = *(sequential->begin() + static_cast<ptrdiff_t>(index));
+  if (options_.wrap) slot = options_.wrap(name, slot);
+  if (unit.recompute) slot = recomputed(name, slot);
 }
 
 void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> module) {
@@ -271,7 +271,7 @@ void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> m
                 .hint = "write shard::recompute inside the forward of the root"});
   }
   if (!rest.empty()) add_unit("root", std::move(rest), options_.root, /*is_root=*/true);
-  with_error_context([&] { agree("(end)", concat("unit (end): ", members_.size(), " units")); });
+  with_error_context([&] { agree("(end)", concat("unit (end): ", groups_.size(), " units")); });
 
   const at::NoGradGuard no_grad;
   for (const auto& entry : module_->named_parameters()) {
@@ -312,24 +312,24 @@ void ShardedModule::Engine::list_shards() {
   std::unordered_set<const void*> listed;
   for (const auto& entry : module_->named_parameters()) {
     const void* identity = entry.value().unsafeGetTensorImpl();
-    const auto found = place_by_parameter_.find(identity);
-    if (found == place_by_parameter_.end() || !listed.insert(identity).second) continue;
-    const Unit& flat = *flats_[found->second.flat];
-    const Piece& piece = flat.pieces()[found->second.piece];
+    const auto found = shard_of_parameter_.find(identity);
+    if (found == shard_of_parameter_.end() || !listed.insert(identity).second) continue;
+    const Unit& unit = *units_[found->second.unit];
+    const Shard& held = unit.shards()[found->second.shard];
     ParameterShard shard{entry.key(),
-                         piece.shape,
-                         piece.begin,
-                         piece.end,
-                         piece.master.variable_data(),
+                         held.shape,
+                         held.begin,
+                         held.end,
+                         held.master.variable_data(),
                          entry.value().requires_grad(),
-                         flat.replica() > 0};
+                         unit.replica() > 0};
     if (shard.trainable) shard.values.set_requires_grad(true);
     shards_.push_back(std::move(shard));
-    places_.push_back(found->second);
+    shard_indices_.push_back(found->second);
   }
-  if (shards_.size() != place_by_parameter_.size()) {
+  if (shards_.size() != shard_of_parameter_.size()) {
     user_error({.where = "shard.ShardedModule",
-                .problem = concat(place_by_parameter_.size() - shards_.size(),
+                .problem = concat(shard_of_parameter_.size() - shards_.size(),
                                   " sharded parameters are not among the network's named_parameters()"),
                 .hint = "register the children that shard_now() was given"});
   }
@@ -337,12 +337,12 @@ void ShardedModule::Engine::list_shards() {
 
 std::vector<UnitFacts> ShardedModule::Engine::facts() const {
   std::vector<UnitFacts> facts;
-  for (const Member& member : members_) {
-    UnitFacts fact{member.name, member.options.level, 0, 0, 0};
-    for (const size_t flat : member.flats) {
-      fact.numel += flats_[flat]->numel();
-      fact.padded_numel += flats_[flat]->padded_numel();
-      fact.offloaded_bytes += flats_[flat]->offloaded_bytes();
+  for (const UnitGroup& group : groups_) {
+    UnitFacts fact{group.name, group.options.level, 0, 0, 0};
+    for (const size_t unit : group.units) {
+      fact.numel += units_[unit]->numel();
+      fact.padded_numel += units_[unit]->padded_numel();
+      fact.offloaded_bytes += units_[unit]->offloaded_bytes();
     }
     facts.push_back(std::move(fact));
   }
@@ -353,8 +353,8 @@ at::ScalarType ShardedModule::Engine::compute_dtype() const {
   const MixedPrecision& precision = options_.root.precision ? *options_.root.precision : options_.precision;
   if (precision.compute) return *precision.compute;
   // The root's own parameters, or, where it has none, those of the unit that was built last.
-  if (members_.empty()) return at::kFloat;
-  return flats_[members_.back().flats.front()]->parameters().front().second.scalar_type();
+  if (groups_.empty()) return at::kFloat;
+  return units_[groups_.back().units.front()]->parameters().front().second.scalar_type();
 }
 
 }  // namespace tessera::shard

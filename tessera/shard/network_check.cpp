@@ -46,12 +46,12 @@ class ShardedModule::Engine::NoGradient : public TouchTarget {
 
 /// Remembers the finished network as it is.
 void ShardedModule::Engine::watch_network() {
-  for (const auto& flat : flats_) {
-    for (size_t i = 0; i < flat->parameters().size(); ++i) {
-      const at::Tensor& parameter = flat->parameters()[i].second;
+  for (const auto& unit : units_) {
+    for (size_t i = 0; i < unit->parameters().size(); ++i) {
+      const at::Tensor& parameter = unit->parameters()[i].second;
       left_[parameter.unsafeGetTensorImpl()] = {
           storage_of(parameter), version_of(parameter), parameter.requires_grad(),
-          !flat->comes_and_goes() && storage_of(parameter) != storage_of(flat->master())};
+          !unit->comes_and_goes() && storage_of(parameter) != storage_of(unit->master())};
       if (!parameter.requires_grad()) continue;
       torch::autograd::impl::add_hook(parameter, std::make_unique<GradientComes>([self = weak_from_this()] {
                                         if (const auto engine = std::static_pointer_cast<Engine>(self.lock()))
@@ -66,8 +66,8 @@ void ShardedModule::Engine::watch_network() {
 
 /// What autograd saved of the parameters so far is another value's: differentiating it is LibTorch's error.
 void ShardedModule::Engine::outdate_graphs() {
-  for (const auto& flat : flats_) {
-    for (const auto& [name, parameter] : flat->parameters()) {
+  for (const auto& unit : units_) {
+    for (const auto& [name, parameter] : unit->parameters()) {
       if (parameter.is_inference()) continue;
       const int64_t before = version_of(parameter);
       parameter.unsafeGetTensorImpl()->bump_version();
@@ -85,8 +85,8 @@ void ShardedModule::Engine::make_no_gradient() {
 
 void ShardedModule::Engine::show_no_gradients(bool show) {
   if (!no_gradient_.defined()) return;
-  for (const size_t flat : watched_flats_) {
-    for (const auto& [name, parameter] : flats_[flat]->parameters()) {
+  for (const size_t unit : watched_units_) {
+    for (const auto& [name, parameter] : units_[unit]->parameters()) {
       at::Tensor& gradient = parameter.mutable_grad();
       if (show && !gradient.defined()) gradient = no_gradient_;
       if (!show && gradient.is_same(no_gradient_)) gradient.reset();
@@ -121,7 +121,7 @@ void ShardedModule::Engine::check_network() const {
     if (left.is_copy && version_of(parameter) != left.version) {
       user_error({.where = "shard.forward",
                   .problem = concat("parameter ", entry.key(),
-                                    ", a copy in the compute dtype, was changed in place"),
+                                    ", a copy in the compute dtype, was changed in index"),
                   .hint = "change ShardedModule::parameters() instead"});
     }
     if (parameter.requires_grad() && !left.trainable) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation checkpointing for LibTorch (Chen et al., arXiv 1604.06174): a piece of a network keeps only its
-// inputs in forward; backward runs it again and differentiates that. Works with and without sharding.
+// Activation checkpointing for LibTorch (Chen et al., arXiv 1604.06174): a segment of a network keeps only
+// its inputs in forward; backward runs it again and differentiates that. Works with and without sharding.
 //
 // Inside one's own forward:
 //

@@ -78,7 +78,7 @@ void Reductions::collect(size_t unit, size_t parameter) {
   watched.arrived[parameter] = true;
   watched.reduced = false;
   advance();
-  // A recomputed piece may bring a parameter's gradient in several parts; what comes late is reduced in
+  // A recomputed shard may bring a parameter's gradient in several parts; what comes late is reduced in
   // finish(). What is made in its place already is not late.
   ++watched.seen;
   if (!watched.begun && watched.seen >= watched.expected && !watched.unit->awaits_gradient()) reduce(unit);

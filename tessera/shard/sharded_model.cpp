@@ -15,7 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/trace.h"
 #include "tessera/ops/cpu.h"
-#include "tessera/ops/gradient_place.h"
+#include "tessera/ops/gradient_memory.h"
 #include "tessera/ops/square_sum.h"
 #include "tessera/shard/average.h"
 #include "tessera/shard/replay.h"
@@ -32,27 +32,27 @@ void release(Unit& unit) {
   if (trace != nullptr && gone) trace->instant("release", unit.name());
 }
 
-/// What autograd keeps of a part that runs again.
+/// What autograd keeps of a segment that runs again.
 struct Repeat : torch::CustomClassHolder {
-  explicit Repeat(Part::Forward function) : run(std::move(function)) {}
-  Part::Forward run;
+  explicit Repeat(Segment::Forward function) : run(std::move(function)) {}
+  Segment::Forward run;
 };
 
 }  // namespace
 
 /// Activation checkpointing (Chen et al., arXiv 1604.06174): forward keeps only the input; backward runs the
-/// part again and differentiates that.
-class ShardedModel::RecomputedPart : public torch::autograd::Function<RecomputedPart> {
+/// segment again and differentiates that.
+class ShardedModel::RecomputedSegment : public torch::autograd::Function<RecomputedSegment> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                             ShardedModel* model, int64_t index) {
     context->save_for_backward({input});
     context->saved_data["model"] = reinterpret_cast<int64_t>(model);
     context->saved_data["index"] = index;
-    const Part& part = model->parts_[static_cast<size_t>(index)];
-    context->saved_data["repeat"] =
-        c10::IValue::make_capsule(c10::make_intrusive<Repeat>(part.repeat ? part.repeat() : part.forward));
-    return part.forward(input);
+    const Segment& segment = model->segments_[static_cast<size_t>(index)];
+    context->saved_data["repeat"] = c10::IValue::make_capsule(
+        c10::make_intrusive<Repeat>(segment.repeat ? segment.repeat() : segment.forward));
+    return segment.forward(input);
   }
 
   static variable_list backward(torch::autograd::AutogradContext* context, variable_list output_gradients) {
@@ -71,25 +71,27 @@ class ShardedModel::RecomputedPart : public torch::autograd::Function<Recomputed
   }
 };
 
-ShardedModel::ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Precision precision,
+ShardedModel::ShardedModel(std::vector<Segment> segments, const plan::Plan& plan, Precision precision,
                            mesh::Mesh& mesh, at::Device device)
     : mesh_(mesh),
-      parts_(std::move(parts)),
+      segments_(std::move(segments)),
       prefetch_(plan.prefetch),
       pool_(device),
       reductions_({.first_gradient = {}, .gradients_left = [this](size_t index) { gradients_left(index); }}) {
-  for (size_t i = 0; i < parts_.size(); ++i) {
+  for (size_t i = 0; i < segments_.size(); ++i) {
     const auto unit_plan =
         std::find_if(plan.units.begin(), plan.units.end(),
-                     [&](const plan::UnitPlan& unit) { return unit.name == parts_[i].name; });
-    TESSERA_CHECK(unit_plan != plan.units.end(), "no unit ", parts_[i].name, " in the plan");
-    TESSERA_CHECK(i > 0 || !unit_plan->recompute, "the first part's input has no gradient to recompute for");
+                     [&](const plan::UnitPlan& unit) { return unit.name == segments_[i].name; });
+    TESSERA_CHECK(unit_plan != plan.units.end(), "no unit ", segments_[i].name, " in the plan");
+    TESSERA_CHECK(i > 0 || !unit_plan->recompute,
+                  "the first segment's input has no gradient to recompute for");
     recompute_.push_back(unit_plan->recompute);
     const bool replicated = unit_plan->level == plan::Level::kReplicate;
     mesh::Group& shard_group = replicated ? mesh.group("") : mesh.group("shard");
     mesh::Group& replicate_group = replicated ? mesh.world() : mesh.group("dp");
-    units_.push_back(std::make_unique<Unit>(parts_[i].name, parts_[i].parameters, unit_plan->level, precision,
-                                            shard_group, replicate_group, pool_, unit_plan->offload));
+    units_.push_back(std::make_unique<Unit>(segments_[i].name, segments_[i].parameters, unit_plan->level,
+                                            precision, shard_group, replicate_group, pool_,
+                                            unit_plan->offload));
     reductions_.watch(*units_.back());
     const auto& parameters = units_.back()->parameters();
     for (size_t at = 0; at < parameters.size(); ++at) {
@@ -102,23 +104,23 @@ ShardedModel::~ShardedModel() = default;
 
 at::Tensor ShardedModel::forward(const at::Tensor& input) {
   at::Tensor x = input;
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    const TraceSpan span("forward", parts_[i].name);
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const TraceSpan span("forward", segments_[i].name);
     gather_for_forward(i);
-    x = run_part(i, x);
-    // The last part's backward comes next: it stays.
-    if (i + 1 < parts_.size() || !at::GradMode::is_enabled()) release(*units_[i]);
+    x = run_segment(i, x);
+    // The last segment's backward comes next: it stays.
+    if (i + 1 < segments_.size() || !at::GradMode::is_enabled()) release(*units_[i]);
   }
   return x;
 }
 
-at::Tensor ShardedModel::run_part(size_t index, const at::Tensor& input) {
-  if (!at::GradMode::is_enabled()) return parts_[index].forward(input);
+at::Tensor ShardedModel::run_segment(size_t index, const at::Tensor& input) {
+  if (!at::GradMode::is_enabled()) return segments_[index].forward(input);
   if (recompute_[index]) {
-    TESSERA_CHECK(input.requires_grad(), parts_[index].name);
-    return RecomputedPart::apply(input, this, static_cast<int64_t>(index));
+    TESSERA_CHECK(input.requires_grad(), segments_[index].name);
+    return RecomputedSegment::apply(input, this, static_cast<int64_t>(index));
   }
-  at::Tensor output = parts_[index].forward(input);
+  at::Tensor output = segments_[index].forward(input);
   output.register_hook([this, index](const at::Tensor& gradient) {
     gather_for_backward(index);
     return gradient;
@@ -126,8 +128,9 @@ at::Tensor ShardedModel::run_part(size_t index, const at::Tensor& input) {
   return output;
 }
 
-at::Tensor ShardedModel::run_again(size_t index, const Part::Forward& repeat, const at::Tensor& input) const {
-  if (parts_[index].buffers.empty()) return repeat(input);
+at::Tensor ShardedModel::run_again(size_t index, const Segment::Forward& repeat,
+                                   const at::Tensor& input) const {
+  if (segments_[index].buffers.empty()) return repeat(input);
   const Replay buffers_unchanged;
   return repeat(input);
 }
@@ -153,16 +156,16 @@ void ShardedModel::gradients_left(size_t index) {
   release(*units_[index]);
 }
 
-at::Tensor ShardedModel::gradient_place(const at::Tensor& parameter) const {
+at::Tensor ShardedModel::gradient_memory(const at::Tensor& parameter) const {
   const auto found = parameters_.find(parameter.unsafeGetTensorImpl());
-  return found == parameters_.end() ? at::Tensor() : found->second.unit->gradient_place(found->second.index);
+  return found == parameters_.end() ? at::Tensor() : found->second.unit->gradient_memory(found->second.index);
 }
 
 void ShardedModel::backward(const at::Tensor& loss, bool last) {
   reductions_.begin(last);
   {
-    const ops::GradientPlaces places(
-        [this](const at::Tensor& parameter) { return gradient_place(parameter); });
+    const ops::GradientMemory places(
+        [this](const at::Tensor& parameter) { return gradient_memory(parameter); });
     torch::autograd::backward({loss}, {});
   }
   if (Trace* trace = current_trace()) trace->end_stretch();
@@ -172,7 +175,8 @@ void ShardedModel::backward(const at::Tensor& loss, bool last) {
 
 std::vector<NamedTensor> ShardedModel::buffers() const {
   std::vector<NamedTensor> all;
-  for (const Part& part : parts_) all.insert(all.end(), part.buffers.begin(), part.buffers.end());
+  for (const Segment& segment : segments_)
+    all.insert(all.end(), segment.buffers.begin(), segment.buffers.end());
   return all;
 }
 
@@ -191,7 +195,7 @@ void ShardedModel::parameters_changed() {
 
 at::Tensor ShardedModel::gradient_square_sum() const {
   at::Tensor sum = at::zeros({}, at::TensorOptions(at::kDouble).device(pool_.device()));
-  // Replicas hold the same values; each counts its part. The padding is zero.
+  // Replicas hold the same values; each counts its segment. The padding is zero.
   const auto add = [&](const at::Tensor& square, int64_t replicas) {
     sum.add_(replicas == 1 ? square : square / static_cast<double>(replicas));
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that runs as parts, each a unit of sharding: gathers ahead, releases behind, recomputes where the
-// plan says, reduces gradients as backward passes. One training thread.
+// A model that runs as segments, each a unit of sharding: gathers ahead, releases behind, recomputes where
+// the plan says, reduces gradients as backward passes. One training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,10 +19,10 @@
 
 namespace tessera::shard {
 
-/// A piece of the model that computes with the given parameters and no others. `forward` reads the parameter
-/// tensors when it is called. `buffers`: what forward changes besides (BatchNorm's running statistics); whole
-/// on every rank. A second run leaves them as the first did.
-struct Part {
+/// A segment of the model that computes with the given parameters and no others. `forward` reads the
+/// parameter tensors when it is called. `buffers`: what forward changes besides (BatchNorm's running
+/// statistics); whole on every rank. A second run leaves them as the first did.
+struct Segment {
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
   std::string name;
   std::vector<NamedTensor> parameters;
@@ -36,17 +36,17 @@ struct Part {
 
 class ShardedModel {
  public:
-  /// Units in `plan` must carry the parts' names. State is split over the mesh's axis "shard" and replicated
-  /// over "dp"; replicated units (plan::Level::kReplicate) are replicated over all ranks.
-  /// `device`: where all of it lies and computes, but for what the plan offloads; the parts' buffers are
+  /// Units in `plan` must carry the segments' names. State is split over the mesh's axis "shard" and
+  /// replicated over "dp"; replicated units (plan::Level::kReplicate) are replicated over all ranks.
+  /// `device`: where all of it lies and computes, but for what the plan offloads; the segments' buffers are
   /// there already.
-  ShardedModel(std::vector<Part> parts, const plan::Plan& plan, Precision precision, mesh::Mesh& mesh,
+  ShardedModel(std::vector<Segment> segments, const plan::Plan& plan, Precision precision, mesh::Mesh& mesh,
                at::Device device = at::kCPU);
   ~ShardedModel();
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
-  /// Runs all parts. With gradients enabled, prepares backward. Collective: every rank calls it equally
+  /// Runs all segments. With gradients enabled, prepares backward. Collective: every rank calls it equally
   /// often.
   at::Tensor forward(const at::Tensor& input);
   /// Backward of a loss made from forward's output. Gradients of earlier micro-batches are added to. `last`:
@@ -58,7 +58,7 @@ class ShardedModel {
   void parameters_changed();
   /// Does their memory stay from now on? What is recorded writes there (device_graph.h).
   void keep_gradients(bool keep) { keeps_gradients_ = keep; }
-  /// Buffers of all parts, in their order.
+  /// Buffers of all segments, in their order.
   std::vector<NamedTensor> buffers() const;
   /// Buffers are each rank's own while training. Now they become the mean over the ranks (average.h).
   /// Collective.
@@ -77,26 +77,26 @@ class ShardedModel {
   const std::string& current_unit() const { return current_unit_; }
 
  private:
-  class RecomputedPart;
+  class RecomputedSegment;
 
-  at::Tensor run_part(size_t index, const at::Tensor& input);
-  at::Tensor run_again(size_t index, const Part::Forward& repeat, const at::Tensor& input) const;
+  at::Tensor run_segment(size_t index, const at::Tensor& input);
+  at::Tensor run_again(size_t index, const Segment::Forward& repeat, const at::Tensor& input) const;
   void gather_for_forward(size_t index);
   void gather_for_backward(size_t index);
   void gradients_left(size_t index);
-  at::Tensor gradient_place(const at::Tensor& parameter) const;
+  at::Tensor gradient_memory(const at::Tensor& parameter) const;
 
   mesh::Mesh& mesh_;
-  std::vector<Part> parts_;
+  std::vector<Segment> segments_;
   std::vector<bool> recompute_;
   int64_t prefetch_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Unit>> units_;
-  struct Place {
+  struct UnitParameter {
     Unit* unit;
     size_t index;
   };
-  std::unordered_map<const at::TensorImpl*, Place> parameters_;
+  std::unordered_map<const at::TensorImpl*, UnitParameter> parameters_;
   std::string current_unit_ = "none";
   bool keeps_gradients_ = false;
 

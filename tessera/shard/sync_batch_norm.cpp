@@ -86,9 +86,9 @@ ops::BatchNorm BatchNorm::counted(const at::Tensor& input, bool training) const 
   return {weight, bias, running_mean, running_var, epsilon, momentum};
 }
 
-ops::NormedImages BatchNorm::normed(const at::Tensor& input, bool training, bool relu) const {
+ops::BatchNormOutput BatchNorm::normed(const at::Tensor& input, bool training, bool relu) const {
   if (alone(training)) return ops::normed_images(input, counted(input, training), training, relu);
-  ops::NormedImages kept;
+  ops::BatchNormOutput kept;
   kept.images = forward(input, training, {relu, {}});
   return kept;
 }

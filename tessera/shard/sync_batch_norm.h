@@ -19,7 +19,7 @@ struct BatchNorm {
   /// forward and one in backward.
   at::Tensor forward(const at::Tensor& input, bool training, const ops::AfterNorm& after = {}) const;
   /// The same for a layer that makes its input again. (It is kept where the statistics are a group's.)
-  ops::NormedImages normed(const at::Tensor& input, bool training, bool relu) const;
+  ops::BatchNormOutput normed(const at::Tensor& input, bool training, bool relu) const;
 
   at::Tensor weight, bias;               // [channels], any floating dtype
   at::Tensor running_mean, running_var;  // [channels] float32

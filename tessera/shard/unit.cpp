@@ -119,7 +119,7 @@ void Unit::make_layout() {
     const int64_t first = std::clamp(shard_begin - offsets_[i], int64_t{0}, tensor.numel());
     const int64_t last = std::clamp(shard_end - offsets_[i], int64_t{0}, tensor.numel());
     const int64_t within = std::clamp(offsets_[i] + first - shard_begin, int64_t{0}, shard_numel_);
-    pieces_.push_back({parameter_name, tensor.sizes().vec(), first, last,
+    shards_.push_back({parameter_name, tensor.sizes().vec(), first, last,
                        master_.narrow(0, within, last - first), at::Tensor(), within});
   }
   if (offloads()) hold_gradient();
@@ -136,15 +136,15 @@ void Unit::hold_gradient() {
 
 void Unit::set_gradient(at::Tensor gradient) {
   gradient_ = std::move(gradient);
-  for (Piece& piece : pieces_) {
-    piece.gradient = gradient_.narrow(0, piece.unit_offset, piece.end - piece.begin);
+  for (Shard& shard : shards_) {
+    shard.gradient = gradient_.narrow(0, shard.unit_offset, shard.end - shard.begin);
   }
 }
 
 void Unit::forget_gradient() {
   if (offloads()) return;  // pages pinned for a device are dear, and no activation could use them
   gradient_.reset();
-  for (Piece& piece : pieces_) piece.gradient.reset();
+  for (Shard& shard : shards_) shard.gradient.reset();
 }
 
 void Unit::adopt_parameters() {
@@ -170,10 +170,10 @@ void Unit::adopt_parameters() {
 void Unit::set_values(const std::vector<at::Tensor>& values, std::optional<bool> counts) {
   const at::NoGradGuard no_grad;
   if (!counts || (shard_.size() == 1 && replicate_.size() == 1)) {
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-      const Piece& piece = pieces_[i];
-      at::Tensor master = piece.master;
-      master.copy_(values[i].reshape({-1}).narrow(0, piece.begin, piece.end - piece.begin));
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      const Shard& shard = shards_[i];
+      at::Tensor master = shard.master;
+      master.copy_(values[i].reshape({-1}).narrow(0, shard.begin, shard.end - shard.begin));
     }
   } else {
     // A sum in which all others add zeros: every rank receives its slice and no more.
@@ -282,7 +282,7 @@ at::Tensor Unit::slot_of(const at::Tensor& collected, size_t index) const {
   return collected.narrow(0, offsets_[index], parameters_[index].second.numel());
 }
 
-at::Tensor Unit::gradient_place(size_t index) {
+at::Tensor Unit::gradient_memory(size_t index) {
   const at::Tensor& parameter = parameters_[index].second;
   // One at a time: of two gradients of a parameter the second would be made over the first.
   if (taken_[index] || placed_[index] || summed_ || parameter.grad().defined()) return {};
@@ -364,7 +364,7 @@ void Unit::start_reduce() {
   while (reducing()) advance_reduce_stage();
   hold_gradient();
   reduced_ = offloads() ? scratch(gradient_) : has_gradient_ ? at::empty_like(gradient_) : gradient_;
-  const at::Tensor input = std::exchange(collected, {});  // goes when the last piece of it has left
+  const at::Tensor input = std::exchange(collected, {});  // goes when the last shard of it has left
   reduce_ = shard_.reduce_scatter(reduced_, input, precision_.reduce, name_);
   stage_ = Stage::kShards;
 }

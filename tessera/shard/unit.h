@@ -46,7 +46,7 @@ struct Precision {
 };
 
 /// The part of one parameter that this rank owns.
-struct Piece {
+struct Shard {
   std::string name;
   std::vector<int64_t> shape;  // of the whole parameter
   int64_t begin = 0, end = 0;  // elements of the flattened parameter; may be empty
@@ -58,14 +58,14 @@ struct Piece {
 class Unit {
  public:
   /// Takes over the storage of `parameters` (they may be hollow; sizes and requires_grad are kept, the dtype
-  /// becomes the compute dtype). Master values start uninitialised: fill them through pieces(), then call
+  /// becomes the compute dtype). Master values start uninitialised: fill them through shards(), then call
   /// parameters_changed(). `shard`: who the state is split over; `replicate`: who holds copies.
   Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level level, Precision precision,
        mesh::Group& shard, mesh::Group& replicate, BufferPool& pool,
        plan::Offload offload = plan::Offload::kNone);
 
   const std::string& name() const { return name_; }
-  const std::vector<Piece>& pieces() const { return pieces_; }
+  const std::vector<Shard>& shards() const { return shards_; }
   int64_t shard_numel() const { return shard_numel_; }
   int64_t numel() const { return numel_; }
   int64_t padded_numel() const { return padded_numel_; }  // what a gather moves
@@ -115,8 +115,8 @@ class Unit {
   /// gradient that the step began with (begin_gradient's `keep`) is there again.
   void abandon_backward();
   /// Where the unit collects the gradient of parameters()[index], for an operation that makes it there (see
-  /// ops/gradient_place.h); undefined where more than that would be there, or another dtype.
-  at::Tensor gradient_place(size_t index);
+  /// ops/gradient_memory.h); undefined where more than that would be there, or another dtype.
+  at::Tensor gradient_memory(size_t index);
   /// Has one been made there that take_gradient() does not know of yet?
   bool awaits_gradient() const;
   /// Moves the gradient of parameters()[index], if there is one, to where the unit collects its gradients,
@@ -137,7 +137,7 @@ class Unit {
   void finish_reduce();
 
   /// For an optimizer that writes the new values in the compute dtype as it makes them, which spares the next
-  /// parameters_changed() a pass: [shard_numel], of which it writes every piece. Undefined: they are not kept
+  /// parameters_changed() a pass: [shard_numel], of which it writes every shard. Undefined: they are not kept
   /// beside the master values. Gathered copies go.
   at::Tensor values_to_write();
   /// The master values changed (optimizer step, loading): gathered copies are stale, gradients start anew.
@@ -206,7 +206,7 @@ class Unit {
 
   int64_t numel_ = 0, padded_numel_ = 0, shard_numel_ = 0;
   std::vector<int64_t> offsets_;  // of each parameter in the flat tensor
-  std::vector<Piece> pieces_;
+  std::vector<Shard> shards_;
 
   at::Tensor master_;         // [shard_numel] master dtype
   at::Tensor gradient_;       // [shard_numel] sum dtype, or as made

@@ -29,13 +29,13 @@ class Adafactor : public UpdateRule {
 
   void prepare(std::span<const UnitState> units) override {
     for (const UnitState& state : units) {
-      for (const shard::Piece& piece : state.unit->pieces()) {
-        Moments moments{state.unit, &piece, ops::factored(piece.shape), {}, {}, {}};
+      for (const shard::Shard& shard : state.unit->shards()) {
+        Moments moments{state.unit, &shard, ops::factored(shard.shape), {}, {}, {}};
         if (moments.factored) {
-          moments.row = at::zeros(moments.factored->row_shape, piece.master.options());
-          moments.column = at::zeros(moments.factored->column_shape, piece.master.options());
+          moments.row = at::zeros(moments.factored->row_shape, shard.master.options());
+          moments.column = at::zeros(moments.factored->column_shape, shard.master.options());
         } else {
-          moments.squares = at::zeros_like(piece.master);
+          moments.squares = at::zeros_like(shard.master);
         }
         moments_.push_back(std::move(moments));
       }
@@ -50,28 +50,28 @@ class Adafactor : public UpdateRule {
     for (const UnitState& state : units) {
       for (const Setting& setting : state.settings) {
         Moments& m = moments_[next++];
-        const shard::Piece& piece = *m.piece;
+        const shard::Shard& shard = *m.shard;
         if (m.factored) {
-          ops::divide_by_root(*m.factored, piece.gradient, piece.begin, step.grad_scale, m.row, m.column);
+          ops::divide_by_root(*m.factored, shard.gradient, shard.begin, step.grad_scale, m.row, m.column);
         } else {
-          ops::divide_by_root(piece.gradient, step.grad_scale, m.squares, decay);
+          ops::divide_by_root(shard.gradient, step.grad_scale, m.squares, decay);
         }
-        const at::Tensor average = momentum_ == 0 ? at::Tensor() : part_of(state.kept[0], piece);
-        ops::follow(piece.master, piece.gradient, average, step.lr * setting.lr_scale, momentum_,
+        const at::Tensor average = momentum_ == 0 ? at::Tensor() : part_of(state.kept[0], shard);
+        ops::follow(shard.master, shard.gradient, average, step.lr * setting.lr_scale, momentum_,
                     setting.weight_decay);
       }
     }
   }
 
-  void append_slices(const std::string& prefix, bool first_rank, StateSlices& slices) const override {
+  void append_shards(const std::string& prefix, bool first_rank, StateShards& shards) const override {
     for (const Moments& m : moments_) {
       if (!m.factored) {
-        add_slice(slices, prefix + "exp_avg_sq/", *m.unit, *m.piece, m.squares);
+        add_shard(shards, prefix + "exp_avg_sq/", *m.unit, *m.shard, m.squares);
         continue;
       }
       for (const auto& [name, moment] :
            {std::pair("exp_avg_sq_r/", m.row), std::pair("exp_avg_sq_c/", m.column)}) {
-        slices.add({prefix + name + m.piece->name, "F32", moment.sizes().vec(), 0, moment.numel(), nullptr,
+        shards.add({prefix + name + m.shard->name, "F32", moment.sizes().vec(), 0, moment.numel(), nullptr,
                     !first_rank},
                    moment);
       }
@@ -81,10 +81,10 @@ class Adafactor : public UpdateRule {
  private:
   struct Moments {
     const shard::Unit* unit;
-    const shard::Piece* piece;
+    const shard::Shard* shard;
     std::optional<ops::Factored> factored;
     at::Tensor row, column;  // of the whole tensor
-    at::Tensor squares;      // of the piece, where not factored
+    at::Tensor squares;      // of the shard, where not factored
   };
 
   /// Means of squares into rows and columns. Collective.
@@ -98,7 +98,7 @@ class Adafactor : public UpdateRule {
     for (const Moments& m : moments_) {
       if (!m.factored) continue;
       if (m.unit->replica() == 0) {
-        ops::add_squares(*m.factored, m.piece->gradient, m.piece->begin, grad_scale, at,
+        ops::add_squares(*m.factored, m.shard->gradient, m.shard->begin, grad_scale, at,
                          at + m.factored->row_numel);
       }
       at += m.factored->row_numel + m.factored->column_numel;
@@ -108,7 +108,7 @@ class Adafactor : public UpdateRule {
     for (Moments& m : moments_) {
       if (!m.factored) continue;
       for (at::Tensor* moment : {&m.row, &m.column}) {
-        const auto summed = static_cast<double>(numel_of(m.piece->shape) / moment->numel());
+        const auto summed = static_cast<double>(numel_of(m.shard->shape) / moment->numel());
         const at::Tensor mean =
             (sums.narrow(0, first, moment->numel()) / summed + kLeastSquare).to(at::kFloat);
         moment->lerp_(mean.view(moment->sizes()).to(moment->device()), 1.0 - decay);
@@ -124,7 +124,7 @@ class Adafactor : public UpdateRule {
   }
 
   double momentum_;
-  std::vector<Moments> moments_;  // of each piece, unit after unit
+  std::vector<Moments> moments_;  // of each shard, unit after unit
 };
 
 }  // namespace

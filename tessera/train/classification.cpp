@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/host_made.h"
+#include "tessera/ops/host_values.h"
 #include "tessera/train/classification_metrics.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/loss.h"
@@ -103,8 +103,8 @@ class Classification : public Task {
  public:
   explicit Classification(recipe::Recipe recipe) : recipe_(std::move(recipe)) {}
   at::Tensor loss_sum(const at::Tensor& outputs, const data::Batch& batch,
-                      const at::Tensor& taught) const override {
-    return train::loss_sum(outputs, batch, recipe_, taught);
+                      const at::Tensor& teacher_logits) const override {
+    return train::loss_sum(outputs, batch, recipe_, teacher_logits);
   }
   std::unique_ptr<Judge> judge(const data::Source& source, const EvaluateOptions& options) const override {
     return std::make_unique<ClassificationJudge>(recipe_.model.classes(), source, options);

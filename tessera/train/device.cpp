@@ -12,7 +12,7 @@
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/device_linear.h"
 #include "tessera/recipe/choose_device.h"
-#include "tessera/train/fused_pictures.h"
+#include "tessera/train/fused_uint8_images.h"
 #include "tessera/train/recorded_step.h"
 #include "tessera/train/session.h"
 #include "tessera/train/teacher.h"

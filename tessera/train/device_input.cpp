@@ -14,8 +14,8 @@
 #include "tessera/base/trace.h"
 #include "tessera/data/transform.h"
 #include "tessera/ops/device_kernels.h"
-#include "tessera/ops/host_made.h"
-#include "tessera/train/fused_pictures.h"
+#include "tessera/ops/host_values.h"
+#include "tessera/train/fused_uint8_images.h"
 
 namespace tessera::train {
 namespace {
@@ -35,12 +35,13 @@ at::Tensor inside(const std::vector<Box>& boxes, int64_t height, int64_t width, 
 
 /// The box number `order` of every row that has so many: of all rows at once.
 at::Tensor erased(const data::Batch& batch, size_t order, at::Tensor numbers) {
-  const auto rows = static_cast<size_t>(batch.pictures.rows), channels = static_cast<size_t>(batch.channels);
+  const auto rows = static_cast<size_t>(batch.uint8_images.rows),
+             channels = static_cast<size_t>(batch.channels);
   std::vector<Box> boxes(rows);
   std::vector<float> contents, colors(rows * channels);
   bool zeros = true, plain = true;
   for (size_t row = 0; row < rows; ++row) {
-    const auto& erasures = batch.pictures.erasures[row];
+    const auto& erasures = batch.uint8_images.erasures[row];
     if (erasures.size() <= order) continue;
     const Erasure& erasure = erasures[order];
     boxes[row] = erasure.box;
@@ -53,21 +54,21 @@ at::Tensor erased(const data::Batch& batch, size_t order, at::Tensor numbers) {
   const at::Tensor mask = inside(boxes, batch.height, batch.width, numbers.device());
   if (zeros) return numbers.masked_fill_(mask, 0);
   if (plain) {
-    const at::Tensor color = at::tensor(colors).view({batch.pictures.rows, batch.channels, 1, 1});
+    const at::Tensor color = at::tensor(colors).view({batch.uint8_images.rows, batch.channels, 1, 1});
     return at::where(mask, on_device(color, numbers.device()), numbers);
   }
   // Row after row, in each channel after channel: as contents lie.
   return numbers.masked_scatter_(mask.expand_as(numbers), on_device(at::tensor(contents), numbers.device()));
 }
 
-/// The batch's own pictures, blended with others. A box of the partner's is a share of 0 there.
+/// The batch's own uint8 images, blended with others. A box of the partner's is a share of 0 there.
 at::Tensor mixed(const data::Batch& batch, const at::Tensor& numbers) {
   const at::Tensor own = numbers.narrow(0, 0, batch.size);
   std::vector<int64_t> others;
   std::vector<float> shares;
   std::vector<Box> boxes;
   bool any = false, cut = false;
-  for (const data::RowMix& mix : batch.pictures.mixes) {
+  for (const data::RowMix& mix : batch.uint8_images.mixes) {
     others.push_back(mix.other);
     shares.push_back(mix.how.cut ? 1.0F : mix.how.share);
     boxes.push_back(mix.how.cut ? mix.how.box : Box());
@@ -98,8 +99,8 @@ Normalisation Normalisation::of(const data::TransformOptions& options) {
 }
 
 at::Tensor numbers_of(const data::Batch& batch, const at::Tensor& bytes, const Normalisation& normalisation) {
-  if (ops::device_kernels(bytes, &ops::DeviceKernels::pictures) != nullptr && batch.size > 0)
-    return fused_pictures(batch, bytes, normalisation);
+  if (ops::device_kernels(bytes, &ops::DeviceKernels::uint8_images) != nullptr && batch.size > 0)
+    return fused_uint8_images(batch, bytes, normalisation);
   const auto by_channel = [&](const std::vector<float>& values) {
     return on_device(at::tensor(values).view({1, -1, 1, 1}), bytes.device());
   };
@@ -109,19 +110,19 @@ at::Tensor numbers_of(const data::Batch& batch, const at::Tensor& bytes, const N
           .mul_(by_channel(normalisation.scale))
           .add_(by_channel(normalisation.shift));
   size_t most = 0;
-  for (const auto& erasures : batch.pictures.erasures) most = std::max(most, erasures.size());
+  for (const auto& erasures : batch.uint8_images.erasures) most = std::max(most, erasures.size());
   for (size_t order = 0; order < most; ++order) numbers = erased(batch, order, numbers);
   return mixed(batch, numbers);
 }
 
 at::Tensor bytes_of(const data::Batch& batch) {
-  return at::from_blob(batch.pictures.bytes.get(),
-                       {batch.pictures.rows, batch.height, batch.width, batch.channels}, at::kByte);
+  return at::from_blob(batch.uint8_images.bytes.get(),
+                       {batch.uint8_images.rows, batch.height, batch.width, batch.channels}, at::kByte);
 }
 
 at::Tensor images_of(const data::Batch& batch, const Normalisation& normalisation, at::Device device) {
   const at::NoGradGuard no_grad;
-  if (batch.pictures.rows > 0) {
+  if (batch.uint8_images.rows > 0) {
     // Page-locked memory (deliver_for) is not used again before the copy has ended: LibTorch's allocator of
     // it sees to that, whenever the batch goes. Of other memory the driver has taken the bytes when this
     // returns.

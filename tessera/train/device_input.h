@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches on the device that computes. On the CPU they are the loader's own numbers, in place. Elsewhere the
-// loader delivers pictures as bytes (data/pictures.h), in page-locked memory; they are copied on a stream of
-// their own while the batch before is computed, and become numbers there: normalised, erased, mixed, with the
-// bits the host's path has on the CPU (test: device.NumbersOf.AreTheHostsForEverySetting).
+// loader delivers pictures as bytes (data/uint8_images.h), in page-locked memory; they are copied on a stream
+// of their own while the batch before is computed, and become numbers there: normalised, erased, mixed, with
+// the bits the host's path has on the CPU (test: device.NumbersOf.AreTheHostsForEverySetting).
 //
 // Note [Order of copies]: the copy stream copies and the computing stream waits for the copy's event before
 // it reads. A batch's host memory goes back to the loader when its own copy has ended; the copy of the batch
@@ -29,11 +29,11 @@ struct Normalisation {
 };
 
 /// The numbers [size, channels, height, width] float32 of a batch that was delivered as bytes, on the device
-/// of `bytes`: [rows, height, width, channels] uint8, copied from batch.pictures. By the device's
-/// kernel in one pass, or ATen operations alone, in the order that pictures.h states.
+/// of `bytes`: [rows, height, width, channels] uint8, copied from batch.uint8_images. By the device's
+/// kernel in one pass, or ATen operations alone, in the order that uint8_images.h states.
 at::Tensor numbers_of(const data::Batch& batch, const at::Tensor& bytes, const Normalisation& normalisation);
 
-/// batch.pictures.bytes as a tensor over the same memory.
+/// batch.uint8_images.bytes as a tensor over the same memory.
 at::Tensor bytes_of(const data::Batch& batch);
 
 /// The images of any batch [size, channels, height, width] float32 on `device`. On the CPU a batch that holds

@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "tessera/ops/host_made.h"
+#include "tessera/ops/host_values.h"
 #include "tessera/ops/square_sum.h"
 
 namespace tessera::train {
@@ -93,7 +93,7 @@ void DeviceUpdate::forget() {
   for (at::Tensor tensor : {scale_, used_, found_}) tensor.fill_(std::numeric_limits<double>::quiet_NaN());
 }
 
-StepNumbers DeviceUpdate::read() {
+StepValues DeviceUpdate::read() {
   if (copied_) copied_->synchronize();
   const auto* found = on_host_.const_data_ptr<double>();
   was_made_ = found[2] != 0;

@@ -17,7 +17,7 @@
 namespace tessera::train {
 
 /// What all ranks know of a step.
-struct StepNumbers {
+struct StepValues {
   double loss = 0;           // mean over the global batch
   double gradient_norm = 0;  // before clipping
 };
@@ -51,7 +51,7 @@ class DeviceUpdate {
   /// decide(), begin_read(), update(). Collective.
   void queue();
   /// Waits for the numbers.
-  StepNumbers read();
+  StepValues read();
   /// What decide() found becomes NaN: a replay that leaves something out is found.
   void forget();
   /// Was the update made? After read().

@@ -11,27 +11,27 @@
 
 namespace tessera::train {
 
-at::Tensor part_of(const at::Tensor& flat, const shard::Piece& piece) {
-  return flat.narrow(0, piece.unit_offset, piece.end - piece.begin);
+at::Tensor part_of(const at::Tensor& flat, const shard::Shard& shard) {
+  return flat.narrow(0, shard.unit_offset, shard.end - shard.begin);
 }
 
-void add_slice(StateSlices& slices, std::string_view prefix, const shard::Unit& unit,
-               const shard::Piece& piece, const at::Tensor& part) {
-  TESSERA_CHECK(part.scalar_type() == at::kFloat, piece.name);
-  slices.add(
-      {concat(prefix, piece.name), "F32", piece.shape, piece.begin, piece.end, nullptr, unit.replica() != 0},
+void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& unit,
+               const shard::Shard& shard, const at::Tensor& part) {
+  TESSERA_CHECK(part.scalar_type() == at::kFloat, shard.name);
+  shards.add(
+      {concat(prefix, shard.name), "F32", shard.shape, shard.begin, shard.end, nullptr, unit.replica() != 0},
       part);
 }
 
 std::vector<Stretch> stretches_of(const UnitState& unit) {
-  const auto& pieces = unit.unit->pieces();
+  const auto& shards = unit.unit->shards();
   // Neighbours in the list need not be neighbours in memory.
-  std::vector<size_t> order(pieces.size());
+  std::vector<size_t> order(shards.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, {}, [&](size_t i) { return pieces[i].unit_offset; });
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return shards[i].unit_offset; });
   std::vector<Stretch> found;
   for (const size_t i : order) {
-    const int64_t begin = pieces[i].unit_offset, end = begin + pieces[i].master.numel();
+    const int64_t begin = shards[i].unit_offset, end = begin + shards[i].master.numel();
     if (end == begin) continue;
     if (!found.empty() && found.back().end == begin && found.back().setting == unit.settings[i]) {
       found.back().end = end;

@@ -50,10 +50,10 @@ void Ema::exchange(shard::ShardedModel& model) {
   model.parameters_changed();
 }
 
-void Ema::append_slices(StateSlices& slices) const {
+void Ema::append_shards(StateShards& shards) const {
   for (const Average& average : averages_) {
-    for (const shard::Piece& piece : average.unit->pieces()) {
-      add_slice(slices, checkpoint::names::kAverage, *average.unit, piece, part_of(average.values, piece));
+    for (const shard::Shard& shard : average.unit->shards()) {
+      add_shard(shards, checkpoint::names::kAverage, *average.unit, shard, part_of(average.values, shard));
     }
   }
 }

@@ -10,7 +10,7 @@
 
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
-#include "tessera/train/state_slices.h"
+#include "tessera/train/state_shards.h"
 
 namespace tessera::train {
 
@@ -34,7 +34,7 @@ class Ema {
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }
   /// "ema/NAME".
-  void append_slices(StateSlices& slices) const;
+  void append_shards(StateShards& shards) const;
 
  private:
   struct Average {

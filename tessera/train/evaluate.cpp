@@ -99,9 +99,9 @@ bool EvaluationPass::leave(bool known) {
 
 EvaluationPass::Next EvaluationPass::next() {
   Next next;
-  next.mine = loader_->next(&next.batch) && next.batch.size > 0;
+  next.has_samples = loader_->next(&next.batch) && next.batch.size > 0;
   gave_up_ = gave_up_ || next.batch.given_up;
-  if (!next.mine) next.batch = stand_in(state_);
+  if (!next.has_samples) next.batch = placeholder_batch(state_);
   return next;
 }
 
@@ -122,9 +122,9 @@ Evaluation evaluate(TrainState& state, const data::Source& source, const data::L
       result.gave_up = votes[1].item<double>() > 0;
     }
     if (i == pass.batches() || result.stopped) break;
-    const auto [batch, mine] = pass.next();
+    const auto [batch, has_samples] = pass.next();
     const at::Tensor outputs = forward(state, batch, /*training=*/false, 0);
-    if (mine) judge->update(batch, outputs);
+    if (has_samples) judge->update(batch, outputs);
     if (options.progress) options.progress(i + 1, pass.batches());
   }
   if (result.stopped) result.stalled = pass.leave(result.gave_up);

@@ -17,7 +17,7 @@
 namespace tessera::train {
 
 /// One pass over a source: every sample exactly once over all ranks, a batch a rank at a time. A rank that
-/// has none left gets stand-ins, and takes part in the gathers of the others with them. Collective.
+/// has none left gets placeholder batches, and takes part in the gathers of the others with them. Collective.
 class EvaluationPass {
  public:
   /// Running statistics become the mean over the ranks first. `batch`: samples of a rank.
@@ -28,7 +28,7 @@ class EvaluationPass {
 
   struct Next {
     data::Batch batch;
-    bool mine = false;  // false: a stand-in
+    bool has_samples = false;  // false: a placeholder batch
   };
   Next next();
   /// A batch of this rank did not come, and data::LoaderOptions::give_up ended the wait.

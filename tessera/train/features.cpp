@@ -19,12 +19,12 @@ namespace {
 
 /// Rows of all ranks, each [rows, ...], as [rows * world, ...] in the order of samples: rank r has r, r + N,
 /// ...
-at::Tensor in_order(const at::Tensor& mine, mesh::Mesh& mesh, const std::string& what) {
+at::Tensor in_order(const at::Tensor& has_samples, mesh::Mesh& mesh, const std::string& what) {
   const int64_t world = mesh.world_size();
-  if (world == 1) return mine;
-  at::Tensor all = at::empty({world * mine.numel()}, mine.options());
-  mesh.world().all_gather(all, mine.reshape({-1}).contiguous(), what).wait();
-  std::vector<int64_t> shape = mine.sizes().vec();
+  if (world == 1) return has_samples;
+  at::Tensor all = at::empty({world * has_samples.numel()}, has_samples.options());
+  mesh.world().all_gather(all, has_samples.reshape({-1}).contiguous(), what).wait();
+  std::vector<int64_t> shape = has_samples.sizes().vec();
   shape.insert(shape.begin(), world);
   return all.view(shape).transpose(0, 1).contiguous().view([&] {
     shape.erase(shape.begin());
@@ -97,9 +97,9 @@ Features extract_features(TrainState& state, const data::Source& source, const d
     stop_together(pass, loader, i < pass.batches(), mesh);
     if (i == pass.batches()) break;
     // A stand-in's values fill the last row of a rank that has one sample less; cut off below.
-    const auto [images, mine] = pass.next();
+    const auto [images, has_samples] = pass.next();
     forward(state, images, /*training=*/false, 0);
-    if (mine) labels.narrow(0, first, images.size).copy_(at::tensor(images.labels));
+    if (has_samples) labels.narrow(0, first, images.size).copy_(at::tensor(images.labels));
   }
   state.context.observe = nullptr;
   state.context.every_token = false;

@@ -51,12 +51,12 @@ void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::Tenso
   const at::NoGradGuard no_grad;
   const auto parameters = checkpoint::numbers_by_name(source);
   for (const auto& unit : state.sharded->units()) {
-    for (const shard::Piece& piece : unit->pieces()) {
-      const size_t tensor = parameters.at(std::string(kParameter) + piece.name);
-      if (piece.master.numel() == 0 || source.is_fresh(tensor)) continue;
-      at::Tensor values = at::empty({piece.master.numel()}, at::kFloat);
-      source.read(tensor, piece.begin, bytes_of(values));
-      at::Tensor master = piece.master;
+    for (const shard::Shard& shard : unit->shards()) {
+      const size_t tensor = parameters.at(std::string(kParameter) + shard.name);
+      if (shard.master.numel() == 0 || source.is_fresh(tensor)) continue;
+      at::Tensor values = at::empty({shard.master.numel()}, at::kFloat);
+      source.read(tensor, shard.begin, bytes_of(values));
+      at::Tensor master = shard.master;
       master.copy_(values);
     }
   }

@@ -13,7 +13,7 @@
 namespace tessera::train {
 
 /// Fills this rank's shards, and buffers where the source has them; of what `source` calls fresh the values
-/// stay. Each rank reads its own slices (of a tensor that a file holds turned, the block that it is part of).
+/// stay. Each rank reads its own shards (of a tensor that a file holds turned, the block that it is part of).
 void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::TensorSource& buffers);
 
 /// Fills the state with weights of its model, the head kept; where they have none, the state's is all zeros.

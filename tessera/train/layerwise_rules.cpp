@@ -16,16 +16,16 @@ struct Norms {
   double weights = 0, gradient = 0;
 };
 
-/// Of whole matrices, in the order of the units' pieces. Collective.
+/// Of whole matrices, in the order of the units' shards. Collective.
 std::vector<Norms> matrix_norms(std::span<const UnitState> units, mesh::Mesh& mesh) {
   std::vector<double> squares;
   for (const UnitState& state : units) {
     const bool counts = state.unit->replica() == 0;
     for (size_t i = 0; i < state.settings.size(); ++i) {
       if (!state.settings[i].matrix) continue;
-      const shard::Piece& piece = state.unit->pieces()[i];
-      squares.push_back(counts ? at::dot(piece.master, piece.master).item<double>() : 0.0);
-      squares.push_back(counts ? at::dot(piece.gradient, piece.gradient).item<double>() : 0.0);
+      const shard::Shard& shard = state.unit->shards()[i];
+      squares.push_back(counts ? at::dot(shard.master, shard.master).item<double>() : 0.0);
+      squares.push_back(counts ? at::dot(shard.gradient, shard.gradient).item<double>() : 0.0);
     }
   }
   at::Tensor sums = at::tensor(squares, at::kDouble);
@@ -47,24 +47,24 @@ class Lamb : public UpdateRule {
                              step.number,    step.grad_scale};
     for (const UnitState& state : units) {
       for (size_t i = 0; i < state.settings.size(); ++i) {
-        const shard::Piece& piece = state.unit->pieces()[i];
+        const shard::Shard& shard = state.unit->shards()[i];
         options.weight_decay = state.settings[i].weight_decay;
-        ops::lamb_direction(piece.gradient, piece.master, piece.gradient, part_of(state.kept[0], piece),
-                            part_of(state.kept[1], piece), options);
+        ops::lamb_direction(shard.gradient, shard.master, shard.gradient, part_of(state.kept[0], shard),
+                            part_of(state.kept[1], shard), options);
       }
     }
     const std::vector<Norms> norms = matrix_norms(units, mesh);
     size_t next = 0;
     for (const UnitState& state : units) {
       for (size_t i = 0; i < state.settings.size(); ++i) {
-        const shard::Piece& piece = state.unit->pieces()[i];
-        at::Tensor master = piece.master;
+        const shard::Shard& shard = state.unit->shards()[i];
+        at::Tensor master = shard.master;
         double ratio = 1;
         if (state.settings[i].matrix) {
           ratio = ops::trust_ratio(norms[next].weights, norms[next].gradient);
           ++next;
         }
-        master.sub_(piece.gradient, step.lr * state.settings[i].lr_scale * ratio);
+        master.sub_(shard.gradient, step.lr * state.settings[i].lr_scale * ratio);
       }
     }
   }
@@ -87,7 +87,7 @@ class Lars : public UpdateRule {
     size_t next = 0;
     for (const UnitState& state : units) {
       for (size_t i = 0; i < state.settings.size(); ++i) {
-        const shard::Piece& piece = state.unit->pieces()[i];
+        const shard::Shard& shard = state.unit->shards()[i];
         const Setting& setting = state.settings[i];
         double ratio = 1;
         if (setting.matrix) {
@@ -97,8 +97,8 @@ class Lars : public UpdateRule {
             ratio = options_.trust * weights / (gradient + setting.weight_decay * weights + kLarsEpsilon);
           }
         }
-        ops::sgd(piece.master, piece.gradient,
-                 state.kept.empty() ? at::Tensor() : part_of(state.kept[0], piece),
+        ops::sgd(shard.master, shard.gradient,
+                 state.kept.empty() ? at::Tensor() : part_of(state.kept[0], shard),
                  {step.lr * setting.lr_scale, options_.momentum, setting.weight_decay * ratio,
                   options_.nesterov, step.grad_scale * ratio});
       }

@@ -42,8 +42,8 @@ double rate(mesh::Group& group, const char* kind, const std::function<void()>& m
 LinkRates measure_link(mesh::Mesh& mesh, at::ScalarType wire) {
   mesh::Group& group = mesh.world();
   if (group.size() == 1) return {};
-  const int64_t slice = kLinkBytes / static_cast<int64_t>(sizeof(float)) / group.size();
-  const at::Tensor whole = at::zeros({slice * group.size()}), mine = at::zeros({slice});
+  const int64_t shard = kLinkBytes / static_cast<int64_t>(sizeof(float)) / group.size();
+  const at::Tensor whole = at::zeros({shard * group.size()}), mine = at::zeros({shard});
   const at::Tensor gradients = whole.to(wire);
   LinkRates rates;
   rates.how = group.transport_name();

@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "tessera/models/alone.h"
+#include "tessera/models/inference.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/train/commands.h"
 #include "tessera/weights/finetune.h"

@@ -18,8 +18,8 @@
 #include "tessera/data/leaving.h"
 #include "tessera/monitor/bar.h"
 #include "tessera/monitor/number.h"
-#include "tessera/train/bad_numbers.h"
 #include "tessera/train/memory.h"
+#include "tessera/train/non_finite.h"
 #include "tessera/train/pass.h"
 #include "tessera/train/recorded_step.h"
 #include "tessera/train/statistics.h"
@@ -56,13 +56,14 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     const bool mine = input.batch.size > 0;  // else it helps the others to gather and to reduce
     given_up = given_up || input.batch.given_up;
     if (!given_up) samples = input.batch.step_size;
-    if (!mine) input = state.input->with_images(stand_in(state));
-    const at::Tensor taught = state.teacher ? state.teacher->logits(input, mine) : at::Tensor();
+    if (!mine) input = state.input->with_images(placeholder_batch(state));
+    const at::Tensor teacher_logits = state.teacher ? state.teacher->logits(input, mine) : at::Tensor();
     const auto seen = [&] {
       statistics.forward_done(mine);
       trace_memory();
     };
-    const Pass pass{input, taught, mine, samples, micro == 0, micro + 1 == sizes.accumulation, key, seen};
+    const Pass pass{input, teacher_logits, mine, samples, micro == 0, micro + 1 == sizes.accumulation, key,
+                    seen};
     const bool as_recorded = state.recorded && !statistics.due();
     const at::Tensor loss = as_recorded ? state.recorded->run(state, pass, mesh) : run_pass(state, pass);
     trace_memory();
@@ -85,7 +86,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     loader.merge_broken(mesh.world().all_gather_text(loader.report_broken(), "broken samples"));
   }
   const TraceSpan span("optimizer", "optimizer");
-  const StepNumbers numbers = end.numbers(lr);
+  const StepValues numbers = end.numbers(lr);
   result.loss = numbers.loss;
   result.gradient_norm = numbers.gradient_norm;
   result.skipped = judge_step(state, result.loss, result.gradient_norm, mesh);

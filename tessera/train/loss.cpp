@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/ops/cross_entropy.h"
-#include "tessera/ops/host_made.h"
+#include "tessera/ops/host_values.h"
 
 namespace tessera::train {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 /// Numbers of the batch, where the logits are.
 template <typename Number>
 at::Tensor there(const std::vector<Number>& values, const at::Tensor& logits) {
-  return ops::host_made(logits.device(), [&values] { return at::tensor(values); });
+  return ops::host_values(logits.device(), [&values] { return at::tensor(values); });
 }
 
 }  // namespace
@@ -82,17 +82,17 @@ bool has_two_heads(const arch::ModelConfig& model) {
 
 at::Tensor loss_sum(const at::Tensor& logits, const data::Batch& batch, const recipe::Recipe& recipe,
                     const at::Tensor& teacher) {
-  at::Tensor classes = logits, taught = logits;
+  at::Tensor classes = logits, teacher_logits = logits;
   if (has_two_heads(recipe.model)) {
     const auto halves = logits.chunk(2, 1);
     const bool apart = teacher.defined();
     classes = apart ? halves[0] : (halves[0] + halves[1]) / 2;
-    taught = halves[1];
+    teacher_logits = halves[1];
   }
   const at::Tensor loss = target_loss(classes, batch, recipe);
   if (!teacher.defined()) return loss;
   const double alpha = recipe.distill.alpha;
-  return loss * (1 - alpha) + distillation_sum(taught, teacher, recipe.distill) * alpha;
+  return loss * (1 - alpha) + distillation_sum(teacher_logits, teacher, recipe.distill) * alpha;
 }
 
 }  // namespace tessera::train

@@ -6,7 +6,7 @@
 //
 // A matrix must be whole to be orthogonalised. For each unit the ranks that share it gather its momentum,
 // each orthogonalises the matrices that are its turn, and a sum in which all others add zeros brings every
-// rank its slice: what a gather of the parameters and a reduction of their gradients send, in float32.
+// rank its shard: what a gather of the parameters and a reduction of their gradients send, in float32.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -32,11 +32,11 @@ class Muon : public UpdateRule {
   void prepare(std::span<const UnitState> units) override {
     for (size_t i = 0; i < units.size(); ++i) {
       const bool inner = i > 0 && i + 1 < units.size();
-      const auto& pieces = units[i].unit->pieces();
-      squares_.emplace_back(pieces.size());
-      for (size_t k = 0; k < pieces.size(); ++k) {
+      const auto& shards = units[i].unit->shards();
+      squares_.emplace_back(shards.size());
+      for (size_t k = 0; k < shards.size(); ++k) {
         const bool orthogonal = inner && units[i].settings[k].matrix;
-        if (!orthogonal) squares_[i][k] = at::zeros_like(pieces[k].master);
+        if (!orthogonal) squares_[i][k] = at::zeros_like(shards[k].master);
       }
       units_.push_back(units[i].unit);
     }
@@ -57,28 +57,28 @@ class Muon : public UpdateRule {
     }
   }
 
-  void append_slices(const std::string& prefix, bool, StateSlices& slices) const override {
+  void append_shards(const std::string& prefix, bool, StateShards& shards) const override {
     for (size_t i = 0; i < units_.size(); ++i) {
       for (size_t k = 0; k < squares_[i].size(); ++k) {
         if (!squares_[i][k].defined()) continue;
-        add_slice(slices, prefix + "exp_avg_sq/", *units_[i], units_[i]->pieces()[k], squares_[i][k]);
+        add_shard(shards, prefix + "exp_avg_sq/", *units_[i], units_[i]->shards()[k], squares_[i][k]);
       }
     }
   }
 
  private:
   void adamw(const UnitState& state, size_t k, const at::Tensor& squares, const Step& step) const {
-    const shard::Piece& piece = state.unit->pieces()[k];
+    const shard::Shard& shard = state.unit->shards()[k];
     const Setting& setting = state.settings[k];
-    ops::adamw(piece.master, piece.gradient, part_of(state.kept[0], piece), squares,
+    ops::adamw(shard.master, shard.gradient, part_of(state.kept[0], shard), squares,
                {step.lr * setting.lr_scale, options_.beta1, options_.beta2, options_.epsilon,
                 setting.weight_decay, step.number, step.grad_scale});
   }
 
   /// The gradient into the momentum; the direction before it is orthogonal into the gradient.
   void take_in(const UnitState& state, size_t k, const Step& step) const {
-    const shard::Piece& piece = state.unit->pieces()[k];
-    at::Tensor gradient = piece.gradient, average = part_of(state.kept[0], piece);
+    const shard::Shard& shard = state.unit->shards()[k];
+    at::Tensor gradient = shard.gradient, average = part_of(state.kept[0], shard);
     gradient.mul_(step.grad_scale);
     average.mul_(options_.momentum).add_(gradient, 1.0 - options_.momentum);
     if (options_.nesterov) {
@@ -102,9 +102,9 @@ class Muon : public UpdateRule {
       group.all_gather(whole, unit.gradient(), unit.name() + ", momentum").wait();
       result = at::zeros_like(whole);
     }
-    for (size_t k = 0, turn = i; k < unit.pieces().size(); ++k) {
+    for (size_t k = 0, turn = i; k < unit.shards().size(); ++k) {
       if (squares_[i][k].defined() || turn++ % ranks != rank) continue;
-      const auto& shape = unit.pieces()[k].shape;
+      const auto& shape = unit.shards()[k].shape;
       const int64_t offset = unit.offset(k), numel = checkpoint::count_of(shape);
       const at::Tensor matrix = whole.narrow(0, offset, numel).view({shape[0], -1});
       result.narrow(0, offset, numel).copy_(orthogonal(matrix).view({-1}));
@@ -117,20 +117,20 @@ class Muon : public UpdateRule {
   }
 
   static void follow(const UnitState& state, size_t k, const Step& step) {
-    const shard::Piece& piece = state.unit->pieces()[k];
+    const shard::Shard& shard = state.unit->shards()[k];
     const Setting& setting = state.settings[k];
-    const int64_t rows = piece.shape[0];
+    const int64_t rows = shard.shape[0];
     int64_t columns = 1;
-    for (size_t dim = 1; dim < piece.shape.size(); ++dim) columns *= piece.shape[dim];
+    for (size_t dim = 1; dim < shard.shape.size(); ++dim) columns *= shard.shape[dim];
     const double lr = step.lr * setting.lr_scale;
-    at::Tensor master = piece.master;
+    at::Tensor master = shard.master;
     master.mul_(1.0 - lr * setting.weight_decay)
-        .sub_(piece.gradient, lr * 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns))));
+        .sub_(shard.gradient, lr * 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns))));
   }
 
   recipe::OptimizerRecipe options_;
   std::vector<const shard::Unit*> units_;
-  std::vector<std::vector<at::Tensor>> squares_;  // by unit and piece; undefined where Muon steps
+  std::vector<std::vector<at::Tensor>> squares_;  // by unit and shard; undefined where Muon steps
 };
 
 }  // namespace

@@ -21,11 +21,11 @@ Optimizer::Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRe
     --units_after;
     UnitState state{unit.get(), {}, {}};
     unit->allow_gradient_as_made(rule_->takes_gradients_as_made());
-    for (const shard::Piece& piece : unit->pieces()) {
-      const bool matrix = is_matrix(piece.name);
-      const recipe::Treatment treatment = groups.of(piece.name, matrix, units_after);
+    for (const shard::Shard& shard : unit->shards()) {
+      const bool matrix = is_matrix(shard.name);
+      const recipe::Treatment treatment = groups.of(shard.name, matrix, units_after);
       state.settings.push_back({treatment.weight_decay, treatment.lr_scale, matrix});
-      names.push_back(piece.name);
+      names.push_back(shard.name);
     }
     for (size_t i = 0; i < rule_->kept().size(); ++i) state.kept.push_back(unit->new_state());
     states_.push_back(std::move(state));
@@ -37,7 +37,7 @@ Optimizer::Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRe
 void Optimizer::forget_frozen_gradients() const {
   for (const UnitState& state : states_) {
     for (size_t i = 0; i < state.settings.size(); ++i) {
-      at::Tensor gradient = state.unit->pieces()[i].gradient;
+      at::Tensor gradient = state.unit->shards()[i].gradient;
       if (state.settings[i].lr_scale == 0) gradient.zero_();
     }
   }
@@ -79,17 +79,17 @@ void Optimizer::copies_will_be_written() const {
   for (const UnitState& state : states_) state.unit->values_to_write();
 }
 
-void Optimizer::append_slices(StateSlices& slices) const {
+void Optimizer::append_shards(StateShards& shards) const {
   const std::string prefix = options_.name + ".";
   const std::vector<std::string> names = rule_->kept();
   for (const UnitState& state : states_) {
-    for (const shard::Piece& piece : state.unit->pieces()) {
+    for (const shard::Shard& shard : state.unit->shards()) {
       for (size_t i = 0; i < names.size(); ++i) {
-        add_slice(slices, prefix + names[i] + "/", *state.unit, piece, part_of(state.kept[i], piece));
+        add_shard(shards, prefix + names[i] + "/", *state.unit, shard, part_of(state.kept[i], shard));
       }
     }
   }
-  rule_->append_slices(prefix, mesh_.rank() == 0, slices);
+  rule_->append_shards(prefix, mesh_.rank() == 0, shards);
 }
 
 }  // namespace tessera::train

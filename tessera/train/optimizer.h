@@ -46,8 +46,8 @@ class Optimizer {
   /// Updates made so far (bias correction).
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
-  /// This rank's slices of what is kept: "adamw.exp_avg/NAME", "sgd.momentum_buffer/NAME", ...
-  void append_slices(StateSlices& slices) const;
+  /// This rank's shards of what is kept: "adamw.exp_avg/NAME", "sgd.momentum_buffer/NAME", ...
+  void append_shards(StateShards& shards) const;
 
  private:
   recipe::OptimizerRecipe options_;

@@ -14,8 +14,8 @@ namespace tessera::train {
 
 struct Pass {
   DeviceInput::Input& input;
-  at::Tensor taught;           // the teacher's logits of it, or undefined
-  bool mine = true;            // false: a placeholder batch, which takes part and does not count
+  at::Tensor teacher_logits;   // the teacher's logits of it, or undefined
+  bool has_samples = true;     // false: a placeholder batch, which takes part and does not count
   int64_t samples = 1;         // of the global batch
   bool first = true;           // micro-batch of the step
   bool last = true;            // micro-batch of the step

@@ -14,8 +14,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/warn.h"
 #include "tessera/ops/fault.h"
-#include "tessera/ops/host_made.h"
-#include "tessera/train/bad_numbers.h"
+#include "tessera/ops/host_values.h"
+#include "tessera/train/non_finite.h"
 
 namespace tessera::train {
 namespace {
@@ -99,8 +99,8 @@ struct RecordedStep::Recording {
   std::unique_ptr<ops::DeviceGraph> graph;
   // What it reads and writes.
   DeviceInput::Input input;
-  at::Tensor taught, loss;
-  ops::HostNumbers numbers;
+  at::Tensor teacher_logits, loss;
+  ops::HostValues numbers;
   int64_t used = 0;  // the last replay's number
 };
 
@@ -151,8 +151,8 @@ RecordedStep::~RecordedStep() = default;
 
 RecordedStep::Kind RecordedStep::kind_of(const Pass& pass) {
   Kind kind = pass.input.images.sizes().vec();
-  kind.insert(kind.end(), {pass.samples, pass.taught.defined(), pass.input.batch.label_weights.empty(),
-                           pass.first, pass.last});
+  kind.insert(kind.end(), {pass.samples, pass.teacher_logits.defined(),
+                           pass.input.batch.label_weights.empty(), pass.first, pass.last});
   return kind;
 }
 
@@ -171,7 +171,7 @@ std::unique_ptr<ops::DeviceGraph> RecordedStep::make_graph() const {
 /// On several ranks in few steps, which all count alike: 4, 8, 16, ...
 bool RecordedStep::is_due(const Pass& pass, const Kind& kind, mesh::Mesh& mesh) const {
   const auto eager = eager_.find(kind);
-  const bool wanted = pass.mine && eager != eager_.end() && eager->second >= kEagerBefore;
+  const bool wanted = pass.has_samples && eager != eager_.end() && eager->second >= kEagerBefore;
   if (mesh.world_size() == 1) return wanted;
   const bool votes = steps_ > kEagerBefore && std::has_single_bit(static_cast<uint64_t>(steps_));
   return votes && on_all_ranks(wanted, mesh);
@@ -182,10 +182,10 @@ at::Tensor RecordedStep::run(TrainState& state, const Pass& pass, mesh::Mesh& me
   if (pass.first) ++steps_;
   Kind kind = kind_of(pass);
   const bool due = is_due(pass, kind, mesh);
-  Recording* const recording = pass.mine ? find(kind) : nullptr;
+  Recording* const recording = pass.has_samples ? find(kind) : nullptr;
   if (recording != nullptr) return replay(state, pass, *recording);
   if (due) return record(state, pass, std::move(kind), mesh);
-  if (pass.mine) {
+  if (pass.has_samples) {
     if (eager_.size() > 8 * kMostRecordings) eager_.clear();  // sizes that never come again
     ++eager_[std::move(kind)];
   }
@@ -202,11 +202,13 @@ void RecordedStep::make_room(const Pass& pass, const Kind& kind) {
   made->used = replays_;
   for (const auto& other : recordings_) {  // those of one shape read the same memory
     if (other->input.images.sizes() == pass.input.images.sizes()) made->input.images = other->input.images;
-    if (other->taught.defined() && pass.taught.defined() && other->taught.sizes() == pass.taught.sizes())
-      made->taught = other->taught;
+    if (other->teacher_logits.defined() && pass.teacher_logits.defined() &&
+        other->teacher_logits.sizes() == pass.teacher_logits.sizes())
+      made->teacher_logits = other->teacher_logits;
   }
   if (!made->input.images.defined()) made->input.images = at::empty_like(pass.input.images);
-  if (!made->taught.defined() && pass.taught.defined()) made->taught = at::empty_like(pass.taught);
+  if (!made->teacher_logits.defined() && pass.teacher_logits.defined())
+    made->teacher_logits = at::empty_like(pass.teacher_logits);
   recordings_.push_back(std::move(made));
 }
 
@@ -216,7 +218,7 @@ at::Tensor RecordedStep::record(TrainState& state, const Pass& pass, Kind kind, 
   fault_ = fault_of_any_rank(mesh, [&] {
     make_room(pass, kind);
     recordings_.back()->input.images.copy_(pass.input.images);
-    if (pass.taught.defined()) recordings_.back()->taught.copy_(pass.taught);
+    if (pass.teacher_logits.defined()) recordings_.back()->teacher_logits.copy_(pass.teacher_logits);
     if (!pass.first) earlier = gradients_of(state);
     before.emplace(state);
     return ""s;
@@ -228,8 +230,10 @@ at::Tensor RecordedStep::record(TrainState& state, const Pass& pass, Kind kind, 
   const std::shared_ptr<Recording> kept = recordings_.back();  // also where all of them go
   Recording& recording = *kept;
   const Lent lent(recording.input.batch, pass.input.batch);
-  Pass recorded{recording.input, recording.taught, pass.mine, pass.samples,
-                pass.first,      pass.last,        pass.key,  pass.seen};
+  Pass recorded{recording.input,  recording.teacher_logits,
+                pass.has_samples, pass.samples,
+                pass.first,       pass.last,
+                pass.key,         pass.seen};
   state.sharded->keep_gradients(true);
   if (pass.first) begin_pass(state, /*first=*/true);
 
@@ -304,7 +308,8 @@ at::Tensor RecordedStep::replay(TrainState& state, const Pass& pass, Recording& 
     for (const auto& unit : state.sharded->units()) unit->drop_gathered();
   }
   recording.input.images.copy_(pass.input.images, /*non_blocking=*/true);
-  if (recording.taught.defined()) recording.taught.copy_(pass.taught, /*non_blocking=*/true);
+  if (recording.teacher_logits.defined())
+    recording.teacher_logits.copy_(pass.teacher_logits, /*non_blocking=*/true);
   recording.numbers.renew();
   recording.graph->replay();
   for (const auto& unit : state.sharded->units()) unit->gradient_was_replayed();

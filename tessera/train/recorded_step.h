@@ -5,8 +5,8 @@
 // Note [Recordings]: each kind of pass has a recording of its own: shapes, samples of the step (they divide
 // the loss), first or last micro-batch of the step, labels mixed or not. The update at the step's end is one
 // more. What changes from step to step is copied to where the recording reads it: images, a teacher's logits,
-// what the host makes for a pass (ops/host_made.h), settings of the update (device_update.h). All recordings
-// share the memory of intermediate tensors; none runs beside another.
+// what the host makes for a pass (ops/host_values.h), settings of the update (device_update.h). All
+// recordings share the memory of intermediate tensors; none runs beside another.
 //
 // Note [Recordings on several ranks]: a replay starts the same collectives in the same order as the eager
 // pass, so one rank may replay what another computes eagerly. Recording needs one pass more than that, for

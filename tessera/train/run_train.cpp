@@ -25,7 +25,6 @@
 #include "tessera/recipe/run_folder.h"
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/agreement.h"
-#include "tessera/train/bad_numbers.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/device.h"
 #include "tessera/train/dry_run.h"
@@ -33,6 +32,7 @@
 #include "tessera/train/init_from.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/memory.h"
+#include "tessera/train/non_finite.h"
 #include "tessera/train/prepared.h"
 #include "tessera/train/rates.h"
 #include "tessera/train/resume.h"
@@ -361,7 +361,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   LoopResult result;
   try {
     result = run(*state, input, mesh, monitor.get(), log);
-  } catch (const BadNumbers& error) {
+  } catch (const NonFinite& error) {
     if (pretended) throw;
     throw UserError(concat(error.what(), " (", where_to_go_on(p.checkpoints), ")"));
   }

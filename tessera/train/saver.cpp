@@ -21,19 +21,19 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatienceAfterError = std::chrono::seconds(10);
 constexpr auto kFirstPause = std::chrono::seconds(1), kLongestPause = std::chrono::seconds(30);
 
-/// Lets the slices point to a copy of what they pointed to; the tensor returned holds it.
-at::Tensor copy_slices(std::vector<checkpoint::Slice>& slices) {
-  const auto bytes = [](const checkpoint::Slice& slice) {
-    return (slice.end - slice.begin) * static_cast<int64_t>(formats::dtype_size(slice.dtype));
+/// Lets the shards point to a copy of what they pointed to; the tensor returned holds it.
+at::Tensor copy_shards(std::vector<checkpoint::TensorShard>& shards) {
+  const auto bytes = [](const checkpoint::TensorShard& shard) {
+    return (shard.end - shard.begin) * static_cast<int64_t>(formats::dtype_size(shard.dtype));
   };
   int64_t total = 0;
-  for (const auto& slice : slices) total += bytes(slice);
+  for (const auto& shard : shards) total += bytes(shard);
   at::Tensor copy = at::empty({total}, at::kByte);
   auto* to = reinterpret_cast<std::byte*>(copy.data_ptr<uint8_t>());
-  for (auto& slice : slices) {
-    const auto size = static_cast<size_t>(bytes(slice));
-    if (size > 0) std::memcpy(to, slice.data, size);
-    slice.data = to;
+  for (auto& shard : shards) {
+    const auto size = static_cast<size_t>(bytes(shard));
+    if (size > 0) std::memcpy(to, shard.data, size);
+    shard.data = to;
     to += size;
   }
   return copy;
@@ -94,7 +94,7 @@ void Saver::save(bool best) {
   if (!group_) {
     try {
       newest_ = save_with_retries([&] {
-        return checkpoint::save(request.options, request.slices.list(), request.progress,
+        return checkpoint::save(request.options, request.shards.list(), request.progress,
                                 mesh::checkpoint_ranks(mesh_.world()));
       });
     } catch (const UserError& error) {
@@ -105,7 +105,7 @@ void Saver::save(bool best) {
     checkpoint::SavePlan plan;
     try {
       save_with_retries([&] {
-        plan = checkpoint::plan_save(request.options, request.slices.list(), request.progress.step,
+        plan = checkpoint::plan_save(request.options, request.shards.list(), request.progress.step,
                                      mesh::checkpoint_ranks(mesh_.world()));
         return std::filesystem::path();
       });
@@ -115,10 +115,10 @@ void Saver::save(bool best) {
       return;
     }
     const auto copying = Clock::now();
-    at::Tensor copy = copy_slices(plan.slices);
+    at::Tensor copy = copy_shards(plan.shards);
     times_.copied_bytes = copy.numel();
     times_.copied += seconds_since(copying);
-    request.slices = {};  // the plan's slices point to the copy
+    request.shards = {};  // the plan's shards point to the copy
     writer_ = std::async(std::launch::async, [this, request = std::move(request), plan = std::move(plan),
                                               copy = std::move(copy), &group = *group_]() mutable {
       const auto begin = Clock::now();

@@ -16,7 +16,7 @@
 #include "tessera/mesh/checkpoint_ranks.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
-#include "tessera/ops/host_made.h"
+#include "tessera/ops/host_values.h"
 #include "tessera/train/recorded_step.h"
 #include "tessera/train/step_end.h"
 #include "tessera/train/task.h"
@@ -40,12 +40,12 @@ std::unordered_map<std::string, arch::ParameterSpec> specs_by_name(const arch::M
 void initialise(TrainState& state) {
   const auto specs = specs_by_name(state.recipe.model);
   for (const auto& unit : state.sharded->units()) {
-    for (const shard::Piece& piece : unit->pieces()) {
-      if (piece.master.numel() == 0) continue;
+    for (const shard::Shard& shard : unit->shards()) {
+      if (shard.master.numel() == 0) continue;
       // Values are made by the host; elsewhere one parameter's at a time passes through its memory.
-      const bool host = piece.master.is_cpu();
-      at::Tensor master = piece.master, values = host ? master : at::empty(master.sizes(), at::kFloat);
-      models::initialise(specs.at(piece.name), state.recipe.train.seed, piece.begin, values);
+      const bool host = shard.master.is_cpu();
+      at::Tensor master = shard.master, values = host ? master : at::empty(master.sizes(), at::kFloat);
+      models::initialise(specs.at(shard.name), state.recipe.train.seed, shard.begin, values);
       if (!host) master.copy_(values);
     }
   }
@@ -53,23 +53,23 @@ void initialise(TrainState& state) {
 }
 
 /// A buffer, whole on every rank: rank 0's is saved.
-void add_buffer(StateSlices& slices, const std::string& name, const at::Tensor& buffer, int64_t rank) {
+void add_buffer(StateShards& shards, const std::string& name, const at::Tensor& buffer, int64_t rank) {
   const char* dtype = buffer.scalar_type() == at::kLong ? "I64" : "F32";
-  slices.add({concat(kBuffer, name), dtype, buffer.sizes().vec(), 0, buffer.numel(), nullptr, rank != 0},
+  shards.add({concat(kBuffer, name), dtype, buffer.sizes().vec(), 0, buffer.numel(), nullptr, rank != 0},
              buffer);
 }
 
 /// All of this rank's state.
-StateSlices slices_of(const TrainState& state) {
-  StateSlices slices;
-  for (const auto& [name, buffer] : state.sharded->buffers()) add_buffer(slices, name, buffer, state.rank);
+StateShards shards_of(const TrainState& state) {
+  StateShards shards;
+  for (const auto& [name, buffer] : state.sharded->buffers()) add_buffer(shards, name, buffer, state.rank);
   for (const auto& unit : state.sharded->units()) {
-    for (const shard::Piece& piece : unit->pieces())
-      add_slice(slices, kParameter, *unit, piece, piece.master);
+    for (const shard::Shard& shard : unit->shards())
+      add_shard(shards, kParameter, *unit, shard, shard.master);
   }
-  if (state.optimizer) state.optimizer->append_slices(slices);
-  if (state.ema) state.ema->append_slices(slices);
-  return slices;
+  if (state.optimizer) state.optimizer->append_shards(shards);
+  if (state.ema) state.ema->append_shards(shards);
+  return shards;
 }
 
 }  // namespace
@@ -97,13 +97,13 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   state->task = make_task(recipe);
   state->context.fp8 = recipe.precision.linear == recipe::Linear::kFp8;
   state->guard = monitor::NumericsGuard(recipe.guard);
-  std::vector<shard::Part> parts;
+  std::vector<shard::Segment> parts;
   for (const models::Segment& segment : state->model->segments()) {
     const models::ForwardContext* context = &state->context;
     const auto forward = [&segment, context](const at::Tensor& x) { return segment.forward(x, *context); };
-    const auto repeat = [&segment, context, forward]() -> shard::Part::Forward {
+    const auto repeat = [&segment, context, forward]() -> shard::Segment::Forward {
       // A recording holds one pass whole, and its replays' masks are those of the batch that is there then.
-      if (ops::host_made_is_kept()) return forward;
+      if (ops::host_values_are_kept()) return forward;
       models::ForwardContext then = *context;
       then.observe = nullptr;  // it has been told
       return [&segment, then = std::move(then)](const at::Tensor& x) { return segment.forward(x, then); };
@@ -141,7 +141,7 @@ std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh) {
   recipe.precision.compute = recipe::Dtype::kFloat32;
   recipe.precision.linear = recipe::Linear::kAuto;
   auto copy = assemble(recipe, state.plan, mesh, /*with_optimizer=*/false, state.input->device());
-  for (size_t i = 0; i < copy->sharded->units().size(); ++i) {  // the same plan: the same slices
+  for (size_t i = 0; i < copy->sharded->units().size(); ++i) {  // the same plan: the same shards
     copy->sharded->units()[i]->master().copy_(state.sharded->units()[i]->master());
   }
   const auto ours = copy->sharded->buffers(), theirs = state.sharded->buffers();
@@ -166,7 +166,7 @@ at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool trai
   return state.sharded->forward(input.images);
 }
 
-data::Batch stand_in(const TrainState& state) {
+data::Batch placeholder_batch(const TrainState& state) {
   const auto& model = state.recipe.model;
   data::Batch batch;
   batch.channels = model.channels();
@@ -204,8 +204,8 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
   progress.recipe_toml = recipe::to_toml(state.recipe);
   progress.plan_json = plan::to_json(state.plan);
   progress.model_json = checkpoint::model_json(state.recipe.model);
-  StateSlices slices = slices_of(state);
-  slices.fetch();
+  StateShards shards = shards_of(state);
+  shards.fetch();
   const auto& recipe = state.recipe.checkpoint;
   return {{.folder = folder,
            .keep = recipe.keep,
@@ -214,14 +214,14 @@ SaveRequest save_request(TrainState& state, const std::filesystem::path& folder,
            .score_of = recipe.best,
            .keep_best = recipe.keep_best,
            .keep_every = recipe.keep_every},
-          std::move(slices),
+          std::move(shards),
           std::move(progress)};
 }
 
 std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
                                  bool best) {
   const SaveRequest request = save_request(state, folder, best);
-  return checkpoint::save(request.options, request.slices.list(), request.progress,
+  return checkpoint::save(request.options, request.shards.list(), request.progress,
                           mesh::checkpoint_ranks(mesh.world()));
 }
 
@@ -231,29 +231,29 @@ void load_state(TrainState& state, const std::filesystem::path& checkpoint, Weig
   checkpoint::refuse_surplus(progress.model_json, state.recipe.model, checkpoint);
   const bool has_average = std::ranges::any_of(
       manifest.tensors, [](const auto& tensor) { return tensor.name.starts_with(kAverage); });
-  StateSlices held = slices_of(state);
+  StateShards held = shards_of(state);
   held.fetch();  // what is not loaded stays as it is
-  std::vector<checkpoint::Slice>& slices = held.list();
+  std::vector<checkpoint::TensorShard>& shards = held.list();
   if (weights == Weights::kAverage) {
     if (!has_average) {
       user_error({.where = "checkpoint.load",
                   .problem = concat(checkpoint.string(), " has no moving average of the weights"),
                   .expected = "a checkpoint of a run with ema.decay above 0"});
     }
-    for (auto& slice : slices) {
-      if (slice.name.starts_with(kParameter)) {
-        slice.name = concat(kAverage, slice.name.substr(kParameter.size()));
+    for (auto& shard : shards) {
+      if (shard.name.starts_with(kParameter)) {
+        shard.name = concat(kAverage, shard.name.substr(kParameter.size()));
       }
     }
   } else if (!has_average) {
-    std::erase_if(slices, [](const auto& slice) { return slice.name.starts_with(kAverage); });
+    std::erase_if(shards, [](const auto& shard) { return shard.name.starts_with(kAverage); });
   }
   // Converted weights: a training begins with them, and its optimizer has nothing behind it.
   if (progress.step == 0 &&
       std::ranges::all_of(manifest.tensors, is_of_model, &checkpoint::Manifest::Tensor::name)) {
-    std::erase_if(slices, [](const auto& slice) { return !is_of_model(slice.name); });
+    std::erase_if(shards, [](const auto& shard) { return !is_of_model(shard.name); });
   }
-  checkpoint::load(checkpoint, slices);
+  checkpoint::load(checkpoint, shards);
   held.store();
   state.step = progress.step;
   const auto json = nlohmann::json::parse(progress.json);

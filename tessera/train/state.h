@@ -22,7 +22,7 @@
 #include "tessera/train/device_input.h"
 #include "tessera/train/ema.h"
 #include "tessera/train/optimizer.h"
-#include "tessera/train/state_slices.h"
+#include "tessera/train/state_shards.h"
 
 namespace tessera::train {
 
@@ -87,12 +87,12 @@ at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool trai
 
 /// For a rank that has no sample while others compute: one black image whose result must not count, or none
 /// where it would count among the statistics of a model with buffers.
-data::Batch stand_in(const TrainState& state);
+data::Batch placeholder_batch(const TrainState& state);
 
-/// What checkpoint::save is given; the slices point into `state`, or hold a copy of what lies on a device.
+/// What checkpoint::save is given; the shards point into `state`, or hold a copy of what lies on a device.
 struct SaveRequest {
   checkpoint::SaveOptions options;
-  StateSlices slices;
+  StateShards shards;
   checkpoint::Progress progress;
 };
 /// Collective: buffers become the mean over the ranks first.

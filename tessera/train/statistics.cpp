@@ -48,8 +48,8 @@ void StepStatistics::add(const char* kind, const std::string& name, const at::Te
 std::vector<monitor::TensorStatistics> StepStatistics::finish(double scale, mesh::Mesh& mesh) {
   if (!due_) return {};
   for (const auto& unit : state_.sharded->units()) {
-    for (const shard::Piece& piece : unit->pieces())
-      add("gradients", piece.name, piece.gradient.to(at::kFloat) / scale);
+    for (const shard::Shard& shard : unit->shards())
+      add("gradients", shard.name, shard.gradient.to(at::kFloat) / scale);
   }
   const auto rows = static_cast<int64_t>(sums_.size());
   // Sums of every rank in the first rows, each rank's largest magnitudes in one of the others.

@@ -20,7 +20,7 @@ bool computes_elsewhere(const TrainState& state) {
   return state.device_update != nullptr || !state.input->device().is_cpu();
 }
 
-StepNumbers numbers_of(const TrainState& state, double loss, double square_sum) {
+StepValues numbers_of(const TrainState& state, double loss, double square_sum) {
   return {loss, std::sqrt(square_sum) / state.loss_scale.value()};
 }
 
@@ -41,7 +41,7 @@ StepEnd::StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Me
   votes_ = {sum[2] > 0, sum[3] > 0, static_cast<int64_t>(sum[4])};
 }
 
-StepNumbers StepEnd::numbers(double lr) {
+StepValues StepEnd::numbers(double lr) {
   if (!elsewhere_) return numbers_;
   if (state_.device_update) {
     DeviceUpdate& update = *state_.device_update;

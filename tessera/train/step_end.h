@@ -37,7 +37,7 @@ class StepEnd {
   const Votes& votes() const { return votes_; }
   /// Loss and gradient norm over all ranks. With a DeviceUpdate this also updates the parameters.
   /// Collective. Call it once, and not in a stalled step.
-  StepNumbers numbers(double lr);
+  StepValues numbers(double lr);
   /// Updates the parameters, unless numbers() did; `is_used` is the guard's decision. Collective.
   void finish(bool is_used, double lr);
 
@@ -47,7 +47,7 @@ class StepEnd {
   const bool elsewhere_;
   at::Tensor loss_;
   Votes votes_;
-  StepNumbers numbers_;
+  StepValues numbers_;
 };
 
 /// The update that a device makes without the host. Null on a CPU, and for optimizers that cannot be queued.

@@ -33,9 +33,9 @@ class Task {
  public:
   virtual ~Task() = default;
   /// The sum over the samples of a training batch, a scalar that can be differentiated. `outputs`: the
-  /// model's, [size, ...]; `taught`: a teacher's, or undefined.
+  /// model's, [size, ...]; `teacher_logits`: a teacher's, or undefined.
   virtual at::Tensor loss_sum(const at::Tensor& outputs, const data::Batch& batch,
-                              const at::Tensor& taught) const = 0;
+                              const at::Tensor& teacher_logits) const = 0;
   /// `source` and `options` outlive it.
   virtual std::unique_ptr<Judge> judge(const data::Source& source, const EvaluateOptions& options) const = 0;
 };

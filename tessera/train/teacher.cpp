@@ -98,10 +98,10 @@ Teacher::Teacher(const recipe::Recipe& student, mesh::Mesh& mesh, Log& log, at::
 
 Teacher::~Teacher() = default;
 
-at::Tensor Teacher::logits(const DeviceInput::Input& input, bool mine) {
+at::Tensor Teacher::logits(const DeviceInput::Input& input, bool has_samples) {
   const at::NoGradGuard no_grad;
-  if (!mine) {
-    forward(*state_, stand_in(*state_), /*training=*/false, 0);
+  if (!has_samples) {
+    forward(*state_, placeholder_batch(*state_), /*training=*/false, 0);
     return {};
   }
   if (!scale_.defined()) return forward(*state_, input, /*training=*/false, 0);

@@ -37,9 +37,9 @@ class Teacher {
   ~Teacher();
 
   /// Logits [size, classes] float32 of the batch that the student sees (augmented, mixed; normed with the
-  /// teacher's own mean and std). `mine`: false on a rank without samples, which helps the others to gather
-  /// and gets an undefined tensor. Collective.
-  at::Tensor logits(const DeviceInput::Input& input, bool mine);
+  /// teacher's own mean and std). `has_samples`: false on a rank without samples, which helps the others to
+  /// gather and gets an undefined tensor. Collective.
+  at::Tensor logits(const DeviceInput::Input& input, bool has_samples);
 
  private:
   std::unique_ptr<TrainState> state_;

@@ -17,7 +17,7 @@
 #include "tessera/mesh/mesh.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/unit.h"
-#include "tessera/train/state_slices.h"
+#include "tessera/train/state_shards.h"
 
 namespace tessera::train {
 
@@ -32,7 +32,7 @@ struct Setting {
 /// A unit's share, and what is kept of it.
 struct UnitState {
   shard::Unit* unit = nullptr;
-  std::vector<Setting> settings;  // by piece
+  std::vector<Setting> settings;  // by shard
   std::vector<at::Tensor> kept;   // by UpdateRule::kept(): [shard_numel] float32
 };
 
@@ -70,8 +70,8 @@ class UpdateRule {
   virtual void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) = 0;
   /// The same rule for a device that takes its numbers from its own memory; null where there is none.
   virtual const QueuedRule* queued() const { return nullptr; }
-  /// This rank's slices of what is kept besides; `first_rank`: what all ranks hold alike is this one's.
-  virtual void append_slices(const std::string& /*prefix*/, bool /*first_rank*/, StateSlices&) const {}
+  /// This rank's shards of what is kept besides; `first_rank`: what all ranks hold alike is this one's.
+  virtual void append_shards(const std::string& /*prefix*/, bool /*first_rank*/, StateShards&) const {}
 };
 
 /// The rule of this name; the others follow from the recipe's options.
@@ -96,12 +96,12 @@ struct Run {
 /// All stretches of all units, first to last.
 void over_runs(std::span<const UnitState> units, const std::function<void(const Run&)>& body);
 
-/// What of a unit's flat tensor [shard_numel] is this piece's. A view.
-at::Tensor part_of(const at::Tensor& flat, const shard::Piece& piece);
+/// What of a unit's flat tensor [shard_numel] is this shard's. A view.
+at::Tensor part_of(const at::Tensor& flat, const shard::Shard& shard);
 
-/// Adds a slice of the checkpoint over `part`, 1-D float32 memory of this piece.
-void add_slice(StateSlices& slices, std::string_view prefix, const shard::Unit& unit,
-               const shard::Piece& piece, const at::Tensor& part);
+/// Adds a shard of the checkpoint over `part`, 1-D float32 memory of this shard.
+void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& unit,
+               const shard::Shard& shard, const at::Tensor& part);
 
 /// The rules of other files than make_rule's.
 std::unique_ptr<UpdateRule> make_lamb(const recipe::OptimizerRecipe& options);

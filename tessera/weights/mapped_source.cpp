@@ -76,21 +76,21 @@ MappedSource::MappedSource(Named from, const Mapping& mapping, Direction directi
   parts_.resize(tensors_.size());
   for (const Link& link : mapping.links()) {
     if (!import && link.theirs.empty()) continue;
-    Part part{.begin = import ? link.ours_begin : link.theirs_begin,
-              .count = checkpoint::count_of(link.dims),
-              .source = link.theirs.empty() ? kNone : source_of(import ? link.theirs : link.ours),
-              .source_begin = import ? link.theirs_begin : link.ours_begin,
-              .shape = {},
-              .strides = {}};
+    Block part{.begin = import ? link.ours_begin : link.theirs_begin,
+               .count = checkpoint::count_of(link.dims),
+               .source = link.theirs.empty() ? kNone : source_of(import ? link.theirs : link.ours),
+               .source_begin = import ? link.theirs_begin : link.ours_begin,
+               .shape = {},
+               .strides = {}};
     set_order(link, direction, part.shape, part.strides);
     if (!link.added.empty()) part.added = source_of(link.added);
     parts_[targets.at(import ? link.ours : link.theirs)].push_back(std::move(part));
   }
   for (size_t i = 0; i < parts_.size(); ++i) {
     std::sort(parts_[i].begin(), parts_[i].end(),
-              [](const Part& a, const Part& b) { return a.begin < b.begin; });
+              [](const Block& a, const Block& b) { return a.begin < b.begin; });
     int64_t covered = 0;
-    for (const Part& part : parts_[i]) {
+    for (const Block& part : parts_[i]) {
       TESSERA_CHECK_EQ(part.begin, covered);
       covered += part.count;
     }
@@ -153,7 +153,7 @@ void MappedSource::read(size_t tensor, int64_t begin, std::span<std::byte> out) 
   // The bytes are the caller's and need not lie as floats do.
   constexpr int64_t kWindow = static_cast<int64_t>(checkpoint::kWindowBytes / sizeof(float));
   std::vector<float> window;
-  for (const Part& part : parts_[tensor]) {
+  for (const Block& part : parts_[tensor]) {
     int64_t from = std::max(begin, part.begin);
     const int64_t end = std::min(begin + count, part.begin + part.count);
     for (; from < end; from += static_cast<int64_t>(window.size())) {
@@ -166,7 +166,7 @@ void MappedSource::read(size_t tensor, int64_t begin, std::span<std::byte> out) 
   }
 }
 
-void MappedSource::read_part(const Part& part, int64_t skip, std::span<float> out) {
+void MappedSource::read_part(const Block& part, int64_t skip, std::span<float> out) {
   if (part.source == kNone) {
     std::fill(out.begin(), out.end(), 0.0F);
     return;

@@ -42,7 +42,7 @@ class MappedSource final : public checkpoint::TensorSource {
  private:
   static constexpr size_t kNone = SIZE_MAX;
   /// Elements [begin, begin + count) of a target.
-  struct Part {
+  struct Block {
     int64_t begin = 0, count = 0;
     size_t source = kNone;  // none: zeros
     int64_t source_begin = 0;
@@ -51,14 +51,14 @@ class MappedSource final : public checkpoint::TensorSource {
   };
   void check(const Mapping& mapping, Direction direction) const;
   size_t source_of(const std::string& name) const;
-  void read_part(const Part& part, int64_t skip, std::span<float> out);
+  void read_part(const Block& part, int64_t skip, std::span<float> out);
   void read_source(size_t tensor, int64_t begin, std::span<float> out);
 
   Named from_;
   checkpoint::Progress progress_;
   std::vector<checkpoint::Manifest::Tensor> tensors_;
-  std::vector<std::vector<Part>> parts_;  // by tensor, in order, without gap
-  std::vector<float> held_;               // the turned block last read
+  std::vector<std::vector<Block>> parts_;  // by tensor, in order, without gap
+  std::vector<float> held_;                // the turned block last read
   size_t held_source_ = kNone;
   int64_t held_begin_ = 0;
 };

@@ -15,23 +15,23 @@ class SafetensorsSource final : public checkpoint::TensorSource {
  public:
   void add(std::shared_ptr<formats::SafetensorsReader> file, const formats::SafetensorsEntry& entry) {
     tensors_.push_back({entry.name, entry.dtype, entry.shape});
-    places_.push_back({std::move(file), &entry});
+    entries_.push_back({std::move(file), &entry});
   }
   const std::vector<checkpoint::Manifest::Tensor>& tensors() const override { return tensors_; }
   const checkpoint::Progress& progress() const override { return progress_; }
   void read(size_t tensor, int64_t begin, std::span<std::byte> out) override {
-    const Place& place = places_.at(tensor);
+    const Entry& place = entries_.at(tensor);
     place.file->read(*place.entry, static_cast<uint64_t>(begin) * formats::dtype_size(place.entry->dtype),
                      out);
   }
 
  private:
-  struct Place {
+  struct Entry {
     std::shared_ptr<formats::SafetensorsReader> file;
     const formats::SafetensorsEntry* entry = nullptr;
   };
   std::vector<checkpoint::Manifest::Tensor> tensors_;
-  std::vector<Place> places_;
+  std::vector<Entry> entries_;
   checkpoint::Progress progress_;
 };
 

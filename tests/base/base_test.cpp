@@ -13,10 +13,10 @@
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/location.h"
 #include "tessera/base/median.h"
 #include "tessera/base/one_line.h"
 #include "tessera/base/output_file.h"
-#include "tessera/base/place.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
@@ -36,10 +36,10 @@ TEST(UserError, JoinsTheGivenParts) {
 }
 
 TEST(WithPlace, PlaceFollowsTheProblem) {
-  EXPECT_EQ(with_place("[a.b] x is 3", "line 1"), "[a.b] x is 3 (line 1)");
-  EXPECT_EQ(with_place("[a.b] x is 3: expected 4; set it", "line 1"),
+  EXPECT_EQ(with_location("[a.b] x is 3", "line 1"), "[a.b] x is 3 (line 1)");
+  EXPECT_EQ(with_location("[a.b] x is 3: expected 4; set it", "line 1"),
             "[a.b] x is 3 (line 1): expected 4; set it");
-  EXPECT_EQ(with_place("[a.b] x is 3; set it", "line 1"), "[a.b] x is 3 (line 1); set it");
+  EXPECT_EQ(with_location("[a.b] x is 3; set it", "line 1"), "[a.b] x is 3 (line 1); set it");
 }
 
 // Known answers of Philox4x32-10 (Random123's kat_vectors): zero counter, zero key.

@@ -21,7 +21,7 @@ class Damage : public ::testing::Test {
   }
   std::string load_error(const Tensors& tensors = sample_tensors()) {
     auto state = part_of(tensors, 0, 1);
-    return error_text([&] { load(checkpoint, state.slices); });
+    return error_text([&] { load(checkpoint, state.shards); });
   }
   static void overwrite(const fs::path& path, const std::string& bytes) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;

@@ -60,7 +60,7 @@ TEST(FailingSave, OneRankThatCannotWriteIsNamedOnAll) {
   const auto errors = run_ranks(3, [&](const Ranks& ranks) {
     RankState state;
     state.add(kLarge[0], ranks.rank == 0 ? 0 : 100, ranks.rank == 0 ? 100 : kLarge[0].shape[0]);
-    save(options, state.slices, at_step(2), ranks);
+    save(options, state.shards, at_step(2), ranks);
   });
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
@@ -100,7 +100,7 @@ TEST(FailingSave, FailuresAfterTheShardsAndOnSeveralRanks) {
         ranks.all_gather("");
         return texts;
       };
-      save({.folder = folder.path()}, state.slices, at_step(2), meddling);
+      save({.folder = folder.path()}, state.shards, at_step(2), meddling);
     });
   };
   auto errors = save_with({"step_00000002.tmp/manifest.json"});
@@ -123,7 +123,7 @@ TEST(FailingSave, ABestThatCannotBeMarkedIsToldApart) {
   const auto errors = run_ranks(2, [&](const Ranks& ranks) {
     auto state = part_of(sample_tensors(), ranks.rank, 2);
     state.fill(0);
-    save({.folder = folder.path(), .best = true}, state.slices, at_step(4), ranks);
+    save({.folder = folder.path(), .best = true}, state.shards, at_step(4), ranks);
   });
   EXPECT_TRUE(errors[1].ends_with("; step_00000004 is saved, but not marked as best")) << errors[1];
   EXPECT_EQ(wrong_bytes(folder.path() / "step_00000004", 1, 0), 0);

@@ -131,8 +131,8 @@ TEST(Names, OnlyWhatWasBuiltIsParsed) {
                             "step_00000007 ", "step_9999999999999999999"}) {
     EXPECT_EQ(names::parse_step(wrong), std::nullopt) << wrong;
   }
-  EXPECT_EQ(names::piece("w", 0, 6, 6), "w");
-  EXPECT_EQ(names::piece("w", 0, 5, 6), "w[0:5]");
+  EXPECT_EQ(names::region("w", 0, 6, 6), "w");
+  EXPECT_EQ(names::region("w", 0, 5, 6), "w[0:5]");
 }
 
 TEST_F(Find, PartsOfRunsFoldersAndCheckpoints) {

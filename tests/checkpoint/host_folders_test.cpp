@@ -29,7 +29,7 @@ class HostFolders : public ::testing::Test {
       state.fill(generation);
       Progress progress = at_step(step);
       progress.json = concat("{\"seconds\":", ranks.rank, '}');  // not alike on all ranks
-      EXPECT_EQ(save({.folder = folder, .keep = keep}, state.slices, progress, ranks),
+      EXPECT_EQ(save({.folder = folder, .keep = keep}, state.shards, progress, ranks),
                 folder / names_of(step));
     });
   }
@@ -68,7 +68,7 @@ TEST_F(HostFolders, EachRankLoadsFromWhatItSees) {
     const auto found = find(folder, "latest", ranks);
     ASSERT_EQ(found, folder / "step_00000001");
     auto state = part_of(sample_tensors(), ranks.rank, 4);
-    load(*found, state.slices);
+    load(*found, state.shards);
     EXPECT_EQ(state.wrong(0), 0);
   });
   EXPECT_EQ(errors, kNoErrors);
@@ -77,14 +77,14 @@ TEST_F(HostFolders, EachRankLoadsFromWhatItSees) {
 TEST_F(HostFolders, AMissingPartIsNamedByRankAndHost) {
   EXPECT_EQ(save_all(1), kNoErrors);
   auto state = part_of(sample_tensors(), 0, 1);
-  const auto error = error_text([&] { load(a / "step_00000001", state.slices); });
+  const auto error = error_text([&] { load(a / "step_00000001", state.shards); });
   EXPECT_EQ(error, concat("[checkpoint.shard] shard-00002-of-00004.safetensors is missing (",
                           (a / "step_00000001").string(),
                           "): rank 2 wrote it on host nodeb; give the folders of all hosts; tessera "
                           "checkpoint reshard joins them in one folder"));
   EXPECT_EQ(verify(a / "step_00000001").size(), 2U);
   EXPECT_EQ(verify(both(1)), Names());
-  load(both(1), state.slices);
+  load(both(1), state.shards);
   EXPECT_EQ(state.wrong(0), 0);
 }
 
@@ -101,7 +101,7 @@ TEST_F(HostFolders, WhatRanksOfTwoHostsHoldAlikeIsInBothFolders) {
   const auto errors = run([&](const Ranks& ranks, const fs::path& folder) {
     auto state = part_of(sample_tensors(), ranks.rank % 2, 2);
     state.fill(0);
-    save({.folder = folder}, state.slices, at_step(1), ranks);
+    save({.folder = folder}, state.shards, at_step(1), ranks);
   });
   EXPECT_EQ(errors, kNoErrors);
   for (const auto& folder : {a, b}) {
@@ -193,7 +193,7 @@ TEST_F(HostFolders, AHostThatCannotCommitTakesTheOthersBack) {
         ranks.all_gather("");
         return texts;
       };
-      save({.folder = folder}, state.slices, at_step(step), meddling);
+      save({.folder = folder}, state.shards, at_step(step), meddling);
     });
     for (const auto& error : errors) {
       EXPECT_TRUE(error.starts_with(
@@ -212,7 +212,7 @@ TEST_F(HostFolders, RetentionBestAndSettingAsideHappenInEveryFolder) {
   const auto errors = run([&](const Ranks& ranks, const fs::path& folder) {
     for (int64_t step = 1; step <= 4; ++step) {
       auto state = part_of(sample_tensors(), ranks.rank, 4);
-      save({.folder = folder, .keep = 2, .best = step == 1}, state.slices, at_step(step), ranks);
+      save({.folder = folder, .keep = 2, .best = step == 1}, state.shards, at_step(step), ranks);
     }
     EXPECT_EQ(find(folder, "best", ranks), folder / "step_00000001");
     set_aside_after(folder, 3, ranks);

@@ -40,7 +40,7 @@ void save_once(const fs::path& folder, int64_t step, int64_t generation, bool be
     state.fill(generation);
     auto progress = at_step(step);
     progress.plan_json = std::to_string(generation);
-    save({.folder = folder, .keep = kKeep, .best = best, .score = static_cast<double>(step)}, state.slices,
+    save({.folder = folder, .keep = kKeep, .best = best, .score = static_cast<double>(step)}, state.shards,
          progress, ranks);
   });
   for (const auto& error : errors) {

@@ -15,21 +15,21 @@ std::string manifest_with(const std::string& tensors, const std::string& world =
     {"file": "shard-00001-of-00002.safetensors", "bytes": 8, "xxh3": "1"}], "tensors": [)" +
          tensors + "]}";
 }
-std::string tensor_with(const std::string& slices, const std::string& shape = "[2, 3]",
+std::string tensor_with(const std::string& shards, const std::string& shape = "[2, 3]",
                         const std::string& dtype = "\"F32\"") {
-  return R"({"name": "w", "dtype": )" + dtype + R"(, "shape": )" + shape + R"(, "slices": )" + slices + "}";
+  return R"({"name": "w", "dtype": )" + dtype + R"(, "shape": )" + shape + R"(, "slices": )" + shards + "}";
 }
 
 TEST(ManifestText, ComesBackAsItWas) {
   StoredManifest stored;
   stored.manifest = {.schema = 1, .world = 2, .progress = at_step(9), .tensors = {{"w", "F32", {2, 3}}}};
   stored.shards = {{16, "00000000000000aa"}, {8, "00000000000000bb"}};
-  stored.pieces = {{{0, 0, 4}, {1, 4, 6}}};
+  stored.regions = {{{0, 0, 4}, {1, 4, 6}}};
   const std::string text = manifest_text(stored);
   const auto back = parse_manifest(text, "here");
   EXPECT_EQ(manifest_text(back), text);
   EXPECT_EQ(back.shards[1].checksum, "00000000000000bb");
-  EXPECT_EQ(back.pieces[0][1].begin, 4);
+  EXPECT_EQ(back.regions[0][1].begin, 4);
 }
 
 TEST(ManifestText, ProgressMustBeJson) {
@@ -42,9 +42,9 @@ TEST(ManifestText, ProgressMustBeJson) {
 }
 
 TEST(ParseManifest, SoundOnes) {
-  EXPECT_EQ(parse_manifest(manifest_with(tensor_with("[[0, 0, 4], [1, 4, 6]]")), "m").pieces[0].size(), 2U);
-  EXPECT_EQ(parse_manifest(manifest_with(tensor_with("[[1, 0, 0]]", "[0, 7]")), "m").pieces[0].size(), 1U);
-  EXPECT_EQ(parse_manifest(manifest_with(tensor_with("[[0, 0, 1]]", "[]")), "m").pieces[0][0].end, 1);
+  EXPECT_EQ(parse_manifest(manifest_with(tensor_with("[[0, 0, 4], [1, 4, 6]]")), "m").regions[0].size(), 2U);
+  EXPECT_EQ(parse_manifest(manifest_with(tensor_with("[[1, 0, 0]]", "[0, 7]")), "m").regions[0].size(), 1U);
+  EXPECT_EQ(parse_manifest(manifest_with(tensor_with("[[0, 0, 1]]", "[]")), "m").regions[0][0].end, 1);
 }
 
 TEST(ParseManifest, CopiesAreOfSlicesByRank) {
@@ -52,8 +52,8 @@ TEST(ParseManifest, CopiesAreOfSlicesByRank) {
     return manifest_with(tensor_with("[[0, 0, 4], [0, 4, 6]], \"copies\": " + copies));
   };
   const auto stored = parse_manifest(text("[[1, 0, 4]]"), "m");
-  EXPECT_EQ(stored.pieces[0][0].copies, std::vector<int64_t>({1}));
-  EXPECT_TRUE(stored.pieces[0][1].copies.empty());
+  EXPECT_EQ(stored.regions[0][0].copies, std::vector<int64_t>({1}));
+  EXPECT_TRUE(stored.regions[0][1].copies.empty());
   for (const char* wrong :
        {"[[1, 0, 3]]", "[[1, 1, 4]]", "[[2, 0, 4]]", "[[0, 0, 4]]", "[[1, 0, 4], [1, 0, 4]]"}) {
     const auto error = error_text([&] { parse_manifest(text(wrong), "m"); });

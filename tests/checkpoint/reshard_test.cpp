@@ -39,7 +39,7 @@ TEST_P(Reshard, ToAnyRanksAndBackIsBitwise) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Reshard,
                          ::testing::Combine(::testing::Values(1, 2, 3), ::testing::Values(1, 2, 5)));
 
-// What reshard writes for N ranks is what N ranks with equal slices save.
+// What reshard writes for N ranks is what N ranks with equal shards save.
 TEST(ReshardFiles, AreThoseOfASave) {
   const TemporaryFolder folder("tessera-reshard");
   save_sample({.folder = folder.path() / "a"}, 1, 3);

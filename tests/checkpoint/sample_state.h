@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small training state whose every byte is a formula, cut into slices for any number of ranks.
+// A small training state whose every byte is a formula, cut into shards for any number of ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -46,17 +46,17 @@ class SampleBytes {
   uint64_t hash_ = 0, generation_;
 };
 
-/// One rank's slices and their memory. Movable, not copyable: slices point into the memory.
+/// One rank's shards and their memory. Movable, not copyable: shards point into the memory.
 struct RankState {
   std::vector<std::vector<std::byte>> memory;
-  std::vector<Slice> slices;
+  std::vector<TensorShard> shards;
   RankState() = default;
   RankState(RankState&&) = default;
   RankState(const RankState&) = delete;
 
   void add(const Manifest::Tensor& tensor, int64_t begin, int64_t end) {
     auto& bytes = memory.emplace_back(static_cast<size_t>(end - begin) * formats::dtype_size(tensor.dtype));
-    slices.push_back({tensor.name, tensor.dtype, tensor.shape, begin, end, bytes.data()});
+    shards.push_back({tensor.name, tensor.dtype, tensor.shape, begin, end, bytes.data()});
   }
   void fill(int64_t generation) {
     for_each([](std::byte& byte, std::byte wanted) { byte = wanted; }, generation);
@@ -71,9 +71,9 @@ struct RankState {
  private:
   template <typename Visit>
   void for_each(const Visit& visit, int64_t generation) {
-    for (size_t i = 0; i < slices.size(); ++i) {
-      const SampleBytes sample(slices[i].name, generation);
-      const auto first = static_cast<uint64_t>(slices[i].begin) * formats::dtype_size(slices[i].dtype);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const SampleBytes sample(shards[i].name, generation);
+      const auto first = static_cast<uint64_t>(shards[i].begin) * formats::dtype_size(shards[i].dtype);
       for (size_t k = 0; k < memory[i].size(); ++k) {
         visit(memory[i][k], sample(first + k));
       }
@@ -105,7 +105,7 @@ inline std::vector<std::string> save_ranks(const SaveOptions& options, const Ten
   return run_ranks(world, [&](const Ranks& ranks) {
     auto state = part_of(tensors, ranks.rank, ranks.world);
     state.fill(generation);
-    save(options, state.slices, at_step(step), ranks);
+    save(options, state.shards, at_step(step), ranks);
   });
 }
 inline void save_sample(const SaveOptions& options, int64_t step, int64_t world = 1, int64_t generation = 0) {
@@ -120,7 +120,7 @@ inline int64_t wrong_bytes(const std::filesystem::path& checkpoint, int64_t worl
   int64_t wrong = 0;
   for (int64_t rank = 0; rank < world; ++rank) {
     auto state = part_of(tensors, rank, world);
-    load(checkpoint, state.slices, verify);
+    load(checkpoint, state.shards, verify);
     wrong += state.wrong(generation);
   }
   return wrong;

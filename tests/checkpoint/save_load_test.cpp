@@ -29,7 +29,7 @@ TEST(Save, ReturnsThePathAndLeavesNothingElse) {
   const TemporaryFolder folder("tessera-checkpoint");
   auto state = part_of(sample_tensors(), 0, 1);
   const fs::path nested = folder.path() / "run" / "checkpoints";
-  EXPECT_EQ(save({.folder = nested}, state.slices, at_step(7), {}), nested / "step_00000007");
+  EXPECT_EQ(save({.folder = nested}, state.shards, at_step(7), {}), nested / "step_00000007");
   EXPECT_EQ(names_in(nested), Names({"step_00000007"}));
   EXPECT_EQ(names_in(nested / "step_00000007"), Names({"manifest.json", "shard-00000-of-00001.safetensors"}));
 }
@@ -68,7 +68,7 @@ TEST(Save, WhatRanksHoldAlikeIsWrittenOnce) {
   const auto errors = run_ranks(4, [&](const Ranks& ranks) {  // two replicas of two shards
     auto state = part_of(sample_tensors(), ranks.rank % 2, 2);
     state.fill(0);
-    save({.folder = folder.path()}, state.slices, at_step(1), ranks);
+    save({.folder = folder.path()}, state.shards, at_step(1), ranks);
   });
   for (const auto& error : errors) EXPECT_EQ(error, "");
   const auto checkpoint = folder.path() / "step_00000001";
@@ -84,7 +84,7 @@ TEST(Save, SeveralSlicesOfOneTensorOnARank) {
     RankState state;
     for (int64_t i = ranks.rank; i < 20; i += 2) state.add(tensor, i, i + 1);  // every second element
     state.fill(5);
-    save({.folder = folder.path()}, state.slices, at_step(1), ranks);
+    save({.folder = folder.path()}, state.shards, at_step(1), ranks);
   });
   for (const auto& error : errors) EXPECT_EQ(error, "");
   EXPECT_EQ(wrong_bytes(folder.path() / "step_00000001", 3, 5, true, {tensor}), 0);
@@ -95,7 +95,7 @@ TEST(Save, SlicesThatDoNotCoverATensorAreOurFault) {
   RankState state;
   state.add({"w", "F32", {10}}, 0, 9);
   try {
-    save({.folder = folder.path()}, state.slices, at_step(1), {});
+    save({.folder = folder.path()}, state.shards, at_step(1), {});
     FAIL();
   } catch (const InternalError& error) {
     EXPECT_NE(std::string(error.what()).find("tensor w: the ranks hold 9 of 10 elements"), std::string::npos);
@@ -114,7 +114,7 @@ TEST(Load, OverlappingSlicesAndSomeTensorsOnly) {
   state.add(tensor, 5, 5);
   for (const bool verified : {true, false}) {
     state.fill(99);
-    load(folder.path() / "step_00000001", state.slices, verified);
+    load(folder.path() / "step_00000001", state.shards, verified);
     EXPECT_EQ(state.wrong(0), 0);
   }
 }

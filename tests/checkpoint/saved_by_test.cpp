@@ -30,7 +30,7 @@ class SavedByTest : public ::testing::Test {
       state.fill(0);
       Progress progress = at_step(step);
       if (!run.id.empty()) progress.json = concat("{\"run\":", to_json_text(run), "}");
-      save({.folder = path("ck"), .keep = 0}, state.slices, progress, ranks);
+      save({.folder = path("ck"), .keep = 0}, state.shards, progress, ranks);
     });
     EXPECT_EQ(errors, std::vector<std::string>(1));
   }

@@ -69,7 +69,7 @@ TEST_P(XlaFsdp, AsACheckpointOfAnyRanks) {
   EXPECT_NE(manifest.progress.model_json.find(R"("layers.0.fc.weight":[30,20])"), std::string::npos);
   RankState state;
   state.add({"adamw.exp_avg/layers.0.fc.weight", "F32", {30, 20}}, 0, 600);
-  load(checkpoint, state.slices);
+  load(checkpoint, state.shards);
   const formats::SafetensorsReader expected(kFixtures + GetParam() + "_whole.safetensors");
   std::vector<std::byte> bytes(2400);
   expected.read(*expected.find("adamw.exp_avg/blocks.0.fc.weight"), 0, bytes);

@@ -5,7 +5,7 @@
 #include "gpu.h"
 #include "tessera/data/open_source.h"
 #include "tessera/train/device_input.h"
-#include "tests/data/picture_cases.h"
+#include "tests/data/uint8_image_cases.h"
 
 namespace tessera::train {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 TEST(CudaInput, NumbersAreTheHostsForEverySetting) {
   TESSERA_NEEDS_A_DEVICE();
   const at::Device device = testing::use_gpu(0);
-  for (const data::PictureCase& setting : data::picture_cases()) {
+  for (const data::PictureCase& setting : data::uint8_image_cases()) {
     SCOPED_TRACE(setting.name);
     const auto source = data::open_source("fake:56", "train", {20, setting.transform.channels, 7});
     data::LoaderOptions options = setting.loader;

@@ -3,9 +3,9 @@
 #include "gpu.h"
 #include "tessera/data/open_source.h"
 #include "tessera/ops/device_kernels.h"
-#include "tessera/train/fused_pictures.h"
+#include "tessera/train/fused_uint8_images.h"
 #include "tests/cuda_kernels/kernel_cases.h"
-#include "tests/data/picture_cases.h"
+#include "tests/data/uint8_image_cases.h"
 
 namespace tessera::ops {
 namespace {
@@ -183,7 +183,7 @@ TEST(CudaKernels, PicturesAreTheHostsBits) {
   TESSERA_NEEDS_A_DEVICE();
   const at::Device gpu = tessera::testing::use_gpu(0);
   const UsingKernels kernels;
-  for (const data::PictureCase& setting : data::picture_cases()) {
+  for (const data::PictureCase& setting : data::uint8_image_cases()) {
     SCOPED_TRACE(setting.name);
     const auto source = data::open_source("fake:50", "train", {20, setting.transform.channels, 7});
     const train::Normalisation normalisation = train::Normalisation::of(setting.transform);

@@ -65,7 +65,7 @@ inline void expect_the_norm(const NormCase& size, const NormUse& use, at::Scalar
       const at::Tensor rounded = sum.detach().to(dtype).to(type) - sum.detach() + sum;
       y = at::layer_norm(rounded, {size.width}, t[2], t[3], 1e-5);
     } else {
-      const Normed found = normed(t[0], {t[2], t[3], 1e-5}, added);
+      const LayerNormOutput found = normed(t[0], {t[2], t[3], 1e-5}, added);
       y = found.rows;
       sum = found.x;
     }

@@ -293,7 +293,7 @@ TEST(RemoveFaulty, FindsEachFault) {
     EXPECT_EQ(kernels.gelu_backward_sums == nullptr, name == "gelu_backward_sums");
     EXPECT_EQ(kernels.concat_sums == nullptr, name == "concat_sums");
     EXPECT_EQ(kernels.fp8_rows == nullptr, name == "fp8_rows");
-    EXPECT_NE(kernels.pictures, nullptr);
+    EXPECT_NE(kernels.uint8_images, nullptr);
   };
   expect("layer_norm", "normalised rows off by ", [](DeviceKernels& k) {
     k.norm_forward = [](const NormForward& pass, void* stream) {

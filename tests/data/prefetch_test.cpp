@@ -24,7 +24,7 @@ class Numbers : public BatchMaker {
     ++started;
     return true;
   }
-  void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
+  void fill(int64_t index, SampleRange part, const std::atomic<bool>& stop, Batch* batch) const override {
     for (int64_t i = part.first; i < part.last && !stop; ++i) {
       if (slow)
         std::this_thread::sleep_for(
@@ -60,7 +60,7 @@ TEST(Prefetch, InOrderWithAnyWorkersDepthAndParts) {
 /// Batch 2 hangs until it is let go.
 class Hangs : public Numbers {
  public:
-  void fill(int64_t index, Part part, const std::atomic<bool>& stop, Batch* batch) const override {
+  void fill(int64_t index, SampleRange part, const std::atomic<bool>& stop, Batch* batch) const override {
     while (index == 2 && hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     Numbers::fill(index, part, stop, batch);
   }

@@ -29,7 +29,7 @@ class Endless : public BatchMaker {
     batch->size = 1;
     return true;
   }
-  void fill(int64_t, Part, const std::atomic<bool>&, Batch*) const override {}
+  void fill(int64_t, SampleRange, const std::atomic<bool>&, Batch*) const override {}
 };
 
 TEST(StartThreads, WhereTheSystemRefusesOneTheOthersEnd) {

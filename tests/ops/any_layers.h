@@ -13,7 +13,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/elementwise.h"
-#include "tessera/ops/keyless_attention.h"
+#include "tessera/ops/few_query_attention.h"
 #include "tessera/ops/lamb.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
@@ -64,10 +64,10 @@ inline std::vector<AnyLayer> any_layers() {
       {"cross_attention",
        {{2, 3, 4 * 16}, {2, 21, 2 * 4 * 16}},
        [](const Tensors& t) { return cross_attention(t[0], t[1], 4); }},
-      {"keyless_attention",
+      {"few_query_attention",
        {{3, 21, 64}, {64}, {64}, {192, 64}, {192}},
        [](const Tensors& t) {
-         return keyless_attention(normed(t[0], {t[1], t[2], 1e-6}), t[3] / 4, t[4], 4, 2);
+         return few_query_attention(normed(t[0], {t[1], t[2], 1e-6}), t[3] / 4, t[4], 4, 2);
        }},
       {"attention",
        {{2, 3, 4, 16}, {2, 21, 4, 16}, {2, 21, 4, 16}},

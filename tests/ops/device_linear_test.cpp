@@ -16,7 +16,7 @@
 
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/fp8_linear.h"
-#include "tessera/ops/gelued.h"
+#include "tessera/ops/gelu_output.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/mlp.h"
@@ -127,7 +127,7 @@ DeviceLayer of_residual() {
 // With a GELU before it, whose way back is part of the layer's.
 DeviceLayer after_gelu() {
   return {"linear_add after gelu",
-          [](const Tensors& t) { return linear_add(gelued(t[0]), t[1].flatten(1), t[2], t[3]); },
+          [](const Tensors& t) { return linear_add(gelu_output(t[0]), t[1].flatten(1), t[2], t[3]); },
           [](const Tensors& t) { return t[3] + at::matmul(at::gelu(t[0]), t[1].flatten(1).t()) + t[2]; },
           {0, 1, 1}};
 }
@@ -186,7 +186,7 @@ TEST_F(DeviceLinear, AnMlpIsBitwiseTheTwoLayersAndKeepsLess) {
     const Tensors t = norm_then_linear_inputs({21, 33, 50}, at::kBFloat16);
     const at::Tensor fc2 = at::sin(at::arange(33 * 50)).view({33, 50}).to(at::kBFloat16).requires_grad_();
     const LiveBytes live;
-    const Normed x = normed(t[0], {t[1], t[2], 1e-6});
+    const LayerNormOutput x = normed(t[0], {t[1], t[2], 1e-6});
     const at::Tensor y =
         one ? mlp(x, t[3], t[4], fc2, t[2], t[0]) : linear_add(linear_gelu(x, t[3], t[4]), fc2, t[2], t[0]);
     kept.push_back(live.now());
@@ -254,7 +254,7 @@ TEST_F(DeviceLinear, AfterGeluAnyGradientCanBeLeftOut) {
   const auto gradients = [&](std::array<bool, 3> wanted) {
     Tensors t;
     for (size_t i = 0; i < 3; ++i) t.push_back(given[i].clone().requires_grad_(wanted[i]));
-    linear(gelued(t[0]), t[1], t[2]).sum().backward();
+    linear(gelu_output(t[0]), t[1], t[2]).sum().backward();
     return Tensors{t[0].grad(), t[1].grad(), t[2].grad()};
   };
   const Tensors all = gradients({true, true, true});

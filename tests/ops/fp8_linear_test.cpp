@@ -169,7 +169,7 @@ TEST(Fp8Layer, AfterAGeluIsBitwiseTheTwoOpsAndKeepsLess) {
       const std::vector<at::Tensor> t = norm_then_linear_inputs({21, 33, 50}, dtype);
       const LiveBytes live;
       const at::Tensor y =
-          together ? fp8_linear(gelued(t[0]), t[3], t[4]) : fp8_linear(at::gelu(t[0]), t[3], t[4]);
+          together ? fp8_linear(gelu_output(t[0]), t[3], t[4]) : fp8_linear(at::gelu(t[0]), t[3], t[4]);
       kept.push_back(live.now());
       y.sum().backward();
       found.push_back({y.detach(), t[0].grad(), t[3].grad(), t[4].grad()});

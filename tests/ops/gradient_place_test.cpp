@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/ops/gradient_place.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <future>
 #include <vector>
 
+#include "tessera/ops/gradient_memory.h"
 #include "tessera/ops/linear.h"
 #include "tests/ops/has_kernels.h"
 
@@ -41,7 +40,7 @@ TEST_P(GradientPlace, ReceivesTheGradientThatAutogradHandsOn) {
   const at::Tensor flat = at::zeros({3 + weight_.numel()}, GetParam());
   const at::Tensor place = flat.narrow(0, 3, weight_.numel()).view(weight_.sizes());
   {
-    const GradientPlaces places(place_of_the_weight(place));
+    const GradientMemory places(place_of_the_weight(place));
     EXPECT_EQ(backward().data_ptr(), place.data_ptr());
   }
   EXPECT_TRUE(place.equal(expected));
@@ -51,7 +50,7 @@ TEST_P(GradientPlace, ReceivesTheGradientThatAutogradHandsOn) {
 
 TEST_P(GradientPlace, IsOfOneThread) {
   const at::Tensor place = at::empty_like(weight_);
-  const GradientPlaces places(place_of_the_weight(place));
+  const GradientMemory places(place_of_the_weight(place));
   std::async(std::launch::async, [&] { EXPECT_NE(backward().data_ptr(), place.data_ptr()); }).get();
 }
 

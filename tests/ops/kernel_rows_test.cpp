@@ -3,7 +3,7 @@
 // formulas in float64, with sizes that are no multiple of anything, in memory that ends where it may not be
 // touched.
 #include "tessera/ops/vector_batch_norm.h"
-#include "tessera/ops/vector_keyless.h"
+#include "tessera/ops/vector_few_query.h"
 #include "tessera/ops/vector_norm.h"
 #include "tests/ops/softmax_formula.h"
 #include "tests/ops/vector_functions.h"
@@ -146,13 +146,13 @@ TYPED_TEST(KernelRows, BatchNorm) {
   }
 }
 
-TYPED_TEST(KernelRows, KeylessAttention) {
+TYPED_TEST(KernelRows, FewQueryAttention) {
   using T = typename TypeParam::T;
-  using Image = vectors::KeylessImage<typename TypeParam::Set, T>;
+  using Image = vectors::FewQueryImage<typename TypeParam::Set, T>;
   constexpr int64_t kShapes[][3] = {{1, 1, 1}, {3, 5, 7}, {7, 50, 16}, {12, 197, 40}};
   for (const auto& [rows, tokens, width] : kShapes) {
     const int64_t step = width + 3;  // of another image's rows
-    const vectors::KeylessShape shape{rows, tokens, width, step, 0.3F};
+    const vectors::FewQueryShape shape{rows, tokens, width, step, 0.3F};
     const int64_t count = (rows - 1) * step + width;
     Guarded<T> x(tokens * width), u(count), z(count), dz(count), du(count), dx(tokens * width);
     Guarded<float> p(rows * tokens);

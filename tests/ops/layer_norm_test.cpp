@@ -59,7 +59,7 @@ TEST_P(LayerNormOp, GradientsOfBothResultsAreAddedUp) {
         if (rows_used) total = total + (y * direction[0].to(type)).sum();
         total.backward();
       };
-      const Normed found = normed(inputs[0], {weight, bias, 1e-6}, sum ? inputs[1] : at::Tensor());
+      const LayerNormOutput found = normed(inputs[0], {weight, bias, 1e-6}, sum ? inputs[1] : at::Tensor());
       backward(found.rows, found.x, dtype);
       const at::Tensor x =
           (sum ? inputs[0] + inputs[1] : inputs[0]).detach().to(at::kDouble).requires_grad_();

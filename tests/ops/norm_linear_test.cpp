@@ -18,7 +18,7 @@ namespace tessera::ops {
 namespace {
 
 at::Tensor together(const Tensors& t, bool gelu) {
-  const Normed x = normed(t[0], {t[1], t[2], kEpsilon});
+  const LayerNormOutput x = normed(t[0], {t[1], t[2], kEpsilon});
   return gelu ? linear_gelu(x, t[3], t[4]) : linear(x, t[3], t[4]);
 }
 

@@ -20,15 +20,15 @@ namespace {
 
 using plan::Level;
 using shard::NamedTensor;
-using shard::Part;
 using shard::Precision;
+using shard::Segment;
 using shard::ShardedModel;
 
 constexpr int64_t kWidth = 7, kDepth = 3, kClasses = 5, kBatch = 12;
 
 /// A small residual net of odd sizes, so that no shard boundary falls on a parameter's.
-std::vector<Part> make_parts() {
-  std::vector<Part> parts;
+std::vector<Segment> make_parts() {
+  std::vector<Segment> parts;
   const auto parameter = [](at::IntArrayRef shape) { return at::zeros(shape).requires_grad_(true); };
   const auto add = [&](const std::string& name, int64_t in, int64_t out, bool residual) {
     const at::Tensor weight = parameter({out, in}), bias = parameter({out});
@@ -56,11 +56,11 @@ plan::Plan make_plan(int64_t world, Level level, bool recompute, int64_t prefetc
 
 void initialise(ShardedModel& model) {
   for (const auto& unit : model.units()) {
-    for (const auto& piece : unit->pieces()) {
-      std::vector<float> values(static_cast<size_t>(piece.end - piece.begin));
-      fill_normal(random_key(1, piece.name), static_cast<uint64_t>(piece.begin), values, 0.0F, 0.5F, 3.0F);
-      at::Tensor master = piece.master;
-      master.copy_(at::from_blob(values.data(), {piece.end - piece.begin}, at::kFloat));
+    for (const auto& shard : unit->shards()) {
+      std::vector<float> values(static_cast<size_t>(shard.end - shard.begin));
+      fill_normal(random_key(1, shard.name), static_cast<uint64_t>(shard.begin), values, 0.0F, 0.5F, 3.0F);
+      at::Tensor master = shard.master;
+      master.copy_(at::from_blob(values.data(), {shard.end - shard.begin}, at::kFloat));
     }
   }
   model.parameters_changed();
@@ -318,7 +318,7 @@ std::map<std::string, at::Tensor> gradients_of_twice_used(int64_t world, Level l
   std::map<std::string, at::Tensor> result;
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
     const auto parameter = [](at::IntArrayRef shape) { return at::zeros(shape).requires_grad_(true); };
-    std::vector<Part> parts;
+    std::vector<Segment> parts;
     for (const std::string name : {"first", "second"}) {
       const at::Tensor weight = parameter({16, 16}), bias = parameter({16});
       parts.push_back({name, {{name + ".weight", weight}, {name + ".bias", bias}}, [=](const at::Tensor& x) {
@@ -378,7 +378,7 @@ TEST(ShardedModel, AGradientOnItsWayIsWaitedFor) {
                                   const at::Tensor& b2, const at::Tensor& e) {
         return all ? ops::linear(ops::linear(x, w, b1), w, b2) * e : ops::linear(x, w, b2);
       };
-      std::vector<Part> parts;
+      std::vector<Segment> parts;
       parts.push_back({"only",
                        {{"weight", weight}, {"first", first}, {"second", second}, {"extra", extra}},
                        [&](const at::Tensor& x) { return forward(x, weight, first, second, extra); }});
@@ -396,9 +396,9 @@ TEST(ShardedModel, AGradientOnItsWayIsWaitedFor) {
         const at::Tensor w = alone(weight), b1 = alone(first), b2 = alone(second), e = alone(extra);
         forward(x, w, b1, b2, e).square().sum().backward();
         model.backward(model.forward(x).square().sum(), true);
-        const shard::Piece& piece = unit->pieces()[0];
-        const at::Tensor expected = w.grad().flatten().slice(0, piece.begin, piece.end) * world;
-        EXPECT_TRUE(at::allclose(piece.gradient, expected, 1e-4, 1e-4))
+        const shard::Shard& shard = unit->shards()[0];
+        const at::Tensor expected = w.grad().flatten().slice(0, shard.begin, shard.end) * world;
+        EXPECT_TRUE(at::allclose(shard.gradient, expected, 1e-4, 1e-4))
             << "all " << all << " world " << world;
         model.parameters_changed();
       }
@@ -416,7 +416,7 @@ TEST(Traffic, OneRankNeitherCopiesNorSends) {
         model.backward(model.forward(at::ones({kBatch, 3})).sum(), true);
         for (const auto& unit : model.units()) {
           for (size_t i = 0; i < unit->parameters().size(); ++i) {
-            EXPECT_EQ(unit->parameters()[i].second.data_ptr(), unit->pieces()[i].master.data_ptr());
+            EXPECT_EQ(unit->parameters()[i].second.data_ptr(), unit->shards()[i].master.data_ptr());
           }
         }
         model.parameters_changed();

@@ -58,7 +58,7 @@ TEST(Accumulation, AMicroBatchThatRunsAgainSeesItsOwnMasks) {
       const recipe::Recipe recipe = make_recipe({concat("shard.recompute=", recompute)});
       const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
       const auto logits_of = [&](uint64_t first) {
-        data::Batch batch = stand_in(*state);
+        data::Batch batch = placeholder_batch(*state);
         batch.size = 4;
         batch.images.assign(4 * batch.images.size(), 0.0F);
         for (size_t i = 0; i < batch.images.size(); ++i)

@@ -45,7 +45,7 @@ TEST_P(Building, TakesTheShardsAndAtMost512MiBMore) {
   int64_t numbers = 0;
   for (const auto& unit : state->sharded->units()) numbers += unit->shard_numel();
   EXPECT_GE(numbers, arch::parameter_count(recipe.model) / world);
-  const int64_t shards = numbers * (4 * 4 + 2);  // master, gradient, two moments; the slice in bf16
+  const int64_t shards = numbers * (4 * 4 + 2);  // master, gradient, two moments; the shard in bf16
   EXPECT_LE(peak, shards + 512 * kMiB);
   EXPECT_GE(held, numbers * (4 + 2));  // the values are there
   std::cout << preset << " over " << world << " ranks: shards " << shards / kMiB << " MiB, peak "

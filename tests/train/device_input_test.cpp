@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/data/open_source.h"
-#include "tests/train/picture_batches.h"
+#include "tests/train/uint8_image_batches.h"
 
 namespace tessera::train {
 namespace {

@@ -135,7 +135,7 @@ TEST(DeviceUpdate, DecidesAsTheGuardForAnyNumbers) {
         update.decide();
         update.begin_read();
         update.update();
-        const StepNumbers numbers = update.read();
+        const StepValues numbers = update.read();
         EXPECT_EQ(update.was_made(), limit.allows(numbers.loss, numbers.gradient_norm))
             << loss << ' ' << gradient;
         EXPECT_EQ(std::isnan(numbers.loss), std::isnan(loss));
@@ -184,7 +184,7 @@ TEST(StepEnd, NumbersAreThoseOfTheCpusWay) {
         EXPECT_TRUE(end->votes().stop && end->votes().stalled);
         EXPECT_EQ(end->votes().broken, 3);
       }
-      const StepNumbers found = there.numbers(1e-4), expected = here.numbers(1e-4);
+      const StepValues found = there.numbers(1e-4), expected = here.numbers(1e-4);
       EXPECT_EQ(found.loss, expected.loss);
       EXPECT_EQ(found.gradient_norm, expected.gradient_norm);
       EXPECT_GT(found.gradient_norm, 1);

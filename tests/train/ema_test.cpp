@@ -71,8 +71,8 @@ Values average_of_given(int64_t world, const recipe::EmaRecipe& options) {
     const at::NoGradGuard no_grad;
     const auto model = given_model(mesh, plan::Level::kZero3);
     const auto put = [&](const auto& value) {
-      over_pieces(*model, [&](const shard::Piece& piece, const GivenParameter& parameter) {
-        put_part(piece.master, value(parameter), piece);
+      over_pieces(*model, [&](const shard::Shard& shard, const GivenParameter& parameter) {
+        put_part(shard.master, value(parameter), shard);
       });
     };
     put(start_value);

@@ -77,7 +77,7 @@ std::map<std::string, at::Tensor> outputs_of(const recipe::Recipe& recipe) {
     state->context.observe = [&](const std::string& name, const at::Tensor& value) {
       outputs[name] = value.clone();
     };
-    data::Batch batch = stand_in(*state);
+    data::Batch batch = placeholder_batch(*state);
     for (size_t i = 0; i < batch.images.size(); ++i) {
       batch.images[i] = static_cast<float>(i % 13) / 6.0F - 1.0F;
     }

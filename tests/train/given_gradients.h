@@ -103,7 +103,7 @@ inline Values whole_parameters(shard::ShardedModel& model) {
 inline std::unique_ptr<shard::ShardedModel> given_model(mesh::Mesh& mesh, plan::Level level) {
   plan::Plan plan;
   plan.world = mesh.world_size();
-  std::vector<shard::Part> parts;
+  std::vector<shard::Segment> parts;
   for (const GivenParameter& parameter : given_parameters()) {
     if (parts.empty() || parts.back().name != parameter.unit) {
       parts.push_back({parameter.unit, {}, {}});
@@ -114,21 +114,21 @@ inline std::unique_ptr<shard::ShardedModel> given_model(mesh::Mesh& mesh, plan::
   return std::make_unique<shard::ShardedModel>(std::move(parts), plan, shard::Precision{}, mesh);
 }
 
-/// Calls `body` with every piece and its parameter.
+/// Calls `body` with every shard and its parameter.
 template <typename Body>
 void over_pieces(const shard::ShardedModel& model, const Body& body) {
   size_t next = 0;
   for (const auto& unit : model.units()) {
-    for (const shard::Piece& piece : unit->pieces()) {
+    for (const shard::Shard& shard : unit->shards()) {
       const GivenParameter& parameter = given_parameters().at(next++);
-      TESSERA_CHECK_EQ(piece.name, std::string(parameter.name));
-      body(piece, parameter);
+      TESSERA_CHECK_EQ(shard.name, std::string(parameter.name));
+      body(shard, parameter);
     }
   }
 }
 
-inline void put_part(at::Tensor to, const at::Tensor& whole, const shard::Piece& piece) {
-  to.copy_(whole.narrow(0, piece.begin, piece.end - piece.begin));
+inline void put_part(at::Tensor to, const at::Tensor& whole, const shard::Shard& shard) {
+  to.copy_(whole.narrow(0, shard.begin, shard.end - shard.begin));
 }
 
 /// Whole parameters after kGivenSteps.
@@ -141,8 +141,8 @@ inline Values train_given(int64_t world, plan::Level level, const std::vector<st
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
     const at::NoGradGuard no_grad_here;
     const auto model = given_model(mesh, level);
-    over_pieces(*model, [](const shard::Piece& piece, const GivenParameter& parameter) {
-      put_part(piece.master, start_value(parameter), piece);
+    over_pieces(*model, [](const shard::Shard& shard, const GivenParameter& parameter) {
+      put_part(shard.master, start_value(parameter), shard);
     });
     Optimizer optimizer(
         *model, options,
@@ -155,8 +155,8 @@ inline Values train_given(int64_t world, plan::Level level, const std::vector<st
         mesh);
     for (int64_t step = 1; step <= kGivenSteps; ++step) {
       for (const auto& unit : model->units()) unit->hold_gradient();
-      over_pieces(*model, [&](const shard::Piece& piece, const GivenParameter& parameter) {
-        put_part(piece.gradient, given_gradient(parameter, step) / grad_scale, piece);
+      over_pieces(*model, [&](const shard::Shard& shard, const GivenParameter& parameter) {
+        put_part(shard.gradient, given_gradient(parameter, step) / grad_scale, shard);
       });
       optimizer.step(given_rate(options.lr, step), grad_scale);
       model->parameters_changed();

@@ -22,7 +22,7 @@ class Damage {
  public:
   Damage(TrainState& state, double factor) : state_(state) {
     const auto& units = state.sharded->units();
-    master_ = units.back()->pieces().back().master;
+    master_ = units.back()->shards().back().master;
     before_ = master_.clone();
     master_.mul_(factor).add_(std::isinf(factor) ? kInfinity : 0.0);
     state.sharded->parameters_changed();

@@ -361,7 +361,7 @@ TEST(Numbers, AreNeverSilentlyNotFinite) {
     const recipe::Recipe recipe = make_recipe();
     const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
     if (mesh.rank() == 1) {
-      at::Tensor master = state->sharded->units().at(1)->pieces().back().master;
+      at::Tensor master = state->sharded->units().at(1)->shards().back().master;
       ASSERT_GT(master.numel(), 0);
       master.fill_(std::numeric_limits<float>::infinity());
       state->sharded->parameters_changed();

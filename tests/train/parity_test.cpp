@@ -37,7 +37,7 @@ TEST(Adamw, EqualsTorchs) {
   EXPECT_GT((ours - start).abs().max().item<double>(), 0.05) << "the parameters should have moved";
 }
 
-// The same values wherever the slice boundaries fall.
+// The same values wherever the shard boundaries fall.
 TEST(Adamw, IsTheSameForAnySplit) {
   const int64_t n = 517;
   const at::Tensor gradient = models::formula::uniform("gradient", n);
@@ -80,10 +80,10 @@ TEST(Parity, TwentyShardedStepsGivePyTorchsLossCurve) {
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
     const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
     for (const auto& unit : state->sharded->units()) {
-      for (const auto& piece : unit->pieces()) {
-        at::Tensor master = piece.master;
+      for (const auto& shard : unit->shards()) {
+        at::Tensor master = shard.master;
         master.copy_(
-            models::formula::weights(piece.name, piece.shape).flatten().slice(0, piece.begin, piece.end));
+            models::formula::weights(shard.name, shard.shape).flatten().slice(0, shard.begin, shard.end));
       }
     }
     state->sharded->parameters_changed();

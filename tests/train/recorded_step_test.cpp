@@ -11,7 +11,7 @@
 #include "small_run.h"
 #include "tessera/base/file.h"
 #include "tessera/ops/cpu.h"
-#include "tessera/ops/host_made.h"
+#include "tessera/ops/host_values.h"
 #include "tessera/train/step_end.h"
 #include "tessera/train/teacher.h"
 #include "tests/operation_graph.h"
@@ -193,7 +193,7 @@ TEST(RecordedPass, FewKindsAreKept) {
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
     RecordedStep& recorded = *state->recorded;
     const auto run = [&](int64_t size) {
-      data::Batch batch = stand_in(*state);
+      data::Batch batch = placeholder_batch(*state);
       DeviceInput::Input input = state->input->with_images(std::move(batch));
       recorded.run(*state, {input, {}, true, /*samples=*/size, true, true, 1, nullptr}, mesh);
       state->sharded->parameters_changed();
@@ -467,7 +467,7 @@ TEST(RecordedPass, AsksTheHostForNothingThatItWasNotGiven) {
     data::TrainLoader loader(*source, recipe.data.transform, options, 0);
     DeviceInput::Input input = state->input->next(loader);
     const Pass pass{input, at::Tensor(), true, 48, true, true, 1, nullptr};
-    ops::HostNumbers numbers;
+    ops::HostValues numbers;
     numbers.collect([&] { run_pass(*state, pass); });
     EXPECT_GE(numbers.size(), 4U);  // labels, their mixture's, dropout, drop-path
     OperationGraph graph;

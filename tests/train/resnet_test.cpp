@@ -149,7 +149,7 @@ TEST(ResNetGuard, ASkippedStepLeavesTheStatistics) {
     train_until(*state, mesh, 1, curve);
     Parameters before;
     for (const auto& [name, buffer] : state->sharded->buffers()) before[name] = buffer.clone();
-    at::Tensor master = state->sharded->units().front()->pieces().front().master;
+    at::Tensor master = state->sharded->units().front()->shards().front().master;
     master.fill_(std::numeric_limits<float>::infinity());
     state->sharded->parameters_changed();
     train_until(*state, mesh, 2, curve);

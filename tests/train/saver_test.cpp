@@ -102,7 +102,7 @@ std::vector<at::Tensor> masters(const TrainState& state) {
 
 void change(TrainState& state) {
   for (const auto& unit : state.sharded->units()) {
-    for (shard::Piece piece : unit->pieces()) piece.master.fill_(7.0);  // the padding is not saved
+    for (shard::Shard shard : unit->shards()) shard.master.fill_(7.0);  // the padding is not saved
   }
 }
 

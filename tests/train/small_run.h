@@ -146,7 +146,7 @@ using Factors = std::map<int64_t, double>;
 inline void train_with_factors(TrainState& state, mesh::Mesh& mesh, int64_t until, const Factors& factors,
                                Curve& curve, bool as_bytes = false,
                                std::vector<StepResult>* steps = nullptr) {
-  at::Tensor last = state.sharded->units().back()->pieces().back().master;
+  at::Tensor last = state.sharded->units().back()->shards().back().master;
   for (const auto& [step, factor] : factors) {
     train_until(state, mesh, step, curve, as_bytes, steps);
     const at::Tensor before = last.clone();

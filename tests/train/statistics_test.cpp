@@ -97,8 +97,8 @@ TEST(Statistics, GradientsAreWhatThePiecesHold) {
     const std::string name = "blocks.1.mlp.fc1.weight";
     make_gradients_zero(*state);
     for (const auto& unit : state->sharded->units()) {
-      for (const shard::Piece& piece : unit->pieces()) {
-        if (piece.name == name) piece.gradient.fill_(-4e-24F);  // whose square is no float
+      for (const shard::Shard& shard : unit->shards()) {
+        if (shard.name == name) shard.gradient.fill_(-4e-24F);  // whose square is no float
       }
     }
     StepStatistics statistics(*state, true);
@@ -128,10 +128,10 @@ TEST(Statistics, ANumberThatIsNotFiniteIsCounted) {
     EXPECT_EQ(found[0].mean, 2);
     EXPECT_EQ(found[0].rms, 2);
     EXPECT_EQ(found[0].largest, 2);
-    StepStatistics stand_in(*state, true);
+    StepStatistics placeholder_batch(*state, true);
     state->context.observe("stem", at::full({4}, mesh.rank() == 0 ? 1.0 : 9.0));
-    stand_in.forward_done(mesh.rank() == 0);
-    EXPECT_EQ(stand_in.finish(1, mesh)[0].largest, 1) << "images that do not count";
+    placeholder_batch.forward_done(mesh.rank() == 0);
+    EXPECT_EQ(placeholder_batch.finish(1, mesh)[0].largest, 1) << "images that do not count";
   });
 }
 

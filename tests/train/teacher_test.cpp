@@ -55,15 +55,17 @@ TEST(Distillation, AlphaIsTheTeachersShareAndEachHeadHasItsOwnTarget) {
   recipe.train.label_smoothing = 0.1;
   recipe.distill.alpha = 0.3;
   const auto targets = [&](const at::Tensor& x) { return cross_entropy_sum(x, batch, 0.1); };
-  const auto taught = [&](const at::Tensor& x) { return distillation_sum(x, teacher, recipe.distill); };
+  const auto teacher_logits = [&](const at::Tensor& x) {
+    return distillation_sum(x, teacher, recipe.distill);
+  };
   const auto expect = [&](const at::Tensor& found, const at::Tensor& wanted) {
     EXPECT_NEAR(found.item<double>(), wanted.item<double>(), 1e-9);
   };
   expect(loss_sum(a, batch, recipe), targets(a));
-  expect(loss_sum(a, batch, recipe, teacher), 0.7 * targets(a) + 0.3 * taught(a));
+  expect(loss_sum(a, batch, recipe, teacher), 0.7 * targets(a) + 0.3 * teacher_logits(a));
   recipe.model.as<arch::VitConfig>().distillation_token = true;
   const at::Tensor both = at::cat({a, b}, 1);
-  expect(loss_sum(both, batch, recipe, teacher), 0.7 * targets(a) + 0.3 * taught(b));
+  expect(loss_sum(both, batch, recipe, teacher), 0.7 * targets(a) + 0.3 * teacher_logits(b));
   expect(loss_sum(both, batch, recipe), targets((a + b) / 2));
 }
 
@@ -81,7 +83,7 @@ class Taught : public ::testing::Test {
       save_state(*state, mesh, where, false);
     });
   }
-  Sets taught(Sets sets = {}) const {
+  Sets teacher_logits(Sets sets = {}) const {
     sets.push_back(concat("distill.teacher=", folder.path().string()));
     sets.emplace_back("distill.temperature=2");
     return sets;
@@ -98,13 +100,13 @@ class Taught : public ::testing::Test {
 
 TEST_F(Taught, TheTeacherSeesItsOwnPixelsAndAnswersAsInEvaluation) {
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
-    const recipe::Recipe recipe = make_recipe(taught());
+    const recipe::Recipe recipe = make_recipe(teacher_logits());
     Log log(false);
     Teacher teacher(recipe, mesh, log);
     const recipe::Recipe own = make_recipe({"data.mean=[0.4]", "data.std=[0.5]"});
     const auto state = assemble(own, make_plan(own, 2), mesh, false);
     load_state(*state, *checkpoint::find(folder.path(), "latest"));
-    data::Batch batch = stand_in(*state);
+    data::Batch batch = placeholder_batch(*state);
     for (size_t i = 0; i < batch.images.size(); ++i) {
       batch.images[i] =
           static_cast<float>(std::sin(0.1 * static_cast<double>(i)));  // as the teacher likes it
@@ -123,7 +125,7 @@ TEST_F(Taught, TheTeacherSeesItsOwnPixelsAndAnswersAsInEvaluation) {
 }
 
 TEST_F(Taught, TheSameNumbersOnAnyRanks) {
-  const Curve expected = train(1, taught());
+  const Curve expected = train(1, teacher_logits());
   EXPECT_NE(expected.losses, train_layout(1, {}, 4).losses);
   for (const auto& [world, sets] :
        std::vector<std::pair<int64_t, Sets>>{{1, {"train.accumulation=4"}},
@@ -132,12 +134,12 @@ TEST_F(Taught, TheSameNumbersOnAnyRanks) {
                                              {2, {"shard.level=zero1", "shard.recompute=true"}},
                                              {2, {"shard.units=\"blocks.0=replicate\""}}}) {
     SCOPED_TRACE(concat(world, " ranks ", sets.empty() ? "" : sets[0]));
-    expect_close(train(world, taught(sets)), expected, 1e-5);
+    expect_close(train(world, teacher_logits(sets)), expected, 1e-5);
   }
 }
 
 TEST_F(Taught, ADistillationTokenOnAnyRanks) {
-  const Sets token = taught({"model.distillation_token=true", "distill.kind=hard"});
+  const Sets token = teacher_logits({"model.distillation_token=true", "distill.kind=hard"});
   const Curve expected = train(1, token);
   for (const int64_t world : {2, 3}) expect_close(train(world, token), expected, 1e-5);
   EXPECT_FALSE(expected.parameters.at("head_dist.weight").equal(expected.parameters.at("head.weight")));
@@ -145,13 +147,13 @@ TEST_F(Taught, ADistillationTokenOnAnyRanks) {
 
 TEST_F(Taught, ARankWithoutSamplesHelps) {
   // An epoch of 96 is four steps of 21 and one of 12: on 3 ranks 7, 5 and none.
-  const Sets keep = taught({"data.remainder=keep", "train.batch=21"});
+  const Sets keep = teacher_logits({"data.remainder=keep", "train.batch=21"});
   expect_close(train(3, keep, 5), train(1, keep, 5), 2e-5);
 }
 
 // What it already knows a student need not learn: with the teacher's own weights the divergence is nothing.
 TEST_F(Taught, AStudentWithTheTeachersWeightsHasNothingToLearn) {
-  const Sets still = taught(
+  const Sets still = teacher_logits(
       {"distill.alpha=1", "model.dropout=0", "model.drop_path=0", "data.mean=[0.4]", "data.std=[0.5]"});
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe(still);
@@ -159,7 +161,7 @@ TEST_F(Taught, AStudentWithTheTeachersWeightsHasNothingToLearn) {
     load_state(*state, *checkpoint::find(folder.path(), "latest"));
     Log log(false);
     Teacher teacher(recipe, mesh, log);
-    data::Batch batch = stand_in(*state);
+    data::Batch batch = placeholder_batch(*state);
     batch.images[5] = 1;
     const at::NoGradGuard no_grad;
     const at::Tensor logits = forward(*state, batch, true, 0);
@@ -170,7 +172,9 @@ TEST_F(Taught, AStudentWithTheTeachersWeightsHasNothingToLearn) {
 }
 
 TEST_F(Taught, WhatDoesNotFitIsNamed) {
-  const auto message = [&](const Sets& sets) { return error_text([&] { train(1, taught(sets), 0); }); };
+  const auto message = [&](const Sets& sets) {
+    return error_text([&] { train(1, teacher_logits(sets), 0); });
+  };
   const std::string origin = (folder.path() / "step_00000002").string() + " (step 2)";
   EXPECT_EQ(message({"model.classes=5"}),
             concat("[train.teacher] the teacher ", origin, " has 7 classes: expected 5, as its student"));

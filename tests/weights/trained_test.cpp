@@ -20,7 +20,7 @@ class Ours : public ::testing::Test {
  protected:
   /// A run with a checkpoint of step 3, of the given tensors.
   fs::path save(const recipe::Recipe& recipe, std::map<std::string, std::vector<float>> tensors) {
-    std::vector<checkpoint::Slice> slices;
+    std::vector<checkpoint::TensorShard> slices;
     for (const auto& spec : arch::parameters(recipe.model)) {
       auto& numbers = tensors.at(spec.name);
       slices.push_back({"param/" + spec.name, "F32", spec.shape, 0, static_cast<int64_t>(numbers.size()),

@@ -8,8 +8,8 @@
 
 #include "tessera/data/augment/draws.h"
 #include "tessera/data/augment/options.h"
-#include "tessera/data/pictures.h"
 #include "tessera/data/resize.h"
+#include "tessera/data/uint8_images.h"
 
 namespace tessera::data {
 

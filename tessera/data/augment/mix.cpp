@@ -168,11 +168,11 @@ void mix(const ImageMixing& options, const MixStep& step, int64_t first, int64_t
 
 int64_t plan_mix(const ImageMixing& options, const MixStep& step, Batch* batch) {
   int64_t outside = 0;
-  batch->pictures.mixes.resize(static_cast<size_t>(batch->size));
+  batch->uint8_images.mixes.resize(static_cast<size_t>(batch->size));
   for (int64_t i = 0; i < batch->size; ++i) {
     const int64_t position = step.position + i;
     const int64_t other = mix_partner(position, step.batch, step.distance) - step.position;
-    RowMix& row = batch->pictures.mixes[static_cast<size_t>(i)];
+    RowMix& row = batch->uint8_images.mixes[static_cast<size_t>(i)];
     row = {i, draw_mix(options, step, position, batch->width, batch->height)};
     if (row.how.share < 1.0F) row.other = other >= 0 && other < batch->size ? other : batch->size + outside++;
   }
@@ -180,8 +180,8 @@ int64_t plan_mix(const ImageMixing& options, const MixStep& step, Batch* batch) 
 }
 
 void finish_labels(Batch* batch) {
-  for (size_t i = 0; i < batch->pictures.mixes.size(); ++i) {
-    const RowMix& row = batch->pictures.mixes[i];
+  for (size_t i = 0; i < batch->uint8_images.mixes.size(); ++i) {
+    const RowMix& row = batch->uint8_images.mixes[i];
     batch->label_weights[i] = row.how.share;
     if (row.other < batch->size) batch->second_labels[i] = batch->labels[static_cast<size_t>(row.other)];
   }

@@ -27,15 +27,15 @@ std::pair<std::string, std::string> two_values(const std::string& text) {
 /// The four enhancements in a random order.
 class ColorJitter : public Policy {
  public:
-  struct Part {
+  struct Adjustment {
     Op op;
     double low, high;
   };
-  explicit ColorJitter(std::vector<Part> parts) : Policy(Style{}), parts_(std::move(parts)) {}
+  explicit ColorJitter(std::vector<Adjustment> parts) : Policy(Style{}), parts_(std::move(parts)) {}
 
   std::vector<Operation> draw(Draws& draws, int64_t, int64_t) const override {
     std::vector<Operation> operations;
-    for (const Part& part : parts_) {
+    for (const Adjustment& part : parts_) {
       Operation operation;
       operation.op = part.op;
       operation.amount = draws.uniform(part.low, part.high);
@@ -48,7 +48,7 @@ class ColorJitter : public Policy {
   }
 
  private:
-  const std::vector<Part> parts_;
+  const std::vector<Adjustment> parts_;
 };
 
 }  // namespace
@@ -111,7 +111,7 @@ std::unique_ptr<const Policy> color_jitter(const std::vector<float>& amounts) {
                 .expected = "one for all, three (brightness, contrast, saturation) or four (and hue)"});
   }
   constexpr std::array kOps = {Op::kBrightness, Op::kContrast, Op::kColor};
-  std::vector<ColorJitter::Part> parts;
+  std::vector<ColorJitter::Adjustment> parts;
   for (size_t i = 0; i < kOps.size(); ++i) {
     const double amount = static_cast<double>(amounts[count == 1 ? 0 : i]);
     if (!(amount >= 0))
