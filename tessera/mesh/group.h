@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tessera/mesh/pending.h"
-#include "tessera/plan/plan.h"
+#include "tessera/mesh/pieces.h"
 
 namespace tessera::mesh {
 
@@ -49,7 +49,7 @@ class Group {
   /// as `wire` (float32 or bfloat16; summed in float32), or as it is where its dtype is narrower: the same
   /// sum for half of the bytes. Each rank sends its slices straight to their owners:
   /// (size - 1) / size of the input, the minimum, and the sum does not depend on timing. A large input
-  /// travels in pieces of plan::kPieceNumbers, plan::kPiecesUnderWay of them at once: that bounds the memory
+  /// travels in pieces of kPieceValues values, kPiecesAtOnce of them at once: that bounds the memory
   /// it takes. Pieces after the first ones start in advance() and wait().
   Pending reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarType wire, const std::string& what);
   /// values (small, float64, contiguous) <- sum over ranks, the same bits on every rank.
@@ -74,7 +74,7 @@ class Group {
   std::string axis_;
   int64_t rank_, size_;
   std::shared_ptr<Transport> transport_;
-  int64_t piece_numbers_ = plan::kPieceNumbers;
+  int64_t piece_numbers_ = kPieceValues;
   std::map<std::string, Traffic> traffic_;
   std::shared_ptr<LastOperation> last_;
 };

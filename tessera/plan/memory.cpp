@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory formula. docs/memory.md derives every term; the names here are those of that page.
+#include "tessera/plan/memory.h"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -9,7 +11,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/plan/check_units.h"
-#include "tessera/plan/plan.h"
 
 namespace tessera::plan {
 namespace {
@@ -80,23 +81,24 @@ struct Reduction {
   bool holds = false;  // what it was started with, besides
 };
 
-Reduction reduction(const UnitSize& size, Level level, const Plan& plan, const Precision& precision) {
+Reduction reduction(const UnitSize& size, Level level, const Plan& plan, const CostInputs& inputs) {
   if (plan.world == 1) return {};
   const double all = padded(size.parameters, plan.world), share = all / static_cast<double>(plan.world);
-  const auto most = static_cast<double>(std::max<int64_t>(kPieceNumbers / plan.world, 1));
+  const double most = inputs.piece_values == 0
+                          ? share
+                          : static_cast<double>(std::max<int64_t>(inputs.piece_values / plan.world, 1));
   const double width = std::max(std::min(most, share), 1.0), pieces = std::ceil(share / width);
-  const double at_once = std::min(pieces, static_cast<double>(kPiecesUnderWay));
-  const int64_t given_bytes = level <= Level::kZero1 ? 4 : precision.compute_bytes;
-  const bool as_it_lies = pieces <= 1 && given_bytes <= precision.reduce_bytes;
-  const double piece =
-      width * static_cast<double>(plan.world * std::min(given_bytes, precision.reduce_bytes));
+  const double at_once = std::min(pieces, static_cast<double>(inputs.pieces_at_once));
+  const int64_t given_bytes = level <= Level::kZero1 ? 4 : inputs.compute_bytes;
+  const bool as_it_lies = pieces <= 1 && given_bytes <= inputs.reduce_bytes;
+  const double piece = width * static_cast<double>(plan.world * std::min(given_bytes, inputs.reduce_bytes));
   return {at_once * piece * (as_it_lies ? 1 : 2), as_it_lies || pieces > at_once};
 }
 
 /// Of units and of gradients that are collected (with `trains`): for each size, the most in use at once.
-double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision,
+double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const CostInputs& inputs,
                   bool trains) {
-  const auto compute = static_cast<double>(precision.compute_bytes);
+  const auto compute = static_cast<double>(inputs.compute_bytes);
   struct Count {
     int64_t kept = 0, gathered_in_turn = 0, collecting = 0;
     double collecting_bytes = 0;  // the most a number
@@ -109,10 +111,10 @@ double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, cons
     Count& count = by_size[padded(size.parameters, plan.world)];
     ++(unit.level == Level::kZero3 ? count.gathered_in_turn : count.kept);
     const bool zero1 = unit.level == Level::kZero1;  // collects what will be added up
-    if (!trains || (zero1 && precision.accumulates) || !is_split(unit, plan)) continue;
+    if (!trains || (zero1 && inputs.accumulates) || !is_split(unit, plan)) continue;
     ++count.collecting;
     count.collecting_bytes = std::max(count.collecting_bytes, zero1 ? kFloatBytes : compute);
-    count.holds = reduction(size, unit.level, plan, precision).holds;
+    count.holds = reduction(size, unit.level, plan, inputs).holds;
   }
   double bytes = 0;
   for (const auto& [size, count] : by_size) {
@@ -125,20 +127,20 @@ double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, cons
 }
 
 /// `trains`: with gradients on their way.
-double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const Precision& precision,
+double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const CostInputs& inputs,
                       bool trains) {
-  const auto compute = static_cast<double>(precision.compute_bytes);
+  const auto compute = static_cast<double>(inputs.compute_bytes);
   double kept = 0, in_reduction = 0, largest = 0, staging = 0;
   for (const auto& unit : plan.units) {
     const UnitSize& size = sizes[unit.name];
     kept += kept_bytes(size, unit, plan, compute);
     staging = std::max(staging, staging_bytes(size, unit, plan, compute));
-    if (trains) in_reduction = std::max(in_reduction, reduction(size, unit.level, plan, precision).bytes);
+    if (trains) in_reduction = std::max(in_reduction, reduction(size, unit.level, plan, inputs).bytes);
     largest = std::max(largest, size.largest);
   }
   // A parameter's values as the kernels pack them, and its gradient as autograd hands it over.
   const double one_parameter = (trains ? 2 : 1) * compute * largest;
-  return kept + pool_bytes(plan, sizes, precision, trains) + staging + in_reduction + one_parameter;
+  return kept + pool_bytes(plan, sizes, inputs, trains) + staging + in_reduction + one_parameter;
 }
 
 double image_bytes(const arch::ModelConfig& config) {
@@ -161,24 +163,24 @@ double beyond_activations(const std::vector<double>& kept, const std::vector<dou
 
 }  // namespace
 
-Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
+Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                       int64_t batch) {
   check_units("plan.predict_memory", config, plan);
   auto sizes = unit_sizes(config);
   const arch::Activations model =
-      arch::activations(config, static_cast<double>(precision.compute_bytes), precision.keeps_activations);
+      arch::activations(config, static_cast<double>(inputs.compute_bytes), inputs.keeps_activations);
   const auto images = static_cast<double>(batch);
   Memory memory;
   memory.program = kProgramGrowth;
-  memory.gathered = gathered_bytes(plan, sizes, precision, /*trains=*/true);
+  memory.gathered = gathered_bytes(plan, sizes, inputs, /*trains=*/true);
   std::vector<double> kept, coming;  // bytes of each unit: activations; gradients that backward takes up
   double lasting = 0, again = 0;     // gradients that are held throughout; activations made again
   for (size_t i = 0; i < plan.units.size(); ++i) {
     const UnitPlan& unit = plan.units[i];
     const UnitSize& size = sizes[unit.name];
-    memory.states += (1 + precision.kept_numbers) * kFloatBytes * slice_of(size, unit, plan);
-    const double gradients = gradient_bytes(size, unit, plan, precision.accumulates);
-    const bool lasts = precision.accumulates || unit.offload != Offload::kNone;
+    memory.states += (1 + inputs.kept_values) * kFloatBytes * slice_of(size, unit, plan);
+    const double gradients = gradient_bytes(size, unit, plan, inputs.accumulates);
+    const bool lasts = inputs.accumulates || unit.offload != Offload::kNone;
     lasting += lasts ? gradients : 0;
     coming.push_back(lasts ? 0 : gradients);
     kept.push_back(images * (unit.recompute ? model.units[i].input : model.units[i].all));
@@ -186,25 +188,25 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const P
   }
   memory.gradients = lasting + beyond_activations(kept, coming);
   memory.activations = std::accumulate(kept.begin(), kept.end(), 0.0) + again +
-                       images * (image_bytes(config) * (1 + precision.batches_ahead) + model.working);
+                       images * (image_bytes(config) * (1 + inputs.batches_ahead) + model.working);
   return memory;
 }
 
-double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
+double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                        int64_t batch) {
   check_units("plan.answering_bytes", config, plan);
   auto sizes = unit_sizes(config);
-  const arch::Activations model = arch::activations(config, static_cast<double>(precision.compute_bytes));
+  const arch::Activations model = arch::activations(config, static_cast<double>(inputs.compute_bytes));
   double slices = 0, activations = 0;
   for (size_t i = 0; i < plan.units.size(); ++i) {
     slices += slice_of(sizes[plan.units[i].name], plan.units[i], plan);
     activations = std::max(activations, model.units[i].all);
   }
-  return kFloatBytes * slices + gathered_bytes(plan, sizes, precision, /*trains=*/false) +
+  return kFloatBytes * slices + gathered_bytes(plan, sizes, inputs, /*trains=*/false) +
          static_cast<double>(batch) * activations;
 }
 
-double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers) {
+double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_values) {
   check_units("plan.saved_bytes", config, plan);
   auto sizes = unit_sizes(config);
   double numbers = 0, buffers = 0;
@@ -213,7 +215,7 @@ double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kep
     numbers += unit.level == Level::kReplicate ? all : all / static_cast<double>(plan.world);
     buffers += sizes[unit.name].buffer_bytes;
   }
-  return (1 + kept_numbers) * kFloatBytes * numbers + buffers;
+  return (1 + kept_values) * kFloatBytes * numbers + buffers;
 }
 
 std::string parts_text(const Memory& memory) {

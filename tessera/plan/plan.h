@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a model is laid out over ranks, and what that costs. Numbers only: no tensors.
+// How a model is laid out over ranks. Numbers only: no tensors.
 #pragma once
 
 #include <cstdint>
@@ -63,48 +63,5 @@ Plan plan_from_json(const std::string& text, const std::string& where);
 std::string to_string(Level level);           // "replicate", "zero1", "zero2", "zero3"
 Level level_from_string(const std::string&);  // UserError that names the nearest
 std::string to_string(Offload offload);       // "none", "optimizer", "all"
-
-/// How gradients travel: numbers of all ranks' slices in one piece, and pieces under way at once. The same on
-/// every rank.
-inline constexpr int64_t kPieceNumbers = int64_t{1} << 25;
-inline constexpr int64_t kPiecesUnderWay = 2;
-/// What any training adds to the idle program: LibTorch's code touched for the first time, stacks of threads.
-inline constexpr double kProgramGrowth = 16.0 * 1024 * 1024;
-
-/// Bytes per rank while training, above the idle program. See docs/memory.md for the derivation.
-struct Memory {
-  double states = 0;       // master weights, what the optimizer keeps (fp32), as the plan says
-  double gradients = 0;    // fp32: what they need at once beyond activations that backward has freed by then
-  double gathered = 0;     // compute-dtype parameters of the units gathered at once, and their gradients
-  double activations = 0;  // of one micro-batch
-  double program = 0;      // kProgramGrowth
-  double total() const { return states + gradients + gathered + activations + program; }
-};
-
-struct Precision {
-  int64_t compute_bytes = 4;  // 2: bf16
-  int64_t reduce_bytes = 4;
-  double kept_numbers = 2;   // of 4 bytes a parameter: of the optimizer and of a moving average
-  double batches_ahead = 4;  // micro-batches that the loader decodes ahead: data.prefetch
-  bool accumulates = false;  // a step has several micro-batches: gradients of one outlive the next's forward
-  bool keeps_activations = false;  // outputs of norms and GELUs are kept for backward (arch/vit.h)
-};
-
-/// Predicted peak per rank for `batch` images a rank and micro-batch. Errors: UserError when the plan's units
-/// are not the model's.
-Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
-                      int64_t batch);
-
-/// Bytes per rank of a model that only answers, as a teacher does: a slice of its weights, units gathered at
-/// once, and of `batch` images the activations of the unit that has most. Errors: as predict_memory.
-double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
-                       int64_t batch);
-
-/// Bytes of a checkpoint that one rank holds: master weights and what is kept besides, in fp32, and buffers.
-/// Errors: as predict_memory.
-double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers = 2);
-
-/// "states 0.80 GiB, gradients 0.10 GiB, gathered 0.10 GiB, activations 0.18 GiB, program 16.0 MiB".
-std::string parts_text(const Memory& memory);
 
 }  // namespace tessera::plan

@@ -11,9 +11,9 @@ namespace tessera::plan {
 namespace {
 
 /// Bytes a number times how often it travels in a step.
-StepTraffic per_number(const UnitPlan& unit, bool last, const Precision& precision, double micro_batches) {
-  const auto compute = static_cast<double>(precision.compute_bytes);
-  const auto reduce = static_cast<double>(precision.reduce_bytes);
+StepTraffic per_number(const UnitPlan& unit, bool last, const CostInputs& inputs, double micro_batches) {
+  const auto compute = static_cast<double>(inputs.compute_bytes);
+  const auto reduce = static_cast<double>(inputs.reduce_bytes);
   const double straight = std::min(compute, reduce);  // gradients that leave as backward made them
   switch (unit.level) {
     case Level::kReplicate:
@@ -30,7 +30,7 @@ StepTraffic per_number(const UnitPlan& unit, bool last, const Precision& precisi
 
 }  // namespace
 
-StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
+StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                          int64_t accumulation) {
   check_units("plan.step_traffic", config, plan);
   std::map<std::string, double> trained;
@@ -41,7 +41,7 @@ StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, cons
   StepTraffic traffic;
   for (const UnitPlan& unit : plan.units) {
     const StepTraffic each =
-        per_number(unit, &unit == &plan.units.back(), precision, static_cast<double>(accumulation));
+        per_number(unit, &unit == &plan.units.back(), inputs, static_cast<double>(accumulation));
     const double sent =
         std::ceil(trained[unit.name] / world) * (world - 1);  // a padded slice to each other rank
     traffic.gathered += sent * each.gathered;

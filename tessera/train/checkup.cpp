@@ -99,7 +99,7 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
   facts.gather_rate = rates.gather;
   facts.reduce_rate = rates.reduce;
   const plan::StepTraffic traffic =
-      plan::step_traffic(recipe.model, plan, plan_precision(recipe, ranks.world, device), sizes.accumulation);
+      plan::step_traffic(recipe.model, plan, cost_inputs(recipe, ranks.world, device), sizes.accumulation);
   facts.gathered_bytes = traffic.gathered;
   facts.reduced_bytes = traffic.reduced;
   facts.images_per_step = sizes.per_rank * sizes.accumulation;

@@ -103,9 +103,9 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
   const auto& model = recipe.model;
   const auto memory_if = [&](bool keeps_activations) {
-    const auto precision =
-        plan_precision(with_kept_activations(recipe, keeps_activations), p.ranks.world, p.device);
-    return plan::predict_memory(model, p.plan, precision, p.sizes.per_rank);
+    const auto inputs =
+        cost_inputs(with_kept_activations(recipe, keeps_activations), p.ranks.world, p.device);
+    return plan::predict_memory(model, p.plan, inputs, p.sizes.per_rank);
   };
   const plan::Memory memory = memory_if(p.choices.keeps_activations);
   std::vector<std::pair<std::string, std::string>> rows = {

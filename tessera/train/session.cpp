@@ -92,18 +92,21 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   return plan;
 }
 
-plan::Precision plan_precision(const recipe::Recipe& recipe, int64_t world, at::Device device) {
+plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::Device device) {
   const auto bytes = [device](recipe::Dtype dtype) {
     return static_cast<int64_t>(at::elementSize(resolve_dtype(dtype, device)));
   };
   const auto& train = recipe.train;
   const bool fixed = train.accumulation > 0 || train.batch_per_rank == 0;  // else the batch decides
-  return {bytes(recipe.precision.compute),
-          bytes(recipe.precision.reduce),
-          recipe::kept_numbers(recipe),
-          static_cast<double>(recipe.data.prefetch),
-          fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world,
-          !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways};
+  return {.compute_bytes = bytes(recipe.precision.compute),
+          .reduce_bytes = bytes(recipe.precision.reduce),
+          .kept_values = recipe::kept_numbers(recipe),
+          .batches_ahead = static_cast<double>(recipe.data.prefetch),
+          .accumulates = fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world,
+          .keeps_activations =
+              !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
+          .piece_values = mesh::kPieceValues,
+          .pieces_at_once = mesh::kPiecesAtOnce};
 }
 
 recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps) {
@@ -183,10 +186,10 @@ at::Device device_in_use() { return mesh::cuda_in_use().plugin != nullptr ? at::
 double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
   const double copy =
       recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
-  const plan::Precision precision = plan_precision(recipe, plan.world, device_in_use());
-  const plan::Memory memory = plan::predict_memory(recipe.model, plan, precision, batch_per_rank);
+  const plan::CostInputs inputs = cost_inputs(recipe, plan.world, device_in_use());
+  const plan::Memory memory = plan::predict_memory(recipe.model, plan, inputs, batch_per_rank);
   double needed = memory.total();
-  if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && precision.compute_bytes < 4) {
+  if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && inputs.compute_bytes < 4) {
     // The weights once more, when training's activations and gradients are gone.
     const int64_t batch = recipe.train.eval_batch > 0 ? recipe.train.eval_batch : batch_per_rank;
     const bool offloads = recipe.shard.offload != plan::Offload::kNone;  // then gradients stay

@@ -12,7 +12,7 @@
 #include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/mesh/mesh.h"
-#include "tessera/plan/plan.h"
+#include "tessera/plan/memory.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::train {
@@ -33,9 +33,10 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
                                     const std::function<mesh::Facts()>& facts);
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
-/// For `world` ranks. `device`: where it computes; what kAuto is depends on it.
+/// What memory and traffic depend on, for `world` ranks. `device`: where the run computes; what kAuto means
+/// depends on it.
 /// run.keep_activations = "auto" counts as "never": choose_for_device() of device.h decides it.
-plan::Precision plan_precision(const recipe::Recipe& recipe, int64_t world, at::Device device = at::kCPU);
+plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::Device device = at::kCPU);
 /// The recipe with that decision.
 recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps);
 using Warn = std::function<void(const std::string& line)>;

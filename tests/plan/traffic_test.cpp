@@ -28,7 +28,7 @@ arch::ModelConfig model() {
 }
 
 TEST(StepTraffic, FollowsTheTable) {
-  const Precision precision{.compute_bytes = 2, .reduce_bytes = 4};
+  const CostInputs inputs{.compute_bytes = 2, .reduce_bytes = 4};
   const double all = kStem + 2 * kBlock + kHead;  // even: two ranks pad nothing
   struct Case {
     Level level;
@@ -38,8 +38,7 @@ TEST(StepTraffic, FollowsTheTable) {
                           Case{Level::kZero2, 2 * all, 3 * 2 * all},
                           Case{Level::kZero3, 3 * 2 * (2 * all - kHead), 3 * 2 * all}}) {
     SCOPED_TRACE(to_string(one.level));
-    const StepTraffic found =
-        step_traffic(model(), uniform_plan(model(), 2, one.level, false, 1), precision, 3);
+    const StepTraffic found = step_traffic(model(), uniform_plan(model(), 2, one.level, false, 1), inputs, 3);
     EXPECT_EQ(found.gathered, one.gathered / 2);
     EXPECT_EQ(found.reduced, one.reduced / 2);
     EXPECT_EQ(found.total(), (one.gathered + one.reduced) / 2);

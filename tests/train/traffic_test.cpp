@@ -35,7 +35,7 @@ TEST_P(StepTraffic, IsWhatAStepSends) {
                        concat("precision.compute=", precision), concat("precision.reduce=", reduce)});
       const plan::Plan layout = make_plan(recipe, world);
       const plan::StepTraffic expected =
-          plan::step_traffic(recipe.model, layout, plan_precision(recipe, world), recipe.train.accumulation);
+          plan::step_traffic(recipe.model, layout, cost_inputs(recipe, world), recipe.train.accumulation);
       testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
         const auto state = assemble(recipe, layout, mesh, true);
         Curve curve;
