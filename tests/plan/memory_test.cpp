@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/pieces.h"
+#include "tests/error_text.h"
 
 namespace tessera::plan {
 namespace {
@@ -168,6 +169,37 @@ TEST(Memory, Offload) {
   EXPECT_EQ(with(Level::kZero2, 1, kFp32, Offload::kAll).gathered, alone + 4 * 1315);
   const Plan deep = uniform_plan(tiny(9), 1, Level::kZero3, false, 1, Offload::kAll);
   EXPECT_EQ(predict_memory(tiny(9), deep, kFp32, 1).gathered, alone + 4 * 1315);
+}
+
+// 2 of 4 ranks split one copy of the state. What is gathered is whole as before, and reduced between 2 ranks.
+TEST(Memory, OfHybridSharding) {
+  Plan plan = uniform_plan(tiny(), 4, Level::kZero3, false, 1);
+  set_shard_ranks(&plan, 2);
+  const Memory fp32 = predict_memory(tiny(), plan, kFp32, 0);
+  EXPECT_EQ(fp32.states, 12 * 1316 / 2);
+  EXPECT_EQ(fp32.gradients, 4 * 1316 / 2);
+  EXPECT_EQ(fp32.gathered, memory(Level::kZero3, 4, kFp32).gathered);
+  EXPECT_EQ(predict_memory(tiny(), plan, kBf16, 0).gathered,
+            memory(Level::kZero3, 4, kBf16).gathered + 2 * 1316 / 2 - 2 * 1316 / 4);
+  EXPECT_EQ(saved_bytes(tiny(), plan), 12 * 1316 / 2);
+  set_shard_ranks(&plan, 1);  // every rank has a copy
+  EXPECT_EQ(predict_memory(tiny(), plan, kFp32, 0).total(),
+            memory(Level::kReplicate, 4, kFp32, false, 1, 0).total());
+}
+
+TEST(Memory, RefusesWhatIsNotPredicted) {
+  const auto message = [](const Plan& plan) {
+    return error_text([&] { predict_memory(tiny(), plan, kFp32, 1); });
+  };
+  Plan plan = uniform_plan(tiny(), 4, Level::kZero3, false, 1);
+  plan.units[1].layout.tensor = 2;
+  EXPECT_EQ(message(plan),
+            "[plan.predict_memory] \"tensor\" of \"blocks.0\" is 2: expected 1: the cost of tensor "
+            "parallelism is not predicted");
+  plan.stages = 2;
+  EXPECT_EQ(
+      message(plan),
+      "[plan.predict_memory] the plan has 2 stages: expected 1: the cost of pipelines is not predicted");
 }
 
 TEST(Memory, MixedLevels) {
