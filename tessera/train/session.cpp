@@ -14,6 +14,7 @@
 #include "tessera/data/worker_cores.h"
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/launched.h"
+#include "tessera/plan/spans.h"
 #include "tessera/train/agreement.h"
 #include "tessera/train/state.h"
 #include "tessera/train/teacher.h"
@@ -74,22 +75,30 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
 
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::function<mesh::Facts()>& facts) {
-  const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
-  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
+  const std::vector<mesh::Axis> axes = mesh_axes(recipe, ranks.world);
+  const std::vector<mesh::Span> spans = plan::spans_of(make_plan(recipe, ranks.world));
+  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans);
   const auto timeout = run_timeout(recipe);
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
   mesh::Facts all;
   if (ranks.world > 1)
     before_meeting(recipe, ranks, [&] { all = joined_facts({{mesh::program_fact()}, facts()}); });
-  return std::make_unique<mesh::Mesh>(rendezvous, axes, all);
+  return std::make_unique<mesh::Mesh>(rendezvous, axes, all, spans);
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
                                        recipe.shard.prefetch, recipe.shard.offload);
-  plan::assign_levels(&plan, recipe.shard.units);
+  plan::set_shard_ranks(&plan, recipe.shard.ranks);
+  plan::assign_levels(&plan, recipe.shard.units, recipe.shard.ranks);
   return plan;
+}
+
+std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world) {
+  const int64_t ranks = recipe.shard.ranks;
+  if (ranks == 0 || ranks == world) return {{"shard", world}};
+  return {{"dp", world / ranks}, {"shard", ranks}};
 }
 
 plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::Device device) {

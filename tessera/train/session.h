@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tessera/base/log.h"
 #include "tessera/data/source_mix.h"
@@ -32,7 +33,11 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::function<mesh::Facts()>& facts);
 
+/// Errors: UserError where shard.ranks or shard.units do not fit the model or `world` ranks.
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
+/// Names of the mesh's axes for make_plan(recipe, world): "shard", and with shard.ranks "dp" over it.
+/// Requires that make_plan accepts the recipe.
+std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world);
 /// What memory and traffic depend on, for `world` ranks. `device`: where the run computes; what kAuto means
 /// depends on it.
 /// run.keep_activations = "auto" counts as "never": choose_for_device() of device.h decides it.

@@ -17,6 +17,7 @@
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/host_values.h"
+#include "tessera/train/executable_plan.h"
 #include "tessera/train/recorded_step.h"
 #include "tessera/train/step_end.h"
 #include "tessera/train/task.h"
@@ -87,6 +88,7 @@ std::string dtype_name(at::ScalarType dtype) {
 
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
                                      bool with_optimizer, at::Device device) {
+  check_executable(plan);
   auto state = std::make_unique<TrainState>();
   state->recipe = recipe;
   state->plan = plan;
