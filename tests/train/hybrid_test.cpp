@@ -5,7 +5,7 @@
 
 #include "small_run.h"
 #include "tessera/base/file.h"
-#include "tessera/train/executable_plan.h"
+#include "tessera/eager/executable_plan.h"
 #include "tests/error_text.h"
 
 namespace tessera::train {

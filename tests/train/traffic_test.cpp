@@ -7,7 +7,7 @@
 #include <array>
 
 #include "small_run.h"
-#include "tessera/train/link.h"
+#include "tessera/profile/link.h"
 
 namespace tessera::train {
 namespace {
