@@ -218,11 +218,13 @@ double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, in
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                            const launch::Ranks& ranks) {
   const auto predict = [&](const plan::Plan& p, int64_t batch) { return own_memory(recipe, p, batch); };
-  recipe::Recipe cheaper = recipe;
+  recipe::Recipe cheaper = recipe, all_ranks = recipe;
   cheaper.shard.recompute = true;
+  all_ranks.shard.ranks = 0;
   const double now = predict(plan, batch_per_rank);
   return concat(
       saving("shard.recompute = true", now, predict(make_plan(cheaper, ranks.world), batch_per_rank)),
+      saving("shard.ranks = 0", now, predict(make_plan(all_ranks, ranks.world), batch_per_rank)),
       saving("run.keep_activations = never", now,
              own_memory(with_kept_activations(recipe, false), plan, batch_per_rank)),
       saving("half the batch per rank", now, predict(plan, std::max<int64_t>(1, batch_per_rank / 2))),

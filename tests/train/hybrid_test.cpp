@@ -150,6 +150,16 @@ TEST(ExecutablePlan, RefusesWhatNothingExecutesByName) {
             "no error");
 }
 
+TEST(HybridPlan, SplittingOverAllRanksSavesMemory) {
+  launch::Ranks ranks;
+  ranks.world = 4;
+  const auto savings = [&](const recipe::Recipe& recipe) {
+    return memory_savings(recipe, make_plan(recipe, 4), 12, ranks);
+  };
+  EXPECT_NE(savings(make_recipe({kTwo})).find("; shard.ranks = 0 would save "), std::string::npos);
+  EXPECT_EQ(savings(make_recipe()).find("shard.ranks"), std::string::npos);
+}
+
 TEST(HybridPlan, RanksThatDoNotDivideAreRefused) {
   EXPECT_EQ(error_text([] { make_plan(make_recipe({"shard.ranks=3"}), 4); }),
             "[plan.set_shard_ranks] shard.ranks is 3: expected 0 or a divisor of the 4 ranks that train");
