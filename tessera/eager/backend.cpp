@@ -7,13 +7,19 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "tessera/base/process_memory.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/eager/buffers_before.h"
 #include "tessera/eager/device.h"
+#include "tessera/eager/device_input.h"
 #include "tessera/eager/pass.h"
 #include "tessera/eager/recorded_step.h"
+#include "tessera/eager/statistics.h"
+#include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
 #include "tessera/eager/teacher.h"
 
@@ -99,65 +105,82 @@ std::unique_ptr<loop::Judge> StateEvaluator::judge(const data::Source& source,
   return std::make_unique<ForwardJudge>(of(), of().task->judge(source, options));
 }
 
+struct Backend::Step {
+  Step(TrainState& state, const loop::StepRequest& wanted)
+      : request(wanted),
+        buffers(state),
+        statistics(state, wanted.statistics),
+        // Added up where it is computed: reading it would make the host wait for every micro-batch.
+        loss(at::zeros({}, at::TensorOptions(at::kDouble).device(state.input->device()))) {}
+
+  const loop::StepRequest request;
+  const BuffersBefore buffers;
+  StepStatistics statistics;
+  at::Tensor loss;  // so far, a float64 scalar where the state computes
+  DeviceInput::Input input;
+  bool has_samples = false;  // of input; else it is a placeholder batch
+  std::optional<StepEnd> end;
+};
+
+Backend::Backend(TrainState& state, mesh::Mesh& mesh) : state_(state), mesh_(mesh) {}
+Backend::~Backend() = default;
+
 void Backend::begin_step(const loop::StepRequest& request) {
-  request_ = request;
-  buffers_.emplace(state_);
-  statistics_.emplace(state_, request.statistics);
-  // Added up where it is computed: reading it would make the host wait for every micro-batch.
-  loss_ = at::zeros({}, at::TensorOptions(at::kDouble).device(state_.input->device()));
-  end_.reset();
+  step_ = nullptr;  // of a step that failed
+  step_ = std::make_unique<Step>(state_, request);
 }
 
 loop::Loaded Backend::load(data::TrainLoader* loader) {
-  input_ = loader != nullptr ? state_.input->next(*loader) : DeviceInput::Input();
-  const loop::Loaded loaded{input_.batch.given_up, input_.batch.step_size};
-  has_samples_ = input_.batch.size > 0;  // else this rank helps the others to gather and to reduce
-  if (!has_samples_) input_ = state_.input->with_images(eager::placeholder_batch(state_));
+  DeviceInput::Input& input = step_->input;
+  input = loader != nullptr ? state_.input->next(*loader) : DeviceInput::Input();
+  const loop::Loaded loaded{input.batch.given_up, input.batch.step_size};
+  step_->has_samples = input.batch.size > 0;  // else this rank helps the others to gather and to reduce
+  if (!step_->has_samples) input = state_.input->with_images(eager::placeholder_batch(state_));
   return loaded;
 }
 
 void Backend::forward_backward(const loop::MicroBatch& micro_batch, data::TrainLoader* next) {
+  Step& step = *step_;
   const at::Tensor teacher_logits =
-      state_.teacher ? state_.teacher->logits(input_, has_samples_) : at::Tensor();
-  const auto seen = [this] {
-    statistics_->forward_done(has_samples_);
+      state_.teacher ? state_.teacher->logits(step.input, step.has_samples) : at::Tensor();
+  const auto seen = [&step] {
+    step.statistics.forward_done(step.has_samples);
     trace_resident_memory();
   };
-  const Pass pass{input_,           teacher_logits, has_samples_, micro_batch.samples, micro_batch.first,
-                  micro_batch.last, request_.key,   seen};
-  const bool as_recorded = state_.recorded && !statistics_->due();
+  const Pass pass{step.input,        teacher_logits,   step.has_samples, micro_batch.samples,
+                  micro_batch.first, micro_batch.last, step.request.key, seen};
+  const bool as_recorded = state_.recorded && !step.statistics.due();
   const at::Tensor loss = as_recorded ? state_.recorded->run(state_, pass, mesh_) : run_pass(state_, pass);
   trace_resident_memory();
   if (next != nullptr) state_.input->begin_next(*next);
-  loss_.add_(loss);
-  if (next != nullptr) state_.input->give_back(*next, std::move(input_));
-  input_ = {};
+  step.loss.add_(loss);
+  if (next != nullptr) state_.input->give_back(*next, std::move(step.input));
+  step.input = {};
 }
 
 loop::Votes Backend::vote(const loop::Votes& mine) {
   state_.optimizer->forget_frozen_gradients();
-  end_.emplace(state_, loss_, mine, mesh_);
-  return end_->votes();
+  return step_->end.emplace(state_, step_->loss, mine, mesh_).votes();
 }
 
 std::vector<monitor::TensorStatistics> Backend::statistics() {
-  return statistics_->finish(request_.loss_scale, mesh_);
+  return step_->statistics.finish(step_->request.loss_scale, mesh_);
 }
 
-loop::StepValues Backend::sums(const loop::UpdateSettings& settings) { return end_->values(settings); }
+loop::StepValues Backend::sums(const loop::UpdateSettings& settings) { return step_->end->values(settings); }
 
 void Backend::update(const loop::UpdateSettings& settings) {
-  end_->finish(/*is_used=*/true, settings);
+  step_->end->finish(/*is_used=*/true, settings);
   state_.sharded->parameters_changed();
-  if (state_.ema) state_.ema->follow(request_.step + 1);
-  statistics_.reset();
+  if (state_.ema) state_.ema->follow(step_->request.step + 1);
+  step_ = nullptr;
 }
 
 void Backend::discard() {
-  end_->finish(/*is_used=*/false, {});
-  buffers_->put_back(state_);
+  step_->end->finish(/*is_used=*/false, {});
+  step_->buffers.put_back(state_);
   state_.sharded->parameters_changed();
-  statistics_.reset();
+  step_ = nullptr;
 }
 
 std::string Backend::non_finite_gradient() {
@@ -174,6 +197,12 @@ std::string Backend::non_finite_gradient() {
     first = std::min<size_t>(first, std::stoull(other));
   return first < names.size() ? names[first] : "";
 }
+
+void Backend::forget_loaded() { state_.input->forget(); }
+
+bool Backend::has_average() const { return state_.ema != nullptr; }
+
+std::string Backend::where() const { return concat("unit ", state_.sharded->current_unit()); }
 
 std::unique_ptr<loop::Evaluator> Backend::evaluator(bool average, bool float32) {
   return std::make_unique<StateEvaluator>(state_, mesh_, average, float32);

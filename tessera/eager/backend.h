@@ -2,18 +2,12 @@
 // LibTorch as the back end of the training loop: a TrainState whose passes are eager or replayed CUDA graphs.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tessera/eager/buffers_before.h"
-#include "tessera/eager/device_input.h"
 #include "tessera/eager/state.h"
-#include "tessera/eager/statistics.h"
-#include "tessera/eager/step_end.h"
 #include "tessera/loop/backend.h"
 #include "tessera/mesh/mesh.h"
 
@@ -47,7 +41,10 @@ class StateEvaluator final : public loop::Evaluator {
 class Backend final : public loop::Backend {
  public:
   /// Both outlive it. A state without an optimizer only evaluates, saves and loads.
-  Backend(TrainState& state, mesh::Mesh& mesh) : state_(state), mesh_(mesh) {}
+  Backend(TrainState& state, mesh::Mesh& mesh);
+  ~Backend() override;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
 
   void begin_step(const loop::StepRequest& request) override;
   loop::Loaded load(data::TrainLoader* loader) override;
@@ -58,10 +55,10 @@ class Backend final : public loop::Backend {
   void update(const loop::UpdateSettings& settings) override;
   void discard() override;
   std::string non_finite_gradient() override;
-  void forget_loaded() override { state_.input->forget(); }
+  void forget_loaded() override;
 
   std::unique_ptr<loop::Evaluator> evaluator(bool average, bool float32) override;
-  bool has_average() const override { return state_.ema != nullptr; }
+  bool has_average() const override;
   bool is_narrow() const override;
 
   std::unique_ptr<loop::HostState> state_to_save() override;
@@ -69,21 +66,15 @@ class Backend final : public loop::Backend {
   void write_counters(nlohmann::json& progress) const override;
   void read_counters(const nlohmann::json& progress, int64_t step, bool has_average) override;
 
-  std::string where() const override { return "unit " + state_.sharded->current_unit(); }
+  std::string where() const override;
   std::optional<loop::DeviceMemory> device_memory() const override;
 
  private:
   TrainState& state_;
   mesh::Mesh& mesh_;
 
-  // Of the step under way.
-  loop::StepRequest request_;
-  std::optional<BuffersBefore> buffers_;
-  std::optional<StepStatistics> statistics_;
-  at::Tensor loss_;  // so far, a float64 scalar where the state computes
-  DeviceInput::Input input_;
-  bool has_samples_ = false;  // of input_; else it is a placeholder batch
-  std::optional<StepEnd> end_;
+  struct Step;
+  std::unique_ptr<Step> step_;  // the one under way
 };
 
 }  // namespace tessera::eager
