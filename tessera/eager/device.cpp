@@ -16,6 +16,7 @@
 #include "tessera/ops/device_graph.h"
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/device_linear.h"
+#include "tessera/plan/memory.h"
 #include "tessera/recipe/choose_device.h"
 
 namespace tessera::eager {

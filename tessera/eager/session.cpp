@@ -17,6 +17,7 @@
 #include "tessera/eager/teacher.h"
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/launched.h"
+#include "tessera/plan/memory.h"
 #include "tessera/plan/spans.h"
 
 namespace tessera::eager {

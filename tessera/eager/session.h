@@ -13,7 +13,8 @@
 #include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/mesh/mesh.h"
-#include "tessera/plan/memory.h"
+#include "tessera/plan/cost_inputs.h"
+#include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::eager {

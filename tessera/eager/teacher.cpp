@@ -9,6 +9,7 @@
 #include "tessera/eager/init_from.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
+#include "tessera/plan/memory.h"
 
 namespace tessera::eager {
 namespace {

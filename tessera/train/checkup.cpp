@@ -14,6 +14,7 @@
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/plan/memory.h"
 #include "tessera/plan/traffic.h"
 #include "tessera/profile/link.h"
 #include "tessera/profile/rates.h"

@@ -16,6 +16,7 @@
 #include "tessera/launch/surroundings.h"
 #include "tessera/launch/time_limit.h"
 #include "tessera/plan/levels_text.h"
+#include "tessera/plan/memory.h"
 #include "tessera/recipe/warnings.h"
 
 namespace tessera::train {
