@@ -54,6 +54,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/mesh/launched.h
   tessera/mesh/mesh.h
   tessera/mesh/pending.h
+  tessera/mesh/pieces.h
   tessera/models/inference.h
   tessera/models/segment.h
   tessera/models/segmented_model.h
@@ -70,7 +71,9 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/optim/optimizer.h
   tessera/optim/state_shards.h
   tessera/optim/update_rule.h
+  tessera/plan/cost_inputs.h
   tessera/plan/plan.h
+  tessera/plan/spans.h
   tessera/recipe/parameter_groups.h
   tessera/recipe/recipe.h
   tessera/recipe/run_folder.h

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
+#include "tessera/eager/executable_plan.h"
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
@@ -66,6 +67,7 @@ std::string dtype_name(at::ScalarType dtype) {
 
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
                                      bool with_optimizer, at::Device device) {
+  check_executable(plan);
   auto state = std::make_unique<TrainState>();
   state->recipe = recipe;
   state->plan = plan;
