@@ -5,6 +5,7 @@
 //   ./dev example own_loop                                    two local ranks
 //   ./dev example own_loop data.source=idx:DIR train.epochs=3     any key of the recipe
 #include <tessera/base/file.h>
+#include <tessera/eager/session.h>
 #include <tessera/launch/launch.h>
 #include <tessera/library/run.h>
 #include <tessera/monitor/monitor.h>
@@ -12,7 +13,6 @@
 #include <tessera/shard/tensor_memory.h>
 #include <tessera/train/loop.h>
 #include <tessera/train/prepared.h>
-#include <tessera/train/session.h>
 
 #include <cmath>
 #include <filesystem>

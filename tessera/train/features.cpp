@@ -10,9 +10,9 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/data/broken_samples.h"
+#include "tessera/eager/evaluate.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/models/segmented_model.h"
-#include "tessera/train/evaluate.h"
 
 namespace tessera::train {
 namespace {
@@ -52,7 +52,7 @@ class FeatureRows {
   at::Tensor all_;
 };
 
-void check_units(const TrainState& state, const std::vector<std::string>& units) {
+void check_units(const eager::TrainState& state, const std::vector<std::string>& units) {
   std::vector<std::string> names;
   for (const auto& segment : state.model->segments()) names.push_back(segment.name);
   for (const std::string& unit : units) {
@@ -64,7 +64,8 @@ void check_units(const TrainState& state, const std::vector<std::string>& units)
 }
 
 /// Ends all ranks where one was asked to stop or waits in vain for its images. `more`: a batch is to follow.
-void stop_together(EvaluationPass& pass, const data::LoaderOptions& loader, bool more, mesh::Mesh& mesh) {
+void stop_together(eager::EvaluationPass& pass, const data::LoaderOptions& loader, bool more,
+                   mesh::Mesh& mesh) {
   if (!loader.give_up) return;
   const bool gave_up = pass.gave_up(), stop = gave_up || (more && loader.give_up());
   at::Tensor votes = at::tensor({stop ? 1.0 : 0.0, gave_up ? 1.0 : 0.0}, at::kDouble);
@@ -77,11 +78,12 @@ void stop_together(EvaluationPass& pass, const data::LoaderOptions& loader, bool
 
 }  // namespace
 
-Features extract_features(TrainState& state, const data::Source& source, const data::LoaderOptions& loader,
-                          int64_t batch, const std::vector<std::string>& units, mesh::Mesh& mesh) {
+Features extract_features(eager::TrainState& state, const data::Source& source,
+                          const data::LoaderOptions& loader, int64_t batch,
+                          const std::vector<std::string>& units, mesh::Mesh& mesh) {
   const at::NoGradGuard no_grad;
   check_units(state, units);
-  EvaluationPass pass(state, source, loader, batch, mesh);
+  eager::EvaluationPass pass(state, source, loader, batch, mesh);
   const int64_t rows = (source.size() + mesh.world_size() - 1) / mesh.world_size();
   std::map<std::string, FeatureRows> found;
   found.emplace("features", rows);

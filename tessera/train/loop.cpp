@@ -12,19 +12,19 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/process_memory.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
 #include "tessera/data/leaving.h"
+#include "tessera/eager/non_finite.h"
+#include "tessera/eager/pass.h"
+#include "tessera/eager/recorded_step.h"
+#include "tessera/eager/statistics.h"
+#include "tessera/eager/step_end.h"
+#include "tessera/eager/teacher.h"
 #include "tessera/monitor/bar.h"
 #include "tessera/monitor/number.h"
-#include "tessera/train/memory.h"
-#include "tessera/train/non_finite.h"
-#include "tessera/train/pass.h"
-#include "tessera/train/recorded_step.h"
-#include "tessera/train/statistics.h"
-#include "tessera/train/step_end.h"
-#include "tessera/train/teacher.h"
 
 namespace tessera::train {
 namespace {
@@ -38,13 +38,13 @@ void trace_memory() {
 
 }  // namespace
 
-StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
+StepResult train_step(eager::TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
                       double lr, const std::function<bool()>& stop_requested, mesh::Mesh& mesh) {
   const uint64_t key =
       random_key(random_key(state.recipe.train.seed, "step"), static_cast<uint64_t>(state.step));
-  const BuffersBefore buffers(state);
+  const eager::BuffersBefore buffers(state);
   const int64_t looked_at = state.recipe.run.statistics_every;
-  StepStatistics statistics(state, looked_at > 0 && (state.step + 1) % looked_at == 0);
+  eager::StepStatistics statistics(state, looked_at > 0 && (state.step + 1) % looked_at == 0);
   const double scale = state.loss_scale.value();
   // Added up where it is computed: reading it here would make the host wait for every micro-batch.
   at::Tensor loss_so_far = at::zeros({}, at::TensorOptions(at::kDouble).device(state.input->device()));
@@ -52,20 +52,21 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   bool given_up = false;
   for (int64_t micro = 0; micro < sizes.accumulation; ++micro) {
     // Whoever gave up waiting asks for no more.
-    DeviceInput::Input input = given_up ? DeviceInput::Input() : state.input->next(loader);
+    eager::DeviceInput::Input input = given_up ? eager::DeviceInput::Input() : state.input->next(loader);
     const bool mine = input.batch.size > 0;  // else it helps the others to gather and to reduce
     given_up = given_up || input.batch.given_up;
     if (!given_up) samples = input.batch.step_size;
-    if (!mine) input = state.input->with_images(placeholder_batch(state));
+    if (!mine) input = state.input->with_images(eager::placeholder_batch(state));
     const at::Tensor teacher_logits = state.teacher ? state.teacher->logits(input, mine) : at::Tensor();
     const auto seen = [&] {
       statistics.forward_done(mine);
       trace_memory();
     };
-    const Pass pass{input, teacher_logits, mine, samples, micro == 0, micro + 1 == sizes.accumulation, key,
-                    seen};
+    const eager::Pass pass{
+        input, teacher_logits, mine, samples, micro == 0, micro + 1 == sizes.accumulation, key, seen};
     const bool as_recorded = state.recorded && !statistics.due();
-    const at::Tensor loss = as_recorded ? state.recorded->run(state, pass, mesh) : run_pass(state, pass);
+    const at::Tensor loss =
+        as_recorded ? state.recorded->run(state, pass, mesh) : eager::run_pass(state, pass);
     trace_memory();
     if (!given_up) state.input->begin_next(loader);
     loss_so_far.add_(loss);
@@ -75,7 +76,7 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
   state.optimizer->forget_frozen_gradients();
   // Asked for as late as possible: a stop that comes in the middle of a long step ends with this step.
   const bool stop = given_up || (stop_requested && stop_requested());
-  StepEnd end(state, loss_so_far, {stop, given_up, loader.unreported_broken()}, mesh);
+  eager::StepEnd end(state, loss_so_far, {stop, given_up, loader.unreported_broken()}, mesh);
   StepResult result{.stop = end.votes().stop, .stalled = end.votes().stalled, .samples = samples};
   if (result.stalled) {
     buffers.put_back(state);
@@ -86,10 +87,10 @@ StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe
     loader.merge_broken(mesh.world().all_gather_text(loader.report_broken(), "broken samples"));
   }
   const TraceSpan span("optimizer", "optimizer");
-  const StepValues numbers = end.numbers(lr);
+  const eager::StepValues numbers = end.numbers(lr);
   result.loss = numbers.loss;
   result.gradient_norm = numbers.gradient_norm;
-  result.skipped = judge_step(state, result.loss, result.gradient_norm, mesh);
+  result.skipped = eager::judge_step(state, result.loss, result.gradient_norm, mesh);
   end.finish(/*is_used=*/result.skipped.empty(), lr);
   if (!result.skipped.empty()) buffers.put_back(state);
   state.sharded->parameters_changed();
@@ -124,7 +125,7 @@ struct Schedule {
 using Clock = std::chrono::steady_clock;
 
 /// Is this among the checkpoint.keep_best best evaluations so far? Then it takes its place there.
-bool take_if_best(TrainState& state, const monitor::EvalMetrics& metrics) {
+bool take_if_best(eager::TrainState& state, const monitor::EvalMetrics& metrics) {
   const std::string& name = state.recipe.checkpoint.best;
   const double value = name == "top1"       ? metrics.top1
                        : name == "loss"     ? metrics.loss
@@ -143,7 +144,8 @@ bool take_if_best(TrainState& state, const monitor::EvalMetrics& metrics) {
 /// The loop's own bookkeeping: times, the last evaluation, what rank 0 says.
 class Loop {
  public:
-  Loop(TrainState& state, const LoopInput& input, mesh::Mesh& mesh, monitor::Monitor* monitor, Log& log)
+  Loop(eager::TrainState& state, const LoopInput& input, mesh::Mesh& mesh, monitor::Monitor* monitor,
+       Log& log)
       : state_(state),
         input_(input),
         mesh_(mesh),
@@ -271,7 +273,7 @@ class Loop {
     metrics.comm_wait = waits_.comm / waits_.seconds;
     metrics.memory_bytes = static_cast<double>(resident_bytes());
     metrics.seconds = state_.seconds;
-    if (const auto there = device_memory(state_.input->device())) {
+    if (const auto there = eager::device_memory(state_.input->device())) {
       metrics.device_bytes = static_cast<double>(there->bytes);
       metrics.device_peak_bytes = static_cast<double>(there->peak_bytes);
     }
@@ -286,7 +288,7 @@ class Loop {
         monitor::print("step %ld/%ld  loss %.4f  %.3f s  data %.0f %%  comm %.0f %%",
                        static_cast<long>(state_.step), static_cast<long>(input_.counts.total), step.loss,
                        seconds, 100 * waits_.data / waits_.seconds, 100 * waits_.comm / waits_.seconds);
-    const auto there = device_memory(state_.input->device());
+    const auto there = eager::device_memory(state_.input->device());
     log_.record(there ? concat(line, "  ",
                                monitor::device_memory_text(static_cast<double>(there->bytes),
                                                            static_cast<double>(there->peak_bytes)))
@@ -309,7 +311,7 @@ class Loop {
 
   /// True: some rank was asked to stop meanwhile.
   bool evaluate_now() {
-    EvaluateOptions options;
+    eager::EvaluateOptions options;
     options.batch =
         state_.recipe.train.eval_batch > 0 ? state_.recipe.train.eval_batch : input_.sizes.per_rank;
     options.keep_samples = 48;
@@ -319,7 +321,7 @@ class Loop {
         monitor_->status(concat("evaluating ", done, "/", total));
       };
     }
-    Evaluation evaluation = evaluate_until_stop(options);
+    eager::Evaluation evaluation = evaluate_until_stop(options);
     if (evaluation.stopped) return true;
     if (state_.ema && !evaluate_average(options, evaluation.metrics)) return true;
     if (evaluation.figures.broken > 0)
@@ -331,26 +333,26 @@ class Loop {
     return false;
   }
 
-  Evaluation evaluate_until_stop(const EvaluateOptions& options) {
+  eager::Evaluation evaluate_until_stop(const eager::EvaluateOptions& options) {
     data::LoaderOptions loader = input_.loader;
     loader.give_up = input_.stop_requested;
     const recipe::PrecisionRecipe& precision = state_.recipe.precision;
     const bool narrow = precision.linear == recipe::Linear::kFp8 ||
-                        resolve_dtype(precision.compute, state_.input->device()) != at::kFloat;
+                        eager::resolve_dtype(precision.compute, state_.input->device()) != at::kFloat;
     const bool precise =
         narrow && state_.step >= input_.counts.total && precision.final_evaluation == recipe::Dtype::kFloat32;
-    const std::unique_ptr<TrainState> copy = precise ? in_float32(state_, mesh_) : nullptr;
-    Evaluation evaluation = evaluate(copy ? *copy : state_, input_.val, loader, options, mesh_);
+    const std::unique_ptr<eager::TrainState> copy = precise ? eager::in_float32(state_, mesh_) : nullptr;
+    eager::Evaluation evaluation = eager::evaluate(copy ? *copy : state_, input_.val, loader, options, mesh_);
     result_.stalled = result_.stalled || evaluation.stalled;
     files_hang_ = files_hang_ || evaluation.gave_up;
     return evaluation;
   }
 
   /// The same with the averaged weights in the place of the weights; false: stopped.
-  bool evaluate_average(EvaluateOptions options, monitor::EvalMetrics& metrics) {
+  bool evaluate_average(eager::EvaluateOptions options, monitor::EvalMetrics& metrics) {
     options.keep_samples = 0;
     state_.ema->exchange(*state_.sharded);
-    const Evaluation evaluation = evaluate_until_stop(options);
+    const eager::Evaluation evaluation = evaluate_until_stop(options);
     state_.ema->exchange(*state_.sharded);
     metrics.top1_ema = evaluation.metrics.top1;
     metrics.loss_ema = evaluation.metrics.loss;
@@ -370,7 +372,7 @@ class Loop {
                        " s, copies took ", saves.copied, " s, writing ", saves.written, " s"));
   }
 
-  TrainState& state_;
+  eager::TrainState& state_;
   const LoopInput& input_;
   mesh::Mesh& mesh_;
   monitor::Monitor* monitor_;
@@ -393,7 +395,7 @@ class Loop {
 
 }  // namespace
 
-LoopResult run(TrainState& state, const LoopInput& input, mesh::Mesh& mesh, monitor::Monitor* monitor,
+LoopResult run(eager::TrainState& state, const LoopInput& input, mesh::Mesh& mesh, monitor::Monitor* monitor,
                Log& log) {
   return Loop(state, input, mesh, monitor, log).run();
 }

@@ -12,13 +12,13 @@
 
 #include "tessera/base/log.h"
 #include "tessera/data/loader.h"
+#include "tessera/eager/evaluate.h"
+#include "tessera/eager/state.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/monitor/monitor.h"
 #include "tessera/monitor/tensor_statistics.h"
 #include "tessera/recipe/recipe.h"
-#include "tessera/train/evaluate.h"
 #include "tessera/train/saver.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 
@@ -40,7 +40,7 @@ struct StepResult {
 /// data::Batch::given_up keeps from being made (`stalled`) not even that. Throws UserError, before anything
 /// changes, when the guard ends the run (names the first bad tensor) or too many samples are broken, and the
 /// same on every rank.
-StepResult train_step(TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
+StepResult train_step(eager::TrainState& state, data::TrainLoader& loader, const recipe::BatchSizes& sizes,
                       double lr, const std::function<bool()>& stop_requested, mesh::Mesh& mesh);
 
 /// What the loop needs besides the state.
@@ -57,9 +57,9 @@ struct LoopInput {
 };
 
 struct LoopResult {
-  bool finished = false;  // false: stopped early, state saved
-  bool stalled = false;   // stopped, and threads of this rank hang in a file; they are left behind
-  Evaluation last;        // newest complete evaluation
+  bool finished = false;   // false: stopped early, state saved
+  bool stalled = false;    // stopped, and threads of this rank hang in a file; they are left behind
+  eager::Evaluation last;  // newest complete evaluation
   std::filesystem::path checkpoint;
   double train_seconds = 0;                 // all of the run, without evaluation and saving
   std::optional<double> images_per_second;  // over the steps of this process, if it made any
@@ -71,7 +71,7 @@ struct LoopResult {
 
 /// Collective. Trains from state.step to counts.total, or as far as input.steps_only says. `monitor` is null
 /// except on rank 0.
-LoopResult run(TrainState& state, const LoopInput& input, mesh::Mesh& mesh, monitor::Monitor* monitor,
+LoopResult run(eager::TrainState& state, const LoopInput& input, mesh::Mesh& mesh, monitor::Monitor* monitor,
                Log& log);
 
 }  // namespace tessera::train

@@ -13,11 +13,11 @@
 #include "tessera/base/log.h"
 #include "tessera/data/loader.h"
 #include "tessera/data/source.h"
+#include "tessera/eager/data_record.h"
+#include "tessera/eager/device.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/parameter_groups.h"
 #include "tessera/recipe/recipe.h"
-#include "tessera/train/data_record.h"
-#include "tessera/train/device.h"
 #include "tessera/train/entry.h"
 
 namespace tessera::train {
@@ -34,9 +34,9 @@ struct Prepared {
   recipe::StepCounts counts;
   std::unique_ptr<data::Source> train, val;
   data::LoaderOptions loader;
-  DataRecord data;  // what checkpoints of this run say of it; read by record_data()
+  eager::DataRecord data;  // what checkpoints of this run say of it; read by record_data()
   double peak_tflops = 0;
-  DeviceChoices choices;
+  eager::DeviceChoices choices;
   double predicted_bytes = 0;     // memory of a rank, as predicted_memory() says
   bool stalled = false;           // LoopResult's
   int64_t program_bytes = 0;      // resident when the facts were first told

@@ -12,33 +12,33 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/process_memory.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/saved_by.h"
+#include "tessera/eager/agreement.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/init_from.h"
+#include "tessera/eager/non_finite.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
+#include "tessera/eager/teacher.h"
 #include "tessera/launch/surroundings.h"
 #include "tessera/launch/time_limit.h"
 #include "tessera/monitor/monitor.h"
 #include "tessera/monitor/number.h"
 #include "tessera/monitor/report.h"
+#include "tessera/profile/rates.h"
 #include "tessera/recipe/run_folder.h"
 #include "tessera/shard/tensor_memory.h"
-#include "tessera/train/agreement.h"
 #include "tessera/train/commands.h"
-#include "tessera/train/device.h"
 #include "tessera/train/dry_run.h"
 #include "tessera/train/environment.h"
-#include "tessera/train/init_from.h"
 #include "tessera/train/loop.h"
-#include "tessera/train/memory.h"
-#include "tessera/train/non_finite.h"
 #include "tessera/train/prepared.h"
-#include "tessera/train/rates.h"
 #include "tessera/train/resume.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
-#include "tessera/train/teacher.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
@@ -91,7 +91,8 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
   nlohmann::ordered_json json = {{"peak_rss_bytes", largest(peak)},
                                  {"training_memory_bytes", largest(training)},
                                  {"predicted_memory_bytes", static_cast<int64_t>(p.predicted_bytes)}};
-  if (const auto there = device_memory(p.device)) json["device_peak_bytes"] = largest(there->peak_bytes);
+  if (const auto there = eager::device_memory(p.device))
+    json["device_peak_bytes"] = largest(there->peak_bytes);
   return json;
 }
 
@@ -272,7 +273,7 @@ void clear_leftovers(const fs::path& checkpoints) {
 
 /// Gives the run the id that its checkpoints carry: the folder's, else that of the run's own checkpoint that
 /// it goes on from, else a new one. Collective: a folder of each host gets the same.
-void identify_run(const Prepared& p, TrainState& state, const fs::path& resumed, mesh::Mesh& mesh) {
+void identify_run(const Prepared& p, eager::TrainState& state, const fs::path& resumed, mesh::Mesh& mesh) {
   std::string id;
   if (mesh.rank() == 0) {
     id = checkpoint::run_id(p.run_dir);
@@ -300,28 +301,30 @@ void tell_environment(const Prepared& p, Log& log) {
 }
 
 /// `state`, `began` and `where` belong to the caller: after an error they say how far this came.
-int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& state, bool& began, Log& log,
-                  std::function<std::string()>& where) {
+int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<eager::TrainState>& state, bool& began,
+                  Log& log, std::function<std::string()>& where) {
   const bool first = mesh.rank() == 0;
   // One rank a host looks, before any has taken memory.
-  if (!p.job.force && p.device.is_cuda()) check_gpu_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+  if (!p.job.force && p.device.is_cuda())
+    eager::check_gpu_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
   if (!p.job.force && p.device.is_cpu() && p.ranks.local_rank == 0) {
-    check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
+    eager::check_memory(p.job.recipe, p.plan, p.sizes.per_rank, p.ranks);
   }
   mesh.world().barrier("memory check");
   p.idle_bytes = resident_bytes();
   p.idle_shared_bytes = shared_resident_bytes();
   where = [] { return "while building the model"; };
-  state = assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true, p.device);
-  use_choices(*state, p.choices);
+  state = eager::assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true, p.device);
+  eager::use_choices(*state, p.choices);
   where = [&state] { return concat("after step ", state->step, ", unit ", state->sharded->current_unit()); };
   if (first && !p.ranks.pretended()) clear_leftovers(p.checkpoints);
   mesh.world().barrier("leftovers");
   fs::path resumed;
   if (!p.job.resume.empty()) resumed = resume(p, *state, mesh, log);
-  if (resumed.empty() && !p.job.recipe.train.init_from.empty()) init_from(*state, log, p.val->classes());
+  if (resumed.empty() && !p.job.recipe.train.init_from.empty())
+    eager::init_from(*state, log, p.val->classes());
   if (!p.job.recipe.distill.teacher.empty()) {
-    state->teacher = std::make_shared<Teacher>(p.job.recipe, mesh, log, p.device, p.val->classes());
+    state->teacher = std::make_shared<eager::Teacher>(p.job.recipe, mesh, log, p.device, p.val->classes());
   }
   state->classes = p.val->classes();
   if (!p.ranks.pretended()) identify_run(p, *state, resumed, mesh);
@@ -361,7 +364,7 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<TrainState>& st
   LoopResult result;
   try {
     result = run(*state, input, mesh, monitor.get(), log);
-  } catch (const NonFinite& error) {
+  } catch (const eager::NonFinite& error) {
     if (pretended) throw;
     throw UserError(concat(error.what(), " (", where_to_go_on(p.checkpoints), ")"));
   }
@@ -407,16 +410,16 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
   p.ranks = ranks;
   shard::keep_tensor_memory();
   const auto prepare = [&] {
-    p.threads = set_threads(job.recipe, ranks);
-    p.device = choose_device(job.recipe, ranks);
-    p.plan = make_plan(job.recipe, ranks.world);
-    p.loader = loader_options(job.recipe, ranks, p.threads, log);
-    deliver_for(p.device, &p.loader);
+    p.threads = eager::set_threads(job.recipe, ranks);
+    p.device = eager::choose_device(job.recipe, ranks);
+    p.plan = eager::make_plan(job.recipe, ranks.world);
+    p.loader = eager::loader_options(job.recipe, ranks, p.threads, log);
+    eager::deliver_for(p.device, &p.loader);
     p.groups = matched_groups(job.recipe);
     open_data(p);
-    p.choices = choose_for_device(job.recipe, p.plan, p.sizes.per_rank, p.device);
-    p.predicted_bytes = predicted_memory(with_kept_activations(job.recipe, p.choices.keeps_activations),
-                                         p.plan, p.sizes.per_rank);
+    p.choices = eager::choose_for_device(job.recipe, p.plan, p.sizes.per_rank, p.device);
+    p.predicted_bytes = eager::predicted_memory(
+        eager::with_kept_activations(job.recipe, p.choices.keeps_activations), p.plan, p.sizes.per_rank);
   };
   if (job.dry_run) {
     prepare();
@@ -429,27 +432,27 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
       log.warn(concat("this run would stop after one step: ", why));
     return kExitDone;
   }
-  before_meeting(job.recipe, ranks, prepare);
+  eager::before_meeting(job.recipe, ranks, prepare);
   if (ranks.world > launch::available_cores() && ranks.rank == 0 && ranks.local_world == ranks.world) {
     log.warn(concat(ranks.world, " ranks share ", launch::available_cores(), " cores: each will be slow"));
   }
   record_data(p);
-  auto mesh = connect(job.recipe, ranks, [&] {
-    return joined_facts({{command_fact(command_of(job))},
-                         computing_facts(job.recipe, p.plan, p.device),
-                         weights_facts("train.init_from", job.recipe.train.init_from),
-                         weights_facts("distill.teacher", job.recipe.distill.teacher),
-                         data_facts("data.train", *p.train, p.data.train),
-                         data_facts("data.val", *p.val, p.data.val)});
+  auto mesh = eager::connect(job.recipe, ranks, [&] {
+    return eager::joined_facts({{eager::command_fact(command_of(job))},
+                                eager::computing_facts(job.recipe, p.plan, p.device),
+                                eager::weights_facts("train.init_from", job.recipe.train.init_from),
+                                eager::weights_facts("distill.teacher", job.recipe.distill.teacher),
+                                eager::data_facts("data.train", *p.train, p.data.train),
+                                eager::data_facts("data.val", *p.val, p.data.val)});
   });
-  std::unique_ptr<TrainState> state;
+  std::unique_ptr<eager::TrainState> state;
   recipe::RunFolder folder;
   bool began = false;
   std::function<std::string()> where = [] { return "before the first step"; };
   try {
-    const int code = guarded(
+    const int code = eager::guarded(
         [&] {
-          const auto telling = tell_progress(job.files, *mesh);
+          const auto telling = eager::tell_progress(job.files, *mesh);
           folder = agree_on_run_folder(p, *mesh);
           p.run_dir = folder.path;
           const auto lock = hold_checkpoints(p, *mesh);
@@ -460,14 +463,14 @@ int train(const TrainJob& job, const launch::Ranks& ranks) {
           print_facts(p, log);
           if (ranks.world > 1) log.info(concat("  ranks talk through: ", mesh->world().transport_name()));
           const auto free = static_cast<double>(launch::available_memory());
-          p.train =
-              with_ram_cache(std::move(p.train), job.recipe,
-                             free - p.predicted_bytes * static_cast<double>(ranks.local_world), *mesh, log);
-          p.peak_tflops =
-              measure_matmul_tflops(resolve_dtype(job.recipe.precision.compute, p.device), p.device);
+          p.train = eager::with_ram_cache(std::move(p.train), job.recipe,
+                                          free - p.predicted_bytes * static_cast<double>(ranks.local_world),
+                                          *mesh, log);
+          p.peak_tflops = profile::measure_matmul_tflops(
+              eager::resolve_dtype(job.recipe.precision.compute, p.device), p.device);
           return train_in_mesh(p, *mesh, state, began, log, where);
         },
-        *mesh, where, memory_savings(job.recipe, p.plan, p.sizes.per_rank, ranks));
+        *mesh, where, eager::memory_savings(job.recipe, p.plan, p.sizes.per_rank, ranks));
     if (p.stalled) {
       // Threads hang in files, with references to what would be destroyed now.
       std::fflush(nullptr);

@@ -41,7 +41,7 @@ at::Tensor copy_shards(std::vector<checkpoint::TensorShard>& shards) {
 
 }  // namespace
 
-Saver::Saver(TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder, Log& log)
+Saver::Saver(eager::TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder, Log& log)
     : state_(state), mesh_(mesh), folder_(std::move(folder)), log_(log) {
   if (state.recipe.checkpoint.async) group_ = mesh.another_group("checkpoint");
 }
@@ -89,7 +89,7 @@ void Saver::save(bool best) {
   wait_for_writer();
   failure_.reset();
   best_score_ = best ? std::optional(state_.score) : std::nullopt;
-  SaveRequest request = save_request(state_, folder_, best);
+  eager::SaveRequest request = eager::save_request(state_, folder_, best);
   ++times_.saves;
   if (!group_) {
     try {

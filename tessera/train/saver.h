@@ -11,8 +11,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/eager/state.h"
 #include "tessera/mesh/mesh.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 
@@ -32,7 +32,7 @@ struct SaveTimes {
 class Saver {
  public:
   /// Collective. `state` and `mesh` outlive it. `folder`: the run's checkpoints.
-  Saver(TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder, Log& log);
+  Saver(eager::TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder, Log& log);
   /// After an error: gives a save under way a few seconds to end. What it leaves unfinished is no checkpoint.
   ~Saver();
   Saver(const Saver&) = delete;
@@ -52,7 +52,7 @@ class Saver {
   /// To be called with the error of a save that failed each time.
   void failed(const UserError& error);
 
-  TrainState& state_;
+  eager::TrainState& state_;
   mesh::Mesh& mesh_;
   std::filesystem::path folder_, newest_;
   std::unique_ptr<mesh::Group> group_;  // of the writing threads; null when saves are not beside the training

@@ -10,12 +10,12 @@
 #include "../train/small_run.h"
 #include "gpu.h"
 #include "tessera/base/file.h"
+#include "tessera/base/process_memory.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/evaluate.h"
+#include "tessera/eager/recorded_step.h"
 #include "tessera/mesh/transport.h"
 #include "tessera/shard/host_memory.h"
-#include "tessera/train/device.h"
-#include "tessera/train/evaluate.h"
-#include "tessera/train/memory.h"
-#include "tessera/train/recorded_step.h"
 
 namespace tessera::train {
 namespace {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run on a device that is not the CPU, as far as that can be known without one.
-#include "tessera/train/device.h"
+#include "tessera/eager/device.h"
 
 #include <gtest/gtest.h>
 
 #include "small_run.h"
 #include "tessera/base/file.h"
+#include "tessera/base/process_memory.h"
 #include "tessera/base/text.h"
+#include "tessera/eager/classification_metrics.h"
+#include "tessera/eager/loss.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
-#include "tessera/train/classification_metrics.h"
-#include "tessera/train/loss.h"
-#include "tessera/train/memory.h"
 #include "tessera/train/prepared.h"
 #include "tessera/train/saver.h"
 #include "tests/meta_kernels.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The step's end in a device's memory, on a CPU: the decisions and the bits of the host's way.
-#include "tessera/train/device_update.h"
+#include "tessera/eager/device_update.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <random>
 
 #include "small_run.h"
+#include "tessera/eager/step_end.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/shard/clip.h"
-#include "tessera/train/step_end.h"
 
 namespace tessera::train {
 namespace {

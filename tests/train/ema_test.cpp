@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The moving average of the weights: its formula, at any layout, across a resume; and groups of parameters.
-#include "tessera/train/ema.h"
+#include "tessera/optim/ema.h"
 
 #include <cmath>
 #include <fstream>

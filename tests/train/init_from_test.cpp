@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainings that begin with weights that somebody trained.
-#include "tessera/train/init_from.h"
+#include "tessera/eager/init_from.h"
 
 #include <algorithm>
 

@@ -7,7 +7,7 @@
 
 #include "small_run.h"
 #include "tessera/base/file.h"
-#include "tessera/train/evaluate.h"
+#include "tessera/eager/evaluate.h"
 
 namespace tessera::train {
 namespace {

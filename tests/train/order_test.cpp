@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "small_run.h"
-#include "tessera/train/evaluate.h"
+#include "tessera/eager/evaluate.h"
 
 namespace tessera::train {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "../mesh/recorded.h"
 #include "tessera/base/error.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
 #include "tessera/train/loop.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 namespace {

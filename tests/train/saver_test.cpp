@@ -24,7 +24,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
-#include "tessera/train/session.h"
+#include "tessera/eager/session.h"
 
 namespace {
 std::atomic<bool> slow_disk = false;

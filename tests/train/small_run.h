@@ -14,9 +14,10 @@
 #include <vector>
 
 #include "../mesh/ranks.h"
+#include "rooms.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
 #include "tessera/train/loop.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 

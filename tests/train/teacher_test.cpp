@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learning from another network: the loss against its formula, the teacher's answers against its own, and the
 // same numbers on any ranks.
-#include "tessera/train/teacher.h"
+#include "tessera/eager/teacher.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -11,7 +11,7 @@
 #include "../error_text.h"
 #include "small_run.h"
 #include "tessera/base/file.h"
-#include "tessera/train/loss.h"
+#include "tessera/eager/loss.h"
 
 namespace tessera::train {
 namespace {

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint says of the data of its run: a resumed run compares it with its own data and goes on from
+// its position.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+
+#include "tessera/data/loader.h"
+#include "tessera/eager/agreement.h"
+
+namespace tessera::eager {
+
+struct DataRecord {
+  SplitFacts train, val;
+  int64_t batch = 0, accumulation = 0;  // of a step, as recipe::resolve_batch() gave them
+  data::StreamPosition position;        // of the sample to train on next
+};
+
+nlohmann::json to_json(const DataRecord& record);
+/// None where `json` holds no record that can be true: checkpoints of versions before there was one.
+std::optional<DataRecord> parse_data_record(const nlohmann::json& json);
+
+}  // namespace tessera::eager
