@@ -18,9 +18,9 @@ at::Tensor part_of(const at::Tensor& flat, const shard::Shard& shard) {
 void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& unit,
                const shard::Shard& shard, const at::Tensor& part) {
   TESSERA_CHECK(part.scalar_type() == at::kFloat, shard.name);
-  shards.add(
-      {concat(prefix, shard.name), "F32", shard.shape, shard.begin, shard.end, nullptr, unit.replica() != 0},
-      part);
+  shards.add({concat(prefix, shard.name), "F32", shard.shape,
+              Region::interval(shard.shape, shard.begin, shard.end), nullptr, unit.replica() != 0},
+             part);
 }
 
 std::vector<Stretch> stretches_of(const UnitState& unit) {

@@ -24,7 +24,7 @@ constexpr auto kFirstPause = std::chrono::seconds(1), kLongestPause = std::chron
 /// Lets the shards point to a copy of what they pointed to; the tensor returned holds it.
 at::Tensor copy_shards(std::vector<checkpoint::TensorShard>& shards) {
   const auto bytes = [](const checkpoint::TensorShard& shard) {
-    return (shard.end - shard.begin) * static_cast<int64_t>(formats::dtype_size(shard.dtype));
+    return shard.region.numel() * static_cast<int64_t>(formats::dtype_size(shard.dtype));
   };
   int64_t total = 0;
   for (const auto& shard : shards) total += bytes(shard);
