@@ -2,6 +2,7 @@
 // Any layout of regions is saved and loaded into any other, bit for bit.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <fstream>
 #include <random>
 
@@ -241,6 +242,49 @@ TEST(RegionFolders, CopiesOfBoxesAreInEveryFolder) {
               std::string::npos);
     EXPECT_EQ(wrong_bytes(checkpoint, 2, 3, true, tensors), 0);
   }
+}
+
+/// A tensor of I32 whose elements are their own index, which counts what is read of it.
+class Counting : public TensorSource {
+ public:
+  explicit Counting(std::vector<int64_t> shape) : tensors_({{"w", "I32", std::move(shape)}}) {}
+  const Tensors& tensors() const override { return tensors_; }
+  const Progress& progress() const override { return progress_; }
+  void read(size_t, int64_t begin, std::span<std::byte> out) override {
+    ++reads;
+    bytes += static_cast<int64_t>(out.size());
+    for (size_t i = 0; i < out.size() / 4; ++i) {
+      const auto value = static_cast<int32_t>(begin + static_cast<int64_t>(i));
+      std::memcpy(out.data() + 4 * i, &value, 4);
+    }
+  }
+  int64_t reads = 0, bytes = 0;
+
+ private:
+  Tensors tensors_;
+  Progress progress_;
+};
+
+TEST(ReadRegion, IsTheRegionInFewReads) {
+  Counting source({3000, 2000});  // 24 MB: more than a window
+  const auto read = [&](const Region& region) {
+    std::vector<int32_t> values(static_cast<size_t>(region.numel()));
+    read_region(source, 0, region, std::as_writable_bytes(std::span(values)));
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < region.numel(); ++i) {
+      const int64_t at = region.begin + i, width = region.box.dims[1].size();
+      const int64_t expected =
+          (region.box.dims[0].begin + at / width) * 2000 + region.box.dims[1].begin + at % width;
+      wrong += values[static_cast<size_t>(i)] != expected;
+    }
+    EXPECT_EQ(wrong, 0) << to_string(region);
+    return std::pair(std::exchange(source.reads, 0), std::exchange(source.bytes, 0));
+  };
+  EXPECT_LE(read(Region::of({{{0, 3000}, {500, 1000}}})).first, 2);
+  EXPECT_LE(read({{{{10, 2900}, {3, 1999}}}, 7, 2'000'000}).first, 2);
+  const std::pair one_read(int64_t{1}, int64_t{4 * 6000});
+  EXPECT_EQ(read(Region::of({{{4, 7}, {0, 2000}}})), one_read) << "rows, and nothing else";
+  EXPECT_EQ(read(Region::of({{{4, 4}, {0, 2000}}})).first, 0);
 }
 
 // Made by the program of schema 1: save_sample() of three ranks, generation 5, step 7.
