@@ -222,7 +222,8 @@ json tensor_json(const Manifest::Tensor& tensor, const std::vector<StoredRegion>
   json boxes = json::array(), list = json::array(), copies = json::array();
   const Box whole = Box::whole(tensor.shape);
   const Box* last = &whole;  // regions of one box follow each other
-  for (const auto& [shard, region, more] : regions) {
+  for (const StoredRegion& stored : regions) {
+    const Region& region = stored.region;
     if (region.box != *last) {
       last = &region.box;
       json& ranges = boxes.emplace_back(json::array());
@@ -233,8 +234,8 @@ json tensor_json(const Manifest::Tensor& tensor, const std::vector<StoredRegion>
       if (region.box != whole) item.push_back(boxes.size() - 1);
       return item;
     };
-    list.push_back(item(shard));
-    for (const int64_t copy : more) copies.push_back(item(copy));
+    list.push_back(item(stored.shard));
+    for (const int64_t copy : stored.copies) copies.push_back(item(copy));
   }
   json all = {{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}};
   if (!boxes.empty()) all["boxes"] = boxes;
