@@ -6,6 +6,8 @@
 
 #include <cstdio>
 
+#include "tessera/base/trace.h"
+
 namespace tessera {
 
 int64_t resident_bytes() {
@@ -32,6 +34,11 @@ int64_t shared_resident_bytes() {
   }
   std::fclose(file);
   return kilobytes * 1024;
+}
+
+void trace_resident_memory() {
+  if (Trace* trace = current_trace())
+    trace->counter("resident memory", "MiB", static_cast<double>(resident_bytes()) / (1 << 20));
 }
 
 }  // namespace tessera

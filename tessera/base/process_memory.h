@@ -13,4 +13,7 @@ int64_t peak_resident_bytes();  // the highest so far
 /// together.
 int64_t shared_resident_bytes();
 
+/// A point of the curve of resident memory in the calling thread's trace, if it has one (base/trace.h).
+void trace_resident_memory();
+
 }  // namespace tessera

@@ -16,20 +16,7 @@
 namespace tessera::eager {
 namespace {
 
-constexpr int64_t kMostSamples = 1'000'000;  // whose names are read; about half a second
-constexpr size_t kMostNames = 5;             // of classes that an error shows
-
-class TextChecksum {
- public:
-  void add(const std::string& text) {
-    checksum_.update(std::as_bytes(std::span(text)));
-    checksum_.update(std::as_bytes(std::span("\n", 1)));
-  }
-  std::string hex() const { return checksum_.hex(); }
-
- private:
-  Checksum checksum_;
-};
+constexpr size_t kMostNames = 5;  // of classes that an error shows
 
 std::string classes_text(const std::vector<std::string>& names) {
   TextChecksum checksum;
@@ -87,22 +74,12 @@ mesh::Facts computing_facts(const recipe::Recipe& recipe, const plan::Plan& plan
   return facts;
 }
 
-SplitFacts split_facts(const data::Source& source) {
-  TextChecksum checksum, labels;
-  const int64_t step = std::max<int64_t>(1, source.size() / kMostSamples);
-  for (int64_t i = 0; i < source.size(); i += step) {
-    checksum.add(source.sample_name(i));
-    checksum.add(std::to_string(source.label(i)));
-    labels.add(std::to_string(source.label(i)));
-  }
-  return {source.size(), checksum.hex(), labels.hex()};
-}
-
 mesh::Facts data_facts(const std::string& setting, const data::Source& source) {
-  return data_facts(setting, source, split_facts(source));
+  return data_facts(setting, source, loop::split_facts(source));
 }
 
-mesh::Facts data_facts(const std::string& setting, const data::Source& source, const SplitFacts& split) {
+mesh::Facts data_facts(const std::string& setting, const data::Source& source,
+                       const loop::SplitFacts& split) {
   const char* hint = "give every host the same, complete copy of the data";
   return {{concat("the number of samples of ", setting), std::to_string(split.samples), hint},
           {concat("the class names of ", setting), classes_text(source.classes()), hint},

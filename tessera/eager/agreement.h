@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tessera/data/source.h"
+#include "tessera/loop/data_record.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
@@ -20,18 +21,8 @@ namespace tessera::eager {
 /// the kernels.
 mesh::Facts computing_facts(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device);
 
-/// Of one split of the data: what ranks compare, and what a resumed run compares with its checkpoint.
-struct SplitFacts {
-  int64_t samples = 0;
-  std::string checksum = {};  // of the samples' names and labels in their order
-  std::string labels = {};    // checksum of the labels alone; empty: not known
-  bool operator==(const SplitFacts&) const = default;
-};
-/// Of more than a million samples the checksum is that of a million that are evenly spaced. Opens no sample.
-SplitFacts split_facts(const data::Source& source);
-
 /// Of the data that `setting` ("data.train") names: class names in label order, and split_facts().
-mesh::Facts data_facts(const std::string& setting, const data::Source& source, const SplitFacts& split);
+mesh::Facts data_facts(const std::string& setting, const data::Source& source, const loop::SplitFacts& split);
 mesh::Facts data_facts(const std::string& setting, const data::Source& source);
 
 /// Of the weights that `setting` names by a path, if it is a file: its size, and a checksum of its beginning,

@@ -2,29 +2,24 @@
 // One of several classes an image: the recipe's loss, top-1/5 and all that is counted by class.
 #include <ATen/ATen.h>
 
-#include <unordered_map>
-
 #include "tessera/base/error.h"
 #include "tessera/eager/classification_metrics.h"
-#include "tessera/eager/evaluate.h"
 #include "tessera/eager/loss.h"
 #include "tessera/eager/task.h"
+#include "tessera/loop/evaluation.h"
 #include "tessera/ops/host_values.h"
 
 namespace tessera::eager {
 namespace {
 
 /// Counts where the logits are; the host reads what it shows, and everything at the end.
-class ClassificationJudge : public Judge {
+class ClassificationJudge : public OutputJudge {
  public:
-  ClassificationJudge(int64_t classes, const data::Source& source, const EvaluateOptions& options)
-      : source_(source),
-        options_(options),
+  ClassificationJudge(int64_t classes, const data::Source& source, const loop::EvaluateOptions& options)
+      : options_(options),
         metrics_(classes, options.most_confusion_classes),
         worst_(options.keep_mistakes),
-        shown_(spread_samples(source, options.keep_samples)) {
-    for (size_t i = 0; i < shown_.size(); ++i) place_of_[shown_[i]] = static_cast<int64_t>(i);
-  }
+        shown_(source, options) {}
 
   /// `outputs`: logits [size, classes]; label -1: a broken sample.
   void update(const data::Batch& batch, const at::Tensor& outputs) override {
@@ -34,7 +29,7 @@ class ClassificationJudge : public Judge {
     channels_ = batch.channels;
     std::vector<int64_t> rows_to_show;
     for (size_t i = 0; i < batch.samples.size(); ++i) {
-      if (place_of_.contains(batch.samples[i])) rows_to_show.push_back(static_cast<int64_t>(i));
+      if (shown_.wants(batch.samples[i])) rows_to_show.push_back(static_cast<int64_t>(i));
     }
     if (rows_to_show.empty() && options_.keep_mistakes == 0) return;
     const std::vector<int64_t> samples(batch.samples.begin(), batch.samples.end());
@@ -44,58 +39,22 @@ class ClassificationJudge : public Judge {
       rows_to_show_.push_back(rows.index_select(0, ops::on_device(at::tensor(rows_to_show), rows.device())));
   }
 
-  void finish(mesh::Mesh& mesh, Evaluation& result) override {
+  void finish(loop::World& world, loop::Evaluation& result) override {
     monitor::ClassificationCounts counts = metrics_.compute();
-    const auto mine = counts.sums();
-    at::Tensor sums = at::from_blob(mine.data(), {static_cast<int64_t>(mine.size())}, at::kDouble);
-    mesh.world().all_reduce(sums, "evaluation");
-    if (options_.keep_mistakes > 0) {
-      monitor::WorstMistakes worst(static_cast<size_t>(options_.keep_mistakes));
-      for (const auto& text : mesh.world().all_gather_text(worst_.list().to_text(), "mistakes"))
-        worst.merge(text);
-      result.mistakes = worst.list();
+    loop::finish_counts(counts, worst_.list(), options_, world, result);
+    for (const at::Tensor& rows : rows_to_show_) {
+      const at::Tensor here = rows.to(at::kCPU);
+      for (int64_t i = 0; i < here.size(0); ++i) shown_.add(mistake_of(here[i]));
     }
-    show(mesh, result);
-    result.figures = counts.compute();
-    result.metrics.samples = result.figures.samples;
-    result.metrics.loss = result.figures.loss;
-    result.metrics.top1 = result.figures.top1;
-    result.metrics.top5 = result.figures.top5;
+    shown_.finish(world, channels_, result);
   }
 
  private:
-  /// Every image to show was judged by one rank. Rank 0 gets what was said and reads the images.
-  void show(mesh::Mesh& mesh, Evaluation& result) const {
-    if (shown_.empty()) return;
-    constexpr int64_t kColumns = 8;  // of rows_of(), and whether the row was judged at all
-    at::Tensor all = at::zeros({static_cast<int64_t>(shown_.size()), kColumns}, at::kDouble);
-    for (const at::Tensor& rows : rows_to_show_) {
-      const at::Tensor here = rows.to(at::kCPU);
-      for (int64_t i = 0; i < here.size(0); ++i) {
-        const at::Tensor place = all[place_of_.at(mistake_of(here[i]).sample)];
-        place.slice(0, 0, kColumns - 1).copy_(here[i]);
-        place[kColumns - 1].fill_(1);
-      }
-    }
-    mesh.world().all_reduce(all, "images to show");
-    if (mesh.rank() != 0 || result.stopped) return;
-    for (int64_t i = 0; i < all.size(0); ++i) {
-      const monitor::Mistake said = mistake_of(all[i].slice(0, 0, kColumns - 1));
-      if (all[i][kColumns - 1].item<double>() == 0 || said.truth < 0) continue;
-      try {
-        result.samples.push_back(picture(source_, said.sample, channels_, said.truth, said.judgement));
-      } catch (const UserError&) {  // it could be read a moment ago
-      }
-    }
-  }
-
-  const data::Source& source_;
-  const EvaluateOptions& options_;
+  const loop::EvaluateOptions& options_;
   ClassificationMetrics metrics_;
   WorstRows worst_;
-  std::vector<int64_t> shown_;                     // samples
-  std::unordered_map<int64_t, int64_t> place_of_;  // of each of them in `shown_`
-  std::vector<at::Tensor> rows_to_show_;           // of rows_of(), this rank's
+  loop::Shown shown_;
+  std::vector<at::Tensor> rows_to_show_;  // of rows_of(), this rank's
   int64_t channels_ = 0;
 };
 
@@ -106,7 +65,8 @@ class Classification : public Task {
                       const at::Tensor& teacher_logits) const override {
     return eager::loss_sum(outputs, batch, recipe_, teacher_logits);
   }
-  std::unique_ptr<Judge> judge(const data::Source& source, const EvaluateOptions& options) const override {
+  std::unique_ptr<OutputJudge> judge(const data::Source& source,
+                                     const loop::EvaluateOptions& options) const override {
     return std::make_unique<ClassificationJudge>(recipe_.model.classes(), source, options);
   }
 

@@ -100,12 +100,12 @@ void wait_for(at::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-std::optional<DeviceMemory> device_memory(at::Device device) {
+std::optional<loop::DeviceMemory> device_memory(at::Device device) {
   if (!device.is_cuda()) return std::nullopt;
   using c10::CachingAllocator::StatType;
   const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   const auto& all = stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)];
-  return DeviceMemory{all.current, all.peak};
+  return loop::DeviceMemory{all.current, all.peak};
 }
 
 void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/launch/launch.h"
+#include "tessera/loop/backend.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 
@@ -28,11 +29,8 @@ std::string describe_device(at::Device device);
 /// Until all that is queued there is done; the CPU queues nothing.
 void wait_for(at::Device device);
 
-struct DeviceMemory {
-  int64_t bytes = 0, peak_bytes = 0;  // of tensors there: now, and the most so far
-};
 /// By LibTorch's allocator of the device, without waiting for it; nothing for the CPU.
-std::optional<DeviceMemory> device_memory(at::Device device);
+std::optional<loop::DeviceMemory> device_memory(at::Device device);
 
 /// Refuses (UserError, with what would save how much) a run that will not fit into the rank's GPU, which
 /// choose_device() chose. `otherwise`: what else the command offers, at the message's end.

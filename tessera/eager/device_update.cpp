@@ -36,7 +36,7 @@ DeviceUpdate::DeviceUpdate(optim::Optimizer& optimizer, const shard::ShardedMode
   if (device.is_cuda()) copied_.emplace(device.type());
 }
 
-void DeviceUpdate::prepare(const at::Tensor& loss, const StepSettings& settings) {
+void DeviceUpdate::prepare(const at::Tensor& loss, const loop::UpdateSettings& settings) {
   const at::NoGradGuard no_grad;
   const double clip = settings.clip > 0 ? settings.clip : std::numeric_limits<double>::infinity();
   std::vector<double> values(kSettings);
@@ -93,7 +93,7 @@ void DeviceUpdate::forget() {
   for (at::Tensor tensor : {scale_, used_, found_}) tensor.fill_(std::numeric_limits<double>::quiet_NaN());
 }
 
-StepValues DeviceUpdate::read() {
+loop::StepValues DeviceUpdate::read() {
   if (copied_) copied_->synchronize();
   const auto* found = on_host_.const_data_ptr<double>();
   was_made_ = found[2] != 0;

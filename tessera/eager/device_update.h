@@ -9,26 +9,13 @@
 
 #include <optional>
 
+#include "tessera/loop/backend.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/monitor/numerics_guard.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/shard/sharded_model.h"
 
 namespace tessera::eager {
-
-/// What all ranks know of a step.
-struct StepValues {
-  double loss = 0;           // mean over the global batch
-  double gradient_norm = 0;  // before clipping
-};
-
-/// What the host knows of a step before its numbers.
-struct StepSettings {
-  double lr = 0;
-  double clip = 0;           // train.clip; 0 = no clipping
-  double loss_scale = 1;     // what the loss was multiplied with
-  monitor::StepLimit limit;  // of the guard
-};
 
 /// One thread. prepare(), queue() and read() are called in this order in every step. decide() and update()
 /// queue work of the device on memory that stays, and nothing else, so they can be recorded
@@ -41,7 +28,7 @@ class DeviceUpdate {
                at::Device device);
 
   /// Copies what the host knows to the device. `loss`: this rank's part of the loss, a float64 scalar there.
-  void prepare(const at::Tensor& loss, const StepSettings& settings);
+  void prepare(const at::Tensor& loss, const loop::UpdateSettings& settings);
   /// Sums over the ranks; norm, clipping and whether the step is used, with the bits of shard::clip_scale and
   /// the answer of StepLimit::allows. Collective.
   void decide();
@@ -52,7 +39,7 @@ class DeviceUpdate {
   /// decide(), begin_read(), update(). Collective.
   void queue();
   /// Waits for the numbers.
-  StepValues read();
+  loop::StepValues read();
   /// What decide() found becomes NaN: a replay that leaves something out is found.
   void forget();
   /// Was the update made? After read().

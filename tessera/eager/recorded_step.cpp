@@ -13,7 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/warn.h"
-#include "tessera/eager/non_finite.h"
+#include "tessera/eager/buffers_before.h"
 #include "tessera/ops/fault.h"
 #include "tessera/ops/host_values.h"
 

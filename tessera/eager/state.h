@@ -8,20 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/saved_by.h"
 #include "tessera/data/batch.h"
-#include "tessera/eager/data_record.h"
 #include "tessera/eager/device.h"
 #include "tessera/eager/device_input.h"
+#include "tessera/loop/run_state.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/segment.h"
-#include "tessera/monitor/loss_scale.h"
-#include "tessera/monitor/numerics_guard.h"
 #include "tessera/optim/ema.h"
 #include "tessera/optim/optimizer.h"
-#include "tessera/optim/state_shards.h"
-#include "tessera/plan/plan.h"
-#include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
 
 namespace tessera::eager {
@@ -31,9 +25,8 @@ class RecordedStep;
 class Task;
 class Teacher;
 
-struct TrainState {
-  recipe::Recipe recipe;
-  plan::Plan plan;
+/// A run's state with the numbers that LibTorch trains.
+struct TrainState : loop::RunState {
   int64_t rank = 0;
   std::unique_ptr<DeviceInput> input;             // batches, on the device of all the rest
   std::shared_ptr<models::SegmentedModel> model;  // the only owner; the type is not complete here
@@ -44,17 +37,7 @@ struct TrainState {
   std::shared_ptr<Teacher> teacher;             // null where it trains without one
   std::shared_ptr<DeviceUpdate> device_update;  // null where the host decides and updates (step_end.h)
   std::shared_ptr<RecordedStep> recorded;       // null where all of a step is eager
-  models::ForwardContext context;  // of the micro-batch under way; parts read it through a pointer
-  int64_t step = 0;                // optimizer steps made
-  std::vector<double> best;  // scores of the best evaluations so far, the highest first: as many as are kept
-  double score = 0;          // of the newest evaluation: checkpoint.best's metric, a loss negated
-  monitor::NumericsGuard guard{monitor::GuardOptions{}};  // of the steps so far
-  monitor::LossScale loss_scale;                          // fp16's; 1 otherwise
-  bool eval_due = false;                                  // of this step, put off by a stop
-  double seconds = 0;                                     // of training so far
-  std::vector<std::string> classes;                       // names in label order, saved for `predict`
-  std::optional<DataRecord> data;                         // of the loop; what was saved, after a load
-  checkpoint::SavedBy run;                                // which saves; after a load, which has saved
+  models::ForwardContext context;  // of the micro-batch under way; segments read it through a pointer
 };
 
 /// bf16 where asked for, or where "auto" and the device is made for it: any but the CPU, and CPUs that
@@ -88,24 +71,5 @@ at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool trai
 /// For a rank that has no sample while others compute: one black image whose result must not count, or none
 /// where it would count among the statistics of a model with buffers.
 data::Batch placeholder_batch(const TrainState& state);
-
-/// What checkpoint::save is given; the shards point into `state`, or hold a copy of what lies on a device.
-struct SaveRequest {
-  checkpoint::SaveOptions options;
-  optim::StateShards shards;
-  checkpoint::Progress progress;
-};
-/// Collective: buffers become the mean over the ranks first.
-SaveRequest save_request(TrainState& state, const std::filesystem::path& folder, bool best);
-/// Collective. Returns the checkpoint's folder.
-std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh, const std::filesystem::path& folder,
-                                 bool best);
-/// Which weights of a checkpoint.
-enum class Weights { kTrained, kAverage };
-/// Parameters and buffers, and with an optimizer also its state, the moving average and the run's position. A
-/// run whose recipe averages and that resumes from a checkpoint without an average starts one. Errors:
-/// UserError when kAverage is asked for and there is none.
-void load_state(TrainState& state, const std::filesystem::path& checkpoint,
-                Weights weights = Weights::kTrained);
 
 }  // namespace tessera::eager

@@ -20,16 +20,17 @@ bool computes_elsewhere(const TrainState& state) {
   return state.device_update != nullptr || !state.input->device().is_cpu();
 }
 
-StepValues numbers_of(const TrainState& state, double loss, double square_sum) {
+loop::StepValues values_of(const TrainState& state, double loss, double square_sum) {
   return {loss, std::sqrt(square_sum) / state.loss_scale.value()};
 }
 
 }  // namespace
 
-StepEnd::StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Mesh& mesh)
+StepEnd::StepEnd(TrainState& state, at::Tensor loss, const loop::Votes& mine, mesh::Mesh& mesh)
     : StepEnd(state, std::move(loss), mine, mesh, computes_elsewhere(state)) {}
 
-StepEnd::StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Mesh& mesh, bool elsewhere)
+StepEnd::StepEnd(TrainState& state, at::Tensor loss, const loop::Votes& mine, mesh::Mesh& mesh,
+                 bool elsewhere)
     : state_(state), mesh_(mesh), elsewhere_(elsewhere), loss_(std::move(loss)) {
   at::Tensor sums = at::tensor(
       {elsewhere ? 0.0 : loss_.item<double>(), elsewhere ? 0.0 : state.sharded->local_gradient_square_sum(),
@@ -37,34 +38,33 @@ StepEnd::StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Me
       at::kDouble);
   mesh.world().all_reduce(sums, "step");
   const double* sum = sums.const_data_ptr<double>();
-  if (!elsewhere) numbers_ = numbers_of(state, sum[0], sum[1]);
+  if (!elsewhere) values_ = values_of(state, sum[0], sum[1]);
   votes_ = {sum[2] > 0, sum[3] > 0, static_cast<int64_t>(sum[4])};
 }
 
-StepValues StepEnd::numbers(double lr) {
-  if (!elsewhere_) return numbers_;
+loop::StepValues StepEnd::values(const loop::UpdateSettings& settings) {
+  if (!elsewhere_) return values_;
   if (state_.device_update) {
     DeviceUpdate& update = *state_.device_update;
-    update.prepare(loss_, {lr, state_.recipe.train.clip, state_.loss_scale.value(), state_.guard.limit()});
+    update.prepare(loss_, settings);
     state_.recorded ? state_.recorded->update(state_, mesh_) : update.queue();
-    return numbers_ = update.read();
+    return values_ = update.read();
   }
   const at::NoGradGuard no_grad;
   at::Tensor sums = at::stack({loss_, state_.sharded->gradient_square_sum()});
   all_ranks(*state_.sharded, mesh_).all_reduce(sums, "step");
   const at::Tensor here = sums.to(at::kCPU);
-  return numbers_ = numbers_of(state_, here[0].item<double>(), here[1].item<double>());
+  return values_ = values_of(state_, here[0].item<double>(), here[1].item<double>());
 }
 
-void StepEnd::finish(bool is_used, double lr) {
-  if (state_.device_update) {
+void StepEnd::finish(bool is_used, const loop::UpdateSettings& settings) {
+  if (state_.device_update && !votes_.stalled) {
     TESSERA_CHECK_EQ(state_.device_update->was_made(), is_used);  // StepLimit::allows
     return;
   }
   if (!is_used) return;
-  const double clip = state_.recipe.train.clip;
-  const double scale = clip > 0 ? shard::clip_scale(clip, numbers_.gradient_norm) : 1.0;
-  state_.optimizer->step(lr, scale / state_.loss_scale.value());
+  const double scale = settings.clip > 0 ? shard::clip_scale(settings.clip, values_.gradient_norm) : 1.0;
+  state_.optimizer->step(settings.lr, scale / settings.loss_scale);
 }
 
 std::shared_ptr<DeviceUpdate> make_device_update(TrainState& state, mesh::Mesh& mesh) {

@@ -14,40 +14,34 @@
 
 #include "tessera/eager/device_update.h"
 #include "tessera/eager/state.h"
+#include "tessera/loop/backend.h"
 #include "tessera/mesh/mesh.h"
 
 namespace tessera::eager {
-
-/// The votes of one rank at the end of a step. Combined over all ranks: any stop, any stalled, sum of broken.
-struct Votes {
-  bool stop = false;     // the rank was asked to stop
-  bool stalled = false;  // the rank's data loader gave no batch
-  int64_t broken = 0;    // samples found broken since the last step
-};
 
 /// The end of one step.
 class StepEnd {
  public:
   /// `loss`: this rank's part of the loss, a float64 scalar on the state's device. Collective.
-  StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Mesh& mesh);
+  StepEnd(TrainState& state, at::Tensor loss, const loop::Votes& mine, mesh::Mesh& mesh);
   /// `elsewhere`: treat loss and gradients as on a device that the host must wait for. For tests on a CPU.
-  StepEnd(TrainState& state, at::Tensor loss, const Votes& mine, mesh::Mesh& mesh, bool elsewhere);
+  StepEnd(TrainState& state, at::Tensor loss, const loop::Votes& mine, mesh::Mesh& mesh, bool elsewhere);
 
   /// The combined votes of all ranks.
-  const Votes& votes() const { return votes_; }
+  const loop::Votes& votes() const { return votes_; }
   /// Loss and gradient norm over all ranks. With a DeviceUpdate this also updates the parameters.
   /// Collective. Call it once, and not in a stalled step.
-  StepValues numbers(double lr);
-  /// Updates the parameters, unless numbers() did; `is_used` is the guard's decision. Collective.
-  void finish(bool is_used, double lr);
+  loop::StepValues values(const loop::UpdateSettings& settings);
+  /// Updates the parameters, unless values() did; `is_used` is the guard's decision. Collective.
+  void finish(bool is_used, const loop::UpdateSettings& settings);
 
  private:
   TrainState& state_;
   mesh::Mesh& mesh_;
   const bool elsewhere_;
   at::Tensor loss_;
-  Votes votes_;
-  StepValues numbers_;
+  loop::Votes votes_;
+  loop::StepValues values_;
 };
 
 /// The update that a device makes without the host. Null on a CPU, and for optimizers that cannot be queued.

@@ -9,23 +9,20 @@
 
 #include "tessera/data/batch.h"
 #include "tessera/data/source.h"
-#include "tessera/mesh/mesh.h"
+#include "tessera/loop/evaluation.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::eager {
 
-struct Evaluation;
-struct EvaluateOptions;
-
 /// Of one evaluation, what this rank has seen. Belongs to one thread.
-class Judge {
+class OutputJudge {
  public:
-  virtual ~Judge() = default;
+  virtual ~OutputJudge() = default;
   /// Counts a batch of this rank. `outputs`: the model's, [size, ...] on its device.
   virtual void update(const data::Batch& batch, const at::Tensor& outputs) = 0;
   /// The figures of all ranks, the same on each; on rank 0 the images to show, unless the evaluation was
   /// stopped. Collective.
-  virtual void finish(mesh::Mesh& mesh, Evaluation& result) = 0;
+  virtual void finish(loop::World& world, loop::Evaluation& result) = 0;
 };
 
 /// A value without state: any thread.
@@ -37,7 +34,8 @@ class Task {
   virtual at::Tensor loss_sum(const at::Tensor& outputs, const data::Batch& batch,
                               const at::Tensor& teacher_logits) const = 0;
   /// `source` and `options` outlive it.
-  virtual std::unique_ptr<Judge> judge(const data::Source& source, const EvaluateOptions& options) const = 0;
+  virtual std::unique_ptr<OutputJudge> judge(const data::Source& source,
+                                             const loop::EvaluateOptions& options) const = 0;
 };
 
 /// The recipe's: classification.

@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/words.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/eager/backend.h"
 #include "tessera/eager/init_from.h"
 #include "tessera/recipe/evaluation_recipe.h"
 #include "tessera/recipe/last_set.h"
@@ -83,9 +84,10 @@ void choose_precision(recipe::Recipe& recipe, const std::vector<std::string>& se
   recipe.precision.linear = recipe::Linear::kAuto;
 }
 
-void load(TrainState& state, const TrainedModel& trained, bool ema, Log& log) {
+void load(TrainState& state, mesh::Mesh& mesh, const TrainedModel& trained, bool ema, Log& log) {
   if (!trained.weights) {
-    load_state(state, trained.path, ema ? Weights::kAverage : Weights::kTrained);
+    Backend backend(state, mesh);
+    loop::load_state(state, backend, trained.path, ema ? loop::Weights::kAverage : loop::Weights::kTrained);
     return;
   }
   if (ema)

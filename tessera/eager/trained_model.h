@@ -35,7 +35,7 @@ void choose_precision(recipe::Recipe& recipe, const std::vector<std::string>& se
 
 /// Gives `state` the weights (with `ema` their moving average) and the classes' names. Collective. Errors:
 /// UserError where they do not fit, or have no average.
-void load(TrainState& state, const TrainedModel& trained, bool ema, Log& log);
+void load(TrainState& state, mesh::Mesh& mesh, const TrainedModel& trained, bool ema, Log& log);
 
 /// One for each output of the model: as saved, else the label's number.
 std::vector<std::string> class_names(const std::vector<std::string>& saved, int64_t classes);

@@ -21,10 +21,13 @@
 #include "tessera/base/version.h"
 #include "tessera/base/warn.h"
 #include "tessera/eager/agreement.h"
+#include "tessera/eager/backend.h"
 #include "tessera/eager/device.h"
+#include "tessera/eager/mesh_world.h"
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
+#include "tessera/loop/loop.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/peak_rate.h"
 #include "tessera/profile/kernel_times.h"
@@ -32,7 +35,6 @@
 #include "tessera/profile/over_ranks.h"
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
-#include "tessera/train/loop.h"
 
 namespace tessera::train {
 namespace {
@@ -112,6 +114,8 @@ class StepBench {
         device_(device),
         state_(eager::assemble(job.recipe, eager::make_plan(job.recipe, ranks.world), mesh,
                                /*with_optimizer=*/true, device)),
+        backend_(*state_, mesh),
+        world_(mesh),
         sizes_(recipe::resolve_batch(job.recipe.train, ranks.world)),
         source_(job.recipe.model, sizes_.batch),
         loader_(source_, transform(job.recipe), loader_options(), 0),
@@ -170,7 +174,8 @@ class StepBench {
     return options;
   }
   void step() {
-    train_step(*state_, loader_, sizes_, /*lr=*/1e-6, /*stop_requested=*/{}, mesh_);
+    loop::train_step(*state_, backend_, world_, loader_, sizes_.accumulation, /*lr=*/1e-6,
+                     /*stop_requested=*/{});
     eager::wait_for(device_);
   }
 
@@ -215,6 +220,8 @@ class StepBench {
   mesh::Mesh& mesh_;
   at::Device device_;
   std::unique_ptr<eager::TrainState> state_;
+  eager::Backend backend_;
+  eager::MeshWorld world_;
   recipe::BatchSizes sizes_;
   OnePicture source_;
   data::TrainLoader loader_;
@@ -331,7 +338,7 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
           const double peak = profile::largest_over_ranks(static_cast<double>(peak_resident_bytes()),
                                                           mesh->world(), "peak memory");
           const double device_peak = profile::largest_over_ranks(
-              static_cast<double>(eager::device_memory(device).value_or(eager::DeviceMemory()).peak_bytes),
+              static_cast<double>(eager::device_memory(device).value_or(loop::DeviceMemory()).peak_bytes),
               mesh->world(), "peak memory of the GPU");
           if (ranks.rank == 0) {
             const Json json = report_of(job, bench, rounds, threads, ranks, device, peak, device_peak);

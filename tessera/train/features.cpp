@@ -10,8 +10,10 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/data/broken_samples.h"
-#include "tessera/eager/evaluate.h"
+#include "tessera/eager/backend.h"
+#include "tessera/eager/mesh_world.h"
 #include "tessera/formats/safetensors.h"
+#include "tessera/loop/evaluation.h"
 #include "tessera/models/segmented_model.h"
 
 namespace tessera::train {
@@ -19,12 +21,12 @@ namespace {
 
 /// Rows of all ranks, each [rows, ...], as [rows * world, ...] in the order of samples: rank r has r, r + N,
 /// ...
-at::Tensor in_order(const at::Tensor& has_samples, mesh::Mesh& mesh, const std::string& what) {
+at::Tensor in_order(const at::Tensor& rows, mesh::Mesh& mesh, const std::string& what) {
   const int64_t world = mesh.world_size();
-  if (world == 1) return has_samples;
-  at::Tensor all = at::empty({world * has_samples.numel()}, has_samples.options());
-  mesh.world().all_gather(all, has_samples.reshape({-1}).contiguous(), what).wait();
-  std::vector<int64_t> shape = has_samples.sizes().vec();
+  if (world == 1) return rows;
+  at::Tensor all = at::empty({world * rows.numel()}, rows.options());
+  mesh.world().all_gather(all, rows.reshape({-1}).contiguous(), what).wait();
+  std::vector<int64_t> shape = rows.sizes().vec();
   shape.insert(shape.begin(), world);
   return all.view(shape).transpose(0, 1).contiguous().view([&] {
     shape.erase(shape.begin());
@@ -64,14 +66,13 @@ void check_units(const eager::TrainState& state, const std::vector<std::string>&
 }
 
 /// Ends all ranks where one was asked to stop or waits in vain for its images. `more`: a batch is to follow.
-void stop_together(eager::EvaluationPass& pass, const data::LoaderOptions& loader, bool more,
-                   mesh::Mesh& mesh) {
+void stop_together(loop::EvaluationPass& pass, const data::LoaderOptions& loader, bool more,
+                   loop::World& world) {
   if (!loader.give_up) return;
-  const bool gave_up = pass.gave_up(), stop = gave_up || (more && loader.give_up());
-  at::Tensor votes = at::tensor({stop ? 1.0 : 0.0, gave_up ? 1.0 : 0.0}, at::kDouble);
-  mesh.world().all_reduce(votes, "vote");
-  if (votes[0].item<double>() == 0) return;
-  pass.leave(votes[1].item<double>() > 0);
+  bool gave_up = pass.gave_up(), stop = gave_up || (more && loader.give_up());
+  loop::agree_on_stop(world, stop, gave_up);
+  if (!stop) return;
+  pass.leave(gave_up);
   user_error({.where = "train.features",
               .problem = "stopped by a signal before the features of all images were computed"});
 }
@@ -83,7 +84,9 @@ Features extract_features(eager::TrainState& state, const data::Source& source,
                           const std::vector<std::string>& units, mesh::Mesh& mesh) {
   const at::NoGradGuard no_grad;
   check_units(state, units);
-  eager::EvaluationPass pass(state, source, loader, batch, mesh);
+  const eager::StateEvaluator evaluator(state);
+  eager::MeshWorld world(mesh);
+  loop::EvaluationPass pass(evaluator, source, state.recipe.data.transform, loader, batch, world);
   const int64_t rows = (source.size() + mesh.world_size() - 1) / mesh.world_size();
   std::map<std::string, FeatureRows> found;
   found.emplace("features", rows);
@@ -96,9 +99,9 @@ Features extract_features(eager::TrainState& state, const data::Source& source,
     if (rows_of != found.end()) rows_of->second.put(first, value);
   };
   for (int64_t i = 0;; ++i, first += batch) {
-    stop_together(pass, loader, i < pass.batches(), mesh);
+    stop_together(pass, loader, i < pass.batches(), world);
     if (i == pass.batches()) break;
-    // A stand-in's values fill the last row of a rank that has one sample less; cut off below.
+    // A placeholder batch's values fill the last row of a rank that has one sample less; cut off below.
     const auto [images, has_samples] = pass.next();
     forward(state, images, /*training=*/false, 0);
     if (has_samples) labels.narrow(0, first, images.size).copy_(at::tensor(images.labels));

@@ -97,8 +97,7 @@ void open_data(Prepared& p) {
 }
 
 void record_data(Prepared& p) {
-  p.data = {
-      eager::split_facts(*p.train), eager::split_facts(*p.val), p.sizes.batch, p.sizes.accumulation, {}};
+  p.data = {loop::split_facts(*p.train), loop::split_facts(*p.val), p.sizes.batch, p.sizes.accumulation, {}};
 }
 
 std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {

@@ -42,16 +42,16 @@ struct Difference {
 };
 /// `saved_classes`: names of the validation data's classes. `saved`: none in checkpoints of older versions,
 /// of which only the classes are compared.
-std::vector<Difference> differences(const std::optional<eager::DataRecord>& saved,
+std::vector<Difference> differences(const std::optional<loop::DataRecord>& saved,
                                     const std::vector<std::string>& saved_classes,
-                                    const eager::DataRecord& now, const std::vector<std::string>& classes);
+                                    const loop::DataRecord& now, const std::vector<std::string>& classes);
 
 /// Where the data of a run that was saved after `step` steps go on. With a different number of samples the
 /// place is that after as many samples of the present data. `saved_batch`: the one that the saved recipe
 /// resolved to, for checkpoints without a record.
-data::StreamPosition position_to_resume(const std::optional<eager::DataRecord>& saved, int64_t step,
+data::StreamPosition position_to_resume(const std::optional<loop::DataRecord>& saved, int64_t step,
                                         int64_t saved_batch, data::Remainder saved_remainder,
-                                        const eager::DataRecord& now, data::Remainder remainder);
+                                        const loop::DataRecord& now, data::Remainder remainder);
 
 /// The checkpoint that --resume takes; nothing where the run starts anew. `checkpoints`: the run's.
 /// Collective over `ranks`. Errors: as checkpoint::choose().

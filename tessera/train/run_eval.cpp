@@ -17,11 +17,13 @@
 #include "tessera/data/class_difference.h"
 #include "tessera/data/split.h"
 #include "tessera/eager/agreement.h"
+#include "tessera/eager/backend.h"
 #include "tessera/eager/device.h"
-#include "tessera/eager/evaluate.h"
+#include "tessera/eager/mesh_world.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
 #include "tessera/eager/trained_model.h"
+#include "tessera/loop/evaluation.h"
 #include "tessera/monitor/evaluation_report.h"
 #include "tessera/monitor/number.h"
 #include "tessera/train/commands.h"
@@ -58,7 +60,7 @@ std::string computed_in(const recipe::Recipe& recipe, at::Device device) {
   return recipe.precision.linear == recipe::Linear::kFp8 ? dtype + " with fp8 linear layers" : dtype;
 }
 
-nlohmann::ordered_json to_json(const eager::Evaluation& result) {
+nlohmann::ordered_json to_json(const loop::Evaluation& result) {
   const monitor::EvalMetrics& metrics = result.metrics;
   return {{"top1", metrics.top1},       {"top5", metrics.top5},
           {"loss", metrics.loss},       {"ece", result.figures.calibration_error},
@@ -123,7 +125,7 @@ monitor::EvaluationReport::Shown show(const data::Source& source, int64_t channe
                                       const monitor::Mistake& mistake) {
   monitor::EvaluationReport::Shown shown{mistake, source.sample_name(mistake.sample), {}};
   try {
-    shown.picture = eager::picture(source, mistake.sample, channels, mistake.truth, mistake.judgement);
+    shown.picture = loop::picture(source, mistake.sample, channels, mistake.truth, mistake.judgement);
   } catch (const UserError&) {
     shown.picture.truth = std::to_string(mistake.truth);
     shown.picture.prediction = std::to_string(mistake.judgement.prediction);
@@ -134,7 +136,7 @@ monitor::EvaluationReport::Shown show(const data::Source& source, int64_t channe
 
 void write_folder(const EvalJob& job, const eager::TrainedModel& trained, const std::string& split,
                   const data::Source& source, const std::vector<std::string>& known,
-                  const eager::Evaluation& result) {
+                  const loop::Evaluation& result) {
   const recipe::Recipe& recipe = trained.recipe;
   monitor::EvaluationReport report;
   report.title = recipe.name;
@@ -244,10 +246,10 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           const auto telling = eager::tell_progress(job.files, *mesh);
           const auto state = eager::assemble(trained.recipe, eager::make_plan(trained.recipe, ranks.world),
                                              *mesh, false, device);
-          load(*state, trained, job.ema, notes);
+          load(*state, *mesh, trained, job.ema, notes);
           const bool judged =
               has_outputs && compare_classes(trained, state->classes, *source, job, split, warn);
-          eager::EvaluateOptions options;
+          loop::EvaluateOptions options;
           options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
                           : trained.recipe.train.batch_per_rank > 0
                               ? trained.recipe.train.batch_per_rank
@@ -261,8 +263,13 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
           eager::deliver_for(device, &loader);
           loader.give_up = launch::stop_requested;
           const std::string dtype = computed_in(trained.recipe, device);
-          eager::Evaluation result;
-          if (judged) result = eager::evaluate(*state, *source, loader, options, *mesh);
+          loop::Evaluation result;
+          if (judged) {
+            eager::StateEvaluator evaluator(*state);
+            eager::MeshWorld world(*mesh);
+            result =
+                loop::evaluate(evaluator, *source, trained.recipe.data.transform, loader, options, world);
+          }
           if (result.stopped)
             user_error({.where = "train.eval", .problem = "the evaluation was stopped by a signal"});
           const int64_t broken = result.figures.broken;

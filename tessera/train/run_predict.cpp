@@ -169,7 +169,7 @@ int predict(const PredictJob& job) {
       [&] {
         const auto state =
             eager::assemble(trained.recipe, eager::make_plan(trained.recipe, 1), *mesh, false, device);
-        load(*state, trained, job.ema, log);
+        load(*state, *mesh, trained, job.ema, log);
         name_classes(job, trained, *state);
         return predict_images(job, *state);
       },

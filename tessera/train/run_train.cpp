@@ -19,14 +19,17 @@
 #include "tessera/checkpoint/names.h"
 #include "tessera/checkpoint/saved_by.h"
 #include "tessera/eager/agreement.h"
+#include "tessera/eager/backend.h"
 #include "tessera/eager/device.h"
 #include "tessera/eager/init_from.h"
-#include "tessera/eager/non_finite.h"
+#include "tessera/eager/mesh_world.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
 #include "tessera/eager/teacher.h"
 #include "tessera/launch/surroundings.h"
 #include "tessera/launch/time_limit.h"
+#include "tessera/loop/loop.h"
+#include "tessera/loop/train_step.h"
 #include "tessera/monitor/monitor.h"
 #include "tessera/monitor/number.h"
 #include "tessera/monitor/report.h"
@@ -36,7 +39,6 @@
 #include "tessera/train/commands.h"
 #include "tessera/train/dry_run.h"
 #include "tessera/train/environment.h"
-#include "tessera/train/loop.h"
 #include "tessera/train/prepared.h"
 #include "tessera/train/resume.h"
 
@@ -97,7 +99,7 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
 }
 
 /// A pretended run has trained nothing: it says what a step costs, and no accuracy.
-void end_pretended(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh, Log& log) {
+void end_pretended(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh, Log& log) {
   const int64_t steps = p.job.pretend_steps;
   const nlohmann::ordered_json memory = memory_used(p, mesh);
   nlohmann::ordered_json summary = {
@@ -124,7 +126,7 @@ void end_pretended(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
 
 /// Of this process' steps. Where it made none, of those of the process that wrote the summary before; else
 /// null.
-nlohmann::json images_per_second(const Prepared& p, const LoopResult& result) {
+nlohmann::json images_per_second(const Prepared& p, const loop::LoopResult& result) {
   if (result.images_per_second) return *result.images_per_second;
   std::error_code ignored;
   const fs::path before = p.run_dir / "summary.json";
@@ -133,7 +135,7 @@ nlohmann::json images_per_second(const Prepared& p, const LoopResult& result) {
   return summary.is_object() ? summary.value("images_per_second", nlohmann::json()) : nlohmann::json();
 }
 
-void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh) {
+void write_summary(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh) {
   const nlohmann::ordered_json memory = memory_used(p, mesh);
   if (mesh.rank() != 0) return;
   const nlohmann::ordered_json traffic = communication(mesh);
@@ -169,7 +171,7 @@ void write_summary(const Prepared& p, const LoopResult& result, mesh::Mesh& mesh
   write_file_atomic(p.run_dir / "summary.json", json_text(summary, 2) + "\n");
 }
 
-void write_report(const Prepared& p, const LoopResult& result, const monitor::Monitor& monitor) {
+void write_report(const Prepared& p, const loop::LoopResult& result, const monitor::Monitor& monitor) {
   monitor::ReportInput report;
   report.title = p.job.recipe.name;
   report.facts = facts(p);
@@ -204,7 +206,7 @@ std::string agreed_stop_reason(const recipe::Recipe& recipe, mesh::Mesh& mesh) {
 }
 
 /// `why`: of a run that stops early.
-void say_how_it_ended(const Prepared& p, const LoopResult& result, const std::string& why, Log& log) {
+void say_how_it_ended(const Prepared& p, const loop::LoopResult& result, const std::string& why, Log& log) {
   if (!result.finished) {
     log.info(concat("stopped early; state saved in ", result.checkpoint.string()));
     log.info(concat("reason of the stop: ", why));
@@ -351,20 +353,23 @@ int train_in_mesh(Prepared& p, mesh::Mesh& mesh, std::unique_ptr<eager::TrainSta
     log.warn(concat("this run stops after one step: ", why));
   }
   const bool pretended = p.ranks.pretended();
-  const LoopInput input{*p.train,
-                        *p.val,
-                        p.sizes,
-                        p.counts,
-                        p.loader,
-                        p.checkpoints,
-                        launch::stop_or_limit(p.job.recipe.run.time_limit, p.job.recipe.run.time_margin),
-                        pretended ? p.job.pretend_steps : 0,
-                        p.run_dir / "trace.json"};
+  const loop::LoopInput input{
+      *p.train,
+      *p.val,
+      p.sizes,
+      p.counts,
+      p.loader,
+      p.checkpoints,
+      launch::stop_or_limit(p.job.recipe.run.time_limit, p.job.recipe.run.time_margin),
+      pretended ? p.job.pretend_steps : 0,
+      p.run_dir / "trace.json"};
   mesh.check_refusals();
-  LoopResult result;
+  loop::LoopResult result;
   try {
-    result = run(*state, input, mesh, monitor.get(), log);
-  } catch (const eager::NonFinite& error) {
+    eager::MeshWorld world(mesh);
+    eager::Backend backend(*state, mesh);
+    result = loop::run(*state, backend, world, input, monitor.get(), log);
+  } catch (const loop::NonFinite& error) {
     if (pretended) throw;
     throw UserError(concat(error.what(), " (", where_to_go_on(p.checkpoints), ")"));
   }

@@ -184,7 +184,8 @@ TEST(StepEnd, NumbersAreThoseOfTheCpusWay) {
         EXPECT_TRUE(end->votes().stop && end->votes().stalled);
         EXPECT_EQ(end->votes().broken, 3);
       }
-      const StepValues found = there.numbers(1e-4), expected = here.numbers(1e-4);
+      const UpdateSettings settings{1e-4, 0, 1, {}};
+      const StepValues found = there.values(settings), expected = here.values(settings);
       EXPECT_EQ(found.loss, expected.loss);
       EXPECT_EQ(found.gradient_norm, expected.gradient_norm);
       EXPECT_GT(found.gradient_norm, 1);

@@ -11,9 +11,9 @@
 #include "../models/formula.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
+#include "tessera/loop/loop.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/shard/clip.h"
-#include "tessera/train/loop.h"
 
 namespace tessera::train {
 namespace {

@@ -151,7 +151,7 @@ TEST(RecordedPass, LearnsFromATeacher) {
   const TemporaryFolder folder("tessera-pass");
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe({"train.seed=9"});
-    save_state(*assemble(recipe, make_plan(recipe, 1), mesh, true), mesh, folder.path(), false);
+    train::save_state(*assemble(recipe, make_plan(recipe, 1), mesh, true), mesh, folder.path(), false);
   });
   expect_recorded(make_recipe({concat("distill.teacher=", folder.path().string())}));
 }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/saver.h"
-
-#include <ATen/ATen.h>
+#include "tessera/loop/saver.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,9 +9,8 @@
 #include "tessera/base/clock.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/formats/safetensors.h"
-#include "tessera/mesh/checkpoint_ranks.h"
 
-namespace tessera::train {
+namespace tessera::loop {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -21,17 +18,22 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatienceAfterError = std::chrono::seconds(10);
 constexpr auto kFirstPause = std::chrono::seconds(1), kLongestPause = std::chrono::seconds(30);
 
-/// Lets the shards point to a copy of what they pointed to; the tensor returned holds it.
-at::Tensor copy_shards(std::vector<checkpoint::TensorShard>& shards) {
+struct Copy {
+  std::unique_ptr<std::byte[]> memory;
+  size_t bytes = 0;
+};
+
+/// Lets the shards point to a copy of what they pointed to; the result holds it.
+Copy copy_shards(std::vector<checkpoint::TensorShard>& shards) {
   const auto bytes = [](const checkpoint::TensorShard& shard) {
-    return shard.region.numel() * static_cast<int64_t>(formats::dtype_size(shard.dtype));
+    return static_cast<size_t>(shard.region.numel()) * formats::dtype_size(shard.dtype);
   };
-  int64_t total = 0;
+  size_t total = 0;
   for (const auto& shard : shards) total += bytes(shard);
-  at::Tensor copy = at::empty({total}, at::kByte);
-  auto* to = reinterpret_cast<std::byte*>(copy.data_ptr<uint8_t>());
+  Copy copy{std::make_unique_for_overwrite<std::byte[]>(total), total};
+  std::byte* to = copy.memory.get();
   for (auto& shard : shards) {
-    const auto size = static_cast<size_t>(bytes(shard));
+    const size_t size = bytes(shard);
     if (size > 0) std::memcpy(to, shard.data, size);
     shard.data = to;
     to += size;
@@ -41,14 +43,14 @@ at::Tensor copy_shards(std::vector<checkpoint::TensorShard>& shards) {
 
 }  // namespace
 
-Saver::Saver(eager::TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder, Log& log)
-    : state_(state), mesh_(mesh), folder_(std::move(folder)), log_(log) {
-  if (state.recipe.checkpoint.async) group_ = mesh.another_group("checkpoint");
+Saver::Saver(RunState& state, Backend& backend, World& world, std::filesystem::path folder, Log& log)
+    : state_(state), backend_(backend), world_(world), folder_(std::move(folder)), log_(log) {
+  if (state.recipe.checkpoint.async) writers_ = world.another("checkpoint");
 }
 
 Saver::~Saver() {
   if (!writer_.valid() || writer_.wait_for(kPatienceAfterError) == std::future_status::ready) return;
-  group_->abort();
+  writers_->abort();
   writer_.wait();
 }
 
@@ -89,13 +91,13 @@ void Saver::save(bool best) {
   wait_for_writer();
   failure_.reset();
   best_score_ = best ? std::optional(state_.score) : std::nullopt;
-  eager::SaveRequest request = eager::save_request(state_, folder_, best);
+  SaveRequest request = save_request(state_, backend_, folder_, best);
   ++times_.saves;
-  if (!group_) {
+  if (!writers_) {
     try {
       newest_ = save_with_retries([&] {
-        return checkpoint::save(request.options, request.shards.list(), request.progress,
-                                mesh::checkpoint_ranks(mesh_.world()));
+        return checkpoint::save(request.options, request.memory->shards(), request.progress,
+                                checkpoint_ranks(world_));
       });
     } catch (const UserError& error) {
       failed(error);
@@ -105,8 +107,8 @@ void Saver::save(bool best) {
     checkpoint::SavePlan plan;
     try {
       save_with_retries([&] {
-        plan = checkpoint::plan_save(request.options, request.shards.list(), request.progress.step,
-                                     mesh::checkpoint_ranks(mesh_.world()));
+        plan = checkpoint::plan_save(request.options, request.memory->shards(), request.progress.step,
+                                     checkpoint_ranks(world_));
         return std::filesystem::path();
       });
     } catch (const UserError& error) {
@@ -115,17 +117,17 @@ void Saver::save(bool best) {
       return;
     }
     const auto copying = Clock::now();
-    at::Tensor copy = copy_shards(plan.shards);
-    times_.copied_bytes = copy.numel();
+    Copy copy = copy_shards(plan.shards);
+    times_.copied_bytes = static_cast<int64_t>(copy.bytes);
     times_.copied += seconds_since(copying);
-    request.shards = {};  // the plan's shards point to the copy
+    request.memory = nullptr;  // the plan's shards point to the copy
     writer_ = std::async(std::launch::async, [this, request = std::move(request), plan = std::move(plan),
-                                              copy = std::move(copy), &group = *group_]() mutable {
+                                              copy = std::move(copy), &writers = *writers_]() mutable {
       const auto begin = Clock::now();
       const auto checkpoint = save_with_retries([&] {
-        return checkpoint::save(request.options, plan, request.progress, mesh::checkpoint_ranks(group));
+        return checkpoint::save(request.options, plan, request.progress, checkpoint_ranks(writers));
       });
-      copy.reset();  // not only when the next save asks how this one went
+      copy.memory.reset();  // not only when the next save asks how this one went
       return Written{checkpoint, seconds_since(begin)};
     });
   }
@@ -140,4 +142,4 @@ std::filesystem::path Saver::finish() {
   return newest_;
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::loop

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/eager/data_record.h"
+#include "tessera/loop/data_record.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
-namespace tessera::eager {
+#include "tessera/base/checksum.h"
+
+namespace tessera::loop {
 namespace {
+
+constexpr int64_t kMostSamples = 1'000'000;  // whose names are read; about half a second
 
 nlohmann::json to_json(const SplitFacts& split) {
   return {{"samples", split.samples}, {"checksum", split.checksum}, {"labels", split.labels}};
@@ -16,6 +21,17 @@ SplitFacts parse_split(const nlohmann::json& json) {
 }
 
 }  // namespace
+
+SplitFacts split_facts(const data::Source& source) {
+  TextChecksum checksum, labels;
+  const int64_t step = std::max<int64_t>(1, source.size() / kMostSamples);
+  for (int64_t i = 0; i < source.size(); i += step) {
+    checksum.add(source.sample_name(i));
+    checksum.add(std::to_string(source.label(i)));
+    labels.add(std::to_string(source.label(i)));
+  }
+  return {source.size(), checksum.hex(), labels.hex()};
+}
 
 nlohmann::json to_json(const DataRecord& record) {
   return {{"epoch", record.position.epoch}, {"index", record.position.index},
@@ -40,4 +56,4 @@ std::optional<DataRecord> parse_data_record(const nlohmann::json& json) {
   return possible ? std::optional(record) : std::nullopt;
 }
 
-}  // namespace tessera::eager
+}  // namespace tessera::loop

@@ -6,11 +6,22 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 
 #include "tessera/data/loader.h"
-#include "tessera/eager/agreement.h"
+#include "tessera/data/source.h"
 
-namespace tessera::eager {
+namespace tessera::loop {
+
+/// Of one split of the data: what ranks compare, and what a resumed run compares with its checkpoint.
+struct SplitFacts {
+  int64_t samples = 0;
+  std::string checksum = {};  // of the samples' names and labels in their order
+  std::string labels = {};    // checksum of the labels alone; empty: not known
+  bool operator==(const SplitFacts&) const = default;
+};
+/// Of more than a million samples the checksum is that of a million that are evenly spaced. Opens no sample.
+SplitFacts split_facts(const data::Source& source);
 
 struct DataRecord {
   SplitFacts train, val;
@@ -22,4 +33,4 @@ nlohmann::json to_json(const DataRecord& record);
 /// None where `json` holds no record that can be true: checkpoints of versions before there was one.
 std::optional<DataRecord> parse_data_record(const nlohmann::json& json);
 
-}  // namespace tessera::eager
+}  // namespace tessera::loop

@@ -11,10 +11,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
-#include "tessera/eager/state.h"
-#include "tessera/mesh/mesh.h"
+#include "tessera/loop/run_state.h"
+#include "tessera/loop/world.h"
 
-namespace tessera::train {
+namespace tessera::loop {
 
 /// What saves took on this rank, in seconds.
 struct SaveTimes {
@@ -26,13 +26,14 @@ struct SaveTimes {
 };
 
 /// Belongs to the training thread. With checkpoint.async a save copies what this rank writes and returns; a
-/// thread writes the copy, one save at a time, and talks to the other ranks' threads over a group of its own.
-/// A save that fails is tried again (checkpoint.retries); one that failed each time is thrown or, with
-/// checkpoint.on_failed_save = "go_on", warned about. All ranks see the same failure and do the same.
+/// thread writes the copy, one save at a time, and exchanges texts with the other ranks' threads over a
+/// separate World. A save that fails is tried again (checkpoint.retries); one that failed each time is thrown
+/// or, with checkpoint.on_failed_save = "go_on", warned about. All ranks see the same failure and do the
+/// same.
 class Saver {
  public:
-  /// Collective. `state` and `mesh` outlive it. `folder`: the run's checkpoints.
-  Saver(eager::TrainState& state, mesh::Mesh& mesh, std::filesystem::path folder, Log& log);
+  /// Collective. All references outlive it. `folder`: the run's checkpoints.
+  Saver(RunState& state, Backend& backend, World& world, std::filesystem::path folder, Log& log);
   /// After an error: gives a save under way a few seconds to end. What it leaves unfinished is no checkpoint.
   ~Saver();
   Saver(const Saver&) = delete;
@@ -52,10 +53,11 @@ class Saver {
   /// To be called with the error of a save that failed each time.
   void failed(const UserError& error);
 
-  eager::TrainState& state_;
-  mesh::Mesh& mesh_;
+  RunState& state_;
+  Backend& backend_;
+  World& world_;
   std::filesystem::path folder_, newest_;
-  std::unique_ptr<mesh::Group> group_;  // of the writing threads; null when saves are not beside the training
+  std::unique_ptr<World> writers_;  // of the writing threads; null when saves are not beside the training
   Log& log_;
   SaveTimes times_;
   std::optional<double> best_score_;  // of the last save, if it is among the best
@@ -67,4 +69,4 @@ class Saver {
   std::future<Written> writer_;
 };
 
-}  // namespace tessera::train
+}  // namespace tessera::loop
