@@ -50,8 +50,8 @@ class ForwardJudge final : public loop::Judge {
 /// A buffer, whole on every rank: rank 0's is saved.
 void add_buffer(optim::StateShards& shards, const std::string& name, const at::Tensor& buffer, int64_t rank) {
   const char* dtype = buffer.scalar_type() == at::kLong ? "I64" : "F32";
-  shards.add({concat(checkpoint::names::kBuffer, name), dtype, buffer.sizes().vec(), 0, buffer.numel(),
-              nullptr, rank != 0},
+  shards.add({concat(checkpoint::names::kBuffer, name), dtype, buffer.sizes().vec(),
+              Region::whole(buffer.sizes().vec()), nullptr, rank != 0},
              buffer);
 }
 

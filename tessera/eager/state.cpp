@@ -33,7 +33,12 @@ void initialise(TrainState& state) {
       // Values are made by the host; elsewhere one parameter's at a time passes through its memory.
       const bool host = shard.master.is_cpu();
       at::Tensor master = shard.master, values = host ? master : at::empty(master.sizes(), at::kFloat);
-      models::initialise(specs.at(shard.name), state.recipe.train.seed, shard.begin, values);
+      int64_t position = 0;
+      for (const Region& region : shard.regions) {
+        models::initialise(specs.at(shard.name), state.recipe.train.seed, region,
+                           values.narrow(0, position, region.numel()));
+        position += region.numel();
+      }
       if (!host) master.copy_(values);
     }
   }

@@ -128,7 +128,7 @@ void over_pieces(const shard::ShardedModel& model, const Body& body) {
 }
 
 inline void put_part(at::Tensor to, const at::Tensor& whole, const shard::Shard& shard) {
-  to.copy_(whole.narrow(0, shard.begin, shard.end - shard.begin));
+  to.copy_(whole.narrow(0, shard.interval().begin, shard.interval().size()));
 }
 
 /// Whole parameters after kGivenSteps.
