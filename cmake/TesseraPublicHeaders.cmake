@@ -8,9 +8,11 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/arch/resnet.h
   tessera/arch/specs.h
   tessera/arch/vit.h
+  tessera/base/checksum.h
   tessera/base/error.h
   tessera/base/file.h
   tessera/base/log.h
+  tessera/base/region.h
   tessera/checkpoint/checkpoint.h
   tessera/checkpoint/layout.h
   tessera/checkpoint/manifest.h

@@ -30,6 +30,7 @@ class Muon : public UpdateRule {
   std::vector<std::string> kept() const override { return {"exp_avg"}; }
 
   void prepare(std::span<const UnitState> units) override {
+    require_whole_tensors(units, "muon");
     for (size_t i = 0; i < units.size(); ++i) {
       const bool inner = i > 0 && i + 1 < units.size();
       const auto& shards = units[i].unit->shards();

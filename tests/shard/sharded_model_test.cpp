@@ -57,10 +57,11 @@ plan::Plan make_plan(int64_t world, Level level, bool recompute, int64_t prefetc
 void initialise(ShardedModel& model) {
   for (const auto& unit : model.units()) {
     for (const auto& shard : unit->shards()) {
-      std::vector<float> values(static_cast<size_t>(shard.end - shard.begin));
-      fill_normal(random_key(1, shard.name), static_cast<uint64_t>(shard.begin), values, 0.0F, 0.5F, 3.0F);
+      const auto [begin, end] = shard.interval();
+      std::vector<float> values(static_cast<size_t>(end - begin));
+      fill_normal(random_key(1, shard.name), static_cast<uint64_t>(begin), values, 0.0F, 0.5F, 3.0F);
       at::Tensor master = shard.master;
-      master.copy_(at::from_blob(values.data(), {shard.end - shard.begin}, at::kFloat));
+      master.copy_(at::from_blob(values.data(), {end - begin}, at::kFloat));
     }
   }
   model.parameters_changed();
@@ -399,7 +400,8 @@ TEST(ShardedModel, AGradientOnItsWayIsWaitedFor) {
         forward(x, w, b1, b2, e).square().sum().backward();
         model.backward(model.forward(x).square().sum(), true);
         const shard::Shard& shard = unit->shards()[0];
-        const at::Tensor expected = w.grad().flatten().slice(0, shard.begin, shard.end) * world;
+        const at::Tensor expected =
+            w.grad().flatten().slice(0, shard.interval().begin, shard.interval().end) * world;
         EXPECT_TRUE(at::allclose(shard.gradient, expected, 1e-4, 1e-4))
             << "all " << all << " world " << world;
         model.parameters_changed();
