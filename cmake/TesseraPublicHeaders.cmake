@@ -11,6 +11,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/base/error.h
   tessera/base/file.h
   tessera/base/log.h
+  tessera/base/region.h
   tessera/checkpoint/checkpoint.h
   tessera/checkpoint/layout.h
   tessera/checkpoint/manifest.h
