@@ -120,7 +120,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
     const void* storage = nullptr;
     int64_t version = 0;
     bool trainable = true;
-    bool is_copy = false;  // always there, in another dtype than the shard: changes in index would be lost
+    bool is_copy = false;  // always there, in another dtype than the shard: changes in place would be lost
   };
   std::unordered_map<const void*, Left> left_;  // TensorImpl of the network's parameter
   EditWatch edits_;                             // of the shards, since they were gathered from

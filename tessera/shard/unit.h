@@ -99,6 +99,8 @@ class Unit {
   /// [shard_numel] sum dtype (see allow_gradient_as_made): valid after finish_reduce, undefined while no
   /// memory is held for it.
   at::Tensor gradient() const { return gradient_; }
+  /// The ranks over which the state is split.
+  mesh::Group& shard_group() const { return shard_; }
   int64_t replicas() const { return replicate_.size(); }
   int64_t replica() const { return replicate_.rank(); }  // which of the equal copies this rank holds
   /// Are parameters released between forward and backward?
