@@ -8,7 +8,6 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/arch/resnet.h
   tessera/arch/specs.h
   tessera/arch/vit.h
-  tessera/base/checksum.h
   tessera/base/error.h
   tessera/base/file.h
   tessera/base/log.h

@@ -15,12 +15,15 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tessera/base/checksum.h"
 #include "tessera/base/file.h"
 #include "tessera/base/region.h"
 #include "tessera/checkpoint/layout.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/formats/safetensors_header.h"
+
+namespace tessera {
+class Checksum;
+}
 
 namespace tessera::checkpoint {
 
