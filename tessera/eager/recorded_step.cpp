@@ -212,6 +212,7 @@ void RecordedStep::make_room(const Pass& pass, const Kind& kind) {
   recordings_.push_back(std::move(made));
 }
 
+// (Longer than 60 lines: one sequence of record, replay and comparison, whose order is what matters.)
 at::Tensor RecordedStep::record(TrainState& state, const Pass& pass, Kind kind, mesh::Mesh& mesh) {
   std::vector<at::Tensor> earlier;
   std::optional<BuffersBefore> before, after;

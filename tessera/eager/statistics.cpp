@@ -56,6 +56,7 @@ std::vector<monitor::TensorStatistics> StepStatistics::finish(double scale, loop
   if (!due_) return {};
   const auto segments = static_cast<int64_t>(state_.model->segments().size());
   for (const auto& unit : state_.sharded->units()) {
+    if (unit->replica() > 0) continue;  // counted by the rank that holds the first copy
     for (const shard::Shard& shard : unit->shards())
       add(segments + order_in_model(state_, shard.name), "gradients", shard.name,
           shard.gradient.to(at::kFloat) / scale);

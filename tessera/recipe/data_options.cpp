@@ -53,6 +53,7 @@ void add_source_options(std::vector<Option>& table) {
   table.insert(table.end(), rows.begin(), rows.end());
 }
 
+// (Longer than 60 lines: a table.)
 void add_data_options(std::vector<Option>& table) {
   using data::ErasingMode, data::EvalCrop, data::TrainCrop;
   const std::vector<Option> rows = {

@@ -101,16 +101,54 @@ void record_data(Prepared& p) {
   p.data = {loop::split_facts(*p.train), loop::split_facts(*p.val), p.sizes.batch, p.sizes.accumulation, {}};
 }
 
-std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
+namespace {
+
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+/// With outputs of norms and GELUs kept for backward, or not.
+plan::Memory memory_if(const Prepared& p, bool keeps_activations) {
+  const auto inputs = eager::cost_inputs(eager::with_kept_activations(p.job.recipe, keeps_activations),
+                                         p.ranks.world, p.device);
+  return plan::predict_memory(p.job.recipe.model, p.plan, inputs, p.sizes.per_rank);
+}
+
+/// Facts that not every run has.
+void add_choices(const Prepared& p, Rows& rows) {
+  const recipe::Recipe& recipe = p.job.recipe;
+  if (const std::string note = launch::threads_note(recipe.run.threads); !note.empty())
+    rows.emplace_back("compute threads", note);
+  if (const double more = memory_if(p, true).total() - memory_if(p, false).total();
+      more > 0) {  // (0 on the CPU)
+    rows.emplace_back("outputs of norms and GELUs",
+                      p.choices.keeps_activations
+                          ? concat("kept for backward: ", human_bytes(more), " per rank")
+                          : concat("made again in backward: keeping them takes ", human_bytes(more),
+                                   " per rank (run.keep_activations)"));
+  }
+  if (p.choices.graphs != recipe::CudaGraphs::kOff)
+    rows.emplace_back("passes", eager::recorded_text(recipe, p.plan, p.device, p.choices.graphs));
+  if (!p.choices.why_no_graphs.empty())
+    rows.emplace_back("passes", concat("eager, not as CUDA graphs: ", p.choices.why_no_graphs));
+  if (p.job.rate > 0) {
+    rows.emplace_back(concat("training at ", p.job.rate, " images/s"),
+                      concat(human_seconds(static_cast<double>(p.counts.total) *
+                                           static_cast<double>(p.sizes.batch) / p.job.rate),
+                             ", without evaluations and checkpoints"));
+  }
+  for (const auto& match : p.groups) {
+    rows.emplace_back(concat("group \"", match.text, "\""),
+                      concat(match.parameters, match.parameters == 1 ? " parameter, " : " parameters, ",
+                             match.first, match.parameters == 1 ? "" : " to " + match.last));
+  }
+}
+
+}  // namespace
+
+Rows facts(const Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
   const auto& model = recipe.model;
-  const auto memory_if = [&](bool keeps_activations) {
-    const auto inputs =
-        eager::cost_inputs(eager::with_kept_activations(recipe, keeps_activations), p.ranks.world, p.device);
-    return plan::predict_memory(model, p.plan, inputs, p.sizes.per_rank);
-  };
-  const plan::Memory memory = memory_if(p.choices.keeps_activations);
-  std::vector<std::pair<std::string, std::string>> rows = {
+  const plan::Memory memory = memory_if(p, p.choices.keeps_activations);
+  Rows rows = {
       {"model", arch::describe(model)},
       {"parameters", human_count(arch::parameter_count(model))},
       {"forward GFLOP per image", concat(arch::forward_flops(model) / 1e9)},
@@ -146,30 +184,7 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
       {"environment that libraries read", launch::library_variables()},
       {"tessera", concat(build_info().version, " (", build_info().commit, ")")},
   };
-  if (const std::string note = launch::threads_note(recipe.run.threads); !note.empty())
-    rows.emplace_back("compute threads", note);
-  if (const double more = memory_if(true).total() - memory_if(false).total(); more > 0) {  // (0 on the CPU)
-    rows.emplace_back("outputs of norms and GELUs",
-                      p.choices.keeps_activations
-                          ? concat("kept for backward: ", human_bytes(more), " per rank")
-                          : concat("made again in backward: keeping them takes ", human_bytes(more),
-                                   " per rank (run.keep_activations)"));
-  }
-  if (p.choices.graphs != recipe::CudaGraphs::kOff)
-    rows.emplace_back("passes", eager::recorded_text(recipe, p.plan, p.device, p.choices.graphs));
-  if (!p.choices.why_no_graphs.empty())
-    rows.emplace_back("passes", concat("eager, not as CUDA graphs: ", p.choices.why_no_graphs));
-  if (p.job.rate > 0) {
-    rows.emplace_back(concat("training at ", p.job.rate, " images/s"),
-                      concat(human_seconds(static_cast<double>(p.counts.total) *
-                                           static_cast<double>(p.sizes.batch) / p.job.rate),
-                             ", without evaluations and checkpoints"));
-  }
-  for (const auto& match : p.groups) {
-    rows.emplace_back(concat("group \"", match.text, "\""),
-                      concat(match.parameters, match.parameters == 1 ? " parameter, " : " parameters, ",
-                             match.first, match.parameters == 1 ? "" : " to " + match.last));
-  }
+  add_choices(p, rows);
   return rows;
 }
 

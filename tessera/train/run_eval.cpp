@@ -200,114 +200,162 @@ std::string command_of(const EvalJob& job, const std::string& split) {
   return text;
 }
 
+/// An evaluation on one rank. Its methods are its life, in their order.
+class EvalRun {
+ public:
+  EvalRun(const EvalJob& job, const launch::Ranks& ranks)
+      : job_(job),
+        ranks_(ranks),
+        // Beside JSON no line of progress, but every warning, and what `load` says of foreign weights.
+        log_(ranks.rank == 0, job.json ? nullptr : stdout),
+        notes_(ranks.rank == 0, job.json ? stderr : stdout) {}
+  EvalRun(const EvalRun&) = delete;
+  EvalRun& operator=(const EvalRun&) = delete;
+
+  int run() {
+    open();
+    eager::before_meeting(recipe(), ranks_, [&] { prepare(); });
+    meet();
+    try {
+      return eager::guarded([&] { return evaluate(); }, *mesh_, [] { return "evaluating"; },
+                            "; a smaller train.eval_batch would save activations");
+    } catch (const std::exception&) {
+      static_cast<void>(mesh_.release());  // a broken group's destructor may wait for ranks that are gone
+      throw;
+    }
+  }
+
+ private:
+  const recipe::Recipe& recipe() const { return trained_.recipe; }
+
+  void open() {
+    eager::before_meeting(recipe::Recipe(), ranks_, [&] {
+      trained_ = eager::open_trained_model(job_.checkpoint, job_.sets, warn_);
+      check_classifier(trained_, job_);
+    });
+    eager::choose_precision(trained_.recipe, job_.sets, wants_features(job_));
+    if (job_.files != nullptr) job_.files->set_limit(eager::run_timeout(recipe()));
+    log_.info(concat("evaluating ", trained_.path.string()));
+    if (const std::string note = launch::threads_note(recipe().run.threads); !note.empty())
+      log_.info(concat("  compute threads: ", note));
+    split_ = job_.split.empty() ? recipe().data.val : job_.split;
+  }
+
+  /// What this rank finds out alone: threads, device, data.
+  void prepare() {
+    threads_ = eager::set_threads(recipe(), ranks_);
+    device_ = eager::choose_device(recipe(), ranks_);
+    source_ = data::open_splits(recipe().data.source, split_, eager::source_options(recipe(), warn_));
+    has_outputs_ = has_outputs_for(trained_, *source_, job_, split_, warn_);
+    if (needs_training_split(job_)) train_ = eager::open_training(recipe());
+  }
+
+  void meet() {
+    const mesh::Fact path = {"the weights", trained_.path.string(),
+                             "name the same run, checkpoint or file on every rank"};
+    mesh_ = eager::connect(recipe(), ranks_, [&] {
+      return eager::joined_facts(
+          {{eager::command_fact(command_of(job_, split_)), path},
+           eager::computing_facts(recipe(), eager::make_plan(recipe(), ranks_.world), device_),
+           eager::weights_facts("the weights", trained_.path),
+           eager::data_facts(split_, *source_),
+           train_.source ? eager::data_facts("data.train", *train_.source) : mesh::Facts{}});
+    });
+  }
+
+  int evaluate() {
+    const auto telling = eager::tell_progress(job_.files, *mesh_);
+    const auto state = eager::assemble(recipe(), eager::make_plan(recipe(), ranks_.world), *mesh_,
+                                       /*with_optimizer=*/false, device_);
+    load(*state, *mesh_, trained_, job_.ema, notes_);
+    const bool judged =
+        has_outputs_ && compare_classes(trained_, state->classes, *source_, job_, split_, warn_);
+    const loop::EvaluateOptions options = evaluate_options();
+    data::LoaderOptions loader = eager::loader_options(recipe(), ranks_, threads_, log_);
+    eager::deliver_for(device_, &loader);
+    loader.give_up = launch::stop_requested;
+    loop::Evaluation result;
+    if (judged) result = judge(*state, loader, options);
+    nlohmann::ordered_json json = {{"samples", source_->size()}};
+    if (judged) json = to_json(result);
+    const std::string dtype = computed_in(recipe(), device_);
+    json["compute"] = dtype;
+    json["checkpoint"] = trained_.path.string();
+    if (wants_features(job_)) {
+      look_at_features(job_, *state, *source_, train_.source.get(), loader, options.batch, *mesh_, log_,
+                       json);
+    }
+    if (ranks_.rank == 0) write(result, state->classes, json);
+    say(judged, result, dtype);
+    mesh_->world().barrier("the end");
+    return kExitDone;
+  }
+
+  loop::EvaluateOptions evaluate_options() const {
+    loop::EvaluateOptions options;
+    const recipe::TrainRecipe& train = recipe().train;
+    options.batch = train.eval_batch > 0       ? train.eval_batch
+                    : train.batch_per_rank > 0 ? train.batch_per_rank
+                                               : recipe::resolve_batch(train, 1).per_rank;
+    options.stop = launch::stop_requested;
+    if (!job_.output_dir.empty()) {
+      options.keep_mistakes = job_.mistakes;
+      options.most_confusion_classes = kMostConfusionClasses;
+    }
+    return options;
+  }
+
+  loop::Evaluation judge(eager::TrainState& state, const data::LoaderOptions& loader,
+                         const loop::EvaluateOptions& options) {
+    eager::StateEvaluator evaluator(state);
+    eager::MeshWorld world(*mesh_);
+    loop::Evaluation result =
+        loop::evaluate(evaluator, *source_, recipe().data.transform, loader, options, world);
+    if (result.stopped)
+      user_error({.where = "train.eval", .problem = "the evaluation was stopped by a signal"});
+    const int64_t broken = result.figures.broken;
+    if (broken > 0) log_.warn(concat(broken, " broken samples count as wrong"));
+    return result;
+  }
+
+  void write(const loop::Evaluation& result, const std::vector<std::string>& classes,
+             const nlohmann::ordered_json& json) const {
+    if (!job_.output_dir.empty()) write_folder(job_, trained_, split_, *source_, classes, result);
+    if (!job_.output.empty()) write_file_atomic(job_.output, json_text(json, 2) + "\n");
+    if (job_.json) std::cout << json_text(json, 2) << std::endl;
+  }
+
+  void say(bool judged, const loop::Evaluation& result, const std::string& dtype) {
+    if (!judged) {
+      log_.info(concat("features of ", source_->size(), " images of ", split_, ", computed in ", dtype,
+                       "; no top-1"));
+    } else {
+      log_.info(monitor::print(
+          "top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images of %s in %s, computed in %s",
+          result.metrics.top1, result.metrics.top5, result.metrics.loss,
+          static_cast<long>(result.metrics.samples), split_.c_str(),
+          human_seconds(result.metrics.seconds).c_str(), dtype.c_str()));
+    }
+    if (!job_.output_dir.empty())
+      log_.info(concat("  page       ", (fs::path(job_.output_dir) / monitor::kPageFile).string()));
+  }
+
+  const EvalJob& job_;
+  const launch::Ranks& ranks_;
+  Log log_, notes_;
+  const eager::Warn warn_ = [this](const std::string& line) { log_.warn(line); };
+  eager::TrainedModel trained_;
+  std::string split_;
+  int64_t threads_ = 0;
+  at::Device device_ = at::kCPU;
+  std::unique_ptr<data::Source> source_;
+  data::MixedSource train_;
+  bool has_outputs_ = false;
+  std::unique_ptr<mesh::Mesh> mesh_;
+};
+
 }  // namespace
 
-int eval(const EvalJob& job, const launch::Ranks& ranks) {
-  // Beside JSON no line of progress, but every warning, and what `load` says of foreign weights.
-  Log log(ranks.rank == 0, job.json ? nullptr : stdout), notes(ranks.rank == 0, job.json ? stderr : stdout);
-  const eager::Warn warn = [&](const std::string& line) { log.warn(line); };
-  eager::TrainedModel trained;
-  eager::before_meeting(recipe::Recipe(), ranks, [&] {
-    trained = eager::open_trained_model(job.checkpoint, job.sets, warn);
-    check_classifier(trained, job);
-  });
-  eager::choose_precision(trained.recipe, job.sets, wants_features(job));
-  if (job.files != nullptr) job.files->set_limit(eager::run_timeout(trained.recipe));
-  log.info(concat("evaluating ", trained.path.string()));
-  if (const std::string note = launch::threads_note(trained.recipe.run.threads); !note.empty())
-    log.info(concat("  compute threads: ", note));
-  const std::string split = job.split.empty() ? trained.recipe.data.val : job.split;
-  int64_t threads = 0;
-  at::Device device = at::kCPU;
-  std::unique_ptr<data::Source> source;
-  data::MixedSource train;
-  bool has_outputs = false;
-  eager::before_meeting(trained.recipe, ranks, [&] {
-    threads = eager::set_threads(trained.recipe, ranks);
-    device = eager::choose_device(trained.recipe, ranks);
-    source =
-        data::open_splits(trained.recipe.data.source, split, eager::source_options(trained.recipe, warn));
-    has_outputs = has_outputs_for(trained, *source, job, split, warn);
-    if (needs_training_split(job)) train = eager::open_training(trained.recipe);
-  });
-  const mesh::Fact path = {"the weights", trained.path.string(),
-                           "name the same run, checkpoint or file on every rank"};
-  auto mesh = eager::connect(trained.recipe, ranks, [&] {
-    return eager::joined_facts(
-        {{eager::command_fact(command_of(job, split)), path},
-         eager::computing_facts(trained.recipe, eager::make_plan(trained.recipe, ranks.world), device),
-         eager::weights_facts("the weights", trained.path),
-         eager::data_facts(split, *source),
-         train.source ? eager::data_facts("data.train", *train.source) : mesh::Facts{}});
-  });
-  try {
-    return eager::guarded(
-        [&] {
-          const auto telling = eager::tell_progress(job.files, *mesh);
-          const auto state = eager::assemble(trained.recipe, eager::make_plan(trained.recipe, ranks.world),
-                                             *mesh, false, device);
-          load(*state, *mesh, trained, job.ema, notes);
-          const bool judged =
-              has_outputs && compare_classes(trained, state->classes, *source, job, split, warn);
-          loop::EvaluateOptions options;
-          options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
-                          : trained.recipe.train.batch_per_rank > 0
-                              ? trained.recipe.train.batch_per_rank
-                              : recipe::resolve_batch(trained.recipe.train, 1).per_rank;
-          options.stop = launch::stop_requested;
-          if (!job.output_dir.empty()) {
-            options.keep_mistakes = job.mistakes;
-            options.most_confusion_classes = kMostConfusionClasses;
-          }
-          data::LoaderOptions loader = eager::loader_options(trained.recipe, ranks, threads, log);
-          eager::deliver_for(device, &loader);
-          loader.give_up = launch::stop_requested;
-          const std::string dtype = computed_in(trained.recipe, device);
-          loop::Evaluation result;
-          if (judged) {
-            eager::StateEvaluator evaluator(*state);
-            eager::MeshWorld world(*mesh);
-            result =
-                loop::evaluate(evaluator, *source, trained.recipe.data.transform, loader, options, world);
-          }
-          if (result.stopped)
-            user_error({.where = "train.eval", .problem = "the evaluation was stopped by a signal"});
-          const int64_t broken = result.figures.broken;
-          if (broken > 0) log.warn(concat(broken, " broken samples count as wrong"));
-          nlohmann::ordered_json json = {{"samples", source->size()}};
-          if (judged) json = to_json(result);
-          json["compute"] = dtype;
-          json["checkpoint"] = trained.path.string();
-          if (wants_features(job)) {
-            look_at_features(job, *state, *source, train.source.get(), loader, options.batch, *mesh, log,
-                             json);
-          }
-          if (ranks.rank == 0) {
-            if (!job.output_dir.empty()) write_folder(job, trained, split, *source, state->classes, result);
-            if (!job.output.empty()) write_file_atomic(job.output, json_text(json, 2) + "\n");
-            if (job.json) std::cout << json_text(json, 2) << std::endl;
-          }
-          if (!judged) {
-            log.info(concat("features of ", source->size(), " images of ", split, ", computed in ", dtype,
-                            "; no top-1"));
-          } else {
-            log.info(monitor::print(
-                "top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images of %s in %s, computed in %s",
-                result.metrics.top1, result.metrics.top5, result.metrics.loss,
-                static_cast<long>(result.metrics.samples), split.c_str(),
-                human_seconds(result.metrics.seconds).c_str(), dtype.c_str()));
-          }
-          if (!job.output_dir.empty()) {
-            log.info(concat("  page       ", (fs::path(job.output_dir) / monitor::kPageFile).string()));
-          }
-          mesh->world().barrier("the end");
-          return static_cast<int>(kExitDone);
-        },
-        *mesh, [] { return "evaluating"; }, "; a smaller train.eval_batch would save activations");
-  } catch (const std::exception&) {
-    static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
-    throw;
-  }
-}
+int eval(const EvalJob& job, const launch::Ranks& ranks) { return EvalRun(job, ranks).run(); }
 
 }  // namespace tessera::train

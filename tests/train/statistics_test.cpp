@@ -137,5 +137,26 @@ TEST(Statistics, ANumberThatIsNotFiniteIsCounted) {
   });
 }
 
+TEST(Statistics, CopiesOfAGradientCountOnce) {
+  for (const char* level : {"replicate", "zero1", "zero3"}) {
+    testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+      const recipe::Recipe recipe = make_recipe({concat("shard.level=", level)});
+      const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
+      make_gradients_zero(*state);
+      const std::string name = "head.bias";
+      for (const auto& unit : state->sharded->units()) {
+        for (const shard::Shard& shard : unit->shards()) {
+          if (shard.name == name) shard.gradient.fill_(std::numeric_limits<float>::infinity());
+        }
+      }
+      MeshWorld world(mesh);
+      StepStatistics statistics(*state, true);
+      for (const auto& one : statistics.finish(1, world)) {
+        if (one.name == name) EXPECT_EQ(one.not_finite, 7) << level;  // as many as there are classes
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace tessera::train
