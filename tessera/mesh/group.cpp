@@ -55,6 +55,9 @@ std::string Group::transport_name() const { return transport_ ? transport_->name
 std::string Group::begins(const char* kind, const std::string& what) {
   std::string name = concat(kind, " ", what, " over axis ", axis_);
   if (last_) {
+    for (const auto& watcher : last_->watchers) {
+      if (const auto alive = watcher.lock()) (*alive)(name);
+    }
     ++last_->number;
     last_->name = name;
   }

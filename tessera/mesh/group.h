@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,10 +22,14 @@ namespace tessera::mesh {
 /// pretend backend lets one process play rank r of N.
 class Transport;
 
+/// Called right before a collective begins, with its name ("all_reduce loss over axis world").
+using CollectiveWatcher = std::function<void(const std::string& name)>;
+
 /// The collective that this rank began last, over all groups of its mesh.
 struct LastOperation {
   int64_t number = 0;  // of collectives begun so far
   std::string name;
+  std::vector<std::weak_ptr<const CollectiveWatcher>> watchers;  // see Mesh::watch_collectives
 };
 
 class Group {

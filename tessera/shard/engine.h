@@ -91,13 +91,19 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
 
   // A step.
   void bring_up_to_date();
+  bool only_asks_for_gradients();
+  void touch_for_gradient(std::span<const size_t> units);
   void enter_backward();
+  void guess_places();
   void leave_backward();
   void begin_gradients();
   void hand_out_gradients();
-  std::vector<std::string> agree_on_step();
+  void unit_is_read(size_t group);
+  void another_collective(const std::string& name);
+  std::vector<bool> agree_on_step(const std::vector<bool>& late);
+  void compare_gathers();
+  void learn_places(const std::vector<bool>& late);
   std::string arrived_text() const;
-  void record(const char* operation, size_t group);
   void with_error_context(const std::function<void()>& work);
 
   mesh::Mesh& mesh_;
@@ -113,6 +119,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   std::unordered_map<const void*, ShardIndex> shard_of_parameter_;  // TensorImpl of the network's parameter
   GatherSchedule schedule_;
   Reductions reductions_;
+  std::shared_ptr<const mesh::CollectiveWatcher> watcher_;
   std::vector<size_t> watched_units_;  // by number within reductions_
 
   /// A parameter of the network as it was left.
@@ -120,7 +127,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
     const void* storage = nullptr;
     int64_t version = 0;
     bool trainable = true;
-    bool is_copy = false;  // always there, in another dtype than the shard: changes in index would be lost
+    bool is_copy = false;  // always there, in another dtype than the shard: changes in place would be lost
   };
   std::unordered_map<const void*, Left> left_;  // TensorImpl of the network's parameter
   EditWatch edits_;                             // of the shards, since they were gathered from
@@ -136,8 +143,14 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   bool accumulating_ = false;  // gradients of an unfinished step are held
   int64_t step_ = 0;
   std::string current_unit_ = "none";
-  std::vector<std::string> operations_;  // collectives started in this step, for comparison
-  std::exception_ptr deferred_;          // what a destructor could not throw
+  std::vector<std::string> gathers_;  // started in this step, for comparison
+  std::vector<std::string> arrived_;  // of the step that ended, arrived_text() of each rank; one if all agree
+  std::vector<size_t> reduced_groups_;  // gradients have left: released when another unit is read
+  bool communicates_ = false;           // the collectives that begin now are this engine's
+  int64_t others_in_forward_ = 0;       // collectives of the program (SyncBatchNorm) in forwards so far
+  int gradient_task_ = -1;              // autograd's number of the pass that only_asks_for_gradients() saw
+  bool gradient_task_only_asks_ = false;
+  std::exception_ptr deferred_;  // what a destructor could not throw
   bool failed_ = false;
   bool options_agreed_ = false;
 };

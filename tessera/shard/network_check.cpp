@@ -121,7 +121,7 @@ void ShardedModule::Engine::check_network() const {
     if (left.is_copy && version_of(parameter) != left.version) {
       user_error({.where = "shard.forward",
                   .problem = concat("parameter ", entry.key(),
-                                    ", a copy in the compute dtype, was changed in index"),
+                                    ", a copy in the compute dtype, was changed in place"),
                   .hint = "change ShardedModule::parameters() instead"});
     }
     if (parameter.requires_grad() && !left.trainable) {
