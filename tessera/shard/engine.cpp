@@ -95,8 +95,6 @@ ShardedModule::Engine::Engine(mesh::Mesh& mesh, FullyShardOptions options)
   }
 }
 
-ShardedModule::Engine::~Engine() { show_no_gradients(false); }
-
 /// Adds to a communication error where it struck and which ranks are silent; the first time only.
 void ShardedModule::Engine::with_error_context(const std::function<void()>& work) {
   const bool outer = std::exchange(communicates_, true);
@@ -205,7 +203,7 @@ void ShardedModule::Engine::begin_forward() {
 
 /// Gathered copies are thrown away if the shards have, or may have, changed.
 void ShardedModule::Engine::bring_up_to_date() {
-  const bool changed = edits_.changed();
+  const bool changed = adopt_data_of_shards() || edits_.changed();
   if (changed && accumulating_) {
     user_error({.where = "shard.forward",
                 .problem = concat("parameters changed before micro-batch ", micro_batch_ + 1, " of ",
@@ -275,6 +273,9 @@ void ShardedModule::Engine::leave_backward() {
     show_no_gradients(true);
     if (micro_batch_ + 1 < micro_batches_) return;
     hand_out_gradients();
+    // What stayed gathered is about to be outdated by the optimizer: torch::save would read it.
+    for (const auto& unit : units_) unit->drop_gathered();
+    schedule_.forget();
     gathers_.clear();
     accumulating_ = false;
     parameters_may_have_changed_ = true;  // a step may follow, and optimizers leave no trace
@@ -388,6 +389,7 @@ void ShardedModule::Engine::learn_places(const std::vector<bool>& late) {
 
 /// Fills .grad of every parameter that some rank's loss depended on.
 void ShardedModule::Engine::hand_out_gradients() {
+  gradient_entries_.clear();
   std::vector<size_t> first(units_.size());  // character of each unit's first parameter
   for (size_t i = 0, at = 0; i < watched_units_.size(); ++i) {
     first[watched_units_[i]] = at;
@@ -403,7 +405,7 @@ void ShardedModule::Engine::hand_out_gradients() {
     if (!in_use && !gradient.defined()) continue;
     // As optimizers expect it: no view in autograd's eyes.
     const at::Tensor sum = units_[index.unit]->shards()[index.shard].gradient.variable_data();
-    gradient = sum.to(shards_[i].values.scalar_type());
+    gradient = watched_gradient(sum.to(shards_[i].values.scalar_type()), index.unit);
   }
 }
 

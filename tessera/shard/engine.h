@@ -81,12 +81,16 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
 
   // What a program may have done meanwhile (network_check.cpp).
   class NoGradient;
+  class ShardGradient;
   void make_no_gradient();
   void show_no_gradients(bool show);
   void check_thread(const char* function) const;
   void check_network() const;
   void check_edits_before_backward() const;
   void outdate_graphs();
+  bool adopt_data_of_shards();
+  at::Tensor watched_gradient(const at::Tensor& gradient, size_t unit);
+  void check_not_wrapped(const std::vector<NamedTensor>& parameters) const;
   void watch_network();
 
   // A step.
@@ -133,6 +137,8 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   EditWatch edits_;                             // of the shards, since they were gathered from
   std::shared_ptr<TouchTarget> no_gradient_owner_;
   at::Tensor no_gradient_;
+  std::shared_ptr<TouchTarget> shard_gradient_;
+  std::vector<TouchEntry> gradient_entries_;  // of the gradients that parameters() have now
   std::thread::id thread_ = std::this_thread::get_id();
 
   int forward_depth_ = 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <sstream>
 
 #include "tessera/base/error.h"
@@ -16,6 +17,32 @@ namespace tessera::shard {
 namespace {
 
 bool is_floating(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()); }
+
+/// Parameters of all sharded modules of the process. Any thread.
+class WrappedParameters {
+ public:
+  void add(const at::Tensor& parameter, const void* engine) {
+    const std::lock_guard lock(mutex_);
+    engines_[parameter.unsafeGetTensorImpl()] = engine;
+  }
+  void remove_all(const void* engine) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(engines_, [&](const auto& entry) { return entry.second == engine; });
+  }
+  bool contains(const at::Tensor& parameter) const {
+    const std::lock_guard lock(mutex_);
+    return engines_.count(parameter.unsafeGetTensorImpl()) > 0;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, const void*> engines_;
+};
+
+WrappedParameters& wrapped() {
+  static auto* const parameters = new WrappedParameters();  // outlives every engine
+  return *parameters;
+}
 
 std::string join_path(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "." + name;
@@ -116,6 +143,20 @@ void ShardedModule::Engine::agree(const std::string& name, const std::string& de
   }
 }
 
+void ShardedModule::Engine::check_not_wrapped(const std::vector<NamedTensor>& parameters) const {
+  for (const auto& [name, parameter] : parameters) {
+    if (!wrapped().contains(parameter)) continue;
+    user_error({.where = "shard.ShardedModule",
+                .problem = concat("parameter ", name, " belongs to another ShardedModule already"),
+                .hint = "wrap a network once; of networks that share modules, wrap one that contains both"});
+  }
+}
+
+ShardedModule::Engine::~Engine() {
+  show_no_gradients(false);
+  wrapped().remove_all(this);
+}
+
 std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& module,
                                                         const std::string& prefix) const {
   std::vector<NamedTensor> found;
@@ -139,6 +180,7 @@ void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedT
                 .problem = concat("parameter ", parameter, " is on ", tensor.device().str()),
                 .expected = "parameters in host memory"});
   }
+  check_not_wrapped(parameters);
   agree_on_options();
   with_error_context([&] { agree(name, description(name, parameters, unit)); });
   const size_t index = groups_.size();
@@ -184,6 +226,7 @@ void ShardedModule::Engine::add_unit(UnitGroup& group, std::vector<NamedTensor> 
   int64_t numel = 0;
   for (auto& [name, parameter] : parameters) {
     shard_of_parameter_[parameter.unsafeGetTensorImpl()] = {index, values.size()};
+    wrapped().add(parameter, this);
     values.push_back(parameter.variable_data());
     numel += parameter.numel();
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/shard/reductions.h"
 
+#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -130,6 +131,9 @@ void Reductions::gradient_arrived(size_t unit, size_t parameter) {
 void Reductions::collect(size_t unit, size_t parameter) {
   if (!under_way_ && callbacks_.first_gradient) callbacks_.first_gradient();
   Watched& watched = *watched_[unit];
+  // Embeddings can make sparse ones; what travels is dense.
+  at::Tensor& gradient = watched.unit->parameters()[parameter].second.mutable_grad();
+  if (gradient.defined() && gradient.layout() != at::kStrided) gradient = gradient.to_dense();
   watched.unit->take_gradient(parameter);
   watched.arrived[parameter] = true;
   watched.reduced = false;

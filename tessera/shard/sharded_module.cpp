@@ -9,11 +9,13 @@
 #include "tessera/shard/clip.h"
 #include "tessera/shard/engine.h"
 #include "tessera/shard/fully_shard.h"
+#include "tessera/shard/touch.h"
 
 namespace tessera::shard {
 namespace {
 
 double square_sum(const at::Tensor& values) {
+  const WithoutTouch by_this_module;
   return values.defined() ? ops::square_sum(values).item<double>() : 0;
 }
 
