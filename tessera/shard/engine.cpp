@@ -205,9 +205,10 @@ void ShardedModule::Engine::begin_forward() {
 void ShardedModule::Engine::bring_up_to_date() {
   const bool changed = adopt_data_of_shards() || edits_.changed();
   if (changed && accumulating_) {
+    const std::string which = micro_batches_ > 1 ? concat(micro_batch_ + 1, " of ", micro_batches_)
+                                                 : std::string("that follows one inside no_sync()");
     user_error({.where = "shard.forward",
-                .problem = concat("parameters changed before micro-batch ", micro_batch_ + 1, " of ",
-                                  micro_batches_),
+                .problem = concat("parameters changed before micro-batch ", which),
                 .expected = "the same parameters in all micro-batches of a step",
                 .hint = "step the optimizer after the backward of the last micro-batch, or start again with "
                         "set_micro_batch(0, n)"});
@@ -237,7 +238,7 @@ void ShardedModule::Engine::enter_backward() {
   guess_places();
   reduced_groups_.clear();
   with_error_context([&] {
-    reductions_.begin(micro_batch_ + 1 == micro_batches_);
+    reductions_.begin(is_last_pass());
     schedule_.begin(Pass::kBackward);
   });
   at_end_of_backward([self = weak_from_this()] {
@@ -271,11 +272,11 @@ void ShardedModule::Engine::leave_backward() {
     schedule_.end();
     in_backward_ = false;
     show_no_gradients(true);
-    if (micro_batch_ + 1 < micro_batches_) return;
+    if (!is_last_pass()) return;
     hand_out_gradients();
-    // What stayed gathered is about to be outdated by the optimizer: torch::save would read it.
-    for (const auto& unit : units_) unit->drop_gathered();
-    schedule_.forget();
+    // What stays gathered is about to be outdated by the optimizer: torch::save would read it.
+    for (const auto& unit : units_) unit->hide();
+    schedule_.finish_again();
     gathers_.clear();
     accumulating_ = false;
     parameters_may_have_changed_ = true;  // a step may follow, and optimizers leave no trace
@@ -415,28 +416,6 @@ void ShardedModule::Engine::parameters_changed() {
   for (const auto& unit : units_) unit->parameters_changed();
   schedule_.forget();
   edits_.remember();
-}
-
-void ShardedModule::Engine::with_full_parameters(const std::function<void()>& body) {
-  check_thread("shard.with_full_parameters");
-  if (!accumulating_) bring_up_to_date();
-  with_error_context([&] {
-    for (const auto& unit : units_) unit->start_gather();
-    for (const auto& unit : units_) unit->finish_gather();
-  });
-  parameters_readable_ = true;
-  const auto close = [&] {
-    parameters_readable_ = false;
-    for (const auto& unit : units_) unit->release();
-    schedule_.forget();
-  };
-  try {
-    body();
-  } catch (...) {
-    close();
-    throw;
-  }
-  close();
 }
 
 void ShardedModule::Engine::average_buffers() {

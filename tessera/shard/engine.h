@@ -3,6 +3,7 @@
 // room.
 #pragma once
 
+#include <compare>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -31,7 +32,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   void add_unit(const std::string& name, std::vector<NamedTensor> parameters, const UnitOptions& unit,
                 bool is_root);
   /// Parameters of `module` that are in no unit yet, each once, floating-point ones only.
-  std::vector<NamedTensor> untaken(torch::nn::Module& module, const std::string& prefix) const;
+  std::vector<NamedTensor> untaken(torch::nn::Module& module, const std::string& prefix);
   void finish_building(std::shared_ptr<torch::nn::Module> module);
 
   // Forward and backward (engine.cpp).
@@ -39,9 +40,16 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   void end_forward();
   void touch(std::span<const size_t> units) override;
   bool may_touch() const override;
+  bool may_write() const override { return parameters_writable_; }
   void set_micro_batch(int64_t index, int64_t count);
   void parameters_changed();
-  void with_full_parameters(const std::function<void()>& body);
+  void change_no_sync(int by) { no_sync_ += by; }
+  void with_full_parameters(const std::function<void()>& body, bool write_back);
+  void stay_gathered(const std::string& unit, bool stay);
+  // Whole values (full_state.cpp).
+  StateDict full_state_dict();
+  void load_full_state_dict(const StateDict& state);
+  StateDict whole_parameters() const;
   void average_buffers();
   /// Sum over all ranks of local values, [n] float64. Collective.
   void sum_over_ranks(at::Tensor& values, const std::string& what);
@@ -63,6 +71,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   };
   struct ShardIndex {
     size_t unit = 0, shard = 0;
+    auto operator<=>(const ShardIndex&) const = default;
   };
 
   // Building.
@@ -94,6 +103,11 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   void watch_network();
 
   // A step.
+  bool is_last_pass() const { return no_sync_ == 0 && micro_batch_ + 1 == micro_batches_; }
+  void check_write_back() const;
+  void write_back();
+  void append_whole(Unit& unit, StateDict& whole);
+  std::string fault_of(const StateDict& state) const;
   void bring_up_to_date();
   bool only_asks_for_gradients();
   void touch_for_gradient(std::span<const size_t> units);
@@ -121,6 +135,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   std::vector<ParameterShard> shards_;
   std::vector<ShardIndex> shard_indices_;                           // by shard
   std::unordered_map<const void*, ShardIndex> shard_of_parameter_;  // TensorImpl of the network's parameter
+  std::unordered_set<const void*> ignored_;                         // the same of FullyShardOptions::ignore
   GatherSchedule schedule_;
   Reductions reductions_;
   std::shared_ptr<const mesh::CollectiveWatcher> watcher_;
@@ -144,6 +159,8 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   int forward_depth_ = 0;
   bool in_backward_ = false;
   bool parameters_readable_ = false;  // with_full_parameters
+  bool parameters_writable_ = false;
+  int no_sync_ = 0;
   bool parameters_may_have_changed_ = false;
   int64_t micro_batch_ = 0, micro_batches_ = 1;
   bool accumulating_ = false;  // gradients of an unfinished step are held

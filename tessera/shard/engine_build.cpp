@@ -55,6 +55,14 @@ void check_dtype(std::optional<at::ScalarType> dtype, const char* setting) {
               .expected = "float32, bfloat16 or float64"});
 }
 
+void check_device(const at::Tensor& tensor, const std::string& name) {
+  if (tensor.device().is_cpu()) return;
+  user_error({.where = "shard.ShardedModule",
+              .problem = concat(name, " is on ", tensor.device().str()),
+              .expected = "a network in host memory",
+              .hint = "call module->to(at::kCPU) before wrapping: ShardedModule computes on the CPU"});
+}
+
 MixedPrecision checked(const MixedPrecision& precision) {
   check_dtype(precision.compute, "compute");
   check_dtype(precision.reduce, "reduce");
@@ -158,7 +166,7 @@ ShardedModule::Engine::~Engine() {
 }
 
 std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& module,
-                                                        const std::string& prefix) const {
+                                                        const std::string& prefix) {
   std::vector<NamedTensor> found;
   std::unordered_set<const void*> seen;
   for (const auto& entry : module.named_parameters()) {
@@ -166,7 +174,12 @@ std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& modul
     const void* identity = parameter.unsafeGetTensorImpl();
     if (!parameter.defined() || !is_floating(parameter)) continue;
     if (shard_of_parameter_.count(identity) > 0 || !seen.insert(identity).second) continue;
-    found.emplace_back(join_path(prefix, entry.key()), parameter);
+    const std::string name = join_path(prefix, entry.key());
+    if (ignored_.count(identity) > 0 || (options_.ignore && options_.ignore(name, parameter))) {
+      ignored_.insert(identity);
+      continue;
+    }
+    found.emplace_back(name, parameter);
   }
   return found;
 }
@@ -174,12 +187,7 @@ std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& modul
 void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedTensor> parameters,
                                      const UnitOptions& unit, bool is_root) {
   checked(unit.precision ? *unit.precision : options_.precision);
-  for (const auto& [parameter, tensor] : parameters) {
-    if (tensor.device().is_cpu()) continue;
-    user_error({.where = "shard.ShardedModule",
-                .problem = concat("parameter ", parameter, " is on ", tensor.device().str()),
-                .expected = "parameters in host memory"});
-  }
+  for (const auto& [parameter, tensor] : parameters) check_device(tensor, "parameter " + parameter);
   check_not_wrapped(parameters);
   agree_on_options();
   with_error_context([&] { agree(name, description(name, parameters, unit)); });
@@ -319,6 +327,7 @@ void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> m
   const at::NoGradGuard no_grad;
   for (const auto& entry : module_->named_parameters()) {
     if (is_floating(entry.value())) continue;
+    if (options_.ignore && options_.ignore(entry.key(), entry.value())) continue;
     if (entry.value().requires_grad()) {
       user_error({.where = "shard.ShardedModule",
                   .problem = concat("parameter ", entry.key(), " requires a gradient, but is ",
@@ -330,6 +339,7 @@ void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> m
   for (const auto& entry : module_->named_buffers()) {
     at::Tensor buffer = entry.value();
     if (!buffer.defined()) continue;
+    check_device(buffer, "buffer " + entry.key());
     share_small_tensor(buffer, entry.key());
     if (options_.precision.buffer && is_floating(buffer)) {
       buffer.set_data(buffer.to(*options_.precision.buffer));

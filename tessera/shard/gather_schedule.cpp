@@ -22,6 +22,17 @@ void GatherSchedule::add_unit(bool comes_and_goes) {
   last_read_.push_back(0);
 }
 
+void GatherSchedule::set_staying(size_t unit, bool stays) {
+  if (comes_and_goes_[unit] != stays) return;
+  comes_and_goes_[unit] = !stays;
+  finished_[unit] = false;
+  if (!stays) {
+    done_with(unit);
+    return;
+  }
+  for (auto& [pass, order] : orders_) std::erase(order, unit);
+}
+
 void GatherSchedule::begin(Pass pass) {
   pass_ = pass;
   expected_ = orders_[pass];
@@ -86,7 +97,7 @@ void GatherSchedule::end() {
 
 void GatherSchedule::forget() {
   there_.assign(units(), false);
-  finished_.assign(units(), false);
+  finish_again();
 }
 
 /// Moves on in the expected order if `unit` is ahead there.

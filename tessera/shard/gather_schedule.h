@@ -38,6 +38,8 @@ class GatherSchedule {
 
   /// Unit number units(): `comes_and_goes` false: gathered with the next pass, it stays until forget().
   void add_unit(bool comes_and_goes);
+  /// From now on `unit` stays once it is gathered, or comes and goes (again). Between passes.
+  void set_staying(size_t unit, bool stays);
   size_t units() const { return comes_and_goes_.size(); }
   bool any_comes_and_goes() const {
     return std::find(comes_and_goes_.begin(), comes_and_goes_.end(), true) != comes_and_goes_.end();
@@ -63,6 +65,8 @@ class GatherSchedule {
   void end();
   /// The units that come and go in the order in which the last pass of this kind read them.
   const std::vector<size_t>& order(Pass pass) { return orders_[pass]; }
+  /// Units that stay call for finish() again before they are read.
+  void finish_again() { finished_.assign(units(), false); }
   /// All gathered memory is gone (the owner released it itself).
   void forget();
 

@@ -149,6 +149,7 @@ void ShardedModule::Engine::check_network() const {
   for (const auto& entry : module_->named_parameters()) {
     const at::Tensor& parameter = entry.value();
     if (!parameter.defined() || !at::isFloatingType(parameter.scalar_type())) continue;
+    if (ignored_.count(parameter.unsafeGetTensorImpl()) > 0) continue;
     const auto found = left_.find(parameter.unsafeGetTensorImpl());
     if (found == left_.end()) {
       user_error({.where = "shard.forward",

@@ -14,7 +14,7 @@ inline c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 /// From now on, until allow_reads(), reading the memory is an error of LibTorch whose text is `message`, also
 /// where no operation is called (torch::save, data_ptr). Setting a data pointer is not reading.
 void refuse_reads(c10::StorageImpl* storage, const char* message);
-/// To be followed by StorageImpl::set_data_ptr_noswap().
+/// The way back. Mutable access stays a little slower until the next StorageImpl::set_data_ptr_noswap().
 void allow_reads(c10::StorageImpl* storage);
 
 }  // namespace tessera::shard

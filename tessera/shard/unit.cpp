@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kReleased =
     "[shard.released] a parameter of a sharded network is read while its memory is released (torch::save and "
-    "data_ptr do so without an operation); save with library::save_module or ShardedModule::full_parameters, "
+    "data_ptr do so without an operation); save with library::save_module or ShardedModule::full_state_dict, "
     "read in the body given to forward() or with_full_parameters()";
 
 /// A 1-D tensor that says it has memory, so that views of it can be made, and has none.
@@ -228,6 +228,11 @@ void Unit::finish_gather() {
   start_gather();
   if (state_ == State::kGathering) gather_.wait();
   state_ = State::kGathered;
+  if (refuses_reads_) allow_reads(storage_of(full_));
+}
+
+void Unit::hide() {
+  if (refuses_reads_) refuse_reads(storage_of(full_), kReleased);
 }
 
 void Unit::release() {

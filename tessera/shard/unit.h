@@ -100,6 +100,8 @@ class Unit {
   bool start_gather();
   /// Blocks until the parameters can be used.
   void finish_gather();
+  /// Gathered values are about to be outdated: until finish_gather() nothing may read them.
+  void hide();
   /// Gives the gathered memory back (levels that keep parameters: does nothing until they change).
   void release();
 

@@ -381,7 +381,14 @@ TEST(Refused, ParametersThatCannotBeTrained) {
   auto elsewhere = std::make_shared<Odd>();
   elsewhere->register_parameter("weight", at::zeros({3}, at::TensorOptions().device(at::kMeta)));
   EXPECT_EQ(error_text([&] { ShardedModule(elsewhere, *mesh); }),
-            "[shard.ShardedModule] parameter weight is on meta: expected parameters in host memory");
+            "[shard.ShardedModule] parameter weight is on meta: expected a network in host memory; call "
+            "module->to(at::kCPU) before wrapping: ShardedModule computes on the CPU");
+  auto buffer = std::make_shared<Odd>();
+  buffer->register_buffer("mean", at::zeros({3}, at::TensorOptions().device(at::kMeta)));
+  EXPECT_EQ(error_text([&] {
+              ShardedModule(buffer, *mesh);
+            }).find("[shard.ShardedModule] buffer mean is on meta: "),
+            0U);
 }
 
 // LibTorch's archive reads storages without calling an operation.
@@ -419,7 +426,7 @@ TEST(Refused, TorchSaveOfAReleasedNetwork) {
     EXPECT_NE(
         text.find("[shard.released] a parameter of a sharded network is read while its memory is released "
                   "(torch::save and data_ptr do so without an operation); save with library::save_module "
-                  "or ShardedModule::full_parameters, read in the body given to forward() or "
+                  "or ShardedModule::full_state_dict, read in the body given to forward() or "
                   "with_full_parameters()"),
         std::string::npos)
         << text;
