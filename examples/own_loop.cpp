@@ -5,20 +5,24 @@
 //   ./dev example own_loop                                    two local ranks
 //   ./dev example own_loop data.source=idx:DIR train.epochs=3     any key of the recipe
 #include <tessera/base/file.h>
+#include <tessera/eager/backend.h>
+#include <tessera/eager/mesh_world.h>
+#include <tessera/eager/session.h>
 #include <tessera/launch/launch.h>
 #include <tessera/library/run.h>
+#include <tessera/loop/loop.h>
 #include <tessera/monitor/monitor.h>
 #include <tessera/recipe/run_folder.h>
 #include <tessera/shard/tensor_memory.h>
-#include <tessera/train/loop.h>
 #include <tessera/train/prepared.h>
-#include <tessera/train/session.h>
 
 #include <cmath>
 #include <filesystem>
 #include <limits>
 
+namespace eager = tessera::eager;
 namespace launch = tessera::launch;
+namespace loop = tessera::loop;
 namespace monitor = tessera::monitor;
 namespace recipe = tessera::recipe;
 namespace train = tessera::train;
@@ -37,9 +41,9 @@ train::Prepared prepare(const recipe::Recipe& recipe, tessera::Log& log) {
   train::Prepared p;
   p.job.recipe = recipe;
   p.ranks = launch::ranks_from_environment();
-  p.threads = train::set_threads(recipe, p.ranks);
-  p.plan = train::make_plan(recipe, p.ranks.world);
-  p.loader = train::loader_options(recipe, p.ranks, p.threads, log);
+  p.threads = eager::set_threads(recipe, p.ranks);
+  p.plan = eager::make_plan(recipe, p.ranks.world);
+  p.loader = eager::loader_options(recipe, p.ranks, p.threads, log);
   train::open_data(p);
   return p;
 }
@@ -50,13 +54,15 @@ train::Prepared prepare(const recipe::Recipe& recipe, tessera::Log& log) {
 double find_rate(const train::Prepared& p, tessera::mesh::Mesh& mesh, tessera::Log& log) {
   constexpr int kTried = 25;
   constexpr double kLowest = 1e-5, kHighest = 1;
-  const auto state = train::assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true);
+  const auto state = eager::assemble(p.job.recipe, p.plan, mesh, /*with_optimizer=*/true);
+  eager::Backend backend(*state, mesh);
+  eager::MeshWorld world(mesh);
   tessera::data::TrainLoader loader(*p.train, p.job.recipe.data.transform, p.loader, /*first_step=*/0);
   double smallest = std::numeric_limits<double>::infinity(), best = kLowest;
   for (int i = 0; i < kTried; ++i) {
     const double rate = kLowest * std::pow(kHighest / kLowest, i / (kTried - 1.0));
-    const train::StepResult step =
-        train::train_step(*state, loader, p.sizes, rate, launch::stop_requested, mesh);
+    const loop::StepResult step =
+        loop::train_step(*state, backend, world, loader, p.sizes.accumulation, rate, launch::stop_requested);
     log.info(concat("  rate ", rate, "  loss ", step.loss));
     if (step.stop || step.loss > 1.5 * smallest) break;
     if (step.loss < smallest) {
@@ -87,18 +93,22 @@ int run(tessera::mesh::Mesh& mesh, const std::vector<std::string>& keys) {
         monitor::MonitorOptions{folder, p.counts.total, recipe.train.log_every}, log);
   }
 
-  const auto state = train::assemble(recipe, p.plan, mesh, /*with_optimizer=*/true);
+  const auto state = eager::assemble(recipe, p.plan, mesh, /*with_optimizer=*/true);
+  eager::Backend backend(*state, mesh);
+  eager::MeshWorld world(mesh);
   state->classes = p.val->classes();  // whoever uses the checkpoints reads them there
-  const train::LoopInput input{
+  const loop::LoopInput input{
       *p.train, *p.val, p.sizes, p.counts, p.loader, folder / "checkpoints", launch::stop_requested};
-  const train::LoopResult result = train::run(*state, input, mesh, monitor.get(), log);
+  const loop::LoopResult result = loop::run(*state, backend, world, input, monitor.get(), log);
   if (monitor) monitor->finish();
   log.info(concat(result.finished ? "done: " : "stopped: ", result.checkpoint.string()));
   if (!result.finished) return 0;
 
-  train::EvaluateOptions options;
+  loop::EvaluateOptions options;
   options.batch = p.sizes.per_rank;
-  const train::Evaluation known = train::evaluate(*state, *p.train, p.loader, options, mesh);
+  const auto evaluator = backend.evaluator(/*average=*/false, /*float32=*/false);
+  const loop::Evaluation known =
+      loop::evaluate(*evaluator, *p.train, recipe.data.transform, p.loader, options, world);
   log.info(concat("top-1 ", result.last.metrics.top1, " % of new images, ", known.metrics.top1,
                   " % of those it was trained on"));
   return 0;

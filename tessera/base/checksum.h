@@ -24,4 +24,17 @@ class Checksum {
   std::unique_ptr<State> state_;
 };
 
+/// Of lines of text.
+class TextChecksum {
+ public:
+  void add(const std::string& text) {
+    checksum_.update(std::as_bytes(std::span(text)));
+    checksum_.update(std::as_bytes(std::span("\n", 1)));
+  }
+  std::string hex() const { return checksum_.hex(); }
+
+ private:
+  Checksum checksum_;
+};
+
 }  // namespace tessera

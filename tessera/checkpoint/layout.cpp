@@ -73,7 +73,7 @@ std::vector<TensorShard> parse_shards(const std::string& text) {
 }
 
 StoredManifest plan_regions(const std::vector<std::vector<TensorShard>>& by_rank,
-                           const std::vector<int64_t>& folder_of) {
+                            const std::vector<int64_t>& folder_of) {
   StoredManifest stored;
   stored.manifest.world = static_cast<int64_t>(by_rank.size());
   stored.shards.resize(by_rank.size());

@@ -21,7 +21,7 @@ std::vector<TensorShard> parse_shards(const std::string& text);
 /// rank that sees the same folder. Errors: InternalError when ranks disagree on a tensor or their shards do
 /// not cover it exactly.
 StoredManifest plan_regions(const std::vector<std::vector<TensorShard>>& by_rank,
-                           const std::vector<int64_t>& folder_of);
+                            const std::vector<int64_t>& folder_of);
 
 /// A region by the numbers of its tensor and of the region within it.
 struct RegionIndex {

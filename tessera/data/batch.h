@@ -13,7 +13,7 @@ namespace tessera::data {
 /// One micro-batch of one rank. Plain memory, so that this room needs no LibTorch.
 struct Batch {
   std::vector<float> images;      // [size, channels, height, width], normalised; empty with bytes
-  Uint8Images uint8_images;           // LoaderOptions::as_bytes: instead of images
+  Uint8Images uint8_images;       // LoaderOptions::as_bytes: instead of images
   std::vector<int64_t> labels;    // [size]
   std::vector<uint64_t> samples;  // [size] index in the source (+ k * its size for copy k of a sample that is
                                   // repeated): names the sample in every random draw

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Uint8Images of a batch as bytes, and what is left to be done before they are the numbers that a model
-// reads: for a device that does it itself (train/device_input.h). A quarter of the bytes travels there, and
+// reads: for a device that does it itself (eager/device_input.h). A quarter of the bytes travels there, and
 // no core of the host spends time on it. Plain values.
 //
 // The numbers are those of the path that makes them on the host, from the same draws:

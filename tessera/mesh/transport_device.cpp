@@ -19,7 +19,7 @@ class DeviceTransport : public Transport {
                   BackendMaker make)
       : host_(std::move(host)), store_(std::move(store)), type_(type), make_(std::move(make)) {}
 
-  /// After the group's last collective; a broken group is not destroyed (connect() of train/session.h).
+  /// After the group's last collective; a broken group is not destroyed (connect() of eager/session.h).
   ~DeviceTransport() override {
     for (const Lane* lane : {&gathers_, &exchanges_}) {
       if (!lane->backend) continue;

@@ -47,7 +47,7 @@ struct ClassificationFigures {
   std::vector<std::vector<int64_t>> confusion;  // [truth][prediction]; empty where it was not counted
 };
 
-/// Counts one sample after the other, on the host; train/classification_metrics.h counts batches elsewhere.
+/// Counts one sample after the other, on the host; eager/classification_metrics.h counts batches elsewhere.
 class ClassificationCounts {
  public:
   /// Models of more than `most_confusion_classes` classes get no confusion matrix.

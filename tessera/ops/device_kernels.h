@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device's own fused kernels, and when an op uses them: the layer norm, AdamW, cross entropy and the
-// rounding to fp8 of this room, and the uint8 images of training (train/device_input.h). Where there are
+// rounding to fp8 of this room, and the uint8 images of training (eager/device_input.h). Where there are
 // none, or a case does not fit, LibTorch's operations compute the same in more passes over memory.
 #pragma once
 

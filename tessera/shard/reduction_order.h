@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where in a backward pass the reduction of each unit starts, the same on every rank even where ranks use
-// different parameters. Private to the room; no tensors and no communication.
+// different parameters. No tensors and no communication.
 //
 // Note [Places of reductions]: a reduction is a collective, so every rank must start it between the same two
 // other collectives and in the same order. Which gradients a backward brings is a rank's own affair. So the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When gradients are reduced: watches them arrive in backward, and starts to reduce a unit's once they are
-// complete. Private to the room; belongs to the training thread.
+// complete. Belongs to the training thread.
 #pragma once
 
 #include <cstdint>

@@ -17,11 +17,11 @@
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
-#include "tessera/train/agreement.h"
+#include "tessera/eager/agreement.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
+#include "tessera/profile/over_ranks.h"
 #include "tessera/train/commands.h"
-#include "tessera/train/over_ranks.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 namespace {
@@ -44,14 +44,14 @@ data::Batch random_batch(const arch::ModelConfig& model, int64_t size) {
 }
 
 /// Forward and backward of one micro-batch, the step's only one, with all its communication.
-void step(TrainState& state, const data::Batch& batch) {
+void step(eager::TrainState& state, const data::Batch& batch) {
   const at::Tensor logits = forward(state, batch, /*training=*/true, 1);
   state.sharded->backward(at::cross_entropy_loss(logits, at::tensor(batch.labels)), /*last=*/true);
   state.sharded->parameters_changed();
 }
 
 /// What step() moves, in its order, without any computation.
-void communicate(TrainState& state) {
+void communicate(eager::TrainState& state) {
   const auto& units = state.sharded->units();
   for (const auto& unit : units) {
     unit->finish_gather();
@@ -77,13 +77,13 @@ struct Seconds {
   }
 };
 
-Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& mesh, TrainState& real,
-                TrainState& alone) {
+Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& mesh, eager::TrainState& real,
+                eager::TrainState& alone) {
   const auto time = [&](const std::function<void()>& work) {
     mesh.world().barrier("bench");
     const auto start = Clock::now();
     work();
-    return largest_over_ranks(seconds_since(start), mesh.world(), "time");
+    return profile::largest_over_ranks(seconds_since(start), mesh.world(), "time");
   };
   Seconds least;
   // Interleaved, so that whatever else the machine does meets all four alike. Round 0 warms up.
@@ -102,7 +102,7 @@ Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& 
 }
 
 /// Bytes this rank sends in one step, over all axes.
-nlohmann::ordered_json bytes_of_a_step(mesh::Mesh& mesh, TrainState& state, const data::Batch& batch) {
+nlohmann::ordered_json bytes_of_a_step(mesh::Mesh& mesh, eager::TrainState& state, const data::Batch& batch) {
   std::map<std::string, int64_t> before, after;
   const auto count = [&](std::map<std::string, int64_t>& bytes) {
     for (const mesh::Axis& axis : mesh.axes()) {
@@ -136,22 +136,23 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
   if (batch_per_rank < 1)
     user_error(
         {.where = "bench.shard", .problem = concat("--batch is ", batch_per_rank), .expected = "at least 1"});
-  set_threads(job.recipe, ranks);
-  auto mesh = connect(job.recipe, ranks, [&] {
-    return joined_facts({{command_fact(concat("bench shard --rounds ", job.rounds))},
-                         computing_facts(job.recipe, make_plan(job.recipe, ranks.world), at::kCPU)});
+  eager::set_threads(job.recipe, ranks);
+  auto mesh = eager::connect(job.recipe, ranks, [&] {
+    return eager::joined_facts(
+        {{eager::command_fact(concat("bench shard --rounds ", job.rounds))},
+         eager::computing_facts(job.recipe, eager::make_plan(job.recipe, ranks.world), at::kCPU)});
   });
   try {
-    return guarded(
+    return eager::guarded(
         [&] {
-          const plan::Plan plan = make_plan(job.recipe, ranks.world);
+          const plan::Plan plan = eager::make_plan(job.recipe, ranks.world);
           // The second copy of the model takes what the optimizer of a training run would. One rank a host
           // looks, before any has taken memory.
-          if (ranks.local_rank == 0) check_memory(job.recipe, plan, batch_per_rank, ranks, "");
+          if (ranks.local_rank == 0) eager::check_memory(job.recipe, plan, batch_per_rank, ranks, "");
           mesh->world().barrier("memory check");
-          const auto real = assemble(job.recipe, plan, *mesh, /*with_optimizer=*/false);
+          const auto real = eager::assemble(job.recipe, plan, *mesh, /*with_optimizer=*/false);
           const auto nobody = mesh::Mesh::pretend(ranks.rank, mesh->axes());
-          const auto alone = assemble(job.recipe, plan, *nobody, /*with_optimizer=*/false);
+          const auto alone = eager::assemble(job.recipe, plan, *nobody, /*with_optimizer=*/false);
           const auto batch = random_batch(job.recipe.model, batch_per_rank);
           const Seconds seconds = measure(job, batch, *mesh, *real, *alone);
           const nlohmann::ordered_json json = {

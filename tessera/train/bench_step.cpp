@@ -15,24 +15,26 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/median.h"
+#include "tessera/base/process_memory.h"
 #include "tessera/base/random.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/base/warn.h"
+#include "tessera/eager/agreement.h"
+#include "tessera/eager/backend.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/mesh_world.h"
+#include "tessera/eager/recorded_step.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
+#include "tessera/loop/loop.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/peak_rate.h"
+#include "tessera/profile/kernel_times.h"
+#include "tessera/profile/operation_times.h"
+#include "tessera/profile/over_ranks.h"
 #include "tessera/shard/tensor_memory.h"
-#include "tessera/train/agreement.h"
 #include "tessera/train/commands.h"
-#include "tessera/train/device.h"
-#include "tessera/train/kernel_times.h"
-#include "tessera/train/loop.h"
-#include "tessera/train/memory.h"
-#include "tessera/train/operation_times.h"
-#include "tessera/train/over_ranks.h"
-#include "tessera/train/recorded_step.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 namespace {
@@ -84,7 +86,7 @@ class WidestProduct {
     const int turns = device_.is_cpu() ? 4 : 64;  // a GPU should be busy for longer than it takes to say so
     const auto start = Clock::now();
     for (int i = 0; i < turns; ++i) ops::linear(x_, weight_, bias_);
-    wait_for(device_);
+    eager::wait_for(device_);
     return turns * operations_ / seconds_since(start);
   }
 
@@ -110,15 +112,17 @@ class StepBench {
         ranks_(ranks),
         mesh_(mesh),
         device_(device),
-        state_(
-            assemble(job.recipe, make_plan(job.recipe, ranks.world), mesh, /*with_optimizer=*/true, device)),
+        state_(eager::assemble(job.recipe, eager::make_plan(job.recipe, ranks.world), mesh,
+                               /*with_optimizer=*/true, device)),
+        backend_(*state_, mesh),
+        world_(mesh),
         sizes_(recipe::resolve_batch(job.recipe.train, ranks.world)),
         source_(job.recipe.model, sizes_.batch),
         loader_(source_, transform(job.recipe), loader_options(), 0),
-        product_(job.recipe.model, sizes_.per_rank, resolve_dtype(job.recipe.precision.compute, device),
-                 device) {}
+        product_(job.recipe.model, sizes_.per_rank,
+                 eager::resolve_dtype(job.recipe.precision.compute, device), device) {}
 
-  void use(const DeviceChoices& choices) { use_choices(*state_, choices); }
+  void use(const eager::DeviceChoices& choices) { eager::use_choices(*state_, choices); }
   bool keeps_activations() const { return state_->context.keeps_activations; }
 
   Rounds run() {
@@ -138,7 +142,7 @@ class StepBench {
     others.stop();
     // Ranks of other hosts have other CPUs.
     if (ranks_.local_world == ranks_.world)
-      rounds.cpus_of_others = others.share(sum_over_ranks(others.own(), mesh_.world(), "CPU time"));
+      rounds.cpus_of_others = others.share(profile::sum_over_ranks(others.own(), mesh_.world(), "CPU time"));
     if (state_->recorded) {  // replays have no operations to count
       rounds.replays = state_->recorded->replays() - replays;
       state_->recorded = nullptr;
@@ -166,17 +170,18 @@ class StepBench {
     options.batch = sizes_.batch;
     options.accumulation = sizes_.accumulation;
     options.workers = device_.is_cpu() ? 0 : 2;  // beside a GPU's launches, as in a training
-    deliver_for(device_, &options);
+    eager::deliver_for(device_, &options);
     return options;
   }
   void step() {
-    train_step(*state_, loader_, sizes_, /*lr=*/1e-6, /*stop_requested=*/{}, mesh_);
-    wait_for(device_);
+    loop::train_step(*state_, backend_, world_, loader_, sizes_.accumulation, /*lr=*/1e-6,
+                     /*stop_requested=*/{});
+    eager::wait_for(device_);
   }
 
   Json count_operations() {
     constexpr int kSteps = 2;
-    const OperationTimes operations(device_);
+    const profile::OperationTimes operations(device_);
     loader_.take_wait_seconds();
     const double waited = mesh_.wait_seconds();
     const auto start = Clock::now();
@@ -187,9 +192,9 @@ class StepBench {
       json[std::string(kind)] = seconds / kSteps;
       rest -= seconds;
     };
-    const OperationTimes::Seconds seconds = operations.seconds();
+    const profile::OperationTimes::Seconds seconds = operations.seconds();
     for (size_t kind = 0; kind < seconds.size(); ++kind) {
-      add(name_of(static_cast<OperationKind>(kind)), seconds[kind]);
+      add(profile::name_of(static_cast<profile::OperationKind>(kind)), seconds[kind]);
     }
     add("waiting_for_ranks", mesh_.wait_seconds() - waited);
     add("data", loader_.take_wait_seconds());
@@ -200,7 +205,7 @@ class StepBench {
   Json profile_kernels() {
     constexpr int kSteps = 2;
     Json json = Json::array();
-    for (const KernelTime& kernel : kernel_times(device_, [&] {
+    for (const profile::KernelTime& kernel : profile::kernel_times(device_, [&] {
            for (int i = 0; i < kSteps; ++i) step();
          })) {
       json.push_back({{"name", kernel.name},
@@ -214,7 +219,9 @@ class StepBench {
   const launch::Ranks& ranks_;
   mesh::Mesh& mesh_;
   at::Device device_;
-  std::unique_ptr<TrainState> state_;
+  std::unique_ptr<eager::TrainState> state_;
+  eager::Backend backend_;
+  eager::MeshWorld world_;
   recipe::BatchSizes sizes_;
   OnePicture source_;
   data::TrainLoader loader_;
@@ -226,15 +233,15 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
   const recipe::Recipe& recipe = job.recipe;
   const double seconds = median(rounds.seconds), images = static_cast<double>(bench.sizes().batch);
   const double rate = images / seconds * bench.flops_per_image();  // of all ranks
-  const at::ScalarType dtype = resolve_dtype(recipe.precision.compute, device);
+  const at::ScalarType dtype = eager::resolve_dtype(recipe.precision.compute, device);
   const double cores = static_cast<double>(threads * ranks.world);
   const double products = median(rounds.product_rates) * static_cast<double>(ranks.world);
   // fp16 has no kernels of ours, and so no peak that they were compared with; a GPU has no measured one.
   const bool has_peak = dtype != at::kHalf && device.is_cpu();
   const double peak = !has_peak ? 0 : ops::peak_rate(dtype == at::kBFloat16, 0.1) * cores;
   Json json = {{"model", job.model},
-               {"device", describe_device(device)},
-               {"dtype", dtype_name(dtype)},
+               {"device", eager::describe_device(device)},
+               {"dtype", eager::dtype_name(dtype)},
                {"ranks", ranks.world},
                {"threads_per_rank", threads},
                {"batch_per_rank", bench.sizes().per_rank},
@@ -302,35 +309,37 @@ void print(const Json& json) {
 
 int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
   shard::keep_tensor_memory();  // as a training does
-  const int64_t threads = set_threads(job.recipe, ranks);
-  const at::Device device = choose_device(job.recipe, ranks);
+  const int64_t threads = eager::set_threads(job.recipe, ranks);
+  const at::Device device = eager::choose_device(job.recipe, ranks);
   const std::string command =
       concat("bench step --rounds ", job.rounds, job.kernels.empty() ? "" : " --kernels");
   if (ranks.rank == 0) {
-    for (const auto& line : settings_without_effect(job.recipe.run, device)) warn(line);
+    for (const auto& line : eager::settings_without_effect(job.recipe.run, device)) warn(line);
   }
-  auto mesh = connect(job.recipe, ranks, [&] {
-    return joined_facts(
-        {{command_fact(command)}, computing_facts(job.recipe, make_plan(job.recipe, ranks.world), device)});
+  auto mesh = eager::connect(job.recipe, ranks, [&] {
+    return eager::joined_facts(
+        {{eager::command_fact(command)},
+         eager::computing_facts(job.recipe, eager::make_plan(job.recipe, ranks.world), device)});
   });
   try {
-    return guarded(
+    return eager::guarded(
         [&] {
-          const plan::Plan plan = make_plan(job.recipe, ranks.world);
+          const plan::Plan plan = eager::make_plan(job.recipe, ranks.world);
           const int64_t batch = job.recipe.train.batch_per_rank;
-          if (device.is_cuda()) check_gpu_memory(job.recipe, plan, batch, ranks, "");
-          if (device.is_cpu() && ranks.local_rank == 0) check_memory(job.recipe, plan, batch, ranks, "");
+          if (device.is_cuda()) eager::check_gpu_memory(job.recipe, plan, batch, ranks, "");
+          if (device.is_cpu() && ranks.local_rank == 0)
+            eager::check_memory(job.recipe, plan, batch, ranks, "");
           mesh->world().barrier("memory check");
-          const DeviceChoices choices =
-              choose_for_device(job.recipe, plan, batch, device);  // before the model is there
+          const eager::DeviceChoices choices =
+              eager::choose_for_device(job.recipe, plan, batch, device);  // before the model is there
           StepBench bench(job, ranks, *mesh, device);
           bench.use(choices);
           const Rounds rounds = bench.run();
-          const double peak =
-              largest_over_ranks(static_cast<double>(peak_resident_bytes()), mesh->world(), "peak memory");
-          const double device_peak = largest_over_ranks(
-              static_cast<double>(device_memory(device).value_or(DeviceMemory()).peak_bytes), mesh->world(),
-              "peak memory of the GPU");
+          const double peak = profile::largest_over_ranks(static_cast<double>(peak_resident_bytes()),
+                                                          mesh->world(), "peak memory");
+          const double device_peak = profile::largest_over_ranks(
+              static_cast<double>(eager::device_memory(device).value_or(loop::DeviceMemory()).peak_bytes),
+              mesh->world(), "peak memory of the GPU");
           if (ranks.rank == 0) {
             const Json json = report_of(job, bench, rounds, threads, ranks, device, peak, device_peak);
             if (job.json) {

@@ -9,16 +9,16 @@
 #include "tessera/arch/model.h"
 #include "tessera/base/text.h"
 #include "tessera/data/measure.h"
+#include "tessera/eager/agreement.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/plan/traffic.h"
-#include "tessera/train/agreement.h"
+#include "tessera/profile/link.h"
+#include "tessera/profile/rates.h"
 #include "tessera/train/commands.h"
-#include "tessera/train/device.h"
-#include "tessera/train/link.h"
 #include "tessera/train/prepared.h"
-#include "tessera/train/rates.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
@@ -53,12 +53,13 @@ int64_t most_checkpoints(const recipe::Recipe& recipe, int64_t steps) {
 
 void look_at_data(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads, Log& log,
                   monitor::CheckupFacts& facts) {
-  const data::MixedSource mix = open_training(recipe, [&log](const std::string& line) { log.warn(line); });
+  const data::MixedSource mix =
+      eager::open_training(recipe, [&log](const std::string& line) { log.warn(line); });
   check_classes(*mix.source, recipe);
   const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, ranks.world);
   const recipe::StepCounts counts = recipe::count_steps(recipe, mix.source->size(), sizes.batch);
   facts.checkpoints = most_checkpoints(recipe, counts.total);
-  facts.workers_per_rank = loader_options(recipe, ranks, threads, log).workers;
+  facts.workers_per_rank = eager::loader_options(recipe, ranks, threads, log).workers;
   data::MeasureOptions options;
   options.images = std::min(kImages, mix.source->size());
   options.rounds = 1;
@@ -74,18 +75,18 @@ void look_at_data(const recipe::Recipe& recipe, const launch::Ranks& ranks, int6
 void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, const plan::Plan& plan,
                   const recipe::BatchSizes& sizes, at::Device device, monitor::CheckupFacts& facts) {
   if (ranks.world == 1) return;
-  const at::ScalarType made = resolve_dtype(recipe.precision.compute, device),
-                       asked = resolve_dtype(recipe.precision.reduce, device);
+  const at::ScalarType made = eager::resolve_dtype(recipe.precision.compute, device),
+                       asked = eager::resolve_dtype(recipe.precision.reduce, device);
   const at::ScalarType wire = at::elementSize(made) < at::elementSize(asked) ? made : asked;
-  LinkRates rates;
+  profile::LinkRates rates;
   if (ranks.launcher == "local") {
-    rates = measure_local_link(ranks.world, wire, recipe.run.shared_memory);
+    rates = profile::measure_local_link(ranks.world, wire, recipe.run.shared_memory);
   } else {
-    auto mesh = connect(recipe, ranks, [&] { return computing_facts(recipe, plan, device); });
+    auto mesh = eager::connect(recipe, ranks, [&] { return eager::computing_facts(recipe, plan, device); });
     try {
-      guarded(
+      eager::guarded(
           [&] {
-            rates = measure_link(*mesh, wire);
+            rates = profile::measure_link(*mesh, wire);
             mesh->world().barrier("link");
             return kExitDone;
           },
@@ -98,8 +99,8 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
   facts.link = rates.how;
   facts.gather_rate = rates.gather;
   facts.reduce_rate = rates.reduce;
-  const plan::StepTraffic traffic =
-      plan::step_traffic(recipe.model, plan, plan_precision(recipe, ranks.world, device), sizes.accumulation);
+  const plan::StepTraffic traffic = plan::step_traffic(
+      recipe.model, plan, eager::plan_precision(recipe, ranks.world, device), sizes.accumulation);
   facts.gathered_bytes = traffic.gathered;
   facts.reduced_bytes = traffic.reduced;
   facts.images_per_step = sizes.per_rank * sizes.accumulation;
@@ -114,7 +115,8 @@ void look_at_devices(const recipe::Recipe& recipe, const launch::Ranks& ranks, a
   facts.memory_free = cuda.plugin != nullptr
                           ? local * static_cast<double>(cuda.plugin->device(cuda.device).free_bytes)
                           : static_cast<double>(launch::available_memory());
-  const double tflops = measure_matmul_tflops(resolve_dtype(recipe.precision.compute, device), device);
+  const double tflops =
+      profile::measure_matmul_tflops(eager::resolve_dtype(recipe.precision.compute, device), device);
   if (cuda.plugin != nullptr) {
     facts.tflops = local * tflops;
     return;
@@ -134,17 +136,17 @@ monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const la
   facts.world = ranks.world;
   facts.local_ranks = ranks.local_world;
   facts.cores = launch::available_cores();
-  facts.threads_per_rank = set_threads(recipe, ranks);
-  const plan::Plan plan = make_plan(recipe, ranks.world);
+  facts.threads_per_rank = eager::set_threads(recipe, ranks);
+  const plan::Plan plan = eager::make_plan(recipe, ranks.world);
   const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, ranks.world);
   // Ranks that are threads cannot share a GPU's group: they meet before one is chosen.
   const bool as_threads = ranks.launcher == "local";
   if (as_threads) look_at_link(recipe, ranks, plan, sizes, at::kCPU, facts);
-  const at::Device device = choose_device(recipe, ranks);
+  const at::Device device = eager::choose_device(recipe, ranks);
   if (!as_threads) look_at_link(recipe, ranks, plan, sizes, device, facts);
   if (ranks.rank > 0) return facts;
   look_at_data(recipe, ranks, facts.threads_per_rank, log, facts);
-  facts.memory_per_rank = predicted_memory(recipe, plan, sizes.per_rank);
+  facts.memory_per_rank = eager::predicted_memory(recipe, plan, sizes.per_rank);
   facts.checkpoint_bytes = plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) *
                            static_cast<double>(ranks.local_world);
   const std::string& folder = recipe.checkpoint.dir.empty() ? recipe.run.dir : recipe.checkpoint.dir;

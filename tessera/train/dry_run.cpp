@@ -7,10 +7,10 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/eager/init_from.h"
+#include "tessera/eager/teacher.h"
 #include "tessera/recipe/run_folder.h"
-#include "tessera/train/init_from.h"
 #include "tessera/train/resume.h"
-#include "tessera/train/teacher.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
@@ -48,14 +48,14 @@ void check_what_opens(const Prepared& p, Log& log) {
           if (!line.starts_with("run.dir:")) log.warn(concat("differs from the saved run: ", line));
         }
         report_differences(p, manifest, log);
-        if (!recipe.distill.teacher.empty()) check_teacher(recipe, log, p.train->classes());
+        if (!recipe.distill.teacher.empty()) eager::check_teacher(recipe, log, p.train->classes());
         return;
       }
       log.info(concat("  resumed from: nothing, the run would start anew"));
     }
   }
-  if (!recipe.train.init_from.empty()) check_init_from(recipe, log, p.train->classes());
-  if (!recipe.distill.teacher.empty()) check_teacher(recipe, log, p.train->classes());
+  if (!recipe.train.init_from.empty()) eager::check_init_from(recipe, log, p.train->classes());
+  if (!recipe.distill.teacher.empty()) eager::check_teacher(recipe, log, p.train->classes());
 }
 
 }  // namespace tessera::train

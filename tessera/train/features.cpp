@@ -10,21 +10,23 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/data/broken_samples.h"
+#include "tessera/eager/backend.h"
+#include "tessera/eager/mesh_world.h"
 #include "tessera/formats/safetensors.h"
+#include "tessera/loop/evaluation.h"
 #include "tessera/models/segmented_model.h"
-#include "tessera/train/evaluate.h"
 
 namespace tessera::train {
 namespace {
 
 /// Rows of all ranks, each [rows, ...], as [rows * world, ...] in the order of samples: rank r has r, r + N,
 /// ...
-at::Tensor in_order(const at::Tensor& has_samples, mesh::Mesh& mesh, const std::string& what) {
+at::Tensor in_order(const at::Tensor& rows, mesh::Mesh& mesh, const std::string& what) {
   const int64_t world = mesh.world_size();
-  if (world == 1) return has_samples;
-  at::Tensor all = at::empty({world * has_samples.numel()}, has_samples.options());
-  mesh.world().all_gather(all, has_samples.reshape({-1}).contiguous(), what).wait();
-  std::vector<int64_t> shape = has_samples.sizes().vec();
+  if (world == 1) return rows;
+  at::Tensor all = at::empty({world * rows.numel()}, rows.options());
+  mesh.world().all_gather(all, rows.reshape({-1}).contiguous(), what).wait();
+  std::vector<int64_t> shape = rows.sizes().vec();
   shape.insert(shape.begin(), world);
   return all.view(shape).transpose(0, 1).contiguous().view([&] {
     shape.erase(shape.begin());
@@ -52,7 +54,7 @@ class FeatureRows {
   at::Tensor all_;
 };
 
-void check_units(const TrainState& state, const std::vector<std::string>& units) {
+void check_units(const eager::TrainState& state, const std::vector<std::string>& units) {
   std::vector<std::string> names;
   for (const auto& segment : state.model->segments()) names.push_back(segment.name);
   for (const std::string& unit : units) {
@@ -64,24 +66,27 @@ void check_units(const TrainState& state, const std::vector<std::string>& units)
 }
 
 /// Ends all ranks where one was asked to stop or waits in vain for its images. `more`: a batch is to follow.
-void stop_together(EvaluationPass& pass, const data::LoaderOptions& loader, bool more, mesh::Mesh& mesh) {
+void stop_together(loop::EvaluationPass& pass, const data::LoaderOptions& loader, bool more,
+                   loop::World& world) {
   if (!loader.give_up) return;
-  const bool gave_up = pass.gave_up(), stop = gave_up || (more && loader.give_up());
-  at::Tensor votes = at::tensor({stop ? 1.0 : 0.0, gave_up ? 1.0 : 0.0}, at::kDouble);
-  mesh.world().all_reduce(votes, "vote");
-  if (votes[0].item<double>() == 0) return;
-  pass.leave(votes[1].item<double>() > 0);
+  bool gave_up = pass.gave_up(), stop = gave_up || (more && loader.give_up());
+  loop::agree_on_stop(world, stop, gave_up);
+  if (!stop) return;
+  pass.leave(gave_up);
   user_error({.where = "train.features",
               .problem = "stopped by a signal before the features of all images were computed"});
 }
 
 }  // namespace
 
-Features extract_features(TrainState& state, const data::Source& source, const data::LoaderOptions& loader,
-                          int64_t batch, const std::vector<std::string>& units, mesh::Mesh& mesh) {
+Features extract_features(eager::TrainState& state, const data::Source& source,
+                          const data::LoaderOptions& loader, int64_t batch,
+                          const std::vector<std::string>& units, mesh::Mesh& mesh) {
   const at::NoGradGuard no_grad;
   check_units(state, units);
-  EvaluationPass pass(state, source, loader, batch, mesh);
+  const eager::StateEvaluator evaluator(state);
+  eager::MeshWorld world(mesh);
+  loop::EvaluationPass pass(evaluator, source, state.recipe.data.transform, loader, batch, world);
   const int64_t rows = (source.size() + mesh.world_size() - 1) / mesh.world_size();
   std::map<std::string, FeatureRows> found;
   found.emplace("features", rows);
@@ -94,9 +99,9 @@ Features extract_features(TrainState& state, const data::Source& source, const d
     if (rows_of != found.end()) rows_of->second.put(first, value);
   };
   for (int64_t i = 0;; ++i, first += batch) {
-    stop_together(pass, loader, i < pass.batches(), mesh);
+    stop_together(pass, loader, i < pass.batches(), world);
     if (i == pass.batches()) break;
-    // A stand-in's values fill the last row of a rank that has one sample less; cut off below.
+    // A placeholder batch's values fill the last row of a rank that has one sample less; cut off below.
     const auto [images, has_samples] = pass.next();
     forward(state, images, /*training=*/false, 0);
     if (has_samples) labels.narrow(0, first, images.size).copy_(at::tensor(images.labels));

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "tessera/data/loader.h"
+#include "tessera/eager/state.h"
 #include "tessera/mesh/mesh.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 
@@ -28,8 +28,9 @@ struct Features {
 /// Through the evaluation transform, `batch` images a rank at a time. `units`: names such as "blocks.3".
 /// Collective. Errors: UserError on a unit that the model has not, when loader.give_up says that it is to
 /// stop, and where more samples are broken than loader.error_limit allows.
-Features extract_features(TrainState& state, const data::Source& source, const data::LoaderOptions& loader,
-                          int64_t batch, const std::vector<std::string>& units, mesh::Mesh& mesh);
+Features extract_features(eager::TrainState& state, const data::Source& source,
+                          const data::LoaderOptions& loader, int64_t batch,
+                          const std::vector<std::string>& units, mesh::Mesh& mesh);
 
 /// A safetensors file of "features", "labels" and the units by name, and the samples' names, one after the
 /// other: "names" uint8, of which sample i has the bytes from "name_offsets"[i] to [i + 1] (int64, one more

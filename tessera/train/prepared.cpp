@@ -4,19 +4,19 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/base/process_memory.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
 #include "tessera/data/overlap.h"
 #include "tessera/data/split.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/recorded_step.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
 #include "tessera/launch/surroundings.h"
 #include "tessera/launch/time_limit.h"
 #include "tessera/plan/levels_text.h"
 #include "tessera/recipe/warnings.h"
-#include "tessera/train/device.h"
-#include "tessera/train/memory.h"
-#include "tessera/train/recorded_step.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 namespace {
@@ -82,10 +82,11 @@ std::vector<recipe::ParameterGroups::Match> matched_groups(const recipe::Recipe&
 
 void open_data(Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
-  data::MixedSource mix = open_training(recipe, p.loader.warn);
+  data::MixedSource mix = eager::open_training(recipe, p.loader.warn);
   p.train = std::move(mix.source);
   p.loader.order.mix = std::move(mix.parts);
-  p.val = data::open_splits(recipe.data.source, recipe.data.val, source_options(recipe, p.loader.warn));
+  p.val =
+      data::open_splits(recipe.data.source, recipe.data.val, eager::source_options(recipe, p.loader.warn));
   check_classes(*p.train, recipe);
   check_classes(*p.val, recipe);
   check_overlap(*p.train, *p.val, recipe, p.loader.warn);
@@ -96,15 +97,15 @@ void open_data(Prepared& p) {
 }
 
 void record_data(Prepared& p) {
-  p.data = {split_facts(*p.train), split_facts(*p.val), p.sizes.batch, p.sizes.accumulation, {}};
+  p.data = {loop::split_facts(*p.train), loop::split_facts(*p.val), p.sizes.batch, p.sizes.accumulation, {}};
 }
 
 std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
   const auto& model = recipe.model;
   const auto memory_if = [&](bool keeps_activations) {
-    const auto precision =
-        plan_precision(with_kept_activations(recipe, keeps_activations), p.ranks.world, p.device);
+    const auto precision = eager::plan_precision(eager::with_kept_activations(recipe, keeps_activations),
+                                                 p.ranks.world, p.device);
     return plan::predict_memory(model, p.plan, precision, p.sizes.per_rank);
   };
   const plan::Memory memory = memory_if(p.choices.keeps_activations);
@@ -121,19 +122,19 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
                        p.loader.workers == 0           ? ""
                        : p.loader.worker_cores.empty() ? " (more threads than cores)"
                                                        : ", each on its own core")},
-      {"device", describe_device(p.device)},
+      {"device", eager::describe_device(p.device)},
       {"layout", plan::levels_text(p.plan)},
       {"batch", concat(p.sizes.batch, " = ", p.ranks.world, " ranks x ", p.sizes.per_rank, " x ",
                        p.sizes.accumulation, " accumulated")},
       {"steps", concat(human_count(p.counts.total), " (", steps_text(p.counts.steps_per_epoch), " an epoch, ",
                        p.counts.warmup, " of warmup)")},
-      {"precision",
-       concat(dtype_name(resolve_dtype(recipe.precision.compute, p.device)),
-              recipe.precision.linear == recipe::Linear::kFp8
-                  ? " compute, blocks' linear layers in fp8 (e4m3)"
-                  : " compute",
-              ", fp32 master weights, ", dtype_name(resolve_dtype(recipe.precision.reduce, p.device)),
-              " gradients on the wire")},
+      {"precision", concat(eager::dtype_name(eager::resolve_dtype(recipe.precision.compute, p.device)),
+                           recipe.precision.linear == recipe::Linear::kFp8
+                               ? " compute, blocks' linear layers in fp8 (e4m3)"
+                               : " compute",
+                           ", fp32 master weights, ",
+                           eager::dtype_name(eager::resolve_dtype(recipe.precision.reduce, p.device)),
+                           " gradients on the wire")},
       {"predicted memory per rank", concat(human_bytes(p.predicted_bytes), " (", plan::parts_text(memory),
                                            recipe.distill.teacher.empty() ? "" : ", its teacher",
                                            recipe.checkpoint.async ? ", a checkpoint's copy)" : ")")},
@@ -154,7 +155,7 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
                                    " per rank (run.keep_activations)"));
   }
   if (p.choices.graphs != recipe::CudaGraphs::kOff)
-    rows.emplace_back("passes", recorded_text(recipe, p.plan, p.device, p.choices.graphs));
+    rows.emplace_back("passes", eager::recorded_text(recipe, p.plan, p.device, p.choices.graphs));
   if (!p.choices.why_no_graphs.empty())
     rows.emplace_back("passes", concat("eager, not as CUDA graphs: ", p.choices.why_no_graphs));
   if (p.job.rate > 0) {
@@ -175,7 +176,7 @@ void print_facts(Prepared& p, Log& log) {
   p.program_bytes = resident_bytes();
   for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
   for (const auto& line : recipe::schedule_warnings(p.job.recipe, p.counts)) log.warn(line);
-  for (const auto& line : settings_without_effect(p.job.recipe.run, p.device)) log.warn(line);
+  for (const auto& line : eager::settings_without_effect(p.job.recipe.run, p.device)) log.warn(line);
   if (const std::string problem = launch::job_end_problem(); !problem.empty()) log.warn(problem);
   const auto classes = static_cast<int64_t>(p.train->classes().size());
   const std::string unused = recipe::class_count_warning(p.job.recipe, classes);

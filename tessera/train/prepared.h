@@ -13,11 +13,11 @@
 #include "tessera/base/log.h"
 #include "tessera/data/loader.h"
 #include "tessera/data/source.h"
+#include "tessera/eager/device.h"
+#include "tessera/loop/data_record.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/parameter_groups.h"
 #include "tessera/recipe/recipe.h"
-#include "tessera/train/data_record.h"
-#include "tessera/train/device.h"
 #include "tessera/train/entry.h"
 
 namespace tessera::train {
@@ -34,11 +34,11 @@ struct Prepared {
   recipe::StepCounts counts;
   std::unique_ptr<data::Source> train, val;
   data::LoaderOptions loader;
-  DataRecord data;  // what checkpoints of this run say of it; read by record_data()
+  loop::DataRecord data;  // what checkpoints of this run say of it; read by record_data()
   double peak_tflops = 0;
-  DeviceChoices choices;
+  eager::DeviceChoices choices;
   double predicted_bytes = 0;     // memory of a rank, as predicted_memory() says
-  bool stalled = false;           // LoopResult's
+  bool stalled = false;           // loop::LoopResult's
   int64_t program_bytes = 0;      // resident when the facts were first told
   int64_t idle_bytes = 0;         // resident before the model is built: the program, LibTorch, threads
   int64_t idle_shared_bytes = 0;  // of them, of shared memory

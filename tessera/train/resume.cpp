@@ -10,6 +10,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/data/class_difference.h"
+#include "tessera/eager/backend.h"
 #include "tessera/mesh/checkpoint_ranks.h"
 #include "tessera/recipe/warnings.h"
 
@@ -98,8 +99,8 @@ void check_best(const Prepared& p, const fs::path& folder, mesh::Mesh& mesh, Log
 
 /// A run may not become shorter than what it has trained: it would end without a step, with a schedule that
 /// its steps did not follow.
-void check_length(const recipe::Recipe& recipe, const recipe::Recipe& saved, const TrainState& state,
-                  const DataRecord& now, const recipe::StepCounts& counts) {
+void check_length(const recipe::Recipe& recipe, const recipe::Recipe& saved, const eager::TrainState& state,
+                  const loop::DataRecord& now, const recipe::StepCounts& counts) {
   const int64_t step = state.step;
   if (step <= counts.total) return;
   const bool in_steps = recipe.train.steps > 0;
@@ -131,8 +132,8 @@ void check_length(const recipe::Recipe& recipe, const recipe::Recipe& saved, con
 }
 
 /// Sets where data and schedule go on.
-void place_in_data(Prepared& p, const TrainState& state, const recipe::Recipe& saved, int64_t saved_world,
-                   Log& log) {
+void place_in_data(Prepared& p, const eager::TrainState& state, const recipe::Recipe& saved,
+                   int64_t saved_world, Log& log) {
   const data::Remainder remainder = p.job.recipe.data.order.remainder;
   const data::StreamPosition position =
       position_to_resume(state.data, state.step, batch_of(saved, saved_world, p.sizes.batch),
@@ -163,9 +164,9 @@ std::optional<checkpoint::Choice> choose_to_resume(const TrainJob& job, const fs
   return checkpoint::choose(checkpoints, which, on_damage, ranks);
 }
 
-std::vector<Difference> differences(const std::optional<DataRecord>& saved,
-                                    const std::vector<std::string>& saved_classes, const DataRecord& now,
-                                    const std::vector<std::string>& classes) {
+std::vector<Difference> differences(const std::optional<loop::DataRecord>& saved,
+                                    const std::vector<std::string>& saved_classes,
+                                    const loop::DataRecord& now, const std::vector<std::string>& classes) {
   std::vector<Difference> found;
   if (const auto other = data::class_difference(saved_classes, classes)) {
     found.push_back({other->other_order ? Compared::kClassOrder : Compared::kClasses, other->text});
@@ -173,7 +174,7 @@ std::vector<Difference> differences(const std::optional<DataRecord>& saved,
     found.push_back({Compared::kClasses, concat(saved_classes.size(), " -> ", classes.size(), " classes")});
   }
   if (!saved) return found;
-  const auto compare = [&](const SplitFacts& before, const SplitFacts& after, const char* kind,
+  const auto compare = [&](const loop::SplitFacts& before, const loop::SplitFacts& after, const char* kind,
                            Compared number, Compared names) {
     if (before.samples != after.samples) {
       found.push_back({number, concat(before.samples, " -> ", after.samples, " ", kind, " images")});
@@ -195,9 +196,9 @@ std::vector<Difference> differences(const std::optional<DataRecord>& saved,
   return found;
 }
 
-data::StreamPosition position_to_resume(const std::optional<DataRecord>& saved, int64_t step,
+data::StreamPosition position_to_resume(const std::optional<loop::DataRecord>& saved, int64_t step,
                                         int64_t saved_batch, data::Remainder saved_remainder,
-                                        const DataRecord& now, data::Remainder remainder) {
+                                        const loop::DataRecord& now, data::Remainder remainder) {
   const int64_t samples = now.train.samples;
   if (saved && saved->train.samples == samples) return saved->position;
   if (saved) {
@@ -213,12 +214,12 @@ data::StreamPosition position_to_resume(const std::optional<DataRecord>& saved, 
 void report_differences(const Prepared& p, const checkpoint::Manifest& saved, Log& log) {
   const auto json = nlohmann::json::parse(saved.progress.json, nullptr, false);
   if (!json.is_object()) return;
-  report(differences(parse_data_record(json.value("data", nlohmann::json())),
+  report(differences(loop::parse_data_record(json.value("data", nlohmann::json())),
                      json.value("classes", std::vector<std::string>()), p.data, p.val->classes()),
          log);
 }
 
-fs::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
+fs::path resume(Prepared& p, eager::TrainState& state, mesh::Mesh& mesh, Log& log) {
   const fs::path& folder = p.checkpoints;
   const checkpoint::Ranks ranks = mesh::checkpoint_ranks(mesh.world());
   // All look together: hosts may have folders of their own, and one that sees nothing must not start anew.
@@ -236,7 +237,8 @@ fs::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log) {
   }
   if (!choice->passed_over.empty()) log.warn(checkpoint::passed_over_text(*choice));
   const fs::path checkpoint = fs::absolute(choice->path);
-  load_state(state, checkpoint);
+  eager::Backend backend(state, mesh);
+  loop::load_state(state, backend, checkpoint);
   log.info(concat("resumed from ", checkpoint.string(), " at step ", state.step));
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
   if (manifest.world != p.ranks.world) {

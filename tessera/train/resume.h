@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "tessera/base/log.h"
+#include "tessera/eager/state.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/train/prepared.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 
@@ -42,16 +42,16 @@ struct Difference {
 };
 /// `saved_classes`: names of the validation data's classes. `saved`: none in checkpoints of older versions,
 /// of which only the classes are compared.
-std::vector<Difference> differences(const std::optional<DataRecord>& saved,
-                                    const std::vector<std::string>& saved_classes, const DataRecord& now,
-                                    const std::vector<std::string>& classes);
+std::vector<Difference> differences(const std::optional<loop::DataRecord>& saved,
+                                    const std::vector<std::string>& saved_classes,
+                                    const loop::DataRecord& now, const std::vector<std::string>& classes);
 
 /// Where the data of a run that was saved after `step` steps go on. With a different number of samples the
 /// place is that after as many samples of the present data. `saved_batch`: the one that the saved recipe
 /// resolved to, for checkpoints without a record.
-data::StreamPosition position_to_resume(const std::optional<DataRecord>& saved, int64_t step,
+data::StreamPosition position_to_resume(const std::optional<loop::DataRecord>& saved, int64_t step,
                                         int64_t saved_batch, data::Remainder saved_remainder,
-                                        const DataRecord& now, data::Remainder remainder);
+                                        const loop::DataRecord& now, data::Remainder remainder);
 
 /// The checkpoint that --resume takes; nothing where the run starts anew. `checkpoints`: the run's.
 /// Collective over `ranks`. Errors: as checkpoint::choose().
@@ -66,6 +66,6 @@ void report_differences(const Prepared& p, const checkpoint::Manifest& saved, Lo
 /// Puts saved state into `state`, compares it with `p.data`, and sets p.loader.start and p.counts. Returns
 /// the checkpoint's folder, empty when there was none. Collective. Errors: UserError of what ResumeRule
 /// refuses, of checkpoints that cannot be read, of a named run without any.
-std::filesystem::path resume(Prepared& p, TrainState& state, mesh::Mesh& mesh, Log& log);
+std::filesystem::path resume(Prepared& p, eager::TrainState& state, mesh::Mesh& mesh, Log& log);
 
 }  // namespace tessera::train

@@ -16,16 +16,18 @@
 #include "tessera/base/warn.h"
 #include "tessera/data/class_difference.h"
 #include "tessera/data/split.h"
+#include "tessera/eager/agreement.h"
+#include "tessera/eager/backend.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/mesh_world.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
+#include "tessera/eager/trained_model.h"
+#include "tessera/loop/evaluation.h"
 #include "tessera/monitor/evaluation_report.h"
 #include "tessera/monitor/number.h"
-#include "tessera/train/agreement.h"
 #include "tessera/train/commands.h"
-#include "tessera/train/device.h"
-#include "tessera/train/evaluate.h"
 #include "tessera/train/features.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
-#include "tessera/train/trained_model.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
@@ -38,7 +40,7 @@ bool needs_training_split(const EvalJob& job) { return job.neighbours > 0 || job
 bool wants_features(const EvalJob& job) { return !job.features.empty() || needs_training_split(job); }
 
 /// Errors: UserError where weights without a classifier are to do what needs one.
-void check_classifier(const TrainedModel& trained, const EvalJob& job) {
+void check_classifier(const eager::TrainedModel& trained, const EvalJob& job) {
   if (trained.has_classifier()) return;
   const bool head = std::ranges::find(job.units, "head") != job.units.end();
   if (wants_features(job) && !head && job.output_dir.empty()) return;
@@ -54,11 +56,11 @@ void check_classifier(const TrainedModel& trained, const EvalJob& job) {
 
 /// "bf16", "bf16 with fp8 linear layers": top-1 may differ in the second decimal between them.
 std::string computed_in(const recipe::Recipe& recipe, at::Device device) {
-  const std::string dtype = dtype_name(resolve_dtype(recipe.precision.compute, device));
+  const std::string dtype = eager::dtype_name(eager::resolve_dtype(recipe.precision.compute, device));
   return recipe.precision.linear == recipe::Linear::kFp8 ? dtype + " with fp8 linear layers" : dtype;
 }
 
-nlohmann::ordered_json to_json(const Evaluation& result) {
+nlohmann::ordered_json to_json(const loop::Evaluation& result) {
   const monitor::EvalMetrics& metrics = result.metrics;
   return {{"top1", metrics.top1},       {"top5", metrics.top5},
           {"loss", metrics.loss},       {"ece", result.figures.calibration_error},
@@ -67,8 +69,8 @@ nlohmann::ordered_json to_json(const Evaluation& result) {
 
 /// Whether the model has an output for every class of the data. Where it has not, that is an error unless
 /// features are asked for.
-bool has_outputs_for(const TrainedModel& trained, const data::Source& source, const EvalJob& job,
-                     const std::string& split, const Warn& warn) {
+bool has_outputs_for(const eager::TrainedModel& trained, const data::Source& source, const EvalJob& job,
+                     const std::string& split, const eager::Warn& warn) {
   if (!trained.has_classifier()) return false;
   const recipe::Recipe& recipe = trained.recipe;
   const int64_t outputs = recipe.model.classes();
@@ -95,9 +97,9 @@ bool has_outputs_for(const TrainedModel& trained, const data::Source& source, co
 /// Warns where top-1 means less than it seems to. `known`: the classes that the weights name. Returns whether
 /// top-1 can be computed: where the data has them in another order that is an error, unless features are
 /// asked for.
-bool compare_classes(const TrainedModel& trained, const std::vector<std::string>& known,
+bool compare_classes(const eager::TrainedModel& trained, const std::vector<std::string>& known,
                      const data::Source& source, const EvalJob& job, const std::string& split,
-                     const Warn& warn) {
+                     const eager::Warn& warn) {
   const recipe::Recipe& recipe = trained.recipe;
   const auto difference = data::class_difference(known, source.classes());
   if (difference && difference->other_order && wants_features(job) && job.output_dir.empty()) {
@@ -123,7 +125,7 @@ monitor::EvaluationReport::Shown show(const data::Source& source, int64_t channe
                                       const monitor::Mistake& mistake) {
   monitor::EvaluationReport::Shown shown{mistake, source.sample_name(mistake.sample), {}};
   try {
-    shown.picture = picture(source, mistake.sample, channels, mistake.truth, mistake.judgement);
+    shown.picture = loop::picture(source, mistake.sample, channels, mistake.truth, mistake.judgement);
   } catch (const UserError&) {
     shown.picture.truth = std::to_string(mistake.truth);
     shown.picture.prediction = std::to_string(mistake.judgement.prediction);
@@ -132,9 +134,9 @@ monitor::EvaluationReport::Shown show(const data::Source& source, int64_t channe
   return shown;
 }
 
-void write_folder(const EvalJob& job, const TrainedModel& trained, const std::string& split,
+void write_folder(const EvalJob& job, const eager::TrainedModel& trained, const std::string& split,
                   const data::Source& source, const std::vector<std::string>& known,
-                  const Evaluation& result) {
+                  const loop::Evaluation& result) {
   const recipe::Recipe& recipe = trained.recipe;
   monitor::EvaluationReport report;
   report.title = recipe.name;
@@ -147,7 +149,8 @@ void write_folder(const EvalJob& job, const TrainedModel& trained, const std::st
                   {"evaluation took", human_seconds(result.metrics.seconds)},
                   {"tessera", concat(build_info().version, " (", build_info().commit, ")")}};
   report.figures = result.figures;
-  report.classes = class_names(source.classes().empty() ? known : source.classes(), recipe.model.classes());
+  report.classes =
+      eager::class_names(source.classes().empty() ? known : source.classes(), recipe.model.classes());
   for (const monitor::Mistake& mistake : result.mistakes) {
     report.mistakes.push_back(show(source, recipe.model.channels(), mistake));
   }
@@ -157,7 +160,7 @@ void write_folder(const EvalJob& job, const TrainedModel& trained, const std::st
 /// Writes the features of the evaluated split, classifies them by those of the training split (k nearest
 /// neighbours, linear probe) and adds the results to `json` and the log. `train` is null where neither
 /// classifier was asked for. Collective.
-void look_at_features(const EvalJob& job, TrainState& state, const data::Source& source,
+void look_at_features(const EvalJob& job, eager::TrainState& state, const data::Source& source,
                       const data::Source* train, const data::LoaderOptions& loader, int64_t batch,
                       mesh::Mesh& mesh, Log& log, nlohmann::ordered_json& json) {
   const Features here = extract_features(state, source, loader, batch, job.units, mesh);
@@ -202,14 +205,14 @@ std::string command_of(const EvalJob& job, const std::string& split) {
 int eval(const EvalJob& job, const launch::Ranks& ranks) {
   // Beside JSON no line of progress, but every warning, and what `load` says of foreign weights.
   Log log(ranks.rank == 0, job.json ? nullptr : stdout), notes(ranks.rank == 0, job.json ? stderr : stdout);
-  const Warn warn = [&](const std::string& line) { log.warn(line); };
-  TrainedModel trained;
-  before_meeting(recipe::Recipe(), ranks, [&] {
-    trained = open_trained_model(job.checkpoint, job.sets, warn);
+  const eager::Warn warn = [&](const std::string& line) { log.warn(line); };
+  eager::TrainedModel trained;
+  eager::before_meeting(recipe::Recipe(), ranks, [&] {
+    trained = eager::open_trained_model(job.checkpoint, job.sets, warn);
     check_classifier(trained, job);
   });
-  choose_precision(trained.recipe, job.sets, wants_features(job));
-  if (job.files != nullptr) job.files->set_limit(run_timeout(trained.recipe));
+  eager::choose_precision(trained.recipe, job.sets, wants_features(job));
+  if (job.files != nullptr) job.files->set_limit(eager::run_timeout(trained.recipe));
   log.info(concat("evaluating ", trained.path.string()));
   if (const std::string note = launch::threads_note(trained.recipe.run.threads); !note.empty())
     log.info(concat("  compute threads: ", note));
@@ -219,32 +222,34 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
   std::unique_ptr<data::Source> source;
   data::MixedSource train;
   bool has_outputs = false;
-  before_meeting(trained.recipe, ranks, [&] {
-    threads = set_threads(trained.recipe, ranks);
-    device = choose_device(trained.recipe, ranks);
-    source = data::open_splits(trained.recipe.data.source, split, source_options(trained.recipe, warn));
+  eager::before_meeting(trained.recipe, ranks, [&] {
+    threads = eager::set_threads(trained.recipe, ranks);
+    device = eager::choose_device(trained.recipe, ranks);
+    source =
+        data::open_splits(trained.recipe.data.source, split, eager::source_options(trained.recipe, warn));
     has_outputs = has_outputs_for(trained, *source, job, split, warn);
-    if (needs_training_split(job)) train = open_training(trained.recipe);
+    if (needs_training_split(job)) train = eager::open_training(trained.recipe);
   });
   const mesh::Fact path = {"the weights", trained.path.string(),
                            "name the same run, checkpoint or file on every rank"};
-  auto mesh = connect(trained.recipe, ranks, [&] {
-    return joined_facts({{command_fact(command_of(job, split)), path},
-                         computing_facts(trained.recipe, make_plan(trained.recipe, ranks.world), device),
-                         weights_facts("the weights", trained.path),
-                         data_facts(split, *source),
-                         train.source ? data_facts("data.train", *train.source) : mesh::Facts{}});
+  auto mesh = eager::connect(trained.recipe, ranks, [&] {
+    return eager::joined_facts(
+        {{eager::command_fact(command_of(job, split)), path},
+         eager::computing_facts(trained.recipe, eager::make_plan(trained.recipe, ranks.world), device),
+         eager::weights_facts("the weights", trained.path),
+         eager::data_facts(split, *source),
+         train.source ? eager::data_facts("data.train", *train.source) : mesh::Facts{}});
   });
   try {
-    return guarded(
+    return eager::guarded(
         [&] {
-          const auto telling = tell_progress(job.files, *mesh);
-          const auto state =
-              assemble(trained.recipe, make_plan(trained.recipe, ranks.world), *mesh, false, device);
-          load(*state, trained, job.ema, notes);
+          const auto telling = eager::tell_progress(job.files, *mesh);
+          const auto state = eager::assemble(trained.recipe, eager::make_plan(trained.recipe, ranks.world),
+                                             *mesh, false, device);
+          load(*state, *mesh, trained, job.ema, notes);
           const bool judged =
               has_outputs && compare_classes(trained, state->classes, *source, job, split, warn);
-          EvaluateOptions options;
+          loop::EvaluateOptions options;
           options.batch = trained.recipe.train.eval_batch > 0 ? trained.recipe.train.eval_batch
                           : trained.recipe.train.batch_per_rank > 0
                               ? trained.recipe.train.batch_per_rank
@@ -254,12 +259,17 @@ int eval(const EvalJob& job, const launch::Ranks& ranks) {
             options.keep_mistakes = job.mistakes;
             options.most_confusion_classes = kMostConfusionClasses;
           }
-          data::LoaderOptions loader = loader_options(trained.recipe, ranks, threads, log);
-          deliver_for(device, &loader);
+          data::LoaderOptions loader = eager::loader_options(trained.recipe, ranks, threads, log);
+          eager::deliver_for(device, &loader);
           loader.give_up = launch::stop_requested;
           const std::string dtype = computed_in(trained.recipe, device);
-          Evaluation result;
-          if (judged) result = evaluate(*state, *source, loader, options, *mesh);
+          loop::Evaluation result;
+          if (judged) {
+            eager::StateEvaluator evaluator(*state);
+            eager::MeshWorld world(*mesh);
+            result =
+                loop::evaluate(evaluator, *source, trained.recipe.data.transform, loader, options, world);
+          }
           if (result.stopped)
             user_error({.where = "train.eval", .problem = "the evaluation was stopped by a signal"});
           const int64_t broken = result.figures.broken;

@@ -15,18 +15,18 @@
 #include "tessera/base/words.h"
 #include "tessera/data/class_difference.h"
 #include "tessera/data/class_names.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
+#include "tessera/eager/trained_model.h"
 #include "tessera/monitor/number.h"
 #include "tessera/recipe/last_set.h"
 #include "tessera/train/commands.h"
-#include "tessera/train/device.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
-#include "tessera/train/trained_model.h"
 
 namespace tessera::train {
 namespace {
 
-at::Tensor probabilities(TrainState& state, std::vector<float> pixels) {
+at::Tensor probabilities(eager::TrainState& state, std::vector<float> pixels) {
   const auto& model = state.recipe.model;
   data::Batch batch;
   batch.images = std::move(pixels);
@@ -38,7 +38,7 @@ at::Tensor probabilities(TrainState& state, std::vector<float> pixels) {
 }
 
 /// The names of --set data.classes=FILE, which must agree with those saved with the weights.
-void name_classes(const PredictJob& job, const TrainedModel& trained, TrainState& state) {
+void name_classes(const PredictJob& job, const eager::TrainedModel& trained, eager::TrainState& state) {
   const bool asked = recipe::last_set(job.sets, "data.classes").has_value();
   const recipe::Recipe& recipe = state.recipe;
   if (!asked || recipe.data.classes.empty()) {
@@ -110,9 +110,9 @@ class Predictions {
   int64_t failed_ = 0;
 };
 
-int predict_images(const PredictJob& job, TrainState& state) {
+int predict_images(const PredictJob& job, eager::TrainState& state) {
   const at::NoGradGuard no_grad;
-  const std::vector<std::string> names = class_names(state.classes, state.recipe.model.classes());
+  const std::vector<std::string> names = eager::class_names(state.classes, state.recipe.model.classes());
   Predictions predictions(job);
   for (const std::string& path : job.images) {
     predictions.begin(path);
@@ -150,25 +150,26 @@ int predict_images(const PredictJob& job, TrainState& state) {
 
 int predict(const PredictJob& job) {
   Log log(true, job.json || job.csv ? stderr : stdout);
-  TrainedModel trained =
-      open_trained_model(job.checkpoint, job.sets, [&](const std::string& line) { log.warn(line); });
+  eager::TrainedModel trained =
+      eager::open_trained_model(job.checkpoint, job.sets, [&](const std::string& line) { log.warn(line); });
   if (!trained.has_classifier()) {
     user_error({.where = "train.predict",
                 .problem = concat(trained.weights->origin, " has no classifier"),
                 .expected = "weights with a classifier",
                 .hint = "train.init_from begins the training of a classifier on these weights"});
   }
-  choose_precision(trained.recipe, job.sets, /*features=*/false);
-  if (job.files != nullptr) job.files->set_limit(run_timeout(trained.recipe));
+  eager::choose_precision(trained.recipe, job.sets, /*features=*/false);
+  if (job.files != nullptr) job.files->set_limit(eager::run_timeout(trained.recipe));
   if (!job.json && !job.csv) log.info(concat("predicting with ", trained.path.string()));
   const launch::Ranks alone;
-  set_threads(trained.recipe, alone);
-  const at::Device device = choose_device(trained.recipe, alone);
-  const auto mesh = connect(trained.recipe, alone, [] { return mesh::Facts(); });
-  return guarded(
+  eager::set_threads(trained.recipe, alone);
+  const at::Device device = eager::choose_device(trained.recipe, alone);
+  const auto mesh = eager::connect(trained.recipe, alone, [] { return mesh::Facts(); });
+  return eager::guarded(
       [&] {
-        const auto state = assemble(trained.recipe, make_plan(trained.recipe, 1), *mesh, false, device);
-        load(*state, trained, job.ema, log);
+        const auto state =
+            eager::assemble(trained.recipe, eager::make_plan(trained.recipe, 1), *mesh, false, device);
+        load(*state, *mesh, trained, job.ema, log);
         name_classes(job, trained, *state);
         return predict_images(job, *state);
       },

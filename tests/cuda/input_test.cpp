@@ -4,10 +4,10 @@
 
 #include "gpu.h"
 #include "tessera/data/open_source.h"
-#include "tessera/train/device_input.h"
+#include "tessera/eager/device_input.h"
 #include "tests/data/uint8_image_cases.h"
 
-namespace tessera::train {
+namespace tessera::eager {
 namespace {
 
 TEST(CudaInput, NumbersAreTheHostsForEverySetting) {
@@ -66,4 +66,4 @@ TEST(CudaInput, CopiesAheadMixUpNoBatch) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::eager

@@ -2,8 +2,8 @@
 // The plug-in's fused kernels on a GPU, against the plain formulas and the CPU's numbers.
 #include "gpu.h"
 #include "tessera/data/open_source.h"
+#include "tessera/eager/fused_uint8_images.h"
 #include "tessera/ops/device_kernels.h"
-#include "tessera/train/fused_uint8_images.h"
 #include "tests/cuda_kernels/kernel_cases.h"
 #include "tests/data/uint8_image_cases.h"
 
@@ -17,7 +17,7 @@ TEST(CudaKernels, AreLibTorchs) {
   const at::Device gpu = tessera::testing::use_gpu(0);
   DeviceKernels kernels = *mesh::open_cuda().plugin->kernels;
   EXPECT_EQ(remove_faulty(kernels, gpu), std::vector<std::string>());
-  EXPECT_EQ(train::remove_faulty_pictures(kernels, gpu), std::vector<std::string>());
+  EXPECT_EQ(eager::remove_faulty_uint8_images(kernels, gpu), std::vector<std::string>());
 }
 
 TEST(CudaKernels, NormsAreTheFormulas) {
@@ -186,10 +186,10 @@ TEST(CudaKernels, PicturesAreTheHostsBits) {
   for (const data::PictureCase& setting : data::uint8_image_cases()) {
     SCOPED_TRACE(setting.name);
     const auto source = data::open_source("fake:50", "train", {20, setting.transform.channels, 7});
-    const train::Normalisation normalisation = train::Normalisation::of(setting.transform);
+    const eager::Normalisation normalisation = eager::Normalisation::of(setting.transform);
     data::LoaderOptions options = setting.loader;
     data::TrainLoader numbers(*source, setting.transform, options, 0);
-    train::deliver_for(gpu, &options);
+    eager::deliver_for(gpu, &options);
     data::TrainLoader bytes(*source, setting.transform, options, 0);
     for (int64_t step = 0; step < 3 * options.accumulation; ++step) {
       const data::Batch expected = numbers.next(), batch = bytes.next();
@@ -197,7 +197,7 @@ TEST(CudaKernels, PicturesAreTheHostsBits) {
       const at::Tensor host =
           at::from_blob(const_cast<float*>(expected.images.data()),
                         {expected.size, expected.channels, expected.height, expected.width}, at::kFloat);
-      EXPECT_TRUE(at::equal(train::images_of(batch, normalisation, gpu).cpu(), host)) << "step " << step;
+      EXPECT_TRUE(at::equal(eager::images_of(batch, normalisation, gpu).cpu(), host)) << "step " << step;
     }
   }
 }

@@ -30,10 +30,10 @@ fs::path pass_on(at::Device device, const recipe::Recipe& recipe, const fs::path
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     if (!device.is_cpu()) testing::use_gpu(device.index());
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, device);
-    if (!from.empty()) load_state(*state, from);
+    if (!from.empty()) train::load_state(*state, from);
     Curve curve;
     train_until(*state, mesh, until, curve);
-    saved = save_state(*state, mesh, to, false);
+    saved = train::save_state(*state, mesh, to, false);
   });
   return saved;
 }

@@ -10,12 +10,12 @@
 #include "../train/small_run.h"
 #include "gpu.h"
 #include "tessera/base/file.h"
+#include "tessera/base/process_memory.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/recorded_step.h"
+#include "tessera/loop/evaluation.h"
 #include "tessera/mesh/transport.h"
 #include "tessera/shard/host_memory.h"
-#include "tessera/train/device.h"
-#include "tessera/train/evaluate.h"
-#include "tessera/train/memory.h"
-#include "tessera/train/recorded_step.h"
 
 namespace tessera::train {
 namespace {
@@ -36,11 +36,11 @@ Curve train_on(at::Device device, const Sets& sets, int64_t until, const std::fi
     if (device.is_cuda()) testing::use_gpu(device.index());  // of this thread
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, device);
     if (!folder.empty()) {
-      if (const auto found = checkpoint::find(folder, "latest")) load_state(*state, *found);
+      if (const auto found = checkpoint::find(folder, "latest")) train::load_state(*state, *found);
     }
     train_until(*state, mesh, until, curve);
     for (auto& [name, parameter] : curve.parameters) parameter = parameter.to(at::kCPU);
-    if (!folder.empty()) save_state(*state, mesh, folder, false);
+    if (!folder.empty()) train::save_state(*state, mesh, folder, false);
   });
   return curve;
 }
@@ -477,7 +477,7 @@ TEST(CudaTraining, EvaluationIsTheCpus) {
       EvaluateOptions options;
       options.batch = 10;
       options.keep_mistakes = 5;
-      result = evaluate(*state, *source, loader, options, mesh);
+      result = train::evaluate(*state, *source, loader, options, mesh);
     });
     return result;
   };

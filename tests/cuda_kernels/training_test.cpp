@@ -2,8 +2,8 @@
 // Whole trainings with the kernels in every place that asks for them, against the CPU's own.
 #include <gtest/gtest.h>
 
-#include "tessera/train/device.h"
-#include "tessera/train/step_end.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/step_end.h"
 #include "tests/cuda_kernels/table.h"
 #include "tests/train/small_run.h"
 

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tessera/train/fused_uint8_images.h"
+#include "tessera/eager/fused_uint8_images.h"
 #include "tests/cuda_kernels/table.h"
 #include "tests/train/uint8_image_batches.h"
 
@@ -22,7 +22,7 @@ TEST(Uint8Images, AreTheHostsBitsForEverySetting) {
 
 TEST(Uint8Images, FaultyKernelIsRemoved) {
   ops::DeviceKernels right = cuda::kOnCpu;
-  EXPECT_EQ(remove_faulty_pictures(right, at::kCPU), std::vector<std::string>());
+  EXPECT_EQ(remove_faulty_uint8_images(right, at::kCPU), std::vector<std::string>());
   EXPECT_NE(right.uint8_images, nullptr);
   EXPECT_EQ(ops::device_kernels(at::ones({1})), nullptr);
   ops::DeviceKernels faulty = cuda::kOnCpu;
@@ -31,7 +31,7 @@ TEST(Uint8Images, FaultyKernelIsRemoved) {
     other.mixes = nullptr;
     cuda::uint8_images(other, stream);
   };
-  EXPECT_TRUE(remove_faulty_pictures(faulty, at::kCPU)
+  EXPECT_TRUE(remove_faulty_uint8_images(faulty, at::kCPU)
                   .at(0)
                   .starts_with("kernel 'uint8_images' differs from LibTorch: images off by "));
   EXPECT_EQ(faulty.uint8_images, nullptr);

@@ -99,7 +99,7 @@ def resnet():
         check([bool(line.count("val_top1=")) for line in text.splitlines() if "epoch " in line] == [False, True, True], text)
         words = [installed.folder / "build/resnet", "--model", "resnet18", "--wrap", "type:Bottleneck", *map(str, deep)]
         refused = subprocess.run(words, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
-        check(refused.returncode == 2 and "a kind of block that the network has: found type:Bottleneck" in refused.stdout,
+        check(refused.returncode == 2 and "--wrap type:Bottleneck names a kind of block that the network has not" in refused.stdout,
               refused.returncode, refused.stdout)
 
 
@@ -191,7 +191,7 @@ def classify():
             tessera("checkpoint", "convert", "vit", output, "--to", family, folder=folder).done()
             check_said_as(said(run([classify, output, *images], folder)), predicted, name)
 
-        for words, expected in ((["vit"], "[classify] WEIGHTS IMAGE...: found 1 words"),
+        for words, expected in ((["vit"], "[classify] found 1 arguments: expected WEIGHTS IMAGE..."),
                                 (["vit", "none.png"], "none.png"),
                                 (["nothing", images[0]], "nothing"),
                                 ([FIXTURES / "dinov2.pth", images[0]], "does not say the number of heads, and width ")):

@@ -5,11 +5,12 @@
 #include <iostream>
 #include <string>
 
+#include "rooms.h"
 #include "tessera/arch/vit.h"
 #include "tessera/base/error.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
 #include "tessera/shard/tensor_memory.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
 #include "tests/process_memory.h"
 
 namespace tessera::train {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/device_input.h"
+#include "tessera/eager/device_input.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

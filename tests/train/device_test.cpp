@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run on a device that is not the CPU, as far as that can be known without one.
-#include "tessera/train/device.h"
+#include "tessera/eager/device.h"
 
 #include <gtest/gtest.h>
 
 #include "small_run.h"
 #include "tessera/base/file.h"
+#include "tessera/base/process_memory.h"
 #include "tessera/base/text.h"
+#include "tessera/eager/classification_metrics.h"
+#include "tessera/eager/loss.h"
+#include "tessera/loop/saver.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
-#include "tessera/train/classification_metrics.h"
-#include "tessera/train/loss.h"
-#include "tessera/train/memory.h"
 #include "tessera/train/prepared.h"
-#include "tessera/train/saver.h"
 #include "tests/meta_kernels.h"
 
 namespace tessera::train {
@@ -146,9 +146,9 @@ TEST(Elsewhere, AResumedTrainingIsBitwiseTheUninterruptedOne) {
       const auto begun = make(), resumed = make();
       train_until(*begun, mesh, 2, first);
       Log log(false);
-      Saver saver(*begun, mesh, folder.path(), log);
+      StateSaver saver(*begun, mesh, folder.path(), log);
       saver.save(false);
-      load_state(*resumed, saver.finish());
+      train::load_state(*resumed, saver.finish());
       train_until(*resumed, mesh, 4, second);
       for (const auto& [name, values] : whole.parameters)
         EXPECT_TRUE(values.equal(second.parameters.at(name))) << name;

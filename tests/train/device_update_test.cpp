@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The step's end in a device's memory, on a CPU: the decisions and the bits of the host's way.
-#include "tessera/train/device_update.h"
+#include "tessera/eager/device_update.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <random>
 
 #include "small_run.h"
+#include "tessera/eager/step_end.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/shard/clip.h"
-#include "tessera/train/step_end.h"
 
 namespace tessera::train {
 namespace {
@@ -184,7 +184,8 @@ TEST(StepEnd, NumbersAreThoseOfTheCpusWay) {
         EXPECT_TRUE(end->votes().stop && end->votes().stalled);
         EXPECT_EQ(end->votes().broken, 3);
       }
-      const StepValues found = there.numbers(1e-4), expected = here.numbers(1e-4);
+      const UpdateSettings settings{1e-4, 0, 1, {}};
+      const StepValues found = there.values(settings), expected = here.values(settings);
       EXPECT_EQ(found.loss, expected.loss);
       EXPECT_EQ(found.gradient_norm, expected.gradient_norm);
       EXPECT_GT(found.gradient_norm, 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The moving average of the weights: its formula, at any layout, across a resume; and groups of parameters.
-#include "tessera/train/ema.h"
+#include "tessera/optim/ema.h"
 
 #include <cmath>
 #include <fstream>
@@ -41,12 +41,12 @@ Averaged train_averaged(int64_t world, const std::filesystem::path& folder, bool
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
-    if (resume) load_state(*state, *checkpoint::find(folder, "latest"));
+    if (resume) train::load_state(*state, *checkpoint::find(folder, "latest"));
     Averaged run;
     train_until(*state, mesh, until, run.curve);
     run.average = averages(*state);
     run.updates = state->ema->updates();
-    if (!folder.empty()) save_state(*state, mesh, folder, false);
+    if (!folder.empty()) train::save_state(*state, mesh, folder, false);
     if (mesh.rank() == 0) result = run;
   });
   return result;
@@ -178,9 +178,9 @@ TEST_F(Average, IsLoadedInThePlaceOfTheWeights) {
     const recipe::Recipe recipe = make_recipe(kAveraged);
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, false);
     const auto checkpoint = *checkpoint::find(folder.path(), "latest");
-    load_state(*state, checkpoint, Weights::kAverage);
+    train::load_state(*state, checkpoint, Weights::kAverage);
     expect_equal(gather_parameters(*state), run.average);
-    load_state(*state, checkpoint);
+    train::load_state(*state, checkpoint);
     expect_equal(gather_parameters(*state), run.curve.parameters);
   });
 }
@@ -192,15 +192,15 @@ TEST_F(Average, StartsWhereACheckpointHasNone) {
     const auto state = assemble(plain, make_plan(plain, 1), mesh, true);
     Curve curve;
     train_until(*state, mesh, 2, curve);
-    save_state(*state, mesh, folder.path(), false);
+    train::save_state(*state, mesh, folder.path(), false);
     const auto checkpoint = *checkpoint::find(folder.path(), "latest");
     const recipe::Recipe recipe = make_recipe(kAveraged);
     const auto averaged = assemble(recipe, make_plan(recipe, 1), mesh, true);
-    load_state(*averaged, checkpoint);
+    train::load_state(*averaged, checkpoint);
     EXPECT_EQ(averaged->ema->updates(), 0);
     expect_equal(averages(*averaged), curve.parameters);
     try {
-      load_state(*averaged, checkpoint, Weights::kAverage);
+      train::load_state(*averaged, checkpoint, Weights::kAverage);
       FAIL();
     } catch (const UserError& error) {
       EXPECT_EQ(std::string(error.what()), concat("[checkpoint.load] ", checkpoint.string(),

@@ -25,7 +25,7 @@ Scaled train_fp16(int64_t world, const Sets& more, int64_t until, const fs::path
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
-    if (const auto saved = checkpoint::find(folder, "latest")) load_state(*state, *saved);
+    if (const auto saved = checkpoint::find(folder, "latest")) train::load_state(*state, *saved);
     mesh.world().barrier("loaded");
     Scaled found;
     while (state->step < until) {
@@ -34,7 +34,7 @@ Scaled train_fp16(int64_t world, const Sets& more, int64_t until, const fs::path
     }
     found.curve.parameters = gather_parameters(*state);
     found.overflows = state->loss_scale.overflows();
-    save_state(*state, mesh, folder, false);
+    train::save_state(*state, mesh, folder, false);
     if (mesh.rank() == 0) result = found;
   });
   return result;
@@ -68,6 +68,27 @@ TEST(Fp16, AnOverflowChangesNothingButTheScale) {
   EXPECT_LT(trained.overflows, 20);
   EXPECT_TRUE(std::isfinite(trained.curve.norms.back()));
   EXPECT_FALSE(trained.curve.parameters.at("head.weight").equal(none.curve.parameters.at("head.weight")));
+}
+
+// The step whose use doubles the scale divides its own gradients by the scale that they were made with.
+TEST(Fp16, AGrowingScaleDoesNotHalveItsStep) {
+  at::set_num_threads(1);
+  std::vector<Parameters> after;
+  for (const char* good : {"0", "1999"}) {
+    testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
+      // SGD: AdamW's first update hardly depends on the gradient's size.
+      const recipe::Recipe recipe = make_recipe(
+          {"precision.compute=fp16", "precision.loss_scale=1024", "optimizer.name=sgd", "train.clip=0"});
+      const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
+      state->loss_scale.restore(
+          concat(R"({"on": true, "value": 1024, "overflows": 0, "good_in_a_row": )", good, "}"));
+      Curve curve;
+      train_until(*state, mesh, 1, curve);
+      EXPECT_EQ(state->loss_scale.value(), std::string(good) == "0" ? 1024 : 2048);
+      after.push_back(curve.parameters);
+    });
+  }
+  expect_equal(after[1], after[0]);
 }
 
 TEST(Fp16, OverflowsAreTheSameOnAnyRanks) {

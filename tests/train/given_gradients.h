@@ -14,9 +14,9 @@
 #include "../mesh/ranks.h"
 #include "../models/formula.h"
 #include "tessera/base/error.h"
+#include "tessera/optim/optimizer.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/shard/sharded_model.h"
-#include "tessera/train/optimizer.h"
 
 namespace tessera::train {
 

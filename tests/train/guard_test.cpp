@@ -53,7 +53,7 @@ Guarded train_guarded(int64_t world, const Sets& sets, const std::set<int64_t>& 
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
-    if (const auto saved = checkpoint::find(folder, "latest")) load_state(*state, *saved);
+    if (const auto saved = checkpoint::find(folder, "latest")) train::load_state(*state, *saved);
     Curve curve;
     mesh.world().barrier("loaded");
     try {
@@ -68,7 +68,7 @@ Guarded train_guarded(int64_t world, const Sets& sets, const std::set<int64_t>& 
       return;
     }
     curve.parameters = gather_parameters(*state);
-    save_state(*state, mesh, folder, false);
+    train::save_state(*state, mesh, folder, false);
     if (mesh.rank() != 0) return;
     result.curve = curve;
     result.skipped = state->guard.skipped();
@@ -194,8 +194,9 @@ std::vector<monitor::EvalMetrics> run_loop(const Sets& sets, const fs::path& run
     options.batch = sizes.batch;
     const recipe::StepCounts counts = recipe::count_steps(recipe, source->size(), sizes.batch);
     monitor::Monitor monitor({run_dir, counts.total, 1, false, 0, 0}, log);
-    run(*state, {*source, *source, sizes, counts, options, run_dir / "checkpoints", [] { return false; }},
-        mesh, &monitor, log);
+    train::run(*state,
+               {*source, *source, sizes, counts, options, run_dir / "checkpoints", [] { return false; }},
+               mesh, &monitor, log);
     evals = monitor.evals();
   });
   return evals;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainings that begin with weights that somebody trained.
-#include "tessera/train/init_from.h"
+#include "tessera/eager/init_from.h"
 
 #include <algorithm>
 
@@ -24,7 +24,7 @@ class InitFrom : public ::testing::Test {
       const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
       Curve curve;
       train_until(*state, mesh, 2, curve);
-      save_state(*state, mesh, folder.path(), false);
+      train::save_state(*state, mesh, folder.path(), false);
     });
   }
   Sets begun(Sets sets = {}) const {
@@ -131,7 +131,7 @@ TEST_F(InitFrom, AResNetBringsItsStatistics) {
     const auto recipe = resnet_recipe();
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
     train_until(*state, mesh, 3, curve);
-    save_state(*state, mesh, folder.path(), false);
+    train::save_state(*state, mesh, folder.path(), false);
     for (const auto& [name, buffer] : state->sharded->buffers()) statistics[name] = buffer.clone();
   });
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {

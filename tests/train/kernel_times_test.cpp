@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/train/kernel_times.h"
+#include "tessera/profile/kernel_times.h"
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>

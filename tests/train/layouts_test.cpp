@@ -7,7 +7,7 @@
 
 #include "small_run.h"
 #include "tessera/base/file.h"
-#include "tessera/train/evaluate.h"
+#include "tessera/loop/evaluation.h"
 
 namespace tessera::train {
 namespace {
@@ -175,13 +175,13 @@ Curve train_with_resume(int64_t world_before, int64_t world_after,
     const auto state = assemble(recipe, make_plan(recipe, world_before), mesh, true);
     Curve curve;
     train_until(*state, mesh, 3, curve);
-    save_state(*state, mesh, folder.path(), false);
+    train::save_state(*state, mesh, folder.path(), false);
     if (mesh.rank() == 0) result = curve;
   });
   testing::run_ranks({{"shard", world_after}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, world_after), mesh, true);
-    load_state(*state, *checkpoint::find(folder.path(), "latest"));
+    train::load_state(*state, *checkpoint::find(folder.path(), "latest"));
     Curve curve;
     train_until(*state, mesh, 6, curve);
     if (mesh.rank() != 0) return;
@@ -225,7 +225,7 @@ TEST(Resume, FromAnEarlierStepLeavesTheOtherBranch) {
     const recipe::Recipe recipe = make_recipe();
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
     for (state->step = 1; state->step <= 3; ++state->step)
-      save_state(*state, mesh, folder.path(), state->step == 3);
+      train::save_state(*state, mesh, folder.path(), state->step == 3);
     checkpoint::set_aside_after(folder.path(), 2);
     EXPECT_EQ(checkpoint::find(folder.path(), "latest")->filename(), "step_00000002");
     EXPECT_TRUE(std::filesystem::exists(folder.path() / "abandoned_step_00000003" / "manifest.json"));
@@ -245,7 +245,8 @@ std::vector<int64_t> evaluated_steps(TrainState& state, mesh::Mesh& mesh,
   options.batch = sizes.batch;
   const recipe::StepCounts counts = recipe::count_steps(recipe, source->size(), sizes.batch);
   monitor::Monitor monitor({run_dir, counts.total, 1, state.step > 0, state.step, 0}, log);
-  run(state, {*source, *source, sizes, counts, options, run_dir / "checkpoints", stop}, mesh, &monitor, log);
+  train::run(state, {*source, *source, sizes, counts, options, run_dir / "checkpoints", stop}, mesh, &monitor,
+             log);
   std::vector<int64_t> steps;
   for (const auto& metrics : monitor.evals()) steps.push_back(metrics.step);
   return steps;
@@ -260,7 +261,7 @@ TEST(Resume, AnEvaluationCutShortIsMadeUp) {
     EXPECT_EQ(evaluated_steps(*state, mesh, folder.path(), [&] { return ++asked > 2; }),
               std::vector<int64_t>());
     const auto resumed = assemble(recipe, make_plan(recipe, 1), mesh, true);
-    load_state(*resumed, *checkpoint::find(folder.path() / "checkpoints", "latest"));
+    train::load_state(*resumed, *checkpoint::find(folder.path() / "checkpoints", "latest"));
     EXPECT_EQ(resumed->step, 2);
     EXPECT_EQ(evaluated_steps(*resumed, mesh, folder.path(), [] { return false; }),
               (std::vector<int64_t>{2, 4, 6}));
@@ -284,8 +285,9 @@ TEST(Evaluation, TheLastIsInFloat32WhereAsked) {
         const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, world);
         options.batch = sizes.batch;
         const recipe::StepCounts counts = recipe::count_steps(recipe, source->size(), sizes.batch);
-        return run(state, {*source, *source, sizes, counts, options, folder.path(), [] { return false; }},
-                   mesh, nullptr, log)
+        return train::run(state,
+                          {*source, *source, sizes, counts, options, folder.path(), [] { return false; }},
+                          mesh, nullptr, log)
             .last.metrics;
       };
       const auto recipe_with = [&](const char* compute, const char* last) {
@@ -300,7 +302,7 @@ TEST(Evaluation, TheLastIsInFloat32WhereAsked) {
       const monitor::EvalMetrics last = evaluation_of(*state, trained);
       const auto again = [&](const recipe::Recipe& recipe) {
         const auto saved = assemble(recipe, make_plan(recipe, world), mesh, true);
-        load_state(*saved, *checkpoint::find(folder.path(), "latest"));
+        train::load_state(*saved, *checkpoint::find(folder.path(), "latest"));
         return evaluation_of(*saved, recipe);
       };
       const monitor::EvalMetrics in_fp32 = again(wide), in_bf16 = again(narrow);
@@ -331,11 +333,11 @@ TEST(Resume, AnotherModelIsNamed) {
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe();
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
-    save_state(*state, mesh, folder.path(), false);
+    train::save_state(*state, mesh, folder.path(), false);
     const recipe::Recipe other = make_recipe({"model.width=32"});
     const auto wider = assemble(other, make_plan(other, 1), mesh, true);
     try {
-      load_state(*wider, *checkpoint::find(folder.path(), "latest"));
+      train::load_state(*wider, *checkpoint::find(folder.path(), "latest"));
       FAIL();
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find("24"), std::string::npos) << error.what();
@@ -345,7 +347,7 @@ TEST(Resume, AnotherModelIsNamed) {
     const recipe::Recipe shallow = make_recipe({"model.depth=2"});
     const auto part = assemble(shallow, make_plan(shallow, 1), mesh, true);
     try {
-      load_state(*part, *checkpoint::find(folder.path(), "latest"));
+      train::load_state(*part, *checkpoint::find(folder.path(), "latest"));
       FAIL();
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find("does not match this model: blocks.2."), std::string::npos)
@@ -393,7 +395,7 @@ TEST(Evaluation, CountsEverySampleOnAnyRanks) {
       options.batch = 8;
       options.keep_mistakes = 10;
       const Evaluation result =
-          evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
+          train::evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
       EXPECT_EQ(result.metrics.samples, source->size());
       int64_t counted = 0;
       for (const auto& row : result.figures.confusion) {
@@ -454,7 +456,7 @@ TEST(Evaluation, ShowsTheSameImagesOnAnyRanks) {
       options.batch = 8;
       options.keep_samples = 14;
       const Evaluation result =
-          evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
+          train::evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
       EXPECT_EQ(result.samples.size(), mesh.rank() == 0 ? 14U : 0U);
       if (mesh.rank() != 0) return;
       auto& texts = shown.emplace_back();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loss against the plain formula over dense targets, value and gradient, in double precision.
-#include "tessera/train/loss.h"
+#include "tessera/eager/loss.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

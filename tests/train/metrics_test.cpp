@@ -5,7 +5,7 @@
 
 #include "../models/formula.h"
 #include "small_run.h"
-#include "tessera/train/classification_metrics.h"
+#include "tessera/eager/classification_metrics.h"
 
 namespace tessera::train {
 namespace {

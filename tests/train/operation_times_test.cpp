@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a step's operations are counted as.
-#include "tessera/train/operation_times.h"
+#include "tessera/profile/operation_times.h"
 
 #include <ATen/ATen.h>
 #include <ATen/ThreadLocalState.h>
@@ -14,7 +14,7 @@
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/peak_rate.h"
-#include "tessera/train/rates.h"
+#include "tessera/profile/rates.h"
 
 namespace tessera::train {
 namespace {

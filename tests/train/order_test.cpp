@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "small_run.h"
-#include "tessera/train/evaluate.h"
+#include "tessera/loop/evaluation.h"
 
 namespace tessera::train {
 namespace {
@@ -96,7 +96,7 @@ TEST(BrokenSamples, TooManyOverAllRanksStopAllRanks) {
     options.batch = sizes.batch;
     data::TrainLoader loader(source, recipe.data.transform, options, 0);
     try {
-      for (int step = 0; step < 2; ++step) train_step(*state, loader, sizes, 1e-2, {}, mesh);
+      for (int step = 0; step < 2; ++step) train::train_step(*state, loader, sizes, 1e-2, {}, mesh);
     } catch (const UserError& error) {
       const std::lock_guard lock(mutex);
       said.emplace_back(state->step, error.what());
@@ -120,8 +120,9 @@ TEST(BrokenSamples, AnEvaluationJudgesThoseOfAllRanks) {
       EvaluateOptions options;
       options.batch = 8;
       try {
-        EXPECT_EQ(evaluate(*state, source, loader_options(recipe, {}, 1, log), options, mesh).figures.broken,
-                  3);
+        EXPECT_EQ(
+            train::evaluate(*state, source, loader_options(recipe, {}, 1, log), options, mesh).figures.broken,
+            3);
         EXPECT_EQ(limit, 0.05);
       } catch (const UserError& error) {
         EXPECT_EQ(std::string(error.what()),
@@ -146,7 +147,7 @@ TEST(Evaluation, RanksWithFewOrNoSamples) {
         EvaluateOptions options;
         options.batch = 4;
         const Evaluation result =
-            evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
+            train::evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
         EXPECT_EQ(result.metrics.samples, size);
         if (mesh.rank() == 0) losses.push_back(result.metrics.loss);
       });

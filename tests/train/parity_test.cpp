@@ -9,11 +9,11 @@
 
 #include "../mesh/ranks.h"
 #include "../models/formula.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
+#include "tessera/loop/loop.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/shard/clip.h"
-#include "tessera/train/loop.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
 
 namespace tessera::train {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "../mesh/recorded.h"
 #include "tessera/base/error.h"
-#include "tessera/train/loop.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
+#include "tessera/loop/loop.h"
 
 namespace tessera::train {
 namespace {
@@ -71,7 +71,7 @@ Pretended train_rank(mesh::Mesh& mesh, const recipe::Recipe& recipe) {
   data::TrainLoader loader(*source, recipe.data.transform, options, 0);
   Pretended outcome;
   for (int step = 0; step < 3; ++step) {
-    const StepResult result = train_step(*state, loader, sizes, 1e-2, {}, mesh);
+    const StepResult result = train::train_step(*state, loader, sizes, 1e-2, {}, mesh);
     outcome.losses.push_back(result.loss);
     outcome.norms.push_back(result.gradient_norm);
     for (const auto& unit : state->sharded->units()) outcome.masters.push_back(unit->master().clone());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recorded steps: bit for bit the eager ones, whatever changes from step to step, and nothing of a recording
 // that is not right.
-#include "tessera/train/recorded_step.h"
+#include "tessera/eager/recorded_step.h"
 
 #include <c10/util/Logging.h>
 #include <gtest/gtest.h>
@@ -10,10 +10,10 @@
 
 #include "small_run.h"
 #include "tessera/base/file.h"
+#include "tessera/eager/step_end.h"
+#include "tessera/eager/teacher.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/host_values.h"
-#include "tessera/train/step_end.h"
-#include "tessera/train/teacher.h"
 #include "tests/operation_graph.h"
 #include "tests/recordable_transport.h"
 
@@ -151,7 +151,7 @@ TEST(RecordedPass, LearnsFromATeacher) {
   const TemporaryFolder folder("tessera-pass");
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe({"train.seed=9"});
-    save_state(*assemble(recipe, make_plan(recipe, 1), mesh, true), mesh, folder.path(), false);
+    train::save_state(*assemble(recipe, make_plan(recipe, 1), mesh, true), mesh, folder.path(), false);
   });
   expect_recorded(make_recipe({concat("distill.teacher=", folder.path().string())}));
 }

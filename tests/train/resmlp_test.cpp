@@ -40,10 +40,10 @@ Curve train_resmlp(int64_t world, const Sets& sets, int64_t from, int64_t to,
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = recipe::parse_recipe(kResMlp, "test", ".", sets);
     const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
-    if (from > 0) load_state(*state, *checkpoint::find(folder, "latest"));
+    if (from > 0) train::load_state(*state, *checkpoint::find(folder, "latest"));
     Curve curve;
     train_until(*state, mesh, to, curve);
-    save_state(*state, mesh, folder, false);
+    train::save_state(*state, mesh, folder, false);
     if (mesh.rank() == 0) result = curve;
   });
   return result;

@@ -5,7 +5,7 @@
 
 #include "small_run.h"
 #include "tessera/base/file.h"
-#include "tessera/train/evaluate.h"
+#include "tessera/loop/evaluation.h"
 
 namespace tessera::train {
 namespace {
@@ -25,10 +25,10 @@ Trained train_steps(int64_t world, const Sets& sets, int64_t from, int64_t to,
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = resnet_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
-    if (from > 0) load_state(*state, *checkpoint::find(folder, "latest"));
+    if (from > 0) train::load_state(*state, *checkpoint::find(folder, "latest"));
     Curve curve;
     train_until(*state, mesh, to, curve);
-    save_state(*state, mesh, folder, false);
+    train::save_state(*state, mesh, folder, false);
     if (mesh.rank() != 0) return;
     outcome.curve = curve;
     for (const auto& [name, buffer] : state->sharded->buffers()) outcome.buffers[name] = buffer.clone();
@@ -130,7 +130,7 @@ TEST(ResNetResume, OnOtherRanksTheStatisticsAreTheSame) {
     testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
       const recipe::Recipe recipe = resnet_recipe({});
       const auto state = assemble(recipe, make_plan(recipe, world), mesh, false);
-      load_state(*state, *checkpoint::find(folder.path(), "latest"));
+      train::load_state(*state, *checkpoint::find(folder.path(), "latest"));
       Parameters found;
       for (const auto& [name, buffer] : state->sharded->buffers()) found[name] = buffer;
       expect_equal(saved.buffers, found);
@@ -167,13 +167,13 @@ TEST(ResNetEvaluation, IsTheSameOnAnyRanks) {
     testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
       const recipe::Recipe recipe = resnet_recipe({"data.source=fake:37"});
       const auto state = assemble(recipe, make_plan(recipe, world), mesh, false);
-      load_state(*state, *checkpoint::find(folder.path(), "latest"));
+      train::load_state(*state, *checkpoint::find(folder.path(), "latest"));
       const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
       Log log(false);
       EvaluateOptions options;
       options.batch = 4;
       const Evaluation result =
-          evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
+          train::evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
       EXPECT_EQ(result.metrics.samples, source->size());
       if (mesh.rank() == 0) losses.push_back(result.metrics.loss);
     });
@@ -188,7 +188,7 @@ TEST(ResNetResume, AViTsCheckpointIsRefused) {
     const recipe::Recipe recipe = make_recipe();
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, false);
     try {
-      load_state(*state, *checkpoint::find(folder.path(), "latest"));
+      train::load_state(*state, *checkpoint::find(folder.path(), "latest"));
       FAIL();
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find(" is only in the checkpoint"), std::string::npos)

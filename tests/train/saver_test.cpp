@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves beside the training: what is saved is the state when save() was called, errors come with the next
 // call.
-#include "tessera/train/saver.h"
+#include "tessera/loop/saver.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -21,10 +21,11 @@
 #include <vector>
 
 #include "../mesh/ranks.h"
+#include "on_mesh.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
-#include "tessera/train/session.h"
+#include "tessera/eager/session.h"
 
 namespace {
 std::atomic<bool> slow_disk = false;
@@ -121,13 +122,13 @@ TEST_P(SaverTable, WritesTheStateAsItWasWhenAsked) {
     const auto state = make_state(async, mesh);
     const auto expected = masters(*state);
     Log log(false);
-    Saver saver(*state, mesh, folder.path, log);
+    StateSaver saver(*state, mesh, folder.path, log);
     EXPECT_EQ(saver.finish(), std::filesystem::path());
     saver.save(false);
     change(*state);
     const auto checkpoint = saver.finish();
     EXPECT_EQ(checkpoint.filename(), "step_00000000");
-    load_state(*state, checkpoint);
+    train::load_state(*state, checkpoint);
     const auto found = masters(*state);
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
     EXPECT_EQ(saver.times().saves, 1);
@@ -142,7 +143,7 @@ TEST_P(SaverTable, SavesFollowEachOtherAndTheOldestGo) {
   testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
     const auto state = make_state(async, mesh);
     Log log(false);
-    Saver saver(*state, mesh, folder.path, log);
+    StateSaver saver(*state, mesh, folder.path, log);
     for (state->step = 1; state->step <= 4; ++state->step) saver.save(state->step == 1);
     EXPECT_EQ(saver.finish().filename(), "step_00000004");
     EXPECT_EQ(saver.times().saves, 4);
@@ -161,7 +162,7 @@ TEST_P(SaverTable, AFailureIsAnErrorOfEveryRank) {
   testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
     const auto state = make_state(async, mesh);
     Log log(false);
-    Saver saver(*state, mesh, folder.path, log);
+    StateSaver saver(*state, mesh, folder.path, log);
     std::string message;
     try {
       saver.save(false);
@@ -189,10 +190,11 @@ TEST(SaverCopies, WhatThisRankWritesAndNoMore) {
         const auto state = make_state(true, mesh, level);
         const auto expected = masters(*state);
         Log log(false);
-        Saver saver(*state, mesh, own_folders ? folder.path / std::to_string(mesh.rank()) : folder.path, log);
+        StateSaver saver(*state, mesh, own_folders ? folder.path / std::to_string(mesh.rank()) : folder.path,
+                         log);
         saver.save(false);
         change(*state);
-        load_state(*state, saver.finish());
+        train::load_state(*state, saver.finish());
         const auto found = masters(*state);
         for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
         copied.at(static_cast<size_t>(mesh.rank())) = saver.times().copied_bytes;
@@ -214,7 +216,7 @@ TEST(SaverFiles, ReachTheDiskBeforeTheyAreNamed) {
   testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
     const auto state = make_state(false, mesh);
     Log log(false);
-    Saver saver(*state, mesh, folder.path, log);
+    StateSaver saver(*state, mesh, folder.path, log);
     mesh.world().barrier("begin");
     records_files = true;
     saver.save(false);
@@ -249,7 +251,7 @@ TEST(SaverStall, IsTheCopyAndNotTheWriting) {
   testing::run_ranks({{"shard", kWorld}}, [&](mesh::Mesh& mesh) {
     const auto state = assemble(recipe, make_plan(recipe, mesh.world_size()), mesh, true);
     Log log(false);
-    Saver saver(*state, mesh, folder.path, log);
+    StateSaver saver(*state, mesh, folder.path, log);
     slow_disk = true;
     saver.save(false);
     const SaveTimes stall = saver.times();

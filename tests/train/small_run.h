@@ -14,9 +14,10 @@
 #include <vector>
 
 #include "../mesh/ranks.h"
-#include "tessera/train/loop.h"
-#include "tessera/train/session.h"
-#include "tessera/train/state.h"
+#include "on_mesh.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
+#include "tessera/loop/loop.h"
 
 namespace tessera::train {
 
@@ -130,7 +131,7 @@ inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curv
   data::TrainLoader loader(*mix.source, recipe.data.transform, options, state.step);
   while (state.step < until) {
     const double lr = recipe::learning_rate(recipe, counts, state.step);
-    const StepResult step = train_step(state, loader, sizes, lr, {}, mesh);
+    const StepResult step = train::train_step(state, loader, sizes, lr, {}, mesh);
     curve.losses.push_back(step.loss);
     curve.norms.push_back(step.gradient_norm);
     if (steps != nullptr) steps->push_back(step);

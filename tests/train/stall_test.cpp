@@ -74,7 +74,7 @@ Stalled stopped_in_a_stall(const recipe::Recipe& recipe, const std::filesystem::
     val.most = val_loads;
     const auto stop = [&] { return train.stalls() || val.stalls(); };
     LoopResult result =
-        run(*state, {my_train, my_val, sizes, counts, options, folder, stop}, mesh, nullptr, log);
+        train::run(*state, {my_train, my_val, sizes, counts, options, folder, stop}, mesh, nullptr, log);
     if (mesh.rank() == 1) {
       outcome.loop = std::move(result);
       outcome.step = state->step;
@@ -108,7 +108,7 @@ void expect_saved(int64_t accumulation) {
   Curve rest;
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
     const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
-    load_state(*state, *saved);
+    train::load_state(*state, *saved);
     EXPECT_EQ(state->step, outcome.step);
     Curve curve;
     train_until(*state, mesh, 6, curve);

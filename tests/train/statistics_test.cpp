@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics of activations and gradients: on any ranks those of one, with recompute and accumulation, in
 // fp16 those of fp32; a step that nobody looks at makes none.
-#include "tessera/train/statistics.h"
+#include "tessera/eager/statistics.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learning from another network: the loss against its formula, the teacher's answers against its own, and the
 // same numbers on any ranks.
-#include "tessera/train/teacher.h"
+#include "tessera/eager/teacher.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -11,7 +11,7 @@
 #include "../error_text.h"
 #include "small_run.h"
 #include "tessera/base/file.h"
-#include "tessera/train/loss.h"
+#include "tessera/eager/loss.h"
 
 namespace tessera::train {
 namespace {
@@ -80,7 +80,7 @@ class Taught : public ::testing::Test {
       const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
       Curve curve;
       train_until(*state, mesh, 2, curve);
-      save_state(*state, mesh, where, false);
+      train::save_state(*state, mesh, where, false);
     });
   }
   Sets teacher_logits(Sets sets = {}) const {
@@ -105,7 +105,7 @@ TEST_F(Taught, TheTeacherSeesItsOwnPixelsAndAnswersAsInEvaluation) {
     Teacher teacher(recipe, mesh, log);
     const recipe::Recipe own = make_recipe({"data.mean=[0.4]", "data.std=[0.5]"});
     const auto state = assemble(own, make_plan(own, 2), mesh, false);
-    load_state(*state, *checkpoint::find(folder.path(), "latest"));
+    train::load_state(*state, *checkpoint::find(folder.path(), "latest"));
     data::Batch batch = placeholder_batch(*state);
     for (size_t i = 0; i < batch.images.size(); ++i) {
       batch.images[i] =
@@ -158,7 +158,7 @@ TEST_F(Taught, AStudentWithTheTeachersWeightsHasNothingToLearn) {
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
     const recipe::Recipe recipe = make_recipe(still);
     const auto state = assemble(recipe, make_plan(recipe, 2), mesh, false);
-    load_state(*state, *checkpoint::find(folder.path(), "latest"));
+    train::load_state(*state, *checkpoint::find(folder.path(), "latest"));
     Log log(false);
     Teacher teacher(recipe, mesh, log);
     data::Batch batch = placeholder_batch(*state);

@@ -30,10 +30,10 @@ nlohmann::json traced_run(int64_t world, const std::string& steps, const fs::pat
     const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, world);
     options.batch = sizes.batch;
     const recipe::StepCounts counts = recipe::count_steps(recipe, source->size(), sizes.batch);
-    run(*state,
-        {*source, *source, sizes, counts, options, folder.path() / "checkpoints", [] { return false; }, 0,
-         file},
-        mesh, nullptr, log);
+    train::run(*state,
+               {*source, *source, sizes, counts, options, folder.path() / "checkpoints", [] { return false; },
+                0, file},
+               mesh, nullptr, log);
   });
   return fs::exists(file) ? nlohmann::json::parse(read_file(file)) : nlohmann::json();
 }

@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 
 #include "small_run.h"
-#include "tessera/train/link.h"
+#include "tessera/profile/link.h"
 
 namespace tessera::train {
 namespace {

@@ -5,8 +5,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "rooms.h"
 #include "tessera/data/open_source.h"
-#include "tessera/train/device_input.h"
+#include "tessera/eager/device_input.h"
 #include "tests/data/uint8_image_cases.h"
 
 namespace tessera::train {

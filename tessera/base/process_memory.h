@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// This process's memory, from the kernel. Safe from any thread.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera {
+
+int64_t resident_bytes();       // now
+int64_t peak_resident_bytes();  // the highest so far
+/// Of resident_bytes(), pages of shared memory, which the machine holds once and the kernel counts in every
+/// process that has touched them: the messages between the ranks of a host, a data set that they hold
+/// together.
+int64_t shared_resident_bytes();
+
+/// A point of the curve of resident memory in the calling thread's trace, if it has one (base/trace.h).
+void trace_resident_memory();
+
+}  // namespace tessera

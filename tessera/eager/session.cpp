@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/eager/session.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <new>
+#include <regex>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/data/ram_cache.h"
+#include "tessera/data/say_once.h"
+#include "tessera/data/worker_cores.h"
+#include "tessera/eager/agreement.h"
+#include "tessera/eager/state.h"
+#include "tessera/eager/teacher.h"
+#include "tessera/mesh/cuda_plugin.h"
+#include "tessera/mesh/launched.h"
+
+namespace tessera::eager {
+namespace {
+
+// What no step gets faster with, and what may end in thousands of threads that wait for each other.
+constexpr int64_t kThreadsAnywhere = 64, kThreadsACore = 16;
+
+/// Bytes named in an allocator's message; 0: not a message about memory.
+double bytes_wanted(const std::exception& error) {
+  static const std::regex pattern("tr(?:y|ied) to allocate (\\d+) bytes");
+  const std::string text = error.what();
+  std::smatch match;
+  if (std::regex_search(text, match, pattern)) return std::stod(match[1]);
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? -1 : 0;
+}
+
+std::string saving(const char* change, double before, double after) {
+  return before > after ? concat("; ", change, " would save ", human_bytes(before - after)) : "";
+}
+
+}  // namespace
+
+int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
+  const int64_t cores = launch::available_cores(), most = std::max(kThreadsAnywhere, kThreadsACore * cores);
+  if (recipe.run.threads > most) {
+    user_error({.where = "train.threads",
+                .problem = concat("run.threads is ", recipe.run.threads),
+                .expected = concat("at most ", most, " on the ", cores, cores == 1 ? " core" : " cores",
+                                   " of this host")});
+  }
+  const int64_t threads = launch::threads_per_rank(recipe.run.threads, ranks);
+  if (threads > most) {
+    user_error({.where = "train.threads",
+                .problem = concat("OMP_NUM_THREADS asks for ", threads, " threads"),
+                .expected = concat("at most ", most, " on the ", cores, cores == 1 ? " core" : " cores",
+                                   " of this host"),
+                .hint = "set run.threads or another OMP_NUM_THREADS"});
+  }
+  at::set_num_threads(static_cast<int>(threads));
+  return threads;
+}
+
+void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
+                    const std::function<void()>& prepare) {
+  try {
+    prepare();
+  } catch (const std::exception& error) {
+    // The parent of local ranks ends the others by itself.
+    const std::string text = error.what();
+    if (!ranks.pretended() && ranks.launcher != "local")
+      mesh::tell_refusal(mesh::rendezvous(ranks, run_timeout(recipe)), text.substr(0, text.find('\n')));
+    throw;
+  }
+}
+
+std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
+                                    const std::function<mesh::Facts()>& facts) {
+  const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
+  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
+  const auto timeout = run_timeout(recipe);
+  mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
+  rendezvous.shared_memory = recipe.run.shared_memory;
+  mesh::Facts all;
+  if (ranks.world > 1)
+    before_meeting(recipe, ranks, [&] { all = joined_facts({{mesh::program_fact()}, facts()}); });
+  return std::make_unique<mesh::Mesh>(rendezvous, axes, all);
+}
+
+plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
+  plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
+                                       recipe.shard.prefetch, recipe.shard.offload);
+  plan::assign_levels(&plan, recipe.shard.units);
+  return plan;
+}
+
+plan::Precision plan_precision(const recipe::Recipe& recipe, int64_t world, at::Device device) {
+  const auto bytes = [device](recipe::Dtype dtype) {
+    return static_cast<int64_t>(at::elementSize(resolve_dtype(dtype, device)));
+  };
+  const auto& train = recipe.train;
+  const bool fixed = train.accumulation > 0 || train.batch_per_rank == 0;  // else the batch decides
+  return {bytes(recipe.precision.compute),
+          bytes(recipe.precision.reduce),
+          recipe::kept_numbers(recipe),
+          static_cast<double>(recipe.data.prefetch),
+          fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world,
+          !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways};
+}
+
+recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps) {
+  recipe.run.keep_activations = keeps ? recipe::KeepActivations::kAlways : recipe::KeepActivations::kNever;
+  return recipe;
+}
+
+data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn) {
+  data::SourceOptions options{recipe.model.image_size(), recipe.model.channels(), recipe.model.classes()};
+  options.index_dir = recipe.data.index_dir;
+  options.image_key = recipe.data.image_key;
+  options.label_key = recipe.data.label_key;
+  options.label_offset = recipe.data.label_offset;
+  options.classes = recipe.data.classes;
+  options.key = "data.source";
+  options.warn = std::move(warn);
+  return options;
+}
+
+data::MixedSource open_training(const recipe::Recipe& recipe, Warn warn) {
+  data::SourceMix mix{{recipe.data.source}, {recipe.data.train}, recipe.data.mix_weights};
+  const auto& splits = recipe.data.mix_train;
+  for (size_t i = 0; i < recipe.data.mix.size(); ++i) {
+    mix.specs.push_back(recipe.data.mix[i]);
+    mix.splits.push_back(splits.empty() ? recipe.data.train : splits.size() == 1 ? splits[0] : splits.at(i));
+  }
+  return data::open_source_mix(mix, source_options(recipe, std::move(warn)));
+}
+
+std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> source,
+                                             const recipe::Recipe& recipe, double free_bytes,
+                                             mesh::Mesh& mesh, Log& log) {
+  if (recipe.data.ram_cache == "none") return source;
+  data::RamCacheOptions options;
+  options.whole = recipe.data.ram_cache == "full";
+  options.bytes = recipe.data.ram_cache_gib * (1 << 30);
+  options.available_bytes = std::max(free_bytes, 0.0);
+  options.say = [&log](const std::string& line) { log.info(concat("  ", line)); };
+  options.warn = [&log](const std::string& line) { log.warn(line); };
+  return data::open_ram_cache(std::move(source), options, {mesh.rank(), [&mesh](const std::string& text) {
+                                                             return mesh.world().all_gather_text(text,
+                                                                                                 "ram cache");
+                                                           }});
+}
+
+data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
+                                   Log& log) {
+  data::LoaderOptions options;
+  options.seed = recipe.train.seed;
+  options.rank = ranks.rank;
+  options.world = ranks.world;
+  data::Workers workers = data::choose_workers(recipe.data.workers,
+                                               {ranks.local_rank, ranks.local_world, threads,
+                                                launch::cores_per_rank(ranks), launch::available_cores()},
+                                               data::allowed_cores());
+  options.workers = workers.count;
+  options.worker_cores = std::move(workers.cores);
+  for (const std::string& line : workers.warnings) {
+    if (ranks.local_rank == 0) log.warn(line);
+  }
+  options.prefetch = recipe.data.prefetch;
+  options.order = recipe.data.order;
+  options.fail_on_error = recipe.data.on_error == "fail";
+  options.error_limit = recipe.data.error_limit;
+  options.ranks_decide = true;
+  options.mix = recipe.train.mix;
+  options.warn = data::say_once([&log](const std::string& line) { log.warn(line); });
+  return options;
+}
+
+namespace {
+
+/// Where this process computes, as choose_device() decided.
+at::Device device_in_use() { return mesh::cuda_in_use().plugin != nullptr ? at::kCUDA : at::kCPU; }
+
+/// Without the teacher's, whose file is not opened.
+double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
+  const double copy =
+      recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
+  const plan::Precision precision = plan_precision(recipe, plan.world, device_in_use());
+  const plan::Memory memory = plan::predict_memory(recipe.model, plan, precision, batch_per_rank);
+  double needed = memory.total();
+  if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && precision.compute_bytes < 4) {
+    // The weights once more, when training's activations and gradients are gone.
+    const int64_t batch = recipe.train.eval_batch > 0 ? recipe.train.eval_batch : batch_per_rank;
+    const bool offloads = recipe.shard.offload != plan::Offload::kNone;  // then gradients stay
+    needed = std::max(needed, needed - memory.activations - (offloads ? 0 : memory.gradients) +
+                                  plan::answering_bytes(recipe.model, plan, {4, 4}, batch));
+  }
+  return needed + copy;
+}
+
+}  // namespace
+
+double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
+  return own_memory(recipe, plan, batch_per_rank) +
+         teacher_bytes(recipe, plan.world, batch_per_rank, device_in_use());
+}
+
+std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                           const launch::Ranks& ranks) {
+  const auto predict = [&](const plan::Plan& p, int64_t batch) { return own_memory(recipe, p, batch); };
+  recipe::Recipe cheaper = recipe;
+  cheaper.shard.recompute = true;
+  const double now = predict(plan, batch_per_rank);
+  return concat(
+      saving("shard.recompute = true", now, predict(make_plan(cheaper, ranks.world), batch_per_rank)),
+      saving("run.keep_activations = never", now,
+             own_memory(with_kept_activations(recipe, false), plan, batch_per_rank)),
+      saving("half the batch per rank", now, predict(plan, std::max<int64_t>(1, batch_per_rank / 2))),
+      saving("twice the ranks", now, predict(make_plan(recipe, 2 * ranks.world), batch_per_rank)));
+}
+
+std::string savings_hint(const std::string& savings, const std::string& otherwise) {
+  constexpr size_t kSeparator = 2;  // "; "
+  if (savings.empty()) return otherwise.empty() ? "" : otherwise.substr(kSeparator);
+  return concat("per rank: ", savings.substr(kSeparator), otherwise);
+}
+
+void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                  const launch::Ranks& ranks, const std::string& otherwise) {
+  const double one = predicted_memory(recipe, plan, batch_per_rank);
+  const double needed = one * static_cast<double>(ranks.local_world);
+  const auto available = static_cast<double>(launch::available_memory());
+  if (needed <= available) return;
+  user_error({.where = "train.memory",
+              .problem = concat("the run does not fit this host: ", ranks.local_world,
+                                ranks.local_world == 1 ? " rank is" : " ranks are", " predicted to need ",
+                                human_bytes(needed), ", but ", human_bytes(available), " are free"),
+              .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks), otherwise)});
+}
+
+std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe) { return recipe::timeout_of(recipe.run); }
+
+std::unique_ptr<launch::FileWatchdog::Progress> tell_progress(launch::FileWatchdog* files, mesh::Mesh& mesh) {
+  if (files == nullptr) return nullptr;
+  return std::make_unique<launch::FileWatchdog::Progress>(*files, [&mesh] { mesh.note_progress(); });
+}
+
+int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,
+            const std::string& savings) {
+  try {
+    return body();
+  } catch (const CommError& error) {
+    throw mesh.explain(error, where());
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (const double bytes = bytes_wanted(error); bytes != 0) {
+      user_error({.where = "train.memory",
+                  .problem = concat("out of memory on ", mesh.describe(), ", ", where(), ", wanting ",
+                                    bytes > 0 ? human_bytes(bytes) : "more than there is"),
+                  .hint = savings_hint(savings)});
+    }
+    throw;
+  }
+}
+
+}  // namespace tessera::eager

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every command that computes sets up first: threads, ranks that met, dtype, log.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tessera/base/log.h"
+#include "tessera/data/source_mix.h"
+#include "tessera/launch/file_watchdog.h"
+#include "tessera/launch/launch.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/plan/plan.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::eager {
+
+/// Sets the intra-op threads to launch::threads_per_rank(recipe.run.threads) and returns them. Errors:
+/// UserError on more than a host can use.
+int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks);
+
+/// Runs `prepare`. Where it throws a UserError, the other ranks end with that as well instead of waiting for
+/// this one: they may be on their way to connect().
+void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
+                    const std::function<void()>& prepare);
+
+/// Meets the other ranks, or pretends that they are there. All must run this build and have the same `facts`,
+/// which may take seconds to read and are asked for only where ranks meet.
+/// Never freed after a failure: destructors of a broken group may wait.
+std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
+                                    const std::function<mesh::Facts()>& facts);
+
+plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
+/// For `world` ranks. `device`: where it computes; what kAuto is depends on it.
+/// run.keep_activations = "auto" counts as "never": choose_for_device() of device.h decides it.
+plan::Precision plan_precision(const recipe::Recipe& recipe, int64_t world, at::Device device = at::kCPU);
+/// The recipe with that decision.
+recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps);
+using Warn = std::function<void(const std::string& line)>;
+data::SourceOptions source_options(const recipe::Recipe& recipe, Warn warn = {});
+/// The recipe's training sources as one.
+data::MixedSource open_training(const recipe::Recipe& recipe, Warn warn = {});
+/// The source with data.ram_cache's memory; as it is with "none". Collective. Counts on `free_bytes` on this
+/// host.
+std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> source,
+                                             const recipe::Recipe& recipe, double free_bytes,
+                                             mesh::Mesh& mesh, Log& log);
+/// Common loader settings. Where the recipe leaves the workers open they are as many as the cores that the
+/// computing threads leave to this rank, and stay on those; where they leave none, one that shares theirs.
+/// More than that, asked for by the recipe, is warned about.
+data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
+                                   Log& log);
+
+/// Bytes: plan::predict_memory's total, with checkpoint.async the copy that is being written, and the
+/// teacher's. Errors: UserError when distill.teacher cannot be opened.
+double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank);
+
+/// run.timeout.
+std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe);
+
+/// While the result lives the other ranks are told that this one advances as long as operations on its files
+/// end. Null without a watchdog.
+std::unique_ptr<launch::FileWatchdog::Progress> tell_progress(launch::FileWatchdog* files, mesh::Mesh& mesh);
+
+/// Refuses (UserError, with what would save how much) a run that will not fit this host's memory.
+/// `otherwise`: what else the command offers, at the message's end.
+void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                  const launch::Ranks& ranks, const std::string& otherwise = "; --force runs it anyway");
+
+/// Which settings would save how much memory a rank: "; shard.recompute = true would save 3 GiB; ...".
+std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                           const launch::Ranks& ranks);
+
+/// The hint of an error about memory: "per rank: shard.recompute = true would save 3 GiB; ...". `savings`: as
+/// memory_savings() gives them; `otherwise`: what else the command offers, "; ..." or nothing.
+std::string savings_hint(const std::string& savings, const std::string& otherwise = "");
+
+/// Runs `body` and turns what it throws into one of our errors that says where: silent ranks after a
+/// CommError, step, unit, wanted bytes and `savings` when memory ran out. `where` is asked after the failure.
+int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,
+            const std::string& savings);
+
+}  // namespace tessera::eager

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/eager/state.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "tessera/eager/recorded_step.h"
+#include "tessera/eager/step_end.h"
+#include "tessera/eager/task.h"
+#include "tessera/models/segmented_model.h"
+#include "tessera/ops/cpu.h"
+#include "tessera/ops/host_values.h"
+
+namespace tessera::eager {
+namespace {
+
+std::unordered_map<std::string, arch::ParameterSpec> specs_by_name(const arch::ModelConfig& config) {
+  std::unordered_map<std::string, arch::ParameterSpec> specs;
+  for (auto& spec : arch::parameters(config)) specs.emplace(spec.name, spec);
+  return specs;
+}
+
+void initialise(TrainState& state) {
+  const auto specs = specs_by_name(state.recipe.model);
+  for (const auto& unit : state.sharded->units()) {
+    for (const shard::Shard& shard : unit->shards()) {
+      if (shard.master.numel() == 0) continue;
+      // Values are made by the host; elsewhere one parameter's at a time passes through its memory.
+      const bool host = shard.master.is_cpu();
+      at::Tensor master = shard.master, values = host ? master : at::empty(master.sizes(), at::kFloat);
+      models::initialise(specs.at(shard.name), state.recipe.train.seed, shard.begin, values);
+      if (!host) master.copy_(values);
+    }
+  }
+  state.sharded->parameters_changed();
+}
+
+}  // namespace
+
+at::ScalarType resolve_dtype(recipe::Dtype dtype, at::Device device) {
+  if (dtype == recipe::Dtype::kAuto)
+    return !device.is_cpu() || ops::cpu_favours_bf16() ? at::kBFloat16 : at::kFloat;
+  if (dtype == recipe::Dtype::kFloat16) return at::kHalf;
+  return dtype == recipe::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+}
+
+std::string dtype_name(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? "bf16" : dtype == at::kHalf ? "fp16" : "fp32";
+}
+
+std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
+                                     bool with_optimizer, at::Device device) {
+  auto state = std::make_unique<TrainState>();
+  state->recipe = recipe;
+  state->plan = plan;
+  state->input = std::make_unique<DeviceInput>(recipe.data.transform, device);
+  state->model = models::make_model(recipe.model, mesh.world());
+  if (!device.is_cpu()) state->model->place(device);
+  state->rank = mesh.rank();
+  state->task = make_task(recipe);
+  state->context.fp8 = recipe.precision.linear == recipe::Linear::kFp8;
+  state->guard = monitor::NumericsGuard(recipe.guard);
+  std::vector<shard::Segment> parts;
+  for (const models::Segment& segment : state->model->segments()) {
+    const models::ForwardContext* context = &state->context;
+    const auto forward = [&segment, context](const at::Tensor& x) { return segment.forward(x, *context); };
+    const auto repeat = [&segment, context, forward]() -> shard::Segment::Forward {
+      // A recording holds one pass whole, and its replays' masks are those of the batch that is there then.
+      if (ops::host_values_are_kept()) return forward;
+      models::ForwardContext then = *context;
+      then.observe = nullptr;  // it has been told
+      return [&segment, then = std::move(then)](const at::Tensor& x) { return segment.forward(x, then); };
+    };
+    parts.push_back({segment.name, segment.parameters, forward, segment.buffers, repeat});
+  }
+  const shard::Precision precision{resolve_dtype(recipe.precision.compute, device),
+                                   resolve_dtype(recipe.precision.reduce, device)};
+  if (precision.compute == at::kHalf) state->loss_scale = monitor::LossScale(recipe.precision.loss_scale);
+  state->sharded = std::make_unique<shard::ShardedModel>(std::move(parts), plan, precision, mesh, device);
+  initialise(*state);
+  if (with_optimizer) {
+    const auto specs = specs_by_name(recipe.model);
+    state->optimizer = std::make_unique<optim::Optimizer>(
+        *state->sharded, recipe.optimizer, [&](const std::string& name) { return specs.at(name).decay; },
+        mesh);
+    state->device_update = make_device_update(*state, mesh);
+    state->recorded = make_recorded_step(*state, recipe.run.cuda_graphs);
+  }
+  if (with_optimizer && recipe.ema.decay > 0) {
+    state->ema = std::make_unique<optim::Ema>(*state->sharded, recipe.ema);
+  }
+  return state;
+}
+
+void use_choices(TrainState& state, const DeviceChoices& choices) {
+  state.context.keeps_activations = choices.keeps_activations;
+  if (state.recipe.run.cuda_graphs == recipe::CudaGraphs::kAuto)
+    state.recorded = make_recorded_step(state, choices.graphs);
+}
+
+std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh) {
+  const at::NoGradGuard no_grad;
+  recipe::Recipe recipe = state.recipe;
+  recipe.precision.compute = recipe::Dtype::kFloat32;
+  recipe.precision.linear = recipe::Linear::kAuto;
+  auto copy = assemble(recipe, state.plan, mesh, /*with_optimizer=*/false, state.input->device());
+  for (size_t i = 0; i < copy->sharded->units().size(); ++i) {  // the same plan: the same shards
+    copy->sharded->units()[i]->master().copy_(state.sharded->units()[i]->master());
+  }
+  const auto ours = copy->sharded->buffers(), theirs = state.sharded->buffers();
+  for (size_t i = 0; i < ours.size(); ++i) at::Tensor(ours[i].second).copy_(theirs[i].second);
+  copy->sharded->parameters_changed();
+  return copy;
+}
+
+void enter(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
+  state.context.training = training;
+  state.context.key = key;
+  state.context.samples = batch.samples;
+}
+
+at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
+  enter(state, batch, training, key);
+  return state.sharded->forward(images_of(batch, state.input->normalisation(), state.input->device()));
+}
+
+at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool training, uint64_t key) {
+  enter(state, input.batch, training, key);
+  return state.sharded->forward(input.images);
+}
+
+data::Batch placeholder_batch(const TrainState& state) {
+  const auto& model = state.recipe.model;
+  data::Batch batch;
+  batch.channels = model.channels();
+  batch.height = batch.width = model.image_size();
+  if (!state.sharded->buffers().empty()) return batch;
+  batch.size = 1;
+  batch.images.resize(static_cast<size_t>(batch.channels * batch.height * batch.width));
+  batch.labels = {0};
+  batch.samples = {0};
+  return batch;
+}
+
+}  // namespace tessera::eager

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules whose step for a matrix is as long as norms of the whole matrix say. One all-reduce of two numbers a
+// matrix; all else is local.
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "tessera/ops/elementwise.h"
+#include "tessera/ops/lamb.h"
+#include "tessera/optim/update_rule.h"
+
+namespace tessera::optim {
+namespace {
+
+struct Norms {
+  double weights = 0, gradient = 0;
+};
+
+/// Of whole matrices, in the order of the units' shards. Collective.
+std::vector<Norms> matrix_norms(std::span<const UnitState> units, mesh::Mesh& mesh) {
+  std::vector<double> squares;
+  for (const UnitState& state : units) {
+    const bool counts = state.unit->replica() == 0;
+    for (size_t i = 0; i < state.settings.size(); ++i) {
+      if (!state.settings[i].matrix) continue;
+      const shard::Shard& shard = state.unit->shards()[i];
+      squares.push_back(counts ? at::dot(shard.master, shard.master).item<double>() : 0.0);
+      squares.push_back(counts ? at::dot(shard.gradient, shard.gradient).item<double>() : 0.0);
+    }
+  }
+  at::Tensor sums = at::tensor(squares, at::kDouble);
+  mesh.world().all_reduce(sums, "norms of tensors");
+  const double* sum = sums.const_data_ptr<double>();
+  std::vector<Norms> norms;
+  for (size_t i = 0; i < squares.size(); i += 2) norms.push_back({std::sqrt(sum[i]), std::sqrt(sum[i + 1])});
+  return norms;
+}
+
+/// Vectors' steps are AdamW's.
+class Lamb : public UpdateRule {
+ public:
+  explicit Lamb(const recipe::OptimizerRecipe& options) : options_(options) {}
+  std::vector<std::string> kept() const override { return {"exp_avg", "exp_avg_sq"}; }
+
+  void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) override {
+    ops::LambOptions options{options_.beta1, options_.beta2, options_.epsilon, 0.0,
+                             step.number,    step.grad_scale};
+    for (const UnitState& state : units) {
+      for (size_t i = 0; i < state.settings.size(); ++i) {
+        const shard::Shard& shard = state.unit->shards()[i];
+        options.weight_decay = state.settings[i].weight_decay;
+        ops::lamb_direction(shard.gradient, shard.master, shard.gradient, part_of(state.kept[0], shard),
+                            part_of(state.kept[1], shard), options);
+      }
+    }
+    const std::vector<Norms> norms = matrix_norms(units, mesh);
+    size_t next = 0;
+    for (const UnitState& state : units) {
+      for (size_t i = 0; i < state.settings.size(); ++i) {
+        const shard::Shard& shard = state.unit->shards()[i];
+        at::Tensor master = shard.master;
+        double ratio = 1;
+        if (state.settings[i].matrix) {
+          ratio = ops::trust_ratio(norms[next].weights, norms[next].gradient);
+          ++next;
+        }
+        master.sub_(shard.gradient, step.lr * state.settings[i].lr_scale * ratio);
+      }
+    }
+  }
+
+ private:
+  recipe::OptimizerRecipe options_;
+};
+
+/// As timm's Lars: the ratio scales what enters the momentum. Vectors' steps are SGD's.
+class Lars : public UpdateRule {
+ public:
+  explicit Lars(const recipe::OptimizerRecipe& options) : options_(options) {}
+  std::vector<std::string> kept() const override {
+    if (options_.momentum == 0) return {};
+    return {"momentum_buffer"};
+  }
+
+  void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) override {
+    const std::vector<Norms> norms = matrix_norms(units, mesh);
+    size_t next = 0;
+    for (const UnitState& state : units) {
+      for (size_t i = 0; i < state.settings.size(); ++i) {
+        const shard::Shard& shard = state.unit->shards()[i];
+        const Setting& setting = state.settings[i];
+        double ratio = 1;
+        if (setting.matrix) {
+          const double weights = norms[next].weights, gradient = norms[next].gradient * step.grad_scale;
+          ++next;
+          if (weights > 0 && gradient > 0) {
+            ratio = options_.trust * weights / (gradient + setting.weight_decay * weights + kLarsEpsilon);
+          }
+        }
+        ops::sgd(shard.master, shard.gradient,
+                 state.kept.empty() ? at::Tensor() : part_of(state.kept[0], shard),
+                 {step.lr * setting.lr_scale, options_.momentum, setting.weight_decay * ratio,
+                  options_.nesterov, step.grad_scale * ratio});
+      }
+    }
+  }
+
+ private:
+  static constexpr double kLarsEpsilon = 1e-8;
+  recipe::OptimizerRecipe options_;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_lars(const recipe::OptimizerRecipe& options) {
+  return std::make_unique<Lars>(options);
+}
+
+std::unique_ptr<UpdateRule> make_lamb(const recipe::OptimizerRecipe& options) {
+  return std::make_unique<Lamb>(options);
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/run_outcome.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/json_text.h"
+#include "tessera/base/process_memory.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/names.h"
+#include "tessera/launch/time_limit.h"
+#include "tessera/monitor/number.h"
+#include "tessera/monitor/report.h"
+#include "tessera/train/environment.h"
+
+namespace tessera::train {
+namespace fs = std::filesystem;
+namespace {
+
+/// What this rank sent, by axis (the control messages of all ranks are "world") and kind.
+nlohmann::ordered_json communication(mesh::Mesh& mesh) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  const auto add = [&](mesh::Group& group) {
+    for (const auto& [kind, counted] : group.traffic()) {
+      json[group.axis()][kind] = {{"calls", counted.calls},
+                                  {"bytes_sent", counted.bytes_sent},
+                                  {"wait_seconds", counted.wait_seconds}};
+    }
+  };
+  for (const mesh::Axis& axis : mesh.axes()) add(mesh.group(axis.name));
+  add(mesh.world());
+  return json;
+}
+
+/// Of the largest rank: its peak, what of it training took without messages shared on the host, and what was
+/// predicted for that.
+nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
+  const auto largest = [&](int64_t mine) {
+    const auto all = mesh.world().all_gather_text(std::to_string(mine), "peak memory");
+    const auto value = [](const std::string& text) { return std::stoll(text); };
+    return value(*std::ranges::max_element(all, {}, value));
+  };
+  // (A rank's messages stay resident until the end, so they are part of its peak.)
+  const int64_t peak = peak_resident_bytes(),
+                training = peak - p.idle_bytes - (shared_resident_bytes() - p.idle_shared_bytes);
+  nlohmann::ordered_json json = {{"peak_rss_bytes", largest(peak)},
+                                 {"training_memory_bytes", largest(training)},
+                                 {"predicted_memory_bytes", static_cast<int64_t>(p.predicted_bytes)}};
+  if (const auto there = eager::device_memory(p.device))
+    json["device_peak_bytes"] = largest(there->peak_bytes);
+  return json;
+}
+
+/// Of this process' steps. Where it made none, of those of the process that wrote the summary before; else
+/// null.
+nlohmann::json images_per_second(const Prepared& p, const loop::LoopResult& result) {
+  if (result.images_per_second) return *result.images_per_second;
+  std::error_code ignored;
+  const fs::path before = p.run_dir / "summary.json";
+  if (!fs::is_regular_file(before, ignored)) return nullptr;
+  const auto summary = nlohmann::json::parse(read_file(before), nullptr, false);
+  return summary.is_object() ? summary.value("images_per_second", nlohmann::json()) : nlohmann::json();
+}
+
+}  // namespace
+
+std::string where_to_go_on(const fs::path& checkpoints) {
+  std::set<int64_t> steps;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(checkpoints, ignored)) {
+    const auto step = checkpoint::names::parse_step(entry.path().filename().string());
+    if (step && fs::exists(entry.path() / checkpoint::names::kManifest, ignored)) steps.insert(*step);
+  }
+  if (steps.empty()) return "no checkpoint is saved: start anew";
+  const auto newest = std::prev(steps.end());
+  if (newest == steps.begin()) {
+    return concat("--resume goes on from step ", *newest,
+                  ", the only checkpoint; start anew if that is ruined too");
+  }
+  return concat("--resume goes on from step ", *newest, "; if that is ruined too, --resume ",
+                *std::prev(newest), " from an earlier one");
+}
+
+void end_pretended(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh, Log& log) {
+  const int64_t steps = p.job.pretend_steps;
+  const nlohmann::ordered_json memory = memory_used(p, mesh);
+  nlohmann::ordered_json summary = {
+      {"pretended", true},
+      {"rank", mesh.rank()},
+      {"world_size", p.ranks.world},
+      {"steps", steps},
+      {"loss", result.last_step.loss},
+      {"gradient_norm", result.last_step.gradient_norm},
+      {"train_seconds", result.train_seconds},
+      {"parameters", arch::parameter_count(p.job.recipe.model)},
+      {"communication", communication(mesh)},
+      {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
+  };
+  summary.update(memory);
+  write_file_atomic(p.run_dir / "summary.json", json_text(summary, 2) + "\n");
+  log.info(concat("done: pretended to be ", mesh.describe(), " for ", steps, steps == 1 ? " step" : " steps",
+                  ": loss ", monitor::print("%g", result.last_step.loss), ", ",
+                  human_seconds(result.train_seconds), ", peak memory ",
+                  human_bytes(memory.at("peak_rss_bytes").get<double>())));
+  log.info("  nothing is trained or saved: what other ranks would have sent were copies of this rank's");
+  log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));
+}
+
+void write_summary(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh) {
+  const nlohmann::ordered_json memory = memory_used(p, mesh);
+  if (mesh.rank() != 0) return;
+  const nlohmann::ordered_json traffic = communication(mesh);
+  const auto& metrics = result.last.metrics;
+  nlohmann::ordered_json summary = {
+      {"val_top1", metrics.top1},
+      {"val_top5", metrics.top5},
+      {"val_loss", metrics.loss},
+      {"val_samples", metrics.samples},
+      {"broken_train_samples", result.broken_train},
+      {"skipped_steps", result.skipped_steps},
+      {"broken_val_samples", result.last.figures.broken},
+      {"train_seconds", result.train_seconds},
+      {"images_per_second", images_per_second(p, result)},
+      {"steps", p.counts.total},
+      {"world_size", p.ranks.world},
+      {"parameters", arch::parameter_count(p.job.recipe.model)},
+      {"checkpoint", result.checkpoint.string()},
+      {"checkpoint_saves",
+       {{"saves", result.saves.saves},
+        {"copied_seconds", result.saves.copied},
+        {"stalled_seconds", result.saves.stalled},
+        {"written_seconds", result.saves.written}}},
+      {"transport", mesh.world().transport_name()},
+      {"communication", traffic},
+      {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
+  };
+  if (metrics.top1_ema) {
+    summary["val_top1_ema"] = *metrics.top1_ema;
+    summary["val_loss_ema"] = metrics.loss_ema.value_or(0);
+  }
+  summary.update(memory);
+  write_file_atomic(p.run_dir / "summary.json", json_text(summary, 2) + "\n");
+}
+
+void write_report(const Prepared& p, const loop::LoopResult& result, const monitor::Monitor& monitor) {
+  monitor::ReportInput report;
+  report.title = p.job.recipe.name;
+  report.facts = facts(p);
+  report.facts.emplace_back("training time", human_seconds(result.train_seconds));
+  report.facts.emplace_back("skipped steps", human_count(result.skipped_steps));
+  report.steps = monitor.steps();
+  report.evals = monitor.evals();
+  report.statistics = monitor::read_statistics(p.run_dir / "statistics.jsonl");
+  report.classes = p.val->classes();
+  report.confusion = result.last.figures.confusion;
+  report.samples = result.last.samples;
+  report.skipped_steps = result.skipped_steps;
+  report.environment = environment_rows(p.ranks, p.threads);
+  report.recipe_toml = recipe::to_toml(p.job.recipe);
+  monitor::write_report(p.run_dir / "report.html", report);
+}
+
+std::string stop_reason(const recipe::Recipe& recipe) {
+  return launch::stop_reason(recipe.run.time_limit, recipe.run.time_margin);
+}
+
+std::string agreed_stop_reason(const recipe::Recipe& recipe, mesh::Mesh& mesh) {
+  const std::string mine = stop_reason(recipe);
+  const auto reasons = mesh.world().all_gather_text(mine, "reason of the stop");
+  if (!mine.empty()) return mine;
+  const auto with_reason = std::ranges::count_if(reasons, [](const auto& reason) { return !reason.empty(); });
+  const auto first = std::ranges::find_if(reasons, [](const auto& reason) { return !reason.empty(); });
+  if (first == reasons.end()) return "a rank was asked to stop";
+  return concat("rank ", first - reasons.begin(), ": ", *first,
+                with_reason > 1 ? concat(" (and ", with_reason - 1, " more ranks)") : "");
+}
+
+void say_how_it_ended(const Prepared& p, const loop::LoopResult& result, const std::string& why, Log& log) {
+  if (!result.finished) {
+    log.info(concat("stopped early; state saved in ", result.checkpoint.string()));
+    log.info(concat("reason of the stop: ", why));
+    log.info(concat("continue with tessera train --resume ", p.run_dir.string(), ", on any number of ranks"));
+    return;
+  }
+  const std::string line = monitor::print(
+      "val top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images", result.last.metrics.top1,
+      result.last.metrics.top5, result.last.metrics.loss, static_cast<long>(result.last.metrics.samples));
+  log.info(concat("done: ", line));
+  log.info(concat("  trained for ", human_seconds(result.train_seconds),
+                  result.images_per_second
+                      ? concat(" at ", static_cast<int64_t>(*result.images_per_second), " images/s")
+                      : ", before this start"));
+  log.info(concat("  checkpoint ", result.checkpoint.string()));
+  log.info(concat("  report     ", (p.run_dir / "report.html").string()));
+  log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));
+}
+
+}  // namespace tessera::train

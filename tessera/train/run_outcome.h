@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training leaves when it ends: summary, report, and lines for people.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "tessera/base/log.h"
+#include "tessera/loop/loop.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/monitor/monitor.h"
+#include "tessera/recipe/recipe.h"
+#include "tessera/train/prepared.h"
+
+namespace tessera::train {
+
+/// "no checkpoint is saved: start anew", or from which steps --resume goes on: what to do after non-finite
+/// values that ended the run. What is saved last may be ruined as well.
+std::string where_to_go_on(const std::filesystem::path& checkpoints);
+
+/// Writes summary.json of a finished run. Collective.
+void write_summary(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh);
+/// Writes report.html of a finished run. Rank 0.
+void write_report(const Prepared& p, const loop::LoopResult& result, const monitor::Monitor& monitor);
+/// Writes summary.json of a pretended run, which has trained nothing: what a step costs, and no accuracy.
+void end_pretended(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh, Log& log);
+
+/// Why this process should stop now (a signal, the time limit); "": it need not.
+std::string stop_reason(const recipe::Recipe& recipe);
+/// Why this run stops: this rank's reason, else that of the first rank that has one. Collective.
+std::string agreed_stop_reason(const recipe::Recipe& recipe, mesh::Mesh& mesh);
+/// `why`: of a run that stops early.
+void say_how_it_ended(const Prepared& p, const loop::LoopResult& result, const std::string& why, Log& log);
+
+}  // namespace tessera::train
