@@ -96,7 +96,7 @@ using StateDict = std::vector<std::pair<std::string, at::Tensor>>;
 
 class ShardedModule {
  public:
-  class Engine;  // private to the room
+  class Engine;  // what a ShardedModule is inside
 
   /// Collective. Takes over the memory of `module`'s parameters: each rank keeps its shards. Freeze
   /// parameters (requires_grad) before this. State is split over the mesh's axis "shard" and replicated over

@@ -22,4 +22,6 @@ void refuse_reads(c10::StorageImpl* storage, const char* message) {
 
 void allow_reads(c10::StorageImpl* storage) { refuses(storage) = false; }
 
+bool refuses_reads(c10::StorageImpl* storage) { return refuses(storage); }
+
 }  // namespace tessera::shard

@@ -17,4 +17,6 @@ void refuse_reads(c10::StorageImpl* storage, const char* message);
 /// The way back. Mutable access stays a little slower until the next StorageImpl::set_data_ptr_noswap().
 void allow_reads(c10::StorageImpl* storage);
 
+bool refuses_reads(c10::StorageImpl* storage);
+
 }  // namespace tessera::shard

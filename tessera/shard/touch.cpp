@@ -93,7 +93,7 @@ class Touches {
       it->units.push_back(unit);
       released_ = released_ || (tensor.numel() > 0 && tensor.storage().nbytes() == 0);
       written_ = written_ || (written && !target->may_write());
-    } else if (tensor.numel() > 0 && tensor.storage().nbytes() == 0) {
+    } else if (tensor.numel() > 0 && (tensor.storage().nbytes() == 0 || refuses_reads(storage_of(tensor)))) {
       user_error({.where = "shard.touch",
                   .problem = "a sharded parameter is used, but its ShardedModule was destroyed",
                   .hint = "keep the ShardedModule as long as the network is used"});
