@@ -8,9 +8,11 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/arch/resnet.h
   tessera/arch/specs.h
   tessera/arch/vit.h
+  tessera/base/checksum.h
   tessera/base/error.h
   tessera/base/file.h
   tessera/base/log.h
+  tessera/base/region.h
   tessera/checkpoint/checkpoint.h
   tessera/checkpoint/layout.h
   tessera/checkpoint/manifest.h
@@ -54,6 +56,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/mesh/launched.h
   tessera/mesh/mesh.h
   tessera/mesh/pending.h
+  tessera/mesh/pieces.h
   tessera/models/inference.h
   tessera/models/segment.h
   tessera/models/segmented_model.h
@@ -70,7 +73,9 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/optim/optimizer.h
   tessera/optim/state_shards.h
   tessera/optim/update_rule.h
+  tessera/plan/cost_inputs.h
   tessera/plan/plan.h
+  tessera/plan/spans.h
   tessera/recipe/parameter_groups.h
   tessera/recipe/recipe.h
   tessera/recipe/run_folder.h

@@ -2,8 +2,9 @@
 // State on disk: one safetensors file per rank and a JSON manifest that is written last. docs/checkpoints.md
 // is the format page.
 //
-// A tensor is saved as flat shards: elements [begin, end) of the row-major flattened global tensor. Loading
-// reads whatever shards overlap the wanted ones, so any number of ranks can load what any number saved.
+// A tensor is saved as regions (base/region.h), each a box of the tensor and an interval of the flattened
+// box. Loading reads whatever regions overlap the wanted ones, so that any layout can load what any other
+// saved.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/region.h"
+
 namespace tessera::checkpoint {
 
 /// What this rank holds of a global tensor, in its memory.
@@ -23,8 +26,8 @@ struct TensorShard {
   std::string name;            // "param/blocks.0.attn.qkv.weight", "adamw.exp_avg/..."
   std::string dtype;           // safetensors name
   std::vector<int64_t> shape;  // of the global tensor
-  int64_t begin = 0, end = 0;  // elements of the flattened global tensor
-  std::byte* data = nullptr;   // (end - begin) elements; read by save, written by load
+  Region region;               // of the global tensor
+  std::byte* data = nullptr;   // region.numel() elements; read by save, written by load
   bool replica = false;        // a lower rank has the same: saved only where folders are not shared
 };
 
@@ -129,7 +132,7 @@ void clear_leftovers(const std::filesystem::path& folder);
 
 /// What a checkpoint holds.
 struct Manifest {
-  int64_t schema = 1;
+  int64_t schema = 2;
   int64_t world = 1;
   Progress progress;
   struct Tensor {

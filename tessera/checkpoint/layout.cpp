@@ -18,8 +18,7 @@ std::vector<StoredRegion> unite(const std::vector<StoredRegion>& sorted,
   std::vector<StoredRegion> united;
   std::vector<int64_t> folders;  // that have the last region
   for (const auto& region : sorted) {
-    const bool same =
-        !united.empty() && united.back().begin == region.begin && united.back().end == region.end;
+    const bool same = !united.empty() && united.back().region == region.region;
     if (!same) folders.clear();
     const int64_t folder = folder_of.at(static_cast<size_t>(region.shard));
     if (std::find(folders.begin(), folders.end(), folder) != folders.end()) continue;
@@ -32,22 +31,20 @@ std::vector<StoredRegion> unite(const std::vector<StoredRegion>& sorted,
 // Sorts a tensor's regions, drops empty ones, unites equal ones, checks the rest.
 void settle(std::vector<StoredRegion>& regions, const Manifest::Tensor& tensor,
             const std::vector<int64_t>& folder_of) {
-  const int64_t count = count_of(tensor.shape);
   std::sort(regions.begin(), regions.end(), [](const StoredRegion& a, const StoredRegion& b) {
-    return std::tie(a.begin, a.end, a.shard) < std::tie(b.begin, b.end, b.shard);
+    return std::tie(a.region, a.shard) < std::tie(b.region, b.shard);
   });
-  if (count > 0)
-    std::erase_if(regions, [](const StoredRegion& region) { return region.begin == region.end; });
+  if (count_of(tensor.shape) > 0)
+    std::erase_if(regions, [](const StoredRegion& region) { return region.region.numel() == 0; });
   regions = unite(regions, folder_of);
-  int64_t position = 0;
+  std::vector<Region> places;
   for (const auto& region : regions) {
-    TESSERA_CHECK(region.begin == position && region.end >= region.begin, "tensor ", tensor.name, ": rank ",
-                  region.shard, " holds elements ", region.begin, " to ", region.end,
-                  ", expected to start at ", position);
-    position = region.end;
+    TESSERA_CHECK(region.region.fits(tensor.shape), "tensor ", tensor.name, ' ', shape_text(tensor.shape),
+                  ": rank ", region.shard, " holds the region ", to_string(region.region));
+    places.push_back(region.region);
   }
-  TESSERA_CHECK(position == count, "tensor ", tensor.name, ": the ranks hold ", position, " of ", count,
-                " elements");
+  const auto fault = partition_fault(places, tensor.shape);
+  TESSERA_CHECK(!fault, "tensor ", tensor.name, ": ", *fault);
 }
 
 }  // namespace
@@ -55,7 +52,12 @@ void settle(std::vector<StoredRegion>& regions, const Manifest::Tensor& tensor,
 std::string shards_text(const std::vector<TensorShard>& shards) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& shard : shards) {
-    list.push_back({shard.name, shard.dtype, shard.shape, shard.begin, shard.end});
+    const auto& [box, begin, end] = shard.region;
+    list.push_back({shard.name, shard.dtype, shard.shape, begin, end});
+    if (box == Box::whole(shard.shape)) continue;
+    nlohmann::json ranges = nlohmann::json::array();
+    for (const DimRange& range : box.dims) ranges.push_back({range.begin, range.end});
+    list.back().push_back(std::move(ranges));
   }
   return list.dump();
 }
@@ -63,11 +65,12 @@ std::string shards_text(const std::vector<TensorShard>& shards) {
 std::vector<TensorShard> parse_shards(const std::string& text) {
   std::vector<TensorShard> shards;
   for (const auto& item : nlohmann::json::parse(text)) {
-    shards.push_back({.name = item[0],
-                      .dtype = item[1],
-                      .shape = item[2].get<std::vector<int64_t>>(),
-                      .begin = item[3],
-                      .end = item[4]});
+    const auto shape = item[2].get<std::vector<int64_t>>();
+    Region region = Region::interval(shape, item[3], item[4]);
+    for (size_t d = 0; item.size() > 5 && d < shape.size(); ++d) {
+      region.box.dims[d] = {item[5].at(d)[0], item[5].at(d)[1]};
+    }
+    shards.push_back({.name = item[0], .dtype = item[1], .shape = shape, .region = std::move(region)});
   }
   return shards;
 }
@@ -92,7 +95,7 @@ StoredManifest plan_regions(const std::vector<std::vector<TensorShard>>& by_rank
       TESSERA_CHECK(tensor.dtype == shard.dtype && tensor.shape == shard.shape, "tensor ", shard.name, " is ",
                     shard.dtype, shape_text(shard.shape), " on rank ", rank, ", ", tensor.dtype,
                     shape_text(tensor.shape), " on a rank before");
-      stored.regions[at->second].push_back({static_cast<int64_t>(rank), shard.begin, shard.end});
+      stored.regions[at->second].push_back({static_cast<int64_t>(rank), shard.region});
     }
   }
   for (size_t i = 0; i < tensors.size(); ++i) settle(stored.regions[i], tensors[i], folder_of);
@@ -118,14 +121,32 @@ std::vector<std::vector<RegionIndex>> regions_by_shard(const StoredManifest& sto
   return by_shard;
 }
 
+void each_overlap(const std::vector<StoredRegion>& regions, const Region& wanted,
+                  const std::function<void(size_t, SharedRuns)>& visit) {
+  for (auto group = regions.begin(); group != regions.end();) {
+    const Box& box = group->region.box;
+    const auto group_end = std::partition_point(group, regions.end(),
+                                                [&](const StoredRegion& r) { return r.region.box == box; });
+    const SharedRuns in_box(Region::of(box), wanted);
+    if (!in_box.done()) {
+      const int64_t first = (*in_box).a, end = in_box.end_in_a();
+      auto at = std::partition_point(group, group_end,
+                                     [&](const StoredRegion& r) { return r.region.end <= first; });
+      for (; at != group_end && at->region.begin < end; ++at) {
+        SharedRuns runs(at->region, wanted);
+        if (!runs.done()) visit(static_cast<size_t>(at - regions.begin()), std::move(runs));
+      }
+    }
+    group = group_end;
+  }
+}
+
 formats::SafetensorsEntry shard_entry(const StoredManifest& stored, RegionIndex index) {
   const auto& tensor = stored.manifest.tensors[index.tensor];
-  const auto& region = stored.regions[index.tensor][index.region];
-  const int64_t count = count_of(tensor.shape);
-  const bool whole = region.begin == 0 && region.end == count;
-  return {.name = names::region(tensor.name, region.begin, region.end, count),
+  const Region& region = stored.regions[index.tensor][index.region].region;
+  return {.name = names::region(tensor.name, region, tensor.shape),
           .dtype = tensor.dtype,
-          .shape = whole ? tensor.shape : std::vector<int64_t>{region.end - region.begin}};
+          .shape = region.is_whole_box() ? region.box.shape() : std::vector<int64_t>{region.numel()}};
 }
 
 }  // namespace tessera::checkpoint

@@ -14,11 +14,11 @@ namespace {
 
 constexpr size_t kListed = 3;  // differences named in full
 
-// A part of a region that goes to memory, in elements.
+// What a region of the checkpoint and a wanted shard share.
 struct Overlap {
   RegionIndex from;
-  int64_t skip = 0, count = 0;  // within the region
-  std::byte* to = nullptr;
+  SharedRuns runs;
+  std::byte* to = nullptr;  // where the shard begins
 };
 
 std::string first_few(std::vector<std::string> lines) {
@@ -71,21 +71,12 @@ std::vector<size_t> match(const Folders& checkpoint, const StoredManifest& store
 // The parts of one tensor's regions that a shard wants, each added to the list of its shard.
 void collect(const StoredManifest& stored, ShardFolders& places, size_t tensor, const TensorShard& shard,
              std::vector<std::vector<Overlap>>& by_shard) {
-  const auto size = static_cast<int64_t>(formats::dtype_size(shard.dtype));
-  TESSERA_CHECK(0 <= shard.begin && shard.begin <= shard.end && shard.end <= count_of(shard.shape),
-                "shard of ", shard.name);
+  TESSERA_CHECK(shard.region.fits(shard.shape), "shard of ", shard.name, ' ', to_string(shard.region));
   const auto& regions = stored.regions[tensor];
-  auto region = std::partition_point(regions.begin(), regions.end(),
-                                     [&](const StoredRegion& p) { return p.end <= shard.begin; });
-  for (; region != regions.end() && region->begin < shard.end; ++region) {
-    const int64_t begin = std::max(region->begin, shard.begin), end = std::min(region->end, shard.end);
-    if (begin >= end) continue;
-    by_shard[static_cast<size_t>(places.shard_of(*region))].push_back(
-        {.from = {tensor, static_cast<size_t>(region - regions.begin())},
-         .skip = begin - region->begin,
-         .count = end - begin,
-         .to = shard.data + (begin - shard.begin) * size});
-  }
+  each_overlap(regions, shard.region, [&](size_t region, SharedRuns runs) {
+    by_shard[static_cast<size_t>(places.shard_of(regions[region]))].push_back(
+        {.from = {tensor, region}, .runs = std::move(runs), .to = shard.data});
+  });
 }
 
 }  // namespace
@@ -115,16 +106,13 @@ void load(const Folders& checkpoint, const std::vector<TensorShard>& shards, boo
     if (by_shard[shard].empty()) continue;
     const ShardFile file(checkpoint, stored, static_cast<int64_t>(shard));
     std::vector<ShardFile::Copy> copies;
-    for (const auto& part : by_shard[shard]) {
-      const auto size = formats::dtype_size(stored.manifest.tensors[part.from.tensor].dtype);
-      copies.push_back({.offset = file.offset(part.from) + static_cast<uint64_t>(part.skip) * size,
-                        .to = {part.to, static_cast<uint64_t>(part.count) * size}});
+    for (auto& part : by_shard[shard]) {
+      copies.push_back({.offset = file.offset(part.from),
+                        .width = formats::dtype_size(stored.manifest.tensors[part.from.tensor].dtype),
+                        .runs = std::move(part.runs),
+                        .to = part.to});
     }
-    if (verify) {
-      file.read_and_verify(std::move(copies));
-    } else {
-      file.read(copies);
-    }
+    verify ? file.read_and_verify(std::move(copies)) : file.read(std::move(copies));
   }
 }
 

@@ -112,47 +112,87 @@ struct Reader {
     }
     return tensor;
   }
-  std::vector<StoredRegion> regions(const json& list, const Manifest::Tensor& tensor, int64_t world) const {
-    std::vector<StoredRegion> regions;
-    const int64_t count = count_of(tensor.shape);
-    int64_t position = 0;
-    if (!list.is_array()) broken(concat(escape(tensor.name), " has the slices ", json_text(list)), "a list");
-    for (const json& item : list) {
-      if (!item.is_array() || item.size() != 3)
-        broken(concat(escape(tensor.name), " has the slice ", json_text(item)), "[shard, begin, end]");
-      const StoredRegion region{integer(item[0]), integer(item[1]), integer(item[2])};
-      const bool filled = region.end > region.begin || (count == 0 && region.end == 0 && list.size() == 1);
-      if (region.shard >= world || region.begin != position || !filled) {
-        broken(concat(escape(tensor.name), " has the slice ", json_text(item)),
-               concat("slices that follow each other, on shards below ", world));
+  // The boxes that a tensor's regions name by number: [[[begin, end] for each dim], ...].
+  std::vector<Box> boxes(const json& value, const Manifest::Tensor& tensor) const {
+    std::vector<Box> boxes;
+    if (!value.contains("boxes")) return boxes;
+    for (const json& ranges : value.at("boxes")) {
+      Box& box = boxes.emplace_back();
+      for (const json& range : ranges) box.dims.push_back({integer(range.at(0)), integer(range.at(1))});
+      if (!box.fits(tensor.shape)) {
+        broken(concat(escape(tensor.name), " has the box ", json_text(ranges)),
+               concat("a box within ", shape_text(tensor.shape)));
       }
-      position = region.end;
-      regions.push_back(region);
     }
-    if (position != count || regions.empty()) {
-      broken(concat(escape(tensor.name), " has slices of ", position, " elements"),
-             concat(count, " elements"));
+    return boxes;
+  }
+  // [shard, begin, end] of the whole tensor, or [shard, begin, end, number of the box].
+  StoredRegion region(const json& item, const Manifest::Tensor& tensor, const std::vector<Box>& boxes,
+                      const char* kind) const {
+    const bool in_box = item.is_array() && item.size() == 4 && !boxes.empty();
+    if (!in_box && (!item.is_array() || item.size() != 3)) {
+      broken(concat(escape(tensor.name), " has the ", kind, ' ', json_text(item)),
+             concat("[shard, begin, end", boxes.empty() ? "]" : "] or [shard, begin, end, box]"));
     }
+    const int64_t number = in_box ? integer(item[3]) : 0;
+    if (in_box && number >= static_cast<int64_t>(boxes.size())) {
+      broken(concat(escape(tensor.name), " has the ", kind, ' ', json_text(item)),
+             concat("a box below ", boxes.size()));
+    }
+    return {.shard = integer(item[0]),
+            .region = {in_box ? boxes[static_cast<size_t>(number)] : Box::whole(tensor.shape),
+                       integer(item[1]), integer(item[2])}};
+  }
+  std::vector<StoredRegion> regions(const json& list, const Manifest::Tensor& tensor,
+                                    const std::vector<Box>& boxes, int64_t world) const {
+    std::vector<StoredRegion> regions;
+    std::vector<Region> places;
+    const bool none = count_of(tensor.shape) == 0;
+    if (!list.is_array()) broken(concat(escape(tensor.name), " has the regions ", json_text(list)), "a list");
+    for (const json& item : list) {
+      regions.push_back(region(item, tensor, boxes, "region"));
+      const auto& [shard, added, copies] = regions.back();
+      const bool filled = added.numel() > 0 || (none && list.size() == 1);
+      const bool sorted = places.empty() || places.back() < added;
+      if (shard >= world || !added.fits(tensor.shape) || !filled || !sorted) {
+        broken(
+            concat(escape(tensor.name), " has the region ", json_text(item)),
+            concat("regions of ", shape_text(tensor.shape), " in ascending order, on shards below ", world));
+      }
+      places.push_back(added);
+    }
+    if (const auto fault = partition_fault(places, tensor.shape)) {
+      broken(concat(escape(tensor.name), ": ", *fault));
+    }
+    if (regions.empty()) broken(concat(escape(tensor.name), " has no region"));
     return regions;
   }
-  // [[shard, begin, end], ...]: what further shards have, each exactly one of the regions.
-  void copies(const json& list, const std::string& name, int64_t world,
+  // What further shards have, each exactly one of the regions.
+  void copies(const json& list, const Manifest::Tensor& tensor, const std::vector<Box>& boxes, int64_t world,
               std::vector<StoredRegion>& regions) const {
-    if (!list.is_array()) broken(concat(escape(name), " has the copies ", json_text(list)), "a list");
+    if (!list.is_array()) broken(concat(escape(tensor.name), " has the copies ", json_text(list)), "a list");
     for (const json& item : list) {
-      if (!item.is_array() || item.size() != 3)
-        broken(concat(escape(name), " has the copy ", json_text(item)), "[shard, begin, end]");
-      const int64_t shard = integer(item[0]), begin = integer(item[1]), end = integer(item[2]);
-      const auto at =
-          std::lower_bound(regions.begin(), regions.end(), begin,
-                           [](const StoredRegion& region, int64_t value) { return region.begin < value; });
-      const bool known = at != regions.end() && at->begin == begin && at->end == end && shard < world &&
-                         (at->copies.empty() ? at->shard : at->copies.back()) < shard;
+      const StoredRegion copy = region(item, tensor, boxes, "copy");
+      const auto at = std::lower_bound(
+          regions.begin(), regions.end(), copy.region,
+          [](const StoredRegion& region, const Region& value) { return region.region < value; });
+      const bool known = at != regions.end() && at->region == copy.region && copy.shard < world &&
+                         (at->copies.empty() ? at->shard : at->copies.back()) < copy.shard;
       if (!known)
-        broken(concat(escape(name), " has the copy ", json_text(item)),
-               "copies of its slices, in the order of ranks");
-      at->copies.push_back(shard);
+        broken(concat(escape(tensor.name), " has the copy ", json_text(item)),
+               "copies of its regions, in the order of ranks");
+      at->copies.push_back(copy.shard);
     }
+  }
+  // Schema 1 has no boxes and calls regions slices.
+  void placed(const json& value, StoredManifest& stored) const {
+    const auto& tensor = stored.manifest.tensors.back();
+    const bool first_schema = stored.manifest.schema == 1;
+    const auto named = first_schema ? std::vector<Box>() : boxes(value, tensor);
+    const json& list = value.at(first_schema ? "slices" : "regions");
+    stored.regions.push_back(regions(list, tensor, named, stored.manifest.world));
+    if (!value.contains("copies")) return;
+    copies(value.at("copies"), tensor, named, stored.manifest.world, stored.regions.back());
   }
   StoredManifest all(const json& root) const {
     StoredManifest stored;
@@ -163,7 +203,7 @@ struct Reader {
                   .expected = concat("schema ", kSchema, " or older"),
                   .hint = "it was saved by a newer version of this program; use that version"});
     }
-    if (stored.manifest.schema != kSchema) broken("it has schema 0", concat("schema ", kSchema));
+    if (stored.manifest.schema < 1) broken("it has schema 0", concat("schema 1 to ", kSchema));
     stored.manifest.world = integer(root.at("world"));
     stored.manifest.progress = progress(root);
     stored.shards = shards(root.at("shards"), stored.manifest.world);
@@ -172,14 +212,37 @@ struct Reader {
     for (const json& value : root.at("tensors")) {
       const auto& added = stored.manifest.tensors.emplace_back(tensor(value));
       if (!seen.insert(added.name).second) broken(concat("it lists ", escape(added.name), " twice"));
-      stored.regions.push_back(regions(value.at("slices"), added, stored.manifest.world));
-      if (value.contains("copies")) {
-        copies(value.at("copies"), added.name, stored.manifest.world, stored.regions.back());
-      }
+      placed(value, stored);
     }
     return stored;
   }
 };
+
+json tensor_json(const Manifest::Tensor& tensor, const std::vector<StoredRegion>& regions) {
+  json boxes = json::array(), list = json::array(), copies = json::array();
+  const Box whole = Box::whole(tensor.shape);
+  const Box* last = &whole;  // regions of one box follow each other
+  for (const StoredRegion& stored : regions) {
+    const Region& region = stored.region;
+    if (region.box != *last) {
+      last = &region.box;
+      json& ranges = boxes.emplace_back(json::array());
+      for (const DimRange& range : region.box.dims) ranges.push_back({range.begin, range.end});
+    }
+    const auto item = [&](int64_t rank) {
+      json item = {rank, region.begin, region.end};
+      if (region.box != whole) item.push_back(boxes.size() - 1);
+      return item;
+    };
+    list.push_back(item(stored.shard));
+    for (const int64_t copy : stored.copies) copies.push_back(item(copy));
+  }
+  json all = {{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}};
+  if (!boxes.empty()) all["boxes"] = boxes;
+  all["regions"] = list;
+  if (!copies.empty()) all["copies"] = copies;
+  return all;
+}
 
 }  // namespace
 
@@ -197,7 +260,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 std::string manifest_text(const StoredManifest& stored) {
   const auto& [schema, world, progress, tensors] = stored.manifest;
-  std::string text = concat("{\"format\": \"tessera checkpoint\",\n\"schema\": ", schema,
+  std::string text = concat("{\"format\": \"tessera checkpoint\",\n\"schema\": ", kSchema,
                             ",\n\"step\": ", progress.step, ",\n\"world\": ", world, ",\n");
   const auto field = [&](const char* name, const json& value) {
     text += concat('"', name, "\": ", json_text(value), ",\n");
@@ -215,15 +278,7 @@ std::string manifest_text(const StoredManifest& stored) {
   }
   text += "],\n\"tensors\": [";
   for (size_t i = 0; i < tensors.size(); ++i) {
-    json slices = json::array(), copies = json::array();
-    for (const auto& region : stored.regions[i]) {
-      slices.push_back({region.shard, region.begin, region.end});
-      for (const int64_t shard : region.copies) copies.push_back({shard, region.begin, region.end});
-    }
-    const auto& [name, dtype, shape] = tensors[i];
-    json tensor = {{"name", name}, {"dtype", dtype}, {"shape", shape}, {"slices", slices}};
-    if (!copies.empty()) tensor["copies"] = copies;
-    text += (i == 0 ? "\n" : ",\n") + json_text(tensor);
+    text += (i == 0 ? "\n" : ",\n") + json_text(tensor_json(tensors[i], stored.regions[i]));
   }
   text += "],\n";
   const std::string checksum = checksum_of(text);

@@ -13,7 +13,8 @@
 
 namespace tessera::checkpoint {
 
-inline constexpr int64_t kSchema = 1;
+/// Of what is written. Schema 1, which is read as well, has no boxes: its regions are called slices.
+inline constexpr int64_t kSchema = 2;
 
 /// One shard file as it was written.
 struct ShardFact {
@@ -22,9 +23,10 @@ struct ShardFact {
   std::string host = {};  // whose folder has it; empty: one folder has all
 };
 
-/// Elements [begin, end) of a flattened tensor, in the file of rank `shard`.
+/// A region of a tensor, in the file of rank `shard`.
 struct StoredRegion {
-  int64_t shard = 0, begin = 0, end = 0;
+  int64_t shard = 0;
+  Region region;
   std::vector<int64_t> copies = {};  // shards of other folders that have it as well
 };
 
@@ -32,11 +34,11 @@ struct StoredRegion {
 struct StoredManifest {
   Manifest manifest;
   std::vector<ShardFact> shards;                   // by rank
-  std::vector<std::vector<StoredRegion>> regions;  // by tensor; in order they cover the tensor exactly
+  std::vector<std::vector<StoredRegion>> regions;  // by tensor: sorted, together the whole tensor
 };
 
-/// Text of manifest.json; the last line holds the checksum of all before it. Errors: UserError when a text
-/// of `progress` that must be JSON is none.
+/// Text of manifest.json in schema kSchema, whichever schema it was read from; the last line holds the
+/// checksum of all before it. Errors: UserError when a text of `progress` that must be JSON is none.
 std::string manifest_text(const StoredManifest& stored);
 
 /// Errors: UserError on broken JSON, a newer schema, regions that do not cover a tensor. Does not look at

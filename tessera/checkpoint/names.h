@@ -7,6 +7,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "tessera/base/region.h"
 
 namespace tessera::checkpoint::names {
 
@@ -45,10 +48,13 @@ inline std::string shard(int64_t rank, int64_t world) {
   return buffer;
 }
 
-/// Name of elements [begin, end) of a tensor inside a shard file: the tensor's own when it is whole.
-inline std::string region(const std::string& tensor, int64_t begin, int64_t end, int64_t count) {
-  if (begin == 0 && end == count) return tensor;
-  return tensor + '[' + std::to_string(begin) + ':' + std::to_string(end) + ']';
+/// Name of a region of a tensor inside a shard file: the tensor's own where it is whole, "name[8:15]" of an
+/// interval of the whole tensor, "name[0:4, 2:6]" of a box, "name[0:4, 2:6][3:10]" of an interval of a box.
+inline std::string region(const std::string& tensor, const Region& region,
+                          const std::vector<int64_t>& shape) {
+  if (region == Region::whole(shape)) return tensor;
+  if (region.box != Box::whole(shape)) return tensor + to_string(region);
+  return tensor + '[' + std::to_string(region.begin) + ':' + std::to_string(region.end) + ']';
 }
 
 /// A number made of digits only (at most 18, so that it fits).

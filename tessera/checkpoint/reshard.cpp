@@ -23,11 +23,12 @@ StoredManifest equal_regions(const TensorSource& source, int64_t world) {
   for (const auto& tensor : source.tensors()) {
     const int64_t count = count_of(tensor.shape), part = (count + world - 1) / world;
     for (int64_t rank = 0; rank < world; ++rank) {
-      by_rank[static_cast<size_t>(rank)].push_back({.name = tensor.name,
-                                                    .dtype = tensor.dtype,
-                                                    .shape = tensor.shape,
-                                                    .begin = std::min(rank * part, count),
-                                                    .end = std::min((rank + 1) * part, count)});
+      by_rank[static_cast<size_t>(rank)].push_back(
+          {.name = tensor.name,
+           .dtype = tensor.dtype,
+           .shape = tensor.shape,
+           .region = Region::interval(tensor.shape, std::min(rank * part, count),
+                                      std::min((rank + 1) * part, count))});
     }
   }
   return plan_regions(by_rank, std::vector<int64_t>(static_cast<size_t>(world), 0));
@@ -35,7 +36,7 @@ StoredManifest equal_regions(const TensorSource& source, int64_t world) {
 
 void write_piece(TensorSource& source, const StoredManifest& plan, RegionIndex index,
                  formats::SafetensorsWriter& writer, std::vector<std::byte>& window) {
-  const auto& region = plan.regions[index.tensor][index.region];
+  const Region& region = plan.regions[index.tensor][index.region].region;  // of the whole tensor
   const auto size = static_cast<int64_t>(formats::dtype_size(plan.manifest.tensors[index.tensor].dtype));
   const int64_t most = static_cast<int64_t>(kWindowBytes) / size;
   for (int64_t begin = region.begin; begin < region.end; begin += most) {
@@ -98,7 +99,6 @@ fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
                 .expected = concat("1 to ", kMaxRanks)});
   }
   StoredManifest plan = equal_regions(source, world);
-  plan.manifest.schema = kSchema;
   plan.manifest.progress = source.progress();
   const int64_t step = plan.manifest.progress.step;
   check_output(folder, step);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The save, in the order that makes it safe: shards, manifest, rename, then removal of what is too old.
 // Between these steps the ranks tell each other how it went.
-#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
-#include <tuple>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "tessera/base/error.h"
@@ -54,8 +53,8 @@ StoredManifest plan_of(const std::vector<std::string>& shards_texts, const Shari
   return plan_regions(by_rank, sharing.first);
 }
 
-std::string slice_key(const std::string& name, int64_t begin, int64_t end) {
-  return concat(name, ' ', begin, ' ', end);
+std::string region_key(const std::string& name, const Region& region) {
+  return concat(name, ' ', to_string(region));
 }
 
 void prepare(const SaveOptions& options, const fs::path& temporary) {
@@ -68,13 +67,13 @@ void prepare(const SaveOptions& options, const fs::path& temporary) {
 // Returns "<bytes> <checksum>" of the file.
 std::string write_shards(const fs::path& path, const StoredManifest& plan, int64_t rank,
                          const std::vector<TensorShard>& shards) {
-  std::map<std::tuple<std::string_view, int64_t, int64_t>, const TensorShard*> mine;
-  for (const auto& shard : shards) mine[{shard.name, shard.begin, shard.end}] = &shard;
+  std::unordered_map<std::string, const TensorShard*> mine;
+  for (const auto& shard : shards) mine[region_key(shard.name, shard.region)] = &shard;
   const auto fact = write_shard(path, plan, rank, [&](RegionIndex index, formats::SafetensorsWriter& writer) {
     const auto& tensor = plan.manifest.tensors[index.tensor];
-    const auto& region = plan.regions[index.tensor][index.region];
-    const TensorShard& shard = *mine.at({tensor.name, region.begin, region.end});
-    const auto bytes = static_cast<uint64_t>(region.end - region.begin) * formats::dtype_size(tensor.dtype);
+    const Region& region = plan.regions[index.tensor][index.region].region;
+    const TensorShard& shard = *mine.at(region_key(tensor.name, region));
+    const auto bytes = static_cast<uint64_t>(region.numel()) * formats::dtype_size(tensor.dtype);
     writer.write({shard.data, bytes});
   });
   return concat(fact.bytes, ' ', fact.checksum);
@@ -119,6 +118,10 @@ SavePlan plan_save(const SaveOptions& options, const std::vector<TensorShard>& s
   Consensus consensus = talk_of(ranks, step);
   const std::string lost = loss_of(step);
   SavePlan plan{shards, {}};
+  for (auto& shard : plan.shards) {
+    TESSERA_CHECK(shard.region.fits(shard.shape), shard.name, ' ', to_string(shard.region));
+    shard.region = flattened(shard.region, shard.shape);
+  }
   const auto agreement = std::make_shared<SavePlan::Agreement>();
   plan.agreement = agreement;
   agreement->sharing = find_sharing(options.folder, consensus, lost);
@@ -126,15 +129,16 @@ SavePlan plan_save(const SaveOptions& options, const std::vector<TensorShard>& s
     std::erase_if(plan.shards, [](const TensorShard& shard) { return shard.replica; });
     return plan;
   }
-  agreement->regions = plan_of(consensus.all([&] { return shards_text(shards); }, lost), agreement->sharing);
+  agreement->regions =
+      plan_of(consensus.all([&] { return shards_text(plan.shards); }, lost), agreement->sharing);
   std::unordered_set<std::string> written;
   const auto by_shard = regions_by_shard(*agreement->regions);
   for (const RegionIndex at : by_shard.at(static_cast<size_t>(ranks.rank))) {
-    const auto& region = agreement->regions->regions[at.tensor][at.region];
-    written.insert(slice_key(agreement->regions->manifest.tensors[at.tensor].name, region.begin, region.end));
+    const Region& region = agreement->regions->regions[at.tensor][at.region].region;
+    written.insert(region_key(agreement->regions->manifest.tensors[at.tensor].name, region));
   }
   std::erase_if(plan.shards, [&](const TensorShard& shard) {
-    return !written.contains(slice_key(shard.name, shard.begin, shard.end));
+    return !written.contains(region_key(shard.name, shard.region));
   });
   return plan;
 }
@@ -160,7 +164,6 @@ fs::path save(const SaveOptions& options, const SavePlan& plan, const Progress& 
       },
       lost);
   StoredManifest stored = plan.agreement->regions ? *plan.agreement->regions : plan_of(texts, sharing);
-  stored.manifest.schema = kSchema;
   stored.manifest.progress = progress;
 
   const auto facts = consensus.all(

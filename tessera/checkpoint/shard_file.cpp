@@ -2,6 +2,8 @@
 #include "tessera/checkpoint/shard_file.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
@@ -13,7 +15,44 @@ namespace tessera::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr uint64_t kReadBytes = 1 << 20;  // stays in the cache between reading and summing up
+constexpr uint64_t kReadBytes = 1 << 20;  // a block: stays in the cache until it is summed up and copied
+
+// Makes one copy, out of blocks of the file in ascending order.
+class Cursor {
+ public:
+  explicit Cursor(ShardFile::Copy copy) : copy_(std::move(copy)) {
+    end_ = copy_.offset + static_cast<uint64_t>(copy_.runs.end_in_a()) * copy_.width;
+  }
+  bool done() const { return copy_.runs.done(); }
+  // Bytes of the file: the one that is wanted next, and one past the last that is wanted at all.
+  uint64_t next() const { return copy_.offset + bytes((*copy_.runs).a) + taken_; }
+  uint64_t end() const { return end_; }
+  // Where bytes [position, position + size) of the file belong, if they all follow each other in memory.
+  std::byte* place(uint64_t position, uint64_t size) const {
+    const bool all = !done() && position == next() && size <= bytes((*copy_.runs).count) - taken_;
+    return all ? to() : nullptr;
+  }
+  // Requires: no byte that is wanted lies before the block. Copies nothing that is in its place already.
+  void take(uint64_t position, std::span<const std::byte> block) {
+    while (!done() && next() < position + block.size()) {
+      const uint64_t left = bytes((*copy_.runs).count) - taken_, skip = next() - position;
+      const uint64_t size = std::min<uint64_t>(left, block.size() - skip);
+      if (to() != block.data() + skip) std::memcpy(to(), block.data() + skip, size);
+      taken_ += size;
+      if (size < left) return;
+      ++copy_.runs;
+      taken_ = 0;
+    }
+  }
+
+ private:
+  uint64_t bytes(int64_t elements) const { return static_cast<uint64_t>(elements) * copy_.width; }
+  std::byte* to() const { return copy_.to + bytes((*copy_.runs).b) + taken_; }
+
+  ShardFile::Copy copy_;
+  uint64_t taken_ = 0;  // bytes of the present run
+  uint64_t end_ = 0;
+};
 
 const fs::path* folder_with(const Folders& checkpoint, const std::string& file) {
   std::error_code ignored;
@@ -118,35 +157,48 @@ uint64_t ShardFile::offset(RegionIndex index) const {
   return header_.buffer_start + entry.begin;
 }
 
-void ShardFile::read(std::span<const Copy> copies) const {
-  for (const auto& copy : copies) file_.read(copy.offset, copy.to);
-}
+void ShardFile::read(std::vector<Copy> copies) const { pass_over(std::move(copies), nullptr); }
 
 void ShardFile::read_and_verify(std::vector<Copy> copies) const {
-  std::sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) { return a.offset < b.offset; });
   Checksum checksum;
-  uint64_t position = 0;
-  const auto take = [&](std::span<std::byte> to) {
-    file_.read(position, to);
-    checksum.update(to);
-    position += to.size();
-  };
-  std::vector<std::byte> unwanted(std::min(kReadBytes, file_.size()));
-  const auto skip_to = [&](uint64_t offset) {
-    while (position < offset) take(std::span(unwanted).first(std::min(kReadBytes, offset - position)));
-  };
-  for (auto [offset, to] : copies) {
-    skip_to(offset);
-    // Two copies of the same bytes: the second reads again what has been summed up already.
-    const uint64_t again = std::min<uint64_t>(position - offset, to.size());
-    file_.read(offset, to.first(again));
-    for (to = to.subspan(again); !to.empty(); to = to.subspan(std::min<size_t>(kReadBytes, to.size()))) {
-      take(to.first(std::min<size_t>(kReadBytes, to.size())));
-    }
-  }
-  skip_to(file_.size());
+  pass_over(std::move(copies), &checksum);
   if (checksum.hex() != fact_.checksum) {
     damaged(concat("has the checksum ", checksum.hex()), fact_.checksum);
+  }
+}
+
+// Makes the copies in one pass over the file. With a checksum, of all of it; else gaps are left out.
+void ShardFile::pass_over(std::vector<Copy> copies, Checksum* checksum) const {
+  std::vector<Cursor> waiting, active;
+  for (auto& copy : copies) waiting.emplace_back(std::move(copy));
+  std::sort(waiting.begin(), waiting.end(),
+            [](const Cursor& a, const Cursor& b) { return a.next() > b.next(); });  // the first one is last
+  std::vector<std::byte> buffer(std::min(kReadBytes, file_.size()));
+  for (uint64_t position = 0; position < file_.size();) {
+    uint64_t size = std::min(kReadBytes, file_.size() - position);
+    if (checksum == nullptr) {
+      uint64_t next = waiting.empty() ? file_.size() : waiting.back().next();
+      for (const Cursor& cursor : active) next = std::min(next, cursor.next());
+      position = next;
+      size = std::min(kReadBytes, file_.size() - position);
+    }
+    while (!waiting.empty() && waiting.back().next() < position + size) {
+      active.push_back(std::move(waiting.back()));
+      waiting.pop_back();
+    }
+    if (checksum == nullptr) {
+      uint64_t end = position;
+      for (const Cursor& cursor : active) end = std::max(end, cursor.end());
+      size = std::min(size, end - position);
+    }
+    // What all goes to one place is read there.
+    std::byte* place = active.size() == 1 ? active[0].place(position, size) : nullptr;
+    const std::span<std::byte> block(place != nullptr ? place : buffer.data(), size);
+    file_.read(position, block);
+    if (checksum != nullptr) checksum->update(block);
+    for (Cursor& cursor : active) cursor.take(position, block);
+    std::erase_if(active, [](const Cursor& cursor) { return cursor.done(); });
+    position += size;
   }
 }
 

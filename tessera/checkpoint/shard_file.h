@@ -11,12 +11,13 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "tessera/base/checksum.h"
 #include "tessera/base/file.h"
+#include "tessera/base/region.h"
 #include "tessera/checkpoint/layout.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/formats/safetensors_header.h"
@@ -51,17 +52,19 @@ class ShardFile {
   /// Opens the file and reads its header. `stored` must outlive the object.
   ShardFile(const Folders& checkpoint, const StoredManifest& stored, int64_t shard);
 
-  /// Bytes of the file that go to memory.
+  /// Elements of a region of the file that go to memory.
   struct Copy {
-    uint64_t offset = 0;
-    std::span<std::byte> to;
+    uint64_t offset = 0;  // byte of the file where the region begins
+    uint64_t width = 0;   // bytes per element
+    SharedRuns runs;      // a: in the region, b: from `to` on
+    std::byte* to = nullptr;
   };
   /// Checks that the file has the regions planned for it and nothing else.
   void check_header(const std::vector<RegionIndex>& regions) const;
   /// Byte of the file where a region begins.
   uint64_t offset(RegionIndex index) const;
-  /// Makes the copies and nothing else.
-  void read(std::span<const Copy> copies) const;
+  /// Makes the copies; of the file, reads what they need and what lies closely between.
+  void read(std::vector<Copy> copies) const;
   /// Makes the copies while it reads the whole file once and checks its checksum. What was copied counts
   /// only if this returns.
   void read_and_verify(std::vector<Copy> copies) const;
@@ -72,6 +75,7 @@ class ShardFile {
   [[noreturn]] void missing() const;
   std::string where() const;
   FileReader open() const;
+  void pass_over(std::vector<Copy> copies, Checksum* checksum) const;
 
   Folders checkpoint_;
   int64_t shard_;

@@ -2,6 +2,7 @@
 #include "tessera/checkpoint/stored_checkpoint.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/base/error.h"
 
@@ -35,17 +36,14 @@ void StoredCheckpoint::read(size_t tensor, int64_t begin, std::span<std::byte> o
   TESSERA_CHECK(begin >= 0 && end <= count_of(tensors()[tensor].shape), tensors()[tensor].name, ": ", begin,
                 " to ", end);
   const auto& regions = stored_.regions[tensor];
-  auto region = std::partition_point(regions.begin(), regions.end(),
-                                     [&](const StoredRegion& p) { return p.end <= begin; });
-  for (; region != regions.end() && region->begin < end; ++region) {
-    const int64_t from = std::max(region->begin, begin), to = std::min(region->end, end);
-    const ShardFile& shard = file(places_.shard_of(*region));
-    const uint64_t start = shard.offset({tensor, static_cast<size_t>(region - regions.begin())});
-    const ShardFile::Copy copy{
-        start + static_cast<uint64_t>((from - region->begin) * size),
-        out.subspan(static_cast<size_t>((from - begin) * size), static_cast<size_t>((to - from) * size))};
-    shard.read({&copy, 1});
-  }
+  const Region wanted = Region::interval(tensors()[tensor].shape, begin, end);
+  each_overlap(regions, wanted, [&](size_t region, SharedRuns runs) {
+    const ShardFile& shard = file(places_.shard_of(regions[region]));
+    shard.read({{.offset = shard.offset({tensor, region}),
+                 .width = static_cast<uint64_t>(size),
+                 .runs = std::move(runs),
+                 .to = out.data()}});
+  });
 }
 
 }  // namespace tessera::checkpoint

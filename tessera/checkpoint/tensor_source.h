@@ -28,6 +28,10 @@ class TensorSource {
   virtual const Progress& progress() const = 0;
 };
 
+/// Reads a region, wherever its runs lie in the flattened tensor. Short runs are copied out of windows of up
+/// to kWindowBytes, so that columns cost few reads. `out`: region.numel() elements. Errors: as read.
+void read_region(TensorSource& source, size_t tensor, const Region& region, std::span<std::byte> out);
+
 /// Of each tensor's name its number in source.tensors().
 inline std::unordered_map<std::string, size_t> numbers_by_name(const TensorSource& source) {
   std::unordered_map<std::string, size_t> numbers;

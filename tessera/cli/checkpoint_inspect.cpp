@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 using checkpoint::Inspection;
 using checkpoint::Manifest;
 
-constexpr size_t kSlicesListed = 4;
+constexpr size_t kRegionsListed = 4;
 
 int64_t bytes_of(const Manifest::Tensor& tensor) {
   return checkpoint::count_of(tensor.shape) * static_cast<int64_t>(formats::dtype_size(tensor.dtype));
@@ -39,8 +39,9 @@ std::map<std::string, Total> totals_by_kind(const Manifest& manifest) {
   return totals;
 }
 
-// "[0:46) rank 0, [46:91) rank 1", or who has it whole.
-std::string slices_text(const std::vector<checkpoint::StoredRegion>& regions) {
+// "[0:46] rank 0, [46:91] rank 1", "[0:7, 0:5] rank 0, ..." of boxes, or the rank that has it whole.
+std::string regions_text(const std::vector<checkpoint::StoredRegion>& regions,
+                         const std::vector<int64_t>& shape) {
   const auto ranks = [](const checkpoint::StoredRegion& region) {
     std::string text = concat("rank ", region.shard);
     for (const int64_t copy : region.copies) text += concat(" and ", copy);
@@ -48,10 +49,10 @@ std::string slices_text(const std::vector<checkpoint::StoredRegion>& regions) {
   };
   if (regions.size() == 1) return ranks(regions[0]);
   std::vector<std::string> words;
-  for (size_t i = 0; i < std::min(regions.size(), kSlicesListed); ++i) {
-    words.push_back(concat('[', regions[i].begin, ':', regions[i].end, ") ", ranks(regions[i])));
+  for (size_t i = 0; i < std::min(regions.size(), kRegionsListed); ++i) {
+    words.push_back(concat(checkpoint::names::region("", regions[i].region, shape), ' ', ranks(regions[i])));
   }
-  if (regions.size() > kSlicesListed) words.push_back(concat("... ", regions.size(), " slices"));
+  if (regions.size() > kRegionsListed) words.push_back(concat("... ", regions.size(), " regions"));
   return join(words, ", ");
 }
 
@@ -94,8 +95,8 @@ void print_text(const Inspection& inspection, std::ostream& out) {
   for (size_t i = 0; i < manifest.tensors.size(); ++i) {
     const auto& tensor = manifest.tensors[i];
     out << "  " << tensor.name << "  " << tensor.dtype << ' ' << checkpoint::shape_text(tensor.shape) << "  "
-        << human_bytes(static_cast<double>(bytes_of(tensor))) << "  " << slices_text(stored.regions[i])
-        << "\n";
+        << human_bytes(static_cast<double>(bytes_of(tensor))) << "  "
+        << regions_text(stored.regions[i], tensor.shape) << "\n";
   }
 }
 
@@ -117,6 +118,23 @@ Json files_json(const Inspection& inspection) {
   return list;
 }
 
+// [rank, begin, end] of intervals of the tensor, [rank, begin, end, box] of those of a box.
+Json regions_json(const std::vector<checkpoint::StoredRegion>& regions, const std::vector<int64_t>& shape) {
+  Json list = Json::array();
+  for (const auto& [shard, region, copies] : regions) {
+    std::vector<int64_t> ranks = {shard};
+    ranks.insert(ranks.end(), copies.begin(), copies.end());
+    for (const int64_t rank : ranks) {
+      Json& one = list.emplace_back(Json{rank, region.begin, region.end});
+      if (region.box == Box::whole(shape)) continue;
+      Json box = Json::array();
+      for (const DimRange& range : region.box.dims) box.push_back({range.begin, range.end});
+      one.push_back(std::move(box));
+    }
+  }
+  return list;
+}
+
 void print_json(const Inspection& inspection, std::ostream& out) {
   const auto& [stored, files] = inspection;
   const auto& [schema, world, progress, tensors] = stored.manifest;
@@ -126,16 +144,11 @@ void print_json(const Inspection& inspection, std::ostream& out) {
     if (tensors[i].name.starts_with(checkpoint::names::kParameter))
       parameters += checkpoint::count_of(tensors[i].shape);
     bytes += bytes_of(tensors[i]);
-    Json slices = Json::array();
-    for (const auto& region : stored.regions[i]) {
-      slices.push_back({region.shard, region.begin, region.end});
-      for (const int64_t copy : region.copies) slices.push_back({copy, region.begin, region.end});
-    }
     list.push_back({{"name", tensors[i].name},
                     {"dtype", tensors[i].dtype},
                     {"shape", tensors[i].shape},
                     {"bytes", bytes_of(tensors[i])},
-                    {"slices", std::move(slices)}});
+                    {"regions", regions_json(stored.regions[i], tensors[i].shape)}});
   }
   const Json all = {{"schema", schema},
                     {"step", progress.step},

@@ -9,6 +9,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/commands.h"
+#include "tessera/mesh/pieces.h"
+#include "tessera/plan/memory.h"
 
 namespace tessera::cli {
 namespace {
@@ -23,9 +25,11 @@ struct Row {
 Row make_row(const ModelsQuery& query, const arch::NamedModel& size) {
   arch::check(size.config);
   const auto layout = plan::uniform_plan(size.config, query.ranks, query.level, query.recompute, 1);
-  const plan::Precision precision{query.bf16 ? 2 : 4, 4};
+  const plan::CostInputs inputs{.compute_bytes = query.bf16 ? 2 : 4,
+                                .piece_values = mesh::kPieceValues,
+                                .pieces_at_once = mesh::kPiecesAtOnce};
   return {size.name, arch::parameter_count(size.config), arch::forward_flops(size.config),
-          plan::predict_memory(size.config, layout, precision, query.batch)};
+          plan::predict_memory(size.config, layout, inputs, query.batch)};
 }
 
 std::vector<Row> make_rows(const ModelsQuery& query) {

@@ -5,7 +5,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -16,12 +15,14 @@
 #include "tessera/eager/buffers_before.h"
 #include "tessera/eager/device.h"
 #include "tessera/eager/device_input.h"
+#include "tessera/eager/mesh_world.h"
 #include "tessera/eager/pass.h"
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/statistics.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
 #include "tessera/eager/teacher.h"
+#include "tessera/loop/named_sums.h"
 
 namespace tessera::eager {
 namespace {
@@ -49,8 +50,8 @@ class ForwardJudge final : public loop::Judge {
 /// A buffer, whole on every rank: rank 0's is saved.
 void add_buffer(optim::StateShards& shards, const std::string& name, const at::Tensor& buffer, int64_t rank) {
   const char* dtype = buffer.scalar_type() == at::kLong ? "I64" : "F32";
-  shards.add({concat(checkpoint::names::kBuffer, name), dtype, buffer.sizes().vec(), 0, buffer.numel(),
-              nullptr, rank != 0},
+  shards.add({concat(checkpoint::names::kBuffer, name), dtype, buffer.sizes().vec(),
+              Region::whole(buffer.sizes().vec()), nullptr, rank != 0},
              buffer);
 }
 
@@ -164,7 +165,8 @@ loop::Votes Backend::vote(const loop::Votes& mine) {
 }
 
 std::vector<monitor::TensorStatistics> Backend::statistics() {
-  return step_->statistics.finish(step_->request.loss_scale, mesh_);
+  MeshWorld world(mesh_);
+  return step_->statistics.finish(step_->request.loss_scale, world);
 }
 
 loop::StepValues Backend::sums(const loop::UpdateSettings& settings) { return step_->end->values(settings); }
@@ -184,18 +186,15 @@ void Backend::discard() {
 }
 
 std::string Backend::non_finite_gradient() {
-  std::vector<std::string> names;  // in forward order, the same on every rank
-  size_t first = std::numeric_limits<size_t>::max();
+  loop::NamedPlace first;
   for (const auto& unit : state_.sharded->units()) {
     for (const shard::Shard& shard : unit->shards()) {
-      const bool finite = shard.gradient.isfinite().all().item<bool>();
-      if (!finite && first > names.size()) first = names.size();
-      names.push_back(shard.name);
+      if (!first.name.empty() || shard.gradient.isfinite().all().item<bool>()) continue;
+      first = {order_in_model(state_, shard.name), shard.name};
     }
   }
-  for (const std::string& other : mesh_.world().all_gather_text(std::to_string(first), "bad number"))
-    first = std::min<size_t>(first, std::stoull(other));
-  return first < names.size() ? names[first] : "";
+  MeshWorld world(mesh_);
+  return loop::first_by_order(world, first, "non-finite gradient");
 }
 
 void Backend::forget_loaded() { state_.input->forget(); }

@@ -16,6 +16,7 @@
 #include "tessera/ops/device_graph.h"
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/device_linear.h"
+#include "tessera/plan/memory.h"
 #include "tessera/recipe/choose_device.h"
 
 namespace tessera::eager {
@@ -37,8 +38,7 @@ void use_kernels_of(const mesh::CudaPlugin& plugin, at::Device device) {
 
 /// That a rank is predicted to need. (A checkpoint's copy lies in the host's memory.)
 plan::Memory gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
-  return plan::predict_memory(recipe.model, plan, plan_precision(recipe, plan.world, at::kCUDA),
-                              batch_per_rank);
+  return plan::predict_memory(recipe.model, plan, cost_inputs(recipe, plan.world, at::kCUDA), batch_per_rank);
 }
 
 /// Ranks of this host that compute on one GPU, at most.

@@ -55,7 +55,12 @@ void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::Tenso
       const size_t tensor = parameters.at(std::string(kParameter) + shard.name);
       if (shard.master.numel() == 0 || source.is_fresh(tensor)) continue;
       at::Tensor values = at::empty({shard.master.numel()}, at::kFloat);
-      source.read(tensor, shard.begin, bytes_of(values));
+      std::span<std::byte> left = bytes_of(values);
+      for (const Region& region : shard.regions) {
+        const auto bytes = static_cast<size_t>(region.numel()) * sizeof(float);
+        checkpoint::read_region(source, tensor, region, left.first(bytes));
+        left = left.subspan(bytes);
+      }
       at::Tensor master = shard.master;
       master.copy_(values);
     }

@@ -17,6 +17,8 @@
 #include "tessera/eager/teacher.h"
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/launched.h"
+#include "tessera/plan/memory.h"
+#include "tessera/plan/spans.h"
 
 namespace tessera::eager {
 namespace {
@@ -74,36 +76,47 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
 
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::function<mesh::Facts()>& facts) {
-  const std::vector<mesh::Axis> axes = {{"shard", ranks.world}};
-  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes);
+  const std::vector<mesh::Axis> axes = mesh_axes(recipe, ranks.world);
+  const std::vector<mesh::Span> spans = plan::spans_of(make_plan(recipe, ranks.world));
+  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans);
   const auto timeout = run_timeout(recipe);
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
   mesh::Facts all;
   if (ranks.world > 1)
     before_meeting(recipe, ranks, [&] { all = joined_facts({{mesh::program_fact()}, facts()}); });
-  return std::make_unique<mesh::Mesh>(rendezvous, axes, all);
+  return std::make_unique<mesh::Mesh>(rendezvous, axes, all, spans);
 }
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
                                        recipe.shard.prefetch, recipe.shard.offload);
-  plan::assign_levels(&plan, recipe.shard.units);
+  plan::set_shard_ranks(&plan, recipe.shard.ranks);
+  plan::assign_levels(&plan, recipe.shard.units, recipe.shard.ranks);
   return plan;
 }
 
-plan::Precision plan_precision(const recipe::Recipe& recipe, int64_t world, at::Device device) {
+std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world) {
+  const int64_t ranks = recipe.shard.ranks;
+  if (ranks == 0 || ranks == world) return {{"shard", world}};
+  return {{"dp", world / ranks}, {"shard", ranks}};
+}
+
+plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::Device device) {
   const auto bytes = [device](recipe::Dtype dtype) {
     return static_cast<int64_t>(at::elementSize(resolve_dtype(dtype, device)));
   };
   const auto& train = recipe.train;
   const bool fixed = train.accumulation > 0 || train.batch_per_rank == 0;  // else the batch decides
-  return {bytes(recipe.precision.compute),
-          bytes(recipe.precision.reduce),
-          recipe::kept_numbers(recipe),
-          static_cast<double>(recipe.data.prefetch),
-          fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world,
-          !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways};
+  return {.compute_bytes = bytes(recipe.precision.compute),
+          .reduce_bytes = bytes(recipe.precision.reduce),
+          .kept_values = recipe::kept_numbers(recipe),
+          .batches_ahead = static_cast<double>(recipe.data.prefetch),
+          .accumulates = fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world,
+          .keeps_activations =
+              !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
+          .piece_values = mesh::kPieceValues,
+          .pieces_at_once = mesh::kPiecesAtOnce};
 }
 
 recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps) {
@@ -183,10 +196,10 @@ at::Device device_in_use() { return mesh::cuda_in_use().plugin != nullptr ? at::
 double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
   const double copy =
       recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
-  const plan::Precision precision = plan_precision(recipe, plan.world, device_in_use());
-  const plan::Memory memory = plan::predict_memory(recipe.model, plan, precision, batch_per_rank);
+  const plan::CostInputs inputs = cost_inputs(recipe, plan.world, device_in_use());
+  const plan::Memory memory = plan::predict_memory(recipe.model, plan, inputs, batch_per_rank);
   double needed = memory.total();
-  if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && precision.compute_bytes < 4) {
+  if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && inputs.compute_bytes < 4) {
     // The weights once more, when training's activations and gradients are gone.
     const int64_t batch = recipe.train.eval_batch > 0 ? recipe.train.eval_batch : batch_per_rank;
     const bool offloads = recipe.shard.offload != plan::Offload::kNone;  // then gradients stay
@@ -206,11 +219,13 @@ double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, in
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                            const launch::Ranks& ranks) {
   const auto predict = [&](const plan::Plan& p, int64_t batch) { return own_memory(recipe, p, batch); };
-  recipe::Recipe cheaper = recipe;
+  recipe::Recipe cheaper = recipe, all_ranks = recipe;
   cheaper.shard.recompute = true;
+  all_ranks.shard.ranks = 0;
   const double now = predict(plan, batch_per_rank);
   return concat(
       saving("shard.recompute = true", now, predict(make_plan(cheaper, ranks.world), batch_per_rank)),
+      saving("shard.ranks = 0", now, predict(make_plan(all_ranks, ranks.world), batch_per_rank)),
       saving("run.keep_activations = never", now,
              own_memory(with_kept_activations(recipe, false), plan, batch_per_rank)),
       saving("half the batch per rank", now, predict(plan, std::max<int64_t>(1, batch_per_rank / 2))),

@@ -6,12 +6,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tessera/base/log.h"
 #include "tessera/data/source_mix.h"
 #include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/mesh/mesh.h"
+#include "tessera/plan/cost_inputs.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 
@@ -32,10 +34,15 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::function<mesh::Facts()>& facts);
 
+/// Errors: UserError where shard.ranks or shard.units do not fit the model or `world` ranks.
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
-/// For `world` ranks. `device`: where it computes; what kAuto is depends on it.
+/// Names of the mesh's axes for make_plan(recipe, world): "shard", and with shard.ranks "dp" over it.
+/// Requires that make_plan accepts the recipe.
+std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world);
+/// What memory and traffic depend on, for `world` ranks. `device`: where the run computes; what kAuto means
+/// depends on it.
 /// run.keep_activations = "auto" counts as "never": choose_for_device() of device.h decides it.
-plan::Precision plan_precision(const recipe::Recipe& recipe, int64_t world, at::Device device = at::kCPU);
+plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::Device device = at::kCPU);
 /// The recipe with that decision.
 recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps);
 using Warn = std::function<void(const std::string& line)>;

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "tessera/base/error.h"
+#include "tessera/eager/executable_plan.h"
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
@@ -31,11 +33,28 @@ void initialise(TrainState& state) {
       // Values are made by the host; elsewhere one parameter's at a time passes through its memory.
       const bool host = shard.master.is_cpu();
       at::Tensor master = shard.master, values = host ? master : at::empty(master.sizes(), at::kFloat);
-      models::initialise(specs.at(shard.name), state.recipe.train.seed, shard.begin, values);
+      int64_t position = 0;
+      for (const Region& region : shard.regions) {
+        models::initialise(specs.at(shard.name), state.recipe.train.seed, region,
+                           values.narrow(0, position, region.numel()));
+        position += region.numel();
+      }
       if (!host) master.copy_(values);
     }
   }
   state.sharded->parameters_changed();
+}
+
+/// All trained parameters of the model.
+std::vector<optim::ModelParameter> model_parameters(const models::SegmentedModel& model) {
+  std::unordered_map<std::string, int64_t> units_after;  // by segment
+  auto left = static_cast<int64_t>(model.segments().size());
+  for (const models::Segment& segment : model.segments()) units_after[segment.name] = --left;
+  std::vector<optim::ModelParameter> parameters;
+  for (const arch::ParameterSpec& spec : model.specs()) {
+    if (!spec.buffer) parameters.push_back({spec.name, spec.decay, units_after.at(spec.unit)});
+  }
+  return parameters;
 }
 
 }  // namespace
@@ -53,6 +72,7 @@ std::string dtype_name(at::ScalarType dtype) {
 
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
                                      bool with_optimizer, at::Device device) {
+  check_executable(plan);
   auto state = std::make_unique<TrainState>();
   state->recipe = recipe;
   state->plan = plan;
@@ -82,10 +102,8 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   state->sharded = std::make_unique<shard::ShardedModel>(std::move(parts), plan, precision, mesh, device);
   initialise(*state);
   if (with_optimizer) {
-    const auto specs = specs_by_name(recipe.model);
-    state->optimizer = std::make_unique<optim::Optimizer>(
-        *state->sharded, recipe.optimizer, [&](const std::string& name) { return specs.at(name).decay; },
-        mesh);
+    state->optimizer = std::make_unique<optim::Optimizer>(*state->sharded, recipe.optimizer,
+                                                          model_parameters(*state->model), mesh);
     state->device_update = make_device_update(*state, mesh);
     state->recorded = make_recorded_step(*state, recipe.run.cuda_graphs);
   }
@@ -143,6 +161,16 @@ data::Batch placeholder_batch(const TrainState& state) {
   batch.labels = {0};
   batch.samples = {0};
   return batch;
+}
+
+int64_t order_in_model(const TrainState& state, const std::string& name) {
+  const auto& segments = state.model->segments();
+  const auto segment = std::ranges::find(segments, name, &models::Segment::name);
+  if (segment != segments.end()) return segment - segments.begin();
+  const auto& specs = state.model->specs();
+  const auto spec = std::ranges::find(specs, name, &arch::ParameterSpec::name);
+  TESSERA_CHECK(spec != specs.end(), name, " is not in the model");
+  return spec - specs.begin();
 }
 
 }  // namespace tessera::eager

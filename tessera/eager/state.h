@@ -72,4 +72,8 @@ at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool trai
 /// where it would count among the statistics of a model with buffers.
 data::Batch placeholder_batch(const TrainState& state);
 
+/// Position in the model of a segment or of a parameter, by its name: the same on every rank, whatever the
+/// rank holds.
+int64_t order_in_model(const TrainState& state, const std::string& name);
+
 }  // namespace tessera::eager

@@ -6,11 +6,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "tessera/models/segmented_model.h"
 
 namespace tessera::eager {
 namespace {
 
-constexpr int64_t kSums = 4;  // count, sum, squares, not_finite
+/// Of NamedSums::sums.
+enum Sum : size_t { kCount, kSum, kSquares, kNotFinite, kSums };
 
 }  // namespace
 
@@ -18,7 +22,7 @@ StepStatistics::StepStatistics(TrainState& state, bool due) : state_(state), due
   if (!due_) return;
   state_.context.observe = [this](const std::string& name, const at::Tensor& value) {
     if (name != "tokens" && name != "features")
-      add("activations", name, value);  // units, not parts of the head
+      add(order_in_model(state_, name), "activations", name, value);  // segments, not parts of the head
   };
 }
 
@@ -26,54 +30,41 @@ void StepStatistics::forward_done(bool mine) {
   if (!due_ || !state_.context.observe) return;
   state_.context.observe = nullptr;
   if (mine) return;
-  for (Sums& sums : sums_) sums = {sums.kind, sums.name};
+  for (loop::NamedSums& one : sums_) {
+    one.sums.assign(kSums, 0);
+    one.largest = 0;
+  }
 }
 
-void StepStatistics::add(const char* kind, const std::string& name, const at::Tensor& values) {
+void StepStatistics::add(int64_t order, const char* kind, const std::string& name, const at::Tensor& values) {
   const at::NoGradGuard no_grad;
-  Sums sums{kind, name};
+  loop::NamedSums one{order, kind, name, std::vector<double>(kSums), 0};
   if (values.numel() > 0) {
     const at::Tensor finite = values.isfinite();
-    // In double the squares of the smallest and of the largest numbers are numbers as well.
+    // In double the squares of the smallest and of the largest values are values as well.
     const at::Tensor numbers = values.detach().to(at::kDouble).masked_fill(finite.logical_not(), 0);
-    sums.count = finite.sum().item<double>();
-    sums.not_finite = static_cast<double>(values.numel()) - sums.count;
-    sums.sum = numbers.sum().item<double>();
-    sums.squares = numbers.square().sum().item<double>();
-    sums.largest = numbers.abs().max().item<double>();
+    one.sums[kCount] = finite.sum().item<double>();
+    one.sums[kNotFinite] = static_cast<double>(values.numel()) - one.sums[kCount];
+    one.sums[kSum] = numbers.sum().item<double>();
+    one.sums[kSquares] = numbers.square().sum().item<double>();
+    one.largest = numbers.abs().max().item<double>();
   }
-  sums_.push_back(std::move(sums));
+  sums_.push_back(std::move(one));
 }
 
-std::vector<monitor::TensorStatistics> StepStatistics::finish(double scale, mesh::Mesh& mesh) {
+std::vector<monitor::TensorStatistics> StepStatistics::finish(double scale, loop::World& world) {
   if (!due_) return {};
+  const auto segments = static_cast<int64_t>(state_.model->segments().size());
   for (const auto& unit : state_.sharded->units()) {
     for (const shard::Shard& shard : unit->shards())
-      add("gradients", shard.name, shard.gradient.to(at::kFloat) / scale);
+      add(segments + order_in_model(state_, shard.name), "gradients", shard.name,
+          shard.gradient.to(at::kFloat) / scale);
   }
-  const auto rows = static_cast<int64_t>(sums_.size());
-  // Sums of every rank in the first rows, each rank's largest magnitudes in one of the others.
-  at::Tensor all = at::zeros({kSums + mesh.world_size(), rows}, at::kDouble);
-  for (int64_t i = 0; i < rows; ++i) {
-    const Sums& one = sums_[static_cast<size_t>(i)];
-    const auto put = [&](int64_t row, double value) {
-      all.mutable_data_ptr<double>()[row * rows + i] = value;
-    };
-    put(0, one.count);
-    put(1, one.sum);
-    put(2, one.squares);
-    put(3, one.not_finite);
-    put(kSums + mesh.rank(), one.largest);
-  }
-  mesh.world().all_reduce(all, "statistics");
-  const at::Tensor largest = all.narrow(0, kSums, mesh.world_size()).amax(0);
   std::vector<monitor::TensorStatistics> found;
-  for (int64_t i = 0; i < rows; ++i) {
-    const Sums& one = sums_[static_cast<size_t>(i)];
-    const auto sum = [&](int64_t row) { return all.const_data_ptr<double>()[row * rows + i]; };
-    const double count = std::max(sum(0), 1.0);
-    found.push_back({one.kind, one.name, sum(1) / count, std::sqrt(sum(2) / count),
-                     largest.const_data_ptr<double>()[i], std::llround(sum(3))});
+  for (const loop::NamedSums& one : loop::sum_by_name(world, sums_, "statistics")) {
+    const double count = std::max(one.sums[kCount], 1.0);
+    found.push_back({one.kind, one.name, one.sums[kSum] / count, std::sqrt(one.sums[kSquares] / count),
+                     one.largest, std::llround(one.sums[kNotFinite])});
   }
   return found;
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tessera/eager/state.h"
-#include "tessera/mesh/mesh.h"
+#include "tessera/loop/named_sums.h"
 #include "tessera/monitor/tensor_statistics.h"
 
 namespace tessera::eager {
@@ -25,22 +25,18 @@ class StepStatistics {
 
   bool due() const { return due_; }
   /// The first micro-batch's forward is over: later ones, and what backward computes again, are not looked
-  /// at. `mine`: false for a stand-in, which does not count.
+  /// at. `mine`: false for a placeholder batch, which does not count.
   void forward_done(bool mine);
   /// With the reduced gradients, over all ranks; the same on every rank. `scale`: what they are multiplied
   /// with. Collective where due.
-  std::vector<monitor::TensorStatistics> finish(double scale, mesh::Mesh& mesh);
+  std::vector<monitor::TensorStatistics> finish(double scale, loop::World& world);
 
  private:
-  struct Sums {
-    std::string kind, name;
-    double count = 0, sum = 0, squares = 0, not_finite = 0, largest = 0;
-  };
-  void add(const char* kind, const std::string& name, const at::Tensor& values);
+  void add(int64_t order, const char* kind, const std::string& name, const at::Tensor& values);
 
   TrainState& state_;
   bool due_;
-  std::vector<Sums> sums_;
+  std::vector<loop::NamedSums> sums_;
 };
 
 }  // namespace tessera::eager

@@ -52,7 +52,7 @@ loop::StepValues StepEnd::values(const loop::UpdateSettings& settings) {
   }
   const at::NoGradGuard no_grad;
   at::Tensor sums = at::stack({loss_, state_.sharded->gradient_square_sum()});
-  all_ranks(*state_.sharded, mesh_).all_reduce(sums, "step");
+  all_ranks(mesh_).all_reduce(sums, "step");
   const at::Tensor here = sums.to(at::kCPU);
   return values_ = values_of(state_, here[0].item<double>(), here[1].item<double>());
 }
@@ -70,16 +70,9 @@ void StepEnd::finish(bool is_used, const loop::UpdateSettings& settings) {
 std::shared_ptr<DeviceUpdate> make_device_update(TrainState& state, mesh::Mesh& mesh) {
   const at::Device device = state.input->device();
   if (device.is_cpu() || !state.optimizer->can_queue()) return nullptr;
-  return std::make_shared<DeviceUpdate>(*state.optimizer, *state.sharded, all_ranks(*state.sharded, mesh),
-                                        device);
+  return std::make_shared<DeviceUpdate>(*state.optimizer, *state.sharded, all_ranks(mesh), device);
 }
 
-mesh::Group& all_ranks(const shard::ShardedModel& model, mesh::Mesh& mesh) {
-  // A unit without replicas is split over all ranks.
-  const bool sharded = std::ranges::any_of(
-      model.units(), [](const std::unique_ptr<shard::Unit>& unit) { return unit->replicas() == 1; });
-  mesh::Group& shard = mesh.group("shard");
-  return sharded && shard.size() == mesh.world_size() ? shard : mesh.world();
-}
+mesh::Group& all_ranks(mesh::Mesh& mesh) { return mesh.group(mesh::Span{1, mesh.world_size()}); }
 
 }  // namespace tessera::eager

@@ -47,7 +47,8 @@ class StepEnd {
 /// The update that a device makes without the host. Null on a CPU, and for optimizers that cannot be queued.
 std::shared_ptr<DeviceUpdate> make_device_update(TrainState& state, mesh::Mesh& mesh);
 
-/// The group of all ranks for tensors of the device. Reuses a group of the units: no new connections.
-mesh::Group& all_ranks(const shard::ShardedModel& model, mesh::Mesh& mesh);
+/// The group of all ranks for tensors of the device: that of the units where they have one, which saves
+/// connections.
+mesh::Group& all_ranks(mesh::Mesh& mesh);
 
 }  // namespace tessera::eager

@@ -9,6 +9,7 @@
 #include "tessera/eager/init_from.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
+#include "tessera/plan/memory.h"
 
 namespace tessera::eager {
 namespace {
@@ -60,7 +61,7 @@ double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch
                      at::Device device) {
   if (student.distill.teacher.empty()) return 0;
   const recipe::Recipe recipe = open_teacher(student).recipe;
-  return plan::answering_bytes(recipe.model, make_plan(recipe, world), plan_precision(recipe, world, device),
+  return plan::answering_bytes(recipe.model, make_plan(recipe, world), cost_inputs(recipe, world, device),
                                batch_per_rank);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <regex>
 #include <string_view>
 
 #include "tessera/base/error.h"
@@ -53,6 +54,16 @@ TrainedModel open_weights(const std::string& path, const std::vector<std::string
   return {path, recipe::parse_recipe(toml, path, ".", without_zero_lengths(sets)), std::move(found)};
 }
 
+/// Groups of ranks of the training may not fit the ranks of an evaluation, whose numbers are the same
+/// without.
+void use_any_ranks(recipe::Recipe& recipe, const std::vector<std::string>& sets) {
+  if (!recipe::last_set(sets, "shard.ranks")) recipe.shard.ranks = 0;
+  if (!recipe::last_set(sets, "shard.units")) {
+    static const std::regex ranks("\\+ranks\\d+");
+    recipe.shard.units = std::regex_replace(recipe.shard.units, ranks, "");
+  }
+}
+
 }  // namespace
 
 TrainedModel open_trained_model(const std::string& path, const std::vector<std::string>& sets,
@@ -73,6 +84,7 @@ TrainedModel open_trained_model(const std::string& path, const std::vector<std::
     if (recipe.checkpoint.on_damage == "fail") checkpoint::refuse_passed_over(choice);
     warn(checkpoint::passed_over_text(choice));
   }
+  use_any_ranks(recipe, sets);
   return {choice.path, std::move(recipe)};
 }
 

@@ -60,7 +60,8 @@ TensorShard slice_of(std::string name, const at::Tensor& tensor, const std::vect
                      int64_t begin, int64_t end) {
   TESSERA_CHECK(tensor.is_contiguous() && tensor.numel() == end - begin, name);
   const std::string dtype = name_of(tensor.scalar_type(), name);
-  return {std::move(name), dtype, shape, begin, end, static_cast<std::byte*>(tensor.data_ptr())};
+  return {std::move(name), dtype, shape, Region::interval(shape, begin, end),
+          static_cast<std::byte*>(tensor.data_ptr())};
 }
 
 std::string optimizer_name(const char* slot, const std::string& parameter) {

@@ -26,7 +26,7 @@ struct Copy {
 /// Lets the shards point to a copy of what they pointed to; the result holds it.
 Copy copy_shards(std::vector<checkpoint::TensorShard>& shards) {
   const auto bytes = [](const checkpoint::TensorShard& shard) {
-    return static_cast<size_t>(shard.end - shard.begin) * formats::dtype_size(shard.dtype);
+    return static_cast<size_t>(shard.region.numel()) * formats::dtype_size(shard.dtype);
   };
   size_t total = 0;
   for (const auto& shard : shards) total += bytes(shard);

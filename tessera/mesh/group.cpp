@@ -47,14 +47,14 @@ at::ScalarType travels_as(at::ScalarType given, at::ScalarType wire) {
 
 }  // namespace
 
-Group::Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
+Group::Group(GroupName name, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
              std::shared_ptr<LastOperation> last)
-    : axis_(std::move(axis)),
+    : name_(std::move(name)),
       rank_(rank),
       size_(size),
       transport_(std::move(transport)),
       last_(std::move(last)) {
-  TESSERA_CHECK(size == 1 || transport_ != nullptr, "axis ", axis_);
+  TESSERA_CHECK(size == 1 || transport_ != nullptr, name_.text);
 }
 
 Group::~Group() = default;
@@ -62,7 +62,7 @@ Group::~Group() = default;
 std::string Group::transport_name() const { return transport_ ? transport_->name() : "nothing"; }
 
 std::string Group::begins(const char* kind, const std::string& what) {
-  std::string name = concat(kind, " ", what, " over axis ", axis_);
+  std::string name = concat(kind, " ", what, " over ", name_.text);
   if (last_) {
     for (const auto& watcher : last_->watchers) {
       if (const auto alive = watcher.lock()) (*alive)(name);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives of one group of ranks (one line along an axis of the mesh), counted and with errors that name
-// what waited. All functions are collective over the group; one thread per process calls them, in the same
-// order on every rank. A group of size 1 costs nothing: every call is a copy or nothing at all.
+// Collectives of one group of ranks, counted and with errors that name what waited. All functions are
+// collective over the group; one thread per process calls them, in the same order on every rank. A group of
+// size 1 costs nothing: every call is a copy or nothing at all.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tessera/mesh/pending.h"
-#include "tessera/plan/plan.h"
+#include "tessera/mesh/pieces.h"
 
 namespace tessera::mesh {
 
@@ -32,16 +32,21 @@ struct LastOperation {
   std::vector<std::weak_ptr<const CollectiveWatcher>> watchers;  // see Mesh::watch_collectives
 };
 
+struct GroupName {
+  std::string name;  // "shard"; of a group without a name "ranks 0,2 (stride 2)"
+  std::string text;  // as errors say it: "axis shard", "axis shard (ranks 0,1)", "ranks 0,2 (stride 2)"
+};
+
 class Group {
  public:
   /// `transport` may be null when size is 1. `last`: told of every collective; may be null.
-  Group(std::string axis, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
+  Group(GroupName name, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
         std::shared_ptr<LastOperation> last = nullptr);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  const std::string& axis() const { return axis_; }
+  const std::string& name() const { return name_.name; }
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
   /// How its ranks talk: "shared memory", "TCP", "pretended"; "nothing" where there is one rank.
@@ -54,7 +59,7 @@ class Group {
   /// as `wire` (float32 or bfloat16; summed in float32), or as it is where its dtype is narrower: the same
   /// sum for half of the bytes. Each rank sends its slices straight to their owners:
   /// (size - 1) / size of the input, the minimum, and the sum does not depend on timing. A large input
-  /// travels in pieces of plan::kPieceNumbers, plan::kPiecesUnderWay of them at once: that bounds the memory
+  /// travels in pieces of kPieceValues values, kPiecesAtOnce of them at once: that bounds the memory
   /// it takes. Pieces after the first ones start in advance() and wait().
   Pending reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarType wire, const std::string& what);
   /// values (small, float64, contiguous) <- sum over ranks, the same bits on every rank.
@@ -85,10 +90,10 @@ class Group {
   void begin_one(const char* kind, int64_t bytes, const std::string& what,
                  const std::function<Waiter()>& start);
 
-  std::string axis_;
+  GroupName name_;
   int64_t rank_, size_;
   std::shared_ptr<Transport> transport_;
-  int64_t piece_numbers_ = plan::kPieceNumbers;
+  int64_t piece_numbers_ = kPieceValues;
   std::map<std::string, Traffic> traffic_;
   std::shared_ptr<LastOperation> last_;
 };

@@ -2,6 +2,7 @@
 #include "tessera/mesh/mesh.h"
 
 #include <algorithm>
+#include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -51,10 +52,10 @@ bool is_served(TimedStore& store) {
 
 /// More than the sockets of this rank: those of a group's two connections to every other rank and what serves
 /// them, the store's, and the files a run has open.
-int64_t files_of_a_rank(const Rendezvous& rendezvous, const std::vector<Axis>& axes) {
+int64_t files_of_a_rank(const Rendezvous& rendezvous, const std::set<Span>& spans) {
   constexpr int64_t kOthers = 48, kOfAConnection = 6;
   int64_t groups = 2 * (rendezvous.world + kOfAConnection);  // the world and another_group()
-  for (const Axis& axis : axes) groups += axis.size > 1 ? axis.size + kOfAConnection : 0;
+  for (const Span& span : spans) groups += span.size + kOfAConnection;
   return 2 * groups + (rendezvous.rank == 0 ? rendezvous.world : 0) + kOthers;
 }
 
@@ -72,17 +73,34 @@ StorePointer meet(const Rendezvous& rendezvous, const Address& address, const Fa
   }
 }
 
+/// The span of axes[index]: the last axis is fastest.
+Span span_of_axis(const std::vector<Axis>& axes, size_t index) {
+  Span span{1, axes[index].size};
+  for (size_t later = index + 1; later < axes.size(); ++later) span.stride *= axes[later].size;
+  return span.size == 1 ? Span{} : span;
+}
+
+/// Those of more than one rank: of the axes and `more`, each once.
+std::set<Span> distinct_spans(const std::vector<Axis>& axes, const std::vector<Span>& more) {
+  std::set<Span> spans;
+  for (size_t i = 0; i < axes.size(); ++i) spans.insert(span_of_axis(axes, i));
+  for (const Span& span : more) spans.insert(span.size == 1 ? Span{} : span);
+  spans.erase(Span{});
+  return spans;
+}
+
 }  // namespace
 
-Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts)
+Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts,
+           const std::vector<Span>& spans)
     : rank_(given.rank), world_size_(given.world), axes_(std::move(axes)) {
   if (world_size_ == 1) {
-    make_groups([](const std::string&, int64_t, int64_t) { return nullptr; });
+    make_groups([](const std::string&, int64_t, int64_t) { return nullptr; }, spans);
     return;
   }
   Rendezvous rendezvous = given;
   rendezvous.timeout = std::max(given.timeout, std::chrono::milliseconds(1));  // c10d takes 0 for no limit
-  make_room_for_files(files_of_a_rank(rendezvous, axes_));
+  make_room_for_files(files_of_a_rank(rendezvous, distinct_spans(axes_, spans)));
   const Address address(rendezvous.host, rendezvous.port, std::min(kPatience, rendezvous.timeout));
   try {
     const Connections before = Connections::all();
@@ -97,17 +115,17 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts)
     patience.timeout = rendezvous.timeout;
     patience.progress_of_others = [progress = progress_] { return progress->of_others(); };
     const auto all_shared = std::make_shared<SharedTransports>();
-    make_groups([store, from = address.from_here(), patience, timeout = rendezvous.timeout, reach = reach_,
-                 wanted = rendezvous.shared_memory,
-                 all_shared](const std::string& line, int64_t rank, int64_t size) {
-      const auto own_store = c10::make_intrusive<c10d::PrefixStore>(line, store);
+    const auto connect = [store, from = address.from_here(), patience, timeout = rendezvous.timeout,
+                          reach = reach_, wanted = rendezvous.shared_memory,
+                          all_shared](const std::string& key, int64_t rank, int64_t size) {
+      const auto own_store = c10::make_intrusive<c10d::PrefixStore>(key, store);
       auto transport = shared_transport(own_store, rank, size, wanted, patience, all_shared);
-      if (!transport && line == kWorld) {
+      if (!transport && key == kWorld) {
         *reach = std::make_unique<Reach>(store, rank, size, from);
         (*reach)->check(std::min(timeout * 2 / 3, kReachLimit));  // the rest is for the verdict
       }
       const CudaInUse cuda = cuda_in_use();
-      const bool exchanges = line != kWorld && !line.starts_with(kAnother) &&  // those of an axis reduce
+      const bool exchanges = key != kWorld && !key.starts_with(kAnother) &&  // those of a span reduce
                              (cuda.plugin == nullptr || cuda.shared);
       if (!transport) transport = gloo_transport(own_store, rank, size, from, patience, exchanges);
       if (cuda.plugin == nullptr) return transport;
@@ -116,7 +134,8 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts)
         return cuda.plugin->nccl_backend(backend_store, static_cast<int>(rank), static_cast<int>(size),
                                          cuda.device, timeout);
       });
-    });
+    };
+    make_groups(connect, spans);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -153,50 +172,59 @@ Fact program_fact() {
           "install the same build of Tessera on every host"};
 }
 
-std::unique_ptr<Mesh> Mesh::over(int64_t rank, std::vector<Axis> axes, const TransportMaker& make_transport) {
+std::unique_ptr<Mesh> Mesh::over(int64_t rank, std::vector<Axis> axes, const TransportMaker& make_transport,
+                                 const std::vector<Span>& spans) {
   std::unique_ptr<Mesh> mesh(new Mesh());
   mesh->rank_ = rank;
   mesh->axes_ = std::move(axes);
   for (const Axis& axis : mesh->axes_) mesh->world_size_ *= axis.size;
-  mesh->make_groups(make_transport);
+  mesh->make_groups(make_transport, spans);
   return mesh;
 }
 
-std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes) {
-  return over(rank, std::move(axes), [](const std::string&, int64_t line_rank, int64_t size) {
-    return pretend_transport(line_rank, size);
-  });
+std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes, const std::vector<Span>& spans) {
+  const auto make = [](const std::string&, int64_t group_rank, int64_t size) {
+    return pretend_transport(group_rank, size);
+  };
+  return over(rank, std::move(axes), make, spans);
 }
 
 Mesh::~Mesh() = default;
 
-std::unique_ptr<Group> Mesh::make_group(const std::string& axis, const std::string& line, int64_t rank,
-                                        int64_t size) const {
-  return std::make_unique<Group>(axis, rank, size, size > 1 ? make_transport_(line, rank, size) : nullptr,
+std::unique_ptr<Group> Mesh::make_group(const Span& span) const {
+  const int64_t rank = plan::position_in(span, rank_);
+  const std::string ranks = plan::ranks_text(span, rank_);
+  GroupName name{ranks, ranks};
+  for (const Axis& axis : axes_) {
+    if (axis.size == 1 || span_of(axis.name) != span) continue;
+    const bool all = span.size == world_size_;
+    name = {axis.name, concat("axis ", axis.name, all ? "" : concat(" (", ranks, ")"))};
+  }
+  const std::string key = concat("span/", span.stride, "/", span.size, "/", plan::base_of(span, rank_));
+  return std::make_unique<Group>(std::move(name), rank, span.size, make_transport_(key, rank, span.size),
                                  last_operation_);
 }
 
-void Mesh::make_groups(TransportMaker make_transport) {
+void Mesh::make_groups(TransportMaker make_transport, const std::vector<Span>& spans) {
   make_transport_ = std::move(make_transport);
   int64_t product = 1;
   for (const Axis& axis : axes_) product *= axis.size;
   TESSERA_CHECK_EQ(product, world_size_);
-  world_ = make_group("world", kWorld, rank_, world_size_);
-  single_ = make_group("single", "single", 0, 1);
-  for (const Axis& axis : axes_) {
-    std::string line = axis.name;
-    for (const Axis& other : axes_) {
-      if (other.name != axis.name) line += concat("/", other.name, coordinate(other.name));
-    }
-    groups_.push_back(make_group(axis.name, line, coordinate(axis.name), axis.size));
+  auto transport = world_size_ > 1 ? make_transport_(kWorld, rank_, world_size_) : nullptr;
+  world_ = std::make_unique<Group>(GroupName{kWorld, concat("axis ", kWorld)}, rank_, world_size_,
+                                   std::move(transport), last_operation_);
+  single_ = std::make_unique<Group>(GroupName{"single", "axis single"}, 0, 1, nullptr, last_operation_);
+  for (const Span& span : distinct_spans(axes_, spans)) {
+    TESSERA_CHECK_EQ(world_size_ % (span.stride * span.size), 0);
+    groups_[span] = make_group(span);
   }
 }
 
 std::unique_ptr<Group> Mesh::another_group(const std::string& name) {
-  const std::string line = kAnother + name;
+  const std::string key = kAnother + name;
   // Another thread's collectives have an order of their own: last_operation_ does not hear of them.
-  return std::make_unique<Group>(name, rank_, world_size_,
-                                 world_size_ > 1 ? make_transport_(line, rank_, world_size_) : nullptr);
+  return std::make_unique<Group>(GroupName{name, concat("axis ", name)}, rank_, world_size_,
+                                 world_size_ > 1 ? make_transport_(key, rank_, world_size_) : nullptr);
 }
 
 std::shared_ptr<const CollectiveWatcher> Mesh::watch_collectives(CollectiveWatcher watcher) {
@@ -207,25 +235,35 @@ std::shared_ptr<const CollectiveWatcher> Mesh::watch_collectives(CollectiveWatch
   return watched;
 }
 
-int64_t Mesh::coordinate(const std::string& axis) const {
-  int64_t rest = rank_;
-  for (auto it = axes_.rbegin(); it != axes_.rend(); ++it) {
-    if (it->name == axis) return rest % it->size;
-    rest /= it->size;
+int64_t Mesh::coordinate(const std::string& axis) const { return plan::position_in(span_of(axis), rank_); }
+
+Span Mesh::span_of(const std::string& axis) const {
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].name == axis) return span_of_axis(axes_, i);
   }
-  return 0;
+  return {};
 }
 
-Group& Mesh::group(const std::string& axis) {
-  for (size_t i = 0; i < axes_.size(); ++i) {
-    if (axes_[i].name == axis) return *groups_[i];
-  }
-  return *single_;
+Group& Mesh::group(const std::string& axis) { return group(span_of(axis)); }
+
+Group& Mesh::group(Span span) {
+  if (span.size == 1) return *single_;
+  if (const auto found = groups_.find(span); found != groups_.end()) return *found->second;
+  TESSERA_CHECK(span.stride == 1 && span.size == world_size_, "the mesh has no group of ",
+                plan::ranks_text(span, rank_));
+  return *world_;
+}
+
+std::vector<Group*> Mesh::groups() const {
+  std::vector<Group*> all;
+  for (const auto& [span, group] : groups_) all.push_back(group.get());
+  all.push_back(world_.get());
+  return all;
 }
 
 double Mesh::wait_seconds() const {
-  double total = world_->wait_seconds();
-  for (const auto& group : groups_) total += group->wait_seconds();
+  double total = 0;
+  for (const Group* group : groups()) total += group->wait_seconds();
   return total;
 }
 

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// All ranks of a run and the named axes they lie along.
+// All ranks of a run and the groups in which they communicate.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/group.h"
+#include "tessera/plan/spans.h"
 
 namespace c10d {
 class Store;
@@ -49,32 +51,40 @@ Fact program_fact();
 /// of waiting for this rank. Takes up to some seconds; where the others cannot be found nothing happens.
 void tell_refusal(const Rendezvous& rendezvous, const std::string& reason);
 
+using plan::Span;
+
+/// A name for a span: see Mesh.
 struct Axis {
   std::string name;
   int64_t size = 1;
 };
 
-/// Makes the transport of one group of more than one rank. `line`: "world", or the axis and the coordinates
-/// on the others ("shard/dp1"); `rank` and `size` are the group's.
+/// Makes the transport of one group of more than one rank. `key` names the group among all groups of the
+/// mesh: "world", "another/NAME", "span/STRIDE/SIZE/LOWEST RANK"; `rank` and `size` are the group's.
 using TransportMaker =
-    std::function<std::shared_ptr<Transport>(const std::string& line, int64_t rank, int64_t size)>;
+    std::function<std::shared_ptr<Transport>(const std::string& key, int64_t rank, int64_t size)>;
 
 /// Ranks in row-major order over the axes, the last axis fastest: with {pp 2, shard 4}, rank 5 is pp 1,
-/// shard 1. Owned by one thread; passed by reference, there is no global one.
+/// shard 1. An axis is a name for a span of ranks. Groups exist for the spans of the axes and for `spans`,
+/// one for each distinct span, made when the mesh is, in sorted order. Owned by one thread; passed by
+/// reference, there is no global one.
 class Mesh {
  public:
   /// Collective: waits until every rank has come, names those that have not (CommError). A UserError on every
   /// rank names a world size or a fact that differs, the values and the ranks; so does one on a process whose
   /// rank has come already.
-  Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const Facts& facts);
+  Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const Facts& facts,
+       const std::vector<Span>& spans = {});
   /// Throws, on every rank, the UserError of a process that came after the others and could not join, such as
   /// one with another world size. Collective.
   void check_refusals();
   /// A mesh over transports of the caller's.
   static std::unique_ptr<Mesh> over(int64_t rank, std::vector<Axis> axes,
-                                    const TransportMaker& make_transport);
+                                    const TransportMaker& make_transport,
+                                    const std::vector<Span>& spans = {});
   /// One process plays `rank` of a mesh of `axes`: gathers repeat its own shard, reductions multiply it.
-  static std::unique_ptr<Mesh> pretend(int64_t rank, std::vector<Axis> axes);
+  static std::unique_ptr<Mesh> pretend(int64_t rank, std::vector<Axis> axes,
+                                       const std::vector<Span>& spans = {});
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -84,10 +94,14 @@ class Mesh {
   const std::vector<Axis>& axes() const { return axes_; }
   /// This rank's place on an axis; an axis that was not given has size 1.
   int64_t coordinate(const std::string& axis) const;
-  /// This rank's line along an axis.
+  /// This rank's group along an axis; one rank for an axis that was not given.
   Group& group(const std::string& axis);
-  /// All ranks.
+  /// This rank's group of a span that the mesh was made with; world() for all ranks otherwise. Local.
+  Group& group(Span span);
+  /// All ranks, for control messages and what no plan names.
   Group& world() { return *world_; }
+  /// All groups but those of another_group() and of one rank: sorted by span, then world().
+  std::vector<Group*> groups() const;
   /// A group of all ranks with an order of its own, for the collectives of another thread. Collective: every
   /// rank makes its groups in the same order.
   std::unique_ptr<Group> another_group(const std::string& name);
@@ -127,15 +141,16 @@ class Mesh {
   std::string unreachable_for_others() const;
   /// The ranks whose hosts do not accept a connection of this one; empty where groups do not use TCP.
   std::string unreachable_ranks() const;
-  void make_groups(TransportMaker make_transport);
-  std::unique_ptr<Group> make_group(const std::string& axis, const std::string& line, int64_t rank,
-                                    int64_t size) const;
+  /// Of an axis, {1, 1} for one that was not given.
+  Span span_of(const std::string& axis) const;
+  void make_groups(TransportMaker make_transport, const std::vector<Span>& spans);
+  std::unique_ptr<Group> make_group(const Span& span) const;
 
   int64_t rank_ = 0, world_size_ = 1;
   std::vector<Axis> axes_;
   std::unique_ptr<Group> world_;
-  std::vector<std::unique_ptr<Group>> groups_;  // one per axis
-  std::unique_ptr<Group> single_;               // any axis not given
+  std::map<Span, std::unique_ptr<Group>> groups_;  // of more than one rank
+  std::unique_ptr<Group> single_;                  // this rank alone
   TransportMaker make_transport_;
   std::shared_ptr<LastOperation> last_operation_ = std::make_shared<LastOperation>();
   std::shared_ptr<void> store_;  // c10d::Store

@@ -4,8 +4,8 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/trace.h"
+#include "tessera/mesh/pieces.h"
 #include "tessera/mesh/reason.h"
-#include "tessera/plan/plan.h"
 
 namespace tessera::mesh {
 namespace {
@@ -45,7 +45,7 @@ struct Pending::State {
 
   /// As many pieces as there is room for.
   void start_pieces() {
-    while (begun < pieces && under_way.size() < static_cast<size_t>(plan::kPiecesUnderWay)) {
+    while (begun < pieces && under_way.size() < static_cast<size_t>(kPiecesAtOnce)) {
       try {
         under_way.push_back(begin(begun));
       } catch (const std::exception& error) {

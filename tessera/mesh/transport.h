@@ -28,7 +28,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual Waiter all_gather(at::Tensor output, at::Tensor input) = 0;
-  /// TensorShard r of input goes to rank r; slice r of output comes from rank r. Equal slices.
+  /// Slice r of input goes to rank r; slice r of output comes from rank r. Equal slices.
   virtual Waiter all_to_all(at::Tensor output, at::Tensor input) = 0;
   /// An exchange whose output [n] is the sum of what comes, rank 0's first, in its own dtype; input [ranks,
   /// n]. Unset, on every rank alike, where a transport only moves bytes.

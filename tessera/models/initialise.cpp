@@ -36,16 +36,9 @@ void fill_normal_within_two(const arch::ParameterSpec& spec, uint64_t seed, uint
   }
 }
 
-}  // namespace
-
-void initialise(const arch::ParameterSpec& spec, uint64_t seed, int64_t begin, at::Tensor out) {
-  TESSERA_CHECK(!spec.buffer, spec.name, " is not trained");
-  TESSERA_CHECK(out.dim() == 1 && out.scalar_type() == at::kFloat && out.is_contiguous(), "out of ",
-                spec.name);
-  TESSERA_CHECK(begin >= 0 && begin + out.numel() <= spec.numel(), "", spec.name, " has ", spec.numel(),
-                " elements, asked for ", begin, " + ", out.numel());
-  const std::span<float> values(out.mutable_data_ptr<float>(), static_cast<size_t>(out.numel()));
-  const uint64_t key = random_key(seed, spec.name), first = static_cast<uint64_t>(begin);
+/// Values from element `first` of the whole tensor on.
+void fill(const arch::ParameterSpec& spec, uint64_t seed, uint64_t first, std::span<float> values) {
+  const uint64_t key = random_key(seed, spec.name);
   const auto value = static_cast<float>(spec.init_value);
   switch (spec.init) {
     case arch::Init::kZero:
@@ -75,6 +68,21 @@ void initialise(const arch::ParameterSpec& spec, uint64_t seed, int64_t begin, a
   }
 }
 
+}  // namespace
+
+void initialise(const arch::ParameterSpec& spec, uint64_t seed, const Region& region, at::Tensor out) {
+  TESSERA_CHECK(!spec.buffer, spec.name, " is not trained");
+  TESSERA_CHECK(out.dim() == 1 && out.scalar_type() == at::kFloat && out.is_contiguous(), "out of ",
+                spec.name);
+  TESSERA_CHECK(region.fits(spec.shape) && out.numel() == region.numel(), spec.name, ' ', to_string(region),
+                " of ", spec.numel(), " elements, into ", out.numel());
+  const std::span<float> values(out.mutable_data_ptr<float>(), static_cast<size_t>(out.numel()));
+  for (const SharedRun& run : SharedRuns::in_tensor(spec.shape, region)) {
+    fill(spec, seed, static_cast<uint64_t>(run.a),
+         values.subspan(static_cast<size_t>(run.b), static_cast<size_t>(run.count)));
+  }
+}
+
 void allocate(SegmentedModel& model, uint64_t seed, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
   const auto parameters = model.named_parameters();
@@ -83,7 +91,7 @@ void allocate(SegmentedModel& model, uint64_t seed, at::ScalarType dtype) {
       continue;
     }
     at::Tensor values = at::empty({spec.numel()}, at::TensorOptions().dtype(at::kFloat));
-    initialise(spec, seed, 0, values);
+    initialise(spec, seed, Region::whole(spec.shape), values);
     at::Tensor parameter = parameters[spec.name];
     parameter.set_data(values.view(spec.shape).to(dtype));
   }

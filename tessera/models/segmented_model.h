@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/arch/model.h"
+#include "tessera/base/region.h"
 #include "tessera/mesh/group.h"
 #include "tessera/models/segment.h"
 
@@ -52,8 +53,9 @@ std::unique_ptr<SegmentedModel> make_model(const arch::ModelConfig& config, mesh
 /// sharding).
 void allocate(SegmentedModel& model, uint64_t seed, at::ScalarType dtype = at::kFloat);
 
-/// Elements [begin, begin + out.numel()) of the parameter's initial value, flattened: the same for any split.
-/// `out`: 1-D float32, contiguous. Requires: a trained parameter.
-void initialise(const arch::ParameterSpec& spec, uint64_t seed, int64_t begin, at::Tensor out);
+/// A region of the parameter's initial value. Each value is a function of the seed, the name and the
+/// element's index in the whole tensor: any split gives the same bits. `out`: 1-D float32, contiguous,
+/// region.numel() elements. Requires: a trained parameter.
+void initialise(const arch::ParameterSpec& spec, uint64_t seed, const Region& region, at::Tensor out);
 
 }  // namespace tessera::models

@@ -28,6 +28,7 @@ class Adafactor : public UpdateRule {
   }
 
   void prepare(std::span<const UnitState> units) override {
+    require_whole_tensors(units, "adafactor");
     for (const UnitState& state : units) {
       for (const shard::Shard& shard : state.unit->shards()) {
         Moments moments{state.unit, &shard, ops::factored(shard.shape), {}, {}, {}};
@@ -52,7 +53,8 @@ class Adafactor : public UpdateRule {
         Moments& m = moments_[next++];
         const shard::Shard& shard = *m.shard;
         if (m.factored) {
-          ops::divide_by_root(*m.factored, shard.gradient, shard.begin, step.grad_scale, m.row, m.column);
+          ops::divide_by_root(*m.factored, shard.gradient, shard.interval().begin, step.grad_scale, m.row,
+                              m.column);
         } else {
           ops::divide_by_root(shard.gradient, step.grad_scale, m.squares, decay);
         }
@@ -71,8 +73,8 @@ class Adafactor : public UpdateRule {
       }
       for (const auto& [name, moment] :
            {std::pair("exp_avg_sq_r/", m.row), std::pair("exp_avg_sq_c/", m.column)}) {
-        shards.add({prefix + name + m.shard->name, "F32", moment.sizes().vec(), 0, moment.numel(), nullptr,
-                    !first_rank},
+        shards.add({prefix + name + m.shard->name, "F32", moment.sizes().vec(),
+                    Region::whole(moment.sizes().vec()), nullptr, !first_rank},
                    moment);
       }
     }
@@ -98,7 +100,7 @@ class Adafactor : public UpdateRule {
     for (const Moments& m : moments_) {
       if (!m.factored) continue;
       if (m.unit->replica() == 0) {
-        ops::add_squares(*m.factored, m.shard->gradient, m.shard->begin, grad_scale, at,
+        ops::add_squares(*m.factored, m.shard->gradient, m.shard->interval().begin, grad_scale, at,
                          at + m.factored->row_numel);
       }
       at += m.factored->row_numel + m.factored->column_numel;

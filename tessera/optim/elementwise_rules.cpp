@@ -12,15 +12,27 @@
 namespace tessera::optim {
 
 at::Tensor part_of(const at::Tensor& flat, const shard::Shard& shard) {
-  return flat.narrow(0, shard.unit_offset, shard.end - shard.begin);
+  return flat.narrow(0, shard.unit_offset, shard.master.numel());
 }
 
 void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& unit,
                const shard::Shard& shard, const at::Tensor& part) {
   TESSERA_CHECK(part.scalar_type() == at::kFloat, shard.name);
-  shards.add(
-      {concat(prefix, shard.name), "F32", shard.shape, shard.begin, shard.end, nullptr, unit.replica() != 0},
-      part);
+  int64_t position = 0;
+  for (const Region& region : shard.regions) {
+    shards.add({concat(prefix, shard.name), "F32", shard.shape, region, nullptr, unit.replica() != 0},
+               part.narrow(0, position, region.numel()));
+    position += region.numel();
+  }
+}
+
+void require_whole_tensors(std::span<const UnitState> units, std::string_view rule) {
+  for (const UnitState& state : units) {
+    for (const shard::Shard& shard : state.unit->shards()) {
+      const bool whole = shard.regions.size() == 1 && shard.regions[0].box == Box::whole(shard.shape);
+      TESSERA_CHECK(whole, rule, " cannot update boxes of tensors, and ", shard.name, " is one");
+    }
+  }
 }
 
 std::vector<Stretch> stretches_of(const UnitState& unit) {

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <string_view>
+#include <unordered_map>
 
 #include "tessera/ops/elementwise.h"
 #include "tessera/ops/lamb.h"
@@ -16,23 +18,28 @@ struct Norms {
   double weights = 0, gradient = 0;
 };
 
-/// Of whole matrices, in the order of the units' shards. Collective.
-std::vector<Norms> matrix_norms(std::span<const UnitState> units, mesh::Mesh& mesh) {
+/// Of whole matrices, by name: the shards of one may lie in several units, each a box of it. Requires: the
+/// same names in the same order on all ranks. Collective.
+std::unordered_map<std::string_view, Norms> matrix_norms(std::span<const UnitState> units, mesh::Mesh& mesh) {
+  std::unordered_map<std::string_view, size_t> numbers;  // of each matrix
   std::vector<double> squares;
   for (const UnitState& state : units) {
     const bool counts = state.unit->replica() == 0;
     for (size_t i = 0; i < state.settings.size(); ++i) {
       if (!state.settings[i].matrix) continue;
       const shard::Shard& shard = state.unit->shards()[i];
-      squares.push_back(counts ? at::dot(shard.master, shard.master).item<double>() : 0.0);
-      squares.push_back(counts ? at::dot(shard.gradient, shard.gradient).item<double>() : 0.0);
+      const auto [at, added] = numbers.emplace(shard.name, numbers.size());
+      if (added) squares.insert(squares.end(), {0.0, 0.0});
+      if (!counts) continue;
+      squares[2 * at->second] += at::dot(shard.master, shard.master).item<double>();
+      squares[2 * at->second + 1] += at::dot(shard.gradient, shard.gradient).item<double>();
     }
   }
   at::Tensor sums = at::tensor(squares, at::kDouble);
   mesh.world().all_reduce(sums, "norms of tensors");
   const double* sum = sums.const_data_ptr<double>();
-  std::vector<Norms> norms;
-  for (size_t i = 0; i < squares.size(); i += 2) norms.push_back({std::sqrt(sum[i]), std::sqrt(sum[i + 1])});
+  std::unordered_map<std::string_view, Norms> norms;
+  for (const auto& [name, i] : numbers) norms[name] = {std::sqrt(sum[2 * i]), std::sqrt(sum[2 * i + 1])};
   return norms;
 }
 
@@ -53,16 +60,15 @@ class Lamb : public UpdateRule {
                             part_of(state.kept[1], shard), options);
       }
     }
-    const std::vector<Norms> norms = matrix_norms(units, mesh);
-    size_t next = 0;
+    const auto norms = matrix_norms(units, mesh);
     for (const UnitState& state : units) {
       for (size_t i = 0; i < state.settings.size(); ++i) {
         const shard::Shard& shard = state.unit->shards()[i];
         at::Tensor master = shard.master;
         double ratio = 1;
         if (state.settings[i].matrix) {
-          ratio = ops::trust_ratio(norms[next].weights, norms[next].gradient);
-          ++next;
+          const auto& [weights, directions] = norms.at(shard.name);
+          ratio = ops::trust_ratio(weights, directions);
         }
         master.sub_(shard.gradient, step.lr * state.settings[i].lr_scale * ratio);
       }
@@ -83,16 +89,15 @@ class Lars : public UpdateRule {
   }
 
   void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) override {
-    const std::vector<Norms> norms = matrix_norms(units, mesh);
-    size_t next = 0;
+    const auto norms = matrix_norms(units, mesh);
     for (const UnitState& state : units) {
       for (size_t i = 0; i < state.settings.size(); ++i) {
         const shard::Shard& shard = state.unit->shards()[i];
         const Setting& setting = state.settings[i];
         double ratio = 1;
         if (setting.matrix) {
-          const double weights = norms[next].weights, gradient = norms[next].gradient * step.grad_scale;
-          ++next;
+          const double weights = norms.at(shard.name).weights;
+          const double gradient = norms.at(shard.name).gradient * step.grad_scale;
           if (weights > 0 && gradient > 0) {
             ratio = options_.trust * weights / (gradient + setting.weight_decay * weights + kLarsEpsilon);
           }

@@ -30,6 +30,7 @@ class Muon : public UpdateRule {
   std::vector<std::string> kept() const override { return {"exp_avg"}; }
 
   void prepare(std::span<const UnitState> units) override {
+    require_whole_tensors(units, "muon");
     for (size_t i = 0; i < units.size(); ++i) {
       const bool inner = i > 0 && i + 1 < units.size();
       const auto& shards = units[i].unit->shards();
@@ -42,7 +43,7 @@ class Muon : public UpdateRule {
     }
   }
 
-  void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) override {
+  void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& /*mesh*/) override {
     for (size_t i = 0; i < units.size(); ++i) {
       const UnitState& state = units[i];
       bool any = false;
@@ -50,7 +51,7 @@ class Muon : public UpdateRule {
         any = any || !squares_[i][k].defined();
         squares_[i][k].defined() ? adamw(state, k, squares_[i][k], step) : take_in(state, k, step);
       }
-      if (any) orthogonalise(i, state, mesh);
+      if (any) orthogonalise(i, state);
       for (size_t k = 0; k < state.settings.size(); ++k) {
         if (!squares_[i][k].defined()) follow(state, k, step);
       }
@@ -89,13 +90,13 @@ class Muon : public UpdateRule {
   }
 
   /// Of unit `i`, what lies in the gradient. Collective.
-  void orthogonalise(size_t i, const UnitState& state, mesh::Mesh& mesh) const {
+  void orthogonalise(size_t i, const UnitState& state) const {
     const shard::Unit& unit = *state.unit;
     const bool split = unit.shard_numel() < unit.padded_numel();
     at::Tensor whole = unit.gradient(), result = whole;
     size_t ranks = 1, rank = 0;
     if (split) {
-      mesh::Group& group = mesh.group("shard");
+      mesh::Group& group = unit.shard_group();
       ranks = static_cast<size_t>(group.size());
       rank = static_cast<size_t>(group.rank());
       whole = at::empty({unit.padded_numel()}, unit.gradient().options());
@@ -110,7 +111,7 @@ class Muon : public UpdateRule {
       result.narrow(0, offset, numel).copy_(orthogonal(matrix).view({-1}));
     }
     if (split) {
-      mesh.group("shard")
+      unit.shard_group()
           .reduce_scatter(unit.gradient(), result, at::kFloat, unit.name() + ", directions")
           .wait();
     }

@@ -6,31 +6,34 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "tessera/recipe/parameter_groups.h"
 
 namespace tessera::optim {
 
 Optimizer::Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRecipe& options,
-                     const std::function<bool(const std::string&)>& is_matrix, mesh::Mesh& mesh)
+                     const std::vector<ModelParameter>& parameters, mesh::Mesh& mesh)
     : options_(options), mesh_(mesh), rule_(make_rule(options)) {
   const recipe::ParameterGroups groups(options);
-  auto units_after = static_cast<int64_t>(model.units().size());
   std::vector<std::string> names;
+  std::unordered_map<std::string, const ModelParameter*> by_name;
+  for (const ModelParameter& parameter : parameters) {
+    names.push_back(parameter.name);
+    by_name.emplace(parameter.name, &parameter);
+  }
+  static_cast<void>(groups.matches(names));  // each must
   for (const auto& unit : model.units()) {
-    --units_after;
     UnitState state{unit.get(), {}, {}};
     unit->allow_gradient_as_made(rule_->takes_gradients_as_made());
     for (const shard::Shard& shard : unit->shards()) {
-      const bool matrix = is_matrix(shard.name);
-      const recipe::Treatment treatment = groups.of(shard.name, matrix, units_after);
-      state.settings.push_back({treatment.weight_decay, treatment.lr_scale, matrix});
-      names.push_back(shard.name);
+      const ModelParameter& parameter = *by_name.at(shard.name);
+      const recipe::Treatment treatment = groups.of(shard.name, parameter.matrix, parameter.units_after);
+      state.settings.push_back({treatment.weight_decay, treatment.lr_scale, parameter.matrix});
     }
     for (size_t i = 0; i < rule_->kept().size(); ++i) state.kept.push_back(unit->new_state());
     states_.push_back(std::move(state));
   }
-  static_cast<void>(groups.matches(names));  // each must
   rule_->prepare(states_);
 }
 

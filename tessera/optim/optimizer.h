@@ -16,12 +16,19 @@
 
 namespace tessera::optim {
 
+/// What an optimizer is told of a parameter.
+struct ModelParameter {
+  std::string name;
+  bool matrix = false;      // or a convolution; not a bias, norm, token or position
+  int64_t units_after = 0;  // in the whole model, whatever this rank holds
+};
+
 class Optimizer {
  public:
-  /// `is_matrix(name)`: is this parameter a matrix or a convolution, not a bias, norm, token or position? How
-  /// each is trained: recipe/parameter_groups.h. Errors: UserError when a group matches no parameter.
+  /// `parameters`: all of the model's, also those that other ranks hold. How each is trained:
+  /// recipe/parameter_groups.h. Errors: UserError when a group matches no parameter.
   Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRecipe& options,
-            const std::function<bool(const std::string&)>& is_matrix, mesh::Mesh& mesh);
+            const std::vector<ModelParameter>& parameters, mesh::Mesh& mesh);
 
   /// Frozen parameters' gradients become 0, so that they are no part of the norm. Local.
   void forget_frozen_gradients() const;

@@ -12,7 +12,7 @@
 namespace tessera::optim {
 
 void StateShards::add(checkpoint::TensorShard shard, const at::Tensor& memory) {
-  TESSERA_CHECK(memory.is_contiguous() && memory.numel() == shard.end - shard.begin, shard.name);
+  TESSERA_CHECK(memory.is_contiguous() && memory.numel() == shard.region.numel(), shard.name);
   at::Tensor host = memory;
   if (!memory.is_cpu()) {
     host = at::empty(memory.sizes(), at::TensorOptions(memory.scalar_type()).pinned_memory(memory.is_cuda()));

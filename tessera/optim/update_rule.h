@@ -99,9 +99,13 @@ void over_runs(std::span<const UnitState> units, const std::function<void(const 
 /// What of a unit's flat tensor [shard_numel] is this shard's. A view.
 at::Tensor part_of(const at::Tensor& flat, const shard::Shard& shard);
 
-/// Adds a shard of the checkpoint over `part`, 1-D float32 memory of this shard.
+/// Adds the regions of a shard to what a checkpoint holds. Their memory is `part`, 1-D float32, with as many
+/// elements as the shard.
 void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& unit,
                const shard::Shard& shard, const at::Tensor& part);
+
+/// For rules that cannot update boxes of tensors. Errors: InternalError where there are any.
+void require_whole_tensors(std::span<const UnitState> units, std::string_view rule);
 
 /// The rules of other files than make_rule's.
 std::unique_ptr<UpdateRule> make_lamb(const recipe::OptimizerRecipe& options);

@@ -5,6 +5,23 @@
 #include "tessera/base/text.h"
 
 namespace tessera::plan {
+namespace {
+
+void check_predictable(const char* function, const Plan& plan) {
+  if (plan.stages > 1) {
+    user_error({.where = function,
+                .problem = concat("the plan has ", plan.stages, " stages"),
+                .expected = "1: the cost of pipelines is not predicted"});
+  }
+  for (const UnitPlan& unit : plan.units) {
+    if (unit.layout.tensor == 1) continue;
+    user_error({.where = function,
+                .problem = concat("\"tensor\" of \"", escape(unit.name), "\" is ", unit.layout.tensor),
+                .expected = "1: the cost of tensor parallelism is not predicted"});
+  }
+}
+
+}  // namespace
 
 void check_units(const char* function, const arch::ModelConfig& config, const Plan& plan) {
   const Plan expected = uniform_plan(config, plan.world, Level::kZero3, false, plan.prefetch);
@@ -19,6 +36,7 @@ void check_units(const char* function, const arch::ModelConfig& config, const Pl
                 .problem = concat("unit ", i, " of the plan is \"", escape(plan.units[i].name), "\""),
                 .expected = concat("\"", expected.units[i].name, "\"")});
   }
+  check_predictable(function, plan);
 }
 
 }  // namespace tessera::plan

@@ -6,7 +6,8 @@
 
 namespace tessera::plan {
 
-/// Errors: UserError of `function` ("plan.predict_memory") when the plan's units are not the model's.
+/// Errors: UserError of `function` ("plan.predict_memory") when the plan's units are not the model's, or the
+/// plan has pipeline stages or tensor parallelism, whose costs are not predicted.
 void check_units(const char* function, const arch::ModelConfig& config, const Plan& plan);
 
 }  // namespace tessera::plan

@@ -6,28 +6,32 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/plan/spans.h"
 
 namespace tessera::plan {
 
 std::string levels_text(const Plan& plan) {
   struct Share {
-    Level level;
+    std::string split;
     int64_t units;
   };
   std::vector<Share> shares;  // in the order in which they appear
   int64_t recompute = 0;
   for (const UnitPlan& unit : plan.units) {
-    recompute += unit.recompute ? 1 : 0;
-    const auto found = std::ranges::find(shares, unit.level, &Share::level);
+    recompute += unit.recomputes() ? 1 : 0;
+    std::string split = to_string(unit.level);
+    if (unit.shard != 0)
+      split += concat(" over ", unit.shard, " of ", data_parallel_span(plan, unit).size, " ranks");
+    const auto found = std::ranges::find(shares, split, &Share::split);
     if (found == shares.end()) {
-      shares.push_back({unit.level, 1});
+      shares.push_back({std::move(split), 1});
     } else {
       ++found->units;
     }
   }
   std::vector<std::string> words;
   for (const Share& share : shares) {
-    words.push_back(concat(to_string(share.level), shares.size() == 1 ? ", " : " ", share.units,
+    words.push_back(concat(share.split, shares.size() == 1 ? ", " : " ", share.units,
                            share.units == 1 ? " unit" : " units"));
   }
   return join(words, ", ") + (recompute > 0 ? concat("; ", recompute, " with recompute") : "");

@@ -8,7 +8,8 @@
 
 namespace tessera::plan {
 
-/// "zero3, 14 units"; "zero3 4 units, replicate 10 units; 6 with recompute".
+/// "zero3, 14 units"; "zero3 over 2 of 8 ranks, 14 units"; "zero3 4 units, replicate 10 units; 6 with
+/// recompute".
 std::string levels_text(const Plan& plan);
 
 }  // namespace tessera::plan

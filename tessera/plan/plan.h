@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a model is laid out over ranks, and what that costs. Numbers only: no tensors.
+// How a model is laid out over ranks. Numbers only: no tensors.
+//
+// Ranks are numbered with the pipeline stage slowest: stage s is ranks [s * R, (s + 1) * R), R =
+// stage_ranks(). In every unit the R ranks of a stage form tensor-parallel groups and, across them,
+// data-parallel groups, which split or replicate the state (spans.h).
 #pragma once
 
 #include <cstdint>
@@ -26,85 +30,89 @@ enum class Offload {
   kAll,        // + the share in the compute dtype, which every gather then fetches from the host
 };
 
+/// Activations that backward computes again instead of keeping them (activation checkpointing).
+enum class Recompute {
+  kNone,
+  kAll,       // all but the unit's input
+  kKeepSums,  // as kAll, but the results of the unit's reduce-scatters (tensor parallelism) are kept
+};
+
+/// The order in which a pipeline stage runs forwards and backwards of micro-batches.
+enum class Schedule {
+  kGpipe,        // all forwards, then all backwards (arXiv 1811.06965)
+  k1F1B,         // one forward, one backward in turn (arXiv 2006.09503)
+  kInterleaved,  // 1F1B over several virtual stages per rank (arXiv 2104.04473)
+};
+
+/// How the layers of a unit are cut over ranks of a stage (tensor parallelism).
+struct Layout {
+  int64_t tensor = 1;    // ranks that hold one copy of the layers together
+  bool adjacent = true;  // these are neighbours; false: stage_ranks() / tensor apart
+  bool operator==(const Layout&) const = default;
+};
+
 /// One unit of communication: what is gathered and reduced at once.
 struct UnitPlan {
   std::string name;  // "stem", "blocks.3", "head"
   Level level = Level::kZero3;
-  bool recompute = false;  // drop activations in forward, compute them again in backward
+  Recompute recompute = Recompute::kNone;
   Offload offload = Offload::kNone;
+  /// The state is split over groups of this many data-parallel ranks and replicated over these groups (hybrid
+  /// sharding, HSDP); 0: split over all data-parallel ranks.
+  int64_t shard = 0;
+  Layout layout = {};
+  bool keep_gathered = false;  // keep the gathered inputs of tensor-parallel layers for backward
+  bool recomputes() const { return recompute != Recompute::kNone; }
   bool operator==(const UnitPlan&) const = default;
 };
 
 /// A layout. Immutable once made; saved as plan.json with every run and checkpoint.
 struct Plan {
   int64_t world = 1;
-  int64_t prefetch = 1;  // units gathered ahead of the one that computes
+  int64_t prefetch = 1;        // units gathered ahead of the one that computes
+  int64_t stages = 1;          // pipeline stages
+  int64_t virtual_stages = 1;  // per pipeline stage; above 1 with Schedule::kInterleaved
+  int64_t micro_batches = 0;   // of an optimizer step; 0, without pipeline: train.accumulation
+  Schedule schedule = Schedule::k1F1B;
+  /// Index of the first unit of each virtual stage, in the model's order: stages * virtual_stages entries,
+  /// rising from 0. Virtual stage v is of pipeline stage v % stages.
+  std::vector<int64_t> first_unit = {0};
   std::vector<UnitPlan> units;
+  int64_t stage_ranks() const { return world / stages; }
   bool operator==(const Plan&) const = default;
 };
 
-/// The same level and offload for every unit of the model (stem, blocks.*, head); recompute applies to all
-/// but stem and head. Errors: UserError when world or prefetch is out of range.
+/// Returns a plan without pipeline or tensor parallelism: the same level and offload for every unit of the
+/// model (stem, blocks.*, head); recompute applies to all but stem and head. Errors: UserError when world or
+/// prefetch is out of range.
 Plan uniform_plan(const arch::ModelConfig& config, int64_t world, Level level, bool recompute,
                   int64_t prefetch, Offload offload = Offload::kNone);
 
-/// Gives units a level of their own: "blocks.0-19=replicate, head=zero2, blocks.20-31=zero3+recompute", or
-/// of a ResNet "layer4.0-2=replicate". A unit named has recompute where its rule says so; of two rules for
-/// one unit the later wins; "" changes nothing. Errors: UserError that names the rule and what is wrong with
-/// it.
-void assign_levels(Plan* plan, const std::string& rules);
+/// Sets UnitPlan::shard of all units but replicated ones. Errors: UserError that names shard.ranks when
+/// `ranks` does not divide the ranks of each unit's data-parallel groups.
+void set_shard_ranks(Plan* plan, int64_t ranks);
 
+/// Sets the level of single units: "blocks.0-19=replicate, head=zero2, blocks.20-31=zero3+recompute+ranks8",
+/// or for a ResNet "layer4.0-2=replicate". A named unit has recompute where its rule says so, and
+/// UnitPlan::shard = N with +ranksN, else `shard_ranks` (0 if replicated). Of two rules for one unit the
+/// later wins; "" changes nothing. Errors: UserError that names the rule and what is wrong with it.
+void assign_levels(Plan* plan, const std::string& rules, int64_t shard_ranks = 0);
+
+/// Errors: UserError that names the key of plan.json, its value, `where` (a path) and what is allowed, when
+/// values of the plan contradict each other.
+void check(const Plan& plan, const std::string& where);
+
+/// plan.json of version 2.
 std::string to_json(const Plan& plan);
-/// No other keys are known than {"format": "tessera.plan", "version": 1, "world", "prefetch", "units":
-/// [{"name", "level", "recompute", "offload"}]}, and all are required but "offload" (then "none"). Errors:
-/// UserError with `where` (a path) when the text is no plan.
+/// Reads plan.json of version 2, or of version 1, which has no pipeline, tensor parallelism or hybrid
+/// sharding. Errors: UserError with `where` (a path) when the text is no plan, has an unknown key, a value of
+/// the wrong type or range, or values that contradict each other.
 Plan plan_from_json(const std::string& text, const std::string& where);
 
 std::string to_string(Level level);           // "replicate", "zero1", "zero2", "zero3"
 Level level_from_string(const std::string&);  // UserError that names the nearest
 std::string to_string(Offload offload);       // "none", "optimizer", "all"
-
-/// How gradients travel: numbers of all ranks' slices in one piece, and pieces under way at once. The same on
-/// every rank.
-inline constexpr int64_t kPieceNumbers = int64_t{1} << 25;
-inline constexpr int64_t kPiecesUnderWay = 2;
-/// What any training adds to the idle program: LibTorch's code touched for the first time, stacks of threads.
-inline constexpr double kProgramGrowth = 16.0 * 1024 * 1024;
-
-/// Bytes per rank while training, above the idle program. See docs/memory.md for the derivation.
-struct Memory {
-  double states = 0;       // master weights, what the optimizer keeps (fp32), as the plan says
-  double gradients = 0;    // fp32: what they need at once beyond activations that backward has freed by then
-  double gathered = 0;     // compute-dtype parameters of the units gathered at once, and their gradients
-  double activations = 0;  // of one micro-batch
-  double program = 0;      // kProgramGrowth
-  double total() const { return states + gradients + gathered + activations + program; }
-};
-
-struct Precision {
-  int64_t compute_bytes = 4;  // 2: bf16
-  int64_t reduce_bytes = 4;
-  double kept_numbers = 2;   // of 4 bytes a parameter: of the optimizer and of a moving average
-  double batches_ahead = 4;  // micro-batches that the loader decodes ahead: data.prefetch
-  bool accumulates = false;  // a step has several micro-batches: gradients of one outlive the next's forward
-  bool keeps_activations = false;  // outputs of norms and GELUs are kept for backward (arch/vit.h)
-};
-
-/// Predicted peak per rank for `batch` images a rank and micro-batch. Errors: UserError when the plan's units
-/// are not the model's.
-Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
-                      int64_t batch);
-
-/// Bytes per rank of a model that only answers, as a teacher does: a slice of its weights, units gathered at
-/// once, and of `batch` images the activations of the unit that has most. Errors: as predict_memory.
-double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
-                       int64_t batch);
-
-/// Bytes of a checkpoint that one rank holds: master weights and what is kept besides, in fp32, and buffers.
-/// Errors: as predict_memory.
-double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_numbers = 2);
-
-/// "states 0.80 GiB, gradients 0.10 GiB, gathered 0.10 GiB, activations 0.18 GiB, program 16.0 MiB".
-std::string parts_text(const Memory& memory);
+std::string to_string(Recompute recompute);   // "none", "all", "keep_sums"
+std::string to_string(Schedule schedule);     // "gpipe", "1f1b", "interleaved"
 
 }  // namespace tessera::plan

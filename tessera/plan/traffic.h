@@ -2,6 +2,7 @@
 // What a step sends. Numbers only: no tensors.
 #pragma once
 
+#include "tessera/plan/cost_inputs.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::plan {
@@ -15,7 +16,7 @@ struct StepTraffic {
 
 /// `accumulation`: micro-batches of a step. Without the few bytes of counters and votes. Errors: UserError
 /// when the plan's units are not the model's.
-StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, const Precision& precision,
+StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                          int64_t accumulation);
 
 }  // namespace tessera::plan

@@ -109,6 +109,13 @@ void check_best(const Recipe& recipe, const std::string& where) {
               "set ema.decay, or choose another checkpoint.best");
 }
 
+void check_shard(const Recipe& recipe, const std::string& where) {
+  const ShardRecipe& shard = recipe.shard;
+  if (shard.ranks == 0 || shard.level != plan::Level::kReplicate || !shard.units.empty()) return;
+  wrong_value("shard.ranks", concat(shard.ranks, ", but shard.level is \"replicate\""), where, "0",
+              "shard.level = \"zero3\" splits the state over shard.ranks");
+}
+
 void check_precision(const Recipe& recipe, const std::string& where) {
   if (recipe.precision.linear != Linear::kFp8) return;
   const std::string family = recipe.model.family();
@@ -171,6 +178,7 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
   check_guard(recipe, where);
   check_trace(recipe, where);
   check_best(recipe, where);
+  check_shard(recipe, where);
   check_precision(recipe, where);
   check_optimizer(recipe, where);
 }

@@ -369,10 +369,11 @@ void ShardedModule::Engine::list_shards() {
     if (found == shard_of_parameter_.end() || !listed.insert(identity).second) continue;
     const Unit& unit = *units_[found->second.unit];
     const Shard& held = unit.shards()[found->second.shard];
+    const DimRange flat = held.interval();
     ParameterShard shard{entry.key(),
                          held.shape,
-                         held.begin,
-                         held.end,
+                         flat.begin,
+                         flat.end,
                          held.master.variable_data(),
                          entry.value().requires_grad(),
                          unit.replica() > 0};

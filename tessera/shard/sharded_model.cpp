@@ -17,6 +17,7 @@
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/gradient_memory.h"
 #include "tessera/ops/square_sum.h"
+#include "tessera/plan/spans.h"
 #include "tessera/shard/average.h"
 #include "tessera/shard/replay.h"
 
@@ -78,19 +79,18 @@ ShardedModel::ShardedModel(std::vector<Segment> segments, const plan::Plan& plan
       prefetch_(plan.prefetch),
       pool_(device),
       reductions_({.first_gradient = {}, .gradients_left = [this](size_t index) { gradients_left(index); }}) {
+  TESSERA_CHECK_EQ(plan.world, mesh.world_size());
   for (size_t i = 0; i < segments_.size(); ++i) {
     const auto unit_plan =
         std::find_if(plan.units.begin(), plan.units.end(),
                      [&](const plan::UnitPlan& unit) { return unit.name == segments_[i].name; });
     TESSERA_CHECK(unit_plan != plan.units.end(), "no unit ", segments_[i].name, " in the plan");
-    TESSERA_CHECK(i > 0 || !unit_plan->recompute,
+    TESSERA_CHECK(i > 0 || !unit_plan->recomputes(),
                   "the first segment's input has no gradient to recompute for");
-    recompute_.push_back(unit_plan->recompute);
-    const bool replicated = unit_plan->level == plan::Level::kReplicate;
-    mesh::Group& shard_group = replicated ? mesh.group("") : mesh.group("shard");
-    mesh::Group& replicate_group = replicated ? mesh.world() : mesh.group("dp");
+    recompute_.push_back(unit_plan->recomputes());
     units_.push_back(std::make_unique<Unit>(segments_[i].name, segments_[i].parameters, unit_plan->level,
-                                            precision, shard_group, replicate_group, pool_,
+                                            precision, mesh.group(plan::shard_span(plan, *unit_plan)),
+                                            mesh.group(plan::replicate_span(plan, *unit_plan)), pool_,
                                             unit_plan->offload));
     reductions_.watch(*units_.back());
     const auto& parameters = units_.back()->parameters();

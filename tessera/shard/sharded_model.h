@@ -36,8 +36,9 @@ struct Segment {
 
 class ShardedModel {
  public:
-  /// Units in `plan` must carry the segments' names. State is split over the mesh's axis "shard" and
-  /// replicated over "dp"; replicated units (plan::Level::kReplicate) are replicated over all ranks.
+  /// Units in `plan` must carry the segments' names; the mesh must have the plan's ranks and the groups of
+  /// plan::spans_of(plan). A unit's state is split over plan::shard_span and replicated over
+  /// plan::replicate_span.
   /// `device`: where all of it lies and computes, but for what the plan offloads; the segments' buffers are
   /// there already.
   ShardedModel(std::vector<Segment> segments, const plan::Plan& plan, Precision precision, mesh::Mesh& mesh,

@@ -47,12 +47,42 @@ std::vector<size_t> aligned_order(const std::vector<NamedTensor>& parameters) {
   return order;
 }
 
+Placement whole_placement(const at::Tensor& parameter) {
+  return {parameter.sizes().vec(), {Box::whole(parameter.sizes().vec())}};
+}
+
+int64_t numel_of(const Placement& placement) {
+  int64_t count = 0;
+  for (const Box& box : placement.boxes) count += box.numel();
+  return count;
+}
+
+/// What elements [first, last) of a parameter are of the whole tensor, box by box.
+std::vector<Region> regions_of(const std::string& name, const Placement& placement, int64_t first,
+                               int64_t last) {
+  std::vector<Region> regions;
+  for (const Box& box : placement.boxes) {
+    TESSERA_CHECK(box.fits(placement.shape), name, ' ', to_string(box));
+    const int64_t count = box.numel();
+    regions.push_back({box, std::clamp(first, int64_t{0}, count), std::clamp(last, int64_t{0}, count)});
+    first -= count;
+    last -= count;
+  }
+  return regions;
+}
+
 }  // namespace
 
-Unit::Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level level, Precision precision,
+DimRange Shard::interval() const {
+  TESSERA_CHECK(regions.size() == 1 && regions[0].box == Box::whole(shape), name,
+                " is a box of a bigger tensor: ", to_string(regions.at(0).box));
+  return {regions[0].begin, regions[0].end};
+}
+
+Unit::Unit(std::string name, UnitParameters parameters, plan::Level level, Precision precision,
            mesh::Group& shard, mesh::Group& replicate, BufferPool& pool, plan::Offload offload)
     : name_(std::move(name)),
-      parameters_(std::move(parameters)),
+      parameters_(std::move(parameters.tensors)),
       level_(level),
       precision_(precision),
       shard_(shard),
@@ -64,7 +94,7 @@ Unit::Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level le
   splits_parameters_ = level_ == plan::Level::kZero3 && !stays_;
   taken_.resize(parameters_.size());
   placed_.resize(parameters_.size());
-  make_layout();
+  make_layout(parameters.placements);
   adopt_parameters();
 }
 
@@ -106,7 +136,8 @@ int64_t Unit::offloaded_bytes() const {
                               (slice_too ? compute_shard_.nbytes() : 0));
 }
 
-void Unit::make_layout() {
+void Unit::make_layout(const std::vector<std::optional<Placement>>& placements) {
+  TESSERA_CHECK(placements.empty() || placements.size() == parameters_.size(), name_);
   offsets_.resize(parameters_.size());
   for (const size_t i : aligned_order(parameters_)) {
     offsets_[i] = numel_;
@@ -124,8 +155,10 @@ void Unit::make_layout() {
     const int64_t first = std::clamp(shard_begin - offsets_[i], int64_t{0}, tensor.numel());
     const int64_t last = std::clamp(shard_end - offsets_[i], int64_t{0}, tensor.numel());
     const int64_t within = std::clamp(offsets_[i] + first - shard_begin, int64_t{0}, shard_numel_);
-    shards_.push_back({parameter_name, tensor.sizes().vec(), first, last,
+    const Placement place = placements.empty() || !placements[i] ? whole_placement(tensor) : *placements[i];
+    shards_.push_back({parameter_name, place.shape, regions_of(parameter_name, place, first, last),
                        master_.narrow(0, within, last - first), at::Tensor(), within});
+    TESSERA_CHECK_EQ(numel_of(place), tensor.numel());
   }
   if (offloads()) hold_gradient();
 }
@@ -142,7 +175,7 @@ void Unit::hold_gradient() {
 void Unit::set_gradient(at::Tensor gradient) {
   gradient_ = std::move(gradient);
   for (Shard& shard : shards_) {
-    shard.gradient = gradient_.narrow(0, shard.unit_offset, shard.end - shard.begin);
+    shard.gradient = gradient_.narrow(0, shard.unit_offset, shard.master.numel());
   }
 }
 
@@ -178,7 +211,9 @@ void Unit::set_values(const std::vector<at::Tensor>& values, std::optional<bool>
     for (size_t i = 0; i < shards_.size(); ++i) {
       const Shard& shard = shards_[i];
       at::Tensor master = shard.master;
-      master.copy_(values[i].reshape({-1}).narrow(0, shard.begin, shard.end - shard.begin));
+      if (master.numel() == 0) continue;
+      const int64_t first = shard_.rank() * shard_numel_ + shard.unit_offset - offsets_[i];
+      master.copy_(values[i].reshape({-1}).narrow(0, first, master.numel()));
     }
   } else {
     // A sum in which all others add zeros: every rank receives its slice and no more.

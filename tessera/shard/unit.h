@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/region.h"
 #include "tessera/mesh/group.h"
 #include "tessera/ops/copy_runs.h"
 #include "tessera/plan/plan.h"
@@ -45,22 +46,47 @@ struct Precision {
   at::ScalarType sum = at::kFloat;      // gradients where they are added: float32, float64 for such shards
 };
 
+/// Which boxes of a bigger tensor a parameter is: they lie one after another in its memory. With tensor
+/// parallelism: columns of a matrix (one box), or the rows of some heads in q, in k and in v (three).
+struct Placement {
+  std::vector<int64_t> shape;  // of the whole tensor
+  std::vector<Box> boxes;
+};
+
+/// The parameters of a unit, and where each lies.
+struct UnitParameters {
+  /// Every parameter is a whole tensor.
+  UnitParameters(std::vector<NamedTensor> whole) : tensors(std::move(whole)) {}
+  /// `placed`: by parameter; none for one that is a whole tensor.
+  UnitParameters(std::vector<NamedTensor> parameters, std::vector<std::optional<Placement>> placed)
+      : tensors(std::move(parameters)), placements(std::move(placed)) {}
+
+  std::vector<NamedTensor> tensors;
+  std::vector<std::optional<Placement>> placements = {};
+};
+
 /// The part of one parameter that this rank owns.
 struct Shard {
   std::string name;
-  std::vector<int64_t> shape;  // of the whole parameter
-  int64_t begin = 0, end = 0;  // elements of the flattened parameter; may be empty
-  at::Tensor master;           // 1-D view in the master dtype, end - begin elements
-  at::Tensor gradient;         // the same of the reduced gradient: see Unit::gradient()
-  int64_t unit_offset = 0;     // of `master` within the unit's shard
+  std::vector<int64_t> shape;   // of the whole tensor
+  std::vector<Region> regions;  // of the whole tensor, one for each box of the parameter, in the order of
+                                // `master`: together as many elements; may be empty
+  at::Tensor master;            // 1-D view in the master dtype
+  at::Tensor gradient;          // the same of the reduced gradient: see Unit::gradient()
+  int64_t unit_offset = 0;      // of `master` within the unit's shard
+
+  /// Elements [begin, end) of the flattened tensor that `master` holds. Errors: InternalError where the
+  /// parameter is not a whole tensor.
+  DimRange interval() const;
 };
 
 class Unit {
  public:
   /// Takes over the storage of `parameters` (they may be hollow; sizes and requires_grad are kept, the dtype
-  /// becomes the compute dtype). Master values start uninitialised: fill them through shards(), then call
-  /// parameters_changed(). `shard`: who the state is split over; `replicate`: who holds copies.
-  Unit(std::string name, std::vector<NamedTensor> parameters, plan::Level level, Precision precision,
+  /// becomes the compute dtype). Their placements say which regions the shards are. Master values start
+  /// uninitialised: fill them through shards(), then call parameters_changed(). `shard`: who the state is
+  /// split over; `replicate`: who holds copies.
+  Unit(std::string name, UnitParameters parameters, plan::Level level, Precision precision,
        mesh::Group& shard, mesh::Group& replicate, BufferPool& pool,
        plan::Offload offload = plan::Offload::kNone);
 
@@ -73,6 +99,8 @@ class Unit {
   /// [shard_numel] sum dtype (see allow_gradient_as_made): valid after finish_reduce, undefined while no
   /// memory is held for it.
   at::Tensor gradient() const { return gradient_; }
+  /// The ranks over which the state is split.
+  mesh::Group& shard_group() const { return shard_; }
   int64_t replicas() const { return replicate_.size(); }
   int64_t replica() const { return replicate_.rank(); }  // which of the equal copies this rank holds
   /// Are parameters released between forward and backward?
@@ -172,7 +200,7 @@ class Unit {
   at::Tensor scratch(const at::Tensor& like);
   at::Tensor fetched(const at::Tensor& state);
   void put(at::Tensor destination, const at::Tensor& source, bool add);
-  void make_layout();
+  void make_layout(const std::vector<std::optional<Placement>>& placements);
   void adopt_parameters();
   void free_gathered();
   bool collects_locally() const;

@@ -20,6 +20,7 @@
 #include "tessera/eager/agreement.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
+#include "tessera/plan/spans.h"
 #include "tessera/profile/over_ranks.h"
 #include "tessera/train/commands.h"
 
@@ -101,12 +102,13 @@ Seconds measure(const BenchShardJob& job, const data::Batch& batch, mesh::Mesh& 
   return least;
 }
 
-/// Bytes this rank sends in one step, over all axes.
+/// Bytes this rank sends in one step, over all groups.
 nlohmann::ordered_json bytes_of_a_step(mesh::Mesh& mesh, eager::TrainState& state, const data::Batch& batch) {
   std::map<std::string, int64_t> before, after;
   const auto count = [&](std::map<std::string, int64_t>& bytes) {
-    for (const mesh::Axis& axis : mesh.axes()) {
-      for (const auto& [kind, traffic] : mesh.group(axis.name).traffic()) bytes[kind] += traffic.bytes_sent;
+    for (const mesh::Group* group : mesh.groups()) {
+      if (group == &mesh.world()) continue;  // control messages
+      for (const auto& [kind, traffic] : group->traffic()) bytes[kind] += traffic.bytes_sent;
     }
   };
   count(before);
@@ -151,7 +153,7 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
           if (ranks.local_rank == 0) eager::check_memory(job.recipe, plan, batch_per_rank, ranks, "");
           mesh->world().barrier("memory check");
           const auto real = eager::assemble(job.recipe, plan, *mesh, /*with_optimizer=*/false);
-          const auto nobody = mesh::Mesh::pretend(ranks.rank, mesh->axes());
+          const auto nobody = mesh::Mesh::pretend(ranks.rank, mesh->axes(), plan::spans_of(plan));
           const auto alone = eager::assemble(job.recipe, plan, *nobody, /*with_optimizer=*/false);
           const auto batch = random_batch(job.recipe.model, batch_per_rank);
           const Seconds seconds = measure(job, batch, *mesh, *real, *alone);

@@ -14,6 +14,7 @@
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/plan/memory.h"
 #include "tessera/plan/traffic.h"
 #include "tessera/profile/link.h"
 #include "tessera/profile/rates.h"
@@ -100,7 +101,7 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
   facts.gather_rate = rates.gather;
   facts.reduce_rate = rates.reduce;
   const plan::StepTraffic traffic = plan::step_traffic(
-      recipe.model, plan, eager::plan_precision(recipe, ranks.world, device), sizes.accumulation);
+      recipe.model, plan, eager::cost_inputs(recipe, ranks.world, device), sizes.accumulation);
   facts.gathered_bytes = traffic.gathered;
   facts.reduced_bytes = traffic.reduced;
   facts.images_per_step = sizes.per_rank * sizes.accumulation;

@@ -16,6 +16,7 @@
 #include "tessera/launch/surroundings.h"
 #include "tessera/launch/time_limit.h"
 #include "tessera/plan/levels_text.h"
+#include "tessera/plan/memory.h"
 #include "tessera/recipe/warnings.h"
 
 namespace tessera::train {
@@ -104,9 +105,9 @@ std::vector<std::pair<std::string, std::string>> facts(const Prepared& p) {
   const recipe::Recipe& recipe = p.job.recipe;
   const auto& model = recipe.model;
   const auto memory_if = [&](bool keeps_activations) {
-    const auto precision = eager::plan_precision(eager::with_kept_activations(recipe, keeps_activations),
-                                                 p.ranks.world, p.device);
-    return plan::predict_memory(model, p.plan, precision, p.sizes.per_rank);
+    const auto inputs =
+        eager::cost_inputs(eager::with_kept_activations(recipe, keeps_activations), p.ranks.world, p.device);
+    return plan::predict_memory(model, p.plan, inputs, p.sizes.per_rank);
   };
   const plan::Memory memory = memory_if(p.choices.keeps_activations);
   std::vector<std::pair<std::string, std::string>> rows = {

@@ -21,18 +21,17 @@ namespace tessera::train {
 namespace fs = std::filesystem;
 namespace {
 
-/// What this rank sent, by axis (the control messages of all ranks are "world") and kind.
+/// What this rank sent, by group (the control messages of all ranks are "world") and kind.
 nlohmann::ordered_json communication(mesh::Mesh& mesh) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  const auto add = [&](mesh::Group& group) {
+  const auto add = [&](const mesh::Group& group) {
     for (const auto& [kind, counted] : group.traffic()) {
-      json[group.axis()][kind] = {{"calls", counted.calls},
+      json[group.name()][kind] = {{"calls", counted.calls},
                                   {"bytes_sent", counted.bytes_sent},
                                   {"wait_seconds", counted.wait_seconds}};
     }
   };
-  for (const mesh::Axis& axis : mesh.axes()) add(mesh.group(axis.name));
-  add(mesh.world());
+  for (const mesh::Group* group : mesh.groups()) add(*group);
   return json;
 }
 

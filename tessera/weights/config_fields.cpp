@@ -239,7 +239,9 @@ std::vector<std::string> check_fields(ConfigFile file, const std::string& text, 
   const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
   std::vector<std::string> unknown;
   if (!object.is_object()) return unknown;
-  for (const auto& [name, value] : object.items()) {
+  for (const auto& item : object.items()) {
+    const std::string& name = item.key();  // clang 14 captures no structured binding
+    const json& value = item.value();
     const auto* field = std::find_if(std::begin(kFields), std::end(kFields), [&](const ConfigField& each) {
       return each.file == file && each.name == name;
     });

@@ -106,9 +106,9 @@ TEST_F(Damage, BrokenManifests) {
   overwrite(manifest, "");
   EXPECT_EQ(load_error(), concat("[checkpoint.manifest] ", manifest.string(),
                                  " is damaged: it is not valid JSON at byte 1"));
-  overwrite(manifest, "{\"schema\": 2}");
+  overwrite(manifest, "{\"schema\": 3}");
   EXPECT_EQ(load_error(), concat("[checkpoint.manifest] ", manifest.string(),
-                                 " has schema 2: expected schema 1 or older; it was saved by a newer version "
+                                 " has schema 3: expected schema 2 or older; it was saved by a newer version "
                                  "of this program; use that version"));
   overwrite(manifest, sound.substr(0, sound.rfind(",\n\"xxh3\"")) + "}\n");
   EXPECT_EQ(load_error(), concat("[checkpoint.manifest] ", manifest.string(),

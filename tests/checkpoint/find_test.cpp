@@ -131,8 +131,10 @@ TEST(Names, OnlyWhatWasBuiltIsParsed) {
                             "step_00000007 ", "step_9999999999999999999"}) {
     EXPECT_EQ(names::parse_step(wrong), std::nullopt) << wrong;
   }
-  EXPECT_EQ(names::region("w", 0, 6, 6), "w");
-  EXPECT_EQ(names::region("w", 0, 5, 6), "w[0:5]");
+  EXPECT_EQ(names::region("w", Region::whole({2, 3}), {2, 3}), "w");
+  EXPECT_EQ(names::region("w", Region::interval({2, 3}, 0, 5), {2, 3}), "w[0:5]");
+  EXPECT_EQ(names::region("w", Region::of({{{0, 2}, {1, 3}}}), {2, 3}), "w[0:2, 1:3]");
+  EXPECT_EQ(names::region("w", {{{{0, 2}, {1, 3}}}, 1, 4}, {2, 3}), "w[0:2, 1:3][1:4]");
 }
 
 TEST_F(Find, PartsOfRunsFoldersAndCheckpoints) {

@@ -110,7 +110,7 @@ TEST_F(HostFolders, WhatRanksOfTwoHostsHoldAlikeIsInBothFolders) {
   }
   EXPECT_EQ(verify(both(1)), Names());
   const auto text = read_file(a / "step_00000001/manifest.json");
-  EXPECT_NE(text.find(R"("slices":[[0,0,46],[1,46,91]],"copies":[[2,0,46],[3,46,91]])"), std::string::npos)
+  EXPECT_NE(text.find(R"("regions":[[0,0,46],[1,46,91]],"copies":[[2,0,46],[3,46,91]])"), std::string::npos)
       << text;
   EXPECT_EQ(manifest_text(parse_manifest(text, "again")), text);
 }

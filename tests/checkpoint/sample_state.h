@@ -54,9 +54,13 @@ struct RankState {
   RankState(RankState&&) = default;
   RankState(const RankState&) = delete;
 
+  void add(const Manifest::Tensor& tensor, const Region& region) {
+    auto& bytes =
+        memory.emplace_back(static_cast<size_t>(region.numel()) * formats::dtype_size(tensor.dtype));
+    shards.push_back({tensor.name, tensor.dtype, tensor.shape, region, bytes.data()});
+  }
   void add(const Manifest::Tensor& tensor, int64_t begin, int64_t end) {
-    auto& bytes = memory.emplace_back(static_cast<size_t>(end - begin) * formats::dtype_size(tensor.dtype));
-    shards.push_back({tensor.name, tensor.dtype, tensor.shape, begin, end, bytes.data()});
+    add(tensor, Region::interval(tensor.shape, begin, end));
   }
   void fill(int64_t generation) {
     for_each([](std::byte& byte, std::byte wanted) { byte = wanted; }, generation);
@@ -73,9 +77,12 @@ struct RankState {
   void for_each(const Visit& visit, int64_t generation) {
     for (size_t i = 0; i < shards.size(); ++i) {
       const SampleBytes sample(shards[i].name, generation);
-      const auto first = static_cast<uint64_t>(shards[i].begin) * formats::dtype_size(shards[i].dtype);
-      for (size_t k = 0; k < memory[i].size(); ++k) {
-        visit(memory[i][k], sample(first + k));
+      const uint64_t width = formats::dtype_size(shards[i].dtype);
+      for (const SharedRun& run : SharedRuns::in_tensor(shards[i].shape, shards[i].region)) {
+        for (uint64_t k = 0; k < static_cast<uint64_t>(run.count) * width; ++k) {
+          visit(memory[i][static_cast<uint64_t>(run.b) * width + k],
+                sample(static_cast<uint64_t>(run.a) * width + k));
+        }
       }
     }
   }

@@ -38,7 +38,7 @@ TEST(Save, KeepsProgressAndTensors) {
   const TemporaryFolder folder("tessera-checkpoint");
   save_sample({.folder = folder.path()}, 12, 2);
   const auto manifest = read_manifest(folder.path() / "step_00000012");
-  EXPECT_EQ(manifest.schema, 1);
+  EXPECT_EQ(manifest.schema, 2);
   EXPECT_EQ(manifest.world, 2);
   EXPECT_EQ(manifest.progress.step, 12);
   EXPECT_EQ(manifest.progress.json, at_step(12).json);
@@ -98,7 +98,8 @@ TEST(Save, SlicesThatDoNotCoverATensorAreOurFault) {
     save({.folder = folder.path()}, state.shards, at_step(1), {});
     FAIL();
   } catch (const InternalError& error) {
-    EXPECT_NE(std::string(error.what()).find("tensor w: the ranks hold 9 of 10 elements"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("tensor w: the regions cover 9 of 10 elements"),
+              std::string::npos);
   }
   EXPECT_EQ(names_in(folder.path()), Names());
 }

@@ -21,8 +21,8 @@ Curve train_once(const Sets& sets, bool as_bytes, bool decides_as_a_device = fal
     const recipe::Recipe recipe = make_recipe(sets);
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
     if (decides_as_a_device) {
-      state->device_update = std::make_shared<DeviceUpdate>(*state->optimizer, *state->sharded,
-                                                            all_ranks(*state->sharded, mesh), at::kCPU);
+      state->device_update =
+          std::make_shared<DeviceUpdate>(*state->optimizer, *state->sharded, all_ranks(mesh), at::kCPU);
     }
     train_until(*state, mesh, kSteps, result, as_bytes);
   });

@@ -41,7 +41,8 @@ CASES += [(2, {"shard__recompute": "true", "precision__compute": '"bf16"'}),
           (2, {"shard__recompute": "true", "precision__compute": '"fp32"', "train__accumulation": 2}),
           (3, {"shard__prefetch": 2, "precision__reduce": '"bf16"', "train__batch": 48}),
           (2, {"checkpoint__async": "true", "checkpoint__every_steps": 1}),
-          (4, {"shard__level": '"zero2"', "shard__recompute": "true"})]
+          (4, {"shard__level": '"zero2"', "shard__recompute": "true"}),
+          (4, {"shard__ranks": 2, "shard__recompute": "true"})]
 
 
 def ratio_of(folder, ranks, changes):

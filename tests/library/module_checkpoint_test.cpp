@@ -93,7 +93,8 @@ std::map<std::string, std::vector<std::byte>> contents(const fs::path& checkpoin
     for (const int64_t size : tensor.shape) count *= size;
     auto& bytes = all[tensor.name];
     bytes.resize(static_cast<size_t>(count) * (tensor.dtype == "I64" ? 8 : 4));
-    checkpoint::load(checkpoint, {{tensor.name, tensor.dtype, tensor.shape, 0, count, bytes.data()}});
+    checkpoint::load(checkpoint,
+                     {{tensor.name, tensor.dtype, tensor.shape, Region::whole(tensor.shape), bytes.data()}});
   }
   return all;
 }

@@ -135,13 +135,11 @@ class LinearBackend final : public Backend {
 
    private:
     void add(LinearBackend& backend, const std::string& name, std::vector<int64_t> shape, size_t first) {
-      int64_t count = 1;
-      for (const int64_t size : shape) count *= size;
       checkpoint::TensorShard shard;
       shard.name = std::string(checkpoint::names::kParameter) + name;
       shard.dtype = "F32";
+      shard.region = Region::whole(shape);
       shard.shape = std::move(shape);
-      shard.end = count;
       shard.data = reinterpret_cast<std::byte*>(&backend.weights_[first]);
       shard.replica = backend.world_.rank() != 0;
       shards_.push_back(std::move(shard));

@@ -7,6 +7,7 @@
 #include "../error_text.h"
 #include "ranks.h"
 #include "tessera/base/random.h"
+#include "tessera/mesh/transport.h"
 
 namespace tessera {
 namespace {
@@ -128,6 +129,104 @@ TEST(Mesh, AxesAreRowMajor) {
     mesh.group("shard").all_reduce(values, "t");
     EXPECT_EQ(values.item<double>(), mesh.rank() < 2 ? 1.0 : 5.0);
   });
+}
+
+/// Every span of more than one rank that tiles `world` ranks.
+std::vector<mesh::Span> all_spans(int64_t world) {
+  std::vector<mesh::Span> spans;
+  for (int64_t stride = 1; stride < world; ++stride) {
+    for (int64_t size = 2; stride * size <= world; ++size) {
+      if (world % (stride * size) == 0) spans.push_back({stride, size});
+    }
+  }
+  return spans;
+}
+
+/// Collectives of the group against what its ranks, by `ranks_of`, must give.
+void expect_collectives(mesh::Group& group, const std::vector<int64_t>& ranks, int64_t own) {
+  constexpr int64_t kValues = 101;
+  const auto size = static_cast<int64_t>(ranks.size());
+  ASSERT_EQ(group.size(), size);
+  ASSERT_EQ(ranks.at(static_cast<size_t>(group.rank())), own);
+  at::Tensor gathered = at::empty({size, kValues});
+  group.all_gather(gathered.view({-1}), at::full({kValues}, static_cast<float>(own)), "t").wait();
+  at::Tensor sum = at::empty({kValues});
+  const at::Tensor input = at::arange(size, at::kFloat).view({size, 1}).expand({size, kValues}) +
+                           100.0F * static_cast<float>(own + 1);
+  group.reduce_scatter(sum, input.contiguous().view({-1}), at::kFloat, "t").wait();
+  double expected_sum = 0;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    EXPECT_TRUE(gathered[static_cast<int64_t>(i)].eq(static_cast<float>(ranks[i])).all().item<bool>());
+    expected_sum += static_cast<double>(group.rank()) + 100.0 * static_cast<double>(ranks[i] + 1);
+  }
+  EXPECT_TRUE(sum.eq(expected_sum).all().item<bool>());
+  EXPECT_EQ(group.traffic().at("all_gather").bytes_sent, (size - 1) * kValues * 4);
+  EXPECT_EQ(group.traffic().at("reduce_scatter").bytes_sent, (size - 1) * kValues * 4);
+}
+
+TEST(Spans, CollectivesOfEverySpan) {
+  for (const int64_t world : {2, 3, 4, 6}) {
+    for (const bool shared_memory : {true, false}) {
+      SCOPED_TRACE(concat(world, " ranks, shared memory ", shared_memory));
+      const auto spans = all_spans(world);
+      const auto body = [&](Mesh& mesh) {
+        for (const mesh::Span& span : spans)
+          expect_collectives(mesh.group(span), plan::ranks_of(span, mesh.rank()), mesh.rank());
+        EXPECT_EQ(mesh.groups().size(), spans.size() + 1) << "and world()";
+      };
+      run_ranks({{"all", world}}, body, std::chrono::seconds(30), shared_memory, spans);
+    }
+  }
+}
+
+TEST(Spans, AxesAndSpansShareGroupsThatAreMadeOnce) {
+  std::vector<std::string> made;
+  const auto make = [&](const std::string& key, int64_t rank, int64_t size) {
+    made.push_back(concat(key, " as ", rank, " of ", size));
+    return mesh::pretend_transport(rank, size);
+  };
+  const auto mesh =
+      Mesh::over(5, {{"dp", 4}, {"shard", 2}}, make, {{4, 2}, {1, 2}, {2, 2}, {4, 2}, {1, 1}, {3, 1}});
+  const std::vector<std::string> expected = {"world as 5 of 8", "span/1/2/4 as 1 of 2",
+                                             "span/2/2/5 as 0 of 2", "span/2/4/1 as 2 of 4",
+                                             "span/4/2/1 as 1 of 2"};
+  EXPECT_EQ(made, expected) << "in sorted order";
+  EXPECT_EQ(&mesh->group("shard"), &mesh->group(mesh::Span{1, 2}));
+  EXPECT_EQ(&mesh->group("dp"), &mesh->group(mesh::Span{2, 4}));
+  EXPECT_EQ(&mesh->group(mesh::Span{1, 8}), &mesh->world()) << "no group was asked for";
+  EXPECT_EQ(mesh->group(mesh::Span{1, 1}).size(), 1);
+  std::vector<std::string> names;
+  for (const mesh::Group* group : mesh->groups()) names.push_back(group->name());
+  const std::vector<std::string> named = {"shard", "ranks 5,7 (stride 2)", "dp", "ranks 1,5 (stride 4)",
+                                          "world"};
+  EXPECT_EQ(names, named);
+  EXPECT_EQ(made, expected) << "nothing was made since";
+  EXPECT_THROW(mesh->group(mesh::Span{1, 4}), InternalError);
+}
+
+TEST(Spans, ErrorsNameTheRanks) {
+  const auto make = [](const std::string&, int64_t rank, int64_t size) {
+    return mesh::pretend_transport(rank, size, [](mesh::Movement, const at::Tensor&, const at::Tensor&) {
+      throw std::runtime_error("broken");
+    });
+  };
+  const auto mesh = Mesh::over(5, {{"dp", 4}, {"shard", 2}}, make, {{4, 2}});
+  const auto text = [](mesh::Group& group) -> std::string {
+    try {
+      group.all_gather(at::empty({4 * group.size()}), at::ones({4}), "stem").wait();
+    } catch (const CommError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const auto expect_over = [&](mesh::Group& group, const std::string& name) {
+    const std::string start = concat("[mesh.all_gather stem over ", name, "] broken");
+    EXPECT_TRUE(text(group).starts_with(start)) << text(group);
+  };
+  expect_over(mesh->group(mesh::Span{4, 2}), "ranks 1,5 (stride 4)");
+  expect_over(mesh->group("dp"), "axis dp (ranks 1,3,5,7 (stride 2))");
+  expect_over(mesh->group("shard"), "axis shard (ranks 4,5)");
+  expect_over(mesh->world(), "axis world");
 }
 
 TEST(Mesh, ADifferentRecipeIsNamed) {

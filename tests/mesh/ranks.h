@@ -33,7 +33,7 @@ inline int listen_on_loopback(uint16_t* port) {
 /// Runs body(mesh) on every rank of axes; rethrows the first rank's exception.
 inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<void(mesh::Mesh&)>& body,
                       std::chrono::milliseconds timeout = std::chrono::milliseconds(30'000),
-                      bool shared_memory = true) {
+                      bool shared_memory = true, const std::vector<mesh::Span>& spans = {}) {
   int64_t world = 1;
   for (const auto& axis : axes) world *= axis.size;
   uint16_t port = 0;
@@ -46,7 +46,7 @@ inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<v
     rendezvous.listen_fd = rank == 0 ? fd : -1;
     rendezvous.timeout = timeout;
     rendezvous.shared_memory = shared_memory;
-    mesh::Mesh mesh(rendezvous, axes, {{"the test", "test", ""}});
+    mesh::Mesh mesh(rendezvous, axes, {{"the test", "test", ""}}, spans);
     body(mesh);
     mesh.world().barrier("end of test");
   });

@@ -23,7 +23,7 @@ struct Exchange {
 /// In the order in which they were started. How gathers and exchanges mix depends on when messages arrive.
 using Conversation = std::map<mesh::Movement, std::deque<Exchange>>;
 
-/// By group ("world", "shard"). One rank's thread uses it.
+/// By key of the group (mesh::TransportMaker). One rank's thread uses it.
 using Recording = std::map<std::string, Conversation>;
 
 /// Talks as `real` does and keeps what was said.

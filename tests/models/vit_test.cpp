@@ -249,14 +249,38 @@ TEST(Initialise, IsTheSameForAnySplit) {
   for (auto& spec : arch::parameters(config)) specs.push_back(std::move(spec));
   for (const auto& spec : specs) {
     at::Tensor whole = at::empty({spec.numel()});
-    initialise(spec, 42, 0, whole);
+    initialise(spec, 42, Region::whole(spec.shape), whole);
     for (const int64_t pieces : {2, 3, 7}) {
       at::Tensor joined = at::empty({spec.numel()});
       for (int64_t p = 0; p < pieces; ++p) {
         const int64_t begin = spec.numel() * p / pieces, end = spec.numel() * (p + 1) / pieces;
-        initialise(spec, 42, begin, joined.narrow(0, begin, end - begin));
+        initialise(spec, 42, Region::interval(spec.shape, begin, end), joined.narrow(0, begin, end - begin));
       }
       EXPECT_TRUE(at::equal(whole, joined)) << spec.name << " in " << pieces;
+    }
+  }
+}
+
+// Columns, rows and inner boxes, some of them cut into intervals, against LibTorch's slices of the whole.
+TEST(Initialise, IsTheSameForAnyBox) {
+  for (const auto& spec : arch::parameters(formula::small_vit())) {
+    at::Tensor whole = at::empty({spec.numel()});
+    initialise(spec, 42, Region::whole(spec.shape), whole);
+    for (size_t cut = 0; cut < spec.shape.size(); ++cut) {
+      Box box = Box::whole(spec.shape);
+      at::Tensor expected = whole.view(spec.shape);
+      for (size_t d = cut; d < spec.shape.size(); d += 2) {
+        box.dims[d] = {spec.shape[d] / 3, (spec.shape[d] * 3 + 3) / 4};
+        expected = expected.narrow(static_cast<int64_t>(d), box.dims[d].begin, box.dims[d].size());
+      }
+      expected = expected.flatten();
+      for (const int64_t begin : {int64_t{0}, box.numel() / 3}) {
+        const int64_t end = begin == 0 ? box.numel() : box.numel() - 1;
+        at::Tensor values = at::empty({std::max<int64_t>(0, end - begin)});
+        if (end < begin) continue;
+        initialise(spec, 42, {box, begin, end}, values);
+        EXPECT_TRUE(at::equal(values, expected.slice(0, begin, end))) << spec.name << ' ' << to_string(box);
+      }
     }
   }
 }
@@ -264,25 +288,27 @@ TEST(Initialise, IsTheSameForAnySplit) {
 TEST(Initialise, HasTheDescribedDistribution) {
   at::Tensor normal = at::empty({30000});
   const arch::ParameterSpec wide{"w", {30000}, arch::Init::kTruncatedNormal, 0.02, "head", true, false};
-  initialise(wide, 1, 0, normal);
+  initialise(wide, 1, Region::whole(wide.shape), normal);
   EXPECT_NEAR(normal.mean().item<double>(), 0.0, 0.0005);
   EXPECT_NEAR(normal.std().item<double>(), 0.02, 0.0005);
   at::Tensor uniform = at::empty({30000});
   const arch::ParameterSpec flat{"u", {30000}, arch::Init::kUniform, 0.25, "stem", true, false};
-  initialise(flat, 1, 0, uniform);
+  initialise(flat, 1, Region::whole(flat.shape), uniform);
   EXPECT_NEAR(uniform.std().item<double>(), 0.5 / std::sqrt(12.0), 0.005);
   EXPECT_LE(uniform.abs().max().item<double>(), 0.25);
   at::Tensor other = at::empty({30000});
-  initialise(wide, 2, 0, other);
+  initialise(wide, 2, Region::whole(wide.shape), other);
   EXPECT_FALSE(at::equal(normal, other));
-  initialise({"c", {4}, arch::Init::kConstant, 0.125, "", false, false}, 1, 0, other.narrow(0, 0, 4));
+  initialise({"c", {4}, arch::Init::kConstant, 0.125, "", false, false}, 1, Region::whole({4}),
+             other.narrow(0, 0, 4));
   EXPECT_TRUE(at::equal(other.narrow(0, 0, 4), at::full({4}, 0.125F)));
 }
 
 TEST(Initialise, ValuesBeyondTwoDeviationsAreDrawnAgain) {
   constexpr double kStd = 0.5, kStdWithinTwo = 0.87962566103423978;
   at::Tensor values = at::empty({100000});
-  initialise({"w", {100000}, arch::Init::kNormalWithinTwo, kStd, "head", true, false}, 1, 0, values);
+  initialise({"w", {100000}, arch::Init::kNormalWithinTwo, kStd, "head", true, false}, 1,
+             Region::whole({100000}), values);
   EXPECT_NEAR(values.mean().item<double>(), 0.0, 0.005);
   EXPECT_NEAR(values.std().item<double>(), kStd * kStdWithinTwo, 0.005);
   EXPECT_LE(values.abs().max().item<double>(), 2 * kStd);
@@ -298,7 +324,7 @@ TEST(Initialise, AllocateGivesEveryParameterItsInitialValue) {
   const auto parameters = model.named_parameters();
   for (const auto& spec : arch::parameters(formula::small_vit())) {
     at::Tensor value = at::empty({spec.numel()});
-    initialise(spec, 9, 0, value);
+    initialise(spec, 9, Region::whole(spec.shape), value);
     EXPECT_TRUE(at::equal(parameters[spec.name], value.view(spec.shape).to(at::kBFloat16))) << spec.name;
   }
 }

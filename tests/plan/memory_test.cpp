@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small cases of docs/memory.md, computed by hand.
+#include "tessera/plan/memory.h"
+
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/plan/plan.h"
+#include "tessera/mesh/pieces.h"
+#include "tests/error_text.h"
 
 namespace tessera::plan {
 namespace {
@@ -27,11 +30,11 @@ arch::VitConfig tiny(int64_t depth = 2) {
   return config;
 }
 
-constexpr Precision kFp32{4, 4}, kBf16{2, 4};
+constexpr CostInputs kFp32{4, 4}, kBf16{2, 4};
 
-Memory memory(Level level, int64_t world, const Precision& precision, bool recompute = false,
+Memory memory(Level level, int64_t world, const CostInputs& inputs, bool recompute = false,
               int64_t prefetch = 1, int64_t batch = 1) {
-  return predict_memory(tiny(), uniform_plan(tiny(), world, level, recompute, prefetch), precision, batch);
+  return predict_memory(tiny(), uniform_plan(tiny(), world, level, recompute, prefetch), inputs, batch);
 }
 
 TEST(Memory, States) {
@@ -65,20 +68,20 @@ TEST(Memory, GradientsBeyondActivationsThatAreFreed) {
 
 // Those of one micro-batch are there in the next one's forward, and ZeRO-1 sums them whole.
 TEST(Memory, GradientsOfSeveralMicroBatches) {
-  Precision precision = kFp32;
-  precision.accumulates = true;
+  CostInputs inputs = kFp32;
+  inputs.accumulates = true;
   for (const Level level : {Level::kZero2, Level::kZero3}) {
-    EXPECT_EQ(memory(level, 4, precision, false, 1, 1000).gradients, 4 * 1316 / 4);
+    EXPECT_EQ(memory(level, 4, inputs, false, 1, 1000).gradients, 4 * 1316 / 4);
   }
-  EXPECT_EQ(memory(Level::kZero1, 4, precision, false, 1, 1000).gradients, 4 * 1316 / 4 + 4 * 1316);
-  EXPECT_EQ(memory(Level::kZero1, 1, precision, false, 1, 1000).gradients, 4 * 1315);
-  EXPECT_EQ(memory(Level::kReplicate, 4, precision, false, 1, 1000).gradients, 4 * 1316);
+  EXPECT_EQ(memory(Level::kZero1, 4, inputs, false, 1, 1000).gradients, 4 * 1316 / 4 + 4 * 1316);
+  EXPECT_EQ(memory(Level::kZero1, 1, inputs, false, 1, 1000).gradients, 4 * 1315);
+  EXPECT_EQ(memory(Level::kReplicate, 4, inputs, false, 1, 1000).gradients, 4 * 1316);
 }
 
 TEST(Memory, OfMicroBatchesDecodedAhead) {
   const auto activations = [](double ahead) {
-    const Precision precision{4, 4, 2, ahead};
-    return predict_memory(tiny(), uniform_plan(tiny(), 1, Level::kZero3, false, 1), precision, 3).activations;
+    const CostInputs inputs{4, 4, 2, ahead};
+    return predict_memory(tiny(), uniform_plan(tiny(), 1, Level::kZero3, false, 1), inputs, 3).activations;
   };
   EXPECT_EQ(activations(100) - activations(4), 96 * 3 * 4 * 4 * 4);  // images of 4 x 4 numbers of 4 bytes
 }
@@ -86,8 +89,8 @@ TEST(Memory, OfMicroBatchesDecodedAhead) {
 // A model that only answers: weights, no optimizer; units are gathered, nothing is collected; of a block's
 // activations (1120 bytes an image in fp32, 280 a token) one block's.
 TEST(Memory, OfAModelThatOnlyAnswers) {
-  const auto bytes = [](Level level, int64_t world, const Precision& precision, int64_t batch) {
-    return answering_bytes(tiny(), uniform_plan(tiny(), world, level, false, 1), precision, batch);
+  const auto bytes = [](Level level, int64_t world, const CostInputs& inputs, int64_t batch) {
+    return answering_bytes(tiny(), uniform_plan(tiny(), world, level, false, 1), inputs, batch);
   };
   const double gathered = 4 * (72 + 2 * 600 + 44), packed = 4 * 192;
   EXPECT_EQ(bytes(Level::kZero3, 4, kFp32, 0), 4 * 1316 / 4 + gathered + packed);
@@ -104,11 +107,11 @@ TEST(Memory, Gathered) {
   EXPECT_EQ(memory(Level::kZero3, 4, kFp32).gathered, 4 * 1316 + 4 * (72 + 2 * 600 + 44) + 4 * 600 + fp32);
   // So do bf16's, whatever the wire's dtype. The slice that is gathered from is a quarter of all.
   for (const int64_t reduce_bytes : {2, 4}) {
-    EXPECT_EQ(memory(Level::kZero3, 4, Precision{2, reduce_bytes}).gathered,
+    EXPECT_EQ(memory(Level::kZero3, 4, CostInputs{2, reduce_bytes}).gathered,
               2 * 1316 + 2 * (72 + 2 * 600 + 44) + 2 * 600 + 2 * 1316 / 4 + bf16);
   }
   // Cast to be sent: one collected block, buffers to send from and to receive into.
-  EXPECT_EQ(memory(Level::kZero3, 4, Precision{4, 2}).gathered,
+  EXPECT_EQ(memory(Level::kZero3, 4, CostInputs{4, 2}).gathered,
             4 * 1316 + 4 * (72 + 600 + 44) + 2 * 2 * 600 + fp32);
   EXPECT_EQ(memory(Level::kZero3, 1, kFp32).gathered, fp32);             // nobody to share with
   EXPECT_EQ(memory(Level::kZero3, 1, kBf16).gathered, 2 * 1315 + bf16);  // the parameters in bf16
@@ -130,10 +133,14 @@ TEST(Memory, PiecesBoundTheReduction) {
   const auto config = arch::vit_config("10B");
   const auto gathered = [&](int64_t compute_bytes, int64_t reduce_bytes) {
     return predict_memory(config, uniform_plan(config, 128, Level::kZero3, true, 1),
-                          {compute_bytes, reduce_bytes}, 8)
+                          {.compute_bytes = compute_bytes,
+                           .reduce_bytes = reduce_bytes,
+                           .piece_values = mesh::kPieceValues,
+                           .pieces_at_once = mesh::kPiecesAtOnce},
+                          8)
         .gathered;
   };
-  EXPECT_EQ(gathered(4, 4) - gathered(4, 2), 2.0 * kPiecesUnderWay * kPieceNumbers * 2);
+  EXPECT_EQ(gathered(4, 4) - gathered(4, 2), 2.0 * mesh::kPiecesAtOnce * mesh::kPieceValues * 2);
   EXPECT_EQ(gathered(2, 4), gathered(2, 2));  // they travel as they were made
   const double block = 314649600;             // 12 width^2 + 13 width, divisible by 128
   EXPECT_GT(gathered(2, 2), 2 * (2 + 2) * block);
@@ -142,8 +149,8 @@ TEST(Memory, PiecesBoundTheReduction) {
 
 // Offload moves states and adds what travels between them and where units compute.
 TEST(Memory, Offload) {
-  const auto with = [](Level level, int64_t world, const Precision& precision, Offload offload) {
-    return predict_memory(tiny(), uniform_plan(tiny(), world, level, false, 1, offload), precision, 1);
+  const auto with = [](Level level, int64_t world, const CostInputs& inputs, Offload offload) {
+    return predict_memory(tiny(), uniform_plan(tiny(), world, level, false, 1, offload), inputs, 1);
   };
   for (const Offload offload : {Offload::kOptimizer, Offload::kAll}) {
     EXPECT_EQ(with(Level::kZero3, 4, kFp32, offload).states, memory(Level::kZero3, 4, kFp32).states);
@@ -162,6 +169,37 @@ TEST(Memory, Offload) {
   EXPECT_EQ(with(Level::kZero2, 1, kFp32, Offload::kAll).gathered, alone + 4 * 1315);
   const Plan deep = uniform_plan(tiny(9), 1, Level::kZero3, false, 1, Offload::kAll);
   EXPECT_EQ(predict_memory(tiny(9), deep, kFp32, 1).gathered, alone + 4 * 1315);
+}
+
+// 2 of 4 ranks split one copy of the state. What is gathered is whole as before, and reduced between 2 ranks.
+TEST(Memory, OfHybridSharding) {
+  Plan plan = uniform_plan(tiny(), 4, Level::kZero3, false, 1);
+  set_shard_ranks(&plan, 2);
+  const Memory fp32 = predict_memory(tiny(), plan, kFp32, 0);
+  EXPECT_EQ(fp32.states, 12 * 1316 / 2);
+  EXPECT_EQ(fp32.gradients, 4 * 1316 / 2);
+  EXPECT_EQ(fp32.gathered, memory(Level::kZero3, 4, kFp32).gathered);
+  EXPECT_EQ(predict_memory(tiny(), plan, kBf16, 0).gathered,
+            memory(Level::kZero3, 4, kBf16).gathered + 2 * 1316 / 2 - 2 * 1316 / 4);
+  EXPECT_EQ(saved_bytes(tiny(), plan), 12 * 1316 / 2);
+  set_shard_ranks(&plan, 1);  // every rank has a copy
+  EXPECT_EQ(predict_memory(tiny(), plan, kFp32, 0).total(),
+            memory(Level::kReplicate, 4, kFp32, false, 1, 0).total());
+}
+
+TEST(Memory, RefusesWhatIsNotPredicted) {
+  const auto message = [](const Plan& plan) {
+    return error_text([&] { predict_memory(tiny(), plan, kFp32, 1); });
+  };
+  Plan plan = uniform_plan(tiny(), 4, Level::kZero3, false, 1);
+  plan.units[1].layout.tensor = 2;
+  EXPECT_EQ(message(plan),
+            "[plan.predict_memory] \"tensor\" of \"blocks.0\" is 2: expected 1: the cost of tensor "
+            "parallelism is not predicted");
+  plan.stages = 2;
+  EXPECT_EQ(
+      message(plan),
+      "[plan.predict_memory] the plan has 2 stages: expected 1: the cost of pipelines is not predicted");
 }
 
 TEST(Memory, MixedLevels) {
@@ -221,10 +259,10 @@ TEST(Memory, OptionsAddTheirTerms) {
 // Per token the outputs of two norms, 8 values each, and of GELU, 16, in 2 blocks. A unit with recompute has
 // them while it is computed again.
 TEST(Memory, KeptOutputsOfNormsAndGelus) {
-  Precision precision = kBf16;
-  precision.keeps_activations = true;
+  CostInputs inputs = kBf16;
+  inputs.keeps_activations = true;
   const auto more = [&](bool recompute) {
-    return memory(Level::kZero3, 1, precision, recompute, 1, 1000).total() -
+    return memory(Level::kZero3, 1, inputs, recompute, 1, 1000).total() -
            memory(Level::kZero3, 1, kBf16, recompute, 1, 1000).total();
   };
   EXPECT_EQ(more(false), 1000.0 * 2 * 4 * 2 * (2 * 8 + 16));
@@ -274,10 +312,10 @@ TEST(Memory, OfAResNet) {
 // Weight and what is kept: one number with SGD, none without momentum, one more with an average.
 TEST(Memory, StatesFollowTheOptimizer) {
   for (const double kept : {0.0, 1.0, 3.0}) {
-    const Precision precision{4, 4, kept};
-    EXPECT_EQ(memory(Level::kZero3, 4, precision).states, (1 + kept) * 4 * 1316 / 4);
-    EXPECT_EQ(memory(Level::kZero1, 4, precision).states, (1 + kept) * 4 * 1316 / 4);
-    EXPECT_EQ(memory(Level::kReplicate, 4, precision).states, (1 + kept) * 4 * 1316);
+    const CostInputs inputs{4, 4, kept};
+    EXPECT_EQ(memory(Level::kZero3, 4, inputs).states, (1 + kept) * 4 * 1316 / 4);
+    EXPECT_EQ(memory(Level::kZero1, 4, inputs).states, (1 + kept) * 4 * 1316 / 4);
+    EXPECT_EQ(memory(Level::kReplicate, 4, inputs).states, (1 + kept) * 4 * 1316);
     EXPECT_EQ(saved_bytes(tiny(), uniform_plan(tiny(), 4, Level::kZero3, false, 1), kept),
               (1 + kept) * 4 * 1316 / 4);
   }
@@ -302,7 +340,10 @@ TEST(Memory, RefusesAPlanOfAnotherModel) {
 // What a reader of the seed's figures expects: 10 B parameters over 128 ranks.
 TEST(Memory, TenBillionOverManyRanks) {
   const auto config = arch::vit_config("10B");
-  const Memory m = predict_memory(config, uniform_plan(config, 128, Level::kZero3, true, 1), kBf16, 8);
+  CostInputs inputs = kBf16;
+  inputs.piece_values = mesh::kPieceValues;
+  inputs.pieces_at_once = mesh::kPiecesAtOnce;
+  const Memory m = predict_memory(config, uniform_plan(config, 128, Level::kZero3, true, 1), inputs, 8);
   EXPECT_NEAR(m.states, 12 * 10077917160.0 / 128, 12 * 128);
   EXPECT_LT(m.gradients, 0.01 * m.states) << "the inputs of a block are more than its gradients";
   EXPECT_LT(m.total(), 16.0 * 1024 * 1024 * 1024);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/plan/memory.h"
 
 namespace tessera::cli {
 namespace {

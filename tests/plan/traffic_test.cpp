@@ -28,7 +28,7 @@ arch::ModelConfig model() {
 }
 
 TEST(StepTraffic, FollowsTheTable) {
-  const Precision precision{.compute_bytes = 2, .reduce_bytes = 4};
+  const CostInputs inputs{.compute_bytes = 2, .reduce_bytes = 4};
   const double all = kStem + 2 * kBlock + kHead;  // even: two ranks pad nothing
   struct Case {
     Level level;
@@ -38,8 +38,7 @@ TEST(StepTraffic, FollowsTheTable) {
                           Case{Level::kZero2, 2 * all, 3 * 2 * all},
                           Case{Level::kZero3, 3 * 2 * (2 * all - kHead), 3 * 2 * all}}) {
     SCOPED_TRACE(to_string(one.level));
-    const StepTraffic found =
-        step_traffic(model(), uniform_plan(model(), 2, one.level, false, 1), precision, 3);
+    const StepTraffic found = step_traffic(model(), uniform_plan(model(), 2, one.level, false, 1), inputs, 3);
     EXPECT_EQ(found.gathered, one.gathered / 2);
     EXPECT_EQ(found.reduced, one.reduced / 2);
     EXPECT_EQ(found.total(), (one.gathered + one.reduced) / 2);
@@ -54,6 +53,27 @@ TEST(StepTraffic, EachUnitHasItsOwnLevelAndPadding) {
   const StepTraffic found = step_traffic(model(), plan, {}, 1);
   EXPECT_EQ(found.gathered, 2 * 4 * (slice(kStem) + 2 * 2 * slice(kBlock) + slice(kHead)));
   EXPECT_EQ(found.reduced, 2 * 4 * (slice(kStem) + 2 * slice(kBlock) + slice(kHead)));
+}
+
+// 2 of 4 ranks split a copy: parameters and gradients travel between 2, then a rank's sums between 2
+// replicas.
+TEST(StepTraffic, OfHybridSharding) {
+  const CostInputs inputs{.compute_bytes = 2, .reduce_bytes = 4};
+  const double head = kHead + 2, all = kStem + 2 * kBlock + head;  // padded to a multiple of 4
+  struct Case {
+    Level level;
+    double gathered, reduced;
+  };
+  for (const Case& one : {Case{Level::kZero1, 2 * all, 4 * all}, Case{Level::kZero2, 2 * all, 3 * 2 * all},
+                          Case{Level::kZero3, 3 * 2 * (2 * all - head), 3 * 2 * all}}) {
+    SCOPED_TRACE(to_string(one.level));
+    Plan plan = uniform_plan(model(), 4, one.level, false, 1);
+    set_shard_ranks(&plan, 2);
+    const StepTraffic found = step_traffic(model(), plan, inputs, 3);
+    const double replicas = 4 * (all / 2) / 2;  // half of a rank's half, in the reduce dtype, once a step
+    EXPECT_EQ(found.gathered, one.gathered / 2 + replicas);
+    EXPECT_EQ(found.reduced, one.reduced / 2 + replicas);
+  }
 }
 
 TEST(StepTraffic, OneRankSendsNothing) {

@@ -271,6 +271,12 @@ TEST(Errors, Contradictions) {
   EXPECT_EQ(read_error("", {"guard.spike_factor=0.5"}),
             "[recipe.parse] guard.spike_factor is 0.5 (--set guard.spike_factor=0.5): expected 0 (off) or a "
             "value above 1; at 1 or less, half of all losses would be spikes");
+  EXPECT_EQ(read_error("shard.level = 'replicate'\nshard.ranks = 2"),
+            "[recipe.parse] shard.ranks is 2, but shard.level is \"replicate\" (test.toml): expected 0; "
+            "shard.level = \"zero3\" splits the state over shard.ranks");
+  EXPECT_EQ(
+      read_error("shard.ranks = -1"),
+      "[recipe.parse] shard.ranks is the integer -1 (test.toml:1): expected a value between 0 and 16777216");
   EXPECT_EQ(read_error("model.channels = 2"),
             "[recipe.parse] model.channels is 2 (test.toml): expected 1 or 3");
   EXPECT_EQ(

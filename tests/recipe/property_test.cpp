@@ -96,6 +96,7 @@ void reconcile(arch::ResNetConfig& model, Draws& draws) {
 /// Makes what was drawn one by one fit together.
 void reconcile(Recipe& recipe, Draws& draws) {
   std::erase(recipe.name, '/');
+  if (recipe.shard.level == plan::Level::kReplicate && recipe.shard.units.empty()) recipe.shard.ranks = 0;
   recipe.name += 'x';  // neither nothing nor ".."
   recipe.model.channels() = draws.below(2) == 0 ? 1 : 3;
   std::visit([&](auto& model) { reconcile(model, draws); }, recipe.model.of);

@@ -47,20 +47,21 @@ plan::Plan make_plan(int64_t world, Level level, bool recompute, int64_t prefetc
   plan::Plan plan;
   plan.world = world;
   plan.prefetch = prefetch;
-  plan.units.push_back({"stem", level, false});
-  for (int64_t i = 0; i < kDepth; ++i)
-    plan.units.push_back({"blocks." + std::to_string(i), level, recompute});
-  plan.units.push_back({"head", level, false});
+  const auto how = recompute ? plan::Recompute::kAll : plan::Recompute::kNone;
+  plan.units.push_back({"stem", level});
+  for (int64_t i = 0; i < kDepth; ++i) plan.units.push_back({"blocks." + std::to_string(i), level, how});
+  plan.units.push_back({"head", level});
   return plan;
 }
 
 void initialise(ShardedModel& model) {
   for (const auto& unit : model.units()) {
     for (const auto& shard : unit->shards()) {
-      std::vector<float> values(static_cast<size_t>(shard.end - shard.begin));
-      fill_normal(random_key(1, shard.name), static_cast<uint64_t>(shard.begin), values, 0.0F, 0.5F, 3.0F);
+      const auto [begin, end] = shard.interval();
+      std::vector<float> values(static_cast<size_t>(end - begin));
+      fill_normal(random_key(1, shard.name), static_cast<uint64_t>(begin), values, 0.0F, 0.5F, 3.0F);
       at::Tensor master = shard.master;
-      master.copy_(at::from_blob(values.data(), {shard.end - shard.begin}, at::kFloat));
+      master.copy_(at::from_blob(values.data(), {end - begin}, at::kFloat));
     }
   }
   model.parameters_changed();
@@ -211,7 +212,9 @@ INSTANTIATE_TEST_SUITE_P(All, Layouts,
 TEST(Layouts, HybridShardsInsideAndReplicatesAcross) {
   const Trained expected = reference(at::kFloat);
   testing::run_ranks({{"dp", 2}, {"shard", 2}}, [&](mesh::Mesh& mesh) {
-    expect_close(train(mesh, make_plan(4, Level::kZero3, true, 1), 3, at::kFloat), expected, 1e-6);
+    plan::Plan plan = make_plan(4, Level::kZero3, true, 1);
+    plan::set_shard_ranks(&plan, 2);
+    expect_close(train(mesh, plan, 3, at::kFloat), expected, 1e-6);
   });
 }
 
@@ -222,7 +225,7 @@ TEST(Layouts, MixedLevelsInOneModel) {
     plan.units[1].level = Level::kReplicate;
     plan.units[2].level = Level::kZero1;
     plan.units[3].level = Level::kZero2;
-    plan.units[3].recompute = true;
+    plan.units[3].recompute = plan::Recompute::kAll;
     expect_close(train(mesh, plan, 2, at::kFloat), expected, 1e-6);
   });
 }
@@ -263,8 +266,7 @@ Sent measure(const Setting& s) {
   testing::run_ranks({{"shard", s.world}}, [&](mesh::Mesh& mesh) {
     const Precision precision{s.compute, s.reduce};
     train(mesh, make_plan(s.world, s.level, s.recompute, 1), s.accumulation, precision);
-    const auto& traffic =
-        s.level == Level::kReplicate ? mesh.world().traffic() : mesh.group("shard").traffic();
+    const auto& traffic = mesh.group("shard").traffic();
     const auto bytes = [&](const char* kind) {
       return traffic.count(kind) > 0 ? traffic.at(kind).bytes_sent : 0;
     };
@@ -327,7 +329,8 @@ std::map<std::string, at::Tensor> gradients_of_twice_used(int64_t world, Level l
     }
     plan::Plan plan;
     plan.world = world;
-    plan.units = {{"first", level, false}, {"second", level, recompute}};
+    plan.units = {{"first", level},
+                  {"second", level, recompute ? plan::Recompute::kAll : plan::Recompute::kNone}};
     ShardedModel model(std::move(parts), plan, {compute, at::kFloat, at::kFloat, at::kFloat}, mesh);
     initialise(model);
     const at::Tensor x = testing::normal("x", {8, 16}).narrow(0, mesh.rank() * 8 / world, 8 / world);
@@ -384,7 +387,7 @@ TEST(ShardedModel, AGradientOnItsWayIsWaitedFor) {
                        [&](const at::Tensor& x) { return forward(x, weight, first, second, extra); }});
       plan::Plan plan;
       plan.world = world;
-      plan.units = {{"only", Level::kZero3, false}};
+      plan.units = {{"only", Level::kZero3}};
       ShardedModel model(std::move(parts), plan, {}, mesh);
       initialise(model);
       const at::Tensor x = testing::normal("x", {8, 16});
@@ -397,7 +400,8 @@ TEST(ShardedModel, AGradientOnItsWayIsWaitedFor) {
         forward(x, w, b1, b2, e).square().sum().backward();
         model.backward(model.forward(x).square().sum(), true);
         const shard::Shard& shard = unit->shards()[0];
-        const at::Tensor expected = w.grad().flatten().slice(0, shard.begin, shard.end) * world;
+        const at::Tensor expected =
+            w.grad().flatten().slice(0, shard.interval().begin, shard.interval().end) * world;
         EXPECT_TRUE(at::allclose(shard.gradient, expected, 1e-4, 1e-4))
             << "all " << all << " world " << world;
         model.parameters_changed();

@@ -73,12 +73,12 @@ TEST(Device, GraphsAreNotChosenWhereNothingIsKnownOfTheGpu) {
 TEST(Device, KeptActivationsArePredictedOnAGpuAlone) {
   const recipe::Recipe recipe = make_recipe({"precision.compute=bf16"});
   const auto keeps = [&](bool kept, at::Device device) {
-    return plan_precision(with_kept_activations(recipe, kept), 1, device).keeps_activations;
+    return cost_inputs(with_kept_activations(recipe, kept), 1, device).keeps_activations;
   };
   EXPECT_TRUE(keeps(true, at::kCUDA));
   EXPECT_FALSE(keeps(false, at::kCUDA));
   EXPECT_FALSE(keeps(true, at::kCPU));
-  EXPECT_FALSE(plan_precision(recipe, 1, at::kCUDA).keeps_activations) << "auto, not decided yet";
+  EXPECT_FALSE(cost_inputs(recipe, 1, at::kCUDA).keeps_activations) << "auto, not decided yet";
 }
 
 TEST(Device, TheDecisionAboutActivationsIsSaid) {

@@ -22,8 +22,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// The state decides and updates as on a device from now on.
 void decide_as_a_device(TrainState& state, mesh::Mesh& mesh) {
-  state.device_update = std::make_shared<DeviceUpdate>(*state.optimizer, *state.sharded,
-                                                       all_ranks(*state.sharded, mesh), at::kCPU);
+  state.device_update =
+      std::make_shared<DeviceUpdate>(*state.optimizer, *state.sharded, all_ranks(mesh), at::kCPU);
 }
 
 struct Trained {

@@ -47,7 +47,7 @@ def curve_of_a_rank():
     optimizer = torch.optim.AdamW([{"params": is_matrix, "weight_decay": recipe["weight_decay"]},
                                    {"params": rest, "weight_decay": 0.0}], lr=recipe["lr"])
     share = recipe["batch"] // RANKS
-    mine = shard(dist.get_rank() * share, (dist.get_rank() + 1) * share)
+    mine = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
     losses = []
     for step in range(recipe["steps"]):
         for group in optimizer.param_groups:

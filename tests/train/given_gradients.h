@@ -128,7 +128,7 @@ void over_pieces(const shard::ShardedModel& model, const Body& body) {
 }
 
 inline void put_part(at::Tensor to, const at::Tensor& whole, const shard::Shard& shard) {
-  to.copy_(whole.narrow(0, shard.begin, shard.end - shard.begin));
+  to.copy_(whole.narrow(0, shard.interval().begin, shard.interval().size()));
 }
 
 /// Whole parameters after kGivenSteps.
@@ -144,15 +144,9 @@ inline Values train_given(int64_t world, plan::Level level, const std::vector<st
     over_pieces(*model, [](const shard::Shard& shard, const GivenParameter& parameter) {
       put_part(shard.master, start_value(parameter), shard);
     });
-    Optimizer optimizer(
-        *model, options,
-        [](const std::string& name) {
-          for (const auto& parameter : given_parameters()) {
-            if (parameter.name == name) return parameter.matrix;
-          }
-          return false;
-        },
-        mesh);
+    std::vector<ModelParameter> parameters;
+    for (const auto& parameter : given_parameters()) parameters.push_back({parameter.name, parameter.matrix});
+    Optimizer optimizer(*model, options, parameters, mesh);
     for (int64_t step = 1; step <= kGivenSteps; ++step) {
       for (const auto& unit : model->units()) unit->hold_gradient();
       over_pieces(*model, [&](const shard::Shard& shard, const GivenParameter& parameter) {

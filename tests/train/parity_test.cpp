@@ -82,8 +82,9 @@ TEST(Parity, TwentyShardedStepsGivePyTorchsLossCurve) {
     for (const auto& unit : state->sharded->units()) {
       for (const auto& shard : unit->shards()) {
         at::Tensor master = shard.master;
-        master.copy_(
-            models::formula::weights(shard.name, shard.shape).flatten().slice(0, shard.begin, shard.end));
+        master.copy_(models::formula::weights(shard.name, shard.shape)
+                         .flatten()
+                         .slice(0, shard.interval().begin, shard.interval().end));
       }
     }
     state->sharded->parameters_changed();

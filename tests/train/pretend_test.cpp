@@ -126,7 +126,7 @@ TEST_P(Pretend, GivenARealRunsMessagesItIsThatRank) {
   expect_same_tensors(found.masters, expected.masters);
   const size_t units = found.masters.size() / 3;
   EXPECT_FALSE(found.masters.at(1).equal(found.masters.at(1 + units))) << "of the first block";
-  for (const auto& [movement, left] : recording.at("shard")) EXPECT_TRUE(left.empty());  // not one less
+  for (const auto& [movement, left] : recording.at("span/1/4/0")) EXPECT_TRUE(left.empty());  // not one less
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Pretend, ::testing::Values("fp32", "bf16"),

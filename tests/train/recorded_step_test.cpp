@@ -50,8 +50,8 @@ Outcome train_ranks(int64_t world, recipe::Recipe recipe, CudaGraphs graphs, int
     const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
     EXPECT_EQ(state->recorded != nullptr, graphs != CudaGraphs::kOff);
     if (state->optimizer->can_queue()) {
-      state->device_update = std::make_shared<DeviceUpdate>(*state->optimizer, *state->sharded,
-                                                            all_ranks(*state->sharded, mesh), at::kCPU);
+      state->device_update =
+          std::make_shared<DeviceUpdate>(*state->optimizer, *state->sharded, all_ranks(mesh), at::kCPU);
     }
     train_with_factors(*state, mesh, steps, factors, outcome.curve, /*as_bytes=*/true, &outcome.steps);
     for (const auto& [name, buffer] : state->sharded->buffers()) outcome.buffers[name] = buffer.clone();

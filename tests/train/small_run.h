@@ -18,6 +18,7 @@
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
 #include "tessera/loop/loop.h"
+#include "tessera/plan/spans.h"
 
 namespace tessera::train {
 
@@ -160,6 +161,16 @@ inline void train_with_factors(TrainState& state, mesh::Mesh& mesh, int64_t unti
   train_until(state, mesh, until, curve, as_bytes, steps);
 }
 
+/// Runs body(mesh, plan) on every rank, with the plan that the recipe asks for and its groups.
+inline void run_plan_ranks(const recipe::Recipe& recipe, int64_t world,
+                           const std::function<void(mesh::Mesh&, const plan::Plan&)>& body) {
+  const plan::Plan plan = make_plan(recipe, world);
+  testing::run_ranks(
+      mesh_axes(recipe, world), [&](mesh::Mesh& mesh) { body(mesh, plan); },
+      std::chrono::milliseconds(30'000),
+      /*shared_memory=*/true, plan::spans_of(plan));
+}
+
 /// What happens to a state before its first step.
 using Prepare = std::function<void(TrainState&, mesh::Mesh&)>;
 
@@ -167,9 +178,9 @@ inline Curve train_layout(int64_t world, const std::vector<std::string>& sets, i
                           const Prepare& prepare = {}) {
   at::set_num_threads(1);
   Curve result;
-  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-    const recipe::Recipe recipe = make_recipe(sets);
-    const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+  const recipe::Recipe recipe = make_recipe(sets);
+  run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+    const auto state = assemble(recipe, plan, mesh, true);
     if (prepare) prepare(*state, mesh);
     Curve curve;
     train_until(*state, mesh, steps, curve);

@@ -101,8 +101,9 @@ TEST(Statistics, GradientsAreWhatThePiecesHold) {
         if (shard.name == name) shard.gradient.fill_(-4e-24F);  // whose square is no float
       }
     }
+    MeshWorld world(mesh);
     StepStatistics statistics(*state, true);
-    const auto found = statistics.finish(/*scale=*/4, mesh);
+    const auto found = statistics.finish(/*scale=*/4, world);
     const auto one = std::find_if(found.begin(), found.end(), [&](const auto& s) { return s.name == name; });
     ASSERT_NE(one, found.end());
     EXPECT_NEAR(one->mean, -1e-24, 1e-29);
@@ -116,13 +117,14 @@ TEST(Statistics, ANumberThatIsNotFiniteIsCounted) {
     const recipe::Recipe recipe = make_recipe({});
     const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
     make_gradients_zero(*state);
+    MeshWorld world(mesh);
     StepStatistics statistics(*state, true);
     at::Tensor value = at::full({4}, 2.0);
     if (mesh.rank() == 1) value[0] = -std::numeric_limits<float>::infinity();
     state->context.observe("stem", value);
     statistics.forward_done(true);
     EXPECT_FALSE(state->context.observe);
-    const auto found = statistics.finish(1, mesh);
+    const auto found = statistics.finish(1, world);
     EXPECT_EQ(found[0].name, "stem");
     EXPECT_EQ(found[0].not_finite, 1);
     EXPECT_EQ(found[0].mean, 2);
@@ -131,7 +133,7 @@ TEST(Statistics, ANumberThatIsNotFiniteIsCounted) {
     StepStatistics placeholder_batch(*state, true);
     state->context.observe("stem", at::full({4}, mesh.rank() == 0 ? 1.0 : 9.0));
     placeholder_batch.forward_done(mesh.rank() == 0);
-    EXPECT_EQ(placeholder_batch.finish(1, mesh)[0].largest, 1) << "images that do not count";
+    EXPECT_EQ(placeholder_batch.finish(1, world)[0].largest, 1) << "images that do not count";
   });
 }
 

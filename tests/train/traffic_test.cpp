@@ -4,6 +4,8 @@
 
 #include <sys/resource.h>
 
+#include <array>
+
 #include "small_run.h"
 #include "tessera/profile/link.h"
 
@@ -13,49 +15,67 @@ namespace {
 plan::StepTraffic sent(mesh::Mesh& mesh) {
   const auto bytes = [&](const char* kind) {
     double sum = 0;
-    for (const mesh::Axis& axis : mesh.axes()) {
-      const auto& traffic = mesh.group(axis.name).traffic();
-      if (traffic.contains(kind)) sum += static_cast<double>(traffic.at(kind).bytes_sent);
+    for (const mesh::Group* group : mesh.groups()) {
+      if (group->traffic().contains(kind)) sum += static_cast<double>(group->traffic().at(kind).bytes_sent);
     }
-    const auto& world = mesh.world().traffic();
-    return sum + (world.contains(kind) ? static_cast<double>(world.at(kind).bytes_sent) : 0);
+    return sum;
   };
   return {bytes("all_gather"), bytes("reduce_scatter")};
 }
 
 class StepTraffic : public ::testing::TestWithParam<std::string> {};
 
+/// Trains with `sets` on `world` ranks and compares what two steps send.
+void expect_traffic(const std::vector<std::string>& sets, int64_t world) {
+  const recipe::Recipe recipe = make_recipe(sets);
+  run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& layout) {
+    const plan::StepTraffic expected =
+        plan::step_traffic(recipe.model, layout, cost_inputs(recipe, world), recipe.train.accumulation);
+    const auto state = assemble(recipe, layout, mesh, true);
+    Curve curve;
+    train_until(*state, mesh, 1, curve);  // gathers what it compares at the end
+    const plan::StepTraffic before = sent(mesh);
+    train_until(*state, mesh, 1, curve);
+    const plan::StepTraffic nothing = sent(mesh);
+    train_until(*state, mesh, 3, curve);
+    const plan::StepTraffic after = sent(mesh);
+    EXPECT_EQ(after.reduced - nothing.reduced, 2 * expected.reduced);
+    EXPECT_EQ(after.gathered - nothing.gathered - (nothing.gathered - before.gathered),
+              2 * expected.gathered);
+  });
+}
+
+constexpr std::array kPrecisions = {std::pair("bf16", "bf16"), std::pair("bf16", "fp32"),
+                                    std::pair("fp32", "fp32")};
+
 TEST_P(StepTraffic, IsWhatAStepSends) {
   at::set_num_threads(1);
   for (const int64_t world : {2, 3}) {
-    for (const auto& [precision, reduce] :
-         {std::pair("bf16", "bf16"), std::pair("bf16", "fp32"), std::pair("fp32", "fp32")}) {
-      const recipe::Recipe recipe =
-          make_recipe({"shard.level=" + GetParam(), "train.accumulation=2", "shard.units=blocks.1=zero1",
-                       concat("precision.compute=", precision), concat("precision.reduce=", reduce)});
-      const plan::Plan layout = make_plan(recipe, world);
-      const plan::StepTraffic expected =
-          plan::step_traffic(recipe.model, layout, plan_precision(recipe, world), recipe.train.accumulation);
-      testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-        const auto state = assemble(recipe, layout, mesh, true);
-        Curve curve;
-        train_until(*state, mesh, 1, curve);  // gathers what it compares at the end
-        const plan::StepTraffic before = sent(mesh);
-        train_until(*state, mesh, 1, curve);
-        const plan::StepTraffic nothing = sent(mesh);
-        train_until(*state, mesh, 3, curve);
-        const plan::StepTraffic after = sent(mesh);
-        SCOPED_TRACE(concat(world, " ranks, ", precision, ", ", reduce));
-        EXPECT_EQ(after.reduced - nothing.reduced, 2 * expected.reduced);
-        EXPECT_EQ(after.gathered - nothing.gathered - (nothing.gathered - before.gathered),
-                  2 * expected.gathered);
-      });
+    for (const auto& [precision, reduce] : kPrecisions) {
+      SCOPED_TRACE(concat(world, " ranks, ", precision, ", ", reduce));
+      expect_traffic({"shard.level=" + GetParam(), "train.accumulation=2", "shard.units=blocks.1=zero1",
+                      concat("precision.compute=", precision), concat("precision.reduce=", reduce)},
+                     world);
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Levels, StepTraffic, ::testing::Values("replicate", "zero1", "zero2", "zero3"),
                          [](const auto& info) { return info.param; });
+
+// 2 of 4 ranks split a copy, but all ranks block 1's, and none block 2's.
+TEST(HybridTraffic, IsWhatAStepSends) {
+  at::set_num_threads(1);
+  for (const std::string level : {"zero1", "zero2", "zero3"}) {
+    for (const auto& [precision, reduce] : kPrecisions) {
+      SCOPED_TRACE(concat(level, ", ", precision, ", ", reduce));
+      expect_traffic({"shard.level=" + level, "shard.ranks=2", "train.accumulation=2",
+                      concat("shard.units=blocks.1=", level, "+ranks4, blocks.2=", level, "+ranks1"),
+                      concat("precision.compute=", precision), concat("precision.reduce=", reduce)},
+                     4);
+    }
+  }
+}
 
 TEST(Link, IsMeasuredBetweenThreads) {
   for (const bool shared : {true, false}) {

@@ -57,6 +57,36 @@ TEST_P(Import, AnyPartOfATensorIsThatPartOfTheWhole) {
   }
 }
 
+// Every second dim is cut, and the flattened box: what a rank with a slice of a tensor reads of it.
+TEST_P(Import, AnyRegionOfATensorIsThatRegionOfTheWhole) {
+  const Model model = open_fixture(GetParam().name);
+  for (size_t i = 0; i < model.tensors->tensors().size(); ++i) {
+    const auto& tensor = model.tensors->tensors()[i];
+    const auto whole = read(*model.tensors, i);
+    Box box = Box::whole(tensor.shape);
+    for (size_t d = box.dims.size(); d > 0; d -= std::min<size_t>(d, 2)) {
+      box.dims[d - 1] = {tensor.shape[d - 1] / 3, (tensor.shape[d - 1] * 3 + 3) / 4};
+    }
+    std::vector<float> expected;  // elements whose every coordinate is in its range
+    for (size_t at = 0; at < whole.size(); ++at) {
+      bool inside = true;
+      auto rest = static_cast<int64_t>(at);
+      for (size_t d = box.dims.size(); d-- > 0; rest /= tensor.shape[d]) {
+        const int64_t index = rest % tensor.shape[d];
+        inside = inside && index >= box.dims[d].begin && index < box.dims[d].end;
+      }
+      if (inside) expected.push_back(whole[at]);
+    }
+    const auto count = static_cast<int64_t>(expected.size());
+    for (const Region& region : {Region{box, 0, count}, Region{box, count / 3, count - count / 4}}) {
+      std::vector<float> found(static_cast<size_t>(region.numel()));
+      checkpoint::read_region(*model.tensors, i, region, std::as_writable_bytes(std::span(found)));
+      EXPECT_TRUE(std::equal(found.begin(), found.end(), expected.begin() + region.begin))
+          << tensor.name << ' ' << to_string(region);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Fixtures, Import,
     ::testing::Values(ImportCase{"timm.safetensors", Family::kTimm, arch::Pool::kClassToken},

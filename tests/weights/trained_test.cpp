@@ -23,7 +23,7 @@ class Ours : public ::testing::Test {
     std::vector<checkpoint::TensorShard> slices;
     for (const auto& spec : arch::parameters(recipe.model)) {
       auto& numbers = tensors.at(spec.name);
-      slices.push_back({"param/" + spec.name, "F32", spec.shape, 0, static_cast<int64_t>(numbers.size()),
+      slices.push_back({"param/" + spec.name, "F32", spec.shape, Region::whole(spec.shape),
                         reinterpret_cast<std::byte*>(numbers.data())});
     }
     checkpoint::Progress progress;

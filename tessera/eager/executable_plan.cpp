@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/eager/executable_plan.h"
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::eager {
+namespace {
+
+[[noreturn]] void unsupported(const std::string& setting, const std::string& expected) {
+  user_error({.where = "train.plan",
+              .problem = concat("training does not support ", setting, " of the plan yet"),
+              .expected = expected});
+}
+
+std::string of_unit(const char* key, const std::string& value, const plan::UnitPlan& unit) {
+  return concat('"', key, "\" ", value, " of unit \"", escape(unit.name), '"');
+}
+
+}  // namespace
+
+void check_executable(const plan::Plan& plan) {
+  if (plan.stages > 1) unsupported(concat("\"stages\" ", plan.stages), "1");
+  if (plan.micro_batches > 0)
+    unsupported(concat("\"micro_batches\" ", plan.micro_batches), "0: train.accumulation decides");
+  for (const plan::UnitPlan& unit : plan.units) {
+    if (unit.layout.tensor > 1) unsupported(of_unit("tensor", concat(unit.layout.tensor), unit), "1");
+    if (unit.keep_gathered) unsupported(of_unit("keep_gathered", "true", unit), "false");
+    if (unit.recompute == plan::Recompute::kKeepSums)
+      unsupported(of_unit("recompute", "\"keep_sums\"", unit), "\"none\" or \"all\"");
+  }
+}
+
+}  // namespace tessera::eager

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which plans this program can train.
+#pragma once
+
+#include "tessera/plan/plan.h"
+
+namespace tessera::eager {
+
+/// Errors: UserError that names the first setting of the plan that training does not support: pipeline
+/// stages, tensor parallelism, recompute that keeps sums. Pure.
+void check_executable(const plan::Plan& plan);
+
+}  // namespace tessera::eager

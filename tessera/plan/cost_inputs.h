@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What memory and traffic depend on besides the model and the plan.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::plan {
+
+struct CostInputs {
+  int64_t compute_bytes = 4;  // of a value: gathered parameters, activations. 2: bf16
+  int64_t reduce_bytes = 4;   // of a value: the widest dtype of gradients on the wire
+  double kept_values = 2;     // fp32 values per parameter that the optimizer and a moving average keep
+  double batches_ahead = 4;   // micro-batches that the loader decodes ahead: data.prefetch
+  bool accumulates = false;   // a step has several micro-batches: gradients of one outlive the next's forward
+  bool keeps_activations = false;  // outputs of norms and GELUs are kept for backward (arch/vit.h)
+  /// Reductions send pieces of at most this many values, over all ranks; 0: a unit's gradient in one piece.
+  int64_t piece_values = 0;
+  int64_t pieces_at_once = 1;  // of one reduction
+};
+
+}  // namespace tessera::plan

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that a plan needs on each rank. Numbers only: no tensors. Pure; safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tessera/plan/cost_inputs.h"
+#include "tessera/plan/plan.h"
+
+namespace tessera::plan {
+
+/// What any training adds to the idle program: LibTorch's code touched for the first time, stacks of threads.
+inline constexpr double kProgramGrowth = 16.0 * 1024 * 1024;
+
+/// Bytes per rank while training, above the idle program. See docs/memory.md for the derivation.
+struct Memory {
+  double states = 0;       // master weights, what the optimizer keeps (fp32), as the plan says
+  double gradients = 0;    // fp32: what they need at once beyond activations that backward has freed by then
+  double gathered = 0;     // compute-dtype parameters of the units gathered at once, and their gradients
+  double activations = 0;  // of one micro-batch
+  double program = 0;      // kProgramGrowth
+  double total() const { return states + gradients + gathered + activations + program; }
+};
+
+/// Predicts the peak per rank for `batch` images per rank and micro-batch. Errors: UserError when the plan's
+/// units are not the model's.
+Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
+                      int64_t batch);
+
+/// Predicts the bytes per rank of a model used for inference only, such as a teacher: a shard of its weights,
+/// units gathered at once, and the activations of the unit that needs most for `batch` images. Errors: as
+/// predict_memory.
+double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
+                       int64_t batch);
+
+/// Bytes of a checkpoint that one rank holds: master weights and `kept_values` more fp32 values per
+/// parameter, and buffers. Errors: as predict_memory.
+double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_values = 2);
+
+/// "states 0.80 GiB, gradients 0.10 GiB, gathered 0.10 GiB, activations 0.18 GiB, program 16.0 MiB".
+std::string parts_text(const Memory& memory);
+
+}  // namespace tessera::plan

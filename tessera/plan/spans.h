@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which ranks form the groups of a plan. Pure; safe from any thread.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/plan/plan.h"
+
+namespace tessera::plan {
+
+/// A partition of the ranks into groups of `size` ranks that are `stride` apart: the group of rank r is
+/// base_of(span, r), base + stride, ..., base + (size - 1) * stride. stride * size divides the ranks.
+struct Span {
+  int64_t stride = 1, size = 1;  // size 1: every rank by itself, and stride is 1
+  auto operator<=>(const Span&) const = default;
+};
+
+/// Position of `rank` in its group, 0 to size - 1.
+int64_t position_in(const Span& span, int64_t rank);
+/// Lowest rank of the group of `rank`.
+int64_t base_of(const Span& span, int64_t rank);
+/// Ranks of the group of `rank`, rising.
+std::vector<int64_t> ranks_of(const Span& span, int64_t rank);
+/// "ranks 0,2,4,6 (stride 2)"; "ranks 4,5"; more than 8 as "ranks 0,1,2,...,63".
+std::string ranks_text(const Span& span, int64_t rank);
+
+/// Ranks that hold one copy of a unit's layers together.
+Span tensor_span(const Plan& plan, const UnitPlan& unit);
+/// Ranks of a stage that hold the same piece of a unit's layers, for different samples.
+Span data_parallel_span(const Plan& plan, const UnitPlan& unit);
+/// Of a data-parallel group, the ranks over which a unit's state is split: UnitPlan::shard neighbours, or
+/// all. Size 1 for a replicated unit.
+Span shard_span(const Plan& plan, const UnitPlan& unit);
+/// Of a data-parallel group, the ranks that hold the same state. Their number times shard_span's is
+/// data_parallel_span's.
+Span replicate_span(const Plan& plan, const UnitPlan& unit);
+
+/// Spans of more than one rank over which some unit of the plan communicates (tensor, shard, replicate),
+/// each once, sorted.
+std::vector<Span> spans_of(const Plan& plan);
+
+}  // namespace tessera::plan
