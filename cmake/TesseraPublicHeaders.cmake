@@ -83,6 +83,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/shard/host_memory.h
   tessera/shard/policy.h
   tessera/shard/recompute.h
+  tessera/shard/reduction_order.h
   tessera/shard/reductions.h
   tessera/shard/sharded_model.h
   tessera/shard/sync_batch_norm.h

@@ -14,8 +14,9 @@ function(tessera_import_torch folder headers target)
     ${folder}/include ${folder}/include/torch/csrc/api/include)
   target_compile_definitions(${headers} INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
   # at::parallel_for is a template: without -fopenmp it compiles, into a plain loop. LibTorch's own libgomp is the one to
-  # link, so that one pool of threads serves both.
-  target_compile_options(${headers} INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+  # link, so that one pool of threads serves both. Clang's -fopenmp calls libomp, which libgomp cannot replace and whose
+  # threads would come on top of LibTorch's: there it stays a plain loop.
+  target_compile_options(${headers} INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fopenmp>)
   add_library(${target} INTERFACE IMPORTED GLOBAL)
   file(GLOB openmp ${folder}/lib/libgomp*.so*)
   if(NOT openmp)
@@ -63,12 +64,16 @@ function(tessera_find_torch prefix version variable)
   set(${variable} "${found}" PARENT_SCOPE)
 endfunction()
 
-# tessera_torch_version(FOLDER VARIABLE): "2.11.0" of the torch package in FOLDER; empty where it does not say.
+# tessera_torch_version(FOLDER VARIABLE): "2.11.0" of the torch package (version.py) or LibTorch archive (build-version)
+# in FOLDER; empty where it does not say.
 function(tessera_torch_version folder variable)
   set(version "")
   if(EXISTS ${folder}/version.py)
     file(STRINGS ${folder}/version.py line REGEX "^__version__")
     string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" version "${line}")
+  elseif(EXISTS ${folder}/build-version)
+    file(STRINGS ${folder}/build-version line LIMIT_COUNT 1)
+    string(REGEX MATCH "^[0-9]+\\.[0-9]+\\.[0-9]+" version "${line}")
   endif()
   set(${variable} "${version}" PARENT_SCOPE)
 endfunction()

@@ -2,7 +2,6 @@
 #include "tessera/library/module_checkpoint.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/optim.h>
 
 #include <algorithm>
 #include <array>
@@ -15,14 +14,13 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/formats/safetensors.h"
-#include "tessera/library/layerwise.h"
+#include "tessera/library/optimizer_state.h"
 #include "tessera/mesh/checkpoint_ranks.h"
 
 namespace tessera::library {
 namespace fs = std::filesystem;
 using checkpoint::TensorShard;
 using torch::optim::Optimizer;
-using torch::optim::OptimizerParamState;
 
 namespace {
 
@@ -66,62 +64,36 @@ TensorShard slice_of(std::string name, const at::Tensor& tensor, const std::vect
           static_cast<std::byte*>(tensor.data_ptr())};
 }
 
-/// The per-parameter state of the optimizers of LibTorch, by name: its tensors (undefined where unused) and
-/// its count of steps.
-struct Slots {
-  std::vector<std::pair<const char*, at::Tensor*>> tensors;
-  int64_t* step = nullptr;
-};
-
-template <typename State>
-Slots adam_slots(State& state) {
-  return {{{"exp_avg", &state.exp_avg()},
-           {"exp_avg_sq", &state.exp_avg_sq()},
-           {"max_exp_avg_sq", &state.max_exp_avg_sq()}},
-          &state.step()};
-}
-
-Slots slots_of(OptimizerParamState& state) {
-  namespace optim = torch::optim;
-  if (auto* sgd = dynamic_cast<optim::SGDParamState*>(&state)) {
-    return {{{"momentum_buffer", &sgd->momentum_buffer()}}, nullptr};
-  }
-  if (auto* adam = dynamic_cast<optim::AdamParamState*>(&state)) return adam_slots(*adam);
-  if (auto* adamw = dynamic_cast<optim::AdamWParamState*>(&state)) return adam_slots(*adamw);
-  if (auto* rmsprop = dynamic_cast<optim::RMSpropParamState*>(&state)) {
-    return {{{"square_avg", &rmsprop->square_avg()},
-             {"momentum_buffer", &rmsprop->momentum_buffer()},
-             {"grad_avg", &rmsprop->grad_avg()}},
-            &rmsprop->step()};
-  }
-  if (auto* lamb = dynamic_cast<LambParamState*>(&state)) {
-    return {{{"exp_avg", &lamb->exp_avg()}, {"exp_avg_sq", &lamb->exp_avg_sq()}}, &lamb->step()};
-  }
-  if (auto* lars = dynamic_cast<LarsParamState*>(&state)) {
-    return {{{"momentum_buffer", &lars->momentum_buffer()}}, nullptr};
-  }
-  auto& adagrad = dynamic_cast<optim::AdagradParamState&>(state);
-  return {{{"sum", &adagrad.sum()}}, &adagrad.step()};
-}
-
-/// State as this optimizer keeps it, without tensors.
-std::unique_ptr<OptimizerParamState> fresh_state(const Optimizer& optimizer) {
-  namespace optim = torch::optim;
-  if (dynamic_cast<const optim::SGD*>(&optimizer)) return std::make_unique<optim::SGDParamState>();
-  if (dynamic_cast<const optim::Adam*>(&optimizer)) return std::make_unique<optim::AdamParamState>();
-  if (dynamic_cast<const optim::AdamW*>(&optimizer)) return std::make_unique<optim::AdamWParamState>();
-  if (dynamic_cast<const optim::RMSprop*>(&optimizer)) return std::make_unique<optim::RMSpropParamState>();
-  if (dynamic_cast<const optim::Adagrad*>(&optimizer)) return std::make_unique<optim::AdagradParamState>();
-  if (dynamic_cast<const Lamb*>(&optimizer)) return std::make_unique<LambParamState>();
-  if (dynamic_cast<const Lars*>(&optimizer)) return std::make_unique<LarsParamState>();
-  user_error({.where = "library.checkpoint",
-              .problem = concat("cannot save the state of an optimizer of type ", typeid(optimizer).name()),
-              .expected = "torch::optim::SGD, Adam, AdamW, RMSprop or Adagrad, or library::Lamb or Lars"});
-}
-
 std::string optimizer_name(const char* slot, const std::string& parameter) {
   return concat("optimizer/", slot, "/", parameter);
 }
+
+/// Whole tensors that files hold in another form than memory: contiguous, complex numbers as pairs.
+class InFileForm {
+ public:
+  /// `tensor` as the file holds it: a view of it or a copy, which lives as long as this object.
+  const at::Tensor& operator()(const at::Tensor& tensor) {
+    const at::Tensor real =
+        tensor.is_complex() ? at::view_as_real(tensor.detach().resolve_conj()) : tensor.detach();
+    forms_.push_back({tensor, real.contiguous()});
+    return forms_.back().form;
+  }
+  /// After reading into the forms: gives the tensors their values.
+  void put_back() {
+    const at::NoGradGuard no_grad;
+    for (auto& [tensor, form] : forms_) {
+      at::Tensor values = tensor.detach();
+      const at::Tensor read = values.is_complex() ? at::view_as_complex(form) : form;
+      if (read.data_ptr() != values.data_ptr()) values.copy_(read);
+    }
+  }
+
+ private:
+  struct Form {
+    at::Tensor tensor, form;
+  };
+  std::vector<Form> forms_;
+};
 
 void append_parameters(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded) {
   for (const auto& shard : sharded.shards()) {
@@ -131,25 +103,28 @@ void append_parameters(std::vector<TensorShard>& shards, const shard::ShardedMod
   }
 }
 
-void append_buffers(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded) {
+/// Buffers, and parameters that are not sharded: rank 0's.
+void append_whole(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded,
+                  InFileForm& in_file) {
+  const auto append = [&](const std::string& name, const at::Tensor& tensor) {
+    const at::Tensor& form = in_file(tensor);
+    shards.push_back(slice_of(name, form, form.sizes().vec(), 0, form.numel()));
+    shards.back().replica = sharded.mesh().rank() != 0;
+  };
+  for (const auto& [name, tensor] : sharded.whole_parameters())
+    append(concat(checkpoint::names::kParameter, name), tensor);
   for (const auto& buffer : sharded.module()->named_buffers()) {
-    const at::Tensor& values = buffer.value();
-    if (values.defined()) {
-      shards.push_back(slice_of(concat(checkpoint::names::kBuffer, buffer.key()), values,
-                                values.sizes().vec(), 0, values.numel()));
-      shards.back().replica = sharded.mesh().rank() != 0;
-    }
+    if (buffer.value().defined()) append(concat(checkpoint::names::kBuffer, buffer.key()), buffer.value());
   }
 }
 
 /// Slices of the state the optimizer holds; its step counts go into `steps`.
 void append_optimizer(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded,
                       const Optimizer& optimizer, nlohmann::json& steps) {
-  fresh_state(optimizer);  // a kind we know?
   for (const auto& shard : sharded.shards()) {
     const auto found = optimizer.state().find(shard.values.unsafeGetTensorImpl());
     if (found == optimizer.state().end()) continue;
-    const Slots slots = slots_of(*found->second);
+    const OptimizerSlots slots = slots_of(*found->second);
     if (slots.step != nullptr) steps[shard.name] = *slots.step;
     for (const auto& [name, tensor] : slots.tensors) {
       if (!tensor->defined()) continue;
@@ -168,7 +143,7 @@ void append_fresh_optimizer(std::vector<TensorShard>& shards, const shard::Shard
   for (const auto& tensor : manifest.tensors) saved.insert(tensor.name);
   for (const auto& shard : sharded.shards()) {
     auto state = fresh_state(optimizer);
-    const Slots slots = slots_of(*state);
+    const OptimizerSlots slots = slots_of(*state);
     bool any = false;
     for (const auto& [name, tensor] : slots.tensors) {
       if (!saved.contains(optimizer_name(name, shard.name))) continue;
@@ -188,17 +163,35 @@ std::string describe(const shard::ShardedModule& sharded) {
   return json.dump();
 }
 
+/// Checks that the checkpoint is of this optimizer, and gives its groups the options they were saved with.
+void restore_options(const nlohmann::json& saved, const shard::ShardedModule& sharded, Optimizer& optimizer) {
+  if (!saved.contains("optimizer")) return;  // of a version that did not save them
+  const std::string kind = kind_of(optimizer);
+  const auto theirs = saved.at("optimizer").at("kind").get<std::string>();
+  if (theirs != kind) {
+    user_error(
+        {.where = "library.load_module",
+         .problem = concat("the checkpoint has the state of ", theirs, ", but the optimizer is ", kind),
+         .expected = "the optimizer that was saved",
+         .hint = concat("make it ", theirs, ", or load without the optimizer to begin with fresh state")});
+  }
+  restore_groups(saved.at("optimizer").at("groups"), optimizer, sharded);
+}
+
 Position load_from(const checkpoint::Folders& found, shard::ShardedModule& sharded, Optimizer* optimizer) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(found);
   const auto json = nlohmann::json::parse(manifest.progress.json);
   std::vector<TensorShard> shards;
+  InFileForm in_file;
   append_parameters(shards, sharded);
-  append_buffers(shards, sharded);
+  append_whole(shards, sharded, in_file);
   if (optimizer != nullptr) {
+    restore_options(json, sharded, *optimizer);
     append_fresh_optimizer(shards, sharded, *optimizer, manifest,
                            json.value("steps", nlohmann::json::object()));
   }
   checkpoint::load(found, shards);
+  in_file.put_back();
   sharded.parameters_changed();
   return {manifest.progress.step, json.value("program", nlohmann::json::object()).dump()};
 }
@@ -230,13 +223,18 @@ fs::path save_module(const fs::path& folder, const Position& position, shard::Sh
                      const Optimizer* optimizer, int64_t keep) {
   mesh::Mesh& mesh = sharded.mesh();
   std::vector<TensorShard> shards;
-  nlohmann::json steps = nlohmann::json::object();
+  InFileForm in_file;
+  nlohmann::json state = {{"program", nlohmann::json::parse(position.json)},
+                          {"steps", nlohmann::json::object()}};
   append_parameters(shards, sharded);
-  append_buffers(shards, sharded);
-  if (optimizer != nullptr) append_optimizer(shards, sharded, *optimizer, steps);
+  append_whole(shards, sharded, in_file);
+  if (optimizer != nullptr) {
+    state["optimizer"] = {{"kind", kind_of(*optimizer)}, {"groups", groups_of(*optimizer, sharded)}};
+    append_optimizer(shards, sharded, *optimizer, state["steps"]);
+  }
   checkpoint::Progress progress;
   progress.step = position.step;
-  progress.json = nlohmann::json{{"program", nlohmann::json::parse(position.json)}, {"steps", steps}}.dump();
+  progress.json = state.dump();
   progress.model_json = describe(sharded);
   checkpoint::SaveOptions options;
   options.folder = folder;

@@ -23,7 +23,9 @@ struct Position {
 /// rank, then the manifest; the newest `keep` stay (0: all). Tensors: "param/NAME" in the master dtype,
 /// "buffer/NAME" as rank 0 has them (in folders that hosts do not share: the first rank of each), and, with
 /// an optimizer, "optimizer/KIND/NAME". Optimizers over sharded.parameters(): torch::optim::SGD, Adam, AdamW,
-/// RMSprop, Adagrad, library::Lamb, Lars (UserError on another). Returns the checkpoint's folder. Collective.
+/// RMSprop, Adagrad, library::Lamb, Lars (UserError on another); the options of their parameter groups are
+/// saved with them. Parameters that are not sharded are saved as buffers are, complex tensors as pairs of
+/// numbers in a last dimension of 2. Returns the checkpoint's folder. Collective.
 /// Errors: as checkpoint::save.
 std::filesystem::path save_module(const std::filesystem::path& folder, const Position& position,
                                   shard::ShardedModule& sharded,
@@ -31,9 +33,10 @@ std::filesystem::path save_module(const std::filesystem::path& folder, const Pos
 
 /// Loads what save_module wrote, on any number of ranks and any level. `checkpoint`: its folder, or the
 /// folder of checkpoints (then the latest); hosts may have folders of their own if each rank needs what it
-/// saved itself. Without an optimizer its state is not read. Collective. Errors: UserError (none there,
-/// another network, damage, a part that this rank does not see), as checkpoint::load; one rank's is an error
-/// of every rank.
+/// saved itself. An optimizer gets its state and the options of its groups; without one they are not read.
+/// Collective. Errors: UserError (none there, another network, another kind of optimizer or other groups of
+/// parameters, damage, a part that this rank does not see), as checkpoint::load; one rank's is an error of
+/// every rank.
 Position load_module(const std::filesystem::path& checkpoint, shard::ShardedModule& sharded,
                      torch::optim::Optimizer* optimizer = nullptr);
 /// The same where hosts saved into folders of their own and the ranks are others now: the folders of all

@@ -24,11 +24,20 @@ void add_up(const at::Tensor& output, const at::Tensor& received) {
   for (int64_t row = 1; row < received.size(0); ++row) output.add_(received.select(0, row));
 }
 
+constexpr int64_t kWindowBytes = 16 << 20;  // of what broadcast() and sum() hold besides the tensor
+
 /// FNV-1a: ranks that are in different collectives see it by this number of the name.
 uint32_t label_of(const std::string& name) {
   uint32_t label = 2166136261U;
   for (const char c : name) label = (label ^ static_cast<unsigned char>(c)) * 16777619U;
   return label;
+}
+
+void check_contiguous(const at::Tensor& values, const char* function, const std::string& what) {
+  if (values.is_contiguous()) return;
+  user_error({.where = function,
+              .problem = concat("the tensor of ", what, " is not contiguous"),
+              .hint = "pass values.contiguous() and copy the result back"});
 }
 
 /// Numbers of a narrower dtype than the wire's travel as they are: who receives them widens them to the same.
@@ -55,6 +64,9 @@ std::string Group::transport_name() const { return transport_ ? transport_->name
 std::string Group::begins(const char* kind, const std::string& what) {
   std::string name = concat(kind, " ", what, " over ", name_.text);
   if (last_) {
+    for (const auto& watcher : last_->watchers) {
+      if (const auto alive = watcher.lock()) (*alive)(name);
+    }
     ++last_->number;
     last_->name = name;
   }
@@ -179,6 +191,53 @@ void Group::all_reduce(at::Tensor& values, const std::string& what) {
   at::Tensor sum = all.select(0, 0).clone();
   for (int64_t row = 1; row < size_; ++row) sum.add_(all.select(0, row));
   values.copy_(sum.view(values.sizes()));
+}
+
+void Group::broadcast(at::Tensor& values, int64_t root, const std::string& what) {
+  check_contiguous(values, "mesh.broadcast", what);
+  if (root < 0 || root >= size_) {
+    user_error({.where = "mesh.broadcast",
+                .problem = concat("the root of ", what, " is rank ", root),
+                .expected = concat("a rank of the group, 0 to ", size_ - 1)});
+  }
+  if (size_ == 1 || values.numel() == 0) return;
+  // Root gives each rank a part, and all ranks give each other their parts.
+  at::Tensor bytes = values.detach().view({-1}).view(at::kByte);
+  const int64_t window = std::min((bytes.numel() + size_ - 1) / size_, kWindowBytes / size_) * size_;
+  at::Tensor sent = at::zeros({window}, bytes.options()), received = at::empty_like(sent);
+  const int64_t part = window / size_, traffic = part * (size_ - 1);
+  for (int64_t begin = 0; begin < bytes.numel(); begin += window) {
+    const int64_t count = std::min(window, bytes.numel() - begin);
+    if (rank_ == root) sent.narrow(0, 0, count).copy_(bytes.narrow(0, begin, count));
+    begin_one("broadcast", traffic, what, [&] { return transport_->all_to_all(received, sent); });
+    const at::Tensor mine = received.narrow(0, root * part, part).clone();
+    begin_one("broadcast", traffic, what, [&] { return transport_->all_gather(received, mine); });
+    if (rank_ != root) bytes.narrow(0, begin, count).copy_(received.narrow(0, 0, count));
+  }
+}
+
+void Group::sum(at::Tensor& values, const std::string& what) {
+  check_contiguous(values, "mesh.sum", what);
+  if (size_ == 1) return;
+  at::Tensor flat = values.detach().view({-1});
+  const bool narrow = at::isReducedFloatingType(values.scalar_type());
+  const int64_t window =
+      std::max<int64_t>(kWindowBytes / size_ / static_cast<int64_t>(values.element_size()), 1);
+  for (int64_t begin = 0; begin < flat.numel(); begin += window) {
+    at::Tensor part = flat.narrow(0, begin, std::min(window, flat.numel() - begin));
+    const at::Tensor all = at::empty({size_, part.numel()}, part.options());
+    begin_one("sum", static_cast<int64_t>(part.nbytes()) * (size_ - 1), what,
+              [&] { return transport_->all_gather(all.view({-1}).view(at::kByte), part.view(at::kByte)); });
+    at::Tensor total = narrow ? all.select(0, 0).to(at::kFloat) : all.select(0, 0).clone();
+    for (int64_t row = 1; row < size_; ++row) total.add_(all.select(0, row));
+    part.copy_(total);
+  }
+}
+
+/// One operation of the transport, to its end.
+void Group::begin_one(const char* kind, int64_t bytes, const std::string& what,
+                      const std::function<Waiter()>& start) {
+  begin(traffic_[kind], bytes, begins(kind, what), *transport_, start).wait();
 }
 
 std::vector<std::string> Group::all_gather_text(const std::string& text, const std::string& what) {

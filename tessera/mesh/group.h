@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,10 +22,14 @@ namespace tessera::mesh {
 /// pretend backend lets one process play rank r of N.
 class Transport;
 
+/// Called right before a collective begins, with its name ("all_reduce loss over axis world").
+using CollectiveWatcher = std::function<void(const std::string& name)>;
+
 /// The collective that this rank began last, over all groups of its mesh.
 struct LastOperation {
   int64_t number = 0;  // of collectives begun so far
   std::string name;
+  std::vector<std::weak_ptr<const CollectiveWatcher>> watchers;  // see Mesh::watch_collectives
 };
 
 struct GroupName {
@@ -59,11 +64,18 @@ class Group {
   Pending reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarType wire, const std::string& what);
   /// values (small, float64, contiguous) <- sum over ranks, the same bits on every rank.
   void all_reduce(at::Tensor& values, const std::string& what);
+  /// values <- those of rank `root` of the group. Any dtype and size. Each rank sends about twice the
+  /// tensor's bytes. Errors: UserError where it is not contiguous, or there is no such rank.
+  void broadcast(at::Tensor& values, int64_t root, const std::string& what);
+  /// values <- sum over ranks, in rank order, the same bits on every rank. Any dtype that adds and any size;
+  /// narrower floats than float32 are summed in float32, bool is a logical or. Each rank sends (size - 1)
+  /// times the tensor's bytes. Errors: UserError where it is not contiguous.
+  void sum(at::Tensor& values, const std::string& what);
   /// Every rank's text on every rank, in rank order.
   std::vector<std::string> all_gather_text(const std::string& text, const std::string& what);
   void barrier(const std::string& what);
 
-  /// By kind: "all_gather", "reduce_scatter", "all_reduce", "control".
+  /// By kind: "all_gather", "reduce_scatter", "all_reduce", "broadcast", "sum", "control".
   const std::map<std::string, Traffic>& traffic() const { return traffic_; }
   double wait_seconds() const;
   /// Makes what waits for other ranks fail, on this rank. From any thread.
@@ -75,6 +87,8 @@ class Group {
  private:
   /// "all_gather stem over axis shard", which begins now.
   std::string begins(const char* kind, const std::string& what);
+  void begin_one(const char* kind, int64_t bytes, const std::string& what,
+                 const std::function<Waiter()>& start);
 
   GroupName name_;
   int64_t rank_, size_;

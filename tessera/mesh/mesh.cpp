@@ -227,6 +227,14 @@ std::unique_ptr<Group> Mesh::another_group(const std::string& name) {
                                  world_size_ > 1 ? make_transport_(key, rank_, world_size_) : nullptr);
 }
 
+std::shared_ptr<const CollectiveWatcher> Mesh::watch_collectives(CollectiveWatcher watcher) {
+  auto& watchers = last_operation_->watchers;
+  std::erase_if(watchers, [](const auto& former) { return former.expired(); });
+  auto watched = std::make_shared<const CollectiveWatcher>(std::move(watcher));
+  watchers.push_back(watched);
+  return watched;
+}
+
 int64_t Mesh::coordinate(const std::string& axis) const { return plan::position_in(span_of(axis), rank_); }
 
 Span Mesh::span_of(const std::string& axis) const {

@@ -105,6 +105,9 @@ class Mesh {
   /// A group of all ranks with an order of its own, for the collectives of another thread. Collective: every
   /// rank makes its groups in the same order.
   std::unique_ptr<Group> another_group(const std::string& name);
+  /// `watcher` is called right before each collective of this mesh's groups begins (not of another_group()),
+  /// on the thread that begins it, for as long as the returned pointer lives.
+  [[nodiscard]] std::shared_ptr<const CollectiveWatcher> watch_collectives(CollectiveWatcher watcher);
   /// Seconds the training thread has stood still for collectives of any group so far.
   double wait_seconds() const;
   /// "rank 3/8 pp1 shard1".

@@ -11,6 +11,9 @@
 
 namespace tessera::mesh {
 
+/// Part of the CommError of ranks that are in different collectives, where the transport can tell.
+inline constexpr const char* kDifferentOperations = "ranks are in different operations";
+
 /// One operation of a transport.
 struct Waiter {
   std::function<void()> wait;  // until it has ended; throws std::exception on failure or after the timeout

@@ -275,7 +275,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     const auto text = [](uint64_t of) {
       return concat(of >> 1, (of & 1) != 0 ? " bytes to add up" : " bytes");
     };
-    mismatch_ = concat("ranks are in different operations: rank ", from, " of the group sends ", text(tag),
+    mismatch_ = concat(kDifferentOperations, ": rank ", from, " of the group sends ", text(tag),
                        ", this rank expects ", text(operation.tag()));
     return false;
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <sstream>
 
 #include "tessera/base/error.h"
@@ -17,6 +18,32 @@ namespace {
 
 bool is_floating(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()); }
 
+/// Parameters of all sharded modules of the process. Any thread.
+class WrappedParameters {
+ public:
+  void add(const at::Tensor& parameter, const void* engine) {
+    const std::lock_guard lock(mutex_);
+    engines_[parameter.unsafeGetTensorImpl()] = engine;
+  }
+  void remove_all(const void* engine) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(engines_, [&](const auto& entry) { return entry.second == engine; });
+  }
+  bool contains(const at::Tensor& parameter) const {
+    const std::lock_guard lock(mutex_);
+    return engines_.count(parameter.unsafeGetTensorImpl()) > 0;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, const void*> engines_;
+};
+
+WrappedParameters& wrapped() {
+  static auto* const parameters = new WrappedParameters();  // outlives every engine
+  return *parameters;
+}
+
 std::string join_path(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "." + name;
 }
@@ -26,6 +53,14 @@ void check_dtype(std::optional<at::ScalarType> dtype, const char* setting) {
   user_error({.where = "shard.ShardedModule",
               .problem = concat("precision.", setting, " is ", at::toString(*dtype)),
               .expected = "float32, bfloat16 or float64"});
+}
+
+void check_device(const at::Tensor& tensor, const std::string& name) {
+  if (tensor.device().is_cpu()) return;
+  user_error({.where = "shard.ShardedModule",
+              .problem = concat(name, " is on ", tensor.device().str()),
+              .expected = "a network in host memory",
+              .hint = "call module->to(at::kCPU) before wrapping: ShardedModule computes on the CPU"});
 }
 
 MixedPrecision checked(const MixedPrecision& precision) {
@@ -116,8 +151,22 @@ void ShardedModule::Engine::agree(const std::string& name, const std::string& de
   }
 }
 
+void ShardedModule::Engine::check_not_wrapped(const std::vector<NamedTensor>& parameters) const {
+  for (const auto& [name, parameter] : parameters) {
+    if (!wrapped().contains(parameter)) continue;
+    user_error({.where = "shard.ShardedModule",
+                .problem = concat("parameter ", name, " belongs to another ShardedModule already"),
+                .hint = "wrap a network once; of networks that share modules, wrap one that contains both"});
+  }
+}
+
+ShardedModule::Engine::~Engine() {
+  show_no_gradients(false);
+  wrapped().remove_all(this);
+}
+
 std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& module,
-                                                        const std::string& prefix) const {
+                                                        const std::string& prefix) {
   std::vector<NamedTensor> found;
   std::unordered_set<const void*> seen;
   for (const auto& entry : module.named_parameters()) {
@@ -125,7 +174,12 @@ std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& modul
     const void* identity = parameter.unsafeGetTensorImpl();
     if (!parameter.defined() || !is_floating(parameter)) continue;
     if (shard_of_parameter_.count(identity) > 0 || !seen.insert(identity).second) continue;
-    found.emplace_back(join_path(prefix, entry.key()), parameter);
+    const std::string name = join_path(prefix, entry.key());
+    if (ignored_.count(identity) > 0 || (options_.ignore && options_.ignore(name, parameter))) {
+      ignored_.insert(identity);
+      continue;
+    }
+    found.emplace_back(name, parameter);
   }
   return found;
 }
@@ -133,12 +187,8 @@ std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& modul
 void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedTensor> parameters,
                                      const UnitOptions& unit, bool is_root) {
   checked(unit.precision ? *unit.precision : options_.precision);
-  for (const auto& [parameter, tensor] : parameters) {
-    if (tensor.device().is_cpu()) continue;
-    user_error({.where = "shard.ShardedModule",
-                .problem = concat("parameter ", parameter, " is on ", tensor.device().str()),
-                .expected = "parameters in host memory"});
-  }
+  for (const auto& [parameter, tensor] : parameters) check_device(tensor, "parameter " + parameter);
+  check_not_wrapped(parameters);
   agree_on_options();
   with_error_context([&] { agree(name, description(name, parameters, unit)); });
   const size_t index = groups_.size();
@@ -184,6 +234,7 @@ void ShardedModule::Engine::add_unit(UnitGroup& group, std::vector<NamedTensor> 
   int64_t numel = 0;
   for (auto& [name, parameter] : parameters) {
     shard_of_parameter_[parameter.unsafeGetTensorImpl()] = {index, values.size()};
+    wrapped().add(parameter, this);
     values.push_back(parameter.variable_data());
     numel += parameter.numel();
   }
@@ -276,6 +327,7 @@ void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> m
   const at::NoGradGuard no_grad;
   for (const auto& entry : module_->named_parameters()) {
     if (is_floating(entry.value())) continue;
+    if (options_.ignore && options_.ignore(entry.key(), entry.value())) continue;
     if (entry.value().requires_grad()) {
       user_error({.where = "shard.ShardedModule",
                   .problem = concat("parameter ", entry.key(), " requires a gradient, but is ",
@@ -287,6 +339,7 @@ void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> m
   for (const auto& entry : module_->named_buffers()) {
     at::Tensor buffer = entry.value();
     if (!buffer.defined()) continue;
+    check_device(buffer, "buffer " + entry.key());
     share_small_tensor(buffer, entry.key());
     if (options_.precision.buffer && is_floating(buffer)) {
       buffer.set_data(buffer.to(*options_.precision.buffer));

@@ -48,6 +48,9 @@ enum class Gradients {
 struct FullyShardOptions {
   Policy policy = by_parameter_count(100'000'000);
   UnitOptions root = {};  // the unit of all parameters that `policy` left over
+  /// Parameters that stay as they are on every rank: whole, each rank's own, never reduced, not among
+  /// parameters(). Called with the path of each ("blocks.0.fc1.weight"). Null: none.
+  std::function<bool(const std::string& name, const at::Tensor& parameter)> ignore = {};
   /// The root unit, once gathered, stays until the optimizer may have changed it (so it is gathered once a
   /// step). false: it comes and goes like any other.
   bool root_stays_gathered = true;
@@ -88,8 +91,13 @@ struct UnitFacts {
 
 class UnitBuilder;
 
+/// Whole tensors by name, as torch::nn::Module has them: parameters first, then buffers.
+using StateDict = std::vector<std::pair<std::string, at::Tensor>>;
+
 class ShardedModule {
  public:
+  class Engine;  // what a ShardedModule is inside
+
   /// Collective. Takes over the memory of `module`'s parameters: each rank keeps its shards. Freeze
   /// parameters (requires_grad) before this. State is split over the mesh's axis "shard" and replicated over
   /// "dp"; units of Level::kReplicate are replicated over all ranks. Errors: UserError when ranks disagree
@@ -114,6 +122,22 @@ class ShardedModule {
   /// UserError when 0 <= index < count does not hold.
   void set_micro_batch(int64_t index, int64_t count);
 
+  /// While one lives, backward passes are not the last one of their step: gradients add up, in .grad after
+  /// the first backward without one. For accumulation of an unknown number of micro-batches: kMean then
+  /// divides by the ranks alone, so divide the loss by the number of micro-batches.
+  class NoSync {
+   public:
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    friend class ShardedModule;
+    explicit NoSync(std::shared_ptr<Engine> engine);
+    std::shared_ptr<Engine> engine_;
+  };
+  [[nodiscard]] NoSync no_sync();
+
   /// The trainable parameters' local shards: 1-D leaves in the order of module->named_parameters(), possibly
   /// of 0 elements. As with any parameter, backward adds to a .grad that is there. A parameter that no rank's
   /// loss depended on gets none.
@@ -121,6 +145,8 @@ class ShardedModule {
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
   /// The same with all facts, and frozen parameters as well.
   const std::vector<ParameterShard>& shards() const;
+  /// Parameters of the module that are not sharded: ignored ones, and those of integers.
+  StateDict whole_parameters() const;
 
   /// 2-norm of the whole gradient, the same on every rank. Collective.
   double grad_norm();
@@ -140,8 +166,25 @@ class ShardedModule {
   /// After changing parameters() by other means than optimizer steps between backward and forward: gathered
   /// copies are stale.
   void parameters_changed();
-  /// Runs `body` while all parameters can be read, whole and in the compute dtype. Collective.
-  void with_full_parameters(const std::function<void()>& body);
+  /// Runs `body` while all parameters can be read, whole and in the compute dtype. `write_back`: `body` may
+  /// change them in place, and afterwards all ranks have rank 0's values. Collective. Errors: UserError where
+  /// values are written back in another dtype than the shards'.
+  void with_full_parameters(const std::function<void()>& body, bool write_back = false);
+
+  /// All parameters, in the master dtype, and buffers, whole and in host memory, on rank 0; nothing on other
+  /// ranks, whose memory holds no more than 16 MiB of it at once. A tensor that several modules own is there
+  /// under each name. For torch::save, or other programs. Collective.
+  StateDict full_state_dict();
+  /// Gives every rank the values that `state` has on rank 0; what other ranks give is ignored. Names of
+  /// full_state_dict(), any dtype. Collective. Errors: UserError, on every rank, that names tensors that are
+  /// missing, unknown or have another shape; then nothing has changed.
+  void load_full_state_dict(const StateDict& state);
+
+  /// Gathers a ZeRO-3 unit (units(); empty: all of them) with every pass from here on and keeps it for the
+  /// whole step, until reshard(): a rank may then read it or not. Collective. Errors: UserError inside
+  /// forward or backward, or when there is no such unit.
+  void unshard(const std::string& unit = "");
+  void reshard(const std::string& unit = "");
   /// A floating-point tensor in the root unit's compute dtype, others as they are: for forward's inputs.
   at::Tensor cast(const at::Tensor& input) const;
 
@@ -149,8 +192,6 @@ class ShardedModule {
   mesh::Mesh& mesh() const;
   std::vector<UnitFacts> units() const;
   int64_t step() const;  // backward passes of last micro-batches so far
-
-  class Engine;
 
  private:
   class ForwardScope {

@@ -18,7 +18,19 @@ GatherSchedule::GatherSchedule(Actions actions, int64_t prefetch, int64_t most_i
 void GatherSchedule::add_unit(bool comes_and_goes) {
   comes_and_goes_.push_back(comes_and_goes);
   there_.push_back(false);
+  finished_.push_back(false);
   last_read_.push_back(0);
+}
+
+void GatherSchedule::set_staying(size_t unit, bool stays) {
+  if (comes_and_goes_[unit] != stays) return;
+  comes_and_goes_[unit] = !stays;
+  finished_[unit] = false;
+  if (!stays) {
+    done_with(unit);
+    return;
+  }
+  for (auto& [pass, order] : orders_) std::erase(order, unit);
 }
 
 void GatherSchedule::begin(Pass pass) {
@@ -30,12 +42,33 @@ void GatherSchedule::begin(Pass pass) {
   seen_.clear();
   position_ = 0;
   following_ = false;
+  start_staying();
   gather_ahead({});
 }
 
-void GatherSchedule::touch(std::span<const size_t> read) {
-  if (read_last(read)) return;
+/// The one that was added last, a network's root, is most often read first.
+void GatherSchedule::start_staying() {
+  for (size_t i = 0; i < units(); ++i) {
+    const size_t unit = i == 0 ? units() - 1 : i - 1;
+    if (!comes_and_goes_[unit]) start(unit);
+  }
+}
+
+void GatherSchedule::touch(std::span<const size_t> touched) {
+  if (read_last(touched)) return;
+  std::vector<size_t> read;
+  for (const size_t unit : touched) {
+    if (comes_and_goes_[unit]) {
+      read.push_back(unit);
+    } else if (!finished_[unit]) {
+      start(unit);
+      actions_.finish(unit);
+      finished_[unit] = true;
+    }
+  }
+  if (read.empty() || read_last(read)) return;
   for (const size_t unit : read) {
+    if (actions_.reads && (seen_.empty() || seen_.back() != unit)) actions_.reads(unit);
     if (seen_.empty() || seen_.back() != unit) seen_.push_back(unit);
     follow(unit);
     last_read_[unit] = ++clock_;
@@ -62,7 +95,10 @@ void GatherSchedule::end() {
   pass_ = Pass::kNone;
 }
 
-void GatherSchedule::forget() { there_.assign(units(), false); }
+void GatherSchedule::forget() {
+  there_.assign(units(), false);
+  finish_again();
+}
 
 /// Moves on in the expected order if `unit` is ahead there.
 void GatherSchedule::follow(size_t unit) {
@@ -91,8 +127,7 @@ void GatherSchedule::release_what_is_done(std::span<const size_t> read) {
 
 void GatherSchedule::make_room(std::span<const size_t> read) {
   const auto missing = [&] {
-    return std::count_if(read.begin(), read.end(),
-                         [&](size_t unit) { return comes_and_goes_[unit] && !there_[unit]; });
+    return std::count_if(read.begin(), read.end(), [&](size_t unit) { return !there_[unit]; });
   };
   while (in_flight() + missing() > most_in_flight_) {
     // The one whose next use is farthest; of those never used again, the one read longest ago.
@@ -112,8 +147,8 @@ void GatherSchedule::gather_ahead(std::span<const size_t> read) {
   for (size_t i = following_ ? position_ + 1 : 0; i < expected_.size(); ++i) {
     if (static_cast<int64_t>(ahead.size()) >= prefetch_) return;
     const size_t unit = expected_[i];
-    if (contains(read, unit) || contains(ahead, unit) || (there_[unit] && !comes_and_goes_[unit])) continue;
-    if (!there_[unit] && comes_and_goes_[unit] && in_flight() >= most_in_flight_) return;
+    if (contains(read, unit) || contains(ahead, unit)) continue;
+    if (!there_[unit] && in_flight() >= most_in_flight_) return;
     start(unit);
     ahead.push_back(unit);
   }

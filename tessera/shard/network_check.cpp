@@ -2,8 +2,13 @@
 // What a program may do to a network after it was wrapped, that would go on without a word and train
 // something else: found before the next forward or backward.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/function_hook.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/engine.h"
@@ -15,19 +20,6 @@ namespace {
 int64_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
 }
-
-/// Calls back when a leaf's gradient comes, before it is added to what is there.
-class GradientComes : public torch::autograd::FunctionPreHook {
- public:
-  explicit GradientComes(std::function<void()> callback) : callback_(std::move(callback)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-    callback_();
-    return gradients;
-  }
-
- private:
-  std::function<void()> callback_;
-};
 
 }  // namespace
 
@@ -44,6 +36,58 @@ class ShardedModule::Engine::NoGradient : public TouchTarget {
   bool may_touch() const override { return true; }
 };
 
+/// Gradients of parameters() that are a part of the whole: norms of them, and whole vectors made of them, are
+/// this rank's alone.
+class ShardedModule::Engine::ShardGradient : public TouchTarget {
+ public:
+  void touch(std::span<const size_t> /*units*/) override {}
+  bool may_touch() const override { return true; }
+  bool may_write() const override { return true; }
+  void check(const c10::OperatorHandle& operation) const override {
+    static constexpr std::array<std::string_view, 8> kOfWholeTensors = {
+        "aten::norm",        "aten::linalg_vector_norm",
+        "aten::linalg_norm", "aten::frobenius_norm",
+        "aten::dot",         "aten::vdot",
+        "aten::cat",         "aten::_foreach_norm"};
+    const std::string& name = operation.schema().name();
+    if (std::find(kOfWholeTensors.begin(), kOfWholeTensors.end(), name) == kOfWholeTensors.end()) return;
+    user_error(
+        {.where = "shard.gradient",
+         .problem = concat(name, " reads the gradient of a shard, which is this rank's part of a tensor"),
+         .hint = "clip with sharded.clip_grad_norm(), take norms with grad_norm() or tensor_norms(); LBFGS "
+                 "cannot work on shards; for this rank's part alone, read grad().clone()"});
+  }
+};
+
+/// Gives a gradient to an optimizer.
+at::Tensor ShardedModule::Engine::watched_gradient(const at::Tensor& gradient, size_t unit) {
+  if (units_[unit]->shard_numel() == units_[unit]->padded_numel() || gradient.numel() == 0) return gradient;
+  if (!shard_gradient_) shard_gradient_ = std::make_shared<ShardGradient>();
+  gradient_entries_.emplace_back(gradient, shard_gradient_, 0);
+  return with_touch_key(gradient);
+}
+
+/// set_data() on parameters() gave them other memory: its values are taken over. Returns whether it was so.
+bool ShardedModule::Engine::adopt_data_of_shards() {
+  const at::NoGradGuard no_grad;
+  bool any = false;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    at::Tensor master = units_[shard_indices_[i].unit]->shards()[shard_indices_[i].shard].master;
+    at::Tensor& values = shards_[i].values;
+    if (storage_of(values) == storage_of(master)) continue;
+    if (values.numel() != master.numel()) {
+      user_error({.where = "shard.forward",
+                  .problem = concat("set_data() gave the shard of ", shards_[i].name, " ", values.numel(),
+                                    " elements"),
+                  .expected = concat(master.numel(), " elements, this rank's part of the parameter")});
+    }
+    master.copy_(values.detach().reshape({-1}));
+    values.set_data(master.variable_data());
+    any = true;
+  }
+  return any;
+}
+
 /// Remembers the finished network as it is.
 void ShardedModule::Engine::watch_network() {
   for (const auto& unit : units_) {
@@ -53,10 +97,10 @@ void ShardedModule::Engine::watch_network() {
           storage_of(parameter), version_of(parameter), parameter.requires_grad(),
           !unit->comes_and_goes() && storage_of(parameter) != storage_of(unit->master())};
       if (!parameter.requires_grad()) continue;
-      torch::autograd::impl::add_hook(parameter, std::make_unique<GradientComes>([self = weak_from_this()] {
-                                        if (const auto engine = std::static_pointer_cast<Engine>(self.lock()))
-                                          engine->enter_backward();
-                                      }));
+      // Before the gradient is added to what is there. (impl::add_hook would exclude hooks of the program.)
+      parameter.register_hook([self = weak_from_this()](const at::Tensor& /*gradient*/) {
+        if (const auto engine = std::static_pointer_cast<Engine>(self.lock())) engine->enter_backward();
+      });
     }
   }
   for (const ParameterShard& shard : shards_) edits_.watch(shard.values);
@@ -105,6 +149,7 @@ void ShardedModule::Engine::check_network() const {
   for (const auto& entry : module_->named_parameters()) {
     const at::Tensor& parameter = entry.value();
     if (!parameter.defined() || !at::isFloatingType(parameter.scalar_type())) continue;
+    if (ignored_.count(parameter.unsafeGetTensorImpl()) > 0) continue;
     const auto found = left_.find(parameter.unsafeGetTensorImpl());
     if (found == left_.end()) {
       user_error({.where = "shard.forward",

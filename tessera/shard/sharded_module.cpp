@@ -9,11 +9,13 @@
 #include "tessera/shard/clip.h"
 #include "tessera/shard/engine.h"
 #include "tessera/shard/fully_shard.h"
+#include "tessera/shard/touch.h"
 
 namespace tessera::shard {
 namespace {
 
 double square_sum(const at::Tensor& values) {
+  const WithoutTouch by_this_module;
   return values.defined() ? ops::square_sum(values).item<double>() : 0;
 }
 
@@ -111,9 +113,21 @@ void ShardedModule::average_buffers() { engine_->average_buffers(); }
 
 void ShardedModule::parameters_changed() { engine_->parameters_changed(); }
 
-void ShardedModule::with_full_parameters(const std::function<void()>& body) {
-  engine_->with_full_parameters(body);
+void ShardedModule::with_full_parameters(const std::function<void()>& body, bool write_back) {
+  engine_->with_full_parameters(body, write_back);
 }
+
+StateDict ShardedModule::full_state_dict() { return engine_->full_state_dict(); }
+void ShardedModule::load_full_state_dict(const StateDict& state) { engine_->load_full_state_dict(state); }
+StateDict ShardedModule::whole_parameters() const { return engine_->whole_parameters(); }
+void ShardedModule::unshard(const std::string& unit) { engine_->stay_gathered(unit, true); }
+void ShardedModule::reshard(const std::string& unit) { engine_->stay_gathered(unit, false); }
+
+ShardedModule::NoSync::NoSync(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
+  engine_->change_no_sync(1);
+}
+ShardedModule::NoSync::~NoSync() { engine_->change_no_sync(-1); }
+ShardedModule::NoSync ShardedModule::no_sync() { return NoSync(engine_); }
 
 at::Tensor ShardedModule::cast(const at::Tensor& input) const {
   return at::isFloatingType(input.scalar_type()) ? input.to(engine_->compute_dtype()) : input;

@@ -66,6 +66,13 @@ bool only_makes_a_view(const c10::OperatorHandle& operation) {
   return std::find(kViews.begin(), kViews.end(), operation.schema().name()) != kViews.end();
 }
 
+/// Of these, the ones that LibTorch refuses, in words of its own, where the memory is released.
+bool needs_memory(const c10::OperatorHandle& operation) {
+  static constexpr std::array<std::string_view, 4> kNeed = {"aten::as_strided", "aten::narrow",
+                                                            "aten::select", "aten::slice"};
+  return std::find(kNeed.begin(), kNeed.end(), operation.schema().name()) != kNeed.end();
+}
+
 /// The units that one operation reads: few, most often one.
 struct Touched {
   std::shared_ptr<TouchTarget> target;
@@ -84,8 +91,9 @@ class Touches {
         it = all_.end() - 1;
       }
       it->units.push_back(unit);
-      written_ = written_ || written;
-    } else if (tensor.numel() > 0 && tensor.storage().nbytes() == 0) {
+      released_ = released_ || (tensor.numel() > 0 && tensor.storage().nbytes() == 0);
+      written_ = written_ || (written && !target->may_write());
+    } else if (tensor.numel() > 0 && (tensor.storage().nbytes() == 0 || refuses_reads(storage_of(tensor)))) {
       user_error({.where = "shard.touch",
                   .problem = "a sharded parameter is used, but its ShardedModule was destroyed",
                   .hint = "keep the ShardedModule as long as the network is used"});
@@ -105,13 +113,15 @@ class Touches {
   void bring(const c10::OperatorHandle& operation) {
     for (Touched& touched : all_) {
       if (!touched.target->may_touch()) continue;
+      touched.target->check(operation);
       std::sort(touched.units.begin(), touched.units.end());
       touched.units.erase(std::unique(touched.units.begin(), touched.units.end()), touched.units.end());
       if (touched.units.back() == kNoMemory && only_makes_a_view(operation)) continue;
       touched.target->touch({touched.units.data(), touched.units.size()});
     }
     for (const Touched& touched : all_) {
-      if (touched.target->may_touch() || only_makes_a_view(operation)) continue;
+      if (touched.target->may_touch()) continue;
+      if (only_makes_a_view(operation) && !(released_ && needs_memory(operation))) continue;
       user_error(
           {.where = "shard.touch",
            .problem = concat(operation.schema().name(),
@@ -131,6 +141,7 @@ class Touches {
  private:
   c10::SmallVector<Touched, 2> all_;
   bool written_ = false;
+  bool released_ = false;  // there is no memory under a tensor
 };
 
 /// Stands before every operation that has a keyed tensor among its arguments.
@@ -151,15 +162,25 @@ void bring_memory_then_call(const c10::OperatorHandle& operation, torch::jit::St
 
 }  // namespace
 
-void set_touch_key(at::Tensor& parameter) {
+at::Tensor with_touch_key(const at::Tensor& tensor) {
   at::Tensor keyed = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(parameter.storage()), parameter.key_set().add(kTouchKey), parameter.dtype());
+      c10::Storage(tensor.storage()), tensor.key_set().add(kTouchKey), tensor.dtype());
   c10::TensorImpl* implementation = keyed.unsafeGetTensorImpl();
-  implementation->set_sizes_and_strides(parameter.sizes(), parameter.strides());
-  implementation->set_storage_offset(parameter.storage_offset());
-  const c10::impl::ExcludeDispatchKeyGuard not_a_touch(kTouchKey);
-  parameter.set_data(keyed);
+  implementation->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+  implementation->set_storage_offset(tensor.storage_offset());
+  return keyed;
 }
+
+void set_touch_key(at::Tensor& parameter) {
+  const WithoutTouch not_a_touch;
+  parameter.set_data(with_touch_key(parameter));
+}
+
+WithoutTouch::WithoutTouch() : before_(c10::impl::tls_is_dispatch_key_excluded(kTouchKey)) {
+  c10::impl::tls_set_dispatch_key_excluded(kTouchKey, true);
+}
+
+WithoutTouch::~WithoutTouch() { c10::impl::tls_set_dispatch_key_excluded(kTouchKey, before_); }
 
 TouchEntry::TouchEntry(const at::Tensor& tensor, std::weak_ptr<TouchTarget> target, size_t unit)
     : storage_(storage_of(tensor)) {

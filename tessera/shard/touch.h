@@ -17,6 +17,10 @@
 #include <memory>
 #include <span>
 
+namespace c10 {
+class OperatorHandle;
+}
+
 namespace tessera::shard {
 
 /// Owns memory that comes when it is read.
@@ -28,6 +32,10 @@ class TouchTarget {
   virtual void touch(std::span<const size_t> units) = 0;
   /// May memory come now? Otherwise reading is an error. Views may be made at any time.
   virtual bool may_touch() const = 0;
+  /// May operations write into the memory?
+  virtual bool may_write() const { return false; }
+  /// Throws where this operation must not read it at all.
+  virtual void check(const c10::OperatorHandle& /*operation*/) const {}
 };
 
 /// As the unit of a TouchEntry: no memory comes, and touch() says why. Views may be made.
@@ -35,6 +43,20 @@ constexpr size_t kNoMemory = static_cast<size_t>(-1);
 
 /// Gives a parameter the key; its memory stays what it is.
 void set_touch_key(at::Tensor& parameter);
+
+/// The same memory as a tensor with the key.
+at::Tensor with_touch_key(const at::Tensor& tensor);
+/// Operations of this thread see no keys while one lives.
+class WithoutTouch {
+ public:
+  WithoutTouch();
+  ~WithoutTouch();
+  WithoutTouch(const WithoutTouch&) = delete;
+  WithoutTouch& operator=(const WithoutTouch&) = delete;
+
+ private:
+  bool before_;
+};
 
 /// From now on, and until the entry dies, reading `tensor`'s memory touches `unit` of `target`. Any thread.
 class TouchEntry {

@@ -17,6 +17,11 @@
 namespace tessera::shard {
 namespace {
 
+constexpr const char* kReleased =
+    "[shard.released] a parameter of a sharded network is read while its memory is released (torch::save and "
+    "data_ptr do so without an operation); save with library::save_module or ShardedModule::full_state_dict, "
+    "read in the body given to forward() or with_full_parameters()";
+
 /// A 1-D tensor that says it has memory, so that views of it can be made, and has none.
 at::Tensor without_memory(int64_t numel, const at::TensorOptions& options) {
   if (!options.device().is_cpu()) {
@@ -230,6 +235,8 @@ void Unit::set_values(const std::vector<at::Tensor>& values, std::optional<bool>
 
 at::Tensor Unit::watch_use() {
   for (auto& [parameter_name, parameter] : parameters_) set_touch_key(parameter);
+  refuses_reads_ = true;
+  refuse_reads(storage_of(full_), kReleased);
   return full_;
 }
 
@@ -243,6 +250,7 @@ bool Unit::start_gather() {
                           .options(full_.options())
                           .target_device(pool_.device())
                           .make_tensor();
+  if (refuses_reads_) allow_reads(storage_of(full_));
   storage_of(full_)->set_data_ptr_noswap(std::move(memory));
   storage_of(full_)->set_nbytes(bytes);
   const bool travels = offload_ == plan::Offload::kAll && shard_.size() > 1;  // alone it is copied at once
@@ -255,6 +263,11 @@ void Unit::finish_gather() {
   start_gather();
   if (state_ == State::kGathering) gather_.wait();
   state_ = State::kGathered;
+  if (refuses_reads_) allow_reads(storage_of(full_));
+}
+
+void Unit::hide() {
+  if (refuses_reads_) refuse_reads(storage_of(full_), kReleased);
 }
 
 void Unit::release() {
@@ -267,6 +280,7 @@ void Unit::free_gathered() {
   const size_t bytes = storage_of(full_)->nbytes();
   pool_.give_back(storage_of(full_)->set_data_ptr(c10::DataPtr(nullptr, pool_.device())), bytes);
   storage_of(full_)->set_nbytes(0);
+  if (refuses_reads_) refuse_reads(storage_of(full_), kReleased);
   state_ = State::kSharded;
 }
 

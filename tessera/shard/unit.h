@@ -116,7 +116,8 @@ class Unit {
   /// its slices of its own. Otherwise all ranks get those of the one rank of the mesh that says true.
   /// Collective.
   void set_values(const std::vector<at::Tensor>& values, std::optional<bool> counts);
-  /// From now on parameters carry the key of touch.h. Returns a tensor over the memory that comes and goes.
+  /// From now on parameters carry the key of touch.h, and reading released ones is an error whatever reads
+  /// them. Returns a tensor over the memory that comes and goes.
   at::Tensor watch_use();
 
   /// Index of the first element of parameters()[index] in the flat tensor: a multiple of the largest power of
@@ -127,6 +128,8 @@ class Unit {
   bool start_gather();
   /// Blocks until the parameters can be used.
   void finish_gather();
+  /// Gathered values are about to be outdated: until finish_gather() nothing may read them.
+  void hide();
   /// Gives the gathered memory back (levels that keep parameters: does nothing until they change).
   void release();
 
@@ -228,6 +231,7 @@ class Unit {
   bool as_made_ = false;  // gradient_ may have the compute dtype
   bool last_micro_batch_ = true;
   bool copy_is_written_ = false;
+  bool refuses_reads_ = false;  // of released parameters; see watch_use()
   double divisor_ = 1;
   std::vector<bool> taken_;   // by parameter: its gradient of this micro-batch is collected
   std::vector<bool> placed_;  // or on its way, and made where it is to be collected

@@ -256,5 +256,81 @@ TEST(ModuleCheckpointErrors, NameWhatIsMissing) {
   });
 }
 
+/// A network with what is not sharded: buffers of other layouts and dtypes, whole parameters.
+struct OddNet : torch::nn::Module {
+  torch::nn::Linear layer{nullptr};
+  at::Tensor turned, phase, own;
+  explicit OddNet(double fill) {
+    layer = register_module("layer", torch::nn::Linear(3, 3));
+    turned = register_buffer("turned", (at::arange(6).view({2, 3}).to(at::kFloat) * fill).t());
+    phase = register_buffer("phase", at::full({2, 2}, c10::complex<double>(fill, -fill), at::kComplexDouble));
+    own = register_parameter("own", at::full({4}, fill));
+    register_parameter("count", at::full({2}, static_cast<int64_t>(fill * 10), at::kLong), false);
+  }
+};
+
+TEST(ModuleCheckpointContents, TakesBuffersOfAnyLayoutComplexOnesAndWholeParameters) {
+  const TemporaryFolder folder("tessera-module");
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    FullyShardOptions options;
+    options.ignore = [](const std::string& name, const at::Tensor&) { return name == "own"; };
+    auto saved = std::make_shared<OddNet>(0.5), loaded = std::make_shared<OddNet>(2);
+    ShardedModule from(saved, mesh, options), to(loaded, mesh, options);
+    library::save_module(folder.path(), {1}, from);
+    library::load_module(folder.path(), to);
+    EXPECT_TRUE(loaded->turned.equal(saved->turned));
+    EXPECT_EQ(loaded->turned.strides(), saved->turned.strides());
+    EXPECT_TRUE(loaded->phase.equal(saved->phase));
+    EXPECT_TRUE(loaded->own.equal(saved->own));
+    EXPECT_TRUE(loaded->named_parameters()["count"].equal(at::full({2}, 5, at::kLong)));
+  });
+}
+
+TEST(ModuleCheckpointContents, OptionsOfParameterGroupsAreRestored) {
+  const TemporaryFolder folder("tessera-module");
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    Training training(mesh, Level::kZero3, optimizers().at("sgd"));
+    const auto groups = [&](double lr, size_t first) {
+      const auto parameters = training.sharded->parameters();
+      const auto middle = parameters.begin() + static_cast<ptrdiff_t>(first);
+      std::vector<optim::OptimizerParamGroup> all;
+      all.emplace_back(std::vector<at::Tensor>(parameters.begin(), middle));
+      all.emplace_back(std::vector<at::Tensor>(middle, parameters.end()),
+                       std::make_unique<optim::AdamWOptions>(
+                           optim::AdamWOptions(lr).betas({0.8, 0.95}).weight_decay(0).amsgrad(true)));
+      return all;
+    };
+    optim::AdamW saved(groups(0.25, 2), optim::AdamWOptions(0.125).eps(1e-3));
+    library::save_module(folder.path(), {1}, *training.sharded, &saved);
+    optim::AdamW loaded(groups(1, 2), optim::AdamWOptions(2));
+    library::load_module(folder.path(), *training.sharded, &loaded);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(static_cast<optim::AdamWOptions&>(loaded.param_groups()[i].options()) ==
+                  static_cast<optim::AdamWOptions&>(saved.param_groups()[i].options()))
+          << i;
+    }
+    optim::AdamW regrouped(groups(1, 3));
+    EXPECT_NE(error_text([&] { library::load_module(folder.path(), *training.sharded, &regrouped); })
+                  .find("[library.load_module] parameter group 0 of the optimizer has 3 parameters, in the "
+                        "checkpoint 2, or different ones: expected the same groups as when it was saved"),
+              std::string::npos);
+  });
+}
+
+TEST(ModuleCheckpointErrors, TheStateOfAnotherOptimizerIsRefusedByName) {
+  const TemporaryFolder folder("tessera-module");
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    Training training(mesh, Level::kZero3, optimizers().at("sgd"));
+    library::save_module(folder.path(), {1}, *training.sharded, training.optimizer.get());
+    optim::AdamW other(training.sharded->parameters());
+    EXPECT_EQ(
+        error_text([&] { library::load_module(folder.path(), *training.sharded, &other); }),
+        "[library.load_module] the checkpoint has the state of SGD, but the optimizer is AdamW: expected "
+        "the optimizer that was saved; make it SGD, or load without the optimizer to begin with fresh "
+        "state");
+    library::load_module(folder.path(), *training.sharded);
+  });
+}
+
 }  // namespace
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "../error_text.h"
 #include "ranks.h"
 #include "tessera/base/random.h"
 #include "tessera/mesh/transport.h"
@@ -291,6 +292,57 @@ TEST(Mesh, PretendRepeatsItsOwnShard) {
   mesh->group("shard").all_gather(full, at::ones({4}), "t").wait();
   EXPECT_EQ(full.sum().item<float>(), 512.0F);
   EXPECT_EQ(mesh->group("shard").traffic().at("all_gather").bytes_sent, 127 * 16);
+}
+
+TEST(WholeTensors, AreBroadcastAndSummedInAnyDtypeAndSize) {
+  for (const bool shared : {true, false}) {
+    for (const int64_t world : {1, 2, 3}) {
+      testing::run_ranks(
+          {{"shard", world}},
+          [&](mesh::Mesh& mesh) {
+            mesh::Group& group = mesh.world();
+            for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt,
+                                     at::kByte, at::kBool, at::kComplexFloat}) {
+              for (const int64_t numel : {0, 1, 7, 1000}) {
+                const auto of_rank = [&](int64_t rank) {
+                  return (at::arange(numel).remainder(5) + rank).to(dtype).view({1, numel});
+                };
+                at::Tensor values = of_rank(mesh.rank()), total = of_rank(0);
+                group.broadcast(values, world - 1, "values");
+                EXPECT_TRUE(values.equal(of_rank(world - 1))) << dtype << " " << numel;
+                values = of_rank(mesh.rank());
+                group.sum(values, "values");
+                for (int64_t rank = 1; rank < world; ++rank) total = total + of_rank(rank);
+                EXPECT_TRUE(values.equal(total)) << dtype << " " << numel;
+              }
+            }
+            at::Tensor scalar = at::full({}, static_cast<double>(mesh.rank()));
+            group.broadcast(scalar, 0, "scalar");
+            EXPECT_EQ(scalar.item<double>(), 0);
+            at::Tensor turned = at::zeros({2, 3}).t();
+            EXPECT_EQ(
+                error_text([&] { group.sum(turned, "turned"); }),
+                "[mesh.sum] the tensor of turned is not contiguous; pass values.contiguous() and copy the "
+                "result back");
+            EXPECT_EQ(error_text([&] { group.broadcast(scalar, world, "scalar"); }),
+                      concat("[mesh.broadcast] the root of scalar is rank ", world,
+                             ": expected a rank of the group, 0 to ", world - 1));
+          },
+          std::chrono::seconds(30), shared);
+    }
+  }
+}
+
+// Larger than what travels at once.
+TEST(WholeTensors, AreBroadcastAndSummedInWindows) {
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    at::Tensor values = at::arange(5'000'011).to(at::kFloat) * static_cast<double>(mesh.rank() + 1);
+    at::Tensor sent = values.clone();
+    mesh.world().broadcast(sent, 1, "large");
+    EXPECT_TRUE(sent.equal(at::arange(5'000'011).to(at::kFloat) * 2));
+    mesh.world().sum(values, "large");
+    EXPECT_TRUE(values.equal(at::arange(5'000'011).to(at::kFloat) + sent));
+  });
 }
 
 }  // namespace

@@ -128,12 +128,20 @@ void expect_order_refused(bool shared_memory, const std::string& expected) {
 TEST(Disagreement, AnOrderOfItsOwnIsFoundAtTheEndOfTheStep) {
   expect_order_refused(
       false,
-      "[shard.backward] units gathered and reduced in the same order on every rank: in step 1 "
-      "rank 1 did 'gather second' where rank 0 did 'gather first'");
+      "[shard.backward] ranks gathered different units: in step 1 rank 1 did 'gather second' where rank 0 "
+      "did "
+      "'gather first'; every rank has to read the same ZeRO-3 units in the same order: where the rank's own "
+      "data chooses (experts), make the parent of the choices one unit, or use all of them on every rank");
 }
 
 TEST(Disagreement, AnOrderOfItsOwnIsFoundAtOnceInSharedMemory) {
-  EXPECT_THROW(expect_order_refused(true, "ranks are in different operations: rank "), CommError);
+  EXPECT_THROW(expect_order_refused(true, "[shard.forward] ranks gather different units: rank "), CommError);
+  EXPECT_THROW(
+      expect_order_refused(true,
+                           " in step 1; every rank has to read the same ZeRO-3 units in the same "
+                           "order: where the rank's own data chooses (experts), make the parent of "
+                           "the choices one unit, or use all of them on every rank; [mesh.all_gather"),
+      CommError);
 }
 
 /// What rank 0 of two is told when rank 1 leaves out the second forward, or its backward.

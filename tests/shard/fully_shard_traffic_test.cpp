@@ -183,6 +183,27 @@ TEST(FullyShardTraffic, OfTwoAxesEqualsTheFormula) {
   }
 }
 
+// Two losses of a step: what stays gathered is there for the second backward.
+TEST(FullyShardTraffic, ASecondBackwardOfAStepGathersNothingThatStays) {
+  for (const Level level : {Level::kZero1, Level::kZero2}) {
+    testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+      auto net = std::make_shared<Chain>();
+      FullyShardOptions options;
+      options.policy = shard::by_type<torch::nn::Linear>({.level = level});
+      options.root.level = level;
+      ShardedModule sharded(net, mesh, options);
+      const auto loss = [&] {
+        return sharded.forward([&] { return net->forward(at::ones({2, 7}), false).sum(); });
+      };
+      const at::Tensor first = loss(), second = loss();
+      const int64_t before = sent(mesh, "shard").gathered;
+      first.backward();
+      second.backward();
+      EXPECT_EQ(sent(mesh, "shard").gathered, before);
+    });
+  }
+}
+
 TEST(FullyShardTraffic, CountsTheDtypesOnTheWire) {
   for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
     for (const auto reduce : {at::kBFloat16, at::kFloat}) {

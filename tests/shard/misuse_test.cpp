@@ -3,9 +3,12 @@
 // as it does without sharding, or is one clear error.
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn.h>
 #include <torch/optim.h>
+#include <torch/serialize.h>
 
+#include <sstream>
 #include <thread>
 
 #include "../error_text.h"
@@ -378,7 +381,260 @@ TEST(Refused, ParametersThatCannotBeTrained) {
   auto elsewhere = std::make_shared<Odd>();
   elsewhere->register_parameter("weight", at::zeros({3}, at::TensorOptions().device(at::kMeta)));
   EXPECT_EQ(error_text([&] { ShardedModule(elsewhere, *mesh); }),
-            "[shard.ShardedModule] parameter weight is on meta: expected parameters in host memory");
+            "[shard.ShardedModule] parameter weight is on meta: expected a network in host memory; call "
+            "module->to(at::kCPU) before wrapping: ShardedModule computes on the CPU");
+  auto buffer = std::make_shared<Odd>();
+  buffer->register_buffer("mean", at::zeros({3}, at::TensorOptions().device(at::kMeta)));
+  EXPECT_EQ(error_text([&] {
+              ShardedModule(buffer, *mesh);
+            }).find("[shard.ShardedModule] buffer mean is on meta: "),
+            0U);
+}
+
+// LibTorch's archive reads storages without calling an operation.
+TEST(Refused, TorchSaveOfAReleasedNetwork) {
+  const auto save = [](const std::shared_ptr<Net>& net) {
+    std::ostringstream stream;
+    torch::serialize::OutputArchive archive;
+    net->save(archive);
+    archive.save_to(stream);
+    return stream.str();
+  };
+  Net plain;
+  torch::optim::SGD optimizer(plain.parameters(), 0.1);
+  plain.forward(input()).backward();
+  optimizer.step();
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    const bool stays = mesh.world_size() == 1 || options.root.level == Level::kReplicate;
+    Sharded sharded(mesh, options);
+    sharded.step();
+    std::string text = "no error";
+    try {
+      std::istringstream stream(save(sharded.net));
+      auto back = std::make_shared<Net>();
+      torch::serialize::InputArchive archive;
+      archive.load_from(stream);
+      back->load(archive);
+      EXPECT_TRUE(back->second->weight.equal(plain.second->weight));
+    } catch (const c10::Error& error) {
+      text = error.what_without_backtrace();
+    }
+    if (stays) {
+      EXPECT_EQ(text, "no error");
+      return;
+    }
+    EXPECT_NE(
+        text.find("[shard.released] a parameter of a sharded network is read while its memory is released "
+                  "(torch::save and data_ptr do so without an operation); save with library::save_module "
+                  "or ShardedModule::full_state_dict, read in the body given to forward() or "
+                  "with_full_parameters()"),
+        std::string::npos)
+        << text;
+    EXPECT_THROW(sharded.net->first->weight.data_ptr<float>(), c10::Error);
+    EXPECT_NE(
+        error_text([&] { sharded.net->first->bias[0].item<float>(); }).find("outside ShardedModule::forward"),
+        std::string::npos);
+    std::ostringstream printed;
+    EXPECT_NE(error_text([&] { printed << sharded.net->first->bias; }).find("outside ShardedModule::forward"),
+              std::string::npos);
+    sharded.module.with_full_parameters([&] { EXPECT_FALSE(save(sharded.net).empty()); });
+    sharded.step();
+  });
+}
+
+TEST(Works, SetDataOnShards) {
+  Net plain;
+  torch::optim::SGD optimizer(plain.parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    if (step == 1) {
+      for (auto& parameter : plain.parameters()) parameter.set_data(parameter.detach() * 0.5);
+    }
+    optimizer.zero_grad();
+    plain.forward(input()).backward();
+    optimizer.step();
+  }
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    Sharded sharded(mesh, options);
+    for (int step = 0; step < 3; ++step) {
+      if (step == 1) {
+        for (auto& parameter : sharded.module.parameters()) parameter.set_data(parameter.detach() * 0.5);
+      }
+      sharded.step();
+    }
+    expect_same(sharded, plain);
+    sharded.module.parameters()[0].set_data(at::zeros({99}));
+    EXPECT_NE(error_text([&] {
+                sharded.loss();
+              }).find("[shard.forward] set_data() gave the shard of first.weight 99 elements: expected "),
+              std::string::npos);
+  });
+}
+
+TEST(Refused, NormsAndWholeVectorsOfGradientsOfShards) {
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    Sharded sharded(mesh, options);
+    sharded.step();
+    const std::string clip =
+        error_text([&] { torch::nn::utils::clip_grad_norm_(sharded.module.parameters(), 1.0); });
+    torch::optim::LBFGS lbfgs(sharded.module.parameters());
+    const std::string step = error_text([&] {
+      lbfgs.step([&] {
+        lbfgs.zero_grad();
+        const at::Tensor loss = sharded.loss();
+        loss.backward();
+        return loss;
+      });
+    });
+    if (mesh.world_size() == 1 || options.root.level == Level::kReplicate) {
+      EXPECT_EQ(clip, "no error");
+      EXPECT_EQ(step, "no error");
+      return;
+    }
+    const std::string rest =
+        " reads the gradient of a shard, which is this rank's part of a tensor; clip with "
+        "sharded.clip_grad_norm(), take norms with grad_norm() or tensor_norms(); LBFGS cannot work on "
+        "shards; "
+        "for this rank's part alone, read grad().clone()";
+    EXPECT_EQ(clip, "[shard.gradient] aten::norm" + rest);
+    EXPECT_EQ(step, "[shard.gradient] aten::cat" + rest);
+    sharded.module.clip_grad_norm(0.1);
+    EXPECT_NO_THROW(sharded.module.parameters()[0].grad().clone().norm());
+    sharded.step();
+  });
+}
+
+TEST(Works, HooksOfTheProgramOnParameters) {
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    auto net = std::make_shared<Net>();
+    int before = 0, after = 0;
+    net->first->weight.register_hook([&](const at::Tensor& gradient) {
+      ++before;
+      return gradient * 2;
+    });
+    ShardedModule sharded(net, mesh, options);
+    net->first->weight.register_hook([&](const at::Tensor&) { ++after; });
+    sharded.forward([&] { return net->forward(input()); }).backward();
+    EXPECT_EQ(before, 1);
+    EXPECT_EQ(after, 1);
+    Net plain;
+    plain.first->weight.register_hook([](const at::Tensor& gradient) { return gradient * 2; });
+    plain.forward(input()).backward();
+    const auto& shard = sharded.shards()[0];
+    EXPECT_TRUE(
+        shard.values.grad().equal(plain.first->weight.grad().flatten().slice(0, shard.begin, shard.end)));
+  });
+}
+
+TEST(Refused, WrappingTwice) {
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    auto net = std::make_shared<Net>();
+    const auto twice = [&] { ShardedModule again(net, mesh, options); };
+    {
+      ShardedModule sharded(net, mesh, options);
+      EXPECT_EQ(
+          error_text(twice),
+          "[shard.ShardedModule] parameter first.weight belongs to another ShardedModule already; wrap a "
+          "network once; of networks that share modules, wrap one that contains both");
+      sharded.forward([&] { return net->forward(input()); }).backward();
+    }
+    const bool stays = mesh.world_size() == 1 || options.root.level == Level::kReplicate;
+    EXPECT_EQ(
+        error_text(twice),
+        stays ? "no error"
+              : "[shard.touch] a sharded parameter is used, but its ShardedModule was destroyed; keep the "
+                "ShardedModule as long as the network is used");
+  });
+}
+
+// Gradients of both kinds, over ranks with different samples.
+TEST(Works, SparseGradientsOfAnEmbedding) {
+  struct Words : torch::nn::Module {
+    torch::nn::Embedding table{nullptr};
+    explicit Words(bool sparse) {
+      table =
+          register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(7, 3).sparse(sparse)));
+      const at::NoGradGuard no_grad;
+      table->weight.copy_(at::arange(21).view({7, 3}).to(at::kFloat).sin());
+    }
+  };
+  const auto loss = [](Words& words, int64_t rank) {
+    return words.table->forward(at::arange(4) + rank).square().sum();
+  };
+  Words plain(false);
+  torch::optim::SGD optimizer(plain.parameters(), 0.1);
+  ((loss(plain, 0) + loss(plain, 1)) / 2).backward();
+  optimizer.step();
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
+    testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+      auto words = std::make_shared<Words>(true);
+      FullyShardOptions options;
+      options.root.level = level;
+      ShardedModule sharded(words, mesh, options);
+      torch::optim::SGD steps(sharded.parameters(), 0.1);
+      sharded.forward([&] { return loss(*words, mesh.rank()); }).backward();
+      steps.step();
+      sharded.with_full_parameters(
+          [&] { EXPECT_TRUE(at::allclose(words->table->weight, plain.table->weight, 1e-6, 1e-6)); });
+    });
+  }
+}
+
+// WGAN-GP: a penalty on the gradient of the input, which backward differentiates once more.
+TEST(Works, AGradientPenaltyWithAccumulation) {
+  const auto loss = [](Net& net, int64_t from) {
+    const at::Tensor x = input(from).requires_grad_(true);
+    const at::Tensor y = torch::tanh(net.first->forward(x));
+    const at::Tensor slope = torch::autograd::grad({y.sum()}, {x}, {}, true, true)[0];
+    return net.second->forward(y).square().mean() + slope.square().sum();
+  };
+  Net plain;
+  torch::optim::SGD optimizer(plain.parameters(), 0.1);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    for (int64_t a = 0; a < 2; ++a) (loss(plain, a) / 2).backward();
+    optimizer.step();
+  }
+  everywhere([&](mesh::Mesh& mesh, FullyShardOptions options) {
+    for (const bool every : {true, false}) {
+      options.reduce_every_micro_batch = every;
+      Sharded sharded(mesh, options);
+      for (int step = 0; step < 2; ++step) {
+        sharded.optimizer.zero_grad();
+        for (int64_t a = 0; a < 2; ++a) {
+          sharded.module.set_micro_batch(a, 2);
+          sharded.module.forward([&] { return loss(*sharded.net, a); }).backward();
+        }
+        sharded.optimizer.step();
+      }
+      EXPECT_EQ(sharded.module.step(), 2);
+      sharded.module.with_full_parameters([&] {
+        const auto expected = plain.named_parameters();
+        for (const auto& entry : sharded.net->named_parameters())
+          EXPECT_TRUE(at::allclose(entry.value(), expected[entry.key()], 1e-5, 1e-6)) << entry.key();
+      });
+    }
+  });
+}
+
+TEST(Works, HalfParameters) {
+  Net plain;
+  plain.to(at::kHalf);
+  torch::optim::SGD optimizer(plain.parameters(), 0.1);
+  plain.forward(input()).backward();
+  optimizer.step();
+  everywhere([&](mesh::Mesh& mesh, const FullyShardOptions& options) {
+    auto net = std::make_shared<Net>();
+    net->to(at::kHalf);
+    ShardedModule sharded(net, mesh, options);
+    torch::optim::SGD steps(sharded.parameters(), 0.1);
+    sharded.forward([&] { return net->forward(input()); }).backward();
+    steps.step();
+    sharded.with_full_parameters([&] {
+      const auto expected = plain.named_parameters();
+      for (const auto& entry : net->named_parameters())
+        EXPECT_TRUE(entry.value().equal(expected[entry.key()])) << entry.key();
+    });
+  });
 }
 
 // As torch::nn::parallel and thread pools do.
