@@ -126,13 +126,13 @@ struct Reader {
     }
     return boxes;
   }
-  // [shard, begin, end] of the whole tensor, or [shard, begin, end, number of the box].
+  // [rank, begin, end] of the whole tensor, or [rank, begin, end, number of the box].
   StoredRegion region(const json& item, const Manifest::Tensor& tensor, const std::vector<Box>& boxes,
                       const char* kind) const {
     const bool in_box = item.is_array() && item.size() == 4 && !boxes.empty();
     if (!in_box && (!item.is_array() || item.size() != 3)) {
       broken(concat(escape(tensor.name), " has the ", kind, ' ', json_text(item)),
-             concat("[shard, begin, end", boxes.empty() ? "]" : "] or [shard, begin, end, box]"));
+             concat("[rank, begin, end", boxes.empty() ? "]" : "] or [rank, begin, end, box]"));
     }
     const int64_t number = in_box ? integer(item[3]) : 0;
     if (in_box && number >= static_cast<int64_t>(boxes.size())) {
@@ -157,7 +157,7 @@ struct Reader {
       if (shard >= world || !added.fits(tensor.shape) || !filled || !sorted) {
         broken(
             concat(escape(tensor.name), " has the region ", json_text(item)),
-            concat("regions of ", shape_text(tensor.shape), " in ascending order, on shards below ", world));
+            concat("regions of ", shape_text(tensor.shape), " in ascending order, on ranks below ", world));
       }
       places.push_back(added);
     }

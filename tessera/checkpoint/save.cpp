@@ -39,7 +39,7 @@ class TemporaryCheckpoint {
   bool owner_;
 };
 
-Consensus talk_of(const Ranks& ranks, int64_t step) {
+Consensus consensus_of(const Ranks& ranks, int64_t step) {
   return {ranks, "checkpoint.save", names::step(step) + " could not be written"};
 }
 
@@ -115,7 +115,7 @@ struct SavePlan::Agreement {
 
 SavePlan plan_save(const SaveOptions& options, const std::vector<TensorShard>& shards, int64_t step,
                    const Ranks& ranks) {
-  Consensus consensus = talk_of(ranks, step);
+  Consensus consensus = consensus_of(ranks, step);
   const std::string lost = loss_of(step);
   SavePlan plan{shards, {}};
   for (auto& shard : plan.shards) {
@@ -152,7 +152,7 @@ fs::path save(const SaveOptions& options, const SavePlan& plan, const Progress& 
               const Ranks& ranks) {
   const int64_t step = progress.step;
   TESSERA_CHECK(step >= 0 && ranks.rank >= 0 && ranks.rank < ranks.world);
-  Consensus consensus = talk_of(ranks, step);
+  Consensus consensus = consensus_of(ranks, step);
   const std::string lost = loss_of(step);
   const Sharing& sharing = plan.agreement->sharing;
   const bool first = sharing.leads(ranks.rank);

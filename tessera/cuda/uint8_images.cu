@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of uint8_images to the numbers that a model reads, in one pass (data/uint8_images.h says which): a
+// The bytes of uint8 images to the values that a model reads, in one pass (data/uint8_images.h says which): a
 // thread for a pixel of all channels. No product is fused with a sum (CMakeLists.txt), so the bits are the
 // host's.
 #include "tessera/cuda/kernels.h"
@@ -37,7 +37,7 @@ __device__ float number_of(const Uint8Images& a, int64_t row, int32_t channel, i
   return number;
 }
 
-__global__ void pictures_kernel(Uint8Images a) {
+__global__ void uint8_images_kernel(Uint8Images a) {
   const int64_t area = int64_t{a.height} * a.width;
   const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (index >= a.size * area) return;
@@ -60,7 +60,8 @@ __global__ void pictures_kernel(Uint8Images a) {
 }  // namespace
 
 void uint8_images(const Uint8Images& a, void* stream) {
-  launch(pictures_kernel, divided_up(int64_t{a.size} * a.height * a.width, kThreads), kThreads, a, stream);
+  launch(uint8_images_kernel, divided_up(int64_t{a.size} * a.height * a.width, kThreads), kThreads, a,
+         stream);
 }
 
 }  // namespace tessera::cuda

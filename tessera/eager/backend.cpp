@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -89,7 +90,9 @@ StateEvaluator::StateEvaluator(TrainState& state, mesh::Mesh& mesh, bool average
 }
 
 StateEvaluator::~StateEvaluator() {
-  if (average_) state_.ema->exchange(*state_.sharded);
+  copy_ = nullptr;  // its memory goes before the exchange needs some
+  // After an error the run ends. On a broken group or device the exchange would throw again, here.
+  if (average_ && std::uncaught_exceptions() == uncaught_) state_.ema->exchange(*state_.sharded);
 }
 
 data::Batch StateEvaluator::placeholder_batch() const { return eager::placeholder_batch(of()); }
@@ -189,8 +192,9 @@ std::string Backend::non_finite_gradient() {
   loop::NamedPlace first;
   for (const auto& unit : state_.sharded->units()) {
     for (const shard::Shard& shard : unit->shards()) {
-      if (!first.name.empty() || shard.gradient.isfinite().all().item<bool>()) continue;
-      first = {order_in_model(state_, shard.name), shard.name};
+      if (shard.gradient.isfinite().all().item<bool>()) continue;
+      const int64_t order = order_in_model(state_, shard.name);
+      if (first.name.empty() || order < first.order) first = {order, shard.name};
     }
   }
   MeshWorld world(mesh_);
@@ -207,10 +211,12 @@ std::unique_ptr<loop::Evaluator> Backend::evaluator(bool average, bool float32) 
   return std::make_unique<StateEvaluator>(state_, mesh_, average, float32);
 }
 
+bool Backend::computes_narrow() const {
+  return resolve_dtype(state_.recipe.precision.compute, state_.input->device()) != at::kFloat;
+}
+
 bool Backend::is_narrow() const {
-  const recipe::PrecisionRecipe& precision = state_.recipe.precision;
-  return precision.linear == recipe::Linear::kFp8 ||
-         resolve_dtype(precision.compute, state_.input->device()) != at::kFloat;
+  return state_.recipe.precision.linear == recipe::Linear::kFp8 || computes_narrow();
 }
 
 std::unique_ptr<loop::HostState> Backend::state_to_save() {

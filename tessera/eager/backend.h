@@ -2,6 +2,7 @@
 // LibTorch as the back end of the training loop: a TrainState whose passes are eager or replayed CUDA graphs.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,12 +36,13 @@ class StateEvaluator final : public loop::Evaluator {
 
   TrainState& state_;
   const bool average_;
+  const int uncaught_ = std::uncaught_exceptions();  // errors under way when it was made
   std::unique_ptr<TrainState> copy_;
 };
 
 class Backend final : public loop::Backend {
  public:
-  /// Both outlive it. A state without an optimizer only evaluates, saves and loads.
+  /// Both outlive it. A state without an optimizer only evaluates and loads.
   Backend(TrainState& state, mesh::Mesh& mesh);
   ~Backend() override;
   Backend(const Backend&) = delete;
@@ -60,6 +62,7 @@ class Backend final : public loop::Backend {
   std::unique_ptr<loop::Evaluator> evaluator(bool average, bool float32) override;
   bool has_average() const override;
   bool is_narrow() const override;
+  bool computes_narrow() const override;
 
   std::unique_ptr<loop::HostState> state_to_save() override;
   std::unique_ptr<loop::HostState> state_to_load() override;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches on the device that computes. On the CPU they are the loader's own numbers, in place. Elsewhere the
-// loader delivers pictures as bytes (data/uint8_images.h), in page-locked memory; they are copied on a stream
+// loader delivers images as uint8 (data/uint8_images.h), in page-locked memory; they are copied on a stream
 // of their own while the batch before is computed, and become numbers there: normalised, erased, mixed, with
 // the bits the host's path has on the CPU (test: device.NumbersOf.AreTheHostsForEverySetting).
 //

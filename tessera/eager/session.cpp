@@ -204,7 +204,7 @@ double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
     const int64_t batch = recipe.train.eval_batch > 0 ? recipe.train.eval_batch : batch_per_rank;
     const bool offloads = recipe.shard.offload != plan::Offload::kNone;  // then gradients stay
     needed = std::max(needed, needed - memory.activations - (offloads ? 0 : memory.gradients) +
-                                  plan::answering_bytes(recipe.model, plan, {4, 4}, batch));
+                                  plan::inference_bytes(recipe.model, plan, {4, 4}, batch));
   }
   return needed + copy;
 }

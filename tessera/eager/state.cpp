@@ -83,7 +83,7 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   state->task = make_task(recipe);
   state->context.fp8 = recipe.precision.linear == recipe::Linear::kFp8;
   state->guard = monitor::NumericsGuard(recipe.guard);
-  std::vector<shard::Segment> parts;
+  std::vector<shard::Segment> segments;
   for (const models::Segment& segment : state->model->segments()) {
     const models::ForwardContext* context = &state->context;
     const auto forward = [&segment, context](const at::Tensor& x) { return segment.forward(x, *context); };
@@ -94,12 +94,12 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
       then.observe = nullptr;  // it has been told
       return [&segment, then = std::move(then)](const at::Tensor& x) { return segment.forward(x, then); };
     };
-    parts.push_back({segment.name, segment.parameters, forward, segment.buffers, repeat});
+    segments.push_back({segment.name, segment.parameters, forward, segment.buffers, repeat});
   }
   const shard::Precision precision{resolve_dtype(recipe.precision.compute, device),
                                    resolve_dtype(recipe.precision.reduce, device)};
   if (precision.compute == at::kHalf) state->loss_scale = monitor::LossScale(recipe.precision.loss_scale);
-  state->sharded = std::make_unique<shard::ShardedModel>(std::move(parts), plan, precision, mesh, device);
+  state->sharded = std::make_unique<shard::ShardedModel>(std::move(segments), plan, precision, mesh, device);
   initialise(*state);
   if (with_optimizer) {
     state->optimizer = std::make_unique<optim::Optimizer>(*state->sharded, recipe.optimizer,

@@ -26,10 +26,10 @@ StepStatistics::StepStatistics(TrainState& state, bool due) : state_(state), due
   };
 }
 
-void StepStatistics::forward_done(bool mine) {
+void StepStatistics::forward_done(bool has_samples) {
   if (!due_ || !state_.context.observe) return;
   state_.context.observe = nullptr;
-  if (mine) return;
+  if (has_samples) return;
   for (loop::NamedSums& one : sums_) {
     one.sums.assign(kSums, 0);
     one.largest = 0;
@@ -41,7 +41,7 @@ void StepStatistics::add(int64_t order, const char* kind, const std::string& nam
   loop::NamedSums one{order, kind, name, std::vector<double>(kSums), 0};
   if (values.numel() > 0) {
     const at::Tensor finite = values.isfinite();
-    // In double the squares of the smallest and of the largest values are values as well.
+    // In float64 the squares of the smallest and largest values neither underflow nor overflow.
     const at::Tensor numbers = values.detach().to(at::kDouble).masked_fill(finite.logical_not(), 0);
     one.sums[kCount] = finite.sum().item<double>();
     one.sums[kNotFinite] = static_cast<double>(values.numel()) - one.sums[kCount];

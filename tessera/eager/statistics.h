@@ -17,7 +17,7 @@ namespace tessera::eager {
 /// Of one step. Does nothing, on every rank, where `due` is false.
 class StepStatistics {
  public:
-  /// From now on what comes out of the units is looked at.
+  /// From now on the outputs of the segments are looked at.
   StepStatistics(TrainState& state, bool due);
   ~StepStatistics() { forward_done(true); }
   StepStatistics(const StepStatistics&) = delete;
@@ -25,8 +25,8 @@ class StepStatistics {
 
   bool due() const { return due_; }
   /// The first micro-batch's forward is over: later ones, and what backward computes again, are not looked
-  /// at. `mine`: false for a placeholder batch, which does not count.
-  void forward_done(bool mine);
+  /// at. `has_samples`: false for a placeholder batch, which does not count.
+  void forward_done(bool has_samples);
   /// With the reduced gradients, over all ranks; the same on every rank. `scale`: what they are multiplied
   /// with. Collective where due.
   std::vector<monitor::TensorStatistics> finish(double scale, loop::World& world);

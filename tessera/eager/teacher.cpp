@@ -61,7 +61,7 @@ double teacher_bytes(const recipe::Recipe& student, int64_t world, int64_t batch
                      at::Device device) {
   if (student.distill.teacher.empty()) return 0;
   const recipe::Recipe recipe = open_teacher(student).recipe;
-  return plan::answering_bytes(recipe.model, make_plan(recipe, world), cost_inputs(recipe, world, device),
+  return plan::inference_bytes(recipe.model, make_plan(recipe, world), cost_inputs(recipe, world, device),
                                batch_per_rank);
 }
 

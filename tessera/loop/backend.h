@@ -94,7 +94,8 @@ class Backend {
   virtual ~Backend() = default;
 
   // A training step: begin_step; of each micro-batch load, forward_backward; then vote, sums (statistics
-  // before it), and update or discard. A step may end with discard after vote.
+  // before it), and update or discard. A stalled step ends with discard after
+  // vote.
   /// Local.
   virtual void begin_step(const StepRequest& request) = 0;
   /// Takes this rank's next micro-batch from the loader; null: none is to come, the rank only helps others.
@@ -121,8 +122,10 @@ class Backend {
   /// `average`: of the moving average of the weights. `float32`: in that precision whatever trains.
   virtual std::unique_ptr<Evaluator> evaluator(bool average, bool float32) = 0;
   virtual bool has_average() const { return false; }
-  /// Does it compute in less than float32? Local.
+  /// Does any part of it compute in less than float32, fp8 layers included? Local.
   virtual bool is_narrow() const { return false; }
+  /// Is its compute dtype less than float32? Local.
+  virtual bool computes_narrow() const { return false; }
 
   /// Copies nothing where the state is in the host's memory. Collective before a save, local before a load.
   virtual std::unique_ptr<HostState> state_to_save() = 0;

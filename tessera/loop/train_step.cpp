@@ -121,7 +121,7 @@ std::string judge_step(RunState& state, Backend& backend, const StepValues& valu
   throw NonFinite(concat("[train.step] ", which, " is not finite in step ", step, " (loss ", found,
                          before > 0 ? concat(", after ", before, " skipped in a row") : "",
                          "); lower optimizer.lr, or raise schedule.warmup_steps",
-                         backend.is_narrow() ? ", or set precision.compute = \"fp32\"" : ""));
+                         backend.computes_narrow() ? ", or set precision.compute = \"fp32\"" : ""));
 }
 
 }  // namespace tessera::loop

@@ -30,7 +30,7 @@ void save_with_input(torch::autograd::AutogradContext* ctx, torch::autograd::var
 
 /// In backward: that input, [..., in], of what was saved.
 at::Tensor saved_input(torch::autograd::AutogradContext* ctx, const torch::autograd::variable_list& saved);
-/// The same of BatchNormOutput as they were: [samples, channels, height, width].
+/// The same for a BatchNormOutput: the images as they were, [samples, channels, height, width].
 at::Tensor saved_images(torch::autograd::AutogradContext* ctx, const torch::autograd::variable_list& saved);
 
 }  // namespace tessera::ops

@@ -35,7 +35,7 @@ struct Scratch {
   }
 };
 
-// QueryRange `index` of queries, of nearly one size.
+// Range `index` of the queries; all ranges have nearly one size.
 struct QueryRange {
   int64_t first, rows;
 };
@@ -169,7 +169,7 @@ inline void backward_block(const BackwardMemory<Word>& m, const AttentionShape& 
   put_result(m.of_q, columns, rows, width, scale, nullptr, dq.data, dq.step);
 }
 
-// QueryRange of a head's queries, from q's, the gradient's, dq's and the stats' first on: puts dq, puts or
+// One range of a head's queries, from q's, the gradient's, dq's and the stats' first on: puts dq, puts or
 // adds dk and dv.
 template <typename Word, typename Element, typename EachRow>
 inline void backward_group(const BackwardMemory<Word>& m, const AttentionShape& shape, int64_t group_rows,

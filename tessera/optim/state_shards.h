@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slices of a checkpoint over tensors on any device. A checkpoint reads and writes the host's memory: a
-// tensor that lies elsewhere has a stand-in there, page-locked, which holds its values between fetch() and
-// store(). Tensors of the host are their own: nothing is copied.
+// Shards of a checkpoint over tensors on any device. A checkpoint reads and writes the host's memory: a
+// tensor that lies elsewhere has a staging buffer there, page-locked, which holds its values between fetch()
+// and store(). Tensors of the host are their own: nothing is copied.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,10 +20,10 @@ class StateShards {
   std::vector<checkpoint::TensorShard>& list() { return list_; }
   const std::vector<checkpoint::TensorShard>& list() const { return list_; }
 
-  /// Before a save: the stand-ins take their tensors' values. Returns when they are there.
+  /// Before a save: the staging buffers take their tensors' values. Returns when they are there.
   void fetch() const;
-  /// After loading: the tensors take their stand-ins' values; those that nothing was loaded into must have
-  /// been fetched.
+  /// After loading: the tensors take their staging buffers' values; those that nothing was loaded into must
+  /// have been fetched.
   void store() const;
 
  private:

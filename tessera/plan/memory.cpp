@@ -205,9 +205,9 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const C
   return memory;
 }
 
-double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
+double inference_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                        int64_t batch) {
-  check_units("plan.answering_bytes", config, plan);
+  check_units("plan.inference_bytes", config, plan);
   auto sizes = unit_sizes(config);
   const arch::Activations model = arch::activations(config, static_cast<double>(inputs.compute_bytes));
   double slices = 0, activations = 0;

@@ -31,7 +31,7 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const C
 /// Predicts the bytes per rank of a model used for inference only, such as a teacher: a shard of its weights,
 /// units gathered at once, and the activations of the unit that needs most for `batch` images. Errors: as
 /// predict_memory.
-double answering_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
+double inference_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                        int64_t batch);
 
 /// Bytes of a checkpoint that one rank holds: master weights and `kept_values` more fp32 values per

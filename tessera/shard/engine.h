@@ -62,7 +62,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   int64_t step() const { return step_; }
 
  private:
-  /// One unit as people see it: unit vectors of one dtype, and of trainable or frozen parameters only.
+  /// One unit of the user: Units of one dtype each, and of trainable or frozen parameters only.
   struct UnitGroup {
     std::string name;
     UnitOptions options;

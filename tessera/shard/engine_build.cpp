@@ -193,8 +193,7 @@ void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedT
   with_error_context([&] { agree(name, description(name, parameters, unit)); });
   const size_t index = groups_.size();
   groups_.push_back({name, unit, {}});
-  // One unit vector for each dtype, and for trainable and frozen parameters: those of a vector share their
-  // fate.
+  // One Unit for each dtype, and for trainable and frozen parameters: those of a Unit share their fate.
   std::map<std::pair<at::ScalarType, bool>, std::vector<NamedTensor>> groups;
   for (auto& named : parameters) {
     groups[{named.second.scalar_type(), !named.second.requires_grad()}].push_back(std::move(named));

@@ -78,7 +78,7 @@ void ShardedModule::Engine::write_back() {
   parameters_changed();
 }
 
-/// Rank 0 gets the unit's parameters; ranks of the same shard group send their slices, a window at a time.
+/// Rank 0 gets the unit's parameters; ranks of the same shard group send their shards, a window at a time.
 void ShardedModule::Engine::append_whole(Unit& unit, StateDict& whole) {
   const at::NoGradGuard no_grad;
   const bool receives = mesh_.rank() == 0;

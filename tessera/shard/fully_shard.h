@@ -61,7 +61,7 @@ struct FullyShardOptions {
   bool reduce_every_micro_batch = true;
   int64_t prefetch = 1;             // units that are gathered ahead of the one that computes
   int64_t units_in_flight = 0;      // most units gathered at once; 0: prefetch + 1
-  int64_t bucket_bytes = 25 << 20;  // replicated units are reduced in shards of about this size
+  int64_t bucket_bytes = 25 << 20;  // replicated units are reduced in buckets of about this many bytes
   /// Start from rank 0's parameters and buffers. false: every rank must hold the same already.
   bool sync_initial_values = true;
   /// Called for every unit that is a child of a torch::nn::Sequential: what it returns takes the child's

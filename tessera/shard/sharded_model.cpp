@@ -195,7 +195,7 @@ void ShardedModel::parameters_changed() {
 
 at::Tensor ShardedModel::gradient_square_sum() const {
   at::Tensor sum = at::zeros({}, at::TensorOptions(at::kDouble).device(pool_.device()));
-  // Replicas hold the same values; each counts its segment. The padding is zero.
+  // Replicas hold the same values; each counts 1/replicas of the squares. The padding is zero.
   const auto add = [&](const at::Tensor& square, int64_t replicas) {
     sum.add_(replicas == 1 ? square : square / static_cast<double>(replicas));
   };

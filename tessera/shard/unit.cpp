@@ -413,7 +413,7 @@ void Unit::start_reduce() {
   while (reducing()) advance_reduce_stage();
   hold_gradient();
   reduced_ = offloads() ? scratch(gradient_) : has_gradient_ ? at::empty_like(gradient_) : gradient_;
-  const at::Tensor input = std::exchange(collected, {});  // goes when the last shard of it has left
+  const at::Tensor input = std::exchange(collected, {});  // freed when its last piece is sent
   reduce_ = shard_.reduce_scatter(reduced_, input, precision_.reduce, name_);
   stage_ = Stage::kShards;
 }

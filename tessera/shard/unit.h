@@ -3,7 +3,7 @@
 //
 // A unit's parameters lie one after another in a flat tensor: those whose number of elements is a multiple of
 // 64 first, then the others, so that matrices are aligned (Unit::offset). The flat tensor's end is padded to
-// a multiple of the ranks. Rank r owns slice r: the master copy (float32), its gradient and (elsewhere) the
+// a multiple of the ranks. Rank r owns shard r: the master copy (float32), its gradient and (elsewhere) the
 // optimizer's state. Life of a ZeRO-3 unit in a step:
 //
 //   sharded --start_gather--> gathering --finish_gather--> gathered --release--> sharded      (forward)
@@ -11,7 +11,7 @@
 //
 // Where the state is offloaded (plan::Offload), master copy and gradient lie in the host's memory
 // (host_memory.h): a reduction lands where units compute and is copied there, and with Offload::kAll a gather
-// begins by fetching the slice from there, on a single rank as well.
+// begins by fetching the shard from there, on a single rank as well.
 //
 // The module's parameter tensors stay the same objects throughout; only the storage under them is filled and
 // emptied. Autograd's saved tensors share that storage, so a unit must be gathered again before its backward
@@ -113,7 +113,7 @@ class Unit {
   int64_t offloaded_bytes() const;
 
   /// Fills the master values from `values`, one tensor for each parameter. `counts` unset: each rank takes
-  /// its slices of its own. Otherwise all ranks get those of the one rank of the mesh that says true.
+  /// its own shards. Otherwise all ranks get those of the one rank of the mesh that says true.
   /// Collective.
   void set_values(const std::vector<at::Tensor>& values, std::optional<bool> counts);
   /// From now on parameters carry the key of touch.h, and reading released ones is an error whatever reads
@@ -222,7 +222,7 @@ class Unit {
   plan::Offload offload_;
 
   State state_ = State::kSharded;
-  bool stays_ = false;              // parameters are views of the slice: one rank, nothing to fetch
+  bool stays_ = false;              // parameters are views of the shard: one rank, nothing to fetch
   bool splits_parameters_ = false;  // ZeRO-3 where parameters come and go
   bool has_gradient_ = false;       // gradient_ holds earlier micro-batches
   bool has_accumulated_ = false;    // accumulated_ does

@@ -64,7 +64,7 @@ TEST(ParseManifest, CopiesAreOfRegionsByRank) {
   EXPECT_EQ(error_text([&] { parse_manifest(text("3"), "m"); }),
             "[checkpoint.manifest] m is damaged: w has the copies 3: expected a list");
   EXPECT_EQ(error_text([&] { parse_manifest(text("[[1, 0]]"), "m"); }),
-            "[checkpoint.manifest] m is damaged: w has the copy [1,0]: expected [shard, begin, end]");
+            "[checkpoint.manifest] m is damaged: w has the copy [1,0]: expected [rank, begin, end]");
 }
 
 std::string boxed(const std::string& boxes, const std::string& regions, const std::string& more = "") {
@@ -106,9 +106,9 @@ TEST(ParseManifest, FaultsOfBoxes) {
       {boxed(columns, "[[0, 0, 9, 0]]"),
        "w has the region [0,0,9,0]: expected regions of [4, 6] in ascending order"},
       {boxed(columns, "[[0, 0, 8, 0, 0]]"),
-       "w has the region [0,0,8,0,0]: expected [shard, begin, end] or "
-       "[shard, begin, end, box]"},
-      {boxed("[]", "[[0, 0, 24, 0]]"), "w has the region [0,0,24,0]: expected [shard, begin, end]"},
+       "w has the region [0,0,8,0,0]: expected [rank, begin, end] or "
+       "[rank, begin, end, box]"},
+      {boxed("[]", "[[0, 0, 24, 0]]"), "w has the region [0,0,24,0]: expected [rank, begin, end]"},
       {boxed(columns, "[[0, 0, 8, 0]]"), "w: the regions cover 8 of 24 elements"},
       {boxed("[[[0, 4], [0, 3]], [[0, 4], [2, 6]]]", "[[0, 0, 12, 0], [1, 0, 16, 1]]"),
        "w: regions [0:4, 0:3] and [0:4, 2:6] overlap"},
@@ -167,16 +167,16 @@ TEST(ParseManifest, EveryFaultHasItsLine) {
       {manifest_with(tensor_with("[[0, 0, 4], [1, 3, 6]]")),
        "w: regions [0:2, 0:3][0:4] and [0:2, 0:3][3:6] overlap"},
       {manifest_with(tensor_with("[[0, 0, 0], [1, 0, 6]]")),
-       "w has the region [0,0,0]: expected regions of [2, 3] in ascending order, on shards below 2"},
+       "w has the region [0,0,0]: expected regions of [2, 3] in ascending order, on ranks below 2"},
       {manifest_with(tensor_with("[[2, 0, 6]]")),
-       "w has the region [2,0,6]: expected regions of [2, 3] in ascending order, on shards below 2"},
+       "w has the region [2,0,6]: expected regions of [2, 3] in ascending order, on ranks below 2"},
       {manifest_with(tensor_with("[[0, 0, 7]]")),
-       "w has the region [0,0,7]: expected regions of [2, 3] in ascending order, on shards below 2"},
+       "w has the region [0,0,7]: expected regions of [2, 3] in ascending order, on ranks below 2"},
       {manifest_with(tensor_with("[[1, 4, 6], [0, 0, 4]]")),
-       "w has the region [0,0,4]: expected regions of [2, 3] in ascending order, on shards below 2"},
+       "w has the region [0,0,4]: expected regions of [2, 3] in ascending order, on ranks below 2"},
       {manifest_with(tensor_with("[[0, 0, 5]]")), "w: the regions cover 5 of 6 elements"},
       {manifest_with(tensor_with("[]", "[0]")), "w has no region"},
-      {manifest_with(tensor_with("[[0, 0]]")), "w has the region [0,0]: expected [shard, begin, end]"},
+      {manifest_with(tensor_with("[[0, 0]]")), "w has the region [0,0]: expected [rank, begin, end]"},
       {manifest_with(tensor_with("{}")), "w has the regions {}: expected a list"},
       {manifest_with(tensor_with("[]", "[4294967296, 4294967296]")),
        "w [4294967296, 4294967296] has a size beyond 63 bits"},

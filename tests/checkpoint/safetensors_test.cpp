@@ -32,7 +32,7 @@ TEST(Safetensors, WriterAndReaderAgree) {
   const std::string bytes = "abcdefghijklmnopqrstuvwxyz";
   const auto all = std::as_bytes(std::span(bytes));
   size_t written = 0;
-  for (const size_t size : {1, 20, 0, 4, 1}) {  // regions of any size, over the borders of tensors
+  for (const size_t size : {1, 20, 0, 4, 1}) {  // pieces of any size, over the borders of tensors
     writer.write(all.subspan(written, size));
     written += size;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms, keyless attention and functions of every set of instructions, without LibTorch: beside the plain
+// Norms, few-query attention and functions of every set of instructions, without LibTorch: beside the plain
 // formulas in float64, with sizes that are no multiple of anything, in memory that ends where it may not be
 // touched.
 #include "tessera/ops/vector_batch_norm.h"

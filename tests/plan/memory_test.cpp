@@ -90,7 +90,7 @@ TEST(Memory, OfMicroBatchesDecodedAhead) {
 // activations (1120 bytes an image in fp32, 280 a token) one block's.
 TEST(Memory, OfAModelThatOnlyAnswers) {
   const auto bytes = [](Level level, int64_t world, const CostInputs& inputs, int64_t batch) {
-    return answering_bytes(tiny(), uniform_plan(tiny(), world, level, false, 1), inputs, batch);
+    return inference_bytes(tiny(), uniform_plan(tiny(), world, level, false, 1), inputs, batch);
   };
   const double gathered = 4 * (72 + 2 * 600 + 44), packed = 4 * 192;
   EXPECT_EQ(bytes(Level::kZero3, 4, kFp32, 0), 4 * 1316 / 4 + gathered + packed);

@@ -97,7 +97,7 @@ struct Small : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return norm->forward(convolution->forward(x)).square(); }
 };
 
-// Its kernels read memory themselves: a sharded parameter's has come by then, and a second run of a shard
+// Its kernels read memory themselves: a sharded parameter's has come by then, and a second run of a segment
 // leaves the statistics.
 TEST(SyncBatchNorm, OfOneRankIsTheSameShardedAndRecomputed) {
   // Made once: ranks are threads here, and share one generator.

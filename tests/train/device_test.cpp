@@ -131,8 +131,8 @@ TEST(Elsewhere, TheCurveIsTheCpus) {
   }
 }
 
-// State goes to a checkpoint and comes back through stand-ins in the host's memory where it is not there
-// already.
+// State goes to a checkpoint and comes back through staging buffers in the host's memory where it is not
+// there already.
 TEST(Elsewhere, AResumedTrainingIsBitwiseTheUninterruptedOne) {
   at::set_num_threads(1);
   for (const char* async : {"false", "true"}) {

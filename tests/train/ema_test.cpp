@@ -260,5 +260,31 @@ TEST(HeadBias, IsTheStart) {
   expect_equal(train_layout(1, {"model.head_bias=-6.5"}, 0).parameters, start);
 }
 
+// On a broken group the exchange back would throw during unwinding, which ends the process without a word.
+TEST_F(Average, IsNotExchangedBackWhileAnErrorIsUnderWay) {
+  at::set_num_threads(1);
+  testing::run_ranks({{"shard", 1}}, [](mesh::Mesh& mesh) {
+    const recipe::Recipe recipe = make_recipe({"ema.decay=0.9"});
+    const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true);
+    Curve curve;
+    train_until(*state, mesh, 3, curve);
+    const auto weights = [&] { return state->sharded->units().front()->master().clone(); };
+    const at::Tensor trained = weights();
+    at::Tensor average;
+    {
+      const StateEvaluator evaluator(*state, mesh, /*average=*/true, /*float32=*/false);
+      average = weights();
+    }
+    EXPECT_FALSE(average.equal(trained));
+    EXPECT_TRUE(weights().equal(trained));
+    try {
+      const StateEvaluator evaluator(*state, mesh, /*average=*/true, /*float32=*/false);
+      throw CommError("a rank is gone");
+    } catch (const CommError&) {
+    }
+    EXPECT_TRUE(weights().equal(average));
+  });
+}
+
 }  // namespace
 }  // namespace tessera::train
