@@ -130,11 +130,11 @@ void add_machine(std::vector<Option>& table) {
       integer("shard.prefetch",
               "Number of units (blocks) gathered ahead of use, each of which takes memory; 0 = no overlap",
               {0, 64}, TESSERA_FIELD(shard.prefetch)),
-      choice<Offload>("shard.offload",
-                      "In host memory: fp32 weights, gradients, optimizer state (optimizer); also shards in "
-                      "the compute dtype (all)",
-                      {{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}},
-                      TESSERA_FIELD(shard.offload)),
+      choice<Offload>(
+          "shard.offload",
+          "In host memory: fp32 weights, gradients, optimizer state (optimizer), compute shards (all)",
+          {{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}},
+          TESSERA_FIELD(shard.offload)),
       choice<Dtype>(
           "precision.compute",
           "Compute dtype (timm: --amp-dtype); auto = bf16 on GPUs and on CPUs with fast bf16, else fp32",
