@@ -3,7 +3,7 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
-#include "tessera/base/text.h"
+#include "tessera/base/listing.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/layout.h"
 #include "tessera/checkpoint/model_json.h"
@@ -12,8 +12,6 @@
 namespace tessera::checkpoint {
 namespace {
 
-constexpr size_t kListed = 3;  // differences named in full
-
 // What a region of the checkpoint and a wanted shard share.
 struct Overlap {
   RegionIndex from;
@@ -21,17 +19,11 @@ struct Overlap {
   std::byte* to = nullptr;  // where the shard begins
 };
 
-std::string first_few(std::vector<std::string> lines) {
-  const size_t more = lines.size() - std::min(lines.size(), kListed);
-  lines.resize(lines.size() - more);
-  return join(lines, "; ") + (more > 0 ? concat("; and ", more, " more") : "");
-}
-
-[[noreturn]] void refuse_other_model(std::vector<std::string> differences,
+[[noreturn]] void refuse_other_model(const std::vector<std::string>& differences,
                                      const std::filesystem::path& path) {
   user_error({.where = "checkpoint.load",
               .problem = concat("checkpoint ", path.string(),
-                                " does not match this model: ", first_few(std::move(differences))),
+                                " does not match this model: ", join_first(differences, "; ")),
               .hint = "use the recipe that is saved with the checkpoint"});
 }
 
@@ -58,11 +50,11 @@ std::vector<size_t> match(const Folders& checkpoint, const StoredManifest& store
           concat(shard.name, " is ", tensor.dtype, " in the checkpoint, ", shard.dtype, " in this run"));
     }
   }
-  if (!other_model.empty()) refuse_other_model(std::move(other_model), checkpoint.paths.at(0));
+  if (!other_model.empty()) refuse_other_model(other_model, checkpoint.paths.at(0));
   if (!other_dtype.empty()) {
     user_error({.where = "checkpoint.load",
                 .problem = concat("checkpoint ", checkpoint.paths.at(0).string(),
-                                  " has different dtypes: ", first_few(other_dtype)),
+                                  " has different dtypes: ", join_first(other_dtype, "; ")),
                 .hint = "use the precision with which it was saved"});
   }
   return tensors;

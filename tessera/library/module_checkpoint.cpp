@@ -10,7 +10,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
-#include "tessera/base/text.h"
+#include "tessera/base/listing.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/formats/safetensors.h"
@@ -280,12 +280,8 @@ void load_safetensors(const fs::path& file, torch::nn::Module& module, const std
   for (auto& parameter : module.named_parameters()) fill(parameter.key(), parameter.value());
   for (auto& buffer : module.named_buffers()) fill(buffer.key(), buffer.value());
   if (faults.empty()) return;
-  const size_t shown = std::min<size_t>(faults.size(), 3);
-  user_error(
-      {.where = "library.load_safetensors",
-       .problem = concat(file.string(), " does not match this network: ",
-                         join({faults.begin(), faults.begin() + static_cast<int64_t>(shown)}, ", "),
-                         faults.size() > shown ? concat(", and ", faults.size() - shown, " more") : "")});
+  user_error({.where = "library.load_safetensors",
+              .problem = concat(file.string(), " does not match this network: ", join_first(faults, ", "))});
 }
 
 }  // namespace tessera::library

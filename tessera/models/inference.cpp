@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
-#include "tessera/base/text.h"
+#include "tessera/base/listing.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/names.h"
 
@@ -46,12 +46,9 @@ class Reader {
 
   void refuse_faults(const arch::ModelConfig& config) const {
     if (faults_.empty()) return;
-    const size_t shown = std::min(faults_.size(), kShownFaults);
-    user_error(
-        {.where = "models.load",
-         .problem = concat("the weights do not match a ", arch::describe(config), ": ",
-                           join({faults_.begin(), faults_.begin() + static_cast<int64_t>(shown)}, ", "),
-                           faults_.size() > shown ? concat(", and ", faults_.size() - shown, " more") : "")});
+    user_error({.where = "models.load",
+                .problem = concat("the weights do not match a ", arch::describe(config), ": ",
+                                  join_first(faults_, ", ", kShownFaults))});
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/listing.h"
 #include "tessera/base/text.h"
 #include "tessera/shard/engine.h"
 
@@ -16,15 +17,6 @@ namespace {
 
 // Of a message of full_state_dict(), all ranks together.
 constexpr int64_t kBytesAtOnce = 16 << 20;
-constexpr size_t kNamed = 3;
-
-/// "a, b, c and 4 more".
-std::string some_of(std::vector<std::string> names) {
-  const size_t count = names.size();
-  if (count <= kNamed) return join(names, ", ");
-  names.resize(kNamed);
-  return concat(join(names, ", "), " and ", count - kNamed, " more");
-}
 
 }  // namespace
 
@@ -170,9 +162,9 @@ std::string ShardedModule::Engine::fault_of(const StateDict& state) const {
   }
   for (const auto& [name, shape] : wanted) missing.push_back(name);
   std::vector<std::string> faults;
-  if (!missing.empty()) faults.push_back("it lacks " + some_of(missing));
-  if (!unknown.empty()) faults.push_back("it has unknown names: " + some_of(unknown));
-  if (!differ.empty()) faults.push_back("shapes differ: " + some_of(differ));
+  if (!missing.empty()) faults.push_back("it lacks " + join_first(missing, ", "));
+  if (!unknown.empty()) faults.push_back("it has unknown names: " + join_first(unknown, ", "));
+  if (!differ.empty()) faults.push_back("shapes differ: " + join_first(differ, ", "));
   return join(faults, "; ");
 }
 

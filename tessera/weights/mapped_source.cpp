@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/listing.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/manifest.h"
@@ -16,15 +17,6 @@ namespace tessera::weights {
 namespace {
 
 using checkpoint::names::kParameter;
-constexpr size_t kListed = 3;  // differences named in full
-
-/// "a; b; c; and 5 more".
-std::string first_few(const std::vector<std::string>& lines) {
-  const size_t listed = std::min(lines.size(), kListed);
-  std::string text = join({lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(listed)}, "; ");
-  if (lines.size() > listed) text += concat("; and ", lines.size() - listed, " more");
-  return text;
-}
 
 /// Shape and strides of the target's block within the source's, for either direction.
 void set_order(const Link& link, Direction direction, Shape& shape, Shape& strides) {
@@ -124,22 +116,23 @@ void MappedSource::check(const Mapping& mapping, Direction direction) const {
   }
   if (!missing.empty()) {
     user_error({.where = "weights.map",
-                .problem = concat(from_.where, " has no ", first_few(missing)),
+                .problem = concat(from_.where, " has no ", join_first(missing, "; ")),
                 .expected = "all tensors of the model"});
   }
   if (!different.empty()) {
-    user_error({.where = "weights.map",
-                .problem = concat("tensors in ", from_.where, " have wrong shapes: ", first_few(different))});
-  }
-  if (!numbers.empty()) {
     user_error(
         {.where = "weights.map",
-         .problem = concat("tensors in ", from_.where, " are not floating-point: ", first_few(numbers))});
+         .problem = concat("tensors in ", from_.where, " have wrong shapes: ", join_first(different, "; "))});
+  }
+  if (!numbers.empty()) {
+    user_error({.where = "weights.map",
+                .problem = concat("tensors in ", from_.where,
+                                  " are not floating-point: ", join_first(numbers, "; "))});
   }
   if (!surplus.empty()) {
     user_error({.where = "weights.map",
-                .problem = concat(from_.where,
-                                  " has tensors that a ViT of Tessera does not have: ", first_few(surplus)),
+                .problem = concat(from_.where, " has tensors that a ViT of Tessera does not have: ",
+                                  join_first(surplus, "; ")),
                 .hint = "this variant is not supported"});
   }
 }
