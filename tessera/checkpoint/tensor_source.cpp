@@ -23,7 +23,7 @@ class Window {
   void read(int64_t begin, std::span<std::byte> out) {
     while (!out.empty()) {
       const int64_t held = static_cast<int64_t>(bytes_.size()) / width_;
-      if (begin < begin_ || begin >= begin_ + held) {
+      if (begin >= begin_ + held) {  // (never before begin_: stretches ascend)
         begin_ = begin;
         bytes_.resize(static_cast<size_t>(
             std::min(end_ - begin, static_cast<int64_t>(kWindowBytes) / width_) * width_));

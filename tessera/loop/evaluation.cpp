@@ -80,15 +80,15 @@ class HostJudge final : public Judge {
     const std::vector<float> logits = evaluator_.logits(batch);
     if (!has_samples) return;
     channels_ = batch.channels;
-    const size_t classes = logits.size() / static_cast<size_t>(batch.size);
-    if (!counts_) counts_.emplace(static_cast<int64_t>(classes), options_.most_confusion_classes);
+    classes_ = logits.size() / static_cast<size_t>(batch.size);
+    if (!counts_) counts_.emplace(static_cast<int64_t>(classes_), options_.most_confusion_classes);
     for (size_t i = 0; i < batch.labels.size(); ++i) {
       if (batch.labels[i] < 0) {
         counts_->update_broken();
         continue;
       }
       const auto sample = static_cast<int64_t>(batch.samples[i]);
-      const auto said = monitor::judge(std::span(logits).subspan(i * classes, classes), batch.labels[i]);
+      const auto said = monitor::judge(std::span(logits).subspan(i * classes_, classes_), batch.labels[i]);
       counts_->update(said, batch.labels[i]);
       worst_.update(sample, batch.labels[i], said);
       if (shown_.wants(batch.samples[i])) shown_.add({sample, batch.labels[i], said});
@@ -97,12 +97,13 @@ class HostJudge final : public Judge {
 
   void finish(World& world, Evaluation& result) override {
     // A rank without a sample does not know the number of classes.
-    double classes = counts_ ? static_cast<double>(counts_->compute().classes.size()) : 0;
-    std::vector<double> all(static_cast<size_t>(world.size()));
-    all[static_cast<size_t>(world.rank())] = classes;
-    world.sum(all, "classes");
-    classes = *std::ranges::max_element(all);
-    if (!counts_) counts_.emplace(static_cast<int64_t>(classes), options_.most_confusion_classes);
+    std::vector<double> classes(static_cast<size_t>(world.size()));
+    classes[static_cast<size_t>(world.rank())] = static_cast<double>(classes_);
+    world.sum(classes, "classes");
+    if (!counts_) {
+      const auto most = static_cast<int64_t>(*std::ranges::max_element(classes));
+      counts_.emplace(most, options_.most_confusion_classes);
+    }
     finish_counts(*counts_, worst_, options_, world, result);
     shown_.finish(world, channels_, result);
   }
@@ -110,6 +111,7 @@ class HostJudge final : public Judge {
  private:
   Evaluator& evaluator_;
   const EvaluateOptions& options_;
+  size_t classes_ = 0;                                   // of the first batch; 0: this rank had none
   std::optional<monitor::ClassificationCounts> counts_;  // from the first batch on
   monitor::WorstMistakes worst_;
   Shown shown_;

@@ -32,7 +32,8 @@ std::vector<NamedSums> sum_by_name(World& world, const std::vector<NamedSums>& m
   }
   size_t next = 0;
   for (auto& [key, place] : index) place = next++;
-  // The sums of every rank together, then each rank's largest in a row of its own: a sum of one value.
+  // A row holds the sums, to which all ranks add, and then one value a rank, where only that rank writes its
+  // largest.
   const size_t rows = index.size(), ranks = static_cast<size_t>(world.size());
   std::vector<double> all(rows * (values + ranks));
   for (const NamedSums& one : mine) {

@@ -10,7 +10,6 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/data/class_difference.h"
-#include "tessera/eager/backend.h"
 #include "tessera/mesh/checkpoint_ranks.h"
 #include "tessera/recipe/warnings.h"
 
@@ -219,7 +218,7 @@ void report_differences(const Prepared& p, const checkpoint::Manifest& saved, Lo
          log);
 }
 
-fs::path resume(Prepared& p, eager::TrainState& state, mesh::Mesh& mesh, Log& log) {
+fs::path resume(Prepared& p, eager::TrainState& state, eager::Backend& backend, mesh::Mesh& mesh, Log& log) {
   const fs::path& folder = p.checkpoints;
   const checkpoint::Ranks ranks = mesh::checkpoint_ranks(mesh.world());
   // All look together: hosts may have folders of their own, and one that sees nothing must not start anew.
@@ -237,7 +236,6 @@ fs::path resume(Prepared& p, eager::TrainState& state, mesh::Mesh& mesh, Log& lo
   }
   if (!choice->passed_over.empty()) log.warn(checkpoint::passed_over_text(*choice));
   const fs::path checkpoint = fs::absolute(choice->path);
-  eager::Backend backend(state, mesh);
   loop::load_state(state, backend, checkpoint);
   log.info(concat("resumed from ", checkpoint.string(), " at step ", state.step));
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);

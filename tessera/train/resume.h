@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/base/log.h"
+#include "tessera/eager/backend.h"
 #include "tessera/eager/state.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/train/prepared.h"
@@ -63,9 +64,10 @@ std::optional<checkpoint::Choice> choose_to_resume(const TrainJob& job,
 /// ResumeRule refuses.
 void report_differences(const Prepared& p, const checkpoint::Manifest& saved, Log& log);
 
-/// Puts saved state into `state`, compares it with `p.data`, and sets p.loader.start and p.counts. Returns
-/// the checkpoint's folder, empty when there was none. Collective. Errors: UserError of what ResumeRule
-/// refuses, of checkpoints that cannot be read, of a named run without any.
-std::filesystem::path resume(Prepared& p, eager::TrainState& state, mesh::Mesh& mesh, Log& log);
+/// Puts saved state into `state` and its `backend`, compares it with `p.data`, and sets p.loader.start and
+/// p.counts. Returns the checkpoint's folder, empty when there was none. Collective. Errors: UserError of
+/// what ResumeRule refuses, of checkpoints that cannot be read, of a named run without any.
+std::filesystem::path resume(Prepared& p, eager::TrainState& state, eager::Backend& backend, mesh::Mesh& mesh,
+                             Log& log);
 
 }  // namespace tessera::train

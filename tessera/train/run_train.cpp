@@ -160,6 +160,7 @@ class TrainRun {
     stage_ = "while building the model";
     state_ = eager::assemble(recipe(), p_.plan, *mesh_, /*with_optimizer=*/true, p_.device);
     eager::use_choices(*state_, p_.choices);
+    backend_ = std::make_unique<eager::Backend>(*state_, *mesh_);
     stage_.clear();
   }
 
@@ -168,7 +169,7 @@ class TrainRun {
     if (is_first() && !p_.ranks.pretended()) clear_leftovers(p_.checkpoints);
     mesh_->world().barrier("leftovers");
     const std::vector<std::string>& classes = p_.val->classes();
-    if (!p_.job.resume.empty()) resumed_ = resume(p_, *state_, *mesh_, log_);
+    if (!p_.job.resume.empty()) resumed_ = resume(p_, *state_, *backend_, *mesh_, log_);
     if (resumed_.empty() && !recipe().train.init_from.empty()) eager::init_from(*state_, log_, classes);
     if (!recipe().distill.teacher.empty())
       state_->teacher = std::make_shared<eager::Teacher>(recipe(), *mesh_, log_, p_.device, classes);
@@ -212,9 +213,8 @@ class TrainRun {
                                 p_.run_dir / "trace.json"};
     mesh_->check_refusals();
     eager::MeshWorld world(*mesh_);
-    eager::Backend backend(*state_, *mesh_);
     try {
-      loop::LoopResult result = loop::run(*state_, backend, world, input, monitor_.get(), log_);
+      loop::LoopResult result = loop::run(*state_, *backend_, world, input, monitor_.get(), log_);
       p_.stalled = result.stalled;
       return result;
     } catch (const loop::NonFinite& error) {
@@ -256,7 +256,7 @@ class TrainRun {
   /// How far this came, for errors.
   std::string where() const {
     if (!stage_.empty()) return stage_;
-    return concat("after step ", state_->step, ", unit ", state_->sharded->current_unit());
+    return concat("after step ", state_->step, ", ", backend_->where());
   }
 
   void fail(const std::exception& error) {
@@ -272,6 +272,7 @@ class TrainRun {
   std::unique_ptr<mesh::Mesh> mesh_;
   recipe::RunFolder folder_;
   std::unique_ptr<eager::TrainState> state_;
+  std::unique_ptr<eager::Backend> backend_;
   fs::path resumed_;  // the checkpoint that it goes on from; empty: none
   std::unique_ptr<monitor::Monitor> monitor_;
   bool began_ = false;                           // files of the run are written
