@@ -2,8 +2,7 @@
 // Coordinates of a shard inside a tensor: a box (a range of every dim), then an interval of the flattened
 // box. A column slice of a matrix is one region, as is a slice of that slice. Values; safe from any thread.
 //
-// Lies in this room, and not in arch, because formats, checkpoint, models and shard all speak of regions and
-// none of them needs a model for it.
+// In this room, not in arch: checkpoint, models and shard use regions, which do not depend on a model.
 #pragma once
 
 #include <compare>

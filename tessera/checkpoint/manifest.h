@@ -37,7 +37,7 @@ struct StoredManifest {
   std::vector<std::vector<StoredRegion>> regions;  // by tensor: sorted, together the whole tensor
 };
 
-/// Text of manifest.json in schema kSchema, whichever schema it was read from; the last line holds the
+/// Text of manifest.json in schema kSchema, also where it was read from an older one; the last line holds the
 /// checksum of all before it. Errors: UserError when a text of `progress` that must be JSON is none.
 std::string manifest_text(const StoredManifest& stored);
 

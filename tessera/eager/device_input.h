@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches on the device that computes. On the CPU they are the loader's own numbers, in place. Elsewhere the
-// loader delivers images as uint8 (data/uint8_images.h), in page-locked memory; they are copied on a stream
-// of their own while the batch before is computed, and become numbers there: normalised, erased, mixed, with
-// the bits the host's path has on the CPU (test: device.NumbersOf.AreTheHostsForEverySetting).
+// loader delivers images as uint8 (data/uint8_images.h), in page-locked memory; they are copied on a
+// separate stream while the batch before is computed, and become numbers there: normalised, erased, mixed,
+// with the bits the host's path has on the CPU (test: device.NumbersOf.AreTheHostsForEverySetting).
 //
 // Note [Order of copies]: the copy stream copies and the computing stream waits for the copy's event before
 // it reads. A batch's host memory goes back to the loader when its own copy has ended; the copy of the batch

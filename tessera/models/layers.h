@@ -69,7 +69,7 @@ at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarTyp
 //
 // Note [Tokens that are read]: a head that reads the class token alone reads nothing else of the last block,
 // whose other tokens matter for their keys and values only, and few queries need not even those
-// (few_query_attention.h). What nobody reads has no gradient either: so what the last block makes is the
+// (few_query_attention.h). Unused tokens have no gradient either: so what the last block makes is the
 // class token's, the same numbers for a twelfth of a ViT-B's products less. Keys that are normed or rounded
 // to fp8 are made, as no weight can be taken past a norm or a rounding: then it is a fourteenth.
 class AttentionBranch {

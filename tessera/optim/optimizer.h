@@ -16,7 +16,7 @@
 
 namespace tessera::optim {
 
-/// What an optimizer is told of a parameter.
+/// A parameter of the model, as the optimizer needs it.
 struct ModelParameter {
   std::string name;
   bool matrix = false;      // or a convolution; not a bias, norm, token or position

@@ -2,10 +2,10 @@
 // Mixup (Zhang et al., arXiv 1710.09412) and CutMix (Yun et al., arXiv 1905.04899) of the samples of a step,
 // as timm's Mixup. Pure functions, safe from any thread.
 //
-// Note [The same mix at any layout]: who is mixed with whom, and how, is a function of the seed, the step and
-// the positions in the global batch, never of ranks and micro-batches. Partners are neighbours in that order,
-// which is a random permutation, so nearly every layout holds both in one micro-batch; where it does not, the
-// rank makes the partner's numbers itself.
+// Note [The same mix at any layout]: which samples are mixed with each other, and how, is a function of the
+// seed, the step and the positions in the global batch, never of ranks and micro-batches. Partners are
+// neighbours in that order, which is a random permutation, so nearly every layout holds both in one
+// micro-batch; where it does not, the rank makes the partner's numbers itself.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ using MakeSample = std::function<int64_t(int64_t position, float* numbers)>;
 void mix(const ImageMixing& options, const MixStep& step, int64_t first, int64_t last, const MakeSample& make,
          Batch* batch);
 
-/// The rows of `batch`, whose pictures are bytes: draws who is mixed with whom and how, and gives partners
+/// The rows of `batch`, whose pictures are bytes: draws which samples are mixed and how, and gives partners
 /// outside of the batch a row behind the others. Returns how many those are.
 int64_t plan_mix(const ImageMixing& options, const MixStep& step, Batch* batch);
 /// Second labels and label weights of such a batch, once all its labels are known and the second labels of
