@@ -92,7 +92,7 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
                                        recipe.shard.prefetch, recipe.shard.offload);
   plan::set_shard_ranks(&plan, recipe.shard.ranks);
-  plan::assign_levels(&plan, recipe.shard.units, recipe.shard.ranks);
+  plan::apply_unit_rules(&plan, recipe.model, recipe.shard.units, {.shard_ranks = recipe.shard.ranks});
   return plan;
 }
 

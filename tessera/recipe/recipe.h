@@ -112,7 +112,7 @@ struct ShardRecipe {
   plan::Level level = plan::Level::kZero3;
   int64_t ranks = 0;  // that split one copy of the state; 0: all (plan::set_shard_ranks)
   bool recompute = false;
-  std::string units = "";  // levels of single units: plan::assign_levels
+  std::string units = "";  // rules for single units: plan::apply_unit_rules
   int64_t prefetch = 1;
   plan::Offload offload = plan::Offload::kNone;
 };
