@@ -117,6 +117,14 @@ struct ShardRecipe {
   plan::Offload offload = plan::Offload::kNone;
 };
 
+/// Tensor parallelism: plan::set_tensor.
+struct ParallelRecipe {
+  int64_t tensor = 1;           // ranks that hold the layers of a block together
+  bool tensor_adjacent = true;  // these are neighbours; false: as far apart as possible
+  bool keep_gathered = true;    // gathered inputs of cut layers are kept for backward
+  std::string plan = "";        // a plan file in the place of [shard] and [parallel]; "": none
+};
+
 /// How the linear layers of a network's blocks multiply: in the dtype of the computation, or factors in fp8.
 enum class Linear { kAuto, kFp8 };
 
@@ -185,6 +193,7 @@ struct Recipe {
   monitor::GuardOptions guard;
   DistillRecipe distill;
   ShardRecipe shard;
+  ParallelRecipe parallel;
   PrecisionRecipe precision;
   CheckpointRecipe checkpoint;
   RunRecipe run;
