@@ -114,8 +114,9 @@ struct RuleDefaults {
 ///   tensorN                          ranks that hold the unit together; without: the plan's
 ///   adjacent, strided                neighbours, or ranks apart; without: defaults.adjacent
 ///   keep_gathered, regather          UnitPlan::keep_gathered; without: defaults.keep_gathered
-/// "The plan's" is what `plan` says before all rules. Of two rules for one unit the later wins; "" changes
-/// nothing. Errors: UserError that names the rule and what is wrong with it.
+/// "The plan's" is what `plan` says before all rules. Of two rules for one unit the later wins; where one
+/// of them gives tensorN that is an error. "" changes nothing. Errors: UserError that names the rule and what
+/// is wrong with it.
 void apply_unit_rules(Plan* plan, const arch::ModelConfig& config, const std::string& rules,
                       const RuleDefaults& defaults = {});
 

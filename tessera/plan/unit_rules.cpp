@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <regex>
 #include <set>
@@ -178,23 +179,44 @@ class RuleForUnit {
   const RuleDefaults& defaults_;
 };
 
-/// `standard`: the plan before all rules.
-void apply(Plan* plan, const Plan& standard, const std::set<std::string>& cuttable, const std::string& rule,
-           const RuleDefaults& defaults) {
-  static const std::regex form(
-      "\\s*(?:(stem|head)|(\\w+)\\.(\\d{1,9})(?:-(\\d{1,9}))?)\\s*=\\s*(\\w+(?:\\+\\w+)*)\\s*");
-  std::smatch parts;
-  if (!std::regex_match(rule, parts, form)) bad_rule(rule, concat("it does not have the form ", kForm));
-  const std::string text = parts[5];
-  const WordReader reader(rule, text);
-  if (reader.words().recompute && parts[1].matched) bad_rule(rule, "only blocks can be recomputed");
-  check_range(*plan, rule, parts);
-  const RuleForUnit rules(*plan, rule, reader.words(), defaults);
-  for (size_t i = 0; i < plan->units.size(); ++i) {
-    const UnitPlan& unit = standard.units[i];
-    if (names(parts, unit.name)) plan->units[i] = rules.apply(unit, cuttable.contains(unit.name));
+/// The rules of one plan, applied one after another.
+class Rules {
+ public:
+  Rules(Plan* plan, const arch::ModelConfig& config, const RuleDefaults& defaults)
+      : plan_(plan), standard_(*plan), cuttable_(cuttable_units(config)), defaults_(defaults) {}
+
+  void apply(const std::string& rule) {
+    static const std::regex form(
+        "\\s*(?:(stem|head)|(\\w+)\\.(\\d{1,9})(?:-(\\d{1,9}))?)\\s*=\\s*(\\w+(?:\\+\\w+)*)\\s*");
+    std::smatch parts;
+    if (!std::regex_match(rule, parts, form)) bad_rule(rule, concat("it does not have the form ", kForm));
+    const std::string text = parts[5];
+    const WordReader reader(rule, text);
+    if (reader.words().recompute && parts[1].matched) bad_rule(rule, "only blocks can be recomputed");
+    check_range(*plan_, rule, parts);
+    const RuleForUnit for_unit(*plan_, rule, reader.words(), defaults_);
+    for (size_t i = 0; i < plan_->units.size(); ++i) {
+      const UnitPlan& unit = standard_.units[i];
+      if (!names(parts, unit.name)) continue;
+      refuse_second(rule, unit.name, reader.words().tensor.has_value());
+      plan_->units[i] = for_unit.apply(unit, cuttable_.contains(unit.name));
+    }
   }
-}
+
+ private:
+  /// A later rule replaces an earlier one, and would do so with a tensor degree as well, unnoticed.
+  void refuse_second(const std::string& rule, const std::string& unit, bool gives_tensor) {
+    const auto [earlier, is_first] = gives_tensor_.try_emplace(unit, gives_tensor);
+    if (!is_first && (gives_tensor || earlier->second))
+      bad_rule(rule, concat(unit, " has two rules, of which one gives tensorN"));
+  }
+
+  Plan* plan_;
+  const Plan standard_;  // before all rules
+  const std::set<std::string> cuttable_;
+  const RuleDefaults& defaults_;
+  std::map<std::string, bool> gives_tensor_;  // of units that a rule has named
+};
 
 /// One word for any number of ranks; "": there is none.
 std::string for_any_ranks(const std::string& word, bool whole_layers) {
@@ -212,9 +234,8 @@ std::string for_any_ranks(const std::string& word, bool whole_layers) {
 void apply_unit_rules(Plan* plan, const arch::ModelConfig& config, const std::string& rules,
                       const RuleDefaults& defaults) {
   if (rules.find_first_not_of(" \t") == std::string::npos) return;
-  const Plan standard = *plan;
-  const std::set<std::string> cuttable = cuttable_units(config);
-  for (const std::string& rule : split(rules, ',')) apply(plan, standard, cuttable, rule, defaults);
+  Rules all(plan, config, defaults);
+  for (const std::string& rule : split(rules, ',')) all.apply(rule);
 }
 
 std::string rules_for_any_ranks(const std::string& rules, bool whole_layers) {

@@ -241,12 +241,19 @@ TEST(UnitRules, GiveUnitsTensorDegrees) {
   EXPECT_EQ(error_text([&] { check(plan, "p"); }), "no error");
 }
 
-// Of two rules the later wins: what it does not say is as before all rules.
-TEST(UnitRules, ALaterRuleForgetsTheTensorDegreeOfAnEarlierOne) {
-  Plan plan = uniform_plan(two_blocks(), 8, Level::kZero3, false, 1);
-  apply_unit_rules(&plan, two_blocks(), "blocks.0-1=tensor4+strided, blocks.1=zero2");
-  EXPECT_EQ(plan.units[1].layout, (Layout{4, false}));
-  EXPECT_EQ(plan.units[2], (UnitPlan{.name = "blocks.1", .level = Level::kZero2}));
+// A later rule replaces an earlier one, but not a tensor degree.
+TEST(UnitRules, RefuseASecondRuleForAUnitWithATensorDegree) {
+  const auto message = [](const std::string& rules) {
+    return error_text([&] {
+      Plan plan = uniform_plan(two_blocks(), 8, Level::kZero3, false, 1);
+      apply_unit_rules(&plan, two_blocks(), rules);
+    });
+  };
+  EXPECT_EQ(message("blocks.0-1=tensor4+strided, blocks.1=zero2"),
+            refusal(" blocks.1=zero2", "blocks.1 has two rules, of which one gives tensorN"));
+  EXPECT_EQ(message("blocks.1=zero2,blocks.0-1=tensor4"),
+            refusal("blocks.0-1=tensor4", "blocks.1 has two rules, of which one gives tensorN"));
+  EXPECT_EQ(message("blocks.0-1=zero1,blocks.1=zero2"), "no error");
 }
 
 TEST(UnitRules, RefuseTensorDegreesThatCannotBe) {
