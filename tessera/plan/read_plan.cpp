@@ -9,8 +9,20 @@
 
 namespace tessera::plan {
 
+namespace {
+
+std::string text_of(const std::filesystem::path& path) {
+  try {
+    return read_file(path);
+  } catch (const UserError& error) {
+    throw UserError(with_location(error.what(), "parallel.plan"));
+  }
+}
+
+}  // namespace
+
 Plan read_plan(const std::filesystem::path& path, const arch::ModelConfig& config, int64_t world) {
-  const Plan plan = plan_from_json(read_file(path), path.string());
+  const Plan plan = plan_from_json(text_of(path), path.string());
   if (plan.world != world) {
     user_error({.where = "plan.read_plan",
                 .problem = concat("\"world\" is ", plan.world, " (", path.string(), ")"),
