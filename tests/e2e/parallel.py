@@ -90,7 +90,7 @@ def refusals():
                 (settings(parallel__plan="deep.json"), f"the plan has 5 units ({folder}/deep.json): expected the 4 units of the model"),
                 (settings(parallel__plan="three.json"),
                  f'"tensor" of "blocks.0" is 3 ({folder}/three.json): expected a divisor of the 4 ranks of a stage'),
-                (settings(parallel__plan="nowhere.json"), "nowhere.json"),
+                (settings(parallel__plan="nowhere.json"), f"cannot open {folder}/nowhere.json: No such file or directory (parallel.plan)"),
                 (settings(parallel__plan="two.json", parallel__tensor=4),
                  'parallel.plan and parallel.tensor are both given, and lay out unit "blocks.0" differently')):
             text = TINY_RESNET if "model.preset=resnet18" in words else None
