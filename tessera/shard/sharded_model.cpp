@@ -88,10 +88,10 @@ ShardedModel::ShardedModel(std::vector<Segment> segments, const plan::Plan& plan
     TESSERA_CHECK(i > 0 || !unit_plan->recomputes(),
                   "the first segment's input has no gradient to recompute for");
     recompute_.push_back(unit_plan->recomputes());
+    const UnitGroups groups{mesh.group(plan::shard_span(plan, *unit_plan)),
+                            mesh.group(plan::replicate_span(plan, *unit_plan))};
     units_.push_back(std::make_unique<Unit>(segments_[i].name, segments_[i].parameters, unit_plan->level,
-                                            precision, mesh.group(plan::shard_span(plan, *unit_plan)),
-                                            mesh.group(plan::replicate_span(plan, *unit_plan)), pool_,
-                                            unit_plan->offload));
+                                            precision, groups, pool_, unit_plan->offload));
     reductions_.watch(*units_.back());
     const auto& parameters = units_.back()->parameters();
     for (size_t at = 0; at < parameters.size(); ++at) {

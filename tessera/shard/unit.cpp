@@ -80,13 +80,15 @@ DimRange Shard::interval() const {
 }
 
 Unit::Unit(std::string name, UnitParameters parameters, plan::Level level, Precision precision,
-           mesh::Group& shard, mesh::Group& replicate, BufferPool& pool, plan::Offload offload)
+           const UnitGroups& groups, BufferPool& pool, plan::Offload offload)
     : name_(std::move(name)),
       parameters_(std::move(parameters.tensors)),
       level_(level),
       precision_(precision),
-      shard_(shard),
-      replicate_(replicate),
+      shard_(groups.shard),
+      replicate_(groups.replicate),
+      alone_(groups.tensor ? nullptr : std::make_unique<mesh::Group>(mesh::GroupName{}, 0, 1, nullptr)),
+      tensor_(groups.tensor ? groups.tensor : alone_.get()),
       pool_(pool),
       offload_(offload) {
   const at::NoGradGuard no_grad;

@@ -80,8 +80,8 @@ TEST(Layout, ParametersAreAlignedByTheirSizes) {
         parameters.emplace_back(concat("p", parameters.size()), parameter);
       }
       shard::BufferPool pool{at::kCPU};
-      shard::Unit unit("unit", parameters, Level::kZero3, {at::kBFloat16}, mesh.group("shard"),
-                       mesh.group("dp"), pool);
+      shard::Unit unit("unit", parameters, Level::kZero3, {at::kBFloat16},
+                       {mesh.group("shard"), mesh.group("dp")}, pool);
       std::vector<at::Tensor> values;  // exact in bf16
       for (const auto& shape : shapes) {
         const auto first = static_cast<double>(17 * values.size());

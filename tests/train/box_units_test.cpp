@@ -71,8 +71,8 @@ class Trained {
         placements.push_back(is_whole ? std::nullopt : std::optional(place));
       }
       units_.push_back(std::make_unique<Unit>(part.unit, UnitParameters(tensors, placements),
-                                              plan::Level::kZero3, shard::Precision{}, group, mesh.group(""),
-                                              pool_));
+                                              plan::Level::kZero3, shard::Precision{},
+                                              shard::UnitGroups{group, mesh.group("")}, pool_));
       std::vector<at::Tensor> values;
       for (const auto& [name, place] : part.parameters)
         values.push_back(placed(given(name, place.shape, 0), place));
