@@ -32,7 +32,7 @@ class Muon : public UpdateRule {
   void prepare(std::span<const UnitState> units) override {
     require_whole_tensors(units, "muon");
     for (size_t i = 0; i < units.size(); ++i) {
-      const bool inner = i > 0 && i + 1 < units.size();
+      const bool inner = units[i].units_before > 0 && units[i].units_after > 0;
       const auto& shards = units[i].unit->shards();
       squares_.emplace_back(shards.size());
       for (size_t k = 0; k < shards.size(); ++k) {
@@ -103,7 +103,8 @@ class Muon : public UpdateRule {
       group.all_gather(whole, unit.gradient(), unit.name() + ", momentum").wait();
       result = at::zeros_like(whole);
     }
-    for (size_t k = 0, turn = i; k < unit.shards().size(); ++k) {
+    auto turn = static_cast<size_t>(state.units_before);
+    for (size_t k = 0; k < unit.shards().size(); ++k) {
       if (squares_[i][k].defined() || turn++ % ranks != rank) continue;
       const auto& shape = unit.shards()[k].shape;
       const int64_t offset = unit.offset(k), numel = checkpoint::count_of(shape);

@@ -19,8 +19,8 @@ namespace tessera::optim {
 /// A parameter of the model, as the optimizer needs it.
 struct ModelParameter {
   std::string name;
-  bool matrix = false;      // or a convolution; not a bias, norm, token or position
-  int64_t units_after = 0;  // in the whole model, whatever this rank holds
+  bool matrix = false;                        // or a convolution; not a bias, norm, token or position
+  int64_t units_before = 0, units_after = 0;  // in the whole model, whatever this rank holds
 };
 
 class Optimizer {

@@ -32,8 +32,9 @@ struct Setting {
 /// A unit's share, and what is kept of it.
 struct UnitState {
   shard::Unit* unit = nullptr;
-  std::vector<Setting> settings;  // by shard
-  std::vector<at::Tensor> kept;   // by UpdateRule::kept(): [shard_numel] float32
+  std::vector<Setting> settings;              // by shard
+  std::vector<at::Tensor> kept;               // by UpdateRule::kept(): [shard_numel] float32
+  int64_t units_before = 0, units_after = 0;  // in the whole model, whatever this rank holds
 };
 
 struct Step {

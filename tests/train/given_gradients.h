@@ -145,7 +145,13 @@ inline Values train_given(int64_t world, plan::Level level, const std::vector<st
       put_part(shard.master, start_value(parameter), shard);
     });
     std::vector<ModelParameter> parameters;
-    for (const auto& parameter : given_parameters()) parameters.push_back({parameter.name, parameter.matrix});
+    for (const auto& parameter : given_parameters()) {
+      const auto unit =
+          std::ranges::find(model->units(), parameter.unit, [](const auto& u) { return u->name(); });
+      const auto before = unit - model->units().begin();
+      const auto after = static_cast<int64_t>(model->units().size()) - 1 - before;
+      parameters.push_back({parameter.name, parameter.matrix, before, after});
+    }
     Optimizer optimizer(*model, options, parameters, mesh);
     for (int64_t step = 1; step <= kGivenSteps; ++step) {
       for (const auto& unit : model->units()) unit->hold_gradient();
