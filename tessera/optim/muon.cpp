@@ -24,13 +24,22 @@ at::Tensor orthogonal(const at::Tensor& matrix) {
   return ops::orthogonalised(matrix, ops::orthogonalise_dtype(matrix.device(), matrix.scalar_type()));
 }
 
+void require_whole_tensors(std::span<const UnitState> units) {
+  for (const UnitState& state : units) {
+    for (const shard::Shard& shard : state.unit->shards()) {
+      const bool whole = shard.regions.size() == 1 && shard.regions[0].box == Box::whole(shard.shape);
+      TESSERA_CHECK(whole, "muon cannot update boxes of tensors, and ", shard.name, " is one");
+    }
+  }
+}
+
 class Muon : public UpdateRule {
  public:
   explicit Muon(const recipe::OptimizerRecipe& options) : options_(options) {}
   std::vector<std::string> kept() const override { return {"exp_avg"}; }
 
-  void prepare(std::span<const UnitState> units) override {
-    require_whole_tensors(units, "muon");
+  void prepare(std::span<const UnitState> units, mesh::Mesh& /*mesh*/) override {
+    require_whole_tensors(units);
     for (size_t i = 0; i < units.size(); ++i) {
       const bool inner = units[i].units_before > 0 && units[i].units_after > 0;
       const auto& shards = units[i].unit->shards();
@@ -58,7 +67,7 @@ class Muon : public UpdateRule {
     }
   }
 
-  void append_shards(const std::string& prefix, bool, StateShards& shards) const override {
+  void append_shards(const std::string& prefix, StateShards& shards) const override {
     for (size_t i = 0; i < units_.size(); ++i) {
       for (size_t k = 0; k < squares_[i].size(); ++k) {
         if (!squares_[i][k].defined()) continue;

@@ -37,7 +37,7 @@ Optimizer::Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRe
     for (size_t i = 0; i < rule_->kept().size(); ++i) state.kept.push_back(unit->new_state());
     states_.push_back(std::move(state));
   }
-  rule_->prepare(states_);
+  rule_->prepare(states_, mesh_);
 }
 
 void Optimizer::forget_frozen_gradients() const {
@@ -95,7 +95,7 @@ void Optimizer::append_shards(StateShards& shards) const {
       }
     }
   }
-  rule_->append_shards(prefix, mesh_.rank() == 0, shards);
+  rule_->append_shards(prefix, shards);
 }
 
 }  // namespace tessera::optim

@@ -26,7 +26,7 @@ struct ModelParameter {
 class Optimizer {
  public:
   /// `parameters`: all of the model's, also those that other ranks hold. How each is trained:
-  /// recipe/parameter_groups.h. Errors: UserError when a group matches no parameter.
+  /// recipe/parameter_groups.h. Errors: UserError when a group matches no parameter. Collective.
   Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRecipe& options,
             const std::vector<ModelParameter>& parameters, mesh::Mesh& mesh);
 
