@@ -369,7 +369,7 @@ void ShardedModule::Engine::list_shards() {
     if (found == shard_of_parameter_.end() || !listed.insert(identity).second) continue;
     const Unit& unit = *units_[found->second.unit];
     const Shard& held = unit.shards()[found->second.shard];
-    const DimRange flat = held.interval();
+    const Region& flat = held.regions.front();  // parameters of a network are whole tensors
     ParameterShard shard{entry.key(),
                          held.shape,
                          flat.begin,

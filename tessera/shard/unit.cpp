@@ -73,12 +73,6 @@ std::vector<Region> regions_of(const std::string& name, const Placement& placeme
 
 }  // namespace
 
-DimRange Shard::interval() const {
-  TESSERA_CHECK(regions.size() == 1 && regions[0].box == Box::whole(shape), name,
-                " is a box of a bigger tensor: ", to_string(regions.at(0).box));
-  return {regions[0].begin, regions[0].end};
-}
-
 Unit::Unit(std::string name, UnitParameters parameters, plan::Level level, Precision precision,
            const UnitGroups& groups, BufferPool& pool, plan::Offload offload)
     : name_(std::move(name)),

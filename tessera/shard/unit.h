@@ -81,10 +81,6 @@ struct Shard {
   at::Tensor master;            // 1-D view in the master dtype
   at::Tensor gradient;          // the same of the reduced gradient: see Unit::gradient()
   int64_t unit_offset = 0;      // of `master` within the unit's shard
-
-  /// Elements [begin, end) of the flattened tensor that `master` holds. Errors: InternalError where the
-  /// parameter is not a whole tensor.
-  DimRange interval() const;
 };
 
 class Unit {

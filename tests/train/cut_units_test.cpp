@@ -122,12 +122,15 @@ void on_ranks(const Ranks& ranks, const std::function<void(mesh::Mesh&)>& body) 
 }
 
 /// Bitwise where elements do not know of each other. Norms, and means of rows and columns, are sums in
-/// another order, in float64, so that the float32 that follows may round otherwise.
+/// another order, in float64, so that the float32 that follows may round otherwise. Muon's matrices are the
+/// same bits, but at other addresses, to which matrix products may be sensitive.
 double tolerance_of(const std::string& optimizer) {
-  return optimizer == "lamb" || optimizer == "lars" || optimizer == "adafactor" ? 1e-6 : 0;
+  const bool sums = optimizer == "lamb" || optimizer == "lars" || optimizer == "adafactor";
+  return sums || optimizer == "muon" ? 1e-6 : 0;
 }
 
-const std::vector<std::string> kOptimizers = {"sgd", "adamw", "adam", "lion", "lamb", "lars", "adafactor"};
+const std::vector<std::string> kOptimizers = {"sgd",  "adamw", "adam",      "lion",
+                                              "lamb", "lars",  "adafactor", "muon"};
 
 /// The regions that ranks save, by tensor.
 class Saved {
@@ -228,6 +231,34 @@ TEST(UnitsOfStages, TrainSaveAndLoadAsOneRank) {
                                return mesh.rank() == 0 ? std::vector<Part>(all.begin(), half)
                                                        : std::vector<Part>(half, all.end());
                              }});
+}
+
+int64_t sent(const mesh::Group& group, const std::string& kind) {
+  const auto found = group.traffic().find(kind);
+  return found == group.traffic().end() ? 0 : found->second.bytes_sent;
+}
+
+// Units of 4616 and 2506 elements: qkv, proj, fc1, fc2, both biases and the few rows of 2 heads and 32
+// columns, and of 1 head and 18 columns.
+TEST(CutUnitTraffic, MuonSendsTheLargestUnitToTheTensorGroup) {
+  const Layout cut{"cut", kTwo, 2};
+  const int64_t first = 2 * 12 * 3 * 41 + 40 * 24 + 32 * 41 + 40 * 32 + 3 * 32;
+  const int64_t second = 12 * 3 * 41 + 40 * 12 + 18 * 41 + 40 * 18 + 3 * 18;
+  on_ranks(ranks_of(cut), [&](mesh::Mesh& mesh) {
+    Trained trained(units_of(cut, mesh), mesh, "muon");
+    trained.reduce_gradients(1);
+    const mesh::Group &tensor = mesh.group(cut.tensor_span()), &shards = mesh.group(cut.data_parallel_span());
+    const int64_t mine = tensor.rank() == 0 ? first : second;
+    for (const std::string kind : {"all_gather", "reduce_scatter"}) {
+      EXPECT_EQ(sent(tensor, kind), 0) << kind;
+    }
+    const int64_t gathered = sent(shards, "all_gather"), reduced = sent(shards, "reduce_scatter");
+    trained.rule().step(trained.states(), {.lr = 0.01, .grad_scale = 0.5, .number = 1}, mesh);
+    EXPECT_EQ(sent(tensor, "all_gather"), 4 * first);
+    EXPECT_EQ(sent(tensor, "reduce_scatter"), 4 * first);
+    EXPECT_EQ(sent(shards, "all_gather") - gathered, 4 * mine / 2);
+    EXPECT_EQ(sent(shards, "reduce_scatter") - reduced, 4 * mine / 2);
+  });
 }
 
 }  // namespace

@@ -128,7 +128,8 @@ void over_pieces(const shard::ShardedModel& model, const Body& body) {
 }
 
 inline void put_part(at::Tensor to, const at::Tensor& whole, const shard::Shard& shard) {
-  to.copy_(whole.narrow(0, shard.interval().begin, shard.interval().size()));
+  const Region& region = shard.regions.at(0);
+  to.copy_(whole.narrow(0, region.begin, region.numel()));
 }
 
 /// Whole parameters after kGivenSteps.
