@@ -21,9 +21,12 @@
 //   cls_token          0
 //   attn_pool.latent   Xavier's uniform of (1, width)
 // What big_vision does not have (registers, a distillation token, LayerScale) keeps timm's.
+#include <algorithm>
 #include <cmath>
 
+#include "tessera/arch/cut.h"
 #include "tessera/arch/vit.h"
+#include "tessera/base/error.h"
 
 namespace tessera::arch {
 namespace {
@@ -89,6 +92,12 @@ class Listing {
     add(name + ".weight", {width}, kOnes);
     add(name + ".bias", {width}, kZeros);
   }
+  /// Of a parameter that was added.
+  void cut(const std::string& name, Cut cut) {
+    const auto found = std::ranges::find(specs_, name, &ParameterSpec::name);
+    TESSERA_CHECK(found != specs_.end(), name);
+    found->cut = cut;
+  }
   std::vector<ParameterSpec> take() { return std::move(specs_); }
 
  private:
@@ -131,6 +140,14 @@ void list_block(const VitConfig& c, int64_t index, Listing& list) {
   list.norm(block + ".norm2", c.width);
   list.mlp(block + ".mlp", c);
   if (c.layer_scale > 0) list.add(block + ".ls2.gamma", {c.width}, {Init::kConstant, c.layer_scale});
+  // Attention by heads, the MLP by hidden units (Megatron-LM, arXiv 1909.08053).
+  list.cut(block + ".attn.qkv.weight", {.dim = 0, .parts = 3, .items = c.heads});
+  list.cut(block + ".attn.qkv.bias", {.dim = 0, .parts = 3, .items = c.heads});
+  list.cut(block + ".attn.proj.weight", {.dim = 1, .items = c.heads});
+  const int64_t hidden = hidden_items(c.mlp_width);
+  list.cut(block + ".mlp.fc1.weight", {.dim = 0, .items = hidden});
+  list.cut(block + ".mlp.fc1.bias", {.dim = 0, .items = hidden});
+  list.cut(block + ".mlp.fc2.weight", {.dim = 1, .items = hidden});
 }
 
 void list_attention_pool(const VitConfig& c, Listing& list) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tessera/arch/checks.h"
+#include "tessera/arch/cut.h"
 #include "tessera/base/error.h"
 
 namespace tessera::arch {
@@ -31,16 +32,17 @@ class ResMlpListing {
   std::vector<ParameterSpec> specs;
 
  private:
-  void add(std::string name, std::vector<int64_t> shape, Init init, double value = 0, bool decay = false) {
-    specs.push_back({std::move(name), std::move(shape), init, value, unit_, decay, false});
+  void add(std::string name, std::vector<int64_t> shape, Init init, double value = 0, bool decay = false,
+           Cut cut = {}) {
+    specs.push_back({std::move(name), std::move(shape), init, value, unit_, decay, false, cut});
   }
   void affine(const std::string& name) {
     add(name + ".alpha", {1, 1, config_.width}, Init::kOne);
     add(name + ".beta", {1, 1, config_.width}, Init::kZero);
   }
-  void matrix(const std::string& name, int64_t in, int64_t out) {
+  void matrix(const std::string& name, int64_t in, int64_t out, Cut cut = {}) {
     const double bound = std::sqrt(6.0 / static_cast<double>(in + out));  // Xavier's
-    add(name + ".weight", {out, in}, Init::kUniform, bound, true);
+    add(name + ".weight", {out, in}, Init::kUniform, bound, true, cut);
   }
   void list_block(const std::string& block) {
     unit_ = block;
@@ -51,9 +53,10 @@ class ResMlpListing {
     matrix(block + ".linear_tokens", tokens, tokens);
     add(block + ".linear_tokens.bias", {tokens}, Init::kZero);
     affine(block + ".norm2");
-    matrix(block + ".mlp_channels.fc1", width, hidden);
-    add(block + ".mlp_channels.fc1.bias", {hidden}, Init::kNormal, kMlpBiasStd);
-    matrix(block + ".mlp_channels.fc2", hidden, width);
+    const Cut rows{.dim = 0, .items = hidden_items(hidden)}, columns{.dim = 1, .items = rows.items};
+    matrix(block + ".mlp_channels.fc1", width, hidden, rows);
+    add(block + ".mlp_channels.fc1.bias", {hidden}, Init::kNormal, kMlpBiasStd, false, rows);
+    matrix(block + ".mlp_channels.fc2", hidden, width, columns);
     add(block + ".mlp_channels.fc2.bias", {width}, Init::kNormal, kMlpBiasStd);
   }
 

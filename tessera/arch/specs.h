@@ -12,6 +12,15 @@ namespace tessera::arch {
 /// deviations.
 enum class Init { kZero, kOne, kConstant, kTruncatedNormal, kNormalWithinTwo, kNormal, kUniform };
 
+/// How tensor parallelism cuts a parameter: along `dim`, which is `parts` parts of equal size (queries, keys
+/// and values), each of `items` items (heads) that stay whole. A rank holds the same items of every part.
+struct Cut {
+  int64_t dim = -1;  // -1: the parameter is not cut
+  int64_t parts = 1;
+  int64_t items = 1;
+  bool operator==(const Cut&) const = default;
+};
+
 /// One parameter: name (that of the published model), shape, how it is initialised, which unit gathers it.
 struct ParameterSpec {
   std::string name;            // "blocks.3.attn.qkv.weight"
@@ -21,6 +30,8 @@ struct ParameterSpec {
   std::string unit;         // "stem", "blocks.3", "head"
   bool decay = false;   // weight decay applies (matrices and convolutions; not bias, norm, tokens, positions)
   bool buffer = false;  // computed, not trained (the sin-cos position embedding)
+  Cut cut = {};         // where the layers of its unit are cut
+  bool is_cut() const { return cut.dim >= 0; }
   int64_t numel() const;
 };
 

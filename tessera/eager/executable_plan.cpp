@@ -24,7 +24,6 @@ void check_executable(const plan::Plan& plan) {
   if (plan.micro_batches > 0)
     unsupported(concat("\"micro_batches\" ", plan.micro_batches), "0: train.accumulation decides");
   for (const plan::UnitPlan& unit : plan.units) {
-    if (unit.layout.tensor > 1) unsupported(of_unit("tensor", concat(unit.layout.tensor), unit), "1");
     if (unit.keep_gathered) unsupported(of_unit("keep_gathered", "true", unit), "false");
     if (unit.recompute == plan::Recompute::kKeepSums)
       unsupported(of_unit("recompute", "\"keep_sums\"", unit), "\"none\" or \"all\"");

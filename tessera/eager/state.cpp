@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "tessera/arch/cut.h"
 #include "tessera/base/error.h"
 #include "tessera/eager/executable_plan.h"
 #include "tessera/eager/recorded_step.h"
@@ -45,6 +46,19 @@ void initialise(TrainState& state) {
   state.sharded->parameters_changed();
 }
 
+/// The parameters of a segment, and where they lie in the whole tensors.
+shard::UnitParameters placed_parameters(const TrainState& state, const models::Segment& segment) {
+  const parallel::TensorGroup* group = state.tensor_groups->of(segment.name);
+  if (group == nullptr) return segment.parameters;
+  const auto specs = specs_by_name(state.recipe.model);
+  std::vector<std::optional<shard::Placement>> placements;
+  for (const auto& [name, parameter] : segment.parameters) {
+    const arch::ParameterSpec& spec = specs.at(name);
+    placements.push_back(shard::Placement{spec.shape, arch::boxes_of(spec, group->size(), group->rank())});
+  }
+  return {segment.parameters, std::move(placements)};
+}
+
 /// All trained parameters of the model.
 std::vector<optim::ModelParameter> model_parameters(const models::SegmentedModel& model) {
   std::unordered_map<std::string, int64_t> units_before;  // by segment
@@ -80,7 +94,8 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   state->recipe = recipe;
   state->plan = plan;
   state->input = std::make_unique<DeviceInput>(recipe.data.transform, device);
-  state->model = models::make_model(recipe.model, mesh.world());
+  state->tensor_groups = std::make_unique<parallel::TensorGroups>(plan, mesh);
+  state->model = models::make_model(recipe.model, mesh.world(), state->tensor_groups.get());
   if (!device.is_cpu()) state->model->place(device);
   state->rank = mesh.rank();
   state->task = make_task(recipe);
@@ -97,7 +112,8 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
       then.observe = nullptr;  // it has been told
       return [&segment, then = std::move(then)](const at::Tensor& x) { return segment.forward(x, then); };
     };
-    segments.push_back({segment.name, segment.parameters, forward, segment.buffers, repeat});
+    segments.push_back(
+        {segment.name, placed_parameters(*state, segment), forward, segment.buffers, repeat, segment.rows});
   }
   const shard::Precision precision{resolve_dtype(recipe.precision.compute, device),
                                    resolve_dtype(recipe.precision.reduce, device)};
@@ -141,6 +157,7 @@ void enter(TrainState& state, const data::Batch& batch, bool training, uint64_t 
   state.context.training = training;
   state.context.key = key;
   state.context.samples = batch.samples;
+  state.context.tensor_groups = state.tensor_groups->exchange(batch.samples);
 }
 
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {

@@ -16,6 +16,7 @@
 #include "tessera/models/segment.h"
 #include "tessera/optim/ema.h"
 #include "tessera/optim/optimizer.h"
+#include "tessera/parallel/tensor_group.h"
 #include "tessera/shard/sharded_model.h"
 
 namespace tessera::eager {
@@ -28,8 +29,9 @@ class Teacher;
 /// A run's state with the numbers that LibTorch trains.
 struct TrainState : loop::RunState {
   int64_t rank = 0;
-  std::unique_ptr<DeviceInput> input;             // batches, on the device of all the rest
-  std::shared_ptr<models::SegmentedModel> model;  // the only owner; the type is not complete here
+  std::unique_ptr<DeviceInput> input;                     // batches, on the device of all the rest
+  std::unique_ptr<parallel::TensorGroups> tensor_groups;  // over which layers are cut
+  std::shared_ptr<models::SegmentedModel> model;          // the only owner; the type is not complete here
   std::unique_ptr<shard::ShardedModel> sharded;
   std::unique_ptr<optim::Optimizer> optimizer;  // null when only evaluating
   std::unique_ptr<optim::Ema> ema;              // null where the recipe has none
@@ -60,7 +62,7 @@ void use_choices(TrainState& state, const DeviceChoices& choices);
 /// 8 bytes more of every number of this rank's shards while it lives. Collective as assemble().
 std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh);
 
-/// What the state's parts read of the pass that follows.
+/// What the state's parts read of the pass that follows. Collective where layers are cut.
 void enter(TrainState& state, const data::Batch& batch, bool training, uint64_t key);
 /// Logits [size, classes] float32, on the state's device, of a batch of any size >= 1 (0 for models with
 /// buffers), through the sharded model. `key`: the step's, for dropout; used when `training`. Collective.

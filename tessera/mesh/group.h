@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,22 @@ struct GroupName {
   std::string text;  // as errors say it: "axis shard", "axis shard (ranks 0,1)", "ranks 0,2 (stride 2)"
 };
 
+/// An exchange of rows under way.
+class PendingRows {
+ public:
+  PendingRows(Pending pending, std::function<at::Tensor()> result)
+      : pending_(std::move(pending)), result_(std::move(result)) {}
+  /// Blocks until the result is there. Once. Throws CommError.
+  at::Tensor wait() {
+    pending_.wait();
+    return result_();
+  }
+
+ private:
+  Pending pending_;
+  std::function<at::Tensor()> result_;
+};
+
 class Group {
  public:
   /// `transport` may be null when size is 1. `last`: told of every collective; may be null.
@@ -62,6 +79,15 @@ class Group {
   /// travels in pieces of kPieceValues values, kPiecesAtOnce of them at once: that bounds the memory
   /// it takes. Pieces after the first ones start in advance() and wait().
   Pending reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarType wire, const std::string& what);
+  /// The rows of all ranks, rank 0's first: [sum of counts, ...], of `mine` [counts[rank()], ...]. `counts`:
+  /// rows of each rank, 0 or more, the same on every rank. Each rank sends (size - 1) times the largest
+  /// count.
+  PendingRows gather_rows(const at::Tensor& mine, std::span<const int64_t> counts, const std::string& what);
+  /// This rank's rows of the sum over ranks, in rank order, of `partial` [sum of counts, ...]:
+  /// [counts[rank()],
+  /// ...] float32, or float64 of float64. The rows travel in their dtype. Each rank sends (size - 1) times
+  /// the largest count.
+  PendingRows sum_rows(const at::Tensor& partial, std::span<const int64_t> counts, const std::string& what);
   /// values (small, float64, contiguous) <- sum over ranks, the same bits on every rank.
   void all_reduce(at::Tensor& values, const std::string& what);
   /// values <- those of rank `root` of the group. Any dtype and size. Each rank sends about twice the
@@ -75,7 +101,8 @@ class Group {
   std::vector<std::string> all_gather_text(const std::string& text, const std::string& what);
   void barrier(const std::string& what);
 
-  /// By kind: "all_gather", "reduce_scatter", "all_reduce", "broadcast", "sum", "control".
+  /// By kind: "all_gather", "reduce_scatter", "gather_rows", "sum_rows", "all_reduce", "broadcast", "sum",
+  /// "control".
   const std::map<std::string, Traffic>& traffic() const { return traffic_; }
   double wait_seconds() const;
   /// Makes what waits for other ranks fail, on this rank. From any thread.
@@ -87,6 +114,9 @@ class Group {
  private:
   /// "all_gather stem over axis shard", which begins now.
   std::string begins(const char* kind, const std::string& what);
+  Pending gather(const char* kind, at::Tensor output, at::Tensor input, const std::string& what);
+  Pending reduce(const char* kind, at::Tensor output, at::Tensor input, at::ScalarType wire,
+                 const std::string& what);
   void begin_one(const char* kind, int64_t bytes, const std::string& what,
                  const std::function<Waiter()>& start);
 

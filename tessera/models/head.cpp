@@ -6,7 +6,6 @@
 #include "tessera/ops/linear.h"
 
 namespace tessera::models {
-
 AttentionPool::AttentionPool(const ParameterScope& scope, const arch::VitConfig& config)
     : heads_(config.heads),
       latent_(scope.get("latent")),
@@ -53,15 +52,15 @@ at::Tensor HeadEnd::forward(const at::Tensor& tokens, const ForwardContext& cont
     x = (*pre_logits_)(x).tanh();
     if (context.observe) context.observe("features", x);
   }
-  return classifier_(x).to(at::kFloat);
+  return in_float32(classifier_(x));
 }
 
 at::Tensor HeadEnd::of_two_tokens(const at::Tensor& tokens, const ForwardContext& context) const {
   at::Tensor x = norm_(tokens.slice(1, 0, 2));                  // [batch, 2, width]
   if (context.observe) context.observe("features", x.mean(1));  // as timm's forward_head(pre_logits=True)
   x = dropout_(x, context);
-  const at::Tensor classes = classifier_(x.select(1, 0)).to(at::kFloat);
-  const at::Tensor taught = (*distillation_classifier_)(x.select(1, 1)).to(at::kFloat);
+  const at::Tensor classes = in_float32(classifier_(x.select(1, 0)));
+  const at::Tensor taught = in_float32((*distillation_classifier_)(x.select(1, 1)));
   return context.training ? at::cat({classes, taught}, 1) : (classes + taught) / 2;
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/arch/cut.h"
 #include "tessera/base/random.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/few_query_attention.h"
@@ -11,13 +12,25 @@
 #include "tessera/ops/host_values.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/mlp.h"
-#include "tessera/ops/random_mask.h"
 
 namespace tessera::models {
 namespace {
 
 ParameterScope block_scope(const ParameterMap& map, int64_t block) {
   return {map, "blocks." + std::to_string(block) + "."};
+}
+
+/// Heads of this rank.
+int64_t heads_of_rank(int64_t heads, const parallel::TensorGroup* group) {
+  return group == nullptr ? heads : arch::items_of(heads, group->size(), group->rank()).size();
+}
+
+/// Hidden units of this rank.
+ops::MaskColumns hidden_of_rank(int64_t hidden, const parallel::TensorGroup* group) {
+  if (group == nullptr) return {0, hidden, hidden};
+  const int64_t items = arch::hidden_items(hidden), item = hidden / items;
+  const DimRange mine = arch::items_of(items, group->size(), group->rank());
+  return {mine.begin * item, mine.size() * item, hidden};
 }
 
 std::string block_name(int64_t block, const char* part) {
@@ -67,6 +80,8 @@ std::pair<Linear, Linear> Linear::split(int64_t outputs) const {
   return {{weights[0], biases[0]}, {weights[1], biases[1]}};
 }
 
+Linear Linear::without_bias() const { return {weight, at::zeros({weight.size(0)}, weight.options())}; }
+
 at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& context) const {
   if (!active(context) || x.numel() == 0) return x;
   const int64_t elements = x.numel() / x.size(0);
@@ -74,6 +89,15 @@ at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& contex
     return ops::dropout_mask(rate, random_key(context.key, name), context.samples, elements, dtype);
   });
   return x * mask.view(x.sizes());
+}
+
+at::Tensor Dropout::of_columns(const at::Tensor& x, const ops::MaskColumns& columns,
+                               const std::vector<uint64_t>& samples, const ForwardContext& context) const {
+  if (!active(context) || x.numel() == 0) return x;
+  const auto make = [this, &context, &samples, columns, rows = x.size(1), dtype = x.scalar_type()] {
+    return ops::dropout_mask_columns(rate, random_key(context.key, name), samples, rows, columns, dtype);
+  };
+  return x * ops::host_values(x.device(), make);
 }
 
 at::Tensor Residual::operator()(const at::Tensor& x, const at::Tensor& branch,
@@ -88,6 +112,10 @@ at::Tensor Residual::operator()(const at::Tensor& x, const at::Tensor& branch,
   return at::addcmul(x, gamma.defined() ? branch * gamma : branch, mask.view({-1, 1, 1}));
 }
 
+at::Tensor in_float32(const at::Tensor& logits) {
+  return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+}
+
 // The cast is part of the unfolding copy.
 at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarType dtype) {
   const int64_t batch = images.size(0), channels = images.size(1), grid = images.size(2) / patch;
@@ -98,8 +126,9 @@ at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarTyp
 }
 
 AttentionBranch::AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block,
-                                 double drop_path)
-    : heads_(config.heads),
+                                 double drop_path, const parallel::TensorGroup* group)
+    : cut_(group, block_name(block, "attn")),
+      heads_(heads_of_rank(config.heads, group)),
       read_(block + 1 == config.depth ? config.tokens_read() : config.tokens()),
       norm_(block_scope(map, block).child("norm1"), config.norm_epsilon),
       qkv_(block_scope(map, block).child("attn").child("qkv")),
@@ -113,6 +142,16 @@ std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& giv
   ops::LayerNormOutput normed = ops::normed(given, norm_);
   const bool all = read_ >= given.size(1) || context.every_token;
   const at::Tensor x = all ? normed.x : normed.x.narrow(1, 0, read_);
+  if (cut_.is_cut()) {
+    const auto partial = [&](ops::LayerNormOutput rows) {
+      if (heads_ == 0) return without_heads(all ? rows.rows : rows.rows.narrow(1, 0, read_));
+      const at::Tensor mixed = all ? of_all(std::move(rows), context) : of_first(std::move(rows), context);
+      return proj_.without_bias().in_block(mixed, context);
+    };
+    const bool plain = residual_.plain(context) && !proj_dropout_.active(context);
+    const at::Tensor sum = cut_(std::move(normed), {proj_.bias, plain ? x : at::Tensor()}, context, partial);
+    return {plain ? sum : residual_(x, proj_dropout_(sum, context), context), {}};
+  }
   const at::Tensor mixed = all ? of_all(std::move(normed), context) : of_first(std::move(normed), context);
   if (!residual_.plain(context)) {
     return {residual_(x, proj_dropout_(proj_.in_block(mixed, context), context), context), {}};
@@ -120,6 +159,12 @@ std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& giv
   // A product adds it, or else the next norm, which reads the sum anyway.
   if (!context.fp8 && !proj_dropout_.active(context)) return {proj_.then_add(mixed, x, context), {}};
   return {x, proj_dropout_(proj_.in_block(mixed, context), context)};
+}
+
+at::Tensor AttentionBranch::without_heads(const at::Tensor& rows) const {
+  std::vector<at::Tensor> parameters = {qkv_.weight, qkv_.bias, proj_.weight};
+  for (const LayerNorm& norm : qk_norms_) parameters.insert(parameters.end(), {norm.weight, norm.bias});
+  return nothing_of(rows, parameters);
 }
 
 at::Tensor AttentionBranch::of_all(ops::LayerNormOutput normed, const ForwardContext& context) const {
@@ -154,8 +199,11 @@ std::vector<at::Tensor> AttentionBranch::heads_of(const at::Tensor& packed, int6
   return packed.view({packed.size(0), packed.size(1), parts, heads_, head_width}).unbind(2);
 }
 
-MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path)
-    : norm_(block_scope(map, block).child("norm2"), config.norm_epsilon),
+MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path,
+                     const parallel::TensorGroup* group)
+    : cut_(group, block_name(block, "mlp")),
+      hidden_(hidden_of_rank(config.mlp_width, group)),
+      norm_(block_scope(map, block).child("norm2"), config.norm_epsilon),
       fc1_(block_scope(map, block).child("mlp").child("fc1")),
       fc2_(block_scope(map, block).child("mlp").child("fc2")),
       dropout1_(config.dropout, block_name(block, "mlp.drop1")),
@@ -167,23 +215,40 @@ at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
   ops::LayerNormOutput normed = ops::normed(of, norm_, added);
   const at::Tensor x = normed.x;
   const bool plain = residual_.plain(context) && !dropout2_.active(context);
-  const auto residual = [&](const at::Tensor& branch) {
-    return plain ? branch : residual_(x, dropout2_(branch, context), context);
-  };
+  const at::Tensor residual = plain ? x : at::Tensor();
+  at::Tensor sum;
+  if (cut_.is_cut()) {
+    sum = cut_(std::move(normed), {fc2_.bias, residual}, context, [&](ops::LayerNormOutput rows) {
+      return hidden_.count == 0 ? nothing_of(rows.rows, {fc1_.weight, fc1_.bias, fc2_.weight})
+                                : layers(std::move(rows), fc2_.without_bias(), {}, context);
+    });
+  } else {
+    sum = layers(std::move(normed), fc2_, residual, context);
+  }
+  return plain ? sum : residual_(x, dropout2_(sum, context), context);
+}
+
+at::Tensor MlpBranch::layers(ops::LayerNormOutput normed, const Linear& fc2, const at::Tensor& residual,
+                             const ForwardContext& context) const {
   if (!context.fp8 && !dropout1_.active(context)) {
-    return residual(ops::mlp(std::move(normed), fc1_.weight, fc1_.bias, fc2_.weight, fc2_.bias,
-                             plain ? x : at::Tensor(), context.keeps_activations));
+    return ops::mlp(std::move(normed), fc1_.weight, fc1_.bias, fc2.weight, fc2.bias, residual,
+                    context.keeps_activations);
   }
   if (!dropout1_.active(context)) {  // in fp8
     const ops::GeluOutput hidden = ops::gelu_output(fc1_.in_block(normed, context));
     normed.rows.reset();
-    const at::Tensor branch = context.keeps_activations ? ops::fp8_linear(hidden.rows, fc2_.weight, fc2_.bias)
-                                                        : ops::fp8_linear(hidden, fc2_.weight, fc2_.bias);
-    return plain ? x + branch : residual(branch);
+    const at::Tensor branch = context.keeps_activations ? ops::fp8_linear(hidden.rows, fc2.weight, fc2.bias)
+                                                        : ops::fp8_linear(hidden, fc2.weight, fc2.bias);
+    return residual.defined() ? residual + branch : branch;
   }
-  const at::Tensor hidden = dropout1_(fc1_.then_gelu(normed, context), context);
+  const at::Tensor hidden = dropped1(fc1_.then_gelu(normed, context), context);
   normed.rows.reset();
-  return residual(plain ? fc2_.then_add(hidden, x, context) : fc2_.in_block(hidden, context));
+  return residual.defined() ? fc2.then_add(hidden, residual, context) : fc2.in_block(hidden, context);
+}
+
+at::Tensor MlpBranch::dropped1(const at::Tensor& hidden, const ForwardContext& context) const {
+  if (!cut_.is_cut()) return dropout1_(hidden, context);
+  return dropout1_.of_columns(hidden, hidden_, cut_.samples(context).numbers, context);
 }
 
 }  // namespace tessera::models

@@ -9,9 +9,11 @@
 #include <utility>
 
 #include "tessera/arch/vit.h"
+#include "tessera/models/cut_branch.h"
 #include "tessera/models/parameter_tree.h"
 #include "tessera/models/segment.h"
 #include "tessera/ops/layer_norm.h"
+#include "tessera/ops/random_mask.h"
 
 namespace tessera::models {
 
@@ -34,6 +36,8 @@ struct Linear {
   at::Tensor then_add(const at::Tensor& x, const at::Tensor& residual, const ForwardContext& context) const;
   // The layers of its first `outputs` and of its other outputs.
   std::pair<Linear, Linear> split(int64_t outputs) const;
+  // With a bias of zeros, which is not trained: for partial sums, to which the bias is added once.
+  Linear without_bias() const;
 
   at::Tensor weight;  // [out, in]
   at::Tensor bias;    // [out]
@@ -44,6 +48,9 @@ struct Dropout {
   Dropout(double rate_, std::string name_) : rate(rate_), name(std::move(name_)) {}
   bool active(const ForwardContext& context) const { return context.training && rate > 0.0; }
   at::Tensor operator()(const at::Tensor& x, const ForwardContext& context) const;
+  /// Of a rank that has these columns of x, [batch, tokens, columns.count], for these samples.
+  at::Tensor of_columns(const at::Tensor& x, const ops::MaskColumns& columns,
+                        const std::vector<uint64_t>& samples, const ForwardContext& context) const;
 
   double rate;
   std::string name;
@@ -60,6 +67,9 @@ struct Residual {
   Dropout drop_path;
 };
 
+/// Logits in float32, as losses need them; float64 stays.
+at::Tensor in_float32(const at::Tensor& logits);
+
 /// [batch, channels, size, size] -> [batch, patches, channels * patch^2] in `dtype`: a convolution whose
 /// stride is its kernel is one matrix product over these. Requires: patch divides size.
 at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarType dtype);
@@ -74,7 +84,9 @@ at::Tensor unfold_patches(const at::Tensor& images, int64_t patch, at::ScalarTyp
 // to fp8 are made, as no weight can be taken past a norm or a rounding: then it is a fourteenth.
 class AttentionBranch {
  public:
-  AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);
+  /// `group`: over whom its layers are cut, by heads; null: not.
+  AttentionBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path,
+                  const parallel::TensorGroup* group);
   /// The result is the sum of the two; the second is undefined where it is added already.
   std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x, const ForwardContext& context) const;
 
@@ -82,10 +94,12 @@ class AttentionBranch {
   // attention(qkv(..)): for every token, and for the first that are read.
   at::Tensor of_all(ops::LayerNormOutput normed, const ForwardContext& context) const;
   at::Tensor of_first(ops::LayerNormOutput normed, const ForwardContext& context) const;
+  at::Tensor without_heads(const at::Tensor& rows) const;
   // [batch, tokens, parts * width] as `parts` tensors [batch, tokens, heads, head width].
   std::vector<at::Tensor> heads_of(const at::Tensor& packed, int64_t parts) const;
 
-  int64_t heads_, read_;
+  CutBranch cut_;
+  int64_t heads_, read_;  // heads of this rank
   LayerNorm norm_;
   Linear qkv_, proj_;
   std::vector<LayerNorm> qk_norms_;  // none, or those of q and k
@@ -96,10 +110,19 @@ class AttentionBranch {
 /// norm2 and MLP: x -> x + fc2(gelu(fc1(norm2(x)))), of x = `of` + `added` (undefined: of `of`).
 class MlpBranch {
  public:
-  MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path);
+  /// `group`: over whom its layers are cut, by hidden units; null: not.
+  MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int64_t block, double drop_path,
+            const parallel::TensorGroup* group);
   at::Tensor forward(const at::Tensor& of, const at::Tensor& added, const ForwardContext& context) const;
 
  private:
+  // fc2(gelu(fc1(..))) with `residual` where that is defined.
+  at::Tensor layers(ops::LayerNormOutput normed, const Linear& fc2, const at::Tensor& residual,
+                    const ForwardContext& context) const;
+  at::Tensor dropped1(const at::Tensor& hidden, const ForwardContext& context) const;
+
+  CutBranch cut_;
+  ops::MaskColumns hidden_;  // those of this rank
   LayerNorm norm_;
   Linear fc1_, fc2_;
   Dropout dropout1_, dropout2_;

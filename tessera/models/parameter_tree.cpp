@@ -29,7 +29,7 @@ torch::nn::Module& owner_of(torch::nn::Module& root, const std::string& path, st
 }  // namespace
 
 ParameterMap register_parameters(torch::nn::Module& root, const std::vector<arch::ParameterSpec>& specs,
-                                 const ParameterMap& fixed) {
+                                 const ShapeOf& shape_of, const ParameterMap& fixed) {
   ParameterMap map;
   for (const auto& spec : specs) {
     std::string leaf;
@@ -37,7 +37,7 @@ ParameterMap register_parameters(torch::nn::Module& root, const std::vector<arch
     if (spec.buffer) {
       map[spec.name] = owner.register_buffer(leaf, fixed.at(spec.name).view(spec.shape));
     } else {
-      map[spec.name] = owner.register_parameter(leaf, hollow_tensor(spec.shape, at::kFloat));
+      map[spec.name] = owner.register_parameter(leaf, hollow_tensor(shape_of(spec), at::kFloat));
     }
   }
   return map;

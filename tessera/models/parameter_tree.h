@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,11 +20,14 @@ namespace tessera::models {
 
 using ParameterMap = std::map<std::string, at::Tensor>;
 
+/// The shape of what a rank holds of a parameter.
+using ShapeOf = std::function<std::vector<int64_t>(const arch::ParameterSpec&)>;
+
 /// Registers a hollow float32 parameter for every spec, below submodules named by the dots of its name, and
 /// where spec.buffer the tensor of that name in `fixed`. The handles stay valid when others replace the data
 /// under them.
 ParameterMap register_parameters(torch::nn::Module& root, const std::vector<arch::ParameterSpec>& specs,
-                                 const ParameterMap& fixed = {});
+                                 const ShapeOf& shape_of, const ParameterMap& fixed = {});
 
 /// Registers a buffer with its initial value for every spec and adds it to the map.
 void register_buffers(torch::nn::Module& root, const std::vector<arch::BufferSpec>& specs, ParameterMap& map);

@@ -21,18 +21,33 @@ struct Affine {
 /// x + ls1 * mix(affine(x)) over the tokens of each channel, then x + ls2 * mlp(affine(x)) over the channels.
 class ResMlpBlock {
  public:
-  ResMlpBlock(const ParameterMap& map, const std::string& name, double drop_path)
-      : ResMlpBlock(ParameterScope(map, name + "."), name, drop_path) {}
+  /// `group`: over whom the layers of the channels are cut; null: not.
+  ResMlpBlock(const ParameterMap& map, const std::string& name, double drop_path,
+              const parallel::TensorGroup* group)
+      : ResMlpBlock(ParameterScope(map, name + "."), name, drop_path, group) {}
 
   at::Tensor forward(const at::Tensor& x, const ForwardContext& context) const {
     const at::Tensor by_channel = norm1_(x).transpose(1, 2).contiguous();  // [batch, width, tokens]
     const at::Tensor mixed = residual1_(x, tokens_.in_block(by_channel, context).transpose(1, 2), context);
-    return residual2_(mixed, fc2_.in_block(fc1_.then_gelu(norm2_(mixed), context), context), context);
+    const at::Tensor rows = norm2_(mixed);
+    return residual2_(mixed, cut_.is_cut() ? summed(rows, context) : channels(rows, fc2_, context), context);
   }
 
  private:
-  ResMlpBlock(const ParameterScope& scope, const std::string& name, double drop_path)
-      : norm1_(scope.child("norm1")),
+  at::Tensor channels(const at::Tensor& rows, const Linear& fc2, const ForwardContext& context) const {
+    return fc2.in_block(fc1_.then_gelu(rows, context), context);
+  }
+  at::Tensor summed(const at::Tensor& rows, const ForwardContext& context) const {
+    return cut_({{}, {}, rows}, {fc2_.bias, {}}, context, [&](const ops::LayerNormOutput& all) {
+      return fc1_.weight.size(0) == 0 ? nothing_of(all.rows, {fc1_.weight, fc1_.bias, fc2_.weight})
+                                      : channels(all.rows, fc2_.without_bias(), context);
+    });
+  }
+
+  ResMlpBlock(const ParameterScope& scope, const std::string& name, double drop_path,
+              const parallel::TensorGroup* group)
+      : cut_(group, name + ".mlp_channels"),
+        norm1_(scope.child("norm1")),
         norm2_(scope.child("norm2")),
         tokens_(scope.child("linear_tokens")),
         fc1_(scope.child("mlp_channels").child("fc1")),
@@ -40,6 +55,7 @@ class ResMlpBlock {
         residual1_(scope.get("ls1"), drop_path, name + ".drop_path1"),
         residual2_(scope.get("ls2"), drop_path, name + ".drop_path2") {}
 
+  CutBranch cut_;
   Affine norm1_, norm2_;
   Linear tokens_, fc1_, fc2_;
   Residual residual1_, residual2_;
@@ -67,7 +83,7 @@ std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> resmlp_head(
       context.observe("tokens", tokens);
       context.observe("features", features);
     }
-    return classifier(features).to(at::kFloat);
+    return in_float32(classifier(features));
   };
 }
 
@@ -78,14 +94,14 @@ std::vector<arch::ParameterSpec> checked_parameters(const arch::ResMlpConfig& co
 
 }  // namespace
 
-ResMlp::ResMlp(const arch::ResMlpConfig& config)
-    : SegmentedModel("ResMlp", checked_parameters(config)), config_(config) {
-  const ParameterMap map = register_parameters(*this, specs());
+ResMlp::ResMlp(const arch::ResMlpConfig& config, const parallel::TensorGroups* groups)
+    : SegmentedModel("ResMlp", checked_parameters(config), groups), config_(config) {
+  const ParameterMap map = register_all();
   std::vector<Segment> segments;
   segments.push_back({"stem", {}, stem(map, config)});
   for (int64_t i = 0; i < config.depth; ++i) {
     const std::string name = concat("blocks.", i);
-    const ResMlpBlock block(map, name, config.drop_path);
+    const ResMlpBlock block(map, name, config.drop_path, group_of(name));
     segments.push_back({name, {}, [block](const at::Tensor& x, const ForwardContext& context) {
                           return block.forward(x, context);
                         }});

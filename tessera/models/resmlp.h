@@ -9,7 +9,8 @@ namespace tessera::models {
 /// Segments are the stem (patches to tokens), every block, and the head (affine, average, classifier).
 class ResMlp : public SegmentedModel {
  public:
-  explicit ResMlp(const arch::ResMlpConfig& config);
+  /// `groups`: over whom the channel MLPs of its blocks are cut (SegmentedModel).
+  explicit ResMlp(const arch::ResMlpConfig& config, const parallel::TensorGroups* groups = nullptr);
   ~ResMlp() override;
   const arch::ResMlpConfig& config() const { return config_; }
 

@@ -163,7 +163,7 @@ std::vector<arch::ParameterSpec> checked_parameters(const arch::ResNetConfig& co
 
 ResNet::ResNet(const arch::ResNetConfig& config, mesh::Group* statistics)
     : SegmentedModel("ResNet", checked_parameters(config)), config_(config) {
-  ParameterMap map = register_parameters(*this, specs());
+  ParameterMap map = register_all();
   register_buffers(*this, arch::buffers(config), map);
   const NormOptions options{config.batch_norm_epsilon, config.batch_norm_momentum, statistics};
   std::vector<Segment> segments;

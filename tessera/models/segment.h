@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/parallel/group_samples.h"
+
 namespace tessera::models {
 
 class SegmentedModel;
@@ -21,6 +23,8 @@ struct ForwardContext {
   bool training = false;
   uint64_t key = 0;               // of (seed, step)
   std::vector<uint64_t> samples;  // [batch] sample numbers
+  /// Of the same micro-batch, by parallel::TensorGroup::index(): who holds which samples. Cut layers need it.
+  std::vector<parallel::GroupSamples> tensor_groups = {};
   /// If there is one, it is told of what comes out of every segment, by its name, and within a head of
   /// "features", [batch, width], what the classifier reads, and of a ViT's "tokens", [batch, tokens, width],
   /// what they are pooled from (timm's forward_head(pre_logits=True) and forward_features; where two
@@ -40,9 +44,10 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 /// A piece of the model: the unit of gathering, recompute and (later) pipeline stages.
 struct Segment {
   std::string name;         // "stem", "blocks.3", "head"
-  NamedTensors parameters;  // full names; tensors may be hollow
+  NamedTensors parameters;  // full names; tensors may be hollow. Of cut layers this rank's boxes (arch/cut.h)
   std::function<at::Tensor(const at::Tensor& x, const ForwardContext&)> forward;
   NamedTensors buffers = {};  // what its forward changes while training
+  NamedTensors rows = {};     // where layers are cut: the parameters that are not, whole
 };
 
 }  // namespace tessera::models

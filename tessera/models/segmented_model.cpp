@@ -3,8 +3,10 @@
 
 #include <ATen/ops/empty.h>
 
+#include "tessera/arch/cut.h"
 #include "tessera/base/error.h"
 #include "tessera/models/inference.h"
+#include "tessera/models/parameter_tree.h"
 #include "tessera/models/resmlp.h"
 #include "tessera/models/resnet.h"
 #include "tessera/models/vit.h"
@@ -13,22 +15,34 @@ namespace tessera::models {
 namespace {
 
 // `everyone`: the ranks whose samples count; null: this process is alone.
-std::unique_ptr<SegmentedModel> make(const arch::VitConfig& config, mesh::Group* /*everyone*/) {
-  return std::make_unique<VisionTransformer>(config);
+std::unique_ptr<SegmentedModel> make(const arch::VitConfig& config, mesh::Group* /*everyone*/,
+                                     const parallel::TensorGroups* groups) {
+  return std::make_unique<VisionTransformer>(config, groups);
 }
 
-std::unique_ptr<SegmentedModel> make(const arch::ResNetConfig& config, mesh::Group* everyone) {
+std::unique_ptr<SegmentedModel> make(const arch::ResNetConfig& config, mesh::Group* everyone,
+                                     const parallel::TensorGroups* /*groups*/) {
   return std::make_unique<ResNet>(config, config.batch_norm_sync ? everyone : nullptr);
 }
 
-std::unique_ptr<SegmentedModel> make(const arch::ResMlpConfig& config, mesh::Group* /*everyone*/) {
-  return std::make_unique<ResMlp>(config);
+std::unique_ptr<SegmentedModel> make(const arch::ResMlpConfig& config, mesh::Group* /*everyone*/,
+                                     const parallel::TensorGroups* groups) {
+  return std::make_unique<ResMlp>(config, groups);
 }
 
 }  // namespace
 
-SegmentedModel::SegmentedModel(std::string name, std::vector<arch::ParameterSpec> specs)
-    : torch::nn::Module(std::move(name)), specs_(std::move(specs)) {}
+SegmentedModel::SegmentedModel(std::string name, std::vector<arch::ParameterSpec> specs,
+                               const parallel::TensorGroups* groups)
+    : torch::nn::Module(std::move(name)), specs_(std::move(specs)), groups_(groups) {}
+
+ParameterMap SegmentedModel::register_all(const ParameterMap& fixed) {
+  const auto local_shape = [this](const arch::ParameterSpec& spec) {
+    const parallel::TensorGroup* group = group_of(spec.unit);
+    return group == nullptr ? spec.shape : arch::shape_of(spec, group->size(), group->rank());
+  };
+  return register_parameters(*this, specs_, local_shape, fixed);
+}
 
 void SegmentedModel::set_segments(std::vector<Segment> segments, const std::vector<arch::BufferSpec>& buffers,
                                   const std::map<std::string, at::Tensor>& registered) {
@@ -44,7 +58,10 @@ void SegmentedModel::set_segments(std::vector<Segment> segments, const std::vect
   std::map<std::string, Segment*> by_unit;
   for (Segment& segment : segments_) by_unit[segment.name] = &segment;
   for (const auto& spec : specs_) {
-    if (!spec.buffer) by_unit.at(spec.unit)->parameters.emplace_back(spec.name, registered.at(spec.name));
+    if (spec.buffer) continue;
+    Segment& segment = *by_unit.at(spec.unit);
+    const bool whole = group_of(spec.unit) != nullptr && !spec.is_cut();
+    (whole ? segment.rows : segment.parameters).emplace_back(spec.name, registered.at(spec.name));
   }
   for (const auto& spec : buffers) {
     by_unit.at(spec.unit)->buffers.emplace_back(spec.name, registered.at(spec.name));
@@ -65,19 +82,21 @@ void SegmentedModel::place(at::Device device) {
     handle.unsafeGetTensorImpl()->shallow_copy_from(there.getIntrusivePtr());
   };
   for (const Segment& segment : segments_) {
-    for (const auto& [name, parameter] : segment.parameters) {
-      put(parameter, hollow_tensor(parameter.sizes(), parameter.scalar_type(), device));
+    for (const NamedTensors* parameters : {&segment.parameters, &segment.rows}) {
+      for (const auto& [name, parameter] : *parameters)
+        put(parameter, hollow_tensor(parameter.sizes(), parameter.scalar_type(), device));
     }
     for (const auto& [name, buffer] : segment.buffers) put(buffer, buffer.to(device));
   }
 }
 
-std::unique_ptr<SegmentedModel> make_model(const arch::ModelConfig& config, mesh::Group& everyone) {
-  return std::visit([&](const auto& one) { return make(one, &everyone); }, config.of);
+std::unique_ptr<SegmentedModel> make_model(const arch::ModelConfig& config, mesh::Group& everyone,
+                                           const parallel::TensorGroups* groups) {
+  return std::visit([&](const auto& one) { return make(one, &everyone, groups); }, config.of);
 }
 
 std::unique_ptr<SegmentedModel> make_model(const arch::ModelConfig& config) {
-  return std::visit([](const auto& one) { return make(one, nullptr); }, config.of);
+  return std::visit([](const auto& one) { return make(one, nullptr, nullptr); }, config.of);
 }
 
 at::Tensor hollow_tensor(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {

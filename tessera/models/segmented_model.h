@@ -16,6 +16,7 @@
 #include "tessera/base/region.h"
 #include "tessera/mesh/group.h"
 #include "tessera/models/segment.h"
+#include "tessera/parallel/tensor_group.h"
 
 namespace tessera::models {
 
@@ -28,6 +29,7 @@ class SegmentedModel : public torch::nn::Module {
  public:
   /// In forward order.
   const std::vector<Segment>& segments() const { return segments_; }
+  /// Of all parameters, with the shapes of whole tensors.
   const std::vector<arch::ParameterSpec>& specs() const { return specs_; }
   /// Runs all segments. Images in any float dtype; computed in the parameters' dtype; logits float32.
   at::Tensor forward(const at::Tensor& images, const ForwardContext& context);
@@ -35,19 +37,30 @@ class SegmentedModel : public torch::nn::Module {
   void place(at::Device device);
 
  protected:
-  SegmentedModel(std::string name, std::vector<arch::ParameterSpec> specs);
+  /// `groups`: which layers are cut, and over whom; null: none. Outlives the model.
+  SegmentedModel(std::string name, std::vector<arch::ParameterSpec> specs,
+                 const parallel::TensorGroups* groups = nullptr);
+  /// Registers every parameter, hollow, with the shape of what this rank holds, and where spec.buffer the
+  /// tensor of that name in `fixed`. By name.
+  std::map<std::string, at::Tensor> register_all(const std::map<std::string, at::Tensor>& fixed = {});
+  /// Of the layers of a unit; null where they are not cut.
+  const parallel::TensorGroup* group_of(const std::string& unit) const {
+    return groups_ == nullptr ? nullptr : groups_->of(unit);
+  }
   /// Gives the segments what belongs to them, by the unit of each spec. `registered`: every tensor by name.
   void set_segments(std::vector<Segment> segments, const std::vector<arch::BufferSpec>& buffers,
                     const std::map<std::string, at::Tensor>& registered);
 
  private:
   std::vector<arch::ParameterSpec> specs_;
+  const parallel::TensorGroups* groups_;
   std::vector<Segment> segments_;
 };
 
 /// The network of a config. `everyone`: the ranks whose samples count where a model takes statistics over all
-/// of them; it outlives the model.
-std::unique_ptr<SegmentedModel> make_model(const arch::ModelConfig& config, mesh::Group& everyone);
+/// of them; `groups`: those over which layers are cut, null for none. Both outlive the model.
+std::unique_ptr<SegmentedModel> make_model(const arch::ModelConfig& config, mesh::Group& everyone,
+                                           const parallel::TensorGroups* groups = nullptr);
 
 /// Gives every parameter memory of its own and its initial value for `seed` (for one device, without
 /// sharding).

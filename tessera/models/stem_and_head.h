@@ -40,10 +40,10 @@ class AttentionPool {
   Linear fc1_, fc2_;
 };
 
-/// [batch, tokens, width] -> logits [batch, classes] float32: final norm, pool, dropout, classifier. (With
-/// average pooling the norm comes after the pool, as timm's fc_norm, unless norm_before_pool.) With a
-/// distillation token two classifiers read two tokens: the mean of their logits, and while training both,
-/// side by side: [batch, 2 * classes].
+/// [batch, tokens, width] -> logits [batch, classes] float32 (float64 of float64): final norm, pool, dropout,
+/// classifier. (With average pooling the norm comes after the pool, as timm's fc_norm, unless
+/// norm_before_pool.) With a distillation token two classifiers read two tokens: the mean of their logits,
+/// and while training both, side by side: [batch, 2 * classes].
 class HeadEnd {
  public:
   HeadEnd(const ParameterMap& map, const arch::VitConfig& config);

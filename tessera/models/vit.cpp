@@ -25,10 +25,11 @@ std::vector<arch::ParameterSpec> checked_parameters(const arch::VitConfig& confi
 }
 
 std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> block_forward(
-    const ParameterMap& map, const arch::VitConfig& config, int64_t block) {
+    const ParameterMap& map, const arch::VitConfig& config, int64_t block,
+    const parallel::TensorGroup* group) {
   const double rate = drop_path_rate(config, block);
   auto parts = std::make_shared<Block>(
-      Block{AttentionBranch(map, config, block, rate), MlpBranch(map, config, block, rate)});
+      Block{AttentionBranch(map, config, block, rate, group), MlpBranch(map, config, block, rate, group)});
   return [parts](const at::Tensor& x, const ForwardContext& context) {
     const auto [residual, branch] = parts->attention.forward(x, context);
     return parts->mlp.forward(residual, branch, context);
@@ -37,20 +38,21 @@ std::function<at::Tensor(const at::Tensor&, const ForwardContext&)> block_forwar
 
 }  // namespace
 
-VisionTransformer::VisionTransformer(const arch::VitConfig& config)
-    : SegmentedModel("VisionTransformer", checked_parameters(config)), config_(config) {
+VisionTransformer::VisionTransformer(const arch::VitConfig& config, const parallel::TensorGroups* groups)
+    : SegmentedModel("VisionTransformer", checked_parameters(config), groups), config_(config) {
   ParameterMap fixed;
   if (config.position_embedding == arch::PositionEmbedding::kSinCos2d) {
     fixed["pos_embed"] = sin_cos_position_embedding(config);
   }
-  const ParameterMap map = register_parameters(*this, specs(), fixed);
+  const ParameterMap map = register_all(fixed);
   std::vector<Segment> segments;
   auto stem = std::make_shared<Stem>(map, config);
   segments.push_back({"stem", {}, [stem](const at::Tensor& images, const ForwardContext& context) {
                         return stem->forward(images, context);
                       }});
   for (int64_t i = 0; i < config.depth; ++i) {
-    segments.push_back({"blocks." + std::to_string(i), {}, block_forward(map, config, i)});
+    const std::string name = "blocks." + std::to_string(i);
+    segments.push_back({name, {}, block_forward(map, config, i, group_of(name))});
   }
   auto head = std::make_shared<HeadEnd>(map, config);
   segments.push_back({"head", {}, [head](const at::Tensor& x, const ForwardContext& context) {

@@ -8,7 +8,8 @@ namespace tessera::models {
 
 class VisionTransformer : public SegmentedModel {
  public:
-  explicit VisionTransformer(const arch::VitConfig& config);
+  /// `groups`: over whom the layers of its blocks are cut (SegmentedModel).
+  explicit VisionTransformer(const arch::VitConfig& config, const parallel::TensorGroups* groups = nullptr);
   ~VisionTransformer() override;
   const arch::VitConfig& config() const { return config_; }
 

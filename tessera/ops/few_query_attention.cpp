@@ -173,8 +173,9 @@ class FewQueryAttention : public torch::autograd::Function<FewQueryAttention<By>
                             const std::optional<LayerNormOutput>& normed) {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const at::Tensor x = rows.contiguous();
-    const int64_t batch = x.size(0), width = x.size(2), head_width = width / heads;
-    const at::Tensor biases = bias.view({3, width});
+    const int64_t batch = x.size(0), width = x.size(2), inner = weight.size(0) / 3,
+                  head_width = inner / heads;
+    const at::Tensor biases = bias.view({3, inner});
     const at::Tensor all_q = By::to_heads(first_of(x, queries), part_of(weight, 0, 1), biases[0]);
     const at::Tensor q = split(all_q, heads);
     const at::Tensor u = By::from_heads(q, part_of(weight, 1, heads)).view({heads * queries, batch, width});
@@ -184,7 +185,7 @@ class FewQueryAttention : public torch::autograd::Function<FewQueryAttention<By>
     save_with_input(ctx, {weight, q, u, p, z}, x, normed);
     return out.view({heads, queries, batch, head_width})
         .permute({2, 1, 0, 3})
-        .reshape({batch, queries, width});
+        .reshape({batch, queries, inner});
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -210,12 +211,12 @@ class FewQueryAttention : public torch::autograd::Function<FewQueryAttention<By>
     at::Tensor of_weight, of_bias;
     if (ctx->needs_input_grad(1) || ctx->needs_input_grad(2)) {
       of_weight = at::empty(weight.sizes(), weight.options());
-      of_bias = at::empty({3, width}, weight.options());
+      of_bias = at::empty({3, heads * head_width}, weight.options());
       By::weight_gradient(dq, first_of(x, queries), part_of(of_weight, 0, 1), of_bias[0]);
       By::weight_gradient(q, du, part_of(of_weight, 1, heads), of_bias[1]);
       By::weight_gradient(d_out, z.view({heads, some, width}), part_of(of_weight, 2, heads), of_bias[2]);
       of_bias[1].zero_();  // it moves all scores of a query alike
-      of_bias = of_bias.view({3 * width});
+      of_bias = of_bias.flatten();
     }
     return {dx, of_weight, of_bias, at::Tensor(), at::Tensor(), at::Tensor()};
   }
@@ -232,10 +233,10 @@ class FewQueryAttention : public torch::autograd::Function<FewQueryAttention<By>
   static at::Tensor joined(const at::Tensor& rows) {
     return rows.transpose(0, 1).reshape({1, rows.size(1), rows.size(0) * rows.size(2)}).contiguous();
   }
-  // Of a weight [3 * width, width] that of queries, keys or values.
+  // Of a weight [3 * inner, width] that of queries, keys or values.
   static at::Tensor part_of(const at::Tensor& weight, int64_t part, int64_t heads) {
-    const int64_t width = weight.size(1);
-    return weight.narrow(0, part * width, width).view({heads, width / heads, width});
+    const int64_t inner = weight.size(0) / 3;
+    return weight.narrow(0, part * inner, inner).view({heads, inner / heads, weight.size(1)});
   }
   static double scale_of(int64_t head_width) { return 1 / std::sqrt(static_cast<double>(head_width)); }
 };

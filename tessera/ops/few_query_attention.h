@@ -15,8 +15,9 @@
 namespace tessera::ops {
 
 /// What the first `queries` rows of each image see: those rows of self_attention(linear(x, weight, bias),
-/// heads). `x.rows`: [batch, tokens, width], not kept for backward, which norms again; `weight`: [3 * width,
-/// width]; `bias`: [3 * width]; result [batch, queries, width]. The gradient of the keys' bias is 0.
+/// heads). `x.rows`: [batch, tokens, width], not kept for backward, which norms again; `weight`: [3 * inner,
+/// width], `inner` = heads * head width; `bias`: [3 * inner]; result [batch, queries, inner]. The gradient of
+/// the keys' bias is 0.
 at::Tensor few_query_attention(LayerNormOutput x, const at::Tensor& weight, const at::Tensor& bias,
                                int64_t heads, int64_t queries);
 

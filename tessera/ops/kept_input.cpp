@@ -10,9 +10,10 @@ using torch::autograd::variable_list;
 
 void save_with_input(AutogradContext* ctx, variable_list others, const at::Tensor& x,
                      const RecomputeFrom& made) {
-  if (!made) {
+  const auto* normed = made ? std::get_if<LayerNormOutput>(&*made) : nullptr;
+  if (!made || (normed != nullptr && !normed->x.defined())) {
     others.push_back(x);
-  } else if (const auto* normed = std::get_if<LayerNormOutput>(&*made)) {
+  } else if (normed != nullptr) {
     others.insert(others.end(), {normed->x, normed->norm.weight, normed->norm.bias});
     ctx->saved_data["epsilon"] = normed->norm.epsilon;
   } else if (const auto* gelu_output = std::get_if<GeluOutput>(&*made)) {

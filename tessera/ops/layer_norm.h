@@ -21,7 +21,7 @@ inline at::Tensor layer_norm(const at::Tensor& x, const Norm& norm) {
 
 /// What a norm made, and of what.
 struct LayerNormOutput {
-  at::Tensor x;  // [..., width]
+  at::Tensor x;  // [..., width]; undefined: `rows` come from other ranks, and a layer keeps them for backward
   Norm norm;
   at::Tensor rows;  // layer_norm(x, norm)
 };

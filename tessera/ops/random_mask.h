@@ -19,6 +19,15 @@ namespace tessera::ops {
 at::Tensor dropout_mask(double rate, uint64_t layer_key, std::span<const uint64_t> samples, int64_t elements,
                         at::ScalarType dtype);
 
+/// Columns [first, first + count) of a matrix with `all` columns.
+struct MaskColumns {
+  int64_t first = 0, count = 0, all = 0;
+};
+/// These columns of each sample's matrix [rows, all]: [samples.size(), rows, count], the same values that
+/// dropout_mask(.., rows * columns.all, ..) has there.
+at::Tensor dropout_mask_columns(double rate, uint64_t layer_key, std::span<const uint64_t> samples,
+                                int64_t rows, const MaskColumns& columns, at::ScalarType dtype);
+
 /// One multiplier a sample, [samples.size()] in `dtype`: 0 with probability `rate`, else 1 / (1 - rate).
 at::Tensor drop_path_mask(double rate, uint64_t layer_key, std::span<const uint64_t> samples,
                           at::ScalarType dtype);

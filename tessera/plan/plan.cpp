@@ -44,6 +44,13 @@ void set_shard_ranks(Plan* plan, int64_t ranks) {
   }
 }
 
+UnitPlan rows_plan(const UnitPlan& unit) {
+  TESSERA_CHECK(unit.is_cut(), unit.name);
+  UnitPlan rows{.name = unit.name + "/rows", .offload = unit.offload};
+  rows.level = unit.level == Level::kReplicate ? Level::kReplicate : Level::kZero1;
+  return rows;
+}
+
 std::string to_string(Level level) {
   switch (level) {
     case Level::kReplicate:

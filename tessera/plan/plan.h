@@ -63,6 +63,7 @@ struct UnitPlan {
   Layout layout = {};
   bool keep_gathered = false;  // keep the gathered inputs of tensor-parallel layers for backward
   bool recomputes() const { return recompute != Recompute::kNone; }
+  bool is_cut() const { return layout.tensor > 1; }
   bool operator==(const UnitPlan&) const = default;
 };
 
@@ -108,6 +109,12 @@ std::string to_json(const Plan& plan);
 /// sharding. Errors: UserError with `where` (a path) when the text is no plan, has an unknown key, a value of
 /// the wrong type or range, or values that contradict each other.
 Plan plan_from_json(const std::string& text, const std::string& where);
+
+/// The plan of what tensor parallelism does not cut of a unit, NAME/rows: norms, LayerScale, and biases that
+/// are added to sums. Such parameters see a rank's own samples (or heads), so all ranks of a stage sum their
+/// gradients, whatever the unit's layout. They are few: replicated, or the states alone split (zero1), over
+/// all ranks of the stage. Requires: unit.is_cut().
+UnitPlan rows_plan(const UnitPlan& unit);
 
 std::string to_string(Level level);           // "replicate", "zero1", "zero2", "zero3"
 Level level_from_string(const std::string&);  // UserError that names the nearest

@@ -65,6 +65,9 @@ std::vector<Span> spans_of(const Plan& plan) {
   std::set<Span> spans;
   for (const UnitPlan& unit : plan.units) {
     spans.insert({tensor_span(plan, unit), shard_span(plan, unit), replicate_span(plan, unit)});
+    if (!unit.is_cut()) continue;
+    const UnitPlan rows = rows_plan(unit);
+    spans.insert({shard_span(plan, rows), replicate_span(plan, rows)});
   }
   spans.erase(Span{});
   return {spans.begin(), spans.end()};

@@ -88,19 +88,40 @@ ShardedModel::ShardedModel(std::vector<Segment> segments, const plan::Plan& plan
     TESSERA_CHECK(i > 0 || !unit_plan->recomputes(),
                   "the first segment's input has no gradient to recompute for");
     recompute_.push_back(unit_plan->recomputes());
-    const UnitGroups groups{mesh.group(plan::shard_span(plan, *unit_plan)),
-                            mesh.group(plan::replicate_span(plan, *unit_plan))};
-    units_.push_back(std::make_unique<Unit>(segments_[i].name, segments_[i].parameters, unit_plan->level,
-                                            precision, groups, pool_, unit_plan->offload));
-    reductions_.watch(*units_.back());
-    const auto& parameters = units_.back()->parameters();
-    for (size_t at = 0; at < parameters.size(); ++at) {
-      parameters_[parameters[at].second.unsafeGetTensorImpl()] = {units_.back().get(), at};
-    }
+    segment_units_.emplace_back();
+    add_unit(i, segments_[i].parameters, *unit_plan, plan, precision);
+    if (unit_plan->is_cut()) add_unit(i, segments_[i].rows, plan::rows_plan(*unit_plan), plan, precision);
   }
 }
 
 ShardedModel::~ShardedModel() = default;
+
+void ShardedModel::add_unit(size_t segment, UnitParameters parameters, const plan::UnitPlan& unit_plan,
+                            const plan::Plan& plan, Precision precision) {
+  const UnitGroups groups{mesh_.group(plan::shard_span(plan, unit_plan)),
+                          mesh_.group(plan::replicate_span(plan, unit_plan)),
+                          &mesh_.group(plan::tensor_span(plan, unit_plan))};
+  units_.push_back(std::make_unique<Unit>(unit_plan.name, std::move(parameters), unit_plan.level, precision,
+                                          groups, pool_, unit_plan.offload));
+  Unit* unit = units_.back().get();
+  segment_units_[segment].push_back(unit);
+  reductions_.watch(*unit);
+  for (size_t i = 0; i < unit->parameters().size(); ++i) {
+    parameters_[unit->parameters()[i].second.unsafeGetTensorImpl()] = {unit, i};
+  }
+}
+
+void ShardedModel::start_gathers(size_t segment) {
+  for (Unit* unit : segment_units_[segment]) unit->start_gather();
+}
+
+void ShardedModel::finish_gathers(size_t segment) {
+  for (Unit* unit : segment_units_[segment]) unit->finish_gather();
+}
+
+void ShardedModel::release_units(size_t segment) {
+  for (Unit* unit : segment_units_[segment]) release(*unit);
+}
 
 at::Tensor ShardedModel::forward(const at::Tensor& input) {
   at::Tensor x = input;
@@ -109,7 +130,7 @@ at::Tensor ShardedModel::forward(const at::Tensor& input) {
     gather_for_forward(i);
     x = run_segment(i, x);
     // The last segment's backward comes next: it stays.
-    if (i + 1 < segments_.size() || !at::GradMode::is_enabled()) release(*units_[i]);
+    if (i + 1 < segments_.size() || !at::GradMode::is_enabled()) release_units(i);
   }
   return x;
 }
@@ -136,24 +157,24 @@ at::Tensor ShardedModel::run_again(size_t index, const Segment::Forward& repeat,
 }
 
 void ShardedModel::gather_for_forward(size_t index) {
-  current_unit_ = units_[index]->name();
-  units_[index]->finish_gather();
-  const size_t end = std::min(units_.size(), index + 1 + static_cast<size_t>(prefetch_));
-  for (size_t ahead = index + 1; ahead < end; ++ahead) units_[ahead]->start_gather();
+  current_unit_ = segments_[index].name;
+  finish_gathers(index);
+  const size_t end = std::min(segments_.size(), index + 1 + static_cast<size_t>(prefetch_));
+  for (size_t ahead = index + 1; ahead < end; ++ahead) start_gathers(ahead);
 }
 
 void ShardedModel::gather_for_backward(size_t index) {
-  current_unit_ = units_[index]->name();
+  current_unit_ = segments_[index].name;
   if (Trace* trace = current_trace()) trace->begin_stretch("backward", current_unit_);
   reductions_.advance();
-  units_[index]->finish_gather();
+  finish_gathers(index);
   const size_t ahead = std::min(index, static_cast<size_t>(prefetch_));
-  for (size_t distance = 1; distance <= ahead; ++distance) units_[index - distance]->start_gather();
+  for (size_t distance = 1; distance <= ahead; ++distance) start_gathers(index - distance);
 }
 
-void ShardedModel::gradients_left(size_t index) {
-  if (prefetch_ == 0) units_[index]->finish_reduce();
-  release(*units_[index]);
+void ShardedModel::gradients_left(size_t unit) {
+  if (prefetch_ == 0) units_[unit]->finish_reduce();
+  release(*units_[unit]);
 }
 
 at::Tensor ShardedModel::gradient_memory(const at::Tensor& parameter) const {

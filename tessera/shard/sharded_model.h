@@ -25,20 +25,22 @@ namespace tessera::shard {
 struct Segment {
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
   std::string name;
-  std::vector<NamedTensor> parameters;
+  UnitParameters parameters;
   Forward forward;
   std::vector<NamedTensor> buffers = {};
   /// Called at a forward that backward will run again (recompute): what repeats it, with all that `forward`
   /// reads now besides input and parameters, such as the keys of dropout masks; other micro-batches may pass
   /// before. Null: `forward` itself, which then reads nothing else.
   std::function<Forward()> repeat = {};
+  /// Where the plan cuts the unit's layers, what is not cut of them: a unit of its own, plan::rows_plan's.
+  std::vector<NamedTensor> rows = {};
 };
 
 class ShardedModel {
  public:
   /// Units in `plan` must carry the segments' names; the mesh must have the plan's ranks and the groups of
   /// plan::spans_of(plan). A unit's state is split over plan::shard_span and replicated over
-  /// plan::replicate_span.
+  /// plan::replicate_span. Of a cut unit the segment's parameters are this rank's boxes.
   /// `device`: where all of it lies and computes, but for what the plan offloads; the segments' buffers are
   /// there already.
   ShardedModel(std::vector<Segment> segments, const plan::Plan& plan, Precision precision, mesh::Mesh& mesh,
@@ -82,9 +84,14 @@ class ShardedModel {
 
   at::Tensor run_segment(size_t index, const at::Tensor& input);
   at::Tensor run_again(size_t index, const Segment::Forward& repeat, const at::Tensor& input) const;
+  void add_unit(size_t segment, UnitParameters parameters, const plan::UnitPlan& unit_plan,
+                const plan::Plan& plan, Precision precision);
+  void start_gathers(size_t segment);
+  void finish_gathers(size_t segment);
+  void release_units(size_t segment);
   void gather_for_forward(size_t index);
   void gather_for_backward(size_t index);
-  void gradients_left(size_t index);
+  void gradients_left(size_t unit);
   at::Tensor gradient_memory(const at::Tensor& parameter) const;
 
   mesh::Mesh& mesh_;
@@ -92,7 +99,8 @@ class ShardedModel {
   std::vector<bool> recompute_;
   int64_t prefetch_;
   BufferPool pool_;
-  std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<std::unique_ptr<Unit>> units_;       // of the first segment, of the second, ...
+  std::vector<std::vector<Unit*>> segment_units_;  // by segment
   struct UnitParameter {
     Unit* unit;
     size_t index;

@@ -22,6 +22,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,8 +56,10 @@ struct Placement {
 
 /// The parameters of a unit, and where each lies.
 struct UnitParameters {
+  UnitParameters() = default;
   /// Every parameter is a whole tensor.
   UnitParameters(std::vector<NamedTensor> whole) : tensors(std::move(whole)) {}
+  UnitParameters(std::initializer_list<NamedTensor> whole) : tensors(whole) {}
   /// `placed`: by parameter; none for one that is a whole tensor.
   UnitParameters(std::vector<NamedTensor> parameters, std::vector<std::optional<Placement>> placed)
       : tensors(std::move(parameters)), placements(std::move(placed)) {}

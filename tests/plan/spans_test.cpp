@@ -78,6 +78,19 @@ TEST(Spans, OfOneStage) {
   }
 }
 
+TEST(Spans, WhatIsNotCutIsOfTheWholeStage) {
+  for (const int64_t tensor : {2, 4}) {
+    const UnitPlan rows = rows_plan(unit(tensor, false, 2));
+    EXPECT_EQ(rows.name, "blocks.0/rows");
+    EXPECT_EQ(rows.level, Level::kZero1);
+    expect_groups(ranks8(), {rows, kAlone, kAll, kAll, kAlone});
+  }
+  expect_groups(ranks8(), {rows_plan(unit(2, true, 0, Level::kReplicate)), kAlone, kAll, kAlone, kAll});
+  Plan plan = ranks8();
+  plan.units = {unit(2, true, 0)};
+  EXPECT_EQ(spans_of(plan), (std::vector<Span>{{1, 2}, {1, 8}, {2, 4}}));
+}
+
 TEST(Spans, OfTwoStages) {
   const Plan plan = ranks8(2);
   EXPECT_EQ(plan.stage_ranks(), 4);

@@ -109,7 +109,8 @@ inline std::unique_ptr<shard::ShardedModel> given_model(mesh::Mesh& mesh, plan::
       parts.push_back({parameter.unit, {}, {}});
       plan.units.push_back({parameter.unit, level});
     }
-    parts.back().parameters.emplace_back(parameter.name, at::empty(parameter.shape).set_requires_grad(true));
+    parts.back().parameters.tensors.emplace_back(parameter.name,
+                                                 at::empty(parameter.shape).set_requires_grad(true));
   }
   return std::make_unique<shard::ShardedModel>(std::move(parts), plan, shard::Precision{}, mesh);
 }

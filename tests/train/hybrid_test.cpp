@@ -136,8 +136,6 @@ TEST(ExecutablePlan, RefusesWhatNothingExecutesByName) {
             start + "\"stages\" 2 of the plan yet: expected 1");
   EXPECT_EQ(refusal([](plan::Plan& plan) { plan.micro_batches = 2; }),
             start + "\"micro_batches\" 2 of the plan yet: expected 0: train.accumulation decides");
-  EXPECT_EQ(refusal([](plan::Plan& plan) { plan.units[1].layout.tensor = 2; }),
-            start + "\"tensor\" 2 of unit \"blocks.0\" of the plan yet: expected 1");
   EXPECT_EQ(refusal([](plan::Plan& plan) { plan.units[1].keep_gathered = true; }),
             start + "\"keep_gathered\" true of unit \"blocks.0\" of the plan yet: expected false");
   EXPECT_EQ(

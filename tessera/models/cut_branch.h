@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A branch of a block whose layers several ranks hold together. The layers themselves are written as for one
+// rank, and do not communicate.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/models/segment.h"
+#include "tessera/ops/layer_norm.h"
+#include "tessera/parallel/tensor_group.h"
+
+namespace tessera::models {
+
+/// What this rank's share of the layers makes of the group's rows [samples of the group, ..., width], without
+/// the last layer's bias: partial sums. It must depend on the rows in autograd's graph (nothing_of), as
+/// backward communicates as well.
+using PartialLayers = std::function<at::Tensor(ops::LayerNormOutput rows)>;
+
+class CutBranch {
+ public:
+  /// `group`: null where the layers are not cut. `name`: of the branch, for errors.
+  CutBranch(const parallel::TensorGroup* group, std::string name) : group_(group), name_(std::move(name)) {}
+  bool is_cut() const { return group_ != nullptr; }
+  /// Samples of the group, of the micro-batch that the context is of. Requires: is_cut().
+  const parallel::GroupSamples& samples(const ForwardContext& context) const;
+  /// Sums of `layers` over the ranks, for this rank's samples, with the summands. Requires: is_cut().
+  at::Tensor operator()(ops::LayerNormOutput own, const parallel::Summands& summands,
+                        const ForwardContext& context, const PartialLayers& layers) const;
+
+ private:
+  const parallel::TensorGroup* group_;
+  std::string name_;
+};
+
+/// The partial sums of a rank that has no share of the layers: zeros of the shape of `rows`, which depend on
+/// them and on the layers' parameters. So every rank's backward pass makes the same exchanges, and brings
+/// gradients of the same parameters, in one order.
+at::Tensor nothing_of(const at::Tensor& rows, const std::vector<at::Tensor>& parameters);
+
+}  // namespace tessera::models
