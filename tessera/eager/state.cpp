@@ -61,12 +61,15 @@ shard::UnitParameters placed_parameters(const TrainState& state, const models::S
 
 /// All trained parameters of the model.
 std::vector<optim::ModelParameter> model_parameters(const models::SegmentedModel& model) {
-  std::unordered_map<std::string, int64_t> units_after;  // by segment
-  auto left = static_cast<int64_t>(model.segments().size());
-  for (const models::Segment& segment : model.segments()) units_after[segment.name] = --left;
+  std::unordered_map<std::string, int64_t> units_before;  // by segment
+  for (const models::Segment& segment : model.segments())
+    units_before.emplace(segment.name, static_cast<int64_t>(units_before.size()));
+  const auto last = static_cast<int64_t>(units_before.size()) - 1;
   std::vector<optim::ModelParameter> parameters;
   for (const arch::ParameterSpec& spec : model.specs()) {
-    if (!spec.buffer) parameters.push_back({spec.name, spec.decay, units_after.at(spec.unit)});
+    if (spec.buffer) continue;
+    const int64_t before = units_before.at(spec.unit);
+    parameters.push_back({spec.name, spec.decay, before, last - before});
   }
   return parameters;
 }

@@ -95,10 +95,11 @@ ShardedModel::~ShardedModel() = default;
 
 void ShardedModel::add_unit(size_t segment, UnitParameters parameters, const plan::UnitPlan& unit_plan,
                             const plan::Plan& plan, Precision precision) {
+  const UnitGroups groups{mesh_.group(plan::shard_span(plan, unit_plan)),
+                          mesh_.group(plan::replicate_span(plan, unit_plan)),
+                          &mesh_.group(plan::tensor_span(plan, unit_plan))};
   units_.push_back(std::make_unique<Unit>(unit_plan.name, std::move(parameters), unit_plan.level, precision,
-                                          mesh_.group(plan::shard_span(plan, unit_plan)),
-                                          mesh_.group(plan::replicate_span(plan, unit_plan)), pool_,
-                                          unit_plan.offload));
+                                          groups, pool_, unit_plan.offload));
   Unit* unit = units_.back().get();
   segment_units_[segment].push_back(unit);
   reductions_.watch(*unit);
