@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/plan/plan.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/plan/names.h"
@@ -68,6 +70,12 @@ void set_shard_ranks(Plan* plan, int64_t ranks) {
     }
     if (unit.level != Level::kReplicate) unit.shard = ranks;
   }
+}
+
+const UnitPlan& unit_of(const Plan& plan, const std::string& name) {
+  const auto found = std::ranges::find(plan.units, name, &UnitPlan::name);
+  TESSERA_CHECK(found != plan.units.end(), "no unit ", name, " in the plan");
+  return *found;
 }
 
 UnitPlan rows_plan(const UnitPlan& unit) {

@@ -84,6 +84,9 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+/// The plan of a unit. Requires: there is one of this name.
+const UnitPlan& unit_of(const Plan& plan, const std::string& name);
+
 /// Returns a plan without pipeline or tensor parallelism: the same level and offload for every unit of the
 /// model (stem, blocks.*, head); recompute applies to all but stem and head. Errors: UserError when world or
 /// prefetch is out of range.
