@@ -103,14 +103,23 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   state->guard = monitor::NumericsGuard(recipe.guard);
   std::vector<shard::Segment> segments;
   for (const models::Segment& segment : state->model->segments()) {
-    const models::ForwardContext* context = &state->context;
-    const auto forward = [&segment, context](const at::Tensor& x) { return segment.forward(x, *context); };
-    const auto repeat = [&segment, context, forward]() -> shard::Segment::Forward {
+    models::ForwardContext* context = &state->context;
+    const auto forward = [&segment, context](const at::Tensor& x) {
+      const at::Tensor y = segment.forward(x, *context);
+      context->sums = nullptr;
+      return y;
+    };
+    const bool keeps_sums = plan::unit_of(plan, segment.name).recompute == plan::Recompute::kKeepSums;
+    const auto repeat = [&segment, context, forward, keeps_sums]() -> shard::Segment::Forward {
       // A recording holds one pass whole, and its replays' masks are those of the batch that is there then.
       if (ops::host_values_are_kept()) return forward;
+      context->sums = std::make_shared<parallel::KeptSums>(parallel::KeptSums{.keeps = keeps_sums});
       models::ForwardContext then = *context;
       then.observe = nullptr;  // it has been told
-      return [&segment, then = std::move(then)](const at::Tensor& x) { return segment.forward(x, then); };
+      return [&segment, then = std::move(then)](const at::Tensor& x) {
+        then.sums->is_again = true;
+        return segment.forward(x, then);
+      };
     };
     segments.push_back(
         {segment.name, placed_parameters(*state, segment), forward, segment.buffers, repeat, segment.rows});
