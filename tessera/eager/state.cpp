@@ -94,7 +94,7 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
   state->recipe = recipe;
   state->plan = plan;
   state->input = std::make_unique<DeviceInput>(recipe.data.transform, device);
-  state->tensor_groups = std::make_unique<parallel::TensorGroups>(plan, mesh);
+  state->tensor_groups = std::make_unique<parallel::TensorGroups>(plan, mesh, recipe.parallel.pieces);
   state->model = models::make_model(recipe.model, mesh.world(), state->tensor_groups.get());
   if (!device.is_cpu()) state->model->place(device);
   state->rank = mesh.rank();

@@ -38,13 +38,14 @@ struct StepInput {
   int64_t samples = 8;
   int64_t micro_batches = 1;  // each of `samples` samples
   at::ScalarType dtype = at::kDouble;
+  int64_t pieces = 1;  // of a cut layer's exchanges
 };
 
 /// One rank of a step.
 class StepRank {
  public:
   StepRank(const StepInput& input, const plan::Plan& plan, mesh::Mesh& mesh)
-      : input_(input), mesh_(mesh), groups_(plan, mesh) {
+      : input_(input), mesh_(mesh), groups_(plan, mesh, input.pieces) {
     model_ = models::make_model(input.config, mesh.world(), &groups_);
     std::vector<shard::Segment> segments;
     for (const models::Segment& segment : model_->segments()) {
