@@ -95,7 +95,7 @@ std::optional<Factored> factored(const std::vector<int64_t>& shape) {
 
 void add_squares(const Factored& t, const at::Tensor& gradient, int64_t begin, double grad_scale,
                  double* row_sums, double* column_sums) {
-  if (!is_for_kernels(gradient)) {
+  if (!is_for_kernels(gradient, at::kFloat)) {
     return by_libtorch::add_squares(t, gradient, begin, grad_scale, row_sums, column_sums);
   }
   const float* g = gradient.const_data_ptr<float>() - begin;
@@ -112,7 +112,7 @@ void add_squares(const Factored& t, const at::Tensor& gradient, int64_t begin, d
 
 void divide_by_root(const Factored& t, at::Tensor gradient, int64_t begin, double grad_scale,
                     const at::Tensor& row, const at::Tensor& column) {
-  if (!is_for_kernels(gradient)) {
+  if (!is_for_kernels(gradient, at::kFloat)) {
     return by_libtorch::divide_by_root(t, gradient, begin, grad_scale, row, column);
   }
   const at::Tensor row_factors =
@@ -135,7 +135,8 @@ void divide_by_root(const Factored& t, at::Tensor gradient, int64_t begin, doubl
 
 void divide_by_root(at::Tensor gradient, double grad_scale, at::Tensor squares, double decay) {
   TESSERA_CHECK_EQ(gradient.numel(), squares.numel());
-  if (!is_for_kernels(gradient)) return by_libtorch::divide_by_root(gradient, grad_scale, squares, decay);
+  if (!is_for_kernels(gradient, at::kFloat))
+    return by_libtorch::divide_by_root(gradient, grad_scale, squares, decay);
   float* g = gradient.data_ptr<float>();
   float* v = squares.data_ptr<float>();
   at::parallel_for(0, gradient.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -146,7 +147,7 @@ void divide_by_root(at::Tensor gradient, double grad_scale, at::Tensor squares, 
 
 void follow(at::Tensor parameter, const at::Tensor& update, at::Tensor average, double lr, double momentum,
             double weight_decay) {
-  if (!is_for_kernels(parameter)) {
+  if (!is_for_kernels(parameter, at::kFloat)) {
     return by_libtorch::follow(parameter, update, average, lr, momentum, weight_decay);
   }
   float* p = parameter.data_ptr<float>();

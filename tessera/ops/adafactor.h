@@ -26,7 +26,8 @@ struct Factored {
 std::optional<Factored> factored(const std::vector<int64_t>& shape);
 
 /// Adds (g * grad_scale)^2 of elements [begin, begin + n) of the flattened tensor to the sums over the
-/// missing dims. `gradient`: [n] float32.
+/// missing dims. `gradient`: [n] float32 or, like the tensors of the functions below, float64 (with
+/// LibTorch's operations).
 void add_squares(const Factored& tensor, const at::Tensor& gradient, int64_t begin, double grad_scale,
                  double* row_sums, double* column_sums);
 

@@ -112,7 +112,8 @@ class Muon : public UpdateRule {
     }
     if (split) {
       unit.shard_group()
-          .reduce_scatter(unit.gradient(), result, at::kFloat, unit.name() + ", directions")
+          .reduce_scatter(unit.gradient(), result, unit.gradient().scalar_type(),
+                          unit.name() + ", directions")
           .wait();
     }
   }
