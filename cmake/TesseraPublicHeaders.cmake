@@ -72,6 +72,9 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/optim/optimizer.h
   tessera/optim/state_shards.h
   tessera/optim/update_rule.h
+  tessera/parallel/group_samples.h
+  tessera/parallel/kept_sums.h
+  tessera/parallel/tensor_group.h
   tessera/plan/cost_inputs.h
   tessera/plan/plan.h
   tessera/plan/spans.h

@@ -41,4 +41,9 @@ std::vector<int64_t> shape_of(const ParameterSpec& spec, int64_t degree, int64_t
 
 int64_t hidden_items(int64_t hidden) { return hidden / std::gcd(hidden, int64_t{32}); }
 
+int64_t hidden_of(int64_t hidden, int64_t degree, int64_t index) {
+  const int64_t items = hidden_items(hidden);
+  return items_of(items, degree, index).size() * (hidden / items);
+}
+
 }  // namespace tessera::arch

@@ -89,8 +89,14 @@ double training_flops(const ModelConfig& config) {
   return 3 * (forward_flops(config) - (vit != nullptr ? unread_flops(*vit) : 0));
 }
 
-Activations activations(const ModelConfig& config, double c, bool keeps_activations) {
-  return std::visit([&](const auto& one) { return activations(one, c, keeps_activations); }, config.of);
+Activations activations(const ModelConfig& config, double c, bool keeps_activations,
+                        const std::vector<TensorShare>& shares) {
+  return std::visit([&](const auto& one) { return activations(one, c, keeps_activations, shares); },
+                    config.of);
+}
+
+Exchanges exchanges(const ModelConfig& config, size_t index) {
+  return std::visit([&](const auto& one) { return exchanges(one, index); }, config.of);
 }
 
 std::string describe(const ModelConfig& config) {

@@ -62,7 +62,11 @@ double forward_flops(const ModelConfig& config);
 /// What a training step computes for an image: 3 x the forward FLOPs that are computed (a ViT's
 /// unread_flops are not); what recompute does again is not counted.
 double training_flops(const ModelConfig& config);
-Activations activations(const ModelConfig& config, double c, bool keeps_activations = false);
+/// `shares`: one for each unit, in forward order; empty: no unit is cut.
+Activations activations(const ModelConfig& config, double c, bool keeps_activations = false,
+                        const std::vector<TensorShare>& shares = {});
+/// Of the unit at `index` in forward order; zeros where tensor parallelism cuts nothing of it.
+Exchanges exchanges(const ModelConfig& config, size_t index);
 std::string describe(const ModelConfig& config);
 
 /// Names of the families: "vit", "resnet", "resmlp".

@@ -111,20 +111,38 @@ double forward_flops(const ResMlpConfig& config) {
               d * static_cast<double>(config.classes));
 }
 
-Activations activations(const ResMlpConfig& config, double c, bool /*keeps_activations*/) {
-  const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
+Exchanges exchanges(const ResMlpConfig& config, size_t index) {
+  if (index == 0 || index > static_cast<size_t>(config.depth)) return {};
+  // The channel MLP alone is cut: its input is gathered, its output summed, which ends the block.
+  const double values = static_cast<double>(config.tokens() * config.width);
+  return {.forward = 2 * values, .inputs = values, .again = values, .again_with_sums = values};
+}
+
+Activations activations(const ResMlpConfig& config, double c, bool /*keeps_activations*/,
+                        const std::vector<TensorShare>& shares) {
+  const auto d = static_cast<double>(config.width);
   const double pixels = static_cast<double>(config.channels * config.image_size) * config.image_size;
   const double tokens = c * static_cast<double>(config.tokens());  // bytes a channel
+  const double logits = 2 * kFloatBytes * static_cast<double>(config.classes), head = logits + c * 2 * d;
   Activations result;
   // The stem unfolds the image into patches, which its product keeps.
   result.units.push_back({c * pixels, c * pixels, 0});
   // A block: its input; what the token layer read and made; the sum; what the MLP read, before and after
   // GELU, and made.
-  const double input = tokens * d, inner = tokens * (5 * d + 2 * m);
-  result.units.insert(result.units.end(), static_cast<size_t>(config.depth), {input, input + inner, inner});
-  const double logits = 2 * kFloatBytes * static_cast<double>(config.classes), head = logits + c * 2 * d;
+  const double input = tokens * d;
+  result.working = logits;  // their gradients, where there are so many
+  for (int64_t i = 1; i <= config.depth; ++i) {
+    const TensorShare share = shares.empty() ? TensorShare() : shares.at(static_cast<size_t>(i));
+    const auto degree = static_cast<double>(share.degree);
+    // What the MLP read: of the rank's own samples, or of all that were gathered.
+    const double read = share.keeps_gathered ? degree * d : d;
+    const double hidden =
+        degree * static_cast<double>(hidden_of(config.mlp_width, share.degree, share.index));
+    const double inner = tokens * (4 * d + read + 2 * hidden);
+    result.units.push_back({input, input + inner, inner});
+    result.working = std::max(result.working, tokens * (d + 2 * hidden + exchanged_width(share, d)));
+  }
   result.units.push_back({input, input + head, head});
-  result.working = std::max(tokens * (d + 2 * m), logits);  // their gradients, where there are so many
   return result;
 }
 

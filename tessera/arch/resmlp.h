@@ -49,7 +49,9 @@ std::vector<std::string> unit_names(const ResMlpConfig& config);
 double forward_flops(const ResMlpConfig& config);
 /// What autograd keeps, with `c` bytes an element of the compute dtype, whatever `keeps_activations` (vit.h)
 /// is. docs/memory.md derives it.
-Activations activations(const ResMlpConfig& config, double c, bool keeps_activations = false);
+Activations activations(const ResMlpConfig& config, double c, bool keeps_activations = false,
+                        const std::vector<TensorShare>& shares = {});
+Exchanges exchanges(const ResMlpConfig& config, size_t index);
 /// "ResMLP, width 384, depth 24, patch 16, 196 tokens of a 224 px image".
 std::string describe(const ResMlpConfig& config);
 

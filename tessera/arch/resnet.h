@@ -60,7 +60,9 @@ std::vector<std::string> unit_names(const ResNetConfig& config);
 double forward_flops(const ResNetConfig& config);
 /// What autograd keeps, with `c` bytes an element of the compute dtype, whatever `keeps_activations` (vit.h)
 /// is. docs/memory.md derives it.
-Activations activations(const ResNetConfig& config, double c, bool keeps_activations = false);
+Activations activations(const ResNetConfig& config, double c, bool keeps_activations = false,
+                        const std::vector<TensorShare>& shares = {});
+Exchanges exchanges(const ResNetConfig& config, size_t index);
 /// "ResNet, bottleneck blocks 3-4-6-3, width 64, of a 224 px image".
 std::string describe(const ResNetConfig& config);
 

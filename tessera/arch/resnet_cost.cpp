@@ -44,7 +44,11 @@ double forward_flops(const ResNetConfig& config) {
   return 2 * (sum + static_cast<double>(config.features() * config.classes));
 }
 
-Activations activations(const ResNetConfig& config, double c, bool /*keeps_activations*/) {
+// Nothing of a ResNet is cut.
+Exchanges exchanges(const ResNetConfig& /*config*/, size_t /*index*/) { return {}; }
+
+Activations activations(const ResNetConfig& config, double c, bool /*keeps_activations*/,
+                        const std::vector<TensorShare>& /*shares*/) {
   Activations result;
   // A BatchNorm keeps what it read; across ranks it keeps that normalised, in fp32.
   const double norm = config.batch_norm_sync ? kFloatBytes : c;

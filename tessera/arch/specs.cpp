@@ -16,4 +16,9 @@ int64_t product(const std::vector<int64_t>& shape) {
 int64_t ParameterSpec::numel() const { return product(shape); }
 int64_t BufferSpec::numel() const { return product(shape); }
 
+double exchanged_width(const TensorShare& share, double width) {
+  if (share.degree == 1) return 0;
+  return static_cast<double>(share.degree) * width * (share.keeps_gathered ? 3 : 4);
+}
+
 }  // namespace tessera::arch

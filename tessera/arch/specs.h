@@ -48,11 +48,33 @@ struct BufferSpec {
 
 inline constexpr double kFloatBytes = 4;  // of what is computed in float32 whatever the compute dtype
 
+/// The part of a unit's cut layers that a rank computes: for all samples of its tensor group, of which
+/// 1/degree are its own.
+struct TensorShare {
+  int64_t degree = 1, index = 0;  // ranks of the group, and the rank's position in it
+  bool keeps_gathered = false;    // the gathered inputs of the cut layers wait for backward
+};
+
+/// Values of a token that the exchanges of a cut layer's backward hold at once, for one of the rank's own
+/// samples: the gathered gradient of its output, the gradient of its input before the sum, what the sum
+/// receives, and its input where that is gathered again. `width`: of the residual stream.
+double exchanged_width(const TensorShare& share, double width);
+
 /// Bytes of one image that wait for the backward pass of one unit.
 struct UnitActivations {
   double input = 0;  // what entered the unit; all that recompute keeps
   double all = 0;    // with the input
   double again = 0;  // what exists once more while a unit that kept only its input is computed again
+  double sums = 0;   // of `again`: results of reduce-scatters that Recompute::kKeepSums keeps
+};
+
+/// Values of one image that a rank of a tensor group sends to each other rank of it for one unit and
+/// micro-batch. A backward pass exchanges as many as `forward`.
+struct Exchanges {
+  double forward = 0;
+  double inputs = 0;           // of gathering the inputs of cut layers once more
+  double again = 0;            // of computing the unit once more, but for the last sum
+  double again_with_sums = 0;  // the same where the first sum was kept
 };
 
 /// Of a whole model, one image: without the image as the loader delivers it.

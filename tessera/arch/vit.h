@@ -77,7 +77,9 @@ std::vector<BufferSpec> buffers(const VitConfig& config);
 
 /// What autograd keeps, with `c` bytes an element of the compute dtype; with `keeps_activations` also those
 /// of the blocks' norms and GELUs, which backward otherwise makes again. docs/memory.md derives it.
-Activations activations(const VitConfig& config, double c, bool keeps_activations = false);
+Activations activations(const VitConfig& config, double c, bool keeps_activations = false,
+                        const std::vector<TensorShare>& shares = {});
+Exchanges exchanges(const VitConfig& config, size_t index);
 
 /// "ViT, width 768, depth 12, heads 12, patch 16, 197 tokens of a 224 px image".
 std::string describe(const VitConfig& config);

@@ -3,6 +3,7 @@
 // those of that page.
 #include <algorithm>
 
+#include "tessera/arch/cut.h"
 #include "tessera/arch/vit.h"
 
 namespace tessera::arch {
@@ -25,37 +26,73 @@ bool makes_no_keys(const VitConfig& config, int64_t read_tokens) {
   return read_tokens < config.tokens() && !config.qk_norm;
 }
 
+/// What a block keeps of one token: values of the compute dtype and fp32 values. `own`: of the rank's own
+/// samples. `group`: of those of its tensor group, whose heads and hidden units the rank computes.
+struct KeptOfToken {
+  double own = 0, group = 0, own_floats = 0, group_floats = 0;
+  double bytes(double c, double degree) const {
+    return c * (own + degree * group) + kFloatBytes * (own_floats + degree * group_floats);
+  }
+};
+
 // The first `read` of its tokens go on behind the attention.
 UnitActivations block_activations(const VitConfig& config, double c, int64_t read_tokens,
-                                  bool keeps_activations) {
+                                  bool keeps_activations, const TensorShare& share) {
   const auto tokens = static_cast<double>(config.tokens()), read = static_cast<double>(read_tokens);
-  const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
-  const auto heads = static_cast<double>(config.heads);
-  double of_all = 3 * d, of_read = 3 * d + m;
-  // Mean and 1/std of two norms; of the softmax its logarithm, or with our kernels maximum and sum.
-  double all_statistics = 2, read_statistics = 2 + (c < kFloatBytes ? 2 : 1) * heads;
-  if (makes_no_keys(config, read_tokens)) {
-    of_all -= 2 * d;
-    of_read += 2 * heads * d;              // for each head what a query takes to the tokens and brings back,
-    read_statistics = 2 + heads * tokens;  // and the whole softmax
+  const auto d = static_cast<double>(config.width);
+  const auto heads = static_cast<double>(items_of(config.heads, share.degree, share.index).size());
+  const auto m = static_cast<double>(hidden_of(config.mlp_width, share.degree, share.index));
+  const double of_heads = d * heads / static_cast<double>(config.heads);
+  const bool keeps_gathered = share.degree > 1 && share.keeps_gathered;
+  const bool no_keys = makes_no_keys(config, read_tokens);
+  // The inputs of both norms with mean and 1/std; keys and values; queries, the attention's output and what
+  // GELU reads; of the softmax its logarithm, or with our kernels maximum and sum.
+  KeptOfToken of_all{.own = d, .group = 2 * of_heads, .own_floats = 2};
+  KeptOfToken of_read{.own = d,
+                      .group = 2 * of_heads + m,
+                      .own_floats = 2,
+                      .group_floats = (c < kFloatBytes ? 2 : 1) * heads};
+  if (no_keys) {
+    of_all.group = 0;
+    of_read.group += 2 * heads * d;         // for each head what a query takes to the tokens and brings back,
+    of_read.group_floats = heads * tokens;  // and the whole softmax
   } else if (read < tokens) {
-    of_read += d;  // what the queries are made of, copied
+    of_read.group += d;  // what the queries are made of, copied
   }
   if (config.qk_norm) {
-    of_all += d;
-    of_read += d;
-    all_statistics += 2 * heads;
-    read_statistics += 2 * heads;
+    for (KeptOfToken* kept : {&of_all, &of_read}) {
+      kept->group += of_heads;
+      kept->group_floats += 2 * heads;
+    }
   }
-  if (config.layer_scale > 0) of_read += 2 * d;
-  if (config.dropout > 0) of_read += 2 * d + 2 * m;  // masks, and GELU's output with one
-  if (keeps_activations) {
-    if (!makes_no_keys(config, read_tokens)) of_all += d;  // norm1's, which qkv read
-    of_read += d;                                          // norm2's, which fc1 read
-    if (config.dropout == 0) of_read += m;                 // GELU's, which fc2 read
+  if (config.layer_scale > 0) of_read.own += 2 * d;
+  if (config.dropout > 0) {  // masks, and GELU's output with one
+    of_read.own += 2 * d;
+    of_read.group += 2 * m;
   }
-  return unit(c * tokens * d, tokens * (c * of_all + kFloatBytes * all_statistics) +
-                                  read * (c * of_read + kFloatBytes * read_statistics));
+  if (keeps_gathered) {  // the outputs of both norms
+    of_all.group += d;
+    of_read.group += d;
+  } else if (keeps_activations) {
+    if (!no_keys) of_all.own += d;  // norm1's, which qkv read
+    of_read.own += d;               // norm2's, which fc1 read
+  }
+  if (keeps_activations && config.dropout == 0) of_read.group += m;  // GELU's, which fc2 read
+  const auto degree = static_cast<double>(share.degree);
+  UnitActivations result =
+      unit(c * tokens * d, tokens * of_all.bytes(c, degree) + read * of_read.bytes(c, degree));
+  if (share.degree > 1) result.sums = c * read * d;  // the attention's, which norm2 reads
+  return result;
+}
+
+/// Gradients of activations in a block's backward, where they take the most: that of the residual stream,
+/// and GELU's output with its gradient, or those of queries, keys, values and the attention's output.
+double block_working(const VitConfig& config, double c, const TensorShare& share) {
+  const auto d = static_cast<double>(config.width), degree = static_cast<double>(share.degree);
+  const auto heads = static_cast<double>(items_of(config.heads, share.degree, share.index).size());
+  const auto m = static_cast<double>(hidden_of(config.mlp_width, share.degree, share.index));
+  const double widest = std::max(2 * m, 4 * d * heads / static_cast<double>(config.heads));
+  return c * static_cast<double>(config.tokens()) * (d + degree * widest + exchanged_width(share, d));
 }
 
 double classifiers(const VitConfig& config) { return config.distillation_token ? 2 : 1; }
@@ -79,17 +116,31 @@ UnitActivations head_activations(const VitConfig& config, double c) {
 
 }  // namespace
 
-Activations activations(const VitConfig& config, double c, bool keeps_activations) {
+Exchanges exchanges(const VitConfig& config, size_t index) {
+  const auto depth = static_cast<size_t>(config.depth);
+  if (index == 0 || index > depth) return {};
+  // The attention gathers all tokens; its sum, and what the MLP gathers and sums, have those that go on.
+  const int64_t tokens = config.tokens(), read = index < depth ? tokens : config.tokens_read();
+  const auto width = static_cast<double>(config.width);
+  const double of_all = static_cast<double>(tokens) * width, of_read = static_cast<double>(read) * width;
+  return {.forward = of_all + 3 * of_read,
+          .inputs = of_all + of_read,
+          .again = of_all + 2 * of_read,
+          .again_with_sums = of_all + of_read};
+}
+
+Activations activations(const VitConfig& config, double c, bool keeps_activations,
+                        const std::vector<TensorShare>& shares) {
   Activations result;
+  result.working = logit_bytes(config);  // their gradients, where there are so many classes
   result.units.push_back(stem_activations(config, c));
   for (int64_t i = 1; i <= config.depth; ++i) {
-    result.units.push_back(block_activations(
-        config, c, i < config.depth ? config.tokens() : config.tokens_read(), keeps_activations));
+    const TensorShare share = shares.empty() ? TensorShare() : shares.at(static_cast<size_t>(i));
+    const int64_t read = i < config.depth ? config.tokens() : config.tokens_read();
+    result.units.push_back(block_activations(config, c, read, keeps_activations, share));
+    result.working = std::max(result.working, block_working(config, c, share));
   }
   result.units.push_back(head_activations(config, c));
-  const auto d = static_cast<double>(config.width), m = static_cast<double>(config.mlp_width);
-  result.working = std::max(c * static_cast<double>(config.tokens()) * (d + std::max(2 * m, 4 * d)),
-                            logit_bytes(config));  // their gradients, where there are so many classes
   return result;
 }
 

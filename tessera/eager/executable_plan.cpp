@@ -24,9 +24,10 @@ void check_executable(const plan::Plan& plan) {
   if (plan.micro_batches > 0)
     unsupported(concat("\"micro_batches\" ", plan.micro_batches), "0: train.accumulation decides");
   for (const plan::UnitPlan& unit : plan.units) {
-    if (unit.keep_gathered) unsupported(of_unit("keep_gathered", "true", unit), "false");
-    if (unit.recompute == plan::Recompute::kKeepSums)
-      unsupported(of_unit("recompute", "\"keep_sums\"", unit), "\"none\" or \"all\"");
+    if (!unit.is_cut() && unit.keep_gathered)
+      unsupported(of_unit("keep_gathered", "true with \"tensor\" 1", unit), "false");
+    if (!unit.is_cut() && unit.recompute == plan::Recompute::kKeepSums)
+      unsupported(of_unit("recompute", "\"keep_sums\" with \"tensor\" 1", unit), "\"none\" or \"all\"");
   }
 }
 

@@ -88,20 +88,6 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
   return std::make_unique<mesh::Mesh>(rendezvous, axes, all, spans);
 }
 
-plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
-  plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
-                                       recipe.shard.prefetch, recipe.shard.offload);
-  plan::set_shard_ranks(&plan, recipe.shard.ranks);
-  plan::assign_levels(&plan, recipe.shard.units, recipe.shard.ranks);
-  return plan;
-}
-
-std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world) {
-  const int64_t ranks = recipe.shard.ranks;
-  if (ranks == 0 || ranks == world) return {{"shard", world}};
-  return {{"dp", world / ranks}, {"shard", ranks}};
-}
-
 plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::Device device) {
   const auto bytes = [device](recipe::Dtype dtype) {
     return static_cast<int64_t>(at::elementSize(resolve_dtype(dtype, device)));
@@ -202,7 +188,8 @@ double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
   if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && inputs.compute_bytes < 4) {
     // The weights once more, when training's activations and gradients are gone.
     const int64_t batch = recipe.train.eval_batch > 0 ? recipe.train.eval_batch : batch_per_rank;
-    const bool offloads = recipe.shard.offload != plan::Offload::kNone;  // then gradients stay
+    const bool offloads = std::ranges::any_of(  // then gradients stay
+        plan.units, [](const plan::UnitPlan& unit) { return unit.offload != plan::Offload::kNone; });
     needed = std::max(needed, needed - memory.activations - (offloads ? 0 : memory.gradients) +
                                   plan::inference_bytes(recipe.model, plan, {4, 4}, batch));
   }
@@ -219,17 +206,23 @@ double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, in
 std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                            const launch::Ranks& ranks) {
   const auto predict = [&](const plan::Plan& p, int64_t batch) { return own_memory(recipe, p, batch); };
-  recipe::Recipe cheaper = recipe, all_ranks = recipe;
+  const double now = predict(plan, batch_per_rank);
+  const std::string any_plan =
+      concat(saving("run.keep_activations = never", now,
+                    own_memory(with_kept_activations(recipe, false), plan, batch_per_rank)),
+             saving("half the batch per rank", now, predict(plan, std::max<int64_t>(1, batch_per_rank / 2))));
+  if (!recipe.parallel.plan.empty()) return any_plan;  // a file holds for one layout
+  recipe::Recipe cheaper = recipe, all_ranks = recipe, regathers = recipe;
   cheaper.shard.recompute = true;
   all_ranks.shard.ranks = 0;
-  const double now = predict(plan, batch_per_rank);
-  return concat(
-      saving("shard.recompute = true", now, predict(make_plan(cheaper, ranks.world), batch_per_rank)),
-      saving("shard.ranks = 0", now, predict(make_plan(all_ranks, ranks.world), batch_per_rank)),
-      saving("run.keep_activations = never", now,
-             own_memory(with_kept_activations(recipe, false), plan, batch_per_rank)),
-      saving("half the batch per rank", now, predict(plan, std::max<int64_t>(1, batch_per_rank / 2))),
-      saving("twice the ranks", now, predict(make_plan(recipe, 2 * ranks.world), batch_per_rank)));
+  regathers.parallel.keep_gathered = false;
+  const auto with = [&](const recipe::Recipe& changed, int64_t world) {
+    return predict(make_plan(changed, world), batch_per_rank);
+  };
+  return concat(saving("shard.recompute = true", now, with(cheaper, ranks.world)),
+                saving("shard.ranks = 0", now, with(all_ranks, ranks.world)),
+                saving("parallel.keep_gathered = false", now, with(regathers, ranks.world)), any_plan,
+                saving("twice the ranks", now, with(recipe, 2 * ranks.world)));
 }
 
 std::string savings_hint(const std::string& savings, const std::string& otherwise) {

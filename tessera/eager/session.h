@@ -34,10 +34,12 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::function<mesh::Facts()>& facts);
 
-/// Errors: UserError where shard.ranks or shard.units do not fit the model or `world` ranks.
+/// The layout of parallel.plan, or of the keys shard.* and parallel.*. Errors: UserError where these do not
+/// fit the model or `world` ranks, or contradict each other.
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
-/// Names of the mesh's axes for make_plan(recipe, world): "shard", and with shard.ranks "dp" over it.
-/// Requires that make_plan accepts the recipe.
+/// Names of the mesh's axes for make_plan(recipe, world): "shard", and with shard.ranks "dp" over it; with
+/// tensor parallelism the groups of the units that are cut, "tensor" as the fastest axis (adjacent) or the
+/// slowest (strided). Where these units have different groups, "dp" for all ranks. Errors: as make_plan.
 std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world);
 /// What memory and traffic depend on, for `world` ranks. `device`: where the run computes; what kAuto means
 /// depends on it.

@@ -61,12 +61,15 @@ shard::UnitParameters placed_parameters(const TrainState& state, const models::S
 
 /// All trained parameters of the model.
 std::vector<optim::ModelParameter> model_parameters(const models::SegmentedModel& model) {
-  std::unordered_map<std::string, int64_t> units_after;  // by segment
-  auto left = static_cast<int64_t>(model.segments().size());
-  for (const models::Segment& segment : model.segments()) units_after[segment.name] = --left;
+  std::unordered_map<std::string, int64_t> units_before;  // by segment
+  for (const models::Segment& segment : model.segments())
+    units_before.emplace(segment.name, static_cast<int64_t>(units_before.size()));
+  const auto last = static_cast<int64_t>(units_before.size()) - 1;
   std::vector<optim::ModelParameter> parameters;
   for (const arch::ParameterSpec& spec : model.specs()) {
-    if (!spec.buffer) parameters.push_back({spec.name, spec.decay, units_after.at(spec.unit)});
+    if (spec.buffer) continue;
+    const int64_t before = units_before.at(spec.unit);
+    parameters.push_back({spec.name, spec.decay, before, last - before});
   }
   return parameters;
 }
@@ -90,14 +93,23 @@ namespace {
 std::vector<shard::Segment> segments_of(TrainState& state) {
   std::vector<shard::Segment> segments;
   for (const models::Segment& segment : state.model->segments()) {
-    const models::ForwardContext* context = &state.context;
-    const auto forward = [&segment, context](const at::Tensor& x) { return segment.forward(x, *context); };
-    const auto repeat = [&segment, context, forward]() -> shard::Segment::Forward {
+    models::ForwardContext* context = &state.context;
+    const auto forward = [&segment, context](const at::Tensor& x) {
+      const at::Tensor y = segment.forward(x, *context);
+      context->sums = nullptr;
+      return y;
+    };
+    const bool keeps_sums = plan::unit_of(state.plan, segment.name).recompute == plan::Recompute::kKeepSums;
+    const auto repeat = [&segment, context, forward, keeps_sums]() -> shard::Segment::Forward {
       // A recording holds one pass whole, and its replays' masks are those of the batch that is there then.
       if (ops::host_values_are_kept()) return forward;
+      context->sums = std::make_shared<parallel::KeptSums>(parallel::KeptSums{.keeps = keeps_sums});
       models::ForwardContext then = *context;
       then.observe = nullptr;  // it has been told
-      return [&segment, then = std::move(then)](const at::Tensor& x) { return segment.forward(x, then); };
+      return [&segment, then = std::move(then)](const at::Tensor& x) {
+        then.sums->is_again = true;
+        return segment.forward(x, then);
+      };
     };
     segments.push_back(
         {segment.name, placed_parameters(state, segment), forward, segment.buffers, repeat, segment.rows});

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <regex>
 #include <string_view>
 
 #include "tessera/base/error.h"
@@ -54,19 +53,28 @@ TrainedModel open_weights(const std::string& path, const std::vector<std::string
   return {path, recipe::parse_recipe(toml, path, ".", without_zero_lengths(sets)), std::move(found)};
 }
 
-/// Groups of ranks of the training may not fit the ranks of an evaluation, whose numbers are the same
-/// without.
-void use_any_ranks(recipe::Recipe& recipe, const std::vector<std::string>& sets) {
-  if (!recipe::last_set(sets, "shard.ranks")) recipe.shard.ranks = 0;
-  if (!recipe::last_set(sets, "shard.units")) {
-    static const std::regex ranks("\\+ranks\\d+");
-    recipe.shard.units = std::regex_replace(recipe.shard.units, ranks, "");
+bool fits(const recipe::Recipe& recipe, int64_t world) {
+  try {
+    static_cast<void>(make_plan(recipe, world));
+    return true;
+  } catch (const UserError&) {
+    return false;
   }
 }
 
 }  // namespace
 
-TrainedModel open_trained_model(const std::string& path, const std::vector<std::string>& sets,
+void use_any_ranks(recipe::Recipe& recipe, int64_t world, const std::vector<std::string>& sets) {
+  if (!recipe::last_set(sets, "parallel.plan")) recipe.parallel.plan = "";
+  if (!recipe::last_set(sets, "shard.ranks")) recipe.shard.ranks = 0;
+  const bool own_units = recipe::last_set(sets, "shard.units").has_value();
+  if (!own_units) recipe.shard.units = plan::rules_for_any_ranks(recipe.shard.units, /*whole_layers=*/false);
+  if (fits(recipe, world)) return;
+  if (!recipe::last_set(sets, "parallel.tensor")) recipe.parallel.tensor = 1;
+  if (!own_units) recipe.shard.units = plan::rules_for_any_ranks(recipe.shard.units, /*whole_layers=*/true);
+}
+
+TrainedModel open_trained_model(const std::string& path, int64_t world, const std::vector<std::string>& sets,
                                 const Warn& warn) {
   if (is_of_others(path)) return open_weights(path, sets);
   const auto found = checkpoint::choose(path, checkpoint::kBestOrLatest);
@@ -84,7 +92,7 @@ TrainedModel open_trained_model(const std::string& path, const std::vector<std::
     if (recipe.checkpoint.on_damage == "fail") checkpoint::refuse_passed_over(choice);
     warn(checkpoint::passed_over_text(choice));
   }
-  use_any_ranks(recipe, sets);
+  use_any_ranks(recipe, world, sets);
   return {choice.path, std::move(recipe)};
 }
 

@@ -26,9 +26,15 @@ struct TrainedModel {
 };
 
 /// What a path means: a checkpoint (its own folder, or a run's: the best, else the latest) with the recipe
-/// saved in it, or somebody's weights. Errors: UserError with the reason.
-TrainedModel open_trained_model(const std::string& path, const std::vector<std::string>& sets,
+/// saved in it, adapted to `world` ranks by use_any_ranks, or somebody's weights. Errors: UserError with the
+/// reason.
+TrainedModel open_trained_model(const std::string& path, int64_t world, const std::vector<std::string>& sets,
                                 const Warn& warn);
+
+/// Removes the training's groups of ranks from a recipe that is to be evaluated on `world` ranks: its plan
+/// file, groups that split the state, and where it does not fit these ranks, tensor parallelism. The numbers
+/// are the same without. Keys that `sets` gives stay.
+void use_any_ranks(recipe::Recipe& recipe, int64_t world, const std::vector<std::string>& sets);
 
 /// float32 where the recipe evaluates in it or the evaluation is for `features`, unless --set says otherwise.
 void choose_precision(recipe::Recipe& recipe, const std::vector<std::string>& sets, bool features);

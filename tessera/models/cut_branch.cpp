@@ -2,6 +2,10 @@
 #include "tessera/models/cut_branch.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
 
 #include "tessera/base/error.h"
 
@@ -16,13 +20,63 @@ const parallel::GroupSamples& CutBranch::samples(const ForwardContext& context) 
 at::Tensor CutBranch::operator()(ops::LayerNormOutput own, const parallel::Summands& summands,
                                  const ForwardContext& context, const PartialLayers& layers) const {
   const parallel::GroupSamples& samples = this->samples(context);
+  const at::Tensor known = known_sum(own.rows, context);
   ops::LayerNormOutput rows{{}, {}, group_->enter(own.rows, samples, name_)};
+  if (!group_->keeps_gathered()) {
+    // Of x, or of what there is if no norm made the rows, they come again.
+    rows.x = own.x.defined() ? own.x : own.rows;
+    rows.norm = own.norm;
+    rows.gather = [group = group_, samples, name = name_](const at::Tensor& normed) {
+      return group->gather_again(normed, samples, name);
+    };
+  }
   own = {};  // what the norm made is not needed from here on
-  return group_->leave(layers(std::move(rows)), summands, samples, name_);
+  const at::Tensor sum = group_->leave(layers(std::move(rows)), summands, samples, name_, known);
+  if (context.sums && !context.sums->is_again && context.sums->keeps && value_again_)
+    context.sums->sums.push_back(sum.detach());
+  return sum;
 }
 
-at::Tensor nothing_of(const at::Tensor& rows, const std::vector<at::Tensor>& parameters) {
-  at::Tensor zeros = rows * 0;
+/// Of a second run: the sum of the first, or anything if nothing reads it. Undefined: it must be made.
+at::Tensor CutBranch::known_sum(const at::Tensor& rows, const ForwardContext& context) const {
+  if (!context.sums || !context.sums->is_again) return {};
+  if (!value_again_) return rows.detach();
+  return context.sums->keeps ? context.sums->sums.at(context.sums->next++) : at::Tensor();
+}
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Rows : torch::CustomClassHolder {
+  explicit Rows(ops::LayerNormOutput given) : rows(std::move(given)) {}
+  ops::LayerNormOutput rows;
+};
+
+/// Other ranks' layers gather the rows again in backward, for the gradients of their weights.
+class NoShare : public torch::autograd::Function<NoShare> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& rows, int64_t tokens,
+                            const c10::intrusive_ptr<Rows>& again) {
+    ctx->saved_data["shape"] = rows.sizes().vec();
+    if (again->rows.gather) ctx->saved_data["again"] = c10::IValue::make_capsule(again);
+    return at::zeros({rows.size(0), tokens, rows.size(2)}, rows.options());
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto again = ctx->saved_data.find("again");
+    if (again != ctx->saved_data.end())
+      ops::made_again(c10::static_intrusive_pointer_cast<Rows>(again->second.toCapsule())->rows);
+    return {at::zeros(ctx->saved_data["shape"].toIntVector(), gradients[0].options()), at::Tensor(),
+            at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor nothing_of(ops::LayerNormOutput rows, int64_t tokens, const std::vector<at::Tensor>& parameters) {
+  const at::Tensor all = std::move(rows.rows);
+  at::Tensor zeros = NoShare::apply(all, tokens, c10::make_intrusive<Rows>(std::move(rows)));
   for (const at::Tensor& parameter : parameters) zeros = zeros + parameter.sum() * 0;
   return zeros;
 }

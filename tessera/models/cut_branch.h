@@ -30,15 +30,24 @@ class CutBranch {
   /// Sums of `layers` over the ranks, for this rank's samples, with the summands. Requires: is_cut().
   at::Tensor operator()(ops::LayerNormOutput own, const parallel::Summands& summands,
                         const ForwardContext& context, const PartialLayers& layers) const;
+  /// Nothing that backward needs reads the sum of a second run (ForwardContext::sums), which then may have
+  /// any values. The sum has the shape of the rows.
+  CutBranch& without_value_again() {
+    value_again_ = false;
+    return *this;
+  }
 
  private:
+  at::Tensor known_sum(const at::Tensor& rows, const ForwardContext& context) const;
+
   const parallel::TensorGroup* group_;
   std::string name_;
+  bool value_again_ = true;
 };
 
-/// The partial sums of a rank that has no share of the layers: zeros of the shape of `rows`, which depend on
-/// them and on the layers' parameters. So every rank's backward pass makes the same exchanges, and brings
-/// gradients of the same parameters, in one order.
-at::Tensor nothing_of(const at::Tensor& rows, const std::vector<at::Tensor>& parameters);
+/// The partial sums of a rank that has no share of the layers: zeros, [samples of the group, tokens, width],
+/// which depend on the rows and on the layers' parameters. So every rank's backward pass makes the same
+/// exchanges, and brings gradients of the same parameters, in one order.
+at::Tensor nothing_of(ops::LayerNormOutput rows, int64_t tokens, const std::vector<at::Tensor>& parameters);
 
 }  // namespace tessera::models

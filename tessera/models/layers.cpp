@@ -144,7 +144,7 @@ std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& giv
   const at::Tensor x = all ? normed.x : normed.x.narrow(1, 0, read_);
   if (cut_.is_cut()) {
     const auto partial = [&](ops::LayerNormOutput rows) {
-      if (heads_ == 0) return without_heads(all ? rows.rows : rows.rows.narrow(1, 0, read_));
+      if (heads_ == 0) return without_heads(std::move(rows), x.size(1));
       const at::Tensor mixed = all ? of_all(std::move(rows), context) : of_first(std::move(rows), context);
       return proj_.without_bias().in_block(mixed, context);
     };
@@ -161,10 +161,10 @@ std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& giv
   return {x, proj_dropout_(proj_.in_block(mixed, context), context)};
 }
 
-at::Tensor AttentionBranch::without_heads(const at::Tensor& rows) const {
+at::Tensor AttentionBranch::without_heads(ops::LayerNormOutput rows, int64_t tokens) const {
   std::vector<at::Tensor> parameters = {qkv_.weight, qkv_.bias, proj_.weight};
   for (const LayerNorm& norm : qk_norms_) parameters.insert(parameters.end(), {norm.weight, norm.bias});
-  return nothing_of(rows, parameters);
+  return nothing_of(std::move(rows), tokens, parameters);
 }
 
 at::Tensor AttentionBranch::of_all(ops::LayerNormOutput normed, const ForwardContext& context) const {
@@ -208,7 +208,10 @@ MlpBranch::MlpBranch(const ParameterMap& map, const arch::VitConfig& config, int
       fc2_(block_scope(map, block).child("mlp").child("fc2")),
       dropout1_(config.dropout, block_name(block, "mlp.drop1")),
       dropout2_(config.dropout, block_name(block, "mlp.drop2")),
-      residual_(block_scope(map, block).find("ls2.gamma"), drop_path, block_name(block, "drop_path2")) {}
+      residual_(block_scope(map, block).find("ls2.gamma"), drop_path, block_name(block, "drop_path2")) {
+  // A block's last sum: only the gradient of a gamma reads it.
+  if (!residual_.gamma.defined()) cut_.without_value_again();
+}
 
 at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
                               const ForwardContext& context) const {
@@ -219,8 +222,9 @@ at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
   at::Tensor sum;
   if (cut_.is_cut()) {
     sum = cut_(std::move(normed), {fc2_.bias, residual}, context, [&](ops::LayerNormOutput rows) {
-      return hidden_.count == 0 ? nothing_of(rows.rows, {fc1_.weight, fc1_.bias, fc2_.weight})
-                                : layers(std::move(rows), fc2_.without_bias(), {}, context);
+      return hidden_.count == 0
+                 ? nothing_of(std::move(rows), x.size(1), {fc1_.weight, fc1_.bias, fc2_.weight})
+                 : layers(std::move(rows), fc2_.without_bias(), {}, context);
     });
   } else {
     sum = layers(std::move(normed), fc2_, residual, context);

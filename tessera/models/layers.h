@@ -94,7 +94,7 @@ class AttentionBranch {
   // attention(qkv(..)): for every token, and for the first that are read.
   at::Tensor of_all(ops::LayerNormOutput normed, const ForwardContext& context) const;
   at::Tensor of_first(ops::LayerNormOutput normed, const ForwardContext& context) const;
-  at::Tensor without_heads(const at::Tensor& rows) const;
+  at::Tensor without_heads(ops::LayerNormOutput rows, int64_t tokens) const;
   // [batch, tokens, parts * width] as `parts` tensors [batch, tokens, heads, head width].
   std::vector<at::Tensor> heads_of(const at::Tensor& packed, int64_t parts) const;
 

@@ -34,13 +34,15 @@ class ResMlpBlock {
   }
 
  private:
-  at::Tensor channels(const at::Tensor& rows, const Linear& fc2, const ForwardContext& context) const {
+  template <typename Rows>
+  at::Tensor channels(const Rows& rows, const Linear& fc2, const ForwardContext& context) const {
     return fc2.in_block(fc1_.then_gelu(rows, context), context);
   }
   at::Tensor summed(const at::Tensor& rows, const ForwardContext& context) const {
     return cut_({{}, {}, rows}, {fc2_.bias, {}}, context, [&](const ops::LayerNormOutput& all) {
-      return fc1_.weight.size(0) == 0 ? nothing_of(all.rows, {fc1_.weight, fc1_.bias, fc2_.weight})
-                                      : channels(all.rows, fc2_.without_bias(), context);
+      return fc1_.weight.size(0) == 0
+                 ? nothing_of(all, all.rows.size(1), {fc1_.weight, fc1_.bias, fc2_.weight})
+                 : channels(all, fc2_.without_bias(), context);
     });
   }
 

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tessera/parallel/group_samples.h"
+#include "tessera/parallel/kept_sums.h"
 
 namespace tessera::models {
 
@@ -25,6 +27,8 @@ struct ForwardContext {
   std::vector<uint64_t> samples;  // [batch] sample numbers
   /// Of the same micro-batch, by parallel::TensorGroup::index(): who holds which samples. Cut layers need it.
   std::vector<parallel::GroupSamples> tensor_groups = {};
+  /// Of a segment that runs again in backward, in both runs. Null: its sums are made as they come.
+  std::shared_ptr<parallel::KeptSums> sums = nullptr;
   /// If there is one, it is told of what comes out of every segment, by its name, and within a head of
   /// "features", [batch, width], what the classifier reads, and of a ViT's "tokens", [batch, tokens, width],
   /// what they are pooled from (timm's forward_head(pre_logits=True) and forward_features; where two

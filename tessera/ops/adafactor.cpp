@@ -30,17 +30,25 @@ std::vector<int64_t> steps_without(const std::vector<int64_t>& shape, int64_t mi
   return steps;
 }
 
-/// Calls body(first, count, row, column) for elements [begin, end) in runs along the last dim: the run's
-/// first element and the places of its moments.
+/// Calls body(first, count, row, column) for elements [begin, end) of a flattened box in runs along the last
+/// dim: the run's first element and the places of its moments.
 template <typename Body>
-void over_lines(const Factored& t, int64_t begin, int64_t end, const Body& body) {
-  const int64_t width = t.shape.back();
+void over_lines(const Factored& t, const Box& box, int64_t begin, int64_t end, const Body& body) {
+  const std::vector<int64_t> sizes = box.shape();
+  const int64_t width = sizes.back();
+  int64_t first_row = 0, first_column = 0;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    first_row += box.dims[dim].begin * t.row_steps[dim];
+    first_column += box.dims[dim].begin * t.column_steps[dim];
+  }
   for (int64_t at = begin; at < end;) {
     const int64_t within = at % width, count = std::min(width - within, end - at);
-    int64_t rest = at / width, row = within * t.row_steps.back(), column = within * t.column_steps.back();
-    for (size_t dim = t.shape.size() - 1; dim-- > 0;) {
-      const int64_t index = rest % t.shape[dim];
-      rest /= t.shape[dim];
+    int64_t rest = at / width;
+    int64_t row = first_row + within * t.row_steps.back();
+    int64_t column = first_column + within * t.column_steps.back();
+    for (size_t dim = sizes.size() - 1; dim-- > 0;) {
+      const int64_t index = rest % sizes[dim];
+      rest /= sizes[dim];
       row += index * t.row_steps[dim];
       column += index * t.column_steps[dim];
     }
@@ -93,14 +101,16 @@ std::optional<Factored> factored(const std::vector<int64_t>& shape) {
   return t;
 }
 
-void add_squares(const Factored& t, const at::Tensor& gradient, int64_t begin, double grad_scale,
+void add_squares(const Factored& t, const Region& region, const at::Tensor& gradient, double grad_scale,
                  double* row_sums, double* column_sums) {
+  TESSERA_CHECK_EQ(gradient.numel(), region.numel());
+  if (gradient.numel() == 0) return;
   if (!is_for_kernels(gradient, at::kFloat)) {
-    return by_libtorch::add_squares(t, gradient, begin, grad_scale, row_sums, column_sums);
+    return by_libtorch::add_squares(t, region, gradient, grad_scale, row_sums, column_sums);
   }
-  const float* g = gradient.const_data_ptr<float>() - begin;
+  const float* g = gradient.const_data_ptr<float>() - region.begin;
   const int64_t row_step = t.row_steps.back(), column_step = t.column_steps.back();
-  over_lines(t, begin, begin + gradient.numel(),
+  over_lines(t, region.box, region.begin, region.end,
              [&](int64_t first, int64_t count, int64_t row, int64_t column) {
                for (int64_t i = 0; i < count; ++i) {
                  const double value = grad_scale * static_cast<double>(g[first + i]), square = value * value;
@@ -110,10 +120,12 @@ void add_squares(const Factored& t, const at::Tensor& gradient, int64_t begin, d
              });
 }
 
-void divide_by_root(const Factored& t, at::Tensor gradient, int64_t begin, double grad_scale,
+void divide_by_root(const Factored& t, const Region& region, at::Tensor gradient, double grad_scale,
                     const at::Tensor& row, const at::Tensor& column) {
+  TESSERA_CHECK_EQ(gradient.numel(), region.numel());
+  if (gradient.numel() == 0) return;
   if (!is_for_kernels(gradient, at::kFloat)) {
-    return by_libtorch::divide_by_root(t, gradient, begin, grad_scale, row, column);
+    return by_libtorch::divide_by_root(t, region, gradient, grad_scale, row, column);
   }
   const at::Tensor row_factors =
       (row / row.mean(t.second, /*keepdim=*/true)).rsqrt_().mul_(grad_scale).contiguous();
@@ -123,9 +135,9 @@ void divide_by_root(const Factored& t, at::Tensor gradient, int64_t begin, doubl
   const float* c = column_factors.const_data_ptr<float>();
   const int64_t row_step = t.row_steps.back(), column_step = t.column_steps.back();
   at::parallel_for(0, gradient.numel(), kGrain, [&](int64_t from, int64_t to) {
-    over_lines(t, begin + from, begin + to,
+    over_lines(t, region.box, region.begin + from, region.begin + to,
                [&](int64_t first, int64_t count, int64_t row_at, int64_t column_at) {
-                 float* line = g + (first - begin);
+                 float* line = g + (first - region.begin);
                  for (int64_t i = 0; i < count; ++i) {
                    line[i] = line[i] * r[row_at + i * row_step] * c[column_at + i * column_step];
                  }

@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/base/region.h"
+
 namespace tessera::ops {
 
 /// A tensor whose second moments are factored over its two largest dims. `row` and `column` moments have the
@@ -25,15 +27,15 @@ struct Factored {
 /// the larger.
 std::optional<Factored> factored(const std::vector<int64_t>& shape);
 
-/// Adds (g * grad_scale)^2 of elements [begin, begin + n) of the flattened tensor to the sums over the
-/// missing dims. `gradient`: [n] float32 or, like the tensors of the functions below, float64 (with
-/// LibTorch's operations).
-void add_squares(const Factored& tensor, const at::Tensor& gradient, int64_t begin, double grad_scale,
+/// Adds (g * grad_scale)^2 of a region of the tensor to the sums over the missing dims. `gradient`:
+/// [region.numel()] float32 or, like the tensors of the functions below, float64 (with LibTorch's
+/// operations).
+void add_squares(const Factored& tensor, const Region& region, const at::Tensor& gradient, double grad_scale,
                  double* row_sums, double* column_sums);
 
 /// gradient (as above) *= grad_scale / sqrt(row * column / mean of row over the second largest dim), from the
 /// whole moments, float32 of the shapes above.
-void divide_by_root(const Factored& tensor, at::Tensor gradient, int64_t begin, double grad_scale,
+void divide_by_root(const Factored& tensor, const Region& region, at::Tensor gradient, double grad_scale,
                     const at::Tensor& row, const at::Tensor& column);
 
 /// For tensors that are not factored: squares += (1 - decay) * ((g * grad_scale)^2 + 1e-30 - squares), then

@@ -12,17 +12,19 @@ at::Tensor scaled(const at::Tensor& gradient, double scale) {
   return scale == 1 ? gradient : gradient * scale;
 }
 
-/// Where in the moments elements [begin, begin + n) of the flattened tensor find theirs: [n] int64 each.
+/// Where in the moments the elements of a region find theirs: [numel] int64 each.
 struct Places {
   at::Tensor row, column;
 };
 
-Places places(const Factored& t, int64_t begin, const at::Tensor& elements) {
-  at::Tensor rest = at::arange(begin, begin + elements.numel(), elements.options().dtype(at::kLong));
+/// `elements`: on their device.
+Places places(const Factored& t, const Region& region, const at::Tensor& elements) {
+  at::Tensor rest = at::arange(region.begin, region.end, elements.options().dtype(at::kLong));
   Places found{at::zeros_like(rest), at::zeros_like(rest)};
   for (size_t dim = t.shape.size(); dim-- > 0;) {
-    const at::Tensor index = rest.remainder(t.shape[dim]);
-    rest = rest.div(t.shape[dim], "floor");
+    const auto& [begin, end] = region.box.dims[dim];
+    const at::Tensor index = rest.remainder(end - begin).add_(begin);
+    rest = rest.div(end - begin, "floor");
     found.row.add_(index, t.row_steps[dim]);
     found.column.add_(index, t.column_steps[dim]);
   }
@@ -93,18 +95,18 @@ void move_average(at::Tensor average, const at::Tensor& values, double decay) {
   average.add_(values.sub(average), 1.0 - decay);
 }
 
-void add_squares(const Factored& t, const at::Tensor& gradient, int64_t begin, double grad_scale,
+void add_squares(const Factored& t, const Region& region, const at::Tensor& gradient, double grad_scale,
                  double* row_sums, double* column_sums) {
   const at::Tensor squares = gradient.to(at::kDouble).mul(grad_scale).square_();
-  const Places place = places(t, begin, gradient);
+  const Places place = places(t, region, gradient);
   add_to(row_sums, squares, place.row, t.row_numel);
   add_to(column_sums, squares, place.column, t.column_numel);
 }
 
-void divide_by_root(const Factored& t, at::Tensor gradient, int64_t begin, double grad_scale,
+void divide_by_root(const Factored& t, const Region& region, at::Tensor gradient, double grad_scale,
                     const at::Tensor& row, const at::Tensor& column) {
   const at::Tensor row_factors = (row / row.mean(t.second, /*keepdim=*/true)).rsqrt_().mul_(grad_scale);
-  const Places place = places(t, begin, gradient);
+  const Places place = places(t, region, gradient);
   gradient.mul_(row_factors.reshape({-1}).index_select(0, place.row))
       .mul_(column.rsqrt().reshape({-1}).index_select(0, place.column));
 }

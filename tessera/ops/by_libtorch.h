@@ -23,9 +23,9 @@ void lion(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, 
 void move_average(at::Tensor average, const at::Tensor& values, double decay);
 
 /// The sums come to the host: one wait for the device.
-void add_squares(const Factored& tensor, const at::Tensor& gradient, int64_t begin, double grad_scale,
+void add_squares(const Factored& tensor, const Region& region, const at::Tensor& gradient, double grad_scale,
                  double* row_sums, double* column_sums);
-void divide_by_root(const Factored& tensor, at::Tensor gradient, int64_t begin, double grad_scale,
+void divide_by_root(const Factored& tensor, const Region& region, at::Tensor gradient, double grad_scale,
                     const at::Tensor& row, const at::Tensor& column);
 void divide_by_root(at::Tensor gradient, double grad_scale, at::Tensor squares, double decay);
 void follow(at::Tensor parameter, const at::Tensor& update, at::Tensor average, double lr, double momentum,

@@ -142,4 +142,10 @@ LayerNormOutput normed(const at::Tensor& given, const Norm& norm, const at::Tens
   return {x, norm, layer_norm(x, norm)};
 }
 
+at::Tensor made_again(const LayerNormOutput& x) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor own = x.norm.weight.defined() ? layer_norm(x.x, x.norm) : x.x;
+  return x.gather ? x.gather(own) : own;
+}
+
 }  // namespace tessera::ops

@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+
 namespace tessera::ops {
 
 /// (x - mean) / sqrt(variance + epsilon) * weight + bias. `x`: [..., width]; `weight`, `bias`: [width].
@@ -19,12 +21,18 @@ inline at::Tensor layer_norm(const at::Tensor& x, const Norm& norm) {
   return layer_norm(x, norm.weight, norm.bias, norm.epsilon);
 }
 
-/// What a norm made, and of what.
+/// What a norm made, and of what. A layer that keeps x for backward, where others do, makes `rows` of it
+/// again.
 struct LayerNormOutput {
-  at::Tensor x;  // [..., width]; undefined: `rows` come from other ranks, and a layer keeps them for backward
-  Norm norm;
+  at::Tensor x;     // [..., width]; undefined: a layer keeps `rows` for backward
+  Norm norm;        // undefined: none
   at::Tensor rows;  // layer_norm(x, norm)
+  /// rows = gather(layer_norm(x, norm)) where other ranks hold some of them. Collective.
+  std::function<at::Tensor(const at::Tensor& own)> gather = {};
 };
+
+/// `rows` once more, of x; without a gradient. Requires: x.x is defined.
+at::Tensor made_again(const LayerNormOutput& x);
 
 /// Of x = `given` + `added`, for whoever goes on with that sum as well: a residual, whose gradient kernels
 /// then add to the norm's in the same pass. `added`: as `given`, or undefined for 0.

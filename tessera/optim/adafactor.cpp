@@ -9,8 +9,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
 
+#include "tessera/optim/sums_by_name.h"
 #include "tessera/optim/update_rule.h"
 
 namespace tessera::optim {
@@ -27,20 +30,26 @@ class Adafactor : public UpdateRule {
     return {"exp_avg"};
   }
 
-  void prepare(std::span<const UnitState> units) override {
-    require_whole_tensors(units, "adafactor");
+  void prepare(std::span<const UnitState> units, mesh::Mesh& mesh) override {
+    std::vector<SummedTensor> summed;
     for (const UnitState& state : units) {
       for (const shard::Shard& shard : state.unit->shards()) {
-        Moments moments{state.unit, &shard, ops::factored(shard.shape), {}, {}, {}};
-        if (moments.factored) {
-          moments.row = at::zeros(moments.factored->row_shape, shard.master.options());
-          moments.column = at::zeros(moments.factored->column_shape, shard.master.options());
+        Part part{state.unit, &shard, nullptr, {}, false};
+        if (const auto factored = ops::factored(shard.shape)) {
+          const at::TensorOptions options = shard.master.options();
+          const auto [at, added] =
+              moments_.try_emplace(shard.name, Moments{*factored, at::zeros(factored->row_shape, options),
+                                                       at::zeros(factored->column_shape, options)});
+          part.moments = &at->second;
+          part.first_of_tensor = added;
+          summed.push_back({shard.name, factored->row_numel + factored->column_numel});
         } else {
-          moments.squares = at::zeros_like(shard.master);
+          part.squares = at::zeros_like(shard.master);
         }
-        moments_.push_back(std::move(moments));
+        parts_.push_back(std::move(part));
       }
     }
+    sums_ = SumsByName(summed, mesh, "squares of rows and columns");
   }
 
   void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) override {
@@ -50,13 +59,15 @@ class Adafactor : public UpdateRule {
     size_t next = 0;
     for (const UnitState& state : units) {
       for (const Setting& setting : state.settings) {
-        Moments& m = moments_[next++];
-        const shard::Shard& shard = *m.shard;
-        if (m.factored) {
-          ops::divide_by_root(*m.factored, shard.gradient, shard.interval().begin, step.grad_scale, m.row,
-                              m.column);
+        const Part& part = parts_[next++];
+        const shard::Shard& shard = *part.shard;
+        if (part.moments) {
+          over_regions(shard, shard.gradient, [&](const Region& region, const at::Tensor& gradient) {
+            ops::divide_by_root(part.moments->factored, region, gradient, step.grad_scale, part.moments->row,
+                                part.moments->column);
+          });
         } else {
-          ops::divide_by_root(shard.gradient, step.grad_scale, m.squares, decay);
+          ops::divide_by_root(shard.gradient, step.grad_scale, part.squares, decay);
         }
         const at::Tensor average = momentum_ == 0 ? at::Tensor() : part_of(state.kept[0], shard);
         ops::follow(shard.master, shard.gradient, average, step.lr * setting.lr_scale, momentum_,
@@ -65,52 +76,51 @@ class Adafactor : public UpdateRule {
     }
   }
 
-  void append_shards(const std::string& prefix, bool first_rank, StateShards& shards) const override {
-    for (const Moments& m : moments_) {
-      if (!m.factored) {
-        add_shard(shards, prefix + "exp_avg_sq/", *m.unit, *m.shard, m.squares);
-        continue;
-      }
-      for (const auto& [name, moment] :
-           {std::pair("exp_avg_sq_r/", m.row), std::pair("exp_avg_sq_c/", m.column)}) {
-        shards.add({prefix + name + m.shard->name, "F32", moment.sizes().vec(),
-                    Region::whole(moment.sizes().vec()), nullptr, !first_rank},
-                   moment);
+  void append_shards(const std::string& prefix, StateShards& shards) const override {
+    for (const Part& part : parts_) {
+      const std::string& name = part.shard->name;
+      if (!part.moments) {
+        add_shard(shards, prefix + "exp_avg_sq/", *part.unit, *part.shard, part.squares);
+      } else if (part.first_of_tensor) {
+        for (const auto& [kind, moment] : {std::pair("exp_avg_sq_r/", part.moments->row),
+                                           std::pair("exp_avg_sq_c/", part.moments->column)}) {
+          shards.add({prefix + kind + name, "F32", moment.sizes().vec(), Region::whole(moment.sizes().vec()),
+                      nullptr, !sums_.is_lowest_holder(name)},
+                     moment);
+        }
       }
     }
   }
 
  private:
-  struct Moments {
+  struct Moments {  // of a whole tensor
+    ops::Factored factored;
+    at::Tensor row, column;
+  };
+  struct Part {
     const shard::Unit* unit;
     const shard::Shard* shard;
-    std::optional<ops::Factored> factored;
-    at::Tensor row, column;  // of the whole tensor
-    at::Tensor squares;      // of the shard, where not factored
+    Moments* moments;      // null: not factored
+    at::Tensor squares;    // of the shard, where not factored
+    bool first_of_tensor;  // of this rank's shards of a factored tensor
   };
 
   /// Means of squares into rows and columns. Collective.
   void take_in_squares(double grad_scale, double decay, mesh::Mesh& mesh) {
-    int64_t numbers = 0;
-    for (const Moments& m : moments_) {
-      if (m.factored) numbers += m.factored->row_numel + m.factored->column_numel;
+    at::Tensor sums = sums_.zeros();
+    for (const Part& part : parts_) {
+      if (!part.moments || part.unit->replica() != 0) continue;
+      double* rows = sums.data_ptr<double>() + sums_.begin(part.shard->name);
+      over_regions(*part.shard, part.shard->gradient, [&](const Region& region, const at::Tensor& gradient) {
+        ops::add_squares(part.moments->factored, region, gradient, grad_scale, rows,
+                         rows + part.moments->factored.row_numel);
+      });
     }
-    at::Tensor sums = at::zeros({numbers}, at::kDouble);
-    auto* at = sums.data_ptr<double>();
-    for (const Moments& m : moments_) {
-      if (!m.factored) continue;
-      if (m.unit->replica() == 0) {
-        ops::add_squares(*m.factored, m.shard->gradient, m.shard->interval().begin, grad_scale, at,
-                         at + m.factored->row_numel);
-      }
-      at += m.factored->row_numel + m.factored->column_numel;
-    }
-    mesh.world().all_reduce(sums, "squares of rows and columns");
-    int64_t first = 0;
-    for (Moments& m : moments_) {
-      if (!m.factored) continue;
-      for (at::Tensor* moment : {&m.row, &m.column}) {
-        const auto summed = static_cast<double>(numel_of(m.shard->shape) / moment->numel());
+    sums_.sum(sums, mesh);
+    for (auto& [name, moments] : moments_) {
+      int64_t first = sums_.begin(name);
+      for (at::Tensor* moment : {&moments.row, &moments.column}) {
+        const auto summed = static_cast<double>(numel_of(moments.factored.shape) / moment->numel());
         const at::Tensor mean =
             (sums.narrow(0, first, moment->numel()) / summed + kLeastSquare).to(moment->scalar_type());
         moment->lerp_(mean.view(moment->sizes()).to(moment->device()), 1.0 - decay);
@@ -126,7 +136,9 @@ class Adafactor : public UpdateRule {
   }
 
   double momentum_;
-  std::vector<Moments> moments_;  // of each shard, unit after unit
+  std::unordered_map<std::string, Moments> moments_;  // by name, of the factored tensors
+  std::vector<Part> parts_;                           // of each shard, unit after unit
+  SumsByName sums_;                                   // of squares: rows, then columns
 };
 
 }  // namespace

@@ -18,20 +18,18 @@ at::Tensor part_of(const at::Tensor& flat, const shard::Shard& shard) {
 void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& unit,
                const shard::Shard& shard, const at::Tensor& part) {
   TESSERA_CHECK(part.scalar_type() == at::kFloat, shard.name);
-  int64_t position = 0;
-  for (const Region& region : shard.regions) {
+  over_regions(shard, part, [&](const Region& region, const at::Tensor& memory) {
     shards.add({concat(prefix, shard.name), "F32", shard.shape, region, nullptr, unit.replica() != 0},
-               part.narrow(0, position, region.numel()));
-    position += region.numel();
-  }
+               memory);
+  });
 }
 
-void require_whole_tensors(std::span<const UnitState> units, std::string_view rule) {
-  for (const UnitState& state : units) {
-    for (const shard::Shard& shard : state.unit->shards()) {
-      const bool whole = shard.regions.size() == 1 && shard.regions[0].box == Box::whole(shard.shape);
-      TESSERA_CHECK(whole, rule, " cannot update boxes of tensors, and ", shard.name, " is one");
-    }
+void over_regions(const shard::Shard& shard, const at::Tensor& values,
+                  const std::function<void(const Region&, const at::Tensor&)>& body) {
+  int64_t position = 0;
+  for (const Region& region : shard.regions) {
+    body(region, values.narrow(0, position, region.numel()));
+    position += region.numel();
   }
 }
 
@@ -85,7 +83,7 @@ class Adam : public UpdateRule, public QueuedRule {
     }
   }
 
-  void prepare(std::span<const UnitState> units) override {
+  void prepare(std::span<const UnitState> units, mesh::Mesh& /*mesh*/) override {
     for (const UnitState& state : units) {
       std::vector<ops::AdamwRun> runs;
       for (const Stretch& stretch : stretches_of(state))

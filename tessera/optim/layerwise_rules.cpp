@@ -4,11 +4,13 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <string_view>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "tessera/ops/elementwise.h"
 #include "tessera/ops/lamb.h"
+#include "tessera/optim/sums_by_name.h"
 #include "tessera/optim/update_rule.h"
 
 namespace tessera::optim {
@@ -18,36 +20,60 @@ struct Norms {
   double weights = 0, gradient = 0;
 };
 
-/// Of whole matrices, by name: the shards of one may lie in several units, each a box of it. Requires: the
-/// same names in the same order on all ranks. Collective.
-std::unordered_map<std::string_view, Norms> matrix_norms(std::span<const UnitState> units, mesh::Mesh& mesh) {
-  std::unordered_map<std::string_view, size_t> numbers;  // of each matrix
-  std::vector<double> squares;
-  for (const UnitState& state : units) {
-    const bool counts = state.unit->replica() == 0;
-    for (size_t i = 0; i < state.settings.size(); ++i) {
-      if (!state.settings[i].matrix) continue;
-      const shard::Shard& shard = state.unit->shards()[i];
-      const auto [at, added] = numbers.emplace(shard.name, numbers.size());
-      if (added) squares.insert(squares.end(), {0.0, 0.0});
-      if (!counts) continue;
-      squares[2 * at->second] += at::dot(shard.master, shard.master).item<double>();
-      squares[2 * at->second + 1] += at::dot(shard.gradient, shard.gradient).item<double>();
+/// Of whole matrices, whatever boxes of them this rank's units hold.
+class MatrixNorms {
+ public:
+  MatrixNorms() = default;
+  /// Collective.
+  MatrixNorms(std::span<const UnitState> units, mesh::Mesh& mesh) {
+    std::vector<SummedTensor> matrices;
+    over_matrices(units, [&](const UnitState&, const shard::Shard& shard) {
+      matrices.push_back({shard.name, 2});
+    });
+    sums_ = SumsByName(matrices, mesh, "norms of tensors");
+  }
+
+  /// By name, of master values and gradients. Collective.
+  std::unordered_map<std::string, Norms> now(std::span<const UnitState> units, mesh::Mesh& mesh) const {
+    at::Tensor sums = sums_.zeros();
+    auto* squares = sums.data_ptr<double>();
+    over_matrices(units, [&](const UnitState& state, const shard::Shard& shard) {
+      if (state.unit->replica() != 0) return;  // counted by the rank that holds the first copy
+      double* at = squares + sums_.begin(shard.name);
+      at[0] += at::dot(shard.master, shard.master).item<double>();
+      at[1] += at::dot(shard.gradient, shard.gradient).item<double>();
+    });
+    sums_.sum(sums, mesh);
+    squares = sums.data_ptr<double>();
+    std::unordered_map<std::string, Norms> norms;
+    over_matrices(units, [&](const UnitState&, const shard::Shard& shard) {
+      const double* at = squares + sums_.begin(shard.name);
+      norms[shard.name] = {std::sqrt(at[0]), std::sqrt(at[1])};
+    });
+    return norms;
+  }
+
+ private:
+  template <typename Body>
+  static void over_matrices(std::span<const UnitState> units, const Body& body) {
+    for (const UnitState& state : units) {
+      for (size_t i = 0; i < state.settings.size(); ++i)
+        if (state.settings[i].matrix) body(state, state.unit->shards()[i]);
     }
   }
-  at::Tensor sums = at::tensor(squares, at::kDouble);
-  mesh.world().all_reduce(sums, "norms of tensors");
-  const double* sum = sums.const_data_ptr<double>();
-  std::unordered_map<std::string_view, Norms> norms;
-  for (const auto& [name, i] : numbers) norms[name] = {std::sqrt(sum[2 * i]), std::sqrt(sum[2 * i + 1])};
-  return norms;
-}
+
+  SumsByName sums_;
+};
 
 /// Vectors' steps are AdamW's.
 class Lamb : public UpdateRule {
  public:
   explicit Lamb(const recipe::OptimizerRecipe& options) : options_(options) {}
   std::vector<std::string> kept() const override { return {"exp_avg", "exp_avg_sq"}; }
+
+  void prepare(std::span<const UnitState> units, mesh::Mesh& mesh) override {
+    norms_ = MatrixNorms(units, mesh);
+  }
 
   void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) override {
     ops::LambOptions options{options_.beta1, options_.beta2, options_.epsilon, 0.0,
@@ -60,7 +86,7 @@ class Lamb : public UpdateRule {
                             part_of(state.kept[1], shard), options);
       }
     }
-    const auto norms = matrix_norms(units, mesh);
+    const auto norms = norms_.now(units, mesh);
     for (const UnitState& state : units) {
       for (size_t i = 0; i < state.settings.size(); ++i) {
         const shard::Shard& shard = state.unit->shards()[i];
@@ -77,6 +103,7 @@ class Lamb : public UpdateRule {
 
  private:
   recipe::OptimizerRecipe options_;
+  MatrixNorms norms_;
 };
 
 /// As timm's Lars: the ratio scales what enters the momentum. Vectors' steps are SGD's.
@@ -88,8 +115,12 @@ class Lars : public UpdateRule {
     return {"momentum_buffer"};
   }
 
+  void prepare(std::span<const UnitState> units, mesh::Mesh& mesh) override {
+    norms_ = MatrixNorms(units, mesh);
+  }
+
   void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) override {
-    const auto norms = matrix_norms(units, mesh);
+    const auto norms = norms_.now(units, mesh);
     for (const UnitState& state : units) {
       for (size_t i = 0; i < state.settings.size(); ++i) {
         const shard::Shard& shard = state.unit->shards()[i];
@@ -113,6 +144,7 @@ class Lars : public UpdateRule {
  private:
   static constexpr double kLarsEpsilon = 1e-8;
   recipe::OptimizerRecipe options_;
+  MatrixNorms norms_;
 };
 
 }  // namespace

@@ -4,18 +4,20 @@
 // torch.optim.Muon with adjust_lr_fn = "match_rms_adamw", but on the CPU matrices are orthogonalised in
 // float32. On a GPU that is done in bf16, as there (ops/orthogonalise.h).
 //
-// A matrix must be whole to be orthogonalised. For each unit the ranks that share it gather its momentum,
-// each orthogonalises the matrices that are its turn, and a sum in which all others add zeros brings every
-// rank its shard: what a gather of the parameters and a reduction of their gradients send, in float32.
+// A matrix must be whole to be orthogonalised. For each unit the ranks that share its tensors gather its
+// momentum, each orthogonalises the matrices that are its turn, and a sum in which all others add zeros
+// brings every rank its shard: what a gather of the parameters and a reduction of their gradients send, in
+// float32; where tensors are cut, also the other ranks' boxes (whole_matrices.h).
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
-#include "tessera/checkpoint/manifest.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/orthogonalise.h"
 #include "tessera/optim/update_rule.h"
+#include "tessera/optim/whole_matrices.h"
 
 namespace tessera::optim {
 namespace {
@@ -29,36 +31,34 @@ class Muon : public UpdateRule {
   explicit Muon(const recipe::OptimizerRecipe& options) : options_(options) {}
   std::vector<std::string> kept() const override { return {"exp_avg"}; }
 
-  void prepare(std::span<const UnitState> units) override {
-    require_whole_tensors(units, "muon");
-    for (size_t i = 0; i < units.size(); ++i) {
-      const bool inner = i > 0 && i + 1 < units.size();
-      const auto& shards = units[i].unit->shards();
+  void prepare(std::span<const UnitState> units, mesh::Mesh& /*mesh*/) override {
+    for (const UnitState& state : units) {
+      const bool inner = state.units_before > 0 && state.units_after > 0;
+      const auto& shards = state.unit->shards();
+      std::vector<bool> wanted;
       squares_.emplace_back(shards.size());
       for (size_t k = 0; k < shards.size(); ++k) {
-        const bool orthogonal = inner && units[i].settings[k].matrix;
-        if (!orthogonal) squares_[i][k] = at::zeros_like(shards[k].master);
+        wanted.push_back(inner && state.settings[k].matrix);
+        if (!wanted[k]) squares_.back()[k] = at::zeros_like(shards[k].master);
       }
-      units_.push_back(units[i].unit);
+      units_.push_back(state.unit);
+      matrices_.emplace_back(*state.unit, wanted, state.units_before);
     }
   }
 
   void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& /*mesh*/) override {
     for (size_t i = 0; i < units.size(); ++i) {
       const UnitState& state = units[i];
-      bool any = false;
-      for (size_t k = 0; k < state.settings.size(); ++k) {
-        any = any || !squares_[i][k].defined();
+      for (size_t k = 0; k < state.settings.size(); ++k)
         squares_[i][k].defined() ? adamw(state, k, squares_[i][k], step) : take_in(state, k, step);
-      }
-      if (any) orthogonalise(i, state);
+      matrices_[i].replace(orthogonal);
       for (size_t k = 0; k < state.settings.size(); ++k) {
         if (!squares_[i][k].defined()) follow(state, k, step);
       }
     }
   }
 
-  void append_shards(const std::string& prefix, bool, StateShards& shards) const override {
+  void append_shards(const std::string& prefix, StateShards& shards) const override {
     for (size_t i = 0; i < units_.size(); ++i) {
       for (size_t k = 0; k < squares_[i].size(); ++k) {
         if (!squares_[i][k].defined()) continue;
@@ -89,35 +89,6 @@ class Muon : public UpdateRule {
     }
   }
 
-  /// Of unit `i`, what lies in the gradient. Collective.
-  void orthogonalise(size_t i, const UnitState& state) const {
-    const shard::Unit& unit = *state.unit;
-    const bool split = unit.shard_numel() < unit.padded_numel();
-    at::Tensor whole = unit.gradient(), result = whole;
-    size_t ranks = 1, rank = 0;
-    if (split) {
-      mesh::Group& group = unit.shard_group();
-      ranks = static_cast<size_t>(group.size());
-      rank = static_cast<size_t>(group.rank());
-      whole = at::empty({unit.padded_numel()}, unit.gradient().options());
-      group.all_gather(whole, unit.gradient(), unit.name() + ", momentum").wait();
-      result = at::zeros_like(whole);
-    }
-    for (size_t k = 0, turn = i; k < unit.shards().size(); ++k) {
-      if (squares_[i][k].defined() || turn++ % ranks != rank) continue;
-      const auto& shape = unit.shards()[k].shape;
-      const int64_t offset = unit.offset(k), numel = checkpoint::count_of(shape);
-      const at::Tensor matrix = whole.narrow(0, offset, numel).view({shape[0], -1});
-      result.narrow(0, offset, numel).copy_(orthogonal(matrix).view({-1}));
-    }
-    if (split) {
-      unit.shard_group()
-          .reduce_scatter(unit.gradient(), result, unit.gradient().scalar_type(),
-                          unit.name() + ", directions")
-          .wait();
-    }
-  }
-
   static void follow(const UnitState& state, size_t k, const Step& step) {
     const shard::Shard& shard = state.unit->shards()[k];
     const Setting& setting = state.settings[k];
@@ -133,6 +104,7 @@ class Muon : public UpdateRule {
   recipe::OptimizerRecipe options_;
   std::vector<const shard::Unit*> units_;
   std::vector<std::vector<at::Tensor>> squares_;  // by unit and shard; undefined where Muon steps
+  std::vector<WholeMatrices> matrices_;           // by unit: where Muon steps
 };
 
 }  // namespace

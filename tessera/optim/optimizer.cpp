@@ -24,17 +24,20 @@ Optimizer::Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRe
   }
   static_cast<void>(groups.matches(names));  // each must
   for (const auto& unit : model.units()) {
-    UnitState state{unit.get(), {}, {}};
+    UnitState state;
+    state.unit = unit.get();
     unit->allow_gradient_as_made(rule_->takes_gradients_as_made());
     for (const shard::Shard& shard : unit->shards()) {
       const ModelParameter& parameter = *by_name.at(shard.name);
       const recipe::Treatment treatment = groups.of(shard.name, parameter.matrix, parameter.units_after);
       state.settings.push_back({treatment.weight_decay, treatment.lr_scale, parameter.matrix});
+      state.units_before = parameter.units_before;  // the same for all parameters of a unit
+      state.units_after = parameter.units_after;
     }
     for (size_t i = 0; i < rule_->kept().size(); ++i) state.kept.push_back(unit->new_state());
     states_.push_back(std::move(state));
   }
-  rule_->prepare(states_);
+  rule_->prepare(states_, mesh_);
 }
 
 void Optimizer::forget_frozen_gradients() const {
@@ -92,7 +95,7 @@ void Optimizer::append_shards(StateShards& shards) const {
       }
     }
   }
-  rule_->append_shards(prefix, mesh_.rank() == 0, shards);
+  rule_->append_shards(prefix, shards);
 }
 
 }  // namespace tessera::optim

@@ -19,14 +19,14 @@ namespace tessera::optim {
 /// A parameter of the model, as the optimizer needs it.
 struct ModelParameter {
   std::string name;
-  bool matrix = false;      // or a convolution; not a bias, norm, token or position
-  int64_t units_after = 0;  // in the whole model, whatever this rank holds
+  bool matrix = false;                        // or a convolution; not a bias, norm, token or position
+  int64_t units_before = 0, units_after = 0;  // in the whole model, whatever this rank holds
 };
 
 class Optimizer {
  public:
   /// `parameters`: all of the model's, also those that other ranks hold. How each is trained:
-  /// recipe/parameter_groups.h. Errors: UserError when a group matches no parameter.
+  /// recipe/parameter_groups.h. Errors: UserError when a group matches no parameter. Collective.
   Optimizer(const shard::ShardedModel& model, const recipe::OptimizerRecipe& options,
             const std::vector<ModelParameter>& parameters, mesh::Mesh& mesh);
 

@@ -32,8 +32,9 @@ struct Setting {
 /// A unit's share, and what is kept of it.
 struct UnitState {
   shard::Unit* unit = nullptr;
-  std::vector<Setting> settings;  // by shard
-  std::vector<at::Tensor> kept;   // by UpdateRule::kept(): [shard_numel] float32
+  std::vector<Setting> settings;              // by shard
+  std::vector<at::Tensor> kept;               // by UpdateRule::kept(): [shard_numel] float32
+  int64_t units_before = 0, units_after = 0;  // in the whole model, whatever this rank holds
 };
 
 struct Step {
@@ -64,14 +65,14 @@ class UpdateRule {
   /// Does step() take a gradient as the backward pass made it, in the compute dtype? (Unit's
   /// allow_gradient_as_made)
   virtual bool takes_gradients_as_made() const { return false; }
-  /// Makes what is kept besides. Called once, before the first step.
-  virtual void prepare(std::span<const UnitState>) {}
+  /// Makes what is kept besides. Called once, before the first step. Collective.
+  virtual void prepare(std::span<const UnitState>, mesh::Mesh&) {}
   /// One update of the master values. Collective. Gradients may be used up.
   virtual void step(std::span<const UnitState> units, const Step& step, mesh::Mesh& mesh) = 0;
   /// The same rule for a device that takes its numbers from its own memory; null where there is none.
   virtual const QueuedRule* queued() const { return nullptr; }
-  /// This rank's shards of what is kept besides; `first_rank`: what all ranks hold alike is this one's.
-  virtual void append_shards(const std::string& /*prefix*/, bool /*first_rank*/, StateShards&) const {}
+  /// This rank's shards of what is kept besides.
+  virtual void append_shards(const std::string& /*prefix*/, StateShards&) const {}
 };
 
 /// The rule of this name; the others follow from the recipe's options.
@@ -104,8 +105,10 @@ at::Tensor part_of(const at::Tensor& flat, const shard::Shard& shard);
 void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& unit,
                const shard::Shard& shard, const at::Tensor& part);
 
-/// For rules that cannot update boxes of tensors. Errors: InternalError where there are any.
-void require_whole_tensors(std::span<const UnitState> units, std::string_view rule);
+/// Calls body(region, part) for every region of a shard: `part` is what of `values` [the shard's elements]
+/// belongs to the region, a view.
+void over_regions(const shard::Shard& shard, const at::Tensor& values,
+                  const std::function<void(const Region&, const at::Tensor&)>& body);
 
 /// The rules of other files than make_rule's.
 std::unique_ptr<UpdateRule> make_lamb(const recipe::OptimizerRecipe& options);

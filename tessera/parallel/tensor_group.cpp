@@ -54,10 +54,11 @@ class Leave : public torch::autograd::Function<Leave> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& partial,
                             const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual,
-                            const Exchange& exchange) {
+                            const std::optional<at::Tensor>& known, const Exchange& exchange) {
     exchange.save(ctx);
     ctx->saved_data["bias"] = bias.has_value();
     ctx->saved_data["residual"] = residual.has_value();
+    if (known) return known->clone();  // autograd wants a tensor of its own
     at::Tensor sum = exchange.ranks->sum_rows(partial, exchange.counts, exchange.what).wait();
     if (bias) sum.add_(*bias);
     if (residual) sum.add_(*residual);
@@ -74,7 +75,7 @@ class Leave : public torch::autograd::Function<Leave> {
       of_bias = gradient.reshape({-1, gradient.size(-1)}).sum(0, /*keepdim=*/false, wide);
       of_bias = of_bias.to(gradient.scalar_type());
     }
-    return {of_partial, of_bias, ctx->saved_data["residual"].toBool() ? gradient : at::Tensor(),
+    return {of_partial, of_bias, ctx->saved_data["residual"].toBool() ? gradient : at::Tensor(), at::Tensor(),
             at::Tensor()};
   }
 };
@@ -90,25 +91,27 @@ at::Tensor TensorGroup::enter(const at::Tensor& rows, const GroupSamples& sample
   return Enter::apply(rows, Exchange{&ranks_, samples.counts, what});
 }
 
+at::Tensor TensorGroup::gather_again(const at::Tensor& rows, const GroupSamples& samples,
+                                     const std::string& what) const {
+  return ranks_.gather_rows(rows, samples.counts, what + ", again").wait();
+}
+
 at::Tensor TensorGroup::leave(const at::Tensor& partial, const Summands& summands,
-                              const GroupSamples& samples, const std::string& what) const {
-  return Leave::apply(partial, given(summands.bias), given(summands.residual),
+                              const GroupSamples& samples, const std::string& what,
+                              const at::Tensor& known) const {
+  return Leave::apply(partial, given(summands.bias), given(summands.residual), given(known),
                       Exchange{&ranks_, samples.counts, what});
 }
 
 TensorGroups::TensorGroups(const plan::Plan& plan, mesh::Mesh& mesh) {
-  std::map<plan::Span, const TensorGroup*> by_span;
+  std::map<plan::Span, size_t> indices;
   for (const plan::UnitPlan& unit : plan.units) {
     if (!unit.is_cut()) continue;
-    const plan::Span span = plan::tensor_span(plan, unit);
-    const TensorGroup*& group = by_span[span];
-    if (group == nullptr) {
-      Member member{&mesh.group(span), nullptr, kFirstRoom};
-      member.group = std::make_unique<TensorGroup>(*member.ranks, members_.size());
-      group = member.group.get();
-      members_.push_back(std::move(member));
-    }
-    by_unit_[unit.name] = group;
+    const auto [index, is_new] = indices.emplace(plan::tensor_span(plan, unit), members_.size());
+    if (is_new) members_.push_back({&mesh.group(index->first), kFirstRoom});
+    // What runs again gathers in backward anyway, right before it is needed.
+    by_unit_.emplace(unit.name, TensorGroup(*members_[index->second].ranks, index->second,
+                                            unit.keep_gathered || unit.recomputes()));
   }
 }
 
@@ -116,7 +119,7 @@ TensorGroups::~TensorGroups() = default;
 
 const TensorGroup* TensorGroups::of(const std::string& unit) const {
   const auto found = by_unit_.find(unit);
-  return found == by_unit_.end() ? nullptr : found->second;
+  return found == by_unit_.end() ? nullptr : &found->second;
 }
 
 std::vector<GroupSamples> TensorGroups::exchange(std::span<const uint64_t> mine) {

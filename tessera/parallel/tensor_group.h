@@ -15,7 +15,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -36,27 +35,35 @@ struct Summands {
 /// The ranks that hold one copy of a unit's layers together.
 class TensorGroup {
  public:
-  /// `index`: of its GroupSamples in TensorGroups::exchange(). The ranks outlive it.
-  TensorGroup(mesh::Group& ranks, size_t index) : ranks_(ranks), index_(index) {}
+  /// `index`: of its GroupSamples in TensorGroups::exchange(). `keeps_gathered`: what enter() gathered stays
+  /// for backward; else layers gather it again. The ranks outlive it.
+  TensorGroup(mesh::Group& ranks, size_t index, bool keeps_gathered)
+      : ranks_(ranks), index_(index), keeps_gathered_(keeps_gathered) {}
 
   int64_t size() const { return ranks_.size(); }
   int64_t rank() const { return ranks_.rank(); }
   size_t index() const { return index_; }
+  bool keeps_gathered() const { return keeps_gathered_; }
 
   /// The group's samples, rank 0's first, [sum of counts, ...], of this rank's `rows` [counts[rank()], ...];
   /// any float dtype, in which they travel. The gradient is summed as leave() does. `what`: the layer, for
   /// errors.
   at::Tensor enter(const at::Tensor& rows, const GroupSamples& samples, const std::string& what) const;
 
+  /// enter() without a gradient, for backward.
+  at::Tensor gather_again(const at::Tensor& rows, const GroupSamples& samples, const std::string& what) const;
+
   /// This rank's samples of the sum over ranks of `partial` [sum of counts, ..., width], with the summands:
   /// [counts[rank()], ..., width] in partial's dtype. Partial results travel in their dtype; they are added
   /// in float32 (float64 of float64) in the order of the ranks, then bias and residual, and rounded once.
+  /// `known`: the result, from an earlier run: then forward exchanges nothing.
   at::Tensor leave(const at::Tensor& partial, const Summands& summands, const GroupSamples& samples,
-                   const std::string& what) const;
+                   const std::string& what, const at::Tensor& known = {}) const;
 
  private:
   mesh::Group& ranks_;
   size_t index_;
+  bool keeps_gathered_;
 };
 
 /// All tensor groups of a plan that this rank is in.
@@ -77,13 +84,12 @@ class TensorGroups {
  private:
   struct Member {
     mesh::Group* ranks = nullptr;
-    std::unique_ptr<TensorGroup> group;
     int64_t room = 0;  // samples that a message has room for; the same on every rank of the group
   };
   static GroupSamples exchange(Member& member, std::span<const uint64_t> mine);
 
-  std::vector<Member> members_;
-  std::unordered_map<std::string, const TensorGroup*> by_unit_;
+  std::vector<Member> members_;  // by TensorGroup::index()
+  std::unordered_map<std::string, TensorGroup> by_unit_;
 };
 
 }  // namespace tessera::parallel

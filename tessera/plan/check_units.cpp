@@ -3,26 +3,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/plan/sized_units.h"
 
 namespace tessera::plan {
-namespace {
-
-void check_predictable(const char* function, const Plan& plan) {
-  if (plan.stages > 1) {
-    user_error({.where = function,
-                .problem = concat("the plan has ", plan.stages, " stages"),
-                .expected = "1: the cost of pipelines is not predicted"});
-  }
-  for (const UnitPlan& unit : plan.units) {
-    if (unit.layout.tensor == 1) continue;
-    user_error({.where = function,
-                .problem = concat("\"tensor\" of \"", escape(unit.name), "\" is ", unit.layout.tensor),
-                .expected = "1: the cost of tensor parallelism is not predicted"});
-  }
-}
-
-}  // namespace
-
 void check_units(const char* function, const arch::ModelConfig& config, const Plan& plan) {
   const Plan expected = uniform_plan(config, plan.world, Level::kZero3, false, plan.prefetch);
   if (plan.units.size() != expected.units.size()) {
@@ -36,7 +19,22 @@ void check_units(const char* function, const arch::ModelConfig& config, const Pl
                 .problem = concat("unit ", i, " of the plan is \"", escape(plan.units[i].name), "\""),
                 .expected = concat("\"", expected.units[i].name, "\"")});
   }
-  check_predictable(function, plan);
+  const std::set<std::string> cuttable = cuttable_units(config);
+  for (const UnitPlan& unit : plan.units) {
+    if (!unit.is_cut() || cuttable.contains(unit.name)) continue;
+    user_error({.where = function,
+                .problem = concat("\"tensor\" of \"", escape(unit.name), "\" is ", unit.layout.tensor),
+                .expected = "1: the unit has no layers that tensor parallelism cuts"});
+  }
+}
+
+void check_predictable(const char* function, const arch::ModelConfig& config, const Plan& plan) {
+  check_units(function, config, plan);
+  if (plan.stages > 1) {
+    user_error({.where = function,
+                .problem = concat("the plan has ", plan.stages, " stages"),
+                .expected = "1: the cost of pipelines is not predicted"});
+  }
 }
 
 }  // namespace tessera::plan

@@ -6,8 +6,11 @@
 
 namespace tessera::plan {
 
-/// Errors: UserError of `function` ("plan.predict_memory") when the plan's units are not the model's, or the
-/// plan has pipeline stages or tensor parallelism, whose costs are not predicted.
+/// Errors: UserError of `function` ("plan.read_plan") when the plan's units are not the model's, or tensor
+/// parallelism cuts one that has nothing to cut.
 void check_units(const char* function, const arch::ModelConfig& config, const Plan& plan);
+
+/// Errors: as check_units, and when the plan has pipeline stages, whose costs are not predicted.
+void check_predictable(const char* function, const arch::ModelConfig& config, const Plan& plan);
 
 }  // namespace tessera::plan

@@ -22,6 +22,8 @@ std::string levels_text(const Plan& plan) {
     std::string split = to_string(unit.level);
     if (unit.shard != 0)
       split += concat(" over ", unit.shard, " of ", data_parallel_span(plan, unit).size, " ranks");
+    if (unit.is_cut())
+      split += concat(" with tensor ", unit.layout.tensor, unit.layout.adjacent ? "" : " (strided)");
     const auto found = std::ranges::find(shares, split, &Share::split);
     if (found == shares.end()) {
       shares.push_back({std::move(split), 1});

@@ -11,34 +11,13 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/plan/check_units.h"
+#include "tessera/plan/sized_units.h"
 #include "tessera/plan/spans.h"
 
 namespace tessera::plan {
 namespace {
 
 constexpr double kFloatBytes = 4;
-
-struct UnitSize {
-  double parameters = 0;    // trained
-  double largest = 0;       // of them, in one tensor
-  double buffers = 0;       // computed once, in fp32 and in the compute dtype
-  double buffer_bytes = 0;  // of what training changes besides: whole on every rank
-};
-
-std::map<std::string, UnitSize> unit_sizes(const arch::ModelConfig& config) {
-  std::map<std::string, UnitSize> sizes;
-  for (const auto& spec : arch::parameters(config)) {
-    UnitSize& size = sizes[spec.unit];
-    const auto numel = static_cast<double>(spec.numel());
-    (spec.buffer ? size.buffers : size.parameters) += numel;
-    if (!spec.buffer) size.largest = std::max(size.largest, numel);
-  }
-  for (const auto& spec : arch::buffers(config)) {
-    sizes[spec.unit].buffer_bytes +=
-        static_cast<double>(spec.numel()) * (spec.whole_numbers ? 8 : kFloatBytes);
-  }
-  return sizes;
-}
 
 /// How a unit's values lie over its data-parallel ranks.
 struct Split {
@@ -47,34 +26,34 @@ struct Split {
   double shard = 0;  // values that a rank owns
 };
 
-Split split_of(const UnitSize& size, const UnitPlan& unit, const Plan& plan) {
-  Split split{shard_span(plan, unit).size, replicate_span(plan, unit).size};
+Split split_of(const SizedUnit& unit, const Plan& plan) {
+  Split split{shard_span(plan, unit.plan).size, replicate_span(plan, unit.plan).size};
   const auto ranks = static_cast<double>(split.shards * split.replicas);
-  split.all = std::ceil(size.parameters / ranks) * ranks;
+  split.all = std::ceil(unit.size.parameters / ranks) * ranks;
   split.shard = split.all / static_cast<double>(split.shards);
   return split;
 }
 
 /// Of a rank, while they are held: the sum's slice, and where several micro-batches are summed whole, that.
-double gradient_bytes(const UnitSize& size, const UnitPlan& unit, const Plan& plan, bool accumulates) {
-  const Split split = split_of(size, unit, plan);
-  const bool whole = accumulates && unit.level == Level::kZero1 && split.shards > 1;
+double gradient_bytes(const SizedUnit& unit, const Plan& plan, bool accumulates) {
+  const Split split = split_of(unit, plan);
+  const bool whole = accumulates && unit.plan.level == Level::kZero1 && split.shards > 1;
   return kFloatBytes * (split.shard + (whole ? split.all : 0));
 }
 
 /// What is held in the compute dtype from the first step to the last.
-double kept_bytes(const UnitSize& size, const UnitPlan& unit, const Plan& plan, double compute) {
+double kept_bytes(const SizedUnit& unit, const Plan& plan, double compute) {
   const bool narrow = compute < kFloatBytes;
-  const bool own_slice = narrow || unit.offload == Offload::kOptimizer;  // else that of the master weights
-  return size.buffer_bytes + size.buffers * (kFloatBytes + (narrow ? compute : 0)) +
-         (own_slice ? compute * split_of(size, unit, plan).shard : 0);
+  const bool own_slice = narrow || unit.plan.offload == Offload::kOptimizer;  // else the master weights'
+  return unit.size.buffer_bytes + unit.size.buffers * (kFloatBytes + (narrow ? compute : 0)) +
+         (own_slice ? compute * split_of(unit, plan).shard : 0);
 }
 
 /// Slices of an offloaded unit on their way to its gathers and from its reductions.
-double staging_bytes(const UnitSize& size, const UnitPlan& unit, const Plan& plan, double compute) {
-  const Split split = split_of(size, unit, plan);
-  if (unit.offload == Offload::kNone || split.shards == 1) return 0;
-  const double gathers = unit.offload == Offload::kAll ? 1 + static_cast<double>(plan.prefetch) : 0;
+double staging_bytes(const SizedUnit& unit, const Plan& plan, double compute) {
+  const Split split = split_of(unit, plan);
+  if (unit.plan.offload == Offload::kNone || split.shards == 1) return 0;
+  const double gathers = unit.plan.offload == Offload::kAll ? 1 + static_cast<double>(plan.prefetch) : 0;
   return split.shard * (compute * gathers + kFloatBytes);
 }
 
@@ -99,16 +78,16 @@ Reduction reduction_over(int64_t ranks, double values, int64_t given_bytes, cons
 }
 
 /// Over the shards, then over the replicas.
-Reduction reduction(const UnitSize& size, const UnitPlan& unit, const Plan& plan, const CostInputs& inputs) {
-  const Split split = split_of(size, unit, plan);
-  const int64_t given_bytes = unit.level <= Level::kZero1 ? 4 : inputs.compute_bytes;
+Reduction reduction(const SizedUnit& unit, const Plan& plan, const CostInputs& inputs) {
+  const Split split = split_of(unit, plan);
+  const int64_t given_bytes = unit.plan.level <= Level::kZero1 ? 4 : inputs.compute_bytes;
   Reduction most = reduction_over(split.shards, split.all, given_bytes, inputs);
   most.bytes = std::max(most.bytes, reduction_over(split.replicas, split.shard, 4, inputs).bytes);
   return most;
 }
 
 /// Of units and of gradients that are collected (with `trains`): for each size, the most in use at once.
-double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const CostInputs& inputs,
+double pool_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs,
                   bool trains) {
   const auto compute = static_cast<double>(inputs.compute_bytes);
   struct Count {
@@ -117,17 +96,16 @@ double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, cons
     bool holds = false;
   };
   std::map<double, Count> by_size;
-  for (const auto& unit : plan.units) {
-    const UnitSize& size = sizes[unit.name];
-    const Split split = split_of(size, unit, plan);
-    if (split.shards == 1 && unit.offload != Offload::kAll) continue;
+  for (const SizedUnit& unit : units) {
+    const Split split = split_of(unit, plan);
+    if (split.shards == 1 && unit.plan.offload != Offload::kAll) continue;
     Count& count = by_size[split.all];
-    ++(unit.level == Level::kZero3 ? count.gathered_in_turn : count.kept);
-    const bool zero1 = unit.level == Level::kZero1;  // collects what will be added up
+    ++(unit.plan.level == Level::kZero3 ? count.gathered_in_turn : count.kept);
+    const bool zero1 = unit.plan.level == Level::kZero1;  // collects what will be added up
     if (!trains || (zero1 && inputs.accumulates) || split.shards == 1) continue;
     ++count.collecting;
     count.collecting_bytes = std::max(count.collecting_bytes, zero1 ? kFloatBytes : compute);
-    count.holds = reduction(size, unit, plan, inputs).holds;
+    count.holds = reduction(unit, plan, inputs).holds;
   }
   double bytes = 0;
   for (const auto& [size, count] : by_size) {
@@ -140,20 +118,19 @@ double pool_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, cons
 }
 
 /// `trains`: with gradients on their way.
-double gathered_bytes(const Plan& plan, std::map<std::string, UnitSize>& sizes, const CostInputs& inputs,
+double gathered_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs,
                       bool trains) {
   const auto compute = static_cast<double>(inputs.compute_bytes);
   double kept = 0, in_reduction = 0, largest = 0, staging = 0;
-  for (const auto& unit : plan.units) {
-    const UnitSize& size = sizes[unit.name];
-    kept += kept_bytes(size, unit, plan, compute);
-    staging = std::max(staging, staging_bytes(size, unit, plan, compute));
-    if (trains) in_reduction = std::max(in_reduction, reduction(size, unit, plan, inputs).bytes);
-    largest = std::max(largest, size.largest);
+  for (const SizedUnit& unit : units) {
+    kept += kept_bytes(unit, plan, compute);
+    staging = std::max(staging, staging_bytes(unit, plan, compute));
+    if (trains) in_reduction = std::max(in_reduction, reduction(unit, plan, inputs).bytes);
+    largest = std::max(largest, unit.size.largest);
   }
   // A parameter's values as the kernels pack them, and its gradient as autograd hands it over.
   const double one_parameter = (trains ? 2 : 1) * compute * largest;
-  return kept + pool_bytes(plan, sizes, inputs, trains) + staging + in_reduction + one_parameter;
+  return kept + pool_bytes(plan, units, inputs, trains) + staging + in_reduction + one_parameter;
 }
 
 double image_bytes(const arch::ModelConfig& config) {
@@ -174,30 +151,48 @@ double beyond_activations(const std::vector<double>& kept, const std::vector<dou
   return most;
 }
 
-}  // namespace
+/// What `rank` computes of each unit's cut layers. `inference`: nothing waits for backward, but the gathered
+/// input is there while a layer runs. A unit that is computed again gathers its inputs for that and keeps
+/// them until backward has passed it.
+std::vector<arch::TensorShare> tensor_shares(const Plan& plan, int64_t rank, bool inference) {
+  std::vector<arch::TensorShare> shares;
+  for (const UnitPlan& unit : plan.units) {
+    arch::TensorShare share;
+    if (unit.is_cut()) {
+      share = {unit.layout.tensor, position_in(tensor_span(plan, unit), rank),
+               unit.keep_gathered || unit.recomputes() || inference};
+    }
+    shares.push_back(share);
+  }
+  return shares;
+}
 
-Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
-                      int64_t batch) {
-  check_units("plan.predict_memory", config, plan);
-  auto sizes = unit_sizes(config);
+/// Of one rank.
+Memory training_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
+                       int64_t batch, int64_t rank) {
+  const std::vector<SizedUnit> units = sized_units(config, plan, rank);
   const arch::Activations model =
-      arch::activations(config, static_cast<double>(inputs.compute_bytes), inputs.keeps_activations);
+      arch::activations(config, static_cast<double>(inputs.compute_bytes), inputs.keeps_activations,
+                        tensor_shares(plan, rank, /*inference=*/false));
   const auto images = static_cast<double>(batch);
   Memory memory;
   memory.program = kProgramGrowth;
-  memory.gathered = gathered_bytes(plan, sizes, inputs, /*trains=*/true);
-  std::vector<double> kept, coming;  // bytes of each unit: activations; gradients that backward takes up
-  double lasting = 0, again = 0;     // gradients that are held throughout; activations made again
+  memory.gathered = gathered_bytes(plan, units, inputs, /*trains=*/true);
+  std::vector<double> kept;                          // bytes of each unit of the plan: activations,
+  std::vector<double> coming(plan.units.size(), 0);  // gradients that backward takes up
+  double lasting = 0, again = 0;  // gradients that are held throughout; activations made again
+  for (const SizedUnit& unit : units) {
+    memory.states += (1 + inputs.kept_values) * kFloatBytes * split_of(unit, plan).shard;
+    const double gradients = gradient_bytes(unit, plan, inputs.accumulates);
+    const bool lasts = inputs.accumulates || unit.plan.offload != Offload::kNone;
+    (lasts ? lasting : coming[unit.index]) += gradients;
+  }
   for (size_t i = 0; i < plan.units.size(); ++i) {
     const UnitPlan& unit = plan.units[i];
-    const UnitSize& size = sizes[unit.name];
-    memory.states += (1 + inputs.kept_values) * kFloatBytes * split_of(size, unit, plan).shard;
-    const double gradients = gradient_bytes(size, unit, plan, inputs.accumulates);
-    const bool lasts = inputs.accumulates || unit.offload != Offload::kNone;
-    lasting += lasts ? gradients : 0;
-    coming.push_back(lasts ? 0 : gradients);
-    kept.push_back(images * (unit.recomputes() ? model.units[i].input : model.units[i].all));
-    if (unit.recomputes()) again = std::max(again, images * model.units[i].again);
+    const arch::UnitActivations& of = model.units[i];
+    const double sums = unit.recompute == Recompute::kKeepSums ? of.sums : 0;
+    kept.push_back(images * (unit.recomputes() ? of.input + sums : of.all));
+    if (unit.recomputes()) again = std::max(again, images * (of.again - sums));
   }
   memory.gradients = lasting + beyond_activations(kept, coming);
   memory.activations = std::accumulate(kept.begin(), kept.end(), 0.0) + again +
@@ -205,29 +200,53 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const C
   return memory;
 }
 
-double inference_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
-                       int64_t batch) {
-  check_units("plan.inference_bytes", config, plan);
-  auto sizes = unit_sizes(config);
-  const arch::Activations model = arch::activations(config, static_cast<double>(inputs.compute_bytes));
+/// Of one rank.
+double inference_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
+                        int64_t batch, int64_t rank) {
+  const std::vector<SizedUnit> units = sized_units(config, plan, rank);
+  const arch::Activations model = arch::activations(config, static_cast<double>(inputs.compute_bytes), false,
+                                                    tensor_shares(plan, rank, /*inference=*/true));
   double slices = 0, activations = 0;
-  for (size_t i = 0; i < plan.units.size(); ++i) {
-    slices += split_of(sizes[plan.units[i].name], plan.units[i], plan).shard;
-    activations = std::max(activations, model.units[i].all);
-  }
-  return kFloatBytes * slices + gathered_bytes(plan, sizes, inputs, /*trains=*/false) +
+  for (const SizedUnit& unit : units) slices += split_of(unit, plan).shard;
+  for (const arch::UnitActivations& unit : model.units) activations = std::max(activations, unit.all);
+  return kFloatBytes * slices + gathered_bytes(plan, units, inputs, /*trains=*/false) +
          static_cast<double>(batch) * activations;
 }
 
-double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_values) {
-  check_units("plan.saved_bytes", config, plan);
-  auto sizes = unit_sizes(config);
-  double numbers = 0, buffers = 0;
-  for (const auto& unit : plan.units) {
-    numbers += split_of(sizes[unit.name], unit, plan).shard;
-    buffers += sizes[unit.name].buffer_bytes;
+}  // namespace
+
+Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
+                      int64_t batch) {
+  check_predictable("plan.predict_memory", config, plan);
+  Memory most;
+  for (const int64_t rank : distinct_ranks(plan)) {
+    const Memory one = training_memory(config, plan, inputs, batch, rank);
+    if (one.total() > most.total()) most = one;
   }
-  return (1 + kept_values) * kFloatBytes * numbers + buffers;
+  return most;
+}
+
+double inference_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
+                       int64_t batch) {
+  check_predictable("plan.inference_bytes", config, plan);
+  double most = 0;
+  for (const int64_t rank : distinct_ranks(plan))
+    most = std::max(most, inference_memory(config, plan, inputs, batch, rank));
+  return most;
+}
+
+double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_values) {
+  check_predictable("plan.saved_bytes", config, plan);
+  double most = 0;
+  for (const int64_t rank : distinct_ranks(plan)) {
+    double numbers = 0, buffers = 0;
+    for (const SizedUnit& unit : sized_units(config, plan, rank)) {
+      numbers += split_of(unit, plan).shard;
+      buffers += unit.size.buffer_bytes;
+    }
+    most = std::max(most, (1 + kept_values) * kFloatBytes * numbers + buffers);
+  }
+  return most;
 }
 
 std::string parts_text(const Memory& memory) {

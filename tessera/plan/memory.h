@@ -23,8 +23,8 @@ struct Memory {
   double total() const { return states + gradients + gathered + activations + program; }
 };
 
-/// Predicts the peak per rank for `batch` images per rank and micro-batch. Errors: UserError when the plan's
-/// units are not the model's.
+/// Predicts the peak per rank for `batch` images per rank and micro-batch: of the rank that needs most, where
+/// tensor parallelism gives ranks unequal parts. Errors: UserError when the plan's units are not the model's.
 Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                       int64_t batch);
 
@@ -34,7 +34,7 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const C
 double inference_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                        int64_t batch);
 
-/// Bytes of a checkpoint that one rank holds: master weights and `kept_values` more fp32 values per
+/// Bytes of a checkpoint that one rank holds at most: master weights and `kept_values` more fp32 values per
 /// parameter, and buffers. Errors: as predict_memory.
 double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_values = 2);
 

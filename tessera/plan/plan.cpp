@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/plan/plan.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/plan/names.h"
+#include "tessera/plan/sized_units.h"
 #include "tessera/plan/spans.h"
 
 namespace tessera::plan {
@@ -31,17 +34,48 @@ Plan uniform_plan(const arch::ModelConfig& config, int64_t world, Level level, b
   return plan;
 }
 
+void set_tensor(Plan* plan, const arch::ModelConfig& config, const Layout& layout, bool keep_gathered) {
+  if (layout.tensor == 1) return;
+  const auto refuse = [&](const std::string& why, const std::string& expected) {
+    user_error({.where = "plan.set_tensor",
+                .problem = concat("parallel.tensor is ", layout.tensor, why),
+                .expected = expected});
+  };
+  const std::set<std::string> cuttable = cuttable_units(config);
+  if (cuttable.empty()) {
+    refuse(concat(", but tensor parallelism cuts nothing of a model of the family \"", config.family(), "\""),
+           "1");
+  }
+  const int64_t ranks = plan->stage_ranks();
+  if (layout.tensor < 1 || ranks % layout.tensor != 0) {
+    refuse("", concat("a divisor of the ", ranks, ranks == 1 ? " rank" : " ranks", " that train"));
+  }
+  for (UnitPlan& unit : plan->units) {
+    if (!cuttable.contains(unit.name)) continue;
+    unit.layout = layout;
+    unit.keep_gathered = keep_gathered;
+  }
+}
+
 void set_shard_ranks(Plan* plan, int64_t ranks) {
   for (UnitPlan& unit : plan->units) {
     const int64_t all = data_parallel_span(*plan, unit).size;
     if (ranks < 0 || (ranks > 0 && all % ranks != 0)) {
-      user_error(
-          {.where = "plan.set_shard_ranks",
-           .problem = concat("shard.ranks is ", ranks),
-           .expected = concat("0 or a divisor of the ", all, all == 1 ? " rank" : " ranks", " that train")});
+      const std::string word = all == 1 ? " rank" : " ranks";
+      user_error({.where = "plan.set_shard_ranks",
+                  .problem = concat("shard.ranks is ", ranks),
+                  .expected = concat("0 or a divisor of the ", all,
+                                     unit.is_cut() ? concat(" data-parallel", word, " of ", unit.name)
+                                                   : concat(word, " that train"))});
     }
     if (unit.level != Level::kReplicate) unit.shard = ranks;
   }
+}
+
+const UnitPlan& unit_of(const Plan& plan, const std::string& name) {
+  const auto found = std::ranges::find(plan.units, name, &UnitPlan::name);
+  TESSERA_CHECK(found != plan.units.end(), "no unit ", name, " in the plan");
+  return *found;
 }
 
 UnitPlan rows_plan(const UnitPlan& unit) {

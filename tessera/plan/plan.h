@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -83,21 +84,52 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+/// The plan of a unit. Requires: there is one of this name.
+const UnitPlan& unit_of(const Plan& plan, const std::string& name);
+
 /// Returns a plan without pipeline or tensor parallelism: the same level and offload for every unit of the
 /// model (stem, blocks.*, head); recompute applies to all but stem and head. Errors: UserError when world or
 /// prefetch is out of range.
 Plan uniform_plan(const arch::ModelConfig& config, int64_t world, Level level, bool recompute,
                   int64_t prefetch, Offload offload = Offload::kNone);
 
+/// Cuts the units that can be cut (a transformer's blocks) over the ranks of `layout`; stem and head stay
+/// whole. layout.tensor 1 changes nothing. Errors: UserError that names parallel.tensor where it does not
+/// divide the ranks of a stage, or no unit of the model can be cut.
+void set_tensor(Plan* plan, const arch::ModelConfig& config, const Layout& layout, bool keep_gathered);
+
 /// Sets UnitPlan::shard of all units but replicated ones. Errors: UserError that names shard.ranks when
 /// `ranks` does not divide the ranks of each unit's data-parallel groups.
 void set_shard_ranks(Plan* plan, int64_t ranks);
 
-/// Sets the level of single units: "blocks.0-19=replicate, head=zero2, blocks.20-31=zero3+recompute+ranks8",
-/// or for a ResNet "layer4.0-2=replicate". A named unit has recompute where its rule says so, and
-/// UnitPlan::shard = N with +ranksN, else `shard_ranks` (0 if replicated). Of two rules for one unit the
-/// later wins; "" changes nothing. Errors: UserError that names the rule and what is wrong with it.
-void assign_levels(Plan* plan, const std::string& rules, int64_t shard_ranks = 0);
+/// What a unit that a rule names has where the rule does not say it.
+struct RuleDefaults {
+  int64_t shard_ranks = 0;                     // UnitPlan::shard of a unit that is not replicated
+  bool adjacent = true, keep_gathered = true;  // of a unit that is cut
+};
+
+/// Changes single units by rules UNITS=WORD+WORD...: "blocks.0-19=replicate, head=zero2,
+/// blocks.20-31=zero3+recompute+ranks8", or for a ResNet "layer4.0-2=replicate". Words, each at most once, in
+/// any order:
+///   a level                          without: the plan's
+///   recompute, keep_sums             without: the unit is not recomputed
+///   ranksN                           UnitPlan::shard; without: defaults.shard_ranks (0 if replicated)
+///   tensorN                          ranks that hold the unit together; without: the plan's
+///   adjacent, strided                neighbours, or ranks apart; without: defaults.adjacent
+///   keep_gathered, regather          UnitPlan::keep_gathered; without: defaults.keep_gathered
+/// "The plan's" is what `plan` says before all rules. Of two rules for one unit the later wins; where one
+/// of them gives tensorN that is an error. "" changes nothing. Errors: UserError that names the rule and what
+/// is wrong with it.
+void apply_unit_rules(Plan* plan, const arch::ModelConfig& config, const std::string& rules,
+                      const RuleDefaults& defaults = {});
+
+/// The rules without what depends on the number of ranks: without ranksN, and with `whole_layers` without
+/// tensor parallelism (keep_sums becomes recompute).
+std::string rules_for_any_ranks(const std::string& rules, bool whole_layers);
+
+/// Reads a plan file for a run of `config` on `world` ranks. Errors: UserError that names the file, where it
+/// cannot be read, is no plan, or is one for another number of ranks or another model's units.
+Plan read_plan(const std::filesystem::path& path, const arch::ModelConfig& config, int64_t world);
 
 /// Errors: UserError that names the key of plan.json, its value, `where` (a path) and what is allowed, when
 /// values of the plan contradict each other.

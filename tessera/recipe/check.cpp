@@ -116,6 +116,12 @@ void check_shard(const Recipe& recipe, const std::string& where) {
               "shard.level = \"zero3\" splits the state over shard.ranks");
 }
 
+void check_parallel(const Recipe& recipe, const std::string& where) {
+  if (recipe.parallel.tensor == 1 || recipe.model.family() != "resnet") return;
+  wrong_value("parallel.tensor", concat(recipe.parallel.tensor, ", but model.family is \"resnet\""), where,
+              "1", "tensor parallelism cuts blocks of a vit or resmlp");
+}
+
 void check_precision(const Recipe& recipe, const std::string& where) {
   if (recipe.precision.linear != Linear::kFp8) return;
   const std::string family = recipe.model.family();
@@ -179,6 +185,7 @@ void check_recipe(const Recipe& recipe, const std::string& where) {
   check_trace(recipe, where);
   check_best(recipe, where);
   check_shard(recipe, where);
+  check_parallel(recipe, where);
   check_precision(recipe, where);
   check_optimizer(recipe, where);
 }

@@ -112,9 +112,17 @@ struct ShardRecipe {
   plan::Level level = plan::Level::kZero3;
   int64_t ranks = 0;  // that split one copy of the state; 0: all (plan::set_shard_ranks)
   bool recompute = false;
-  std::string units = "";  // levels of single units: plan::assign_levels
+  std::string units = "";  // rules for single units: plan::apply_unit_rules
   int64_t prefetch = 1;
   plan::Offload offload = plan::Offload::kNone;
+};
+
+/// Tensor parallelism: plan::set_tensor.
+struct ParallelRecipe {
+  int64_t tensor = 1;           // ranks that hold the layers of a block together
+  bool tensor_adjacent = true;  // these are neighbours; false: as far apart as possible
+  bool keep_gathered = true;    // gathered inputs of cut layers are kept for backward
+  std::string plan = "";        // a plan file in the place of [shard] and [parallel]; "": none
 };
 
 /// How the linear layers of a network's blocks multiply: in the dtype of the computation, or factors in fp8.
@@ -185,6 +193,7 @@ struct Recipe {
   monitor::GuardOptions guard;
   DistillRecipe distill;
   ShardRecipe shard;
+  ParallelRecipe parallel;
   PrecisionRecipe precision;
   CheckpointRecipe checkpoint;
   RunRecipe run;

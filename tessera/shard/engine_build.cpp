@@ -239,8 +239,9 @@ void ShardedModule::Engine::add_unit(UnitGroup& group, std::vector<NamedTensor> 
   }
   mesh::Group& shard = replicated || numel == 0 ? mesh_.group("") : mesh_.group("shard");
   mesh::Group& replicate = numel == 0 ? mesh_.group("") : (replicated ? mesh_.world() : mesh_.group("dp"));
-  units_.push_back(std::make_unique<Unit>(group.name, std::move(parameters), options.level, precision, shard,
-                                          replicate, pool_, numel == 0 ? Offload::kNone : options.offload));
+  units_.push_back(std::make_unique<Unit>(group.name, std::move(parameters), options.level, precision,
+                                          UnitGroups{shard, replicate}, pool_,
+                                          numel == 0 ? Offload::kNone : options.offload));
   Unit& unit = *units_.back();
   if (!options_.reduce_every_micro_batch) unit.accumulate_locally();
   with_error_context([&] {
@@ -368,7 +369,7 @@ void ShardedModule::Engine::list_shards() {
     if (found == shard_of_parameter_.end() || !listed.insert(identity).second) continue;
     const Unit& unit = *units_[found->second.unit];
     const Shard& held = unit.shards()[found->second.shard];
-    const DimRange flat = held.interval();
+    const Region& flat = held.regions.front();  // parameters of a network are whole tensors
     ParameterShard shard{entry.key(),
                          held.shape,
                          flat.begin,

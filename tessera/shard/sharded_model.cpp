@@ -81,16 +81,13 @@ ShardedModel::ShardedModel(std::vector<Segment> segments, const plan::Plan& plan
       reductions_({.first_gradient = {}, .gradients_left = [this](size_t index) { gradients_left(index); }}) {
   TESSERA_CHECK_EQ(plan.world, mesh.world_size());
   for (size_t i = 0; i < segments_.size(); ++i) {
-    const auto unit_plan =
-        std::find_if(plan.units.begin(), plan.units.end(),
-                     [&](const plan::UnitPlan& unit) { return unit.name == segments_[i].name; });
-    TESSERA_CHECK(unit_plan != plan.units.end(), "no unit ", segments_[i].name, " in the plan");
-    TESSERA_CHECK(i > 0 || !unit_plan->recomputes(),
+    const plan::UnitPlan& unit_plan = plan::unit_of(plan, segments_[i].name);
+    TESSERA_CHECK(i > 0 || !unit_plan.recomputes(),
                   "the first segment's input has no gradient to recompute for");
-    recompute_.push_back(unit_plan->recomputes());
+    recompute_.push_back(unit_plan.recomputes());
     segment_units_.emplace_back();
-    add_unit(i, segments_[i].parameters, *unit_plan, plan, precision);
-    if (unit_plan->is_cut()) add_unit(i, segments_[i].rows, plan::rows_plan(*unit_plan), plan, precision);
+    add_unit(i, segments_[i].parameters, unit_plan, plan, precision);
+    if (unit_plan.is_cut()) add_unit(i, segments_[i].rows, plan::rows_plan(unit_plan), plan, precision);
   }
 }
 
@@ -98,10 +95,11 @@ ShardedModel::~ShardedModel() = default;
 
 void ShardedModel::add_unit(size_t segment, UnitParameters parameters, const plan::UnitPlan& unit_plan,
                             const plan::Plan& plan, Precision precision) {
+  const UnitGroups groups{mesh_.group(plan::shard_span(plan, unit_plan)),
+                          mesh_.group(plan::replicate_span(plan, unit_plan)),
+                          &mesh_.group(plan::tensor_span(plan, unit_plan))};
   units_.push_back(std::make_unique<Unit>(unit_plan.name, std::move(parameters), unit_plan.level, precision,
-                                          mesh_.group(plan::shard_span(plan, unit_plan)),
-                                          mesh_.group(plan::replicate_span(plan, unit_plan)), pool_,
-                                          unit_plan.offload));
+                                          groups, pool_, unit_plan.offload));
   Unit* unit = units_.back().get();
   segment_units_[segment].push_back(unit);
   reductions_.watch(*unit);

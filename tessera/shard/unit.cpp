@@ -73,20 +73,16 @@ std::vector<Region> regions_of(const std::string& name, const Placement& placeme
 
 }  // namespace
 
-DimRange Shard::interval() const {
-  TESSERA_CHECK(regions.size() == 1 && regions[0].box == Box::whole(shape), name,
-                " is a box of a bigger tensor: ", to_string(regions.at(0).box));
-  return {regions[0].begin, regions[0].end};
-}
-
 Unit::Unit(std::string name, UnitParameters parameters, plan::Level level, Precision precision,
-           mesh::Group& shard, mesh::Group& replicate, BufferPool& pool, plan::Offload offload)
+           const UnitGroups& groups, BufferPool& pool, plan::Offload offload)
     : name_(std::move(name)),
       parameters_(std::move(parameters.tensors)),
       level_(level),
       precision_(precision),
-      shard_(shard),
-      replicate_(replicate),
+      shard_(groups.shard),
+      replicate_(groups.replicate),
+      alone_(groups.tensor ? nullptr : std::make_unique<mesh::Group>(mesh::GroupName{}, 0, 1, nullptr)),
+      tensor_(groups.tensor ? groups.tensor : alone_.get()),
       pool_(pool),
       offload_(offload) {
   const at::NoGradGuard no_grad;

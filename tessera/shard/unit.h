@@ -68,6 +68,13 @@ struct UnitParameters {
   std::vector<std::optional<Placement>> placements = {};
 };
 
+/// The ranks that share a unit's tensors.
+struct UnitGroups {
+  mesh::Group& shard;             // the state is split over these
+  mesh::Group& replicate;         // these hold copies
+  mesh::Group* tensor = nullptr;  // these hold the other boxes of the unit's tensors; null: whole tensors
+};
+
 /// The part of one parameter that this rank owns.
 struct Shard {
   std::string name;
@@ -77,21 +84,15 @@ struct Shard {
   at::Tensor master;            // 1-D view in the master dtype
   at::Tensor gradient;          // the same of the reduced gradient: see Unit::gradient()
   int64_t unit_offset = 0;      // of `master` within the unit's shard
-
-  /// Elements [begin, end) of the flattened tensor that `master` holds. Errors: InternalError where the
-  /// parameter is not a whole tensor.
-  DimRange interval() const;
 };
 
 class Unit {
  public:
   /// Takes over the storage of `parameters` (they may be hollow; sizes and requires_grad are kept, the dtype
   /// becomes the compute dtype). Their placements say which regions the shards are. Master values start
-  /// uninitialised: fill them through shards(), then call parameters_changed(). `shard`: who the state is
-  /// split over; `replicate`: who holds copies.
+  /// uninitialised: fill them through shards(), then call parameters_changed().
   Unit(std::string name, UnitParameters parameters, plan::Level level, Precision precision,
-       mesh::Group& shard, mesh::Group& replicate, BufferPool& pool,
-       plan::Offload offload = plan::Offload::kNone);
+       const UnitGroups& groups, BufferPool& pool, plan::Offload offload = plan::Offload::kNone);
 
   const std::string& name() const { return name_; }
   const std::vector<Shard>& shards() const { return shards_; }
@@ -104,6 +105,9 @@ class Unit {
   at::Tensor gradient() const { return gradient_; }
   /// The ranks over which the state is split.
   mesh::Group& shard_group() const { return shard_; }
+  /// The ranks that together hold whole tensors: each has other boxes of them in its unit. One rank where the
+  /// unit's own tensors are whole.
+  mesh::Group& tensor_group() const { return *tensor_; }
   int64_t replicas() const { return replicate_.size(); }
   int64_t replica() const { return replicate_.rank(); }  // which of the equal copies this rank holds
   /// Are parameters released between forward and backward?
@@ -221,6 +225,8 @@ class Unit {
   Precision precision_;
   mesh::Group& shard_;
   mesh::Group& replicate_;
+  std::unique_ptr<mesh::Group> alone_;  // where no group cuts the tensors
+  mesh::Group* tensor_;
   BufferPool& pool_;
   plan::Offload offload_;
 

@@ -100,10 +100,12 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
   facts.link = rates.how;
   facts.gather_rate = rates.gather;
   facts.reduce_rate = rates.reduce;
-  const plan::StepTraffic traffic = plan::step_traffic(
-      recipe.model, plan, eager::cost_inputs(recipe, ranks.world, device), sizes.accumulation);
-  facts.gathered_bytes = traffic.gathered;
-  facts.reduced_bytes = traffic.reduced;
+  const plan::StepTraffic traffic =
+      plan::step_traffic(recipe.model, plan, eager::cost_inputs(recipe, ranks.world, device),
+                         sizes.accumulation, sizes.per_rank);
+  // Activations are gathered as often as they are summed, but for what backward makes again.
+  facts.gathered_bytes = traffic.gathered + traffic.exchanged / 2;
+  facts.reduced_bytes = traffic.reduced + traffic.exchanged / 2;
   facts.images_per_step = sizes.per_rank * sizes.accumulation;
 }
 

@@ -44,13 +44,6 @@ void check_layout(const Layout& layout, bool float64) {
   if (recipe.run.device == recipe::DeviceKind::kCuda)
     refuse(concat("run.device is cuda (", quoted(layout), ")"), "cpu: layouts are compared on the CPU");
   eager::check_executable(layout.plan);
-  const bool cuts = std::ranges::any_of(layout.plan.units, &plan::UnitPlan::is_cut);
-  const std::string& rule = recipe.optimizer.name;
-  if (cuts && (rule == "adafactor" || rule == "muon")) {
-    refuse(concat("optimizer.name is ", rule, ", which cannot update layers that tensor parallelism cuts (",
-                  quoted(layout), ")"),
-           "another optimizer, such as adamw");
-  }
   if (float64 && !arch::buffers(recipe.model).empty()) {
     refuse(concat("--float64 does not cover BatchNorm, which computes in float32, and the model is ",
                   arch::describe(recipe.model)),
@@ -116,8 +109,11 @@ class LayoutRun {
   void run() {
     mesh::ThreadRanks ranks{{{"stage", layout_.plan.world}}, plan::spans_of(layout_.plan)};
     ranks.timeout = eager::run_timeout(recipe_);
-    if (!recipe_.distill.teacher.empty()) {  // whose layout is that of the recipe's keys
-      const auto more = plan::spans_of(eager::make_plan(recipe_, layout_.plan.world));
+    if (!recipe_.distill.teacher.empty()) {  // which has a layout of its own
+      recipe::Recipe teacher = recipe_;
+      teacher.parallel = {};
+      teacher.shard.units = "";
+      const auto more = plan::spans_of(eager::make_plan(teacher, layout_.plan.world));
       ranks.spans.insert(ranks.spans.end(), more.begin(), more.end());
     }
     mesh::run_on_thread_ranks(ranks, [this](mesh::Mesh& mesh) { run_rank(mesh); });

@@ -71,21 +71,11 @@ Layout of_settings(const std::string& text, const MakeRecipe& make_recipe) {
   return {text, std::move(recipe), std::move(plan)};
 }
 
-void check_units(const plan::Plan& plan, const recipe::Recipe& recipe, const std::string& path) {
-  const std::vector<std::string> units = arch::unit_names(recipe.model);
-  std::vector<std::string> found;
-  for (const plan::UnitPlan& unit : plan.units) found.push_back(unit.name);
-  if (found == units) return;
-  user_error({.where = kLayoutWhere,
-              .problem = concat(path, " is a plan for units ", join(found, ", ")),
-              .expected = concat("the units of the recipe's model: ", join(units, ", "))});
-}
-
 Layout of_file(const std::string& text, const fs::path& path, const MakeRecipe& make_recipe) {
-  plan::Plan plan = plan::plan_from_json(read_file(path), path.string());
+  const int64_t ranks = plan::plan_from_json(read_file(path), path.string()).world;
+  check_ranks(text, ranks);
   recipe::Recipe recipe = make_recipe({});
-  check_ranks(text, plan.world);
-  check_units(plan, recipe, path.string());
+  plan::Plan plan = plan::read_plan(path, recipe.model, ranks);
   return {text, std::move(recipe), std::move(plan)};
 }
 

@@ -18,6 +18,7 @@
 #include "tessera/plan/levels_text.h"
 #include "tessera/plan/memory.h"
 #include "tessera/recipe/warnings.h"
+#include "tessera/train/tensor_facts.h"
 
 namespace tessera::train {
 namespace {
@@ -115,6 +116,7 @@ plan::Memory memory_if(const Prepared& p, bool keeps_activations) {
 /// Facts that not every run has.
 void add_choices(const Prepared& p, Rows& rows) {
   const recipe::Recipe& recipe = p.job.recipe;
+  for (auto& row : tensor_facts(p)) rows.push_back(std::move(row));
   if (const std::string note = launch::threads_note(recipe.run.threads); !note.empty())
     rows.emplace_back("compute threads", note);
   if (const double more = memory_if(p, true).total() - memory_if(p, false).total();
@@ -193,6 +195,7 @@ void print_facts(Prepared& p, Log& log) {
   for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
   for (const auto& line : recipe::schedule_warnings(p.job.recipe, p.counts)) log.warn(line);
   for (const auto& line : eager::settings_without_effect(p.job.recipe.run, p.device)) log.warn(line);
+  if (const std::string line = tensor_network_warning(p); !line.empty()) log.warn(line);
   if (const std::string problem = launch::job_end_problem(); !problem.empty()) log.warn(problem);
   const auto classes = static_cast<int64_t>(p.train->classes().size());
   const std::string unused = recipe::class_count_warning(p.job.recipe, classes);

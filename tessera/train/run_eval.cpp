@@ -230,7 +230,7 @@ class EvalRun {
 
   void open() {
     eager::before_meeting(recipe::Recipe(), ranks_, [&] {
-      trained_ = eager::open_trained_model(job_.checkpoint, job_.sets, warn_);
+      trained_ = eager::open_trained_model(job_.checkpoint, ranks_.world, job_.sets, warn_);
       check_classifier(trained_, job_);
     });
     eager::choose_precision(trained_.recipe, job_.sets, wants_features(job_));

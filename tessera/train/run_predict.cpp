@@ -150,8 +150,8 @@ int predict_images(const PredictJob& job, eager::TrainState& state) {
 
 int predict(const PredictJob& job) {
   Log log(true, job.json || job.csv ? stderr : stdout);
-  eager::TrainedModel trained =
-      eager::open_trained_model(job.checkpoint, job.sets, [&](const std::string& line) { log.warn(line); });
+  eager::TrainedModel trained = eager::open_trained_model(job.checkpoint, 1, job.sets,
+                                                          [&](const std::string& line) { log.warn(line); });
   if (!trained.has_classifier()) {
     user_error({.where = "train.predict",
                 .problem = concat(trained.weights->origin, " has no classifier"),

@@ -35,7 +35,7 @@ def refuses_what_does_not_divide():
                 (settings(shard__ranks=3),
                  "[plan.set_shard_ranks] shard.ranks is 3: expected 0 or a divisor of the 4 ranks that train"),
                 (settings(shard__units="head=zero3+ranks3"),
-                 "[plan.assign_levels] shard.units has the rule 'head=zero3+ranks3', but 3 does not divide the 4 ranks that "
+                 "[plan.unit_rules] shard.units has the rule 'head=zero3+ranks3', but 3 does not divide the 4 ranks that "
                  "train")):
             run = train(folder, "--procs", 4, *words)
             check(run.wait(60) == 2 and expected in run.text(), run.text())

@@ -86,6 +86,7 @@ struct Case {
   Level level;
   int64_t shard;  // ranks of a hybrid group; 0: all
   Recompute recompute;
+  bool keep_gathered;
   plan::Offload offload;
   int64_t prefetch, samples, micro_batches;
 
@@ -99,8 +100,9 @@ const char* text(Mix mix) {
 std::string text(const Case& one) {
   return concat(one.model.name, ", tensor ", one.tensor, " x data ", one.data, ", ", text(one.mix), ", ",
                 to_string(one.level), one.shard > 0 ? "+ranks" : "", one.shard > 0 ? concat(one.shard) : "",
-                ", recompute ", to_string(one.recompute), ", offload ", to_string(one.offload), ", prefetch ",
-                one.prefetch, ", ", one.samples, " samples, ", one.micro_batches, " micro-batches");
+                ", recompute ", to_string(one.recompute), one.keep_gathered ? ", keeps gathered" : "",
+                ", offload ", to_string(one.offload), ", prefetch ", one.prefetch, ", ", one.samples,
+                " samples, ", one.micro_batches, " micro-batches");
 }
 
 plan::Plan plan_of(const Case& one) {
@@ -113,7 +115,9 @@ plan::Plan plan_of(const Case& one) {
     if (one.mix == Mix::kMixed && unit.name == "blocks.2") unit.layout.adjacent = false;
     const int64_t data = one.world() / unit.layout.tensor;
     if (one.level != Level::kReplicate && one.shard > 0 && data % one.shard == 0) unit.shard = one.shard;
-    unit.recompute = one.recompute;
+    unit.recompute =
+        one.recompute == Recompute::kKeepSums && !unit.is_cut() ? Recompute::kAll : one.recompute;
+    unit.keep_gathered = one.keep_gathered;
   }
   return plan;
 }
@@ -144,18 +148,20 @@ std::vector<Case> all_cases() {
   const std::vector<Mix> mixes = {Mix::kAdjacent, Mix::kStrided, Mix::kMixed};
   const std::vector<std::pair<Level, int64_t>> levels = {
       {Level::kReplicate, 0}, {Level::kZero1, 0}, {Level::kZero2, 0}, {Level::kZero3, 0}, {Level::kZero3, 2}};
-  const std::vector<Recompute> recompute = {Recompute::kNone, Recompute::kAll};
+  const std::vector<Recompute> recompute = {Recompute::kNone, Recompute::kAll, Recompute::kKeepSums};
   const std::vector<plan::Offload> offload = {plan::Offload::kNone, plan::Offload::kOptimizer,
                                               plan::Offload::kAll};
   const std::vector<int64_t> prefetch = {0, 1, 2};
   // Even, uneven, and fewer than the ranks.
   const std::vector<std::pair<int64_t, int64_t>> samples = {{12, 1}, {7, 2}, {1, 1}, {3, 3}};
   std::vector<Case> cases;
-  for (const auto& at : pairwise_cases({models.size(), ranks.size(), mixes.size(), levels.size(),
-                                        recompute.size(), offload.size(), prefetch.size(), samples.size()})) {
+  const std::vector<size_t> sizes = {models.size(),  ranks.size(),     mixes.size(),
+                                     levels.size(),  recompute.size(), 2,
+                                     offload.size(), prefetch.size(),  samples.size()};
+  for (const auto& at : pairwise_cases(sizes)) {
     cases.push_back({models[at[0]], ranks[at[1]].first, ranks[at[1]].second, mixes[at[2]],
-                     levels[at[3]].first, levels[at[3]].second, recompute[at[4]], offload[at[5]],
-                     prefetch[at[6]], samples[at[7]].first, samples[at[7]].second});
+                     levels[at[3]].first, levels[at[3]].second, recompute[at[4]], at[5] == 1, offload[at[6]],
+                     prefetch[at[7]], samples[at[8]].first, samples[at[8]].second});
   }
   return cases;
 }
@@ -170,8 +176,35 @@ INSTANTIATE_TEST_SUITE_P(Float64, CoveringTable, ::testing::ValuesIn(all_cases()
 
 /// The one that everything began with.
 TEST(Layouts, TwoTensorRanksTimesTwoOfData) {
-  expect_one_ranks({configs()[0], 2, 2, Mix::kAdjacent, Level::kZero3, 0, Recompute::kNone,
+  expect_one_ranks({configs()[0], 2, 2, Mix::kAdjacent, Level::kZero3, 0, Recompute::kNone, true,
                     plan::Offload::kNone, 1, 8, 1});
+}
+
+/// What one rank of tensor 2 x data 2 sends over its tensor group in a step of two micro-batches, in rows of
+/// a token: forward two gathers and two sums a block, backward the same, and what is made again. In the last
+/// block the head reads one token of N: that block sums one, and its MLP gathers one.
+TEST(Layouts, SendsTheLeast) {
+  const auto rows_sent = [](Recompute recompute, bool keep_gathered, double layer_scale) {
+    arch::VitConfig config = small_vit();
+    config.layer_scale = layer_scale;
+    const Case one{{"", config},         2, 2,         Mix::kAdjacent,
+                   Level::kReplicate,    0, recompute, keep_gathered,
+                   plan::Offload::kNone, 1, 8,         2};
+    const StepResult step = step_of(input_of(one), plan_of(one));
+    const int64_t bytes = step.bytes_sent.at("gather_rows") + step.bytes_sent.at("sum_rows");
+    const int64_t micro_batches = 2, samples = 2, row = 24 * 8;
+    EXPECT_EQ(bytes % (micro_batches * samples * row), 0);
+    return bytes / (micro_batches * samples * row);
+  };
+  const int64_t n = 10;
+  EXPECT_EQ(rows_sent(Recompute::kNone, true, 0), 2 * 8 * n + (n + 3) * 2);
+  EXPECT_EQ(rows_sent(Recompute::kNone, false, 0), 2 * 10 * n + (n + 3) * 2 + n + 1);
+  // The last sum of a block that runs again is not made, unless LayerScale's gradient needs it.
+  EXPECT_EQ(rows_sent(Recompute::kAll, false, 0), 2 * 11 * n + (n + 3) * 2 + n + 2);
+  EXPECT_EQ(rows_sent(Recompute::kAll, true, 0), 2 * 11 * n + (n + 3) * 2 + n + 2);
+  EXPECT_EQ(rows_sent(Recompute::kAll, true, 0.5), 2 * 12 * n + (n + 3) * 2 + n + 3);
+  EXPECT_EQ(rows_sent(Recompute::kKeepSums, false, 0), 2 * 10 * n + (n + 3) * 2 + n + 1);
+  EXPECT_EQ(rows_sent(Recompute::kKeepSums, false, 0.5), 2 * 10 * n + (n + 3) * 2 + n + 1);
 }
 
 }  // namespace

@@ -49,9 +49,18 @@ class StepRank {
     model_ = models::make_model(input.config, mesh.world(), &groups_);
     std::vector<shard::Segment> segments;
     for (const models::Segment& segment : model_->segments()) {
-      const auto forward = [this, &segment](const at::Tensor& x) { return segment.forward(x, context_); };
-      const auto repeat = [this, &segment]() -> shard::Segment::Forward {
-        return [&segment, then = context_](const at::Tensor& x) { return segment.forward(x, then); };
+      const auto forward = [this, &segment](const at::Tensor& x) {
+        const at::Tensor y = segment.forward(x, context_);
+        context_.sums = nullptr;
+        return y;
+      };
+      const bool keeps = plan::unit_of(plan, segment.name).recompute == plan::Recompute::kKeepSums;
+      const auto repeat = [this, &segment, keeps]() -> shard::Segment::Forward {
+        context_.sums = std::make_shared<parallel::KeptSums>(parallel::KeptSums{.keeps = keeps});
+        return [&segment, then = context_](const at::Tensor& x) {
+          then.sums->is_again = true;
+          return segment.forward(x, then);
+        };
       };
       segments.push_back({segment.name, placed(segment), forward, segment.buffers, repeat, segment.rows});
     }

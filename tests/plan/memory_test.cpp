@@ -192,10 +192,11 @@ TEST(Memory, RefusesWhatIsNotPredicted) {
     return error_text([&] { predict_memory(tiny(), plan, kFp32, 1); });
   };
   Plan plan = uniform_plan(tiny(), 4, Level::kZero3, false, 1);
-  plan.units[1].layout.tensor = 2;
+  plan.units[0].layout.tensor = 2;
   EXPECT_EQ(message(plan),
-            "[plan.predict_memory] \"tensor\" of \"blocks.0\" is 2: expected 1: the cost of tensor "
-            "parallelism is not predicted");
+            "[plan.predict_memory] \"tensor\" of \"stem\" is 2: expected 1: the unit has no layers that "
+            "tensor parallelism cuts");
+  plan.units[0].layout.tensor = 1;
   plan.stages = 2;
   EXPECT_EQ(
       message(plan),

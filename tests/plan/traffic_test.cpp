@@ -38,7 +38,8 @@ TEST(StepTraffic, FollowsTheTable) {
                           Case{Level::kZero2, 2 * all, 3 * 2 * all},
                           Case{Level::kZero3, 3 * 2 * (2 * all - kHead), 3 * 2 * all}}) {
     SCOPED_TRACE(to_string(one.level));
-    const StepTraffic found = step_traffic(model(), uniform_plan(model(), 2, one.level, false, 1), inputs, 3);
+    const StepTraffic found =
+        step_traffic(model(), uniform_plan(model(), 2, one.level, false, 1), inputs, 3, 5);
     EXPECT_EQ(found.gathered, one.gathered / 2);
     EXPECT_EQ(found.reduced, one.reduced / 2);
     EXPECT_EQ(found.total(), (one.gathered + one.reduced) / 2);
@@ -50,7 +51,7 @@ TEST(StepTraffic, EachUnitHasItsOwnLevelAndPadding) {
   plan.units.front().level = Level::kReplicate;
   plan.units.back().level = Level::kZero1;
   const auto slice = [](double numbers) { return std::ceil(numbers / 3); };
-  const StepTraffic found = step_traffic(model(), plan, {}, 1);
+  const StepTraffic found = step_traffic(model(), plan, {}, 1, 5);
   EXPECT_EQ(found.gathered, 2 * 4 * (slice(kStem) + 2 * 2 * slice(kBlock) + slice(kHead)));
   EXPECT_EQ(found.reduced, 2 * 4 * (slice(kStem) + 2 * slice(kBlock) + slice(kHead)));
 }
@@ -69,7 +70,7 @@ TEST(StepTraffic, OfHybridSharding) {
     SCOPED_TRACE(to_string(one.level));
     Plan plan = uniform_plan(model(), 4, one.level, false, 1);
     set_shard_ranks(&plan, 2);
-    const StepTraffic found = step_traffic(model(), plan, inputs, 3);
+    const StepTraffic found = step_traffic(model(), plan, inputs, 3, 5);
     const double replicas = 4 * (all / 2) / 2;  // half of a rank's half, in the reduce dtype, once a step
     EXPECT_EQ(found.gathered, one.gathered / 2 + replicas);
     EXPECT_EQ(found.reduced, one.reduced / 2 + replicas);
@@ -77,13 +78,13 @@ TEST(StepTraffic, OfHybridSharding) {
 }
 
 TEST(StepTraffic, OneRankSendsNothing) {
-  EXPECT_EQ(step_traffic(model(), uniform_plan(model(), 1, Level::kZero3, false, 1), {}, 4).total(), 0);
+  EXPECT_EQ(step_traffic(model(), uniform_plan(model(), 1, Level::kZero3, false, 1), {}, 4, 5).total(), 0);
 }
 
 TEST(StepTraffic, APlanOfAnotherModelIsRefused) {
   Plan plan = uniform_plan(model(), 2, Level::kZero3, false, 1);
   plan.units.pop_back();
-  EXPECT_EQ(error_text([&] { step_traffic(model(), plan, {}, 1); }),
+  EXPECT_EQ(error_text([&] { step_traffic(model(), plan, {}, 1, 5); }),
             "[plan.step_traffic] the plan has 3 units: expected the 4 units of the model");
 }
 

@@ -277,6 +277,12 @@ TEST(Errors, Contradictions) {
   EXPECT_EQ(
       read_error("shard.ranks = -1"),
       "[recipe.parse] shard.ranks is the integer -1 (test.toml:1): expected a value between 0 and 16777216");
+  EXPECT_EQ(read_error("parallel.tensor = 2\nmodel.preset = 'resnet50'"),
+            "[recipe.parse] parallel.tensor is 2, but model.family is \"resnet\" (test.toml): expected 1; "
+            "tensor parallelism cuts blocks of a vit or resmlp");
+  EXPECT_EQ(read_error("parallel.tensor = 0"),
+            "[recipe.parse] parallel.tensor is the integer 0 (test.toml:1): expected a value between 1 and "
+            "16777216");
   EXPECT_EQ(read_error("model.channels = 2"),
             "[recipe.parse] model.channels is 2 (test.toml): expected 1 or 3");
   EXPECT_EQ(

@@ -128,7 +128,10 @@ void reconcile(Recipe& recipe, Draws& draws) {
   recipe.run.trace = draws.below(2) == 0 ? "" : "3:5";
   if (recipe.guard.spike_factor > 0) recipe.guard.spike_factor = std::max(recipe.guard.spike_factor, 1.5);
   if (recipe.optimizer.momentum == 0) recipe.optimizer.nesterov = false;
-  if (recipe.model.family() == "resnet") recipe.precision.linear = Linear::kAuto;
+  if (recipe.model.family() == "resnet") {
+    recipe.precision.linear = Linear::kAuto;
+    recipe.parallel.tensor = 1;
+  }
   if (recipe.precision.linear == Linear::kFp8 && recipe.precision.compute == Dtype::kFloat16) {
     recipe.precision.compute = Dtype::kBFloat16;
   }

@@ -57,7 +57,7 @@ plan::Plan make_plan(int64_t world, Level level, bool recompute, int64_t prefetc
 void initialise(ShardedModel& model) {
   for (const auto& unit : model.units()) {
     for (const auto& shard : unit->shards()) {
-      const auto [begin, end] = shard.interval();
+      const auto& [box, begin, end] = shard.regions.at(0);
       std::vector<float> values(static_cast<size_t>(end - begin));
       fill_normal(random_key(1, shard.name), static_cast<uint64_t>(begin), values, 0.0F, 0.5F, 3.0F);
       at::Tensor master = shard.master;
@@ -80,8 +80,8 @@ TEST(Layout, ParametersAreAlignedByTheirSizes) {
         parameters.emplace_back(concat("p", parameters.size()), parameter);
       }
       shard::BufferPool pool{at::kCPU};
-      shard::Unit unit("unit", parameters, Level::kZero3, {at::kBFloat16}, mesh.group("shard"),
-                       mesh.group("dp"), pool);
+      shard::Unit unit("unit", parameters, Level::kZero3, {at::kBFloat16},
+                       {mesh.group("shard"), mesh.group("dp")}, pool);
       std::vector<at::Tensor> values;  // exact in bf16
       for (const auto& shape : shapes) {
         const auto first = static_cast<double>(17 * values.size());
@@ -401,7 +401,7 @@ TEST(ShardedModel, AGradientOnItsWayIsWaitedFor) {
         model.backward(model.forward(x).square().sum(), true);
         const shard::Shard& shard = unit->shards()[0];
         const at::Tensor expected =
-            w.grad().flatten().slice(0, shard.interval().begin, shard.interval().end) * world;
+            w.grad().flatten().slice(0, shard.regions.at(0).begin, shard.regions.at(0).end) * world;
         EXPECT_TRUE(at::allclose(shard.gradient, expected, 1e-4, 1e-4))
             << "all " << all << " world " << world;
         model.parameters_changed();

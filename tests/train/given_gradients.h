@@ -129,7 +129,8 @@ void over_pieces(const shard::ShardedModel& model, const Body& body) {
 }
 
 inline void put_part(at::Tensor to, const at::Tensor& whole, const shard::Shard& shard) {
-  to.copy_(whole.narrow(0, shard.interval().begin, shard.interval().size()));
+  const Region& region = shard.regions.at(0);
+  to.copy_(whole.narrow(0, region.begin, region.numel()));
 }
 
 /// Whole parameters after kGivenSteps.
@@ -146,7 +147,13 @@ inline Values train_given(int64_t world, plan::Level level, const std::vector<st
       put_part(shard.master, start_value(parameter), shard);
     });
     std::vector<ModelParameter> parameters;
-    for (const auto& parameter : given_parameters()) parameters.push_back({parameter.name, parameter.matrix});
+    for (const auto& parameter : given_parameters()) {
+      const auto unit =
+          std::ranges::find(model->units(), parameter.unit, [](const auto& u) { return u->name(); });
+      const auto before = unit - model->units().begin();
+      const auto after = static_cast<int64_t>(model->units().size()) - 1 - before;
+      parameters.push_back({parameter.name, parameter.matrix, before, after});
+    }
     Optimizer optimizer(*model, options, parameters, mesh);
     for (int64_t step = 1; step <= kGivenSteps; ++step) {
       for (const auto& unit : model->units()) unit->hold_gradient();

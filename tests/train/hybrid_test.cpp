@@ -136,12 +136,15 @@ TEST(ExecutablePlan, RefusesWhatNothingExecutesByName) {
             start + "\"stages\" 2 of the plan yet: expected 1");
   EXPECT_EQ(refusal([](plan::Plan& plan) { plan.micro_batches = 2; }),
             start + "\"micro_batches\" 2 of the plan yet: expected 0: train.accumulation decides");
-  EXPECT_EQ(refusal([](plan::Plan& plan) { plan.units[1].keep_gathered = true; }),
-            start + "\"keep_gathered\" true of unit \"blocks.0\" of the plan yet: expected false");
   EXPECT_EQ(
-      refusal([](plan::Plan& plan) { plan.units[2].recompute = plan::Recompute::kKeepSums; }),
+      refusal([](plan::Plan& plan) { plan.units[1].keep_gathered = true; }),
       start +
-          "\"recompute\" \"keep_sums\" of unit \"blocks.1\" of the plan yet: expected \"none\" or \"all\"");
+          "\"keep_gathered\" true with \"tensor\" 1 of unit \"blocks.0\" of the plan yet: expected false");
+  EXPECT_EQ(refusal([](plan::Plan& plan) { plan.units[2].recompute = plan::Recompute::kKeepSums; }),
+            start +
+                "\"recompute\" \"keep_sums\" with \"tensor\" 1 of unit \"blocks.1\" of the plan yet: "
+                "expected \"none\" or "
+                "\"all\"");
   EXPECT_EQ(error_text([&] {
               check_executable(make_plan(make_recipe({kTwo, "shard.recompute=true"}), 4));
             }),

@@ -211,6 +211,25 @@ TEST(Resume, OfEveryOptimizerIsBitwise) {
   }
 }
 
+// Muon keeps a second moment of what AdamW's rule updates.
+TEST(Muon, UpdatesTheMatricesOfTheBlocks) {
+  const recipe::Recipe recipe = make_recipe({"optimizer.name=muon"});
+  const auto mesh = mesh::Mesh::pretend(0, {});
+  const auto state = assemble(recipe, make_plan(recipe, 1), *mesh, true);
+  StateShards shards;
+  state->optimizer->append_shards(shards);
+  const auto has_second_moment = [&](const std::string& name) {
+    return std::ranges::count(shards.list(), "muon.exp_avg_sq/" + name, &checkpoint::TensorShard::name) == 1;
+  };
+  int64_t matrices = 0;
+  for (const arch::ParameterSpec& spec : arch::parameters(recipe.model)) {
+    const bool is_muons = spec.name.starts_with("blocks.") && spec.shape.size() == 2;
+    EXPECT_EQ(has_second_moment(spec.name), !is_muons) << spec.name;
+    matrices += is_muons ? 1 : 0;
+  }
+  EXPECT_EQ(matrices, 3 * 4);
+}
+
 TEST(Resume, OnOtherRanksFollowsTheSameCurve) {
   const Curve straight = train_layout(2, {}, 6);
   for (const auto& [before, after] : {std::pair<int64_t, int64_t>{2, 1}, {1, 3}, {4, 2}}) {

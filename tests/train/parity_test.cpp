@@ -84,7 +84,7 @@ TEST(Parity, TwentyShardedStepsGivePyTorchsLossCurve) {
         at::Tensor master = shard.master;
         master.copy_(models::formula::weights(shard.name, shard.shape)
                          .flatten()
-                         .slice(0, shard.interval().begin, shard.interval().end));
+                         .slice(0, shard.regions.at(0).begin, shard.regions.at(0).end));
       }
     }
     state->sharded->parameters_changed();

@@ -30,7 +30,8 @@ void expect_traffic(const std::vector<std::string>& sets, int64_t world) {
   const recipe::Recipe recipe = make_recipe(sets);
   run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& layout) {
     const plan::StepTraffic expected =
-        plan::step_traffic(recipe.model, layout, cost_inputs(recipe, world), recipe.train.accumulation);
+        plan::step_traffic(recipe.model, layout, cost_inputs(recipe, world), recipe.train.accumulation,
+                           recipe::resolve_batch(recipe.train, world).per_rank);
     const auto state = assemble(recipe, layout, mesh, true);
     Curve curve;
     train_until(*state, mesh, 1, curve);  // gathers what it compares at the end

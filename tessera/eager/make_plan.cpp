@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layout that a recipe asks for.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/eager/session.h"
+#include "tessera/plan/spans.h"
+
+namespace tessera::eager {
+namespace {
+
+plan::Plan plan_of_keys(const recipe::Recipe& recipe, int64_t world) {
+  const recipe::ParallelRecipe& parallel = recipe.parallel;
+  plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
+                                       recipe.shard.prefetch, recipe.shard.offload);
+  plan::set_tensor(&plan, recipe.model, {parallel.tensor, parallel.tensor_adjacent}, parallel.keep_gathered);
+  plan::set_shard_ranks(&plan, recipe.shard.ranks);
+  plan::apply_unit_rules(&plan, recipe.model, recipe.shard.units,
+                         {recipe.shard.ranks, parallel.tensor_adjacent, parallel.keep_gathered});
+  return plan;
+}
+
+/// Names the first unit that the keys lay out differently than the file does.
+void refuse_contradiction(const plan::Plan& file, const plan::Plan& keys, const recipe::Recipe& recipe) {
+  for (size_t i = 0; i < file.units.size(); ++i) {
+    const plan::UnitPlan &ours = file.units[i], &theirs = keys.units[i];
+    if (ours == theirs) continue;
+    const std::string key = recipe.shard.units.empty() ? "parallel.tensor" : "shard.units";
+    user_error({.where = "train.plan",
+                .problem = concat("parallel.plan and ", key, " are both given, and lay out unit \"",
+                                  escape(ours.name), "\" differently (", recipe.parallel.plan, ")"),
+                .expected = "only one of them",
+                .hint = concat("remove ", key, ", or parallel.plan")});
+  }
+}
+
+/// UnitPlan::shard of the units that are split, where it is the same for all; else 0.
+int64_t common_shard(const plan::Plan& plan) {
+  std::set<int64_t> found;
+  for (const plan::UnitPlan& unit : plan.units) {
+    if (unit.level != plan::Level::kReplicate) found.insert(unit.shard);
+  }
+  return found.size() == 1 ? *found.begin() : 0;
+}
+
+/// The groups of the units that are cut, where these are the same for all; else none.
+std::optional<std::array<plan::Span, 3>> common_groups(const plan::Plan& plan) {
+  std::set<std::array<plan::Span, 3>> found;
+  for (const plan::UnitPlan& unit : plan.units) {
+    if (unit.is_cut())
+      found.insert({tensor_span(plan, unit), replicate_span(plan, unit), shard_span(plan, unit)});
+  }
+  return found.size() == 1 ? std::optional(*found.begin()) : std::nullopt;
+}
+
+}  // namespace
+
+plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
+  const std::string& file = recipe.parallel.plan;
+  if (file.empty()) return plan_of_keys(recipe, world);
+  plan::Plan plan = plan::read_plan(file, recipe.model, world);
+  if (!recipe.shard.units.empty() || recipe.parallel.tensor > 1)
+    refuse_contradiction(plan, plan_of_keys(recipe, world), recipe);
+  return plan;
+}
+
+std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world) {
+  const plan::Plan plan = make_plan(recipe, world);
+  const bool cuts = std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut);
+  if (!cuts) {
+    const int64_t ranks = recipe.parallel.plan.empty() ? recipe.shard.ranks : common_shard(plan);
+    if (ranks == 0 || ranks == world) return {{"shard", world}};
+    return {{"dp", world / ranks}, {"shard", ranks}};
+  }
+  const auto groups = common_groups(plan);
+  // No names fit groups that differ from unit to unit. The residual stream is data parallel in any case.
+  if (!groups) return {{"dp", world}};
+  const auto& [tensor, replicate, shard] = *groups;
+  const mesh::Axis cut{"tensor", tensor.size};
+  std::vector<mesh::Axis> axes = {{"dp", replicate.size}, {"shard", shard.size}};
+  axes.insert(tensor.stride == 1 ? axes.end() : axes.begin(), cut);
+  return axes;
+}
+
+}  // namespace tessera::eager

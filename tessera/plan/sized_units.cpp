@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/plan/sized_units.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include "tessera/arch/cut.h"
+#include "tessera/plan/spans.h"
+
+namespace tessera::plan {
+namespace {
+
+constexpr double kIntegerBytes = 8;
+
+/// By the names of communicated units: "blocks.3", "blocks.3/rows".
+std::map<std::string, UnitSize> unit_sizes(const arch::ModelConfig& config, const Plan& plan, int64_t rank) {
+  std::map<std::string, const UnitPlan*> plans;
+  for (const UnitPlan& unit : plan.units) plans[unit.name] = &unit;
+  const auto name_of_rest = [&](const std::string& unit) {
+    return plans.at(unit)->is_cut() ? rows_plan(*plans.at(unit)).name : unit;
+  };
+  std::map<std::string, UnitSize> sizes;
+  for (const auto& spec : arch::parameters(config)) {
+    const UnitPlan& unit = *plans.at(spec.unit);
+    const bool cut = unit.is_cut() && spec.is_cut();
+    UnitSize& size = sizes[cut ? unit.name : name_of_rest(unit.name)];
+    std::vector<int64_t> shape = spec.shape;
+    if (cut) shape = arch::shape_of(spec, unit.layout.tensor, position_in(tensor_span(plan, unit), rank));
+    const auto numel =
+        static_cast<double>(std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()));
+    (spec.buffer ? size.buffers : size.parameters) += numel;
+    if (!spec.buffer) size.largest = std::max(size.largest, numel);
+  }
+  for (const auto& spec : arch::buffers(config)) {
+    sizes[name_of_rest(spec.unit)].buffer_bytes +=
+        static_cast<double>(spec.numel()) * (spec.whole_numbers ? kIntegerBytes : arch::kFloatBytes);
+  }
+  return sizes;
+}
+
+}  // namespace
+
+std::vector<SizedUnit> sized_units(const arch::ModelConfig& config, const Plan& plan, int64_t rank) {
+  std::map<std::string, UnitSize> sizes = unit_sizes(config, plan, rank);
+  std::vector<SizedUnit> units;
+  for (size_t i = 0; i < plan.units.size(); ++i) {
+    const UnitPlan& unit = plan.units[i];
+    units.push_back({unit, sizes[unit.name], i});
+    if (!unit.is_cut()) continue;
+    UnitPlan rows = rows_plan(unit);
+    const UnitSize& size = sizes[rows.name];
+    units.push_back({std::move(rows), size, i});
+  }
+  return units;
+}
+
+std::vector<int64_t> distinct_ranks(const Plan& plan) {
+  std::set<Span> spans;
+  for (const UnitPlan& unit : plan.units) {
+    if (unit.is_cut()) spans.insert(tensor_span(plan, unit));
+  }
+  if (spans.empty()) return {0};
+  std::set<std::vector<int64_t>> seen;
+  std::vector<int64_t> ranks;
+  for (int64_t rank = 0; rank < plan.stage_ranks(); ++rank) {
+    std::vector<int64_t> positions;
+    for (const Span& span : spans) positions.push_back(position_in(span, rank));
+    if (seen.insert(std::move(positions)).second) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::set<std::string> cuttable_units(const arch::ModelConfig& config) {
+  std::set<std::string> names;
+  for (const auto& spec : arch::parameters(config)) {
+    if (spec.is_cut()) names.insert(spec.unit);
+  }
+  return names;
+}
+
+}  // namespace tessera::plan

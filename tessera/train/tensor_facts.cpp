@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/tensor_facts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "tessera/arch/cut.h"
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/eager/session.h"
+#include "tessera/monitor/number.h"
+#include "tessera/plan/spans.h"
+#include "tessera/plan/traffic.h"
+
+namespace tessera::train {
+namespace {
+
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+constexpr size_t kRowsOfUnits = 8;  // of a plan with many kinds of units the first ones are shown
+
+bool is_cut(const plan::Plan& plan) { return std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut); }
+
+/// Neighbours in the plan that differ in their names alone.
+struct UnitRange {
+  const plan::UnitPlan* first = nullptr;
+  const plan::UnitPlan* last = nullptr;
+  std::string name() const {  // "blocks.0-11"
+    const std::string& end = last->name;
+    return first == last ? first->name : concat(first->name, "-", end.substr(end.rfind('.') + 1));
+  }
+};
+
+std::vector<UnitRange> cut_ranges(const plan::Plan& plan) {
+  std::vector<UnitRange> ranges;
+  for (const plan::UnitPlan& unit : plan.units) {
+    if (!unit.is_cut()) continue;
+    plan::UnitPlan as_before = unit;
+    if (!ranges.empty()) as_before.name = ranges.back().last->name;
+    if (!ranges.empty() && ranges.back().last + 1 == &unit && as_before == *ranges.back().last) {
+      ranges.back().last = &unit;
+    } else {
+      ranges.push_back({&unit, &unit});
+    }
+  }
+  return ranges;
+}
+
+std::string part_text(int64_t part, int64_t all, const char* what) {
+  return concat(part, " of ", all, " ", what);
+}
+
+/// "3 of 6 heads and 768 of 1536 hidden units".
+std::string held_text(const arch::ModelConfig& config, int64_t degree, int64_t index) {
+  const auto hidden = [&](int64_t all) {
+    return part_text(arch::hidden_of(all, degree, index), all, "hidden units");
+  };
+  if (config.family() == arch::ResMlpConfig::kFamily)
+    return hidden(config.as<arch::ResMlpConfig>().mlp_width);
+  const auto& vit = config.as<arch::VitConfig>();
+  return concat(part_text(arch::items_of(vit.heads, degree, index).size(), vit.heads, "heads"), " and ",
+                hidden(vit.mlp_width));
+}
+
+/// Where the state of a rank's part of a unit is.
+std::string state_text(const plan::Plan& plan, const plan::UnitPlan& unit, int64_t rank) {
+  const plan::Span shard = shard_span(plan, unit), replicas = replicate_span(plan, unit);
+  const std::string same = ranks_text(replicas, rank);
+  if (shard.size == 1)
+    return concat("the state of this part is on ",
+                  replicas.size == 1 ? "this rank alone" : "each of " + same);
+  return concat("the state of this part is split over ", ranks_text(shard, rank),
+                replicas.size == 1 ? "" : concat("; ", same, " hold the same"));
+}
+
+void add_units(const Prepared& p, Rows& rows) {
+  const std::vector<UnitRange> ranges = cut_ranges(p.plan);
+  const int64_t rank = p.ranks.rank;
+  for (size_t i = 0; i < std::min(ranges.size(), kRowsOfUnits); ++i) {
+    const plan::UnitPlan& unit = *ranges[i].first;
+    const plan::Span tensor = tensor_span(p.plan, unit);
+    rows.emplace_back(concat("tensor parallelism of ", ranges[i].name()),
+                      concat(ranks_text(tensor, rank), " compute together; rank ", rank, " has ",
+                             held_text(p.job.recipe.model, tensor.size, position_in(tensor, rank)), "; ",
+                             state_text(p.plan, unit, rank)));
+  }
+  if (ranges.size() > kRowsOfUnits)
+    rows.emplace_back("tensor parallelism", concat(ranges.size() - kRowsOfUnits, " more groups of units"));
+}
+
+/// The rank with most heads decides how long attention takes.
+void add_uneven_heads(const Prepared& p, Rows& rows) {
+  const auto* vit = std::get_if<arch::VitConfig>(&p.job.recipe.model.of);
+  if (vit == nullptr) return;
+  std::map<int64_t, bool> degrees;
+  for (const plan::UnitPlan& unit : p.plan.units) degrees[unit.layout.tensor] = true;
+  for (const auto& [degree, there] : degrees) {
+    if (vit->heads % degree == 0) continue;
+    const int64_t most = (vit->heads + degree - 1) / degree;
+    rows.emplace_back(
+        concat("heads over ", degree, " ranks"),
+        concat(vit->heads, " heads do not divide evenly: attention takes ",
+               monitor::print("%.3g", static_cast<double>(most * degree) / static_cast<double>(vit->heads)),
+               " times as long as with an even split"));
+  }
+}
+
+/// The same plan with whole units at zero3 in the place of those that are cut.
+plan::Plan with_zero3(plan::Plan plan) {
+  for (plan::UnitPlan& unit : plan.units) {
+    if (!unit.is_cut()) continue;
+    unit.layout = {};
+    unit.keep_gathered = false;
+    unit.level = plan::Level::kZero3;
+    unit.shard = 0;
+    if (unit.recompute == plan::Recompute::kKeepSums) unit.recompute = plan::Recompute::kAll;
+  }
+  return plan;
+}
+
+void add_traffic(const Prepared& p, Rows& rows) {
+  const auto inputs = eager::cost_inputs(p.job.recipe, p.ranks.world, p.device);
+  const auto sent = [&](const plan::Plan& plan, int64_t batch) {
+    return plan::step_traffic(p.job.recipe.model, plan, inputs, p.sizes.accumulation, batch);
+  };
+  const plan::StepTraffic now = sent(p.plan, p.sizes.per_rank);
+  rows.emplace_back(
+      "sent per rank and step",
+      concat(human_bytes(now.total()), " (activations between tensor ranks ", human_bytes(now.exchanged),
+             ", parameters ", human_bytes(now.gathered), ", gradients ", human_bytes(now.reduced), ")"));
+  const double zero3 = sent(with_zero3(p.plan), 0).total(), without = sent(p.plan, 0).total();
+  const double images = std::max(0.0, (zero3 - without) / (sent(p.plan, 1).total() - without));
+  rows.emplace_back("zero3 in the place of tensor parallelism",
+                    concat("would send ", human_bytes(zero3), "; tensor parallelism sends less up to ",
+                           static_cast<int64_t>(std::floor(images)),
+                           " images per rank and micro-batch (here ", p.sizes.per_rank, ")"));
+}
+
+/// The first tensor group with ranks of several hosts as "blocks.0-11: ranks 0,1"; "": there is none.
+std::string spanning_group(const plan::Plan& plan, int64_t ranks_of_host) {
+  for (const UnitRange& range : cut_ranges(plan)) {
+    const plan::Span span = tensor_span(plan, *range.first);
+    for (int64_t rank = 0; rank < plan.world; ++rank) {
+      const std::vector<int64_t> ranks = ranks_of(span, rank);
+      if (ranks.front() / ranks_of_host != ranks.back() / ranks_of_host)
+        return concat(range.name(), ": ", ranks_text(span, rank));
+    }
+  }
+  return "";
+}
+
+/// Of the rank that sends most to other hosts.
+double bytes_between_hosts(const Prepared& p) {
+  const int64_t compute_bytes = eager::cost_inputs(p.job.recipe, p.ranks.world, p.device).compute_bytes;
+  std::map<plan::Span, double> with_one;  // bytes a step to each rank of such a group
+  for (size_t i = 0; i < p.plan.units.size(); ++i) {
+    if (!p.plan.units[i].is_cut()) continue;
+    with_one[tensor_span(p.plan, p.plan.units[i])] +=
+        plan::exchanged_per_image(p.job.recipe.model, p.plan, i, compute_bytes) *
+        static_cast<double>(p.sizes.per_rank * p.sizes.accumulation);
+  }
+  double most = 0;
+  for (int64_t rank = 0; rank < p.plan.world; ++rank) {
+    const int64_t host = rank / p.ranks.local_world;
+    double sent = 0;
+    for (const auto& [span, bytes] : with_one) {
+      const auto is_far = [&](int64_t other) { return other / p.ranks.local_world != host; };
+      sent += bytes * static_cast<double>(std::ranges::count_if(ranks_of(span, rank), is_far));
+    }
+    most = std::max(most, sent);
+  }
+  return most;
+}
+
+}  // namespace
+
+Rows tensor_facts(const Prepared& p) {
+  Rows rows;
+  if (!is_cut(p.plan)) return rows;
+  add_units(p, rows);
+  add_uneven_heads(p, rows);
+  add_traffic(p, rows);
+  return rows;
+}
+
+std::string tensor_network_warning(const Prepared& p) {
+  const int64_t local = p.ranks.local_world;
+  if (p.ranks.pretended() || local >= p.plan.world || !is_cut(p.plan)) return "";
+  const std::string group = spanning_group(p.plan, local);
+  if (group.empty()) return "";
+  return concat("tensor groups have ranks of several hosts (", group, "; ", local,
+                local == 1 ? " rank" : " ranks", " per host): up to ", human_bytes(bytes_between_hosts(p)),
+                " of activations per rank and step go over the network",
+                local == 1 ? "" : concat("; groups of ", local, " adjacent ranks stay inside a host"));
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainings whose blocks are cut over tensor groups: optimizers and the average of the weights against one
+// rank.
+#include <mutex>
+
+#include "small_run.h"
+
+namespace tessera::train {
+namespace {
+
+/// Whole tensors of the optimizer's state and of the average, and the regions that ranks save of each.
+struct WholeState {
+  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, std::vector<Region>> regions;
+};
+
+void add_state(const TrainState& state, WholeState& whole) {
+  StateShards shards;
+  state.optimizer->append_shards(shards);
+  state.ema->append_shards(shards);
+  for (const checkpoint::TensorShard& shard : shards.list()) {
+    if (shard.replica) continue;
+    at::Tensor& tensor = whole.tensors[shard.name];
+    if (!tensor.defined()) tensor = at::zeros(shard.shape);
+    const at::Tensor values = at::from_blob(shard.data, {shard.region.numel()}, at::kFloat);
+    for (const SharedRun& run : SharedRuns::in_tensor(shard.shape, shard.region))
+      tensor.view({-1}).narrow(0, run.a, run.count).copy_(values.narrow(0, run.b, run.count));
+    whole.regions[shard.name].push_back(shard.region);
+  }
+}
+
+struct CutTraining {
+  Curve curve;
+  WholeState state;
+};
+
+/// `tensor`: ranks that share a block. Blocks of three heads.
+CutTraining train_cut(const std::string& optimizer, int64_t world, int64_t tensor, bool adjacent) {
+  at::set_num_threads(1);
+  const recipe::Recipe recipe = make_recipe({concat("optimizer.name=", optimizer), "model.width=48",
+                                             "model.heads=3", "model.mlp_width=96", "ema.decay=0.9"});
+  plan::Plan plan = make_plan(recipe, world);
+  for (plan::UnitPlan& unit : plan.units)
+    if (unit.name.starts_with("blocks.")) unit.layout = {tensor, adjacent};
+  CutTraining result;
+  std::mutex one_at_a_time;
+  testing::run_ranks(
+      mesh_axes(recipe, world),
+      [&](mesh::Mesh& mesh) {
+        const auto state = assemble(recipe, plan, mesh, true);
+        Curve curve;
+        train_until(*state, mesh, 4, curve);
+        const std::lock_guard lock(one_at_a_time);
+        add_state(*state, result.state);
+        if (mesh.rank() == 0) result.curve = curve;
+      },
+      std::chrono::milliseconds(30'000), /*shared_memory=*/true, plan::spans_of(plan));
+  return result;
+}
+
+class CutLayers : public ::testing::TestWithParam<std::string> {};
+
+// As far from one rank as other layouts are (train.Hybrid).
+TEST_P(CutLayers, TrainAsOneRank) {
+  const CutTraining expected = train_cut(GetParam(), 1, 1, true);
+  for (const auto& [world, tensor, adjacent] : {std::tuple{2, 2, true}, {4, 2, false}, {4, 4, true}}) {
+    SCOPED_TRACE(concat(world, " ranks, ", tensor, adjacent ? " adjacent" : " strided"));
+    const CutTraining found = train_cut(GetParam(), world, tensor, adjacent);
+    expect_close(found.curve, expected.curve, 2e-5);
+    ASSERT_EQ(found.state.tensors.size(), expected.state.tensors.size());
+    for (const auto& [name, tensor_found] : found.state.tensors) {
+      const at::Tensor& one = expected.state.tensors.at(name);
+      EXPECT_EQ(partition_fault(found.state.regions.at(name), one.sizes().vec()), std::nullopt) << name;
+      if (!name.starts_with("ema/")) continue;
+      EXPECT_LE((tensor_found - one).abs().max().item<double>(), 1e-3) << name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, CutLayers,
+                         ::testing::Values("adamw", "sgd", "lamb", "lars", "adafactor", "muon"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the keys of [parallel] to a plan and to names of groups.
+#include <filesystem>
+
+#include "small_run.h"
+#include "tessera/base/file.h"
+#include "tessera/eager/trained_model.h"
+#include "tests/error_text.h"
+
+namespace tessera::train {
+namespace {
+
+using eager::use_any_ranks;
+
+std::string axes_text(const std::vector<std::string>& sets, int64_t world, int64_t rank) {
+  return mesh::Mesh::pretend(rank, mesh_axes(make_recipe(sets), world))->describe();
+}
+
+TEST(ParallelRecipe, KeysAndRulesMakeThePlan) {
+  const plan::Plan plan = make_plan(make_recipe({"parallel.tensor=2", "shard.ranks=2",
+                                                 "shard.units=blocks.1=tensor4+strided+regather+zero1"}),
+                                    8);
+  const std::vector<plan::UnitPlan> expected = {
+      {.name = "stem", .shard = 2},
+      {.name = "blocks.0", .shard = 2, .layout = {2, true}, .keep_gathered = true},
+      {.name = "blocks.1", .level = plan::Level::kZero1, .shard = 2, .layout = {4, false}},
+      {.name = "blocks.2", .shard = 2, .layout = {2, true}, .keep_gathered = true},
+      {.name = "head", .shard = 2}};
+  EXPECT_EQ(plan.units, expected);
+  const plan::Plan strided = make_plan(
+      make_recipe({"parallel.tensor=4", "parallel.tensor_adjacent=false", "parallel.keep_gathered=false"}),
+      8);
+  EXPECT_EQ(strided.units[2], (plan::UnitPlan{.name = "blocks.1", .layout = {4, false}}));
+  EXPECT_EQ(error_text([] { make_plan(make_recipe({"parallel.tensor=3"}), 8); }),
+            "[plan.set_tensor] parallel.tensor is 3: expected a divisor of the 8 ranks that train");
+}
+
+// A rank's coordinates as messages show them.
+TEST(ParallelRecipe, AxesAreNamedByTheGroupsOfCutUnits) {
+  EXPECT_EQ(axes_text({"parallel.tensor=2"}, 8, 3), "rank 3/8 shard1 tensor1");
+  EXPECT_EQ(axes_text({"parallel.tensor=2", "shard.ranks=2"}, 8, 6), "rank 6/8 dp1 shard1 tensor0");
+  EXPECT_EQ(axes_text({"parallel.tensor=2", "parallel.tensor_adjacent=false"}, 8, 6),
+            "rank 6/8 tensor1 shard2");
+  EXPECT_EQ(axes_text({"parallel.tensor=2", "shard.level=replicate"}, 8, 3), "rank 3/8 dp1 tensor1");
+  EXPECT_EQ(axes_text({"parallel.tensor=8"}, 8, 3), "rank 3/8 tensor3");
+  EXPECT_EQ(axes_text({"shard.units=blocks.0=tensor2"}, 4, 3), "rank 3/4 shard1 tensor1");
+  EXPECT_EQ(axes_text({"shard.units=blocks.0=tensor2, blocks.1=tensor4"}, 8, 5), "rank 5/8 dp5");
+  EXPECT_EQ(axes_text({}, 4, 3), "rank 3/4 shard3");
+  EXPECT_EQ(axes_text({"shard.ranks=2"}, 4, 3), "rank 3/4 dp1 shard1");
+}
+
+// Every group that the axes name is one that the plan uses.
+TEST(ParallelRecipe, AxesAddNoGroups) {
+  for (const char* level : {"zero3", "replicate"}) {
+    for (const char* adjacent : {"true", "false"}) {
+      const recipe::Recipe recipe = make_recipe({"parallel.tensor=2", concat("shard.level=", level),
+                                                 concat("parallel.tensor_adjacent=", adjacent),
+                                                 concat("shard.units=stem=zero3+ranks2")});
+      const std::vector<plan::Span> spans = plan::spans_of(make_plan(recipe, 8));
+      const auto with = mesh::Mesh::pretend(0, mesh_axes(recipe, 8), spans);
+      EXPECT_EQ(with->groups().size(), spans.size() + 1) << level << adjacent;  // and all ranks
+    }
+  }
+}
+
+class PlanFile : public ::testing::Test {
+ protected:
+  ~PlanFile() override { std::filesystem::remove(path_); }
+  std::string write(const plan::Plan& plan) {
+    write_file_atomic(path_, plan::to_json(plan));
+    return concat("parallel.plan=", path_.string());
+  }
+  std::filesystem::path path_ =
+      std::filesystem::path(::testing::TempDir()) / "parallel_recipe_test_plan.json";
+};
+
+TEST_F(PlanFile, IsUsedInsteadOfTheKeys) {
+  const std::vector<std::string> keys = {"parallel.tensor=2", "shard.level=zero2", "shard.ranks=2",
+                                         "shard.prefetch=3"};
+  const plan::Plan plan = make_plan(make_recipe(keys), 8);
+  const std::string set = write(plan);
+  EXPECT_EQ(make_plan(make_recipe({set}), 8), plan);
+  EXPECT_EQ(make_plan(make_recipe({set, "shard.level=replicate", "shard.recompute=true"}), 8), plan);
+  EXPECT_EQ(axes_text({set}, 8, 6), "rank 6/8 dp1 shard1 tensor0");
+  const std::string whole = write(make_plan(make_recipe({"shard.ranks=2"}), 8));
+  EXPECT_EQ(axes_text({whole}, 8, 3), "rank 3/8 dp1 shard1");
+}
+
+TEST_F(PlanFile, MayNotContradictRulesOrTheTensorDegree) {
+  const plan::Plan plan = make_plan(make_recipe({"parallel.tensor=2"}), 8);
+  const std::string set = write(plan);
+  EXPECT_EQ(make_plan(make_recipe({set, "parallel.tensor=2"}), 8), plan) << "they agree";
+  EXPECT_EQ(error_text([&] {
+              make_plan(make_recipe({set, "parallel.tensor=4"}), 8);
+            }),
+            concat("[train.plan] parallel.plan and parallel.tensor are both given, and lay out unit "
+                   "\"blocks.0\" differently (",
+                   path_.string(), "): expected only one of them; remove parallel.tensor, or parallel.plan"));
+  EXPECT_EQ(error_text([&] {
+              make_plan(make_recipe({set, "shard.units=head=zero1"}), 8);
+            }),
+            concat("[train.plan] parallel.plan and shard.units are both given, and lay out unit \"blocks.0\" "
+                   "differently (",
+                   path_.string(), "): expected only one of them; remove shard.units, or parallel.plan"));
+  EXPECT_EQ(
+      error_text([&] { make_plan(make_recipe({set}), 4); }),
+      concat("[plan.read_plan] \"world\" is 8 (", path_.string(), "): expected 4, the ranks of this run"));
+}
+
+// What an evaluation makes of the recipe of a training.
+TEST(ParallelRecipe, AnEvaluationKeepsTensorParallelismWhereItFits) {
+  const auto plan_of = [](std::vector<std::string> trained, int64_t world, std::vector<std::string> sets) {
+    recipe::Recipe recipe = make_recipe(trained);
+    for (const std::string& set : sets) trained.push_back(set);
+    recipe = make_recipe(trained);
+    use_any_ranks(recipe, world, sets);
+    return make_plan(recipe, world);
+  };
+  const auto degree = [&](const plan::Plan& plan, size_t unit) { return plan.units[unit].layout.tensor; };
+  const std::vector<std::string> uniform = {"parallel.tensor=2", "shard.ranks=2"};
+  EXPECT_EQ(degree(plan_of(uniform, 1, {}), 1), 1);
+  EXPECT_EQ(degree(plan_of(uniform, 3, {}), 1), 1);
+  EXPECT_EQ(degree(plan_of(uniform, 4, {}), 1), 2);
+  EXPECT_EQ(plan_of(uniform, 4, {}).units[1].shard, 0);
+  const std::vector<std::string> rules = {
+      "shard.units=blocks.0=tensor4+replicate, blocks.1=keep_sums+tensor2+ranks2"};
+  const plan::Plan alone = plan_of(rules, 1, {});
+  EXPECT_EQ(alone.units[1], (plan::UnitPlan{.name = "blocks.0", .level = plan::Level::kReplicate}));
+  EXPECT_EQ(alone.units[2], (plan::UnitPlan{.name = "blocks.1", .recompute = plan::Recompute::kAll}));
+  EXPECT_EQ(degree(plan_of(rules, 4, {}), 1), 4);
+  EXPECT_EQ(degree(plan_of(rules, 2, {}), 2), 1) << "one unit does not fit: all are whole";
+  EXPECT_EQ(degree(plan_of(uniform, 4, {"parallel.tensor=4"}), 1), 4);
+  EXPECT_EQ(error_text([&] { plan_of(uniform, 4, {"parallel.tensor=3"}); }),
+            "[plan.set_tensor] parallel.tensor is 3: expected a divisor of the 4 ranks that train");
+  recipe::Recipe recipe = make_recipe({"parallel.plan=/gone/plan.json"});
+  use_any_ranks(recipe, 2, {});
+  EXPECT_EQ(recipe.parallel.plan, "");
+}
+
+TEST(ParallelRecipe, SavingsCountGatheredInputs) {
+  const auto savings = [](const std::vector<std::string>& sets) {
+    const recipe::Recipe recipe = make_recipe(sets);
+    launch::Ranks ranks;
+    ranks.world = 4;
+    return memory_savings(recipe, make_plan(recipe, 4), 12, ranks);
+  };
+  EXPECT_NE(savings({"parallel.tensor=2"}).find("; parallel.keep_gathered = false would save "),
+            std::string::npos);
+  EXPECT_EQ(savings({}).find("parallel"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::train
