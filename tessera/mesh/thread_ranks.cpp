@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/on_threads.h"
@@ -26,11 +27,12 @@ class Crew {
     const std::lock_guard lock(mutex_);
     meshes_.erase(&mesh);
   }
-  /// Keeps the first exception that is not a consequence, and ends the waits of the other ranks. Requires:
-  /// called while the exception is handled.
-  void fail() {
+  /// Called while a rank's exception is handled. The first of all ranks is the cause of the others; unless it
+  /// is a CommError, whose rank has been left alone by others and knows so, the waits of the other ranks end.
+  void fail(bool is_comm_error) {
     const std::lock_guard lock(mutex_);
-    if (cause_) return;
+    const bool is_first = !std::exchange(has_failed_, true);
+    if (!is_first || is_comm_error) return;
     cause_ = std::current_exception();
     for (Mesh* mesh : meshes_) abort(*mesh);
   }
@@ -45,7 +47,8 @@ class Crew {
 
   std::mutex mutex_;
   std::set<Mesh*> meshes_;
-  std::exception_ptr cause_;
+  bool has_failed_ = false;
+  std::exception_ptr cause_;  // null: nothing failed, or a CommError was the first
 };
 
 /// Runs the body on a mesh that the crew knows meanwhile.
@@ -59,9 +62,10 @@ void run_rank(const Rendezvous& rendezvous, const ThreadRanks& ranks, Crew& crew
     body(mesh);
     mesh.world().barrier("end of the threads");
   } catch (const CommError&) {
+    crew.fail(/*is_comm_error=*/true);
     throw;
   } catch (...) {
-    crew.fail();
+    crew.fail(/*is_comm_error=*/false);
     throw;
   }
 }

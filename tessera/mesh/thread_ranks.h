@@ -18,9 +18,9 @@ struct ThreadRanks {
   bool shared_memory = true;                   // false: the threads communicate over TCP
 };
 
-/// Runs body(mesh) for every rank of the axes, each on a thread of its own, and waits for all. When a rank
-/// throws, the other ranks' collectives end with a CommError. Errors: rethrows the first exception that is no
-/// CommError, else that of the lowest rank.
+/// Runs body(mesh) for every rank of the axes, each on a thread of its own, and waits for all. Errors:
+/// rethrows the first exception if it is no CommError, and collectives that the other ranks wait in end with
+/// a CommError; if a CommError comes first, that of the lowest rank that failed.
 void run_on_thread_ranks(const ThreadRanks& ranks, const std::function<void(Mesh&)>& body);
 
 }  // namespace tessera::mesh

@@ -100,7 +100,7 @@ TEST(CompareLayouts, RanksAndLevelsAgreeInFloat64) {
   }
 }
 
-TEST(CompareLayouts, TensorParallelSavedPlansAgreeInFloat64) {
+TEST(CompareLayouts, TensorParallelPlanFilesAgreeInFloat64) {
   for (const int64_t world : {2, 4}) {
     const SavedPlan file(tensor_plan(world, plan::Level::kZero3));
     expect_agreement(compare("ranks=1", file.path(), in_float64()), 1e-11);
