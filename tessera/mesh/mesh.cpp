@@ -80,11 +80,21 @@ Span span_of_axis(const std::vector<Axis>& axes, size_t index) {
   return span.size == 1 ? Span{} : span;
 }
 
-/// Those of more than one rank: of the axes and `more`, each once.
+/// The same ranks' group for activations.
+Span for_activations(Span span) {
+  span.activations = true;
+  return span;
+}
+
+/// Those of more than one rank: of the axes and `more`, each once. An axis names a span of activations where
+/// there is such a one alone.
 std::set<Span> distinct_spans(const std::vector<Axis>& axes, const std::vector<Span>& more) {
   std::set<Span> spans;
-  for (size_t i = 0; i < axes.size(); ++i) spans.insert(span_of_axis(axes, i));
   for (const Span& span : more) spans.insert(span.size == 1 ? Span{} : span);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const Span span = span_of_axis(axes, i);
+    if (!spans.contains(for_activations(span))) spans.insert(span);
+  }
   spans.erase(Span{});
   return spans;
 }
@@ -196,11 +206,13 @@ std::unique_ptr<Group> Mesh::make_group(const Span& span) const {
   const std::string ranks = plan::ranks_text(span, rank_);
   GroupName name{ranks, ranks};
   for (const Axis& axis : axes_) {
-    if (axis.size == 1 || span_of(axis.name) != span) continue;
+    const Span named = span_of(axis.name);
+    if (axis.size == 1 || named.stride != span.stride || named.size != span.size) continue;
     const bool all = span.size == world_size_;
     name = {axis.name, concat("axis ", axis.name, all ? "" : concat(" (", ranks, ")"))};
   }
-  const std::string key = concat("span/", span.stride, "/", span.size, "/", plan::base_of(span, rank_));
+  const std::string key = concat("span/", span.stride, "/", span.size, "/", plan::base_of(span, rank_),
+                                 span.activations ? "/activations" : "");
   return std::make_unique<Group>(std::move(name), rank, span.size, make_transport_(key, rank, span.size),
                                  last_operation_);
 }
@@ -244,7 +256,11 @@ Span Mesh::span_of(const std::string& axis) const {
   return {};
 }
 
-Group& Mesh::group(const std::string& axis) { return group(span_of(axis)); }
+Group& Mesh::group(const std::string& axis) {
+  const Span span = span_of(axis);
+  const auto of_activations = groups_.find(for_activations(span));
+  return of_activations != groups_.end() && !groups_.contains(span) ? *of_activations->second : group(span);
+}
 
 Group& Mesh::group(Span span) {
   if (span.size == 1) return *single_;

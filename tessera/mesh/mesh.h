@@ -60,7 +60,8 @@ struct Axis {
 };
 
 /// Makes the transport of one group of more than one rank. `key` names the group among all groups of the
-/// mesh: "world", "another/NAME", "span/STRIDE/SIZE/LOWEST RANK"; `rank` and `size` are the group's.
+/// mesh: "world", "another/NAME", "span/STRIDE/SIZE/LOWEST RANK", with "/activations" behind it for a span of
+/// these; `rank` and `size` are the group's.
 using TransportMaker =
     std::function<std::shared_ptr<Transport>(const std::string& key, int64_t rank, int64_t size)>;
 

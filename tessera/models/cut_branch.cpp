@@ -54,12 +54,14 @@ struct Rows : torch::CustomClassHolder {
   ops::LayerNormOutput rows;
 };
 
-/// Other ranks' layers gather the rows again in backward, for the gradients of their weights.
+/// Other ranks' layers may gather the rows again in backward, and have gradients of their parameters then:
+/// so does this, whose gradients are zero.
 class NoShare : public torch::autograd::Function<NoShare> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& rows, int64_t tokens,
-                            const c10::intrusive_ptr<Rows>& again) {
+                            const c10::intrusive_ptr<Rows>& again, at::TensorList parameters) {
     ctx->saved_data["shape"] = rows.sizes().vec();
+    ctx->save_for_backward(parameters.vec());
     if (again->rows.gather) ctx->saved_data["again"] = c10::IValue::make_capsule(again);
     return at::zeros({rows.size(0), tokens, rows.size(2)}, rows.options());
   }
@@ -67,8 +69,10 @@ class NoShare : public torch::autograd::Function<NoShare> {
     const auto again = ctx->saved_data.find("again");
     if (again != ctx->saved_data.end())
       ops::made_again(c10::static_intrusive_pointer_cast<Rows>(again->second.toCapsule())->rows);
-    return {at::zeros(ctx->saved_data["shape"].toIntVector(), gradients[0].options()), at::Tensor(),
-            at::Tensor()};
+    variable_list all = {at::zeros(ctx->saved_data["shape"].toIntVector(), gradients[0].options()),
+                         at::Tensor(), at::Tensor()};
+    for (const at::Tensor& parameter : ctx->get_saved_variables()) all.push_back(at::zeros_like(parameter));
+    return all;
   }
 };
 
@@ -76,9 +80,7 @@ class NoShare : public torch::autograd::Function<NoShare> {
 
 at::Tensor nothing_of(ops::LayerNormOutput rows, int64_t tokens, const std::vector<at::Tensor>& parameters) {
   const at::Tensor all = std::move(rows.rows);
-  at::Tensor zeros = NoShare::apply(all, tokens, c10::make_intrusive<Rows>(std::move(rows)));
-  for (const at::Tensor& parameter : parameters) zeros = zeros + parameter.sum() * 0;
-  return zeros;
+  return NoShare::apply(all, tokens, c10::make_intrusive<Rows>(std::move(rows)), at::TensorList(parameters));
 }
 
 }  // namespace tessera::models

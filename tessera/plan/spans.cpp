@@ -43,7 +43,9 @@ std::string ranks_text(const Span& span, int64_t rank) {
 
 Span tensor_span(const Plan& plan, const UnitPlan& unit) {
   const int64_t tensor = unit.layout.tensor;
-  return span_of(unit.layout.adjacent ? 1 : plan.stage_ranks() / tensor, tensor);
+  Span span = span_of(unit.layout.adjacent ? 1 : plan.stage_ranks() / tensor, tensor);
+  span.activations = span.size > 1;
+  return span;
 }
 
 Span data_parallel_span(const Plan& plan, const UnitPlan& unit) {

@@ -15,6 +15,9 @@ namespace tessera::plan {
 /// base_of(span, r), base + stride, ..., base + (size - 1) * stride. stride * size divides the ranks.
 struct Span {
   int64_t stride = 1, size = 1;  // size 1: every rank by itself, and stride is 1
+  /// Of messages between the layers of a pass, not of parameters and gradients. The two have groups of their
+  /// own, even of the same ranks: when a gradient's next message starts depends on when the last one ended.
+  bool activations = false;
   auto operator<=>(const Span&) const = default;
 };
 
@@ -27,7 +30,7 @@ std::vector<int64_t> ranks_of(const Span& span, int64_t rank);
 /// "ranks 0,2,4,6 (stride 2)"; "ranks 4,5"; more than 8 as "ranks 0,1,2,...,63".
 std::string ranks_text(const Span& span, int64_t rank);
 
-/// Ranks that hold one copy of a unit's layers together.
+/// Ranks that hold one copy of a unit's layers together; of activations.
 Span tensor_span(const Plan& plan, const UnitPlan& unit);
 /// Ranks of a stage that hold the same piece of a unit's layers, for different samples.
 Span data_parallel_span(const Plan& plan, const UnitPlan& unit);

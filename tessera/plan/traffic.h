@@ -16,8 +16,8 @@ struct StepTraffic {
 };
 
 /// The most of any rank, where tensor parallelism gives ranks unequal parts. `accumulation`: micro-batches of
-/// a step. `batch`: images per rank and micro-batch. Without the few bytes of counters and votes. Errors:
-/// UserError when the plan's units are not the model's.
+/// a step. `batch`: images per rank and micro-batch. Without the few bytes of counters, votes and sample
+/// numbers. Errors: UserError when the plan's units are not the model's.
 StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                          int64_t accumulation, int64_t batch);
 

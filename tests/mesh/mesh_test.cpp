@@ -204,6 +204,19 @@ TEST(Spans, AxesAndSpansShareGroupsThatAreMadeOnce) {
   EXPECT_THROW(mesh->group(mesh::Span{1, 4}), InternalError);
 }
 
+TEST(Spans, ActivationsHaveAGroupOfTheirOwn) {
+  const std::vector<mesh::Axis> axes = {{"shard", 2}, {"tensor", 2}};
+  const auto both = Mesh::pretend(1, axes, {{1, 2}, {1, 2, true}});
+  EXPECT_NE(&both->group(mesh::Span{1, 2}), &both->group(mesh::Span{1, 2, true}));
+  EXPECT_EQ(&both->group("tensor"), &both->group(mesh::Span{1, 2}));
+  EXPECT_EQ(both->groups().size(), 4U) << "these, shard, world";
+  // An axis adds no group beside that of its activations.
+  const auto alone = Mesh::pretend(1, axes, {{1, 2, true}});
+  EXPECT_EQ(&alone->group("tensor"), &alone->group(mesh::Span{1, 2, true}));
+  EXPECT_EQ(alone->group("tensor").name(), "tensor");
+  EXPECT_EQ(alone->groups().size(), 3U);
+}
+
 TEST(Spans, ErrorsNameTheRanks) {
   const auto make = [](const std::string&, int64_t rank, int64_t size) {
     return mesh::pretend_transport(rank, size, [](mesh::Movement, const at::Tensor&, const at::Tensor&) {

@@ -88,7 +88,7 @@ TEST(Spans, WhatIsNotCutIsOfTheWholeStage) {
   expect_groups(ranks8(), {rows_plan(unit(2, true, 0, Level::kReplicate)), kAlone, kAll, kAlone, kAll});
   Plan plan = ranks8();
   plan.units = {unit(2, true, 0)};
-  EXPECT_EQ(spans_of(plan), (std::vector<Span>{{1, 2}, {1, 8}, {2, 4}}));
+  EXPECT_EQ(spans_of(plan), (std::vector<Span>{{1, 2, true}, {1, 8}, {2, 4}}));
 }
 
 TEST(Spans, OfTwoStages) {
@@ -106,7 +106,7 @@ TEST(Spans, OfAPlanAreDistinctAndSorted) {
   Plan plan = ranks8();
   plan.units = {unit(1, true, 0), unit(2, true, 2), unit(1, true, 2), unit(1, true, 0, Level::kReplicate),
                 unit(2, true, 2)};
-  const std::vector<Span> expected = {{1, 2}, {1, 8}, {2, 2}, {2, 4}, {4, 2}};
+  const std::vector<Span> expected = {{1, 2}, {1, 2, true}, {1, 8}, {2, 2}, {2, 4}, {4, 2}};
   EXPECT_EQ(spans_of(plan), expected);
   plan.world = 1;
   plan.units = {unit(1, true, 0)};

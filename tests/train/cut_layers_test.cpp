@@ -71,8 +71,9 @@ TEST_P(CutLayers, TrainAsOneRank) {
     for (const auto& [name, tensor_found] : found.state.tensors) {
       const at::Tensor& one = expected.state.tensors.at(name);
       EXPECT_EQ(partition_fault(found.state.regions.at(name), one.sizes().vec()), std::nullopt) << name;
-      if (!name.starts_with("ema/")) continue;
-      EXPECT_LE((tensor_found - one).abs().max().item<double>(), 1e-3) << name;
+      // A key's bias has no gradient but rounding, which Adam and Adafactor divide by its own size.
+      if (!name.starts_with("ema/") || name.ends_with("qkv.bias")) continue;
+      EXPECT_LE((tensor_found - one).abs().max().item<double>(), 1e-4) << name;
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rooms.h"
 #include "tessera/base/file.h"
 
 namespace tessera::train {

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole trainings under layouts with tensor parallelism, each against one rank: every pair of layout, level,
+// recompute, model, optimizer and precision. (Gradients in float64: tests/parallel/layouts_test.cpp.)
+#include <map>
+#include <ostream>
+
+#include "small_run.h"
+#include "tests/parallel/covering.h"
+
+namespace tessera::train {
+namespace {
+
+using Sets = std::vector<std::string>;
+
+struct Choice {
+  const char* name;
+  Sets sets;
+  int64_t world = 1;  // of a layout
+};
+
+const std::vector<Choice> kRanks = {
+    {"tensor_2", {"parallel.tensor=2"}, 2},
+    {"tensor_2_data_2", {"parallel.tensor=2"}, 4},
+    {"tensor_2_strided_data_2", {"parallel.tensor=2", "parallel.tensor_adjacent=false"}, 4},
+    {"tensor_3", {"parallel.tensor=3"}, 3},
+    {"tensor_4", {"parallel.tensor=4"}, 4},
+    {"tensor_2_data_3", {"parallel.tensor=2", "parallel.tensor_adjacent=false"}, 6},
+    {"mixed", {}, 4},
+};
+// The units' rules of the mixed layout.
+constexpr const char* kMixed =
+    "blocks.0=LEVEL+tensor2, blocks.1=LEVEL+tensor4, blocks.2=LEVEL+tensor2+strided";
+
+const std::vector<Choice> kLevels = {
+    {"replicate", {"replicate"}}, {"zero1", {"zero1"}}, {"zero2", {"zero2"}}, {"zero3", {"zero3"}}};
+const std::vector<Choice> kRecompute = {{"kept", {""}},
+                                        {"regather", {"+regather"}},
+                                        {"recompute", {"+recompute"}},
+                                        {"keep_sums", {"+keep_sums"}}};
+const std::vector<Choice> kModels = {
+    {"class_token", {}},
+    {"three_heads_qk_norm_layer_scale", {"model.heads=3", "model.qk_norm=true", "model.layer_scale=0.5"}},
+    {"average_registers",
+     {"model.class_token=false", "model.pool=gap", "model.registers=2", "train.mixup=0.8"}},
+    {"map_pool", {"model.pool=map", "model.heads=1"}},
+    {"tanh_head", {"model.head=tanh", "train.accumulation=2"}},
+    {"image_uneven", {"train.batch=36", "model.mlp_width=96"}},
+};
+const std::vector<Choice> kOptimizers = {
+    {"sgd", {"optimizer.name=sgd"}},
+    {"adamw_layer_decay", {"optimizer.layer_decay=0.8"}},
+    {"lion_ema", {"optimizer.name=lion", "optimizer.lr=1e-3", "ema.decay=0.9"}},
+    {"lamb", {"optimizer.name=lamb"}},
+    {"lars", {"optimizer.name=lars"}},
+    {"adafactor", {"optimizer.name=adafactor"}},
+    {"muon_offload", {"optimizer.name=muon", "shard.offload=optimizer"}},
+};
+const std::vector<Choice> kPrecisions = {{"fp32", {}},
+                                         {"bf16", {"precision.compute=bf16"}},
+                                         {"fp8", {"precision.compute=bf16", "precision.linear=fp8"}}};
+
+struct Case {
+  Choice ranks, level, recompute, model, optimizer, precision;
+  std::string name() const {
+    return concat(ranks.name, "_", level.name, "_", recompute.name, "_", model.name, "_", optimizer.name, "_",
+                  precision.name);
+  }
+  Sets training() const {
+    Sets sets = model.sets;
+    for (const Choice& choice : {optimizer, precision})
+      sets.insert(sets.end(), choice.sets.begin(), choice.sets.end());
+    return sets;
+  }
+  Sets layout() const {
+    Sets sets = ranks.sets;
+    const std::string rule = level.sets[0] + recompute.sets[0];
+    std::string units = concat("blocks.0-2=", rule);
+    if (ranks.sets.empty()) {
+      units = kMixed;
+      for (size_t at = units.find("LEVEL"); at != std::string::npos; at = units.find("LEVEL"))
+        units.replace(at, std::string_view("LEVEL").size(), rule);
+    }
+    sets.push_back(concat("shard.level=", level.sets[0]));
+    sets.push_back(concat("shard.units=", units));
+    return sets;
+  }
+};
+
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name(); }
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const auto& at : testing::pairwise_cases({kRanks.size(), kLevels.size(), kRecompute.size(),
+                                                 kModels.size(), kOptimizers.size(), kPrecisions.size()})) {
+    cases.push_back({kRanks[at[0]], kLevels[at[1]], kRecompute[at[2]], kModels[at[3]], kOptimizers[at[4]],
+                     kPrecisions[at[5]]});
+  }
+  return cases;
+}
+
+Sets joined(Sets a, const Sets& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+constexpr int64_t kSteps = 6;
+
+class TensorTable : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TensorTable, TrainsAsOneRank) {
+  const Case& one = GetParam();
+  static std::map<Sets, Curve> known;
+  Curve& expected = known[one.training()];
+  if (expected.losses.empty()) expected = train_layout(1, one.training(), kSteps);
+  const Curve found = train_layout(one.ranks.world, joined(one.training(), one.layout()), kSteps);
+  const bool narrow = std::string(one.precision.name) != "fp32";
+  EXPECT_NEAR(found.losses[0], expected.losses[0], (narrow ? 5e-3 : 2e-6) * expected.losses[0]);
+  const double curve = narrow ? 2e-2 : std::string(one.optimizer.name) == "sgd" ? 5e-6 : 5e-5;
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(found.losses[i], expected.losses[i], curve * expected.losses[i]) << "loss of step " << i;
+    const double norm = (narrow ? 2e-2 : 2e-4) * (i + 1);
+    EXPECT_NEAR(found.norms[i], expected.norms[i], norm * expected.norms[i]) << "gradient norm of step " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Pairs, TensorTable, ::testing::ValuesIn(all_cases()),
+                         [](const auto& info) { return info.param.name(); });
+
+/// Initial weights do not depend on the layout, bit by bit.
+TEST(TensorLayouts, InitialWeightsAreOneRanks) {
+  const auto weights = [](int64_t world, const Sets& sets) {
+    const recipe::Recipe recipe = make_recipe(sets);
+    std::map<std::string, at::Tensor> whole;
+    std::mutex one_at_a_time;
+    run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+      const auto state = assemble(recipe, plan, mesh, true);
+      const std::lock_guard lock(one_at_a_time);
+      for (const auto& unit : state->sharded->units()) {
+        for (const shard::Shard& shard : unit->shards()) {
+          at::Tensor& tensor = whole[shard.name];
+          if (!tensor.defined()) tensor = at::full(shard.shape, std::nan(""));
+          int64_t at = 0;
+          for (const Region& region : shard.regions) {
+            for (const SharedRun& run : SharedRuns::in_tensor(shard.shape, region))
+              tensor.view({-1})
+                  .narrow(0, run.a, run.count)
+                  .copy_(shard.master.narrow(0, at + run.b, run.count));
+            at += region.numel();
+          }
+        }
+      }
+    });
+    return whole;
+  };
+  const auto expected = weights(1, {});
+  for (const Choice& ranks : kRanks) {
+    SCOPED_TRACE(ranks.name);
+    expect_equal(
+        weights(ranks.world,
+                Case{ranks, kLevels[3], kRecompute[0], kModels[0], kOptimizers[0], kPrecisions[0]}.layout()),
+        expected);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train
