@@ -27,8 +27,9 @@ class Crew {
     const std::lock_guard lock(mutex_);
     meshes_.erase(&mesh);
   }
-  /// Called while a rank's exception is handled. The first of all ranks is the cause of the others; unless it
-  /// is a CommError, whose rank has been left alone by others and knows so, the waits of the other ranks end.
+  /// Call it while a rank's exception is handled. The first exception of all ranks counts as the cause of all
+  /// later ones. If it is no CommError, the other ranks' waits end now; after a CommError (a rank waited in
+  /// vain) they end by their time limit.
   void fail(bool is_comm_error) {
     const std::lock_guard lock(mutex_);
     const bool is_first = !std::exchange(has_failed_, true);
