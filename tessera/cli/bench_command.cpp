@@ -167,13 +167,14 @@ Examples:
   tessera bench step --model B/16 --batch 8 --procs 2 --set run.threads=1)";
 
 constexpr const char* kScalingFooter =
-    R"(Runs `tessera bench step` once for each number of ranks. run.threads is the number of cores / the largest number of
+    R"(Runs `tessera bench step` once for each --tensor and each number of ranks that it divides. run.threads is the number of cores / the largest number of
 ranks, so that every rank has the same number of threads. The column efficiency is images/s per rank, relative to the
 first row.
 
 Examples:
   tessera bench scaling --ranks 1,2 --model Ti/16 --batch 8 --weak
-  tessera bench scaling --ranks 1,2,4 --model Ti/16 --batch 16 --strong)";
+  tessera bench scaling --ranks 1,2,4 --model Ti/16 --batch 16 --strong
+  tessera bench scaling --ranks 1,2 --tensor 1,2 --model S/16 --batch 16 --strong)";
 
 }  // namespace
 
@@ -204,6 +205,11 @@ Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
   CLI::App* scaling_command =
       bench->add_subcommand("scaling", "Measure a training step on several numbers of ranks");
   scaling_command->add_option("--ranks", scaling->ranks, "Numbers of local ranks to measure, such as 1,2,4")
+      ->delimiter(',')
+      ->capture_default_str();
+  scaling_command
+      ->add_option("--tensor", scaling->tensor,
+                   "Tensor-parallel degrees to measure (parallel.tensor), such as 1,2")
       ->delimiter(',')
       ->capture_default_str();
   auto* weak = scaling_command->add_flag("--weak", scaling->weak,

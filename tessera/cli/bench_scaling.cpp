@@ -19,8 +19,24 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// A row of the table.
+struct Layout {
+  int64_t tensor, ranks;
+};
+
+std::vector<Layout> layouts(const ScalingOptions& options) {
+  std::vector<Layout> all;
+  for (const int64_t tensor : options.tensor) {
+    for (const int64_t ranks : options.ranks) {
+      if (ranks % tensor == 0) all.push_back({tensor, ranks});
+    }
+  }
+  return all;
+}
+
 /// One run's JSON. `code`: its exit code.
-Json measure(const ScalingOptions& options, int64_t ranks, int64_t threads, int* code) {
+Json measure(const ScalingOptions& options, const Layout& layout, int64_t threads, int* code) {
+  const int64_t ranks = layout.ranks;
   const launch::ScratchFolder folder("scaling");
   const std::filesystem::path output = folder.path() / "step.json";
   std::vector<std::string> arguments = {
@@ -39,6 +55,8 @@ Json measure(const ScalingOptions& options, int64_t ranks, int64_t threads, int*
       "--quiet",
       "--set",
       concat("run.threads=", threads)};
+  if (layout.tensor > 1)
+    arguments.insert(arguments.end(), {"--set", concat("parallel.tensor=", layout.tensor)});
   for (const std::string& set : options.sets) arguments.insert(arguments.end(), {"--set", set});
   launch::LocalOptions local;
   local.procs = ranks;
@@ -49,12 +67,13 @@ Json measure(const ScalingOptions& options, int64_t ranks, int64_t threads, int*
 }
 
 void print_head() {
-  std::printf("%6s %14s %13s %13s %13s %9s %11s\n", "ranks", "batch per rank", "global batch", "images/s",
-              "per rank", "TFLOP/s", "efficiency");
+  std::printf("%6s %14s %6s %14s %13s %13s %13s %9s %11s\n", "ranks", "data parallel", "tensor",
+              "batch per rank", "global batch", "images/s", "per rank", "TFLOP/s", "efficiency");
 }
 
 void print_row(const Json& row) {
-  std::printf("%6ld %14ld %13ld %13.2f %13.2f %9.3f %9.1f %%\n", row.at("ranks").get<long>(),
+  std::printf("%6ld %14ld %6ld %14ld %13ld %13.2f %13.2f %9.3f %9.1f %%\n", row.at("ranks").get<long>(),
+              row.at("data_parallel").get<long>(), row.at("tensor").get<long>(),
               row.at("batch_per_rank").get<long>(), row.at("global_batch").get<long>(),
               row.at("images_per_second").get<double>(), row.at("images_per_second_per_rank").get<double>(),
               row.at("tflops").get<double>(), 100 * row.at("efficiency").get<double>());
@@ -75,6 +94,14 @@ void check(const ScalingOptions& options) {
                   .expected = "a multiple of each of --ranks (--strong)"});
     }
   }
+  for (const int64_t tensor : options.tensor) {
+    check_at_least_1("bench.scaling", "--tensor", tensor);
+    if (std::ranges::none_of(options.ranks, [tensor](int64_t ranks) { return ranks % tensor == 0; })) {
+      user_error({.where = "bench.scaling",
+                  .problem = concat("--tensor has ", tensor, ", which divides none of --ranks"),
+                  .expected = "divisors of some of --ranks"});
+    }
+  }
   check_at_least_1("bench.scaling", "--batch", options.batch);
   check_at_least_1("bench.scaling", "--rounds", options.rounds);
 }
@@ -84,14 +111,16 @@ int bench_scaling(const ScalingOptions& options) {
   const int64_t threads = std::max<int64_t>(1, launch::available_cores() / most);
   Json rows = Json::array();
   if (!options.json) print_head();
-  for (const int64_t ranks : options.ranks) {
+  for (const Layout& layout : layouts(options)) {
     int code = 0;
-    const Json step = measure(options, ranks, threads, &code);
+    const Json step = measure(options, layout, threads, &code);
     if (code != 0) return code;
     Json row;
+    row["data_parallel"] = layout.ranks / layout.tensor;
+    row["tensor"] = layout.tensor;
     for (const char* name : {"ranks", "batch_per_rank", "global_batch", "images_per_second"})
       row[name] = step.at(name);
-    const double of_a_rank = step.at("images_per_second").get<double>() / static_cast<double>(ranks);
+    const double of_a_rank = step.at("images_per_second").get<double>() / static_cast<double>(layout.ranks);
     row["images_per_second_per_rank"] = of_a_rank;
     row["tflops"] = step.at("tflops");
     row["efficiency"] =

@@ -10,6 +10,7 @@ namespace tessera::cli {
 
 struct ScalingOptions {
   std::vector<int64_t> ranks = {1, 2};
+  std::vector<int64_t> tensor = {1};  // parallel.tensor of each row, for the numbers of ranks that it divides
   bool weak = false,
        strong = false;  // strong: `batch` is the global one; else (both false, or weak) each rank's
   std::string model = "Ti/16";
@@ -21,8 +22,8 @@ struct ScalingOptions {
 /// Errors: UserError on numbers that make no sense.
 void check(const ScalingOptions& options);
 
-/// Runs `tessera bench step` once for each number of ranks and prints a row of each. Returns the exit code.
-/// Requires: check(options). A failed run's code is handed on.
+/// Runs `tessera bench step` once for each number of ranks and tensor degree and prints a row of each.
+/// Returns the exit code. Requires: check(options). A failed run's code is handed on.
 int bench_scaling(const ScalingOptions& options);
 
 }  // namespace tessera::cli

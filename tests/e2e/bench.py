@@ -71,6 +71,8 @@ def scaling_is_a_table():
         check([row["global_batch"] for row in rows] == [4, 8] and rows[0]["efficiency"] == 1, rows)
         rows = json.loads(tessera(*words, "--strong", "--json", folder=folder).done(120))
         check([row["batch_per_rank"] for row in rows] == [4, 2], rows)
+        rows = json.loads(tessera(*words, "--tensor", "1,2", "--strong", "--json", folder=folder).done(120))
+        check([(row["ranks"], row["data_parallel"], row["tensor"]) for row in rows] == [(1, 1, 1), (2, 2, 1), (2, 1, 2)], rows)
         text = tessera(*words, folder=folder).done(120)
         check(len(text.strip().splitlines()) == 3 and "efficiency" in text, text)
 
@@ -115,6 +117,7 @@ def nonsense_is_refused_in_one_line():
                 (("step", "--kernels", "a", "--output", "a"), "[bench.step] --output and --kernels are both a: expected two different files"),
                 (("scaling", "--batch", 0), "[bench.scaling] --batch is 0: expected at least 1"),
                 (("scaling", "--rounds", 0), "[bench.scaling] --rounds is 0: expected at least 1"),
+                (("scaling", "--tensor", 3), "[bench.scaling] --tensor has 3, which divides none of --ranks: expected divisors of some of --ranks"),
                 (("scaling", "--model", "nope"), 'unknown model "nope"'),
                 (("scaling", "--set", "model.image_size=17"), "image_size is 17 (--set model.image_size=17, [model]): expected a multiple of patch_size (16)")):
             refused = tessera("bench", *words, folder=folder)
