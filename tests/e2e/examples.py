@@ -48,6 +48,23 @@ def own_model():
             check(procs < 4 or taken < whole, procs, text)
 
 
+def tensor_parallel():
+    """Loss and gradients of 3 heads and 25 hidden units are one rank's on ranks that do not divide them."""
+    with scratch() as folder:
+        installed = Installed(folder, "tensor_parallel")
+        for procs, tensor in ((1, 0), (2, 0), (3, 3), (4, 2), (4, 4)):
+            text = installed.launch(procs, tensor)
+            found = re.search(r"(\d+) x (\d+) ranks: loss ([\d.]+), of one rank ([\d.]+); gradients differ by (\S+)\n"
+                              r"equal; after 60 steps: loss ([\d.]+)\n", text)
+            check(found and int(found[2]) == (tensor or procs) and int(found[1]) * int(found[2]) == procs, procs, tensor, text)
+            check(abs(float(found[3]) - float(found[4])) < 1e-12 and float(found[5]) < 1e-12, procs, tensor, text)
+            check(float(found[6]) < 0.8 * float(found[3]), procs, tensor, text)
+        words = ["launch", "--procs", "3", installed.folder / "build/tensor_parallel", "2"]
+        refused = subprocess.run([installed.folder / "prefix/bin/tessera", *words], cwd=folder, text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, timeout=60)
+        check(refused.returncode != 0 and "do not make up 3 ranks" in refused.stdout, refused.returncode, refused.stdout)
+
+
 def mnist():
     if not MNIST.exists():
         raise Skip(f"no MNIST in {MNIST} (TESSERA_SHARED_DATA)")
@@ -228,5 +245,6 @@ def own_loop():
         check(refused.returncode == 2 and "train.batsh" in refused.stderr and "train.batch" in refused.stderr, refused)
 
 
-EXAMPLES = {"own_model": own_model, "classify": classify, "own_loop": own_loop, "mnist": mnist, "resnet": resnet}
+EXAMPLES = {"own_model": own_model, "tensor_parallel": tensor_parallel, "classify": classify, "own_loop": own_loop,
+            "mnist": mnist, "resnet": resnet}
 main(*(EXAMPLES[name] for name in os.environ.get("TESSERA_E2E_EXAMPLES", " ".join(EXAMPLES)).split()))
