@@ -176,34 +176,10 @@ Examples:
   tessera bench scaling --ranks 1,2,4 --model Ti/16 --batch 16 --strong
   tessera bench scaling --ranks 1,2 --tensor 1,2 --model S/16 --batch 16 --strong)";
 
-}  // namespace
-
-Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure the training speed of this machine");
-  bench->require_subcommand(1);
-
-  auto shard = std::make_shared<Common>();
-  add(*bench, *shard, "shard", "Measure how much communication overlaps with computation")
-      ->footer(kShardFooter);
-
-  auto step = std::make_shared<StepOptions>();
-  step->batch = 16;
-  CLI::App* step_command = add(*bench, *step, "step", "Measure a training step and where its time goes");
-  step_command
-      ->add_option("--dtype", step->dtype,
-                   "Compute dtype: bf16, fp32 or auto (bf16 on GPUs and on CPUs with fast bf16, else fp32)")
-      ->capture_default_str();
-  step_command->add_flag("--recompute", step->recompute,
-                         "Recompute the activations of blocks in backward (shard.recompute)");
-  step_command->add_flag("--quiet", step->quiet, "Print nothing; for use with --output");
-  step_command->add_option(
-      "--kernels", step->kernels,
-      "Profile two more steps and write calls and time of each kernel to this JSON file");
-  step_command->footer(kStepFooter);
-
+std::shared_ptr<ScalingOptions> add_scaling(CLI::App& bench) {
   auto scaling = std::make_shared<ScalingOptions>();
   CLI::App* scaling_command =
-      bench->add_subcommand("scaling", "Measure a training step on several numbers of ranks");
+      bench.add_subcommand("scaling", "Measure a training step on several numbers of ranks");
   scaling_command->add_option("--ranks", scaling->ranks, "Numbers of local ranks to measure, such as 1,2,4")
       ->delimiter(',')
       ->capture_default_str();
@@ -232,6 +208,35 @@ Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
       ->take_all();
   scaling_command->add_flag("--json", scaling->json, "Print the results as JSON");
   scaling_command->footer(kScalingFooter);
+  return scaling;
+}
+
+}  // namespace
+
+Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure the training speed of this machine");
+  bench->require_subcommand(1);
+
+  auto shard = std::make_shared<Common>();
+  add(*bench, *shard, "shard", "Measure how much communication overlaps with computation")
+      ->footer(kShardFooter);
+
+  auto step = std::make_shared<StepOptions>();
+  step->batch = 16;
+  CLI::App* step_command = add(*bench, *step, "step", "Measure a training step and where its time goes");
+  step_command
+      ->add_option("--dtype", step->dtype,
+                   "Compute dtype: bf16, fp32 or auto (bf16 on GPUs and on CPUs with fast bf16, else fp32)")
+      ->capture_default_str();
+  step_command->add_flag("--recompute", step->recompute,
+                         "Recompute the activations of blocks in backward (shard.recompute)");
+  step_command->add_flag("--quiet", step->quiet, "Print nothing; for use with --output");
+  step_command->add_option(
+      "--kernels", step->kernels,
+      "Profile two more steps and write calls and time of each kernel to this JSON file");
+  step_command->footer(kStepFooter);
+
+  const auto scaling = add_scaling(*bench);
 
   bench->footer(R"(
 Examples:

@@ -2,6 +2,7 @@
 #include "tessera/mesh/mesh.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -32,6 +33,7 @@ constexpr std::chrono::milliseconds kReachLimit{20'000};  // a lost SYN is repea
 constexpr std::chrono::milliseconds kProbeLimit{1'500};   // after a failure
 constexpr size_t kRanksNamed = 4;                         // of those that did something else
 constexpr std::chrono::milliseconds kLookAtRanks{3000};
+constexpr std::chrono::milliseconds kGiveUpAfter{500};    // of these
 constexpr std::chrono::milliseconds kOthersProbes{3000};  // from the end of this rank's own
 constexpr std::chrono::milliseconds kTellingRefusal{5000};
 constexpr std::chrono::milliseconds kLastWord{2000};  // for the store to answer a rank that is about to end
@@ -311,35 +313,65 @@ std::string Mesh::name_silent_ranks(std::chrono::milliseconds patience) {
   return look_at_ranks(patience).text();
 }
 
+namespace {
+
+/// What ranks whose collective has failed have told the store.
+struct SignsOfLife {
+  std::vector<std::string> silent;     // ranks that told nothing
+  std::vector<std::string> elsewhere;  // what the others began last, where it is not this rank's
+  bool is_silent(int64_t rank) const {
+    return std::ranges::find(silent, std::to_string(rank)) != silent.end();
+  }
+};
+
+std::string alive_key(int64_t rank) { return concat("alive/", rank); }
+
+SignsOfLife signs_of_life(TimedStore& store, int64_t world, const std::string& mine) {
+  SignsOfLife found;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    if (!store.check({alive_key(rank)})) {
+      found.silent.push_back(std::to_string(rank));
+    } else if (const std::string theirs = store.get_to_str(alive_key(rank)); theirs != mine) {
+      found.elsewhere.push_back(concat("rank ", rank, " began ", theirs));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
 Mesh::Finding Mesh::look_at_ranks(std::chrono::milliseconds patience) {
   if (!store_) return {};
   auto* store = static_cast<TimedStore*>(store_.get());
   store->set_limit(patience + kLastWord);
-  std::vector<std::string> silent, elsewhere;
-  const auto key = [](int64_t rank) { return concat("alive/", rank); };
   const std::string mine = concat("collective ", last_operation_->number, ", ", last_operation_->name);
+  std::optional<SignsOfLife> seen;
   try {
-    store->set(key(rank_), bytes_of(mine));
+    store->set(alive_key(rank_), bytes_of(mine));
     const auto start = Clock::now();
+    bool has_given_up = false;
     do {
-      silent.clear();
-      elsewhere.clear();
-      for (int64_t rank = 0; rank < world_size_; ++rank) {
-        if (!store->check({key(rank)})) {
-          silent.push_back(std::to_string(rank));
-        } else if (const std::string theirs = store->get_to_str(key(rank)); theirs != mine) {
-          elsewhere.push_back(concat("rank ", rank, " began ", theirs));
-        }
+      // A rank that is alive may wait for this one in another group: it fails now, and answers in time.
+      if (!has_given_up && Clock::now() - start > kGiveUpAfter) {
+        for (Group* group : groups())
+          if (group != nullptr) group->abort();  // null while the groups are being made
+        has_given_up = true;
       }
-      if (silent.empty()) break;
+      seen = signs_of_life(*store, world_size_, mine);
+      if (seen->silent.empty()) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     } while (Clock::now() - start < patience);
   } catch (const std::exception&) {
-    const std::string fault =
-        store->silent() ? "rank 0, which holds the rendezvous, does not answer: stopped, or its host is gone"
-                        : "rank 0, which holds the rendezvous, is gone";
-    return {fault, unreachable_ranks()};
+    // Rank 0 ends by itself once it has looked as well: then what was seen before it ended counts.
+    if (!seen || seen->is_silent(0)) {
+      const std::string fault =
+          store->silent()
+              ? "rank 0, which holds the rendezvous, does not answer: stopped, or its host is gone"
+              : "rank 0, which holds the rendezvous, is gone";
+      return {fault, unreachable_ranks()};
+    }
   }
+  auto& [silent, elsewhere] = *seen;
   std::string unreachable = unreachable_ranks();
   try {
     if (reach_ && *reach_) {

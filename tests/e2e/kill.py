@@ -13,9 +13,11 @@ import signal
 import time
 
 from files import make_image_folder
-from harness import END_LIMIT, check, is_zombie, main, scratch, send, settings, tessera, train, verify
+from harness import (END_LIMIT, check, check_same_losses, is_zombie, losses, main, scratch, send, settings, tessera, train,
+                     verify)
 
 ENDLESS = settings(train__steps=1000000, train__eval_every_epochs=0)
+TENSOR = settings(parallel__tensor=2)
 # What fills nearly all of a run's time in each phase.
 PHASES = {
     "start": ENDLESS,
@@ -28,14 +30,14 @@ PHASES = {
 }
 
 
-def start_victim(phase, ranks, folder, trained, late=None):
+def start_victim(phase, ranks, folder, trained, late=None, layout=()):
     """A run that is in `phase`, and does not leave it by itself soon: of a rendezvous, because rank `late` does not come."""
     if phase == "eval command":
         many = settings(data__source="fake:400000")
         run = tessera("eval", trained, "--procs", ranks, *many, folder=folder)
         run.wait_for(lambda: len(run.ranks()) == ranks, "all ranks")
         return run
-    run = train(folder, "--procs", ranks, *PHASES[phase])
+    run = train(folder, "--procs", ranks, *PHASES[phase], *layout)
     if phase == "start":
         return run
     if phase == "rendezvous":
@@ -60,12 +62,12 @@ def starve(pid):
     return is_zombie(pid)
 
 
-def one_moment(chance, phase, ranks, victim, number, trained):
-    """`number`: the signal; None: no memory."""
+def one_moment(chance, phase, ranks, victim, number, trained, layout=()):
+    """`number`: the signal; None: no memory. `layout`: settings of the run."""
     name = "the parent" if victim is None else f"rank {victim}"
-    label = f"{number.name if number else 'no more memory'} to {name} of {ranks} in {phase}"
+    label = f"{number.name if number else 'no more memory'} to {name} of {ranks} in {phase}{' ' if layout else ''}{' '.join(layout[1::2])}"
     late = chance.choice([rank for rank in range(ranks) if rank != victim])
-    with scratch() as folder, start_victim(phase, ranks, folder, trained, late) as run:
+    with scratch() as folder, start_victim(phase, ranks, folder, trained, late, layout) as run:
         pause = (0.05 if phase == "start" else 0.6) * chance.random()
         if phase in ("start", "rendezvous") and victim is not None:
             run.wait_for(lambda: victim in run.ranks(), name)
@@ -111,7 +113,8 @@ def random_moments():
             ranks = chance.choice([2, 4])
             victim = chance.choice([None, *range(ranks)] + list(range(ranks)))
             number = chance.choice([signal.SIGKILL, signal.SIGABRT] + [None] * (victim is not None))
-            one_moment(chance, phases[index % len(phases)], ranks, victim, number, folder / "run")
+            layout = chance.choice([(), TENSOR])
+            one_moment(chance, phases[index % len(phases)], ranks, victim, number, folder / "run", layout)
 
 
 def one_rank_throws():
@@ -171,6 +174,37 @@ def resumes_after_a_kill():
         check("resumed from" in text, text)
 
 
+def a_rank_of_a_tensor_group_dies():
+    """2 of 4 ranks compute each block together: all ranks end and name the operation that waited; a restarted run ends with the same losses."""
+    for victim in (0, random.choice((1, 2, 3))):
+        with scratch() as folder, train(folder, "--procs", 4, *ENDLESS, *TENSOR) as run:
+            run.wait_for_text("step 13/")
+            time.sleep(0.3 * random.random())
+            run.note_sockets()
+            pid = run.ranks()[victim]
+            send(pid, signal.SIGKILL)
+            killed_at = time.monotonic()
+            check(run.wait(END_LIMIT) == 3, run.tail())
+            seconds = time.monotonic() - killed_at
+            run.check_nothing_left(END_LIMIT - seconds)
+            check(f"rank {victim} of 4 (pid {pid}) was killed by signal 9 (SIGKILL" in run.text(), run.tail())
+            for rank in {0, 1, 2, 3} - {victim}:
+                log = (folder / f"run/logs/rank-{rank}.log").read_text()
+                named = re.search(rf"error: \[(mesh\.[a-z_]+ .+ over .+)\] (no sign of life from )?rank {victim}[:,] ", log)
+                check(named, f"rank {rank} does not name rank {victim} and what it waited for:", log[-1000:])
+            print(f"  SIGKILL to rank {victim} of 4: ended in {seconds:.2f} s; rank {rank} in {named[1]}", flush=True)
+    with scratch() as folder:
+        keys = settings(train__steps=200, train__eval_every_epochs=0, checkpoint__every_steps=20, run__timeout=15)
+        train(folder, "--procs", 4, *keys, *TENSOR, run="whole").done()
+        with train(folder, "--procs", 4, "--max-restarts", 2, *keys, *TENSOR) as run:
+            for step, victim in ((45, random.choice((0, 1))), (125, random.choice((2, 3)))):
+                run.wait_for_step(step, folder / "run")
+                send(run.ranks()[victim], signal.SIGKILL)
+            check(run.wait(120) == 0, run.tail())
+            check("restart 2 of 2" in run.text(), run.tail())
+        check_same_losses(losses(folder / "run"), losses(folder / "whole"))
+
+
 def one_rank_out_of_memory():
     """Rank 1 may not have what its evaluation needs: it says so, rank 0 does not wait for it."""
     keys = settings(train__steps=1000000, train__eval_every_steps=50, train__eval_batch=4096, model__image_size=64,
@@ -188,4 +222,5 @@ def one_rank_out_of_memory():
 
 
 if __name__ == "__main__":
-    main(random_moments, one_rank_throws, logs_end_with_a_whole_line, resumes_after_a_kill, one_rank_out_of_memory)
+    main(random_moments, one_rank_throws, logs_end_with_a_whole_line, resumes_after_a_kill,
+         a_rank_of_a_tensor_group_dies, one_rank_out_of_memory)

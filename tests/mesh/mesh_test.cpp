@@ -283,6 +283,36 @@ TEST(Mesh, ARankThatNeverComesIsNamed) {
   }
 }
 
+// Ranks 2 and 3 give no sign of life, and rank 0 has failed. Rank 1 is alive, but waits for rank 0: it is
+// told, and says so before rank 0 names those that are silent.
+TEST(Mesh, ARankThatWaitsForAFailedOneIsNotCalledSilent) {
+  for (const bool shared_memory : {true, false}) {
+    SCOPED_TRACE(shared_memory ? "shared memory" : "TCP");
+    std::string found, waiting;
+    EXPECT_THROW(run_ranks(
+                     {{"shard", 2}, {"tensor", 2}},
+                     [&](Mesh& mesh) {
+                       at::Tensor value = at::ones({1}, at::kDouble);
+                       if (mesh.rank() == 0) {
+                         found = mesh.name_silent_ranks(std::chrono::milliseconds(2'000));
+                       } else if (mesh.rank() == 1) {
+                         try {
+                           mesh.group("tensor").all_reduce(value, "value");
+                         } catch (const CommError& error) {
+                           waiting = mesh.explain(error, "here").what();
+                         }
+                       }
+                       throw CommError("the end");
+                     },
+                     std::chrono::milliseconds(30'000), shared_memory),
+                 CommError);
+    EXPECT_TRUE(found.starts_with("no sign of life from rank 2, 3")) << found;
+    EXPECT_TRUE(waiting.starts_with(
+        "[mesh.all_reduce value over axis tensor (ranks 0,1)] no sign of life from rank 2, 3: "))
+        << waiting;
+  }
+}
+
 TEST(Mesh, APortInUseIsNamed) {
   mesh::Rendezvous rendezvous;
   rendezvous.world = 2;

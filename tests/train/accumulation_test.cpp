@@ -29,6 +29,13 @@ TEST(Accumulation, WithSgdGivesTheBigBatchsResult) {
     sets.push_back(concat("train.accumulation=", accumulation));
     expect_same_training(train_layout(world, sets, 6), expected);
   }
+  for (const auto& [world, accumulation] :
+       std::vector<std::pair<int64_t, int64_t>>{{2, 3}, {4, 2}, {4, 12}}) {
+    SCOPED_TRACE(concat("tensor groups, ", world, " ranks, accumulation ", accumulation));
+    Sets sets = kSgd;
+    sets.insert(sets.end(), {"parallel.tensor=2", concat("train.accumulation=", accumulation)});
+    expect_same_training(train_layout(world, sets, 6), expected);
+  }
   // What was looked for would have been seen: twice the gradient is another training.
   Sets twice = kSgd;
   twice.emplace_back("optimizer.lr=0.2");
@@ -44,6 +51,9 @@ TEST(Accumulation, OfMicroBatchesOfUnequalSizes) {
     SCOPED_TRACE(concat(world, " ranks, accumulation ", accumulation));
     Sets sets = keep;
     sets.push_back(concat("train.accumulation=", accumulation));
+    expect_same_training(train_layout(world, sets, 6), expected);
+    if (world == 1) continue;
+    sets.push_back(concat("parallel.tensor=", world));
     expect_same_training(train_layout(world, sets, 6), expected);
   }
 }

@@ -1,33 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainings whose blocks are cut over tensor groups: optimizers and the average of the weights against one
 // rank.
-#include <mutex>
-
 #include "small_run.h"
+#include "whole_state.h"
 
 namespace tessera::train {
 namespace {
-
-/// Whole tensors of the optimizer's state and of the average, and the regions that ranks save of each.
-struct WholeState {
-  std::map<std::string, at::Tensor> tensors;
-  std::map<std::string, std::vector<Region>> regions;
-};
-
-void add_state(const TrainState& state, WholeState& whole) {
-  StateShards shards;
-  state.optimizer->append_shards(shards);
-  state.ema->append_shards(shards);
-  for (const checkpoint::TensorShard& shard : shards.list()) {
-    if (shard.replica) continue;
-    at::Tensor& tensor = whole.tensors[shard.name];
-    if (!tensor.defined()) tensor = at::zeros(shard.shape);
-    const at::Tensor values = at::from_blob(shard.data, {shard.region.numel()}, at::kFloat);
-    for (const SharedRun& run : SharedRuns::in_tensor(shard.shape, shard.region))
-      tensor.view({-1}).narrow(0, run.a, run.count).copy_(values.narrow(0, run.b, run.count));
-    whole.regions[shard.name].push_back(shard.region);
-  }
-}
 
 struct CutTraining {
   Curve curve;
@@ -43,15 +21,13 @@ CutTraining train_cut(const std::string& optimizer, int64_t world, int64_t tenso
   for (plan::UnitPlan& unit : plan.units)
     if (unit.name.starts_with("blocks.")) unit.layout = {tensor, adjacent};
   CutTraining result;
-  std::mutex one_at_a_time;
   testing::run_ranks(
       mesh_axes(recipe, world),
       [&](mesh::Mesh& mesh) {
         const auto state = assemble(recipe, plan, mesh, true);
         Curve curve;
         train_until(*state, mesh, 4, curve);
-        const std::lock_guard lock(one_at_a_time);
-        add_state(*state, result.state);
+        add_state_of_all(*state, mesh, result.state);
         if (mesh.rank() == 0) result.curve = curve;
       },
       std::chrono::milliseconds(30'000), /*shared_memory=*/true, plan::spans_of(plan));

@@ -19,9 +19,9 @@ class InitFrom : public ::testing::Test {
  protected:
   void save(int64_t world, const Sets& sets = {}) {
     before = train_layout(world, sets, 2, {}).parameters;
-    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-      const recipe::Recipe recipe = make_recipe(sets);
-      const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+    const recipe::Recipe recipe = make_recipe(sets);
+    run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+      const auto state = assemble(recipe, plan, mesh, true);
       Curve curve;
       train_until(*state, mesh, 2, curve);
       train::save_state(*state, mesh, folder.path(), false);
@@ -48,6 +48,13 @@ class InitFrom : public ::testing::Test {
 TEST_F(InitFrom, ACheckpointOfAnyRanksIsTakenBitwise) {
   save(2);
   for (const int64_t world : {1, 2, 3}) expect_equal(started(world, begun()), before);
+  expect_equal(started(4, begun({"parallel.tensor=2"})), before);
+}
+
+TEST_F(InitFrom, ACheckpointOfATensorLayoutIsTakenBitwise) {
+  save(4, {"parallel.tensor=2", "parallel.tensor_adjacent=false"});
+  expect_equal(started(1, begun()), before);
+  expect_equal(started(4, begun({"parallel.tensor=4"})), before);
 }
 
 TEST_F(InitFrom, TheRunIsNewAndItsAverageBeginsWithTheWeights) {
@@ -104,6 +111,22 @@ TEST_F(InitFrom, ALinearProbeChangesTheHeadAlone) {
     expect_equal(found, before, {"head.weight", "head.bias"});
     EXPECT_FALSE(found.at("head.weight").equal(before.at("head.weight")));
     EXPECT_FALSE(found.at("head.bias").equal(before.at("head.bias")));
+  }
+}
+
+// The parameters of cut layers that a group freezes stay, and the others follow one rank's.
+TEST_F(InitFrom, FrozenPartsOfCutLayersStay) {
+  save(1);
+  const Sets frozen = begun({"optimizer.groups=[\"*.attn.*: freeze\", \"*.fc1.weight: lr_scale=0.5\"]"});
+  const Parameters expected = started(1, frozen, 3);
+  Sets cut = frozen;
+  cut.emplace_back("parallel.tensor=2");
+  for (const int64_t world : {2, 4}) {
+    const Parameters found = started(world, cut, 3);
+    for (const auto& [name, tensor] : expected) {
+      EXPECT_EQ(found.at(name).equal(before.at(name)), name.find(".attn.") != std::string::npos) << name;
+      EXPECT_LE((found.at(name) - tensor).abs().max().item<double>(), 1e-4) << name;
+    }
   }
 }
 

@@ -404,10 +404,11 @@ TEST(Evaluation, CountsEverySampleOnAnyRanks) {
   std::vector<double> losses;
   std::vector<std::vector<std::vector<int64_t>>> confusions;
   std::vector<std::vector<int64_t>> worst;
-  for (const int64_t world : {1, 2, 3, 5}) {
-    testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-      const recipe::Recipe recipe = make_recipe({"data.source=fake:101"});
-      const auto state = assemble(recipe, make_plan(recipe, world), mesh, false);
+  for (const auto& [world, tensor] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {2, 1}, {3, 1}, {5, 1}, {2, 2}, {4, 2}, {3, 3}}) {
+    const recipe::Recipe recipe = make_recipe({"data.source=fake:101", concat("parallel.tensor=", tensor)});
+    run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+      const auto state = assemble(recipe, plan, mesh, false);
       const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
       Log log(false);
       EvaluateOptions options;

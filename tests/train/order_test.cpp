@@ -24,6 +24,9 @@ TEST(Order, AShortLastStepIsTheMeanOverItsSamples) {
       sets.push_back(concat("train.accumulation=", accumulation));
       sets.push_back(concat("shard.level=", level));
       expect_close(train_layout(world, sets, 4), expected, 1e-5);
+      if (world == 1) continue;
+      sets.push_back(concat("parallel.tensor=", world == 4 ? 2 : world));
+      expect_close(train_layout(world, sets, 4), expected, 1e-5);
     }
   }
 }
@@ -55,6 +58,9 @@ TEST(Order, RepeatsAndMixesAreThoseOfTheGlobalBatch) {
                                          "data.mix=[\"fake:20\"]", "data.mix_weights=[1, 2]"};
   const Curve expected = train_layout(1, sets, 4);
   for (const int64_t world : {2, 3}) expect_close(train_layout(world, sets, 4), expected, 1e-5);
+  auto tensor = sets;
+  tensor.emplace_back("parallel.tensor=2");
+  expect_close(train_layout(4, tensor, 4), expected, 1e-5);
 }
 
 /// Synthetic images of which some cannot be read.
@@ -138,10 +144,12 @@ TEST(BrokenSamples, AnEvaluationJudgesThoseOfAllRanks) {
 TEST(Evaluation, RanksWithFewOrNoSamples) {
   for (const int64_t size : {1, 3, 7, 41}) {
     std::vector<double> losses;
-    for (const int64_t world : {1, 2, 5}) {
-      testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-        const recipe::Recipe recipe = make_recipe({concat("data.source=fake:", size)});
-        const auto state = assemble(recipe, make_plan(recipe, world), mesh, false);
+    for (const auto& [world, tensor] :
+         std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {2, 1}, {5, 1}, {2, 2}, {4, 2}}) {
+      const recipe::Recipe recipe =
+          make_recipe({concat("data.source=fake:", size), concat("parallel.tensor=", tensor)});
+      run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+        const auto state = assemble(recipe, plan, mesh, false);
         const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
         Log log(false);
         EvaluateOptions options;

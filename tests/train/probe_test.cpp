@@ -9,12 +9,12 @@
 namespace tessera::train {
 namespace {
 
-Features features_of(int64_t world, const std::vector<std::string>& units) {
+Features features_of(int64_t world, const std::vector<std::string>& units, int64_t tensor = 1) {
   at::set_num_threads(1);
   Features result;
-  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-    const recipe::Recipe recipe = make_recipe({"data.source=fake:101"});
-    const auto state = assemble(recipe, make_plan(recipe, world), mesh, false);
+  const recipe::Recipe recipe = make_recipe({"data.source=fake:101", concat("parallel.tensor=", tensor)});
+  run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+    const auto state = assemble(recipe, plan, mesh, false);
     const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
     Log log(false);
     const auto loader = loader_options(recipe, launch::Ranks{}, 1, log);
@@ -39,8 +39,10 @@ TEST(Features, AreTheSameOnAnyRanks) {
   EXPECT_EQ(expected.values.sizes(), (std::vector<int64_t>{samples, 24}));
   EXPECT_EQ(expected.units.at("blocks.1").size(2), 24);
   EXPECT_EQ(expected.units.at("head").sizes(), (std::vector<int64_t>{samples, 7}));
-  for (const int64_t world : {2, 3}) {
-    const Features found = features_of(world, {"blocks.1", "head"});
+  for (const auto& [world, tensor] :
+       std::vector<std::pair<int64_t, int64_t>>{{2, 1}, {3, 1}, {3, 3}, {4, 2}}) {
+    SCOPED_TRACE(concat(world, " ranks, tensor ", tensor));
+    const Features found = features_of(world, {"blocks.1", "head"}, tensor);
     EXPECT_TRUE(found.labels.equal(expected.labels));
     EXPECT_LE((found.values - expected.values).abs().max().item<double>(), 1e-5);
     for (const char* unit : {"blocks.1", "head"}) {

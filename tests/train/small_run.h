@@ -107,6 +107,29 @@ inline void expect_equal(const Parameters& found, const Parameters& expected,
   }
 }
 
+/// Of the shards of all ranks, which may hold pieces of layers that are cut. Collective.
+inline Parameters whole_parameters(TrainState& state, mesh::Mesh& mesh) {
+  eager::Backend backend(state, mesh);
+  const auto held = backend.state_to_load();
+  const std::string prefix = "param/";
+  Parameters whole;
+  for (const arch::ParameterSpec& spec : arch::parameters(state.recipe.model))
+    whole[spec.name] = at::zeros(spec.shape);
+  for (const checkpoint::TensorShard& shard : held->shards()) {
+    if (shard.replica || !shard.name.starts_with(prefix)) continue;
+    at::Tensor& tensor = whole.at(shard.name.substr(prefix.size()));
+    const at::Tensor values = at::from_blob(shard.data, {shard.region.numel()}, at::kFloat);
+    for (const SharedRun& run : SharedRuns::in_tensor(shard.shape, shard.region))
+      tensor.view({-1}).narrow(0, run.a, run.count).copy_(values.narrow(0, run.b, run.count));
+  }
+  for (auto& [name, tensor] : whole) mesh.world().sum(tensor, name);
+  return whole;
+}
+
+inline bool has_cut_layers(const TrainState& state) {
+  return std::ranges::any_of(state.plan.units, [](const plan::UnitPlan& unit) { return unit.is_cut(); });
+}
+
 struct Curve {
   std::vector<double> losses, norms;
   Parameters parameters;
@@ -137,7 +160,7 @@ inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curv
     curve.norms.push_back(step.gradient_norm);
     if (steps != nullptr) steps->push_back(step);
   }
-  curve.parameters = gather_parameters(state);
+  curve.parameters = has_cut_layers(state) ? whole_parameters(state, mesh) : gather_parameters(state);
 }
 
 /// By step: what the head's last tensor is multiplied by in it, and in it alone; with infinity it is

@@ -21,9 +21,9 @@ ByName statistics_of(int64_t world, const Sets& more) {
   Sets sets = {"run.statistics_every=2"};
   sets.insert(sets.end(), more.begin(), more.end());
   ByName result;
-  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-    const recipe::Recipe recipe = make_recipe(sets);
-    const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+  const recipe::Recipe recipe = make_recipe(sets);
+  run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+    const auto state = assemble(recipe, plan, mesh, true);
     Curve curve;
     std::vector<StepResult> steps;
     train_until(*state, mesh, 3, curve, /*as_bytes=*/false, &steps);
@@ -61,6 +61,10 @@ TEST(Statistics, AreTheSameOnAnyRanks) {
   for (const int64_t world : {2, 3}) expect_close(statistics_of(world, {}), expected);
   expect_close(statistics_of(2, {"shard.recompute=true"}), expected);
   expect_close(statistics_of(2, {"shard.level=replicate"}), expected);
+  for (const char* level : {"shard.level=zero3", "shard.level=replicate"}) {
+    expect_close(statistics_of(2, {"parallel.tensor=2", level}), expected);
+    expect_close(statistics_of(4, {"parallel.tensor=2", level, "shard.recompute=true"}), expected);
+  }
 }
 
 /// Gradients of the whole step, whatever the micro-batches; what comes out of units is of the first one.

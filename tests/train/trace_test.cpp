@@ -13,14 +13,14 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Runs the loop on `world` ranks with run.trace = `steps`; the parsed file, null where there is none.
-nlohmann::json traced_run(int64_t world, const std::string& steps, const fs::path& file) {
+nlohmann::json traced_run(int64_t world, const std::string& steps, const fs::path& file, int64_t tensor = 1) {
   at::set_num_threads(1);
   const TemporaryFolder folder("tessera-trace");
-  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-    const recipe::Recipe recipe =
-        make_recipe({"run.trace=\"" + steps + "\"", "checkpoint.every_steps=100",
-                     "train.eval_every_steps=100", "train.steps=4", "shard.recompute=true"});
-    const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+  const recipe::Recipe recipe =
+      make_recipe({"run.trace=\"" + steps + "\"", "checkpoint.every_steps=100", "train.eval_every_steps=100",
+                   "train.steps=4", "shard.recompute=true", concat("parallel.tensor=", tensor)});
+  run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+    const auto state = assemble(recipe, plan, mesh, true);
     const auto source = data::open_source(recipe.data.source, "train", source_options(recipe));
     Log log(false);
     launch::Ranks ranks;
@@ -72,6 +72,31 @@ TEST(TraceFile, HoldsTheStepsOfEveryRank) {
     EXPECT_GE(kinds["release"].count("blocks.0"), 2U);
     EXPECT_EQ(kinds["wait"].count("all_reduce step over axis world"), 2U);
     EXPECT_GE(counters[rank], 6);
+  }
+}
+
+// Each exchange between the layers of a tensor group, forward, again and backward, and the waits for it.
+TEST(TraceFile, HoldsTheExchangesOfTensorGroups) {
+  const TemporaryFolder folder("tessera-trace");
+  const nlohmann::json json = traced_run(4, "2:3", folder.path() / "trace.json", 2);
+  std::map<int64_t, std::map<std::string, int64_t>> exchanges, waits;
+  for (const auto& event : json.at("traceEvents")) {
+    const auto kind = event.value("cat", ""), phase = event.at("ph").get<std::string>();
+    const auto rank = event.at("pid").get<int64_t>();
+    if (kind == "communication" && (phase == "X" || phase == "b"))
+      ++exchanges[rank][event.at("name").get<std::string>()];
+    if (kind == "wait") ++waits[rank][event.at("name").get<std::string>()];
+  }
+  ASSERT_EQ(exchanges.size(), 4U);
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const std::string ranks = concat(" over axis tensor (ranks ", rank / 2 * 2, ",", rank / 2 * 2 + 1, ")");
+    for (const char* exchange : {"gather_rows blocks.0.attn", "sum_rows blocks.0.attn",
+                                 "gather_rows blocks.1.mlp", "sum_rows blocks.1.mlp",
+                                 "sum_rows blocks.0.attn, backward", "gather_rows blocks.1.mlp, backward"}) {
+      EXPECT_GE(exchanges[rank][exchange + ranks], 2) << exchange << ranks;
+      EXPECT_GE(waits[rank][exchange + ranks], 2) << exchange << ranks;
+    }
+    EXPECT_EQ(exchanges[rank]["all_gather samples of the micro-batch" + ranks], 2);
   }
 }
 

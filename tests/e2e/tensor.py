@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of a run whose layers are cut over tensor groups: each gives the numbers of one rank."""
+import json
+import struct
+import subprocess
+
+from files import make_image_folder, shared_data
+from finetune import SMALL_VIT, read_safetensors, tensors_of
+from harness import check, check_same_losses, losses, main, scratch, settings, summary, tessera, train
+
+STRIDED = settings(parallel__tensor=2, parallel__tensor_adjacent="false")
+STEPS = settings(train__steps=6, checkpoint__every_steps=3)
+
+
+def json_of(*words, folder):
+    out = tessera(*words, "--json", folder=folder, stderr=subprocess.DEVNULL).done()
+    return json.loads(out[min(out.index(bracket) for bracket in "[{" if bracket in out):])
+
+
+def floats(raw):
+    return struct.unpack(f"<{len(raw) // 4}f", raw)
+
+
+def check_close(found, expected, tolerance, *label):
+    check(len(found) == len(expected), *label, "lengths:", len(found), len(expected))
+    worst = max(abs(a - b) for a, b in zip(found, expected))
+    check(worst <= tolerance, *label, f"differ by {worst}, expected at most {tolerance}")
+
+
+def a_resharded_checkpoint_continues_as_the_saved_one():
+    """Saved by 2 tensor x 2 data ranks, rewritten as 1 and 3 files, continued in the same layout: the same bits."""
+    with scratch() as folder:
+        average = settings(ema__decay=0.9)
+        train(folder, "--procs", 4, *STRIDED, *STEPS, *average, run="whole").done()
+        whole = losses(folder / "whole")
+        check([step for step, _ in whole] == [1, 2, 3, 4, 5, 6], whole)
+        train(folder, *STEPS, *average, run="alone").done()
+        check_same_losses(whole, losses(folder / "alone"), 2e-5)
+        for files in (1, 3):
+            place = folder / f"of_{files}"
+            tessera("checkpoint", "reshard", "whole", "--which", 3, "-o", place, "--ranks", files, folder=folder).done()
+            step = place / "step_00000003"
+            check(len(list(step.glob("shard-*"))) == files, list(step.iterdir()))
+            train(folder, "--procs", 4, *STRIDED, *STEPS, *average, "--resume", step, run=f"rest_{files}").done()
+            check_same_losses(losses(folder / f"rest_{files}"), whole[3:])
+            check(tensors_of(folder / f"rest_{files}", folder) == tensors_of(folder / "whole", folder), "weights at the end")
+            train(folder, *STEPS, *average, "--resume", step, run=f"alone_{files}").done()
+            check_same_losses(losses(folder / f"alone_{files}"), whole[3:], 2e-5)
+
+
+def evaluations_and_exports_are_one_ranks():
+    """eval with features, k-NN and linear probe, predict, export, and a run that begins with the exported weights."""
+    with scratch() as folder:
+        photos = make_image_folder(folder / "photos", images=21)
+        keys = [*settings(data__source=f"folder:{photos}", train__batch=16, ema__decay=0.5, train__eval_every_epochs=0,
+                          **{**SMALL_VIT, "model__classes": 2}), *STEPS]
+        train(folder, "--procs", 4, *STRIDED, *keys).done()
+        expected = summary(folder / "run")
+        out = {}
+        for name, words in (("one", ()), ("two", ("--procs", 2)), ("four", ("--procs", 4)), ("three", ("--procs", 3))):
+            file = folder / f"{name}.safetensors"
+            out[name] = json_of("eval", "run", *words, "--features", file, "--units", "blocks.0", "--knn", 5, "--probe", folder=folder)
+            tensors = read_safetensors(file)
+            out[name]["features"] = floats(tensors["features"])
+            out[name]["blocks.0"] = floats(tensors["blocks.0"])
+            ema = json_of("eval", "run", *words, "--ema", folder=folder)
+            out[name]["ema"] = ema["loss"]
+        one = out["one"]
+        for key, value in (("loss", "val_loss"), ("ema", "val_loss_ema"), ("samples", "val_samples")):
+            check(abs(one[key] - expected[value]) < 1e-5, key, one[key], expected[value])
+        for name, found in out.items():
+            for key in ("samples", "top1", "knn_top1", "probe_top1"):
+                check(found[key] == one[key], name, key, found[key], one[key])
+            for key in ("loss", "ema"):
+                check(abs(found[key] - one[key]) < 1e-5, name, key, found[key], one[key])
+            for key in ("features", "blocks.0"):
+                check_close(found[key], one[key], 1e-4, name, key)
+        # A program without ranks reads the same weights.
+        tessera("checkpoint", "export", "run", "weights.safetensors", folder=folder).done()
+        transform = settings(data__source=f"folder:{photos}", model__heads=2, precision__compute="fp32", **{
+            f"data__{key}": "[0.5, 0.5, 0.5]" for key in ("mean", "std")})
+        file = json_of("eval", "weights.safetensors", *transform, folder=folder)
+        own = json_of("eval", "run", *transform[:2], *transform[4:], folder=folder)
+        check(abs(file["loss"] - own["loss"]) < 1e-5 and file["top1"] == own["top1"], file, own)
+        image = photos / "val/dark/003.png"
+        said = [json_of("predict", place, image, *words, folder=folder)[0]["predictions"]
+                for place, words in (("run", transform[:2] + transform[4:]), ("weights.safetensors", transform))]
+        check_close(*[sorted(one["probability"] for one in predictions) for predictions in said], 1e-5, "predictions")
+        # And a run in a tensor layout begins with them, bit by bit.
+        still = settings(train__init_from=folder / "weights.safetensors", optimizer__lr=0, schedule__name="constant")
+        train(folder, "--procs", 4, *STRIDED, *keys, *still, run="begun").done()
+        check(tensors_of(folder / "begun", folder) == read_safetensors(folder / "weights.safetensors"), "weights on their way")
+
+
+def a_student_in_tensor_groups_learns_from_a_teacher_of_one():
+    """A teacher trained in a tensor layout teaches students in that layout and on one rank: the same losses."""
+    with scratch() as folder:
+        train(folder, "--procs", 4, *STRIDED, run="teacher").done()
+        learn = [*settings(distill__teacher=folder / "teacher", distill__temperature=2, distill__alpha=0.7), *STEPS]
+        train(folder, *learn, run="one").done()
+        train(folder, "--procs", 4, *STRIDED, *learn, run="four").done()
+        check_same_losses(losses(folder / "four"), losses(folder / "one"), 2e-5)
+        train(folder, "--procs", 4, *STRIDED, *learn, "--resume", folder / "four/checkpoints/step_00000003", run="rest").done()
+        check_same_losses(losses(folder / "rest"), losses(folder / "four")[3:])
+
+
+def statistics_of(run_dir):
+    """(step, kind, name) -> its values."""
+    found = {}
+    for row in map(json.loads, (run_dir / "statistics.jsonl").read_text().splitlines()):
+        for kind in row.keys() - {"step"}:
+            found |= {(row["step"], kind, name): values for name, values in row[kind].items()}
+    return found
+
+
+def statistics_and_trace_are_of_all_ranks():
+    """With layer decay, clipping, accumulation and a short last batch: the rows of one rank, and every rank's exchanges."""
+    with scratch() as folder:
+        keys = settings(run__statistics_every=3, run__trace="2:3", optimizer__layer_decay=0.8, train__clip=0.5,
+                        train__accumulation=2, data__remainder="keep", data__source="fake:67")
+        train(folder, *keys, run="one").done()
+        train(folder, "--procs", 4, *STRIDED, *keys, run="four").done()
+        check_same_losses(losses(folder / "four"), losses(folder / "one"), 2e-5)
+        one, four = statistics_of(folder / "one"), statistics_of(folder / "four")
+        check(one.keys() == four.keys() and len(one) > 20, one.keys() ^ four.keys())
+        for key, row in one.items():
+            check(abs(four[key]["rms"] - row["rms"]) <= 1e-3 * row["rms"], key, four[key], row)
+        events = json.loads((folder / "four/trace.json").read_text())["traceEvents"]
+        for rank in range(4):
+            names = {event["name"] for event in events if event.get("pid") == rank and event.get("cat") == "communication"}
+            check(any(name.startswith("gather_rows blocks.1.mlp over axis tensor") for name in names), rank, names)
+
+
+def two_hundred_steps_follow_one_rank():
+    """2 tensor x 2 data ranks, dropout on, MNIST where it is: the loss of each step within 1e-4 of one rank's."""
+    mnist = shared_data("mnist")
+    images = settings(data__source=f"idx:{mnist}", data__mean="[0.13]", data__std="[0.31]", model__channels=1) if mnist else []
+    with scratch() as folder:
+        keys = [*images, *settings(train__steps=200, train__batch=64, train__eval_every_epochs=0, data__crop="none",
+                                   data__flip="false", model__image_size=28, model__patch_size=7, model__width=64,
+                                   model__dropout=0.1, train__clip=1, optimizer__lr=0.002, schedule__warmup_steps=20)]
+        train(folder, *keys, run="one").done()
+        train(folder, "--procs", 4, *STRIDED, *keys, run="four").done()
+        one, four = losses(folder / "one"), losses(folder / "four")
+        worst = max(abs(found - wanted) / wanted for (_, found), (_, wanted) in zip(four, one, strict=True))
+        print(f"  {mnist or 'synthetic images'}: loss {one[0][1]:.3f} to {one[-1][1]:.3f}, at most {worst:.1e} apart", flush=True)
+        check(one[-1][1] < 0.8 * one[0][1], "one rank learns:", one[0], one[-1])
+        check_same_losses(four, one, 1e-4)
+
+
+if __name__ == "__main__":
+    main(two_hundred_steps_follow_one_rank, a_resharded_checkpoint_continues_as_the_saved_one, evaluations_and_exports_are_one_ranks,
+         a_student_in_tensor_groups_learns_from_a_teacher_of_one, statistics_and_trace_are_of_all_ranks)
