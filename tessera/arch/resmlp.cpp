@@ -113,9 +113,10 @@ double forward_flops(const ResMlpConfig& config) {
 
 Exchanges exchanges(const ResMlpConfig& config, size_t index) {
   if (index == 0 || index > static_cast<size_t>(config.depth)) return {};
-  // The channel MLP alone is cut: its input is gathered, its output summed, which ends the block.
+  // The channel MLP alone is cut: its input is gathered, its output summed, which LayerScale's gradient
+  // needs.
   const double values = static_cast<double>(config.tokens() * config.width);
-  return {.forward = 2 * values, .inputs = values, .again = values, .again_with_sums = values};
+  return {.forward = 2 * values, .inputs = values, .again = 2 * values, .again_with_sums = values};
 }
 
 Activations activations(const ResMlpConfig& config, double c, bool /*keeps_activations*/,
@@ -139,7 +140,7 @@ Activations activations(const ResMlpConfig& config, double c, bool /*keeps_activ
     const double hidden =
         degree * static_cast<double>(hidden_of(config.mlp_width, share.degree, share.index));
     const double inner = tokens * (4 * d + read + 2 * hidden);
-    result.units.push_back({input, input + inner, inner});
+    result.units.push_back({input, input + inner, inner, share.degree > 1 ? tokens * d : 0});
     result.working = std::max(result.working, tokens * (d + 2 * hidden + exchanged_width(share, d)));
   }
   result.units.push_back({input, input + head, head});

@@ -72,9 +72,10 @@ struct UnitActivations {
 /// micro-batch. A backward pass exchanges as many as `forward`.
 struct Exchanges {
   double forward = 0;
-  double inputs = 0;           // of gathering the inputs of cut layers once more
-  double again = 0;            // of computing the unit once more, but for the last sum
-  double again_with_sums = 0;  // the same where the first sum was kept
+  double inputs = 0;  // of gathering the inputs of cut layers once more
+  double again =
+      0;  // of computing the unit once more; its last sum only where a LayerScale's gradient needs it
+  double again_with_sums = 0;  // the same where the sums were kept
 };
 
 /// Of a whole model, one image: without the image as the loader delivers it.

@@ -81,7 +81,8 @@ UnitActivations block_activations(const VitConfig& config, double c, int64_t rea
   const auto degree = static_cast<double>(share.degree);
   UnitActivations result =
       unit(c * tokens * d, tokens * of_all.bytes(c, degree) + read * of_read.bytes(c, degree));
-  if (share.degree > 1) result.sums = c * read * d;  // the attention's, which norm2 reads
+  // The attention's, which norm2 reads; the MLP's for the gradient of its LayerScale.
+  if (share.degree > 1) result.sums = (config.layer_scale > 0 ? 2 : 1) * c * read * d;
   return result;
 }
 
@@ -125,7 +126,7 @@ Exchanges exchanges(const VitConfig& config, size_t index) {
   const double of_all = static_cast<double>(tokens) * width, of_read = static_cast<double>(read) * width;
   return {.forward = of_all + 3 * of_read,
           .inputs = of_all + of_read,
-          .again = of_all + 2 * of_read,
+          .again = of_all + (config.layer_scale > 0 ? 3 : 2) * of_read,
           .again_with_sums = of_all + of_read};
 }
 

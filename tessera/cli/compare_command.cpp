@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera compare RUN RUN|CURVE.csv`: where two runs part, and what differs between them.
+// `tessera compare RUN RUN|CURVE.csv`: where two runs part, and what differs between them. `tessera compare
+// --layouts A B RECIPE`: the first tensor that two layouts compute differently.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/json_text.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/commands.h"
+#include "tessera/cli/engine.h"
+#include "tessera/cli/first_file_limit.h"
+#include "tessera/launch/file_watchdog.h"
+#include "tessera/launch/launch.h"
 #include "tessera/launch/surroundings.h"
 #include "tessera/monitor/compare.h"
 #include "tessera/recipe/recipe.h"
@@ -22,11 +28,19 @@ namespace {
 
 struct CompareOptions {
   std::string a, b;
-  double tolerance = 0;
+  std::optional<double> tolerance;
   bool json = false;
+  std::vector<std::string> layouts;  // two, or none: runs are compared
+  train::CompareLayoutsJob job;      // of layouts
 };
 
+constexpr int64_t kMostComparedSteps = 1000;
+
 constexpr const char* kCompareFooter = R"(
+With --layouts, training steps of RECIPE run under both layouts on the CPU, ranks as threads of this process. A layout is
+the path of a plan file (plan.json of a run), or settings separated by commas, or by semicolons where values contain
+commas: ranks=N (default: 1) and recipe keys. Exit code 0: the layouts agree; 1: they differ.
+
 A CSV file needs a column "step" and columns named as in metrics.csv. Only steps that both sides have are compared. Two
 values differ if |a - b| > tolerance * max(|a|, |b|). Speeds, waiting times, memory and durations are printed but do not
 count as differences.
@@ -34,7 +48,9 @@ count as differences.
 Examples:
   tessera compare runs/base runs/base-2
   tessera compare runs/base curve.csv --tolerance 1e-3
-  tessera compare runs/base runs/base-2 --json | jq .parted)";
+  tessera compare runs/base runs/base-2 --json | jq .parted
+  tessera compare --layouts ranks=1 ranks=4,shard.level=zero3 recipes/quickstart.toml --set train.batch=8 --float64
+  tessera compare --layouts ranks=1 "ranks=2; shard.units=stem=zero2, head=replicate" recipes/quickstart.toml)";
 
 struct Side {
   fs::path folder;  // empty: a curve alone
@@ -155,9 +171,10 @@ void print_text(const Side& a, const Side& b, double tolerance, const monitor::C
   }
 }
 
-int compare(const CompareOptions& options) {
+int compare_runs(const CompareOptions& options) {
+  const double tolerance = options.tolerance.value_or(0);
   const Side a = open_side(options.a), b = open_side(options.b);
-  const monitor::Comparison found = monitor::compare(a.curves, b.curves, options.tolerance);
+  const monitor::Comparison found = monitor::compare(a.curves, b.curves, tolerance);
   if (found.rows == 0) {
     user_error(
         {.where = "compare",
@@ -169,29 +186,104 @@ int compare(const CompareOptions& options) {
     print_json(found, recipe, environment);
     return kExitDone;
   }
-  print_text(a, b, options.tolerance, found);
+  print_text(a, b, tolerance, found);
   print_list("recipe keys that differ", recipe);
   print_list("environment that differs", environment);
   return kExitDone;
+}
+
+/// `a` is the recipe.
+int compare_layouts(const CompareOptions& options) {
+  const auto refuse = [](const std::string& problem, const std::string& expected, const std::string& hint) {
+    user_error({.where = "compare", .problem = problem, .expected = expected, .hint = hint});
+  };
+  if (!options.b.empty()) {
+    refuse(concat("--layouts takes one recipe, and '", escape(options.b), "' is given as well"),
+           "--layouts A B RECIPE", "put quotes around a layout that contains spaces");
+  }
+  const launch::Ranks ranks = launch::ranks_from_environment();
+  if (ranks.world > 1) {
+    refuse(concat("--layouts runs all ranks of both layouts in one process, but ", ranks.launcher,
+                  " has started ", ranks.world, " ranks"),
+           "one process", "start it without a launcher");
+  }
+  launch::FileWatchdog files(first_file_limit(options.job.sets), ranks.rank);
+  train::CompareLayoutsJob job = options.job;
+  job.a = options.layouts.at(0);
+  job.b = options.layouts.at(1);
+  job.recipe = options.a;
+  job.tolerance = options.tolerance;
+  job.json = options.json;
+  job.files = &files;
+  return engine(Waiting::kSleep).compare_layouts(job);
+}
+
+/// What is missing, and options of the other kind of comparison, which have no effect.
+void check_arguments(const CLI::App& command, const CompareOptions& options) {
+  const auto missing = [](const char* what) {
+    user_error({.where = "compare",
+                .problem = concat(what, " is missing"),
+                .expected = "two run folders or CSV files, or --layouts A B RECIPE"});
+  };
+  if (!options.layouts.empty()) {
+    if (options.a.empty()) missing("the recipe");
+    return;
+  }
+  for (const char* name : {"--set", "--steps", "--float64", "--all"}) {
+    if (command.count(name) == 0) continue;
+    user_error({.where = "compare",
+                .problem = concat(name, " has no effect on a comparison of runs"),
+                .hint = "remove it, or add --layouts A B"});
+  }
+  if (options.a.empty()) missing("a");
+  if (options.b.empty()) missing("b");
+}
+
+void add_layout_options(CLI::App& command, CompareOptions& options) {
+  command
+      .add_option(
+          "--layouts", options.layouts,
+          "Compare training steps of a recipe under two layouts: plan files, or settings ranks=N,KEY=VALUE")
+      ->type_name("A B")
+      ->expected(2)
+      ->allow_extra_args(false);
+  command
+      .add_option("--set", options.job.sets,
+                  "With --layouts: set a recipe key for both layouts; may be repeated, the last value of a "
+                  "key counts")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  command.add_option("--steps", options.job.steps, "With --layouts: number of training steps (default: 1)")
+      ->check(CLI::Range(int64_t{1}, kMostComparedSteps));
+  command.add_flag("--float64", options.job.float64,
+                   "With --layouts: compute in float64, so that differences are faults and not rounding");
+  command.add_flag("--all", options.job.all,
+                   "With --layouts: print every tensor instead of the first that differs");
 }
 
 }  // namespace
 
 Action add_compare(CLI::App& app) {
   auto options = std::make_shared<CompareOptions>();
-  CLI::App* command =
-      app.add_subcommand("compare", "Find the step at which two runs diverge, and what differs between them");
-  command->add_option("a", options->a, "Run folder, or CSV file with columns named as in metrics.csv")
-      ->required();
-  command->add_option("b", options->b, "Run folder, or CSV file with columns named as in metrics.csv")
-      ->required();
+  CLI::App* command = app.add_subcommand(
+      "compare", "Find where two runs diverge, or which tensor two layouts of a recipe compute differently");
+  command->add_option(
+      "a", options->a,
+      "Run folder, or CSV file with columns named as in metrics.csv; with --layouts the recipe file");
+  command->add_option("b", options->b, "Run folder, or CSV file with columns named as in metrics.csv");
+  add_layout_options(*command, *options);
   command
-      ->add_option("--tolerance", options->tolerance,
-                   "Relative difference up to which two values count as equal (default: 0)")
+      ->add_option(
+          "--tolerance", options->tolerance,
+          "Relative difference up to which values count as equal (default: 0; layouts: by precision)")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", options->json, "Print the comparison as JSON");
   command->footer(kCompareFooter);
-  return [options] { return compare(*options); };
+  return [options, command] {
+    check_arguments(*command, *options);
+    return options->layouts.empty() ? compare_runs(*options) : compare_layouts(*options);
+  };
 }
 
 }  // namespace tessera::cli

@@ -38,7 +38,7 @@ Start here:
 
 A recipe is a TOML file; --set optimizer.lr=3e-4 sets any of its keys on the command line.
 Under torchrun, srun or mpirun, use the same command without --procs.
-Exit codes: 0 success, 2 wrong input or unsuitable machine, 3 failure of another rank or the network, 4 bug in Tessera,
+Exit codes: 0 success, 1 layouts that compare --layouts found to differ, 2 wrong input or unsuitable machine, 3 failure of another rank or the network, 4 bug in Tessera,
 5 some images of predict could not be read.)";
 
 void print_version(bool verbose) {
@@ -128,7 +128,8 @@ int run(int argc, char** argv) {
   for (const Command& command : commands) {
     if (!app.got_subcommand(command.name)) continue;
     const int code = command.action();
-    if ((code == kExitDone || code == kExitPartial) && std::string_view(command.name) != "train")
+    if ((code == kExitDone || code == kExitPartial || code == train::kExitDifferent) &&
+        std::string_view(command.name) != "train")
       check_output();
     return code;
   }

@@ -137,8 +137,8 @@ void Backend::begin_step(const loop::StepRequest& request) {
 loop::Loaded Backend::load(data::TrainLoader* loader) {
   DeviceInput::Input& input = step_->input;
   input = loader != nullptr ? state_.input->next(*loader) : DeviceInput::Input();
-  const loop::Loaded loaded{input.batch.given_up, input.batch.step_size};
-  step_->has_samples = input.batch.size > 0;  // else this rank helps the others to gather and to reduce
+  const loop::Loaded loaded{input.batch.given_up, input.batch.step_size, input.batch.size > 0};
+  step_->has_samples = loaded.has_samples;  // else this rank helps the others to gather and to reduce
   if (!step_->has_samples) input = state_.input->with_images(eager::placeholder_batch(state_));
   return loaded;
 }

@@ -32,15 +32,15 @@ void initialise(TrainState& state) {
     for (const shard::Shard& shard : unit->shards()) {
       if (shard.master.numel() == 0) continue;
       // Values are made by the host; elsewhere one parameter's at a time passes through its memory.
-      const bool host = shard.master.is_cpu();
-      at::Tensor master = shard.master, values = host ? master : at::empty(master.sizes(), at::kFloat);
+      const bool in_place = shard.master.is_cpu() && shard.master.scalar_type() == at::kFloat;
+      at::Tensor master = shard.master, values = in_place ? master : at::empty(master.sizes(), at::kFloat);
       int64_t position = 0;
       for (const Region& region : shard.regions) {
         models::initialise(specs.at(shard.name), state.recipe.train.seed, region,
                            values.narrow(0, position, region.numel()));
         position += region.numel();
       }
-      if (!host) master.copy_(values);
+      if (!in_place) master.copy_(values);
     }
   }
   state.sharded->parameters_changed();
@@ -87,29 +87,19 @@ std::string dtype_name(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? "bf16" : dtype == at::kHalf ? "fp16" : "fp32";
 }
 
-std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
-                                     bool with_optimizer, at::Device device) {
-  check_executable(plan);
-  auto state = std::make_unique<TrainState>();
-  state->recipe = recipe;
-  state->plan = plan;
-  state->input = std::make_unique<DeviceInput>(recipe.data.transform, device);
-  state->tensor_groups = std::make_unique<parallel::TensorGroups>(plan, mesh);
-  state->model = models::make_model(recipe.model, mesh.world(), state->tensor_groups.get());
-  if (!device.is_cpu()) state->model->place(device);
-  state->rank = mesh.rank();
-  state->task = make_task(recipe);
-  state->context.fp8 = recipe.precision.linear == recipe::Linear::kFp8;
-  state->guard = monitor::NumericsGuard(recipe.guard);
+namespace {
+
+/// The model's segments as the sharded model runs them, which read the state's context.
+std::vector<shard::Segment> segments_of(TrainState& state) {
   std::vector<shard::Segment> segments;
-  for (const models::Segment& segment : state->model->segments()) {
-    models::ForwardContext* context = &state->context;
+  for (const models::Segment& segment : state.model->segments()) {
+    models::ForwardContext* context = &state.context;
     const auto forward = [&segment, context](const at::Tensor& x) {
       const at::Tensor y = segment.forward(x, *context);
       context->sums = nullptr;
       return y;
     };
-    const bool keeps_sums = plan::unit_of(plan, segment.name).recompute == plan::Recompute::kKeepSums;
+    const bool keeps_sums = plan::unit_of(state.plan, segment.name).recompute == plan::Recompute::kKeepSums;
     const auto repeat = [&segment, context, forward, keeps_sums]() -> shard::Segment::Forward {
       // A recording holds one pass whole, and its replays' masks are those of the batch that is there then.
       if (ops::host_values_are_kept()) return forward;
@@ -122,22 +112,59 @@ std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::P
       };
     };
     segments.push_back(
-        {segment.name, placed_parameters(*state, segment), forward, segment.buffers, repeat, segment.rows});
+        {segment.name, placed_parameters(state, segment), forward, segment.buffers, repeat, segment.rows});
   }
+  return segments;
+}
+
+/// All but what trains it.
+std::unique_ptr<TrainState> build(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
+                                  const shard::Precision& precision, at::Device device) {
+  check_executable(plan);
+  auto state = std::make_unique<TrainState>();
+  state->recipe = recipe;
+  state->plan = plan;
+  state->input = std::make_unique<DeviceInput>(recipe.data.transform, device);
+  state->tensor_groups = std::make_unique<parallel::TensorGroups>(plan, mesh, recipe.parallel.pieces);
+  state->model = models::make_model(recipe.model, mesh.world(), state->tensor_groups.get());
+  if (!device.is_cpu()) state->model->place(device);
+  state->rank = mesh.rank();
+  state->task = make_task(recipe);
+  state->context.fp8 = recipe.precision.linear == recipe::Linear::kFp8;
+  state->guard = monitor::NumericsGuard(recipe.guard);
+  if (precision.compute == at::kHalf) state->loss_scale = monitor::LossScale(recipe.precision.loss_scale);
+  state->sharded = std::make_unique<shard::ShardedModel>(segments_of(*state), plan, precision, mesh, device);
+  initialise(*state);
+  return state;
+}
+
+void add_optimizer(TrainState& state, mesh::Mesh& mesh) {
+  const recipe::Recipe& recipe = state.recipe;
+  state.optimizer = std::make_unique<optim::Optimizer>(*state.sharded, recipe.optimizer,
+                                                       model_parameters(*state.model), mesh);
+  state.device_update = make_device_update(state, mesh);
+  state.recorded = make_recorded_step(state, recipe.run.cuda_graphs);
+  if (recipe.ema.decay > 0) state.ema = std::make_unique<optim::Ema>(*state.sharded, recipe.ema);
+}
+
+}  // namespace
+
+std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
+                                     bool with_optimizer, at::Device device) {
   const shard::Precision precision{resolve_dtype(recipe.precision.compute, device),
                                    resolve_dtype(recipe.precision.reduce, device)};
-  if (precision.compute == at::kHalf) state->loss_scale = monitor::LossScale(recipe.precision.loss_scale);
-  state->sharded = std::make_unique<shard::ShardedModel>(std::move(segments), plan, precision, mesh, device);
-  initialise(*state);
-  if (with_optimizer) {
-    state->optimizer = std::make_unique<optim::Optimizer>(*state->sharded, recipe.optimizer,
-                                                          model_parameters(*state->model), mesh);
-    state->device_update = make_device_update(*state, mesh);
-    state->recorded = make_recorded_step(*state, recipe.run.cuda_graphs);
-  }
-  if (with_optimizer && recipe.ema.decay > 0) {
-    state->ema = std::make_unique<optim::Ema>(*state->sharded, recipe.ema);
-  }
+  auto state = build(recipe, plan, mesh, precision, device);
+  if (with_optimizer) add_optimizer(*state, mesh);
+  return state;
+}
+
+std::unique_ptr<TrainState> assemble_in_float64(const recipe::Recipe& recipe, const plan::Plan& plan,
+                                                mesh::Mesh& mesh) {
+  TESSERA_CHECK(arch::buffers(recipe.model).empty());
+  recipe::Recipe plain = recipe;
+  plain.precision.linear = recipe::Linear::kAuto;
+  auto state = build(plain, plan, mesh, {at::kDouble, at::kDouble, at::kDouble, at::kDouble}, at::kCPU);
+  add_optimizer(*state, mesh);
   return state;
 }
 

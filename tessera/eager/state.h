@@ -54,6 +54,13 @@ std::string dtype_name(at::ScalarType dtype);
 std::unique_ptr<TrainState> assemble(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
                                      bool with_optimizer, at::Device device = at::kCPU);
 
+/// A training as assemble() makes it, that computes in float64 on the CPU whatever the recipe's precision:
+/// parameters, gradients and the optimizer's state. Weights begin as the float32 initial values; images are
+/// the float32 ones. For comparisons: two layouts differ by rounding of 1e-16. Requires: a model without
+/// buffers (BatchNorm computes in float32). Collective as assemble().
+std::unique_ptr<TrainState> assemble_in_float64(const recipe::Recipe& recipe, const plan::Plan& plan,
+                                                mesh::Mesh& mesh);
+
 /// What the run decided for its device, before the first step. (assemble() follows run.cuda_graphs where it
 /// is not "auto".)
 void use_choices(TrainState& state, const DeviceChoices& choices);

@@ -75,7 +75,7 @@ void check_shape(const at::Tensor& tensor, at::IntArrayRef expected, const std::
 }  // namespace
 
 TensorParallelGroup::TensorParallelGroup(mesh::Group& ranks)
-    : ranks_(ranks), group_(ranks, /*index=*/0, /*keeps_gathered=*/true) {}
+    : ranks_(ranks), group_(ranks, /*index=*/0, /*keeps_gathered=*/true, /*pieces=*/1) {}
 
 TensorParallelGroup::TensorParallelGroup(mesh::Mesh& mesh, const std::string& axis)
     : TensorParallelGroup(group_of(mesh, axis)) {}

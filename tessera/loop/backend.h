@@ -35,8 +35,9 @@ struct MicroBatch {
 
 /// What was loaded for one.
 struct Loaded {
-  bool given_up = false;  // data::Batch::given_up
-  int64_t samples = 0;    // data::Batch::step_size
+  bool given_up = false;    // data::Batch::given_up
+  int64_t samples = 0;      // data::Batch::step_size
+  bool has_samples = true;  // of this rank; false: it takes part with a placeholder batch
 };
 
 /// The votes of one rank at the end of a step. Combined over all ranks: any stop, any stalled, sum of broken.

@@ -19,19 +19,20 @@ const parallel::GroupSamples& CutBranch::samples(const ForwardContext& context) 
 
 at::Tensor CutBranch::operator()(ops::LayerNormOutput own, const parallel::Summands& summands,
                                  const ForwardContext& context, const PartialLayers& layers) const {
-  const parallel::GroupSamples& samples = this->samples(context);
-  const at::Tensor known = known_sum(own.rows, context);
-  ops::LayerNormOutput rows{{}, {}, group_->enter(own.rows, samples, name_)};
-  if (!group_->keeps_gathered()) {
-    // Of x, or of what there is if no norm made the rows, they come again.
-    rows.x = own.x.defined() ? own.x : own.rows;
-    rows.norm = own.norm;
-    rows.gather = [group = group_, samples, name = name_](const at::Tensor& normed) {
-      return group->gather_again(normed, samples, name);
-    };
-  }
-  own = {};  // what the norm made is not needed from here on
-  const at::Tensor sum = group_->leave(layers(std::move(rows)), summands, samples, name_, known);
+  const auto layers_of = [&](const at::Tensor& gathered, const parallel::Piece& piece) {
+    ops::LayerNormOutput rows{{}, {}, gathered};
+    if (!group_->keeps_gathered()) {
+      // Of x, or of what there is if no norm made the rows, they come again.
+      rows.x = (own.x.defined() ? own.x : own.rows).narrow(0, piece.first, piece.count);
+      rows.norm = own.norm;
+      rows.gather = [group = group_, samples = piece.samples, name = name_](const at::Tensor& normed) {
+        return group->gather_again(normed, samples, name);
+      };
+    }
+    return layers(std::move(rows), piece.samples);
+  };
+  const at::Tensor sum =
+      group_->run({own.rows, summands, samples(context), name_, known_sum(own.rows, context)}, layers_of);
   if (context.sums && !context.sums->is_again && context.sums->keeps && value_again_)
     context.sums->sums.push_back(sum.detach());
   return sum;

@@ -15,18 +15,17 @@
 
 namespace tessera::models {
 
-/// What this rank's share of the layers makes of the group's rows [samples of the group, ..., width], without
-/// the last layer's bias: partial sums. It must depend on the rows in autograd's graph (nothing_of), as
-/// backward communicates as well.
-using PartialLayers = std::function<at::Tensor(ops::LayerNormOutput rows)>;
+/// What this rank's share of the layers makes of the group's rows of some samples, [samples, ..., width],
+/// without the last layer's bias: partial sums. It must depend on the rows in autograd's graph (nothing_of),
+/// as backward communicates as well.
+using PartialLayers =
+    std::function<at::Tensor(ops::LayerNormOutput rows, const parallel::GroupSamples& samples)>;
 
 class CutBranch {
  public:
   /// `group`: null where the layers are not cut. `name`: of the branch, for errors.
   CutBranch(const parallel::TensorGroup* group, std::string name) : group_(group), name_(std::move(name)) {}
   bool is_cut() const { return group_ != nullptr; }
-  /// Samples of the group, of the micro-batch that the context is of. Requires: is_cut().
-  const parallel::GroupSamples& samples(const ForwardContext& context) const;
   /// Sums of `layers` over the ranks, for this rank's samples, with the summands. Requires: is_cut().
   at::Tensor operator()(ops::LayerNormOutput own, const parallel::Summands& summands,
                         const ForwardContext& context, const PartialLayers& layers) const;
@@ -38,6 +37,7 @@ class CutBranch {
   }
 
  private:
+  const parallel::GroupSamples& samples(const ForwardContext& context) const;
   at::Tensor known_sum(const at::Tensor& rows, const ForwardContext& context) const;
 
   const parallel::TensorGroup* group_;

@@ -143,7 +143,7 @@ std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& giv
   const bool all = read_ >= given.size(1) || context.every_token;
   const at::Tensor x = all ? normed.x : normed.x.narrow(1, 0, read_);
   if (cut_.is_cut()) {
-    const auto partial = [&](ops::LayerNormOutput rows) {
+    const auto partial = [&](ops::LayerNormOutput rows, const parallel::GroupSamples& /*samples*/) {
       if (heads_ == 0) return without_heads(std::move(rows), x.size(1));
       const at::Tensor mixed = all ? of_all(std::move(rows), context) : of_first(std::move(rows), context);
       return proj_.without_bias().in_block(mixed, context);
@@ -221,19 +221,21 @@ at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
   const at::Tensor residual = plain ? x : at::Tensor();
   at::Tensor sum;
   if (cut_.is_cut()) {
-    sum = cut_(std::move(normed), {fc2_.bias, residual}, context, [&](ops::LayerNormOutput rows) {
+    const auto partial = [&](ops::LayerNormOutput rows, const parallel::GroupSamples& samples) {
       return hidden_.count == 0
                  ? nothing_of(std::move(rows), x.size(1), {fc1_.weight, fc1_.bias, fc2_.weight})
-                 : layers(std::move(rows), fc2_.without_bias(), {}, context);
-    });
+                 : layers(std::move(rows), fc2_.without_bias(), {}, context, &samples.numbers);
+    };
+    sum = cut_(std::move(normed), {fc2_.bias, residual}, context, partial);
   } else {
-    sum = layers(std::move(normed), fc2_, residual, context);
+    sum = layers(std::move(normed), fc2_, residual, context, nullptr);
   }
   return plain ? sum : residual_(x, dropout2_(sum, context), context);
 }
 
 at::Tensor MlpBranch::layers(ops::LayerNormOutput normed, const Linear& fc2, const at::Tensor& residual,
-                             const ForwardContext& context) const {
+                             const ForwardContext& context,
+                             const std::vector<uint64_t>* group_samples) const {
   if (!context.fp8 && !dropout1_.active(context)) {
     return ops::mlp(std::move(normed), fc1_.weight, fc1_.bias, fc2.weight, fc2.bias, residual,
                     context.keeps_activations);
@@ -245,14 +247,11 @@ at::Tensor MlpBranch::layers(ops::LayerNormOutput normed, const Linear& fc2, con
                                                         : ops::fp8_linear(hidden, fc2.weight, fc2.bias);
     return residual.defined() ? residual + branch : branch;
   }
-  const at::Tensor hidden = dropped1(fc1_.then_gelu(normed, context), context);
+  at::Tensor hidden = fc1_.then_gelu(normed, context);
   normed.rows.reset();
+  hidden = group_samples == nullptr ? dropout1_(hidden, context)
+                                    : dropout1_.of_columns(hidden, hidden_, *group_samples, context);
   return residual.defined() ? fc2.then_add(hidden, residual, context) : fc2.in_block(hidden, context);
-}
-
-at::Tensor MlpBranch::dropped1(const at::Tensor& hidden, const ForwardContext& context) const {
-  if (!cut_.is_cut()) return dropout1_(hidden, context);
-  return dropout1_.of_columns(hidden, hidden_, cut_.samples(context).numbers, context);
 }
 
 }  // namespace tessera::models

@@ -116,10 +116,10 @@ class MlpBranch {
   at::Tensor forward(const at::Tensor& of, const at::Tensor& added, const ForwardContext& context) const;
 
  private:
-  // fc2(gelu(fc1(..))) with `residual` where that is defined.
+  // fc2(gelu(fc1(..))) with `residual` where that is defined. `group_samples`: of the rows, where they are
+  // not the context's.
   at::Tensor layers(ops::LayerNormOutput normed, const Linear& fc2, const at::Tensor& residual,
-                    const ForwardContext& context) const;
-  at::Tensor dropped1(const at::Tensor& hidden, const ForwardContext& context) const;
+                    const ForwardContext& context, const std::vector<uint64_t>* group_samples) const;
 
   CutBranch cut_;
   ops::MaskColumns hidden_;  // those of this rank

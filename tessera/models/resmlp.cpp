@@ -39,11 +39,12 @@ class ResMlpBlock {
     return fc2.in_block(fc1_.then_gelu(rows, context), context);
   }
   at::Tensor summed(const at::Tensor& rows, const ForwardContext& context) const {
-    return cut_({{}, {}, rows}, {fc2_.bias, {}}, context, [&](const ops::LayerNormOutput& all) {
-      return fc1_.weight.size(0) == 0
-                 ? nothing_of(all, all.rows.size(1), {fc1_.weight, fc1_.bias, fc2_.weight})
-                 : channels(all, fc2_.without_bias(), context);
-    });
+    return cut_({{}, {}, rows}, {fc2_.bias, {}}, context,
+                [&](const ops::LayerNormOutput& all, const parallel::GroupSamples& /*samples*/) {
+                  return fc1_.weight.size(0) == 0
+                             ? nothing_of(all, all.rows.size(1), {fc1_.weight, fc1_.bias, fc2_.weight})
+                             : channels(all, fc2_.without_bias(), context);
+                });
   }
 
   ResMlpBlock(const ParameterScope& scope, const std::string& name, double drop_path,

@@ -105,7 +105,7 @@ void add_squares(const Factored& t, const Region& region, const at::Tensor& grad
                  double* row_sums, double* column_sums) {
   TESSERA_CHECK_EQ(gradient.numel(), region.numel());
   if (gradient.numel() == 0) return;
-  if (!is_for_kernels(gradient)) {
+  if (!is_for_kernels(gradient, at::kFloat)) {
     return by_libtorch::add_squares(t, region, gradient, grad_scale, row_sums, column_sums);
   }
   const float* g = gradient.const_data_ptr<float>() - region.begin;
@@ -124,7 +124,7 @@ void divide_by_root(const Factored& t, const Region& region, at::Tensor gradient
                     const at::Tensor& row, const at::Tensor& column) {
   TESSERA_CHECK_EQ(gradient.numel(), region.numel());
   if (gradient.numel() == 0) return;
-  if (!is_for_kernels(gradient)) {
+  if (!is_for_kernels(gradient, at::kFloat)) {
     return by_libtorch::divide_by_root(t, region, gradient, grad_scale, row, column);
   }
   const at::Tensor row_factors =
@@ -147,7 +147,8 @@ void divide_by_root(const Factored& t, const Region& region, at::Tensor gradient
 
 void divide_by_root(at::Tensor gradient, double grad_scale, at::Tensor squares, double decay) {
   TESSERA_CHECK_EQ(gradient.numel(), squares.numel());
-  if (!is_for_kernels(gradient)) return by_libtorch::divide_by_root(gradient, grad_scale, squares, decay);
+  if (!is_for_kernels(gradient, at::kFloat))
+    return by_libtorch::divide_by_root(gradient, grad_scale, squares, decay);
   float* g = gradient.data_ptr<float>();
   float* v = squares.data_ptr<float>();
   at::parallel_for(0, gradient.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -158,7 +159,7 @@ void divide_by_root(at::Tensor gradient, double grad_scale, at::Tensor squares, 
 
 void follow(at::Tensor parameter, const at::Tensor& update, at::Tensor average, double lr, double momentum,
             double weight_decay) {
-  if (!is_for_kernels(parameter)) {
+  if (!is_for_kernels(parameter, at::kFloat)) {
     return by_libtorch::follow(parameter, update, average, lr, momentum, weight_decay);
   }
   float* p = parameter.data_ptr<float>();

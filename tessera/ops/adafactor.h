@@ -28,7 +28,8 @@ struct Factored {
 std::optional<Factored> factored(const std::vector<int64_t>& shape);
 
 /// Adds (g * grad_scale)^2 of a region of the tensor to the sums over the missing dims. `gradient`:
-/// [region.numel()] float32.
+/// [region.numel()] float32 or, like the tensors of the functions below, float64 (with LibTorch's
+/// operations).
 void add_squares(const Factored& tensor, const Region& region, const at::Tensor& gradient, double grad_scale,
                  double* row_sums, double* column_sums);
 

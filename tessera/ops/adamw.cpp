@@ -103,10 +103,10 @@ struct Shard {
 Shard checked(at::Tensor parameter, const at::Tensor& given, at::Tensor exp_avg, at::Tensor exp_avg_sq,
               at::Tensor copy) {
   const at::ScalarType narrow = copy.defined() ? copy.scalar_type() : at::kBFloat16;
-  const bool widens = is_for_kernels(parameter)
+  const bool widens = is_for_kernels(parameter, at::kFloat)
                           ? is_for_kernels(given, at::kBFloat16)
                           : is_for_device(parameter, copy) && given.scalar_type() == narrow;
-  at::Tensor gradient = widens ? given : given.to(at::kFloat);
+  at::Tensor gradient = widens ? given : given.to(parameter.scalar_type());
   TESSERA_CHECK(parameter.is_contiguous() && gradient.is_contiguous());
   TESSERA_CHECK_EQ(parameter.numel(), gradient.numel());
   if (copy.defined()) TESSERA_CHECK_EQ(copy.numel(), parameter.numel());
@@ -152,7 +152,7 @@ void adamw(at::Tensor parameter, const at::Tensor& given, at::Tensor exp_avg, at
     const DeviceKernels& kernels = *device_kernels(shard.parameter);
     return kernels.adamw(pass, KernelStream(kernels, shard.parameter));
   }
-  if (is_for_kernels(shard.parameter)) {
+  if (is_for_kernels(shard.parameter, at::kFloat)) {
     return by_cpu(shard, coefficients_of(o), static_cast<float>(o.grad_scale));
   }
   by_libtorch::adamw(shard.parameter, shard.gradient, shard.exp_avg, shard.exp_avg_sq, o);
@@ -190,7 +190,7 @@ void adamw(at::Tensor parameter, const at::Tensor& given, at::Tensor exp_avg, at
     const DeviceKernels& kernels = *device_kernels(shard.parameter);
     return kernels.adamw(pass, KernelStream(kernels, shard.parameter));
   }
-  if (!is_for_kernels(shard.parameter)) {
+  if (!is_for_kernels(shard.parameter, at::kFloat)) {
     for (const AdamwRun& run : runs.list()) {
       const Shard part = shard.part(run.begin, run.end);
       by_libtorch::adamw(part.parameter, part.gradient, part.exp_avg, part.exp_avg_sq,

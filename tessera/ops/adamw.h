@@ -22,10 +22,10 @@ struct AdamwOptions {
 };
 
 /// All tensors: 1-D, contiguous, float32, the same length; the gradient may be bf16, or of the dtype
-/// of `copy`, which gives the bits that the same values in float32 give. Updates parameter and both moments
-/// in place, as torch.optim.AdamW does (Loshchilov and Hutter, arXiv 1711.05101): p *= 1 - lr * wd; m, v;
-/// bias correction; p -= lr * m_hat / (sqrt(v_hat) + eps). `coupled`: as torch.optim.Adam (Kingma and Ba,
-/// arXiv 1412.6980), g
+/// of `copy`, which gives the bits that the same values in float32 give. Or all of them float64, computed
+/// with LibTorch's operations. Updates parameter and both moments in place, as torch.optim.AdamW does
+/// (Loshchilov and Hutter, arXiv 1711.05101): p *= 1 - lr * wd; m, v; bias correction; p -= lr * m_hat /
+/// (sqrt(v_hat) + eps). `coupled`: as torch.optim.Adam (Kingma and Ba, arXiv 1412.6980), g
 /// += wd * p instead of the first. `copy`: of the same length, of another float dtype, gets the parameter's
 /// new values; undefined: not wanted.
 void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,

@@ -59,7 +59,7 @@ void check_alike(const at::Tensor& a, const at::Tensor& b) {
 
 void sgd(at::Tensor parameter, const at::Tensor& gradient, at::Tensor velocity, const SgdOptions& o) {
   check_alike(parameter, gradient);
-  if (!is_for_kernels(parameter)) return by_libtorch::sgd(parameter, gradient, velocity, o);
+  if (!is_for_kernels(parameter, at::kFloat)) return by_libtorch::sgd(parameter, gradient, velocity, o);
   const auto momentum = static_cast<float>(o.momentum);
   const Sgd c = {static_cast<float>(o.lr),           momentum,
                  static_cast<float>(o.weight_decay), static_cast<float>(o.grad_scale),
@@ -79,7 +79,7 @@ void sgd(at::Tensor parameter, const at::Tensor& gradient, at::Tensor velocity, 
 void lion(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, const LionOptions& o) {
   check_alike(parameter, gradient);
   check_alike(parameter, exp_avg);
-  if (!is_for_kernels(parameter)) return by_libtorch::lion(parameter, gradient, exp_avg, o);
+  if (!is_for_kernels(parameter, at::kFloat)) return by_libtorch::lion(parameter, gradient, exp_avg, o);
   const Lion c = {static_cast<float>(o.lr),        static_cast<float>(1.0 - o.lr * o.weight_decay),
                   static_cast<float>(o.beta1),     static_cast<float>(1.0 - o.beta1),
                   static_cast<float>(o.beta2),     static_cast<float>(1.0 - o.beta2),
@@ -94,7 +94,7 @@ void lion(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, 
 
 void move_average(at::Tensor average, const at::Tensor& values, double decay) {
   check_alike(average, values);
-  if (!is_for_kernels(average)) return by_libtorch::move_average(average, values, decay);
+  if (!is_for_kernels(average, at::kFloat)) return by_libtorch::move_average(average, values, decay);
   float* a = average.data_ptr<float>();
   const float* x = values.const_data_ptr<float>();
   const auto share = static_cast<float>(1.0 - decay);

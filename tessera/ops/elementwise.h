@@ -13,7 +13,8 @@ struct SgdOptions {
   double grad_scale = 1.0;  // multiplies the gradient first (clipping)
 };
 
-/// All tensors: 1-D, contiguous, float32, the same length; `velocity` undefined where momentum is 0. As
+/// All tensors: 1-D, contiguous, float32 or (with LibTorch's operations) float64, the same length; `velocity`
+/// undefined where momentum is 0. As
 /// torch.optim.SGD without dampening: g += wd * p; v = momentum * v + g; p -= lr * (nesterov ? g + momentum *
 /// v : v).
 void sgd(at::Tensor parameter, const at::Tensor& gradient, at::Tensor velocity, const SgdOptions& options);

@@ -122,7 +122,7 @@ class Adafactor : public UpdateRule {
       for (at::Tensor* moment : {&moments.row, &moments.column}) {
         const auto summed = static_cast<double>(numel_of(moments.factored.shape) / moment->numel());
         const at::Tensor mean =
-            (sums.narrow(0, first, moment->numel()) / summed + kLeastSquare).to(at::kFloat);
+            (sums.narrow(0, first, moment->numel()) / summed + kLeastSquare).to(moment->scalar_type());
         moment->lerp_(mean.view(moment->sizes()).to(moment->device()), 1.0 - decay);
         first += moment->numel();
       }

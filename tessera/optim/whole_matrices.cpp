@@ -106,12 +106,12 @@ void WholeMatrices::bring_back(at::Tensor results) const {
   mesh::Group& group = unit_->tensor_group();
   if (group.size() > 1) {
     at::Tensor mine = at::empty({longest_}, results.options());
-    group.reduce_scatter(mine, results, at::kFloat, unit_->name() + ", directions").wait();
+    group.reduce_scatter(mine, results, results.scalar_type(), unit_->name() + ", directions").wait();
     results = mine.narrow(0, 0, unit_->padded_numel());
   }
   if (is_split()) {
     unit_->shard_group()
-        .reduce_scatter(unit_->gradient(), results, at::kFloat, unit_->name() + ", directions")
+        .reduce_scatter(unit_->gradient(), results, results.scalar_type(), unit_->name() + ", directions")
         .wait();
   } else if (group.size() > 1) {
     unit_->gradient().copy_(results);

@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -32,13 +33,27 @@ struct Summands {
   at::Tensor residual;  // as the sum
 };
 
+/// Some samples of every rank of a group.
+struct Piece {
+  GroupSamples samples;
+  int64_t first = 0, count = 0;  // this rank's: of its samples of the micro-batch
+};
+
+/// `pieces` of them, or as many as the rank with the most samples has; each has a sample. `rank`: of the
+/// group.
+std::vector<Piece> pieces_of(const GroupSamples& samples, int64_t rank, int64_t pieces);
+
+/// Makes partial sums [samples of the piece, ..., width] of the group's rows [samples of the piece, ...,
+/// width]. They depend on the rows in autograd's graph, on every rank.
+using PieceLayers = std::function<at::Tensor(const at::Tensor& rows, const Piece& piece)>;
+
 /// The ranks that hold one copy of a unit's layers together.
 class TensorGroup {
  public:
-  /// `index`: of its GroupSamples in TensorGroups::exchange(). `keeps_gathered`: what enter() gathered stays
-  /// for backward; else layers gather it again. The ranks outlive it.
-  TensorGroup(mesh::Group& ranks, size_t index, bool keeps_gathered)
-      : ranks_(ranks), index_(index), keeps_gathered_(keeps_gathered) {}
+  /// `index`: of its GroupSamples in TensorGroups::exchange(). `keeps_gathered`: gathered rows stay for
+  /// backward; else layers gather them again. `pieces`: of a pass, see run(). The ranks outlive it.
+  TensorGroup(mesh::Group& ranks, size_t index, bool keeps_gathered, int64_t pieces)
+      : ranks_(ranks), index_(index), keeps_gathered_(keeps_gathered), pieces_(pieces) {}
 
   int64_t size() const { return ranks_.size(); }
   int64_t rank() const { return ranks_.rank(); }
@@ -50,27 +65,40 @@ class TensorGroup {
   /// errors.
   at::Tensor enter(const at::Tensor& rows, const GroupSamples& samples, const std::string& what) const;
 
+  /// A pass of cut layers, of one micro-batch. References live until run() returns.
+  struct Pass {
+    at::Tensor rows;  // [own samples, ..., width]
+    Summands summands;
+    const GroupSamples& samples;
+    std::string what;  // the layer, for errors
+    /// The result, from an earlier run: then forward sends no sums. Undefined: there is none.
+    at::Tensor known = {};
+  };
+  /// leave(layers(enter(rows))) in pieces of the samples, so that exchanges go on beside products.
+  at::Tensor run(const Pass& pass, const PieceLayers& layers) const;
+
   /// enter() without a gradient, for backward.
   at::Tensor gather_again(const at::Tensor& rows, const GroupSamples& samples, const std::string& what) const;
 
   /// This rank's samples of the sum over ranks of `partial` [sum of counts, ..., width], with the summands:
   /// [counts[rank()], ..., width] in partial's dtype. Partial results travel in their dtype; they are added
   /// in float32 (float64 of float64) in the order of the ranks, then bias and residual, and rounded once.
-  /// `known`: the result, from an earlier run: then forward exchanges nothing.
   at::Tensor leave(const at::Tensor& partial, const Summands& summands, const GroupSamples& samples,
-                   const std::string& what, const at::Tensor& known = {}) const;
+                   const std::string& what) const;
 
  private:
   mesh::Group& ranks_;
   size_t index_;
   bool keeps_gathered_;
+  int64_t pieces_;
 };
 
 /// All tensor groups of a plan that this rank is in.
 class TensorGroups {
  public:
-  /// The mesh has the groups of plan::spans_of(plan), and outlives it.
-  TensorGroups(const plan::Plan& plan, mesh::Mesh& mesh);
+  /// The mesh has the groups of plan::spans_of(plan), and outlives it. `pieces`: see TensorGroup::run(); 0:
+  /// what suits each group's transport.
+  TensorGroups(const plan::Plan& plan, mesh::Mesh& mesh, int64_t pieces = 0);
   ~TensorGroups();
   TensorGroups(const TensorGroups&) = delete;
   TensorGroups& operator=(const TensorGroups&) = delete;

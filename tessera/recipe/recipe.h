@@ -122,6 +122,7 @@ struct ParallelRecipe {
   int64_t tensor = 1;           // ranks that hold the layers of a block together
   bool tensor_adjacent = true;  // these are neighbours; false: as far apart as possible
   bool keep_gathered = true;    // gathered inputs of cut layers are kept for backward
+  int64_t pieces = 0;           // of a cut layer's exchanges (parallel::TensorGroup::run); 0: by transport
   std::string plan = "";        // a plan file in the place of [shard] and [parallel]; "": none
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,20 @@ struct BenchStepJob {
   std::string kernels;  // profile two more steps; their kernels' calls and times go here, as JSON
 };
 
+/// Exit code of a comparison that found a difference: no error (base/error.h has those).
+inline constexpr int kExitDifferent = 1;
+
+struct CompareLayoutsJob {
+  std::string a, b;               // layouts: see train/layout.h
+  std::string recipe;             // path
+  std::vector<std::string> sets;  // recipe keys to change, for both
+  int64_t steps = 1;
+  bool float64 = false;
+  std::optional<double> tolerance;
+  bool all = false, json = false;
+  launch::FileWatchdog* files = nullptr;  // of this process; may be null
+};
+
 struct LogitsJob {
   arch::VitConfig model;
   checkpoint::TensorSource* weights = nullptr;  // "param/..." of the model, float32
@@ -83,6 +98,8 @@ struct Entry {
   int (*predict)(const PredictJob& job);
   int (*bench_shard)(const BenchShardJob& job, const launch::Ranks& ranks);
   int (*bench_step)(const BenchStepJob& job, const launch::Ranks& ranks);
+  /// kExitDifferent where the layouts differ. Ranks are threads of this process.
+  int (*compare_layouts)(const CompareLayoutsJob& job);
   /// [count, classes], of features [count, width], in float32 on one device.
   std::vector<float> (*logits)(const LogitsJob& job);
   /// What a run of the recipe needs on this host, and what there is. Takes some seconds. Collective where a

@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/on_threads.h"
 #include "tessera/mesh/mesh.h"
+#include "tessera/mesh/thread_ranks.h"
 
 namespace tessera::testing {
 
@@ -34,22 +35,7 @@ inline int listen_on_loopback(uint16_t* port) {
 inline void run_ranks(const std::vector<mesh::Axis>& axes, const std::function<void(mesh::Mesh&)>& body,
                       std::chrono::milliseconds timeout = std::chrono::milliseconds(30'000),
                       bool shared_memory = true, const std::vector<mesh::Span>& spans = {}) {
-  int64_t world = 1;
-  for (const auto& axis : axes) world *= axis.size;
-  uint16_t port = 0;
-  const int fd = world > 1 ? listen_on_loopback(&port) : -1;
-  run_on_threads(world, [&](int64_t rank) {
-    mesh::Rendezvous rendezvous;
-    rendezvous.rank = rank;
-    rendezvous.world = world;
-    rendezvous.port = port;
-    rendezvous.listen_fd = rank == 0 ? fd : -1;
-    rendezvous.timeout = timeout;
-    rendezvous.shared_memory = shared_memory;
-    mesh::Mesh mesh(rendezvous, axes, {{"the test", "test", ""}}, spans);
-    body(mesh);
-    mesh.world().barrier("end of test");
-  });
+  mesh::run_on_thread_ranks({axes, spans, timeout, shared_memory}, body);
 }
 
 }  // namespace tessera::testing

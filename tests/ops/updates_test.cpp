@@ -102,6 +102,31 @@ TEST(Updates, OfAdamwAreTheFormulas) {
   EXPECT_LT((found[0].to(at::kDouble) - p).abs().max().item<double>(), 1e-6);
 }
 
+/// One step from moments of zero. 1e-12 of a float32 gradient of 1 would be lost.
+TEST(Updates, OfFloat64AreComputedInFloat64) {
+  const double p = 0.5, g = 0.7 * (1 + 1e-12), lr = 1e-2, decay = 0.1;
+  const auto number = [](double value) { return at::full({1}, value, at::kDouble); };
+  const auto expect = [](const char* name, const at::Tensor& found, double expected) {
+    EXPECT_NEAR(found.item<double>(), expected, 1e-15) << name;
+  };
+  at::Tensor parameter = number(p), moment = number(0), square = number(0);
+  adamw(parameter, number(g / 0.7), moment, square, {lr, 0.9, 0.98, 1e-8, decay, 1, 0.7, false});
+  expect("adamw", parameter, p * (1 - lr * decay) - lr * g / (g + 1e-8));
+  expect("adamw's average", moment, 0.1 * g);
+  expect("adamw's squares", square, 0.02 * g * g);
+  parameter = number(p);
+  sgd(parameter, number(g / 0.7), {}, {lr, 0, decay, false, 0.7});
+  expect("sgd", parameter, p - lr * (g + decay * p));
+  parameter = number(p);
+  moment = number(0);
+  lion(parameter, number(g / 0.7), moment, {lr, 0.9, 0.99, decay, 0.7});
+  expect("lion", parameter, p * (1 - lr * decay) - lr);
+  expect("lion's average", moment, 0.01 * g);
+  at::Tensor average = number(p);
+  move_average(average, number(g), 0.9);
+  expect("move_average", average, p + 0.1 * (g - p));
+}
+
 TEST(SquareSum, IsThatOfTheFormulaWithTheSameBitsOnAnyThreads) {
   at::manual_seed(6);
   const int threads = at::get_num_threads();

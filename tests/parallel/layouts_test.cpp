@@ -88,7 +88,7 @@ struct Case {
   Recompute recompute;
   bool keep_gathered;
   plan::Offload offload;
-  int64_t prefetch, samples, micro_batches;
+  int64_t prefetch, samples, micro_batches, pieces;
 
   int64_t world() const { return tensor * data; }
 };
@@ -102,7 +102,7 @@ std::string text(const Case& one) {
                 to_string(one.level), one.shard > 0 ? "+ranks" : "", one.shard > 0 ? concat(one.shard) : "",
                 ", recompute ", to_string(one.recompute), one.keep_gathered ? ", keeps gathered" : "",
                 ", offload ", to_string(one.offload), ", prefetch ", one.prefetch, ", ", one.samples,
-                " samples, ", one.micro_batches, " micro-batches");
+                " samples, ", one.micro_batches, " micro-batches, ", one.pieces, " pieces");
 }
 
 plan::Plan plan_of(const Case& one) {
@@ -123,7 +123,10 @@ plan::Plan plan_of(const Case& one) {
 }
 
 StepInput input_of(const Case& one) {
-  return {.config = one.model.config, .samples = one.samples, .micro_batches = one.micro_batches};
+  return {.config = one.model.config,
+          .samples = one.samples,
+          .micro_batches = one.micro_batches,
+          .pieces = one.pieces};
 }
 
 StepResult alone(const StepInput& input) {
@@ -155,13 +158,16 @@ std::vector<Case> all_cases() {
   // Even, uneven, and fewer than the ranks.
   const std::vector<std::pair<int64_t, int64_t>> samples = {{12, 1}, {7, 2}, {1, 1}, {3, 3}};
   std::vector<Case> cases;
-  const std::vector<size_t> sizes = {models.size(),  ranks.size(),     mixes.size(),
-                                     levels.size(),  recompute.size(), 2,
-                                     offload.size(), prefetch.size(),  samples.size()};
+  const std::vector<size_t> sizes = {models.size(),    ranks.size(),
+                                     mixes.size(),     levels.size(),
+                                     recompute.size(), 2,
+                                     offload.size(),   prefetch.size(),
+                                     samples.size(),   3};
   for (const auto& at : pairwise_cases(sizes)) {
     cases.push_back({models[at[0]], ranks[at[1]].first, ranks[at[1]].second, mixes[at[2]],
                      levels[at[3]].first, levels[at[3]].second, recompute[at[4]], at[5] == 1, offload[at[6]],
-                     prefetch[at[7]], samples[at[8]].first, samples[at[8]].second});
+                     prefetch[at[7]], samples[at[8]].first, samples[at[8]].second,
+                     static_cast<int64_t>(at[9]) + 1});
   }
   return cases;
 }
@@ -177,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Float64, CoveringTable, ::testing::ValuesIn(all_cases()
 /// The one that everything began with.
 TEST(Layouts, TwoTensorRanksTimesTwoOfData) {
   expect_one_ranks({configs()[0], 2, 2, Mix::kAdjacent, Level::kZero3, 0, Recompute::kNone, true,
-                    plan::Offload::kNone, 1, 8, 1});
+                    plan::Offload::kNone, 1, 8, 1, 1});
 }
 
 /// What one rank of tensor 2 x data 2 sends over its tensor group in a step of two micro-batches, in rows of
@@ -187,9 +193,19 @@ TEST(Layouts, SendsTheLeast) {
   const auto rows_sent = [](Recompute recompute, bool keep_gathered, double layer_scale) {
     arch::VitConfig config = small_vit();
     config.layer_scale = layer_scale;
-    const Case one{{"", config},         2, 2,         Mix::kAdjacent,
-                   Level::kReplicate,    0, recompute, keep_gathered,
-                   plan::Offload::kNone, 1, 8,         2};
+    const Case one{{"", config},
+                   2,
+                   2,
+                   Mix::kAdjacent,
+                   Level::kReplicate,
+                   0,
+                   recompute,
+                   keep_gathered,
+                   plan::Offload::kNone,
+                   1,
+                   8,
+                   2,
+                   2};
     const StepResult step = step_of(input_of(one), plan_of(one));
     const int64_t bytes = step.bytes_sent.at("gather_rows") + step.bytes_sent.at("sum_rows");
     const int64_t micro_batches = 2, samples = 2, row = 24 * 8;

@@ -21,6 +21,7 @@
 #include "tessera/plan/plan.h"
 #include "tessera/plan/spans.h"
 #include "tessera/shard/sharded_model.h"
+#include "tessera/shard/whole_tensor.h"
 #include "tests/mesh/ranks.h"
 
 namespace tessera::testing {
@@ -38,13 +39,14 @@ struct StepInput {
   int64_t samples = 8;
   int64_t micro_batches = 1;  // each of `samples` samples
   at::ScalarType dtype = at::kDouble;
+  int64_t pieces = 1;  // of a cut layer's exchanges
 };
 
 /// One rank of a step.
 class StepRank {
  public:
   StepRank(const StepInput& input, const plan::Plan& plan, mesh::Mesh& mesh)
-      : input_(input), mesh_(mesh), groups_(plan, mesh) {
+      : input_(input), mesh_(mesh), groups_(plan, mesh, input.pieces) {
     model_ = models::make_model(input.config, mesh.world(), &groups_);
     std::vector<shard::Segment> segments;
     for (const models::Segment& segment : model_->segments()) {
@@ -76,13 +78,7 @@ class StepRank {
       for (const shard::Shard& shard : unit->shards()) {
         at::Tensor& whole = result.gradients[shard.name];
         if (!whole.defined()) whole = at::full(shard.shape, std::nan(""), at::kDouble);
-        at::Tensor flat = whole.view({-1});
-        int64_t at = 0;
-        for (const Region& region : shard.regions) {
-          for (const SharedRun& run : SharedRuns::in_tensor(shard.shape, region))
-            flat.narrow(0, run.a, run.count).copy_(shard.gradient.narrow(0, at + run.b, run.count));
-          at += region.numel();
-        }
+        shard::copy_to_whole(shard, shard.gradient, whole);
       }
     }
     result.square_sum += sharded_->local_gradient_square_sum();
