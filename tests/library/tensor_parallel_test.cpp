@@ -176,6 +176,8 @@ TEST(TensorParallel, UnevenColumnsAndSamplesMatchTorchLinear) {
   check_layout({}, {{3}});
 }
 
+TEST(TensorParallel, CopyWithoutSamplesHasZeroGradients) { check_layout({}, {{0, 0}, {2, 1}}); }
+
 TEST(TensorParallel, RankThatHoldsNothingTakesPart) {
   check_layout({.hidden = 2}, {{1, 0, 2}});
   check_layout({.hidden = 1, .bias = false}, {{0, 2, 1}});
@@ -236,6 +238,19 @@ TEST(TensorParallel, ShardedModuleTakesTheWholeParameters) {
       expect_close(held.values.grad(), whole.narrow(0, held.begin, held.end - held.begin), 1e-12, held.name);
     }
   });
+}
+
+/// float32 needs no conversion for the sum, so on one rank nothing but a copy protects the argument.
+TEST(TensorParallel, LeaveDoesNotChangeItsArgument) {
+  for (const int64_t ranks : {1, 2}) {
+    testing::run_ranks({{"tensor", ranks}}, [&](mesh::Mesh& mesh) {
+      TensorParallelGroup group(mesh, "tensor");
+      group.begin(1);
+      const at::Tensor partial = at::ones({ranks, 3}), bias = at::full({3}, 2.0);
+      EXPECT_TRUE(at::equal(group.leave(partial, bias), at::full({1, 3}, 2.0 + static_cast<double>(ranks))));
+      EXPECT_TRUE(at::equal(partial, at::ones({ranks, 3})));
+    });
+  }
 }
 
 TEST(TensorParallel, WholeLayersAreGatheredAndCutAgain) {
