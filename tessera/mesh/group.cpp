@@ -236,7 +236,8 @@ PendingRows Group::sum_rows(const at::Tensor& partial, std::span<const int64_t> 
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const int64_t most = check_rows(partial, counts, size_, total, what);
   const at::ScalarType sum_dtype = partial.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  if (size_ == 1 || most == 0) return {Pending(), [sum = partial.to(sum_dtype)] { return sum; }};
+  if (size_ == 1 || most == 0)
+    return {Pending(), [sum = partial.to(sum_dtype, /*non_blocking=*/false, /*copy=*/true)] { return sum; }};
   at::Tensor sent = partial.contiguous();
   if (total < size_ * most) {
     sent = at::zeros(with_rows(partial, size_ * most), partial.options());
