@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/mesh/thread_ranks.h"
 
+#include <csignal>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -74,6 +75,10 @@ void run_rank(const Rendezvous& rendezvous, const ThreadRanks& ranks, Crew& crew
 }  // namespace
 
 void run_on_thread_ranks(const ThreadRanks& ranks, const std::function<void(Mesh&)>& body) {
+  // A rank that fails closes its connections while others write to them.
+  struct sigaction current {};
+  if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL)
+    ::signal(SIGPIPE, SIG_IGN);
   Rendezvous rendezvous;
   rendezvous.timeout = ranks.timeout;
   rendezvous.shared_memory = ranks.shared_memory;
