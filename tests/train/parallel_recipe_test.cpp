@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the keys of [parallel] to a plan and to names of groups.
+#include <unistd.h>
+
 #include <filesystem>
 
 #include "small_run.h"
@@ -71,7 +73,7 @@ class PlanFile : public ::testing::Test {
     return concat("parallel.plan=", path_.string());
   }
   std::filesystem::path path_ =
-      std::filesystem::path(::testing::TempDir()) / "parallel_recipe_test_plan.json";
+      std::filesystem::path(::testing::TempDir()) / concat("parallel_recipe_test_", ::getpid(), ".json");
 };
 
 TEST_F(PlanFile, IsUsedInsteadOfTheKeys) {
