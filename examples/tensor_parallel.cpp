@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor parallelism in a network of one's own: a transformer block whose heads and hidden units a few ranks
+// Tensor parallelism in a program's own network: a transformer block whose heads and hidden units a few ranks
 // hold together, with sizes that they do not divide. The first step's loss and gradients are compared with
 // those of whole layers on one rank; then the network learns which of four places holds the largest values.
 //

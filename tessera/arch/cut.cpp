@@ -41,9 +41,10 @@ std::vector<int64_t> shape_of(const ParameterSpec& spec, int64_t degree, int64_t
 
 int64_t hidden_items(int64_t hidden) { return hidden / std::gcd(hidden, int64_t{32}); }
 
-int64_t hidden_of(int64_t hidden, int64_t degree, int64_t index) {
-  const int64_t items = hidden_items(hidden);
-  return items_of(items, degree, index).size() * (hidden / items);
+DimRange hidden_range(int64_t hidden, int64_t degree, int64_t index) {
+  const int64_t items = hidden_items(hidden), item = hidden / items;
+  const DimRange mine = items_of(items, degree, index);
+  return {mine.begin * item, mine.end * item};
 }
 
 }  // namespace tessera::arch

@@ -28,7 +28,11 @@ std::vector<int64_t> shape_of(const ParameterSpec& spec, int64_t degree, int64_t
 /// largest power of two below that divides `hidden`.
 int64_t hidden_items(int64_t hidden);
 
-/// Of `hidden` units of an MLP, how many rank `index` of `degree` holds.
-int64_t hidden_of(int64_t hidden, int64_t degree, int64_t index);
+/// Of `hidden` units of an MLP, those [begin, end) that rank `index` of `degree` holds.
+DimRange hidden_range(int64_t hidden, int64_t degree, int64_t index);
+/// How many these are.
+inline int64_t hidden_of(int64_t hidden, int64_t degree, int64_t index) {
+  return hidden_range(hidden, degree, index).size();
+}
 
 }  // namespace tessera::arch

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "tessera/arch/cut.h"
 #include "tessera/base/error.h"
 #include "tessera/eager/executable_plan.h"
 #include "tessera/eager/recorded_step.h"
@@ -16,6 +15,7 @@
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/host_values.h"
+#include "tessera/shard/cut_parameters.h"
 
 namespace tessera::eager {
 namespace {
@@ -50,13 +50,7 @@ void initialise(TrainState& state) {
 shard::UnitParameters placed_parameters(const TrainState& state, const models::Segment& segment) {
   const parallel::TensorGroup* group = state.tensor_groups->of(segment.name);
   if (group == nullptr) return segment.parameters;
-  const auto specs = specs_by_name(state.recipe.model);
-  std::vector<std::optional<shard::Placement>> placements;
-  for (const auto& [name, parameter] : segment.parameters) {
-    const arch::ParameterSpec& spec = specs.at(name);
-    placements.push_back(shard::Placement{spec.shape, arch::boxes_of(spec, group->size(), group->rank())});
-  }
-  return {segment.parameters, std::move(placements)};
+  return shard::cut_parameters(segment.parameters, state.model->specs(), group->size(), group->rank());
 }
 
 /// All trained parameters of the model.

@@ -113,8 +113,7 @@ at::Tensor TensorParallelGroup::leave(const at::Tensor& partial, const at::Tenso
   shape.front() = counts()[static_cast<size_t>(rank())];
   if (bias.defined()) check_shape(bias, {shape.back()}, layer + ": the bias");
   if (residual.defined()) check_shape(residual, shape, layer + ": the residual");
-  // On one rank the sum is the tensor itself, to which bias and residual would be added in place.
-  return group_.leave(size() == 1 ? partial.clone() : partial, {bias, residual}, samples_, layer);
+  return group_.leave(partial, {bias, residual}, samples_, layer);
 }
 
 std::function<bool(const std::string& name, const at::Tensor& parameter)> is_cut(torch::nn::Module& module) {

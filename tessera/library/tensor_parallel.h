@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor parallelism in a network of one's own: a few ranks hold the columns and rows of a layer's weights
+// Tensor parallelism in a program's own network: a few ranks hold the columns and rows of a layer's weights
 // together, and each computes its part for the samples of all of them.
 //
 //   library::TensorParallelGroup group(mesh, "tensor");    // the ranks of an axis of the mesh
@@ -80,7 +80,7 @@ class TensorParallelGroup {
   parallel::GroupSamples samples_;
 };
 
-/// Base of modules with cut parameters. A module of one's own derives from it and from torch::nn::Module.
+/// Base of modules with cut parameters. Such a module derives from it and from torch::nn::Module.
 class CutModule {
  public:
   virtual ~CutModule() = default;

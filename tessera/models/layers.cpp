@@ -28,9 +28,8 @@ int64_t heads_of_rank(int64_t heads, const parallel::TensorGroup* group) {
 /// Hidden units of this rank.
 ops::MaskColumns hidden_of_rank(int64_t hidden, const parallel::TensorGroup* group) {
   if (group == nullptr) return {0, hidden, hidden};
-  const int64_t items = arch::hidden_items(hidden), item = hidden / items;
-  const DimRange mine = arch::items_of(items, group->size(), group->rank());
-  return {mine.begin * item, mine.size() * item, hidden};
+  const DimRange mine = arch::hidden_range(hidden, group->size(), group->rank());
+  return {mine.begin, mine.size(), hidden};
 }
 
 std::string block_name(int64_t block, const char* part) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "tessera/arch/cut.h"
 #include "tessera/base/error.h"
@@ -93,9 +94,9 @@ void add_units(const Prepared& p, Rows& rows) {
 void add_uneven_heads(const Prepared& p, Rows& rows) {
   const auto* vit = std::get_if<arch::VitConfig>(&p.job.recipe.model.of);
   if (vit == nullptr) return;
-  std::map<int64_t, bool> degrees;
-  for (const plan::UnitPlan& unit : p.plan.units) degrees[unit.layout.tensor] = true;
-  for (const auto& [degree, there] : degrees) {
+  std::set<int64_t> degrees;
+  for (const plan::UnitPlan& unit : p.plan.units) degrees.insert(unit.layout.tensor);
+  for (const int64_t degree : degrees) {
     if (vit->heads % degree == 0) continue;
     const int64_t most = (vit->heads + degree - 1) / degree;
     rows.emplace_back(

@@ -10,16 +10,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "tessera/arch/cut.h"
 #include "tessera/arch/model.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/parallel/tensor_group.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/spans.h"
+#include "tessera/shard/cut_parameters.h"
 #include "tessera/shard/sharded_model.h"
 #include "tessera/shard/whole_tensor.h"
 #include "tests/mesh/ranks.h"
@@ -95,13 +94,7 @@ class StepRank {
   shard::UnitParameters placed(const models::Segment& segment) const {
     const parallel::TensorGroup* group = groups_.of(segment.name);
     if (group == nullptr) return segment.parameters;
-    std::vector<std::optional<shard::Placement>> placements;
-    for (const auto& [name, parameter] : segment.parameters) {
-      const auto spec = std::ranges::find(model_->specs(), name, &arch::ParameterSpec::name);
-      placements.push_back(
-          shard::Placement{spec->shape, arch::boxes_of(*spec, group->size(), group->rank())});
-    }
-    return {segment.parameters, std::move(placements)};
+    return shard::cut_parameters(segment.parameters, model_->specs(), group->size(), group->rank());
   }
 
   void initialise() {

@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "small_run.h"
+#include "tessera/shard/whole_tensor.h"
 #include "tests/parallel/covering.h"
 
 namespace tessera::train {
@@ -139,14 +140,7 @@ TEST(TensorLayouts, InitialWeightsAreOneRanks) {
         for (const shard::Shard& shard : unit->shards()) {
           at::Tensor& tensor = whole[shard.name];
           if (!tensor.defined()) tensor = at::full(shard.shape, std::nan(""));
-          int64_t at = 0;
-          for (const Region& region : shard.regions) {
-            for (const SharedRun& run : SharedRuns::in_tensor(shard.shape, region))
-              tensor.view({-1})
-                  .narrow(0, run.a, run.count)
-                  .copy_(shard.master.narrow(0, at + run.b, run.count));
-            at += region.numel();
-          }
+          shard::copy_to_whole(shard, shard.master, tensor);
         }
       }
     });
