@@ -47,6 +47,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/loop/data_record.h
   tessera/loop/evaluation.h
   tessera/loop/loop.h
+  tessera/loop/one_by_one.h
   tessera/loop/run_state.h
   tessera/loop/saver.h
   tessera/loop/train_step.h
@@ -75,9 +76,11 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/optim/update_rule.h
   tessera/parallel/group_samples.h
   tessera/parallel/kept_sums.h
+  tessera/parallel/pipeline.h
   tessera/parallel/tensor_group.h
   tessera/plan/cost_inputs.h
   tessera/plan/plan.h
+  tessera/plan/schedule.h
   tessera/plan/spans.h
   tessera/recipe/parameter_groups.h
   tessera/recipe/recipe.h

@@ -84,6 +84,10 @@ double forward_flops(const ModelConfig& config) {
   return std::visit([](const auto& c) { return forward_flops(c); }, config.of);
 }
 
+std::vector<double> unit_flops(const ModelConfig& config) {
+  return std::visit([](const auto& c) { return unit_flops(c); }, config.of);
+}
+
 double training_flops(const ModelConfig& config) {
   const VitConfig* vit = std::get_if<VitConfig>(&config.of);
   return 3 * (forward_flops(config) - (vit != nullptr ? unread_flops(*vit) : 0));

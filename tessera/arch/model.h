@@ -59,6 +59,8 @@ std::vector<BufferSpec> buffers(const ModelConfig& config);
 std::vector<std::string> unit_names(const ModelConfig& config);
 int64_t parameter_count(const ModelConfig& config);
 double forward_flops(const ModelConfig& config);
+/// Forward FLOPs of one image that are computed, by unit in forward order.
+std::vector<double> unit_flops(const ModelConfig& config);
 /// What a training step computes for an image: 3 x the forward FLOPs that are computed (a ViT's
 /// unread_flops are not); what recompute does again is not counted.
 double training_flops(const ModelConfig& config);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tessera/arch/checks.h"
 #include "tessera/arch/cut.h"
@@ -102,13 +103,19 @@ std::vector<std::string> unit_names(const ResMlpConfig& config) {
   return names;
 }
 
-double forward_flops(const ResMlpConfig& config) {
+std::vector<double> unit_flops(const ResMlpConfig& config) {
   const auto n = static_cast<double>(config.tokens()), d = static_cast<double>(config.width);
   const auto m = static_cast<double>(config.mlp_width);
   const auto pixels = static_cast<double>(config.channels * config.patch_size * config.patch_size);
-  const double block = n * n * d + 2 * n * d * m;
-  return 2 * (static_cast<double>(config.depth) * block + n * pixels * d +
-              d * static_cast<double>(config.classes));
+  std::vector<double> flops(static_cast<size_t>(config.depth) + 2, 2 * (n * n * d + 2 * n * d * m));
+  flops.front() = 2 * n * pixels * d;
+  flops.back() = 2 * d * static_cast<double>(config.classes);
+  return flops;
+}
+
+double forward_flops(const ResMlpConfig& config) {
+  const std::vector<double> flops = unit_flops(config);
+  return std::accumulate(flops.begin(), flops.end(), 0.0);
 }
 
 Exchanges exchanges(const ResMlpConfig& config, size_t index) {

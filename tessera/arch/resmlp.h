@@ -47,6 +47,8 @@ std::vector<std::string> unit_names(const ResMlpConfig& config);
 
 /// Forward FLOPs of one image: 2 x MACs of MACs = L(N^2 d + 2Ndm) + N*C*P^2*d + d*classes (N patches).
 double forward_flops(const ResMlpConfig& config);
+/// Of them, those of each unit in forward order.
+std::vector<double> unit_flops(const ResMlpConfig& config);
 /// What autograd keeps, with `c` bytes an element of the compute dtype, whatever `keeps_activations` (vit.h)
 /// is. docs/memory.md derives it.
 Activations activations(const ResMlpConfig& config, double c, bool keeps_activations = false,

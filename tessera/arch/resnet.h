@@ -58,6 +58,8 @@ std::vector<std::string> unit_names(const ResNetConfig& config);
 /// Forward FLOPs of one image: 2 x the multiply-adds of convolutions and classifier (torchvision's published
 /// "GFLOPS" are the multiply-adds: 4.09 for resnet50). A training step is 3 x this.
 double forward_flops(const ResNetConfig& config);
+/// Of them, those of each unit in forward order.
+std::vector<double> unit_flops(const ResNetConfig& config);
 /// What autograd keeps, with `c` bytes an element of the compute dtype, whatever `keeps_activations` (vit.h)
 /// is. docs/memory.md derives it.
 Activations activations(const ResNetConfig& config, double c, bool keeps_activations = false,

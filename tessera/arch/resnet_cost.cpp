@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a ResNet computes and what it keeps for backward. docs/memory.md derives every term.
 #include <algorithm>
+#include <numeric>
 
 #include "tessera/arch/resnet.h"
 
@@ -38,10 +39,16 @@ double block_macs(const ResNetConfig& config, const ResNetBlock& block) {
 
 }  // namespace
 
+std::vector<double> unit_flops(const ResNetConfig& config) {
+  std::vector<double> flops = {2 * macs(config.channels, config.base_width, 7, StemSizes(config).convolved)};
+  for (const ResNetBlock& block : blocks(config)) flops.push_back(2 * block_macs(config, block));
+  flops.push_back(2 * static_cast<double>(config.features() * config.classes));
+  return flops;
+}
+
 double forward_flops(const ResNetConfig& config) {
-  double sum = macs(config.channels, config.base_width, 7, StemSizes(config).convolved);
-  for (const ResNetBlock& block : blocks(config)) sum += block_macs(config, block);
-  return 2 * (sum + static_cast<double>(config.features() * config.classes));
+  const std::vector<double> flops = unit_flops(config);
+  return std::accumulate(flops.begin(), flops.end(), 0.0);
 }
 
 // Nothing of a ResNet is cut.

@@ -89,6 +89,9 @@ std::string describe(const VitConfig& config);
 /// 2d^2 + 2N_p d^2 + 2N_p d + 2dm for the attention pool.
 double forward_flops(const VitConfig& config);
 
+/// What of them is computed, by unit in forward order: without unread_flops.
+std::vector<double> unit_flops(const VitConfig& config);
+
 /// Those of them that are not computed: all that the last block makes for the tokens that the head does not
 /// read, less what queries of R = tokens_read need that meet no keys: 2 x ((N - R)(4d^2 + 2dm) + 2N^2d -
 /// 2R heads Nd). With qk_norm, which needs keys and values: 2 x (N - R)(2d^2 + 2dm + 2Nd).

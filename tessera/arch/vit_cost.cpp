@@ -145,7 +145,14 @@ Activations activations(const VitConfig& config, double c, bool keeps_activation
   return result;
 }
 
-double forward_flops(const VitConfig& c) {
+namespace {
+
+/// Multiply-adds of each kind of unit, for all tokens.
+struct UnitMacs {
+  double stem = 0, block = 0, head = 0;
+};
+
+UnitMacs unit_macs(const VitConfig& c) {
   const auto n = static_cast<double>(c.tokens());
   const auto patches = static_cast<double>(c.patches());
   const auto d = static_cast<double>(c.width);
@@ -159,7 +166,23 @@ double forward_flops(const VitConfig& c) {
     // One latent attends to the patches: q and proj of the latent, kv of the patches, scores and sum, MLP.
     head += 2 * d * d + 2 * patches * d * d + 2 * patches * d + 2 * d * m;
   }
+  return {stem, block, head};
+}
+
+}  // namespace
+
+double forward_flops(const VitConfig& c) {
+  const auto [stem, block, head] = unit_macs(c);
   return 2 * (static_cast<double>(c.depth) * block + stem + head);
+}
+
+std::vector<double> unit_flops(const VitConfig& c) {
+  const auto [stem, block, head] = unit_macs(c);
+  std::vector<double> flops(static_cast<size_t>(c.depth) + 2, 2 * block);
+  flops.front() = 2 * stem;
+  flops.back() = 2 * head;
+  flops[flops.size() - 2] -= unread_flops(c);
+  return flops;
 }
 
 double unread_flops(const VitConfig& c) {

@@ -123,7 +123,10 @@ bool may_be_mended_by_restart(int code) { return code == kExitCommunication || c
 /// `files` ends before ranks start: a process that forks may have one thread only.
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
                     std::unique_ptr<launch::FileWatchdog> files, const std::vector<std::string>& arguments) {
-  static_cast<void>(recipe::resolve_batch(job.recipe.train, *options.procs));  // else every rank refuses it
+  // Else every rank refuses it. (The stages of a pipeline are the plan's.)
+  const recipe::ParallelRecipe& parallel = job.recipe.parallel;
+  if (parallel.pipeline.stages == 1 && parallel.plan.empty())
+    static_cast<void>(recipe::resolve_batch(job.recipe.train, *options.procs));
   const recipe::RunFolder folder = recipe::claim_run_folder(job.recipe, job.resume);
   if (!folder.note.empty()) std::fprintf(stderr, "warning: %s\n", one_line(folder.note).c_str());
   recipe::share_with_children(folder);

@@ -19,6 +19,8 @@
 #include "tessera/eager/mesh_world.h"
 #include "tessera/eager/pass.h"
 #include "tessera/eager/recorded_step.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/stage_passes.h"
 #include "tessera/eager/statistics.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
@@ -35,6 +37,12 @@ class ForwardJudge final : public loop::Judge {
       : state_(state), judge_(std::move(judge)) {}
   void update(const data::Batch& batch, bool has_samples) override {
     const at::NoGradGuard no_grad;
+    if (state_.pipeline) {
+      const PipelineOutput output = pipeline_forward(state_, batch, has_samples);
+      if (output.logits.defined() && output.noted.has_samples)
+        judge_->update(output.noted.batch, output.logits);
+      return;
+    }
     const at::Tensor outputs = forward(state_, batch, /*training=*/false, 0);
     if (has_samples) judge_->update(batch, outputs);
   }
@@ -48,7 +56,7 @@ class ForwardJudge final : public loop::Judge {
   std::unique_ptr<OutputJudge> judge_;
 };
 
-/// A buffer, whole on every rank: rank 0's is saved.
+/// A buffer, whole on every rank of its stage: the first one's is saved. `rank`: of the stage.
 void add_buffer(optim::StateShards& shards, const std::string& name, const at::Tensor& buffer, int64_t rank) {
   const char* dtype = buffer.scalar_type() == at::kLong ? "I64" : "F32";
   shards.add({concat(checkpoint::names::kBuffer, name), dtype, buffer.sizes().vec(),
@@ -60,7 +68,8 @@ void add_buffer(optim::StateShards& shards, const std::string& name, const at::T
 class StateMemory final : public loop::HostState {
  public:
   explicit StateMemory(const TrainState& state) {
-    for (const auto& [name, buffer] : state.sharded->buffers()) add_buffer(shards_, name, buffer, state.rank);
+    for (const auto& [name, buffer] : state.sharded->buffers())
+      add_buffer(shards_, name, buffer, state.rank % state.plan.stage_ranks());
     for (const auto& unit : state.sharded->units()) {
       for (const shard::Shard& shard : unit->shards())
         optim::add_shard(shards_, checkpoint::names::kParameter, *unit, shard, shard.master);
@@ -93,6 +102,12 @@ StateEvaluator::~StateEvaluator() {
   copy_ = nullptr;  // its memory goes before the exchange needs some
   // After an error the run ends. On a broken group or device the exchange would throw again, here.
   if (average_ && std::uncaught_exceptions() == uncaught_) state_.ema->exchange(*state_.sharded);
+}
+
+loop::LoadingRank StateEvaluator::loading(const loop::World& world) const {
+  const int64_t ranks = state_.plan.stage_ranks();
+  if (!state_.pipeline) return {world.rank(), world.size()};
+  return {world.rank() % ranks, ranks, state_.pipeline->is_first()};
 }
 
 data::Batch StateEvaluator::placeholder_batch() const { return eager::placeholder_batch(of()); }
@@ -137,22 +152,47 @@ void Backend::begin_step(const loop::StepRequest& request) {
 loop::Loaded Backend::load(data::TrainLoader* loader) {
   DeviceInput::Input& input = step_->input;
   input = loader != nullptr ? state_.input->next(*loader) : DeviceInput::Input();
-  const loop::Loaded loaded{input.batch.given_up, input.batch.step_size, input.batch.size > 0};
-  step_->has_samples = loaded.has_samples;  // else this rank helps the others to gather and to reduce
+  const loop::Loaded loaded{input.batch.given_up, input.batch.step_size};
+  step_->has_samples = input.batch.size > 0;  // else this rank helps the others to gather and to reduce
   if (!step_->has_samples) input = state_.input->with_images(eager::placeholder_batch(state_));
   return loaded;
 }
 
-void Backend::forward_backward(const loop::MicroBatch& micro_batch, data::TrainLoader* next) {
+loop::StepSamples Backend::forward_backward(data::TrainLoader& loader, int64_t micro_batches) {
+  if (state_.pipeline) return pass_stages(loader, micro_batches);
+  return loop::one_by_one(
+      loader, micro_batches, [this](data::TrainLoader* from) { return load(from); },
+      [this](const loop::MicroBatch& micro_batch, data::TrainLoader* next) { pass(micro_batch, next); });
+}
+
+loop::StepSamples Backend::pass_stages(data::TrainLoader& loader, int64_t micro_batches) {
   Step& step = *step_;
+  TESSERA_CHECK_EQ(micro_batches, state_.plan.micro_batches);
+  const int64_t room = batch_sizes(state_.recipe, state_.plan).per_rank;
+  const auto seen = [&step](bool has_samples) { step.statistics.forward_done(has_samples); };
+  TrainingPasses passes(state_, loader, {step.request.key, room, step.statistics.due(), step.loss, seen});
+  const auto actions = plan::schedule_of(plan::shape_of(state_.plan), state_.pipeline->stage());
+  state_.pipeline->run({actions, micro_batches, note_numbers(room)}, passes);
+  return passes.samples();
+}
+
+void Backend::pass(const loop::MicroBatch& micro_batch, data::TrainLoader* next) {
+  Step& step = *step_;
+  state_.pass = {micro_batch.index, step.has_samples};
   const at::Tensor teacher_logits =
       state_.teacher ? state_.teacher->logits(step.input, step.has_samples) : at::Tensor();
   const auto seen = [&step] {
     step.statistics.forward_done(step.has_samples);
     trace_resident_memory();
   };
-  const Pass pass{step.input,        teacher_logits,   step.has_samples, micro_batch.samples,
-                  micro_batch.first, micro_batch.last, step.request.key, seen};
+  const Pass pass{step.input,
+                  teacher_logits,
+                  step.has_samples,
+                  micro_batch.samples,
+                  micro_batch.index == 0,
+                  micro_batch.last,
+                  step.request.key,
+                  seen};
   const bool as_recorded = state_.recorded && !step.statistics.due();
   const at::Tensor loss = as_recorded ? state_.recorded->run(state_, pass, mesh_) : run_pass(state_, pass);
   trace_resident_memory();
@@ -205,7 +245,11 @@ void Backend::forget_loaded() { state_.input->forget(); }
 
 bool Backend::has_average() const { return state_.ema != nullptr; }
 
-std::string Backend::where() const { return concat("unit ", state_.sharded->current_unit()); }
+std::string Backend::where() const {
+  const std::string unit = concat("unit ", state_.sharded->current_unit());
+  if (!state_.pipeline || state_.pipeline->position().empty()) return unit;
+  return concat("stage ", state_.pipeline->stage(), " at ", state_.pipeline->position(), ", ", unit);
+}
 
 std::unique_ptr<loop::Evaluator> Backend::evaluator(bool average, bool float32) {
   return std::make_unique<StateEvaluator>(state_, mesh_, average, float32);

@@ -10,6 +10,7 @@
 
 #include "tessera/eager/state.h"
 #include "tessera/loop/backend.h"
+#include "tessera/loop/one_by_one.h"
 #include "tessera/mesh/mesh.h"
 
 namespace tessera::eager {
@@ -26,6 +27,7 @@ class StateEvaluator final : public loop::Evaluator {
   StateEvaluator(const StateEvaluator&) = delete;
   StateEvaluator& operator=(const StateEvaluator&) = delete;
 
+  loop::LoadingRank loading(const loop::World& world) const override;
   data::Batch placeholder_batch() const override;
   std::vector<float> logits(const data::Batch& batch) override;
   std::unique_ptr<loop::Judge> judge(const data::Source& source,
@@ -49,8 +51,7 @@ class Backend final : public loop::Backend {
   Backend& operator=(const Backend&) = delete;
 
   void begin_step(const loop::StepRequest& request) override;
-  loop::Loaded load(data::TrainLoader* loader) override;
-  void forward_backward(const loop::MicroBatch& micro_batch, data::TrainLoader* next) override;
+  loop::StepSamples forward_backward(data::TrainLoader& loader, int64_t micro_batches) override;
   loop::Votes vote(const loop::Votes& mine) override;
   std::vector<monitor::TensorStatistics> statistics() override;
   loop::StepValues sums(const loop::UpdateSettings& settings) override;
@@ -73,6 +74,10 @@ class Backend final : public loop::Backend {
   std::optional<loop::DeviceMemory> device_memory() const override;
 
  private:
+  loop::Loaded load(data::TrainLoader* loader);
+  void pass(const loop::MicroBatch& micro_batch, data::TrainLoader* next);
+  loop::StepSamples pass_stages(data::TrainLoader& loader, int64_t micro_batches);
+
   TrainState& state_;
   mesh::Mesh& mesh_;
 

@@ -15,18 +15,19 @@ namespace {
 /// Counts where the logits are; the host reads what it shows, and everything at the end.
 class ClassificationJudge : public OutputJudge {
  public:
-  ClassificationJudge(int64_t classes, const data::Source& source, const loop::EvaluateOptions& options)
+  ClassificationJudge(const arch::ModelConfig& model, const data::Source& source,
+                      const loop::EvaluateOptions& options)
       : options_(options),
-        metrics_(classes, options.most_confusion_classes),
+        metrics_(model.classes(), options.most_confusion_classes),
         worst_(options.keep_mistakes),
-        shown_(source, options) {}
+        shown_(source, options),
+        channels_(model.channels()) {}
 
   /// `outputs`: logits [size, classes]; label -1: a broken sample.
   void update(const data::Batch& batch, const at::Tensor& outputs) override {
     const at::Tensor labels = ops::on_device(at::tensor(batch.labels), outputs.device());
     const Judgements said = judge_rows(outputs, labels);
     metrics_.update(said, labels);
-    channels_ = batch.channels;
     std::vector<int64_t> rows_to_show;
     for (size_t i = 0; i < batch.samples.size(); ++i) {
       if (shown_.wants(batch.samples[i])) rows_to_show.push_back(static_cast<int64_t>(i));
@@ -55,7 +56,7 @@ class ClassificationJudge : public OutputJudge {
   WorstRows worst_;
   loop::Shown shown_;
   std::vector<at::Tensor> rows_to_show_;  // of rows_of(), this rank's
-  int64_t channels_ = 0;
+  const int64_t channels_;
 };
 
 class Classification : public Task {
@@ -67,7 +68,7 @@ class Classification : public Task {
   }
   std::unique_ptr<OutputJudge> judge(const data::Source& source,
                                      const loop::EvaluateOptions& options) const override {
-    return std::make_unique<ClassificationJudge>(recipe_.model.classes(), source, options);
+    return std::make_unique<ClassificationJudge>(recipe_.model, source, options);
   }
 
  private:

@@ -3,6 +3,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/plan/schedule.h"
 
 namespace tessera::eager {
 namespace {
@@ -20,8 +21,11 @@ std::string of_unit(const char* key, const std::string& value, const plan::UnitP
 }  // namespace
 
 void check_executable(const plan::Plan& plan) {
-  if (plan.stages > 1) unsupported(concat("\"stages\" ", plan.stages), "1");
-  if (plan.micro_batches > 0)
+  if (plan.stages > 1) {
+    const plan::ScheduleShape shape = plan::shape_of(plan);
+    plan::check_schedule(shape, plan::schedules_of(shape));
+  }
+  if (plan.stages == 1 && plan.micro_batches > 0)
     unsupported(concat("\"micro_batches\" ", plan.micro_batches), "0: train.accumulation decides");
   for (const plan::UnitPlan& unit : plan.units) {
     if (!unit.is_cut() && unit.keep_gathered)

@@ -6,8 +6,7 @@
 
 namespace tessera::eager {
 
-/// Errors: UserError that names the first setting of the plan that training does not support: pipeline
-/// stages, tensor parallelism, recompute that keeps sums. Pure.
+/// Errors: UserError that names the first setting of the plan that training does not support. Pure.
 void check_executable(const plan::Plan& plan);
 
 }  // namespace tessera::eager

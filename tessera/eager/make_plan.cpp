@@ -13,10 +13,30 @@
 namespace tessera::eager {
 namespace {
 
+/// Micro-batches of a step in a pipeline. Where no key says it: the most up to 4 times the stages (a bubble
+/// of a fifth, arXiv 1811.06965) that cut the batch evenly over the ranks of a stage.
+int64_t micro_batches_of(const recipe::Recipe& recipe, int64_t world) {
+  const plan::PipelineSettings& pipeline = recipe.parallel.pipeline;
+  const recipe::TrainRecipe& train = recipe.train;
+  if (pipeline.micro_batches > 0) return pipeline.micro_batches;
+  if (train.accumulation > 0) return train.accumulation;
+  const int64_t most = 4 * pipeline.stages, ranks = std::max<int64_t>(world / pipeline.stages, 1);
+  if (train.batch == 0) return most;
+  if (train.batch_per_rank > 0) return std::max<int64_t>(train.batch / (ranks * train.batch_per_rank), 1);
+  const int64_t step = pipeline.schedule == plan::Schedule::kInterleaved ? pipeline.stages : 1;
+  for (int64_t count = most; count > step; count -= step) {
+    if (train.batch % (ranks * count) == 0) return count;
+  }
+  return step;
+}
+
 plan::Plan plan_of_keys(const recipe::Recipe& recipe, int64_t world) {
   const recipe::ParallelRecipe& parallel = recipe.parallel;
   plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
                                        recipe.shard.prefetch, recipe.shard.offload);
+  plan::PipelineSettings pipeline = parallel.pipeline;
+  if (pipeline.stages > 1) pipeline.micro_batches = micro_batches_of(recipe, world);
+  plan::set_pipeline(&plan, recipe.model, pipeline);
   plan::set_tensor(&plan, recipe.model, {parallel.tensor, parallel.tensor_adjacent}, parallel.keep_gathered);
   plan::set_shard_ranks(&plan, recipe.shard.ranks);
   plan::apply_unit_rules(&plan, recipe.model, recipe.shard.units,
@@ -38,6 +58,37 @@ void refuse_contradiction(const plan::Plan& file, const plan::Plan& keys, const 
   }
 }
 
+/// A teacher's logits are of images, which the first stage has, and for the loss, which the last one has.
+void refuse_teacher(const plan::Plan& plan, const recipe::Recipe& recipe) {
+  if (plan.stages == 1 || recipe.distill.teacher.empty()) return;
+  user_error(
+      {.where = "train.plan",
+       .problem = concat("distill.teacher is given, and the model is cut into ", plan.stages, " stages"),
+       .expected = "no teacher with a pipeline",
+       .hint = "set parallel.pipeline = 1: zero3 and parallel.tensor work with a teacher"});
+}
+
+/// parallel.pipeline and its settings have no say beside a plan file, unless they agree with it.
+void refuse_another_pipeline(const plan::Plan& file, const recipe::Recipe& recipe) {
+  const plan::PipelineSettings& keys = recipe.parallel.pipeline;
+  const auto refuse = [&](const char* key, const std::string& found, const std::string& of_file) {
+    user_error({.where = "train.plan",
+                .problem = concat(key, " is ", found, ", and parallel.plan has ", of_file, " (",
+                                  recipe.parallel.plan, ")"),
+                .expected = "only one of them",
+                .hint = concat("remove ", key, ", or parallel.plan")});
+  };
+  if (keys.stages > 1 && keys.stages != file.stages)
+    refuse("parallel.pipeline", std::to_string(keys.stages), concat(file.stages, " stages"));
+  if (keys.micro_batches > 0 && keys.micro_batches != file.micro_batches)
+    refuse("parallel.micro_batches", std::to_string(keys.micro_batches),
+           concat(file.micro_batches, " micro-batches"));
+  if (keys.virtual_stages > 1 && keys.virtual_stages != file.virtual_stages)
+    refuse("parallel.virtual_stages", std::to_string(keys.virtual_stages),
+           concat(file.virtual_stages, " virtual stages"));
+  if (!keys.blocks.empty()) refuse("parallel.stages", "given", "its own");
+}
+
 /// UnitPlan::shard of the units that are split, where it is the same for all; else 0.
 int64_t common_shard(const plan::Plan& plan) {
   std::set<int64_t> found;
@@ -57,32 +108,57 @@ std::optional<std::array<plan::Span, 3>> common_groups(const plan::Plan& plan) {
   return found.size() == 1 ? std::optional(*found.begin()) : std::nullopt;
 }
 
+/// Of the ranks of a stage.
+std::vector<mesh::Axis> stage_axes(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  const int64_t ranks = plan.stage_ranks();
+  const bool cuts = std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut);
+  if (!cuts) {
+    const int64_t shards = recipe.parallel.plan.empty() ? recipe.shard.ranks : common_shard(plan);
+    if (shards == 0 || shards == ranks) return {{"shard", ranks}};
+    return {{"dp", ranks / shards}, {"shard", shards}};
+  }
+  const auto groups = common_groups(plan);
+  // No names fit groups that differ from unit to unit. The residual stream is data parallel in any case.
+  if (!groups) return {{"dp", ranks}};
+  const auto& [tensor, replicate, shard] = *groups;
+  const mesh::Axis cut{"tensor", tensor.size};
+  std::vector<mesh::Axis> axes = {{"dp", replicate.size}, {"shard", shard.size}};
+  axes.insert(tensor.stride == 1 ? axes.end() : axes.begin(), cut);
+  return axes;
+}
+
 }  // namespace
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   const std::string& file = recipe.parallel.plan;
-  if (file.empty()) return plan_of_keys(recipe, world);
-  plan::Plan plan = plan::read_plan(file, recipe.model, world);
+  plan::Plan plan = file.empty() ? plan_of_keys(recipe, world) : plan::read_plan(file, recipe.model, world);
+  refuse_teacher(plan, recipe);
+  if (file.empty()) return plan;
+  refuse_another_pipeline(plan, recipe);
   if (!recipe.shard.units.empty() || recipe.parallel.tensor > 1)
     refuse_contradiction(plan, plan_of_keys(recipe, world), recipe);
   return plan;
 }
 
+recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  recipe::TrainRecipe train = recipe.train;
+  if (plan.stages > 1) {
+    if (train.accumulation > 0 && train.accumulation != plan.micro_batches) {
+      user_error({.where = "train.batch_sizes",
+                  .problem = concat("train.accumulation is ", train.accumulation, ", and the pipeline has ",
+                                    plan.micro_batches, " micro-batches"),
+                  .expected = "the same number",
+                  .hint = "remove train.accumulation"});
+    }
+    train.accumulation = plan.micro_batches;
+  }
+  return recipe::resolve_batch(train, plan.stage_ranks());
+}
+
 std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world) {
   const plan::Plan plan = make_plan(recipe, world);
-  const bool cuts = std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut);
-  if (!cuts) {
-    const int64_t ranks = recipe.parallel.plan.empty() ? recipe.shard.ranks : common_shard(plan);
-    if (ranks == 0 || ranks == world) return {{"shard", world}};
-    return {{"dp", world / ranks}, {"shard", ranks}};
-  }
-  const auto groups = common_groups(plan);
-  // No names fit groups that differ from unit to unit. The residual stream is data parallel in any case.
-  if (!groups) return {{"dp", world}};
-  const auto& [tensor, replicate, shard] = *groups;
-  const mesh::Axis cut{"tensor", tensor.size};
-  std::vector<mesh::Axis> axes = {{"dp", replicate.size}, {"shard", shard.size}};
-  axes.insert(tensor.stride == 1 ? axes.end() : axes.begin(), cut);
+  std::vector<mesh::Axis> axes = stage_axes(recipe, plan);
+  if (plan.stages > 1) axes.insert(axes.begin(), {"pipeline", plan.stages});
   return axes;
 }
 

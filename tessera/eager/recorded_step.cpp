@@ -381,6 +381,7 @@ void RecordedStep::record_update(TrainState& state, mesh::Mesh& mesh) {
 
 std::string why_not_recorded(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device) {
   if (ops::device_graphs(device) == nullptr) return "a CPU records nothing";
+  if (plan.stages > 1) return "stages of a pipeline wait for each other between their passes";
   if (resolve_dtype(recipe.precision.compute, device) == at::kHalf) return "fp16's loss scale changes";
   const auto any_unit = [&](const auto& is) { return std::ranges::any_of(plan.units, is); };
   if (any_unit([](const plan::UnitPlan& unit) { return unit.offload != plan::Offload::kNone; }))

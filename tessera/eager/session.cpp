@@ -77,15 +77,17 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                                     const std::function<mesh::Facts()>& facts) {
   const std::vector<mesh::Axis> axes = mesh_axes(recipe, ranks.world);
-  const std::vector<mesh::Span> spans = plan::spans_of(make_plan(recipe, ranks.world));
-  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans);
+  const plan::Plan plan = make_plan(recipe, ranks.world);
+  const std::vector<mesh::Span> spans = plan::spans_of(plan);
+  const std::vector<mesh::Link> links = plan::links_of(plan);
+  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans, links);
   const auto timeout = run_timeout(recipe);
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
   mesh::Facts all;
   if (ranks.world > 1)
     before_meeting(recipe, ranks, [&] { all = joined_facts({{mesh::program_fact()}, facts()}); });
-  return std::make_unique<mesh::Mesh>(rendezvous, axes, all, spans);
+  return std::make_unique<mesh::Mesh>(rendezvous, axes, all, spans, links);
 }
 
 plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::Device device) {
@@ -93,12 +95,13 @@ plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::De
     return static_cast<int64_t>(at::elementSize(resolve_dtype(dtype, device)));
   };
   const auto& train = recipe.train;
+  const int64_t ranks = std::max<int64_t>(world / recipe.parallel.pipeline.stages, 1);
   const bool fixed = train.accumulation > 0 || train.batch_per_rank == 0;  // else the batch decides
   return {.compute_bytes = bytes(recipe.precision.compute),
           .reduce_bytes = bytes(recipe.precision.reduce),
           .kept_values = recipe::kept_numbers(recipe),
           .batches_ahead = static_cast<double>(recipe.data.prefetch),
-          .accumulates = fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world,
+          .accumulates = fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * ranks,
           .keeps_activations =
               !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
           .piece_values = mesh::kPieceValues,
@@ -146,6 +149,13 @@ std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> sourc
                                                              return mesh.world().all_gather_text(text,
                                                                                                  "ram cache");
                                                            }});
+}
+
+void load_for(const plan::Plan& plan, data::LoaderOptions* options) {
+  if (plan.stages == 1) return;
+  if (plan::stage_of(plan, options->rank) > 0) options->workers = 0;  // the first stage loads
+  options->rank %= plan.stage_ranks();
+  options->world = plan.stage_ranks();
 }
 
 data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,

@@ -37,9 +37,13 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
 /// The layout of parallel.plan, or of the keys shard.* and parallel.*. Errors: UserError where these do not
 /// fit the model or `world` ranks, or contradict each other.
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
-/// Names of the mesh's axes for make_plan(recipe, world): "shard", and with shard.ranks "dp" over it; with
-/// tensor parallelism the groups of the units that are cut, "tensor" as the fastest axis (adjacent) or the
-/// slowest (strided). Where these units have different groups, "dp" for all ranks. Errors: as make_plan.
+/// Batch sizes of a run with this plan: per rank of a stage, and its micro-batches. Errors: UserError as
+/// recipe::resolve_batch, and where train.accumulation contradicts the plan.
+recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& plan);
+/// Names of the mesh's axes for make_plan(recipe, world): "pipeline" where there are stages; "shard", and
+/// with shard.ranks "dp" over it; with tensor parallelism the groups of the units that are cut, "tensor" as
+/// the fastest axis (adjacent) or the slowest (strided). Where these units have different groups, "dp" for
+/// all ranks. Errors: as make_plan.
 std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world);
 /// What memory and traffic depend on, for `world` ranks. `device`: where the run computes; what kAuto means
 /// depends on it.
@@ -61,6 +65,10 @@ std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> sourc
 /// More than that, asked for by the recipe, is warned about.
 data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
                                    Log& log);
+
+/// Makes them those of a rank of a pipeline: the ranks of the first stage load, each for those of the same
+/// place in the other stages, which have no workers and must not ask for a batch.
+void load_for(const plan::Plan& plan, data::LoaderOptions* options);
 
 /// Bytes: plan::predict_memory's total, with checkpoint.async the copy that is being written, and the
 /// teacher's. Errors: UserError when distill.teacher cannot be opened.

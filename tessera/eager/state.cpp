@@ -15,6 +15,7 @@
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/host_values.h"
+#include "tessera/plan/spans.h"
 #include "tessera/shard/cut_parameters.h"
 
 namespace tessera::eager {
@@ -83,10 +84,23 @@ std::string dtype_name(at::ScalarType dtype) {
 
 namespace {
 
-/// The model's segments as the sharded model runs them, which read the state's context.
+/// Of this rank's stage, in the order of its parts: the segment's index in the model, and the part.
+std::vector<std::pair<size_t, size_t>> segments_of_rank(const TrainState& state) {
+  std::vector<std::pair<size_t, size_t>> found;
+  const plan::Plan& plan = state.plan;
+  for (int64_t part = 0; part < plan.virtual_stages; ++part) {
+    const int64_t stage = plan::stage_of(plan, state.rank) + part * plan.stages;
+    const auto [begin, end] = plan::units_of_virtual_stage(plan, stage);
+    for (size_t i = begin; i < end; ++i) found.emplace_back(i, static_cast<size_t>(part));
+  }
+  return found;
+}
+
+/// The stage's segments as the sharded model runs them, which read the state's context.
 std::vector<shard::Segment> segments_of(TrainState& state) {
   std::vector<shard::Segment> segments;
-  for (const models::Segment& segment : state.model->segments()) {
+  for (const auto& [index, part] : segments_of_rank(state)) {
+    const models::Segment& segment = state.model->segments()[index];
     models::ForwardContext* context = &state.context;
     const auto forward = [&segment, context](const at::Tensor& x) {
       const at::Tensor y = segment.forward(x, *context);
@@ -105,8 +119,8 @@ std::vector<shard::Segment> segments_of(TrainState& state) {
         return segment.forward(x, then);
       };
     };
-    segments.push_back(
-        {segment.name, placed_parameters(state, segment), forward, segment.buffers, repeat, segment.rows});
+    segments.push_back({segment.name, placed_parameters(state, segment), forward, segment.buffers, repeat,
+                        segment.rows, part});
   }
   return segments;
 }
@@ -120,7 +134,9 @@ std::unique_ptr<TrainState> build(const recipe::Recipe& recipe, const plan::Plan
   state->plan = plan;
   state->input = std::make_unique<DeviceInput>(recipe.data.transform, device);
   state->tensor_groups = std::make_unique<parallel::TensorGroups>(plan, mesh, recipe.parallel.pieces);
-  state->model = models::make_model(recipe.model, mesh.world(), state->tensor_groups.get());
+  if (plan.stages > 1) state->pipeline = std::make_unique<parallel::Pipeline>(plan, mesh);
+  state->model =
+      models::make_model(recipe.model, mesh.group(plan::stage_span(plan)), state->tensor_groups.get());
   if (!device.is_cpu()) state->model->place(device);
   state->rank = mesh.rank();
   state->task = make_task(recipe);
@@ -191,6 +207,7 @@ void enter(TrainState& state, const data::Batch& batch, bool training, uint64_t 
 }
 
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key) {
+  TESSERA_CHECK(state.pipeline == nullptr, "a stage has no logits");
   enter(state, batch, training, key);
   return state.sharded->forward(images_of(batch, state.input->normalisation(), state.input->device()));
 }
@@ -205,7 +222,7 @@ data::Batch placeholder_batch(const TrainState& state) {
   data::Batch batch;
   batch.channels = model.channels();
   batch.height = batch.width = model.image_size();
-  if (!state.sharded->buffers().empty()) return batch;
+  if (!arch::buffers(model).empty()) return batch;
   batch.size = 1;
   batch.images.resize(static_cast<size_t>(batch.channels * batch.height * batch.width));
   batch.labels = {0};

@@ -16,6 +16,7 @@
 #include "tessera/models/segment.h"
 #include "tessera/optim/ema.h"
 #include "tessera/optim/optimizer.h"
+#include "tessera/parallel/pipeline.h"
 #include "tessera/parallel/tensor_group.h"
 #include "tessera/shard/sharded_model.h"
 
@@ -26,20 +27,28 @@ class RecordedStep;
 class Task;
 class Teacher;
 
+/// The micro-batch whose forward pass is under way.
+struct UnderWay {
+  int64_t micro_batch = 0;  // in the step
+  bool has_samples = true;  // false: a placeholder batch
+};
+
 /// A run's state with the numbers that LibTorch trains.
 struct TrainState : loop::RunState {
   int64_t rank = 0;
   std::unique_ptr<DeviceInput> input;                     // batches, on the device of all the rest
   std::unique_ptr<parallel::TensorGroups> tensor_groups;  // over which layers are cut
-  std::shared_ptr<models::SegmentedModel> model;          // the only owner; the type is not complete here
-  std::unique_ptr<shard::ShardedModel> sharded;
-  std::unique_ptr<optim::Optimizer> optimizer;  // null when only evaluating
-  std::unique_ptr<optim::Ema> ema;              // null where the recipe has none
-  std::shared_ptr<const Task> task;             // what is learned
-  std::shared_ptr<Teacher> teacher;             // null where it trains without one
-  std::shared_ptr<DeviceUpdate> device_update;  // null where the host decides and updates (step_end.h)
-  std::shared_ptr<RecordedStep> recorded;       // null where all of a step is eager
+  std::unique_ptr<parallel::Pipeline> pipeline;           // null: one stage
+  std::shared_ptr<models::SegmentedModel> model;  // all of it; the only owner; the type is not complete here
+  std::unique_ptr<shard::ShardedModel> sharded;   // this rank's stage of it
+  std::unique_ptr<optim::Optimizer> optimizer;    // null when only evaluating
+  std::unique_ptr<optim::Ema> ema;                // null where the recipe has none
+  std::shared_ptr<const Task> task;               // what is learned
+  std::shared_ptr<Teacher> teacher;               // null where it trains without one
+  std::shared_ptr<DeviceUpdate> device_update;    // null where the host decides and updates (step_end.h)
+  std::shared_ptr<RecordedStep> recorded;         // null where all of a step is eager
   models::ForwardContext context;  // of the micro-batch under way; segments read it through a pointer
+  UnderWay pass;
 };
 
 /// bf16 where asked for, or where "auto" and the device is made for it: any but the CPU, and CPUs that
@@ -72,7 +81,8 @@ std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh);
 /// What the state's parts read of the pass that follows. Collective where layers are cut.
 void enter(TrainState& state, const data::Batch& batch, bool training, uint64_t key);
 /// Logits [size, classes] float32, on the state's device, of a batch of any size >= 1 (0 for models with
-/// buffers), through the sharded model. `key`: the step's, for dropout; used when `training`. Collective.
+/// buffers), through the sharded model. Requires: one stage (else stage_passes.h). `key`: the step's, for
+/// dropout; used when `training`. Collective.
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key);
 /// The same of images that are on the device already.
 at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool training, uint64_t key);

@@ -32,7 +32,7 @@ recipe::Recipe teachers_recipe(const recipe::Recipe& student, const arch::ModelC
   recipe::Recipe recipe = student;
   recipe.model = model;
   recipe.shard.units = "";
-  recipe.parallel = {};
+  recipe.parallel = recipe::ParallelRecipe();
   recipe.shard.recompute = false;
   recipe.distill = {};
   recipe.precision.linear = recipe::Linear::kAuto;

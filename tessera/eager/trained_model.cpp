@@ -67,6 +67,7 @@ bool fits(const recipe::Recipe& recipe, int64_t world) {
 void use_any_ranks(recipe::Recipe& recipe, int64_t world, const std::vector<std::string>& sets) {
   if (!recipe::last_set(sets, "parallel.plan")) recipe.parallel.plan = "";
   if (!recipe::last_set(sets, "shard.ranks")) recipe.shard.ranks = 0;
+  if (!recipe::last_set(sets, "parallel.pipeline")) recipe.parallel.pipeline = plan::PipelineSettings();
   const bool own_units = recipe::last_set(sets, "shard.units").has_value();
   if (!own_units) recipe.shard.units = plan::rules_for_any_ranks(recipe.shard.units, /*whole_layers=*/false);
   if (fits(recipe, world)) return;

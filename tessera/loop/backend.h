@@ -27,17 +27,10 @@ struct StepRequest {
   bool statistics = false;  // Backend::statistics() will be asked for
 };
 
-/// One micro-batch of a step.
-struct MicroBatch {
-  int64_t samples = 1;  // of the whole step: what the sum of losses is divided by
-  bool first = true, last = true;
-};
-
-/// What was loaded for one.
-struct Loaded {
-  bool given_up = false;    // data::Batch::given_up
-  int64_t samples = 0;      // data::Batch::step_size
-  bool has_samples = true;  // of this rank; false: it takes part with a placeholder batch
+/// What the micro-batches of a step were made of.
+struct StepSamples {
+  bool given_up = false;  // the data of one did not come to this rank (data::Batch::given_up)
+  int64_t samples = 1;    // of the whole step
 };
 
 /// The votes of one rank at the end of a step. Combined over all ranks: any stop, any stalled, sum of broken.
@@ -65,10 +58,18 @@ struct DeviceMemory {
   int64_t bytes = 0, peak_bytes = 0;  // of tensors there: now, and the most so far
 };
 
+/// Which of the samples of an evaluation a rank loads.
+struct LoadingRank {
+  int64_t rank = 0, ranks = 1;  // among those that share out the samples
+  bool loads = true;            // false: another rank loads those that this one computes
+};
+
 /// Weights that evaluate. While one lives, its back end does not train. One thread.
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
+  /// Every rank loads, unless a back end says otherwise.
+  virtual LoadingRank loading(const World& world) const { return {world.rank(), world.size()}; }
   /// For a rank that has no sample while others compute: a batch whose results must not count.
   virtual data::Batch placeholder_batch() const = 0;
   /// [batch.size, classes], row after row. Collective.
@@ -94,17 +95,13 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // A training step: begin_step; of each micro-batch load, forward_backward; then vote, sums (statistics
-  // before it), and update or discard. A stalled step ends with discard after
-  // vote.
+  // A training step: begin_step, forward_backward, vote, sums (statistics before it), and update or discard.
+  // A stalled step ends with discard after vote.
   /// Local.
   virtual void begin_step(const StepRequest& request) = 0;
-  /// Takes this rank's next micro-batch from the loader; null: none is to come, the rank only helps others.
-  /// Local.
-  virtual Loaded load(data::TrainLoader* loader) = 0;
-  /// Forward and backward pass of what was loaded. Losses and gradients add up over micro-batches and ranks
-  /// to the mean over the step. `next`: where the micro-batch after this one comes from; may be null.
-  virtual void forward_backward(const MicroBatch& micro_batch, data::TrainLoader* next) = 0;
+  /// Forward and backward passes of the step's micro-batches, which come from the loader (one_by_one.h).
+  /// Losses and gradients add up over micro-batches and ranks to the mean over the step.
+  virtual StepSamples forward_backward(data::TrainLoader& loader, int64_t micro_batches) = 0;
   /// The votes of all ranks.
   virtual Votes vote(const Votes& mine) = 0;
   /// Of activations and gradients of the step, where its request said so; else empty.

@@ -119,15 +119,16 @@ class HostJudge final : public Judge {
 };
 
 /// The samples that fall to the rank which has most of them.
-int64_t most_samples(const data::Source& source, const World& world) {
-  return (source.size() + world.size() - 1) / world.size();
+int64_t most_samples(const data::Source& source, int64_t ranks) {
+  return (source.size() + ranks - 1) / ranks;
 }
 
-data::LoaderOptions of_rank(data::LoaderOptions options, int64_t batch, const World& world) {
-  options.rank = world.rank();
-  options.world = world.size();
-  options.batch = batch * world.size();
+data::LoaderOptions of_rank(data::LoaderOptions options, int64_t batch, const LoadingRank& loading) {
+  options.rank = loading.rank;
+  options.world = loading.ranks;
+  options.batch = batch * loading.ranks;
   options.accumulation = 1;
+  if (!loading.loads) options.workers = 0;  // nothing is read before it is asked for
   return options;
 }
 
@@ -194,9 +195,11 @@ EvaluationPass::EvaluationPass(const Evaluator& evaluator, const data::Source& s
                                const data::TransformOptions& transform, const data::LoaderOptions& loader,
                                int64_t batch, const World& world)
     : evaluator_(evaluator),
-      loader_(std::make_unique<data::EvalLoader>(source, transform, of_rank(loader, batch, world)),
+      loader_(std::make_unique<data::EvalLoader>(source, transform,
+                                                 of_rank(loader, batch, evaluator.loading(world))),
               loader.patience),
-      batches_((most_samples(source, world) + batch - 1) / batch) {}
+      loads_(evaluator.loading(world).loads),
+      batches_((most_samples(source, evaluator.loading(world).ranks) + batch - 1) / batch) {}
 
 bool EvaluationPass::leave(bool known) {
   known ? loader_.close(data::kBrief) : loader_.close();
@@ -205,7 +208,7 @@ bool EvaluationPass::leave(bool known) {
 
 EvaluationPass::Next EvaluationPass::next() {
   Next next;
-  next.has_samples = loader_->next(&next.batch) && next.batch.size > 0;
+  next.has_samples = loads_ && loader_->next(&next.batch) && next.batch.size > 0;
   gave_up_ = gave_up_ || next.batch.given_up;
   if (!next.has_samples) next.batch = evaluator_.placeholder_batch();
   return next;

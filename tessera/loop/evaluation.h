@@ -80,7 +80,8 @@ monitor::PredictionSample picture(const data::Source& source, int64_t index, int
                                   const monitor::Judgement& said);
 
 /// One pass over a source: every sample exactly once over all ranks, a batch a rank at a time. A rank that
-/// has none left gets placeholder batches, and takes part in the gathers of the others with them. Collective.
+/// has none left, or does not load, gets placeholder batches, and takes part in the gathers of the others
+/// with them. Collective.
 class EvaluationPass {
  public:
   /// `batch`: samples of a rank.
@@ -104,6 +105,7 @@ class EvaluationPass {
  private:
   const Evaluator& evaluator_;
   data::Leaving<data::EvalLoader> loader_;
+  const bool loads_;
   int64_t batches_;
   bool gave_up_ = false;
 };

@@ -14,20 +14,6 @@ namespace {
 
 using monitor::NumericsGuard;
 
-/// Forward and backward passes of all micro-batches. True: the data of one did not come.
-bool forward_backward(Backend& backend, data::TrainLoader& loader, int64_t micro_batches, StepResult& step) {
-  step.samples = 1;
-  bool given_up = false;
-  for (int64_t i = 0; i < micro_batches; ++i) {
-    data::TrainLoader* const from = given_up ? nullptr : &loader;  // after giving up, ask for no more
-    const Loaded loaded = backend.load(from);
-    given_up = given_up || loaded.given_up;
-    if (!given_up) step.samples = loaded.samples;
-    backend.forward_backward({step.samples, i == 0, i + 1 == micro_batches}, given_up ? nullptr : from);
-  }
-  return given_up;
-}
-
 /// All ranks know the votes of each other, and which samples are broken.
 void agree(Backend& backend, World& world, data::TrainLoader& loader, const Votes& mine, StepResult& step) {
   const Votes votes = backend.vote(mine);
@@ -57,7 +43,8 @@ StepResult train_step(RunState& state, Backend& backend, World& world, data::Tra
        .key = random_key(random_key(recipe.train.seed, "step"), static_cast<uint64_t>(state.step)),
        .loss_scale = state.loss_scale.value(),
        .statistics = every > 0 && (state.step + 1) % every == 0});
-  const bool given_up = forward_backward(backend, loader, micro_batches, step);
+  const auto [given_up, samples] = backend.forward_backward(loader, micro_batches);
+  step.samples = samples;
   // Asked for as late as possible: a stop that comes in the middle of a long step ends with this step.
   const bool stop = given_up || (stop_requested && stop_requested());
   agree(backend, world, loader, {stop, given_up, loader.unreported_broken()}, step);

@@ -50,6 +50,12 @@ Connections Connections::all() {
   return found;
 }
 
+Connections Connections::of(int fd) {
+  Connections one;
+  if (const ino_t inode = inode_of_connection(fd); inode != 0) one.sockets_.emplace(fd, inode);
+  return one;
+}
+
 Connections Connections::opened(const Connections& before, const Connections& now) {
   Connections opened;
   std::ranges::set_difference(now.sockets_, before.sockets_,

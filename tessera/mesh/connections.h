@@ -16,6 +16,7 @@ class Connections {
  public:
   /// All of the process, now.
   static Connections all();
+  static Connections of(int fd);
   /// Those of `now` that `before` lacks.
   static Connections opened(const Connections& before, const Connections& now);
 

@@ -48,6 +48,9 @@ at::ScalarType travels_as(at::ScalarType given, at::ScalarType wire) {
 
 }  // namespace
 
+Waiter Transport::send(at::Tensor) { TESSERA_CHECK(false, name(), " has no messages from rank to rank"); }
+Waiter Transport::receive(at::Tensor) { TESSERA_CHECK(false, name(), " has no messages from rank to rank"); }
+
 Group::Group(GroupName name, int64_t rank, int64_t size, std::shared_ptr<Transport> transport,
              std::shared_ptr<LastOperation> last)
     : name_(std::move(name)),
@@ -250,6 +253,28 @@ PendingRows Group::sum_rows(const at::Tensor& partial, std::span<const int64_t> 
   const at::Tensor sum = at::empty(with_rows(partial, most), partial.options().dtype(sum_dtype));
   return {reduce("sum_rows", sum.view({-1}), sent.view({-1}), partial.scalar_type(), what),
           [sum, own] { return sum.narrow(0, 0, own); }};
+}
+
+namespace {
+
+at::Tensor as_bytes(const at::Tensor& message) {
+  TESSERA_CHECK(message.is_contiguous());
+  return message.detach().view({-1}).view(at::kByte);
+}
+
+}  // namespace
+
+Pending Group::send(const at::Tensor& message, const std::string& what) {
+  TESSERA_CHECK(size_ == 2 && rank_ == 0, name_.text);
+  return begin(traffic_["send"], static_cast<int64_t>(message.nbytes()), begins("send", what), *transport_,
+               [bytes = as_bytes(message), transport = transport_.get()] { return transport->send(bytes); });
+}
+
+Pending Group::receive(at::Tensor message, const std::string& what) {
+  TESSERA_CHECK(size_ == 2 && rank_ == 1, name_.text);
+  return begin(
+      traffic_["receive"], 0, begins("receive", what), *transport_,
+      [bytes = as_bytes(message), transport = transport_.get()] { return transport->receive(bytes); });
 }
 
 void Group::all_reduce(at::Tensor& values, const std::string& what) {

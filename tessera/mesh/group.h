@@ -88,6 +88,10 @@ class Group {
   /// ...] float32, or float64 of float64. The rows travel in their dtype. Each rank sends (size - 1) times
   /// the largest count.
   PendingRows sum_rows(const at::Tensor& partial, std::span<const int64_t> counts, const std::string& what);
+  /// Of a link (Mesh::link): rank 0 of its two ranks sends, rank 1 receives, in the same order, contiguous
+  /// tensors of the same bytes. What is sent must not change before the operation has ended.
+  Pending send(const at::Tensor& message, const std::string& what);
+  Pending receive(at::Tensor message, const std::string& what);
   /// values (small, float64, contiguous) <- sum over ranks, the same bits on every rank.
   void all_reduce(at::Tensor& values, const std::string& what);
   /// values <- those of rank `root` of the group. Any dtype and size. Each rank sends about twice the
@@ -101,8 +105,8 @@ class Group {
   std::vector<std::string> all_gather_text(const std::string& text, const std::string& what);
   void barrier(const std::string& what);
 
-  /// By kind: "all_gather", "reduce_scatter", "gather_rows", "sum_rows", "all_reduce", "broadcast", "sum",
-  /// "control".
+  /// By kind: "all_gather", "reduce_scatter", "gather_rows", "sum_rows", "send", "receive", "all_reduce",
+  /// "broadcast", "sum", "control".
   const std::map<std::string, Traffic>& traffic() const { return traffic_; }
   double wait_seconds() const;
   /// Makes what waits for other ranks fail, on this rank. From any thread.

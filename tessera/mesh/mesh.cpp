@@ -29,6 +29,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kWorld = "world";
 constexpr const char* kAnother = "another/";
+constexpr const char* kLinkKey = "link/";
 constexpr std::chrono::milliseconds kReachLimit{20'000};  // a lost SYN is repeated after 1, 3, 7 and 15 s
 constexpr std::chrono::milliseconds kProbeLimit{1'500};   // after a failure
 constexpr size_t kRanksNamed = 4;                         // of those that did something else
@@ -54,10 +55,14 @@ bool is_served(TimedStore& store) {
 
 /// More than the sockets of this rank: those of a group's two connections to every other rank and what serves
 /// them, the store's, and the files a run has open.
-int64_t files_of_a_rank(const Rendezvous& rendezvous, const std::set<Span>& spans) {
+int64_t files_of_a_rank(const Rendezvous& rendezvous, const std::set<Span>& spans,
+                        const std::vector<Link>& links) {
   constexpr int64_t kOthers = 48, kOfAConnection = 6;
   int64_t groups = 2 * (rendezvous.world + kOfAConnection);  // the world and another_group()
   for (const Span& span : spans) groups += span.size + kOfAConnection;
+  groups += (2 + kOfAConnection) * std::ranges::count_if(links, [&](const Link& link) {
+              return link.from == rendezvous.rank || link.to == rendezvous.rank;
+            });
   return 2 * groups + (rendezvous.rank == 0 ? rendezvous.world : 0) + kOthers;
 }
 
@@ -104,15 +109,15 @@ std::set<Span> distinct_spans(const std::vector<Axis>& axes, const std::vector<S
 }  // namespace
 
 Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts,
-           const std::vector<Span>& spans)
+           const std::vector<Span>& spans, const std::vector<Link>& links)
     : rank_(given.rank), world_size_(given.world), axes_(std::move(axes)) {
   if (world_size_ == 1) {
-    make_groups([](const std::string&, int64_t, int64_t) { return nullptr; }, spans);
+    make_groups([](const std::string&, int64_t, int64_t) { return nullptr; }, spans, links);
     return;
   }
   Rendezvous rendezvous = given;
   rendezvous.timeout = std::max(given.timeout, std::chrono::milliseconds(1));  // c10d takes 0 for no limit
-  make_room_for_files(files_of_a_rank(rendezvous, distinct_spans(axes_, spans)));
+  make_room_for_files(files_of_a_rank(rendezvous, distinct_spans(axes_, spans), links));
   const Address address(rendezvous.host, rendezvous.port, std::min(kPatience, rendezvous.timeout));
   try {
     const Connections before = Connections::all();
@@ -131,7 +136,9 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts,
                           reach = reach_, wanted = rendezvous.shared_memory,
                           all_shared](const std::string& key, int64_t rank, int64_t size) {
       const auto own_store = c10::make_intrusive<c10d::PrefixStore>(key, store);
-      auto transport = shared_transport(own_store, rank, size, wanted, patience, all_shared);
+      const bool is_link = key.starts_with(kLinkKey);
+      auto transport =
+          is_link ? nullptr : shared_transport(own_store, rank, size, wanted, patience, all_shared);
       if (!transport && key == kWorld) {
         *reach = std::make_unique<Reach>(store, rank, size, from);
         (*reach)->check(std::min(timeout * 2 / 3, kReachLimit));  // the rest is for the verdict
@@ -139,6 +146,7 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts,
       const CudaInUse cuda = cuda_in_use();
       const bool exchanges = key != kWorld && !key.starts_with(kAnother) &&  // those of a span reduce
                              (cuda.plugin == nullptr || cuda.shared);
+      if (is_link) transport = link_transport(own_store, rank, from, patience);
       if (!transport) transport = gloo_transport(own_store, rank, size, from, patience, exchanges);
       if (cuda.plugin == nullptr) return transport;
       if (cuda.shared) return staged_transport(std::move(transport), at::kCUDA);
@@ -147,7 +155,7 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts,
                                          cuda.device, timeout);
       });
     };
-    make_groups(connect, spans);
+    make_groups(connect, spans, links);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -185,20 +193,21 @@ Fact program_fact() {
 }
 
 std::unique_ptr<Mesh> Mesh::over(int64_t rank, std::vector<Axis> axes, const TransportMaker& make_transport,
-                                 const std::vector<Span>& spans) {
+                                 const std::vector<Span>& spans, const std::vector<Link>& links) {
   std::unique_ptr<Mesh> mesh(new Mesh());
   mesh->rank_ = rank;
   mesh->axes_ = std::move(axes);
   for (const Axis& axis : mesh->axes_) mesh->world_size_ *= axis.size;
-  mesh->make_groups(make_transport, spans);
+  mesh->make_groups(make_transport, spans, links);
   return mesh;
 }
 
-std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes, const std::vector<Span>& spans) {
+std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes, const std::vector<Span>& spans,
+                                    const std::vector<Link>& links) {
   const auto make = [](const std::string&, int64_t group_rank, int64_t size) {
     return pretend_transport(group_rank, size);
   };
-  return over(rank, std::move(axes), make, spans);
+  return over(rank, std::move(axes), make, spans, links);
 }
 
 Mesh::~Mesh() = default;
@@ -219,7 +228,17 @@ std::unique_ptr<Group> Mesh::make_group(const Span& span) const {
                                  last_operation_);
 }
 
-void Mesh::make_groups(TransportMaker make_transport, const std::vector<Span>& spans) {
+std::unique_ptr<Group> Mesh::make_link(const Link& link) const {
+  const int64_t side = link.from == rank_ ? 0 : 1;
+  const std::string ranks = concat("rank ", link.from, " to rank ", link.to);
+  const std::string key =
+      concat(kLinkKey, link.boundary, link.forward ? "/forward/" : "/backward/", link.from);
+  return std::make_unique<Group>(GroupName{ranks, ranks}, side, 2, make_transport_(key, side, 2),
+                                 last_operation_);
+}
+
+void Mesh::make_groups(TransportMaker make_transport, const std::vector<Span>& spans,
+                       const std::vector<Link>& links) {
   make_transport_ = std::move(make_transport);
   int64_t product = 1;
   for (const Axis& axis : axes_) product *= axis.size;
@@ -231,6 +250,9 @@ void Mesh::make_groups(TransportMaker make_transport, const std::vector<Span>& s
   for (const Span& span : distinct_spans(axes_, spans)) {
     TESSERA_CHECK_EQ(world_size_ % (span.stride * span.size), 0);
     groups_[span] = make_group(span);
+  }
+  for (const Link& link : links) {
+    if (link.from == rank_ || link.to == rank_) links_[link] = make_link(link);
   }
 }
 
@@ -272,9 +294,16 @@ Group& Mesh::group(Span span) {
   return *world_;
 }
 
+Group& Mesh::link(const Link& link) {
+  const auto found = links_.find(link);
+  TESSERA_CHECK(found != links_.end(), "the mesh has no link from rank ", link.from, " to rank ", link.to);
+  return *found->second;
+}
+
 std::vector<Group*> Mesh::groups() const {
   std::vector<Group*> all;
   for (const auto& [span, group] : groups_) all.push_back(group.get());
+  for (const auto& [link, group] : links_) all.push_back(group.get());
   all.push_back(world_.get());
   return all;
 }

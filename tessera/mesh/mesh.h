@@ -51,6 +51,7 @@ Fact program_fact();
 /// of waiting for this rank. Takes up to some seconds; where the others cannot be found nothing happens.
 void tell_refusal(const Rendezvous& rendezvous, const std::string& reason);
 
+using plan::Link;
 using plan::Span;
 
 /// A name for a span: see Mesh.
@@ -61,13 +62,14 @@ struct Axis {
 
 /// Makes the transport of one group of more than one rank. `key` names the group among all groups of the
 /// mesh: "world", "another/NAME", "span/STRIDE/SIZE/LOWEST RANK", with "/activations" behind it for a span of
-/// these; `rank` and `size` are the group's.
+/// these, "link/BOUNDARY/forward/FROM" or "link/BOUNDARY/backward/FROM"; `rank` and `size` are the group's.
 using TransportMaker =
     std::function<std::shared_ptr<Transport>(const std::string& key, int64_t rank, int64_t size)>;
 
 /// Ranks in row-major order over the axes, the last axis fastest: with {pp 2, shard 4}, rank 5 is pp 1,
 /// shard 1. An axis is a name for a span of ranks. Groups exist for the spans of the axes and for `spans`,
-/// one for each distinct span, made when the mesh is, in sorted order. Owned by one thread; passed by
+/// one for each distinct span, made when the mesh is, in sorted order, then one for each of `links` that this
+/// rank is in, in their order. Owned by one thread; passed by
 /// reference, there is no global one.
 class Mesh {
  public:
@@ -75,17 +77,18 @@ class Mesh {
   /// rank names a world size or a fact that differs, the values and the ranks; so does one on a process whose
   /// rank has come already.
   Mesh(const Rendezvous& rendezvous, std::vector<Axis> axes, const Facts& facts,
-       const std::vector<Span>& spans = {});
+       const std::vector<Span>& spans = {}, const std::vector<Link>& links = {});
   /// Throws, on every rank, the UserError of a process that came after the others and could not join, such as
   /// one with another world size. Collective.
   void check_refusals();
   /// A mesh over transports of the caller's.
   static std::unique_ptr<Mesh> over(int64_t rank, std::vector<Axis> axes,
-                                    const TransportMaker& make_transport,
-                                    const std::vector<Span>& spans = {});
+                                    const TransportMaker& make_transport, const std::vector<Span>& spans = {},
+                                    const std::vector<Link>& links = {});
   /// One process plays `rank` of a mesh of `axes`: gathers repeat its own shard, reductions multiply it.
   static std::unique_ptr<Mesh> pretend(int64_t rank, std::vector<Axis> axes,
-                                       const std::vector<Span>& spans = {});
+                                       const std::vector<Span>& spans = {},
+                                       const std::vector<Link>& links = {});
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -99,9 +102,12 @@ class Mesh {
   Group& group(const std::string& axis);
   /// This rank's group of a span that the mesh was made with; world() for all ranks otherwise. Local.
   Group& group(Span span);
+  /// The two ranks of a link that the mesh was made with, one of which is this rank: the group's rank 0
+  /// sends, rank 1 receives. Local.
+  Group& link(const Link& link);
   /// All ranks, for control messages and what no plan names.
   Group& world() { return *world_; }
-  /// All groups but those of another_group() and of one rank: sorted by span, then world().
+  /// All groups but those of another_group() and of one rank: sorted by span, links, then world().
   std::vector<Group*> groups() const;
   /// A group of all ranks with an order of its own, for the collectives of another thread. Collective: every
   /// rank makes its groups in the same order.
@@ -144,13 +150,16 @@ class Mesh {
   std::string unreachable_ranks() const;
   /// Of an axis, {1, 1} for one that was not given.
   Span span_of(const std::string& axis) const;
-  void make_groups(TransportMaker make_transport, const std::vector<Span>& spans);
+  void make_groups(TransportMaker make_transport, const std::vector<Span>& spans,
+                   const std::vector<Link>& links);
+  std::unique_ptr<Group> make_link(const Link& link) const;
   std::unique_ptr<Group> make_group(const Span& span) const;
 
   int64_t rank_ = 0, world_size_ = 1;
   std::vector<Axis> axes_;
   std::unique_ptr<Group> world_;
   std::map<Span, std::unique_ptr<Group>> groups_;  // of more than one rank
+  std::map<Link, std::unique_ptr<Group>> links_;   // of this rank
   std::unique_ptr<Group> single_;                  // this rank alone
   TransportMaker make_transport_;
   std::shared_ptr<LastOperation> last_operation_ = std::make_shared<LastOperation>();

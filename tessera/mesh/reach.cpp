@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/mesh/reach.h"
 
-#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <sstream>
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/mesh/sockets.h"
 
 namespace tessera::mesh {
 namespace {
@@ -25,25 +23,9 @@ using std::chrono::milliseconds;
 constexpr size_t kPairsNamed = 4;
 constexpr size_t kConnectionsAtOnce = 256;
 
-using Found = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
-
-Found numeric_address(const std::string& host, uint16_t port) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) found = nullptr;
-  return {found, &::freeaddrinfo};
-}
-
 std::string with_port(const std::pair<std::string, uint16_t>& place) {
   const bool is_v6 = place.first.find(':') != std::string::npos;
   return is_v6 ? concat("[", place.first, "]:", place.second) : concat(place.first, ":", place.second);
-}
-
-std::string reason_of(int error) {
-  std::string text = std::strerror(error);
-  if (!text.empty()) text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
-  return text;
 }
 
 /// Connections that are being opened to other ranks.
@@ -58,13 +40,13 @@ class Attempts {
 
   void begin(int64_t rank, const std::pair<std::string, uint16_t>& place) {
     Unreachable to{rank, with_port(place), ""};
-    const Found address = numeric_address(place.first, place.second);
+    const NumericAddress address = numeric_address(place.first, place.second);
     const int fd = address ? ::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) : -1;
-    if (fd < 0) return fail(to, address ? reason_of(errno) : "not an address");
+    if (fd < 0) return fail(to, address ? reason_of_errno(errno) : "not an address");
     if (::connect(fd, address->ai_addr, address->ai_addrlen) != 0 && errno != EINPROGRESS) {
       const int error = errno;
       ::close(fd);
-      return fail(to, reason_of(error));
+      return fail(to, reason_of_errno(error));
     }
     sockets_.push_back({fd, POLLOUT, 0});
     ranks_.push_back(std::move(to));
@@ -81,7 +63,7 @@ class Attempts {
         int error = 0;
         socklen_t size = sizeof error;
         ::getsockopt(sockets_[i].fd, SOL_SOCKET, SO_ERROR, &error, &size);
-        if (error != 0) fail(ranks_[i], reason_of(error));
+        if (error != 0) fail(ranks_[i], reason_of_errno(error));
         drop(i);
       }
     }
@@ -108,21 +90,8 @@ class Attempts {
 
 Reach::Reach(StorePointer store, int64_t rank, int64_t world, std::string address)
     : store_(std::move(store)), rank_(rank), world_(world), address_(std::move(address)) {
-  const Found found = numeric_address(address_, 0);
-  if (found) listener_ = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_storage bound{};
-  socklen_t length = sizeof bound;
-  char port[NI_MAXSERV];
-  const bool listens = listener_ >= 0 && ::bind(listener_, found->ai_addr, found->ai_addrlen) == 0 &&
-                       ::listen(listener_, SOMAXCONN) == 0 &&
-                       ::getsockname(listener_, reinterpret_cast<sockaddr*>(&bound), &length) == 0 &&
-                       ::getnameinfo(reinterpret_cast<sockaddr*>(&bound), length, nullptr, 0, port,
-                                     sizeof port, NI_NUMERICSERV) == 0;
-  if (!listens) {
-    const std::string reason = found ? reason_of(errno) : "not an address";
-    if (listener_ >= 0) ::close(listener_);
-    throw CommError(concat("[mesh.connect] rank ", rank_, " cannot listen on ", address_, ": ", reason));
-  }
+  const Listening listening = listen_on(address_, concat("rank ", rank_));
+  listener_ = listening.fd;
   acceptor_ = std::thread([fd = listener_] {
     while (true) {
       const int connection = ::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC);
@@ -135,7 +104,7 @@ Reach::Reach(StorePointer store, int64_t rank, int64_t world, std::string addres
       }
     }
   });
-  store_->set(concat("reach/", rank_), bytes_of(concat(port, " ", address_)));
+  store_->set(concat("reach/", rank_), bytes_of(concat(listening.port, " ", address_)));
 }
 
 Reach::~Reach() {

@@ -56,7 +56,7 @@ class Crew {
 /// Runs the body on a mesh that the crew knows meanwhile.
 void run_rank(const Rendezvous& rendezvous, const ThreadRanks& ranks, Crew& crew,
               const std::function<void(Mesh&)>& body) {
-  Mesh mesh(rendezvous, ranks.axes, {program_fact()}, ranks.spans);
+  Mesh mesh(rendezvous, ranks.axes, {program_fact()}, ranks.spans, ranks.links);
   crew.add(mesh);
   const auto remove = [&crew](Mesh* known) { crew.remove(*known); };
   const std::unique_ptr<Mesh, decltype(remove)> known(&mesh, remove);

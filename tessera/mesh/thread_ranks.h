@@ -16,6 +16,7 @@ struct ThreadRanks {
   std::vector<Span> spans = {};
   std::chrono::milliseconds timeout{600'000};  // of meeting and of every collective
   bool shared_memory = true;                   // false: the threads communicate over TCP
+  std::vector<Link> links = {};
 };
 
 /// Runs body(mesh) for every rank of the axes, each on a thread of its own, and waits for all. Errors:

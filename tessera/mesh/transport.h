@@ -35,6 +35,10 @@ class Transport {
   virtual std::optional<Waiter> reduce_scatter(const at::Tensor& output, const at::Tensor& input) {
     return std::nullopt;
   }
+  /// Of two ranks of which rank 0 sends and rank 1 receives: messages come in the order in which they were
+  /// sent. 1-D bytes of the same length on both. A sent tensor may be changed when the operation has ended.
+  virtual Waiter send(at::Tensor message);
+  virtual Waiter receive(at::Tensor message);
   /// The operation that this thread starts next belongs to a collective of this label; ranks whose labels
   /// differ are in different collectives. A transport may ignore it.
   virtual void label_next(uint32_t /*label*/) {}
@@ -59,6 +63,12 @@ struct Patience {
 std::shared_ptr<Transport> gloo_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                           int64_t size, const std::string& interface_address,
                                           const Patience& patience, bool exchanges = false);
+
+/// Messages from rank 0 to rank 1 of two ranks over TCP. `store`: seen by the two alone. Connecting takes
+/// `patience.timeout` at most. A message is sent when the kernel has it: that needs the receiver only where
+/// much is under way.
+std::shared_ptr<Transport> link_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
+                                          const std::string& interface_address, const Patience& patience);
 
 class SharedTransports;
 

@@ -43,6 +43,18 @@ class DeviceTransport : public Transport {
     return on_stream(backend(exchanges_, "exchanges").all_to_all(output, input));
   }
 
+  Waiter send(at::Tensor message) override {
+    if (message.device().type() != type_) return host_->send(message);
+    return on_stream(
+        backend(exchanges_, "exchanges").move(message.new_empty({0}), message, {0, 0}, {0, message.numel()}));
+  }
+
+  Waiter receive(at::Tensor message) override {
+    if (message.device().type() != type_) return host_->receive(message);
+    return on_stream(
+        backend(exchanges_, "exchanges").move(message, message.new_empty({0}), {message.numel(), 0}, {0, 0}));
+  }
+
   void abort() override {
     if (host_) host_->abort();
     for (const Lane* lane : {&gathers_, &exchanges_}) {
@@ -63,8 +75,11 @@ class DeviceTransport : public Transport {
       return backend->_allgather_base(output, input);
     }
     Work all_to_all(at::Tensor& output, at::Tensor& input) const {
-      std::vector<int64_t> equal_splits;
-      return backend->alltoall_base(output, input, equal_splits, equal_splits);
+      return move(output, input, {}, {});  // equal parts
+    }
+    Work move(at::Tensor output, at::Tensor input, std::vector<int64_t> received,
+              std::vector<int64_t> sent) const {
+      return backend->alltoall_base(output, input, received, sent);
     }
   };
 

@@ -18,7 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kBetweenLooks{1000};
 constexpr milliseconds kNever = std::chrono::hours(24 * 365);
 
 /// Two groups of c10d, each with an order of its own, so that a reduction in pieces may go on whenever a

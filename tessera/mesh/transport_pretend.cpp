@@ -19,6 +19,14 @@ class PretendTransport : public Transport {
     return answered(Movement::kAllToAll, output, input);
   }
 
+  Waiter send(at::Tensor) override {
+    return {[] {}, [] { return true; }};
+  }
+  Waiter receive(at::Tensor message) override {
+    message.zero_();
+    return {[] {}, [] { return true; }};
+  }
+
   void abort() override {}
   const char* name() const override { return "pretended"; }
 

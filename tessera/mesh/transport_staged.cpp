@@ -19,6 +19,19 @@ class StagedTransport : public Transport {
   Waiter all_to_all(at::Tensor output, at::Tensor input) override {
     return staged(&Transport::all_to_all, std::move(output), std::move(input));
   }
+  Waiter send(at::Tensor message) override {
+    return host_->send(message.device().type() == type_ ? message.to(at::kCPU) : message);
+  }
+  Waiter receive(at::Tensor message) override {
+    if (message.device().type() != type_) return host_->receive(message);
+    const at::Tensor received = at::empty(message.sizes(), message.options().device(at::kCPU));
+    const Waiter on_host = host_->receive(received);
+    return {[on_host, received, message] {
+              on_host.wait();
+              message.copy_(received);
+            },
+            [] { return false; }};
+  }
   void abort() override { host_->abort(); }
   const char* name() const override { return "the host's memory, for GPUs that ranks share"; }
 

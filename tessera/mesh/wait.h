@@ -16,6 +16,9 @@ namespace tessera::mesh {
 /// a stop that comes while ranks are on their way takes effect in order, after the first step.
 constexpr std::chrono::milliseconds kPatience{10'000};
 
+/// How often a wait for an operation looks whether it is over.
+constexpr std::chrono::milliseconds kBetweenLooks{1000};
+
 /// What bounds the waits of one rendezvous.
 struct WaitLimits {
   std::chrono::milliseconds limit;

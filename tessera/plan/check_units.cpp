@@ -30,11 +30,6 @@ void check_units(const char* function, const arch::ModelConfig& config, const Pl
 
 void check_predictable(const char* function, const arch::ModelConfig& config, const Plan& plan) {
   check_units(function, config, plan);
-  if (plan.stages > 1) {
-    user_error({.where = function,
-                .problem = concat("the plan has ", plan.stages, " stages"),
-                .expected = "1: the cost of pipelines is not predicted"});
-  }
 }
 
 }  // namespace tessera::plan

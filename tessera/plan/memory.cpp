@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/plan/check_units.h"
+#include "tessera/plan/schedule.h"
 #include "tessera/plan/sized_units.h"
 #include "tessera/plan/spans.h"
 
@@ -167,6 +168,42 @@ std::vector<arch::TensorShare> tensor_shares(const Plan& plan, int64_t rank, boo
   return shares;
 }
 
+/// What one micro-batch takes, for passes_under_way().
+struct MicroBatchBytes {
+  const std::vector<double>& kept;                  // by unit of the plan, what waits for backward
+  const std::vector<arch::UnitActivations>& units;  // of one image
+  double image = 0;                                 // its images
+  double images = 0;                                // their number
+};
+
+/// Bytes of the most micro-batches that wait for their backward pass at once in a stage: what their units
+/// keep, the output that each part sent on, and the images on the first stage, of which the next
+/// micro-batch's are there as well; and the messages that are expected: an activation and two gradients.
+double passes_under_way(const Plan& plan, int64_t stage, const MicroBatchBytes& bytes) {
+  std::vector<double> of_part;
+  double messages = 0;
+  for (int64_t part = 0; part < plan.virtual_stages; ++part) {
+    const int64_t index = part * plan.stages + stage;
+    const auto [begin, end] = units_of_virtual_stage(plan, index);
+    double sum = index == 0 ? bytes.image : 0;
+    for (size_t i = begin; i < end; ++i) sum += bytes.kept[i];
+    if (end < plan.units.size()) {
+      const double output = bytes.images * bytes.units[end].input;
+      sum += output;
+      messages += 2 * output;
+    }
+    messages += index == 0 ? bytes.image : bytes.images * bytes.units[begin].input;
+    of_part.push_back(sum);
+  }
+  double now = 0, most = 0;
+  for (const Action& action : schedule_of(shape_of(plan), stage)) {
+    const double part = of_part[static_cast<size_t>(action.part)];
+    now += action.direction == Direction::kForward ? part : -part;
+    most = std::max(most, now);
+  }
+  return most + messages;
+}
+
 /// Of one rank.
 Memory training_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                        int64_t batch, int64_t rank) {
@@ -178,7 +215,7 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, const 
   Memory memory;
   memory.program = kProgramGrowth;
   memory.gathered = gathered_bytes(plan, units, inputs, /*trains=*/true);
-  std::vector<double> kept;                          // bytes of each unit of the plan: activations,
+  std::vector<double> kept(plan.units.size(), 0);    // bytes of each unit of the plan: activations,
   std::vector<double> coming(plan.units.size(), 0);  // gradients that backward takes up
   double lasting = 0, again = 0;  // gradients that are held throughout; activations made again
   for (const SizedUnit& unit : units) {
@@ -187,16 +224,24 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, const 
     const bool lasts = inputs.accumulates || unit.plan.offload != Offload::kNone;
     (lasts ? lasting : coming[unit.index]) += gradients;
   }
+  const int64_t stage = stage_of(plan, rank);
   for (size_t i = 0; i < plan.units.size(); ++i) {
+    if (virtual_stage_of(plan, i) % plan.stages != stage) continue;
     const UnitPlan& unit = plan.units[i];
     const arch::UnitActivations& of = model.units[i];
     const double sums = unit.recompute == Recompute::kKeepSums ? of.sums : 0;
-    kept.push_back(images * (unit.recomputes() ? of.input + sums : of.all));
+    kept[i] = images * (unit.recomputes() ? of.input + sums : of.all);
     if (unit.recomputes()) again = std::max(again, images * (of.again - sums));
   }
   memory.gradients = lasting + beyond_activations(kept, coming);
-  memory.activations = std::accumulate(kept.begin(), kept.end(), 0.0) + again +
-                       images * (image_bytes(config) * (1 + inputs.batches_ahead) + model.working);
+  const double image = images * image_bytes(config);
+  if (plan.stages == 1) {
+    memory.activations = std::accumulate(kept.begin(), kept.end(), 0.0) + again +
+                         images * (image_bytes(config) * (1 + inputs.batches_ahead) + model.working);
+    return memory;
+  }
+  memory.activations = passes_under_way(plan, stage, {kept, model.units, image, images}) + again +
+                       images * model.working + (stage == 0 ? inputs.batches_ahead * image : 0);
   return memory;
 }
 
@@ -208,7 +253,10 @@ double inference_memory(const arch::ModelConfig& config, const Plan& plan, const
                                                     tensor_shares(plan, rank, /*inference=*/true));
   double slices = 0, activations = 0;
   for (const SizedUnit& unit : units) slices += split_of(unit, plan).shard;
-  for (const arch::UnitActivations& unit : model.units) activations = std::max(activations, unit.all);
+  for (size_t i = 0; i < model.units.size(); ++i) {
+    if (virtual_stage_of(plan, i) % plan.stages == stage_of(plan, rank))
+      activations = std::max(activations, model.units[i].all);
+  }
   return kFloatBytes * slices + gathered_bytes(plan, units, inputs, /*trains=*/false) +
          static_cast<double>(batch) * activations;
 }
@@ -217,11 +265,18 @@ double inference_memory(const arch::ModelConfig& config, const Plan& plan, const
 
 Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                       int64_t batch) {
+  const std::vector<Memory> stages = predict_stage_memory(config, plan, inputs, batch);
+  return *std::ranges::max_element(stages, {}, &Memory::total);
+}
+
+std::vector<Memory> predict_stage_memory(const arch::ModelConfig& config, const Plan& plan,
+                                         const CostInputs& inputs, int64_t batch) {
   check_predictable("plan.predict_memory", config, plan);
-  Memory most;
+  std::vector<Memory> most(static_cast<size_t>(plan.stages));
   for (const int64_t rank : distinct_ranks(plan)) {
     const Memory one = training_memory(config, plan, inputs, batch, rank);
-    if (one.total() > most.total()) most = one;
+    Memory& stage = most[static_cast<size_t>(stage_of(plan, rank))];
+    if (one.total() > stage.total()) stage = one;
   }
   return most;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tessera/plan/cost_inputs.h"
 #include "tessera/plan/plan.h"
@@ -27,6 +28,10 @@ struct Memory {
 /// tensor parallelism gives ranks unequal parts. Errors: UserError when the plan's units are not the model's.
 Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                       int64_t batch);
+
+/// The same of each pipeline stage: of its rank that needs most.
+std::vector<Memory> predict_stage_memory(const arch::ModelConfig& config, const Plan& plan,
+                                         const CostInputs& inputs, int64_t batch);
 
 /// Predicts the bytes per rank of a model used for inference only, such as a teacher: a shard of its weights,
 /// units gathered at once, and the activations of the unit that needs most for `batch` images. Errors: as

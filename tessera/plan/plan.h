@@ -93,6 +93,27 @@ const UnitPlan& unit_of(const Plan& plan, const std::string& name);
 Plan uniform_plan(const arch::ModelConfig& config, int64_t world, Level level, bool recompute,
                   int64_t prefetch, Offload offload = Offload::kNone);
 
+/// How a model is cut into stages of a pipeline.
+struct PipelineSettings {
+  int64_t stages = 1;
+  Schedule schedule = Schedule::k1F1B;
+  int64_t virtual_stages = 1;   // of each rank
+  int64_t micro_batches = 0;    // of a step
+  std::vector<int64_t> blocks;  // of each virtual stage, stem and head besides; empty: cut by cost
+  bool operator==(const PipelineSettings&) const = default;
+};
+
+/// Cuts the units into stages. One stage changes nothing. Requires: micro_batches >= 1 with more stages.
+/// Errors: UserError that names the key of [parallel] where the stages do not divide the ranks or are more
+/// than the units, the schedule does not fit the virtual stages or the micro-batches, or the blocks do not
+/// add up to the model's.
+void set_pipeline(Plan* plan, const arch::ModelConfig& config, const PipelineSettings& settings);
+
+/// Where `parts` stages of about the same cost begin: indices of units. A unit costs what a training step
+/// computes of it; the largest part costs as little as it can, and among those cuts the first parts hold
+/// more. Requires: 1 <= parts <= units.
+std::vector<int64_t> cut_by_cost(const arch::ModelConfig& config, int64_t parts);
+
 /// Cuts the units that can be cut (a transformer's blocks) over the ranks of `layout`; stem and head stay
 /// whole. layout.tensor 1 changes nothing. Errors: UserError that names parallel.tensor where it does not
 /// divide the ranks of a stage, or no unit of the model can be cut.

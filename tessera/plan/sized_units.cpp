@@ -47,6 +47,7 @@ std::vector<SizedUnit> sized_units(const arch::ModelConfig& config, const Plan& 
   std::vector<SizedUnit> units;
   for (size_t i = 0; i < plan.units.size(); ++i) {
     const UnitPlan& unit = plan.units[i];
+    if (virtual_stage_of(plan, i) % plan.stages != stage_of(plan, rank)) continue;
     units.push_back({unit, sizes[unit.name], i});
     if (!unit.is_cut()) continue;
     UnitPlan rows = rows_plan(unit);
@@ -61,15 +62,21 @@ std::vector<int64_t> distinct_ranks(const Plan& plan) {
   for (const UnitPlan& unit : plan.units) {
     if (unit.is_cut()) spans.insert(tensor_span(plan, unit));
   }
-  if (spans.empty()) return {0};
   std::set<std::vector<int64_t>> seen;
   std::vector<int64_t> ranks;
-  for (int64_t rank = 0; rank < plan.stage_ranks(); ++rank) {
-    std::vector<int64_t> positions;
+  // Without tensor groups all ranks of a stage are alike.
+  const int64_t step = spans.empty() ? plan.stage_ranks() : 1;
+  for (int64_t rank = 0; rank < plan.world; rank += step) {
+    std::vector<int64_t> positions = {stage_of(plan, rank)};
     for (const Span& span : spans) positions.push_back(position_in(span, rank));
     if (seen.insert(std::move(positions)).second) ranks.push_back(rank);
   }
   return ranks;
+}
+
+int64_t virtual_stage_of(const Plan& plan, size_t unit) {
+  const auto behind = std::ranges::upper_bound(plan.first_unit, static_cast<int64_t>(unit));
+  return behind - plan.first_unit.begin() - 1;
 }
 
 std::set<std::string> cuttable_units(const arch::ModelConfig& config) {

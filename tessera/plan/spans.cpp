@@ -63,6 +63,8 @@ Span replicate_span(const Plan& plan, const UnitPlan& unit) {
   return span_of(data_parallel_stride(unit) * shards, data_parallel_span(plan, unit).size / shards);
 }
 
+Span stage_span(const Plan& plan) { return span_of(1, plan.stage_ranks()); }
+
 std::vector<Span> spans_of(const Plan& plan) {
   std::set<Span> spans;
   for (const UnitPlan& unit : plan.units) {
@@ -71,8 +73,32 @@ std::vector<Span> spans_of(const Plan& plan) {
     const UnitPlan rows = rows_plan(unit);
     spans.insert({shard_span(plan, rows), replicate_span(plan, rows)});
   }
+  if (plan.stages > 1) spans.insert(stage_span(plan));
   spans.erase(Span{});
   return {spans.begin(), spans.end()};
+}
+
+std::vector<Link> links_of(const Plan& plan) {
+  std::vector<Link> links;
+  const int64_t ranks = plan.stage_ranks();
+  for (int64_t boundary = 0; boundary + 1 < plan.stages * plan.virtual_stages; ++boundary) {
+    for (int64_t i = 0; i < ranks; ++i) {
+      const int64_t before = boundary % plan.stages * ranks + i,
+                    after = (boundary + 1) % plan.stages * ranks + i;
+      links.push_back({boundary, true, before, after});
+      links.push_back({boundary, false, after, before});
+    }
+  }
+  return links;
+}
+
+int64_t stage_of(const Plan& plan, int64_t rank) { return rank / plan.stage_ranks(); }
+
+std::pair<size_t, size_t> units_of_virtual_stage(const Plan& plan, int64_t virtual_stage) {
+  const auto index = static_cast<size_t>(virtual_stage);
+  const bool is_last = index + 1 == plan.first_unit.size();
+  return {static_cast<size_t>(plan.first_unit[index]),
+          is_last ? plan.units.size() : static_cast<size_t>(plan.first_unit[index + 1])};
 }
 
 }  // namespace tessera::plan

@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/plan/plan.h"
@@ -41,8 +42,28 @@ Span shard_span(const Plan& plan, const UnitPlan& unit);
 /// data_parallel_span's.
 Span replicate_span(const Plan& plan, const UnitPlan& unit);
 
-/// Spans of more than one rank over which some unit of the plan communicates (tensor, shard, replicate),
-/// each once, sorted.
+/// The ranks of a pipeline stage.
+Span stage_span(const Plan& plan);
+
+/// Spans of more than one rank over which some unit of the plan or a stage communicates (tensor, shard,
+/// replicate), each once, sorted.
 std::vector<Span> spans_of(const Plan& plan);
+
+/// A way for messages from one rank to another, which come in the order in which they were sent. Stages of a
+/// pipeline have one for each boundary between two virtual stages, direction and rank of a stage.
+struct Link {
+  int64_t boundary = 0;      // behind virtual stage `boundary`
+  bool forward = true;       // activations; false: gradients, against the model's order
+  int64_t from = 0, to = 0;  // ranks
+  auto operator<=>(const Link&) const = default;
+};
+
+/// Of all ranks, in an order in which all of them can connect.
+std::vector<Link> links_of(const Plan& plan);
+
+/// Of a rank.
+int64_t stage_of(const Plan& plan, int64_t rank);
+/// The units of a virtual stage: indices in Plan::units, the first and the one behind the last.
+std::pair<size_t, size_t> units_of_virtual_stage(const Plan& plan, int64_t virtual_stage);
 
 }  // namespace tessera::plan

@@ -6,14 +6,33 @@
 #include <vector>
 
 #include "tessera/plan/check_units.h"
+#include "tessera/plan/schedule.h"
 #include "tessera/plan/sized_units.h"
 #include "tessera/plan/spans.h"
 
 namespace tessera::plan {
 namespace {
 
+/// How often a zero3 unit is gathered in a step. `ends_part`: it is the last of its part, which stays
+/// gathered after a forward pass: its next pass is often the backward one.
+double gathers_of(const Plan& plan, int64_t virtual_stage, bool ends_part, double micro_batches) {
+  if (!ends_part) return 2 * micro_batches;
+  if (plan.stages == 1) return micro_batches;
+  const int64_t part = virtual_stage / plan.stages;
+  double gathers = 0;
+  bool is_there = false;
+  for (const Action& action : schedule_of(shape_of(plan), virtual_stage % plan.stages)) {
+    if (action.part != part) continue;
+    gathers += is_there ? 0 : 1;
+    is_there = action.direction == Direction::kForward;
+  }
+  return gathers;
+}
+
 /// Bytes per value of the shard, times how often it travels in a step between the ranks of a shard group.
-StepTraffic over_shards(const UnitPlan& unit, bool last, const CostInputs& inputs, double micro_batches) {
+/// `gathers`: of a zero3 unit.
+StepTraffic over_shards(const UnitPlan& unit, double gathers, const CostInputs& inputs,
+                        double micro_batches) {
   const auto compute = static_cast<double>(inputs.compute_bytes);
   const auto reduce = static_cast<double>(inputs.reduce_bytes);
   const double as_made = std::min(compute, reduce);  // gradients that travel in the dtype backward made
@@ -24,8 +43,8 @@ StepTraffic over_shards(const UnitPlan& unit, bool last, const CostInputs& input
       return {.gathered = compute, .reduced = reduce};
     case Level::kZero2:
       return {.gathered = compute, .reduced = as_made * micro_batches};
-    case Level::kZero3:  // backward begins with the last unit, which forward has left gathered
-      return {.gathered = compute * micro_batches * (last ? 1 : 2), .reduced = as_made * micro_batches};
+    case Level::kZero3:
+      return {.gathered = compute * gathers, .reduced = as_made * micro_batches};
   }
   return {};
 }
@@ -35,7 +54,11 @@ StepTraffic traffic_of_rank(const std::vector<SizedUnit>& units, const Plan& pla
                             double micro_batches) {
   StepTraffic traffic;
   for (const SizedUnit& unit : units) {
-    const StepTraffic each = over_shards(unit.plan, &unit == &units.back(), inputs, micro_batches);
+    const int64_t stage = virtual_stage_of(plan, unit.index);
+    // Of a segment's two units the one without its cut layers is gathered with them.
+    const bool ends_part = unit.index + 1 == units_of_virtual_stage(plan, stage).second;
+    const StepTraffic each =
+        over_shards(unit.plan, gathers_of(plan, stage, ends_part, micro_batches), inputs, micro_batches);
     const auto shards = static_cast<double>(shard_span(plan, unit.plan).size),
                replicas = static_cast<double>(replicate_span(plan, unit.plan).size);
     // Of a shard, padded, the part that one replica sums; a rank sends one to each other rank.
@@ -70,19 +93,35 @@ double exchanged_per_image(const arch::ModelConfig& config, const Plan& plan, si
   return sent * static_cast<double>(compute_bytes);
 }
 
+double passed_per_image(const arch::ModelConfig& config, const Plan& plan, int64_t stage,
+                        int64_t compute_bytes) {
+  if (plan.stages == 1) return 0;
+  const arch::Activations model = arch::activations(config, static_cast<double>(compute_bytes));
+  double bytes = 0;
+  for (int64_t index = stage; index < plan.stages * plan.virtual_stages; index += plan.stages) {
+    const auto [begin, end] = units_of_virtual_stage(plan, index);
+    if (begin > 0) bytes += model.units[begin].input;              // its gradient
+    if (end < plan.units.size()) bytes += model.units[end].input;  // what the next stage reads
+  }
+  return bytes;
+}
+
 StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                          int64_t accumulation, int64_t batch) {
   check_predictable("plan.step_traffic", config, plan);
   const auto micro_batches = static_cast<double>(accumulation);
+  const double images = static_cast<double>(batch) * micro_batches;
   StepTraffic most;
   for (const int64_t rank : distinct_ranks(plan)) {
-    const StepTraffic one = traffic_of_rank(sized_units(config, plan, rank), plan, inputs, micro_batches);
+    StepTraffic one = traffic_of_rank(sized_units(config, plan, rank), plan, inputs, micro_batches);
+    const int64_t stage = stage_of(plan, rank);
+    for (size_t i = 0; i < plan.units.size(); ++i) {
+      if (virtual_stage_of(plan, i) % plan.stages != stage) continue;
+      const auto peers = static_cast<double>(plan.units[i].layout.tensor - 1);
+      one.exchanged += exchanged_per_image(config, plan, i, inputs.compute_bytes) * peers * images;
+    }
+    one.passed = passed_per_image(config, plan, stage, inputs.compute_bytes) * images;
     if (one.total() > most.total()) most = one;
-  }
-  for (size_t i = 0; i < plan.units.size(); ++i) {
-    const auto peers = static_cast<double>(plan.units[i].layout.tensor - 1);
-    most.exchanged += exchanged_per_image(config, plan, i, inputs.compute_bytes) * peers *
-                      static_cast<double>(batch) * micro_batches;
   }
   return most;
 }

@@ -12,12 +12,13 @@ struct StepTraffic {
   double gathered = 0;   // by all-gathers of parameters and of sums of gradients
   double reduced = 0;    // by reduce-scatters of gradients
   double exchanged = 0;  // by all-gathers and reduce-scatters of activations (tensor parallelism)
-  double total() const { return gathered + reduced + exchanged; }
+  double passed = 0;     // activations and their gradients, to neighbouring stages (pipeline)
+  double total() const { return gathered + reduced + exchanged + passed; }
 };
 
-/// The most of any rank, where tensor parallelism gives ranks unequal parts. `accumulation`: micro-batches of
-/// a step. `batch`: images per rank and micro-batch. Without the few bytes of counters, votes and sample
-/// numbers. Errors: UserError when the plan's units are not the model's.
+/// The most of any rank, where stages or tensor parallelism give ranks unequal parts. `accumulation`:
+/// micro-batches of a step. `batch`: images per rank and micro-batch. Without the few bytes of counters,
+/// votes and sample numbers. Errors: UserError when the plan's units are not the model's.
 StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                          int64_t accumulation, int64_t batch);
 
@@ -26,5 +27,10 @@ StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, cons
 /// plan's units are the model's.
 double exchanged_per_image(const arch::ModelConfig& config, const Plan& plan, size_t index,
                            int64_t compute_bytes);
+
+/// Bytes of activations and gradients that a rank of a stage sends to its neighbours for one of its images.
+/// Requires: as exchanged_per_image().
+double passed_per_image(const arch::ModelConfig& config, const Plan& plan, int64_t stage,
+                        int64_t compute_bytes);
 
 }  // namespace tessera::plan

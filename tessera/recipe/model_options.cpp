@@ -39,20 +39,6 @@ Option family() {
   return option;
 }
 
-template <typename Field>
-Option counts(std::string key, std::string help, Range range, Field field) {
-  range.whole = true;
-  Option option = row(std::move(key), Type::kNumbers, std::move(help), range);
-  option.set = [field](Recipe& r, const Value& v) {
-    field(r).clear();
-    for (const double count : std::get<std::vector<double>>(v)) field(r).push_back(std::llround(count));
-  };
-  option.get = [field](const Recipe& r) -> Value {
-    return std::vector<double>(field(r).begin(), field(r).end());
-  };
-  return option;
-}
-
 /// Of all models that cut an image into patches.
 void add_of_patches(std::vector<Option>& table) {
   append(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <charconv>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -121,6 +122,21 @@ Option pair(std::string key, std::string help, Range range, Low low, High high) 
     high(r) = values.at(1);
   };
   option.get = [low, high](const Recipe& r) -> Value { return std::vector<double>{low(r), high(r)}; };
+  return option;
+}
+
+/// Whole numbers.
+template <typename Field>
+Option counts(std::string key, std::string help, Range range, Field field) {
+  range.whole = true;
+  Option option = row(std::move(key), Type::kNumbers, std::move(help), range);
+  option.set = [field](Recipe& r, const Value& v) {
+    field(r).clear();
+    for (const double count : std::get<std::vector<double>>(v)) field(r).push_back(std::llround(count));
+  };
+  option.get = [field](const Recipe& r) -> Value {
+    return std::vector<double>(field(r).begin(), field(r).end());
+  };
   return option;
 }
 

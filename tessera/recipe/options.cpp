@@ -108,7 +108,7 @@ Option cuda_graphs() {
 
 // (Longer than 60 lines: a table.)
 void add_machine(std::vector<Option>& table) {
-  using plan::Level, plan::Offload;
+  using plan::Level, plan::Offload, plan::Schedule;
   const std::vector<Option> rows = {
       choice<Level>(
           "shard.level",
@@ -136,6 +136,22 @@ void add_machine(std::vector<Option>& table) {
           "In host memory: fp32 weights, gradients, optimizer state (optimizer), compute shards (all)",
           {{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}, {"all", Offload::kAll}},
           TESSERA_FIELD(shard.offload)),
+      integer("parallel.pipeline",
+              "Stages that the model is cut into (Megatron: --pipeline-model-parallel-size); 1 = off",
+              {1, 1 << 24}, TESSERA_FIELD(parallel.pipeline.stages)),
+      choice<Schedule>(
+          "parallel.schedule", "Order in which a stage runs the passes of micro-batches",
+          {{"gpipe", Schedule::kGpipe}, {"1f1b", Schedule::k1F1B}, {"interleaved", Schedule::kInterleaved}},
+          TESSERA_FIELD(parallel.pipeline.schedule)),
+      integer("parallel.virtual_stages",
+              "Parts of the model that a stage holds, with parallel.schedule = \"interleaved\"; else 1",
+              {1, 1 << 16}, TESSERA_FIELD(parallel.pipeline.virtual_stages)),
+      integer("parallel.micro_batches",
+              "Micro-batches of a step in a pipeline; 0 = train.accumulation, or chosen where that is 0",
+              {0, 1 << 24}, TESSERA_FIELD(parallel.pipeline.micro_batches)),
+      counts("parallel.stages",
+             "Blocks of each stage, such as [8, 8, 9, 7] (stem and head besides); [] = cut by cost",
+             {0, 1 << 24}, TESSERA_FIELD(parallel.pipeline.blocks)),
       integer("parallel.tensor",
               "Ranks that compute each block together (Megatron: --tensor-model-parallel-size); 1 = off",
               {1, 1 << 24}, TESSERA_FIELD(parallel.tensor)),

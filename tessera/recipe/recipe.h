@@ -117,8 +117,9 @@ struct ShardRecipe {
   plan::Offload offload = plan::Offload::kNone;
 };
 
-/// Tensor parallelism: plan::set_tensor.
+/// Tensor parallelism: plan::set_tensor; stages of a pipeline: plan::set_pipeline.
 struct ParallelRecipe {
+  plan::PipelineSettings pipeline;
   int64_t tensor = 1;           // ranks that hold the layers of a block together
   bool tensor_adjacent = true;  // these are neighbours; false: as far apart as possible
   bool keep_gathered = true;    // gathered inputs of cut layers are kept for backward

@@ -75,15 +75,24 @@ class ShardedModel::RecomputedSegment : public torch::autograd::Function<Recompu
 ShardedModel::ShardedModel(std::vector<Segment> segments, const plan::Plan& plan, Precision precision,
                            mesh::Mesh& mesh, at::Device device)
     : mesh_(mesh),
+      stage_(mesh.group(plan::stage_span(plan))),
       segments_(std::move(segments)),
       prefetch_(plan.prefetch),
-      pool_(device),
-      reductions_({.first_gradient = {}, .gradients_left = [this](size_t index) { gradients_left(index); }}) {
+      pool_(device) {
   TESSERA_CHECK_EQ(plan.world, mesh.world_size());
   for (size_t i = 0; i < segments_.size(); ++i) {
     const plan::UnitPlan& unit_plan = plan::unit_of(plan, segments_[i].name);
-    TESSERA_CHECK(i > 0 || !unit_plan.recomputes(),
+    TESSERA_CHECK(segments_[i].name != plan.units.front().name || !unit_plan.recomputes(),
                   "the first segment's input has no gradient to recompute for");
+    if (segments_[i].part == parts_.size()) {
+      const size_t first_unit = units_.size();
+      parts_.push_back({i, i, first_unit});
+      parts_.back().reductions = std::make_unique<Reductions>(Reductions::Callbacks{
+          .first_gradient = {},
+          .gradients_left = [this, first_unit](size_t index) { gradients_left(first_unit + index); }});
+    }
+    TESSERA_CHECK_EQ(segments_[i].part + 1, parts_.size());
+    parts_.back().end = i + 1;
     recompute_.push_back(unit_plan.recomputes());
     segment_units_.emplace_back();
     add_unit(i, segments_[i].parameters, unit_plan, plan, precision);
@@ -102,7 +111,7 @@ void ShardedModel::add_unit(size_t segment, UnitParameters parameters, const pla
                                           groups, pool_, unit_plan.offload));
   Unit* unit = units_.back().get();
   segment_units_[segment].push_back(unit);
-  reductions_.watch(*unit);
+  part_of(segment).reductions->watch(*unit);
   for (size_t i = 0; i < unit->parameters().size(); ++i) {
     parameters_[unit->parameters()[i].second.unsafeGetTensorImpl()] = {unit, i};
   }
@@ -120,14 +129,15 @@ void ShardedModel::release_units(size_t segment) {
   for (Unit* unit : segment_units_[segment]) release(*unit);
 }
 
-at::Tensor ShardedModel::forward(const at::Tensor& input) {
+at::Tensor ShardedModel::forward(const at::Tensor& input, size_t part) {
   at::Tensor x = input;
-  for (size_t i = 0; i < segments_.size(); ++i) {
+  const auto [begin, end] = std::pair(parts_[part].begin, parts_[part].end);
+  for (size_t i = begin; i < end; ++i) {
     const TraceSpan span("forward", segments_[i].name);
     gather_for_forward(i);
     x = run_segment(i, x);
     // The last segment's backward comes next: it stays.
-    if (i + 1 < segments_.size() || !at::GradMode::is_enabled()) release_units(i);
+    if (i + 1 < end || !at::GradMode::is_enabled()) release_units(i);
   }
   return x;
 }
@@ -156,16 +166,16 @@ at::Tensor ShardedModel::run_again(size_t index, const Segment::Forward& repeat,
 void ShardedModel::gather_for_forward(size_t index) {
   current_unit_ = segments_[index].name;
   finish_gathers(index);
-  const size_t end = std::min(segments_.size(), index + 1 + static_cast<size_t>(prefetch_));
+  const size_t end = std::min(part_of(index).end, index + 1 + static_cast<size_t>(prefetch_));
   for (size_t ahead = index + 1; ahead < end; ++ahead) start_gathers(ahead);
 }
 
 void ShardedModel::gather_for_backward(size_t index) {
   current_unit_ = segments_[index].name;
   if (Trace* trace = current_trace()) trace->begin_stretch("backward", current_unit_);
-  reductions_.advance();
+  part_of(index).reductions->advance();
   finish_gathers(index);
-  const size_t ahead = std::min(index, static_cast<size_t>(prefetch_));
+  const size_t ahead = std::min(index - part_of(index).begin, static_cast<size_t>(prefetch_));
   for (size_t distance = 1; distance <= ahead; ++distance) start_gathers(index - distance);
 }
 
@@ -179,16 +189,23 @@ at::Tensor ShardedModel::gradient_memory(const at::Tensor& parameter) const {
   return found == parameters_.end() ? at::Tensor() : found->second.unit->gradient_memory(found->second.index);
 }
 
-void ShardedModel::backward(const at::Tensor& loss, bool last) {
-  reductions_.begin(last);
+void ShardedModel::backward(const PartBackward& pass) {
+  Reductions& reductions = *parts_[pass.part].reductions;
+  reductions.begin(pass.last);
   {
     const ops::GradientMemory places(
         [this](const at::Tensor& parameter) { return gradient_memory(parameter); });
-    torch::autograd::backward({loss}, {});
+    torch::autograd::backward({pass.output},
+                              pass.gradient.defined() ? variable_list{pass.gradient} : variable_list{});
   }
   if (Trace* trace = current_trace()) trace->end_stretch();
+  if (pass.passed) pass.passed();
   const TraceSpan span("reduce", "finish");
-  reductions_.finish();
+  reductions.finish();
+}
+
+void ShardedModel::abandon_backward() {
+  for (const Part& part : parts_) part.reductions->abandon();
 }
 
 std::vector<NamedTensor> ShardedModel::buffers() const {
@@ -201,7 +218,7 @@ std::vector<NamedTensor> ShardedModel::buffers() const {
 void ShardedModel::average_buffers() {
   std::vector<at::Tensor> all;
   for (const auto& [name, buffer] : buffers()) all.push_back(buffer);
-  average_over_ranks(all, mesh_.world());
+  average_over_ranks(all, stage_);
 }
 
 void ShardedModel::parameters_changed() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model that runs as segments, each a unit of sharding: gathers ahead, releases behind, recomputes where
-// the plan says, reduces gradients as backward passes. One training thread.
+// the plan says, reduces gradients as backward passes. Of a pipeline's stage it is the segments of the stage,
+// in parts (virtual stages) that run by themselves. One training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,6 +35,17 @@ struct Segment {
   std::function<Forward()> repeat = {};
   /// Where the plan cuts the unit's layers, what is not cut of them: a unit of its own, plan::rows_plan's.
   std::vector<NamedTensor> rows = {};
+  size_t part = 0;  // 0, 1, ...: segments of one part follow each other
+};
+
+/// A backward pass of a part that ends with no loss.
+struct PartBackward {
+  at::Tensor output;    // of the part's forward
+  at::Tensor gradient;  // of it; undefined: output is a loss
+  bool last = true;     // of the optimizer step's micro-batches
+  size_t part = 0;
+  std::function<void()> passed = {};  // called when the gradient has come through, before reductions are
+                                      // waited for; may be null
 };
 
 class ShardedModel {
@@ -51,20 +63,24 @@ class ShardedModel {
 
   /// Runs all segments. With gradients enabled, prepares backward. Collective: every rank calls it equally
   /// often.
-  at::Tensor forward(const at::Tensor& input);
+  at::Tensor forward(const at::Tensor& input) { return forward(input, 0); }
+  /// Runs the segments of a part. Other micro-batches may pass before the backward pass of this one.
+  at::Tensor forward(const at::Tensor& input, size_t part);
   /// Backward of a loss made from forward's output. Gradients of earlier micro-batches are added to. `last`:
   /// of the optimizer step's micro-batches. Afterwards (with last) every unit's gradient() is complete.
-  void backward(const at::Tensor& loss, bool last);
+  void backward(const at::Tensor& loss, bool last) { backward({loss, {}, last}); }
+  /// The same of a part: its units' gradients are complete after its last micro-batch.
+  void backward(const PartBackward& pass);
   /// A forward or backward pass threw: what backward has collected is forgotten; gradient() is of no use.
-  void abandon_backward() { reductions_.abandon(); }
+  void abandon_backward();
   /// After an optimizer step or loading. Gradients go, and so does their memory until the next backward.
   void parameters_changed();
   /// Does their memory stay from now on? What is recorded writes there (device_graph.h).
   void keep_gradients(bool keep) { keeps_gradients_ = keep; }
   /// Buffers of all segments, in their order.
   std::vector<NamedTensor> buffers() const;
-  /// Buffers are each rank's own while training. Now they become the mean over the ranks (average.h).
-  /// Collective.
+  /// Buffers are each rank's own while training. Now they become the mean over the ranks of the stage
+  /// (average.h). Collective.
   void average_buffers();
   /// Units that are gathered ahead of the one that computes. 0: nothing overlaps, reductions neither.
   void set_prefetch(int64_t units) { prefetch_ = units; }
@@ -82,6 +98,13 @@ class ShardedModel {
  private:
   class RecomputedSegment;
 
+  /// Segments that run one after another, and the reductions of their units.
+  struct Part {
+    size_t begin = 0, end = 0;  // segments
+    size_t first_unit = 0;
+    std::unique_ptr<Reductions> reductions = nullptr;
+  };
+  Part& part_of(size_t segment) { return parts_[segments_[segment].part]; }
   at::Tensor run_segment(size_t index, const at::Tensor& input);
   at::Tensor run_again(size_t index, const Segment::Forward& repeat, const at::Tensor& input) const;
   void add_unit(size_t segment, UnitParameters parameters, const plan::UnitPlan& unit_plan,
@@ -95,6 +118,7 @@ class ShardedModel {
   at::Tensor gradient_memory(const at::Tensor& parameter) const;
 
   mesh::Mesh& mesh_;
+  mesh::Group& stage_;
   std::vector<Segment> segments_;
   std::vector<bool> recompute_;
   int64_t prefetch_;
@@ -109,7 +133,7 @@ class ShardedModel {
   std::string current_unit_ = "none";
   bool keeps_gradients_ = false;
 
-  Reductions reductions_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace tessera::shard

@@ -116,7 +116,7 @@ class StepBench {
                                /*with_optimizer=*/true, device)),
         backend_(*state_, mesh),
         world_(mesh),
-        sizes_(recipe::resolve_batch(job.recipe.train, ranks.world)),
+        sizes_(eager::batch_sizes(job.recipe, state_->plan)),
         source_(job.recipe.model, sizes_.batch),
         loader_(source_, transform(job.recipe), loader_options(), 0),
         product_(job.recipe.model, sizes_.per_rank,
@@ -170,6 +170,7 @@ class StepBench {
     options.batch = sizes_.batch;
     options.accumulation = sizes_.accumulation;
     options.workers = device_.is_cpu() ? 0 : 2;  // beside a GPU's launches, as in a training
+    eager::load_for(state_->plan, &options);
     eager::deliver_for(device_, &options);
     return options;
   }

@@ -57,7 +57,7 @@ void look_at_data(const recipe::Recipe& recipe, const launch::Ranks& ranks, int6
   const data::MixedSource mix =
       eager::open_training(recipe, [&log](const std::string& line) { log.warn(line); });
   check_classes(*mix.source, recipe);
-  const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, ranks.world);
+  const recipe::BatchSizes sizes = eager::batch_sizes(recipe, eager::make_plan(recipe, ranks.world));
   const recipe::StepCounts counts = recipe::count_steps(recipe, mix.source->size(), sizes.batch);
   facts.checkpoints = most_checkpoints(recipe, counts.total);
   facts.workers_per_rank = eager::loader_options(recipe, ranks, threads, log).workers;
@@ -104,8 +104,10 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
       plan::step_traffic(recipe.model, plan, eager::cost_inputs(recipe, ranks.world, device),
                          sizes.accumulation, sizes.per_rank);
   // Activations are gathered as often as they are summed, but for what backward makes again.
-  facts.gathered_bytes = traffic.gathered + traffic.exchanged / 2;
-  facts.reduced_bytes = traffic.reduced + traffic.exchanged / 2;
+  // Links are measured by gathers and reductions alone.
+  const double between_layers = traffic.exchanged + traffic.passed;
+  facts.gathered_bytes = traffic.gathered + between_layers / 2;
+  facts.reduced_bytes = traffic.reduced + between_layers / 2;
   facts.images_per_step = sizes.per_rank * sizes.accumulation;
 }
 
@@ -141,7 +143,7 @@ monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const la
   facts.cores = launch::available_cores();
   facts.threads_per_rank = eager::set_threads(recipe, ranks);
   const plan::Plan plan = eager::make_plan(recipe, ranks.world);
-  const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, ranks.world);
+  const recipe::BatchSizes sizes = eager::batch_sizes(recipe, plan);
   // Ranks that are threads cannot share a GPU's group: they meet before one is chosen.
   const bool as_threads = ranks.launcher == "local";
   if (as_threads) look_at_link(recipe, ranks, plan, sizes, at::kCPU, facts);

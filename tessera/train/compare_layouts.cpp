@@ -73,7 +73,7 @@ int64_t check_alike(const Layout& a, const Layout& b) {
   }
   const auto batch = [](const Layout& layout) {
     try {
-      return recipe::resolve_batch(layout.recipe.train, layout.plan.world).batch;
+      return eager::batch_sizes(layout.recipe, layout.plan).batch;
     } catch (const UserError& error) {
       throw UserError(concat(error.what(), " (", quoted(layout), ")"));
     }
@@ -96,7 +96,7 @@ class LayoutRun {
         hook_(std::move(hook)),
         log_(log),
         data_(eager::open_training(recipe_, [&log](const std::string& line) { log.warn(line); })),
-        sizes_(recipe::resolve_batch(recipe_.train, layout.plan.world)),
+        sizes_(eager::batch_sizes(recipe_, layout.plan)),
         counts_(recipe::count_steps(recipe_, data_.source->size(), sizes_.batch)),
         recording_(recipe_.model) {
     recipe_.run.statistics_every = 0;  // their observer would take the place of the recording's
@@ -109,9 +109,10 @@ class LayoutRun {
   void run() {
     mesh::ThreadRanks ranks{{{"stage", layout_.plan.world}}, plan::spans_of(layout_.plan)};
     ranks.timeout = eager::run_timeout(recipe_);
+    ranks.links = plan::links_of(layout_.plan);
     if (!recipe_.distill.teacher.empty()) {  // which has a layout of its own
       recipe::Recipe teacher = recipe_;
-      teacher.parallel = {};
+      teacher.parallel = recipe::ParallelRecipe();
       teacher.shard.units = "";
       const auto more = plan::spans_of(eager::make_plan(teacher, layout_.plan.world));
       ranks.spans.insert(ranks.spans.end(), more.begin(), more.end());
@@ -143,6 +144,7 @@ class LayoutRun {
     options.order.mix = data_.parts;
     options.batch = sizes_.batch;
     options.accumulation = sizes_.accumulation;
+    eager::load_for(layout_.plan, &options);
     return options;
   }
 
@@ -187,8 +189,8 @@ class LayoutRun {
 int64_t batch_norm_samples(const Layout& layout) {
   const auto* resnet = std::get_if<arch::ResNetConfig>(&layout.recipe.model.of);
   if (resnet == nullptr) return 0;
-  const int64_t mine = recipe::resolve_batch(layout.recipe.train, layout.plan.world).per_rank;
-  return resnet->batch_norm_sync ? mine * layout.plan.world : mine;
+  const int64_t mine = eager::batch_sizes(layout.recipe, layout.plan).per_rank;
+  return resnet->batch_norm_sync ? mine * layout.plan.stage_ranks() : mine;
 }
 
 std::vector<std::string> notes_of(const Layout& layout_a, const Layout& layout_b, const LayoutRun& a,

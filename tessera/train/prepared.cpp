@@ -18,6 +18,7 @@
 #include "tessera/plan/levels_text.h"
 #include "tessera/plan/memory.h"
 #include "tessera/recipe/warnings.h"
+#include "tessera/train/pipeline_facts.h"
 #include "tessera/train/tensor_facts.h"
 
 namespace tessera::train {
@@ -92,7 +93,7 @@ void open_data(Prepared& p) {
   check_classes(*p.train, recipe);
   check_classes(*p.val, recipe);
   check_overlap(*p.train, *p.val, recipe, p.loader.warn);
-  p.sizes = recipe::resolve_batch(recipe.train, p.ranks.world);
+  p.sizes = eager::batch_sizes(recipe, p.plan);
   p.counts = recipe::count_steps(recipe, p.train->size(), p.sizes.batch);
   p.loader.batch = p.sizes.batch;
   p.loader.accumulation = p.sizes.accumulation;
@@ -113,9 +114,17 @@ plan::Memory memory_if(const Prepared& p, bool keeps_activations) {
   return plan::predict_memory(p.job.recipe.model, p.plan, inputs, p.sizes.per_rank);
 }
 
+std::string batch_text(const Prepared& p) {
+  const bool is_pipeline = p.plan.stages > 1;
+  return concat(p.sizes.batch, " = ", p.plan.stage_ranks(),
+                is_pipeline ? " ranks of a stage x " : " ranks x ", p.sizes.per_rank, " x ",
+                p.sizes.accumulation, is_pipeline ? " micro-batches" : " accumulated");
+}
+
 /// Facts that not every run has.
 void add_choices(const Prepared& p, Rows& rows) {
   const recipe::Recipe& recipe = p.job.recipe;
+  for (auto& row : pipeline_facts(p)) rows.push_back(std::move(row));
   for (auto& row : tensor_facts(p)) rows.push_back(std::move(row));
   if (const std::string note = launch::threads_note(recipe.run.threads); !note.empty())
     rows.emplace_back("compute threads", note);
@@ -165,8 +174,7 @@ Rows facts(const Prepared& p) {
                                                        : ", each on its own core")},
       {"device", eager::describe_device(p.device)},
       {"layout", plan::levels_text(p.plan)},
-      {"batch", concat(p.sizes.batch, " = ", p.ranks.world, " ranks x ", p.sizes.per_rank, " x ",
-                       p.sizes.accumulation, " accumulated")},
+      {"batch", batch_text(p)},
       {"steps", concat(human_count(p.counts.total), " (", steps_text(p.counts.steps_per_epoch), " an epoch, ",
                        p.counts.warmup, " of warmup)")},
       {"precision", concat(eager::dtype_name(eager::resolve_dtype(recipe.precision.compute, p.device)),

@@ -46,7 +46,7 @@ struct Prepared {
 };
 
 /// Opens the sources, counts the steps, and gives `loader` its batch and accumulation. Requires: job, ranks,
-/// loader.warn. Errors: UserError of the data, of the batch, of more classes than the model has.
+/// plan, loader.warn. Errors: UserError of the data, of the batch, of more classes than the model has.
 void open_data(Prepared& p);
 
 /// Fills `data`: reads the samples' names and labels, which takes half a second for a million.

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "tessera/plan/spans.h"
 #include "tessera/shard/average.h"
 
 namespace tessera::train {
@@ -19,7 +20,6 @@ RecordingBackend::~RecordingBackend() { state_.context.observe = nullptr; }
 void RecordingBackend::begin_step(const loop::StepRequest& request) {
   at_point(StepPoint::kBegin);
   step_ = request.step + 1;
-  micro_batch_ = 0;
   loss_scale_ = request.loss_scale;
   if (step_ == 1) recording_.add_shards(step_, TensorKind::kInitialWeight, *state_.sharded, mesh_.rank());
   at_point(StepPoint::kForward);
@@ -29,25 +29,16 @@ void RecordingBackend::begin_step(const loop::StepRequest& request) {
   };
 }
 
-loop::Loaded RecordingBackend::load(data::TrainLoader* loader) {
-  const loop::Loaded loaded = backend_.load(loader);
-  has_samples_ = loaded.has_samples;
-  return loaded;
-}
-
-void RecordingBackend::forward_backward(const loop::MicroBatch& micro_batch, data::TrainLoader* next) {
-  backend_.forward_backward(micro_batch, next);
-  if (has_samples_)
-    recording_.add_rows(step_, "", {mesh_.rank(), micro_batch_, state_.context.samples, at::Tensor()});
-  ++micro_batch_;
-}
-
 /// Of a segment; "tokens" and "features" are parts of the head.
 void RecordingBackend::record_output(const std::string& name, const at::Tensor& value) {
-  if (!has_samples_ || name == "tokens" || name == "features") return;
+  if (!state_.pass.has_samples || name == "tokens" || name == "features") return;
   const at::NoGradGuard no_grad;
-  recording_.add_rows(
-      step_, name, {mesh_.rank(), micro_batch_, state_.context.samples, value.detach().clone().contiguous()});
+  const auto add = [&](const std::string& segment, const at::Tensor& values) {
+    recording_.add_rows(step_, segment,
+                        {mesh_.rank(), state_.pass.micro_batch, state_.context.samples, values});
+  };
+  add(name, value.detach().clone().contiguous());
+  if (name == state_.plan.units.back().name) add("", at::Tensor());
 }
 
 loop::StepValues RecordingBackend::sums(const loop::UpdateSettings& settings) {
@@ -79,8 +70,8 @@ void RecordingBackend::record_weights() {
   if (buffers.empty()) return;
   std::vector<at::Tensor> copies;
   for (const auto& [name, buffer] : buffers) copies.push_back(buffer.clone());
-  shard::average_over_ranks(copies, mesh_.world());
-  if (mesh_.rank() != 0) return;
+  shard::average_over_ranks(copies, mesh_.group(plan::stage_span(state_.plan)));
+  if (mesh_.rank() % state_.plan.stage_ranks() != 0) return;
   for (size_t i = 0; i < buffers.size(); ++i)
     recording_.add_whole(step_, TensorKind::kBuffer, buffers[i].first, copies[i]);
 }

@@ -35,12 +35,13 @@ class RecordingBackend final : public loop::Backend {
   RecordingBackend& operator=(const RecordingBackend&) = delete;
 
   void begin_step(const loop::StepRequest& request) override;
-  loop::Loaded load(data::TrainLoader* loader) override;
-  void forward_backward(const loop::MicroBatch& micro_batch, data::TrainLoader* next) override;
   loop::StepValues sums(const loop::UpdateSettings& settings) override;
   void update(const loop::UpdateSettings& settings) override;
   void discard() override;
 
+  loop::StepSamples forward_backward(data::TrainLoader& loader, int64_t micro_batches) override {
+    return backend_.forward_backward(loader, micro_batches);
+  }
   loop::Votes vote(const loop::Votes& mine) override { return backend_.vote(mine); }
   std::vector<monitor::TensorStatistics> statistics() override { return backend_.statistics(); }
   std::string non_finite_gradient() override { return backend_.non_finite_gradient(); }
@@ -72,10 +73,8 @@ class RecordingBackend final : public loop::Backend {
   StepRecording& recording_;
   const StepHook hook_;
   eager::Backend backend_;
-  int64_t step_ = 0;         // 1-based, the one under way
-  int64_t micro_batch_ = 0;  // of this rank, in the step
+  int64_t step_ = 0;  // 1-based, the one under way
   double loss_scale_ = 1;
-  bool has_samples_ = false;
 };
 
 }  // namespace tessera::train

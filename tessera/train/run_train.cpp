@@ -79,6 +79,7 @@ class TrainRun {
     p_.device = eager::choose_device(recipe(), p_.ranks);
     p_.plan = eager::make_plan(recipe(), p_.ranks.world);
     p_.loader = eager::loader_options(recipe(), p_.ranks, p_.threads, log_);
+    eager::load_for(p_.plan, &p_.loader);
     eager::deliver_for(p_.device, &p_.loader);
     p_.groups = matched_groups(recipe());
     open_data(p_);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <tuple>
@@ -297,6 +298,19 @@ TEST(Check, LargestConfigCountsIn64Bits) {
       static_cast<double>(parameter_count(config)) / (4096 * block + std::pow(2, 52) + std::pow(2, 47)), 1.0,
       1e-3);
   EXPECT_GT(forward_flops(config), 1e27);
+}
+
+// Of all units, what is computed; the head of these models reads the class token alone.
+TEST(UnitFlops, AddUpToTheModels) {
+  for (const char* family : {"vit", "resnet", "resmlp"}) {
+    const ModelConfig config = default_model(family);
+    const std::vector<double> units = unit_flops(config);
+    ASSERT_EQ(units.size(), unit_names(config).size()) << family;
+    EXPECT_DOUBLE_EQ(3 * std::accumulate(units.begin(), units.end(), 0.0), training_flops(config)) << family;
+  }
+  const std::vector<double> vit = unit_flops(default_model("vit"));
+  EXPECT_LT(vit[vit.size() - 2], 0.5 * vit[1]) << "the last block makes one token";
+  EXPECT_EQ(vit[1], vit[2]);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ from harness import (END_LIMIT, check, check_same_losses, is_zombie, losses, mai
 
 ENDLESS = settings(train__steps=1000000, train__eval_every_epochs=0)
 TENSOR = settings(parallel__tensor=2)
+PIPELINE = settings(parallel__pipeline=2, parallel__micro_batches=4)
 # What fills nearly all of a run's time in each phase.
 PHASES = {
     "start": ENDLESS,
@@ -113,7 +114,7 @@ def random_moments():
             ranks = chance.choice([2, 4])
             victim = chance.choice([None, *range(ranks)] + list(range(ranks)))
             number = chance.choice([signal.SIGKILL, signal.SIGABRT] + [None] * (victim is not None))
-            layout = chance.choice([(), TENSOR])
+            layout = chance.choice([(), TENSOR, PIPELINE])
             one_moment(chance, phases[index % len(phases)], ranks, victim, number, folder / "run", layout)
 
 
@@ -176,8 +177,17 @@ def resumes_after_a_kill():
 
 def a_rank_of_a_tensor_group_dies():
     """2 of 4 ranks compute each block together: all ranks end and name the operation that waited; a restarted run ends with the same losses."""
+    a_rank_of_a_layout_dies(TENSOR, r"mesh\.[a-z_]+ .+ over .+")
+
+
+def a_rank_of_a_pipeline_dies():
+    """4 ranks, 2 stages of 2: as with tensor groups; ranks say where in the schedule they were."""
+    a_rank_of_a_layout_dies(PIPELINE, r"mesh\.[a-z_]+ .+ over .+", r"stage [01] at [FB]\d of 4 micro-batches|after step \d+, unit")
+
+
+def a_rank_of_a_layout_dies(layout, operation, place=""):
     for victim in (0, random.choice((1, 2, 3))):
-        with scratch() as folder, train(folder, "--procs", 4, *ENDLESS, *TENSOR) as run:
+        with scratch() as folder, train(folder, "--procs", 4, *ENDLESS, *layout) as run:
             run.wait_for_text("step 13/")
             time.sleep(0.3 * random.random())
             run.note_sockets()
@@ -190,13 +200,14 @@ def a_rank_of_a_tensor_group_dies():
             check(f"rank {victim} of 4 (pid {pid}) was killed by signal 9 (SIGKILL" in run.text(), run.tail())
             for rank in {0, 1, 2, 3} - {victim}:
                 log = (folder / f"run/logs/rank-{rank}.log").read_text()
-                named = re.search(rf"error: \[(mesh\.[a-z_]+ .+ over .+)\] (no sign of life from )?rank {victim}[:,] ", log)
+                named = re.search(rf"error: \[({operation})\] (no sign of life from )?rank {victim}[:,] ", log)
                 check(named, f"rank {rank} does not name rank {victim} and what it waited for:", log[-1000:])
+                check(re.search(place, log), f"rank {rank} does not say where it was:", log[-1000:])
             print(f"  SIGKILL to rank {victim} of 4: ended in {seconds:.2f} s; rank {rank} in {named[1]}", flush=True)
     with scratch() as folder:
         keys = settings(train__steps=200, train__eval_every_epochs=0, checkpoint__every_steps=20, run__timeout=15)
-        train(folder, "--procs", 4, *keys, *TENSOR, run="whole").done()
-        with train(folder, "--procs", 4, "--max-restarts", 2, *keys, *TENSOR) as run:
+        train(folder, "--procs", 4, *keys, *layout, run="whole").done()
+        with train(folder, "--procs", 4, "--max-restarts", 2, *keys, *layout) as run:
             for step, victim in ((45, random.choice((0, 1))), (125, random.choice((2, 3)))):
                 run.wait_for_step(step, folder / "run")
                 send(run.ranks()[victim], signal.SIGKILL)
@@ -223,4 +234,4 @@ def one_rank_out_of_memory():
 
 if __name__ == "__main__":
     main(random_moments, one_rank_throws, logs_end_with_a_whole_line, resumes_after_a_kill,
-         a_rank_of_a_tensor_group_dies, one_rank_out_of_memory)
+         a_rank_of_a_tensor_group_dies, a_rank_of_a_pipeline_dies, one_rank_out_of_memory)

@@ -14,6 +14,7 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/loop/backend.h"
+#include "tessera/loop/one_by_one.h"
 #include "tessera/loop/world.h"
 
 namespace tessera::loop {
@@ -40,12 +41,18 @@ class LinearBackend final : public Backend {
     gradient_.assign(weights_.size() + 1, 0);  // the last value is the loss
   }
 
-  Loaded load(data::TrainLoader* loader) override {
+  StepSamples forward_backward(data::TrainLoader& loader, int64_t micro_batches) override {
+    return one_by_one(
+        loader, micro_batches, [this](data::TrainLoader* from) { return load(from); },
+        [this](const MicroBatch& micro_batch, data::TrainLoader* next) { pass(micro_batch, next); });
+  }
+
+  Loaded load(data::TrainLoader* loader) {
     batch_ = loader != nullptr ? loader->next() : data::Batch();
     return {batch_.given_up, batch_.step_size};
   }
 
-  void forward_backward(const MicroBatch& micro_batch, data::TrainLoader* next) override {
+  void pass(const MicroBatch& micro_batch, data::TrainLoader* next) {
     const std::vector<float> logits = forward(batch_);
     const double weight = 1.0 / static_cast<double>(micro_batch.samples);
     for (size_t i = 0; i < static_cast<size_t>(batch_.size); ++i) {

@@ -341,13 +341,11 @@ TEST(CompareLayouts, RefusesWhatCannotBeCompared) {
       text("ranks=1", "ranks=2,run.device=cuda"),
       "[compare.layouts] run.device is cuda (layout 'ranks=2,run.device=cuda'): expected cpu: layouts are "
       "compared on the CPU");
-  plan::Plan stages = plan::uniform_plan(make_recipe().model, 2, plan::Level::kZero3, false, 1);
-  stages.stages = 2;
-  stages.first_unit = {0, 2};
-  stages.micro_batches = 2;
-  const SavedPlan pipeline(stages);
-  const std::string refused = text("ranks=1", pipeline.path());
-  EXPECT_NE(refused.find("training does not support \"stages\" 2"), std::string::npos) << refused;
+  plan::Plan accumulates = plan::uniform_plan(make_recipe().model, 2, plan::Level::kZero3, false, 1);
+  accumulates.micro_batches = 2;
+  const SavedPlan saved(accumulates);
+  const std::string refused = text("ranks=1", saved.path());
+  EXPECT_NE(refused.find("training does not support \"micro_batches\" 2"), std::string::npos) << refused;
 }
 
 TEST(CompareLayouts, Float64DoesNotCoverBatchNorm) {

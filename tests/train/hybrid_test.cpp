@@ -128,12 +128,6 @@ TEST(ExecutablePlan, RefusesWhatNothingExecutesByName) {
     return text;
   };
   const std::string start = "[train.plan] training does not support ";
-  EXPECT_EQ(refusal([](plan::Plan& plan) {
-              plan.stages = 2;
-              plan.micro_batches = 2;
-              plan.first_unit = {0, 2};
-            }),
-            start + "\"stages\" 2 of the plan yet: expected 1");
   EXPECT_EQ(refusal([](plan::Plan& plan) { plan.micro_batches = 2; }),
             start + "\"micro_batches\" 2 of the plan yet: expected 0: train.accumulation decides");
   EXPECT_EQ(

@@ -146,9 +146,10 @@ inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curv
   ranks.world = mesh.world_size();
   data::LoaderOptions options = loader_options(recipe, ranks, 1, log);
   options.order.mix = mix.parts;
-  const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, mesh.world_size());
+  const recipe::BatchSizes sizes = batch_sizes(recipe, state.plan);
   options.batch = sizes.batch;
   options.accumulation = sizes.accumulation;
+  load_for(state.plan, &options);
   deliver_for(state.input->device(), &options);
   options.as_bytes = options.as_bytes || as_bytes;
   const recipe::StepCounts counts = recipe::count_steps(recipe, mix.source->size(), sizes.batch);
@@ -160,7 +161,8 @@ inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curv
     curve.norms.push_back(step.gradient_norm);
     if (steps != nullptr) steps->push_back(step);
   }
-  curve.parameters = has_cut_layers(state) ? whole_parameters(state, mesh) : gather_parameters(state);
+  const bool in_pieces = state.pipeline || has_cut_layers(state);
+  curve.parameters = in_pieces ? whole_parameters(state, mesh) : gather_parameters(state);
 }
 
 /// By step: what the head's last tensor is multiplied by in it, and in it alone; with infinity it is
@@ -188,10 +190,10 @@ inline void train_with_factors(TrainState& state, mesh::Mesh& mesh, int64_t unti
 inline void run_plan_ranks(const recipe::Recipe& recipe, int64_t world,
                            const std::function<void(mesh::Mesh&, const plan::Plan&)>& body) {
   const plan::Plan plan = make_plan(recipe, world);
-  testing::run_ranks(
-      mesh_axes(recipe, world), [&](mesh::Mesh& mesh) { body(mesh, plan); },
-      std::chrono::milliseconds(30'000),
-      /*shared_memory=*/true, plan::spans_of(plan));
+  mesh::ThreadRanks ranks{mesh_axes(recipe, world), plan::spans_of(plan)};
+  ranks.timeout = std::chrono::seconds(30);
+  ranks.links = plan::links_of(plan);
+  mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) { body(mesh, plan); });
 }
 
 /// What happens to a state before its first step.

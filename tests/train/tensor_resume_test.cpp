@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints between layouts with and without tensor parallelism: what is loaded is bitwise what was saved.
+// Checkpoints between layouts with and without tensor parallelism and pipelines: what is loaded is bitwise
+// what was saved.
 #include <filesystem>
 #include <memory>
 
@@ -29,6 +30,8 @@ const std::vector<SavedLayout> kSavedLayouts = {
      4,
      {"shard.units=\"blocks.0=zero3+tensor2, blocks.1=zero2+tensor4, blocks.2=zero3+tensor2+strided\""}},
     {"zero3_data_3", 3, {}},
+    {"pipeline_2", 2, {"parallel.pipeline=2", "parallel.micro_batches=2"}},
+    {"pipeline_2_tensor_2", 4, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.micro_batches=3"}},
 };
 
 Sets with(Sets sets, const Sets& more) {

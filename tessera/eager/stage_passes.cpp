@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/eager/stage_passes.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <bit>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/process_memory.h"
+#include "tessera/eager/task.h"
+
+namespace tessera::eager {
+namespace {
+
+// Of a note: numbers before the samples', and numbers of each.
+constexpr int64_t kBefore = 5, kOfASample = 4;
+
+/// A forward pass of a batch that does not train.
+class InferencePass final : public parallel::StageWork {
+ public:
+  InferencePass(TrainState& state, const data::Batch& batch, bool has_samples)
+      : state_(state), batch_(batch), has_samples_(has_samples) {}
+
+  parallel::Note load(int64_t) override { return note_of({batch_, has_samples_, 1}, batch_.size); }
+
+  at::Tensor forward(const parallel::PartPass& pass, const at::Tensor& input) override {
+    NotedBatch noted = batch_of(pass.note);
+    const int64_t stage = state_.pipeline->virtual_stage(pass.part);
+    enter(state_, noted.batch, /*training=*/false, 0);
+    const at::Tensor x =
+        stage == 0 ? images_of(batch_, state_.input->normalisation(), state_.input->device()) : input;
+    const at::Tensor y = state_.sharded->forward(x, pass.part);
+    if (stage + 1 == state_.pipeline->stages() * state_.pipeline->parts()) output_.logits = y;
+    output_.noted = std::move(noted);
+    return y;
+  }
+
+  void backward(const parallel::PartPass&, const at::Tensor&, const at::Tensor&,
+                const std::function<void()>&) override {
+    TESSERA_CHECK(false, "a forward pass alone has no backward");
+  }
+
+  PipelineOutput take() { return std::move(output_); }
+
+ private:
+  TrainState& state_;
+  const data::Batch& batch_;
+  const bool has_samples_;
+  PipelineOutput output_;
+};
+
+}  // namespace
+
+int64_t note_numbers(int64_t room) { return kBefore + kOfASample * room; }
+
+parallel::Note note_of(const NotedBatch& noted, int64_t room) {
+  const data::Batch& batch = noted.batch;
+  TESSERA_CHECK(batch.size <= room, batch.size, " samples, room for ", room);
+  const bool is_mixed = !batch.label_weights.empty();
+  parallel::Note note = {batch.size, noted.step_samples, noted.has_samples ? 1 : 0, batch.given_up ? 1 : 0,
+                         is_mixed ? 1 : 0};
+  for (size_t i = 0; i < static_cast<size_t>(batch.size); ++i) {
+    note.push_back(static_cast<int64_t>(batch.samples[i]));
+    note.push_back(batch.labels[i]);
+    note.push_back(is_mixed ? batch.second_labels[i] : 0);
+    note.push_back(is_mixed ? std::bit_cast<int32_t>(batch.label_weights[i]) : 0);
+  }
+  note.resize(static_cast<size_t>(note_numbers(room)));
+  return note;
+}
+
+NotedBatch batch_of(const parallel::Note& note) {
+  NotedBatch noted;
+  data::Batch& batch = noted.batch;
+  batch.size = note[0];
+  batch.step_size = noted.step_samples = note[1];
+  noted.has_samples = note[2] != 0;
+  batch.given_up = note[3] != 0;
+  const bool is_mixed = note[4] != 0;
+  for (int64_t i = 0; i < batch.size; ++i) {
+    const auto at = static_cast<size_t>(kBefore + kOfASample * i);
+    batch.samples.push_back(static_cast<uint64_t>(note[at]));
+    batch.labels.push_back(note[at + 1]);
+    if (!is_mixed) continue;
+    batch.second_labels.push_back(note[at + 2]);
+    batch.label_weights.push_back(std::bit_cast<float>(static_cast<int32_t>(note[at + 3])));
+  }
+  return noted;
+}
+
+TrainingPasses::TrainingPasses(TrainState& state, data::TrainLoader& loader, Step step)
+    : state_(state), loader_(loader), step_(std::move(step)) {}
+
+bool TrainingPasses::is_first(const parallel::PartPass& pass) const {
+  return state_.pipeline->virtual_stage(pass.part) == 0;
+}
+
+bool TrainingPasses::is_last(const parallel::PartPass& pass) const {
+  return state_.pipeline->virtual_stage(pass.part) + 1 ==
+         state_.pipeline->stages() * state_.pipeline->parts();
+}
+
+parallel::Note TrainingPasses::load(int64_t micro_batch) {
+  DeviceInput::Input& input = inputs_[micro_batch];
+  if (!samples_.given_up) input = state_.input->next(loader_);  // after giving up, ask for no more
+  const bool given_up = input.batch.given_up, has_samples = input.batch.size > 0;
+  samples_.given_up = samples_.given_up || given_up;
+  if (!samples_.given_up) samples_.samples = input.batch.step_size;
+  if (!has_samples) input = state_.input->with_images(placeholder_batch(state_));
+  NotedBatch noted{input.batch, has_samples, samples_.samples};
+  noted.batch.images.clear();
+  noted.batch.given_up = samples_.given_up;
+  return note_of(noted, step_.room);
+}
+
+at::Tensor TrainingPasses::forward(const parallel::PartPass& pass, const at::Tensor& input) {
+  const NotedBatch noted = batch_of(pass.note);
+  samples_ = {samples_.given_up || noted.batch.given_up, noted.step_samples};
+  state_.pass = {pass.micro_batch, noted.has_samples};
+  // Observers of a step are told of its first micro-batch; those of all micro-batches are the state's own.
+  const bool hides = step_.observes && pass.micro_batch > 0;
+  auto observe = hides ? std::exchange(state_.context.observe, nullptr) : nullptr;
+  enter(state_, noted.batch, /*training=*/true, step_.key);
+  const at::Tensor x = is_first(pass) ? inputs_.at(pass.micro_batch).images : input;
+  at::Tensor output = state_.sharded->forward(x, pass.part);
+  if (hides) state_.context.observe = std::move(observe);
+  const bool ends_here = static_cast<int64_t>(pass.part) + 1 == state_.pipeline->parts();
+  if (pass.micro_batch == 0 && ends_here && step_.seen) step_.seen(noted.has_samples);
+  trace_resident_memory();
+  if (!is_last(pass)) return output;
+  at::Tensor loss = state_.task->loss_sum(output, noted.batch, {}) / static_cast<double>(noted.step_samples);
+  if (!noted.has_samples) loss = loss * 0.0;
+  at::Tensor(step_.loss).add_(loss.detach());
+  const double scale = state_.loss_scale.value();
+  return scale == 1 ? loss : loss * scale;
+}
+
+void TrainingPasses::backward(const parallel::PartPass& pass, const at::Tensor& output,
+                              const at::Tensor& gradient, const std::function<void()>& passed) {
+  state_.sharded->backward({output, gradient, pass.is_last, pass.part, passed});
+  trace_resident_memory();
+  if (!is_first(pass)) return;
+  const auto input = inputs_.find(pass.micro_batch);
+  state_.input->give_back(loader_, std::move(input->second));
+  inputs_.erase(input);
+}
+
+PipelineOutput pipeline_forward(TrainState& state, const data::Batch& batch, bool has_samples) {
+  const at::NoGradGuard no_grad;
+  InferencePass pass(state, batch, has_samples);
+  const std::vector<plan::Action> actions = plan::forward_schedule(state.pipeline->parts(), 1);
+  state.pipeline->run({actions, 1, note_numbers(batch.size), /*trains=*/false}, pass);
+  return pass.take();
+}
+
+}  // namespace tessera::eager

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/pipeline.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/plan/spans.h"
+
+namespace tessera::parallel {
+namespace {
+
+using plan::Direction;
+
+constexpr int64_t kShapeNumbers = 10;  // dtype, dimensions, sizes
+
+at::Tensor as_tensor(const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong); }
+
+/// What a message of one kind is called in errors.
+std::string name_of(const char* what, int64_t micro_batch) {
+  return concat(what, " of micro-batch ", micro_batch);
+}
+
+}  // namespace
+
+Pipeline::Pipeline(const plan::Plan& plan, mesh::Mesh& mesh)
+    : stage_(plan::stage_of(plan, mesh.rank())),
+      stages_(plan.stages),
+      stage_ranks_(mesh.group(plan::stage_span(plan))) {
+  parts_.resize(static_cast<size_t>(plan.virtual_stages));
+  for (const plan::Link& link : plan::links_of(plan)) {
+    if (link.from != mesh.rank() && link.to != mesh.rank()) continue;
+    mesh::Group& group = mesh.link(link);
+    const int64_t before = link.boundary, after = before + 1;
+    if (before % stages_ == stage_) {
+      Links& part = parts_[static_cast<size_t>(before / stages_)];
+      (link.forward ? part.output : part.output_gradient) = &group;
+    }
+    if (after % stages_ == stage_) {
+      Links& part = parts_[static_cast<size_t>(after / stages_)];
+      (link.forward ? part.input : part.input_gradient) = &group;
+    }
+  }
+}
+
+Pipeline::~Pipeline() = default;
+
+std::string Pipeline::position() const { return position_; }
+
+/// One run.
+class Pipeline::Running {
+ public:
+  Running(Pipeline& pipeline, const PipelineRun& run, StageWork& work)
+      : pipeline_(pipeline), run_(run), work_(work), parts_(pipeline.parts_.size()) {}
+
+  void run() {
+    for (const plan::Action& action : run_.actions) {
+      const auto part = static_cast<size_t>(action.part);
+      action.direction == Direction::kForward ? forward(part, action.micro_batch)
+                                              : backward(part, action.micro_batch);
+      drop_sent();
+    }
+    for (Sent& one : sent_) one.pending.wait();
+  }
+
+ private:
+  struct Expected {
+    mesh::Pending pending;
+    at::Tensor message;
+    at::Tensor wait() {
+      pending.wait();
+      return std::move(message);
+    }
+  };
+  struct Sent {
+    mesh::Pending pending;
+    at::Tensor message;  // must not change until it has gone
+  };
+  /// A micro-batch between its forward and its backward pass.
+  struct UnderWay {
+    at::Tensor input, output;
+  };
+  struct Part {
+    std::map<int64_t, Note> notes;  // by micro-batch, of those that are not done
+    std::map<int64_t, UnderWay> under_way;
+    std::deque<Expected> expected_notes, expected_inputs,
+        expected_gradients;                                          // in the order in which they come
+    int64_t note_numbers = 0;                                        // length of a note
+    int64_t asked_notes = 0, asked_inputs = 0, asked_gradients = 0;  // so far
+    int64_t known_notes = 0, forwards = 0;                           // so far
+    std::optional<at::Tensor> input_like;  // [1, ...] empty, of one sample: shape and dtype of activations
+    bool has_sent_shape = false;
+  };
+
+  const Links& links(size_t part) const { return pipeline_.parts_[part]; }
+
+  void send(mesh::Group& link, const at::Tensor& message, const std::string& what) {
+    const at::Tensor whole = message.detach().contiguous();
+    sent_.push_back({link.send(whole, what), whole});
+  }
+
+  /// Messages leave in order, so the oldest is gone first.
+  void drop_sent() {
+    while (!sent_.empty() && sent_.front().pending.advance()) sent_.pop_front();
+  }
+
+  static Expected expect(mesh::Group& link, at::Tensor message, const std::string& what) {
+    mesh::Pending pending = link.receive(message, what);
+    return {std::move(pending), std::move(message)};
+  }
+
+  /// Learns how long the notes are, and tells the next stage.
+  void begin_notes(size_t index) {
+    Part& part = parts_[index];
+    part.note_numbers = run_.note_numbers;
+    constexpr const char* kWhat = "the length of notes";
+    if (links(index).input != nullptr) {
+      part.note_numbers =
+          expect(*links(index).input, at::zeros({1}, at::kLong), kWhat).wait().item<int64_t>();
+    }
+    if (links(index).output != nullptr) send(*links(index).output, as_tensor({part.note_numbers}), kWhat);
+    if (links(index).input == nullptr) return;
+    expect_note(index);
+    expect_note(index);
+  }
+
+  void expect_note(size_t index) {
+    Part& part = parts_[index];
+    if (part.asked_notes == run_.micro_batches) return;
+    part.expected_notes.push_back(expect(*links(index).input, at::zeros({part.note_numbers}, at::kLong),
+                                         name_of("note", part.asked_notes)));
+    ++part.asked_notes;
+  }
+
+  /// Learns the next micro-batch's note, and tells the next stage.
+  void learn_note(size_t index) {
+    Part& part = parts_[index];
+    const int64_t micro_batch = part.known_notes;
+    if (micro_batch == run_.micro_batches) return;
+    Note note;
+    if (links(index).input == nullptr) {
+      note = work_.load(micro_batch);
+      TESSERA_CHECK_EQ(static_cast<int64_t>(note.size()), part.note_numbers);
+    } else {
+      const at::Tensor message = part.expected_notes.front().wait();
+      part.expected_notes.pop_front();
+      const auto* numbers = message.const_data_ptr<int64_t>();
+      note.assign(numbers, numbers + message.numel());
+    }
+    if (links(index).output != nullptr)
+      send(*links(index).output, as_tensor(note), name_of("note", micro_batch));
+    part.notes[micro_batch] = std::move(note);
+    ++part.known_notes;
+  }
+
+  /// Before an activation that a stage does not know the shape of.
+  void send_shape(size_t index, const at::Tensor& output) {
+    std::vector<int64_t> numbers = {static_cast<int64_t>(output.scalar_type()), output.dim(),
+                                    output.device().is_cpu() ? 0 : 1};
+    for (const int64_t size : output.sizes()) numbers.push_back(size);
+    TESSERA_CHECK(numbers.size() <= kShapeNumbers, "an activation of ", output.dim(), " dimensions");
+    numbers.resize(kShapeNumbers);
+    send(*links(index).output, as_tensor(numbers), "the activations' shape");
+    parts_[index].has_sent_shape = true;
+  }
+
+  void learn_shape(size_t index) {
+    const at::Tensor message =
+        expect(*links(index).input, at::zeros({kShapeNumbers}, at::kLong), "the activations' shape").wait();
+    const auto* numbers = message.const_data_ptr<int64_t>();
+    std::vector<int64_t> shape(numbers + 3, numbers + 3 + numbers[1]);
+    shape[0] = 0;
+    const auto options = at::TensorOptions(static_cast<at::ScalarType>(numbers[0]))
+                             .device(numbers[2] == 0 ? at::kCPU : at::kCUDA);
+    parts_[index].input_like = at::empty(shape, options);
+  }
+
+  void expect_input(size_t index) {
+    Part& part = parts_[index];
+    const int64_t micro_batch = part.asked_inputs;
+    if (micro_batch == run_.micro_batches) return;
+    std::vector<int64_t> shape = part.input_like->sizes().vec();
+    shape[0] = part.notes.at(micro_batch).front();
+    part.expected_inputs.push_back(expect(*links(index).input, at::empty(shape, part.input_like->options()),
+                                          name_of("activations", micro_batch)));
+    ++part.asked_inputs;
+  }
+
+  /// The next micro-batch's activations have been asked for when this returns.
+  at::Tensor take_input(size_t index) {
+    Part& part = parts_[index];
+    if (!part.input_like) {
+      learn_shape(index);
+      expect_input(index);
+    }
+    at::Tensor input = part.expected_inputs.front().wait();
+    part.expected_inputs.pop_front();
+    return input;
+  }
+
+  /// At most two wait at once, so that their memory is not held for all micro-batches that are under way.
+  void expect_gradients(size_t index) {
+    Part& part = parts_[index];
+    if (!run_.trains || links(index).output_gradient == nullptr) return;
+    while (part.expected_gradients.size() < 2 && part.asked_gradients < part.forwards) {
+      const at::Tensor& output = part.under_way.at(part.asked_gradients).output;
+      part.expected_gradients.push_back(expect(*links(index).output_gradient,
+                                               at::empty(output.sizes(), output.options()),
+                                               name_of("gradients", part.asked_gradients)));
+      ++part.asked_gradients;
+    }
+  }
+
+  PartPass pass_of(size_t index, int64_t micro_batch) const {
+    return {micro_batch, index, parts_[index].notes.at(micro_batch), micro_batch + 1 == run_.micro_batches};
+  }
+
+  void forward(size_t index, int64_t micro_batch) {
+    pipeline_.position_ = position(Direction::kForward, index, micro_batch);
+    Part& part = parts_[index];
+    if (micro_batch == 0) {
+      begin_notes(index);
+      learn_note(index);
+    }
+    at::Tensor input;
+    if (links(index).input != nullptr && !part.input_like) {
+      learn_note(index);  // comes before the shape
+      input = take_input(index);
+    } else {
+      if (links(index).input != nullptr) input = take_input(index);
+      learn_note(index);
+    }
+    if (links(index).input != nullptr) {
+      expect_note(index);
+      expect_input(index);
+    }
+    if (run_.trains && input.defined()) input.set_requires_grad(true);
+    const at::Tensor output = work_.forward(pass_of(index, micro_batch), input);
+    ++part.forwards;
+    if (links(index).output != nullptr) {
+      if (!part.has_sent_shape) send_shape(index, output);
+      send(*links(index).output, output, name_of("activations", micro_batch));
+    }
+    if (!run_.trains) {
+      part.notes.erase(micro_batch);
+      return;
+    }
+    part.under_way[micro_batch] = {input, output};
+    expect_gradients(index);
+  }
+
+  void backward(size_t index, int64_t micro_batch) {
+    pipeline_.position_ = position(Direction::kBackward, index, micro_batch);
+    Part& part = parts_[index];
+    at::Tensor gradient;
+    if (links(index).output_gradient != nullptr) {
+      gradient = part.expected_gradients.front().wait();
+      part.expected_gradients.pop_front();
+      expect_gradients(index);
+    }
+    UnderWay under_way = std::move(part.under_way.at(micro_batch));
+    part.under_way.erase(micro_batch);
+    const at::Tensor input = under_way.input, output = std::move(under_way.output);
+    work_.backward(pass_of(index, micro_batch), output, gradient, [&] {
+      if (links(index).input_gradient == nullptr) return;
+      // A placeholder's loss may not depend on it.
+      const at::Tensor sent = input.grad().defined() ? input.grad() : at::zeros_like(input);
+      send(*links(index).input_gradient, sent, name_of("gradients", micro_batch));
+    });
+    part.notes.erase(micro_batch);
+  }
+
+  std::string position(Direction direction, size_t index, int64_t micro_batch) const {
+    return concat(plan::to_string({direction, micro_batch, static_cast<int64_t>(index)}, pipeline_.parts()),
+                  " of ", run_.micro_batches, run_.micro_batches == 1 ? " micro-batch" : " micro-batches");
+  }
+
+  Pipeline& pipeline_;
+  const PipelineRun& run_;
+  StageWork& work_;
+  std::vector<Part> parts_;
+  std::deque<Sent> sent_;
+};
+
+void Pipeline::run(const PipelineRun& run, StageWork& work) {
+  auto running = std::make_unique<Running>(*this, run, work);
+  try {
+    running->run();
+  } catch (...) {
+    // Its destructor would wait for messages that never come. They end with the mesh.
+    static_cast<void>(running.release());
+    throw;
+  }
+  position_.clear();
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/train/pipeline_facts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tessera/base/text.h"
+#include "tessera/eager/session.h"
+#include "tessera/monitor/number.h"
+#include "tessera/plan/memory.h"
+#include "tessera/plan/schedule.h"
+#include "tessera/plan/spans.h"
+#include "tessera/plan/traffic.h"
+
+namespace tessera::train {
+namespace {
+
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+constexpr int64_t kColumns = 96;
+constexpr int64_t kStagesShown = 16;  // of more the first and the last ones are
+
+/// Of a pass of each virtual stage as shares of a whole model's forward pass: a backward pass takes twice as
+/// long, and what is recomputed once more.
+plan::PassCosts costs_of(const Prepared& p) {
+  const std::vector<double> flops = arch::unit_flops(p.job.recipe.model);
+  const double all = std::accumulate(flops.begin(), flops.end(), 0.0);
+  plan::PassCosts costs;
+  for (int64_t stage = 0; stage < p.plan.stages * p.plan.virtual_stages; ++stage) {
+    const auto [begin, end] = plan::units_of_virtual_stage(p.plan, stage);
+    double forward = 0, backward = 0;
+    for (size_t i = begin; i < end; ++i) {
+      forward += flops[i] / all;
+      backward += flops[i] / all * (p.plan.units[i].recomputes() ? 3 : 2);
+    }
+    costs.forward.push_back(forward);
+    costs.backward.push_back(backward);
+  }
+  return costs;
+}
+
+/// "stem, blocks.0-2".
+std::string units_text(const plan::Plan& plan, int64_t virtual_stage) {
+  const auto [begin, end] = plan::units_of_virtual_stage(plan, virtual_stage);
+  const std::string& first = plan.units[begin].name;
+  const std::string& last = plan.units[end - 1].name;
+  return end - begin == 1 ? first : concat(first, " to ", last);
+}
+
+std::string stage_text(const plan::Plan& plan, int64_t stage) {
+  std::vector<std::string> parts;
+  for (int64_t index = stage; index < plan.stages * plan.virtual_stages; index += plan.stages)
+    parts.push_back(units_text(plan, index));
+  const int64_t ranks = plan.stage_ranks(), first = stage * ranks;
+  return concat(ranks == 1 ? concat("rank ", first) : concat("ranks ", first, "-", first + ranks - 1), ": ",
+                join(parts, ", and "));
+}
+
+}  // namespace
+
+std::vector<std::string> draw(const plan::Timing& timing, int64_t columns) {
+  std::vector<std::string> lines;
+  const double width = timing.makespan / static_cast<double>(columns);
+  for (const auto& spans : timing.stages) {
+    std::string line(static_cast<size_t>(columns), '.');
+    for (const plan::Timing::Span& span : spans) {
+      const bool forward = span.action.direction == plan::Direction::kForward;
+      const char sign = forward ? static_cast<char>('0' + span.action.micro_batch % 10)
+                                : static_cast<char>('a' + span.action.micro_batch % 26);
+      const auto begin = static_cast<int64_t>(std::llround(span.begin / width));
+      const auto end = std::max(static_cast<int64_t>(std::llround(span.end / width)), begin + 1);
+      for (int64_t column = begin; column < std::min(end, columns); ++column)
+        line[static_cast<size_t>(column)] = sign;
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+Rows pipeline_facts(const Prepared& p) {
+  const plan::Plan& plan = p.plan;
+  if (plan.stages == 1) return {};
+  const plan::ScheduleShape shape = plan::shape_of(plan);
+  const plan::PassCosts costs = costs_of(p);
+  const plan::Timing timing = plan::simulate(shape, plan::schedules_of(shape), costs);
+  double busy = 0;
+  for (const auto& spans : timing.stages) {
+    for (const auto& span : spans) busy += span.end - span.begin;
+  }
+  const double idle = 1 - busy / (timing.makespan * static_cast<double>(plan.stages));
+  const auto inputs = eager::cost_inputs(
+      eager::with_kept_activations(p.job.recipe, p.choices.keeps_activations), p.ranks.world, p.device);
+  Rows rows;
+  rows.emplace_back(
+      "pipeline",
+      concat(plan.stages, " stages, ", to_string(plan.schedule), ", ", plan.micro_batches,
+             plan.micro_batches == 1 ? " micro-batch" : " micro-batches", " of ", p.sizes.per_rank,
+             " images per rank: a stage stands still for ", monitor::print("%.0f", 100 * idle),
+             " % of a step, by operations (digits: forward passes, letters: backward)"));
+  const std::vector<std::string> lines = draw(timing, kColumns);
+  const std::vector<plan::Memory> memory =
+      plan::predict_stage_memory(p.job.recipe.model, plan, inputs, p.sizes.per_rank);
+  for (int64_t stage = 0; stage < plan.stages; ++stage) {
+    if (plan.stages > kStagesShown && stage >= kStagesShown / 2 && stage < plan.stages - kStagesShown / 2)
+      continue;
+    const auto index = static_cast<size_t>(stage);
+    const double passed = plan::passed_per_image(p.job.recipe.model, plan, stage, inputs.compute_bytes) *
+                          static_cast<double>(p.sizes.per_rank * plan.micro_batches);
+    rows.emplace_back(
+        concat("stage ", stage),
+        concat(stage_text(plan, stage), "; ", human_bytes(memory[index].total()), ", ",
+               timing.in_flight[index], " in flight, sends ", human_bytes(passed), " to its neighbours"));
+    rows.emplace_back(concat("  over time"), lines[index]);
+  }
+  return rows;
+}
+
+}  // namespace tessera::train
