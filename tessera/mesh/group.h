@@ -33,6 +33,9 @@ struct LastOperation {
   std::vector<std::weak_ptr<const CollectiveWatcher>> watchers;  // see Mesh::watch_collectives
 };
 
+/// Group::transport_name() of ranks that are not there.
+inline constexpr const char* kPretended = "pretended";
+
 struct GroupName {
   std::string name;  // "shard"; of a group without a name "ranks 0,2 (stride 2)"
   std::string text;  // as errors say it: "axis shard", "axis shard (ranks 0,1)", "ranks 0,2 (stride 2)"

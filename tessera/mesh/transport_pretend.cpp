@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "tessera/mesh/group.h"
 #include "tessera/mesh/transport.h"
 
 namespace tessera::mesh {
@@ -28,7 +29,7 @@ class PretendTransport : public Transport {
   }
 
   void abort() override {}
-  const char* name() const override { return "pretended"; }
+  const char* name() const override { return kPretended; }
 
  private:
   Waiter answered(Movement movement, const at::Tensor& output, const at::Tensor& input) const {
