@@ -17,10 +17,11 @@
 namespace tessera::plan {
 namespace {
 
-[[noreturn]] void bad_rule(const std::string& rule, const std::string& why) {
+[[noreturn]] void bad_rule(const std::string& rule, const std::string& why, const std::string& hint = "") {
   user_error({.where = "plan.unit_rules",
               .problem = concat("shard.units has the rule '", escape(rule), "', but ", why),
-              .expected = "rules such as blocks.0-19=replicate or blocks.20=zero3+recompute+ranks8"});
+              .expected = "rules such as blocks.0-19=replicate or blocks.20=zero3+recompute+ranks8",
+              .hint = hint});
 }
 
 /// "blocks.3" -> 3 where the rule says "blocks"; none for other units.
@@ -107,9 +108,18 @@ class WordReader {
       set(words_.tensor, number(word, kTensor.size(), 1), "tensor");
     } else {
       const bool known = std::ranges::any_of(kLevels, [&](Level level) { return to_string(level) == word; });
-      if (words_.level && !known) bad_rule(rule_, concat("it does not have the form ", kForm));
+      if (!known) refuse_word(word);
       set(words_.level, level_from_string(word), "the level");
     }
+  }
+
+  [[noreturn]] void refuse_word(const std::string& word) const {
+    std::vector<std::string> words = names_of(kLevels);
+    words.insert(words.end(), {"recompute", "keep_sums", "ranksN", "tensorN", "adjacent", "strided",
+                               "keep_gathered", "regather"});
+    const std::string near = nearest(word, words);
+    bad_rule(rule_, concat("'", escape(word), "' is none of its words (", join(words, ", "), ")"),
+             near.empty() ? "" : concat("did you mean ", near, "?"));
   }
 
   const std::string& rule_;
