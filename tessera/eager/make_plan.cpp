@@ -68,8 +68,8 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   return plan;
 }
 
-std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world) {
-  const plan::Plan plan = make_plan(recipe, world);
+std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  const int64_t world = plan.world;
   const bool cuts = std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut);
   if (!cuts) {
     const int64_t ranks = recipe.parallel.plan.empty() ? recipe.shard.ranks : common_shard(plan);
@@ -84,6 +84,17 @@ std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world) {
   std::vector<mesh::Axis> axes = {{"dp", replicate.size}, {"shard", shard.size}};
   axes.insert(tensor.stride == 1 ? axes.end() : axes.begin(), cut);
   return axes;
+}
+
+std::vector<mesh::Span> mesh_spans(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  std::vector<mesh::Span> spans = plan::spans_of(plan);
+  if (recipe.distill.teacher.empty()) return spans;
+  recipe::Recipe teacher = recipe;  // with the student's model: under these keys any model has these groups
+  teacher.parallel = {};
+  teacher.shard.units = "";
+  const std::vector<mesh::Span> more = plan::spans_of(plan_of_keys(teacher, plan.world));
+  spans.insert(spans.end(), more.begin(), more.end());
+  return spans;
 }
 
 }  // namespace tessera::eager

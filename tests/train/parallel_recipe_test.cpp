@@ -15,7 +15,8 @@ namespace {
 using eager::use_any_ranks;
 
 std::string axes_text(const std::vector<std::string>& sets, int64_t world, int64_t rank) {
-  return mesh::Mesh::pretend(rank, mesh_axes(make_recipe(sets), world))->describe();
+  const recipe::Recipe recipe = make_recipe(sets);
+  return mesh::Mesh::pretend(rank, mesh_axes(recipe, make_plan(recipe, world)))->describe();
 }
 
 TEST(ParallelRecipe, KeysAndRulesMakeThePlan) {
@@ -58,8 +59,9 @@ TEST(ParallelRecipe, AxesAddNoGroups) {
       const recipe::Recipe recipe = make_recipe({"parallel.tensor=2", concat("shard.level=", level),
                                                  concat("parallel.tensor_adjacent=", adjacent),
                                                  concat("shard.units=stem=zero3+ranks2")});
-      const std::vector<plan::Span> spans = plan::spans_of(make_plan(recipe, 8));
-      const auto with = mesh::Mesh::pretend(0, mesh_axes(recipe, 8), spans);
+      const plan::Plan plan = make_plan(recipe, 8);
+      const std::vector<plan::Span> spans = plan::spans_of(plan);
+      const auto with = mesh::Mesh::pretend(0, mesh_axes(recipe, plan), spans);
       EXPECT_EQ(with->groups().size(), spans.size() + 1) << level << adjacent;  // and all ranks
     }
   }
@@ -107,6 +109,18 @@ TEST_F(PlanFile, MayNotContradictRulesOrTheTensorDegree) {
   EXPECT_EQ(
       error_text([&] { make_plan(make_recipe({set}), 4); }),
       concat("[plan.read_plan] \"world\" is 8 (", path_.string(), "): expected 4, the ranks of this run"));
+}
+
+// Where its keys make groups that the student's plan does not have.
+TEST(ParallelRecipe, ATeachersGroupsAreAmongThoseOfTheMesh) {
+  const recipe::Recipe plain =
+      make_recipe({"parallel.tensor=4", "shard.units=stem=replicate, head=replicate"});
+  plan::Plan plan = make_plan(plain, 4);
+  const auto has_pairs = [&](const recipe::Recipe& recipe) {
+    return std::ranges::count(mesh_spans(recipe, plan), plan::Span{1, 2}) > 0;
+  };
+  EXPECT_FALSE(has_pairs(make_recipe({"shard.ranks=2"})));
+  EXPECT_TRUE(has_pairs(make_recipe({"shard.ranks=2", "distill.teacher=somewhere"})));
 }
 
 // What an evaluation makes of the recipe of a training.

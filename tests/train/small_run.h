@@ -189,9 +189,8 @@ inline void run_plan_ranks(const recipe::Recipe& recipe, int64_t world,
                            const std::function<void(mesh::Mesh&, const plan::Plan&)>& body) {
   const plan::Plan plan = make_plan(recipe, world);
   testing::run_ranks(
-      mesh_axes(recipe, world), [&](mesh::Mesh& mesh) { body(mesh, plan); },
-      std::chrono::milliseconds(30'000),
-      /*shared_memory=*/true, plan::spans_of(plan));
+      mesh_axes(recipe, plan), [&](mesh::Mesh& mesh) { body(mesh, plan); }, std::chrono::milliseconds(30'000),
+      /*shared_memory=*/true, mesh_spans(recipe, plan));
 }
 
 /// What happens to a state before its first step.
