@@ -37,6 +37,9 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const plan::Pl
 /// The layout of parallel.plan, or of the keys shard.* and parallel.*. Errors: UserError where these do not
 /// fit the model or `world` ranks, or contradict each other.
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
+/// Keys that were set and do not change the plan, as lines for the user: those beside a plan file, and those
+/// of tensor parallelism where nothing is cut.
+std::vector<std::string> layout_warnings(const recipe::Recipe& recipe, const plan::Plan& plan);
 /// Names of the mesh's axes for the recipe's plan: "shard", and with shard.ranks "dp" over it; with tensor
 /// parallelism the groups of the units that are cut, "tensor" as the fastest axis (adjacent) or the slowest
 /// (strided). Where these units have different groups, "dp" for all ranks.
