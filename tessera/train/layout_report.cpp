@@ -146,18 +146,33 @@ class Judge {
   /// By how much a weight may differ after a step because of differences before its update.
   at::Tensor explained(const RecordedTensor& a, const RecordedTensor& b) const {
     const at::Tensor before_a = before(a_, a), before_b = before(b_, a);
-    const Name gradient(a.step, TensorKind::kGradient, a.name);
-    const auto found_a = a_.find(gradient), found_b = b_.find(gradient);
-    if (!before_a.defined() || !before_b.defined() || found_a == a_.end() || found_b == b_.end())
-      return at::zeros({}, at::kDouble);
-    const at::Tensor &x = found_a->second->values, &y = found_b->second->values;
-    // Twice: moments of earlier steps make an update steeper than its gradient.
-    const at::Tensor share = difference_of(x, y).mul(2).div(at::maximum(x.abs(), y.abs()));
+    const at::Tensor share = differing_share(a);
+    if (!before_a.defined() || !before_b.defined() || !share.defined()) return at::zeros({}, at::kDouble);
     const at::Tensor updates = (a.values - before_a).abs().add((b.values - before_b).abs()).to(at::kDouble);
-    return at::nan_to_num(share, 0.0, 1.0)
-        .clamp_max(1)
-        .mul(updates)
-        .add(difference_of(before_a.to(at::kDouble), before_b.to(at::kDouble)));
+    return share.mul(updates).add(difference_of(before_a.to(at::kDouble), before_b.to(at::kDouble)));
+  }
+
+  /// The share of a weight's update that differences of gradients up to its step explain, 0 to 1 for each
+  /// element: moments remember the gradients of earlier steps, and LAMB and LARS scale an element's update by
+  /// those of the whole tensor. Undefined: a gradient was not recorded.
+  at::Tensor differing_share(const RecordedTensor& weight) const {
+    at::Tensor most;
+    for (int64_t step = 1; step <= weight.step; ++step) {
+      const Name gradient(step, TensorKind::kGradient, weight.name);
+      const auto found_a = a_.find(gradient), found_b = b_.find(gradient);
+      if (found_a == a_.end() || found_b == b_.end()) return {};
+      const at::Tensor x = found_a->second->values.to(at::kDouble),
+                       y = found_b->second->values.to(at::kDouble);
+      const at::Tensor difference = difference_of(x, y);
+      // Twice: moments of earlier steps make an update steeper than its gradient. 0 / 0 is no difference.
+      const auto of = [](const at::Tensor& part, const at::Tensor& whole) {
+        return at::nan_to_num(part.mul(2).div(whole), 0.0, 1.0).clamp_max(1);
+      };
+      const at::Tensor share = at::maximum(of(difference, at::maximum(x.abs(), y.abs())),
+                                           of(difference.norm(), at::maximum(x.norm(), y.norm())));
+      most = most.defined() ? at::maximum(most, share) : share;
+    }
+    return most;
   }
 
   using Tensors = std::map<Name, const RecordedTensor*>;
