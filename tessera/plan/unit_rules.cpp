@@ -54,6 +54,9 @@ void check_range(const Plan& plan, const std::string& rule, const std::smatch& p
   if (last >= length) bad_rule(rule, concat("the model's ", list, " are 0 to ", length - 1));
 }
 
+// More than any rule needs. std::regex takes stack for each character, and would run out of it.
+constexpr size_t kLongestRule = 512, kShownOfLongRules = 40;
+
 constexpr const char* kForm =
     "UNITS=WORD+WORD... with a level, recompute or keep_sums, ranksN, tensorN, adjacent or strided, "
     "keep_gathered or regather";
@@ -199,6 +202,10 @@ class Rules {
     static const std::regex form(
         "\\s*(?:(stem|head)|(\\w+)\\.(\\d{1,9})(?:-(\\d{1,9}))?)\\s*=\\s*(\\w+(?:\\+\\w+)*)\\s*");
     std::smatch parts;
+    if (rule.size() > kLongestRule) {
+      bad_rule(rule.substr(0, kShownOfLongRules) + "...",
+               concat("it has ", rule.size(), " characters, more than ", kLongestRule));
+    }
     if (!std::regex_match(rule, parts, form)) bad_rule(rule, concat("it does not have the form ", kForm));
     const std::string text = parts[5];
     const WordReader reader(rule, text);

@@ -163,6 +163,9 @@ TEST(UnitRules, RefusesWhatCannotBe) {
   EXPECT_EQ(message("head=zero1,"), "no error");
   EXPECT_EQ(message("head=zero1,,stem=zero1"), refusal("", kForm));
   EXPECT_EQ(message("tail=zero1"), refusal("tail=zero1", kForm));
+  EXPECT_EQ(message("stem=" + std::string(1'000'000, 'a')),
+            refusal("stem=" + std::string(35, 'a') + "...", "it has 1000005 characters, more than 512"));
+  EXPECT_EQ(message(std::string(500, ' ') + "head=zero1"), "no error");
   EXPECT_EQ(message("blocks.99999999999=zero1"), refusal("blocks.99999999999=zero1", kForm));
   const auto word = [](const std::string& rule, const std::string& text) {
     return refusal(rule,
