@@ -121,7 +121,7 @@ class WordReader {
     words.insert(words.end(), {"recompute", "keep_sums", "ranksN", "tensorN", "adjacent", "strided",
                                "keep_gathered", "regather"});
     const std::string near = nearest(word, words);
-    bad_rule(rule_, concat("'", escape(word), "' is none of its words (", join(words, ", "), ")"),
+    bad_rule(rule_, concat("'", escape(word), "' is not a word of rules (", join(words, ", "), ")"),
              near.empty() ? "" : concat("did you mean ", near, "?"));
   }
 

@@ -76,7 +76,7 @@ TEST(Rows, RefusesOtherCounts) {
   });
 }
 
-/// Whoever changes the result in place changes no input.
+/// A caller may change the result in place.
 TEST(Rows, ResultsOfOneRankShareNoMemoryWithItsInput) {
   testing::run_ranks({{"tensor", 1}}, [](Mesh& mesh) {
     const at::Tensor mine = at::ones({2, 3});

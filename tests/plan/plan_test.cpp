@@ -170,7 +170,7 @@ TEST(UnitRules, RefusesWhatCannotBe) {
   const auto word = [](const std::string& rule, const std::string& text) {
     return refusal(rule,
                    concat("'", text,
-                          "' is none of its words (replicate, zero1, zero2, zero3, recompute, keep_sums, "
+                          "' is not a word of rules (replicate, zero1, zero2, zero3, recompute, keep_sums, "
                           "ranksN, tensorN, adjacent, strided, keep_gathered, regather)"));
   };
   EXPECT_EQ(message("stem=zero4"), word("stem=zero4", "zero4") + "; did you mean zero1?");
