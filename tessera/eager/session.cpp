@@ -18,7 +18,6 @@
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/launched.h"
 #include "tessera/plan/memory.h"
-#include "tessera/plan/spans.h"
 
 namespace tessera::eager {
 namespace {
@@ -74,11 +73,10 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
   }
 }
 
-std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
-                                    const std::function<mesh::Facts()>& facts) {
-  const std::vector<mesh::Axis> axes = mesh_axes(recipe, ranks.world);
-  const plan::Plan plan = make_plan(recipe, ranks.world);
-  const std::vector<mesh::Span> spans = plan::spans_of(plan);
+std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const plan::Plan& plan,
+                                    const launch::Ranks& ranks, const std::function<mesh::Facts()>& facts) {
+  const std::vector<mesh::Axis> axes = mesh_axes(recipe, plan);
+  const std::vector<mesh::Span> spans = mesh_spans(recipe, plan);
   const std::vector<mesh::Link> links = plan::links_of(plan);
   if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans, links);
   const auto timeout = run_timeout(recipe);

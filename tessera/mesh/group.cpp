@@ -215,7 +215,7 @@ std::vector<int64_t> with_rows(const at::Tensor& like, int64_t rows) {
 PendingRows Group::gather_rows(const at::Tensor& mine, std::span<const int64_t> counts,
                                const std::string& what) {
   const int64_t own = counts[static_cast<size_t>(rank_)], most = check_rows(mine, counts, size_, own, what);
-  if (size_ == 1 || most == 0) return {Pending(), [mine] { return mine; }};
+  if (size_ == 1 || most == 0) return {Pending(), [rows = mine.clone()] { return rows; }};
   at::Tensor sent = mine.contiguous();
   if (own < most) {
     sent = at::zeros(with_rows(mine, most), mine.options());

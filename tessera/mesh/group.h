@@ -82,9 +82,9 @@ class Group {
   /// travels in pieces of kPieceValues values, kPiecesAtOnce of them at once: that bounds the memory
   /// it takes. Pieces after the first ones start in advance() and wait().
   Pending reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarType wire, const std::string& what);
-  /// The rows of all ranks, rank 0's first: [sum of counts, ...], of `mine` [counts[rank()], ...]. `counts`:
-  /// rows of each rank, 0 or more, the same on every rank. Each rank sends (size - 1) times the largest
-  /// count.
+  /// The rows of all ranks, rank 0's first: [sum of counts, ...], of `mine` [counts[rank()], ...], in a
+  /// tensor that shares no memory with `mine`. `counts`: rows of each rank, 0 or more, the same on every
+  /// rank. Each rank sends (size - 1) times the largest count.
   PendingRows gather_rows(const at::Tensor& mine, std::span<const int64_t> counts, const std::string& what);
   /// This rank's rows of the sum over ranks, in rank order, of `partial` [sum of counts, ...]:
   /// [counts[rank()],

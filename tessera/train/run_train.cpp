@@ -105,7 +105,7 @@ class TrainRun {
     if (ranks.world > launch::available_cores() && is_first() && ranks.local_world == ranks.world)
       log_.warn(concat(ranks.world, " ranks share ", launch::available_cores(), " cores: each will be slow"));
     record_data(p_);
-    mesh_ = eager::connect(recipe(), ranks, [&] {
+    mesh_ = eager::connect(recipe(), p_.plan, ranks, [&] {
       return eager::joined_facts({{eager::command_fact(command_of(p_.job))},
                                   eager::computing_facts(recipe(), p_.plan, p_.device),
                                   eager::weights_facts("train.init_from", recipe().train.init_from),

@@ -76,6 +76,18 @@ TEST(Rows, RefusesOtherCounts) {
   });
 }
 
+/// A caller may change the result in place.
+TEST(Rows, ResultsOfOneRankShareNoMemoryWithItsInput) {
+  testing::run_ranks({{"tensor", 1}}, [](Mesh& mesh) {
+    const at::Tensor mine = at::ones({2, 3});
+    for (const at::Tensor& result : {mesh.group("tensor").gather_rows(mine, Counts{2}, "rows").wait(),
+                                     mesh.group("tensor").sum_rows(mine, Counts{2}, "rows").wait()}) {
+      at::Tensor(result).zero_();
+      EXPECT_TRUE(at::equal(mine, at::ones({2, 3})));
+    }
+  });
+}
+
 /// A pretended rank sees its own rows as those of all.
 TEST(Rows, Pretended) {
   const auto mesh = Mesh::pretend(1, {{"tensor", 3}});
