@@ -40,7 +40,16 @@ class DeviceTransport : public Transport {
 
   Waiter all_to_all(at::Tensor output, at::Tensor input) override {
     if (input.device().type() != type_) return host_->all_to_all(output, input);
-    return on_stream(backend(exchanges_, "exchanges").all_to_all(output, input));
+    std::vector<int64_t> equal_splits;
+    return on_stream(backend(exchanges_, "exchanges").all_to_all(output, input, equal_splits, equal_splits));
+  }
+
+  Waiter exchange(at::Tensor output, at::Tensor input, const Splits& splits) override {
+    if (input.device().type() != type_) return host_->exchange(output, input, splits);
+    const Lane& lane = backend(exchanges_, "exchanges");
+    const int64_t rank = lane.backend->getRank();
+    std::vector<int64_t> sent = splits[static_cast<size_t>(rank)], received = column(splits, rank);
+    return on_stream(lane.all_to_all(output, input, received, sent));
   }
 
   void abort() override {
@@ -62,9 +71,9 @@ class DeviceTransport : public Transport {
     Work allgather_base(at::Tensor& output, at::Tensor& input) const {
       return backend->_allgather_base(output, input);
     }
-    Work all_to_all(at::Tensor& output, at::Tensor& input) const {
-      std::vector<int64_t> equal_splits;
-      return backend->alltoall_base(output, input, equal_splits, equal_splits);
+    Work all_to_all(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& received,
+                    std::vector<int64_t>& sent) const {
+      return backend->alltoall_base(output, input, received, sent);
     }
   };
 
