@@ -58,7 +58,7 @@ std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> sourc
                                              mesh::Mesh& mesh, Log& log);
 /// Common loader settings. Where the recipe leaves the workers open they are as many as the cores that the
 /// computing threads leave to this rank, and stay on those; where they leave none, one that shares theirs.
-/// More than that, asked for by the recipe, is warned about.
+/// More than that, asked for by the recipe, is warned about. The plan's tensor_spans are the caller's to add.
 data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
                                    Log& log);
 

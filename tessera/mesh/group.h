@@ -17,7 +17,6 @@
 
 #include "tessera/mesh/pending.h"
 #include "tessera/mesh/pieces.h"
-#include "tessera/mesh/row_shares.h"
 
 namespace tessera::mesh {
 
@@ -132,8 +131,9 @@ class Group {
   Pending gather(const char* kind, at::Tensor output, at::Tensor input, const std::string& what);
   Pending reduce(const char* kind, at::Tensor output, at::Tensor input, at::ScalarType wire,
                  const std::string& what);
-  Pending exchange(const char* kind, at::Tensor output, at::Tensor input, const Splits& splits,
-                   const std::string& what);
+  /// splits[i][j]: values that rank i sends to rank j (row_shares.h).
+  Pending exchange(const char* kind, at::Tensor output, at::Tensor input,
+                   const std::vector<std::vector<int64_t>>& splits, const std::string& what);
   PendingRows gather_unequal(const at::Tensor& mine, std::span<const int64_t> counts,
                              const std::string& what);
   PendingRows sum_unequal(const at::Tensor& partial, std::span<const int64_t> counts,

@@ -140,6 +140,7 @@ class LayoutRun {
     launch::Ranks mine = ranks_;
     mine.rank = mine.local_rank = rank;
     data::LoaderOptions options = eager::loader_options(recipe_, mine, threads_, log_);
+    options.tensor_spans = plan::tensor_spans(layout_.plan);
     options.order.mix = data_.parts;
     options.batch = sizes_.batch;
     options.accumulation = sizes_.accumulation;

@@ -26,6 +26,7 @@
 #include "tessera/loop/evaluation.h"
 #include "tessera/monitor/evaluation_report.h"
 #include "tessera/monitor/number.h"
+#include "tessera/plan/spans.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/features.h"
 
@@ -272,6 +273,7 @@ class EvalRun {
         has_outputs_ && compare_classes(trained_, state->classes, *source_, job_, split_, warn_);
     const loop::EvaluateOptions options = evaluate_options();
     data::LoaderOptions loader = eager::loader_options(recipe(), ranks_, threads_, log_);
+    loader.tensor_spans = plan::tensor_spans(state->plan);
     eager::deliver_for(device_, &loader);
     loader.give_up = launch::stop_requested;
     loop::Evaluation result;

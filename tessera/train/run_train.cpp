@@ -21,6 +21,7 @@
 #include "tessera/launch/time_limit.h"
 #include "tessera/loop/loop.h"
 #include "tessera/monitor/monitor.h"
+#include "tessera/plan/spans.h"
 #include "tessera/profile/rates.h"
 #include "tessera/recipe/run_folder.h"
 #include "tessera/shard/tensor_memory.h"
@@ -79,6 +80,7 @@ class TrainRun {
     p_.device = eager::choose_device(recipe(), p_.ranks);
     p_.plan = eager::make_plan(recipe(), p_.ranks.world);
     p_.loader = eager::loader_options(recipe(), p_.ranks, p_.threads, log_);
+    p_.loader.tensor_spans = plan::tensor_spans(p_.plan);
     eager::deliver_for(p_.device, &p_.loader);
     p_.groups = matched_groups(recipe());
     open_data(p_);

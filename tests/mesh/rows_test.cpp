@@ -148,6 +148,26 @@ TEST(Rows, UnequalSumsAreThoseInRankOrder) {
   }
 }
 
+/// Slices of many messages through shared memory, which has 16 slots of 512 KiB.
+TEST(Rows, LargeUnequalOnes) {
+  for (const bool shared_memory : {true, false}) {
+    testing::run_ranks(
+        {{"tensor", 3}},
+        [&](Mesh& mesh) {
+          Group& group = mesh.group("tensor");
+          const Counts counts = {0, 3, 1};
+          const at::Tensor rows = at::arange(4'000'004, at::kFloat).view({4, 1'000'001});
+          const int64_t first = group.rank() == 2 ? 3 : 0, own = counts[static_cast<size_t>(group.rank())];
+          PendingRows gather = group.gather_rows(rows.narrow(0, first, own), counts, "rows");
+          PendingRows sum = group.sum_rows(rows * static_cast<double>(group.rank() + 1), counts, "rows");
+          EXPECT_TRUE(gather.wait().equal(rows));
+          const at::Tensor expected = rows + rows * 2 + rows * 3;
+          EXPECT_TRUE(sum.wait().equal(expected.narrow(0, first, own)));
+        },
+        std::chrono::milliseconds(30'000), shared_memory);
+  }
+}
+
 /// Several exchanges under way: second messages start in one order on all ranks, beside those of equal
 /// counts.
 TEST(Rows, ManyUnderWayKeepTheirOrder) {

@@ -145,6 +145,7 @@ inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curv
   ranks.rank = mesh.rank();
   ranks.world = mesh.world_size();
   data::LoaderOptions options = loader_options(recipe, ranks, 1, log);
+  options.tensor_spans = plan::tensor_spans(state.plan);
   options.order.mix = mix.parts;
   const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, mesh.world_size());
   options.batch = sizes.batch;
