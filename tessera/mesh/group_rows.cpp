@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/group.h"
+#include "tessera/mesh/row_shares.h"
 #include "tessera/mesh/sum_rows.h"
 
 namespace tessera::mesh {
