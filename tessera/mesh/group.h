@@ -93,13 +93,13 @@ class Group {
   /// it takes. Pieces after the first ones start in advance() and wait().
   Pending reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarType wire, const std::string& what);
   /// The rows of all ranks, rank 0's first: [sum of counts, ...], of `mine` [counts[rank()], ...]. `counts`:
-  /// rows of each rank, 0 or more, the same on every rank. Ranks with equal counts send each other their
-  /// rows. Else there are two messages, the second with the caller's help (PendingRows): together every rank
+  /// rows of each rank, 0 or more, the same on every rank. Ranks send each other their rows, padded to the
+  /// largest count where that adds a quarter at most. Else there are two messages (PendingRows): every rank
   /// receives what it lacks, once, and sends as gather_shares() says.
   PendingRows gather_rows(const at::Tensor& mine, std::span<const int64_t> counts, const std::string& what);
   /// This rank's rows of the sum over ranks, in rank order, of `partial` [sum of counts, ...]:
-  /// [counts[rank()], ...] float32, or float64 of float64. The rows travel in their dtype. With unequal
-  /// counts there are two messages: some sums are made by other ranks (sum_shares()) and travel in the dtype
+  /// [counts[rank()], ...] float32, or float64 of float64. The rows travel in their dtype. Where
+  /// gather_rows() has two messages, some sums are made by other ranks (sum_shares()) and travel in the dtype
   /// of the result, so that it is the same bit by bit.
   PendingRows sum_rows(const at::Tensor& partial, std::span<const int64_t> counts, const std::string& what);
   /// values (small, float64, contiguous) <- sum over ranks, the same bits on every rank.
