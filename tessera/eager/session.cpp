@@ -150,6 +150,7 @@ std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> sourc
 }
 
 void load_for(const plan::Plan& plan, data::LoaderOptions* options) {
+  options->tensor_spans = plan::tensor_spans(plan);
   if (plan.stages == 1) return;
   if (plan::stage_of(plan, options->rank) > 0) options->workers = 0;  // the first stage loads
   options->rank %= plan.stage_ranks();

@@ -68,12 +68,13 @@ std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> sourc
                                              mesh::Mesh& mesh, Log& log);
 /// Common loader settings. Where the recipe leaves the workers open they are as many as the cores that the
 /// computing threads leave to this rank, and stay on those; where they leave none, one that shares theirs.
-/// More than that, asked for by the recipe, is warned about.
+/// More than that, asked for by the recipe, is warned about. load_for() adds what depends on the plan.
 data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
                                    Log& log);
 
-/// Makes them those of a rank of a pipeline: the ranks of the first stage load, each for those of the same
-/// place in the other stages, which have no workers and must not ask for a batch.
+/// Makes them those of a rank of this plan: samples are balanced over its tensor groups. In a pipeline the
+/// ranks of the first stage load, each for those of the same place in the other stages, which have no workers
+/// and must not ask for a batch.
 void load_for(const plan::Plan& plan, data::LoaderOptions* options);
 
 /// Bytes: plan::predict_memory's total, with checkpoint.async the copy that is being written, and the

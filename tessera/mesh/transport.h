@@ -14,6 +14,7 @@
 #include <string>
 
 #include "tessera/mesh/pending.h"
+#include "tessera/mesh/row_shares.h"
 
 namespace c10d {
 class Backend;
@@ -30,6 +31,9 @@ class Transport {
   virtual Waiter all_gather(at::Tensor output, at::Tensor input) = 0;
   /// Slice r of input goes to rank r; slice r of output comes from rank r. Equal slices.
   virtual Waiter all_to_all(at::Tensor output, at::Tensor input) = 0;
+  /// all_to_all in slices of any sizes, in its order: splits[i][j] values go from rank i to rank j. Both
+  /// tensors are flat and have as many values as that is. A rank's slice for itself is copied.
+  virtual Waiter exchange(at::Tensor output, at::Tensor input, const Splits& splits) = 0;
   /// An exchange whose output [n] is the sum of what comes, rank 0's first, in its own dtype; input [ranks,
   /// n]. Unset, on every rank alike, where a transport only moves bytes.
   virtual std::optional<Waiter> reduce_scatter(const at::Tensor& output, const at::Tensor& input) {
@@ -96,13 +100,14 @@ std::shared_ptr<Transport> device_transport(std::shared_ptr<Transport> host,
 /// that share a GPU, which NCCL refuses. The calling thread waits for the device. Local.
 std::shared_ptr<Transport> staged_transport(std::shared_ptr<Transport> host, at::DeviceType type);
 
-enum class Movement { kAllGather, kAllToAll };
+enum class Movement { kAllGather, kAllToAll, kExchange };
 
-/// Fills `output` [size, n] with what every rank would have sent; `input` is what this rank gave.
+/// Fills `output` [size, n] (flat in an exchange) with what every rank would have sent; `input` is what this
+/// rank gave.
 using Answer = std::function<void(Movement movement, at::Tensor output, const at::Tensor& input)>;
 
 /// One process plays rank `rank` of `size`. Without `answer` the other ranks' contributions are copies of its
-/// own.
+/// own, in an exchange repeated as often as it takes.
 std::shared_ptr<Transport> pretend_transport(int64_t rank, int64_t size, Answer answer = {});
 
 }  // namespace tessera::mesh

@@ -20,18 +20,31 @@ class PretendTransport : public Transport {
     return answered(Movement::kAllToAll, output, input);
   }
 
-  Waiter send(at::Tensor) override {
-    return {[] {}, [] { return true; }};
-  }
+  Waiter send(at::Tensor) override { return ended(); }
   Waiter receive(at::Tensor message) override {
     message.zero_();
-    return {[] {}, [] { return true; }};
+    return ended();
+  }
+  Waiter exchange(at::Tensor output, at::Tensor input, const Splits& /*splits*/) override {
+    if (answer_) {
+      answer_(Movement::kExchange, output, input);
+    } else if (input.numel() == 0) {
+      output.zero_();
+    } else {
+      const int64_t times = (output.numel() + input.numel() - 1) / input.numel();
+      output.copy_(input.repeat({times}).narrow(0, 0, output.numel()));
+    }
+    return ended();
   }
 
   void abort() override {}
   const char* name() const override { return kPretended; }
 
  private:
+  static Waiter ended() {
+    return {[] {}, [] { return true; }};
+  }
+
   Waiter answered(Movement movement, const at::Tensor& output, const at::Tensor& input) const {
     const at::Tensor rows = output.view({size_, -1});
     if (answer_) {
@@ -42,7 +55,7 @@ class PretendTransport : public Transport {
       // Every other rank would send what this rank holds for itself.
       rows.copy_(input.view({size_, -1}).narrow(0, rank_, 1).expand({size_, -1}));
     }
-    return {[] {}, [] { return true; }};
+    return ended();
   }
 
   int64_t rank_, size_;

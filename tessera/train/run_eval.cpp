@@ -26,6 +26,7 @@
 #include "tessera/loop/evaluation.h"
 #include "tessera/monitor/evaluation_report.h"
 #include "tessera/monitor/number.h"
+#include "tessera/plan/spans.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/features.h"
 
@@ -246,6 +247,12 @@ class EvalRun {
     threads_ = eager::set_threads(recipe(), ranks_);
     device_ = eager::choose_device(recipe(), ranks_);
     plan_ = eager::make_plan(recipe(), ranks_.world);
+    if (plan_.stages > 1 && wants_features(job_)) {
+      user_error({.where = "train.eval",
+                  .problem = concat("--features, --knn and --probe with ", plan_.stages, " stages"),
+                  .expected = "a model that is not cut into stages",
+                  .hint = "remove --set parallel.pipeline: the numbers are the same without"});
+    }
     source_ = data::open_splits(recipe().data.source, split_, eager::source_options(recipe(), warn_));
     has_outputs_ = has_outputs_for(trained_, *source_, job_, split_, warn_);
     if (needs_training_split(job_)) train_ = eager::open_training(recipe());
@@ -272,6 +279,7 @@ class EvalRun {
         has_outputs_ && compare_classes(trained_, state->classes, *source_, job_, split_, warn_);
     const loop::EvaluateOptions options = evaluate_options();
     data::LoaderOptions loader = eager::loader_options(recipe(), ranks_, threads_, log_);
+    eager::load_for(state->plan, &loader);
     eager::deliver_for(device_, &loader);
     loader.give_up = launch::stop_requested;
     loop::Evaluation result;

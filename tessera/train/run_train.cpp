@@ -21,6 +21,7 @@
 #include "tessera/launch/time_limit.h"
 #include "tessera/loop/loop.h"
 #include "tessera/monitor/monitor.h"
+#include "tessera/plan/spans.h"
 #include "tessera/profile/rates.h"
 #include "tessera/recipe/run_folder.h"
 #include "tessera/shard/tensor_memory.h"

@@ -207,7 +207,7 @@ TEST(Layouts, SendsTheLeast) {
                    2,
                    2};
     const StepResult step = step_of(input_of(one), plan_of(one));
-    const int64_t bytes = step.bytes_sent.at("gather_rows") + step.bytes_sent.at("sum_rows");
+    const int64_t bytes = step.bytes_sent[0].at("gather_rows") + step.bytes_sent[0].at("sum_rows");
     const int64_t micro_batches = 2, samples = 2, row = 24 * 8;
     EXPECT_EQ(bytes % (micro_batches * samples * row), 0);
     return bytes / (micro_batches * samples * row);
@@ -221,6 +221,43 @@ TEST(Layouts, SendsTheLeast) {
   EXPECT_EQ(rows_sent(Recompute::kAll, true, 0.5), 2 * 12 * n + (n + 3) * 2 + n + 3);
   EXPECT_EQ(rows_sent(Recompute::kKeepSums, false, 0), 2 * 10 * n + (n + 3) * 2 + n + 1);
   EXPECT_EQ(rows_sent(Recompute::kKeepSums, false, 0.5), 2 * 10 * n + (n + 3) * 2 + n + 1);
+}
+
+/// What the ranks of a tensor group of 4 send where they hold unequal numbers of samples, in rows of a token.
+/// Every layer gathers 9 n + 3 rows of each sample and sums as many (see SendsTheLeast).
+TEST(Layouts, UnequalNumbersOfSamplesSendNoPadding) {
+  arch::VitConfig config = small_vit();
+  config.heads = 4;
+  const auto rows_sent = [&](int64_t samples, const char* kind) {
+    const Case one{{"", config},
+                   4,
+                   1,
+                   Mix::kAdjacent,
+                   Level::kReplicate,
+                   0,
+                   Recompute::kNone,
+                   true,
+                   plan::Offload::kNone,
+                   1,
+                   samples,
+                   1,
+                   1};
+    std::vector<double> rows;
+    for (const auto& sent : step_of(input_of(one), plan_of(one)).bytes_sent)
+      rows.push_back(static_cast<double>(sent.at(kind)) / (24 * 8));
+    return rows;
+  };
+  using Rows = std::vector<double>;
+  const double all = 9 * 10 + 3;  // of a sample
+  // 4 samples: 3 of each rank's one, and of its partial sums of the others.
+  EXPECT_EQ(rows_sent(4, "gather_rows"), Rows(4, 3 * all));
+  EXPECT_EQ(rows_sent(4, "sum_rows"), Rows(4, 3 * all));
+  // 1 sample, on rank 3: it leaves that rank once, and 3 ranks send a third to 2. Padded: 3 from every rank.
+  EXPECT_EQ(rows_sent(1, "gather_rows"), (Rows{2 * all / 3, 2 * all / 3, 2 * all / 3, all}));
+  EXPECT_EQ(rows_sent(1, "sum_rows"), Rows(4, all));
+  // 5 samples, 2 on rank 3: each rank sends what it would of 5 / 4 samples, 3 * 5 / 4. Padded: 6.
+  EXPECT_EQ(rows_sent(5, "gather_rows"), Rows(4, 3.75 * all));
+  EXPECT_EQ(rows_sent(5, "sum_rows"), Rows(4, 4 * all));
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ struct StepResult {
   double loss = 0;                              // mean over the samples
   std::map<std::string, at::Tensor> gradients;  // float64, of whole tensors
   double square_sum = 0;                        // of the gradient, as the ranks sum it
-  std::map<std::string, int64_t> bytes_sent;    // by rank 0, by kind of collective, over its tensor groups
+  /// By rank, by kind of collective, over the groups of the plan.
+  std::vector<std::map<std::string, int64_t>> bytes_sent;
 };
 
 struct StepInput {
@@ -155,6 +156,7 @@ class StepRank {
 
 inline StepResult step_of(const StepInput& input, const plan::Plan& plan) {
   StepResult result;
+  result.bytes_sent.resize(static_cast<size_t>(plan.world));
   std::mutex one_at_a_time;
   run_ranks(
       {{"stage", plan.world}},
@@ -164,9 +166,9 @@ inline StepResult step_of(const StepInput& input, const plan::Plan& plan) {
         const double loss = rank.run();
         const std::lock_guard lock(one_at_a_time);
         rank.add_to(result, loss);
-        if (mesh.rank() != 0) return;
+        auto& sent = result.bytes_sent[static_cast<size_t>(mesh.rank())];
         for (mesh::Group* group : mesh.groups()) {
-          for (const auto& [kind, traffic] : group->traffic()) result.bytes_sent[kind] += traffic.bytes_sent;
+          for (const auto& [kind, traffic] : group->traffic()) sent[kind] += traffic.bytes_sent;
         }
       },
       std::chrono::milliseconds(30'000), /*shared_memory=*/true, plan::spans_of(plan));
