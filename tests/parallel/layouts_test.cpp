@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every gradient of a step, whatever the layout, against one rank's in float64.
+// Every gradient of a step, whatever the layout, against one rank's: in float64, and in fp32 by the kernels
+// that train.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,8 +8,10 @@
 #include <ostream>
 
 #include "tessera/base/error.h"
+#include "tests/arch/small_config.h"
 #include "tests/parallel/covering.h"
 #include "tests/parallel/one_step.h"
+#include "tests/train/first_difference.h"
 
 namespace tessera::testing {
 namespace {
@@ -16,17 +19,14 @@ namespace {
 using plan::Level;
 using plan::Recompute;
 
-constexpr double kExact = 1e-11;
+/// Of loss and gradient norm, and of each gradient as a share of its unit's.
+double tolerance_of(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-11 : 1e-5; }
 
-arch::VitConfig small_vit() {
-  arch::VitConfig config;
-  config.image_size = 12;
-  config.patch_size = 4;
-  config.width = 24;
-  config.depth = 3;
-  config.heads = 3;
-  config.mlp_width = 96;
-  config.classes = 5;
+constexpr arch::SmallSizes kSizes = {
+    .image_size = 12, .patch_size = 4, .width = 24, .depth = 3, .mlp_width = 96, .classes = 5};
+
+arch::VitConfig three_heads() {
+  arch::VitConfig config = arch::small_vit(kSizes, 3);
   config.dropout = 0.1;
   return config;
 }
@@ -38,8 +38,8 @@ struct NamedConfig {
 };
 
 std::vector<NamedConfig> configs() {
-  std::vector<NamedConfig> all = {{"class_token_dropout", small_vit()}};
-  arch::VitConfig vit = small_vit();
+  std::vector<NamedConfig> all = {{"class_token_dropout", three_heads()}};
+  arch::VitConfig vit = three_heads();
   vit.class_token = false;
   vit.pool = arch::Pool::kAverage;
   vit.layer_scale = 0.5;
@@ -48,29 +48,23 @@ std::vector<NamedConfig> configs() {
   vit.qk_norm = true;
   vit.mlp_width = 100;  // 25 groups of 4
   all.push_back({"average_layerscale_droppath_qknorm", vit});
-  vit = small_vit();
+  vit = three_heads();
   vit.pool = arch::Pool::kAttention;
   vit.registers = 2;
   vit.head = arch::Head::kTanh;
   vit.dropout = 0;
   all.push_back({"map_registers_tanh", vit});
-  vit = small_vit();
+  vit = three_heads();
   vit.distillation_token = true;
   vit.qk_norm = true;
   vit.drop_path = 0.2;
   all.push_back({"distillation_qknorm", vit});
-  vit = small_vit();
+  vit = three_heads();
   vit.dropout = 0;
   vit.heads = 1;
   vit.mlp_width = 32;  // one rank has all of either
   all.push_back({"one_head", vit});
-  arch::ResMlpConfig resmlp;
-  resmlp.image_size = 12;
-  resmlp.patch_size = 4;
-  resmlp.width = 24;
-  resmlp.depth = 3;
-  resmlp.mlp_width = 96;
-  resmlp.classes = 5;
+  auto resmlp = arch::small<arch::ResMlpConfig>(kSizes);
   resmlp.layer_scale = 0.5;
   resmlp.drop_path = 0.2;
   all.push_back({"resmlp", resmlp});
@@ -89,6 +83,7 @@ struct Case {
   bool keep_gathered;
   plan::Offload offload;
   int64_t prefetch, samples, micro_batches, pieces;
+  at::ScalarType dtype = at::kDouble;
 
   int64_t world() const { return tensor * data; }
 };
@@ -117,7 +112,7 @@ plan::Plan plan_of(const Case& one) {
     if (one.level != Level::kReplicate && one.shard > 0 && data % one.shard == 0) unit.shard = one.shard;
     unit.recompute =
         one.recompute == Recompute::kKeepSums && !unit.is_cut() ? Recompute::kAll : one.recompute;
-    unit.keep_gathered = one.keep_gathered;
+    unit.keep_gathered = one.keep_gathered && unit.is_cut();
   }
   return plan;
 }
@@ -126,6 +121,7 @@ StepInput input_of(const Case& one) {
   return {.config = one.model.config,
           .samples = one.samples,
           .micro_batches = one.micro_batches,
+          .dtype = one.dtype,
           .pieces = one.pieces};
 }
 
@@ -133,18 +129,31 @@ StepResult alone(const StepInput& input) {
   return step_of(input, plan::uniform_plan(input.config, 1, Level::kReplicate, false, 1));
 }
 
+/// What differs first between one rank and the layout. With samples for all ranks, where the case has fewer.
+std::string first_difference(const Case& one) {
+  const StepInput input = input_of(one);
+  const recipe::Recipe recipe = recipe_of(input, one.world());
+  const plan::Plan single = plan::uniform_plan(input.config, 1, Level::kReplicate, false, 1);
+  train::CompareOptions options;
+  options.hook_a = options.hook_b = [](train::StepPoint point, eager::TrainState& state) {
+    if (point == train::StepPoint::kBegin) spread_weights(state);
+  };
+  return train::first_difference({"one rank", recipe, single}, {text(one), recipe, plan_of(one)}, options);
+}
+
 void expect_one_ranks(const Case& one) {
   SCOPED_TRACE(text(one));
   const StepInput input = input_of(one);
   const StepResult expected = alone(input), found = step_of(input, plan_of(one));
-  EXPECT_NEAR(found.loss, expected.loss, kExact * expected.loss);
-  const double norm = std::sqrt(expected.square_sum);
-  EXPECT_NEAR(std::sqrt(found.square_sum), norm, kExact * norm);
-  EXPECT_LE(gradient_difference(input.config, found, expected), kExact);
+  const double tolerance = tolerance_of(one.dtype), norm = std::sqrt(expected.square_sum);
+  EXPECT_NEAR(found.loss, expected.loss, tolerance * expected.loss);
+  EXPECT_NEAR(std::sqrt(found.square_sum), norm, tolerance * norm);
+  EXPECT_LE(gradient_difference(input.config, found, expected), tolerance);
+  if (::testing::Test::HasFailure()) ADD_FAILURE() << first_difference(one);
 }
 
 /// Pairs of everything that may be together.
-std::vector<Case> all_cases() {
+std::vector<Case> all_cases(at::ScalarType dtype) {
   const auto models = configs();
   const std::vector<std::pair<int64_t, int64_t>> ranks = {{2, 1}, {2, 2}, {3, 1}, {4, 1},
                                                           {2, 3}, {3, 2}, {1, 2}};
@@ -167,7 +176,7 @@ std::vector<Case> all_cases() {
     cases.push_back({models[at[0]], ranks[at[1]].first, ranks[at[1]].second, mixes[at[2]],
                      levels[at[3]].first, levels[at[3]].second, recompute[at[4]], at[5] == 1, offload[at[6]],
                      prefetch[at[7]], samples[at[8]].first, samples[at[8]].second,
-                     static_cast<int64_t>(at[9]) + 1});
+                     static_cast<int64_t>(at[9]) + 1, dtype});
   }
   return cases;
 }
@@ -178,7 +187,8 @@ TEST_P(CoveringTable, EqualsOneRank) { expect_one_ranks(GetParam()); }
 
 void PrintTo(const Case& one, std::ostream* out) { *out << text(one); }
 
-INSTANTIATE_TEST_SUITE_P(Float64, CoveringTable, ::testing::ValuesIn(all_cases()));
+INSTANTIATE_TEST_SUITE_P(Float64, CoveringTable, ::testing::ValuesIn(all_cases(at::kDouble)));
+INSTANTIATE_TEST_SUITE_P(Float32, CoveringTable, ::testing::ValuesIn(all_cases(at::kFloat)));
 
 /// The one that everything began with.
 TEST(Layouts, TwoTensorRanksTimesTwoOfData) {
@@ -191,7 +201,7 @@ TEST(Layouts, TwoTensorRanksTimesTwoOfData) {
 /// block the head reads one token of N: that block sums one, and its MLP gathers one.
 TEST(Layouts, SendsTheLeast) {
   const auto rows_sent = [](Recompute recompute, bool keep_gathered, double layer_scale) {
-    arch::VitConfig config = small_vit();
+    arch::VitConfig config = three_heads();
     config.layer_scale = layer_scale;
     const Case one{{"", config},
                    2,

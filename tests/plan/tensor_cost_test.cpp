@@ -5,6 +5,7 @@
 #include "tessera/arch/cut.h"
 #include "tessera/plan/memory.h"
 #include "tessera/plan/traffic.h"
+#include "tests/arch/small_config.h"
 #include "tests/error_text.h"
 
 namespace tessera::plan {
@@ -20,16 +21,11 @@ constexpr CostInputs kFullWidth{4, 4}, kHalfWidth{2, 4};
 constexpr double kStemValues = 72, kCutValues = 684, kRowsValues = 48,
                  kHeadValues = 44;  // the head padded to 4 ranks
 
+constexpr arch::SmallSizes kSizes = {
+    .image_size = 4, .patch_size = 2, .channels = 1, .width = 8, .mlp_width = 64, .classes = 3};
+
 arch::VitConfig two_heads() {
-  arch::VitConfig config;
-  config.image_size = 4;
-  config.patch_size = 2;
-  config.channels = 1;
-  config.width = 8;
-  config.depth = 2;
-  config.heads = 2;
-  config.mlp_width = 64;
-  config.classes = 3;
+  arch::VitConfig config = arch::small_vit(kSizes, 2);
   config.class_token = false;
   config.pool = arch::Pool::kAverage;
   return config;
@@ -129,14 +125,8 @@ TEST(TensorMemory, ActivationsOfTheLastBlockWhoseHeadReadsOneToken) {
 }
 
 TEST(TensorMemory, ActivationsOfAResMlp) {
-  arch::ResMlpConfig config;
-  config.image_size = 4;
-  config.patch_size = 2;
-  config.channels = 1;
-  config.width = 8;
+  auto config = arch::small<arch::ResMlpConfig>(kSizes);
   config.depth = 1;
-  config.mlp_width = 64;
-  config.classes = 3;
   const std::vector<arch::TensorShare> shares(3, {.degree = 2, .index = 0, .keeps_gathered = true});
   // Own: the input, what the token layer read and made, the sum, what the MLP made. Of both samples: what the
   // MLP read, 32 hidden units before and after GELU.
