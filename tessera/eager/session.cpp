@@ -78,7 +78,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::
                                     const std::function<mesh::Facts()>& facts) {
   const std::vector<mesh::Axis> axes = mesh_axes(recipe, ranks.world);
   const std::vector<mesh::Span> spans = plan::spans_of(make_plan(recipe, ranks.world));
-  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans);
+  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans, ranks.network);
   const auto timeout = run_timeout(recipe);
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;

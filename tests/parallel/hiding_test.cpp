@@ -26,35 +26,6 @@ constexpr int64_t kSamples = 8;           // of a rank
 
 void pause(double seconds) { std::this_thread::sleep_for(duration<double>(seconds)); }
 
-/// Of one rank whose peer sends what it does itself: messages follow each other, and take `seconds` a sample.
-class SlowLink final : public mesh::Transport {
- public:
-  explicit SlowLink(double seconds) : seconds_(seconds), inner_(mesh::pretend_transport(0, 2)) {}
-  mesh::Waiter all_gather(at::Tensor output, at::Tensor input) override {
-    return later(inner_->all_gather(output, input), input.numel());
-  }
-  mesh::Waiter all_to_all(at::Tensor output, at::Tensor input) override {
-    return later(inner_->all_to_all(output, input), input.numel() / 2);
-  }
-  void abort() override {}
-  const char* name() const override { return "slow"; }
-
- private:
-  mesh::Waiter later(mesh::Waiter inner, int64_t numbers) {
-    free_ = std::max(free_, Clock::now()) + std::chrono::duration_cast<Clock::duration>(
-                                                duration<double>(seconds_ * static_cast<double>(numbers)));
-    return {[inner, until = free_] {
-              std::this_thread::sleep_until(until);
-              inner.wait();
-            },
-            [until = free_] { return Clock::now() >= until; }};
-  }
-
-  double seconds_;  // a number: a sample is one
-  std::shared_ptr<mesh::Transport> inner_;
-  Clock::time_point free_ = Clock::now();
-};
-
 /// A layer that takes time in both directions.
 class Products : public torch::autograd::Function<Products> {
  public:
@@ -71,8 +42,11 @@ class Products : public torch::autograd::Function<Products> {
 
 /// Seconds of a pass forward and back over a link that takes `share` of the products' time.
 double seconds_of(int64_t pieces, double share) {
-  // Each sample is exchanged twice in each direction.
-  const auto transport = std::make_shared<SlowLink>(share * kSecondsASample / 2);
+  // Each sample, a value, is exchanged twice in each direction. The peer sends what this rank does.
+  const double seconds = share * kSecondsASample / 2;
+  const auto link = std::make_shared<mesh::PretendedLink>(
+      launch::PretendedNetwork{.bytes_per_second = share > 0 ? sizeof(float) / seconds : 0});
+  const auto transport = mesh::pretend_transport(0, 2, {}, link);
   mesh::Group ranks({"tensor", "axis tensor"}, 0, 2, transport);
   const TensorGroup group(ranks, 0, /*keeps_gathered=*/true, pieces);
   const GroupSamples samples{{kSamples, kSamples}, {}};
