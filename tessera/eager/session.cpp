@@ -102,7 +102,8 @@ plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::De
           .keeps_activations =
               !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
           .piece_values = mesh::kPieceValues,
-          .pieces_at_once = mesh::kPiecesAtOnce};
+          .pieces_at_once = mesh::kPiecesAtOnce,
+          .tensor_pieces = device.is_cpu() && recipe.parallel.pieces != 1};
 }
 
 recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps) {

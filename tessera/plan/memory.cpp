@@ -133,6 +133,16 @@ double gathered_bytes(const Plan& plan, const std::vector<SizedUnit>& units, con
   return kept + pool_bytes(plan, units, inputs, trains) + staging + in_reduction + one_parameter;
 }
 
+/// The fp32 sums of an MLP's two gradients of weights, while its pieces come; in fp32 autograd has no others.
+double sums_of_pieces(const std::vector<SizedUnit>& units, const CostInputs& inputs, int64_t batch) {
+  if (!inputs.tensor_pieces || batch < 2 || inputs.compute_bytes >= kFloatBytes) return 0;
+  double largest = 0;
+  for (const SizedUnit& unit : units) {
+    if (unit.plan.is_cut()) largest = std::max(largest, unit.size.largest);
+  }
+  return 2 * kFloatBytes * largest;
+}
+
 double image_bytes(const arch::ModelConfig& config) {
   return kFloatBytes * static_cast<double>(config.channels() * config.image_size()) *
          static_cast<double>(config.image_size());
@@ -177,7 +187,8 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, const 
   const auto images = static_cast<double>(batch);
   Memory memory;
   memory.program = kProgramGrowth;
-  memory.gathered = gathered_bytes(plan, units, inputs, /*trains=*/true);
+  memory.gathered =
+      gathered_bytes(plan, units, inputs, /*trains=*/true) + sums_of_pieces(units, inputs, batch);
   std::vector<double> kept;                          // bytes of each unit of the plan: activations,
   std::vector<double> coming(plan.units.size(), 0);  // gradients that backward takes up
   double lasting = 0, again = 0;  // gradients that are held throughout; activations made again

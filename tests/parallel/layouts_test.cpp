@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every gradient of a step, whatever the layout, against one rank's: in float64, and in fp32 by the kernels
 // that train.
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <ostream>
+#include <string_view>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/cpu.h"
 #include "tests/arch/small_config.h"
 #include "tests/parallel/covering.h"
 #include "tests/parallel/one_step.h"
@@ -231,6 +235,78 @@ TEST(Layouts, SendsTheLeast) {
   EXPECT_EQ(rows_sent(Recompute::kAll, true, 0.5), 2 * 12 * n + (n + 3) * 2 + n + 3);
   EXPECT_EQ(rows_sent(Recompute::kKeepSums, false, 0), 2 * 10 * n + (n + 3) * 2 + n + 1);
   EXPECT_EQ(rows_sent(Recompute::kKeepSums, false, 0.5), 2 * 10 * n + (n + 3) * 2 + n + 1);
+}
+
+/// The products of linear layers that all ranks make, by the kernels' announcement.
+std::atomic<int64_t> products_made{0};
+
+std::pair<StepResult, int64_t> step_and_products(const Case& one) {
+  products_made = 0;
+  const auto handle =
+      at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function)
+                                                           -> std::unique_ptr<at::ObserverContext> {
+                              if (std::string_view(function.name()) == "tessera::linear") ++products_made;
+                              return nullptr;
+                            }).scopes({at::RecordScope::USER_SCOPE}));
+  StepResult result = step_of(input_of(one), plan_of(one));
+  at::removeCallback(handle);
+  return {std::move(result), products_made};
+}
+
+Case tensor_2_in_pieces(Recompute recompute, at::ScalarType dtype, int64_t pieces) {
+  arch::VitConfig config = three_heads();
+  config.dropout = 0;
+  config.class_token = false;
+  config.pool = arch::Pool::kAverage;
+  return {{"average", config},
+          2,
+          1,
+          Mix::kAdjacent,
+          Level::kReplicate,
+          0,
+          recompute,
+          true,
+          plan::Offload::kNone,
+          1,
+          8,
+          1,
+          pieces,
+          dtype};
+}
+
+/// A second run leaves out the products of sums that it knows, and the gradients are the same bits.
+TEST(Layouts, ProductsOfKnownSumsAreNotMadeAgain) {
+  for (const int64_t pieces : {1, 2}) {
+    const auto [once, products] = step_and_products(tensor_2_in_pieces(Recompute::kNone, at::kFloat, pieces));
+    if (products == 0) GTEST_SKIP() << "no fp32 kernels for this CPU";
+    const int64_t ranks = 2, blocks = 3;
+    // A block: qkv, proj, fc1, fc2. Stem and head are not cut.
+    EXPECT_EQ(products, ranks * (4 * blocks * pieces + 2));
+    // proj and fc2 have sums. Where these are not kept, nothing reads that of fc2 all the same.
+    for (const auto& [recompute, again] :
+         {std::pair(Recompute::kKeepSums, 2), std::pair(Recompute::kAll, 3)}) {
+      const auto [twice, more] = step_and_products(tensor_2_in_pieces(recompute, at::kFloat, pieces));
+      EXPECT_EQ(more - products, ranks * again * blocks * pieces) << to_string(recompute);
+      for (const auto& [name, gradient] : once.gradients)
+        EXPECT_TRUE(gradient.equal(twice.gradients.at(name))) << name;
+    }
+  }
+}
+
+/// Pieces in bf16 add up weights' gradients in fp32, as one piece does.
+TEST(Layouts, PiecesRoundGradientsOfWeightsOnce) {
+  const Case whole = tensor_2_in_pieces(Recompute::kNone, at::kBFloat16, 1);
+  const StepResult expected = step_of(input_of(whole), plan_of(whole));
+  if (!ops::cpu_has_bf16_kernels()) GTEST_SKIP() << "no bf16 kernels for this CPU";
+  const Case pieces = tensor_2_in_pieces(Recompute::kNone, at::kBFloat16, 4);
+  const StepResult found = step_of(input_of(pieces), plan_of(pieces));
+  for (const auto& [name, gradient] : expected.gradients) {
+    if (!name.starts_with("blocks.2.") || !name.ends_with(".weight") ||
+        name.find("norm") != std::string::npos)
+      continue;
+    const auto others = found.gradients.at(name).ne(gradient).sum().item<int64_t>();
+    EXPECT_LE(static_cast<double>(others), 0.02 * static_cast<double>(gradient.numel())) << name;
+  }
 }
 
 }  // namespace

@@ -87,6 +87,20 @@ TEST(TensorMemory, GatheredUnits) {
                 2 * kCutValues + 2 * slices + 2 * one_parameter);
 }
 
+// In bf16 pieces add up the gradients of an MLP's halves, 32 x 8 each, in fp32. One image is one piece.
+TEST(TensorMemory, SumsOfPieces) {
+  const Plan plan = cut_plan(two_heads(), 4, {2, true}, true);
+  const auto gathered = [&](const CostInputs& inputs, int64_t images) {
+    return predict_memory(two_heads(), plan, inputs, images).gathered;
+  };
+  for (const CostInputs& inputs : {kFullWidth, kHalfWidth}) {
+    CostInputs in_pieces = inputs;
+    in_pieces.tensor_pieces = true;
+    EXPECT_EQ(gathered(in_pieces, 1), gathered(inputs, 1));
+    EXPECT_EQ(gathered(in_pieces, 2) - gathered(inputs, 2), inputs.compute_bytes == 2 ? 2 * 4 * (32 * 8) : 0);
+  }
+}
+
 // One image, fp32. Own rows: the inputs of both norms (2 x 8 values, 4 statistics). Rows of both samples of
 // the group: queries, keys, values and output of one head (16), 32 hidden units, 1 logarithm of the softmax;
 // gathered inputs 2 x 8.
