@@ -60,7 +60,7 @@ double staging_bytes(const SizedUnit& unit, const Plan& plan, double compute) {
 /// How the gradients of a unit travel (mesh::Group::reduce_scatter).
 struct Reduction {
   double bytes = 0;    // of its buffers
-  bool holds = false;  // what it was started with, besides
+  bool holds = false;  // what it was started with, besides, while the next unit's gradients are collected
 };
 
 /// Of `values` in all over `ranks`, of which the reduction is given `given_bytes` each.
@@ -74,7 +74,9 @@ Reduction reduction_over(int64_t ranks, double values, int64_t given_bytes, cons
   const double at_once = std::min(pieces, static_cast<double>(inputs.pieces_at_once));
   const bool as_it_lies = pieces <= 1 && given_bytes <= inputs.reduce_bytes;
   const double piece = width * static_cast<double>(ranks * std::min(given_bytes, inputs.reduce_bytes));
-  return {at_once * piece * (as_it_lies ? 1 : 2), as_it_lies || pieces > at_once};
+  // It is held until the last piece leaves. Of three, two at once, that is when the first has come: before
+  // the next unit, which has its own products to make first, collects more than a gradient.
+  return {at_once * piece * (as_it_lies ? 1 : 2), as_it_lies || pieces >= 2 * inputs.pieces_at_once};
 }
 
 /// Over the shards, then over the replicas.
