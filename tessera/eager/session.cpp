@@ -78,7 +78,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const plan::Pl
   const std::vector<mesh::Axis> axes = mesh_axes(recipe, plan);
   const std::vector<mesh::Span> spans = mesh_spans(recipe, plan);
   const std::vector<mesh::Link> links = plan::links_of(plan);
-  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans, links);
+  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans, links, ranks.network);
   const auto timeout = run_timeout(recipe);
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
@@ -103,7 +103,8 @@ plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::De
           .keeps_activations =
               !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
           .piece_values = mesh::kPieceValues,
-          .pieces_at_once = mesh::kPiecesAtOnce};
+          .pieces_at_once = mesh::kPiecesAtOnce,
+          .tensor_pieces = device.is_cpu() && recipe.parallel.pieces != 1};
 }
 
 recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps) {

@@ -10,9 +10,11 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
+#include "tessera/launch/pretended_network.h"
 #include "tessera/mesh/pending.h"
 #include "tessera/mesh/row_shares.h"
 
@@ -106,8 +108,22 @@ enum class Movement { kAllGather, kAllToAll, kExchange };
 /// rank gave.
 using Answer = std::function<void(Movement movement, at::Tensor output, const at::Tensor& input)>;
 
+/// The link through which a pretended rank gets its messages. Any thread.
+class PretendedLink {
+ public:
+  explicit PretendedLink(const launch::PretendedNetwork& network) : network_(network) {}
+  /// When a message has come that starts now.
+  std::chrono::steady_clock::time_point arrival(int64_t bytes);
+
+ private:
+  const launch::PretendedNetwork network_;
+  std::mutex mutex_;
+  std::chrono::steady_clock::time_point free_ = {};  // the link has carried what was started
+};
+
 /// One process plays rank `rank` of `size`. Without `answer` the other ranks' contributions are copies of its
-/// own, in an exchange repeated as often as it takes.
-std::shared_ptr<Transport> pretend_transport(int64_t rank, int64_t size, Answer answer = {});
+/// own, in an exchange repeated as often as it takes. They come through `link`; null: at once.
+std::shared_ptr<Transport> pretend_transport(int64_t rank, int64_t size, Answer answer = {},
+                                             std::shared_ptr<PretendedLink> link = nullptr);
 
 }  // namespace tessera::mesh

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/gradient_sums.h"
 #include "tessera/parallel/tensor_group.h"
 
 namespace tessera::parallel {
@@ -211,6 +212,7 @@ at::Tensor TensorGroup::run(const Pass& pass, const PieceLayers& layers) const {
   const Shared exchanges = exchanges_of(ranks_, pieces_of(pass.samples, rank(), pieces_), pass.what);
   exchanges->known = pass.known;
   variable_list tickets = Split::apply(pass.rows, exchanges);
+  const ops::GradientSums sums;  // of all pieces
   for (size_t i = 0; i < tickets.size(); ++i) {
     const at::Tensor rows = EnterPiece::apply(tickets[i], exchanges, i);
     tickets[i] = LeavePiece::apply(layers(rows, exchanges->pieces[i]), exchanges, i);

@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/monitor/number.h"
 
 namespace tessera::train {
 namespace {
@@ -230,6 +232,23 @@ LayoutReport judge(const arch::ModelConfig& config, const std::vector<RecordedTe
     if (!known) report.tensors.push_back(judge(one));
   }
   return report;
+}
+
+std::string index_text(const TensorDifference& one) {
+  std::vector<std::string> numbers;
+  for (const int64_t number : one.index) numbers.push_back(std::to_string(number));
+  return numbers.empty() ? "" : concat("[", join(numbers, ", "), "]");
+}
+
+std::string value_text(double value, bool float64) {
+  return monitor::print(float64 ? "%.17g" : "%.9g", value);
+}
+
+std::string text_of(const TensorDifference& one, bool float64) {
+  const std::string index = index_text(one), what = concat(one.title, index.empty() ? "" : " ", index);
+  if (std::isnan(one.a) && std::isnan(one.b) && !one.fault.empty()) return concat(what, ": ", one.fault);
+  return concat(what, ": A ", value_text(one.a, float64), ", B ", value_text(one.b, float64),
+                one.fault.empty() ? "" : concat(" (", one.fault, ")"));
 }
 
 }  // namespace tessera::train
