@@ -17,8 +17,6 @@
 namespace tessera::parallel {
 namespace {
 
-using plan::Direction;
-
 constexpr int64_t kShapeNumbers = 10;  // dtype, dimensions, sizes
 
 at::Tensor as_tensor(const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong); }
@@ -63,8 +61,8 @@ class Pipeline::Running {
   void run() {
     for (const plan::Action& action : run_.actions) {
       const auto part = static_cast<size_t>(action.part);
-      action.direction == Direction::kForward ? forward(part, action.micro_batch)
-                                              : backward(part, action.micro_batch);
+      action.direction == plan::Direction::kForward ? forward(part, action.micro_batch)
+                                                    : backward(part, action.micro_batch);
       drop_sent();
     }
     for (Sent& one : sent_) one.pending.wait();
@@ -236,7 +234,7 @@ class Pipeline::Running {
   }
 
   void forward(size_t index, int64_t micro_batch) {
-    pipeline_.position_ = position(Direction::kForward, index, micro_batch);
+    pipeline_.position_ = position(plan::Direction::kForward, index, micro_batch);
     Part& part = parts_[index];
     if (micro_batch == 0) {
       begin_notes(index);
@@ -270,7 +268,7 @@ class Pipeline::Running {
   }
 
   void backward(size_t index, int64_t micro_batch) {
-    pipeline_.position_ = position(Direction::kBackward, index, micro_batch);
+    pipeline_.position_ = position(plan::Direction::kBackward, index, micro_batch);
     Part& part = parts_[index];
     at::Tensor gradient;
     if (links(index).output_gradient != nullptr) {
@@ -290,7 +288,7 @@ class Pipeline::Running {
     part.notes.erase(micro_batch);
   }
 
-  std::string position(Direction direction, size_t index, int64_t micro_batch) const {
+  std::string position(plan::Direction direction, size_t index, int64_t micro_batch) const {
     return concat(plan::to_string({direction, micro_batch, static_cast<int64_t>(index)}, pipeline_.parts()),
                   " of ", run_.micro_batches, run_.micro_batches == 1 ? " micro-batch" : " micro-batches");
   }

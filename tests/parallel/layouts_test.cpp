@@ -240,7 +240,7 @@ TEST(Layouts, SendsTheLeast) {
 /// What the ranks of a tensor group of 4 send where they hold unequal numbers of samples, in rows of a token.
 /// Every layer gathers 9 n + 3 rows of each sample and sums as many (see SendsTheLeast).
 TEST(Layouts, UnequalNumbersOfSamplesSendNoPadding) {
-  arch::VitConfig config = small_vit();
+  arch::VitConfig config = three_heads();
   config.heads = 4;
   const auto rows_sent = [&](int64_t samples, const char* kind) {
     const Case one{{"", config},
