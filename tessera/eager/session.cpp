@@ -93,13 +93,12 @@ plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::De
     return static_cast<int64_t>(at::elementSize(resolve_dtype(dtype, device)));
   };
   const auto& train = recipe.train;
-  const int64_t ranks = std::max<int64_t>(world / recipe.parallel.pipeline.stages, 1);
   const bool fixed = train.accumulation > 0 || train.batch_per_rank == 0;  // else the batch decides
   return {.compute_bytes = bytes(recipe.precision.compute),
           .reduce_bytes = bytes(recipe.precision.reduce),
           .kept_values = recipe::kept_numbers(recipe),
           .batches_ahead = static_cast<double>(recipe.data.prefetch),
-          .accumulates = fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * ranks,
+          .accumulates = fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world,
           .keeps_activations =
               !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
           .piece_values = mesh::kPieceValues,

@@ -93,12 +93,7 @@ class GlooTransport : public Transport {
           return;
         }
       }
-      std::string reason;
-      if (connections.one_is_dead()) {
-        reason = "the host of a rank does not answer";
-      } else if (time.is_over()) {
-        reason = concat("no answer within ", static_cast<double>(patience.timeout.count()) / 1000.0, " s");
-      }
+      const std::string reason = reason_to_give_up(time, patience, connections);
       if (reason.empty()) continue;
       *patience.failed = true;
       connections.shut_down();  // ends the operation, which uses the caller's tensors

@@ -122,12 +122,7 @@ class LinkTransport : public Transport {
       if (!shared.failure.empty()) throw std::runtime_error(shared.failure);
       shared.changed.wait_for(lock, std::clamp(patience_.timeout / 4, milliseconds(1), kBetweenLooks));
       if (job.done || !shared.failure.empty()) continue;
-      std::string reason;
-      if (connection_.one_is_dead()) {
-        reason = "the host of a rank does not answer";
-      } else if (time.is_over()) {
-        reason = concat("no answer within ", static_cast<double>(patience_.timeout.count()) / 1000.0, " s");
-      }
+      const std::string reason = reason_to_give_up(time, patience_, connection_);
       if (reason.empty()) continue;
       *patience_.failed = true;
       shared.failure = reason;

@@ -31,6 +31,12 @@ bool OperationWait::is_over() {
   return false;
 }
 
+std::string reason_to_give_up(OperationWait& time, const Patience& patience, const Connections& connections) {
+  if (connections.one_is_dead()) return "the host of a rank does not answer";
+  if (!time.is_over()) return "";
+  return concat("no answer within ", static_cast<double>(patience.timeout.count()) / 1000.0, " s");
+}
+
 Wait::Wait(WaitLimits limits, std::function<std::string()> whom)
     : limits_(std::move(limits)), whom_(std::move(whom)) {}
 

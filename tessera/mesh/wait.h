@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tessera/base/running_time.h"
+#include "tessera/mesh/connections.h"
 #include "tessera/mesh/transport.h"
 
 namespace tessera::mesh {
@@ -41,6 +42,9 @@ class OperationWait {
   std::optional<int64_t> progress_;  // in the middle of the time
   bool hurries_ = false;             // an operation of the mesh has failed
 };
+
+/// Why a wait that lasts since `time` began must end; "": it may go on. `connections`: of the operation.
+std::string reason_to_give_up(OperationWait& time, const Patience& patience, const Connections& connections);
 
 class Wait {
  public:

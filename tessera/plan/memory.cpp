@@ -217,8 +217,9 @@ double passes_under_way(const Plan& plan, int64_t stage, const MicroBatchBytes& 
 }
 
 /// Of one rank.
-Memory training_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
-                       int64_t batch, int64_t rank) {
+Memory training_memory(const arch::ModelConfig& config, const Plan& plan, CostInputs inputs, int64_t batch,
+                       int64_t rank) {
+  if (plan.stages > 1) inputs.accumulates = plan.micro_batches > 1;
   const std::vector<SizedUnit> units = sized_units(config, plan, rank);
   const arch::Activations model =
       arch::activations(config, static_cast<double>(inputs.compute_bytes), inputs.keeps_activations,

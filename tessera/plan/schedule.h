@@ -2,6 +2,11 @@
 // The order in which the stages of a pipeline run the forward and backward passes of a step's micro-batches:
 // lists of actions, which the executor runs, the checker proves free of deadlock, and simulate() times.
 // Pure; safe from any thread.
+//
+// Note [What can wait for what]: all ranks of a stage run the same list. A collective has ranks of one stage
+// alone and belongs to one action, so the ranks of its group come to it in the same order. Ranks of different
+// stages meet in messages alone, of which a pass waits for the one it reads. So a step comes to its end if
+// the lists do, which check_schedule() proves.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "tessera/base/process_memory.h"
 #include "tessera/base/text.h"
 #include "tessera/eager/session.h"
 #include "tessera/monitor/number.h"
@@ -48,16 +50,49 @@ std::string units_text(const plan::Plan& plan, int64_t virtual_stage) {
   return end - begin == 1 ? first : concat(first, " to ", last);
 }
 
-std::string stage_text(const plan::Plan& plan, int64_t stage) {
+/// "stem to blocks.2, and blocks.6 to blocks.8".
+std::string parts_text(const plan::Plan& plan, int64_t stage) {
   std::vector<std::string> parts;
   for (int64_t index = stage; index < plan.stages * plan.virtual_stages; index += plan.stages)
     parts.push_back(units_text(plan, index));
+  return join(parts, ", and ");
+}
+
+std::string stage_text(const plan::Plan& plan, int64_t stage) {
   const int64_t ranks = plan.stage_ranks(), first = stage * ranks;
   return concat(ranks == 1 ? concat("rank ", first) : concat("ranks ", first, "-", first + ranks - 1), ": ",
-                join(parts, ", and "));
+                parts_text(plan, stage));
 }
 
 }  // namespace
+
+std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh) {
+  if (plan.stages == 1) return {};
+  double links = 0;
+  for (const plan::Link& link : plan::links_of(plan)) {
+    if (link.from == mesh.rank() || link.to == mesh.rank()) links += mesh.link(link).wait_seconds();
+  }
+  const nlohmann::json mine = {links, mesh.wait_seconds() - links, peak_resident_bytes()};
+  std::vector<StageFigures> stages(static_cast<size_t>(plan.stages));
+  const std::vector<std::string> texts = mesh.world().all_gather_text(mine.dump(), "figures of the stages");
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    const int64_t stage = plan::stage_of(plan, static_cast<int64_t>(rank));
+    StageFigures& figures = stages[static_cast<size_t>(stage)];
+    const auto theirs = nlohmann::json::parse(texts[rank]);
+    figures.name = concat("stage ", stage, " (", parts_text(plan, stage), ")");
+    figures.waited_for_stages = std::max(figures.waited_for_stages, theirs.at(0).get<double>());
+    figures.waited_for_ranks = std::max(figures.waited_for_ranks, theirs.at(1).get<double>());
+    figures.peak_bytes = std::max(figures.peak_bytes, theirs.at(2).get<int64_t>());
+  }
+  return stages;
+}
+
+std::string slowest_stage_text(const std::vector<StageFigures>& stages) {
+  const auto [slowest, fastest] = std::ranges::minmax_element(stages, {}, &StageFigures::waited_for_stages);
+  return concat("slowest stage: ", slowest->name, ", which waited ",
+                human_seconds(slowest->waited_for_stages), " for other stages; the others up to ",
+                human_seconds(fastest->waited_for_stages));
+}
 
 std::vector<std::string> draw(const plan::Timing& timing, int64_t columns) {
   std::vector<std::string> lines;

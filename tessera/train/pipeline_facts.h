@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/mesh/mesh.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/train/prepared.h"
 
@@ -13,6 +14,19 @@ namespace tessera::train {
 
 /// Names and values for people; none without a pipeline. Requires: job, ranks, device, plan, sizes, choices.
 std::vector<std::pair<std::string, std::string>> pipeline_facts(const Prepared& p);
+
+/// What a stage did since this start: of its ranks the longest waits, and the largest peak.
+struct StageFigures {
+  std::string name;              // "stage 1 (blocks.6 to head)"
+  double waited_for_stages = 0;  // seconds, for activations and gradients
+  double waited_for_ranks = 0;   // seconds, in collectives
+  int64_t peak_bytes = 0;        // resident
+};
+/// By stage, the same on every rank; none without a pipeline. Collective.
+std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh);
+/// "slowest stage: stage 1 (blocks.6 to head), which waited 0.3 s for other stages; the others up to 2.1 s".
+/// Requires: figures of two stages or more.
+std::string slowest_stage_text(const std::vector<StageFigures>& stages);
 
 /// A schedule over time, one line a stage, in about `columns` characters: a digit for the forward pass of the
 /// micro-batch that ends with it, a letter for its backward pass (a: 0), a dot while the stage has nothing to

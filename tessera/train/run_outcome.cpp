@@ -111,7 +111,8 @@ void end_pretended(const Prepared& p, const loop::LoopResult& result, mesh::Mesh
   log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));
 }
 
-void write_summary(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh) {
+void write_summary(const Prepared& p, const Finished& run, mesh::Mesh& mesh) {
+  const loop::LoopResult& result = run.result;
   const nlohmann::ordered_json memory = memory_used(p, mesh);
   if (mesh.rank() != 0) return;
   const nlohmann::ordered_json traffic = communication(mesh);
@@ -143,16 +144,29 @@ void write_summary(const Prepared& p, const loop::LoopResult& result, mesh::Mesh
     summary["val_top1_ema"] = *metrics.top1_ema;
     summary["val_loss_ema"] = metrics.loss_ema.value_or(0);
   }
+  for (const StageFigures& stage : run.stages) {
+    summary["stages"].push_back({{"stage", stage.name},
+                                 {"waited_for_stages_seconds", stage.waited_for_stages},
+                                 {"waited_for_ranks_seconds", stage.waited_for_ranks},
+                                 {"peak_rss_bytes", stage.peak_bytes}});
+  }
   summary.update(memory);
   write_file_atomic(p.run_dir / "summary.json", json_text(summary, 2) + "\n");
 }
 
-void write_report(const Prepared& p, const loop::LoopResult& result, const monitor::Monitor& monitor) {
+void write_report(const Prepared& p, const Finished& run, const monitor::Monitor& monitor) {
+  const loop::LoopResult& result = run.result;
   monitor::ReportInput report;
   report.title = p.job.recipe.name;
   report.facts = facts(p);
   report.facts.emplace_back("training time", human_seconds(result.train_seconds));
   report.facts.emplace_back("skipped steps", human_count(result.skipped_steps));
+  for (const StageFigures& stage : run.stages) {
+    report.facts.emplace_back(
+        stage.name, concat("waited ", human_seconds(stage.waited_for_stages), " for other stages and ",
+                           human_seconds(stage.waited_for_ranks), " for other ranks of its own; peak memory ",
+                           human_bytes(static_cast<double>(stage.peak_bytes))));
+  }
   report.steps = monitor.steps();
   report.evals = monitor.evals();
   report.statistics = monitor::read_statistics(p.run_dir / "statistics.jsonl");
@@ -180,7 +194,8 @@ std::string agreed_stop_reason(const recipe::Recipe& recipe, mesh::Mesh& mesh) {
                 with_reason > 1 ? concat(" (and ", with_reason - 1, " more ranks)") : "");
 }
 
-void say_how_it_ended(const Prepared& p, const loop::LoopResult& result, const std::string& why, Log& log) {
+void say_how_it_ended(const Prepared& p, const Finished& run, const std::string& why, Log& log) {
+  const loop::LoopResult& result = run.result;
   if (!result.finished) {
     log.info(concat("stopped early; state saved in ", result.checkpoint.string()));
     log.info(concat("reason of the stop: ", why));
@@ -195,6 +210,7 @@ void say_how_it_ended(const Prepared& p, const loop::LoopResult& result, const s
                   result.images_per_second
                       ? concat(" at ", static_cast<int64_t>(*result.images_per_second), " images/s")
                       : ", before this start"));
+  if (!run.stages.empty()) log.info(concat("  ", slowest_stage_text(run.stages)));
   log.info(concat("  checkpoint ", result.checkpoint.string()));
   log.info(concat("  report     ", (p.run_dir / "report.html").string()));
   log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));

@@ -10,6 +10,7 @@
 #include "tessera/mesh/mesh.h"
 #include "tessera/monitor/monitor.h"
 #include "tessera/recipe/recipe.h"
+#include "tessera/train/pipeline_facts.h"
 #include "tessera/train/prepared.h"
 
 namespace tessera::train {
@@ -18,10 +19,16 @@ namespace tessera::train {
 /// values that ended the run. What is saved last may be ruined as well.
 std::string where_to_go_on(const std::filesystem::path& checkpoints);
 
+/// A run that has trained all its steps.
+struct Finished {
+  loop::LoopResult result;
+  std::vector<StageFigures> stages;  // of a pipeline
+};
+
 /// Writes summary.json of a finished run. Collective.
-void write_summary(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh);
+void write_summary(const Prepared& p, const Finished& run, mesh::Mesh& mesh);
 /// Writes report.html of a finished run. Rank 0.
-void write_report(const Prepared& p, const loop::LoopResult& result, const monitor::Monitor& monitor);
+void write_report(const Prepared& p, const Finished& run, const monitor::Monitor& monitor);
 /// Writes summary.json of a pretended run, which has trained nothing: what a step costs, and no accuracy.
 void end_pretended(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh, Log& log);
 
@@ -30,6 +37,6 @@ std::string stop_reason(const recipe::Recipe& recipe);
 /// Why this run stops: this rank's reason, else that of the first rank that has one. Collective.
 std::string agreed_stop_reason(const recipe::Recipe& recipe, mesh::Mesh& mesh);
 /// `why`: of a run that stops early.
-void say_how_it_ended(const Prepared& p, const loop::LoopResult& result, const std::string& why, Log& log);
+void say_how_it_ended(const Prepared& p, const Finished& run, const std::string& why, Log& log);
 
 }  // namespace tessera::train

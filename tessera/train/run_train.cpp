@@ -235,13 +235,16 @@ class TrainRun {
     return kExitDone;
   }
 
-  int finish(loop::LoopResult result) {
+  int finish(const loop::LoopResult& of_loop) {
+    Finished run{of_loop, {}};
+    loop::LoopResult& result = run.result;
     if (result.checkpoint.empty()) result.checkpoint = resumed_;  // nothing was left to train
     if (result.finished) {
       stage_ = "while writing the summary";
       try {
-        write_summary(p_, result, *mesh_);
-        if (is_first()) write_report(p_, result, *monitor_);
+        run.stages = stage_figures(p_.plan, *mesh_);
+        write_summary(p_, run, *mesh_);
+        if (is_first()) write_report(p_, run, *monitor_);
       } catch (const UserError& error) {
         throw UserError(concat(error.what(), " (training is done, and saved in ", result.checkpoint.string(),
                                "; only the summary or the report is missing)"));
@@ -251,7 +254,7 @@ class TrainRun {
     mesh_->world().barrier("the end");
     // May wait for a client of the curves: other ranks wait for this one no more.
     if (monitor_) monitor_->finish();
-    if (is_first() || !result.finished) say_how_it_ended(p_, result, why, log_);
+    if (is_first() || !result.finished) say_how_it_ended(p_, run, why, log_);
     return kExitDone;
   }
 

@@ -132,6 +132,8 @@ def statistics_and_trace_are_of_all_ranks(layout=STRIDED):
             names = {event["name"] for event in events if event.get("pid") == rank and event.get("cat") == "communication"}
             block = 1 if layout is STRIDED or rank > 1 else 0
             check(any(name.startswith(f"gather_rows blocks.{block}.mlp over axis tensor") for name in names), rank, names)
+            waits = [stage["waited_for_stages_seconds"] for stage in summary(folder / "four").get("stages", [])]
+            check(len(waits) == (2 if layout is STAGES else 0) and all(0 < wait < 60 for wait in waits), waits)
             sends = any(name.startswith("send activations of micro-batch 1 over rank") for name in names)
             check(sends == (layout is STAGES and rank < 2), rank, names)
 
